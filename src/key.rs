@@ -1,0 +1,371 @@
+//! What names an entry, and what groups entries for invalidation.
+
+use std::borrow::{Borrow, Cow};
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+/// Longest key that needs no heap memory of its own.
+const INLINE: usize = 38;
+
+/// First byte of every encoding that is not plain text or plain bytes.
+const ESCAPE: u8 = 0;
+const ESCAPED_BYTES: u8 = b'b';
+const TUPLE: u8 = b't';
+
+/// The bytes of a key while it is looked up, on the stack up to 128 bytes.
+pub(crate) type KeyBytes = SmallVec<[u8; 128]>;
+
+/// Names an entry.
+///
+/// A key is a string of bytes. Text stands for itself, a number for its
+/// decimal digits (`42` and `"42"` are the same key), a tuple for its parts,
+/// each with its length, so that `("a", "bc")` and `("ab", "c")` differ.
+/// Keys of up to 38 bytes live inside the `Key`; a clone of a longer one
+/// counts a reference.
+///
+/// # Examples
+///
+/// ```
+/// use tower_stampede::Key;
+///
+/// assert_eq!(Key::from(42_u64), Key::from("42"));
+/// assert_ne!(Key::from(("a", "bc")), Key::from(("ab", "c")));
+/// ```
+#[derive(Clone)]
+pub struct Key(Repr);
+
+#[derive(Clone)]
+enum Repr {
+    Inline { len: u8, bytes: [u8; INLINE] },
+    Shared(Arc<[u8]>),
+}
+
+impl Key {
+    /// Makes a key of these very bytes, without any marks of type or length.
+    pub(crate) fn from_encoded(encoded: &[u8]) -> Self {
+        if encoded.len() > INLINE {
+            return Self(Repr::Shared(encoded.into()));
+        }
+        let mut bytes = [0; INLINE];
+        bytes[..encoded.len()].copy_from_slice(encoded);
+        Self(Repr::Inline { len: encoded.len() as u8, bytes })
+    }
+
+    /// Returns the bytes of the key.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        match &self.0 {
+            Repr::Inline { len, bytes } => &bytes[..usize::from(*len)],
+            Repr::Shared(bytes) => bytes,
+        }
+    }
+
+    /// Returns how many bytes the key occupies on the heap.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        match &self.0 {
+            Repr::Inline { .. } => 0,
+            Repr::Shared(bytes) => bytes.len() + 16,
+        }
+    }
+
+    /// Returns a hash that is the same in every process, for logs and spans.
+    #[must_use]
+    pub fn stable_hash(&self) -> u64 {
+        let digest = blake3::hash(self.as_bytes());
+        let [a, b, c, d, e, f, g, h, ..] = *digest.as_bytes();
+        u64::from_be_bytes([a, b, c, d, e, f, g, h])
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for Key {}
+
+// As `[u8]` does it: a map of keys is asked with borrowed bytes.
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_bytes().hash(state);
+    }
+}
+
+impl Borrow<[u8]> for Key {
+    fn borrow(&self) -> &[u8] {
+        self.as_bytes()
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Key(\"{}\")", self.as_bytes().escape_ascii())
+    }
+}
+
+/// Whatever can name an entry: text, numbers, bytes, and tuples of them.
+///
+/// A look-up borrows: the bytes are written to the stack, and a [`Key`] is
+/// made only on a miss. For a type of your own, write the parts that
+/// distinguish it as a tuple:
+///
+/// ```
+/// use tower_stampede::{KeyBuf, ToKey};
+///
+/// struct Page { tenant: u32, path: String }
+///
+/// impl ToKey for Page {
+///     fn encode(&self, out: &mut KeyBuf) {
+///         (self.tenant, &self.path).encode(out);
+///     }
+/// }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot name a cache entry",
+    label = "not a key",
+    note = "text, numbers, bytes and tuples of up to four of them are keys; implement `ToKey` for a type of your own"
+)]
+pub trait ToKey {
+    /// Appends the bytes that distinguish this key from every other.
+    fn encode(&self, out: &mut KeyBuf);
+
+    /// Makes an owned key.
+    fn to_key(&self) -> Key {
+        let mut buf = KeyBuf::new();
+        self.encode(&mut buf);
+        Key::from_encoded(buf.as_bytes())
+    }
+}
+
+/// Collects the bytes of a key; see [`ToKey`].
+#[derive(Clone, Default)]
+pub struct KeyBuf(KeyBytes);
+
+impl KeyBuf {
+    pub(crate) fn new() -> Self {
+        Self(KeyBytes::new())
+    }
+
+    /// Encodes `key`, for a look-up that may not need to own it.
+    pub(crate) fn of<K: ToKey + ?Sized>(key: &K) -> Self {
+        let mut buf = Self::new();
+        key.encode(&mut buf);
+        buf
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    pub(crate) fn to_key(&self) -> Key {
+        Key::from_encoded(&self.0)
+    }
+
+    /// Appends raw bytes.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    /// Appends one part of several: its length, then its bytes.
+    pub(crate) fn push_part(&mut self, part: &[u8]) {
+        self.push(&(part.len() as u64).to_be_bytes());
+        self.push(part);
+    }
+}
+
+impl fmt::Debug for KeyBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KeyBuf(\"{}\")", self.0.escape_ascii())
+    }
+}
+
+impl ToKey for Key {
+    fn encode(&self, out: &mut KeyBuf) {
+        out.push(self.as_bytes());
+    }
+
+    fn to_key(&self) -> Key {
+        self.clone()
+    }
+}
+
+impl ToKey for [u8] {
+    fn encode(&self, out: &mut KeyBuf) {
+        if self.first() == Some(&ESCAPE) {
+            out.push(&[ESCAPE, ESCAPED_BYTES]);
+        }
+        out.push(self);
+    }
+}
+
+impl ToKey for str {
+    fn encode(&self, out: &mut KeyBuf) {
+        self.as_bytes().encode(out);
+    }
+}
+
+impl<T: ToKey + ?Sized> ToKey for &T {
+    fn encode(&self, out: &mut KeyBuf) {
+        (**self).encode(out);
+    }
+}
+
+macro_rules! key_like {
+    ($as:ty: $($t:ty),+) => {$(
+        impl ToKey for $t {
+            fn encode(&self, out: &mut KeyBuf) {
+                <$as as ToKey>::encode(self, out);
+            }
+        }
+    )+};
+}
+
+key_like!(str: String, Box<str>, Arc<str>, Cow<'_, str>);
+key_like!([u8]: Vec<u8>, Bytes, Arc<[u8]>);
+
+impl<const N: usize> ToKey for [u8; N] {
+    fn encode(&self, out: &mut KeyBuf) {
+        self.as_slice().encode(out);
+    }
+}
+
+macro_rules! number_keys {
+    ($($t:ty),+) => {$(
+        impl ToKey for $t {
+            fn encode(&self, out: &mut KeyBuf) {
+                out.push(itoa::Buffer::new().format(*self).as_bytes());
+            }
+        }
+    )+};
+}
+
+number_keys!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize);
+
+macro_rules! tuple_keys {
+    ($($name:ident $index:tt),+) => {
+        impl<$($name: ToKey),+> ToKey for ($($name,)+) {
+            fn encode(&self, out: &mut KeyBuf) {
+                out.push(&[ESCAPE, TUPLE]);
+                $(out.push_part(KeyBuf::of(&self.$index).as_bytes());)+
+            }
+        }
+    };
+}
+
+tuple_keys!(A 0, B 1);
+tuple_keys!(A 0, B 1, C 2);
+tuple_keys!(A 0, B 1, C 2, D 3);
+
+macro_rules! key_from {
+    ($(($($generics:tt)*) $t:ty),+ $(,)?) => {$(
+        impl<$($generics)*> From<$t> for Key {
+            fn from(value: $t) -> Self {
+                value.to_key()
+            }
+        }
+    )+};
+}
+
+key_from!(
+    () u8, () u16, () u32, () u64, () u128, () usize,
+    () i8, () i16, () i32, () i64, () i128, () isize,
+    () &str, () String, () Box<str>, () Arc<str>, () Cow<'_, str>,
+    () &[u8], () Vec<u8>, () Bytes, () Arc<[u8]>, (const N: usize) [u8; N],
+    (A: ToKey, B: ToKey) (A, B),
+    (A: ToKey, B: ToKey, C: ToKey) (A, B, C),
+    (A: ToKey, B: ToKey, C: ToKey, D: ToKey) (A, B, C, D),
+);
+
+/// Groups entries that are invalidated together; see
+/// [`Stampede::invalidate_tag`](crate::Stampede::invalidate_tag).
+///
+/// Made from whatever makes a [`Key`]. The tag `*` is reserved: every entry
+/// carries it.
+///
+/// # Examples
+///
+/// ```
+/// use tower_stampede::Tag;
+///
+/// assert_eq!(Tag::from("user:7"), Tag::from(String::from("user:7")));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Tag(Key);
+
+impl Tag {
+    /// Returns the bytes of the tag.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.0.as_bytes()
+    }
+
+    /// Returns whether this is the reserved tag that every entry carries.
+    #[must_use]
+    pub fn is_everything(&self) -> bool {
+        self.as_bytes() == b"*"
+    }
+
+    /// Makes a tag of these very bytes.
+    #[cfg(feature = "http")]
+    pub(crate) fn from_encoded(encoded: &[u8]) -> Self {
+        Self(Key::from_encoded(encoded))
+    }
+
+    pub(crate) fn heap_bytes(&self) -> usize {
+        self.0.heap_bytes()
+    }
+}
+
+impl<K: Into<Key>> From<K> for Tag {
+    fn from(value: K) -> Self {
+        Self(value.into())
+    }
+}
+
+impl Borrow<[u8]> for Tag {
+    fn borrow(&self) -> &[u8] {
+        self.as_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn short_keys_need_no_heap_and_long_ones_count_it() {
+        assert_eq!(Key::from("x".repeat(INLINE)).heap_bytes(), 0);
+        assert_eq!(Key::from("x".repeat(INLINE + 1)).heap_bytes(), INLINE + 1 + 16);
+    }
+
+    #[test]
+    fn bytes_that_look_like_a_tuple_are_not_taken_for_one() {
+        let tuple = Key::from(("a", "b"));
+        assert_ne!(tuple, Key::from(tuple.as_bytes()));
+    }
+
+    #[test]
+    fn a_key_made_of_a_key_is_that_key() {
+        let key = Key::from((1_u8, "x"));
+        assert_eq!(key.to_key(), key);
+        assert_eq!(KeyBuf::of(&key).to_key(), key);
+    }
+
+    proptest! {
+        #[test]
+        fn tuples_of_different_parts_are_different_keys(a: (String, String), b: (String, String)) {
+            prop_assert_eq!(a == b, Key::from(a) == Key::from(b));
+        }
+
+        #[test]
+        fn text_of_different_content_is_a_different_key(a: Vec<u8>, b: Vec<u8>) {
+            prop_assert_eq!(a == b, Key::from(a) == Key::from(b));
+        }
+    }
+}

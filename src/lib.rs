@@ -1,0 +1,7 @@
+//! stub
+
+#[cfg(feature = "http")]
+mod http;
+mod key;
+
+pub use key::{Key, KeyBuf, Tag, ToKey};
