@@ -1,7 +1,39 @@
 //! stub
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod adapter;
+mod builder;
+mod computed;
+mod engine;
+mod entry;
+mod error;
+mod future;
+mod handle;
 #[cfg(feature = "http")]
 mod http;
 mod key;
+mod layer;
+mod local;
+mod observe;
+mod oneshot;
+mod outcome;
+mod policy;
+mod serve;
+mod service;
 
+pub use adapter::Adapter;
+pub use builder::{Builder, FailureAction};
+pub use computed::Computed;
+pub use engine::Mode;
+#[cfg(feature = "test-util")]
+#[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
+pub use engine::time::ManualClock;
+pub use error::{BoxError, ConfigError, Error, ErrorKind};
+pub use future::ResponseFuture;
+pub use handle::{Health, Invalidation, Stampede};
 pub use key::{Key, KeyBuf, Tag, ToKey};
+pub use layer::StampedeLayer;
+pub use local::Eviction;
+pub use observe::{Event, Stats};
+pub use outcome::CacheOutcome;
+pub use service::StampedeService;

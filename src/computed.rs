@@ -1,0 +1,76 @@
+//! A value that says itself how it is kept.
+
+use std::time::Duration;
+
+use crate::key::Tag;
+
+/// A value with its own lifetime and tags; see
+/// [`Stampede::get_or_compute_with`](crate::Stampede::get_or_compute_with).
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_stampede::Computed;
+///
+/// let price = Computed::new(42).ttl(Duration::from_secs(5)).tag("item:7");
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Computed<V> {
+    pub(crate) value: V,
+    pub(crate) ttl: Option<Duration>,
+    pub(crate) stale_for: Option<Duration>,
+    pub(crate) stale_if_error: Option<Duration>,
+    pub(crate) tags: Vec<Tag>,
+    pub(crate) storable: bool,
+}
+
+impl<V> Computed<V> {
+    /// Takes a value that is kept by the cache's own settings.
+    pub fn new(value: V) -> Self {
+        Self {
+            value,
+            ttl: None,
+            stale_for: None,
+            stale_if_error: None,
+            tags: Vec::new(),
+            storable: true,
+        }
+    }
+
+    /// Sets how long the value is fresh. Zero means: it goes to those who wait
+    /// for it now, and is not kept. Defaults to the cache's `ttl`.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// Sets for how long after that it may be served while it is refreshed.
+    /// Defaults to the cache's `stale_for`.
+    pub fn stale_for(mut self, stale_for: Duration) -> Self {
+        self.stale_for = Some(stale_for);
+        self
+    }
+
+    /// Sets for how long after that it may be served in place of a failure.
+    /// Defaults to the cache's `stale_if_error`.
+    pub fn stale_if_error(mut self, stale_if_error: Duration) -> Self {
+        self.stale_if_error = Some(stale_if_error);
+        self
+    }
+
+    /// Adds a tag by which the value can be invalidated.
+    pub fn tag(mut self, tag: impl Into<Tag>) -> Self {
+        self.tags.push(tag.into());
+        self
+    }
+
+    /// Keeps the value from being stored or handed to anybody else. Those who
+    /// wait compute for themselves, in parallel, and for `uncacheable_for` the
+    /// next callers do not queue.
+    pub fn do_not_store(mut self) -> Self {
+        self.storable = false;
+        self
+    }
+}

@@ -1,0 +1,169 @@
+//! What is remembered of a key besides its value: that it fails, that it may
+//! not be stored, that its answers may be shared between credentialed callers.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use super::time::Tick;
+use crate::error::Error;
+use crate::key::Key;
+
+/// A failing key is forgotten this long after its last failure.
+const FAILURES_REMEMBERED: Duration = Duration::from_secs(120);
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Mark {
+    failures: u32,
+    panicked: bool,
+    held_until: Tick,
+    error: Option<Error>,
+    uncacheable_until: Tick,
+    shared_until: Tick,
+    remembered_until: Tick,
+}
+
+impl Mark {
+    pub(crate) fn is_uncacheable(&self, now: Tick) -> bool {
+        now < self.uncacheable_until
+    }
+
+    pub(crate) fn is_shared(&self, now: Tick) -> bool {
+        now < self.shared_until
+    }
+
+    /// Returns how long the key is still held, and the failure behind it.
+    pub(crate) fn hold(&self, now: Tick) -> Option<(Duration, Option<Error>)> {
+        (now < self.held_until).then(|| (self.held_until.since(now), self.error.clone()))
+    }
+
+    /// Counts one more failure in a row and returns how many there are now.
+    pub(crate) fn count_failure(&mut self, now: Tick, error: &Error) -> u32 {
+        self.failures = self.failures.saturating_add(1);
+        self.error = Some(error.clone());
+        self.remember(now.plus(FAILURES_REMEMBERED));
+        self.failures
+    }
+
+    pub(crate) fn hold_until(&mut self, until: Tick) {
+        self.held_until = until;
+        self.remember(until.plus(FAILURES_REMEMBERED));
+    }
+
+    /// Notes a panic and returns whether the last computation panicked too.
+    pub(crate) fn count_panic(&mut self, now: Tick) -> bool {
+        self.remember(now.plus(FAILURES_REMEMBERED));
+        std::mem::replace(&mut self.panicked, true)
+    }
+
+    pub(crate) fn end_of_failures(&mut self) {
+        self.failures = 0;
+        self.panicked = false;
+        self.held_until = Tick::default();
+        self.error = None;
+    }
+
+    pub(crate) fn set_uncacheable(&mut self, until: Tick) {
+        self.uncacheable_until = until;
+        self.shared_until = Tick::default();
+        self.remember(until);
+    }
+
+    pub(crate) fn set_storable(&mut self) {
+        self.uncacheable_until = Tick::default();
+    }
+
+    pub(crate) fn set_shared(&mut self, until: Tick) {
+        self.shared_until = until;
+        self.remember(until);
+    }
+
+    fn remember(&mut self, until: Tick) {
+        self.remembered_until = self.remembered_until.max(until);
+    }
+
+    fn is_idle(&self, now: Tick) -> bool {
+        now >= self.remembered_until
+    }
+}
+
+/// A bounded set of marks.
+#[derive(Debug)]
+pub(crate) struct Marks {
+    by_key: HashMap<Key, Mark, foldhash::fast::RandomState>,
+    max: usize,
+}
+
+impl Marks {
+    pub(crate) fn new(max: usize) -> Self {
+        Self { by_key: HashMap::default(), max }
+    }
+
+    pub(crate) fn get(&self, key: &Key) -> Option<&Mark> {
+        // Most keys have none, and most shards: no hashing then.
+        if self.by_key.is_empty() { None } else { self.by_key.get(key) }
+    }
+
+    pub(crate) fn get_mut(&mut self, key: &Key) -> Option<&mut Mark> {
+        if self.by_key.is_empty() { None } else { self.by_key.get_mut(key) }
+    }
+
+    /// Returns the mark of `key`, new if there is none. At the bound an
+    /// arbitrary one makes room: a lost mark costs a computation, no more.
+    pub(crate) fn of(&mut self, key: &Key, now: Tick) -> &mut Mark {
+        if self.by_key.len() >= self.max && !self.by_key.contains_key(key) {
+            self.sweep(now);
+            if self.by_key.len() >= self.max
+                && let Some(victim) = self.by_key.keys().next().cloned()
+            {
+                self.by_key.remove(&victim);
+            }
+        }
+        self.by_key.entry(key.clone()).or_default()
+    }
+
+    pub(crate) fn sweep(&mut self, now: Tick) {
+        self.by_key.retain(|_, mark| !mark.is_idle(now));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    const T0: Tick = Tick::from_nanos(0);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn the_number_of_marks_is_bounded() {
+        let mut marks = Marks::new(4);
+        for n in 0..100_u32 {
+            marks.of(&n.into(), T0).set_uncacheable(T0.plus(SECOND));
+        }
+        assert!(marks.by_key.len() <= 4);
+        assert!(marks.get(&99_u32.into()).is_some(), "the newest is kept");
+    }
+
+    #[test]
+    fn marks_that_say_nothing_any_more_are_swept() {
+        let mut marks = Marks::new(4);
+        marks.of(&"a".into(), T0).set_uncacheable(T0.plus(SECOND));
+        marks.sweep(T0);
+        assert!(marks.get(&"a".into()).is_some());
+        marks.sweep(T0.plus(SECOND));
+        assert!(marks.get(&"a".into()).is_none());
+    }
+
+    #[test]
+    fn a_success_ends_the_row_of_failures() {
+        let mut mark = Mark::default();
+        let error = Error::new(ErrorKind::Inner);
+        assert_eq!(mark.count_failure(T0, &error), 1);
+        assert_eq!(mark.count_failure(T0, &error), 2);
+        assert!(!mark.count_panic(T0));
+        assert!(mark.count_panic(T0));
+        mark.end_of_failures();
+        assert_eq!(mark.count_failure(T0, &error), 1);
+        assert!(!mark.count_panic(T0));
+    }
+}

@@ -1,0 +1,75 @@
+//! Where computations run: on a task of their own, so that a caller that goes
+//! away wastes nothing, and until a shutdown at most.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::leader::Leader;
+use super::{Boarding, Engine, Entered, Mode};
+use crate::error::{Error, ErrorKind};
+
+impl<V: Send + Sync + 'static> Engine<V> {
+    /// Runs `work` on its own task and waits for its result. A panic of the
+    /// task goes on in the caller.
+    ///
+    /// Cancel safe: when the caller is dropped, the task goes on.
+    pub(crate) async fn detached<T, F>(&self, work: F) -> Result<T, Error>
+    where
+        F: Future<Output = T> + Send + 'static,
+        T: Send + 'static,
+    {
+        match self.spawn(work).await {
+            Ok(Some(result)) => Ok(result),
+            Ok(None) => Err(Error::new(ErrorKind::ShutDown)),
+            Err(failure) if failure.is_panic() => std::panic::resume_unwind(failure.into_panic()),
+            Err(_) => Err(Error::new(ErrorKind::ShutDown)),
+        }
+    }
+
+    fn spawn<T, F>(&self, work: F) -> tokio::task::JoinHandle<Option<T>>
+    where
+        F: Future<Output = T> + Send + 'static,
+        T: Send + 'static,
+    {
+        let stop = self.stop.clone();
+        let work = async move { stop.run_until_cancelled_owned(work).await };
+        self.tasks.spawn(crate::observe::in_callers_span(work))
+    }
+
+    /// Starts a refresh that nobody waits for, unless one of the key runs, the
+    /// key is held, or `max_refreshes` are under way. `still_wanted` is asked
+    /// once the lead is taken.
+    pub(crate) fn refresh<F>(
+        self: &Arc<Self>,
+        boarding: &Boarding,
+        still_wanted: impl FnOnce() -> bool,
+        work: impl FnOnce(Leader<V>) -> F,
+    ) where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let Ok(place) = Arc::clone(&self.refreshes).try_acquire_owned() else { return };
+        let Entered::Lead(leader) = self.enter(boarding, &mut None) else { return };
+        if !still_wanted() {
+            leader.withdraw();
+            return;
+        }
+        let work = work(leader);
+        drop(self.spawn(async move {
+            work.await;
+            drop(place);
+        }));
+    }
+
+    /// Ends all work: new callers compute for themselves, running computations
+    /// have until `deadline`. Returns how many were cut off.
+    pub(crate) async fn shut_down(&self, deadline: Duration) -> usize {
+        self.set_mode(Mode::Off);
+        self.tasks.close();
+        let finished = tokio::time::timeout(deadline, self.tasks.wait()).await;
+        let left = if finished.is_ok() { 0 } else { self.tasks.len() };
+        self.stop.cancel();
+        self.tasks.wait().await;
+        left
+    }
+}

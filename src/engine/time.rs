@@ -1,0 +1,155 @@
+//! Time as the engine sees it: readings of one clock, passed in.
+
+use std::time::{Duration, SystemTime};
+
+use tokio::time::Instant;
+
+#[cfg(feature = "test-util")]
+pub use manual::ManualClock;
+
+/// How far before the start of the process a reading can lie: ten years.
+/// Entries that come from elsewhere may be older than this process.
+const BEFORE_START: u64 = 10 * 365 * 24 * 3600 * 1_000_000_000;
+
+/// A reading of a [`Clock`] in nanoseconds. All arithmetic saturates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub(crate) struct Tick(u64);
+
+impl Tick {
+    pub(crate) const fn from_nanos(nanos: u64) -> Self {
+        Self(nanos)
+    }
+
+    pub(crate) const fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) fn plus(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(nanos(span)))
+    }
+
+    pub(crate) fn minus(self, span: Duration) -> Self {
+        Self(self.0.saturating_sub(nanos(span)))
+    }
+
+    /// Returns the time from `earlier` to here, zero when `earlier` is later.
+    pub(crate) const fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+}
+
+fn nanos(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Where readings come from. Freshness is judged by this clock alone; waits
+/// use tokio's timers, which follow the same clock unless it is a manual one.
+#[derive(Clone, Debug)]
+pub(crate) enum Clock {
+    /// The runtime's clock: monotonic, and paused where a test pauses tokio.
+    Runtime(Instant),
+    #[cfg(feature = "test-util")]
+    Manual(ManualClock),
+}
+
+impl Clock {
+    pub(crate) fn runtime() -> Self {
+        Self::Runtime(Instant::now())
+    }
+
+    #[inline]
+    pub(crate) fn now(&self) -> Tick {
+        match self {
+            Self::Runtime(start) => {
+                Tick(BEFORE_START).plus(Instant::now().saturating_duration_since(*start))
+            }
+            #[cfg(feature = "test-util")]
+            Self::Manual(clock) => Tick(BEFORE_START).plus(clock.elapsed()),
+        }
+    }
+
+    /// Returns the calendar time. Used for HTTP dates only, never to compare
+    /// two entries or two processes.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP knows dates"))]
+    pub(crate) fn wall(&self) -> SystemTime {
+        match self {
+            Self::Runtime(_) => SystemTime::now(),
+            #[cfg(feature = "test-util")]
+            Self::Manual(clock) => clock.wall(),
+        }
+    }
+}
+
+#[cfg(feature = "test-util")]
+mod manual {
+    use super::{Duration, SystemTime};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// A clock that moves only when told to.
+    ///
+    /// It decides what is fresh, stale and expired. Waits still use tokio's
+    /// timers, so a test that also waits pauses tokio's time instead and needs
+    /// no `ManualClock`: the crate's own clock follows tokio's.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_stampede::{ManualClock, Stampede};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let clock = ManualClock::new();
+    /// let cache = Stampede::builder("doc").ttl(Duration::from_secs(60)).clock(&clock).build()?;
+    /// cache.put("k", 1).await;
+    /// clock.advance(Duration::from_secs(61));
+    /// assert_eq!(cache.get("k").await, None);
+    /// # Ok(()) }
+    /// ```
+    #[derive(Clone, Debug, Default)]
+    pub struct ManualClock {
+        nanos: Arc<AtomicU64>,
+    }
+
+    impl ManualClock {
+        /// Creates a clock that stands still.
+        #[must_use]
+        pub fn new() -> Self {
+            Self::default()
+        }
+
+        /// Moves the clock forward, for every handle built on it.
+        pub fn advance(&self, by: Duration) {
+            self.nanos.fetch_add(super::nanos(by), Ordering::SeqCst);
+        }
+
+        pub(super) fn elapsed(&self) -> Duration {
+            Duration::from_nanos(self.nanos.load(Ordering::SeqCst))
+        }
+
+        pub(super) fn wall(&self) -> SystemTime {
+            // 2020-01-01: any fixed date, so that a test's dates are the same every day.
+            SystemTime::UNIX_EPOCH + Duration::from_secs(1_577_836_800) + self.elapsed()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_span_however_long_wraps_a_reading() {
+        assert_eq!(Tick(5).plus(Duration::MAX), Tick(u64::MAX));
+        assert_eq!(Tick(5).minus(Duration::MAX), Tick(0));
+        assert_eq!(Tick(5).since(Tick(7)), Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_runtime_clock_follows_paused_time() {
+        let clock = Clock::runtime();
+        let before = clock.now();
+        tokio::time::advance(Duration::from_secs(3)).await;
+        assert_eq!(clock.now().since(before), Duration::from_secs(3));
+    }
+}

@@ -1,0 +1,254 @@
+//! Those who do not compute: how a caller comes by its answer.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::flight::{Abandonment, Flight, Verdict};
+use super::leader::Leader;
+use super::ports::Happening;
+use super::{Boarding, Engine, Entered};
+use crate::entry::Entry;
+use crate::error::{Error, ErrorKind};
+use crate::outcome::CacheOutcome;
+
+/// How often a caller whose own request the result does not fit looks again
+/// before it computes for itself.
+const MAX_REENTRIES: u8 = 2;
+
+/// How often a caller stands for election after results that concerned their
+/// leader's request alone.
+const MAX_ELECTIONS: u8 = 2;
+
+/// What the engine asks of a caller.
+pub(crate) trait Caller<V> {
+    /// Returns the flight this caller belongs to, as far as it knows now.
+    fn boarding(&mut self) -> Boarding;
+
+    /// Looks into the store once more, for a fresh entry this caller may have.
+    fn second_look(&mut self) -> Option<Arc<Entry<V>>>;
+
+    /// Returns whether `entry` is an answer to this caller's own request.
+    fn reusable(&self, entry: &Entry<V>) -> bool;
+
+    /// Returns what may be served in place of a failure.
+    fn fallback(&self) -> Option<Arc<Entry<V>>>;
+}
+
+/// How a caller goes on.
+#[derive(Debug)]
+pub(crate) enum Step<V: Send + Sync + 'static> {
+    Answer(Arc<Entry<V>>, CacheOutcome),
+    Lead(Leader<V>),
+    /// Compute for this caller alone; nothing is stored.
+    Alone(Alone),
+    Refuse(Error),
+}
+
+/// Why a caller computes for itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Alone {
+    /// The answers of this key are not shared.
+    Declined,
+    /// Waited too long, and the policy allows an own computation.
+    WaitTimeout,
+    /// The handle is switched off or shut down.
+    Off,
+}
+
+/// A place among those who wait, in all flights together; travels along when
+/// its holder re-enters.
+pub(crate) struct Seat<V: Send + Sync + 'static>(Arc<Engine<V>>);
+
+impl<V: Send + Sync + 'static> Seat<V> {
+    pub(super) fn take(engine: &Arc<Engine<V>>) -> Option<Self> {
+        let taken = engine.waiting.fetch_add(1, Ordering::AcqRel);
+        let seat = Self(Arc::clone(engine));
+        (taken < engine.settings.max_waiters_in_all).then_some(seat)
+    }
+}
+
+impl<V: Send + Sync + 'static> Drop for Seat<V> {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// One caller's place in one flight.
+pub(crate) struct Waiter<V> {
+    flight: Arc<Flight<V>>,
+    /// Joined after the answer was published: to this caller it is a look-up,
+    /// and subject to freshness like any other.
+    late: bool,
+}
+
+impl<V> Waiter<V> {
+    /// Takes a place if fewer than `max` callers wait. Called under the lock
+    /// of the flight's shard.
+    pub(super) fn join(flight: &Arc<Flight<V>>, max: u32) -> Option<Self> {
+        let late = flight.verdict().is_some();
+        let waiter = Self { flight: Arc::clone(flight), late };
+        (flight.waiters.fetch_add(1, Ordering::AcqRel) < max).then_some(waiter)
+    }
+}
+
+impl<V> Drop for Waiter<V> {
+    fn drop(&mut self) {
+        self.flight.waiters.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// One caller on its way to an answer: what it takes along from flight to
+/// flight.
+pub(crate) struct Ticket<V: Send + Sync + 'static> {
+    engine: Arc<Engine<V>>,
+    deadline: Instant,
+    /// Sequence number of the invalidation log when the caller asked.
+    pub(crate) asked: u64,
+    reentries: u8,
+    elections: u8,
+    pub(super) seat: Option<Seat<V>>,
+}
+
+impl<V: Send + Sync + 'static> Ticket<V> {
+    pub(crate) fn new(engine: &Arc<Engine<V>>, asked: u64) -> Self {
+        Self {
+            engine: Arc::clone(engine),
+            deadline: Instant::now() + engine.settings.wait_timeout,
+            asked,
+            reentries: 0,
+            elections: 0,
+            seat: None,
+        }
+    }
+
+    /// Goes from flight to flight until the caller knows how to go on.
+    ///
+    /// Cancel safe: a dropped caller gives up its places. If it has just been
+    /// made the leader, the leader's guard hands the lead over.
+    pub(crate) async fn resolve<C: Caller<V>>(&mut self, caller: &mut C) -> Step<V> {
+        let mut joined_at = None;
+        let step = loop {
+            if joined_at.is_some() && Instant::now() >= self.deadline {
+                break self.timed_out(caller);
+            }
+            let boarding = caller.boarding();
+            match self.engine.enter(&boarding, &mut self.seat) {
+                Entered::Lead(leader) => break lead(leader, caller),
+                Entered::Join(waiter) => {
+                    joined_at.get_or_insert_with(Instant::now);
+                    self.engine.observer.happened(Happening::Joined);
+                    let verdict = self.await_verdict(&waiter).await;
+                    if let Some(step) = self.judge(caller, &waiter, verdict, &boarding) {
+                        break step;
+                    }
+                }
+                Entered::Alone(why) => break Step::Alone(why),
+                Entered::Held(error) | Entered::Overloaded(error) => {
+                    break stale_or_refuse(caller, error);
+                }
+            }
+        };
+        self.seat = None;
+        if let Some(at) = joined_at {
+            self.engine.observer.happened(Happening::Waited { took: at.elapsed() });
+        }
+        step
+    }
+
+    /// Waits for the verdict, deposes a leader that is overdue, and returns
+    /// `None` at this caller's own deadline.
+    async fn await_verdict(&self, waiter: &Waiter<V>) -> Option<Verdict<V>> {
+        loop {
+            let now = self.engine.clock.now();
+            let patience = waiter.flight.overdue_at().since(now).max(Duration::from_millis(1));
+            let until = self.deadline.min(Instant::now() + patience);
+            if let Ok(verdict) = tokio::time::timeout_at(until, waiter.flight.wait()).await {
+                return Some(verdict.clone());
+            }
+            if Instant::now() >= self.deadline {
+                return None;
+            }
+            if waiter.flight.is_overdue(self.engine.clock.now()) {
+                self.engine.depose(&waiter.flight);
+            }
+        }
+    }
+
+    /// Returns how to go on after `verdict`, or `None` to look again.
+    fn judge<C: Caller<V>>(
+        &mut self,
+        caller: &C,
+        waiter: &Waiter<V>,
+        verdict: Option<Verdict<V>>,
+        boarding: &Boarding,
+    ) -> Option<Step<V>> {
+        match verdict {
+            Some(Verdict::Filled(entry)) => self.take(caller, waiter, entry),
+            Some(Verdict::Declined) => Some(Step::Alone(Alone::Declined)),
+            Some(Verdict::Failed(failure)) if failure.each_itself => {
+                Some(Step::Alone(Alone::Declined))
+            }
+            Some(Verdict::Failed(failure)) => Some(stale_or_refuse(caller, failure.error)),
+            Some(Verdict::Abandoned(Abandonment::Lost)) => None,
+            Some(Verdict::Abandoned(Abandonment::OwnAffair)) => {
+                self.elections += 1;
+                (self.elections > MAX_ELECTIONS).then_some(Step::Alone(Alone::Declined))
+            }
+            None => {
+                self.engine.observer.happened(Happening::WaitTimedOut { key: &boarding.key });
+                Some(self.timed_out(caller))
+            }
+        }
+    }
+
+    fn take<C: Caller<V>>(
+        &mut self,
+        caller: &C,
+        waiter: &Waiter<V>,
+        entry: Arc<Entry<V>>,
+    ) -> Option<Step<V>> {
+        if self.may_have(caller, waiter, &entry) {
+            return Some(Step::Answer(entry, CacheOutcome::Joined));
+        }
+        self.reentries += 1;
+        (self.reentries > MAX_REENTRIES).then_some(Step::Alone(Alone::Declined))
+    }
+
+    fn may_have<C: Caller<V>>(&self, caller: &C, waiter: &Waiter<V>, entry: &Entry<V>) -> bool {
+        let fresh_enough = !waiter.late || self.engine.clock.now() < entry.window.fresh_until;
+        fresh_enough
+            && !self.engine.log.is_dead(&entry.tags, entry.started_seq, self.asked)
+            && caller.reusable(entry)
+    }
+
+    fn timed_out<C: Caller<V>>(&self, caller: &C) -> Step<V> {
+        if let Some(entry) = caller.fallback() {
+            return Step::Answer(entry, CacheOutcome::StaleIfError);
+        }
+        if self.engine.settings.compute_after_wait {
+            return Step::Alone(Alone::WaitTimeout);
+        }
+        Step::Refuse(Error::retry_in(ErrorKind::WaitTimeout, self.engine.settings.hold.first))
+    }
+}
+
+fn stale_or_refuse<V: Send + Sync + 'static, C: Caller<V>>(caller: &C, error: Error) -> Step<V> {
+    match caller.fallback() {
+        Some(entry) => Step::Answer(entry, CacheOutcome::StaleIfError),
+        None => Step::Refuse(error),
+    }
+}
+
+/// The second look: somebody may have filled between our look and our lead.
+fn lead<V: Send + Sync + 'static, C: Caller<V>>(leader: Leader<V>, caller: &mut C) -> Step<V> {
+    match caller.second_look() {
+        Some(entry) => {
+            leader.stand_down(Arc::clone(&entry));
+            Step::Answer(entry, CacheOutcome::Hit)
+        }
+        None => Step::Lead(leader),
+    }
+}

@@ -1,0 +1,75 @@
+//! What the store holds under a key.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::key::Tag;
+use crate::policy::Window;
+
+/// When a computation started: by the clock, and by the invalidation log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Started {
+    pub(crate) tick: crate::engine::time::Tick,
+    pub(crate) seq: u64,
+}
+
+/// A value with the moments between which it may be used.
+pub(crate) struct Entry<V> {
+    pub(crate) value: V,
+    pub(crate) window: Window,
+    pub(crate) tags: Box<[Tag]>,
+    /// Sequence number of the invalidation log when the computation started.
+    pub(crate) started_seq: u64,
+    /// The last sequence number at which the tags were looked up and found
+    /// alive: as long as the log has not moved since, a hit looks nothing up.
+    alive_at: AtomicU64,
+    /// What the entry counts for against the bound on memory.
+    pub(crate) weight: u32,
+}
+
+impl<V> Entry<V> {
+    pub(crate) fn new(value: V, window: Window, tags: Box<[Tag]>, started_seq: u64) -> Self {
+        Self { value, window, tags, started_seq, alive_at: AtomicU64::new(started_seq), weight: 1 }
+    }
+
+    pub(crate) fn with_weight(mut self, bytes: usize, least: u32) -> Self {
+        self.weight = u32::try_from(bytes).unwrap_or(u32::MAX).max(least);
+        self
+    }
+
+    pub(crate) fn tag_bytes(&self) -> usize {
+        self.tags.iter().map(|tag| size_of::<Tag>() + tag.heap_bytes()).sum()
+    }
+
+    pub(crate) fn alive_at(&self) -> u64 {
+        self.alive_at.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn found_alive_at(&self, seq: u64) {
+        self.alive_at.store(seq, Ordering::Relaxed);
+    }
+}
+
+impl<V: Clone> Entry<V> {
+    /// Returns the same entry under another window.
+    pub(crate) fn with_window(&self, window: Window) -> Self {
+        Self {
+            value: self.value.clone(),
+            window,
+            tags: self.tags.clone(),
+            started_seq: self.started_seq,
+            alive_at: AtomicU64::new(self.alive_at()),
+            weight: self.weight,
+        }
+    }
+}
+
+// Values are the user's and may be secret or large: never printed.
+impl<V> fmt::Debug for Entry<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entry")
+            .field("window", &self.window)
+            .field("tags", &self.tags)
+            .finish_non_exhaustive()
+    }
+}

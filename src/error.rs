@@ -1,0 +1,196 @@
+//! Why a caller got no value.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Any error, boxed: what inner services and computations fail with.
+pub type BoxError = Box<dyn StdError + Send + Sync>;
+
+/// Why a caller got no value. Cheap to clone: one failure may reach thousands
+/// of callers.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_stampede::{ErrorKind, Stampede};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let cache: Stampede<u32> = Stampede::in_memory(Duration::from_secs(60));
+/// let error = cache.get_or_compute("k", || async { "x".parse::<u32>() }).await.unwrap_err();
+/// assert_eq!(error.kind(), ErrorKind::Inner);
+/// assert!(error.inner::<std::num::ParseIntError>().is_some());
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Error(Arc<Repr>);
+
+struct Repr {
+    kind: ErrorKind,
+    retry_after: Option<Duration>,
+    source: Option<Source>,
+}
+
+enum Source {
+    Inner(BoxError),
+    /// A hold repeats the failure that began it.
+    Earlier(Error),
+}
+
+/// What went wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The computation or the inner service failed; the error is its own.
+    Inner,
+    /// The caller waited for `wait_timeout`.
+    WaitTimeout,
+    /// The computation took longer than `compute_timeout` and was dropped.
+    ComputeTimeout,
+    /// Too many callers wait, or too many computations run.
+    Overloaded,
+    /// The key failed a moment ago and is left alone until `retry_after`.
+    Held,
+    /// The computation panicked twice in a row.
+    Panicked,
+    /// The computation was stopped because the handle or the runtime shut down.
+    ShutDown,
+}
+
+impl ErrorKind {
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Inner => "computation failed",
+            Self::WaitTimeout => "waited too long for another caller's computation",
+            Self::ComputeTimeout => "computation took too long",
+            Self::Overloaded => "too many callers are waiting",
+            Self::Held => "computation failed a moment ago and is not tried again yet",
+            Self::Panicked => "computation panicked",
+            Self::ShutDown => "computation was stopped by a shutdown",
+        }
+    }
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind) -> Self {
+        Self(Arc::new(Repr { kind, retry_after: None, source: None }))
+    }
+
+    pub(crate) fn retry_in(kind: ErrorKind, retry_after: Duration) -> Self {
+        Self(Arc::new(Repr { kind, retry_after: Some(retry_after), source: None }))
+    }
+
+    pub(crate) fn inner_error(error: impl Into<BoxError>) -> Self {
+        let source = Some(Source::Inner(error.into()));
+        Self(Arc::new(Repr { kind: ErrorKind::Inner, retry_after: None, source }))
+    }
+
+    pub(crate) fn held(retry_after: Duration, earlier: Option<Self>) -> Self {
+        let source = earlier.map(Source::Earlier);
+        Self(Arc::new(Repr { kind: ErrorKind::Held, retry_after: Some(retry_after), source }))
+    }
+
+    /// Returns what went wrong.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Returns the error of the computation if it is a `T`, also when it is
+    /// what a hold repeats.
+    #[must_use]
+    pub fn inner<T: StdError + 'static>(&self) -> Option<&T> {
+        match self.0.source.as_ref()? {
+            Source::Inner(error) => error.downcast_ref(),
+            Source::Earlier(error) => error.inner(),
+        }
+    }
+
+    /// Returns after how long asking again makes sense, where that is known.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.0.retry_after
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.kind.text())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Error")
+            .field("kind", &self.0.kind)
+            .field("retry_after", &self.0.retry_after)
+            .field("source", &self.source().map(ToString::to_string))
+            .finish()
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self.0.source.as_ref()? {
+            Source::Inner(error) => Some(&**error),
+            Source::Earlier(error) => Some(error),
+        }
+    }
+}
+
+/// A setting that cannot work, or two that contradict each other.
+///
+/// Returned by [`Builder::build`](crate::Builder::build); the text names every
+/// field that is involved.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    fields: &'static [&'static str],
+    reason: &'static str,
+}
+
+impl ConfigError {
+    pub(crate) const fn new(fields: &'static [&'static str], reason: &'static str) -> Self {
+        Self { fields, reason }
+    }
+
+    /// Returns the names of the settings involved.
+    #[must_use]
+    pub fn fields(&self) -> &'static [&'static str] {
+        self.fields
+    }
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}`: {}", self.fields.join("` and `"), self.reason)
+    }
+}
+
+impl StdError for ConfigError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_keeps_its_source_and_a_hold_repeats_it() {
+        let inner = "x".parse::<u32>().unwrap_err();
+        let error = Error::inner_error(inner.clone());
+        assert_eq!(error.to_string(), "computation failed");
+        assert_eq!(error.source().unwrap().to_string(), inner.to_string());
+
+        let held = Error::held(Duration::from_secs(1), Some(error));
+        assert_eq!(held.kind(), ErrorKind::Held);
+        assert_eq!(held.retry_after(), Some(Duration::from_secs(1)));
+        assert_eq!(held.inner::<std::num::ParseIntError>(), Some(&inner));
+        assert_eq!(held.source().unwrap().to_string(), "computation failed");
+    }
+
+    #[test]
+    fn a_config_error_names_its_fields() {
+        let error = ConfigError::new(&["a", "b"], "they contradict each other");
+        assert_eq!(error.to_string(), "`a` and `b`: they contradict each other");
+    }
+}

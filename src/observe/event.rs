@@ -1,0 +1,91 @@
+//! Things that happen, for an application that wants to know of each.
+
+use std::time::Duration;
+
+use crate::engine::Mode;
+use crate::engine::ports::{ComputedEnd, Happening};
+use crate::key::{Key, Tag};
+
+/// Something that happened in the cache; see
+/// [`Stampede::events`](crate::Stampede::events). Hits are not events: they
+/// are counted, nothing more.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A computation ended and its result is stored or shared.
+    #[non_exhaustive]
+    Computed {
+        /// What was computed.
+        key: Key,
+        /// How long it took.
+        took: Duration,
+        /// Whether the result may be shared and was not out of date already.
+        shared: bool,
+    },
+    /// A computation failed, took too long, panicked or was dropped.
+    #[non_exhaustive]
+    Failed {
+        /// What was to be computed.
+        key: Key,
+        /// How long it took.
+        took: Duration,
+        /// One of `failed`, `timed_out`, `panicked`, `dropped`.
+        how: &'static str,
+    },
+    /// A result was not stored, because it was invalidated while it was computed.
+    #[non_exhaustive]
+    FillRefused {
+        /// What was computed.
+        key: Key,
+    },
+    /// A caller gave up waiting.
+    #[non_exhaustive]
+    WaitTimedOut {
+        /// What it waited for.
+        key: Key,
+    },
+    /// A caller was turned away at a bound on waiters or computations.
+    #[non_exhaustive]
+    Overloaded {
+        /// What it asked for.
+        key: Key,
+    },
+    /// A key was invalidated.
+    #[non_exhaustive]
+    Invalidated {
+        /// Which.
+        key: Key,
+    },
+    /// A tag, or everything, was invalidated.
+    #[non_exhaustive]
+    TagInvalidated {
+        /// Which; see [`Tag::is_everything`].
+        tag: Tag,
+    },
+    /// The cache was switched.
+    #[non_exhaustive]
+    ModeChanged {
+        /// To what.
+        mode: Mode,
+    },
+}
+
+impl Event {
+    pub(super) fn of(what: &Happening<'_>) -> Option<Self> {
+        Some(match *what {
+            Happening::Computed { key, took, end } => computed(key.clone(), took, end),
+            Happening::FillRefused { key } => Self::FillRefused { key: key.clone() },
+            Happening::WaitTimedOut { key } => Self::WaitTimedOut { key: key.clone() },
+            Happening::Overloaded { key } => Self::Overloaded { key: key.clone() },
+            Happening::Joined | Happening::Waited { .. } | Happening::Held { .. } => return None,
+        })
+    }
+}
+
+fn computed(key: Key, took: Duration, end: ComputedEnd) -> Event {
+    match end {
+        ComputedEnd::Stored | ComputedEnd::Shared => Event::Computed { key, took, shared: true },
+        ComputedEnd::Declined => Event::Computed { key, took, shared: false },
+        _ => Event::Failed { key, took, how: end.as_str() },
+    }
+}

@@ -1,0 +1,99 @@
+//! Metrics through the `metrics` facade. Labels are closed sets; a key never
+//! is one. Handles are made once, when the cache is built: the recorder must
+//! be installed before.
+
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+
+use super::Stats;
+use crate::engine::ports::ComputedEnd;
+use crate::outcome::CacheOutcome;
+
+#[derive(Debug)]
+pub(super) struct Meters {
+    cache: String,
+    requests: [Counter; CacheOutcome::ALL.len()],
+    wait: Histogram,
+    compute: Histogram,
+    fills_stored: Counter,
+    fills_refused: Counter,
+    fills_failed: Counter,
+    inflight: Gauge,
+    waiters: Gauge,
+    entries: Gauge,
+    bytes: Gauge,
+    evictions: Counter,
+}
+
+impl Meters {
+    pub(super) fn new(cache: &str) -> Self {
+        let cache = cache.to_owned();
+        let requests = CacheOutcome::ALL.map(|outcome| {
+            counter!("stampede_requests_total", "cache" => cache.clone(), "outcome" => outcome.as_str())
+        });
+        let fills = |result: &'static str| counter!("stampede_fill_total", "cache" => cache.clone(), "result" => result);
+        Self {
+            requests,
+            wait: histogram!("stampede_wait_duration_seconds", "cache" => cache.clone()),
+            compute: histogram!("stampede_origin_duration_seconds", "cache" => cache.clone()),
+            fills_stored: fills("stored"),
+            fills_refused: fills("refused"),
+            fills_failed: fills("failed"),
+            inflight: gauge!("stampede_inflight", "cache" => cache.clone()),
+            waiters: gauge!("stampede_waiters", "cache" => cache.clone()),
+            entries: gauge!("stampede_entries", "cache" => cache.clone()),
+            bytes: gauge!("stampede_bytes", "cache" => cache.clone()),
+            evictions: counter!("stampede_evictions_total", "cache" => cache.clone()),
+            cache,
+        }
+    }
+
+    #[inline]
+    pub(super) fn answered(&self, outcome: CacheOutcome) {
+        self.requests[outcome as usize].increment(1);
+    }
+
+    #[cfg(feature = "http")]
+    pub(super) fn bypassed(&self, reason: &'static str) {
+        counter!("stampede_bypass_total", "cache" => self.cache.clone(), "reason" => reason)
+            .increment(1);
+    }
+
+    pub(super) fn computed(&self, reason: &'static str, took: Duration) {
+        counter!("stampede_origin_calls_total", "cache" => self.cache.clone(), "reason" => reason)
+            .increment(1);
+        self.compute.record(took);
+    }
+
+    pub(super) fn filled(&self, end: ComputedEnd) {
+        match end {
+            ComputedEnd::Stored => self.fills_stored.increment(1),
+            ComputedEnd::Shared | ComputedEnd::Declined => (),
+            _ => self.fills_failed.increment(1),
+        }
+    }
+
+    pub(super) fn fill_refused(&self) {
+        self.fills_refused.increment(1);
+    }
+
+    pub(super) fn waited(&self, took: Duration) {
+        self.wait.record(took);
+    }
+
+    pub(super) fn invalidated(&self, kind: &'static str) {
+        counter!("stampede_invalidations_total", "cache" => self.cache.clone(), "kind" => kind)
+            .increment(1);
+    }
+
+    /// Sets the gauges; called with every reading of the counts and every sweep.
+    #[expect(clippy::cast_precision_loss, reason = "gauges are f64, and no count comes near 2^53")]
+    pub(super) fn gauge(&self, stats: &Stats) {
+        self.inflight.set(stats.flights as f64);
+        self.waiters.set(stats.waiting as f64);
+        self.entries.set(stats.entries as f64);
+        self.bytes.set(stats.bytes as f64);
+        self.evictions.absolute(stats.evictions);
+    }
+}

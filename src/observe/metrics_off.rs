@@ -1,0 +1,35 @@
+//! Stands in for the metrics where the feature is off: costs nothing.
+
+use std::time::Duration;
+
+use super::Stats;
+use crate::engine::ports::ComputedEnd;
+use crate::outcome::CacheOutcome;
+
+#[derive(Debug)]
+pub(super) struct Meters;
+
+#[expect(clippy::unused_self, reason = "the shape of the real one")]
+impl Meters {
+    pub(super) fn new(_: &str) -> Self {
+        Self
+    }
+
+    #[inline]
+    pub(super) fn answered(&self, _: CacheOutcome) {}
+
+    #[cfg(feature = "http")]
+    pub(super) fn bypassed(&self, _: &'static str) {}
+
+    pub(super) fn computed(&self, _: &'static str, _: Duration) {}
+
+    pub(super) fn filled(&self, _: ComputedEnd) {}
+
+    pub(super) fn fill_refused(&self) {}
+
+    pub(super) fn waited(&self, _: Duration) {}
+
+    pub(super) fn invalidated(&self, _: &'static str) {}
+
+    pub(super) fn gauge(&self, _: &Stats) {}
+}

@@ -1,0 +1,169 @@
+//! What an operator sees: counts, events, metrics and spans.
+
+mod counter;
+mod event;
+#[cfg(feature = "metrics")]
+mod metrics;
+#[cfg(not(feature = "metrics"))]
+#[path = "metrics_off.rs"]
+mod metrics;
+#[cfg(feature = "tracing")]
+mod spans;
+#[cfg(not(feature = "tracing"))]
+#[path = "spans_off.rs"]
+mod spans;
+mod stats;
+
+use std::time::Duration;
+
+use tokio::sync::broadcast;
+
+pub use event::Event;
+pub use stats::Stats;
+
+pub(crate) use spans::in_callers_span;
+
+use self::counter::Counter;
+use self::metrics::Meters;
+use crate::engine::ports::{ComputedEnd, Happening, Observe};
+use crate::outcome::CacheOutcome;
+
+/// Events kept for a reader that falls behind.
+const EVENT_BUFFER: usize = 1024;
+
+/// Counts everything, and passes on what somebody listens to.
+#[derive(Debug)]
+pub(crate) struct Observer {
+    cache: String,
+    outcomes: [Counter; CacheOutcome::ALL.len()],
+    would_have: Counter,
+    ends: [Counter; ENDS.len()],
+    refused_fills: Counter,
+    joined: Counter,
+    wait_timeouts: Counter,
+    overloaded: Counter,
+    held: Counter,
+    invalidations: Counter,
+    events: broadcast::Sender<Event>,
+    meters: Meters,
+}
+
+const ENDS: [ComputedEnd; 7] = [
+    ComputedEnd::Stored,
+    ComputedEnd::Shared,
+    ComputedEnd::Declined,
+    ComputedEnd::Failed,
+    ComputedEnd::TimedOut,
+    ComputedEnd::Panicked,
+    ComputedEnd::Dropped,
+];
+
+impl Observer {
+    pub(crate) fn new(cache: &str) -> Self {
+        Self {
+            cache: cache.to_owned(),
+            outcomes: Default::default(),
+            would_have: Counter::default(),
+            ends: Default::default(),
+            refused_fills: Counter::default(),
+            joined: Counter::default(),
+            wait_timeouts: Counter::default(),
+            overloaded: Counter::default(),
+            held: Counter::default(),
+            invalidations: Counter::default(),
+            events: broadcast::Sender::new(EVENT_BUFFER),
+            meters: Meters::new(cache),
+        }
+    }
+
+    /// Counts one answered request.
+    #[inline]
+    pub(crate) fn answered(&self, outcome: CacheOutcome) {
+        self.outcomes[outcome as usize].add_one();
+        self.meters.answered(outcome);
+    }
+
+    /// Counts a request that the cache could have answered, and did not
+    /// because it only observes.
+    pub(crate) fn would_have_answered(&self) {
+        self.would_have.add_one();
+    }
+
+    /// Counts a request that went past the cache, by reason.
+    #[cfg(feature = "http")]
+    pub(crate) fn bypassed(&self, reason: &'static str) {
+        self.answered(CacheOutcome::Bypass);
+        self.meters.bypassed(reason);
+    }
+
+    /// Counts a call of the service that belongs to no flight.
+    pub(crate) fn computed_alone(&self, took: Duration) {
+        self.meters.computed("alone", took);
+    }
+
+    pub(crate) fn invalidated(&self, kind: &'static str, event: impl FnOnce() -> Event) {
+        self.invalidations.add_one();
+        self.meters.invalidated(kind);
+        self.emit(event);
+    }
+
+    pub(crate) fn emit(&self, event: impl FnOnce() -> Event) {
+        // The event is built only when somebody listens.
+        if self.events.receiver_count() > 0 {
+            // Fails when the last listener has just left.
+            let _ = self.events.send(event());
+        }
+    }
+
+    /// Sets the gauges.
+    pub(crate) fn gauge(&self, stats: &Stats) {
+        self.meters.gauge(stats);
+    }
+
+    pub(crate) fn subscribe(&self) -> broadcast::Receiver<Event> {
+        self.events.subscribe()
+    }
+
+    fn end_of(&self, end: ComputedEnd) -> &Counter {
+        &self.ends[end as usize]
+    }
+}
+
+impl Observe for Observer {
+    fn happened(&self, what: Happening<'_>) {
+        match what {
+            Happening::Computed { took, end, .. } => {
+                self.end_of(end).add_one();
+                self.meters.computed(end.as_str(), took);
+                self.meters.filled(end);
+            }
+            Happening::FillRefused { .. } => {
+                self.refused_fills.add_one();
+                self.meters.fill_refused();
+            }
+            Happening::Joined => self.joined.add_one(),
+            Happening::Waited { took } => self.meters.waited(took),
+            Happening::WaitTimedOut { .. } => self.wait_timeouts.add_one(),
+            Happening::Overloaded { .. } => self.overloaded.add_one(),
+            Happening::Held { .. } => self.held.add_one(),
+        }
+        spans::happened(&self.cache, &what);
+        if let Some(event) = Event::of(&what).filter(|_| self.events.receiver_count() > 0) {
+            self.emit(|| event);
+        }
+    }
+}
+
+impl ComputedEnd {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Stored => "stored",
+            Self::Shared => "shared",
+            Self::Declined => "declined",
+            Self::Failed => "failed",
+            Self::TimedOut => "timed_out",
+            Self::Panicked => "panicked",
+            Self::Dropped => "dropped",
+        }
+    }
+}
