@@ -268,6 +268,7 @@ pub(super) mod tests {
             ("max-age=1e3", Stale),
             // 1.2.2: too large is 2^31.
             ("max-age=2147483649", Seconds(MAX_SECONDS)),
+            ("max-age=42949672960", Seconds(MAX_SECONDS)),
             ("max-age=99999999999999999999999999", Seconds(MAX_SECONDS)),
             // 5.2.3: unknown directives are ignored, and what they quote.
             ("ext=\"max-age=3, no-store\", max-age=7", Seconds(7)),
@@ -312,7 +313,14 @@ pub(super) mod tests {
 
     #[test]
     fn a_field_that_is_no_list_is_unreadable() {
-        for line in ["max-age=10; no-store", "private=\"x, max-age=1", "max-age = 1", "\u{e9}"] {
+        for line in [
+            "max-age=10; no-store",
+            "max-age=10;no-store",
+            "ext=a;private",
+            "private=\"x, max-age=1",
+            "max-age = 1",
+            "\u{e9}",
+        ] {
             assert!(directives(line).unreadable, "{line}");
         }
         assert!(parse(&cache_control(&["ext=\"a", "b\", no-store"])).directives.unreadable);

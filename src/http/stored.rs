@@ -266,6 +266,18 @@ mod tests {
     }
 
     #[test]
+    fn credentials_and_no_cache_are_asked_at_every_answer() {
+        let config = HttpConfig::default();
+        let parts = request("GET", "/", &[]);
+        let mut stored = store(&[("cache-control", "max-age=9")], &parts, &config);
+        let asked = Asked { credentials: Credentials::AUTHORIZATION, ..anonymous() };
+        assert!(!reusable(&stored, &asked, &parts.headers, &config));
+        // RFC 9111, 5.2.2.4: not without validation.
+        stored.facts.directives.no_cache = true;
+        assert!(!reusable(&stored, &anonymous(), &parts.headers, &config));
+    }
+
+    #[test]
     fn stripped_cookies_and_withheld_fields_are_not_stored() {
         use crate::http::SetCookie;
         let config = HttpConfig { set_cookie: SetCookie::Strip, ..HttpConfig::default() };

@@ -311,6 +311,7 @@ mod tests {
             fingerprint(&list(&["a", "b"]), &headers(fields), &HttpConfig::default())
         };
         assert_ne!(print(&[("a", "x")]), print(&[("b", "x")]));
+        assert_ne!(print(&[("a", "b")]), print(&[("b", "b")]));
         assert_ne!(print(&[("a", "x"), ("b", "yz")]), print(&[("a", "xy"), ("b", "z")]));
     }
 

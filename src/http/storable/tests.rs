@@ -249,6 +249,7 @@ fn a_credentialed_request_is_answered_only_with_what_permits_it() {
         (C::NONE, "max-age=1", C::COOKIE, true),
         (C::NONE, "max-age=1", C::COOKIE | C::AUTHORIZATION, false),
         (C::NONE, "", C::COOKIE, false),
+        (C::NONE, "max-age=x", C::COOKIE, false),
         (C::NONE, "public", C::ALL, true),
         (C::NONE, "max-age=1, must-revalidate", C::AUTHORIZATION, true),
         (C::NONE, "max-age=1, must-revalidate", C::COOKIE | C::AUTHORIZATION, true),
