@@ -1,0 +1,162 @@
+use futures_util::stream;
+use http::{HeaderMap, HeaderValue};
+use http_body_util::{BodyExt, Empty, Full, StreamBody};
+
+use super::*;
+
+type Item = Result<Frame<Bytes>, &'static str>;
+
+fn data(text: &'static str) -> Item {
+    Ok(Frame::data(Bytes::from_static(text.as_bytes())))
+}
+
+fn trailers() -> Item {
+    Ok(Frame::trailers(HeaderMap::from_iter([(http::header::ETAG, HeaderValue::from_static("x"))])))
+}
+
+fn body(frames: Vec<Item>) -> impl Body<Data = Bytes, Error = &'static str> {
+    StreamBody::new(stream::iter(frames))
+}
+
+fn limits(bytes: usize) -> Limits {
+    let idle = Duration::from_secs(5);
+    Limits { bytes, declared: None, idle, until: Instant::now() + Duration::from_secs(60) }
+}
+
+fn why<B: Body>(collected: &Collected<B>) -> Option<Refusal> {
+    match collected {
+        Collected::Streams { why, .. } => Some(*why),
+        _ => None,
+    }
+}
+
+/// The body as its reader sees it: data, `+` for trailers, `!` for an error.
+async fn read<B: Body<Error = &'static str>>(collected: Collected<B>) -> String {
+    let mut body = Box::pin(collected.into_body());
+    let mut seen = String::new();
+    while let Some(frame) = body.frame().await {
+        match frame.map(Frame::into_data) {
+            Ok(Ok(data)) => seen.push_str(str::from_utf8(&data).unwrap()),
+            Ok(Err(_)) => seen.push('+'),
+            Err(error) => return seen + "!" + error,
+        }
+    }
+    assert!(body.is_end_stream());
+    seen
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_within_its_limit_is_complete() {
+    let collected = collect(body(vec![data("ab"), data(""), data("c")]), limits(3)).await;
+    let Collected::Complete(bytes) = collected else { panic!("it is complete") };
+    assert_eq!(bytes, "abc");
+}
+
+#[tokio::test(start_paused = true)]
+async fn over_its_limit_a_body_streams_and_nothing_is_lost() {
+    let collected =
+        collect(body(vec![data("ab"), data("cd"), data("ef"), trailers()]), limits(3)).await;
+    assert_eq!(why(&collected), Some(Refusal::TooLarge));
+    assert_eq!(read(collected).await, "abcdef+");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_known_to_be_too_large_is_not_even_begun() {
+    let collected = collect(Full::new(Bytes::from_static(b"abcd")), limits(3)).await;
+    let Collected::Streams { so_far, why: Refusal::TooLarge, .. } = collected else {
+        panic!("it is too large");
+    };
+    assert!(so_far.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_with_trailers_streams_and_they_come_last() {
+    let collected = collect(body(vec![data("ab"), trailers()]), limits(3)).await;
+    assert_eq!(why(&collected), Some(Refusal::Trailers));
+    assert_eq!(read(collected).await, "ab+");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_breaks_gives_its_bytes_and_then_its_error() {
+    let collected = collect(body(vec![data("ab"), Err("reset"), data("c")]), limits(9)).await;
+    assert!(matches!(collected, Collected::Broken { .. }));
+    assert_eq!(read(collected).await, "ab!reset");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_of_another_length_than_declared_is_not_complete() {
+    for (declared, expected) in
+        [(1, Some(Refusal::BrokenOff)), (2, None), (3, Some(Refusal::BrokenOff))]
+    {
+        let limits = Limits { declared: Some(declared), ..limits(9) };
+        let collected = collect(body(vec![data("ab")]), limits).await;
+        assert_eq!(why(&collected), expected, "{declared}");
+        assert_eq!(read(collected).await, "ab");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_idles_streams_on_when_it_wakes() {
+    let slow = stream::unfold(0, |n| async move {
+        tokio::time::sleep(Duration::from_secs(n * 4)).await;
+        (n < 3).then(|| (data("ab"), n + 1))
+    });
+    let began = Instant::now();
+    let collected = collect(StreamBody::new(Box::pin(slow)), limits(9)).await;
+    assert_eq!(why(&collected), Some(Refusal::Slow));
+    assert_eq!(began.elapsed(), Duration::from_secs(4 + 5));
+    assert_eq!(read(collected).await, "ababab");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_is_not_collected_past_the_deadline() {
+    let until = Instant::now() + Duration::from_secs(3);
+    let silent = StreamBody::new(stream::pending::<Item>());
+    let collected = collect(silent, Limits { until, ..limits(9) }).await;
+    assert_eq!(why(&collected), Some(Refusal::Slow));
+    assert_eq!(Instant::now(), until);
+    // Nor if it is always ready.
+    let endless = StreamBody::new(stream::repeat_with(|| data("")));
+    let collected = collect(endless, Limits { until, ..limits(9) }).await;
+    assert_eq!(why(&collected), Some(Refusal::Slow));
+}
+
+#[tokio::test]
+async fn sizes_are_exact_where_they_are_known() {
+    let full = ResponseBody::<Empty<Bytes>>::full(Bytes::from_static(b"abc"));
+    assert_eq!(full.size_hint().exact(), Some(3));
+    assert!(!full.is_end_stream());
+    let inner = ResponseBody::inner(Full::new(Bytes::from_static(b"abc")));
+    assert_eq!(inner.size_hint().exact(), Some(3));
+    let queue = || VecDeque::from([Frame::data(Bytes::from_static(b"ab"))]);
+    let rest = Box::pin(Full::new(Bytes::from_static(b"abc")));
+    assert_eq!(ResponseBody::streaming(queue(), Some(rest)).size_hint().exact(), Some(5));
+    let broken = broken_like(&body(vec![]), queue());
+    assert_eq!((broken.size_hint().lower(), broken.size_hint().upper()), (2, None));
+    assert!(!broken.is_end_stream());
+    assert!(ResponseBody::<Empty<Bytes>>::default().is_end_stream());
+}
+
+fn broken_like<B: Body<Error = &'static str>>(
+    _: &B,
+    so_far: VecDeque<Frame<Bytes>>,
+) -> ResponseBody<B> {
+    ResponseBody::broken(so_far, "reset")
+}
+
+#[tokio::test]
+async fn any_buffer_becomes_bytes() {
+    let body = ResponseBody::inner(Full::new(std::collections::VecDeque::from([b'a', b'b'])));
+    assert_eq!(body.collect().await.unwrap().to_bytes(), "ab");
+}
+
+#[test]
+fn it_is_sent_between_threads_even_if_the_inner_body_cannot_be_shared() {
+    fn is_send<T: Send>(_: &T) {}
+    let mut calls = std::cell::Cell::new(0);
+    let unshared = stream::repeat_with(move || {
+        *calls.get_mut() += 1;
+        data("a")
+    });
+    is_send(&ResponseBody::inner(StreamBody::new(unshared)));
+}

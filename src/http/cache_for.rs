@@ -1,0 +1,109 @@
+//! What a handler says about its own response.
+
+use std::time::Duration;
+
+use crate::Tag;
+
+/// Lets a handler decide how long its response is kept, and how to find it
+/// again for invalidation.
+///
+/// Put it into the extensions of the response; with axum, return
+/// `(Extension(CacheFor::new(..)), body)`. The layer takes it out before the
+/// response goes to the client.
+///
+/// It sets lifetimes and tags, and they take the place of the lifetimes in
+/// `Cache-Control` and of the layer's own. It overrides no prohibition: a
+/// response with `no-store`, `private`, `Set-Cookie` or `Vary: *` stays
+/// unshared, and `must-revalidate` still forbids stale answers. Only
+/// [`public`](Self::public) permits to share a response to a request with
+/// credentials.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use http::Response;
+/// use tower_stampede::CacheFor;
+///
+/// let mut response = Response::new("the profile of user 7");
+/// response.extensions_mut().insert(
+///     CacheFor::new(Duration::from_secs(30))
+///         .stale_for(Duration::from_secs(300))
+///         .tag("user:7"),
+/// );
+/// assert!(response.extensions().get::<CacheFor>().is_some());
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct CacheFor {
+    ttl: Duration,
+    stale_for: Option<Duration>,
+    stale_if_error: Option<Duration>,
+    tags: Vec<Tag>,
+    public: bool,
+}
+
+impl CacheFor {
+    /// Keeps the response for `ttl`.
+    ///
+    /// Zero means: hand it to everybody who is waiting for it now, and do not
+    /// keep it.
+    pub const fn new(ttl: Duration) -> Self {
+        Self { ttl, stale_for: None, stale_if_error: None, tags: Vec::new(), public: false }
+    }
+
+    /// Sets how long after the end of its ttl the response may be served stale
+    /// while it is computed anew.
+    ///
+    /// Defaults to the layer's `stale_for`.
+    pub const fn stale_for(mut self, window: Duration) -> Self {
+        self.stale_for = Some(window);
+        self
+    }
+
+    /// Sets how long after the end of its ttl the response may be served stale
+    /// when computing it anew fails.
+    ///
+    /// Defaults to the layer's `stale_if_error`.
+    pub const fn stale_if_error(mut self, window: Duration) -> Self {
+        self.stale_if_error = Some(window);
+        self
+    }
+
+    /// Adds a tag by which the response can be invalidated.
+    ///
+    /// Defaults to no tags.
+    pub fn tag(mut self, tag: impl Into<Tag>) -> Self {
+        self.tags.push(tag.into());
+        self
+    }
+
+    /// Declares that the response holds nobody's data, so that it may be
+    /// shared although the request carried credentials.
+    ///
+    /// Defaults to not shared, unless `Cache-Control` permits it.
+    pub const fn public(mut self) -> Self {
+        self.public = true;
+        self
+    }
+
+    pub(crate) fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    pub(crate) fn stale_window(&self) -> Option<Duration> {
+        self.stale_for
+    }
+
+    pub(crate) fn error_window(&self) -> Option<Duration> {
+        self.stale_if_error
+    }
+
+    pub(crate) fn tags(&self) -> &[Tag] {
+        &self.tags
+    }
+
+    pub(crate) fn is_public(&self) -> bool {
+        self.public
+    }
+}

@@ -1,0 +1,119 @@
+//! The settings of one HTTP layer.
+
+use std::time::Duration;
+
+use http::header::{self, HeaderName};
+
+/// What happens to a response with `Set-Cookie`.
+///
+/// A cookie is nearly always meant for one person; a shared cache that replays
+/// it logs strangers in as that person. So the default is to store no such
+/// response.
+///
+/// # Examples
+///
+/// ```
+/// use tower_stampede::SetCookie;
+///
+/// assert_eq!(SetCookie::default(), SetCookie::Refuse);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum SetCookie {
+    /// It is not stored and not shared.
+    #[default]
+    Refuse,
+    /// It is stored without its cookies; only the client whose request was
+    /// forwarded receives them.
+    Strip,
+    /// It is stored with its cookies if the origin itself gave it an explicit
+    /// lifetime, the request carried no credentials, and no cookie is
+    /// `HttpOnly` or named `__Host-…` or `__Secure-…`. Otherwise it is not
+    /// stored.
+    Explicit,
+}
+
+/// The settings of one HTTP layer.
+#[derive(Clone, Debug)]
+pub(crate) struct HttpConfig {
+    /// Lifetime of responses that say nothing; `None`: they are not stored.
+    pub(crate) ttl: Option<Duration>,
+    pub(crate) stale_for: Duration,
+    pub(crate) stale_if_error: Duration,
+    pub(crate) max_body: usize,
+    pub(crate) max_header_bytes: usize,
+    pub(crate) max_key_bytes: usize,
+    /// Variants per URI.
+    pub(crate) max_variants: usize,
+    /// Tags per entry.
+    pub(crate) max_tags: usize,
+    pub(crate) set_cookie: SetCookie,
+    pub(crate) ignore_cookies: bool,
+    /// Fields with credentials besides `Authorization` and `Cookie`.
+    pub(crate) credential_headers: Vec<HeaderName>,
+    /// Fields that are part of the key when present: they can change where a
+    /// request leads without changing its URI.
+    pub(crate) keyed_headers: Vec<HeaderName>,
+    /// Fields that govern instead of `Cache-Control` (RFC 9213).
+    pub(crate) targeted: Vec<HeaderName>,
+    /// Parameters that the handler sees; `None`: all.
+    pub(crate) query: Option<Vec<String>>,
+    /// Fields treated as if every response named them in `Vary`.
+    pub(crate) vary: Vec<HeaderName>,
+    pub(crate) scope: Option<String>,
+    /// Our name in `Cache-Status`; `None`: the field is not sent.
+    pub(crate) cache_status: Option<String>,
+    /// Whether a hit carries `Age`.
+    pub(crate) age: bool,
+    /// Whether the order of equally welcome encodings and languages is
+    /// ignored.
+    pub(crate) normalise_accept: bool,
+}
+
+impl Default for HttpConfig {
+    fn default() -> Self {
+        Self {
+            ttl: None,
+            stale_for: Duration::ZERO,
+            stale_if_error: Duration::ZERO,
+            max_body: 1 << 20,
+            max_header_bytes: 64 << 10,
+            max_key_bytes: 8 << 10,
+            max_variants: 64,
+            max_tags: 64,
+            set_cookie: SetCookie::Refuse,
+            ignore_cookies: false,
+            credential_headers: credential_headers(),
+            keyed_headers: keyed_headers(),
+            targeted: vec![HeaderName::from_static("cdn-cache-control")],
+            query: None,
+            vary: Vec::new(),
+            scope: None,
+            cache_status: Some("tower-stampede".into()),
+            age: true,
+            normalise_accept: true,
+        }
+    }
+}
+
+fn credential_headers() -> Vec<HeaderName> {
+    let others = ["x-api-key", "x-auth-token", "client-cert"];
+    let others = others.into_iter().map(HeaderName::from_static);
+    std::iter::once(header::PROXY_AUTHORIZATION).chain(others).collect()
+}
+
+fn keyed_headers() -> Vec<HeaderName> {
+    let keyed = [
+        "forwarded",
+        "x-forwarded-host",
+        "x-forwarded-proto",
+        "x-forwarded-port",
+        "x-forwarded-prefix",
+        "x-original-url",
+        "x-rewrite-url",
+        "x-http-method",
+        "x-http-method-override",
+        "x-host",
+    ];
+    keyed.into_iter().map(HeaderName::from_static).collect()
+}

@@ -1,0 +1,305 @@
+//! How long a response is fresh, and how old it is already (RFC 9111, 4.2).
+
+use std::time::{Duration, SystemTime};
+
+use http::StatusCode;
+use http::header::{self, HeaderMap, HeaderValue};
+
+use super::cache_for::CacheFor;
+use super::config::HttpConfig;
+use super::date;
+use super::directives::{Directives, Lifetime, MAX_SECONDS, seconds};
+
+/// Who chose the lifetime of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    CacheFor,
+    Origin,
+    Layer,
+}
+
+/// How long a response may be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Terms {
+    /// The whole freshness lifetime; `initial_age` of it is already over.
+    pub(crate) lifetime: Duration,
+    /// Windows that begin with the end of `lifetime`.
+    pub(crate) stale_while_revalidate: Duration,
+    pub(crate) stale_if_error: Duration,
+    pub(crate) source: Source,
+    pub(crate) initial_age: Duration,
+}
+
+/// When an exchange with the inner service took place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Times {
+    pub(crate) request: SystemTime,
+    pub(crate) response: SystemTime,
+    /// The time between the two, which no clock that is set can falsify.
+    pub(crate) response_delay: Duration,
+}
+
+/// Returns the terms of a response; `None` if nobody says how long it lives.
+pub(crate) fn terms(
+    status: StatusCode,
+    directives: &Directives,
+    headers: &HeaderMap,
+    cache_for: Option<&CacheFor>,
+    config: &HttpConfig,
+    times: Times,
+) -> Option<Terms> {
+    let (source, lifetime) = lifetime(status, directives, cache_for, config)?;
+    let (revalidate, error) = windows(directives, cache_for, config);
+    Some(Terms {
+        lifetime,
+        stale_while_revalidate: revalidate,
+        stale_if_error: error,
+        source,
+        initial_age: initial_age(headers, source, times),
+    })
+}
+
+fn lifetime(
+    status: StatusCode,
+    directives: &Directives,
+    cache_for: Option<&CacheFor>,
+    config: &HttpConfig,
+) -> Option<(Source, Duration)> {
+    if let Some(cache_for) = cache_for {
+        return Some((Source::CacheFor, cache_for.ttl()));
+    }
+    match directives.lifetime {
+        Lifetime::Seconds(n) => Some((Source::Origin, Duration::from_secs(n.into()))),
+        Lifetime::Stale => Some((Source::Origin, Duration::ZERO)),
+        Lifetime::Unsaid => {
+            let ttl = config.ttl.filter(|_| may_take_ttl(status))?;
+            Some((Source::Layer, ttl))
+        }
+    }
+}
+
+/// Whether a response that says nothing may live by a ttl of ours. Errors of
+/// the moment may not.
+fn may_take_ttl(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 200 | 203 | 204 | 300 | 301 | 308 | 404 | 410)
+}
+
+/// The stale windows: for each, the response's own word, else the layer's.
+fn windows(
+    directives: &Directives,
+    cache_for: Option<&CacheFor>,
+    config: &HttpConfig,
+) -> (Duration, Duration) {
+    let whole = |n: Option<u32>| n.map(|n| Duration::from_secs(n.into()));
+    let (revalidate, error, is_allowed) = match cache_for {
+        // It sets lifetimes, and so windows; `s-maxage` is still obeyed.
+        Some(cache_for) => {
+            let allowed = directives.allows_our_window();
+            (cache_for.stale_window(), cache_for.error_window(), allowed)
+        }
+        None => (
+            whole(directives.stale_while_revalidate),
+            whole(directives.stale_if_error),
+            directives.allows_stale(),
+        ),
+    };
+    let window = |said: Option<Duration>, ours: Duration| match said {
+        _ if !is_allowed => Duration::ZERO,
+        Some(said) => said,
+        None if directives.allows_our_window() => ours,
+        None => Duration::ZERO,
+    };
+    (window(revalidate, config.stale_for), window(error, config.stale_if_error))
+}
+
+/// RFC 9111, 4.2.3: `corrected_initial_age`.
+///
+/// A lifetime that was chosen here begins when the response is there: with a
+/// ttl shorter than the work, nothing would ever be fresh otherwise.
+fn initial_age(headers: &HeaderMap, source: Source, times: Times) -> Duration {
+    let delay = if source == Source::Origin { times.response_delay } else { Duration::ZERO };
+    let corrected = age_value(headers).saturating_add(delay);
+    corrected
+        .max(apparent_age(headers, times.response))
+        .min(Duration::from_secs(MAX_SECONDS.into()))
+}
+
+/// RFC 9111, 5.1: of several members the first counts; nonsense does not.
+fn age_value(headers: &HeaderMap) -> Duration {
+    let line = headers.get(header::AGE).map_or(&[][..], HeaderValue::as_bytes);
+    let first = line.split(|&b| b == b',').next().unwrap_or_default();
+    Duration::from_secs(seconds(first.trim_ascii()).unwrap_or_default().into())
+}
+
+/// In whole seconds, as `Date` is.
+fn apparent_age(headers: &HeaderMap, response: SystemTime) -> Duration {
+    let Some(date) = valid_date(headers, response) else { return Duration::ZERO };
+    let (date, response) = (date::epoch_seconds(date), date::epoch_seconds(response));
+    Duration::from_secs(response.saturating_sub(date))
+}
+
+/// Returns the one `Date` of a response if it is valid.
+pub(crate) fn valid_date(headers: &HeaderMap, now: SystemTime) -> Option<SystemTime> {
+    let mut lines = headers.get_all(header::DATE).iter();
+    let (line, second) = (lines.next()?, lines.next());
+    date::parse(line.as_bytes(), now).filter(|_| second.is_none())
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::http::directives::parse;
+    use http::HeaderName;
+    use proptest::prelude::*;
+    use std::time::UNIX_EPOCH;
+
+    pub(in crate::http) fn times(delay: u64) -> Times {
+        let request = UNIX_EPOCH + Duration::from_secs(784_111_777);
+        let response_delay = Duration::from_secs(delay);
+        Times { request, response: request + response_delay, response_delay }
+    }
+
+    fn judge(
+        fields: &[(&'static str, &str)],
+        cache_for: Option<&CacheFor>,
+        delay: u64,
+    ) -> Option<Terms> {
+        let fields = fields.iter().map(|&(name, value)| {
+            (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
+        });
+        let headers: HeaderMap = fields.collect();
+        let config = HttpConfig {
+            ttl: Some(secs(60)),
+            stale_for: secs(5),
+            stale_if_error: secs(6),
+            ..HttpConfig::default()
+        };
+        let directives = parse(&headers).directives;
+        terms(StatusCode::OK, &directives, &headers, cache_for, &config, times(delay))
+    }
+
+    fn secs(n: u64) -> Duration {
+        Duration::from_secs(n)
+    }
+
+    #[test]
+    fn the_first_source_that_says_something_governs_alone() {
+        let cache_for = CacheFor::new(secs(7));
+        for (line, cache_for, lifetime, source) in [
+            ("max-age=10", Some(&cache_for), 7, Source::CacheFor),
+            ("max-age=10", None, 10, Source::Origin),
+            ("max-age=x", None, 0, Source::Origin),
+            ("public", None, 60, Source::Layer),
+            ("", None, 60, Source::Layer),
+        ] {
+            let terms = judge(&[("cache-control", line)], cache_for, 0).unwrap();
+            assert_eq!((terms.lifetime, terms.source), (secs(lifetime), source), "{line}");
+        }
+    }
+
+    #[test]
+    fn only_lasting_statuses_take_the_ttl_of_the_layer() {
+        let config = HttpConfig { ttl: Some(secs(60)), ..HttpConfig::default() };
+        let (none, empty) = (Directives::default(), HeaderMap::new());
+        let taking = (200..600).filter(|&status| {
+            let status = StatusCode::from_u16(status).unwrap();
+            terms(status, &none, &empty, None, &config, times(0)).is_some()
+        });
+        assert_eq!(taking.collect::<Vec<_>>(), [200, 203, 204, 300, 301, 308, 404, 410]);
+    }
+
+    #[test]
+    fn a_layer_without_ttl_leaves_it_to_the_origin() {
+        let (none, empty) = (Directives::default(), HeaderMap::new());
+        let config = HttpConfig::default();
+        assert_eq!(terms(StatusCode::OK, &none, &empty, None, &config, times(0)), None);
+    }
+
+    #[test]
+    fn stale_windows_are_the_responses_own_else_the_layers_unless_forbidden() {
+        for (line, revalidate, error) in [
+            ("max-age=1", 5, 6),
+            ("max-age=1, stale-while-revalidate=0", 0, 6),
+            ("max-age=1, stale-if-error=9", 5, 9),
+            ("max-age=1, stale-if-error=x", 5, 0),
+            ("max-age=1, must-revalidate, stale-while-revalidate=9", 0, 0),
+            ("max-age=1, proxy-revalidate", 0, 0),
+            ("s-maxage=1", 0, 0),
+            // Each window is permitted for itself.
+            ("s-maxage=1, stale-while-revalidate=9", 9, 0),
+        ] {
+            let terms = judge(&[("cache-control", line)], None, 0).unwrap();
+            let windows = (terms.stale_while_revalidate, terms.stale_if_error);
+            assert_eq!(windows, (secs(revalidate), secs(error)), "{line}");
+        }
+    }
+
+    #[test]
+    fn cache_for_sets_windows_but_lifts_no_prohibition() {
+        let said = CacheFor::new(secs(1)).stale_for(secs(8));
+        for (line, revalidate, error) in [
+            ("", 8, 6),
+            ("max-age=1, stale-while-revalidate=9, stale-if-error=9", 8, 6),
+            ("must-revalidate", 0, 0),
+            ("s-maxage=1", 0, 0),
+            ("s-maxage=1, stale-while-revalidate=9", 0, 0),
+        ] {
+            let terms = judge(&[("cache-control", line)], Some(&said), 0).unwrap();
+            let windows = (terms.stale_while_revalidate, terms.stale_if_error);
+            assert_eq!(windows, (secs(revalidate), secs(error)), "{line}");
+        }
+    }
+
+    #[test]
+    fn age_is_the_first_number_of_the_first_line() {
+        // RFC 9111, 5.1 and 1.2.2
+        for (value, age) in [
+            ("10", 10),
+            ("10, 20", 10),
+            ("x, 20", 0),
+            ("-1", 0),
+            ("1.5", 0),
+            ("", 0),
+            ("18446744073709551615", u64::from(MAX_SECONDS)),
+        ] {
+            let fields = [("cache-control", "max-age=1"), ("age", value), ("age", "99")];
+            assert_eq!(judge(&fields, None, 0).unwrap().initial_age, secs(age), "{value}");
+        }
+    }
+
+    #[test]
+    fn the_initial_age_is_the_larger_of_what_fields_and_clock_say() {
+        // RFC 9111, 4.2.3; the response of `times(3)` arrives at 08:49:40.
+        for (date, age, expected) in [
+            ("Sun, 06 Nov 1994 08:49:40 GMT", "0", 3),
+            ("Sun, 06 Nov 1994 08:49:00 GMT", "0", 40),
+            ("Sun, 06 Nov 1994 08:49:00 GMT", "100", 103),
+            ("Sun, 06 Nov 2094 08:49:00 GMT", "0", 3),
+            ("nonsense", "0", 3),
+            ("Mon, 01 Jan 0001 00:00:00 GMT", "0", 784_111_780),
+        ] {
+            let fields = [("cache-control", "max-age=1"), ("date", date), ("age", age)];
+            assert_eq!(judge(&fields, None, 3).unwrap().initial_age, secs(expected), "{date}");
+        }
+    }
+
+    #[test]
+    fn a_lifetime_of_ours_begins_when_the_response_is_there() {
+        assert_eq!(judge(&[], None, 3).unwrap().initial_age, secs(0));
+        let cache_for = CacheFor::new(secs(1));
+        assert_eq!(judge(&[("age", "2")], Some(&cache_for), 3).unwrap().initial_age, secs(2));
+    }
+
+    proptest! {
+        #[test]
+        fn no_fields_make_it_panic(age: Vec<u8>, date: Vec<u8>, delay: u64) {
+            let fields = [(header::AGE, age), (header::DATE, date)];
+            let fields = fields.into_iter().filter_map(|(n, v)| Some((n, HeaderValue::from_bytes(&v).ok()?)));
+            let times = Times { response_delay: Duration::from_secs(delay), ..times(0) };
+            for source in [Source::Origin, Source::Layer] {
+                let age = initial_age(&fields.clone().collect(), source, times);
+                prop_assert!(age <= Duration::from_secs(MAX_SECONDS.into()));
+            }
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! What names the entries of one URI.
+
+use http::header::{HeaderMap, HeaderName};
+use http::request::Parts;
+use http::uri::{PathAndQuery, Uri};
+use smallvec::SmallVec;
+
+use super::config::HttpConfig;
+use super::host;
+use super::request::BypassReason;
+use crate::KeyBuf;
+
+/// How keys of this module begin; no user's key does.
+const PRIMARY: [u8; 2] = [0, b'h'];
+
+/// Writes the primary key of a request.
+///
+/// `uri` is the one received, before any router rewrote it.
+pub(crate) fn primary(
+    parts: &Parts,
+    uri: &Uri,
+    scheme: &str,
+    config: &HttpConfig,
+) -> Result<KeyBuf, BypassReason> {
+    let mut key = KeyBuf::default();
+    key.push(&PRIMARY);
+    key.push_part(config.scope.as_deref().unwrap_or_default().as_bytes());
+    key.push_part(scheme.as_bytes());
+    let mut authority = SmallVec::<[u8; 64]>::new();
+    if let Some(host) = host::of_request(parts, uri, scheme)? {
+        host.write(&mut authority);
+    }
+    key.push_part(&authority);
+    push_resource(&mut key, uri, config);
+    push_fields(&mut key, &parts.headers, &config.keyed_headers);
+    let too_long = key.as_bytes().len() > config.max_key_bytes;
+    if too_long { Err(BypassReason::KeyTooLong) } else { Ok(key) }
+}
+
+/// Appends path and query as one part, without the parameters that are left
+/// out.
+pub(super) fn push_resource(key: &mut KeyBuf, uri: &Uri, config: &HttpConfig) {
+    match (&config.query, uri.query()) {
+        (Some(allow), Some(query)) => {
+            let mut resource = SmallVec::<[u8; 128]>::from_slice(path(uri).as_bytes());
+            push_kept(&mut resource, query, allow);
+            key.push_part(&resource);
+        }
+        _ => key.push_part(uri.path_and_query().map_or("/", PathAndQuery::as_str).as_bytes()),
+    }
+}
+
+/// Removes the parameters outside `allow`: what is not in the key, the
+/// handler must not see.
+pub(crate) fn unkey_query(uri: &Uri, allow: &[String]) -> Uri {
+    let Some(query) = uri.query() else { return uri.clone() };
+    let mut resource = SmallVec::<[u8; 128]>::from_slice(path(uri).as_bytes());
+    push_kept(&mut resource, query, allow);
+    let mut parts = uri.clone().into_parts();
+    let kept = PathAndQuery::try_from(&resource[..]);
+    parts.path_and_query = Some(kept.expect("a query without some parameters is a query"));
+    Uri::from_parts(parts).expect("only the query of a valid URI was replaced")
+}
+
+fn push_kept(out: &mut SmallVec<[u8; 128]>, query: &str, allow: &[String]) {
+    let name = |parameter: &str| parameter.find('=').unwrap_or(parameter.len());
+    let kept = query.split('&').filter(|p| allow.iter().any(|a| a == &p[..name(p)]));
+    for (i, parameter) in kept.enumerate() {
+        out.push(if i == 0 { b'?' } else { b'&' });
+        out.extend_from_slice(parameter.as_bytes());
+    }
+}
+
+pub(super) fn path(uri: &Uri) -> &str {
+    if uri.path().is_empty() { "/" } else { uri.path() }
+}
+
+/// Appends the fields that change where a request leads. Most requests have
+/// none, so they are looked up one by one only when there are any.
+fn push_fields(key: &mut KeyBuf, headers: &HeaderMap, keyed: &[HeaderName]) {
+    if !headers.keys().any(|name| keyed.contains(name)) {
+        return;
+    }
+    for name in keyed {
+        for value in headers.get_all(name) {
+            key.push_part(name.as_str().as_bytes());
+            key.push_part(value.as_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::request::tests::request;
+    use proptest::prelude::*;
+
+    fn key(uri: &str, fields: &[(&str, &str)], config: &HttpConfig) -> Vec<u8> {
+        let parts = request("GET", uri, fields);
+        primary(&parts, &parts.uri, "http", config).unwrap().as_bytes().to_vec()
+    }
+
+    fn plain(uri: &str, fields: &[(&str, &str)]) -> Vec<u8> {
+        key(uri, fields, &HttpConfig::default())
+    }
+
+    fn only(allow: &[&str]) -> HttpConfig {
+        let query = Some(allow.iter().map(ToString::to_string).collect());
+        HttpConfig { query, ..HttpConfig::default() }
+    }
+
+    #[test]
+    fn ways_to_write_one_host_are_one_key() {
+        let one = plain("/a?b", &[("host", "x.example")]);
+        assert_eq!(one, plain("/a?b", &[("host", "X.EXAMPLE:80")]));
+        assert_eq!(one, plain("http://x.example/a?b", &[]));
+        assert_eq!(one, plain("http://x.example:80/a?b", &[("host", "x.example")]));
+    }
+
+    #[test]
+    fn what_distinguishes_requests_distinguishes_keys() {
+        let keys = [
+            plain("/", &[]),
+            plain("/?", &[]),
+            plain("/a", &[]),
+            plain("/A", &[]),
+            plain("/%61", &[]),
+            plain("/a/", &[]),
+            plain("/a?x=1&y=2", &[]),
+            plain("/a?y=2&x=1", &[]),
+            plain("/a", &[("host", "x")]),
+            plain("/a", &[("host", "x:8080")]),
+            plain("/a", &[("x-forwarded-host", "x")]),
+            plain("/a", &[("x-forwarded-host", "")]),
+            plain("/a", &[("x-forwarded-proto", "x")]),
+            plain("/a", &[("x-forwarded-host", "x"), ("x-forwarded-host", "y")]),
+            plain("/a", &[("x-forwarded-host", "x, y")]),
+            key("/a", &[], &HttpConfig { scope: Some("s".into()), ..HttpConfig::default() }),
+        ];
+        for (i, a) in keys.iter().enumerate() {
+            assert!(keys[..i].iter().all(|b| a != b), "{}", a.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn schemes_have_keys_of_their_own() {
+        let parts = request("GET", "/", &[("host", "x")]);
+        let key = |scheme| primary(&parts, &parts.uri, scheme, &HttpConfig::default());
+        assert_ne!(key("http").unwrap().as_bytes(), key("https").unwrap().as_bytes());
+    }
+
+    #[test]
+    fn the_order_of_fields_does_not_matter() {
+        let (a, b) = (("x-host", "1"), ("forwarded", "2"));
+        assert_eq!(plain("/", &[a, b]), plain("/", &[b, a]));
+        assert_eq!(plain("/", &[("x-forwarded-for", "1")]), plain("/", &[]));
+    }
+
+    #[test]
+    fn a_key_over_the_cap_bypasses() {
+        let parts = request("GET", &format!("/{}", "x".repeat(9000)), &[]);
+        let key = primary(&parts, &parts.uri, "http", &HttpConfig::default());
+        assert_eq!(key.err(), Some(BypassReason::KeyTooLong));
+    }
+
+    #[test]
+    fn parameters_left_out_of_the_key_are_not_seen() {
+        let config = only(&["q", "page"]);
+        let allow = config.query.as_deref().unwrap();
+        for (received, seen) in [
+            ("/s?q=1&utm=2&page=3", "/s?q=1&page=3"),
+            ("/s?page=3&q=1&q=2", "/s?page=3&q=1&q=2"),
+            ("/s?q", "/s?q"),
+            ("/s?%71=1&Q=1&=1&&", "/s"),
+            ("/s?", "/s"),
+            ("/s", "/s"),
+            ("http://h/?utm=1", "http://h/"),
+            ("*", "*"),
+        ] {
+            assert_eq!(unkey_query(&received.parse().unwrap(), allow), seen, "{received}");
+            assert_eq!(key(received, &[], &config), key(seen, &[], &config), "{received}");
+            assert_eq!(key(seen, &[], &config), plain(seen, &[]), "{received}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn requests_that_look_alike_to_the_handler_share_a_key(uri in "/[a-c/]{0,4}(\\?[a-c=&%;?]{0,12})?") {
+            let config = only(&["a", "b"]);
+            let seen = unkey_query(&uri.parse().unwrap(), config.query.as_deref().unwrap());
+            prop_assert_eq!(key(&uri, &[], &config), plain(&seen.to_string(), &[]));
+        }
+
+        #[test]
+        fn no_uri_or_host_makes_it_panic(uri: String, host: Vec<u8>) {
+            let mut parts = request("GET", "/", &[]);
+            parts.uri = uri.parse().unwrap_or_default();
+            if let Ok(host) = http::HeaderValue::from_bytes(&host) {
+                parts.headers.insert("host", host);
+            }
+            let _ = primary(&parts, &parts.uri, "http", &only(&["a"]));
+            let _ = unkey_query(&parts.uri, &["a".into()]);
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! What a request asks for, and whether a shared cache can answer it.
+
+use http::header::{self, HeaderMap, HeaderName};
+use http::{Method, request::Parts};
+
+use super::config::HttpConfig;
+pub(crate) use super::credentials::Credentials;
+use super::directives::{Forbids, request_forbids};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AskedMethod {
+    Get,
+    Head,
+}
+
+/// What must be known of a request after it has gone to the inner service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) method: AskedMethod,
+    pub(crate) credentials: Credentials,
+}
+
+/// What is done with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Class {
+    Cacheable(Asked),
+    /// Goes through, and invalidates (RFC 9111, 4.4). A method whose safety
+    /// is unknown counts as unsafe.
+    Unsafe,
+    /// Goes through.
+    Bypass(BypassReason),
+}
+
+/// Why a request goes past the cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum BypassReason {
+    Method,
+    BodyOnGet,
+    Range,
+    Conditional,
+    NoStore,
+    OnlyIfCached,
+    Upgrade,
+    KeyTooLong,
+    HeadersTooLarge,
+    BadHost,
+    /// The user's own rule says so.
+    ByRule,
+    /// The user's own rule finds no identity.
+    Identity,
+}
+
+impl BypassReason {
+    /// Returns the reason as a metric's label or a detail of `Cache-Status`.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::Method => "method",
+            Self::BodyOnGet => "body-on-get",
+            Self::Range => "range",
+            Self::Conditional => "conditional",
+            Self::NoStore => "no-store",
+            Self::OnlyIfCached => "only-if-cached",
+            Self::Upgrade => "upgrade",
+            Self::KeyTooLong => "key-too-long",
+            Self::HeadersTooLarge => "headers-too-large",
+            Self::BadHost => "bad-host",
+            Self::ByRule => "by-rule",
+            Self::Identity => "identity",
+        }
+    }
+}
+
+/// Classifies a request. Its host is judged where its key is made.
+pub(crate) fn classify(parts: &Parts, body_is_empty: bool, config: &HttpConfig) -> Class {
+    let method = match parts.method {
+        Method::GET => AskedMethod::Get,
+        Method::HEAD => AskedMethod::Head,
+        _ if is_safe(&parts.method) => return Class::Bypass(BypassReason::Method),
+        _ => return Class::Unsafe,
+    };
+    let seen = Seen::of(&parts.headers, config);
+    let reason = (!body_is_empty).then_some(BypassReason::BodyOnGet);
+    match reason.or_else(|| seen.bypass(&parts.headers, config)) {
+        Some(reason) => Class::Bypass(reason),
+        None => Class::Cacheable(Asked { method, credentials: seen.credentials }),
+    }
+}
+
+/// Returns the credentials that a request carries.
+pub(crate) fn credentials(headers: &HeaderMap, config: &HttpConfig) -> Credentials {
+    Seen::of(headers, config).credentials
+}
+
+/// Methods registered as safe whose responses are none of ours. `CONNECT` is
+/// not safe, but it has no URI whose entries it could invalidate.
+fn is_safe(method: &Method) -> bool {
+    let extensions = ["PROPFIND", "QUERY", "REPORT", "SEARCH"];
+    matches!(*method, Method::OPTIONS | Method::TRACE | Method::CONNECT)
+        || extensions.contains(&method.as_str())
+}
+
+/// What one pass over the fields of a request finds.
+#[derive(Default)]
+struct Seen {
+    credentials: Credentials,
+    bytes: usize,
+    cache_control: bool,
+    reason: Option<BypassReason>,
+}
+
+impl Seen {
+    fn of(headers: &HeaderMap, config: &HttpConfig) -> Self {
+        let mut seen = Self::default();
+        for (name, value) in headers {
+            seen.bytes += name.as_str().len() + value.len() + 4;
+            seen.note(name, config);
+        }
+        seen
+    }
+
+    fn note(&mut self, name: &HeaderName, config: &HttpConfig) {
+        match *name {
+            header::AUTHORIZATION => self.carries(Credentials::AUTHORIZATION),
+            header::COOKIE if config.ignore_cookies => {}
+            header::COOKIE => self.carries(Credentials::COOKIE),
+            header::CACHE_CONTROL => self.cache_control = true,
+            header::UPGRADE => self.reason = Some(BypassReason::Upgrade),
+            header::RANGE => self.reason = self.reason.or(Some(BypassReason::Range)),
+            header::IF_MATCH
+            | header::IF_NONE_MATCH
+            | header::IF_MODIFIED_SINCE
+            | header::IF_UNMODIFIED_SINCE
+            | header::IF_RANGE => self.reason = self.reason.or(Some(BypassReason::Conditional)),
+            _ if config.credential_headers.contains(name) => self.carries(Credentials::OTHER),
+            _ => {}
+        }
+    }
+
+    fn carries(&mut self, kind: Credentials) {
+        self.credentials = self.credentials | kind;
+    }
+
+    fn bypass(&self, headers: &HeaderMap, config: &HttpConfig) -> Option<BypassReason> {
+        if self.bytes > config.max_header_bytes {
+            return Some(BypassReason::HeadersTooLarge);
+        }
+        let forbids = if self.cache_control { request_forbids(headers) } else { None };
+        let forbidden = forbids.map(|forbids| match forbids {
+            Forbids::Storing => BypassReason::NoStore,
+            Forbids::Forwarding => BypassReason::OnlyIfCached,
+        });
+        self.reason.or(forbidden)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use http::{HeaderValue, Request};
+    use proptest::prelude::*;
+
+    pub(in crate::http) fn request(method: &str, uri: &str, fields: &[(&str, &str)]) -> Parts {
+        let mut request = Request::builder().method(method).uri(uri);
+        for (name, value) in fields {
+            request = request.header(*name, *value);
+        }
+        request.body(()).unwrap().into_parts().0
+    }
+
+    fn class(method: &str, fields: &[(&str, &str)]) -> Class {
+        classify(&request(method, "/", fields), true, &HttpConfig::default())
+    }
+
+    #[test]
+    fn only_get_and_head_are_cacheable_and_unknown_methods_are_unsafe() {
+        let asked = |method| Class::Cacheable(Asked { method, credentials: Credentials::NONE });
+        assert_eq!(class("GET", &[]), asked(AskedMethod::Get));
+        assert_eq!(class("HEAD", &[]), asked(AskedMethod::Head));
+        // RFC 9110, 9.2.1
+        for method in ["OPTIONS", "TRACE", "CONNECT", "PROPFIND"] {
+            assert_eq!(class(method, &[]), Class::Bypass(BypassReason::Method), "{method}");
+        }
+        // RFC 9111, 4.4: "or method of unknown safety"
+        for method in ["POST", "PUT", "DELETE", "PATCH", "get", "WHATEVER"] {
+            assert_eq!(class(method, &[]), Class::Unsafe, "{method}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_served_yet_goes_past_the_cache() {
+        for (name, value, reason) in [
+            ("range", "bytes=0-1", BypassReason::Range),
+            ("if-none-match", "\"x\"", BypassReason::Conditional),
+            ("if-match", "*", BypassReason::Conditional),
+            ("if-modified-since", "x", BypassReason::Conditional),
+            ("if-unmodified-since", "x", BypassReason::Conditional),
+            ("if-range", "\"x\"", BypassReason::Conditional),
+            ("cache-control", "no-store", BypassReason::NoStore),
+            ("cache-control", "only-if-cached", BypassReason::OnlyIfCached),
+            ("upgrade", "websocket", BypassReason::Upgrade),
+        ] {
+            assert_eq!(class("GET", &[(name, value)]), Class::Bypass(reason), "{name}");
+        }
+        assert!(matches!(class("GET", &[("cache-control", "no-cache")]), Class::Cacheable(_)));
+    }
+
+    #[test]
+    fn a_body_on_get_goes_past_the_cache() {
+        let class = classify(&request("GET", "/", &[]), false, &HttpConfig::default());
+        assert_eq!(class, Class::Bypass(BypassReason::BodyOnGet));
+    }
+
+    #[test]
+    fn too_many_bytes_of_fields_go_past_the_cache() {
+        let large = "x".repeat(HttpConfig::default().max_header_bytes);
+        assert_eq!(class("GET", &[("a", &large)]), Class::Bypass(BypassReason::HeadersTooLarge));
+    }
+
+    #[test]
+    fn credentials_are_recognised() {
+        for (name, expected) in [
+            ("accept", Credentials::NONE),
+            ("authorization", Credentials::AUTHORIZATION),
+            ("cookie", Credentials::COOKIE),
+            ("proxy-authorization", Credentials::OTHER),
+            ("x-api-key", Credentials::OTHER),
+            ("x-auth-token", Credentials::OTHER),
+            ("client-cert", Credentials::OTHER),
+        ] {
+            let parts = request("GET", "/", &[(name, "")]);
+            assert_eq!(credentials(&parts.headers, &HttpConfig::default()), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn ignored_cookies_are_no_credentials() {
+        let config = HttpConfig { ignore_cookies: true, ..HttpConfig::default() };
+        let parts = request("GET", "/", &[("cookie", "a=b"), ("authorization", "x")]);
+        assert_eq!(credentials(&parts.headers, &config), Credentials::AUTHORIZATION);
+    }
+
+    proptest! {
+        #[test]
+        fn no_fields_make_it_panic(fields: Vec<(String, Vec<u8>)>) {
+            let mut parts = request("GET", "/", &[]);
+            for (name, value) in fields {
+                if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+                    parts.headers.append(name, value);
+                }
+            }
+            let _ = classify(&parts, true, &HttpConfig::default());
+        }
+    }
+}

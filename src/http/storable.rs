@@ -1,0 +1,258 @@
+//! Whether a response may be stored, and who may be answered with it.
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, StatusCode, Uri, response::Parts};
+
+use super::cache_for::CacheFor;
+use super::config::{HttpConfig, SetCookie};
+use super::directives::{self, Directives, Lifetime};
+use super::freshness::{self, Source, Terms, Times};
+pub(crate) use super::refusal::Refusal;
+use super::request::{Asked, AskedMethod, Credentials};
+use super::stored::Facts;
+use super::target::same_origin_target;
+use super::vary::{self, Vary, VaryList};
+
+#[derive(Clone, Debug)]
+pub(crate) enum Decision {
+    Store(Plan),
+    Decline(Refusal),
+}
+
+/// How a response is stored.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) terms: Terms,
+    pub(crate) directives: Directives,
+    /// The credentials that requests may carry which are answered with it.
+    pub(crate) permits: Credentials,
+    /// The origin itself said how long it is fresh.
+    pub(crate) explicit: bool,
+    pub(crate) vary: Option<VaryList>,
+    /// Fields that are left out.
+    pub(crate) withheld: Vec<HeaderName>,
+    pub(crate) strip_set_cookie: bool,
+    /// The length that the body must have.
+    pub(crate) length: Option<u64>,
+}
+
+/// Judges a response by its head.
+pub(crate) fn judge(
+    asked: &Asked,
+    parts: &Parts,
+    declared_length: Option<u64>,
+    cache_for: Option<&CacheFor>,
+    config: &HttpConfig,
+    times: Times,
+) -> Decision {
+    let response = Response { parts, declared_length, cache_for, config, times };
+    response.judge(asked).map_or_else(Decision::Decline, Decision::Store)
+}
+
+/// Judges the response to a POST, which may be stored for later GETs (RFC
+/// 9110, 9.3.3). `target` is the request's absolute URI.
+pub(crate) fn post_storable(
+    method: &Method,
+    credentials: Credentials,
+    target: &Uri,
+    parts: &Parts,
+    declared_length: Option<u64>,
+    config: &HttpConfig,
+    times: Times,
+) -> Decision {
+    let mut locations = parts.headers.get_all(header::CONTENT_LOCATION).iter();
+    let location = locations.next().and_then(|value| same_origin_target(target, value));
+    let is_this = location.as_ref() == Some(target) && locations.next().is_none();
+    if method != Method::POST || !parts.status.is_success() || !is_this {
+        return Decision::Decline(Refusal::OtherResource);
+    }
+    let asked = Asked { method: AskedMethod::Get, credentials };
+    match judge(&asked, parts, declared_length, None, config, times) {
+        Decision::Store(_) if !credentials.is_anonymous() => {
+            Decision::Decline(Refusal::Credentials)
+        }
+        Decision::Store(plan) if !plan.explicit => Decision::Decline(Refusal::NoFreshness),
+        decision => decision,
+    }
+}
+
+/// Returns whether a stored response may answer a request with these
+/// credentials (RFC 9111, 3.5).
+pub(crate) fn may_answer(stored: &Facts, asked: &Asked) -> bool {
+    if asked.credentials.is_anonymous() {
+        return true;
+    }
+    // "Log in first" is no answer to somebody who has.
+    if matches!(stored.status.as_u16(), 401 | 403 | 407) {
+        return false;
+    }
+    // What an anonymous request got holds nobody's data, if the origin knows
+    // of caches at all: then a cookie makes no difference.
+    let holds_no_data =
+        stored.from.is_anonymous() && stored.explicit && stored.source == Source::Origin;
+    let free = if holds_no_data { Credentials::COOKIE } else { Credentials::NONE };
+    stored.permits.contains(asked.credentials.without(free))
+}
+
+struct Response<'a> {
+    parts: &'a Parts,
+    declared_length: Option<u64>,
+    cache_for: Option<&'a CacheFor>,
+    config: &'a HttpConfig,
+    times: Times,
+}
+
+impl Response<'_> {
+    fn judge(&self, asked: &Asked) -> Result<Plan, Refusal> {
+        let directives::Parsed { directives, withheld } = directives::parse(&self.parts.headers);
+        self.check_status(asked)?;
+        self.check_directives(&directives)?;
+        let length = self.check_body()?;
+        let vary = self.vary()?;
+        let terms = self.terms(&directives)?;
+        let permits = self.permits(&directives);
+        let strip_set_cookie = self.check_cookies(asked, &withheld, terms.source)?;
+        if !permits.contains(asked.credentials) {
+            return Err(Refusal::Credentials);
+        }
+        let explicit = directives.is_explicit();
+        Ok(Plan { terms, directives, permits, explicit, vary, withheld, strip_set_cookie, length })
+    }
+
+    fn check_status(&self, asked: &Asked) -> Result<(), Refusal> {
+        let status = self.parts.status;
+        let is_partial = matches!(status, StatusCode::PARTIAL_CONTENT | StatusCode::NOT_MODIFIED);
+        refuse_if(asked.method != AskedMethod::Get, Refusal::Method)?;
+        refuse_if(status.is_informational() || is_partial, Refusal::Status)
+    }
+
+    fn check_directives(&self, said: &Directives) -> Result<(), Refusal> {
+        let headers = &self.parts.headers;
+        refuse_if(said.unreadable, Refusal::Unreadable)?;
+        let understood = said.must_understand && understands(self.parts.status);
+        refuse_if(said.must_understand && !understood, Refusal::MustUnderstand)?;
+        refuse_if(said.no_store && !understood, Refusal::NoStore)?;
+        refuse_if(said.private, Refusal::Private)?;
+        refuse_if(said.no_cache, Refusal::NoCache)?;
+        let is_targeted = self.config.targeted.iter().any(|name| headers.contains_key(name));
+        refuse_if(is_targeted, Refusal::Targeted)?;
+        refuse_if(headers.contains_key(header::EXPIRES), Refusal::Expires)
+    }
+
+    fn check_body(&self) -> Result<Option<u64>, Refusal> {
+        let headers = &self.parts.headers;
+        let length = content_length(headers)?;
+        let contradicts = |(a, b): (u64, u64)| a != b;
+        refuse_if(length.zip(self.declared_length).is_some_and(contradicts), Refusal::Framing)?;
+        let length = length.or(self.declared_length);
+        refuse_if(length.is_some_and(|n| n > self.config.max_body as u64), Refusal::TooLarge)?;
+        refuse_if(weight(headers) > self.config.max_header_bytes, Refusal::HeadersTooLarge)?;
+        refuse_if(headers.contains_key(header::TRAILER), Refusal::Trailers)?;
+        refuse_if(is_event_stream(headers), Refusal::EventStream)?;
+        Ok(length)
+    }
+
+    fn vary(&self) -> Result<Option<VaryList>, Refusal> {
+        match vary::parse(&self.parts.headers, &self.config.vary) {
+            Vary::None => Ok(None),
+            Vary::Any => Err(Refusal::VaryAny),
+            Vary::Fields(list) => Ok(Some(list)),
+        }
+    }
+
+    fn terms(&self, said: &Directives) -> Result<Terms, Refusal> {
+        let Parts { status, headers, .. } = self.parts;
+        // What is wrong with one request is kept only at the origin's word.
+        let needs_origin = matches!(status.as_u16(), 400 | 413 | 421 | 429 | 431);
+        refuse_if(needs_origin && said.lifetime == Lifetime::Unsaid, Refusal::NoFreshness)?;
+        freshness::terms(*status, said, headers, self.cache_for, self.config, self.times)
+            .ok_or(Refusal::NoFreshness)
+    }
+
+    fn permits(&self, said: &Directives) -> Credentials {
+        let by_s_maxage = said.has_s_maxage && said.is_explicit();
+        let by_handler = self.cache_for.is_some_and(CacheFor::is_public);
+        if said.public || by_s_maxage || by_handler {
+            Credentials::ALL
+        } else if said.must_revalidate {
+            Credentials::AUTHORIZATION
+        } else {
+            Credentials::NONE
+        }
+    }
+
+    /// Returns whether the cookies are to be left out.
+    fn check_cookies(
+        &self,
+        asked: &Asked,
+        withheld: &[HeaderName],
+        source: Source,
+    ) -> Result<bool, Refusal> {
+        let headers = &self.parts.headers;
+        if !headers.contains_key(header::SET_COOKIE) || withheld.contains(&header::SET_COOKIE) {
+            return Ok(false);
+        }
+        match self.config.set_cookie {
+            SetCookie::Refuse => Err(Refusal::SetCookie),
+            SetCookie::Strip => Ok(true),
+            SetCookie::Explicit => {
+                let mut cookies = headers.get_all(header::SET_COOKIE).iter();
+                let is_shared = source == Source::Origin && !cookies.any(is_personal);
+                refuse_if(!is_shared, Refusal::SetCookie)?;
+                refuse_if(!asked.credentials.is_anonymous(), Refusal::Credentials)?;
+                Ok(false)
+            }
+        }
+    }
+}
+
+fn refuse_if(condition: bool, refusal: Refusal) -> Result<(), Refusal> {
+    if condition { Err(refusal) } else { Ok(()) }
+}
+
+/// Statuses whose rules of caching are implemented (RFC 9111, 5.2.2.3).
+fn understands(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 200 | 203 | 204 | 300..=303 | 307 | 308 | 404 | 405 | 410 | 414 | 501)
+}
+
+/// Reads `Content-Length`; equal repetitions count once (RFC 9110, 8.6).
+fn content_length(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
+    let mut length = None;
+    for line in headers.get_all(header::CONTENT_LENGTH) {
+        for member in line.as_bytes().split(|&b| b == b',') {
+            let text = str::from_utf8(member.trim_ascii()).unwrap_or_default();
+            let is_number = text.bytes().all(|b| b.is_ascii_digit());
+            let n = text.parse().ok().filter(|_| is_number).ok_or(Refusal::Framing)?;
+            refuse_if(length.is_some_and(|other| other != n), Refusal::Framing)?;
+            length = Some(n);
+        }
+    }
+    Ok(length)
+}
+
+fn weight(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum()
+}
+
+fn is_event_stream(headers: &HeaderMap) -> bool {
+    headers.get_all(header::CONTENT_TYPE).iter().any(|value| {
+        let essence = value.as_bytes().split(|&b| b == b';').next().unwrap_or_default();
+        essence.trim_ascii().eq_ignore_ascii_case(b"text/event-stream")
+    })
+}
+
+/// Whether a cookie is surely meant for one person.
+fn is_personal(cookie: &HeaderValue) -> bool {
+    let mut parts = cookie.as_bytes().split(|&b| b == b';').map(<[u8]>::trim_ascii);
+    let pair = parts.next().unwrap_or_default().to_ascii_lowercase();
+    let pair = pair.strip_prefix(b"=").unwrap_or(&pair).trim_ascii();
+    let prefixes: [&[u8]; 4] = [b"__host-", b"__secure-", b"__http-", b"__host-http-"];
+    let is_http_only = |attribute: &[u8]| {
+        let name = attribute.split(|&b| b == b'=').next().unwrap_or_default();
+        name.trim_ascii().eq_ignore_ascii_case(b"httponly")
+    };
+    prefixes.iter().any(|prefix| pair.starts_with(prefix)) || parts.any(is_http_only)
+}
+
+#[cfg(test)]
+pub(super) mod tests;

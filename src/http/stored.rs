@@ -1,0 +1,329 @@
+//! What the store holds for a URI.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::header::{self, HeaderMap};
+use http::{StatusCode, Version, response::Parts};
+
+use super::config::HttpConfig;
+use super::directives::Directives;
+use super::freshness::Source;
+use super::headers::strip_for_storage;
+use super::request::{Asked, Credentials};
+use super::storable::{Plan, may_answer};
+use super::vary::{Fingerprint, VaryList, fingerprint};
+
+/// Lists of fields that an index remembers.
+const MAX_LISTS: usize = 4;
+/// What a field costs besides its text: its places in the map.
+const FIELD_BYTES: usize = 128;
+
+/// A response as the HTTP layer stores it.
+///
+/// Opaque: it is made and read by the layer alone. It appears in signatures
+/// because the handle of an HTTP cache is a
+/// `Stampede<StoredResponse>`. A clone counts a reference.
+///
+/// # Examples
+///
+/// ```
+/// use tower_stampede::StoredResponse;
+///
+/// fn is_shared_between_threads<T: Clone + Send + Sync + 'static>() {}
+/// is_shared_between_threads::<StoredResponse>();
+/// ```
+#[derive(Clone)]
+pub struct StoredResponse(Arc<Slot>);
+
+/// What stands under a key.
+#[derive(Debug)]
+pub(crate) enum Slot {
+    Response(Stored),
+    /// The responses of this URI vary; they stand under keys of their own.
+    Index(Index),
+}
+
+impl StoredResponse {
+    pub(crate) fn slot(&self) -> &Slot {
+        &self.0
+    }
+
+    /// Returns the response, unless this is an index.
+    pub(crate) fn response(&self) -> Option<&Stored> {
+        match self.slot() {
+            Slot::Response(stored) => Some(stored),
+            Slot::Index(_) => None,
+        }
+    }
+
+    /// Returns about how many bytes it occupies.
+    pub(crate) fn weight(&self) -> usize {
+        size_of::<Slot>()
+            + match self.slot() {
+                Slot::Response(stored) => stored.heap_bytes(),
+                Slot::Index(index) => index.heap_bytes(),
+            }
+    }
+}
+
+impl From<Stored> for StoredResponse {
+    fn from(stored: Stored) -> Self {
+        Self(Arc::new(Slot::Response(stored)))
+    }
+}
+
+impl From<Index> for StoredResponse {
+    fn from(index: Index) -> Self {
+        Self(Arc::new(Slot::Index(index)))
+    }
+}
+
+impl fmt::Debug for StoredResponse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("StoredResponse");
+        match self.slot() {
+            Slot::Response(stored) => shown.field("status", &stored.status),
+            Slot::Index(index) => shown.field("variants", &index.variants.len()),
+        };
+        shown.finish_non_exhaustive()
+    }
+}
+
+/// A response without what belongs to one exchange.
+#[derive(Debug)]
+pub(crate) struct Stored {
+    pub(crate) status: StatusCode,
+    pub(crate) version: Version,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
+    pub(crate) facts: Facts,
+}
+
+/// What must be known of a stored response to answer with it.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    pub(crate) directives: Directives,
+    pub(crate) permits: Credentials,
+    /// What the request carried that it answered first.
+    pub(crate) from: Credentials,
+    pub(crate) explicit: bool,
+    pub(crate) source: Source,
+    pub(crate) status: StatusCode,
+    /// Its age when it was received.
+    pub(crate) initial_age: Duration,
+    pub(crate) vary: Option<VaryList>,
+    /// The values of the fields in `vary`.
+    pub(crate) fingerprint: Option<Fingerprint>,
+}
+
+impl Stored {
+    /// Makes what `plan` says of a complete response. `fingerprint` is that
+    /// of the request over the fields of `plan.vary`.
+    pub(crate) fn new(
+        head: &Parts,
+        body: Bytes,
+        plan: &Plan,
+        asked: &Asked,
+        fingerprint: Option<Fingerprint>,
+        received: SystemTime,
+    ) -> Self {
+        let mut headers = head.headers.clone();
+        if plan.strip_set_cookie {
+            headers.remove(header::SET_COOKIE);
+        }
+        strip_for_storage(&mut headers, &plan.withheld, received);
+        let facts = Facts {
+            directives: plan.directives,
+            permits: plan.permits,
+            from: asked.credentials,
+            explicit: plan.explicit,
+            source: plan.terms.source,
+            status: head.status,
+            initial_age: plan.terms.initial_age,
+            vary: plan.vary.clone(),
+            fingerprint,
+        };
+        Self { status: head.status, version: head.version, headers, body, facts }
+    }
+
+    fn heap_bytes(&self) -> usize {
+        let field = |(name, value): (&header::HeaderName, &header::HeaderValue)| {
+            name.as_str().len() + value.len() + FIELD_BYTES
+        };
+        self.body.len() + self.headers.iter().map(field).sum::<usize>()
+    }
+}
+
+/// Returns whether a stored response answers a request: the one judge for
+/// hits and waiters, RFC 9111, 4, all but freshness.
+pub(crate) fn reusable(
+    stored: &Stored,
+    asked: &Asked,
+    request_headers: &HeaderMap,
+    config: &HttpConfig,
+) -> bool {
+    let facts = &stored.facts;
+    let selects = |list| Some(fingerprint(list, request_headers, config)) == facts.fingerprint;
+    !facts.directives.no_cache
+        && may_answer(facts, asked)
+        && facts.vary.as_ref().is_none_or(selects)
+}
+
+/// The variants of a URI.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Index {
+    /// By which fields they were selected, newest first.
+    pub(crate) lists: Vec<VaryList>,
+    /// Newest first.
+    pub(crate) variants: Vec<Fingerprint>,
+}
+
+impl Index {
+    /// Returns the index after a response with `list` was filled under
+    /// `fingerprint`.
+    pub(crate) fn with(&self, list: &VaryList, fingerprint: Fingerprint) -> Self {
+        let mut lists = moved_to_front(&self.lists, list);
+        lists.truncate(MAX_LISTS);
+        Self { lists, variants: moved_to_front(&self.variants, &fingerprint) }
+    }
+
+    /// Returns the variants beyond `cap`: those filled longest ago.
+    pub(crate) fn over_cap(&self, cap: usize) -> &[Fingerprint] {
+        self.variants.get(cap..).unwrap_or_default()
+    }
+
+    /// Returns the index without the variants beyond `cap`.
+    pub(crate) fn capped(mut self, cap: usize) -> Self {
+        self.variants.truncate(cap);
+        self
+    }
+
+    /// Returns where a request may find its response, the likeliest first.
+    pub(crate) fn candidates(
+        &self,
+        request_headers: &HeaderMap,
+        config: &HttpConfig,
+    ) -> impl Iterator<Item = Fingerprint> {
+        self.lists.iter().map(|list| fingerprint(list, request_headers, config))
+    }
+
+    fn heap_bytes(&self) -> usize {
+        let names = self.lists.iter().map(|list| 32 + list.names().len() * 64);
+        names.sum::<usize>() + self.variants.len() * size_of::<Fingerprint>()
+    }
+}
+
+fn moved_to_front<T: Clone + PartialEq>(all: &[T], first: &T) -> Vec<T> {
+    let others = all.iter().filter(|other| *other != first);
+    std::iter::once(first).chain(others).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::request::AskedMethod;
+    use crate::http::request::tests::request;
+    use crate::http::storable::Decision;
+    use crate::http::storable::tests::{anonymous, decide, response};
+
+    fn store(fields: &[(&str, &str)], from: &RequestParts, config: &HttpConfig) -> Stored {
+        let head = response(200, fields);
+        let Decision::Store(plan) = decide(&anonymous(), &head, None, config) else {
+            panic!("{fields:?} is storable");
+        };
+        let print = plan.vary.as_ref().map(|list| fingerprint(list, &from.headers, config));
+        let now = SystemTime::UNIX_EPOCH;
+        Stored::new(&head, Bytes::from_static(b"body"), &plan, &anonymous(), print, now)
+    }
+
+    type RequestParts = http::request::Parts;
+
+    #[test]
+    fn a_variant_answers_only_requests_that_select_it() {
+        let config = HttpConfig::default();
+        let get = |language: &str| request("GET", "/", &[("accept-language", language)]);
+        let fields = [("cache-control", "max-age=9"), ("vary", "Accept-Language")];
+        let stored = store(&fields, &get("de"), &config);
+        let answers =
+            |parts: &RequestParts| reusable(&stored, &anonymous(), &parts.headers, &config);
+        assert!(answers(&get("DE")));
+        assert!(!answers(&get("en")));
+        assert!(!answers(&request("GET", "/", &[])));
+    }
+
+    #[test]
+    fn a_response_without_variants_answers_get_and_head() {
+        let config = HttpConfig::default();
+        let parts = request("GET", "/", &[("accept", "x")]);
+        let stored = store(&[("cache-control", "max-age=9")], &parts, &config);
+        for method in [AskedMethod::Get, AskedMethod::Head] {
+            let asked = Asked { method, ..anonymous() };
+            assert!(reusable(&stored, &asked, &parts.headers, &config));
+        }
+    }
+
+    #[test]
+    fn credentials_and_no_cache_are_asked_at_every_answer() {
+        let config = HttpConfig::default();
+        let parts = request("GET", "/", &[]);
+        let mut stored = store(&[("cache-control", "max-age=9")], &parts, &config);
+        let asked = Asked { credentials: Credentials::AUTHORIZATION, ..anonymous() };
+        assert!(!reusable(&stored, &asked, &parts.headers, &config));
+        // RFC 9111, 5.2.2.4: not without validation.
+        stored.facts.directives.no_cache = true;
+        assert!(!reusable(&stored, &anonymous(), &parts.headers, &config));
+    }
+
+    #[test]
+    fn stripped_cookies_and_withheld_fields_are_not_stored() {
+        use crate::http::SetCookie;
+        let config = HttpConfig { set_cookie: SetCookie::Strip, ..HttpConfig::default() };
+        let fields = [
+            ("cache-control", "max-age=9, private=\"x-a\""),
+            ("set-cookie", "a=b"),
+            ("x-a", "1"),
+            ("x-b", "1"),
+        ];
+        let stored = store(&fields, &request("GET", "/", &[]), &config);
+        let names: Vec<_> = stored.headers.keys().map(header::HeaderName::as_str).collect();
+        assert_eq!(names, ["cache-control", "x-b", "date"]);
+    }
+
+    #[test]
+    fn the_weight_covers_body_and_fields() {
+        let parts = request("GET", "/", &[]);
+        let stored = store(&[("cache-control", "max-age=9")], &parts, &HttpConfig::default());
+        let weight = StoredResponse::from(stored).weight();
+        assert!(weight > size_of::<Slot>() + 4 + 2 * FIELD_BYTES, "{weight}");
+    }
+
+    #[test]
+    fn an_index_keeps_the_newest_lists_and_names_the_oldest_variants() {
+        let config = HttpConfig::default();
+        let lists: Vec<_> = ["a", "b", "c", "d", "e"]
+            .map(|name| {
+                let parsed =
+                    crate::http::vary::parse(&response(200, &[("vary", name)]).headers, &[]);
+                let crate::http::vary::Vary::Fields(list) = parsed else {
+                    panic!("{name} is a field")
+                };
+                list
+            })
+            .to_vec();
+        let none = HeaderMap::new();
+        let prints: Vec<_> = lists.iter().map(|list| fingerprint(list, &none, &config)).collect();
+        let filled = lists.iter().zip(&prints);
+        let index = filled.fold(Index::default(), |index, (list, print)| index.with(list, *print));
+        assert_eq!(index.lists, [4, 3, 2, 1].map(|i| lists[i].clone()));
+        assert_eq!(index.over_cap(3), [prints[1], prints[0]]);
+        assert_eq!(index.over_cap(9), []);
+        assert_eq!(index.candidates(&none, &config).next(), Some(prints[4]));
+
+        let again = index.with(&lists[2], prints[0]).capped(2);
+        assert_eq!(again.lists, [2, 4, 3, 1].map(|i| lists[i].clone()));
+        assert_eq!(again.variants, [prints[0], prints[4]]);
+    }
+}
