@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::engine::EngineSettings;
-use crate::engine::leader::HoldRule;
 use crate::engine::time::Clock;
 use crate::error::ConfigError;
 use crate::handle::Stampede;
@@ -93,7 +92,6 @@ pub struct Builder<V> {
     weigher: Weigher<V>,
     on_failure: Option<FailureHook>,
     clock: Option<Clock>,
-    hold_after_panic: HoldRule,
     value: PhantomData<fn() -> V>,
 }
 
@@ -136,7 +134,6 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             weigher: Arc::new(|_| size_of::<V>()),
             on_failure: None,
             clock: None,
-            hold_after_panic: HoldRule::After(1),
             value: PhantomData,
         }
     }
@@ -287,7 +284,6 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
                 .unwrap_or(self.lease.saturating_add(self.compute_timeout)),
             compute_after_wait: self.compute_after_wait,
             hold: HoldPolicy { first: self.hold, longest: self.max_hold },
-            hold_after_panic: self.hold_after_panic,
             uncacheable_for: self.uncacheable_for,
             max_waiters: self.max_waiters,
             max_waiters_in_all: self.max_waiters_in_all,

@@ -31,6 +31,12 @@ pub use engine::time::ManualClock;
 pub use error::{BoxError, ConfigError, Error, ErrorKind};
 pub use future::ResponseFuture;
 pub use handle::{Health, Invalidation, Stampede};
+#[cfg(feature = "http")]
+#[cfg_attr(docsrs, doc(cfg(feature = "http")))]
+pub use http::{
+    CacheFor, HttpFuture, HttpLayer, HttpService, HttpStampede, Refused, ResponseBody, SetCookie,
+    StoredResponse,
+};
 pub use key::{Key, KeyBuf, Tag, ToKey};
 pub use layer::StampedeLayer;
 pub use local::Eviction;

@@ -107,7 +107,8 @@ impl InvalidationLog {
         self.records.lock().tags.retain(|_, record| record.at >= oldest);
     }
 
-    pub(crate) fn len(&self) -> usize {
+    #[cfg(test)]
+    fn len(&self) -> usize {
         self.records.lock().tags.len()
     }
 }

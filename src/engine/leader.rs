@@ -37,6 +37,8 @@ pub(crate) struct Leader<V: Send + Sync + 'static> {
     flight: Arc<Flight<V>>,
     started: Started,
     permit: Option<OwnedSemaphorePermit>,
+    /// What follows the second panic in a row.
+    panic_rule: FailureRule,
     /// What `Drop` reports unless a verdict was given.
     end: ComputedEnd,
     settled: bool,
@@ -45,11 +47,28 @@ pub(crate) struct Leader<V: Send + Sync + 'static> {
 impl<V: Send + Sync + 'static> Leader<V> {
     pub(super) fn new(engine: Arc<Engine<V>>, flight: Arc<Flight<V>>, now: Tick) -> Self {
         let started = Started { tick: now, seq: flight.seq };
-        Self { engine, flight, started, permit: None, end: ComputedEnd::Dropped, settled: false }
+        Self {
+            engine,
+            flight,
+            started,
+            permit: None,
+            panic_rule: FailureRule {
+                hold: HoldRule::After(1),
+                can_serve_stale: false,
+                each_itself: false,
+            },
+            end: ComputedEnd::Dropped,
+            settled: false,
+        }
     }
 
     pub(crate) fn started(&self) -> Started {
         self.started
+    }
+
+    /// Sets what follows the second panic in a row. Defaults to a hold.
+    pub(crate) fn on_panic(&mut self, rule: FailureRule) {
+        self.panic_rule = rule;
     }
 
     pub(crate) fn key(&self) -> &Key {
@@ -226,14 +245,10 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.end = ComputedEnd::Panicked;
         let error = Error::new(ErrorKind::Panicked);
         let mut again = false;
+        let rule = self.panic_rule;
         self.close(|engine, mark, now| {
             again = mark.count_panic(now);
             if again {
-                let rule = FailureRule {
-                    hold: engine.settings.hold_after_panic,
-                    can_serve_stale: false,
-                    each_itself: false,
-                };
                 engine.count_failure(mark, now, &error, rule);
             }
         });

@@ -44,7 +44,6 @@ pub(crate) struct EngineSettings {
     pub(crate) wait_timeout: Duration,
     pub(crate) compute_after_wait: bool,
     pub(crate) hold: HoldPolicy,
-    pub(crate) hold_after_panic: HoldRule,
     pub(crate) uncacheable_for: Duration,
     pub(crate) max_waiters: u32,
     pub(crate) max_waiters_in_all: usize,
@@ -256,8 +255,12 @@ impl<V: Send + Sync + 'static> Engine<V> {
     }
 
     fn count_failure(&self, mark: &mut Mark, now: Tick, error: &Error, rule: FailureRule) {
+        let HoldRule::After(least) = rule.hold else {
+            // Not part of a row that ends in a hold; it interrupts one.
+            mark.end_of_failures();
+            return;
+        };
         let failures = mark.count_failure(now, error);
-        let HoldRule::After(least) = rule.hold else { return };
         if failures >= least {
             let policy = self.settings.hold;
             let hold = policy.after(failures, rule.can_serve_stale, crate::policy::sample());

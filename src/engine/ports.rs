@@ -8,8 +8,6 @@ use crate::key::Key;
 /// The store of this process. Fills and removals of one key are serial: what
 /// `allowed` says is decided under the same lock as the write it allows.
 pub(crate) trait Local<V>: Send + Sync + 'static {
-    fn get(&self, key: &[u8]) -> Option<Arc<Entry<V>>>;
-
     /// Stores `entry` if `allowed`, and returns whether it did.
     fn fill(&self, key: &Key, entry: Arc<Entry<V>>, allowed: &dyn Fn() -> bool) -> bool;
 }

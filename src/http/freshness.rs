@@ -33,7 +33,6 @@ pub(crate) struct Terms {
 /// When an exchange with the inner service took place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
-    pub(crate) request: SystemTime,
     pub(crate) response: SystemTime,
     /// The time between the two, which no clock that is set can falsify.
     pub(crate) response_delay: Duration,
@@ -156,7 +155,7 @@ pub(super) mod tests {
     pub(in crate::http) fn times(delay: u64) -> Times {
         let request = UNIX_EPOCH + Duration::from_secs(784_111_777);
         let response_delay = Duration::from_secs(delay);
-        Times { request, response: request + response_delay, response_delay }
+        Times { response: request + response_delay, response_delay }
     }
 
     fn judge(

@@ -1,24 +1,35 @@
 //! The HTTP face.
 
+mod answer;
 mod body;
 mod cache_for;
 mod config;
 mod credentials;
 mod date;
 mod directives;
+mod fill;
 mod freshness;
 mod headers;
 mod host;
 mod key;
+mod layer;
+mod lead;
+mod lookup;
 mod members;
 mod refusal;
+mod refused;
 mod request;
+mod service;
 mod storable;
 mod stored;
 mod target;
+mod unsafe_method;
 mod vary;
 
 pub use body::ResponseBody;
 pub use cache_for::CacheFor;
 pub use config::SetCookie;
+pub use layer::{HttpLayer, HttpStampede};
+pub use refused::Refused;
+pub use service::{HttpFuture, HttpService};
 pub use stored::StoredResponse;

@@ -30,6 +30,8 @@ pub(crate) enum Refusal {
     Trailers,
     /// Its body did not arrive in time.
     Slow,
+    /// It has more tags than an entry may have.
+    TooManyTags,
     /// Its body ended before its declared length, or after.
     BrokenOff,
 }
@@ -58,6 +60,7 @@ impl Refusal {
             Self::OtherResource => "other-resource",
             Self::Trailers => "trailers",
             Self::Slow => "slow",
+            Self::TooManyTags => "too-many-tags",
             Self::BrokenOff => "broken-off",
         }
     }

@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
 
 use bytes::Bytes;
 use http::header::{self, HeaderMap};
-use http::{StatusCode, Version, response::Parts};
+use http::{StatusCode, response::Parts};
 
 use super::config::HttpConfig;
 use super::directives::Directives;
@@ -15,6 +16,7 @@ use super::headers::strip_for_storage;
 use super::request::{Asked, Credentials};
 use super::storable::{Plan, may_answer};
 use super::vary::{Fingerprint, VaryList, fingerprint};
+use crate::engine::time::Tick;
 
 /// Lists of fields that an index remembers.
 const MAX_LISTS: usize = 4;
@@ -96,10 +98,11 @@ impl fmt::Debug for StoredResponse {
 #[derive(Debug)]
 pub(crate) struct Stored {
     pub(crate) status: StatusCode,
-    pub(crate) version: Version,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
     pub(crate) facts: Facts,
+    /// When a variant was last used, for making room among its siblings.
+    used: AtomicU64,
 }
 
 /// What must be known of a stored response to answer with it.
@@ -112,8 +115,6 @@ pub(crate) struct Facts {
     pub(crate) explicit: bool,
     pub(crate) source: Source,
     pub(crate) status: StatusCode,
-    /// Its age when it was received.
-    pub(crate) initial_age: Duration,
     pub(crate) vary: Option<VaryList>,
     /// The values of the fields in `vary`.
     pub(crate) fingerprint: Option<Fingerprint>,
@@ -142,11 +143,18 @@ impl Stored {
             explicit: plan.explicit,
             source: plan.terms.source,
             status: head.status,
-            initial_age: plan.terms.initial_age,
             vary: plan.vary.clone(),
             fingerprint,
         };
-        Self { status: head.status, version: head.version, headers, body, facts }
+        Self { status: head.status, headers, body, facts, used: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn touch(&self, now: Tick) {
+        self.used.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn last_used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
     }
 
     fn heap_bytes(&self) -> usize {
@@ -190,15 +198,10 @@ impl Index {
         Self { lists, variants: moved_to_front(&self.variants, &fingerprint) }
     }
 
-    /// Returns the variants beyond `cap`: those filled longest ago.
-    pub(crate) fn over_cap(&self, cap: usize) -> &[Fingerprint] {
-        self.variants.get(cap..).unwrap_or_default()
-    }
-
-    /// Returns the index without the variants beyond `cap`.
-    pub(crate) fn capped(mut self, cap: usize) -> Self {
-        self.variants.truncate(cap);
-        self
+    /// Returns the index without one variant.
+    pub(crate) fn without(&self, variant: Fingerprint) -> Self {
+        let variants = self.variants.iter().filter(|other| **other != variant);
+        Self { lists: self.lists.clone(), variants: variants.copied().collect() }
     }
 
     /// Returns where a request may find its response, the likeliest first.
@@ -301,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_keeps_the_newest_lists_and_names_the_oldest_variants() {
+    fn an_index_keeps_the_newest_lists_and_every_variant_until_it_is_removed() {
         let config = HttpConfig::default();
         let lists: Vec<_> = ["a", "b", "c", "d", "e"]
             .map(|name| {
@@ -318,12 +321,10 @@ mod tests {
         let filled = lists.iter().zip(&prints);
         let index = filled.fold(Index::default(), |index, (list, print)| index.with(list, *print));
         assert_eq!(index.lists, [4, 3, 2, 1].map(|i| lists[i].clone()));
-        assert_eq!(index.over_cap(3), [prints[1], prints[0]]);
-        assert_eq!(index.over_cap(9), []);
         assert_eq!(index.candidates(&none, &config).next(), Some(prints[4]));
 
-        let again = index.with(&lists[2], prints[0]).capped(2);
+        let again = index.with(&lists[2], prints[0]).without(prints[4]);
         assert_eq!(again.lists, [2, 4, 3, 1].map(|i| lists[i].clone()));
-        assert_eq!(again.variants, [prints[0], prints[4]]);
+        assert_eq!(again.variants, [0, 3, 2, 1].map(|i| prints[i]));
     }
 }

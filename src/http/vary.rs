@@ -58,6 +58,12 @@ pub(crate) fn parse(headers: &HeaderMap, extra: &[HeaderName]) -> Vary {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Fingerprint([u8; 16]);
 
+impl Fingerprint {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 type Value = smallvec::SmallVec<[u8; 128]>;
 
 /// Takes the fingerprint of a request. Absent fields differ from empty ones.

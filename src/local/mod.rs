@@ -141,10 +141,6 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
 }
 
 impl<V: Send + Sync + 'static> Local<V> for LocalStore<V> {
-    fn get(&self, key: &[u8]) -> Option<Stored<V>> {
-        self.cache.get(key)
-    }
-
     fn fill(&self, key: &Key, entry: Stored<V>, allowed: &dyn Fn() -> bool) -> bool {
         self.update(key, |_| allowed().then_some(entry))
     }

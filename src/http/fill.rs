@@ -1,0 +1,150 @@
+//! How a complete response gets into the store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{self, HeaderValue};
+use http::response::Parts;
+
+use super::headers::CACHE_STATUS;
+use super::lookup::{Cache, HttpCaller, Stored};
+use super::request::Asked;
+use super::storable::Plan;
+use super::stored::{self, Index, Slot, StoredResponse};
+use super::vary::{Fingerprint, fingerprint, variant_key};
+use crate::engine::ports::Local;
+use crate::engine::time::Tick;
+use crate::entry::{Entry, Started};
+use crate::http::freshness::Source;
+use crate::key::{Key, Tag};
+use crate::policy::{self, Lifetimes, Window};
+
+/// When a response was asked for and came.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Received {
+    pub(super) started: Started,
+    pub(super) at: Tick,
+    pub(super) wall: std::time::SystemTime,
+}
+
+impl Received {
+    pub(super) fn delay(&self) -> Duration {
+        self.at.since(self.started.tick)
+    }
+}
+
+/// Makes the entry of a complete response.
+pub(super) fn entry(
+    caller: &HttpCaller,
+    head: &Parts,
+    body: Bytes,
+    plan: &Plan,
+    tags: Box<[Tag]>,
+    received: Received,
+) -> Stored {
+    let asked = Asked { ..caller.asked };
+    let selected = fingerprint_of(caller, plan);
+    let mut stored = stored::Stored::new(head, body, plan, &asked, selected, received.wall);
+    make_place(&mut stored.headers);
+    let value = StoredResponse::from(stored);
+    let window = window(&caller.cache, plan, received);
+    caller.cache.keeps_for(window);
+    let weight = value.weight() + caller.primary.heap_bytes();
+    let entry = Entry::new(value, window, tags, received.started.seq);
+    let weight = weight + entry.tag_bytes();
+    Arc::new(entry.with_weight(weight, caller.cache.values.least_weight))
+}
+
+fn fingerprint_of(caller: &HttpCaller, plan: &Plan) -> Option<Fingerprint> {
+    let list = plan.vary.as_ref()?;
+    Some(fingerprint(list, &caller.headers, &caller.rules.config))
+}
+
+/// Makes a place for the two fields that every hit writes.
+fn make_place(headers: &mut http::HeaderMap) {
+    headers.insert(header::AGE, HeaderValue::from_static("0"));
+    if !headers.contains_key(CACHE_STATUS) {
+        headers.insert(CACHE_STATUS, HeaderValue::from_static(""));
+    }
+}
+
+fn window(cache: &Cache, plan: &Plan, received: Received) -> Window {
+    let terms = plan.terms;
+    let lifetimes = Lifetimes {
+        ttl: terms.lifetime,
+        stale_for: terms.stale_while_revalidate,
+        stale_if_error: terms.stale_if_error,
+    };
+    // The origin's word is kept as it is; only what we chose is shortened.
+    let lifetimes = match terms.source {
+        Source::Layer => lifetimes.jittered(cache.values.jitter, policy::sample()),
+        Source::Origin | Source::CacheFor => lifetimes,
+    };
+    // Age counts from the start of the computation whoever chose the lifetime:
+    // a slow service cannot make old data look young.
+    let born = received.at.minus(terms.initial_age).min(received.started.tick);
+    Window::new(born, lifetimes, received.delay())
+}
+
+/// Stores `entry` where later requests of its kind look, if `allowed`.
+pub(super) fn store(caller: &HttpCaller, entry: &Stored, allowed: &dyn Fn() -> bool) -> bool {
+    let facts = entry.value.response().map(|stored| &stored.facts);
+    let varies = facts.and_then(|facts| Some((facts.vary.clone()?, facts.fingerprint?)));
+    let local = &caller.cache.local;
+    let Some((list, selected)) = varies else {
+        return local.fill(&caller.primary, Arc::clone(entry), allowed);
+    };
+    let variant = variant_key(caller.primary.as_bytes(), selected);
+    if !local.fill(&variant, Arc::clone(entry), allowed) {
+        return false;
+    }
+    local.update(&caller.primary, |old| {
+        let old_index = old.and_then(|old| index_of(old));
+        let index = old_index.cloned().unwrap_or_default().with(&list, selected);
+        allowed().then(|| Arc::new(index_entry(index, entry, old)))
+    });
+    make_room(caller, selected);
+    true
+}
+
+fn index_of(entry: &Entry<StoredResponse>) -> Option<&Index> {
+    match entry.value.slot() {
+        Slot::Index(index) => Some(index),
+        Slot::Response(_) => None,
+    }
+}
+
+/// An index lives as long as the variant that lives longest, and carries no
+/// tags: it says where to look, not what is there.
+fn index_entry(index: Index, newest: &Stored, old: Option<&Stored>) -> Entry<StoredResponse> {
+    let mut window = newest.window;
+    if let Some(old) = old.filter(|old| index_of(old).is_some()) {
+        window.error_until = window.error_until.max(old.window.useful_until());
+    }
+    let value = StoredResponse::from(index);
+    let weight = value.weight();
+    Entry::new(value, window, Box::default(), newest.started_seq).with_weight(weight, 1)
+}
+
+/// Removes the least recently used variant of a URI that has too many.
+fn make_room(caller: &HttpCaller, newest: Fingerprint) {
+    let cap = caller.rules.config.max_variants.max(1);
+    let local = &caller.cache.local;
+    let Some(entry) = local.get(caller.primary.as_bytes()) else { return };
+    let Some(index) = index_of(&entry).filter(|index| index.variants.len() > cap) else { return };
+    let key = |fingerprint| variant_key(caller.primary.as_bytes(), fingerprint);
+    let last_used = |fingerprint: &Fingerprint| {
+        let found = local.get(key(*fingerprint).as_bytes());
+        found.and_then(|entry| Some(entry.value.response()?.last_used()))
+    };
+    let others = index.variants.iter().filter(|variant| **variant != newest);
+    let Some(victim) = others.min_by_key(|variant| last_used(variant)).copied() else { return };
+    local.update(&caller.primary, |old| {
+        let old = old?;
+        let index = index_of(old)?.without(victim);
+        Some(Arc::new(index_entry(index, old, Some(old))))
+    });
+    let victim: Key = key(victim);
+    local.remove(&victim);
+}

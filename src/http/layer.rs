@@ -1,0 +1,359 @@
+//! The HTTP layer and its settings.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Response;
+use http::header::HeaderName;
+use http::request::Parts;
+use tower_layer::Layer;
+
+use super::config::{HttpConfig, SetCookie};
+use super::headers::HitStatus;
+use super::refused::Refused;
+use super::service::HttpService;
+use super::stored::StoredResponse;
+use super::target::path_tag;
+use crate::handle::{Invalidation, Stampede};
+use crate::key::{KeyBuf, ToKey};
+
+/// The handle of a cache of HTTP responses.
+pub type HttpStampede = Stampede<StoredResponse>;
+
+type KeyRule = Arc<dyn Fn(&Parts, &mut KeyBuf) -> bool + Send + Sync>;
+type BypassRule = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
+type RefusalRule = Arc<dyn Fn(&Refused) -> Response<Bytes> + Send + Sync>;
+
+/// The rules of one layer: data, and closures of the user's.
+#[derive(Clone)]
+pub(super) struct Rules {
+    pub(super) config: HttpConfig,
+    pub(super) scheme: String,
+    pub(super) body_idle_timeout: Duration,
+    /// Each adds to the key, or sends the request past the cache.
+    pub(super) key_rules: Vec<KeyRule>,
+    pub(super) bypass: Option<BypassRule>,
+    pub(super) refusal: Option<RefusalRule>,
+    pub(super) hit_status: Option<HitStatus>,
+}
+
+/// Puts a shared cache in front of an HTTP service: axum, hyper, or any tower
+/// service of `http` requests.
+///
+/// Stores what RFC 9111 lets a shared cache store, and computes each answer
+/// once. Never stored or handed to anybody else: responses with `no-store`,
+/// `private`, `Set-Cookie` or `Vary: *`, and responses to requests with
+/// credentials unless they say `public` or the like.
+///
+/// # Order with other layers
+///
+/// Inside compression (one stored body serves every encoding), inside
+/// authentication (who may not ask is turned away before), inside trace (which
+/// then sees hits too). Where an authentication layer puts the identity into
+/// an *extension*, the cache cannot see it in the headers: set
+/// [`identity`](Self::identity), or the first user's answer goes to the next.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use axum::{Router, routing::get};
+/// use tower_stampede::Stampede;
+///
+/// async fn report() -> &'static str { "expensive" }
+///
+/// let cache = Stampede::in_memory(Duration::from_secs(60));
+/// let app: Router = Router::new().route("/report", get(report)).layer(cache.http_layer());
+/// ```
+#[derive(Clone)]
+#[must_use]
+pub struct HttpLayer {
+    cache: HttpStampede,
+    rules: Rules,
+}
+
+impl HttpStampede {
+    /// Makes a layer for HTTP services that answers from this cache.
+    ///
+    /// Several layers of one handle share its responses; give routers that are
+    /// nested under a prefix other than by axum a [`scope`](HttpLayer::scope).
+    pub fn http_layer(&self) -> HttpLayer {
+        let values = &self.0.values;
+        let config = HttpConfig {
+            ttl: values.lifetimes.map(|lifetimes| lifetimes.ttl),
+            stale_for: values.stale_for,
+            stale_if_error: values.stale_if_error,
+            ..HttpConfig::default()
+        };
+        let rules = Rules {
+            config,
+            scheme: "http".into(),
+            body_idle_timeout: Duration::from_secs(30),
+            key_rules: Vec::new(),
+            bypass: None,
+            refusal: None,
+            hit_status: None,
+        };
+        HttpLayer { cache: self.clone(), rules }
+    }
+
+    /// Ends the use of every response of `path`, whatever its query, host and
+    /// variant, in layers without a scope; running computations included.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tower_stampede::{HttpStampede, Stampede};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let cache: HttpStampede = Stampede::in_memory(Duration::from_secs(60));
+    /// cache.invalidate_path("/report").await;
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: within one process the work is done at the first poll.
+    pub async fn invalidate_path(&self, path: &str) -> Invalidation {
+        self.invalidate_tag_of(path_tag(None, path)).await
+    }
+
+    /// Like [`invalidate_path`](Self::invalidate_path), in layers of `scope`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: within one process the work is done at the first poll.
+    pub async fn invalidate_path_in(&self, scope: &str, path: &str) -> Invalidation {
+        self.invalidate_tag_of(path_tag(Some(scope), path)).await
+    }
+
+    #[expect(clippy::unused_async, reason = "a remote store will be told here")]
+    async fn invalidate_tag_of(&self, tag: crate::Tag) -> Invalidation {
+        self.0.invalidate_tag_now(tag);
+        Invalidation { local: true }
+    }
+}
+
+macro_rules! config_setters {
+    ($($(#[$doc:meta])* $name:ident: $t:ty;)+) => {$(
+        $(#[$doc])*
+        pub fn $name(mut self, $name: $t) -> Self {
+            self.rules.config.$name = $name;
+            self
+        }
+    )+};
+}
+
+impl HttpLayer {
+    config_setters! {
+        /// Sets for how long after its lifetime a response that says nothing
+        /// about it is served stale while it is refreshed. Defaults to the
+        /// handle's.
+        stale_for: Duration;
+        /// Sets for how long after its lifetime a response that says nothing
+        /// about it is served in place of a failure. Defaults to the handle's.
+        stale_if_error: Duration;
+        /// Sets the longest body that is stored, in bytes; longer ones stream
+        /// through. Defaults to 1 MiB.
+        max_body: usize;
+        /// Sets the longest header section that is handled, in bytes: a
+        /// request with more goes past the cache, a response with more is not
+        /// stored. Defaults to 64 KiB.
+        max_header_bytes: usize;
+        /// Sets the longest key, in bytes; a request with a longer one goes
+        /// past the cache. Defaults to 8 KiB.
+        max_key_bytes: usize;
+        /// Sets how many variants of one URI are kept; the least recently used
+        /// one makes room. Defaults to 64.
+        max_variants: usize;
+        /// Sets how many tags a response may have; one with more is not
+        /// stored. Defaults to 64.
+        max_tags: usize;
+        /// Sets what happens to responses with `Set-Cookie`. Defaults to
+        /// [`SetCookie::Refuse`].
+        set_cookie: SetCookie;
+        /// Sets whether a hit carries `Age`. Defaults to true.
+        age: bool;
+        /// Sets whether the order of equally welcome encodings and languages
+        /// in a request is ignored. Defaults to true.
+        normalise_accept: bool;
+    }
+
+    /// Sets the lifetime of responses that say nothing. Defaults to the handle's.
+    ///
+    /// # Panics
+    ///
+    /// If `ttl` is zero.
+    #[track_caller]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        assert!(
+            !ttl.is_zero(),
+            "`ttl`: is zero; say `origin_only` to store only what headers allow"
+        );
+        self.rules.config.ttl = Some(ttl);
+        self
+    }
+
+    /// Stores only what the origin's own headers and [`CacheFor`](crate::CacheFor) allow.
+    pub fn origin_only(mut self) -> Self {
+        self.rules.config.ttl = None;
+        self
+    }
+
+    /// Sets a prefix of all keys, so that layers at different places never
+    /// share: needed where something other than axum strips a path prefix.
+    /// Defaults to none.
+    pub fn scope(mut self, scope: impl Into<String>) -> Self {
+        self.rules.config.scope = Some(scope.into());
+        self
+    }
+
+    /// Sets the scheme of requests that do not say it themselves; part of the
+    /// key. Defaults to `http`.
+    pub fn scheme(mut self, scheme: impl Into<String>) -> Self {
+        self.rules.scheme = scheme.into().to_ascii_lowercase();
+        self
+    }
+
+    /// Sets the query parameters that matter. All others are left out of the
+    /// key, and removed from the request before the handler sees it. Defaults
+    /// to all.
+    pub fn query<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
+        self.rules.config.query = Some(names.into_iter().map(str::to_owned).collect());
+        self
+    }
+
+    /// Sets request fields that select a variant as if every response named
+    /// them in `Vary`. Defaults to none.
+    ///
+    /// # Panics
+    ///
+    /// If a name is no field name.
+    #[track_caller]
+    pub fn vary<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
+        self.rules.config.vary = field_names(names);
+        self
+    }
+
+    /// Sets the request fields that are part of the key because they can
+    /// change where a request leads. Leave one out only where a proxy you
+    /// trust sets it. Defaults to `Forwarded`, `X-Forwarded-Host`, `-Proto`,
+    /// `-Port`, `-Prefix`, `X-Original-URL`, `X-Rewrite-URL`,
+    /// `X-HTTP-Method`, `X-HTTP-Method-Override` and `X-Host`.
+    ///
+    /// # Panics
+    ///
+    /// If a name is no field name.
+    #[track_caller]
+    pub fn keyed_headers<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
+        self.rules.config.keyed_headers = field_names(names);
+        self
+    }
+
+    /// Sets the request fields that carry credentials, besides
+    /// `Authorization` and `Cookie`. Defaults to `Proxy-Authorization`,
+    /// `X-Api-Key`, `X-Auth-Token` and `Client-Cert`.
+    ///
+    /// # Panics
+    ///
+    /// If a name is no field name.
+    #[track_caller]
+    pub fn credential_headers<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
+        self.rules.config.credential_headers = field_names(names);
+        self
+    }
+
+    /// Treats cookies as absent: they are removed from GET and HEAD requests
+    /// before the handler sees them. For pages that do not depend on them.
+    pub fn ignore_cookies(mut self) -> Self {
+        self.rules.config.ignore_cookies = true;
+        self
+    }
+
+    /// Adds to the key what `part` returns, a tenant for example.
+    pub fn key<K: ToKey>(self, part: impl Fn(&Parts) -> K + Send + Sync + 'static) -> Self {
+        self.identity(move |parts| Some(part(parts)))
+    }
+
+    /// Adds to the key who is asking; `None` sends the request past the cache.
+    ///
+    /// Needed where an authentication layer puts the identity into an
+    /// extension of the request: nothing else tells the cache that two such
+    /// requests are of different people.
+    pub fn identity<K: ToKey>(
+        mut self,
+        who: impl Fn(&Parts) -> Option<K> + Send + Sync + 'static,
+    ) -> Self {
+        self.rules.key_rules.push(Arc::new(move |parts, key| match who(parts) {
+            Some(who) => {
+                key.push_part(KeyBuf::of(&who).as_bytes());
+                true
+            }
+            None => false,
+        }));
+        self
+    }
+
+    /// Sends requests past the cache, those of an administrator for example.
+    /// Defaults to none.
+    pub fn bypass(mut self, rule: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.rules.bypass = Some(Arc::new(rule));
+        self
+    }
+
+    /// Sets our name in `Cache-Status` (RFC 9211). Defaults to `tower-stampede`.
+    pub fn cache_status(mut self, name: impl Into<String>) -> Self {
+        self.rules.config.cache_status = Some(name.into());
+        self
+    }
+
+    /// Sends no `Cache-Status`.
+    pub fn without_cache_status(mut self) -> Self {
+        self.rules.config.cache_status = None;
+        self
+    }
+
+    /// Sets how long the body of a response that is to be stored may pause
+    /// before it is streamed through instead. Defaults to 30 s.
+    pub fn body_idle_timeout(mut self, timeout: Duration) -> Self {
+        self.rules.body_idle_timeout = timeout;
+        self
+    }
+
+    /// Replaces the responses of our own: when the cache refuses a request, or
+    /// the computation it waited for failed. The status is the refusal's,
+    /// whatever the response says. Defaults to a line of text.
+    pub fn on_refusal(
+        mut self,
+        response: impl Fn(&Refused) -> Response<Bytes> + Send + Sync + 'static,
+    ) -> Self {
+        self.rules.refusal = Some(Arc::new(response));
+        self
+    }
+}
+
+#[track_caller]
+fn field_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<HeaderName> {
+    let name = |name: &str| match HeaderName::try_from(name) {
+        Ok(name) => name,
+        Err(_) => panic!("`{name}` is no field name"),
+    };
+    names.into_iter().map(name).collect()
+}
+
+impl<S> Layer<S> for HttpLayer {
+    type Service = HttpService<S>;
+
+    fn layer(&self, inner: S) -> HttpService<S> {
+        let mut rules = self.rules.clone();
+        rules.hit_status = rules.config.cache_status.as_deref().map(HitStatus::new);
+        HttpService::new(inner, Arc::clone(&self.cache.0), rules)
+    }
+}
+
+impl std::fmt::Debug for HttpLayer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HttpLayer").field("config", &self.rules.config).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,224 @@
+//! The leader of an HTTP flight: from the request to the verdict.
+
+use http::{Request, Response, StatusCode};
+use http_body::Body;
+use tokio::time::Instant;
+use tower_service::Service;
+
+use super::answer::is_failure;
+use super::body::{Collected, Limits, ResponseBody, collect};
+use super::cache_for::CacheFor;
+use super::fill::{self, Received};
+use super::freshness::Times;
+use super::lookup::HttpCaller;
+use super::refused::{OriginStatus, TransportError};
+use super::storable::{Decision, Plan, Refusal, judge};
+use super::stored::StoredResponse;
+use crate::engine::leader::{FailureRule, HoldRule, Leader};
+use crate::engine::waiter::Caller;
+use crate::error::{Error, ErrorKind};
+use crate::key::Tag;
+use crate::oneshot::Oneshot;
+
+/// What the leader's own client gets.
+pub(super) enum Own<B: Body, E> {
+    /// The service's response, complete or still arriving.
+    Response { response: Response<ResponseBody<B>>, stored: bool, why: Option<Refusal> },
+    /// The service answered with a failure, and something stale may stand in.
+    Failed(Response<ResponseBody<B>>),
+    /// The service's own error.
+    Error(E),
+    /// There is no response: no place, or too late.
+    Nothing(Error),
+}
+
+/// Asks the service and leaves a verdict. Every exit gives one: by name here,
+/// or by the leader's guard when this future is dropped or panics.
+pub(super) async fn lead<S, Q, B>(
+    caller: HttpCaller,
+    mut leader: Leader<StoredResponse>,
+    service: S,
+    request: Request<Q>,
+) -> Own<B, S::Error>
+where
+    S: Service<Request<Q>, Response = Response<B>>,
+    B: Body,
+{
+    let can_serve_stale = caller.fallback().is_some();
+    leader.on_panic(rule(HoldRule::Never, can_serve_stale));
+    if let Err(error) = leader.take_place().await {
+        leader.fail(error.clone(), rule(HoldRule::Never, false));
+        return Own::Nothing(error);
+    }
+    // A second failure of the way to the service, in a row, is worth a pause;
+    // the first may be a single lost connection.
+    let transport = rule(HoldRule::After(2), can_serve_stale);
+    match leader.compute(Oneshot::new(service, request)).await {
+        Err(timeout) => {
+            leader.fail(timeout.clone(), transport);
+            Own::Nothing(timeout)
+        }
+        Ok(Err(error)) => {
+            leader.fail(Error::inner_error(TransportError), transport);
+            Own::Error(error)
+        }
+        Ok(Ok(response)) => {
+            let clock = &caller.cache.engine.clock;
+            let (at, wall) = (clock.now(), clock.wall());
+            let received = Received { started: leader.started(), at, wall };
+            let times = Times { response: wall, response_delay: received.delay() };
+            Head { caller, leader, received, can_serve_stale }.decide(response, times).await
+        }
+    }
+}
+
+/// With something stale to serve, every failure is worth a pause.
+fn rule(hold: HoldRule, can_serve_stale: bool) -> FailureRule {
+    let hold = if can_serve_stale { HoldRule::After(1) } else { hold };
+    FailureRule { hold, can_serve_stale, each_itself: false }
+}
+
+/// A leader whose response has its header section.
+pub(super) struct Head {
+    pub(super) caller: HttpCaller,
+    pub(super) leader: Leader<StoredResponse>,
+    pub(super) received: Received,
+    pub(super) can_serve_stale: bool,
+}
+
+impl Head {
+    async fn decide<B: Body, E>(self, mut response: Response<B>, times: Times) -> Own<B, E> {
+        let cache_for = response.extensions_mut().remove::<CacheFor>();
+        let tags = match self.tags(cache_for.as_ref()) {
+            Ok(tags) => tags,
+            Err(why) => return self.decline(response, why),
+        };
+        let (head, body) = response.into_parts();
+        let decision = judge(
+            &self.caller.asked,
+            &head,
+            body.size_hint().exact(),
+            cache_for.as_ref(),
+            &self.caller.rules.config,
+            times,
+        );
+        let response = Response::from_parts(head, body);
+        let status = response.status();
+        let is_failure = is_failure(status);
+        match decision {
+            // What can be stored for a while is better than a failure, unless
+            // something good is there already.
+            Decision::Store(plan) if !(is_failure && (self.can_serve_stale || !plan.explicit)) => {
+                self.keep(response, plan, tags).await
+            }
+            _ if is_failure => self.fail(response, status),
+            Decision::Store(_) => self.decline(response, Refusal::Status),
+            Decision::Decline(why) => self.decline(response, why),
+        }
+    }
+
+    fn tags(&self, cache_for: Option<&CacheFor>) -> Result<Box<[Tag]>, Refusal> {
+        let own = cache_for.map(CacheFor::tags).unwrap_or_default();
+        if own.len() > self.caller.rules.config.max_tags {
+            return Err(Refusal::TooManyTags);
+        }
+        Ok(self.caller.tags.iter().chain(own).cloned().collect())
+    }
+
+    fn fail<B: Body, E>(self, response: Response<B>, status: StatusCode) -> Own<B, E> {
+        let error = Error::inner_error(OriginStatus(status));
+        self.leader.fail(error, rule(HoldRule::Never, self.can_serve_stale));
+        Own::Failed(response.map(ResponseBody::inner))
+    }
+
+    /// Ends the flight without storing; the response streams through.
+    fn decline<B: Body, E>(self, response: Response<B>, why: Refusal) -> Own<B, E> {
+        let status = response.status();
+        self.decline_as(status, why);
+        let response = response.map(ResponseBody::inner);
+        Own::Response { response, stored: false, why: Some(why) }
+    }
+
+    fn decline_as(self, status: StatusCode, why: Refusal) {
+        let asks_to_log_in = matches!(status.as_u16(), 401 | 403 | 407);
+        let own_affair = status.is_client_error() || status.is_server_error();
+        if own_affair && !asks_to_log_in || why == Refusal::BrokenOff {
+            self.leader.own_affair();
+        } else {
+            self.leader.decline(why.marks_uncacheable(status));
+        }
+    }
+
+    /// Collects the body, stores the response and hands it over.
+    pub(super) async fn keep<B: Body, E>(
+        self,
+        response: Response<B>,
+        plan: Plan,
+        tags: Box<[Tag]>,
+    ) -> Own<B, E> {
+        let (head, body) = response.into_parts();
+        let nothing_to_share =
+            plan.terms.lifetime.is_zero() && plan.terms.stale_while_revalidate.is_zero();
+        if nothing_to_share {
+            return self.decline(Response::from_parts(head, body), Refusal::NoFreshness);
+        }
+        let collected = collect(body, self.limits(&plan)).await;
+        let why = match &collected {
+            Collected::Complete(bytes) => {
+                let stored = self.fill(&head, bytes.clone(), &plan, tags);
+                let response = Response::from_parts(head, collected.into_body());
+                return Own::Response { response, stored, why: None };
+            }
+            Collected::Streams { why, .. } => *why,
+            Collected::Broken { .. } => Refusal::BrokenOff,
+        };
+        self.decline_as(head.status, why);
+        let response = Response::from_parts(head, collected.into_body());
+        Own::Response { response, stored: false, why: Some(why) }
+    }
+
+    /// A body may take as long again as its head; a stream that goes on
+    /// longer is not worth waiting for.
+    fn limits(&self, plan: &Plan) -> Limits {
+        let in_all = self.caller.cache.engine.settings.compute_timeout;
+        self.leader.expect_within(in_all);
+        Limits {
+            bytes: self.caller.rules.config.max_body,
+            declared: plan.length,
+            idle: self.caller.rules.body_idle_timeout,
+            until: Instant::now() + in_all,
+        }
+    }
+
+    fn fill(
+        self,
+        head: &http::response::Parts,
+        body: bytes::Bytes,
+        plan: &Plan,
+        tags: Box<[Tag]>,
+    ) -> bool {
+        let Self { caller, leader, received, .. } = self;
+        let entry = fill::entry(&caller, head, body, plan, tags, received);
+        if !caller.asked.credentials.is_anonymous() {
+            let longest = entry.window.useful_until();
+            let least = received.at.plus(caller.cache.engine.settings.uncacheable_for);
+            leader.remember_shared(longest.max(least));
+        }
+        leader.publish(std::sync::Arc::clone(&entry));
+        let keep = received.at < entry.window.useful_until();
+        if !keep {
+            leader.shared_only();
+            return false;
+        }
+        let stored = fill::store(&caller, &entry, &|| leader.may_store(&entry.tags));
+        caller.cache.tidy_from_now_on();
+        leader.settle(stored);
+        stored
+    }
+}
+
+impl<B: Body, E> Own<B, E> {
+    pub(super) fn shut_down() -> Self {
+        Self::Nothing(Error::new(ErrorKind::ShutDown))
+    }
+}

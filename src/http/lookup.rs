@@ -1,0 +1,211 @@
+//! One request on its way through the cache: where its answer may stand, which
+//! flight it belongs to, and what may answer it.
+
+use std::sync::Arc;
+
+use http::request::Parts;
+use http::{HeaderMap, Uri};
+
+use super::layer::Rules;
+use super::request::{Asked, BypassReason};
+use super::stored::{Slot, StoredResponse, reusable};
+use super::target::{absolute_uri, path_tag, uri_tag};
+use super::vary::variant_key;
+use super::{key, stored};
+use crate::engine::Boarding;
+use crate::engine::waiter::Caller;
+use crate::entry::Entry;
+use crate::handle::{Inner, Look};
+use crate::key::{Key, KeyBuf, Tag};
+use crate::policy::Freshness;
+
+pub(super) type Cache = Inner<StoredResponse>;
+pub(super) type Stored = Arc<Entry<StoredResponse>>;
+
+/// How keys of flights begin: they are never stored, so they need only differ
+/// from each other.
+const FLIGHT: [u8; 2] = [0, b'f'];
+
+/// Why the service is asked, in RFC 9211's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Forward {
+    UriMiss,
+    VaryMiss,
+    Stale,
+    /// What is stored may not answer this request.
+    Request,
+}
+
+impl Forward {
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::UriMiss => "uri-miss",
+            Self::VaryMiss => "vary-miss",
+            Self::Stale => "stale",
+            Self::Request => "request",
+        }
+    }
+}
+
+/// Returns the URI as received, before any router rewrote it.
+pub(super) fn received_uri(parts: &Parts) -> &Uri {
+    #[cfg(feature = "axum")]
+    if let Some(original) = parts.extensions.get::<axum::extract::OriginalUri>() {
+        return &original.0;
+    }
+    &parts.uri
+}
+
+pub(super) fn scheme<'a>(uri: &'a Uri, rules: &'a Rules) -> &'a str {
+    uri.scheme_str().unwrap_or(&rules.scheme)
+}
+
+/// Writes the primary key of a request.
+pub(super) fn primary_key(parts: &Parts, rules: &Rules) -> Result<KeyBuf, BypassReason> {
+    if rules.bypass.as_ref().is_some_and(|bypass| bypass(parts)) {
+        return Err(BypassReason::ByRule);
+    }
+    let uri = received_uri(parts);
+    let mut key = key::primary(parts, uri, scheme(uri, rules), &rules.config)?;
+    for rule in &rules.key_rules {
+        if !rule(parts, &mut key) {
+            return Err(BypassReason::Identity);
+        }
+    }
+    Ok(key)
+}
+
+/// The tags by which every response to this request is invalidated.
+pub(super) fn automatic_tags(parts: &Parts, rules: &Rules) -> Box<[Tag]> {
+    let uri = received_uri(parts);
+    let path = path_tag(rules.config.scope.as_deref(), uri.path());
+    match absolute_uri(parts, uri, scheme(uri, rules)) {
+        Ok(absolute) => Box::new([uri_tag(&absolute, &rules.config), path]),
+        Err(_) => Box::new([path]),
+    }
+}
+
+/// Returns the stored response that this request selects, however old it is.
+pub(super) fn find(
+    cache: &Cache,
+    rules: &Rules,
+    primary: &[u8],
+    asked: &Asked,
+    headers: &HeaderMap,
+) -> Result<Stored, Forward> {
+    let alive = |entry: &Stored| cache.engine.log.is_alive(entry);
+    let entry = cache.local.get(primary).filter(alive).ok_or(Forward::UriMiss)?;
+    match entry.value.slot() {
+        Slot::Response(stored) if reusable(stored, asked, headers, &rules.config) => Ok(entry),
+        Slot::Response(_) => Err(Forward::Request),
+        Slot::Index(index) => {
+            let mut variants = index.candidates(headers, &rules.config);
+            let found = variants.find_map(|fingerprint| {
+                let variant = variant_key(primary, fingerprint);
+                let entry = cache.local.get(variant.as_bytes()).filter(alive)?;
+                let stored = entry.value.response()?;
+                if !reusable(stored, asked, headers, &rules.config) {
+                    return None;
+                }
+                stored.touch(cache.now());
+                Some(entry)
+            });
+            found.ok_or(Forward::VaryMiss)
+        }
+    }
+}
+
+/// Returns what the store has for a request, judged.
+pub(super) fn look(
+    cache: &Cache,
+    rules: &Rules,
+    primary: &[u8],
+    asked: &Asked,
+    headers: &HeaderMap,
+) -> (Look<StoredResponse>, Forward) {
+    let entry = match find(cache, rules, primary, asked, headers) {
+        Ok(entry) => entry,
+        Err(forward) => return (Look::Miss(None), forward),
+    };
+    let look = match cache.judge(&entry) {
+        Freshness::Fresh => Look::Fresh(entry),
+        Freshness::Early => Look::Early(entry),
+        Freshness::Stale => Look::Stale(entry),
+        // Kept in hand even when expired: it knows whose credentials may share.
+        Freshness::StaleIfError | Freshness::Expired => Look::Miss(Some(entry)),
+    };
+    (look, Forward::Stale)
+}
+
+/// A request without a fresh answer, as the engine sees it.
+pub(super) struct HttpCaller {
+    pub(super) cache: Arc<Cache>,
+    pub(super) rules: Arc<Rules>,
+    pub(super) asked: Asked,
+    /// As received; the request itself may have gone to the service.
+    pub(super) headers: HeaderMap,
+    pub(super) primary: Key,
+    pub(super) tags: Box<[Tag]>,
+    pub(super) stale: Option<Stored>,
+    pub(super) forward: Forward,
+}
+
+impl HttpCaller {
+    /// Returns the key of the flight: the predicted variant and whether
+    /// credentials are carried tell flights apart, not entries.
+    pub(super) fn flight_key(&self) -> Key {
+        let mut key = KeyBuf::new();
+        key.push(&FLIGHT);
+        key.push(&[self.asked.credentials.class()]);
+        let predicted = self.index().and_then(|index| {
+            let stored::Slot::Index(index) = index.value.slot() else { return None };
+            index.candidates(&self.headers, &self.rules.config).next()
+        });
+        key.push_part(predicted.as_ref().map_or(&[], |fingerprint| fingerprint.as_bytes()));
+        key.push(self.primary.as_bytes());
+        key.to_key()
+    }
+
+    fn index(&self) -> Option<Stored> {
+        self.cache.local.get(self.primary.as_bytes())
+    }
+
+    /// Returns whether others' answers are known to be shared with requests
+    /// that carry such credentials. At first sight they are not, and each goes
+    /// straight through: one of them must not make a crowd wait for nothing.
+    fn may_share(&self, flight: &Key) -> bool {
+        self.asked.credentials.is_anonymous()
+            || self.stale.is_some()
+            || self
+                .cache
+                .engine
+                .table
+                .read_mark(flight, |mark| mark.is_shared(self.cache.now()))
+                .unwrap_or(false)
+    }
+}
+
+impl Caller<StoredResponse> for HttpCaller {
+    fn boarding(&mut self) -> Boarding {
+        let key = self.flight_key();
+        let never_wait = !self.may_share(&key);
+        Boarding { tags: self.tags.clone(), never_wait, ..Boarding::to(key) }
+    }
+
+    fn second_look(&mut self) -> Option<Stored> {
+        let primary = self.primary.as_bytes();
+        match look(&self.cache, &self.rules, primary, &self.asked, &self.headers).0 {
+            Look::Fresh(entry) | Look::Early(entry) => Some(entry),
+            Look::Stale(_) | Look::Miss(_) => None,
+        }
+    }
+
+    fn reusable(&self, entry: &Entry<StoredResponse>) -> bool {
+        let stored = entry.value.response();
+        stored.is_some_and(|s| reusable(s, &self.asked, &self.headers, &self.rules.config))
+    }
+
+    fn fallback(&self) -> Option<Stored> {
+        self.stale.clone().filter(|entry| self.cache.may_stand_in(entry))
+    }
+}

@@ -1,0 +1,171 @@
+//! Requests that change things: they go through, and what they touched is
+//! invalidated (RFC 9111, 4.4).
+
+use std::sync::Arc;
+
+use http::request::Parts;
+use http::{HeaderMap, Method, Request, Response, Uri, header, response};
+use http_body::Body;
+use tower_service::Service;
+
+use super::answer::{self, Came};
+use super::body::ResponseBody;
+use super::fill::Received;
+use super::freshness::Times;
+use super::layer::Rules;
+use super::lead::{Head, Own};
+use super::lookup::{
+    Cache, Forward, HttpCaller, automatic_tags, primary_key, received_uri, scheme,
+};
+use super::request::{Asked, AskedMethod, BypassReason, Credentials, credentials};
+use super::storable::{Decision, Plan, post_storable};
+use super::target::{absolute_uri, same_origin_target, uri_tag};
+use crate::engine::waiter::Caller;
+use crate::engine::{Entered, invalidation};
+use crate::entry::Started;
+use crate::key::Tag;
+use crate::oneshot::Oneshot;
+
+/// What is remembered of a request while the service has it.
+struct Sent {
+    method: Method,
+    target: Option<Uri>,
+    credentials: Credentials,
+    headers: HeaderMap,
+    primary: Option<crate::key::Key>,
+    tags: Box<[Tag]>,
+    started: Started,
+}
+
+pub(super) async fn pass<S, Q, B>(
+    cache: Arc<Cache>,
+    rules: Arc<Rules>,
+    service: S,
+    parts: Parts,
+    body: Q,
+) -> Result<Response<ResponseBody<B>>, S::Error>
+where
+    S: Service<Request<Q>, Response = Response<B>>,
+    B: Body,
+{
+    let sent = Sent::of(&cache, &rules, &parts);
+    let response = Oneshot::new(service, Request::from_parts(parts, body)).await?;
+    let (head, body) = response.into_parts();
+    let touched = head.status.is_success() || head.status.is_redirection();
+    let plan = if touched { sent.storable(&cache, &rules, &head, &body) } else { None };
+    if touched {
+        sent.invalidate(&cache, &rules, &head);
+    }
+    let response = Response::from_parts(head, body);
+    let came = Came::bypass(BypassReason::Method);
+    let response = match plan {
+        Some(plan) => sent.keep(cache, &rules, response, plan).await,
+        None => response.map(ResponseBody::inner),
+    };
+    Ok(answer::from_service(&rules, response, came))
+}
+
+impl Sent {
+    fn of(cache: &Cache, rules: &Rules, parts: &Parts) -> Self {
+        let uri = received_uri(parts);
+        let is_post = parts.method == Method::POST;
+        Self {
+            method: parts.method.clone(),
+            target: absolute_uri(parts, uri, scheme(uri, rules)).ok(),
+            credentials: credentials(&parts.headers, &rules.config),
+            headers: if is_post { parts.headers.clone() } else { HeaderMap::new() },
+            primary: primary_key(parts, rules).ok().filter(|_| is_post).map(|key| key.to_key()),
+            tags: automatic_tags(parts, rules),
+            started: Started { tick: cache.now(), seq: cache.engine.log.seq() },
+        }
+    }
+
+    /// Ends the use of what the request touched, and of running flights for it.
+    fn invalidate(&self, cache: &Cache, rules: &Rules, head: &response::Parts) {
+        let Some(target) = &self.target else {
+            self.tags.iter().cloned().for_each(|tag| cache.invalidate_tag_now(tag));
+            return;
+        };
+        cache.invalidate_tag_now(uri_tag(target, &rules.config));
+        for name in [header::LOCATION, header::CONTENT_LOCATION] {
+            for value in head.headers.get_all(name) {
+                if let Some(other) = same_origin_target(target, value).filter(|o| o != target) {
+                    cache.invalidate_tag_now(uri_tag(&other, &rules.config));
+                }
+            }
+        }
+    }
+
+    /// Returns how the response to a POST is stored for later GETs, if it is.
+    fn storable<B: Body>(
+        &self,
+        cache: &Cache,
+        rules: &Rules,
+        head: &response::Parts,
+        body: &B,
+    ) -> Option<Plan> {
+        let target = self.target.as_ref()?;
+        self.primary.as_ref()?;
+        // Another request changed the resource meanwhile: this is not its
+        // latest state.
+        let asked = invalidation::ASKED_NOW;
+        if cache.engine.log.is_dead(&self.tags, self.started.seq, asked) {
+            return None;
+        }
+        let length = body.size_hint().exact();
+        let decision = post_storable(
+            &self.method,
+            self.credentials,
+            target,
+            head,
+            length,
+            &rules.config,
+            self.times(cache),
+        );
+        match decision {
+            Decision::Store(plan) => Some(plan),
+            Decision::Decline(_) => None,
+        }
+    }
+
+    fn times(&self, cache: &Cache) -> Times {
+        let response_delay = cache.now().since(self.started.tick);
+        Times { response: cache.engine.clock.wall(), response_delay }
+    }
+
+    /// Stores the response under a flight of its own, taken without waiting
+    /// and after the invalidation.
+    async fn keep<B: Body>(
+        self,
+        cache: Arc<Cache>,
+        rules: &Arc<Rules>,
+        response: Response<B>,
+        plan: Plan,
+    ) -> Response<ResponseBody<B>> {
+        let Some(primary) = self.primary else { return response.map(ResponseBody::inner) };
+        let (at, wall) = (cache.now(), cache.engine.clock.wall());
+        let mut caller = HttpCaller {
+            cache: Arc::clone(&cache),
+            rules: Arc::clone(rules),
+            asked: Asked { method: AskedMethod::Get, credentials: self.credentials },
+            headers: self.headers,
+            primary,
+            tags: self.tags,
+            stale: None,
+            forward: Forward::UriMiss,
+        };
+        let boarding = caller.boarding().without_waiting();
+        let Entered::Lead(leader) = cache.engine.enter(&boarding, &mut None) else {
+            return response.map(ResponseBody::inner);
+        };
+        let started = Started { tick: self.started.tick, seq: leader.started().seq };
+        let tags = caller.tags.clone();
+        let received = Received { started, at, wall };
+        let head = Head { caller, leader, received, can_serve_stale: false };
+        match head.keep::<B, std::convert::Infallible>(response, plan, tags).await {
+            Own::Response { response, .. } | Own::Failed(response) => response,
+            Own::Error(never) => match never {},
+            Own::Nothing(_) => unreachable!("keeping a response ends with a response"),
+        }
+    }
+}
