@@ -28,6 +28,8 @@ pub enum FailureAction {
 
 pub(crate) type FailureHook =
     Arc<dyn Fn(&(dyn StdError + Send + Sync + 'static)) -> FailureAction + Send + Sync>;
+/// How long the values that are nothings live, and which those are.
+pub(crate) type Negative<V> = (Duration, fn(&V) -> bool);
 pub(crate) type Weigher<V> = Arc<dyn Fn(&V) -> usize + Send + Sync>;
 
 /// How values are kept; the part of the settings that outlives `build`.
@@ -41,7 +43,7 @@ pub(crate) struct Values<V> {
     pub(crate) early: Option<EarlyRefresh>,
     pub(crate) least_weight: u32,
     pub(crate) weigher: Weigher<V>,
-    pub(crate) negative: Option<(Duration, fn(&V) -> bool)>,
+    pub(crate) negative: Option<Negative<V>>,
     pub(crate) on_failure: Option<FailureHook>,
 }
 
@@ -71,7 +73,7 @@ pub struct Builder<V> {
     origin_only: bool,
     stale_for: Duration,
     stale_if_error: Duration,
-    negative: Option<(Duration, fn(&V) -> bool)>,
+    negative: Option<Negative<V>>,
     jitter: f64,
     early_refresh: Option<f64>,
     early_refresh_share: f64,

@@ -111,7 +111,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
         values: Values<V>,
         clock: Clock,
     ) -> Self {
-        let local = Arc::new(LocalStore::new(local, clock.clone()));
+        let local = Arc::new(LocalStore::new(local));
         let observer = Arc::new(Observer::new(name));
         let store: Arc<dyn Local<V>> = Arc::clone(&local) as _;
         let engine = Arc::new(Engine::new(engine, clock, store, Arc::clone(&observer) as _));
@@ -443,7 +443,7 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
         if !self.engine.log.is_alive(&entry) {
             return Look::Miss(None);
         }
-        match self.judge(&entry) {
+        match self.judge(&entry, self.engine.clock.now()) {
             Freshness::Fresh => Look::Fresh(entry),
             Freshness::Early => Look::Early(entry),
             Freshness::Stale => Look::Stale(entry),
@@ -453,14 +453,13 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
     }
 
     #[inline]
-    pub(crate) fn judge(&self, entry: &Entry<V>) -> Freshness {
-        let now = self.engine.clock.now();
+    pub(crate) fn judge(&self, entry: &Entry<V>, now: Tick) -> Freshness {
         policy::decide(&entry.window, now, self.values.early.as_ref(), policy::sample)
     }
 
     /// Returns whether `entry` may stand in for a failure now.
     pub(crate) fn may_stand_in(&self, entry: &Entry<V>) -> bool {
-        self.judge(entry) != Freshness::Expired && self.engine.log.is_alive(entry)
+        self.judge(entry, self.now()) != Freshness::Expired && self.engine.log.is_alive(entry)
     }
 
     pub(crate) fn entry(

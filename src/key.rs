@@ -6,7 +6,6 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use smallvec::SmallVec;
 
 /// Longest key that needs no heap memory of its own.
 const INLINE: usize = 38;
@@ -16,8 +15,8 @@ const ESCAPE: u8 = 0;
 const ESCAPED_BYTES: u8 = b'b';
 const TUPLE: u8 = b't';
 
-/// The bytes of a key while it is looked up, on the stack up to 128 bytes.
-pub(crate) type KeyBytes = SmallVec<[u8; 128]>;
+/// Bytes of a key that is looked up which need no heap memory.
+const ON_STACK: usize = 120;
 
 /// Names an entry.
 ///
@@ -143,44 +142,78 @@ pub trait ToKey {
 }
 
 /// Collects the bytes of a key; see [`ToKey`].
-#[derive(Clone, Default)]
-pub struct KeyBuf(KeyBytes);
+///
+/// Holds up to 120 bytes without allocating.
+#[derive(Clone)]
+pub struct KeyBuf {
+    len: usize,
+    stack: [u8; ON_STACK],
+    /// Everything, once it is too long for the stack.
+    heap: Vec<u8>,
+}
 
 impl KeyBuf {
+    #[inline]
     pub(crate) fn new() -> Self {
-        Self(KeyBytes::new())
+        Self { len: 0, stack: [0; ON_STACK], heap: Vec::new() }
     }
 
     /// Encodes `key`, for a look-up that may not need to own it.
+    #[inline]
     pub(crate) fn of<K: ToKey + ?Sized>(key: &K) -> Self {
         let mut buf = Self::new();
         key.encode(&mut buf);
         buf
     }
 
+    #[inline]
     pub(crate) fn as_bytes(&self) -> &[u8] {
-        &self.0
+        if self.heap.is_empty() { &self.stack[..self.len] } else { &self.heap }
     }
 
     pub(crate) fn to_key(&self) -> Key {
-        Key::from_encoded(&self.0)
+        Key::from_encoded(self.as_bytes())
     }
 
     /// Appends raw bytes.
+    #[inline]
     pub fn push(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
+        let end = self.len + bytes.len();
+        match self.stack.get_mut(self.len..end) {
+            Some(room) if self.heap.is_empty() => {
+                room.copy_from_slice(bytes);
+                self.len = end;
+            }
+            _ => self.spill(bytes),
+        }
+    }
+
+    #[cold]
+    fn spill(&mut self, bytes: &[u8]) {
+        if self.heap.is_empty() {
+            self.heap.extend_from_slice(&self.stack[..self.len]);
+        }
+        self.heap.extend_from_slice(bytes);
     }
 
     /// Appends one part of several: its length, then its bytes.
+    #[inline]
     pub(crate) fn push_part(&mut self, part: &[u8]) {
-        self.push(&(part.len() as u64).to_be_bytes());
+        let len = u32::try_from(part.len()).expect("a key is shorter than 4 GiB");
+        self.push(&len.to_be_bytes());
         self.push(part);
+    }
+}
+
+impl Default for KeyBuf {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
 impl fmt::Debug for KeyBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "KeyBuf(\"{}\")", self.0.escape_ascii())
+        write!(f, "KeyBuf(\"{}\")", self.as_bytes().escape_ascii())
     }
 }
 
@@ -342,6 +375,18 @@ mod tests {
     fn short_keys_need_no_heap_and_long_ones_count_it() {
         assert_eq!(Key::from("x".repeat(INLINE)).heap_bytes(), 0);
         assert_eq!(Key::from("x".repeat(INLINE + 1)).heap_bytes(), INLINE + 1 + 16);
+    }
+
+    #[test]
+    fn a_buffer_that_outgrows_the_stack_keeps_every_byte() {
+        let mut buf = KeyBuf::new();
+        let mut expected = Vec::new();
+        for n in 0..300_u32 {
+            let part = vec![n as u8; n as usize % 7];
+            buf.push(&part);
+            expected.extend_from_slice(&part);
+            assert_eq!(buf.as_bytes(), expected);
+        }
     }
 
     #[test]

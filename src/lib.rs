@@ -4,6 +4,10 @@
 mod adapter;
 mod builder;
 mod computed;
+#[cfg_attr(
+    not(feature = "http"),
+    expect(dead_code, reason = "verdicts and marks that only HTTP has a use for")
+)]
 mod engine;
 mod entry;
 mod error;

@@ -31,6 +31,10 @@ pub(crate) struct Fallbacks {
 }
 
 impl Fallbacks {
+    fn rule(self, hold: HoldRule) -> FailureRule {
+        FailureRule { hold, can_serve_stale: self.can_serve_stale, each_itself: false }
+    }
+
     fn of<V, C: Caller<V>>(caller: &C) -> Self {
         Self { can_serve_stale: caller.fallback().is_some() }
     }
@@ -150,13 +154,14 @@ where
     Fut: Future<Output = Result<Made<V, T>, E>>,
 {
     if let Err(error) = leader.take_place().await {
-        leader.fail(error.clone(), inner.rule_for_refusal(fallbacks));
+        // Says nothing about the service: no hold.
+        leader.fail(error.clone(), fallbacks.rule(HoldRule::Never));
         return Err(error);
     }
     match leader.compute(async { work().await }).await {
         Ok(Ok((Some(computed), own))) if computed.storable => {
             let (entry, keep) = inner.entry(computed, &leader);
-            leader.fill(entry, keep);
+            leader.fill(&entry, keep);
             Ok(own)
         }
         Ok(Ok((_, own))) => {
@@ -171,7 +176,7 @@ where
             Err(error)
         }
         Err(timeout) => {
-            leader.fail(timeout.clone(), inner.rule_for_timeout(fallbacks));
+            leader.fail(timeout.clone(), fallbacks.rule(HoldRule::After(1)));
             Err(timeout)
         }
     }
@@ -185,25 +190,11 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
     ) -> FailureRule {
         let action =
             self.values.on_failure.as_ref().map_or_else(Default::default, |hook| hook(error));
-        FailureRule {
-            hold: match action {
-                FailureAction::Hold => HoldRule::After(1),
-                FailureAction::ShareOnly | FailureAction::EachItself => HoldRule::Never,
-            },
-            can_serve_stale: fallbacks.can_serve_stale,
-            each_itself: action == FailureAction::EachItself,
-        }
-    }
-
-    fn rule_for_timeout(&self, fallbacks: Fallbacks) -> FailureRule {
-        let can_serve_stale = fallbacks.can_serve_stale;
-        FailureRule { hold: HoldRule::After(1), can_serve_stale, each_itself: false }
-    }
-
-    /// A leader that got no place says nothing about the service.
-    fn rule_for_refusal(&self, fallbacks: Fallbacks) -> FailureRule {
-        let can_serve_stale = fallbacks.can_serve_stale;
-        FailureRule { hold: HoldRule::Never, can_serve_stale, each_itself: false }
+        let hold = match action {
+            FailureAction::Hold => HoldRule::After(1),
+            FailureAction::ShareOnly | FailureAction::EachItself => HoldRule::Never,
+        };
+        FailureRule { each_itself: action == FailureAction::EachItself, ..fallbacks.rule(hold) }
     }
 
     /// Takes one of the places for computations, for a caller whose patience

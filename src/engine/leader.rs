@@ -137,11 +137,11 @@ impl<V: Send + Sync + 'static> Leader<V> {
     }
 
     /// Both phases at once, with the result stored under the flight's key.
-    pub(crate) fn fill(self, entry: Arc<Entry<V>>, keep: bool) {
-        self.publish(Arc::clone(&entry));
+    pub(crate) fn fill(self, entry: &Arc<Entry<V>>, keep: bool) {
+        self.publish(Arc::clone(entry));
         let allowed = || self.may_store(&entry.tags);
         let key = &self.flight.key;
-        let stored = keep && self.engine.local.fill(key, Arc::clone(&entry), &allowed);
+        let stored = keep && self.engine.local.fill(key, Arc::clone(entry), &allowed);
         if keep { self.settle(stored) } else { self.shared_only() }
     }
 

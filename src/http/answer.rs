@@ -11,8 +11,8 @@ use super::headers::{
     CACHE_STATUS, age_value, append_cache_status, cache_status_forward, cache_status_hit,
 };
 use super::layer::Rules;
-use super::lookup::{Cache, Forward, Stored};
-use super::refused::Refused;
+use super::lookup::{Forward, Stored};
+use super::refused::{Make, Refused};
 use super::request::{AskedMethod, BypassReason};
 use crate::engine::time::Tick;
 use crate::error::Error;
@@ -38,14 +38,13 @@ impl Came<'_> {
 }
 
 /// Makes an answer out of a stored response. `outcome` says how it came about.
-#[inline]
 pub(super) fn from_entry<B: Body>(
-    cache: &Cache,
     rules: &Rules,
     entry: &Stored,
     method: AskedMethod,
     outcome: CacheOutcome,
     forward: Forward,
+    now: Tick,
 ) -> Response<ResponseBody<B>> {
     let Some(stored) = entry.value.response() else {
         return refusal(rules, Error::new(crate::ErrorKind::ShutDown));
@@ -56,64 +55,69 @@ pub(super) fn from_entry<B: Body>(
     };
     let mut response = Response::new(body);
     *response.status_mut() = stored.status;
-    let mut headers = stored.headers.clone();
+    let headers = response.headers_mut();
+    *headers = stored.headers.clone();
     if method == AskedMethod::Head {
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(stored.body.len()));
     }
-    let now = cache.now();
-    set_age(&mut headers, rules, entry, now);
-    let status = stored.status;
-    set_status(&mut headers, rules, || match outcome {
-        CacheOutcome::Joined => cache_status_forward(
-            rules.config.cache_status.as_deref().unwrap_or_default(),
-            forward.as_str(),
-            Some(status),
-            false,
-            true,
-            None,
-        ),
+    write_own_fields(headers, rules, entry, now, || match outcome {
+        CacheOutcome::Joined => joined_status(rules, stored.status, forward),
         _ => hit_status(rules, entry, now),
     });
-    *response.headers_mut() = headers;
     response.extensions_mut().insert(outcome);
     response
 }
 
-/// The stored fields have a place for `Age` and `Cache-Status`, so that a hit
-/// writes them without making the map grow.
-fn set_age(headers: &mut HeaderMap, rules: &Rules, entry: &Stored, now: Tick) {
-    if rules.config.age {
-        let age = now.since(entry.window.started).as_secs();
-        headers.insert(header::AGE, age_value(age.min(1 << 31)));
-    } else {
+/// Writes `Age` and `Cache-Status` into the places that the stored fields have
+/// for them: one pass, no look-up, and the map does not grow.
+fn write_own_fields(
+    headers: &mut HeaderMap,
+    rules: &Rules,
+    entry: &Stored,
+    now: Tick,
+    status: impl FnOnce() -> HeaderValue,
+) {
+    let mut status = rules.hit_status.is_some().then(status);
+    let mut has_place = false;
+    for (name, value) in headers.iter_mut() {
+        if name == header::AGE {
+            let age = now.since(entry.window.started).as_secs();
+            *value = age_value(age.min(1 << 31));
+        } else if value.is_empty() && name == CACHE_STATUS {
+            has_place = true;
+            if let Some(status) = status.take() {
+                *value = status;
+            }
+        }
+    }
+    if let Some(status) = status {
+        // Caches before us wrote theirs: ours follows.
+        append_cache_status(headers, status);
+    }
+    if !rules.config.age {
         headers.remove(header::AGE);
+    }
+    if has_place && rules.hit_status.is_none() {
+        headers.remove(CACHE_STATUS);
     }
 }
 
-fn set_status(headers: &mut HeaderMap, rules: &Rules, value: impl FnOnce() -> HeaderValue) {
-    let is_place = headers.get(CACHE_STATUS).is_some_and(HeaderValue::is_empty);
-    match (rules.hit_status.is_some(), is_place) {
-        (true, true) => {
-            headers.insert(CACHE_STATUS, value());
-        }
-        (true, false) => append_cache_status(headers, value()),
-        (false, true) => {
-            headers.remove(CACHE_STATUS);
-        }
-        (false, false) => {}
-    }
+fn joined_status(rules: &Rules, status: StatusCode, forward: Forward) -> HeaderValue {
+    let name = rules.config.cache_status.as_deref().unwrap_or_default();
+    cache_status_forward(name, forward.as_str(), Some(status), false, true, None)
 }
 
 fn hit_status(rules: &Rules, entry: &Stored, now: Tick) -> HeaderValue {
-    let left = entry.window.fresh_until.since(now).as_secs();
-    let over = now.since(entry.window.fresh_until);
-    if over.is_zero() && left > 0 || now < entry.window.fresh_until {
-        if let Some(status) = &rules.hit_status {
-            return status.value(i64::try_from(left).unwrap_or(i64::MAX));
-        }
+    let window = &entry.window;
+    if now < window.fresh_until
+        && let Some(status) = &rules.hit_status
+    {
+        let left = window.fresh_until.since(now).as_secs();
+        return status.value(i64::try_from(left).unwrap_or(i64::MAX));
     }
     // RFC 9211, 2.2: negative once it is stale, so never zero here.
-    let over = i64::try_from(over.as_secs()).unwrap_or(i64::MAX - 1) + 1;
+    let over = now.since(window.fresh_until).as_secs();
+    let over = i64::try_from(over).unwrap_or(i64::MAX - 1) + 1;
     cache_status_hit(rules.config.cache_status.as_deref().unwrap_or_default(), -over)
 }
 
@@ -138,7 +142,7 @@ pub(super) fn from_service<B: Body>(
 /// Makes the response of our own that stands for `error`.
 pub(super) fn refusal<B: Body>(rules: &Rules, error: Error) -> Response<ResponseBody<B>> {
     let refused = Refused::new(error);
-    let make = rules.refusal.as_ref().map(|make| &**make as &dyn Fn(&Refused) -> Response<Bytes>);
+    let make = rules.refusal.as_ref().map(|make| &**make as Make<'_>);
     let mut response = refused.response(make).map(ResponseBody::full);
     response.extensions_mut().insert(CacheOutcome::Refused);
     if let Some(name) = &rules.config.cache_status {

@@ -93,9 +93,25 @@ fn is_address(literal: &str) -> bool {
     !literal.is_empty() && literal.bytes().all(|b| b.is_ascii_hexdigit() || b":.".contains(&b))
 }
 
-/// RFC 3986, 3.2.2: `reg-name`.
+/// RFC 3986, 3.2.2: `reg-name`. A table, for every hit reads its host.
+const NAME: [bool; 256] = {
+    let mut table = [false; 256];
+    let marks = b"-._~%!$&'()*+,;=";
+    let mut b = 0;
+    while b < 256 {
+        table[b] = (b as u8).is_ascii_alphanumeric();
+        b += 1;
+    }
+    let mut i = 0;
+    while i < marks.len() {
+        table[marks[i] as usize] = true;
+        i += 1;
+    }
+    table
+};
+
 fn is_name(b: u8) -> bool {
-    b.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(&b)
+    NAME[usize::from(b)]
 }
 
 #[cfg(test)]

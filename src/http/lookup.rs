@@ -13,6 +13,7 @@ use super::target::{absolute_uri, path_tag, uri_tag};
 use super::vary::variant_key;
 use super::{key, stored};
 use crate::engine::Boarding;
+use crate::engine::time::Tick;
 use crate::engine::waiter::Caller;
 use crate::entry::Entry;
 use crate::handle::{Inner, Look};
@@ -122,12 +123,13 @@ pub(super) fn look(
     primary: &[u8],
     asked: &Asked,
     headers: &HeaderMap,
+    now: Tick,
 ) -> (Look<StoredResponse>, Forward) {
     let entry = match find(cache, rules, primary, asked, headers) {
         Ok(entry) => entry,
         Err(forward) => return (Look::Miss(None), forward),
     };
-    let look = match cache.judge(&entry) {
+    let look = match cache.judge(&entry, now) {
         Freshness::Fresh => Look::Fresh(entry),
         Freshness::Early => Look::Early(entry),
         Freshness::Stale => Look::Stale(entry),
@@ -194,7 +196,8 @@ impl Caller<StoredResponse> for HttpCaller {
 
     fn second_look(&mut self) -> Option<Stored> {
         let primary = self.primary.as_bytes();
-        match look(&self.cache, &self.rules, primary, &self.asked, &self.headers).0 {
+        let now = self.cache.now();
+        match look(&self.cache, &self.rules, primary, &self.asked, &self.headers, now).0 {
             Look::Fresh(entry) | Look::Early(entry) => Some(entry),
             Look::Stale(_) | Look::Miss(_) => None,
         }

@@ -9,6 +9,9 @@ use http::{Response, StatusCode};
 
 use crate::error::{Error, ErrorKind};
 
+/// Makes a response of ours.
+pub(super) type Make<'a> = &'a dyn Fn(&Refused) -> Response<Bytes>;
+
 /// Why a client gets a response of ours; see
 /// [`HttpLayer::on_refusal`](crate::HttpLayer::on_refusal).
 #[derive(Clone, Debug)]
@@ -62,10 +65,7 @@ impl Refused {
     }
 
     /// Makes the response, with `Retry-After` and `Cache-Control: no-store`.
-    pub(super) fn response(
-        &self,
-        make: Option<&dyn Fn(&Self) -> Response<Bytes>>,
-    ) -> Response<Bytes> {
+    pub(super) fn response(&self, make: Option<Make<'_>>) -> Response<Bytes> {
         let mut response = make.map_or_else(|| self.plain(), |make| make(self));
         *response.status_mut() = self.status();
         let headers = response.headers_mut();

@@ -96,17 +96,18 @@ where
         if self.cache.engine.mode() != Mode::On {
             return self.miss(parts, body, asked, &primary, (Look::Miss(None), Forward::UriMiss));
         }
-        match look(&self.cache, rules, primary.as_bytes(), &asked, &parts.headers) {
+        let now = self.cache.now();
+        match look(&self.cache, rules, primary.as_bytes(), &asked, &parts.headers, now) {
             (Look::Fresh(entry), forward) => {
                 let outcome = CacheOutcome::Hit;
                 self.cache.observer.answered(outcome);
                 HttpFuture::ready(answer::from_entry(
-                    &self.cache,
                     rules,
                     &entry,
                     asked.method,
                     outcome,
                     forward,
+                    now,
                 ))
             }
             found => self.miss(parts, body, asked, &primary, found),
@@ -230,8 +231,8 @@ fn answered<B: Body>(
     entry: &Stored,
     outcome: CacheOutcome,
 ) -> Response<ResponseBody<B>> {
-    let method = caller.asked.method;
-    answer::from_entry(&caller.cache, &caller.rules, entry, method, outcome, caller.forward)
+    let (method, now) = (caller.asked.method, caller.cache.now());
+    answer::from_entry(&caller.rules, entry, method, outcome, caller.forward, now)
 }
 
 /// Refreshes in the background, as a GET without what belongs to the client

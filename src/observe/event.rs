@@ -50,6 +50,12 @@ pub enum Event {
         /// What it asked for.
         key: Key,
     },
+    /// A caller was turned away because the key failed a moment ago.
+    #[non_exhaustive]
+    Held {
+        /// What it asked for.
+        key: Key,
+    },
     /// A key was invalidated.
     #[non_exhaustive]
     Invalidated {
@@ -77,7 +83,8 @@ impl Event {
             Happening::FillRefused { key } => Self::FillRefused { key: key.clone() },
             Happening::WaitTimedOut { key } => Self::WaitTimedOut { key: key.clone() },
             Happening::Overloaded { key } => Self::Overloaded { key: key.clone() },
-            Happening::Joined | Happening::Waited { .. } | Happening::Held { .. } => return None,
+            Happening::Held { key } => Self::Held { key: key.clone() },
+            Happening::Joined | Happening::Waited { .. } => return None,
         })
     }
 }

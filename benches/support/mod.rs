@@ -1,0 +1,291 @@
+//! What is compared in the bench of hits: each subject answers from memory.
+
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::hint::black_box;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, Response};
+use http_body_util::{BodyExt, Full};
+use tower::{Layer, Service};
+use tower_stampede::{HttpService, Stampede};
+
+const BODY: &[u8] = &[b'x'; 1024];
+
+/// Something that answers a key or a request out of memory.
+pub(crate) trait Subject: Send + Sync {
+    fn name(&self) -> String;
+
+    /// Answers `times` times, and returns how long that took; making the
+    /// requests does not count.
+    fn slice(&self, times: usize) -> Duration;
+
+    /// How many allocations making one request takes.
+    fn prepared_allocations(&self) -> f64 {
+        0.0
+    }
+
+    fn run(self: Arc<Self>, times: usize) -> Duration {
+        self.slice(times)
+    }
+}
+
+pub(crate) fn runtime(workers: usize) -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(workers).enable_all().build().expect("a runtime starts")
+}
+
+/// Drives a future that is ready at once, as every hit is.
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = std::pin::pin!(future);
+    match future.as_mut().poll(&mut Context::from_waker(std::task::Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("a hit is ready at once"),
+    }
+}
+
+/// Fills a cache, which takes a runtime.
+fn fill<F: Future>(future: F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime starts").block_on(future)
+}
+
+fn order(keys: usize, n: usize) -> u64 {
+    // A walk that visits all keys without being the order of insertion.
+    (n as u64).wrapping_mul(7919) % keys as u64
+}
+
+/// The map look-up alone.
+pub(crate) struct Moka {
+    cache: moka::sync::Cache<u64, Bytes>,
+    keys: usize,
+}
+
+impl Moka {
+    pub(crate) fn new(keys: usize) -> Self {
+        let cache = moka::sync::Cache::builder().max_capacity(1 << 30).build();
+        (0..keys as u64).for_each(|key| cache.insert(key, Bytes::from_static(BODY)));
+        Self { cache, keys }
+    }
+}
+
+impl Subject for Moka {
+    fn name(&self) -> String {
+        "moka get".into()
+    }
+
+    fn slice(&self, times: usize) -> Duration {
+        let from = Instant::now();
+        for n in 0..times {
+            black_box(self.cache.get(&order(self.keys, n)));
+        }
+        from.elapsed()
+    }
+}
+
+/// Our `get_or_compute`.
+pub(crate) struct Generic {
+    cache: Stampede<Bytes>,
+    keys: usize,
+}
+
+impl Generic {
+    pub(crate) fn new(keys: usize) -> Self {
+        let cache = Stampede::builder("bench").ttl(Duration::from_secs(3600)).max_bytes(1 << 30);
+        let cache = cache.build().expect("the settings are good");
+        fill(async {
+            for key in 0..keys as u64 {
+                cache.put(key, Bytes::from_static(BODY)).await;
+            }
+        });
+        Self { cache, keys }
+    }
+}
+
+impl Subject for Generic {
+    fn name(&self) -> String {
+        "get_or_compute".into()
+    }
+
+    fn slice(&self, times: usize) -> Duration {
+        let from = Instant::now();
+        for n in 0..times {
+            let key = order(self.keys, n);
+            let value = self.cache.get_or_compute(key, || async { Err(std::fmt::Error) });
+            black_box(block_on(value).expect("the key is warm"));
+        }
+        from.elapsed()
+    }
+}
+
+/// The least an HTTP hit can cost: look up, make a response, drain it.
+pub(crate) struct Floor {
+    cache: moka::sync::Cache<String, Arc<(HeaderMap, Bytes)>>,
+    keys: usize,
+}
+
+fn fields() -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    headers.insert("content-type", HeaderValue::from_static("application/json"));
+    headers.insert("etag", HeaderValue::from_static("\"1\""));
+    headers
+}
+
+fn path(key: u64) -> String {
+    format!("/report/{key}")
+}
+
+pub(crate) fn requests(keys: usize, times: usize) -> Vec<Request<Full<Bytes>>> {
+    let request = |n| {
+        let request = Request::get(path(order(keys, n))).header("host", "example.org");
+        request.body(Full::default()).expect("the request is good")
+    };
+    (0..times).map(request).collect()
+}
+
+impl Floor {
+    pub(crate) fn new(keys: usize) -> Self {
+        let cache = moka::sync::Cache::builder().max_capacity(1 << 30).build();
+        for key in 0..keys as u64 {
+            cache.insert(path(key), Arc::new((fields(), Bytes::from_static(BODY))));
+        }
+        Self { cache, keys }
+    }
+}
+
+impl Subject for Floor {
+    fn name(&self) -> String {
+        "moka get + response".into()
+    }
+
+    fn slice(&self, times: usize) -> Duration {
+        let requests = requests(self.keys, times);
+        let from = Instant::now();
+        for request in requests {
+            let found = self.cache.get(request.uri().path()).expect("the key is warm");
+            let mut response = Response::new(Full::new(found.1.clone()));
+            *response.headers_mut() = found.0.clone();
+            drain(response);
+        }
+        from.elapsed()
+    }
+
+    fn prepared_allocations(&self) -> f64 {
+        prepared(self.keys)
+    }
+}
+
+fn drain<B: http_body::Body<Error = Infallible> + Unpin>(response: Response<B>) {
+    let mut body = response.into_body();
+    while let Some(Ok(frame)) = block_on(body.frame()) {
+        black_box(frame.is_data());
+    }
+}
+
+/// A service that answers 1 KiB at once.
+#[derive(Clone)]
+pub(crate) struct Bare;
+
+impl Service<Request<Full<Bytes>>> for Bare {
+    type Response = Response<Full<Bytes>>;
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<Full<Bytes>>) -> Self::Future {
+        let mut response = Response::new(Full::new(Bytes::from_static(BODY)));
+        *response.headers_mut() = fields();
+        ready(Ok(response))
+    }
+}
+
+enum Kind {
+    Bare,
+    Layered(HttpService<Bare>),
+}
+
+/// A service of HTTP requests, with or without our layer.
+pub(crate) struct Http {
+    name: &'static str,
+    kind: Kind,
+    keys: usize,
+}
+
+impl Http {
+    pub(crate) fn bare(keys: usize) -> Self {
+        Self { name: "bare service", kind: Kind::Bare, keys }
+    }
+
+    /// Without `Age` and `Cache-Status`.
+    pub(crate) fn plain(keys: usize) -> Self {
+        Self::layered("HTTP layer, no Age, no Cache-Status", keys, false)
+    }
+
+    /// As it comes.
+    pub(crate) fn full(keys: usize) -> Self {
+        Self::layered("HTTP layer", keys, true)
+    }
+
+    fn layered(name: &'static str, keys: usize, with_fields: bool) -> Self {
+        let cache = Stampede::builder("bench").ttl(Duration::from_secs(3600)).max_bytes(1 << 30);
+        let cache = cache.build().expect("the settings are good");
+        let mut layer = cache.http_layer().age(with_fields);
+        if !with_fields {
+            layer = layer.without_cache_status();
+        }
+        let mut service = layer.layer(Bare);
+        fill(async {
+            for request in requests(keys, keys) {
+                let Ok(response) = service.call(request).await;
+                assert_eq!(response.status(), 200);
+            }
+        });
+        Self { name, kind: Kind::Layered(service), keys }
+    }
+}
+
+impl Subject for Http {
+    fn name(&self) -> String {
+        self.name.into()
+    }
+
+    fn slice(&self, times: usize) -> Duration {
+        let requests = requests(self.keys, times);
+        let from = Instant::now();
+        match &self.kind {
+            Kind::Bare => {
+                for request in requests {
+                    let Ok(response) = block_on(Bare.call(request));
+                    drain(response);
+                }
+            }
+            Kind::Layered(service) => {
+                let mut service = service.clone();
+                for request in requests {
+                    let Ok(response) = block_on(service.call(request));
+                    drain(response);
+                }
+            }
+        }
+        from.elapsed()
+    }
+
+    fn prepared_allocations(&self) -> f64 {
+        prepared(self.keys)
+    }
+}
+
+/// Allocations of making a request, to be taken off the count.
+fn prepared(keys: usize) -> f64 {
+    let region = stats_alloc::Region::new(crate::ALLOCATOR);
+    let made = requests(keys, 1000);
+    let allocations = region.change().allocations as f64 / 1000.0;
+    drop(made);
+    allocations
+}
