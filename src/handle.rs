@@ -236,12 +236,15 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// Cancel safe: nothing is awaited within one process.
     #[expect(clippy::unused_async, reason = "a remote store will be asked here")]
     pub async fn get<K: ToKey>(&self, key: K) -> Option<V> {
-        self.look_up(&key).ok().map(|entry| entry.value.clone()).or_else(|| {
-            match self.0.peek(KeyBuf::of(&key).as_bytes()) {
-                Look::Early(entry) | Look::Stale(entry) => Some(entry.value.clone()),
-                Look::Fresh(_) | Look::Miss(_) => None,
-            }
-        })
+        // Judged once: a second judgement may draw the early refresh differently.
+        let (entry, outcome) = match self.look_up(&key) {
+            Ok(entry) => return Some(entry.value.clone()),
+            Err((_, Look::Fresh(entry) | Look::Early(entry))) => (entry, CacheOutcome::Hit),
+            Err((_, Look::Stale(entry))) => (entry, CacheOutcome::Stale),
+            Err((_, Look::Miss(_))) => return None,
+        };
+        self.0.observer.answered(outcome);
+        Some(entry.value.clone())
     }
 
     /// Stores `value` under `key`, in place of what is there or is being
