@@ -279,6 +279,8 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
         let (entry, keep) = inner.make_entry(computed, &key, started, Duration::ZERO);
         if keep {
             inner.local.fill(&key, Arc::new(entry), &|| true);
+        } else {
+            inner.local.remove(&key);
         }
         inner.tidy_from_now_on();
     }
