@@ -618,7 +618,9 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
                 self.refresh(key, &entry, work);
                 Ok(Served::Entry(entry, CacheOutcome::Stale))
             }
-            Look::Miss(_) if self.engine.mode() != Mode::On => self.off_duty(key, work).await,
+            Look::Miss(_) if self.engine.mode() != Mode::On => {
+                self.off_duty(key, work, |l, f, w| self.lead_detached(l, f, w), alone).await
+            }
             Look::Miss(stale) => {
                 let caller = KeyCaller::new(self, &key, stale);
                 serve::resolve(self, caller, work, |l, f, w| self.lead_detached(l, f, w), alone)
@@ -645,6 +647,9 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
             Look::Fresh(entry) => Ok(Served::Entry(entry, CacheOutcome::Hit)),
             Look::Early(entry) => self.refresh_inline(key, entry, CacheOutcome::Hit, work).await,
             Look::Stale(entry) => self.refresh_inline(key, entry, CacheOutcome::Stale, work).await,
+            Look::Miss(_) if self.engine.mode() != Mode::On => {
+                self.off_duty(key, work, lead, alone).await
+            }
             Look::Miss(stale) => {
                 let caller = KeyCaller::new(self, &key, stale);
                 serve::resolve(self, caller, work, lead, alone).await
@@ -654,22 +659,24 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
     }
 
     /// Computes for this caller alone, and stores where nobody else computes.
-    async fn off_duty<T, E, F, Fut>(
+    async fn off_duty<T, W, L, LF, A, AF>(
         self: &Arc<Self>,
         key: Key,
-        work: F,
+        work: W,
+        lead: L,
+        alone: A,
     ) -> Result<Served<V, T>, Error>
     where
-        T: Send + 'static,
-        E: Into<BoxError> + Send + 'static,
-        F: FnOnce() -> Fut + Send + 'static,
-        Fut: Future<Output = Result<Made<V, T>, E>> + Send + 'static,
+        L: FnOnce(Leader<V>, serve::Fallbacks, W) -> LF,
+        LF: Future<Output = Result<T, Error>>,
+        A: FnOnce(W) -> AF,
+        AF: Future<Output = Result<T, Error>>,
     {
         let fallbacks = serve::Fallbacks { can_serve_stale: false };
         let mut boarding = Boarding::to(key).without_waiting();
         boarding.despite_hold = true;
         let own = match self.engine.enter(&boarding, &mut None) {
-            Entered::Lead(leader) => self.lead_detached(leader, fallbacks, work).await,
+            Entered::Lead(leader) => lead(leader, fallbacks, work).await,
             _ => self.timed_alone(alone(work)).await,
         };
         own.map(|own| Served::Own(own, CacheOutcome::Alone))
