@@ -236,12 +236,15 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// Cancel safe: nothing is awaited within one process.
     #[expect(clippy::unused_async, reason = "a remote store will be asked here")]
     pub async fn get<K: ToKey>(&self, key: K) -> Option<V> {
-        self.look_up(&key).ok().map(|entry| entry.value.clone()).or_else(|| {
-            match self.0.peek(KeyBuf::of(&key).as_bytes()) {
-                Look::Early(entry) | Look::Stale(entry) => Some(entry.value.clone()),
-                Look::Fresh(_) | Look::Miss(_) => None,
-            }
-        })
+        // Judged once: a second judgement may draw the early refresh differently.
+        let (entry, outcome) = match self.look_up(&key) {
+            Ok(entry) => return Some(entry.value.clone()),
+            Err((_, Look::Fresh(entry) | Look::Early(entry))) => (entry, CacheOutcome::Hit),
+            Err((_, Look::Stale(entry))) => (entry, CacheOutcome::Stale),
+            Err((_, Look::Miss(_))) => return None,
+        };
+        self.0.observer.answered(outcome);
+        Some(entry.value.clone())
     }
 
     /// Stores `value` under `key`, in place of what is there or is being
@@ -276,6 +279,8 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
         let (entry, keep) = inner.make_entry(computed, &key, started, Duration::ZERO);
         if keep {
             inner.local.fill(&key, Arc::new(entry), &|| true);
+        } else {
+            inner.local.remove(&key);
         }
         inner.tidy_from_now_on();
     }
@@ -612,7 +617,9 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
                 self.refresh(key, &entry, work);
                 Ok(Served::Entry(entry, CacheOutcome::Stale))
             }
-            Look::Miss(_) if self.engine.mode() != Mode::On => self.off_duty(key, work).await,
+            Look::Miss(_) if self.engine.mode() != Mode::On => {
+                self.off_duty(key, work, |l, f, w| self.lead_detached(l, f, w), alone).await
+            }
             Look::Miss(stale) => {
                 let caller = KeyCaller::new(self, &key, stale);
                 serve::resolve(self, caller, work, |l, f, w| self.lead_detached(l, f, w), alone)
@@ -639,6 +646,9 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
             Look::Fresh(entry) => Ok(Served::Entry(entry, CacheOutcome::Hit)),
             Look::Early(entry) => self.refresh_inline(key, entry, CacheOutcome::Hit, work).await,
             Look::Stale(entry) => self.refresh_inline(key, entry, CacheOutcome::Stale, work).await,
+            Look::Miss(_) if self.engine.mode() != Mode::On => {
+                self.off_duty(key, work, lead, alone).await
+            }
             Look::Miss(stale) => {
                 let caller = KeyCaller::new(self, &key, stale);
                 serve::resolve(self, caller, work, lead, alone).await
@@ -648,22 +658,24 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
     }
 
     /// Computes for this caller alone, and stores where nobody else computes.
-    async fn off_duty<T, E, F, Fut>(
+    async fn off_duty<T, W, L, LF, A, AF>(
         self: &Arc<Self>,
         key: Key,
-        work: F,
+        work: W,
+        lead: L,
+        alone: A,
     ) -> Result<Served<V, T>, Error>
     where
-        T: Send + 'static,
-        E: Into<BoxError> + Send + 'static,
-        F: FnOnce() -> Fut + Send + 'static,
-        Fut: Future<Output = Result<Made<V, T>, E>> + Send + 'static,
+        L: FnOnce(Leader<V>, serve::Fallbacks, W) -> LF,
+        LF: Future<Output = Result<T, Error>>,
+        A: FnOnce(W) -> AF,
+        AF: Future<Output = Result<T, Error>>,
     {
         let fallbacks = serve::Fallbacks { can_serve_stale: false };
         let mut boarding = Boarding::to(key).without_waiting();
         boarding.despite_hold = true;
         let own = match self.engine.enter(&boarding, &mut None) {
-            Entered::Lead(leader) => self.lead_detached(leader, fallbacks, work).await,
+            Entered::Lead(leader) => lead(leader, fallbacks, work).await,
             _ => self.timed_alone(alone(work)).await,
         };
         own.map(|own| Served::Own(own, CacheOutcome::Alone))

@@ -128,14 +128,26 @@ where
         Step::Refuse(error) => Err(error),
         Step::Alone(why) => {
             let _place = inner.place_to_go_alone(why, &caller.boarding().key)?;
-            inner.timed_alone(alone(work)).await.map(|own| Served::Own(own, CacheOutcome::Alone))
+            let own = inner.timed_alone(alone(work)).await;
+            own_or_stale(own, CacheOutcome::Alone, &caller)
         }
-        Step::Lead(leader) => match lead(leader, Fallbacks::of(&caller), work).await {
-            Ok(own) => Ok(Served::Own(own, CacheOutcome::Computed)),
-            Err(error) => match caller.fallback() {
-                Some(entry) => Ok(Served::Entry(entry, CacheOutcome::StaleIfError)),
-                None => Err(error),
-            },
+        Step::Lead(leader) => {
+            let own = lead(leader, Fallbacks::of(&caller), work).await;
+            own_or_stale(own, CacheOutcome::Computed, &caller)
+        }
+    }
+}
+
+fn own_or_stale<V, T, C: Caller<V>>(
+    own: Result<T, Error>,
+    outcome: CacheOutcome,
+    caller: &C,
+) -> Result<Served<V, T>, Error> {
+    match own {
+        Ok(own) => Ok(Served::Own(own, outcome)),
+        Err(error) => match caller.fallback() {
+            Some(entry) => Ok(Served::Entry(entry, CacheOutcome::StaleIfError)),
+            None => Err(error),
         },
     }
 }
