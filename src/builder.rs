@@ -280,6 +280,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
 
     fn engine_settings(&self) -> EngineSettings {
         EngineSettings {
+            name: self.name.clone(),
             compute_timeout: self.compute_timeout,
             wait_timeout: self
                 .wait_timeout

@@ -710,8 +710,9 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<Made<V, T>, E>> + Send + 'static,
     {
+        let key = leader.key().clone();
         let lead = serve::lead(Arc::clone(self), leader, fallbacks, work);
-        self.engine.detached(lead).await.and_then(std::convert::identity)
+        self.engine.detached(&key, lead).await.and_then(std::convert::identity)
     }
 
     fn refresh<T, E, F, Fut>(self: &Arc<Self>, key: Key, seen: &Arc<Entry<V>>, work: F)

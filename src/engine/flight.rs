@@ -66,6 +66,7 @@ pub(crate) struct Flight<V> {
     overdue_at: AtomicU64,
     pub(crate) waiters: AtomicU32,
     verdict: OnceLock<Verdict<V>>,
+    settled: AtomicBool,
     wake: Notify,
 }
 
@@ -80,6 +81,7 @@ impl<V> Flight<V> {
             overdue_at: AtomicU64::new(overdue_at.as_nanos()),
             waiters: AtomicU32::new(0),
             verdict: OnceLock::new(),
+            settled: AtomicBool::new(false),
             wake: Notify::new(),
         }
     }
@@ -105,6 +107,26 @@ impl<V> Flight<V> {
             let woken = self.wake.notified();
             if let Some(verdict) = self.verdict.get() {
                 return verdict;
+            }
+            woken.await;
+        }
+    }
+
+    /// Says that the result is stored or not, and the flight out of the table.
+    pub(crate) fn settle(&self) {
+        self.settled.store(true, Ordering::Release);
+        self.wake.notify_waiters();
+    }
+
+    /// Waits until the flight is settled: who looks again before would find
+    /// this very flight, and not yet what it stored.
+    ///
+    /// Cancel safe: a dropped wait leaves nothing behind.
+    pub(crate) async fn wait_settled(&self) {
+        loop {
+            let woken = self.wake.notified();
+            if self.settled.load(Ordering::Acquire) {
+                return;
             }
             woken.await;
         }

@@ -154,18 +154,22 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// Ends the flight with what somebody else has computed meanwhile.
     pub(crate) fn stand_down(mut self, entry: Arc<Entry<V>>) {
         self.flight.publish(Verdict::Filled(entry));
-        self.settled = true;
-        let mut shard = self.engine.table.shard(&self.flight.key).lock();
-        self.engine.table.remove(&mut shard, &self.flight);
+        self.leave();
     }
 
     /// Ends the flight without a computation: nobody needs one any more.
     pub(crate) fn withdraw(mut self) {
+        self.leave();
+        self.flight.publish(Verdict::Abandoned(Abandonment::Lost));
+    }
+
+    /// Takes the flight out of the table; nothing was computed.
+    fn leave(&mut self) {
         self.settled = true;
         let mut shard = self.engine.table.shard(&self.flight.key).lock();
         self.engine.table.remove(&mut shard, &self.flight);
         drop(shard);
-        self.flight.publish(Verdict::Abandoned(Abandonment::Lost));
+        self.flight.settle();
     }
 
     /// Ends the flight: the result may not be shared. With `remember` the key
@@ -230,6 +234,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             }
             engine.table.remove(&mut shard, &self.flight);
         }
+        self.flight.settle();
         let took = now.since(self.started.tick);
         engine.observer.happened(Happening::Computed { key: &self.flight.key, took, end });
     }
@@ -264,9 +269,9 @@ impl<V: Send + Sync + 'static> Leader<V> {
 impl<V: Send + Sync + 'static> Drop for Leader<V> {
     fn drop(&mut self) {
         if !self.settled {
+            // Also when a verdict was given: dropped between the two phases.
             self.abandon();
         }
-        // A verdict without settling: published, then dropped while storing.
         debug_assert!(self.flight.verdict().is_some(), "a leader leaves a verdict");
     }
 }

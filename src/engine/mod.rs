@@ -40,6 +40,8 @@ const GRACE: Duration = Duration::from_secs(1);
 /// The settings the engine itself goes by; all checked when the handle is built.
 #[derive(Clone, Debug)]
 pub(crate) struct EngineSettings {
+    /// Labels spans.
+    pub(crate) name: String,
     pub(crate) compute_timeout: Duration,
     pub(crate) wait_timeout: Duration,
     pub(crate) compute_after_wait: bool,
@@ -220,6 +222,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
             overdue_at,
         ));
         self.table.insert(shard, Arc::clone(&flight));
+        self.observer.happened(Happening::Led);
         Leader::new(Arc::clone(self), flight, now)
     }
 
@@ -251,6 +254,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         let mut shard = self.table.shard(&flight.key).lock();
         self.table.remove(&mut shard, flight);
         drop(shard);
+        flight.settle();
         flight.publish(Verdict::Failed(Failure { error, each_itself: false }));
     }
 

@@ -24,6 +24,8 @@ pub(crate) enum Happening<'a> {
     Computed { key: &'a Key, took: std::time::Duration, end: ComputedEnd },
     /// A result was not stored: invalidated, or its leader was deposed.
     FillRefused { key: &'a Key },
+    /// A caller took the lead.
+    Led,
     /// A caller joined a computation under way.
     Joined,
     /// A caller stopped waiting, after so long.

@@ -8,18 +8,19 @@ use std::time::Duration;
 use super::leader::Leader;
 use super::{Boarding, Engine, Entered, Mode};
 use crate::error::{Error, ErrorKind};
+use crate::key::Key;
 
 impl<V: Send + Sync + 'static> Engine<V> {
     /// Runs `work` on its own task and waits for its result. A panic of the
     /// task goes on in the caller.
     ///
     /// Cancel safe: when the caller is dropped, the task goes on.
-    pub(crate) async fn detached<T, F>(&self, work: F) -> Result<T, Error>
+    pub(crate) async fn detached<T, F>(&self, key: &Key, work: F) -> Result<T, Error>
     where
         F: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
-        match self.spawn(work).await {
+        match self.spawn(key, work).await {
             Ok(Some(result)) => Ok(result),
             Ok(None) => Err(Error::new(ErrorKind::ShutDown)),
             Err(failure) if failure.is_panic() => std::panic::resume_unwind(failure.into_panic()),
@@ -27,14 +28,14 @@ impl<V: Send + Sync + 'static> Engine<V> {
         }
     }
 
-    fn spawn<T, F>(&self, work: F) -> tokio::task::JoinHandle<Option<T>>
+    fn spawn<T, F>(&self, key: &Key, work: F) -> tokio::task::JoinHandle<Option<T>>
     where
         F: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
         let stop = self.stop.clone();
         let work = async move { stop.run_until_cancelled_owned(work).await };
-        self.tasks.spawn(crate::observe::in_callers_span(work))
+        self.tasks.spawn(crate::observe::leading(&self.settings.name, key, work))
     }
 
     /// Starts a refresh that nobody waits for, unless one of the key runs, the
@@ -55,7 +56,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
             return;
         }
         let work = work(leader);
-        drop(self.spawn(async move {
+        drop(self.spawn(&boarding.key, async move {
             work.await;
             drop(place);
         }));

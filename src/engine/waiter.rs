@@ -140,10 +140,15 @@ impl<V: Send + Sync + 'static> Ticket<V> {
                 Entered::Join(waiter) => {
                     joined_at.get_or_insert_with(Instant::now);
                     self.engine.observer.happened(Happening::Joined);
-                    let verdict = self.await_verdict(&waiter).await;
+                    let name = &self.engine.settings.name;
+                    let wait = self.await_verdict(&waiter);
+                    let verdict = crate::observe::waiting(name, &boarding.key, wait).await;
                     if let Some(step) = self.judge(caller, &waiter, verdict, &boarding) {
                         break step;
                     }
+                    // At the deadline the next round ends the wait.
+                    let settled = waiter.flight.wait_settled();
+                    let _ = tokio::time::timeout_at(self.deadline, settled).await;
                 }
                 Entered::Alone(why) => break Step::Alone(why),
                 Entered::Held(error) | Entered::Overloaded(error) => {

@@ -358,8 +358,9 @@ where
         let Self { caller, service, request } = self;
         let client = caller.for_client();
         let engine = Arc::clone(&caller.cache.engine);
+        let key = leader.key().clone();
         let work = lead(caller, leader, service, request);
-        let own = engine.detached(work).await.unwrap_or_else(|_| Own::shut_down());
+        let own = engine.detached(&key, work).await.unwrap_or_else(|_| Own::shut_down());
         client.receive(own, outcome)
     }
 

@@ -84,7 +84,7 @@ impl Event {
             Happening::WaitTimedOut { key } => Self::WaitTimedOut { key: key.clone() },
             Happening::Overloaded { key } => Self::Overloaded { key: key.clone() },
             Happening::Held { key } => Self::Held { key: key.clone() },
-            Happening::Joined | Happening::Waited { .. } => return None,
+            Happening::Led | Happening::Joined | Happening::Waited { .. } => return None,
         })
     }
 }

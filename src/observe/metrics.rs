@@ -7,7 +7,7 @@ use std::time::Duration;
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
 use super::Stats;
-use crate::engine::ports::ComputedEnd;
+use crate::engine::ports::{ComputedEnd, Happening};
 use crate::outcome::CacheOutcome;
 
 #[derive(Debug)]
@@ -16,6 +16,7 @@ pub(super) struct Meters {
     requests: [Counter; CacheOutcome::ALL.len()],
     wait: Histogram,
     compute: Histogram,
+    locks: [Counter; 4],
     fills_stored: Counter,
     fills_refused: Counter,
     fills_failed: Counter,
@@ -33,8 +34,12 @@ impl Meters {
             counter!("stampede_requests_total", "cache" => cache.clone(), "outcome" => outcome.as_str())
         });
         let fills = |result: &'static str| counter!("stampede_fill_total", "cache" => cache.clone(), "result" => result);
+        let locks = ["acquired", "joined", "held", "overloaded"].map(|result| {
+            counter!("stampede_lock_total", "cache" => cache.clone(), "scope" => "local", "result" => result)
+        });
         Self {
             requests,
+            locks,
             wait: histogram!("stampede_wait_duration_seconds", "cache" => cache.clone()),
             compute: histogram!("stampede_origin_duration_seconds", "cache" => cache.clone()),
             fills_stored: fills("stored"),
@@ -76,6 +81,17 @@ impl Meters {
 
     pub(super) fn fill_refused(&self) {
         self.fills_refused.increment(1);
+    }
+
+    pub(super) fn locked(&self, what: &Happening<'_>) {
+        let result = match what {
+            Happening::Led => 0,
+            Happening::Joined => 1,
+            Happening::Held { .. } => 2,
+            Happening::Overloaded { .. } => 3,
+            _ => return,
+        };
+        self.locks[result].increment(1);
     }
 
     pub(super) fn waited(&self, took: Duration) {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Stats;
-use crate::engine::ports::ComputedEnd;
+use crate::engine::ports::{ComputedEnd, Happening};
 use crate::outcome::CacheOutcome;
 
 #[derive(Debug)]
@@ -26,6 +26,8 @@ impl Meters {
     pub(super) fn filled(&self, _: ComputedEnd) {}
 
     pub(super) fn fill_refused(&self) {}
+
+    pub(super) fn locked(&self, _: &Happening<'_>) {}
 
     pub(super) fn waited(&self, _: Duration) {}
 

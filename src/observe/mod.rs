@@ -21,7 +21,7 @@ use tokio::sync::broadcast;
 pub use event::Event;
 pub use stats::Stats;
 
-pub(crate) use spans::in_callers_span;
+pub(crate) use spans::{leading, waiting};
 
 use self::counter::Counter;
 use self::metrics::Meters;
@@ -141,12 +141,14 @@ impl Observe for Observer {
                 self.refused_fills.add_one();
                 self.meters.fill_refused();
             }
+            Happening::Led => {}
             Happening::Joined => self.joined.add_one(),
             Happening::Waited { took } => self.meters.waited(took),
             Happening::WaitTimedOut { .. } => self.wait_timeouts.add_one(),
             Happening::Overloaded { .. } => self.overloaded.add_one(),
             Happening::Held { .. } => self.held.add_one(),
         }
+        self.meters.locked(&what);
         spans::happened(&self.cache, &what);
         if let Some(event) = Event::of(&what).filter(|_| self.events.receiver_count() > 0) {
             self.emit(|| event);

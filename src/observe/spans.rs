@@ -3,13 +3,51 @@
 
 use std::future::Future;
 
-use tracing::{Instrument, debug};
+use tracing::field::Empty;
+use tracing::{Instrument, Span, debug, debug_span};
 
 use crate::engine::ports::Happening;
+use crate::key::Key;
 
-/// Makes `work` carry the caller's span onto its own task.
-pub(crate) fn in_callers_span<F: Future>(work: F) -> impl Future<Output = F::Output> {
-    work.instrument(tracing::debug_span!(target: "tower_stampede", "stampede", role = "leader"))
+/// Runs the work of a leader in a span below its caller's, on whatever task.
+pub(crate) fn leading<F: Future>(
+    cache: &str,
+    key: &Key,
+    work: F,
+) -> impl Future<Output = F::Output> + use<F> {
+    work.instrument(span(cache, key, "leader"))
+}
+
+/// Runs a wait in a span of its own, and notes how long it took.
+pub(crate) fn waiting<F: Future>(
+    cache: &str,
+    key: &Key,
+    wait: F,
+) -> impl Future<Output = F::Output> + use<F> {
+    let span = span(cache, key, "waiter");
+    let noted = span.clone();
+    async move {
+        let from = tokio::time::Instant::now();
+        let result = wait.await;
+        noted.record("wait_ms", from.elapsed().as_secs_f64() * 1e3);
+        result
+    }
+    .instrument(span)
+}
+
+fn span(cache: &str, key: &Key, role: &'static str) -> Span {
+    // The hash is computed only where somebody looks at it.
+    if !tracing::enabled!(target: "tower_stampede", tracing::Level::DEBUG) {
+        return Span::none();
+    }
+    debug_span!(
+        target: "tower_stampede",
+        "stampede",
+        cache,
+        role,
+        key_hash = format_args!("{:016x}", key.stable_hash()),
+        wait_ms = Empty,
+    )
 }
 
 pub(super) fn happened(cache: &str, what: &Happening<'_>) {
@@ -32,11 +70,11 @@ pub(super) fn happened(cache: &str, what: &Happening<'_>) {
         Happening::WaitTimedOut { key } => refused(cache, "waited too long", key),
         Happening::Overloaded { key } => refused(cache, "overloaded", key),
         Happening::Held { key } => refused(cache, "held", key),
-        Happening::Joined => (),
+        Happening::Led | Happening::Joined => (),
     }
 }
 
-fn refused(cache: &str, what: &str, key: &crate::Key) {
+fn refused(cache: &str, what: &str, key: &Key) {
     let key_hash = format_args!("{:016x}", key.stable_hash()).to_string();
     debug!(target: "tower_stampede", cache, key_hash, "{what}");
 }

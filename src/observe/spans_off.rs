@@ -3,9 +3,14 @@
 use std::future::Future;
 
 use crate::engine::ports::Happening;
+use crate::key::Key;
 
-pub(crate) fn in_callers_span<F: Future>(work: F) -> F {
+pub(crate) fn leading<F: Future>(_: &str, _: &Key, work: F) -> F {
     work
+}
+
+pub(crate) fn waiting<F: Future>(_: &str, _: &Key, wait: F) -> F {
+    wait
 }
 
 pub(super) fn happened(_: &str, _: &Happening<'_>) {}
