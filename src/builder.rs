@@ -10,6 +10,7 @@ use crate::engine::EngineSettings;
 use crate::engine::time::Clock;
 use crate::error::ConfigError;
 use crate::handle::Stampede;
+use crate::inner::Inner;
 use crate::local::{Eviction, LocalSettings};
 use crate::policy::{EarlyRefresh, HoldPolicy, Lifetimes};
 
@@ -275,7 +276,9 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             eviction: self.eviction,
         };
         let clock = self.clock.clone().unwrap_or_else(Clock::runtime);
-        Ok(Stampede::assemble(&self.name.clone(), engine, &local, self.values(), clock))
+        let name = self.name.clone();
+        let inner = Inner::new(&name, engine, &local, self.values(), clock);
+        Ok(Stampede(Arc::new(inner)))
     }
 
     fn engine_settings(&self) -> EngineSettings {

@@ -1,29 +1,22 @@
 //! The handle: what an application holds.
 
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::broadcast;
 
-use crate::builder::{Builder, Values};
+use crate::builder::Builder;
 use crate::computed::Computed;
-use crate::engine::leader::Leader;
+use crate::engine::Mode;
 use crate::engine::ports::Local;
-use crate::engine::time::{Clock, Tick};
-use crate::engine::{Boarding, Engine, EngineSettings, Entered, Mode};
 use crate::entry::{Entry, Started};
 use crate::error::{BoxError, Error};
+use crate::inner::{Inner, Look};
 use crate::key::{Key, KeyBuf, Tag, ToKey};
-use crate::local::{LocalSettings, LocalStore};
-use crate::observe::{Event, Observer, Stats};
+use crate::observe::{Event, Stats};
 use crate::outcome::CacheOutcome;
-use crate::policy::{self, Freshness, Lifetimes, Window};
-use crate::serve::{self, KeyCaller, Made, Served};
-
-/// How often a quiet cache is tidied.
-const SWEEP_EVERY: Duration = Duration::from_secs(30);
+use crate::serve::{Made, Served};
 
 /// A cache that computes each value once.
 ///
@@ -45,25 +38,6 @@ const SWEEP_EVERY: Duration = Duration::from_secs(30);
 /// # Ok(()) }
 /// ```
 pub struct Stampede<V: Clone + Send + Sync + 'static>(pub(crate) Arc<Inner<V>>);
-
-pub(crate) struct Inner<V: Clone + Send + Sync + 'static> {
-    pub(crate) local: Arc<LocalStore<V>>,
-    pub(crate) engine: Arc<Engine<V>>,
-    pub(crate) observer: Arc<Observer>,
-    pub(crate) values: Values<V>,
-    tidying: AtomicBool,
-    /// The longest time any entry may be of use, in nanoseconds.
-    longest_kept: AtomicU64,
-}
-
-/// What the store says of a key at one moment.
-pub(crate) enum Look<V> {
-    Fresh(Arc<Entry<V>>),
-    Early(Arc<Entry<V>>),
-    Stale(Arc<Entry<V>>),
-    /// Nothing to serve; perhaps something to serve in place of a failure.
-    Miss(Option<Arc<Entry<V>>>),
-}
 
 /// What an invalidation did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,21 +76,6 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
             Ok(cache) => cache,
             Err(error) => panic!("{error}"),
         }
-    }
-
-    pub(crate) fn assemble(
-        name: &str,
-        engine: EngineSettings,
-        local: &LocalSettings,
-        values: Values<V>,
-        clock: Clock,
-    ) -> Self {
-        let local = Arc::new(LocalStore::new(local));
-        let observer = Arc::new(Observer::new(name));
-        let store: Arc<dyn Local<V>> = Arc::clone(&local) as _;
-        let engine = Arc::new(Engine::new(engine, clock, store, Arc::clone(&observer) as _));
-        let (tidying, longest_kept) = (AtomicBool::new(false), AtomicU64::new(0));
-        Self(Arc::new(Inner { local, engine, observer, values, tidying, longest_kept }))
     }
 
     /// Returns the value of `key`, and computes it if there is none. Of all
@@ -426,372 +385,6 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     }
 }
 
-impl<V: Clone + Send + Sync + 'static> Inner<V> {
-    /// Asks the store. The only place where an entry is judged before it is
-    /// served.
-    #[inline]
-    pub(crate) fn look(&self, key: &[u8]) -> Look<V> {
-        if self.engine.mode() == Mode::On { self.peek(key) } else { self.look_off_duty(key) }
-    }
-
-    #[cold]
-    fn look_off_duty(&self, key: &[u8]) -> Look<V> {
-        if self.engine.mode() == Mode::Observe && !matches!(self.peek(key), Look::Miss(_)) {
-            self.observer.would_have_answered();
-        }
-        Look::Miss(None)
-    }
-
-    #[inline]
-    pub(crate) fn peek(&self, key: &[u8]) -> Look<V> {
-        let Some(entry) = self.local.get(key) else { return Look::Miss(None) };
-        if !self.engine.log.is_alive(&entry) {
-            return Look::Miss(None);
-        }
-        match self.judge(&entry, self.engine.clock.now()) {
-            Freshness::Fresh => Look::Fresh(entry),
-            Freshness::Early => Look::Early(entry),
-            Freshness::Stale => Look::Stale(entry),
-            Freshness::StaleIfError => Look::Miss(Some(entry)),
-            Freshness::Expired => Look::Miss(None),
-        }
-    }
-
-    #[inline]
-    pub(crate) fn judge(&self, entry: &Entry<V>, now: Tick) -> Freshness {
-        policy::decide(&entry.window, now, self.values.early.as_ref(), policy::sample)
-    }
-
-    /// Returns whether `entry` may stand in for a failure now.
-    pub(crate) fn may_stand_in(&self, entry: &Entry<V>) -> bool {
-        self.judge(entry, self.now()) != Freshness::Expired && self.engine.log.is_alive(entry)
-    }
-
-    pub(crate) fn entry(
-        self: &Arc<Self>,
-        computed: Computed<V>,
-        leader: &Leader<V>,
-    ) -> (Arc<Entry<V>>, bool) {
-        let (entry, keep) =
-            self.make_entry(computed, leader.key(), leader.started(), leader.took());
-        self.tidy_from_now_on();
-        (Arc::new(entry), keep)
-    }
-
-    /// Makes an entry, and returns whether it is worth keeping.
-    fn make_entry(
-        &self,
-        computed: Computed<V>,
-        key: &Key,
-        started: Started,
-        took: Duration,
-    ) -> (Entry<V>, bool) {
-        let window = Window::new(started.tick, self.lifetimes(&computed), took);
-        let weight = (self.values.weigher)(&computed.value) + key.heap_bytes();
-        let entry = Entry::new(computed.value, window, computed.tags.into(), started.seq);
-        let weight = weight + entry.tag_bytes();
-        let keep = self.engine.clock.now() < window.useful_until();
-        self.keeps_for(window);
-        (entry.with_weight(weight, self.values.least_weight), keep)
-    }
-
-    fn lifetimes(&self, computed: &Computed<V>) -> Lifetimes {
-        let negative =
-            self.values.negative.filter(|(_, is)| is(&computed.value)).map(|(ttl, _)| ttl);
-        let ours = negative.or(self.values.lifetimes.map(|lifetimes| lifetimes.ttl));
-        let lifetimes = Lifetimes {
-            ttl: computed.ttl.or(ours).unwrap_or_default(),
-            stale_for: computed.stale_for.unwrap_or(self.values.stale_for),
-            stale_if_error: computed.stale_if_error.unwrap_or(self.values.stale_if_error),
-        };
-        if lifetimes.ttl.is_zero() {
-            // Nothing to be stale after: such a value is for this wave alone.
-            return Lifetimes {
-                stale_for: computed.stale_for.unwrap_or_default(),
-                stale_if_error: computed.stale_if_error.unwrap_or_default(),
-                ..lifetimes
-            };
-        }
-        lifetimes.jittered(self.values.jitter, policy::sample())
-    }
-
-    /// Remembers how long entries can be of use: the invalidation log keeps
-    /// its records for as long.
-    pub(crate) fn keeps_for(&self, window: Window) {
-        let span = window.useful_until().since(window.started);
-        let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
-        self.longest_kept.fetch_max(nanos, Ordering::Relaxed);
-    }
-
-    pub(crate) fn invalidate_tag_now(&self, tag: Tag) {
-        let everything = tag.is_everything();
-        let seq = self.engine.log.invalidate(tag.clone(), self.engine.clock.now());
-        if everything {
-            self.engine.table.forget_before(seq);
-        }
-        let kind = if everything { "all" } else { "tag" };
-        self.observer.invalidated(kind, || Event::TagInvalidated { tag });
-    }
-
-    pub(crate) fn mark_stale_now(&self, key: &Key) -> bool {
-        let Some(entry) = self.local.get(key.as_bytes()) else { return false };
-        let window = entry.window.stale_from(self.engine.clock.now());
-        // Cloned before the key is locked: a value's `clone` is the user's code.
-        let marked = Arc::new(entry.with_window(window));
-        self.local.update(key, |current| {
-            current.filter(|current| Arc::ptr_eq(current, &entry)).map(|_| marked)
-        })
-    }
-
-    pub(crate) fn stats(&self) -> Stats {
-        self.local.settle();
-        let stats = Stats {
-            evictions: self.local.evictions(),
-            entries: self.local.entries(),
-            bytes: self.local.bytes(),
-            flights: self.engine.table.running(),
-            waiting: self.engine.waiting(),
-            ..self.observer.stats()
-        };
-        self.observer.gauge(&stats);
-        stats
-    }
-
-    /// Starts the task that tidies a quiet cache, once. It ends with the cache.
-    pub(crate) fn tidy_from_now_on(self: &Arc<Self>)
-    where
-        V: Clone,
-    {
-        if self.tidying.load(Ordering::Relaxed) {
-            return;
-        }
-        // Outside of a runtime the next fill tries again.
-        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        if !self.tidying.swap(true, Ordering::Relaxed) {
-            runtime.spawn(tidy(Arc::downgrade(self)));
-        }
-    }
-
-    async fn sweep(&self) {
-        let now = self.engine.clock.now();
-        let dead = |entry: &Entry<V>| {
-            now >= entry.window.useful_until() || !self.engine.log.is_alive(entry)
-        };
-        self.local.sweep(dead).await;
-        self.engine.sweep(Duration::from_nanos(self.longest_kept.load(Ordering::Relaxed)));
-        self.stats();
-    }
-}
-
-/// Sweeps until the cache is gone, or the runtime.
-async fn tidy<V: Clone + Send + Sync + 'static>(inner: Weak<Inner<V>>) {
-    loop {
-        tokio::time::sleep(SWEEP_EVERY).await;
-        let Some(inner) = inner.upgrade() else { return };
-        inner.sweep().await;
-    }
-}
-
-impl<V: Clone + Send + Sync + 'static> Inner<V> {
-    /// Answers a caller that found nothing fresh, with a computation that can
-    /// run on its own task.
-    pub(crate) async fn serve_detached<T, E, F, Fut>(
-        self: &Arc<Self>,
-        key: Key,
-        look: Look<V>,
-        work: F,
-    ) -> Result<Served<V, T>, Error>
-    where
-        T: Send + 'static,
-        E: Into<BoxError> + Send + 'static,
-        F: FnOnce() -> Fut + Send + 'static,
-        Fut: Future<Output = Result<Made<V, T>, E>> + Send + 'static,
-    {
-        let result = match look {
-            Look::Fresh(entry) => Ok(Served::Entry(entry, CacheOutcome::Hit)),
-            Look::Early(entry) => {
-                self.refresh(key, &entry, work);
-                Ok(Served::Entry(entry, CacheOutcome::Hit))
-            }
-            Look::Stale(entry) => {
-                self.refresh(key, &entry, work);
-                Ok(Served::Entry(entry, CacheOutcome::Stale))
-            }
-            Look::Miss(_) if self.engine.mode() != Mode::On => {
-                self.off_duty(key, work, |l, f, w| self.lead_detached(l, f, w), alone).await
-            }
-            Look::Miss(stale) => {
-                let caller = KeyCaller::new(self, &key, stale);
-                serve::resolve(self, caller, work, |l, f, w| self.lead_detached(l, f, w), alone)
-                    .await
-            }
-        };
-        self.count(result)
-    }
-
-    /// The same with a computation that runs inside the caller.
-    pub(crate) async fn serve_inline<T, E, F, Fut>(
-        self: &Arc<Self>,
-        key: Key,
-        look: Look<V>,
-        work: F,
-    ) -> Result<Served<V, T>, Error>
-    where
-        E: Into<BoxError>,
-        F: FnOnce() -> Fut,
-        Fut: Future<Output = Result<Made<V, T>, E>>,
-    {
-        let lead = |leader, fallbacks, work| serve::lead(Arc::clone(self), leader, fallbacks, work);
-        let result = match look {
-            Look::Fresh(entry) => Ok(Served::Entry(entry, CacheOutcome::Hit)),
-            Look::Early(entry) => self.refresh_inline(key, entry, CacheOutcome::Hit, work).await,
-            Look::Stale(entry) => self.refresh_inline(key, entry, CacheOutcome::Stale, work).await,
-            Look::Miss(_) if self.engine.mode() != Mode::On => {
-                self.off_duty(key, work, lead, alone).await
-            }
-            Look::Miss(stale) => {
-                let caller = KeyCaller::new(self, &key, stale);
-                serve::resolve(self, caller, work, lead, alone).await
-            }
-        };
-        self.count(result)
-    }
-
-    /// Computes for this caller alone, and stores where nobody else computes.
-    async fn off_duty<T, W, L, LF, A, AF>(
-        self: &Arc<Self>,
-        key: Key,
-        work: W,
-        lead: L,
-        alone: A,
-    ) -> Result<Served<V, T>, Error>
-    where
-        L: FnOnce(Leader<V>, serve::Fallbacks, W) -> LF,
-        LF: Future<Output = Result<T, Error>>,
-        A: FnOnce(W) -> AF,
-        AF: Future<Output = Result<T, Error>>,
-    {
-        let fallbacks = serve::Fallbacks { can_serve_stale: false };
-        let mut boarding = Boarding::to(key).without_waiting();
-        boarding.despite_hold = true;
-        let own = match self.engine.enter(&boarding, &mut None) {
-            Entered::Lead(leader) => lead(leader, fallbacks, work).await,
-            _ => self.timed_alone(alone(work)).await,
-        };
-        own.map(|own| Served::Own(own, CacheOutcome::Alone))
-    }
-
-    async fn recompute<E, F, Fut>(
-        self: &Arc<Self>,
-        key: Key,
-        work: F,
-    ) -> Result<Served<V, V>, Error>
-    where
-        E: Into<BoxError> + Send + 'static,
-        F: FnOnce() -> Fut + Send + 'static,
-        Fut: Future<Output = Result<Made<V, V>, E>> + Send + 'static,
-    {
-        let caller = serve::Recompute::of(&key);
-        let result =
-            serve::resolve(self, caller, work, |l, f, w| self.lead_detached(l, f, w), alone);
-        let result = result.await;
-        self.count(result)
-    }
-
-    async fn lead_detached<T, E, F, Fut>(
-        self: &Arc<Self>,
-        leader: Leader<V>,
-        fallbacks: serve::Fallbacks,
-        work: F,
-    ) -> Result<T, Error>
-    where
-        T: Send + 'static,
-        E: Into<BoxError> + Send + 'static,
-        F: FnOnce() -> Fut + Send + 'static,
-        Fut: Future<Output = Result<Made<V, T>, E>> + Send + 'static,
-    {
-        let key = leader.key().clone();
-        let lead = serve::lead(Arc::clone(self), leader, fallbacks, work);
-        self.engine.detached(&key, lead).await.and_then(std::convert::identity)
-    }
-
-    fn refresh<T, E, F, Fut>(self: &Arc<Self>, key: Key, seen: &Arc<Entry<V>>, work: F)
-    where
-        T: Send + 'static,
-        E: Into<BoxError> + Send + 'static,
-        F: FnOnce() -> Fut + Send + 'static,
-        Fut: Future<Output = Result<Made<V, T>, E>> + Send + 'static,
-    {
-        let fallbacks = serve::Fallbacks { can_serve_stale: true };
-        let boarding = Boarding::to(key).without_waiting();
-        let unchanged = || self.is_still(boarding.key.as_bytes(), seen);
-        self.engine.refresh(&boarding, unchanged, |leader| {
-            let lead = serve::lead(Arc::clone(self), leader, fallbacks, work);
-            async move { drop(lead.await) }
-        });
-    }
-
-    /// Returns whether the store still holds the very entry that was seen.
-    pub(crate) fn is_still(&self, key: &[u8], seen: &Arc<Entry<V>>) -> bool {
-        self.local.get(key).is_some_and(|entry| Arc::ptr_eq(&entry, seen))
-    }
-
-    async fn refresh_inline<T, E, F, Fut>(
-        self: &Arc<Self>,
-        key: Key,
-        seen: Arc<Entry<V>>,
-        otherwise: CacheOutcome,
-        work: F,
-    ) -> Result<Served<V, T>, Error>
-    where
-        E: Into<BoxError>,
-        F: FnOnce() -> Fut,
-        Fut: Future<Output = Result<Made<V, T>, E>>,
-    {
-        let boarding = Boarding::to(key).without_waiting();
-        if let Entered::Lead(leader) = self.engine.enter(&boarding, &mut None) {
-            if !self.is_still(boarding.key.as_bytes(), &seen) {
-                leader.withdraw();
-            } else {
-                let fallbacks = serve::Fallbacks { can_serve_stale: true };
-                let lead = serve::lead(Arc::clone(self), leader, fallbacks, work);
-                if let Ok(own) = lead.await {
-                    return Ok(Served::Own(own, CacheOutcome::Computed));
-                }
-            }
-        }
-        Ok(Served::Entry(seen, otherwise))
-    }
-
-    fn count<T>(&self, result: Result<Served<V, T>, Error>) -> Result<Served<V, T>, Error> {
-        let outcome = match &result {
-            Ok(Served::Entry(_, outcome) | Served::Own(_, outcome)) => *outcome,
-            Err(error) if error.kind() == crate::ErrorKind::Inner => CacheOutcome::Computed,
-            Err(_) => CacheOutcome::Refused,
-        };
-        self.observer.answered(outcome);
-        result
-    }
-}
-
-async fn alone<V, T, E, F, Fut>(work: F) -> Result<T, Error>
-where
-    E: Into<BoxError>,
-    F: FnOnce() -> Fut,
-    Fut: Future<Output = Result<Made<V, T>, E>>,
-{
-    work().await.map(|(_, own)| own).map_err(Error::inner_error)
-}
-
-impl<V: Clone> Served<V, V> {
-    fn into_value(self) -> V {
-        match self {
-            Self::Entry(entry, _) => entry.value.clone(),
-            Self::Own(value, _) => value,
-        }
-    }
-}
-
 // Derived `Clone` would ask nothing more, but count one reference it is.
 impl<V: Clone + Send + Sync + 'static> Clone for Stampede<V> {
     fn clone(&self) -> Self {
@@ -802,12 +395,5 @@ impl<V: Clone + Send + Sync + 'static> Clone for Stampede<V> {
 impl<V: Clone + Send + Sync + 'static> std::fmt::Debug for Stampede<V> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Stampede").field("mode", &self.mode()).finish_non_exhaustive()
-    }
-}
-
-/// A reading of the clock as the layers need it.
-impl<V: Clone + Send + Sync + 'static> Inner<V> {
-    pub(crate) fn now(&self) -> Tick {
-        self.engine.clock.now()
     }
 }

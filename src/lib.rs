@@ -4,6 +4,7 @@
 mod adapter;
 mod builder;
 mod computed;
+mod drive;
 #[cfg_attr(
     not(feature = "http"),
     expect(dead_code, reason = "verdicts and marks that only HTTP has a use for")
@@ -15,6 +16,7 @@ mod future;
 mod handle;
 #[cfg(feature = "http")]
 mod http;
+mod inner;
 mod key;
 mod layer;
 mod local;

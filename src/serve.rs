@@ -10,7 +10,7 @@ use crate::engine::leader::{FailureRule, HoldRule, Leader};
 use crate::engine::waiter::{Alone, Caller, Step, Ticket};
 use crate::entry::Entry;
 use crate::error::{BoxError, Error, ErrorKind};
-use crate::handle::{Inner, Look};
+use crate::inner::{Inner, Look};
 use crate::key::Key;
 use crate::outcome::CacheOutcome;
 

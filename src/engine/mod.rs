@@ -13,6 +13,9 @@ mod table;
 pub(crate) mod time;
 pub(crate) mod waiter;
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;

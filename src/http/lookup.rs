@@ -16,7 +16,7 @@ use crate::engine::Boarding;
 use crate::engine::time::Tick;
 use crate::engine::waiter::Caller;
 use crate::entry::Entry;
-use crate::handle::{Inner, Look};
+use crate::inner::{Inner, Look};
 use crate::key::{Key, KeyBuf, Tag};
 use crate::policy::Freshness;
 

@@ -22,7 +22,7 @@ use super::unsafe_method;
 use crate::engine::waiter::{Caller, Step, Ticket};
 use crate::engine::{Entered, Mode};
 use crate::error::Error;
-use crate::handle::Look;
+use crate::inner::Look;
 use crate::key::KeyBuf;
 use crate::oneshot::Oneshot;
 use crate::outcome::CacheOutcome;
