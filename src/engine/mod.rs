@@ -115,6 +115,15 @@ pub(crate) enum Entered<V: Send + Sync + 'static> {
     Overloaded(Error),
 }
 
+/// What the table has for a caller, found under its lock.
+enum Place<V: Send + Sync + 'static> {
+    Passed,
+    Joined(Waiter<V>),
+    Full,
+    Held(Duration, Option<Error>),
+    Led(Leader<V>),
+}
+
 pub(crate) struct Engine<V: Send + Sync + 'static> {
     pub(crate) settings: EngineSettings,
     pub(crate) clock: Clock,
@@ -177,22 +186,36 @@ impl<V: Send + Sync + 'static> Engine<V> {
         if self.mode() == Mode::Off {
             return Entered::Alone(Alone::Off);
         }
+        // What is observed is told without the lock: listeners are not ours.
+        match self.find_place(boarding, seat) {
+            Place::Passed => Entered::Alone(Alone::Declined),
+            Place::Joined(waiter) => {
+                self.observer.happened(Happening::Joined);
+                Entered::Join(waiter)
+            }
+            Place::Full => Entered::Overloaded(self.overloaded(&boarding.key)),
+            Place::Held(rest, error) => {
+                self.observer.happened(Happening::Held { key: &boarding.key });
+                Entered::Held(Error::held(rest, error))
+            }
+            Place::Led(leader) => {
+                self.observer.happened(Happening::Led);
+                Entered::Lead(leader)
+            }
+        }
+    }
+
+    fn find_place(self: &Arc<Self>, boarding: &Boarding, seat: &mut Option<Seat<V>>) -> Place<V> {
         let now = self.clock.now();
         let mut shard = self.table.shard(&boarding.key).lock();
         let mark = shard.marks.get(&boarding.key);
-        let alone = boarding.never_wait || mark.is_some_and(|mark| mark.is_uncacheable(now));
+        let passes = boarding.never_wait || mark.is_some_and(|mark| mark.is_uncacheable(now));
         let hold = mark.and_then(|mark| mark.hold(now)).filter(|_| !boarding.despite_hold);
-        match self.current_flight(&shard, boarding, now) {
-            Some(_) if alone => Entered::Alone(Alone::Declined),
-            Some(flight) => self.join(&flight, seat),
-            None => match hold {
-                Some((rest, error)) => {
-                    drop(shard);
-                    self.observer.happened(Happening::Held { key: &boarding.key });
-                    Entered::Held(Error::held(rest, error))
-                }
-                None => Entered::Lead(self.take_off(&mut shard, boarding, now)),
-            },
+        match (self.current_flight(&shard, boarding, now), hold) {
+            (Some(_), _) if passes => Place::Passed,
+            (Some(flight), _) => self.join(&flight, seat).map_or(Place::Full, Place::Joined),
+            (None, Some((rest, error))) => Place::Held(rest, error),
+            (None, None) => Place::Led(self.take_off(&mut shard, boarding, now)),
         }
     }
 
@@ -225,19 +248,18 @@ impl<V: Send + Sync + 'static> Engine<V> {
             overdue_at,
         ));
         self.table.insert(shard, Arc::clone(&flight));
-        self.observer.happened(Happening::Led);
         Leader::new(Arc::clone(self), flight, now)
     }
 
-    fn join(self: &Arc<Self>, flight: &Arc<Flight<V>>, seat: &mut Option<Seat<V>>) -> Entered<V> {
+    fn join(
+        self: &Arc<Self>,
+        flight: &Arc<Flight<V>>,
+        seat: &mut Option<Seat<V>>,
+    ) -> Option<Waiter<V>> {
         if seat.is_none() {
             *seat = Seat::take(self);
         }
-        let place = seat.as_ref().and_then(|_| Waiter::join(flight, self.settings.max_waiters));
-        match place {
-            Some(waiter) => Entered::Join(waiter),
-            None => Entered::Overloaded(self.overloaded(&flight.key)),
-        }
+        seat.as_ref().and_then(|_| Waiter::join(flight, self.settings.max_waiters))
     }
 
     /// Takes a place for a computation if one is free now.

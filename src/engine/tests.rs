@@ -212,10 +212,12 @@ async fn a_leader_that_nobody_polls_is_deposed_and_its_late_result_is_not_stored
     drop(newer);
 }
 
+type End = fn(Leader<u32>, FailureRule);
+
 #[tokio::test(start_paused = true)]
 async fn however_a_leader_ends_it_is_out_of_the_table_and_its_waiters_go_on() {
     let rule = FailureRule { hold: HoldRule::Never, can_serve_stale: false, each_itself: false };
-    let ends: [(&str, fn(Leader<u32>, FailureRule)); 8] = [
+    let ends: [(&str, End); 8] = [
         ("drop", |leader, _| drop(leader)),
         ("withdraw", |leader, _| leader.withdraw()),
         ("decline", |leader, _| leader.decline(false)),

@@ -139,7 +139,6 @@ impl<V: Send + Sync + 'static> Ticket<V> {
                 Entered::Lead(leader) => break lead(leader, caller),
                 Entered::Join(waiter) => {
                     joined_at.get_or_insert_with(Instant::now);
-                    self.engine.observer.happened(Happening::Joined);
                     let name = &self.engine.settings.name;
                     let wait = self.await_verdict(&waiter);
                     let verdict = crate::observe::waiting(name, &boarding.key, wait).await;

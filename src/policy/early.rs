@@ -53,8 +53,8 @@ mod tests {
             stale_if_error: Duration::ZERO,
         };
         let window = Window::new(Tick::from_nanos(0), lifetimes, Duration::from_secs_f64(delta));
-        // Reads before this are never early: the chance is below e^-40.
-        let mut at = ttl - 40.0 * early.beta * delta;
+        // Reads before this are never early: the chance is below e^-20.
+        let mut at = ttl - 25.0 * early.beta * delta;
         let (mut recomputations, mut lead, mut refreshed_at) = (0, 0.0, f64::INFINITY);
         while at < refreshed_at {
             let now = Tick::from_nanos((at * 1e9) as u64);
@@ -73,7 +73,7 @@ mod tests {
     fn simulate(beta: f64) -> (f64, f64, u32) {
         let early = EarlyRefresh { beta, max_share: 1.0 };
         let mut rng = fastrand::Rng::with_seed(7);
-        let cycles = 4000;
+        let cycles = 2500;
         let runs: Vec<_> = (0..cycles).map(|_| cycle(&mut rng, early, 200.0, 0.5)).collect();
         let mean = |sum: f64| sum / f64::from(cycles);
         let mut counts: Vec<u32> = runs.iter().map(|run| run.0).collect();
