@@ -268,6 +268,8 @@ fn on_several_threads_nobody_gets_a_version_older_than_the_last_invalidation_eit
                 tokio::spawn(async move {
                     while writers_left.load(Ordering::SeqCst) > 0 {
                         read_racing(&cache, &world, n % KEYS).await;
+                        // A hit awaits nothing: the writers want their turn.
+                        tokio::task::yield_now().await;
                     }
                 })
             })
