@@ -88,6 +88,30 @@ async fn during_the_computation_those_who_asked_get_it_and_those_who_ask_later_a
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_asks_between_two_invalidations_does_not_get_what_was_computed_before_the_first() {
+    for by in EVERY_WAY {
+        let (cache, origin) = (settings().build().unwrap(), Origin::taking(100 * MS));
+        let before = crowd(&cache, &origin);
+        pass(20 * MS).await;
+        by.invalidate(&cache).await;
+        let between = crowd(&cache, &origin);
+        pass(20 * MS).await;
+        by.invalidate(&cache).await;
+        let after = crowd(&cache, &origin);
+
+        all_get(1, before, by).await;
+        for answer in gather(between).await {
+            assert!(answer.unwrap() > 1, "by {by:?}");
+        }
+        for answer in gather(after).await {
+            assert!(answer.unwrap() > 1, "by {by:?}");
+        }
+        assert!(origin.calls() <= 3, "by {by:?}: {} calls", origin.calls());
+        assert_quiet(&cache);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_result_of_an_invalidated_computation_is_not_stored_when_nobody_asks_again() {
     for by in EVERY_WAY {
         let (cache, origin) = (settings().build().unwrap(), Origin::taking(100 * MS));
