@@ -87,12 +87,16 @@ impl InvalidationLog {
     /// Returns whether a result with `tags`, whose computation started at
     /// `started`, is dead for a caller that asked at `asked`: one that asked
     /// before the invalidation may still have it.
+    ///
+    /// Only the last invalidation of a tag is known. Where the log moved
+    /// between `started` and `asked`, an earlier one may lie between the two,
+    /// so the result is taken for dead: that costs one more call.
     pub(crate) fn is_dead(&self, tags: &[Tag], started: u64, asked: u64) -> bool {
-        if self.seq() == started {
+        if asked <= started || self.seq() == started {
             return false;
         }
         let records = self.records.lock();
-        let dead_by = |at: u64| started < at && at <= asked;
+        let dead_by = |at: u64| started < at;
         dead_by(records.everything)
             || !tags.is_empty() && dead_by(records.dropped)
             || tags.iter().any(|tag| {
@@ -157,6 +161,19 @@ mod tests {
         log.invalidate("a".into(), T0);
         assert!(!log.is_dead(&tags(&["a"]), 0, asked));
         assert!(log.is_dead(&tags(&["a"]), 0, log.seq()));
+    }
+
+    #[test]
+    fn a_second_invalidation_does_not_hide_the_first_from_who_asked_between_them() {
+        let log = InvalidationLog::new(10);
+        let started = log.seq();
+        log.invalidate("a".into(), T0);
+        let asked = log.seq();
+        log.invalidate("a".into(), T0);
+        assert!(log.is_dead(&tags(&["a"]), started, asked));
+        log.invalidate("*".into(), T0);
+        log.invalidate("*".into(), T0);
+        assert!(log.is_dead(&[], started, log.seq() - 1));
     }
 
     #[test]

@@ -228,7 +228,14 @@ impl<V: Send + Sync + 'static> Engine<V> {
         now: Tick,
     ) -> Option<Arc<Flight<V>>> {
         let flight = shard.flights.get(&boarding.key)?;
-        let dead = self.log.is_dead(&flight.tags, flight.seq, ASKED_NOW);
+        // Once it is published, its tags are known although it is not settled.
+        let published_dead = match flight.verdict() {
+            Some(Verdict::Filled(entry)) => {
+                self.log.is_dead(&entry.tags, entry.started_seq, ASKED_NOW)
+            }
+            _ => false,
+        };
+        let dead = published_dead || self.log.is_dead(&flight.tags, flight.seq, ASKED_NOW);
         (!dead && !flight.is_overdue(now)).then(|| Arc::clone(flight))
     }
 
