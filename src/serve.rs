@@ -7,6 +7,7 @@ use crate::builder::FailureAction;
 use crate::computed::Computed;
 use crate::engine::Boarding;
 use crate::engine::leader::{FailureRule, HoldRule, Leader};
+use crate::engine::time::Tick;
 use crate::engine::waiter::{Alone, Caller, Step, Ticket};
 use crate::entry::Entry;
 use crate::error::{BoxError, Error, ErrorKind};
@@ -24,15 +25,15 @@ pub(crate) enum Served<V, T> {
     Own(T, CacheOutcome),
 }
 
-/// Whether a failed computation leaves its callers something stale.
+/// Until when a failed computation leaves its callers something stale.
 #[derive(Clone, Copy)]
 pub(crate) struct Fallbacks {
-    pub(crate) can_serve_stale: bool,
+    pub(crate) stale_until: Option<Tick>,
 }
 
 impl Fallbacks {
     fn of<V, C: Caller<V>>(caller: &C) -> Self {
-        Self { can_serve_stale: caller.fallback().is_some() }
+        Self { stale_until: caller.fallback().map(|entry| entry.window.useful_until()) }
     }
 }
 
@@ -190,20 +191,20 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
                 FailureAction::Hold => HoldRule::After(1),
                 FailureAction::ShareOnly | FailureAction::EachItself => HoldRule::Never,
             },
-            can_serve_stale: fallbacks.can_serve_stale,
+            stale_until: fallbacks.stale_until,
             each_itself: action == FailureAction::EachItself,
         }
     }
 
     fn rule_for_timeout(&self, fallbacks: Fallbacks) -> FailureRule {
-        let can_serve_stale = fallbacks.can_serve_stale;
-        FailureRule { hold: HoldRule::After(1), can_serve_stale, each_itself: false }
+        let stale_until = fallbacks.stale_until;
+        FailureRule { hold: HoldRule::After(1), stale_until, each_itself: false }
     }
 
     /// A leader that got no place says nothing about the service.
     fn rule_for_refusal(&self, fallbacks: Fallbacks) -> FailureRule {
-        let can_serve_stale = fallbacks.can_serve_stale;
-        FailureRule { hold: HoldRule::Never, can_serve_stale, each_itself: false }
+        let stale_until = fallbacks.stale_until;
+        FailureRule { hold: HoldRule::Never, stale_until, each_itself: false }
     }
 
     /// Takes one of the places for computations, for a caller whose patience
