@@ -72,7 +72,9 @@ pub(super) fn primary_key(parts: &Parts, rules: &Rules) -> Result<KeyBuf, Bypass
             return Err(BypassReason::Identity);
         }
     }
-    Ok(key)
+    // Once more: what a rule adds may come from the request too.
+    let too_long = key.as_bytes().len() > rules.config.max_key_bytes;
+    if too_long { Err(BypassReason::KeyTooLong) } else { Ok(key) }
 }
 
 /// The tags by which every response to this request is invalidated.
