@@ -101,18 +101,21 @@ pub(super) fn find(
         Slot::Response(stored) if reusable(stored, asked, headers, &rules.config) => Ok(entry),
         Slot::Response(_) => Err(Forward::Request),
         Slot::Index(index) => {
-            let mut variants = index.candidates(headers, &rules.config);
-            let found = variants.find_map(|fingerprint| {
+            let variants = index.candidates(headers, &rules.config);
+            let matching = variants.filter_map(|fingerprint| {
                 let variant = variant_key(primary, fingerprint);
                 let entry = cache.local.get(variant.as_bytes()).filter(alive)?;
                 let stored = entry.value.response()?;
-                if !reusable(stored, asked, headers, &rules.config) {
-                    return None;
-                }
-                stored.touch(cache.now());
-                Some(entry)
+                reusable(stored, asked, headers, &rules.config).then_some(entry)
             });
-            found.ok_or(Forward::VaryMiss)
+            // RFC 9111, 4: the most recent one, when responses have named
+            // different fields.
+            let found = matching.max_by_key(|entry| entry.window.started);
+            let found = found.ok_or(Forward::VaryMiss)?;
+            if let Some(stored) = found.value.response() {
+                stored.touch(cache.now());
+            }
+            Ok(found)
         }
     }
 }
