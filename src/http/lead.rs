@@ -207,13 +207,16 @@ impl Head {
             let least = received.at.plus(caller.cache.engine.settings.uncacheable_for);
             leader.remember_shared(longest.max(least));
         }
-        leader.publish(std::sync::Arc::clone(&entry));
         let keep = received.at < entry.window.useful_until();
         if !keep {
+            leader.publish(entry);
             leader.shared_only();
             return false;
         }
+        // Stored before it is handed over: a waiter that it does not fit looks
+        // into the index for its own variant at once.
         let stored = fill::store(&caller, &entry, &|| leader.may_store(&entry.tags));
+        leader.publish(entry);
         caller.cache.tidy_from_now_on();
         leader.settle(stored);
         stored

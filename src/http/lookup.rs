@@ -110,7 +110,8 @@ pub(super) fn find(
             });
             // RFC 9111, 4: the most recent one, when responses have named
             // different fields.
-            let found = matching.max_by_key(|entry| entry.window.started);
+            let age = |entry: &Stored| entry.window.started;
+            let found = matching.reduce(|a, b| if age(&b) > age(&a) { b } else { a });
             let found = found.ok_or(Forward::VaryMiss)?;
             if let Some(stored) = found.value.response() {
                 stored.touch(cache.now());
