@@ -92,7 +92,7 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
         A: FnOnce(W) -> AF,
         AF: Future<Output = Result<T, Error>>,
     {
-        let fallbacks = serve::Fallbacks { can_serve_stale: false };
+        let fallbacks = serve::Fallbacks { stale_until: None };
         let mut boarding = Boarding::to(key).without_waiting();
         boarding.despite_hold = true;
         let own = match self.engine.enter(&boarding, &mut None) {
@@ -143,7 +143,7 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<Made<V, T>, E>> + Send + 'static,
     {
-        let fallbacks = serve::Fallbacks { can_serve_stale: true };
+        let fallbacks = serve::Fallbacks { stale_until: Some(seen.window.useful_until()) };
         let boarding = Boarding::to(key).without_waiting();
         let unchanged = || self.is_still(boarding.key.as_bytes(), seen);
         self.engine.refresh(&boarding, unchanged, |leader| {
@@ -174,7 +174,7 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
             if !self.is_still(boarding.key.as_bytes(), &seen) {
                 leader.withdraw();
             } else {
-                let fallbacks = serve::Fallbacks { can_serve_stale: true };
+                let fallbacks = serve::Fallbacks { stale_until: Some(seen.window.useful_until()) };
                 let lead = serve::lead(Arc::clone(self), leader, fallbacks, work);
                 if let Ok(own) = lead.await {
                     return Ok(Served::Own(own, CacheOutcome::Computed));

@@ -7,6 +7,7 @@ use crate::builder::FailureAction;
 use crate::computed::Computed;
 use crate::engine::Boarding;
 use crate::engine::leader::{FailureRule, HoldRule, Leader};
+use crate::engine::time::Tick;
 use crate::engine::waiter::{Alone, Caller, Step, Ticket};
 use crate::entry::Entry;
 use crate::error::{BoxError, Error, ErrorKind};
@@ -24,19 +25,19 @@ pub(crate) enum Served<V, T> {
     Own(T, CacheOutcome),
 }
 
-/// Whether a failed computation leaves its callers something stale.
+/// Until when a failed computation leaves its callers something stale.
 #[derive(Clone, Copy)]
 pub(crate) struct Fallbacks {
-    pub(crate) can_serve_stale: bool,
+    pub(crate) stale_until: Option<Tick>,
 }
 
 impl Fallbacks {
     fn rule(self, hold: HoldRule) -> FailureRule {
-        FailureRule { hold, can_serve_stale: self.can_serve_stale, each_itself: false }
+        FailureRule { hold, stale_until: self.stale_until, each_itself: false }
     }
 
     fn of<V, C: Caller<V>>(caller: &C) -> Self {
-        Self { can_serve_stale: caller.fallback().is_some() }
+        Self { stale_until: caller.fallback().map(|entry| entry.window.useful_until()) }
     }
 }
 

@@ -26,8 +26,8 @@ pub(crate) enum HoldRule {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FailureRule {
     pub(crate) hold: HoldRule,
-    /// Whether the callers have something stale to go on with.
-    pub(crate) can_serve_stale: bool,
+    /// Until when the callers have something stale to go on with.
+    pub(crate) stale_until: Option<Tick>,
     /// Whether every waiter tries for itself.
     pub(crate) each_itself: bool,
 }
@@ -54,7 +54,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             permit: None,
             panic_rule: FailureRule {
                 hold: HoldRule::After(1),
-                can_serve_stale: false,
+                stale_until: None,
                 each_itself: false,
             },
             end: ComputedEnd::Dropped,

@@ -299,8 +299,11 @@ impl<V: Send + Sync + 'static> Engine<V> {
         let failures = mark.count_failure(now, error);
         if failures >= least {
             let policy = self.settings.hold;
-            let hold = policy.after(failures, rule.can_serve_stale, crate::policy::sample());
-            mark.hold_until(now.plus(hold));
+            let serves_stale = rule.stale_until.is_some();
+            let until = now.plus(policy.after(failures, serves_stale, crate::policy::sample()));
+            // A longer hold is for those who are served meanwhile: it ends
+            // with what they are served.
+            mark.hold_until(rule.stale_until.map_or(until, |end| until.min(end)));
         }
     }
 

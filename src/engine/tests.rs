@@ -216,7 +216,7 @@ type End = fn(Leader<u32>, FailureRule);
 
 #[tokio::test(start_paused = true)]
 async fn however_a_leader_ends_it_is_out_of_the_table_and_its_waiters_go_on() {
-    let rule = FailureRule { hold: HoldRule::Never, can_serve_stale: false, each_itself: false };
+    let rule = FailureRule { hold: HoldRule::Never, stale_until: None, each_itself: false };
     let ends: [(&str, End); 8] = [
         ("drop", |leader, _| drop(leader)),
         ("withdraw", |leader, _| leader.withdraw()),

@@ -47,6 +47,8 @@ pub(super) fn entry(
     let selected = fingerprint_of(caller, plan);
     let mut stored = stored::Stored::new(head, body, plan, &asked, selected, received.wall);
     make_place(&mut stored.headers);
+    // Being filled is being used, by the one who asked.
+    stored.touch(received.at);
     let value = StoredResponse::from(stored);
     let window = window(&caller.cache, plan, received);
     caller.cache.keeps_for(window);

@@ -15,6 +15,7 @@ use super::refused::{OriginStatus, TransportError};
 use super::storable::{Decision, Plan, Refusal, judge};
 use super::stored::StoredResponse;
 use crate::engine::leader::{FailureRule, HoldRule, Leader};
+use crate::engine::time::Tick;
 use crate::engine::waiter::Caller;
 use crate::error::{Error, ErrorKind};
 use crate::key::Tag;
@@ -44,15 +45,15 @@ where
     S: Service<Request<Q>, Response = Response<B>>,
     B: Body,
 {
-    let can_serve_stale = caller.fallback().is_some();
-    leader.on_panic(rule(HoldRule::Never, can_serve_stale));
+    let stale_until = caller.fallback().map(|entry| entry.window.useful_until());
+    leader.on_panic(rule(HoldRule::Never, stale_until));
     if let Err(error) = leader.take_place().await {
-        leader.fail(error.clone(), rule(HoldRule::Never, false));
+        leader.fail(error.clone(), rule(HoldRule::Never, None));
         return Own::Nothing(error);
     }
     // A second failure of the way to the service, in a row, is worth a pause;
     // the first may be a single lost connection.
-    let transport = rule(HoldRule::After(2), can_serve_stale);
+    let transport = rule(HoldRule::After(2), stale_until);
     match leader.compute(Oneshot::new(service, request)).await {
         Err(timeout) => {
             leader.fail(timeout.clone(), transport);
@@ -67,15 +68,15 @@ where
             let (at, wall) = (clock.now(), clock.wall());
             let received = Received { started: leader.started(), at, wall };
             let times = Times { response: wall, response_delay: received.delay() };
-            Head { caller, leader, received, can_serve_stale }.decide(response, times).await
+            Head { caller, leader, received, stale_until }.decide(response, times).await
         }
     }
 }
 
 /// With something stale to serve, every failure is worth a pause.
-fn rule(hold: HoldRule, can_serve_stale: bool) -> FailureRule {
-    let hold = if can_serve_stale { HoldRule::After(1) } else { hold };
-    FailureRule { hold, can_serve_stale, each_itself: false }
+fn rule(hold: HoldRule, stale_until: Option<Tick>) -> FailureRule {
+    let hold = if stale_until.is_some() { HoldRule::After(1) } else { hold };
+    FailureRule { hold, stale_until, each_itself: false }
 }
 
 /// A leader whose response has its header section.
@@ -83,7 +84,7 @@ pub(super) struct Head {
     pub(super) caller: HttpCaller,
     pub(super) leader: Leader<StoredResponse>,
     pub(super) received: Received,
-    pub(super) can_serve_stale: bool,
+    pub(super) stale_until: Option<Tick>,
 }
 
 impl Head {
@@ -108,7 +109,9 @@ impl Head {
         match decision {
             // What can be stored for a while is better than a failure, unless
             // something good is there already.
-            Decision::Store(plan) if !(is_failure && (self.can_serve_stale || !plan.explicit)) => {
+            Decision::Store(plan)
+                if !(is_failure && (self.stale_until.is_some() || !plan.explicit)) =>
+            {
                 self.keep(response, plan, tags).await
             }
             _ if is_failure => self.fail(response, status),
@@ -127,7 +130,7 @@ impl Head {
 
     fn fail<B: Body, E>(self, response: Response<B>, status: StatusCode) -> Own<B, E> {
         let error = Error::inner_error(OriginStatus(status));
-        self.leader.fail(error, rule(HoldRule::Never, self.can_serve_stale));
+        self.leader.fail(error, rule(HoldRule::Never, self.stale_until));
         Own::Failed(response.map(ResponseBody::inner))
     }
 
@@ -204,13 +207,16 @@ impl Head {
             let least = received.at.plus(caller.cache.engine.settings.uncacheable_for);
             leader.remember_shared(longest.max(least));
         }
-        leader.publish(std::sync::Arc::clone(&entry));
         let keep = received.at < entry.window.useful_until();
         if !keep {
+            leader.publish(entry);
             leader.shared_only();
             return false;
         }
+        // Stored before it is handed over: a waiter that it does not fit looks
+        // into the index for its own variant at once.
         let stored = fill::store(&caller, &entry, &|| leader.may_store(&entry.tags));
+        leader.publish(entry);
         caller.cache.tidy_from_now_on();
         leader.settle(stored);
         stored

@@ -73,7 +73,9 @@ pub(super) fn primary_key(parts: &Parts, rules: &Rules) -> Result<KeyBuf, Bypass
             return Err(BypassReason::Identity);
         }
     }
-    Ok(key)
+    // Once more: what a rule adds may come from the request too.
+    let too_long = key.as_bytes().len() > rules.config.max_key_bytes;
+    if too_long { Err(BypassReason::KeyTooLong) } else { Ok(key) }
 }
 
 /// The tags by which every response to this request is invalidated.
@@ -100,18 +102,22 @@ pub(super) fn find(
         Slot::Response(stored) if reusable(stored, asked, headers, &rules.config) => Ok(entry),
         Slot::Response(_) => Err(Forward::Request),
         Slot::Index(index) => {
-            let mut variants = index.candidates(headers, &rules.config);
-            let found = variants.find_map(|fingerprint| {
+            let variants = index.candidates(headers, &rules.config);
+            let matching = variants.filter_map(|fingerprint| {
                 let variant = variant_key(primary, fingerprint);
                 let entry = cache.local.get(variant.as_bytes()).filter(alive)?;
                 let stored = entry.value.response()?;
-                if !reusable(stored, asked, headers, &rules.config) {
-                    return None;
-                }
-                stored.touch(cache.now());
-                Some(entry)
+                reusable(stored, asked, headers, &rules.config).then_some(entry)
             });
-            found.ok_or(Forward::VaryMiss)
+            // RFC 9111, 4: the most recent one, when responses have named
+            // different fields.
+            let age = |entry: &Stored| entry.window.started;
+            let found = matching.reduce(|a, b| if age(&b) > age(&a) { b } else { a });
+            let found = found.ok_or(Forward::VaryMiss)?;
+            if let Some(stored) = found.value.response() {
+                stored.touch(cache.now());
+            }
+            Ok(found)
         }
     }
 }

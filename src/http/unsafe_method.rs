@@ -161,7 +161,7 @@ impl Sent {
         let started = Started { tick: self.started.tick, seq: leader.started().seq };
         let tags = caller.tags.clone();
         let received = Received { started, at, wall };
-        let head = Head { caller, leader, received, can_serve_stale: false };
+        let head = Head { caller, leader, received, stale_until: None };
         match head.keep::<B, std::convert::Infallible>(response, plan, tags).await {
             Own::Response { response, .. } | Own::Failed(response) => response,
             Own::Error(never) => match never {},
