@@ -6,7 +6,7 @@
 //!
 //! For instruction counts, which repeat: build with `cargo bench --bench hit
 //! --no-run`, then run the binary under `valgrind --tool=callgrind` with
-//! `--subject N`, N from 0 (moka get) to 5 (HTTP layer): 200,000 hits of it,
+//! `--subject N`, N from 0 (moka get) to 6 (HTTP layer): 200,000 hits of it,
 //! or with `--requests`: making 200,000 requests and nothing else.
 
 mod support;
@@ -54,6 +54,7 @@ fn subjects(keys: usize) -> Vec<Arc<dyn Subject>> {
         Arc::new(Floor::new(keys)),
         Arc::new(Http::bare(keys)),
         Arc::new(Http::plain(keys)),
+        Arc::new(Http::lean(keys)),
         Arc::new(Http::full(keys)),
     ]
 }
@@ -123,6 +124,7 @@ fn print_ratios() {
         print_ratio(keys, &*generic, &*moka);
         let floor = Arc::new(Floor::new(keys));
         print_ratio(keys, &Http::plain(keys), &*floor);
+        print_ratio(keys, &Http::lean(keys), &*floor);
         print_ratio(keys, &Http::full(keys), &*floor);
         print_ratio(keys, &Http::full(keys), &Http::bare(keys));
     }

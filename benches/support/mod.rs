@@ -222,20 +222,25 @@ impl Http {
         Self { name: "bare service", kind: Kind::Bare, keys }
     }
 
-    /// Without `Age` and `Cache-Status`.
+    /// Without `Age`, `Cache-Status` and the extension.
     pub(crate) fn plain(keys: usize) -> Self {
-        Self::layered("HTTP layer, no Age, no Cache-Status", keys, false)
+        Self::layered("HTTP layer, fields and extension off", keys, false, false)
+    }
+
+    /// With the fields, without the extension.
+    pub(crate) fn lean(keys: usize) -> Self {
+        Self::layered("HTTP layer, extension off", keys, true, false)
     }
 
     /// As it comes.
     pub(crate) fn full(keys: usize) -> Self {
-        Self::layered("HTTP layer", keys, true)
+        Self::layered("HTTP layer", keys, true, true)
     }
 
-    fn layered(name: &'static str, keys: usize, with_fields: bool) -> Self {
+    fn layered(name: &'static str, keys: usize, with_fields: bool, extension: bool) -> Self {
         let cache = Stampede::builder("bench").ttl(Duration::from_secs(3600)).max_bytes(1 << 30);
         let cache = cache.build().expect("the settings are good");
-        let mut layer = cache.http_layer().age(with_fields);
+        let mut layer = cache.http_layer().age(with_fields).outcome_on_hits(extension);
         if !with_fields {
             layer = layer.without_cache_status();
         }

@@ -64,7 +64,9 @@ pub(super) fn from_entry<B: Body>(
         CacheOutcome::Joined => joined_status(rules, stored.status, forward),
         _ => hit_status(rules, entry, now),
     });
-    response.extensions_mut().insert(outcome);
+    if outcome != CacheOutcome::Hit || rules.config.outcome_on_hits {
+        response.extensions_mut().insert(outcome);
+    }
     response
 }
 

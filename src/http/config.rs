@@ -63,6 +63,8 @@ pub(crate) struct HttpConfig {
     pub(crate) scope: Option<String>,
     /// Our name in `Cache-Status`; `None`: the field is not sent.
     pub(crate) cache_status: Option<String>,
+    /// Whether a hit carries the extension `CacheOutcome`.
+    pub(crate) outcome_on_hits: bool,
     /// Whether a hit carries `Age`.
     pub(crate) age: bool,
     /// Whether the order of equally welcome encodings and languages is
@@ -90,6 +92,7 @@ impl Default for HttpConfig {
             vary: Vec::new(),
             scope: None,
             cache_status: Some("tower-stampede".into()),
+            outcome_on_hits: true,
             age: true,
             normalise_accept: true,
         }

@@ -175,6 +175,11 @@ impl HttpLayer {
         set_cookie: SetCookie;
         /// Sets whether a hit carries `Age`. Defaults to true.
         age: bool;
+        /// Sets whether a hit carries the extension
+        /// [`CacheOutcome`](crate::CacheOutcome): three of the five
+        /// allocations of a hit. All other responses carry it in any case.
+        /// Defaults to true.
+        outcome_on_hits: bool;
         /// Sets whether the order of equally welcome encodings and languages
         /// in a request is ignored. Defaults to true.
         normalise_accept: bool;
