@@ -203,11 +203,11 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.flight.publish(Verdict::Failed(failure));
     }
 
-    /// Notes that answers under this key may be shared between callers with
+    /// Notes whether answers under this key may be shared between callers with
     /// credentials of this class.
-    pub(crate) fn remember_shared(&self, until: Tick) {
+    pub(crate) fn remember_shared(&self, shared: bool, until: Tick) {
         let mut shard = self.engine.table.shard(&self.flight.key).lock();
-        shard.marks.of(&self.flight.key, self.started.tick).set_shared(until);
+        shard.marks.of(&self.flight.key, self.started.tick).set_shared(shared, until);
     }
 
     /// Takes the flight out of the table and updates the key's mark, in one

@@ -18,6 +18,8 @@ pub(crate) struct Mark {
     held_until: Tick,
     error: Option<Error>,
     uncacheable_until: Tick,
+    /// What the last answer said of sharing between callers with credentials.
+    shared: bool,
     shared_until: Tick,
     remembered_until: Tick,
 }
@@ -27,8 +29,10 @@ impl Mark {
         now < self.uncacheable_until
     }
 
-    pub(crate) fn is_shared(&self, now: Tick) -> bool {
-        now < self.shared_until
+    /// Returns whether answers are shared between callers with credentials, if
+    /// that is known.
+    pub(crate) fn is_shared(&self, now: Tick) -> Option<bool> {
+        (now < self.shared_until).then_some(self.shared)
     }
 
     /// Returns how long the key is still held, and the failure behind it.
@@ -72,7 +76,8 @@ impl Mark {
         self.uncacheable_until = Tick::default();
     }
 
-    pub(crate) fn set_shared(&mut self, until: Tick) {
+    pub(crate) fn set_shared(&mut self, shared: bool, until: Tick) {
+        self.shared = shared;
         self.shared_until = until;
         self.remember(until);
     }

@@ -57,7 +57,8 @@ pub(super) fn from_entry<B: Body>(
     *response.status_mut() = stored.status;
     let headers = response.headers_mut();
     *headers = stored.headers.clone();
-    if method == AskedMethod::Head {
+    // RFC 9110, 8.6: a 204 must not have one.
+    if method == AskedMethod::Head && stored.status != StatusCode::NO_CONTENT {
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(stored.body.len()));
     }
     write_own_fields(headers, rules, entry, now, || match outcome {

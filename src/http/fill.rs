@@ -101,10 +101,11 @@ pub(super) fn store(caller: &HttpCaller, entry: &Stored, allowed: &dyn Fn() -> b
     if !local.fill(&variant, Arc::clone(entry), allowed) {
         return false;
     }
+    let remembered = caller.cache.engine.settings.uncacheable_for;
     local.update(&caller.primary, |old| {
         let old_index = old.and_then(|old| index_of(old));
         let index = old_index.cloned().unwrap_or_default().with(&list, selected);
-        allowed().then(|| Arc::new(index_entry(index, entry, old)))
+        allowed().then(|| Arc::new(index_entry(index, entry, old, remembered)))
     });
     make_room(caller, selected);
     true
@@ -117,10 +118,17 @@ fn index_of(entry: &Entry<StoredResponse>) -> Option<&Index> {
     }
 }
 
-/// An index lives as long as the variant that lives longest, and carries no
-/// tags: it says where to look, not what is there.
-fn index_entry(index: Index, newest: &Stored, old: Option<&Stored>) -> Entry<StoredResponse> {
+/// An index lives `longer` than the variant that lives longest: it tells the
+/// crowd at its end apart. It carries no tags: it says where to look, not what
+/// is there.
+fn index_entry(
+    index: Index,
+    newest: &Stored,
+    old: Option<&Stored>,
+    longer: Duration,
+) -> Entry<StoredResponse> {
     let mut window = newest.window;
+    window.error_until = window.useful_until().plus(longer);
     if let Some(old) = old.filter(|old| index_of(old).is_some()) {
         window.error_until = window.error_until.max(old.window.useful_until());
     }
@@ -145,7 +153,7 @@ fn make_room(caller: &HttpCaller, newest: Fingerprint) {
     local.update(&caller.primary, |old| {
         let old = old?;
         let index = index_of(old)?.without(victim);
-        Some(Arc::new(index_entry(index, old, Some(old))))
+        Some(Arc::new(index_entry(index, old, Some(old), Duration::ZERO)))
     });
     let victim: Key = key(victim);
     local.remove(&victim);

@@ -137,6 +137,10 @@ impl Head {
     /// Ends the flight without storing; the response streams through.
     fn decline<B: Body, E>(self, response: Response<B>, why: Refusal) -> Own<B, E> {
         let status = response.status();
+        if why == Refusal::Credentials {
+            let settings = &self.caller.cache.engine.settings;
+            self.leader.remember_shared(false, self.received.at.plus(settings.uncacheable_for));
+        }
         self.decline_as(status, why);
         let response = response.map(ResponseBody::inner);
         Own::Response { response, stored: false, why: Some(why) }
@@ -205,7 +209,7 @@ impl Head {
         if !caller.asked.credentials.is_anonymous() {
             let longest = entry.window.useful_until();
             let least = received.at.plus(caller.cache.engine.settings.uncacheable_for);
-            leader.remember_shared(longest.max(least));
+            leader.remember_shared(true, longest.max(least));
         }
         let keep = received.at < entry.window.useful_until();
         if !keep {

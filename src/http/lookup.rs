@@ -182,14 +182,19 @@ impl HttpCaller {
     /// that carry such credentials. At first sight they are not, and each goes
     /// straight through: one of them must not make a crowd wait for nothing.
     fn may_share(&self, flight: &Key) -> bool {
-        self.asked.credentials.is_anonymous()
-            || self.stale.is_some()
-            || self
-                .cache
-                .engine
-                .table
-                .read_mark(flight, |mark| mark.is_shared(self.cache.now()))
-                .unwrap_or(false)
+        if self.asked.credentials.is_anonymous() {
+            return true;
+        }
+        let now = self.cache.now();
+        let last = self.cache.engine.table.read_mark(flight, |mark| mark.is_shared(now));
+        last.flatten().unwrap_or_else(|| self.stale_permits())
+    }
+
+    /// Returns whether what is stored permits to share; that it may answer
+    /// this request is not enough, if it came from one without credentials.
+    fn stale_permits(&self) -> bool {
+        let stored = self.stale.as_ref().and_then(|entry| entry.value.response());
+        stored.is_some_and(|stored| stored.facts.permits.contains(self.asked.credentials))
     }
 }
 
