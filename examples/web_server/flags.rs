@@ -96,7 +96,7 @@ impl Flags {
             }
             // Of no consequence without Redis, but wrong is wrong.
             "namespace" => value(name, from, namespace)?,
-            "ttl-ms" => self.ttl = value(name, from, milliseconds)?,
+            "ttl-ms" => self.ttl = value(name, from, lifetime)?,
             "stale-ms" => self.stale = value(name, from, milliseconds)?,
             "stale-if-error-ms" => self.stale_if_error = value(name, from, milliseconds)?,
             "work-ms" => self.work = value(name, from, milliseconds)?,
@@ -171,6 +171,13 @@ fn value<T>(
 fn milliseconds(text: &str) -> Result<Duration, String> {
     let millis = text.parse().map_err(|_| "is not a whole number of milliseconds".to_owned())?;
     Ok(Duration::from_millis(millis))
+}
+
+fn lifetime(text: &str) -> Result<Duration, String> {
+    match milliseconds(text)? {
+        Duration::ZERO => Err("is no time at all: nothing would be stored".into()),
+        time => Ok(time),
+    }
 }
 
 fn count(text: &str) -> Result<u32, String> {
