@@ -192,6 +192,7 @@ fn letter(outcome: Outcome) -> char {
         Outcome::Waited => 'w',
         Outcome::Hit => 'h',
         Outcome::Stale => 's',
+        Outcome::CalledInVain => 'F',
         Outcome::Failed => 'f',
         Outcome::Left => 'l',
     }

@@ -33,7 +33,9 @@ pub(crate) enum Outcome {
     Hit,
     /// Its answer was stored, and stale.
     Stale,
-    /// It got an error, or no answer.
+    /// It made the origin work, and got an error.
+    CalledInVain,
+    /// It got an error without having made the origin work, or no answer.
     Failed,
     /// It hung up before.
     Left,
@@ -113,7 +115,7 @@ async fn ask(mut client: Client, path: &str, host: &str) -> Reply {
     let began = Instant::now();
     let answer = tokio::time::timeout(PATIENCE, answer(&mut client.sender, path, host)).await;
     let outcome = match answer {
-        Ok(Ok((StatusCode::OK, headers))) => outcome(&headers),
+        Ok(Ok((status, headers))) => outcome(status, &headers),
         _ => Outcome::Failed,
     };
     Reply { outcome, took: began.elapsed() }
@@ -132,18 +134,19 @@ async fn answer(
 }
 
 /// Reads `Cache-Status` (RFC 9211), as any client could.
-fn outcome(headers: &HeaderMap) -> Outcome {
+fn outcome(answer: StatusCode, headers: &HeaderMap) -> Outcome {
     let status = headers.get("cache-status").and_then(|value| value.to_str().ok());
     let has = |word: &str| {
         status.is_some_and(|status| status.split(';').any(|part| part.trim().starts_with(word)))
     };
-    if has("hit") && has("ttl=-") {
-        Outcome::Stale
-    } else if has("hit") {
-        Outcome::Hit
-    } else if has("collapsed") {
-        Outcome::Waited
-    } else {
-        Outcome::Called
+    // Without the layer nobody says; then the origin did it.
+    let called = status.is_none() || has("fwd-status");
+    match answer {
+        StatusCode::OK if has("hit") && has("ttl=-") => Outcome::Stale,
+        StatusCode::OK if has("hit") => Outcome::Hit,
+        StatusCode::OK if has("collapsed") => Outcome::Waited,
+        StatusCode::OK => Outcome::Called,
+        _ if called => Outcome::CalledInVain,
+        _ => Outcome::Failed,
     }
 }
