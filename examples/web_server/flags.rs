@@ -1,0 +1,203 @@
+//! The flags, and the cache they describe.
+
+use std::ffi::OsString;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use lexopt::{Arg, Parser};
+use tower_stampede::{ConfigError, HttpStampede, Stampede};
+
+/// What `--help` prints.
+pub(crate) const HELP: &str = "\
+A web server whose expensive handler is computed once per herd.
+
+Usage: web_server [--flag VALUE]... (or --flag=VALUE)
+
+  --listen ADDR            where to listen; port 0 picks one  [127.0.0.1:3000]
+  --redis URL              share values and locks; not built in yet
+  --namespace NS           prefix of all keys in Redis
+  --ttl-ms N               how long a report is fresh                   [5000]
+  --stale-ms N             then served stale while it is refreshed         [0]
+  --stale-if-error-ms N    then served in place of a failure               [0]
+  --work-ms N              how long the expensive handler takes          [300]
+  --early-beta X           refresh before the end, by chance; 0 is off     [0]
+  --wait-timeout-ms N      how long a request waits for another one's computation
+                                                [lease-ms + compute-timeout-ms]
+  --compute-timeout-ms N   after how long a computation is dropped     [30000]
+  --lease-ms N             how long a leader may be silent              [5000]
+  --max-waiters N          requests that may wait for one key         [100000]
+  --help                   this text
+
+Ctrl-C and SIGTERM end it gracefully.
+";
+
+/// What the command line asks for.
+pub(crate) enum Command {
+    Serve(Flags),
+    Help,
+}
+
+/// The flags and their defaults. `None` leaves it to the library.
+#[derive(Clone, Debug)]
+pub(crate) struct Flags {
+    pub(crate) listen: SocketAddr,
+    pub(crate) ttl: Duration,
+    pub(crate) stale: Duration,
+    pub(crate) stale_if_error: Duration,
+    pub(crate) work: Duration,
+    early_beta: f64,
+    wait_timeout: Option<Duration>,
+    compute_timeout: Option<Duration>,
+    lease: Option<Duration>,
+    max_waiters: Option<u32>,
+}
+
+impl Default for Flags {
+    fn default() -> Self {
+        Self {
+            listen: SocketAddr::from(([127, 0, 0, 1], 3000)),
+            ttl: Duration::from_secs(5),
+            stale: Duration::ZERO,
+            stale_if_error: Duration::ZERO,
+            work: Duration::from_millis(300),
+            early_beta: 0.0,
+            wait_timeout: None,
+            compute_timeout: None,
+            lease: None,
+            max_waiters: None,
+        }
+    }
+}
+
+/// Reads the command line; the error is a sentence that names the flag.
+pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command, String> {
+    let mut flags = Flags::default();
+    let mut parser = Parser::from_iter(args);
+    while let Some(arg) = parser.next().map_err(|error| error.to_string())? {
+        match arg {
+            Arg::Long("help") | Arg::Short('h') => return Ok(Command::Help),
+            Arg::Long(name) => {
+                let name = name.to_owned();
+                flags.set(&name, &mut parser)?;
+            }
+            other => return Err(other.unexpected().to_string()),
+        }
+    }
+    Ok(Command::Serve(flags))
+}
+
+impl Flags {
+    fn set(&mut self, name: &str, from: &mut Parser) -> Result<(), String> {
+        match name {
+            "listen" => self.listen = value(name, from, address)?,
+            "redis" => {
+                value(name, from, |url| Ok(url.to_owned()))?;
+                return Err("--redis: not built in yet; leave it out to cache in memory".into());
+            }
+            // Of no consequence without Redis, but wrong is wrong.
+            "namespace" => value(name, from, namespace)?,
+            "ttl-ms" => self.ttl = value(name, from, lifetime)?,
+            "stale-ms" => self.stale = value(name, from, milliseconds)?,
+            "stale-if-error-ms" => self.stale_if_error = value(name, from, milliseconds)?,
+            "work-ms" => self.work = value(name, from, milliseconds)?,
+            "early-beta" => self.early_beta = value(name, from, factor)?,
+            "wait-timeout-ms" => self.wait_timeout = Some(value(name, from, milliseconds)?),
+            "compute-timeout-ms" => self.compute_timeout = Some(value(name, from, milliseconds)?),
+            "lease-ms" => self.lease = Some(value(name, from, milliseconds)?),
+            "max-waiters" => self.max_waiters = Some(value(name, from, count)?),
+            _ => return Err(format!("unknown flag --{name}")),
+        }
+        Ok(())
+    }
+
+    /// Makes the cache; the error names the flags that cannot be followed.
+    pub(crate) fn cache(&self) -> Result<HttpStampede, String> {
+        let mut cache = Stampede::builder("web")
+            .ttl(self.ttl)
+            .stale_for(self.stale)
+            .stale_if_error(self.stale_if_error)
+            // Times are to be foreseeable here; keep the default in earnest.
+            .jitter(0.0);
+        if self.early_beta > 0.0 {
+            cache = cache.early_refresh(self.early_beta);
+        }
+        if let Some(wait_timeout) = self.wait_timeout {
+            cache = cache.wait_timeout(wait_timeout);
+        }
+        if let Some(compute_timeout) = self.compute_timeout {
+            cache = cache.compute_timeout(compute_timeout);
+        }
+        if let Some(lease) = self.lease {
+            cache = cache.lease(lease);
+        }
+        if let Some(max_waiters) = self.max_waiters {
+            cache = cache.max_waiters(max_waiters);
+        }
+        cache.build().map_err(|error| explain(&error))
+    }
+}
+
+/// Says a refusal of the builder in terms of our flags.
+fn explain(error: &ConfigError) -> String {
+    let flag = |field: &&str| {
+        Some(match *field {
+            "ttl" => "--ttl-ms",
+            "stale_for" => "--stale-ms",
+            "stale_if_error" => "--stale-if-error-ms",
+            "early_refresh" => "--early-beta",
+            "wait_timeout" => "--wait-timeout-ms",
+            "compute_timeout" => "--compute-timeout-ms",
+            "lease" => "--lease-ms",
+            "max_waiters" => "--max-waiters",
+            _ => return None,
+        })
+    };
+    let flags: Vec<_> = error.fields().iter().filter_map(flag).collect();
+    format!("{}: {error}", flags.join(" and "))
+}
+
+fn value<T>(
+    name: &str,
+    from: &mut Parser,
+    read: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<T, String> {
+    let given = from.value().map_err(|_| format!("--{name} needs a value"))?;
+    let Some(text) = given.to_str() else {
+        return Err(format!("--{name}: {given:?} is not UTF-8"));
+    };
+    read(text).map_err(|reason| format!("--{name}: {text:?} {reason}"))
+}
+
+fn milliseconds(text: &str) -> Result<Duration, String> {
+    let millis = text.parse().map_err(|_| "is not a whole number of milliseconds".to_owned())?;
+    Ok(Duration::from_millis(millis))
+}
+
+fn lifetime(text: &str) -> Result<Duration, String> {
+    match milliseconds(text)? {
+        Duration::ZERO => Err("is no time at all: nothing would be stored".into()),
+        time => Ok(time),
+    }
+}
+
+fn count(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("is not a whole number up to {}", u32::MAX))
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    let factor = text.parse().ok().filter(|factor: &f64| factor.is_finite() && *factor >= 0.0);
+    factor.ok_or_else(|| "is not a factor of 0 or more".into())
+}
+
+fn namespace(text: &str) -> Result<(), String> {
+    match text {
+        "" => Err("is empty".into()),
+        _ if text.contains(['{', '}']) => Err("contains a brace".into()),
+        _ => Ok(()),
+    }
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let found = text.to_socket_addrs().ok().and_then(|mut all| all.next());
+    found.ok_or_else(|| "is not an address like 127.0.0.1:3000".into())
+}

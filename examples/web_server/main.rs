@@ -1,0 +1,143 @@
+//! An axum server whose expensive handler stands behind the layer, with a page
+//! that shows what a herd does to it, and to the same handler without.
+//!
+//! ```sh
+//! cargo run --release --example web_server            # then open http://127.0.0.1:3000
+//! cargo run --release --example web_server -- --help  # the flags
+//! ```
+//!
+//! `routes.rs` is where the layer is put in front of the handlers; the rest is
+//! a server like any other, and the page.
+
+use std::error::Error;
+use std::io::{self, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::serve::ListenerExt;
+use tokio::net::TcpListener;
+use tower_stampede::HttpStampede;
+
+use crate::demo::Demo;
+use crate::flags::{Command, Flags};
+use crate::metrics::Metrics;
+use crate::origin::Origin;
+
+mod demo;
+mod flags;
+mod herd;
+#[cfg(feature = "metrics")]
+mod metrics;
+#[cfg(not(feature = "metrics"))]
+#[path = "metrics_off.rs"]
+mod metrics;
+mod origin;
+mod page;
+mod routes;
+mod signal;
+mod stats;
+
+/// How long connections and computations may take to end once we are told to.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// What the handlers share.
+struct App {
+    cache: HttpStampede,
+    origin: Origin,
+    demo: Demo,
+    metrics: Metrics,
+    flags: Flags,
+}
+
+fn main() -> ExitCode {
+    let flags = match flags::parse(std::env::args_os()) {
+        Ok(Command::Serve(flags)) => flags,
+        Ok(Command::Help) => {
+            print!("{}", flags::HELP);
+            return ExitCode::SUCCESS;
+        }
+        Err(message) => return refuse(&message),
+    };
+    // Before the cache: it makes its meters when it is built.
+    let metrics = match Metrics::install() {
+        Ok(metrics) => metrics,
+        Err(error) => return fail(&*error),
+    };
+    let cache = match flags.cache() {
+        Ok(cache) => cache,
+        Err(message) => return refuse(&message),
+    };
+    match run(flags, cache, metrics) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&*error),
+    }
+}
+
+/// Ends a start whose flags cannot be followed.
+fn refuse(message: &str) -> ExitCode {
+    eprintln!("web_server: {message}");
+    eprintln!("try `--help`");
+    ExitCode::from(2)
+}
+
+/// Ends a start, or a run, that something outside prevented.
+fn fail(error: &dyn Error) -> ExitCode {
+    eprintln!("web_server: {error}");
+    ExitCode::FAILURE
+}
+
+#[tokio::main]
+async fn run(flags: Flags, cache: HttpStampede, metrics: Metrics) -> Result<(), Box<dyn Error>> {
+    // A herd of 500 at both lanes is 2000 sockets, and both ends are ours.
+    // Where the system refuses, smaller herds still work.
+    let _ = rlimit::increase_nofile_limit(u64::MAX);
+    let stop = signal::received()?;
+
+    let listener = TcpListener::bind(flags.listen)
+        .await
+        .map_err(|error| format!("cannot listen on {}: {error}", flags.listen))?;
+    let address = listener.local_addr()?;
+    let app = Arc::new(App {
+        cache: cache.clone(),
+        origin: Origin::new(flags.work),
+        demo: Demo::new(address),
+        metrics,
+        flags,
+    });
+    announce(address)?;
+    serve(listener, routes::router(app), stop).await?;
+    cache.shutdown(DRAIN).await;
+    Ok(())
+}
+
+/// Says that we are ready; scripts wait for this line.
+fn announce(address: std::net::SocketAddr) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "listening on http://{address}")?;
+    out.flush()
+}
+
+/// Serves until `stop`, then lets open requests end for at most [`DRAIN`].
+async fn serve(
+    listener: TcpListener,
+    router: axum::Router,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    let (stopping, stopped) = tokio::sync::oneshot::channel();
+    // A connection that will not have it is served with the delay.
+    let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
+    let server = axum::serve(listener, router).with_graceful_shutdown(async move {
+        stop.await;
+        let _ = stopping.send(());
+    });
+    let too_late = async {
+        // The sender goes without a word when the server ends by itself.
+        let _ = stopped.await;
+        tokio::time::sleep(DRAIN).await;
+    };
+    tokio::select! {
+        result = server.into_future() => result,
+        () = too_late => Ok(()),
+    }
+}

@@ -1,0 +1,37 @@
+//! The page for people.
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{Html, IntoResponse};
+
+use crate::App;
+use crate::origin::Lane;
+
+const PAGE: &str = include_str!("page.html");
+/// The page needs nothing but itself, and says so to the browser.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
+     connect-src 'self'; img-src data:; form-action 'self'; base-uri 'none'; \
+     frame-ancestors 'none'";
+
+/// `GET /`
+pub(crate) async fn show(State(app): State<Arc<App>>) -> impl IntoResponse {
+    let stats = app.cache.stats();
+    let (without, with) = (app.origin.calls(Lane::Unprotected), app.origin.calls(Lane::Protected));
+    let row = |what: &str, without: String, with: String| {
+        format!("<tr><th scope=\"row\">{what}</th><td>{without}</td><td>{with}</td></tr>\n")
+    };
+    let ours = |what, count: u64| row(what, "–".into(), count.to_string());
+    // Numbers only: nothing here comes from a client.
+    let rows = [
+        row("Requests", without.requests().to_string(), with.requests().to_string()),
+        row("Calls of the origin", without.total().to_string(), with.total().to_string()),
+        ours("Answered from memory", stats.hits),
+        ours("Answered stale", stats.stale + stats.stale_if_error),
+        ours("Answered by waiting", stats.joined),
+        ours("Waiting now", stats.waiting as u64),
+    ];
+    let headers = [(header::CACHE_CONTROL, "no-store"), (header::CONTENT_SECURITY_POLICY, POLICY)];
+    (headers, Html(PAGE.replace("<!-- rows -->", &rows.concat())))
+}

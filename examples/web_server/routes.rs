@@ -1,0 +1,156 @@
+//! The endpoints: what stands behind the layer, what beside it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Query, State};
+use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use serde_json::json;
+use tower::util::MapRequestLayer;
+
+use crate::origin::Lane;
+use crate::{App, demo, page, stats};
+
+/// The longest id, and what it may consist of, see [`id_of`].
+const MAX_ID: usize = 128;
+/// The longest work a client may ask for.
+const MAX_WORK_MS: u64 = 600_000;
+
+type Pairs = Query<Vec<(String, String)>>;
+/// A request that asks for something that makes no sense.
+type BadRequest = (StatusCode, String);
+
+pub(crate) fn router(app: Arc<App>) -> Router {
+    // This is the line the example is about.
+    let layer = app.cache.http_layer();
+
+    let protected = Router::new()
+        .route("/report/{id}", get(report))
+        .route("/private/{id}", get(private))
+        .route("/me", get(me))
+        .route_layer(layer)
+        .route_layer(counting(&app, Lane::Protected));
+    let unprotected = Router::new()
+        .route("/unprotected/{id}", get(unprotected))
+        .route_layer(counting(&app, Lane::Unprotected));
+    Router::new()
+        .merge(protected)
+        .merge(unprotected)
+        .route("/", get(page::show))
+        .route("/invalidate/{id}", post(invalidate))
+        .route("/fail", post(fail))
+        .route("/stats", get(stats::show))
+        .route("/metrics", get(stats::metrics))
+        .merge(demo::router())
+        .with_state(app)
+}
+
+/// Counts the requests of a lane, outside the cache.
+fn counting<R>(app: &Arc<App>, lane: Lane) -> MapRequestLayer<impl Fn(R) -> R + Clone + use<R>> {
+    let app = Arc::clone(app);
+    MapRequestLayer::new(move |request| {
+        app.origin.calls(lane).asked();
+        request
+    })
+}
+
+/// The expensive handler. It knows nothing of the cache.
+async fn report(State(app): State<Arc<App>>, uri: Uri, query: Pairs) -> Response {
+    compute(&app, Lane::Protected, &uri, &query).await.into_response()
+}
+
+/// The same without the layer.
+async fn unprotected(State(app): State<Arc<App>>, uri: Uri, query: Pairs) -> Response {
+    compute(&app, Lane::Unprotected, &uri, &query).await.into_response()
+}
+
+/// The same for one reader only: never stored, never handed to anybody else.
+async fn private(State(app): State<Arc<App>>, uri: Uri, query: Pairs) -> Response {
+    let answer = compute(&app, Lane::Protected, &uri, &query).await;
+    ([(header::CACHE_CONTROL, "private")], answer).into_response()
+}
+
+async fn compute(
+    app: &App,
+    lane: Lane,
+    uri: &Uri,
+    query: &[(String, String)],
+) -> Result<Response, BadRequest> {
+    let id = id_of(uri)?;
+    let work = work_of(query)?;
+    let Ok(report) = app.origin.compute(lane, id, work).await else {
+        let failed = json!({"id": id, "error": "the origin was told to fail"});
+        return Ok((StatusCode::INTERNAL_SERVER_ERROR, Json(failed)).into_response());
+    };
+    if lane == Lane::Protected {
+        app.demo.computed(id, report.began);
+    }
+    let report = json!({
+        "id": id,
+        "version": report.version,
+        "computed_at": report.computed_at,
+        "pid": std::process::id(),
+    });
+    Ok(Json(report).into_response())
+}
+
+/// Greets whoever asks by what they show. It says nothing about caching: that
+/// nobody gets another one's greeting is the layer's doing.
+async fn me(headers: HeaderMap) -> String {
+    let shown = headers.get(header::AUTHORIZATION).or_else(|| headers.get(header::COOKIE));
+    match shown {
+        Some(value) => format!("Hello, {}.\n", String::from_utf8_lossy(value.as_bytes())),
+        None => "Hello, stranger.\n".into(),
+    }
+}
+
+/// Ends the use of a report, whatever its query.
+async fn invalidate(State(app): State<Arc<App>>, uri: Uri) -> Result<Response, BadRequest> {
+    let id = id_of(&uri)?;
+    let path = format!("/report/{id}");
+    app.cache.invalidate_path(&path).await;
+    app.demo.invalidated(id);
+    Ok(Json(json!({"invalidated": path})).into_response())
+}
+
+/// Makes the origin fail, or stop failing.
+async fn fail(State(app): State<Arc<App>>, Query(query): Pairs) -> Result<Response, BadRequest> {
+    let on = match last(&query, "on") {
+        Some("true") => true,
+        Some("false") => false,
+        _ => return Err(bad("say `on=true` or `on=false`")),
+    };
+    app.origin.set_failing(on);
+    Ok(Json(json!({"failing": on})).into_response())
+}
+
+/// Returns the last segment of the path as it was sent: an escape in it would
+/// be the same id under another key, which `invalidate` would not find.
+fn id_of(uri: &Uri) -> Result<&str, BadRequest> {
+    let id = uri.path().rsplit('/').next().unwrap_or_default();
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:".contains(&byte);
+    if id.is_empty() || id.len() > MAX_ID || !id.bytes().all(is_plain) {
+        return Err(bad("an id is 1 to 128 of A-Z a-z 0-9 - . _ ~ :"));
+    }
+    Ok(id)
+}
+
+fn work_of(query: &[(String, String)]) -> Result<Option<Duration>, BadRequest> {
+    let Some(text) = last(query, "work_ms") else { return Ok(None) };
+    match text.parse() {
+        Ok(millis @ 0..=MAX_WORK_MS) => Ok(Some(Duration::from_millis(millis))),
+        _ => Err(bad("work_ms is a whole number from 0 to 600000")),
+    }
+}
+
+/// Returns the value of a parameter; of several, the last counts.
+pub(crate) fn last<'a>(query: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    query.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+}
+
+pub(crate) fn bad(reason: &str) -> BadRequest {
+    (StatusCode::BAD_REQUEST, format!("{reason}\n"))
+}
