@@ -111,7 +111,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
         values: Values<V>,
         clock: Clock,
     ) -> Self {
-        let local = Arc::new(LocalStore::new(local, clock.clone()));
+        let local = Arc::new(LocalStore::new(local));
         let observer = Arc::new(Observer::new(name));
         let store: Arc<dyn Local<V>> = Arc::clone(&local) as _;
         let engine = Arc::new(Engine::new(engine, clock, store, Arc::clone(&observer) as _));

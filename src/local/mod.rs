@@ -1,11 +1,12 @@
 //! The store of this process: moka, bounded by weight.
 //!
-//! moka's own expiry is a bound on memory only: its clock is not ours, and
-//! [`decide`](crate::policy::decide) alone says what may be served.
+//! moka's own expiry is not used: its clock is not ours, it costs a timer node
+//! an entry and a reading of the clock a hit. [`decide`](crate::policy::decide)
+//! alone says what may be served, and [`LocalStore::sweep`] frees what is of no
+//! use any more.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use moka::notification::RemovalCause;
 use moka::ops::compute::Op;
@@ -13,7 +14,6 @@ use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 
 use crate::engine::ports::Local;
-use crate::engine::time::Clock;
 use crate::entry::Entry;
 use crate::key::Key;
 
@@ -50,7 +50,7 @@ pub(crate) struct LocalStore<V: Send + Sync + 'static> {
 }
 
 impl<V: Send + Sync + 'static> LocalStore<V> {
-    pub(crate) fn new(settings: &LocalSettings, clock: Clock) -> Self {
+    pub(crate) fn new(settings: &LocalSettings) -> Self {
         let evictions = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&evictions);
         let policy = match settings.eviction {
@@ -62,7 +62,6 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
             .max_capacity(settings.max_bytes)
             .eviction_policy(policy)
             .weigher(|_, entry: &Stored<V>| entry.weight)
-            .expire_after(MemoryBound { clock })
             .eviction_listener(move |_, _, cause| {
                 if cause == RemovalCause::Size {
                     counted.fetch_add(1, Ordering::Relaxed);
@@ -150,44 +149,19 @@ impl<V: Send + Sync + 'static> Local<V> for LocalStore<V> {
     }
 }
 
-/// Lets moka drop what is past its last stale window.
-struct MemoryBound {
-    clock: Clock,
-}
-
-impl MemoryBound {
-    fn rest<V>(&self, entry: &Entry<V>) -> Option<Duration> {
-        Some(entry.window.useful_until().since(self.clock.now()))
-    }
-}
-
-impl<V: Send + Sync + 'static> moka::Expiry<Key, Stored<V>> for MemoryBound {
-    fn expire_after_create(&self, _: &Key, entry: &Stored<V>, _: Instant) -> Option<Duration> {
-        self.rest(entry)
-    }
-
-    // moka would keep the deadline of the entry that was replaced.
-    fn expire_after_update(
-        &self,
-        _: &Key,
-        entry: &Stored<V>,
-        _: Instant,
-        _: Option<Duration>,
-    ) -> Option<Duration> {
-        self.rest(entry)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::engine::time::Clock;
     use crate::policy::{Lifetimes, Window};
 
     fn store(max_bytes: u64) -> (LocalStore<u32>, Clock) {
         let clock = Clock::runtime();
         let settings =
             LocalSettings { name: "test".into(), max_bytes, eviction: Eviction::default() };
-        (LocalStore::new(&settings, clock.clone()), clock)
+        (LocalStore::new(&settings), clock)
     }
 
     fn entry(clock: &Clock, value: u32, weight: usize) -> Stored<u32> {
@@ -219,28 +193,6 @@ mod tests {
         }
         assert_eq!(store.entries(), 10);
         assert_eq!(store.evictions(), 90);
-    }
-
-    #[test]
-    fn an_update_gets_its_own_deadline() {
-        let (store, clock) = store(10);
-        let key = Key::from("k");
-        let brief = |ms| {
-            let lifetimes = Lifetimes {
-                ttl: Duration::from_millis(ms),
-                stale_for: Duration::ZERO,
-                stale_if_error: Duration::ZERO,
-            };
-            let window = Window::new(clock.now(), lifetimes, Duration::ZERO);
-            Arc::new(Entry::new(1, window, Box::default(), 0))
-        };
-        store.fill(&key, brief(1), &|| true);
-        store.fill(&key, brief(60_000), &|| true);
-        let until = Instant::now() + Duration::from_millis(5);
-        while Instant::now() < until {
-            std::thread::yield_now();
-        }
-        assert!(store.get(key.as_bytes()).is_some());
     }
 
     #[tokio::test]
