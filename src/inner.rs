@@ -199,7 +199,7 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
         // Outside of a runtime the next fill tries again.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         if !self.tidying.swap(true, Ordering::Relaxed) {
-            runtime.spawn(tidy(Arc::downgrade(self)));
+            runtime.spawn(tidy(Tidying(Arc::downgrade(self))));
         }
     }
 
@@ -214,11 +214,23 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
     }
 }
 
+/// The claim to be the one who tidies. Given up however the task ends: a cache
+/// may outlive its runtime, and is tidied on the next one it is used on.
+struct Tidying<V: Clone + Send + Sync + 'static>(Weak<Inner<V>>);
+
+impl<V: Clone + Send + Sync + 'static> Drop for Tidying<V> {
+    fn drop(&mut self) {
+        if let Some(inner) = self.0.upgrade() {
+            inner.tidying.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
 /// Sweeps until the cache is gone, or the runtime.
-async fn tidy<V: Clone + Send + Sync + 'static>(inner: Weak<Inner<V>>) {
+async fn tidy<V: Clone + Send + Sync + 'static>(tidying: Tidying<V>) {
     loop {
         tokio::time::sleep(SWEEP_EVERY).await;
-        let Some(inner) = inner.upgrade() else { return };
+        let Some(inner) = tidying.0.upgrade() else { return };
         inner.sweep().await;
     }
 }

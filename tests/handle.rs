@@ -244,3 +244,16 @@ async fn an_error_reaches_its_caller_as_what_it_is() {
     assert_eq!(error.inner::<OriginError>(), Some(&OriginError(1)));
     assert_eq!(origin.calls(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn while_time_stands_still_no_value_ends_however_long_the_test_takes() {
+    let nanosecond = std::time::Duration::from_nanos(1);
+    let cache: Stampede<u64> = settings().ttl(nanosecond).build().unwrap();
+    for key in 0..1000_u64 {
+        cache.put(key, key).await;
+    }
+    assert_eq!(cache.stats().entries, 1000);
+    for key in 0..1000_u64 {
+        assert_eq!(cache.get(key).await, Some(key));
+    }
+}

@@ -1,9 +1,9 @@
 //! The store of this process: moka, bounded by weight.
 //!
-//! moka's own expiry is not used: its clock is not ours, every hit would pay
-//! for it a third of a look-up more, and [`decide`](crate::policy::decide)
-//! alone says what may be served. What is past its last stale window is
-//! removed by a sweep of ours, within half a minute, or makes room before.
+//! moka's own expiry is not used: its clock is not ours, it costs a timer node
+//! an entry, and a hit three tenths of a look-up. [`decide`](crate::policy::decide)
+//! alone says what may be served. What is past its last stale window makes room
+//! for others, and [`LocalStore::sweep`] frees it within half a minute.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
