@@ -1,5 +1,6 @@
 //! stub
 #![cfg_attr(docsrs, feature(doc_cfg))]
+#![warn(clippy::unwrap_used)]
 
 mod adapter;
 mod builder;
