@@ -117,8 +117,7 @@ async fn a_stale_value_stands_in_for_a_failure_only_within_its_window() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stale_value_stands_in_for_a_timeout_and_for_a_hold() {
-    let cache =
-        settings().stale_if_error(60 * MINUTE).compute_timeout(5 * SECOND).build().unwrap();
+    let cache = settings().stale_if_error(60 * MINUTE).compute_timeout(5 * SECOND).build().unwrap();
     let origin = Origin::new();
     origin.from_now_on(Answer::Hang);
     with_something_stale(&cache).await;
@@ -210,7 +209,8 @@ async fn the_hook_sees_the_error_of_the_computation() {
 fn ask_unshared(cache: &Stampede<u64>, origin: &Origin) -> JoinHandle<Answered> {
     let (cache, compute) = (cache.clone(), origin.compute());
     tokio::spawn(async move {
-        let compute = move || async move { compute().await.map(|n| Computed::new(n).do_not_store()) };
+        let compute =
+            move || async move { compute().await.map(|n| Computed::new(n).do_not_store()) };
         cache.get_or_compute_with("k", compute).await
     })
 }

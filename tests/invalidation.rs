@@ -269,7 +269,8 @@ async fn an_invalidation_says_whether_there_was_anything() {
 fn a_crowd_that_joined_a_result_that_is_dead_for_it_computes_once_more_together() {
     // On several threads: between a leader's publishing and its storing the
     // others run.
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_time().build();
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_time().build();
     let runtime = runtime.unwrap();
     for _ in 0..100 {
         let (cache, origin) = (settings::<u64>().build().unwrap(), Origin::new());

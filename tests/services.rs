@@ -26,7 +26,13 @@ fn by_number() -> impl Fn(&u32) -> Option<u32> + Clone + Send + Sync + 'static {
     |n: &u32| (*n != 0).then_some(*n)
 }
 
-fn over(origin: &Origin) -> impl Service<u32, Response = u64, Error = OriginError, Future = Loading> + Clone + Send + 'static + use<> {
+fn over(
+    origin: &Origin,
+) -> impl Service<u32, Response = u64, Error = OriginError, Future = Loading>
++ Clone
++ Send
++ 'static
++ use<> {
     let origin = origin.clone();
     service_fn(move |_: u32| origin.load())
 }
@@ -249,7 +255,10 @@ async fn a_response_that_cannot_be_cloned_is_frozen_and_thawed() {
         let load = calls.load();
         async move {
             let (number, word) = (load.await?, if n == 0 { "private" } else { "public" });
-            Ok::<_, OriginError>(Answered { text: format!("{word} {number}"), served: Cell::new(1) })
+            Ok::<_, OriginError>(Answered {
+                text: format!("{word} {number}"),
+                served: Cell::new(1),
+            })
         }
     }));
     let answers = herd(100, |_| service.clone().oneshot(1)).await;
@@ -275,6 +284,46 @@ async fn layers_of_one_handle_share_values_and_computations() {
     assert_eq!(one.await.unwrap().unwrap(), 1);
     assert_eq!(cache.get_or_compute(1_u32, origin.compute()).await.unwrap(), 1);
     assert_eq!(origin.calls(), 1);
+}
+
+// A layer looks into the store when it is called, and its future goes on from
+// there whenever it is polled: what happens between the two is a race that
+// needs no threads.
+
+#[tokio::test(start_paused = true)]
+async fn who_missed_and_finds_the_key_filled_on_its_way_to_the_lead_does_not_compute() {
+    for inline in [false, true] {
+        let (cache, origin) = (settings::<u64>().build().unwrap(), Origin::taking(100 * MS));
+        let layer = cache.layer(by_number());
+        let layer = if inline { layer.inline() } else { layer };
+        let mut service = layer.layer(over(&origin));
+        let missed = service.ready().await.unwrap().call(1);
+        assert_eq!(service.clone().oneshot(1).await.unwrap(), 1);
+        assert_eq!(missed.await.unwrap(), 1);
+        assert_eq!(origin.calls(), 1);
+        assert_quiet(&cache);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_saw_a_stale_value_that_is_refreshed_meanwhile_does_not_refresh_it_again() {
+    for inline in [false, true] {
+        let cache: Stampede<u64> = settings().stale_for(MINUTE).build().unwrap();
+        let origin = Origin::taking(100 * MS);
+        let layer = cache.layer(by_number());
+        let layer = if inline { layer.inline() } else { layer };
+        let mut service = layer.layer(over(&origin));
+        cache.put(1_u32, 100).await;
+        pass(MINUTE).await;
+        let saw_stale = service.ready().await.unwrap().call(1);
+        service.oneshot(1).await.unwrap();
+        pass(SECOND).await;
+        assert_eq!(cache.get(1_u32).await, Some(1));
+        assert_eq!(saw_stale.await.unwrap(), 100);
+        pass(SECOND).await;
+        assert_eq!(origin.calls(), 1);
+        assert_quiet(&cache);
+    }
 }
 
 fn is_handle<T: Clone + Send + Sync + Unpin + std::fmt::Debug + 'static>(_: &T) {}
