@@ -1,5 +1,7 @@
 //! The layer over tower services of every kind.
 
+#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
+
 mod support;
 
 use std::cell::Cell;
