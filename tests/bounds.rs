@@ -1,5 +1,7 @@
 //! The bounds: on those who wait, on computations, on refreshes, on patience.
 
+#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
+
 mod support;
 
 use tokio::task::JoinHandle;

@@ -2,6 +2,8 @@
 //! done. Whatever it was doing, another caller then gets the value, nobody
 //! hangs, nothing is left over, and the calls stay within their bound.
 
+#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
+
 mod support;
 
 use std::future::Future;

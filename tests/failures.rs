@@ -1,5 +1,7 @@
 //! A computation that fails, and one whose result may not be shared.
 
+#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
+
 mod support;
 
 use tokio::task::JoinHandle;
@@ -21,7 +23,7 @@ async fn wave(n: usize, cache: &Stampede<u64>, origin: &Origin) -> Vec<Answered>
 
 fn failing() -> Origin {
     let origin = Origin::taking(100 * MS);
-    origin.from_now_on(Answer::Fail);
+    origin.usually(Answer::Fail);
     origin
 }
 
@@ -70,7 +72,7 @@ async fn with_nothing_stale_the_hold_does_not_grow() {
         assert_eq!(origin.calls(), failures);
         pass(2 * SECOND).await;
     }
-    origin.from_now_on(Answer::Value);
+    origin.usually(Answer::Value);
     assert_eq!(ask(&cache, &origin).await.unwrap().unwrap(), 6);
 }
 
@@ -97,7 +99,7 @@ async fn while_stale_values_can_be_served_everybody_gets_one_and_the_hold_double
 
     // A success ends the row.
     pass(MINUTE).await;
-    origin.from_now_on(Answer::Value);
+    origin.usually(Answer::Value);
     assert!(ask(&cache, &origin).await.unwrap().unwrap() != 100);
     assert_quiet(&cache);
 }
@@ -119,7 +121,7 @@ async fn a_stale_value_stands_in_for_a_failure_only_within_its_window() {
 async fn a_stale_value_stands_in_for_a_timeout_and_for_a_hold() {
     let cache = settings().stale_if_error(60 * MINUTE).compute_timeout(5 * SECOND).build().unwrap();
     let origin = Origin::new();
-    origin.from_now_on(Answer::Hang);
+    origin.usually(Answer::Hang);
     with_something_stale(&cache).await;
     assert!(wave(10, &cache, &origin).await.into_iter().all(|a| a.unwrap() == 100));
     let from = Instant::now();

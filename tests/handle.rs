@@ -1,6 +1,8 @@
 //! What the handle offers besides computing once: lifetimes that values set
 //! themselves, writes, refreshes, looks.
 
+#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
+
 mod support;
 
 use std::convert::Infallible;

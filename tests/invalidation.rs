@@ -1,6 +1,8 @@
 //! Who asks after an invalidation has returned never gets the old value,
 //! whatever was going on meanwhile.
 
+#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
+
 mod support;
 
 use std::sync::{Arc, OnceLock};

@@ -1,6 +1,8 @@
 //! Invalidations at random moments, against a model: a database of versions,
 //! and for each key the oldest version that a caller who asks now may get.
 
+#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
+
 mod support;
 
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! However a leader goes away, those who wait go on.
 
+#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
+
 mod support;
 
 use std::pin::pin;
@@ -14,6 +16,9 @@ use tower_stampede::{Error, ErrorKind, Stampede};
 use support::*;
 
 type Answered = Result<u64, Error>;
+
+/// A way to ask.
+type Ask = fn(&Stampede<u64>, &Origin) -> JoinHandle<Answered>;
 
 fn detached(cache: &Stampede<u64>, origin: &Origin) -> JoinHandle<Answered> {
     let (cache, compute) = (cache.clone(), origin.compute());
@@ -33,7 +38,7 @@ fn inline(cache: &Stampede<u64>, origin: &Origin) -> JoinHandle<Answered> {
     tokio::spawn(service.oneshot(()))
 }
 
-const INLINE: [fn(&Stampede<u64>, &Origin) -> JoinHandle<Answered>; 2] = [scoped, inline];
+const INLINE: [Ask; 2] = [scoped, inline];
 
 fn kinds(answers: &[Answered]) -> Vec<Option<ErrorKind>> {
     answers.iter().map(|answer| answer.as_ref().err().map(Error::kind)).collect()
@@ -132,7 +137,7 @@ async fn a_panic_goes_on_in_the_leaders_own_caller_and_one_waiter_is_elected() {
 async fn after_a_second_panic_in_a_row_nobody_is_elected_and_the_failure_is_shared_and_held() {
     for caller in [detached, scoped, inline] {
         let (cache, origin) = (cache(), Origin::taking(100 * MS));
-        origin.from_now_on(Answer::Panic);
+        origin.usually(Answer::Panic);
         let callers: Vec<_> = (0..100).map(|_| caller(&cache, &origin)).collect();
         let (mut panicked, mut refused) = (0, 0);
         for caller in callers {
@@ -151,7 +156,7 @@ async fn after_a_second_panic_in_a_row_nobody_is_elected_and_the_failure_is_shar
         assert_quiet(&cache);
 
         pass(SECOND).await;
-        origin.from_now_on(Answer::Value);
+        origin.usually(Answer::Value);
         assert_eq!(caller(&cache, &origin).await.unwrap().unwrap(), 3);
     }
 }

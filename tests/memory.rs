@@ -1,5 +1,7 @@
 //! How much memory the cache holds, by an allocator that counts.
 
+#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
+
 mod support;
 
 use std::alloc::System;

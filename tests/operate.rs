@@ -1,5 +1,7 @@
 //! What an operator sees and does: counts, events, switching off, shutting down.
 
+#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
+
 mod support;
 
 use tokio::sync::broadcast::error::TryRecvError;

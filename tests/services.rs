@@ -1,5 +1,7 @@
 //! The layer over tower services of every kind.
 
+#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
+
 mod support;
 
 use std::cell::Cell;
@@ -284,6 +286,46 @@ async fn layers_of_one_handle_share_values_and_computations() {
     assert_eq!(one.await.unwrap().unwrap(), 1);
     assert_eq!(cache.get_or_compute(1_u32, origin.compute()).await.unwrap(), 1);
     assert_eq!(origin.calls(), 1);
+}
+
+// A layer looks into the store when it is called, and its future goes on from
+// there whenever it is polled: what happens between the two is a race that
+// needs no threads.
+
+#[tokio::test(start_paused = true)]
+async fn who_missed_and_finds_the_key_filled_on_its_way_to_the_lead_does_not_compute() {
+    for inline in [false, true] {
+        let (cache, origin) = (settings::<u64>().build().unwrap(), Origin::taking(100 * MS));
+        let layer = cache.layer(by_number());
+        let layer = if inline { layer.inline() } else { layer };
+        let mut service = layer.layer(over(&origin));
+        let missed = service.ready().await.unwrap().call(1);
+        assert_eq!(service.clone().oneshot(1).await.unwrap(), 1);
+        assert_eq!(missed.await.unwrap(), 1);
+        assert_eq!(origin.calls(), 1);
+        assert_quiet(&cache);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_saw_a_stale_value_that_is_refreshed_meanwhile_does_not_refresh_it_again() {
+    for inline in [false, true] {
+        let cache: Stampede<u64> = settings().stale_for(MINUTE).build().unwrap();
+        let origin = Origin::taking(100 * MS);
+        let layer = cache.layer(by_number());
+        let layer = if inline { layer.inline() } else { layer };
+        let mut service = layer.layer(over(&origin));
+        cache.put(1_u32, 100).await;
+        pass(MINUTE).await;
+        let saw_stale = service.ready().await.unwrap().call(1);
+        service.oneshot(1).await.unwrap();
+        pass(SECOND).await;
+        assert_eq!(cache.get(1_u32).await, Some(1));
+        assert_eq!(saw_stale.await.unwrap(), 100);
+        pass(SECOND).await;
+        assert_eq!(origin.calls(), 1);
+        assert_quiet(&cache);
+    }
 }
 
 fn is_handle<T: Clone + Send + Sync + Unpin + std::fmt::Debug + 'static>(_: &T) {}

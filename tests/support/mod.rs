@@ -92,7 +92,7 @@ impl Origin {
     }
 
     /// Lets every further call end so.
-    pub(crate) fn from_now_on(&self, answer: Answer) -> &Self {
+    pub(crate) fn usually(&self, answer: Answer) -> &Self {
         *self.0.usual.lock().unwrap() = answer;
         self
     }
