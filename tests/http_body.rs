@@ -300,6 +300,30 @@ async fn when_the_leaders_client_goes_away_during_the_body_the_others_get_it_all
     assert_eq!(origin.calls(), 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn who_comes_while_the_body_arrives_gets_it_only_if_it_is_fresh() {
+    // Fresh until 3 s; the head is there at 2 s, the body at 4 s.
+    let body = || Scripted::body([Data("one "), Wait(secs(2)), Data("two")]);
+    let origin = Origin::new(move |call| match call.n {
+        0 => Answer::ok("max-age=3", body()).after(secs(2)),
+        _ => Answer::ok("max-age=60", "new"),
+    });
+    let app = app(&origin);
+    let ask = || {
+        let app = app.clone();
+        tokio::spawn(async move { send(&app, get("/report")).await.text().to_owned() })
+    };
+    let leader = ask();
+    pass(secs(1)).await;
+    let before_the_head = ask();
+    pass(secs(2)).await;
+    let after_the_head = ask();
+    assert_eq!(leader.await.unwrap(), "one two");
+    assert_eq!(before_the_head.await.unwrap(), "one two");
+    assert_eq!(after_the_head.await.unwrap(), "new", "to this one it is a look-up");
+    assert_eq!(origin.calls(), 2);
+}
+
 /// `Send`, and not `Sync`.
 struct NotSync(Cell<Option<Bytes>>);
 
