@@ -25,8 +25,8 @@ use tower_http::trace::TraceLayer;
 use tower_layer::Layer;
 use tower_stampede::CacheOutcome::*;
 use tower_stampede::{
-    ErrorKind, HttpFuture, HttpLayer, HttpService, HttpStampede, Mode, Refused, ResponseBody,
-    Stampede, StoredResponse,
+    CacheFor, ErrorKind, HttpFuture, HttpLayer, HttpService, HttpStampede, Mode, Refused,
+    ResponseBody, Stampede, StoredResponse,
 };
 
 fn handler(origin: &Origin) -> axum::routing::MethodRouter {
@@ -401,6 +401,38 @@ async fn after_a_shutdown_requests_still_get_their_answers() {
     assert_eq!(origin.calls(), 1);
     assert_eq!(send(&app, get("/report")).await.text(), "report");
     assert_eq!(origin.calls(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn times_without_an_end_are_times_like_any_other() {
+    let cache = Stampede::builder("test")
+        .ttl(Duration::MAX)
+        .jitter(0.0)
+        .stale_for(Duration::MAX)
+        .stale_if_error(Duration::MAX)
+        .compute_timeout(Duration::MAX)
+        .uncacheable_for(Duration::MAX)
+        .lease(Duration::MAX)
+        .build()
+        .unwrap();
+    let lifetime = CacheFor::new(Duration::MAX).stale_for(Duration::MAX);
+    let origin = Origin::new(move |call| match call.parts.uri.path() {
+        "/private" => Answer::ok("private", ""),
+        "/handler" => Answer::ok("", "").extension(lifetime.clone()),
+        "/origin" => Answer::ok("max-age=99999999999999999999", "").header("age", "1"),
+        "/fails" => Answer::error(),
+        _ => Answer::ok("", ""),
+    });
+    let layer = cache.http_layer().ttl(Duration::MAX).body_idle_timeout(Duration::MAX);
+    let app = layered(layer, &origin);
+    for (path, calls) in [("/layer", 1), ("/handler", 1), ("/origin", 1), ("/private", 10)] {
+        let before = origin.calls();
+        crowd(&app, 5, |_| get(path)).await;
+        pass(secs(100)).await;
+        crowd(&app, 5, |_| get(path)).await;
+        assert_eq!(origin.calls(), before + calls, "{path}");
+    }
+    assert_eq!(crowd_of(&app, 5, |_| get("/fails")).await.len(), 5);
 }
 
 // ===== Over the wire =====
