@@ -27,6 +27,10 @@ pub enum FailureAction {
     EachItself,
 }
 
+/// Clocks cannot count further than any time-out that somebody means: a
+/// hundred years.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+
 pub(crate) type FailureHook =
     Arc<dyn Fn(&(dyn StdError + Send + Sync + 'static)) -> FailureAction + Send + Sync>;
 /// How long the values that are nothings live, and which those are.
@@ -282,12 +286,12 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     }
 
     fn engine_settings(&self) -> EngineSettings {
+        let wait_timeout = self.wait_timeout;
+        let wait_timeout = wait_timeout.unwrap_or(self.lease.saturating_add(self.compute_timeout));
         EngineSettings {
             name: self.name.clone(),
-            compute_timeout: self.compute_timeout,
-            wait_timeout: self
-                .wait_timeout
-                .unwrap_or(self.lease.saturating_add(self.compute_timeout)),
+            compute_timeout: self.compute_timeout.min(LONGEST),
+            wait_timeout: wait_timeout.min(LONGEST),
             compute_after_wait: self.compute_after_wait,
             hold: HoldPolicy { first: self.hold, longest: self.max_hold },
             uncacheable_for: self.uncacheable_for,

@@ -196,6 +196,7 @@ async fn a_write_ends_the_use_of_what_is_being_computed() {
     let before = before.await.unwrap();
     assert!(before.iter().all(|reply| reply.text() == "0"), "who waited already is served");
     assert!(after.iter().all(|reply| reply.text() == "2"));
+    assert_eq!(slowest(&after), secs(2), "nor waits for it");
     assert_eq!(origin.calls(), 3);
     assert_eq!(send(&app, get(REPORT)).await.text(), "2");
 }

@@ -62,6 +62,8 @@ pub(crate) struct Flight<V> {
     /// Sequence number of the invalidation log at take-off.
     pub(crate) seq: u64,
     forgotten: AtomicBool,
+    /// What is computed has begun to arrive.
+    arriving: AtomicBool,
     /// When waiters may depose the leader; see [`Flight::is_overdue`].
     overdue_at: AtomicU64,
     pub(crate) waiters: AtomicU32,
@@ -78,6 +80,7 @@ impl<V> Flight<V> {
             tags,
             seq,
             forgotten: AtomicBool::new(false),
+            arriving: AtomicBool::new(false),
             overdue_at: AtomicU64::new(overdue_at.as_nanos()),
             waiters: AtomicU32::new(0),
             verdict: OnceLock::new(),
@@ -130,6 +133,15 @@ impl<V> Flight<V> {
             }
             woken.await;
         }
+    }
+
+    /// From now on whoever joins asks for what is there, not for what will be.
+    pub(crate) fn arrives(&self) {
+        self.arriving.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_arriving(&self) -> bool {
+        self.arriving.load(Ordering::Acquire)
     }
 
     /// From now on the result belongs to those who wait already: it is not

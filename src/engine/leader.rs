@@ -105,6 +105,12 @@ impl<V: Send + Sync + 'static> Leader<V> {
         timed.map_err(|_| Error::new(ErrorKind::ComputeTimeout))
     }
 
+    /// Says that the result has begun to arrive: those who join from now on
+    /// get it only as long as it is fresh.
+    pub(crate) fn arrives(&self) {
+        self.flight.arrives();
+    }
+
     /// Says that the flight ends within `limit`, so that waiters do not depose
     /// a leader that is still at work.
     pub(crate) fn expect_within(&self, limit: Duration) {

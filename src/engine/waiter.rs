@@ -79,8 +79,8 @@ impl<V: Send + Sync + 'static> Drop for Seat<V> {
 /// One caller's place in one flight.
 pub(crate) struct Waiter<V> {
     flight: Arc<Flight<V>>,
-    /// Joined after the answer was published: to this caller it is a look-up,
-    /// and subject to freshness like any other.
+    /// Joined after the answer was published, or had begun to arrive: to this
+    /// caller it is a look-up, and subject to freshness like any other.
     late: bool,
 }
 
@@ -88,7 +88,7 @@ impl<V> Waiter<V> {
     /// Takes a place if fewer than `max` callers wait. Called under the lock
     /// of the flight's shard.
     pub(super) fn join(flight: &Arc<Flight<V>>, max: u32) -> Option<Self> {
-        let late = flight.verdict().is_some();
+        let late = flight.is_arriving() || flight.verdict().is_some();
         let waiter = Self { flight: Arc::clone(flight), late };
         (flight.waiters.fetch_add(1, Ordering::AcqRel) < max).then_some(waiter)
     }

@@ -17,7 +17,9 @@ impl Lifetimes {
     /// Shortens the lifetime by up to `jitter` of itself, so that entries
     /// filled together do not end together.
     pub(crate) fn jittered(mut self, jitter: f64, sample: f64) -> Self {
-        self.ttl = self.ttl.mul_f64((1.0 - jitter * sample).clamp(0.0, 1.0));
+        // What is cut off is never the whole: a product with 1 could overflow.
+        let cut = self.ttl.mul_f64((jitter * sample).clamp(0.0, 1.0 - f64::EPSILON));
+        self.ttl = self.ttl.saturating_sub(cut);
         self
     }
 }
