@@ -18,8 +18,7 @@ const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 
 /// `GET /`
 pub(crate) async fn show(State(app): State<Arc<App>>) -> impl IntoResponse {
     let stats = app.cache.stats();
-    let (without, with) =
-        (app.origin.calls(Lane::Unprotected), app.origin.calls(Lane::Protected));
+    let (without, with) = (app.origin.calls(Lane::Unprotected), app.origin.calls(Lane::Protected));
     let row = |what: &str, without: String, with: String| {
         format!("<tr><th scope=\"row\">{what}</th><td>{without}</td><td>{with}</td></tr>\n")
     };
@@ -33,7 +32,6 @@ pub(crate) async fn show(State(app): State<Arc<App>>) -> impl IntoResponse {
         ours("Answered by waiting", stats.joined),
         ours("Waiting now", stats.waiting as u64),
     ];
-    let headers =
-        [(header::CACHE_CONTROL, "no-store"), (header::CONTENT_SECURITY_POLICY, POLICY)];
+    let headers = [(header::CACHE_CONTROL, "no-store"), (header::CONTENT_SECURITY_POLICY, POLICY)];
     (headers, Html(PAGE.replace("<!-- rows -->", &rows.concat())))
 }
