@@ -14,6 +14,7 @@ mod engine;
 mod entry;
 mod error;
 mod future;
+pub mod guide;
 mod handle;
 #[cfg(feature = "http")]
 mod http;
