@@ -128,7 +128,9 @@ async fn herd(
     };
     let _turn = app.demo.turn(lane).try_lock().map_err(|_| busy())?;
     let before = app.origin.calls(lane).of(ID);
-    let replies = herd::stampede(app.demo.address, path, clients).await.map_err(unreachable)?;
+    let replies = herd::stampede(app.demo.address, path, clients)
+        .await
+        .map_err(|error| unreachable(&error))?;
     Ok(Json(told(&replies, app.origin.calls(lane).of(ID) - before)).into_response())
 }
 
@@ -144,8 +146,9 @@ async fn hang_up(
         app.demo.invalidated(ID);
     }
     let before = app.origin.calls(lane).of(ID);
-    let replies =
-        herd::leader_leaves(app.demo.address, path, FOLLOWERS).await.map_err(unreachable)?;
+    let replies = herd::leader_leaves(app.demo.address, path, FOLLOWERS)
+        .await
+        .map_err(|error| unreachable(&error))?;
     Ok(Json(told(&replies, app.origin.calls(lane).of(ID) - before)).into_response())
 }
 
@@ -161,7 +164,7 @@ fn busy() -> (StatusCode, String) {
     (StatusCode::CONFLICT, "a herd is on its way already\n".into())
 }
 
-fn unreachable(error: std::io::Error) -> (StatusCode, String) {
+fn unreachable(error: &std::io::Error) -> (StatusCode, String) {
     let hint = "can this process open that many files? see `ulimit -n`";
     (StatusCode::SERVICE_UNAVAILABLE, format!("the herd could not connect: {error}; {hint}\n"))
 }

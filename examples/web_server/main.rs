@@ -11,12 +11,13 @@
 
 use std::error::Error;
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::serve::ListenerExt;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tower_stampede::HttpStampede;
 
 use crate::demo::Demo;
@@ -40,6 +41,9 @@ mod stats;
 
 /// How long connections and computations may take to end once we are told to.
 const DRAIN: Duration = Duration::from_secs(10);
+
+/// How many connections may wait to be accepted; the kernel may allow less.
+const BACKLOG: u32 = 8192;
 
 /// What the handlers share.
 struct App {
@@ -68,7 +72,7 @@ fn main() -> ExitCode {
         Ok(cache) => cache,
         Err(message) => return refuse(&message),
     };
-    match run(flags, cache, metrics) {
+    match run(flags, &cache, metrics) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&*error),
     }
@@ -88,14 +92,13 @@ fn fail(error: &dyn Error) -> ExitCode {
 }
 
 #[tokio::main]
-async fn run(flags: Flags, cache: HttpStampede, metrics: Metrics) -> Result<(), Box<dyn Error>> {
+async fn run(flags: Flags, cache: &HttpStampede, metrics: Metrics) -> Result<(), Box<dyn Error>> {
     // A herd of 500 at both lanes is 2000 sockets, and both ends are ours.
     // Where the system refuses, smaller herds still work.
     let _ = rlimit::increase_nofile_limit(u64::MAX);
     let stop = signal::received()?;
 
-    let listener = TcpListener::bind(flags.listen)
-        .await
+    let listener = listen(flags.listen)
         .map_err(|error| format!("cannot listen on {}: {error}", flags.listen))?;
     let address = listener.local_addr()?;
     let app = Arc::new(App {
@@ -111,8 +114,23 @@ async fn run(flags: Flags, cache: HttpStampede, metrics: Metrics) -> Result<(), 
     Ok(())
 }
 
+/// Listens with room for a herd: with the usual queue of 128 the kernel drops
+/// the rest of a thousand connections that come at once, and they try again
+/// one to three seconds later.
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    // On Windows this would let two servers take one port.
+    #[cfg(unix)]
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
 /// Says that we are ready; scripts wait for this line.
-fn announce(address: std::net::SocketAddr) -> io::Result<()> {
+fn announce(address: SocketAddr) -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "listening on http://{address}")?;
     out.flush()
