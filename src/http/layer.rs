@@ -99,7 +99,8 @@ impl HttpStampede {
     }
 
     /// Ends the use of every response of `path`, whatever its query, host and
-    /// variant, in layers without a scope; running computations included.
+    /// variant, in layers without a scope; running computations included. The
+    /// path is compared byte for byte with the one received: `/%61` is not `/a`.
     ///
     /// # Examples
     ///
