@@ -5,8 +5,8 @@
 mod support;
 
 use std::alloc::System;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use tower_stampede::Stampede;
@@ -16,8 +16,34 @@ use support::*;
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 
-/// One test at a time: they all read the same counter.
-static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+/// Runs one scenario at a time, as they all read the same counter, on a thread
+/// that is gone, with all it held, before the next one begins.
+fn alone(scenario: impl FnOnce() + Send) {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let ended = std::thread::scope(|scope| scope.spawn(scenario).join());
+    drop(guard);
+    ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+}
+
+/// Runs `scenario` on a runtime of its own, with paused time.
+fn on_paused_time(scenario: impl Future<Output = ()>) {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.unwrap().block_on(async {
+        collect().await;
+        scenario.await;
+    });
+}
+
+/// Has freed what was unlinked: the store defers that, also that of a cache
+/// that is gone, until memory is used on.
+async fn collect() {
+    let other = roomy();
+    for key in 0..5000 {
+        other.put(key % 10, [].into()).await;
+    }
+}
 
 const KIB: usize = 1024;
 
@@ -28,6 +54,11 @@ const OVERHEAD: usize = 400;
 fn live() -> usize {
     let stats = ALLOCATOR.stats();
     stats.bytes_allocated - stats.bytes_deallocated
+}
+
+/// Bytes that are allocated now and were not when there were `before`.
+fn live_since(before: usize) -> usize {
+    live().saturating_sub(before)
 }
 
 type Value = Arc<[u8]>;
@@ -48,7 +79,7 @@ impl Values {
             calls.fetch_add(1, Ordering::Relaxed);
             std::future::ready(Ok::<Value, OriginError>(vec![0; KIB].into()))
         };
-        assert_eq!(cache.get_or_compute(key, compute).await.unwrap().len(), KIB);
+        assert_eq!(cache.get_or_compute_scoped(key, compute).await.unwrap().len(), KIB);
     }
 
     fn calls(&self) -> usize {
@@ -56,46 +87,49 @@ impl Values {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_million_keys_stay_within_the_bound_and_keep_the_hot_ones() {
-    const KEYS: u32 = 1_000_000;
-    const HOT: u32 = 100;
-    const MAX_BYTES: usize = 64 << 20;
+#[test]
+fn a_million_keys_stay_within_the_bound_and_keep_the_hot_ones() {
+    alone(|| {
+        on_paused_time(async {
+            const KEYS: u32 = 1_000_000;
+            const HOT: u32 = 100;
+            const MAX_BYTES: usize = 64 << 20;
 
-    let _alone = ALONE.lock().await;
-    let (before, values) = (live(), Values::default());
-    let cache: Stampede<Value> = settings()
-        .ttl(24 * 60 * MINUTE)
-        .max_bytes(MAX_BYTES as u64)
-        .weigher(weigh)
-        .build()
-        .unwrap();
+            let (before, values) = (live(), Values::default());
+            let cache: Stampede<Value> = settings()
+                .ttl(24 * 60 * MINUTE)
+                .max_bytes(MAX_BYTES as u64)
+                .weigher(weigh)
+                .build()
+                .unwrap();
 
-    let (mut hot_reads, mut worst) = (0, 0);
-    for key in 0..KEYS {
-        values.ask(&cache, HOT + key).await;
-        if key % 10 == 0 {
-            values.ask(&cache, hot_reads % HOT).await;
-            hot_reads += 1;
-        }
-        if key % 1000 == 0 {
-            // The counts first: reading them applies what moka has put off.
-            let entries = cache.stats().entries as usize;
-            let held = live() - before;
-            let bound = MAX_BYTES + OVERHEAD * entries;
-            assert!(held <= bound, "{held} bytes for {entries} entries, after {key} keys");
-            worst = worst.max(held.saturating_sub(MAX_BYTES) / entries.max(1));
-        }
-    }
-    let stats = cache.stats();
-    assert!(stats.entries >= 60_000, "it is used: {} entries", stats.entries);
-    assert!(stats.bytes <= MAX_BYTES as u64);
+            let (mut hot_reads, mut worst) = (0, 0);
+            for key in 0..KEYS {
+                values.ask(&cache, HOT + key).await;
+                if key % 10 == 0 {
+                    values.ask(&cache, hot_reads % HOT).await;
+                    hot_reads += 1;
+                }
+                if key % 1000 == 0 {
+                    // The counts first: reading them applies what moka has put off.
+                    let entries = cache.stats().entries as usize;
+                    let held = live_since(before);
+                    let bound = MAX_BYTES + OVERHEAD * entries;
+                    assert!(held <= bound, "{held} bytes for {entries} entries, after {key} keys");
+                    worst = worst.max(held.saturating_sub(MAX_BYTES) / entries.max(1));
+                }
+            }
+            let stats = cache.stats();
+            assert!(stats.entries >= 60_000, "it is used: {} entries", stats.entries);
+            assert!(stats.bytes <= MAX_BYTES as u64);
 
-    let recomputed = values.calls() - (KEYS + HOT) as usize;
-    assert_eq!(stats.hits, u64::from(hot_reads - HOT) - recomputed as u64);
-    let hit_rate = stats.hits as f64 / f64::from(hot_reads - HOT);
-    assert!(hit_rate >= 0.95, "{hit_rate} of the reads of hot keys are hits");
-    println!("{} entries, {worst} B beyond the bound each, {hit_rate} hits", stats.entries);
+            let recomputed = values.calls() - (KEYS + HOT) as usize;
+            assert_eq!(stats.hits, u64::from(hot_reads - HOT) - recomputed as u64);
+            let hit_rate = stats.hits as f64 / f64::from(hot_reads - HOT);
+            assert!(hit_rate >= 0.95, "{hit_rate} of the reads of hot keys are hits");
+            println!("{} entries, {worst} B beyond the bound each, {hit_rate} hits", stats.entries);
+        })
+    });
 }
 
 /// Fills a cache, and returns what it holds then.
@@ -105,84 +139,96 @@ async fn fill(cache: &Stampede<Value>, before: usize) -> usize {
         values.ask(cache, key).await;
     }
     assert_eq!((values.calls(), cache.stats().entries), (20_000, 20_000));
-    live() - before
+    live_since(before)
 }
 
 fn roomy() -> Stampede<Value> {
     settings().weigher(weigh).build().unwrap()
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_quiet_cache_shrinks_after_its_entries_have_ended() {
-    let _alone = ALONE.lock().await;
-    let before = live();
-    let cache = roomy();
-    let full = fill(&cache, before).await;
-    pass(30 * SECOND).await;
-    assert_eq!(cache.stats().entries, 20_000, "not before");
-    // Nobody touches the cache: the count is of the allocator alone.
-    pass(2 * MINUTE).await;
-    let left = live() - before;
-    assert!(left < full / 5, "{left} of {full} bytes are left");
-    assert_eq!((cache.stats().entries, cache.stats().bytes), (0, 0));
+#[test]
+fn a_quiet_cache_shrinks_after_its_entries_have_ended() {
+    alone(|| {
+        on_paused_time(async {
+            let before = live();
+            let cache = roomy();
+            let full = fill(&cache, before).await;
+            pass(30 * SECOND).await;
+            assert_eq!(cache.stats().entries, 20_000, "not before");
+            // Nobody touches the cache: the count is of the allocator alone.
+            pass(2 * MINUTE).await;
+            let left = live_since(before);
+            assert!(left < full / 5, "{left} of {full} bytes are left");
+            assert_eq!((cache.stats().entries, cache.stats().bytes), (0, 0));
+        })
+    });
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_quiet_cache_shrinks_after_everything_is_invalidated() {
-    let _alone = ALONE.lock().await;
-    let before = live();
-    let cache = settings().ttl(24 * 60 * MINUTE).weigher(weigh).build();
-    let cache = cache.unwrap();
-    let full = fill(&cache, before).await;
-    cache.invalidate_all().await;
-    pass(MINUTE).await;
-    let left = live() - before;
-    assert!(left < full / 5, "{left} of {full} bytes are left");
+#[test]
+fn a_quiet_cache_shrinks_after_everything_is_invalidated() {
+    alone(|| {
+        on_paused_time(async {
+            let before = live();
+            let cache = settings().ttl(24 * 60 * MINUTE).weigher(weigh).build();
+            let cache = cache.unwrap();
+            let full = fill(&cache, before).await;
+            cache.invalidate_all().await;
+            pass(MINUTE).await;
+            let left = live_since(before);
+            assert!(left < full / 5, "{left} of {full} bytes are left");
+        })
+    });
 }
 
 #[test]
 fn a_cache_that_outlives_its_runtime_is_tidied_on_the_next_one() {
-    let _alone = ALONE.blocking_lock();
-    let cache = roomy();
-    for _ in 0..2 {
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
-        runtime.unwrap().block_on(async {
+    alone(|| {
+        let cache = roomy();
+        for _ in 0..2 {
+            on_paused_time(async {
+                let before = live();
+                let full = fill(&cache, before).await;
+                pass(2 * MINUTE).await;
+                let left = live_since(before);
+                assert!(left < full / 5, "{left} of {full} bytes are left");
+            });
+        }
+    });
+}
+
+#[test]
+fn a_handle_that_is_dropped_frees_what_it_held() {
+    alone(|| {
+        on_paused_time(async {
             let before = live();
+            let cache = roomy();
             let full = fill(&cache, before).await;
+            drop(cache);
             pass(2 * MINUTE).await;
-            let left = live().saturating_sub(before);
+            collect().await;
+            let left = live_since(before);
             assert!(left < full / 5, "{left} of {full} bytes are left");
-        });
-    }
+        })
+    });
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_handle_that_is_dropped_frees_what_it_held() {
-    let _alone = ALONE.lock().await;
-    let before = live();
-    let cache = roomy();
-    let full = fill(&cache, before).await;
-    drop(cache);
-    pass(2 * MINUTE).await;
-    let left = live() - before;
-    assert!(left < full / 5, "{left} of {full} bytes are left");
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_is_remembered_of_failing_and_uncacheable_keys_and_of_tags_is_bounded() {
-    let _alone = ALONE.lock().await;
-    let before = live();
-    let cache = roomy();
-    for key in 0..50_000_u32 {
-        let failing = || std::future::ready(Err::<Value, _>(OriginError(1)));
-        cache.get_or_compute(key, failing).await.unwrap_err();
-        cache.invalidate_tag(key).await;
-    }
-    let held = live() - before;
-    assert!(held < 32 << 20, "{held} bytes");
-    assert_eq!(cache.stats().entries, 0);
-    // All of it ends by itself.
-    pass(10 * MINUTE).await;
-    assert!(live() - before < 16 << 20, "{} bytes", live() - before);
+#[test]
+fn what_is_remembered_of_failing_and_uncacheable_keys_and_of_tags_is_bounded() {
+    alone(|| {
+        on_paused_time(async {
+            let before = live();
+            let cache = roomy();
+            for key in 0..50_000_u32 {
+                let failing = || std::future::ready(Err::<Value, _>(OriginError(1)));
+                cache.get_or_compute(key, failing).await.unwrap_err();
+                cache.invalidate_tag(key).await;
+            }
+            let held = live_since(before);
+            assert!(held < 32 << 20, "{held} bytes");
+            assert_eq!(cache.stats().entries, 0);
+            // All of it ends by itself.
+            pass(10 * MINUTE).await;
+            assert!(live_since(before) < 16 << 20, "{} bytes", live_since(before));
+        })
+    });
 }
