@@ -1,6 +1,7 @@
 //! Bodies: what is stored, what streams through, and what breaks off.
 
 #![cfg(feature = "axum")]
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 mod http_support;
 
@@ -151,6 +152,19 @@ async fn trailers_are_passed_on_and_never_stored() {
         assert_eq!(reply.trailers.unwrap()["x-sum"], "7");
         assert_eq!(origin.calls(), n);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn announced_trailers_are_not_waited_for() {
+    let origin = Origin::new(|_| {
+        let body = Scripted::body([Wait(secs(5)), Data("report"), Trailers]);
+        Answer::ok("max-age=60", body).header("trailer", "x-sum")
+    });
+    let app = app(&origin);
+    let replies = crowd(&app, 10, |_| get("/report")).await;
+    assert!(replies.iter().all(|reply| reply.trailers.is_some()));
+    assert_eq!(slowest(&replies), WORK * 2);
+    assert_eq!(origin.calls(), 10);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,6 +1,7 @@
 //! Fields: what clients learn about the cache, and what is not passed on.
 
 #![cfg(feature = "axum")]
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 mod http_support;
 
@@ -109,8 +110,7 @@ async fn cache_status_says_why_the_origin_was_asked() {
     let app = app(&origin);
     let fwd = |reply: Reply| {
         let status = reply.cache_status().to_owned();
-        let rest = status.strip_prefix("tower-stampede; fwd=").unwrap().to_owned();
-        rest
+        status.strip_prefix("tower-stampede; fwd=").unwrap().to_owned()
     };
     assert_eq!(fwd(send(&app, get("/r")).await), "uri-miss; fwd-status=200; stored");
     let other = with("/r", &[("a", "1")]);

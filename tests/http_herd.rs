@@ -1,6 +1,7 @@
 //! A crowd at one URL: how often the origin is asked, and what everybody gets.
 
 #![cfg(feature = "axum")]
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 mod http_support;
 
@@ -102,6 +103,20 @@ async fn a_refresh_carries_nothing_of_the_client_that_triggered_it() {
     pass(WORK * 2).await;
     assert_eq!(origin.last().parts.method, "GET");
     assert_eq!(origin.calls(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refresh_that_a_cookie_triggered_fills_for_everybody() {
+    let directives = "max-age=10, stale-while-revalidate=60";
+    let origin = Origin::new(move |call| Answer::ok(directives, call.n.to_string()));
+    let app = app(&origin);
+    send(&app, get("/report")).await;
+    pass(secs(11)).await;
+    assert!(send(&app, with("/report", &[("cookie", "mine")])).await.is(Stale));
+    pass(WORK * 2).await;
+    let hit = send(&app, get("/report")).await;
+    assert!(hit.is(Hit) && hit.text() == "1");
+    assert_eq!(origin.calls(), 2);
 }
 
 #[tokio::test(start_paused = true)]

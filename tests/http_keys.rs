@@ -1,6 +1,7 @@
 //! What tells requests apart, and what is hidden because it does not.
 
 #![cfg(feature = "axum")]
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 mod http_support;
 

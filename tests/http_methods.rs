@@ -1,6 +1,7 @@
 //! Methods other than GET, and GETs that go past the cache.
 
 #![cfg(feature = "axum")]
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 mod http_support;
 

@@ -1,6 +1,7 @@
 //! Random clients and responses against the rules, written down naively.
 
 #![cfg(feature = "axum")]
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 mod http_support;
 

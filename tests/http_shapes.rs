@@ -2,6 +2,7 @@
 //! services, and next to other layers.
 
 #![cfg(feature = "axum")]
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 mod http_support;
 
@@ -496,7 +497,7 @@ async fn it_works_with_plain_hyper_over_tcp() {
         assert_eq!(head.headers["cache-status"].to_str().unwrap().contains("hit"), cached);
     }
     let (head, body) = fetch(&mut client, "HEAD", "/report").await;
-    assert_eq!((&*head.headers["content-length"].to_str().unwrap(), body.len()), ("7", 0));
+    assert_eq!((head.headers["content-length"].to_str().unwrap(), body.len()), ("7", 0));
     assert_eq!(origin.calls(), 1);
 }
 

@@ -2,6 +2,7 @@
 //! response itself permits it.
 
 #![cfg(feature = "axum")]
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 mod http_support;
 

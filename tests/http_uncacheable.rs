@@ -1,6 +1,7 @@
 //! Answers that may not be shared: nobody queues for them twice.
 
 #![cfg(feature = "axum")]
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 mod http_support;
 

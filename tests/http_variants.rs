@@ -1,6 +1,7 @@
 //! `Vary`: a variant answers only requests that select it.
 
 #![cfg(feature = "axum")]
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 mod http_support;
 

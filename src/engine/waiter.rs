@@ -136,7 +136,11 @@ impl<V: Send + Sync + 'static> Ticket<V> {
             }
             let boarding = caller.boarding();
             match self.engine.enter(&boarding, &mut self.seat) {
-                Entered::Lead(leader) => break lead(leader, caller),
+                Entered::Lead(leader) => {
+                    if let Some(step) = lead(leader, caller) {
+                        break step;
+                    }
+                }
                 Entered::Join(waiter) => {
                     joined_at.get_or_insert_with(Instant::now);
                     let name = &self.engine.settings.name;
@@ -247,12 +251,18 @@ fn stale_or_refuse<V: Send + Sync + 'static, C: Caller<V>>(caller: &C, error: Er
 }
 
 /// The second look: somebody may have filled between our look and our lead.
-fn lead<V: Send + Sync + 'static, C: Caller<V>>(leader: Leader<V>, caller: &mut C) -> Step<V> {
-    match caller.second_look() {
-        Some(entry) => {
-            leader.stand_down(Arc::clone(&entry));
-            Step::Answer(entry, CacheOutcome::Hit)
-        }
-        None => Step::Lead(leader),
+/// Returns `None` if that showed that this caller belongs to another flight.
+fn lead<V: Send + Sync + 'static, C: Caller<V>>(
+    leader: Leader<V>,
+    caller: &mut C,
+) -> Option<Step<V>> {
+    if let Some(entry) = caller.second_look() {
+        leader.stand_down(Arc::clone(&entry));
+        return Some(Step::Answer(entry, CacheOutcome::Hit));
     }
+    if caller.boarding().key != *leader.key() {
+        leader.withdraw();
+        return None;
+    }
+    Some(Step::Lead(leader))
 }

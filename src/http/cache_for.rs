@@ -46,8 +46,8 @@ pub struct CacheFor {
 impl CacheFor {
     /// Keeps the response for `ttl`.
     ///
-    /// Zero means: hand it to everybody who is waiting for it now, and do not
-    /// keep it.
+    /// Zero means: keep it for nobody, and share it only as stale, where a
+    /// stale window covers it.
     pub const fn new(ttl: Duration) -> Self {
         Self { ttl, stale_for: None, stale_if_error: None, tags: Vec::new(), public: false }
     }

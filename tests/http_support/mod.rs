@@ -1,7 +1,7 @@
 //! An origin whose answers a test controls, and clients that look at replies.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
-#![allow(clippy::unwrap_used, reason = "part of the tests")]
+#![allow(clippy::needless_pass_by_value, reason = "so that tests read well")]
 
 use std::convert::Infallible;
 use std::fmt;
@@ -342,7 +342,7 @@ where
 /// What one of a crowd got.
 #[derive(Debug)]
 pub(crate) enum Got<E> {
-    Reply(Reply),
+    Reply(Box<Reply>),
     Error(E),
     Panicked,
 }
@@ -350,7 +350,7 @@ pub(crate) enum Got<E> {
 impl<E: fmt::Debug> Got<E> {
     pub(crate) fn reply(self) -> Reply {
         match self {
-            Self::Reply(reply) => reply,
+            Self::Reply(reply) => *reply,
             other => panic!("no reply: {other:?}"),
         }
     }
@@ -377,7 +377,7 @@ where
     let mut all = Vec::with_capacity(n);
     for client in clients {
         all.push(match client.await {
-            Ok(Ok(reply)) => Got::Reply(reply),
+            Ok(Ok(reply)) => Got::Reply(Box::new(reply)),
             Ok(Err(error)) => Got::Error(error),
             Err(_) => Got::Panicked,
         });
