@@ -128,7 +128,7 @@ fn a_million_keys_stay_within_the_bound_and_keep_the_hot_ones() {
             let hit_rate = stats.hits as f64 / f64::from(hot_reads - HOT);
             assert!(hit_rate >= 0.95, "{hit_rate} of the reads of hot keys are hits");
             println!("{} entries, {worst} B beyond the bound each, {hit_rate} hits", stats.entries);
-        })
+        });
     });
 }
 
@@ -160,7 +160,7 @@ fn a_quiet_cache_shrinks_after_its_entries_have_ended() {
             let left = live_since(before);
             assert!(left < full / 5, "{left} of {full} bytes are left");
             assert_eq!((cache.stats().entries, cache.stats().bytes), (0, 0));
-        })
+        });
     });
 }
 
@@ -176,7 +176,7 @@ fn a_quiet_cache_shrinks_after_everything_is_invalidated() {
             pass(MINUTE).await;
             let left = live_since(before);
             assert!(left < full / 5, "{left} of {full} bytes are left");
-        })
+        });
     });
 }
 
@@ -208,7 +208,7 @@ fn a_handle_that_is_dropped_frees_what_it_held() {
             collect().await;
             let left = live_since(before);
             assert!(left < full / 5, "{left} of {full} bytes are left");
-        })
+        });
     });
 }
 
@@ -229,6 +229,6 @@ fn what_is_remembered_of_failing_and_uncacheable_keys_and_of_tags_is_bounded() {
             // All of it ends by itself.
             pass(10 * MINUTE).await;
             assert!(live_since(before) < 16 << 20, "{} bytes", live_since(before));
-        })
+        });
     });
 }
