@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use tokio::sync::Notify;
+use parking_lot::Mutex;
+use tokio::sync::{Notify, OwnedSemaphorePermit};
 
 use super::time::Tick;
 use crate::entry::Entry;
@@ -69,6 +70,9 @@ pub(crate) struct Flight<V> {
     pub(crate) waiters: AtomicU32,
     verdict: OnceLock<Verdict<V>>,
     settled: AtomicBool,
+    /// The leader's place among the computations. It lies here so that it
+    /// comes free when the flight ends, also where its leader does not.
+    place: Mutex<Option<OwnedSemaphorePermit>>,
     wake: Notify,
 }
 
@@ -85,6 +89,7 @@ impl<V> Flight<V> {
             waiters: AtomicU32::new(0),
             verdict: OnceLock::new(),
             settled: AtomicBool::new(false),
+            place: Mutex::new(None),
             wake: Notify::new(),
         }
     }
@@ -115,8 +120,14 @@ impl<V> Flight<V> {
         }
     }
 
+    pub(crate) fn take_place(&self, place: OwnedSemaphorePermit) {
+        *self.place.lock() = Some(place);
+    }
+
     /// Says that the result is stored or not, and the flight out of the table.
     pub(crate) fn settle(&self) {
+        let place = self.place.lock().take();
+        drop(place);
         self.settled.store(true, Ordering::Release);
         self.wake.notify_waiters();
     }

@@ -5,12 +5,10 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::OwnedSemaphorePermit;
-
-use super::Engine;
 use super::flight::{Abandonment, Failure, Flight, Verdict};
 use super::ports::{ComputedEnd, Happening};
 use super::time::Tick;
+use super::{Engine, Mode};
 use crate::entry::{Entry, Started};
 use crate::error::{Error, ErrorKind};
 use crate::key::{Key, Tag};
@@ -36,7 +34,6 @@ pub(crate) struct Leader<V: Send + Sync + 'static> {
     engine: Arc<Engine<V>>,
     flight: Arc<Flight<V>>,
     started: Started,
-    permit: Option<OwnedSemaphorePermit>,
     /// What follows the second panic in a row.
     panic_rule: FailureRule,
     /// What `Drop` reports unless a verdict was given.
@@ -51,7 +48,6 @@ impl<V: Send + Sync + 'static> Leader<V> {
             engine,
             flight,
             started,
-            permit: None,
             panic_rule: FailureRule {
                 hold: HoldRule::After(1),
                 stale_until: None,
@@ -87,7 +83,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         let place = Arc::clone(&self.engine.computations).acquire_owned();
         match tokio::time::timeout(self.engine.settings.wait_timeout, place).await {
             Ok(Ok(permit)) => {
-                self.permit = Some(permit);
+                self.flight.take_place(permit);
                 // Age counts from here, not from the queue.
                 self.started.tick = self.engine.clock.now();
                 Ok(())
@@ -114,13 +110,14 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// Says that the flight ends within `limit`, so that waiters do not depose
     /// a leader that is still at work.
     pub(crate) fn expect_within(&self, limit: Duration) {
-        self.flight.expect_until(self.engine.clock.now().plus(limit).plus(super::GRACE));
+        self.flight.expect_until(self.engine.watch.now().plus(limit).plus(super::GRACE));
     }
 
     /// Returns whether a result with `tags` may be stored now. Asked under the
     /// store's lock, so that an invalidation comes before or after, not during.
     pub(crate) fn may_store(&self, tags: &[Tag]) -> bool {
-        !self.flight.is_forgotten()
+        self.engine.mode() != Mode::Off
+            && !self.flight.is_forgotten()
             && !self.engine.log.is_dead(tags, self.started.seq, super::ASKED_NOW)
     }
 

@@ -127,6 +127,9 @@ enum Place<V: Send + Sync + 'static> {
 pub(crate) struct Engine<V: Send + Sync + 'static> {
     pub(crate) settings: EngineSettings,
     pub(crate) clock: Clock,
+    /// Tells when a leader is overdue: always the timers' own clock, which a
+    /// test that sets the time by hand does not move.
+    pub(crate) watch: Clock,
     pub(crate) log: InvalidationLog,
     pub(crate) table: Table<V>,
     pub(crate) local: Arc<dyn Local<V>>,
@@ -152,6 +155,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
             log: InvalidationLog::new(settings.max_logged_tags),
             settings,
             clock,
+            watch: Clock::runtime(),
             table: Table::new(),
             local,
             observer,
@@ -211,7 +215,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         let mark = shard.marks.get(&boarding.key);
         let passes = boarding.never_wait || mark.is_some_and(|mark| mark.is_uncacheable(now));
         let hold = mark.and_then(|mark| mark.hold(now)).filter(|_| !boarding.despite_hold);
-        match (self.current_flight(&shard, boarding, now), hold) {
+        match (self.current_flight(&shard, boarding), hold) {
             (Some(_), _) if passes => Place::Passed,
             (Some(flight), _) => self.join(&flight, seat).map_or(Place::Full, Place::Joined),
             (None, Some((rest, error))) => Place::Held(rest, error),
@@ -221,12 +225,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
 
     /// Returns the flight a caller may join: not one whose result is known to
     /// be dead for it, nor one whose leader is gone without a word.
-    fn current_flight(
-        &self,
-        shard: &Shard<V>,
-        boarding: &Boarding,
-        now: Tick,
-    ) -> Option<Arc<Flight<V>>> {
+    fn current_flight(&self, shard: &Shard<V>, boarding: &Boarding) -> Option<Arc<Flight<V>>> {
         let flight = shard.flights.get(&boarding.key)?;
         // Once it is published, its tags are known although it is not settled.
         let published_dead = match flight.verdict() {
@@ -236,7 +235,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
             _ => false,
         };
         let dead = published_dead || self.log.is_dead(&flight.tags, flight.seq, ASKED_NOW);
-        (!dead && !flight.is_overdue(now)).then(|| Arc::clone(flight))
+        (!dead && !flight.is_overdue(self.watch.now())).then(|| Arc::clone(flight))
     }
 
     fn take_off(
@@ -246,7 +245,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         now: Tick,
     ) -> Leader<V> {
         // Until it computes, a leader may wait for a place that long.
-        let overdue_at = now.plus(self.settings.wait_timeout).plus(GRACE);
+        let overdue_at = self.watch.now().plus(self.settings.wait_timeout).plus(GRACE);
         let flight = Arc::new(Flight::new(
             self.table.next_id(),
             boarding.key.clone(),
@@ -267,6 +266,11 @@ impl<V: Send + Sync + 'static> Engine<V> {
             *seat = Seat::take(self);
         }
         seat.as_ref().and_then(|_| Waiter::join(flight, self.settings.max_waiters))
+    }
+
+    #[cfg(test)]
+    fn try_places(&self) -> usize {
+        self.computations.available_permits()
     }
 
     /// Takes a place for a computation if one is free now.

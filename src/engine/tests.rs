@@ -199,12 +199,14 @@ async fn a_late_leader_neither_closes_a_newer_flight_nor_stores_over_its_value()
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_nobody_polls_is_deposed_and_its_late_result_is_not_stored() {
     let (engine, map) = engine();
-    let leader = lead(&engine);
+    let mut leader = lead(&engine);
+    leader.take_place().await.unwrap();
     leader.expect_within(SECOND * 10);
     let waiter = ask(&engine, &map, 100);
     let step = waiter.await.unwrap();
     let Step::Refuse(error) = step else { panic!("{step:?}") };
     assert_eq!(error.kind(), ErrorKind::ComputeTimeout);
+    assert_eq!(engine.try_places(), 10, "its place is free again");
     let newer = lead(&engine);
     let late = entry(&leader, 1);
     leader.fill(&late, true);

@@ -170,7 +170,7 @@ impl<V: Send + Sync + 'static> Ticket<V> {
     /// `None` at this caller's own deadline.
     async fn await_verdict(&self, waiter: &Waiter<V>) -> Option<Verdict<V>> {
         loop {
-            let now = self.engine.clock.now();
+            let now = self.engine.watch.now();
             let patience = waiter.flight.overdue_at().since(now).max(Duration::from_millis(1));
             let until = self.deadline.min(Instant::now() + patience);
             if let Ok(verdict) = tokio::time::timeout_at(until, waiter.flight.wait()).await {
@@ -179,7 +179,7 @@ impl<V: Send + Sync + 'static> Ticket<V> {
             if Instant::now() >= self.deadline {
                 return None;
             }
-            if waiter.flight.is_overdue(self.engine.clock.now()) {
+            if waiter.flight.is_overdue(self.engine.watch.now()) {
                 self.engine.depose(&waiter.flight);
             }
         }
