@@ -10,6 +10,7 @@ use tower_service::Service;
 
 use super::answer::{self, Came};
 use super::body::ResponseBody;
+use super::cache_for::CacheFor;
 use super::fill::Received;
 use super::freshness::Times;
 use super::layer::Rules;
@@ -50,16 +51,21 @@ where
 {
     let sent = Sent::of(&cache, &rules, &parts);
     let response = Oneshot::new(service, Request::from_parts(parts, body)).await?;
-    let (head, body) = response.into_parts();
+    let (mut head, body) = response.into_parts();
+    let cache_for = head.extensions.remove::<CacheFor>();
     let touched = head.status.is_success() || head.status.is_redirection();
-    let plan = if touched { sent.storable(&cache, &rules, &head, &body) } else { None };
+    let said = cache_for.as_ref();
+    let plan = if touched { sent.storable(&cache, &rules, &head, &body, said) } else { None };
     if touched {
         sent.invalidate(&cache, &rules, &head);
     }
     let response = Response::from_parts(head, body);
     let came = Came::bypass(BypassReason::Method);
     let response = match plan {
-        Some(plan) => sent.keep(cache, &rules, response, plan).await,
+        Some(plan) => {
+            let tags = cache_for.as_ref().map(CacheFor::tags).unwrap_or_default();
+            sent.keep(cache, &rules, response, plan, tags).await
+        }
         None => response.map(ResponseBody::inner),
     };
     Ok(answer::from_service(&rules, response, came))
@@ -103,6 +109,7 @@ impl Sent {
         rules: &Rules,
         head: &response::Parts,
         body: &B,
+        cache_for: Option<&CacheFor>,
     ) -> Option<Plan> {
         let target = self.target.as_ref()?;
         self.primary.as_ref()?;
@@ -112,6 +119,11 @@ impl Sent {
         if cache.engine.log.is_dead(&self.tags, self.started.seq, asked) {
             return None;
         }
+        let own_tags = cache_for.map(CacheFor::tags).unwrap_or_default();
+        let is_dead = cache.engine.log.is_dead(own_tags, self.started.seq, asked);
+        if is_dead || own_tags.len() > rules.config.max_tags {
+            return None;
+        }
         let length = body.size_hint().exact();
         let decision = post_storable(
             &self.method,
@@ -119,6 +131,7 @@ impl Sent {
             target,
             head,
             length,
+            cache_for,
             &rules.config,
             self.times(cache),
         );
@@ -141,6 +154,7 @@ impl Sent {
         rules: &Arc<Rules>,
         response: Response<B>,
         plan: Plan,
+        own_tags: &[Tag],
     ) -> Response<ResponseBody<B>> {
         let Some(primary) = self.primary else { return response.map(ResponseBody::inner) };
         let (at, wall) = (cache.now(), cache.engine.clock.wall());
@@ -159,7 +173,7 @@ impl Sent {
             return response.map(ResponseBody::inner);
         };
         let started = Started { tick: self.started.tick, seq: leader.started().seq };
-        let tags = caller.tags.clone();
+        let tags = caller.tags.iter().chain(own_tags).cloned().collect();
         let received = Received { started, at, wall };
         let head = Head { caller, leader, received, stale_until: None };
         match head.keep::<B, std::convert::Infallible>(response, plan, tags).await {
