@@ -55,16 +55,16 @@ where
     let cache_for = head.extensions.remove::<CacheFor>();
     let touched = head.status.is_success() || head.status.is_redirection();
     let said = cache_for.as_ref();
+    // Read before anything is judged by it.
+    let seq = cache.engine.log.seq();
     let plan = if touched { sent.storable(&cache, &rules, &head, &body, said) } else { None };
-    if touched {
-        sent.invalidate(&cache, &rules, &head);
-    }
+    let own = if touched { sent.invalidate(&cache, &rules, &head) } else { 0 };
     let response = Response::from_parts(head, body);
     let came = Came::bypass(BypassReason::Method);
     let response = match plan {
         Some(plan) => {
             let tags = cache_for.as_ref().map(CacheFor::tags).unwrap_or_default();
-            sent.keep(cache, &rules, response, plan, tags).await
+            sent.keep(cache, &rules, response, plan, tags, seq + own).await
         }
         None => response.map(ResponseBody::inner),
     };
@@ -87,19 +87,23 @@ impl Sent {
     }
 
     /// Ends the use of what the request touched, and of running flights for it.
-    fn invalidate(&self, cache: &Cache, rules: &Rules, head: &response::Parts) {
+    /// Returns how many invalidations that took.
+    fn invalidate(&self, cache: &Cache, rules: &Rules, head: &response::Parts) -> u64 {
         let Some(target) = &self.target else {
             self.tags.iter().cloned().for_each(|tag| cache.invalidate_tag_now(tag));
-            return;
+            return self.tags.len() as u64;
         };
         cache.invalidate_tag_now(uri_tag(target, &rules.config));
+        let mut count = 1;
         for name in [header::LOCATION, header::CONTENT_LOCATION] {
             for value in head.headers.get_all(name) {
                 if let Some(other) = same_origin_target(target, value).filter(|o| o != target) {
                     cache.invalidate_tag_now(uri_tag(&other, &rules.config));
+                    count += 1;
                 }
             }
         }
+        count
     }
 
     /// Returns how the response to a POST is stored for later GETs, if it is.
@@ -155,6 +159,7 @@ impl Sent {
         response: Response<B>,
         plan: Plan,
         own_tags: &[Tag],
+        expected_seq: u64,
     ) -> Response<ResponseBody<B>> {
         let Some(primary) = self.primary else { return response.map(ResponseBody::inner) };
         let (at, wall) = (cache.now(), cache.engine.clock.wall());
@@ -172,6 +177,12 @@ impl Sent {
         let Entered::Lead(leader) = cache.engine.enter(&boarding, &mut None) else {
             return response.map(ResponseBody::inner);
         };
+        if leader.started().seq != expected_seq {
+            // Somebody else invalidated since this response was judged,
+            // perhaps this very resource.
+            leader.withdraw();
+            return response.map(ResponseBody::inner);
+        }
         let started = Started { tick: self.started.tick, seq: leader.started().seq };
         let tags = caller.tags.iter().chain(own_tags).cloned().collect();
         let received = Received { started, at, wall };
