@@ -66,6 +66,8 @@ pub(crate) struct Flight<V> {
     overdue_at: AtomicU64,
     pub(crate) waiters: AtomicU32,
     verdict: OnceLock<Verdict<V>>,
+    /// The answer has begun: who joins now is late.
+    begun: AtomicBool,
     settled: AtomicBool,
     wake: Notify,
 }
@@ -81,6 +83,7 @@ impl<V> Flight<V> {
             overdue_at: AtomicU64::new(overdue_at.as_nanos()),
             waiters: AtomicU32::new(0),
             verdict: OnceLock::new(),
+            begun: AtomicBool::new(false),
             settled: AtomicBool::new(false),
             wake: Notify::new(),
         }
@@ -92,6 +95,17 @@ impl<V> Flight<V> {
         let first = self.verdict.set(verdict).is_ok();
         self.wake.notify_waiters();
         first
+    }
+
+    /// Says that the answer has begun, though it is not complete.
+    pub(crate) fn begin(&self) {
+        self.begun.store(true, Ordering::Release);
+    }
+
+    /// Returns whether to one who joins now the answer is a look-up, and
+    /// subject to freshness like any other.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun.load(Ordering::Acquire) || self.verdict.get().is_some()
     }
 
     pub(crate) fn verdict(&self) -> Option<&Verdict<V>> {

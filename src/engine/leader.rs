@@ -118,6 +118,11 @@ impl<V: Send + Sync + 'static> Leader<V> {
             && !self.engine.log.is_dead(tags, self.started.seq, super::ASKED_NOW)
     }
 
+    /// Says that the answer has begun to arrive; see [`Flight::has_begun`].
+    pub(crate) fn begin(&self) {
+        self.flight.begin();
+    }
+
     /// First phase: hands `entry` to everybody who waits. The flight stays
     /// joinable until it is settled.
     pub(crate) fn publish(&self, entry: Arc<Entry<V>>) {

@@ -79,7 +79,7 @@ impl<V: Send + Sync + 'static> Drop for Seat<V> {
 /// One caller's place in one flight.
 pub(crate) struct Waiter<V> {
     flight: Arc<Flight<V>>,
-    /// Joined after the answer was published: to this caller it is a look-up,
+    /// Joined after the answer had begun: to this caller it is a look-up,
     /// and subject to freshness like any other.
     late: bool,
 }
@@ -88,7 +88,7 @@ impl<V> Waiter<V> {
     /// Takes a place if fewer than `max` callers wait. Called under the lock
     /// of the flight's shard.
     pub(super) fn join(flight: &Arc<Flight<V>>, max: u32) -> Option<Self> {
-        let late = flight.verdict().is_some();
+        let late = flight.has_begun();
         let waiter = Self { flight: Arc::clone(flight), late };
         (flight.waiters.fetch_add(1, Ordering::AcqRel) < max).then_some(waiter)
     }

@@ -64,6 +64,7 @@ where
             Own::Error(error)
         }
         Ok(Ok(response)) => {
+            leader.begin();
             let clock = &caller.cache.engine.clock;
             let (at, wall) = (clock.now(), clock.wall());
             let received = Received { started: leader.started(), at, wall };
