@@ -227,6 +227,11 @@ impl Head {
             leader.remember_shared(true, longest.max(least));
         }
         let keep = received.at < entry.window.useful_until();
+        if !keep && plan.terms.lifetime.is_zero() {
+            // No window covers it any more.
+            leader.decline(true);
+            return false;
+        }
         if !keep {
             leader.publish(entry);
             leader.shared_only();
