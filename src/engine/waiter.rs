@@ -136,7 +136,14 @@ impl<V: Send + Sync + 'static> Ticket<V> {
             }
             let boarding = caller.boarding();
             match self.engine.enter(&boarding, &mut self.seat) {
-                Entered::Lead(leader) => break lead(leader, caller),
+                Entered::Lead(leader) => match lead(leader, caller) {
+                    // What was stored meanwhile has shown the caller to
+                    // another flight, where its like may be already.
+                    Step::Lead(leader) if caller.boarding().key != *leader.key() => {
+                        leader.withdraw();
+                    }
+                    step => break step,
+                },
                 Entered::Join(waiter) => {
                     joined_at.get_or_insert_with(Instant::now);
                     let name = &self.engine.settings.name;
