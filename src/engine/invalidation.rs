@@ -105,10 +105,19 @@ impl InvalidationLog {
     }
 
     /// Drops records older than `horizon`: nothing that started before them
-    /// can still be stored.
+    /// can still be of use. A leader that blocked its thread past its time-out
+    /// may yet bring such a thing; with any tag it counts as dead.
     pub(crate) fn trim(&self, now: Tick, horizon: Duration) {
         let oldest = now.minus(horizon);
-        self.records.lock().tags.retain(|_, record| record.at >= oldest);
+        let mut records = self.records.lock();
+        let Records { tags, dropped, .. } = &mut *records;
+        tags.retain(|_, record| {
+            let is_kept = record.at >= oldest;
+            if !is_kept {
+                *dropped = record.seq.max(*dropped);
+            }
+            is_kept
+        });
     }
 
     #[cfg(test)]
@@ -206,5 +215,16 @@ mod tests {
         log.trim(T0.plus(Duration::from_secs(120)), Duration::from_secs(60));
         assert_eq!(log.len(), 1);
         assert!(log.is_dead(&tags(&["new"]), 0, ASKED_NOW));
+    }
+
+    #[test]
+    fn what_comes_after_its_tags_record_was_trimmed_is_still_dead() {
+        let log = InvalidationLog::new(10);
+        let started = log.seq();
+        log.invalidate("a".into(), T0);
+        log.trim(T0.plus(Duration::from_secs(120)), Duration::from_secs(60));
+        assert_eq!(log.len(), 0);
+        assert!(log.is_dead(&tags(&["a"]), started, ASKED_NOW));
+        assert!(!log.is_dead(&tags(&["a"]), log.seq(), ASKED_NOW));
     }
 }

@@ -225,7 +225,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             if shard
                 .flights
                 .get(&self.flight.key)
-                .is_none_or(|current| current.id == self.flight.id)
+                .is_some_and(|current| current.id == self.flight.id)
             {
                 if matches!(end, ComputedEnd::Stored | ComputedEnd::Shared) {
                     if let Some(mark) = shard.marks.get_mut(&self.flight.key) {

@@ -89,6 +89,19 @@ fn window(cache: &Cache, plan: &Plan, received: Received) -> Window {
     Window::new(born, lifetimes, received.delay())
 }
 
+/// Returns what a response would replace: what stands in its place, or what
+/// its index would stand in place of.
+pub(super) fn place(caller: &HttpCaller, plan: &Plan) -> Option<Stored> {
+    let primary = caller.primary.as_bytes();
+    let at_primary = caller.cache.local.get(primary);
+    match fingerprint_of(caller, plan) {
+        Some(selected) => at_primary
+            .filter(|entry| index_of(entry).is_none())
+            .or_else(|| caller.cache.local.get(variant_key(primary, selected).as_bytes())),
+        None => at_primary,
+    }
+}
+
 /// Stores `entry` where later requests of its kind look, if `allowed`.
 pub(super) fn store(caller: &HttpCaller, entry: &Stored, allowed: &dyn Fn() -> bool) -> bool {
     let facts = entry.value.response().map(|stored| &stored.facts);

@@ -111,7 +111,7 @@ impl Head {
             // What can be stored for a while is better than a failure, unless
             // something good is there already.
             Decision::Store(plan)
-                if !(is_failure && (self.stale_until.is_some() || !plan.explicit)) =>
+                if !is_failure || plan.explicit && !self.would_replace_something_good(&plan) =>
             {
                 self.keep(response, plan, tags).await
             }
@@ -127,6 +127,20 @@ impl Head {
             return Err(Refusal::TooManyTags);
         }
         Ok(self.caller.tags.iter().chain(own).cloned().collect())
+    }
+
+    /// Returns whether something usable is stored already where a response
+    /// would go: also what this request itself may not be answered with.
+    fn would_replace_something_good(&self, plan: &Plan) -> bool {
+        if self.stale_until.is_some() {
+            return true;
+        }
+        let Head { caller, .. } = self;
+        let found = fill::place(caller, plan);
+        found.is_some_and(|entry| {
+            let is_good = entry.value.response().is_none_or(|stored| !is_failure(stored.status));
+            is_good && caller.cache.may_stand_in(&entry)
+        })
     }
 
     fn fail<B: Body, E>(self, response: Response<B>, status: StatusCode) -> Own<B, E> {
@@ -213,6 +227,11 @@ impl Head {
             leader.remember_shared(true, longest.max(least));
         }
         let keep = received.at < entry.window.useful_until();
+        if !keep && plan.terms.lifetime.is_zero() {
+            // No window covers it any more.
+            leader.decline(true);
+            return false;
+        }
         if !keep {
             leader.publish(entry);
             leader.shared_only();

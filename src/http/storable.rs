@@ -51,12 +51,14 @@ pub(crate) fn judge(
 
 /// Judges the response to a POST, which may be stored for later GETs (RFC
 /// 9110, 9.3.3). `target` is the request's absolute URI.
+#[expect(clippy::too_many_arguments, reason = "all that is known of the exchange")]
 pub(crate) fn post_storable(
     method: &Method,
     credentials: Credentials,
     target: &Uri,
     parts: &Parts,
     declared_length: Option<u64>,
+    cache_for: Option<&CacheFor>,
     config: &HttpConfig,
     times: Times,
 ) -> Decision {
@@ -67,7 +69,7 @@ pub(crate) fn post_storable(
         return Decision::Decline(Refusal::OtherResource);
     }
     let asked = Asked { method: AskedMethod::Get, credentials };
-    match judge(&asked, parts, declared_length, None, config, times) {
+    match judge(&asked, parts, declared_length, cache_for, config, times) {
         Decision::Store(_) if !credentials.is_anonymous() => {
             Decision::Decline(Refusal::Credentials)
         }

@@ -10,6 +10,7 @@ use tower_service::Service;
 
 use super::answer::{self, Came};
 use super::body::ResponseBody;
+use super::cache_for::CacheFor;
 use super::fill::Received;
 use super::freshness::Times;
 use super::layer::Rules;
@@ -50,16 +51,21 @@ where
 {
     let sent = Sent::of(&cache, &rules, &parts);
     let response = Oneshot::new(service, Request::from_parts(parts, body)).await?;
-    let (head, body) = response.into_parts();
+    let (mut head, body) = response.into_parts();
+    let cache_for = head.extensions.remove::<CacheFor>();
     let touched = head.status.is_success() || head.status.is_redirection();
-    let plan = if touched { sent.storable(&cache, &rules, &head, &body) } else { None };
-    if touched {
-        sent.invalidate(&cache, &rules, &head);
-    }
+    let said = cache_for.as_ref();
+    // Read before anything is judged by it.
+    let seq = cache.engine.log.seq();
+    let plan = if touched { sent.storable(&cache, &rules, &head, &body, said) } else { None };
+    let own = if touched { sent.invalidate(&cache, &rules, &head) } else { 0 };
     let response = Response::from_parts(head, body);
     let came = Came::bypass(BypassReason::Method);
     let response = match plan {
-        Some(plan) => sent.keep(cache, &rules, response, plan).await,
+        Some(plan) => {
+            let tags = cache_for.as_ref().map(CacheFor::tags).unwrap_or_default();
+            sent.keep(cache, &rules, response, plan, tags, seq + own).await
+        }
         None => response.map(ResponseBody::inner),
     };
     Ok(answer::from_service(&rules, response, came))
@@ -81,19 +87,23 @@ impl Sent {
     }
 
     /// Ends the use of what the request touched, and of running flights for it.
-    fn invalidate(&self, cache: &Cache, rules: &Rules, head: &response::Parts) {
+    /// Returns how many invalidations that took.
+    fn invalidate(&self, cache: &Cache, rules: &Rules, head: &response::Parts) -> u64 {
         let Some(target) = &self.target else {
             self.tags.iter().cloned().for_each(|tag| cache.invalidate_tag_now(tag));
-            return;
+            return self.tags.len() as u64;
         };
         cache.invalidate_tag_now(uri_tag(target, &rules.config));
+        let mut count = 1;
         for name in [header::LOCATION, header::CONTENT_LOCATION] {
             for value in head.headers.get_all(name) {
                 if let Some(other) = same_origin_target(target, value).filter(|o| o != target) {
                     cache.invalidate_tag_now(uri_tag(&other, &rules.config));
+                    count += 1;
                 }
             }
         }
+        count
     }
 
     /// Returns how the response to a POST is stored for later GETs, if it is.
@@ -103,6 +113,7 @@ impl Sent {
         rules: &Rules,
         head: &response::Parts,
         body: &B,
+        cache_for: Option<&CacheFor>,
     ) -> Option<Plan> {
         let target = self.target.as_ref()?;
         self.primary.as_ref()?;
@@ -112,6 +123,11 @@ impl Sent {
         if cache.engine.log.is_dead(&self.tags, self.started.seq, asked) {
             return None;
         }
+        let own_tags = cache_for.map(CacheFor::tags).unwrap_or_default();
+        let is_dead = cache.engine.log.is_dead(own_tags, self.started.seq, asked);
+        if is_dead || own_tags.len() > rules.config.max_tags {
+            return None;
+        }
         let length = body.size_hint().exact();
         let decision = post_storable(
             &self.method,
@@ -119,6 +135,7 @@ impl Sent {
             target,
             head,
             length,
+            cache_for,
             &rules.config,
             self.times(cache),
         );
@@ -141,6 +158,8 @@ impl Sent {
         rules: &Arc<Rules>,
         response: Response<B>,
         plan: Plan,
+        own_tags: &[Tag],
+        expected_seq: u64,
     ) -> Response<ResponseBody<B>> {
         let Some(primary) = self.primary else { return response.map(ResponseBody::inner) };
         let (at, wall) = (cache.now(), cache.engine.clock.wall());
@@ -158,8 +177,14 @@ impl Sent {
         let Entered::Lead(leader) = cache.engine.enter(&boarding, &mut None) else {
             return response.map(ResponseBody::inner);
         };
+        if leader.started().seq != expected_seq {
+            // Somebody else invalidated since this response was judged,
+            // perhaps this very resource.
+            leader.withdraw();
+            return response.map(ResponseBody::inner);
+        }
         let started = Started { tick: self.started.tick, seq: leader.started().seq };
-        let tags = caller.tags.clone();
+        let tags = caller.tags.iter().chain(own_tags).cloned().collect();
         let received = Received { started, at, wall };
         let head = Head { caller, leader, received, stale_until: None };
         match head.keep::<B, std::convert::Infallible>(response, plan, tags).await {

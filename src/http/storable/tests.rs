@@ -294,7 +294,16 @@ fn a_post_is_stored_for_get_only_as_the_resource_itself() {
     let fresh = ("cache-control", "max-age=1");
     let judge = |method: Method, credentials, status, fields: &[_]| {
         let parts = response(status, fields);
-        refusal(&post_storable(&method, credentials, &target, &parts, None, &layer(), times(0)))
+        refusal(&post_storable(
+            &method,
+            credentials,
+            &target,
+            &parts,
+            None,
+            None,
+            &layer(),
+            times(0),
+        ))
     };
     let here = [fresh, ("content-location", "/a")];
     assert_eq!(judge(Method::POST, Credentials::NONE, 200, &here), None);
