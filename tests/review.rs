@@ -213,3 +213,17 @@ async fn under_stress_nobody_gets_what_was_invalidated_before_and_nothing_is_lef
     assert_eq!((stats.flights, stats.waiting), (0, 0));
     assert!(world.calls.load(SeqCst) > 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_hangs_up_on_its_post_leaves_nothing_old_behind() {
+    let origin = Origin::new(|call| {
+        let answer = Answer::ok("max-age=600", format!("{}", call.n));
+        if call.parts.method == "POST" { answer.after(secs(5)) } else { answer }
+    });
+    let app = app(&origin);
+    assert_eq!(send(&app, get("/report")).await.text(), "0");
+    let post = send(&app, request("POST", "/report", &[]));
+    assert!(tokio::time::timeout(secs(1), post).await.is_err(), "it hangs up");
+    assert_eq!(send(&app, get("/report")).await.text(), "2", "the service may have changed it");
+    assert_eq!(origin.calls(), 3);
+}

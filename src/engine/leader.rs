@@ -134,8 +134,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
             self.engine.observer.happened(Happening::FillRefused { key: &self.flight.key });
         }
         self.close(|_, mark, _| {
-            mark.end_of_failures();
             mark.set_storable();
+            mark.end_of_failures()
         });
     }
 
@@ -181,10 +181,10 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.end = ComputedEnd::Declined;
         self.flight.publish(Verdict::Declined);
         self.close(|engine, mark, now| {
-            mark.end_of_failures();
             if remember {
                 mark.set_uncacheable(now.plus(engine.settings.uncacheable_for));
             }
+            mark.end_of_failures()
         });
     }
 
@@ -215,28 +215,30 @@ impl<V: Send + Sync + 'static> Leader<V> {
 
     /// Takes the flight out of the table and updates the key's mark, in one
     /// critical section: nobody leads before the mark is there.
-    fn close(&mut self, update: impl FnOnce(&Engine<V>, &mut super::mark::Mark, Tick)) {
+    fn close(
+        &mut self,
+        update: impl FnOnce(&Engine<V>, &mut super::mark::Mark, Tick) -> Option<Error>,
+    ) {
         self.settled = true;
         let engine = &*self.engine;
         let now = engine.clock.now();
         let end = self.end;
-        {
-            let mut shard = engine.table.shard(&self.flight.key).lock();
-            if shard
-                .flights
-                .get(&self.flight.key)
-                .is_some_and(|current| current.id == self.flight.id)
-            {
-                if matches!(end, ComputedEnd::Stored | ComputedEnd::Shared) {
-                    if let Some(mark) = shard.marks.get_mut(&self.flight.key) {
-                        update(engine, mark, now);
-                    }
-                } else {
-                    update(engine, shard.marks.of(&self.flight.key, now), now);
-                }
+        let mut shard = engine.table.shard(&self.flight.key).lock();
+        let current = shard.flights.get(&self.flight.key);
+        let is_current = current.is_some_and(|current| current.id == self.flight.id);
+        let mark = match end {
+            // A flight that was forgotten says nothing of the key any more.
+            _ if !is_current => None,
+            ComputedEnd::Stored | ComputedEnd::Shared | ComputedEnd::Dropped => {
+                shard.marks.get_mut(&self.flight.key)
             }
-            engine.table.remove(&mut shard, &self.flight);
-        }
+            _ => Some(shard.marks.of(&self.flight.key, now)),
+        };
+        let replaced = mark.and_then(|mark| update(engine, mark, now));
+        engine.table.remove(&mut shard, &self.flight);
+        drop(shard);
+        // An error's `Drop` is the user's code: not under the lock.
+        drop(replaced);
         self.flight.settle();
         let took = now.since(self.started.tick);
         engine.observer.happened(Happening::Computed { key: &self.flight.key, took, end });
@@ -246,7 +248,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
     fn abandon(&mut self) {
         if !std::thread::panicking() {
             self.end = ComputedEnd::Dropped;
-            self.close(|_, _, _| ());
+            self.close(|_, _, _| None);
             self.flight.publish(Verdict::Abandoned(Abandonment::Lost));
             return;
         }
@@ -256,9 +258,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         let rule = self.panic_rule;
         self.close(|engine, mark, now| {
             again = mark.count_panic(now);
-            if again {
-                engine.count_failure(mark, now, &error, rule);
-            }
+            if again { engine.count_failure(mark, now, &error, rule) } else { None }
         });
         let verdict = if again {
             Verdict::Failed(Failure { error, each_itself: false })

@@ -41,11 +41,14 @@ impl Mark {
     }
 
     /// Counts one more failure in a row and returns how many there are now.
-    pub(crate) fn count_failure(&mut self, now: Tick, error: &Error) -> u32 {
+    ///
+    /// Here and below an error that is replaced goes to the caller: dropping
+    /// it may run code of the user's, and the mark's shard is locked.
+    pub(crate) fn count_failure(&mut self, now: Tick, error: &Error) -> (u32, Option<Error>) {
         self.failures = self.failures.saturating_add(1);
-        self.error = Some(error.clone());
+        let replaced = self.error.replace(error.clone());
         self.remember(now.plus(FAILURES_REMEMBERED));
-        self.failures
+        (self.failures, replaced)
     }
 
     pub(crate) fn hold_until(&mut self, until: Tick) {
@@ -59,11 +62,12 @@ impl Mark {
         std::mem::replace(&mut self.panicked, true)
     }
 
-    pub(crate) fn end_of_failures(&mut self) {
+    #[must_use = "to be dropped without the lock"]
+    pub(crate) fn end_of_failures(&mut self) -> Option<Error> {
         self.failures = 0;
         self.panicked = false;
         self.held_until = Tick::default();
-        self.error = None;
+        self.error.take()
     }
 
     pub(crate) fn set_uncacheable(&mut self, until: Tick) {
@@ -116,7 +120,7 @@ impl Marks {
     /// arbitrary one makes room: a lost mark costs a computation, no more.
     pub(crate) fn of(&mut self, key: &Key, now: Tick) -> &mut Mark {
         if self.by_key.len() >= self.max && !self.by_key.contains_key(key) {
-            self.sweep(now);
+            drop(self.sweep(now));
             if self.by_key.len() >= self.max
                 && let Some(victim) = self.by_key.keys().next().cloned()
             {
@@ -126,8 +130,10 @@ impl Marks {
         self.by_key.entry(key.clone()).or_default()
     }
 
-    pub(crate) fn sweep(&mut self, now: Tick) {
-        self.by_key.retain(|_, mark| !mark.is_idle(now));
+    /// Forgets the marks that say nothing any more; returned to be dropped
+    /// without the lock.
+    pub(crate) fn sweep(&mut self, now: Tick) -> Vec<Mark> {
+        self.by_key.extract_if(|_, mark| mark.is_idle(now)).map(|(_, mark)| mark).collect()
     }
 }
 
@@ -153,9 +159,9 @@ mod tests {
     fn marks_that_say_nothing_any_more_are_swept() {
         let mut marks = Marks::new(4);
         marks.of(&"a".into(), T0).set_uncacheable(T0.plus(SECOND));
-        marks.sweep(T0);
+        assert_eq!(marks.sweep(T0).len(), 0);
         assert!(marks.get(&"a".into()).is_some());
-        marks.sweep(T0.plus(SECOND));
+        assert_eq!(marks.sweep(T0.plus(SECOND)).len(), 1);
         assert!(marks.get(&"a".into()).is_none());
     }
 
@@ -163,12 +169,12 @@ mod tests {
     fn a_success_ends_the_row_of_failures() {
         let mut mark = Mark::default();
         let error = Error::new(ErrorKind::Inner);
-        assert_eq!(mark.count_failure(T0, &error), 1);
-        assert_eq!(mark.count_failure(T0, &error), 2);
+        assert_eq!(mark.count_failure(T0, &error).0, 1);
+        assert_eq!(mark.count_failure(T0, &error).0, 2);
         assert!(!mark.count_panic(T0));
         assert!(mark.count_panic(T0));
-        mark.end_of_failures();
-        assert_eq!(mark.count_failure(T0, &error), 1);
+        assert!(mark.end_of_failures().is_some());
+        assert_eq!(mark.count_failure(T0, &error).0, 1);
         assert!(!mark.count_panic(T0));
     }
 }

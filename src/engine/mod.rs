@@ -294,13 +294,18 @@ impl<V: Send + Sync + 'static> Engine<V> {
         flight.publish(Verdict::Failed(Failure { error, each_itself: false }));
     }
 
-    fn count_failure(&self, mark: &mut Mark, now: Tick, error: &Error, rule: FailureRule) {
+    fn count_failure(
+        &self,
+        mark: &mut Mark,
+        now: Tick,
+        error: &Error,
+        rule: FailureRule,
+    ) -> Option<Error> {
         let HoldRule::After(least) = rule.hold else {
             // Not part of a row that ends in a hold; it interrupts one.
-            mark.end_of_failures();
-            return;
+            return mark.end_of_failures();
         };
-        let failures = mark.count_failure(now, error);
+        let (failures, replaced) = mark.count_failure(now, error);
         if failures >= least {
             let policy = self.settings.hold;
             let serves_stale = rule.stale_until.is_some();
@@ -309,6 +314,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
             // with what they are served.
             mark.hold_until(rule.stale_until.map_or(until, |end| until.min(end)));
         }
+        replaced
     }
 
     /// Forgets what is remembered about old failures and old invalidations.

@@ -104,7 +104,8 @@ impl<V> Table<V> {
 
     pub(crate) fn sweep(&self, now: Tick) {
         for shard in &self.shards {
-            shard.lock().marks.sweep(now);
+            let idle = shard.lock().marks.sweep(now);
+            drop(idle);
         }
     }
 }

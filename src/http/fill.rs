@@ -17,7 +17,7 @@ use crate::engine::ports::Local;
 use crate::engine::time::Tick;
 use crate::entry::{Entry, Started};
 use crate::http::freshness::Source;
-use crate::key::{Key, Tag};
+use crate::key::Tag;
 use crate::policy::{self, Lifetimes, Window};
 
 /// When a response was asked for and came.
@@ -150,24 +150,27 @@ fn index_entry(
     Entry::new(value, window, Box::default(), newest.started_seq).with_weight(weight, 1)
 }
 
-/// Removes the least recently used variant of a URI that has too many.
+/// Removes the least recently used variants of a URI that has too many.
 fn make_room(caller: &HttpCaller, newest: Fingerprint) {
     let cap = caller.rules.config.max_variants.max(1);
     let local = &caller.cache.local;
-    let Some(entry) = local.get(caller.primary.as_bytes()) else { return };
-    let Some(index) = index_of(&entry).filter(|index| index.variants.len() > cap) else { return };
     let key = |fingerprint| variant_key(caller.primary.as_bytes(), fingerprint);
     let last_used = |fingerprint: &Fingerprint| {
         let found = local.get(key(*fingerprint).as_bytes());
         found.and_then(|entry| Some(entry.value.response()?.last_used()))
     };
-    let others = index.variants.iter().filter(|variant| **variant != newest);
-    let Some(victim) = others.min_by_key(|variant| last_used(variant)).copied() else { return };
-    local.update(&caller.primary, |old| {
-        let old = old?;
-        let index = index_of(old)?.without(victim);
-        Some(Arc::new(index_entry(index, old, Some(old), Duration::ZERO)))
-    });
-    let victim: Key = key(victim);
-    local.remove(&victim);
+    // Until it fits: two fills at once may have chosen the same victim.
+    while let Some(entry) = local.get(caller.primary.as_bytes()) {
+        let index = index_of(&entry).filter(|index| index.variants.len() > cap);
+        let Some(index) = index else { return };
+        let others = index.variants.iter().filter(|variant| **variant != newest);
+        let victim = others.min_by_key(|variant| last_used(variant)).copied();
+        let Some(victim) = victim else { return };
+        local.update(&caller.primary, |old| {
+            let old = old?;
+            let index = index_of(old)?.without(victim);
+            Some(Arc::new(index_entry(index, old, Some(old), Duration::ZERO)))
+        });
+        local.remove(&key(victim));
+    }
 }

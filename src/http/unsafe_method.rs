@@ -50,7 +50,10 @@ where
     B: Body,
 {
     let sent = Sent::of(&cache, &rules, &parts);
+    let unknown = Unknown { cache: &cache, tags: &sent.tags };
     let response = Oneshot::new(service, Request::from_parts(parts, body)).await?;
+    // From here on the response says what was touched.
+    std::mem::forget(unknown);
     let (mut head, body) = response.into_parts();
     let cache_for = head.extensions.remove::<CacheFor>();
     let touched = head.status.is_success() || head.status.is_redirection();
@@ -69,6 +72,20 @@ where
         None => response.map(ResponseBody::inner),
     };
     Ok(answer::from_service(&rules, response, came))
+}
+
+/// Stands for a request whose end nobody saw: its client hung up, or the
+/// service failed or panicked. It may have changed the resource all the same,
+/// so what is stored of it ends.
+struct Unknown<'a> {
+    cache: &'a Cache,
+    tags: &'a [Tag],
+}
+
+impl Drop for Unknown<'_> {
+    fn drop(&mut self) {
+        self.tags.iter().cloned().for_each(|tag| self.cache.invalidate_tag_now(tag));
+    }
 }
 
 impl Sent {
