@@ -1,4 +1,174 @@
-//! stub
+//! Ends cache stampedes: of all callers that miss at once, one computes; the
+//! others wait for its result or are served the stale value.
+//!
+//! When an entry of an ordinary cache expires, every caller misses at once and
+//! every caller computes. The service slows down, the next crowd is larger, and
+//! the cache has failed just when it was needed.
+//!
+//! Here each key has at most one running computation, its *flight*. The first
+//! caller leads it, the others join it, and whatever becomes of the leader
+//! (done, failed, gone, panicked, silent), it leaves a *verdict* by which those
+//! who wait know how to go on. Stale values bridge the time of a refresh, and of
+//! a failure, where you allow it.
+//!
+//! The crate fits in front of an axum or hyper service
+//! ([`http_layer`](Stampede#method.http_layer)), any tower service
+//! ([`layer`](Stampede::layer)), or a plain function
+//! ([`get_or_compute`](Stampede::get_or_compute)). Over HTTP it is a shared cache
+//! by the rules of RFC 9111.
+//!
+//! # Example
+//!
+//! ```
+//! use std::time::Duration;
+//!
+//! use axum::{Extension, Router, body::Body, http::Request, routing::get};
+//! use tower::ServiceExt;
+//! # #[cfg(feature = "http")]
+//! use tower_stampede::{CacheFor, Stampede};
+//!
+//! # #[cfg(feature = "http")]
+//! /// Slow, and the same for everybody.
+//! async fn report() -> (Extension<CacheFor>, &'static str) {
+//!     tokio::time::sleep(Duration::from_millis(30)).await;
+//!     let cache_for = CacheFor::new(Duration::from_secs(30)).tag("reports");
+//!     (Extension(cache_for), "expensive")
+//! }
+//!
+//! # #[cfg(not(feature = "http"))]
+//! # fn main() {}
+//! # #[cfg(feature = "http")]
+//! #[tokio::main]
+//! async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let cache = Stampede::in_memory(Duration::from_secs(60));
+//!     let app: Router = Router::new().route("/report", get(report)).layer(cache.http_layer());
+//!
+//!     // A herd of 100 at the same URL: one of them computes.
+//!     let herd: Vec<_> = (0..100)
+//!         .map(|_| Request::get("/report").body(Body::empty()).unwrap())
+//!         .map(|request| tokio::spawn(app.clone().oneshot(request)))
+//!         .collect();
+//!     for request in herd {
+//!         assert_eq!(request.await??.status(), 200);
+//!     }
+//!     assert_eq!(cache.stats().computations, 1);
+//!
+//!     // After a write: whoever asks from now on gets a new answer.
+//!     cache.invalidate_tag("reports").await;
+//!     app.oneshot(Request::get("/report").body(Body::empty())?).await?;
+//!     assert_eq!(cache.stats().computations, 2);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # Concepts
+//!
+//! ## The handle
+//!
+//! [`Stampede<V>`](Stampede) holds the store, the flights and the settings. It is
+//! cheap to clone, and every clone and every layer made from it shares the same
+//! entries and flights. [`Stampede::in_memory`] takes a `ttl` and leaves the rest
+//! at its defaults; [`Stampede::builder`] sets everything, and
+//! [`Builder::build`] refuses what contradicts itself.
+//!
+//! ## Keys
+//!
+//! An entry is named by a [`Key`]: text, numbers, bytes, or tuples of them (see
+//! [`ToKey`]). For HTTP the layer makes it of scheme, host, path and query, and
+//! of the request fields that `Vary` names.
+//!
+//! ## Fresh, stale, expired
+//!
+//! An entry is *fresh* for its `ttl`, counted from the start of its computation.
+//! For `stale_for` longer it is *stale*: served at once, while one refresh runs in
+//! the background. Within `stale_if_error` it stands in for a failure. After that
+//! it is *expired*. A value may set its own times and tags ([`Computed`]), and so
+//! may a handler (`CacheFor`). [`guide::time_outs`] helps to choose them.
+//!
+//! ## Leader, waiters, verdict
+//!
+//! The leader computes on a task of its own, so a client that hangs up wastes
+//! nothing. A waiter has a time-out of its own (`wait_timeout`) and there are
+//! bounds on waiters and on computations. [`guide::how_it_works`] lists the
+//! verdicts and what a waiter does with each.
+//!
+//! ## Invalidation
+//!
+//! [`invalidate`](Stampede::invalidate) by key,
+//! [`invalidate_tag`](Stampede::invalidate_tag) by tag,
+//! [`invalidate_all`](Stampede::invalidate_all), and `invalidate_path` over HTTP.
+//! Each reaches computations that are still running. To keep serving while a new
+//! value is computed, use [`mark_stale`](Stampede::mark_stale).
+//!
+//! ## Backpressure
+//!
+//! The layers are always ready, because a hit does not need the service behind
+//! them. A leader waits for the readiness of a clone of it. Put
+//! `ConcurrencyLimit`, `Buffer` or `LoadShed` *inside* the layer; shed load outside
+//! of it by `max_waiters` and `max_computations`.
+//!
+//! ## Seeing what it does
+//!
+//! [`Stampede::stats`] counts, [`Stampede::events`] tells each thing that happens,
+//! and the features `metrics` and `tracing` pass both on. Every HTTP response
+//! carries a [`CacheOutcome`] among its extensions and a `Cache-Status` field.
+//! [`Stampede::set_mode`] switches the cache off, or lets it only observe, while
+//! the application runs.
+//!
+//! # Guarantees and limits
+//!
+//! *Exactly one* means: in one process, for one handle and its clones, at most one
+//! computation of a key runs at a time, and each caller that needs its result gets
+//! it. What is not covered:
+//!
+//! - **Other processes.** Each computes for itself.
+//! - **Values that may not be shared.** Each caller computes its own, in parallel.
+//! - **A leader that is lost.** If it panics, one waiter computes once more. An
+//!   inline one ([`get_or_compute_scoped`](Stampede::get_or_compute_scoped),
+//!   [`StampedeLayer::inline`]) that is dropped costs one more computation too; one
+//!   that is no longer polled is given up, and may still be at work if it is polled
+//!   again. Its result is not stored then.
+//! - **An invalidation.** Who asks after it starts a new computation beside the one
+//!   that runs; the result of the old one goes to those who waited, and is not stored.
+//! - **What you ask for by name.** `compute_after_wait`,
+//!   [`FailureAction::EachItself`], [`Mode::Off`] and [`Mode::Observe`] let callers
+//!   compute for themselves.
+//! - **Eviction.** An entry that made room for another is computed again when it is
+//!   asked for. `max_bytes` is 64 MiB unless set.
+//!
+//! Other guarantees, within one process:
+//!
+//! - Who asks after an invalidation has returned never gets the old value.
+//! - No waiter hangs: it has a verdict, or its `wait_timeout`, whatever became of the
+//!   leader.
+//! - A failure never replaces a stored value.
+//! - A hit spawns no task and does not ask the service behind.
+//!
+//! A computation that asks for its own key waits for itself, until a time-out.
+//!
+//! # Features
+//!
+//! | feature | default | adds | without it |
+//! | --- | --- | --- | --- |
+//! | `http` | yes | `HttpLayer`, `HttpStampede`, `CacheFor`, `invalidate_path` | the handle and the layer for any tower service remain |
+//! | `axum` | yes | keys by axum's `OriginalUri` | layers inside `Router::nest` see paths without the prefix: give each a `scope` |
+//! | `metrics` | no | counters, gauges and histograms through the `metrics` facade | [`Stampede::stats`] still counts |
+//! | `tracing` | no | a span per computation and a line per change of state, at DEBUG, target `tower_stampede` | computations do not run in their caller's span |
+//! | `test-util` | no | [`ManualClock`](guide::testing) | tests pause tokio's time, which needs no feature |
+//! | `full` | no | all of the above | |
+//!
+//! Features only add; each alone, none, and all together are checked.
+//!
+//! # Rust versions
+//!
+//! Rust 1.88 or newer. A release that needs a newer one raises the minor version and
+//! says so in the changelog.
+//!
+//! # More
+//!
+//! The [guide] has longer texts, the folder `examples` has programs, the first
+//! of them `quick_start.rs`. Questions and bugs go to the repository's issues; a
+//! response that reaches the wrong user is a vulnerability, see `SECURITY.md`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(clippy::unwrap_used)]
 
@@ -51,3 +221,8 @@ pub use local::Eviction;
 pub use observe::{Event, Stats};
 pub use outcome::CacheOutcome;
 pub use service::StampedeService;
+
+// The README's code runs as a test; it shows the HTTP layer.
+#[cfg(all(doctest, feature = "axum"))]
+#[doc = include_str!("../README.md")]
+mod readme {}
