@@ -39,7 +39,7 @@ fn recorded<F: Future<Output = ()>>(
 
 fn read(snapshotter: &Snapshotter) -> BTreeMap<String, f64> {
     let metrics = snapshotter.snapshot().into_vec();
-    let numbers = metrics.into_iter().filter_map(|(key, _, _, value)| {
+    let numbers = metrics.into_iter().map(|(key, _, _, value)| {
         let key = key.key();
         let labels: Vec<_> =
             key.labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
@@ -48,7 +48,7 @@ fn read(snapshotter: &Snapshotter) -> BTreeMap<String, f64> {
             DebugValue::Gauge(gauge) => gauge.into_inner(),
             DebugValue::Histogram(values) => values.len() as f64,
         };
-        Some((format!("{}{{{}}}", key.name(), labels.join(",")), value))
+        (format!("{}{{{}}}", key.name(), labels.join(",")), value)
     });
     numbers.collect()
 }
