@@ -66,6 +66,32 @@ pub(super) struct Rules {
 /// let cache = Stampede::in_memory(Duration::from_secs(60));
 /// let app: Router = Router::new().route("/report", get(report)).layer(cache.http_layer());
 /// ```
+///
+/// Each route may have rules of its own; handle and store are the same:
+///
+/// ```
+/// use std::time::Duration;
+/// use axum::{Router, http::request::Parts, routing::get};
+/// use tower_stampede::Stampede;
+///
+/// # async fn page() -> &'static str { "page" }
+/// fn tenant(parts: &Parts) -> String {
+///     parts.uri.host().unwrap_or_default().to_owned()
+/// }
+///
+/// fn is_admin(parts: &Parts) -> bool {
+///     parts.uri.path().starts_with("/admin")
+/// }
+///
+/// let cache = Stampede::in_memory(Duration::from_secs(60));
+/// let prices = cache.http_layer().ttl(Duration::from_millis(500)).stale_for(Duration::from_secs(5));
+/// let search = cache.http_layer().query(["q", "page"]).vary(["accept-language"]);
+/// let shop = cache.http_layer().key(tenant).bypass(is_admin);
+/// let app: Router = Router::new()
+///     .route("/prices", get(page).layer(prices))
+///     .route("/search", get(page).layer(search))
+///     .route("/shop", get(page).layer(shop));
+/// ```
 #[derive(Clone)]
 #[must_use]
 pub struct HttpLayer {
