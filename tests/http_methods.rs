@@ -26,6 +26,23 @@ fn numbered() -> Origin {
 // ===== HEAD =====
 
 #[tokio::test(start_paused = true)]
+async fn head_is_answered_stale_when_its_own_request_fails_where_that_is_allowed() {
+    let origin = Origin::new(|call| match call.n {
+        0 => Answer::ok("max-age=10, stale-if-error=60", "report"),
+        _ => Answer::status(503).body("broken"),
+    });
+    let app = app(&origin);
+    send(&app, get(REPORT)).await;
+    tokio::time::sleep(secs(20)).await;
+    let reply = send(&app, head(REPORT)).await;
+    assert_eq!((reply.status, reply.header("content-length")), (200, Some("6")));
+    assert!(reply.is(StaleIfError));
+    tokio::time::sleep(secs(60)).await;
+    assert_eq!(send(&app, head(REPORT)).await.status, 503, "its window is over");
+    assert_eq!(origin.calls(), 3);
+}
+
+#[tokio::test(start_paused = true)]
 async fn head_is_answered_from_a_stored_get() {
     let origin = Origin::new(|_| {
         Answer::ok("max-age=60", "report").header("etag", "\"a\"").header("x-a", "1")

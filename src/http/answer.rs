@@ -9,6 +9,7 @@ use super::body::ResponseBody;
 use super::cache_for::CacheFor;
 use super::headers::{
     CACHE_STATUS, age_value, append_cache_status, cache_status_forward, cache_status_hit,
+    cache_status_refused,
 };
 use super::layer::Rules;
 use super::lookup::{Forward, Stored};
@@ -149,8 +150,11 @@ pub(super) fn refusal<B: Body>(rules: &Rules, error: Error) -> Response<Response
     let mut response = refused.response(make).map(ResponseBody::full);
     response.extensions_mut().insert(CacheOutcome::Refused);
     if let Some(name) = &rules.config.cache_status {
-        let detail = Some(refused.as_str());
-        let member = cache_status_forward(name, "miss", None, false, false, detail);
+        let member = if refused.was_forwarded() {
+            cache_status_forward(name, "miss", None, false, false, Some(refused.as_str()))
+        } else {
+            cache_status_refused(name, refused.as_str())
+        };
         append_cache_status(response.headers_mut(), member);
     }
     response

@@ -97,6 +97,11 @@ pub(crate) fn cache_status_forward(
     ))
 }
 
+/// Returns the member for a refusal of ours before anything was forwarded.
+pub(crate) fn cache_status_refused(name: &str, detail: &str) -> HeaderValue {
+    member(format!("{}; detail={}", Item(name), Item(detail)))
+}
+
 fn member(text: String) -> HeaderValue {
     HeaderValue::try_from(text).expect("items are written in visible ASCII")
 }
@@ -247,6 +252,7 @@ mod tests {
         assert_eq!(cache_status_hit("é\"\\\n", 0), "\"\\\"\\\\\"; hit; ttl=0");
         let plain = cache_status_forward("a", "miss", None, false, false, None);
         assert_eq!(plain, "a; fwd=miss");
+        assert_eq!(cache_status_refused("a", "held"), "a; detail=held", "nothing was forwarded");
         let full =
             cache_status_forward("a", "stale", Some(StatusCode::OK), true, true, Some("x y"));
         assert_eq!(full, "a; fwd=stale; fwd-status=200; stored; collapsed; detail=\"x y\"");

@@ -64,6 +64,13 @@ impl Refused {
         }
     }
 
+    /// Returns whether the service was asked, by this client or by one it
+    /// waited for.
+    pub(super) fn was_forwarded(&self) -> bool {
+        use ErrorKind::{ComputeTimeout, Inner, Panicked, WaitTimeout};
+        matches!(self.error.kind(), Inner | ComputeTimeout | Panicked | WaitTimeout)
+    }
+
     /// Makes the response, with `Retry-After` and `Cache-Control: no-store`.
     pub(super) fn response(&self, make: Option<Make<'_>>) -> Response<Bytes> {
         let mut response = make.map_or_else(|| self.plain(), |make| make(self));

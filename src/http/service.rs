@@ -171,10 +171,6 @@ impl<S> HttpService<S> {
         B: Body + Send + 'static,
         B::Error: Send,
     {
-        if asked.method == AskedMethod::Head && matches!(look, Look::Miss(_)) {
-            // A miss for HEAD is sent as HEAD and fills nothing.
-            return self.bypass(parts, body, BypassReason::Method);
-        }
         let caller = HttpCaller {
             cache: Arc::clone(&self.cache),
             rules: Arc::clone(&self.rules),
@@ -218,7 +214,15 @@ where
         Look::Stale(entry) => (entry, CacheOutcome::Stale),
         Look::Miss(stale) => {
             caller.stale = stale;
-            return Miss { caller, service, request }.resolve().await;
+            let is_head = caller.asked.method == AskedMethod::Head;
+            let miss = Miss { caller, service, request };
+            if is_head {
+                // Sent as HEAD; it fills nothing and leads no flight of GETs.
+                let reason = BypassReason::Method;
+                miss.caller.cache.observer.bypass_reason(reason.as_str());
+                return miss.go_alone(Came::bypass(reason)).await;
+            }
+            return miss.resolve().await;
         }
     };
     let answer = answered(&caller, &entry, outcome);
@@ -327,7 +331,10 @@ where
             Step::Alone(why) => {
                 let key = self.caller.flight_key();
                 match self.caller.cache.place_to_go_alone(why, &key) {
-                    Ok(_place) => self.go_alone(None).await,
+                    Ok(_place) => {
+                        let came = self.came_alone(None);
+                        self.go_alone(came).await
+                    }
                     Err(error) => Ok(answer::refusal(&self.caller.rules, error)),
                 }
             }
@@ -347,7 +354,8 @@ where
                 return self.lead(leader, CacheOutcome::Alone).await;
             }
         }
-        self.go_alone(Some("off")).await
+        let came = self.came_alone(Some("off"));
+        self.go_alone(came).await
     }
 
     async fn lead(
@@ -364,25 +372,39 @@ where
         client.receive(own, outcome)
     }
 
-    async fn go_alone(self, detail: Option<&str>) -> Result<Response<ResponseBody<B>>, S::Error> {
-        let limit = self.caller.cache.engine.settings.compute_timeout;
-        let from = self.caller.cache.now();
-        let call = tokio::time::timeout(limit, Oneshot::new(self.service, self.request)).await;
-        let took = self.caller.cache.now().since(from);
-        self.caller.cache.observer.computed_alone(took);
+    /// Asks the service for this client alone. A failure is answered stale
+    /// where that is allowed.
+    async fn go_alone(self, came: Came<'_>) -> Result<Response<ResponseBody<B>>, S::Error> {
+        let Self { caller, service, request } = self;
+        let limit = caller.cache.engine.settings.compute_timeout;
+        let from = caller.cache.now();
+        let call = tokio::time::timeout(limit, Oneshot::new(service, request)).await;
+        caller.cache.observer.computed_alone(caller.cache.now().since(from));
+        let failed = match &call {
+            Ok(Ok(response)) => answer::is_failure(response.status()),
+            Ok(Err(_)) | Err(_) => true,
+        };
+        if let Some(entry) = caller.fallback().filter(|_| failed) {
+            return Ok(answered(&caller, &entry, CacheOutcome::StaleIfError));
+        }
         let Ok(result) = call else {
             let error = Error::new(crate::ErrorKind::ComputeTimeout);
-            return Ok(answer::refusal(&self.caller.rules, error));
+            return Ok(answer::refusal(&caller.rules, error));
         };
-        let came = Came {
+        let response = result?.map(ResponseBody::inner);
+        Ok(answer::from_service(&caller.rules, response, came))
+    }
+}
+
+impl<S, Q> Miss<S, Q> {
+    fn came_alone<'a>(&self, detail: Option<&'a str>) -> Came<'a> {
+        Came {
             fwd: self.caller.forward.as_str(),
             stored: false,
             collapsed: false,
             detail,
             outcome: CacheOutcome::Alone,
-        };
-        let response = result?.map(ResponseBody::inner);
-        Ok(answer::from_service(&self.caller.rules, response, came))
+        }
     }
 }
 

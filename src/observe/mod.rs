@@ -93,6 +93,12 @@ impl Observer {
     #[cfg(feature = "http")]
     pub(crate) fn bypassed(&self, reason: &'static str) {
         self.answered(CacheOutcome::Bypass);
+        self.bypass_reason(reason);
+    }
+
+    /// Counts why a request that is counted elsewhere went past the cache.
+    #[cfg(feature = "http")]
+    pub(crate) fn bypass_reason(&self, reason: &'static str) {
         self.meters.bypassed(reason);
     }
 
