@@ -26,7 +26,7 @@ impl EarlyRefresh {
     pub(super) fn is_due(&self, window: &Window, now: Tick, sample: impl FnOnce() -> f64) -> bool {
         let left = window.fresh_until.since(now);
         left <= window.lifetime().mul_f64(self.max_share)
-            && left <= self.lead(window.computed_in, sample())
+            && left <= self.lead(window.computed_in(), sample())
     }
 
     fn lead(&self, computed_in: Duration, sample: f64) -> Duration {

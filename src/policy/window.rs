@@ -33,8 +33,9 @@ pub(crate) struct Window {
     pub(crate) fresh_until: Tick,
     pub(crate) stale_until: Tick,
     pub(crate) error_until: Tick,
-    /// How long the computation took; early refresh leads by it.
-    pub(crate) computed_in: Duration,
+    /// How long the computation took, in nanoseconds; half the size of a
+    /// `Duration`, and there is one in every entry.
+    computed_nanos: u64,
 }
 
 impl Window {
@@ -45,8 +46,13 @@ impl Window {
             fresh_until,
             stale_until: fresh_until.plus(lifetimes.stale_for),
             error_until: fresh_until.plus(lifetimes.stale_if_error),
-            computed_in,
+            computed_nanos: u64::try_from(computed_in.as_nanos()).unwrap_or(u64::MAX),
         }
+    }
+
+    /// Returns how long the computation took; early refresh leads by it.
+    pub(crate) fn computed_in(&self) -> Duration {
+        Duration::from_nanos(self.computed_nanos)
     }
 
     /// Returns the window of the same entry, stale from `now` on.
