@@ -111,7 +111,8 @@
 //!
 //! [`Stampede::stats`] counts, [`Stampede::events`] tells each thing that happens,
 //! and the features `metrics` and `tracing` pass both on. Every HTTP response
-//! carries a [`CacheOutcome`] among its extensions and a `Cache-Status` field.
+//! carries a [`CacheOutcome`] among its extensions and a `Cache-Status` field,
+//! unless the layer is told to leave them out.
 //! [`Stampede::set_mode`] switches the cache off, or lets it only observe, while
 //! the application runs.
 //!

@@ -138,3 +138,19 @@ async fn one_uncacheable_variant_leaves_the_others_protected() {
     assert_eq!(slowest(&replies), WORK);
     assert_eq!(origin.calls(), 11 + 1 + 50);
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_passes_an_uncacheable_key_by_itself_is_answered_stale_when_that_fails() {
+    let origin = Origin::new(|call| match call.n {
+        0 => Answer::ok("max-age=10, stale-if-error=60", "good"),
+        1 => Answer::ok("private", "for one"),
+        _ => Answer::status(500).body("bad").after(secs(1)),
+    });
+    let app = app(&origin);
+    send(&app, get("/report")).await;
+    tokio::time::sleep(secs(20)).await;
+    assert_eq!(send(&app, get("/report")).await.text(), "for one", "and sets the marker");
+    let (leads, passes) = tokio::join!(send(&app, get("/report")), send(&app, get("/report")));
+    assert_eq!((leads.text(), passes.text()), ("good", "good"));
+    assert_eq!(origin.calls(), 4, "neither waited for the other");
+}

@@ -232,3 +232,31 @@ async fn a_handle_that_is_used_and_dropped_outside_of_a_runtime_does_not_panic()
     .join()
     .unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_computation_begun_before_the_cache_was_switched_off_is_not_stored() {
+    let (cache, origin) = (settings().build().unwrap(), Origin::taking(SECOND));
+    let caller = tokio::spawn(ask(&cache, &origin));
+    all_have_run().await;
+    cache.set_mode(Mode::Off);
+    assert_eq!(caller.await.unwrap().unwrap(), 1);
+    cache.set_mode(Mode::On);
+    assert_eq!(cache.get("k").await, None);
+    assert_eq!(origin.calls(), 1);
+}
+
+#[cfg(feature = "test-util")]
+#[tokio::test(start_paused = true)]
+async fn a_clock_set_by_hand_deposes_no_leader_that_is_at_work() {
+    let clock = tower_stampede::ManualClock::new();
+    let builder = settings().compute_timeout(10 * SECOND).clock(&clock);
+    let (cache, origin) = (builder.build().unwrap(), Origin::taking(5 * SECOND));
+    let early = spawn_herd(2, |_| ask(&cache, &origin));
+    all_have_run().await;
+    clock.advance(30 * SECOND);
+    let late = spawn_herd(1, |_| ask(&cache, &origin));
+    for answer in gather(early).await.into_iter().chain(gather(late).await) {
+        assert_eq!(answer.unwrap(), 1);
+    }
+    assert_eq!(origin.calls(), 1);
+}
