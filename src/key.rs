@@ -44,8 +44,10 @@ enum Repr {
 }
 
 impl Key {
-    /// Makes a key of these very bytes, without any marks of type or length.
-    pub(crate) fn from_encoded(encoded: &[u8]) -> Self {
+    /// Makes a key of these very bytes, as [`as_bytes`](Self::as_bytes)
+    /// returned them, without any marks of type or length.
+    #[must_use]
+    pub fn from_encoded(encoded: &[u8]) -> Self {
         if encoded.len() > INLINE {
             return Self(Repr::Shared(encoded.into()));
         }
@@ -344,8 +346,8 @@ impl Tag {
     }
 
     /// Makes a tag of these very bytes.
-    #[cfg(feature = "http")]
-    pub(crate) fn from_encoded(encoded: &[u8]) -> Self {
+    #[must_use]
+    pub fn from_encoded(encoded: &[u8]) -> Self {
         Self(Key::from_encoded(encoded))
     }
 

@@ -197,6 +197,9 @@ mod observe;
 mod oneshot;
 mod outcome;
 mod policy;
+#[cfg(feature = "remote")]
+#[cfg_attr(docsrs, doc(cfg(feature = "remote")))]
+pub mod remote;
 mod serve;
 mod service;
 

@@ -4,6 +4,7 @@
 //! them through [`ports`]. Time is a parameter.
 
 pub(crate) mod flight;
+pub(crate) mod grant;
 pub(crate) mod invalidation;
 pub(crate) mod leader;
 mod mark;
@@ -12,6 +13,7 @@ mod run;
 mod table;
 pub(crate) mod time;
 pub(crate) mod waiter;
+pub(crate) mod wakes;
 
 #[cfg(test)]
 mod tests;

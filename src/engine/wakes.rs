@@ -1,0 +1,140 @@
+//! Wake-ups from outside the process: who waits for which key.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+use crate::key::Key;
+
+/// The waiting flights of this process, by the stable hash of their key.
+///
+/// A wake-up is a hint: whoever is woken looks again. Two keys with the same
+/// hash wake each other, and one of them for nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Wakes(Arc<Mutex<Board>>);
+
+#[derive(Debug, Default)]
+struct Board {
+    waiting: HashMap<u64, Slot, foldhash::fast::RandomState>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    listeners: usize,
+    rung: watch::Sender<u64>,
+}
+
+impl Wakes {
+    /// Makes a board where nobody waits.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Begins to listen for `key`. Whatever is rung from now on wakes the
+    /// listener, also before it waits.
+    #[must_use]
+    pub fn listen(&self, key: &Key) -> Listener {
+        let hash = key.stable_hash();
+        let mut board = self.0.lock();
+        let slot = board
+            .waiting
+            .entry(hash)
+            .or_insert_with(|| Slot { listeners: 0, rung: watch::Sender::new(0) });
+        slot.listeners += 1;
+        Listener { board: self.clone(), hash, rung: slot.rung.subscribe() }
+    }
+
+    /// Wakes everybody who listens for the key with this hash.
+    pub fn wake(&self, hash: u64) {
+        if let Some(slot) = self.0.lock().waiting.get(&hash) {
+            slot.rung.send_modify(|rung| *rung += 1);
+        }
+    }
+
+    /// Wakes everybody: messages may have been missed.
+    pub fn wake_all(&self) {
+        for slot in self.0.lock().waiting.values() {
+            slot.rung.send_modify(|rung| *rung += 1);
+        }
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.0.lock().waiting.len()
+    }
+}
+
+/// One flight that listens for its key; see [`Wakes::listen`].
+#[derive(Debug)]
+pub struct Listener {
+    board: Wakes,
+    hash: u64,
+    rung: watch::Receiver<u64>,
+}
+
+impl Listener {
+    /// Waits until the key is rung. Returns at once when that has happened
+    /// since this listener was made or was last woken.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: a dropped wait misses nothing.
+    pub async fn woken(&mut self) {
+        // The sender lives in the board as long as somebody listens.
+        let _ = self.rung.changed().await;
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let mut board = self.board.0.lock();
+        if let Some(slot) = board.waiting.get_mut(&self.hash) {
+            slot.listeners -= 1;
+            if slot.listeners == 0 {
+                board.waiting.remove(&self.hash);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt;
+
+    #[test]
+    fn a_ring_before_the_wait_is_not_missed() {
+        let wakes = Wakes::new();
+        let key = Key::from("k");
+        let mut listener = wakes.listen(&key);
+        wakes.wake(key.stable_hash());
+        assert!(listener.woken().now_or_never().is_some());
+        assert!(listener.woken().now_or_never().is_none(), "once");
+    }
+
+    #[test]
+    fn a_ring_wakes_every_listener_of_its_key_and_no_other() {
+        let wakes = Wakes::new();
+        let (a, b) = (Key::from("a"), Key::from("b"));
+        let (mut first, mut second) = (wakes.listen(&a), wakes.listen(&a));
+        let mut other = wakes.listen(&b);
+        wakes.wake(a.stable_hash());
+        assert!(first.woken().now_or_never().is_some());
+        assert!(second.woken().now_or_never().is_some());
+        assert!(other.woken().now_or_never().is_none());
+        wakes.wake_all();
+        assert!(other.woken().now_or_never().is_some());
+    }
+
+    #[test]
+    fn a_board_without_listeners_holds_nothing() {
+        let wakes = Wakes::new();
+        let listeners: Vec<_> = (0..10_u32).map(|n| wakes.listen(&n.into())).collect();
+        assert_eq!(wakes.len(), 10);
+        drop(listeners);
+        assert_eq!(wakes.len(), 0);
+    }
+}

@@ -1,0 +1,178 @@
+//! A store and a refresh lock that many processes share.
+//!
+//! [`Remote`] is what the cache asks of it, in bytes and round trips; `Redis`
+//! (feature `redis`) is the implementation. Everything above it, the envelope
+//! around a value, the breaker, the invalidation log's mirror, is the same for
+//! every remote.
+
+mod error;
+#[cfg(feature = "redis")]
+pub(crate) mod redis;
+mod settings;
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Weak;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+pub use self::error::{RemoteError, RemoteErrorKind};
+pub use self::settings::RemoteSettings;
+pub use crate::engine::grant::{Ask, Filled, Grant, ServerTime, Token, Version};
+pub use crate::engine::wakes::{Listener, Wakes};
+use crate::key::{Key, Tag};
+
+/// What every call to a remote returns.
+///
+/// Dropping it must be safe at any point; the command may still be executed.
+pub type Call<'a, T> = Pin<Box<dyn Future<Output = Result<T, RemoteError>> + Send + 'a>>;
+
+/// What an acquire is answered with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Acquired {
+    /// A value is there that the asker has not seen: no lease is needed.
+    Hit {
+        /// The remote's time.
+        now: ServerTime,
+        /// The value's envelope.
+        envelope: Bytes,
+    },
+    /// The lease is the asker's.
+    Granted(Grant),
+    /// Another holds the lease, for so long if it is not renewed.
+    Locked {
+        /// The remote's time.
+        now: ServerTime,
+        /// What is left of the lease.
+        left: Duration,
+    },
+    /// Nobody computes for so long: the last computation failed.
+    Held {
+        /// The remote's time.
+        now: ServerTime,
+        /// What is left of the hold.
+        left: Duration,
+    },
+}
+
+/// What an invalidation found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Invalidated {
+    /// Whether there was a value.
+    pub value: bool,
+    /// Whether somebody's lease or right to fill was ended.
+    pub lease: bool,
+}
+
+/// What a remote tells of its own accord; never about this process's own
+/// invalidations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Notice {
+    /// Another process invalidated or put this key.
+    Invalidated(Key),
+    /// Another process invalidated these tags, at this time of the remote.
+    TagsInvalidated(Vec<Tag>, ServerTime),
+    /// The remote is listened to, from now on or again: messages before this
+    /// may have been missed.
+    Subscribed,
+    /// The remote is not listened to any more.
+    Unsubscribed,
+}
+
+/// Takes the notices of a remote. Must neither block nor panic.
+pub trait OnNotice: Send + Sync + 'static {
+    /// Is told `notice`, in the order in which the remote sent it.
+    fn on_notice(&self, notice: Notice);
+}
+
+/// A store with a refresh lock, shared by processes.
+///
+/// Per key it holds a value (an *envelope*: opaque bytes, but for the version,
+/// 16 decimal digits at bytes 4 to 19), the lease, and the right to fill with
+/// the processes that wait. Each method is one round trip and atomic. What an
+/// implementation must do is told by the contract suite in the repository's
+/// `tests/contract`.
+///
+/// A method need not bound its time: the caller does, and calls
+/// [`suspect`](Self::suspect) after a call that took too long.
+pub trait Remote: Send + Sync + 'static {
+    /// Returns the envelope of `key`. A value of a foreign type is an envelope
+    /// without bytes.
+    fn get<'a>(&'a self, key: &'a Key) -> Call<'a, Option<Bytes>>;
+
+    /// Asks for the lease of `key`. Repeating a call with the same token is
+    /// the same grant. Registers the process for a wake-up where another holds
+    /// the lease and `ask.register` is set, in the same atomic step.
+    fn acquire<'a>(&'a self, key: &'a Key, ask: &'a Ask) -> Call<'a, Acquired>;
+
+    /// Stores `envelope` for `ttl` and ends the lease, unless the right to
+    /// fill has ended; wakes every process that waits.
+    fn fill<'a>(
+        &'a self,
+        key: &'a Key,
+        grant: &'a Grant,
+        ttl: Duration,
+        envelope: Bytes,
+    ) -> Call<'a, Filled>;
+
+    /// Prolongs the lease. Returns whether it is still the asker's.
+    fn renew<'a>(&'a self, key: &'a Key, grant: &'a Grant, ask: &'a Ask) -> Call<'a, bool>;
+
+    /// Gives the lease up and wakes one process that waits; with a `hold`,
+    /// nobody computes for so long and all are woken. Returns whether `token`
+    /// had a lease or a right to fill.
+    fn abandon<'a>(
+        &'a self,
+        key: &'a Key,
+        token: &'a Token,
+        hold: Option<Duration>,
+    ) -> Call<'a, bool>;
+
+    /// Removes the value, the lease and the right to fill, wakes every process
+    /// that waits, and tells all others.
+    fn invalidate<'a>(&'a self, key: &'a Key) -> Call<'a, Invalidated>;
+
+    /// Writes the remote's time into the invalidation log under each tag, and
+    /// tells all other processes. Returns that time.
+    fn invalidate_tags<'a>(&'a self, tags: &'a [Tag]) -> Call<'a, ServerTime>;
+
+    /// Reads the invalidation log.
+    fn read_tags(&self) -> Call<'_, Vec<(Tag, ServerTime)>>;
+
+    /// Writes back what the log has lost: each tag keeps the later time.
+    fn restore_tags<'a>(&'a self, tags: &'a [(Tag, ServerTime)]) -> Call<'a, ()>;
+
+    /// Drops from the log what is older than `before`.
+    fn trim_tags(&self, before: ServerTime) -> Call<'_, ()>;
+
+    /// Stores `envelope` for `ttl` under a version above everything seen, ends
+    /// lease and right, wakes every process that waits, and tells all others.
+    /// Returns the remote's time and the version.
+    fn put<'a>(
+        &'a self,
+        key: &'a Key,
+        ttl: Duration,
+        envelope: Bytes,
+    ) -> Call<'a, (ServerTime, Version)>;
+
+    /// Returns the remote's time: the cheapest way to see whether it answers.
+    fn probe(&self) -> Call<'_, ServerTime>;
+
+    /// Begins to listen for wake-ups of `key`, before the acquire that
+    /// registers for them.
+    fn listen(&self, key: &Key) -> Listener;
+
+    /// Returns whether wake-ups and notices arrive now. While they do not, an
+    /// acquire registers nothing.
+    fn is_subscribed(&self) -> bool;
+
+    /// Begins to subscribe, and tells `listener` from then on. Called once, on
+    /// the runtime.
+    fn attach(&self, listener: Weak<dyn OnNotice>);
+
+    /// Is told that a call failed or took too long. After several in a row the
+    /// connection is worth replacing.
+    fn suspect(&self, kind: RemoteErrorKind);
+}
