@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::engine::grant::Version;
 use crate::key::Tag;
 use crate::policy::Window;
 
@@ -25,11 +26,19 @@ pub(crate) struct Entry<V> {
     alive_at: AtomicU64,
     /// What the entry counts for against the bound on memory.
     pub(crate) weight: u32,
+    /// Under which it stands in the remote, if it does.
+    pub(crate) version: Option<Version>,
 }
 
 impl<V> Entry<V> {
     pub(crate) fn new(value: V, window: Window, tags: Box<[Tag]>, started_seq: u64) -> Self {
-        Self { value, window, tags, started_seq, alive_at: AtomicU64::new(started_seq), weight: 1 }
+        let alive_at = AtomicU64::new(started_seq);
+        Self { value, window, tags, started_seq, alive_at, weight: 1, version: None }
+    }
+
+    pub(crate) fn with_version(mut self, version: Option<Version>) -> Self {
+        self.version = version;
+        self
     }
 
     pub(crate) fn with_weight(mut self, bytes: usize, least: u32) -> Self {
@@ -60,6 +69,7 @@ impl<V: Clone> Entry<V> {
             started_seq: self.started_seq,
             alive_at: AtomicU64::new(self.alive_at()),
             weight: self.weight,
+            version: self.version,
         }
     }
 }

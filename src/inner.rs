@@ -105,6 +105,7 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
     ) -> (Arc<Entry<V>>, bool) {
         let (entry, keep) =
             self.make_entry(computed, leader.key(), leader.started(), leader.took());
+        let entry = entry.with_version(leader.version());
         self.tidy_from_now_on();
         (Arc::new(entry), keep)
     }
@@ -124,6 +125,12 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
         let keep = self.engine.clock.now() < window.useful_until();
         self.keeps_for(window);
         (entry.with_weight(weight, self.values.least_weight), keep)
+    }
+
+    /// Takes note of an entry that came from elsewhere.
+    pub(crate) fn adopted(self: &Arc<Self>, entry: &Entry<V>) {
+        self.keeps_for(entry.window);
+        self.tidy_from_now_on();
     }
 
     fn lifetimes(&self, computed: &Computed<V>) -> Lifetimes {

@@ -2,11 +2,14 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::builder::FailureAction;
 use crate::computed::Computed;
 use crate::engine::Boarding;
+use crate::engine::grant::Version;
 use crate::engine::leader::{FailureRule, HoldRule, Leader};
+use crate::engine::remote_leader::{Cleared, Judged, Patience, Wanted};
 use crate::engine::time::Tick;
 use crate::engine::waiter::{Alone, Caller, Step, Ticket};
 use crate::entry::Entry;
@@ -14,6 +17,10 @@ use crate::error::{BoxError, Error, ErrorKind};
 use crate::inner::{Inner, Look};
 use crate::key::Key;
 use crate::outcome::CacheOutcome;
+use crate::policy::Freshness;
+
+/// When a refresh that was left to another process looks again.
+pub(crate) const REFRESH_AGAIN: Duration = Duration::from_millis(100);
 
 /// What a computation hands to its leader: the value to keep, if it may be
 /// kept, and what the leader's own caller gets.
@@ -25,6 +32,22 @@ pub(crate) enum Served<V, T> {
     Own(T, CacheOutcome),
 }
 
+/// What became of a leader's way.
+pub(crate) enum Led<V, T, W> {
+    /// It computed.
+    Own(T),
+    /// The remote has a value; the work is not done.
+    Found(Arc<Entry<V>>, W),
+    /// Answers may not be shared, another process says; the work is not done.
+    Alone(W),
+}
+
+/// A caller's answer, or what it has to look at once more.
+pub(crate) enum Resolved<V, T, W> {
+    Served(Served<V, T>),
+    Found(Arc<Entry<V>>, W),
+}
+
 /// Until when a failed computation leaves its callers something stale.
 #[derive(Clone, Copy)]
 pub(crate) struct Fallbacks {
@@ -32,6 +55,11 @@ pub(crate) struct Fallbacks {
 }
 
 impl Fallbacks {
+    /// Takes in what the leader has found on its way.
+    fn or_of<V>(self, found: Option<&Arc<Entry<V>>>) -> Self {
+        Self { stale_until: self.stale_until.max(found.map(|entry| entry.window.useful_until())) }
+    }
+
     fn rule(self, hold: HoldRule) -> FailureRule {
         FailureRule { hold, stale_until: self.stale_until, each_itself: false }
     }
@@ -102,7 +130,94 @@ impl<V: Clone + Send + Sync + 'static> Caller<V> for KeyCaller<'_, V> {
     }
 
     fn fallback(&self) -> Option<Arc<Entry<V>>> {
-        self.stale.clone().filter(|entry| self.inner.may_stand_in(entry))
+        let in_hand = self.stale.clone().filter(|entry| self.inner.may_stand_in(entry));
+        // The leader may have found one on its way.
+        in_hand.or_else(|| match self.inner.peek(self.key.as_bytes()) {
+            Look::Miss(stale) => stale,
+            Look::Fresh(entry) | Look::Early(entry) | Look::Stale(entry) => Some(entry),
+        })
+    }
+}
+
+/// What a leader is out for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Purpose {
+    /// Any value that may be served.
+    Serve,
+    /// A newer value than this one; nobody waits.
+    Refresh(Seen),
+    /// A value that is computed from now on.
+    Recompute,
+}
+
+/// The entry that is to be refreshed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    version: Option<Version>,
+    started: Tick,
+}
+
+impl Seen {
+    pub(crate) fn of<V>(entry: &Entry<V>) -> Self {
+        Self { version: entry.version, started: entry.window.started }
+    }
+
+    /// Returns whether `found` is no news.
+    pub(crate) fn is_no_older_than<V>(self, found: &Entry<V>) -> bool {
+        let same = self.version.is_some() && found.version == self.version;
+        same || found.window.started <= self.started
+    }
+}
+
+impl Purpose {
+    const fn patience(self) -> Patience {
+        match self {
+            Self::Serve | Self::Recompute => Patience::Wait,
+            Self::Refresh(_) => Patience::GiveUp,
+        }
+    }
+}
+
+/// A leader of the flight of one key, in the remote.
+struct KeyWanted<'a, V: Clone + Send + Sync + 'static> {
+    inner: &'a Inner<V>,
+    key: Key,
+    purpose: Purpose,
+    /// The version that was there when a recomputation began.
+    first: Option<Option<Version>>,
+    stand_in: Option<Arc<Entry<V>>>,
+}
+
+impl<V: Clone + Send + Sync + 'static> KeyWanted<'_, V> {
+    /// Returns whether the value is the one that is to be replaced.
+    fn is_seen(&mut self, found: &Entry<V>) -> bool {
+        match self.purpose {
+            Purpose::Serve => false,
+            Purpose::Refresh(seen) => seen.is_no_older_than(found),
+            Purpose::Recompute => *self.first.get_or_insert(found.version) == found.version,
+        }
+    }
+}
+
+impl<V: Clone + Send + Sync + 'static> Wanted<V> for KeyWanted<'_, V> {
+    fn key(&self) -> &Key {
+        &self.key
+    }
+
+    fn judge(&mut self, found: &Arc<Entry<V>>) -> Judged {
+        if self.is_seen(found) {
+            return Judged::Useless;
+        }
+        match self.inner.judge(found, self.inner.now()) {
+            Freshness::Fresh | Freshness::Early => Judged::Serves,
+            Freshness::Stale if matches!(self.purpose, Purpose::Serve) => Judged::Serves,
+            Freshness::Stale | Freshness::StaleIfError => {
+                let serves = matches!(self.purpose, Purpose::Serve);
+                self.stand_in = serves.then(|| Arc::clone(found));
+                Judged::Useless
+            }
+            Freshness::Expired => Judged::Useless,
+        }
     }
 }
 
@@ -114,28 +229,36 @@ pub(crate) async fn resolve<V, C, T, W, L, LF, A, AF>(
     work: W,
     lead: L,
     alone: A,
-) -> Result<Served<V, T>, Error>
+) -> Result<Resolved<V, T, W>, Error>
 where
     V: Clone + Send + Sync + 'static,
     C: Caller<V>,
     L: FnOnce(Leader<V>, Fallbacks, W) -> LF,
-    LF: Future<Output = Result<T, Error>>,
+    LF: Future<Output = Result<Led<V, T, W>, Error>>,
     A: FnOnce(W) -> AF,
     AF: Future<Output = Result<T, Error>>,
 {
     let mut ticket = Ticket::new(&inner.engine, inner.engine.log.seq());
-    match ticket.resolve(&mut caller).await {
-        Step::Answer(entry, outcome) => Ok(Served::Entry(entry, outcome)),
-        Step::Refuse(error) => Err(error),
+    let (own, outcome) = match ticket.resolve(&mut caller).await {
+        Step::Answer(entry, outcome) => return Ok(Served::Entry(entry, outcome).into()),
+        Step::Refuse(error) => return Err(error),
         Step::Alone(why) => {
             let _place = inner.place_to_go_alone(why, &caller.boarding().key)?;
-            let own = inner.timed_alone(alone(work)).await;
-            own_or_stale(own, CacheOutcome::Alone, &caller)
+            (inner.timed_alone(alone(work)).await, CacheOutcome::Alone)
         }
-        Step::Lead(leader) => {
-            let own = lead(leader, Fallbacks::of(&caller), work).await;
-            own_or_stale(own, CacheOutcome::Computed, &caller)
-        }
+        Step::Lead(leader) => match lead(leader, Fallbacks::of(&caller), work).await {
+            Ok(Led::Found(entry, work)) => return Ok(Resolved::Found(entry, work)),
+            Ok(Led::Alone(work)) => (inner.timed_alone(alone(work)).await, CacheOutcome::Alone),
+            Ok(Led::Own(own)) => (Ok(own), CacheOutcome::Computed),
+            Err(error) => (Err(error), CacheOutcome::Computed),
+        },
+    };
+    own_or_stale(own, outcome, &caller).map(Resolved::Served)
+}
+
+impl<V, T, W> From<Served<V, T>> for Resolved<V, T, W> {
+    fn from(served: Served<V, T>) -> Self {
+        Self::Served(served)
     }
 }
 
@@ -153,11 +276,83 @@ fn own_or_stale<V, T, C: Caller<V>>(
     }
 }
 
-/// The leader's way from its place to its verdict. Every exit gives one: by
+/// The leader's way from its lead to its verdict. Every exit gives one: by
 /// name here, or by the guard when this future is dropped or panics.
-pub(crate) async fn lead<V, T, E, Fut>(
+pub(crate) async fn lead<V, T, E, W, Fut>(
     inner: Arc<Inner<V>>,
     mut leader: Leader<V>,
+    purpose: Purpose,
+    fallbacks: Fallbacks,
+    work: W,
+) -> Result<Led<V, T, W>, Error>
+where
+    V: Clone + Send + Sync + 'static,
+    E: Into<BoxError>,
+    W: FnOnce() -> Fut,
+    Fut: Future<Output = Result<Made<V, T>, E>>,
+{
+    let key = leader.key().clone();
+    let mut wanted = KeyWanted { inner: &inner, key, purpose, first: None, stand_in: None };
+    let cleared = leader.clear(&mut wanted, purpose.patience()).await;
+    let stand_in = wanted.stand_in;
+    if let Some(entry) = stand_in.as_ref().filter(|entry| inner.is_news(leader.key(), entry)) {
+        leader.adopt(entry);
+    }
+    match cleared {
+        Cleared::Compute => {
+            let fallbacks = fallbacks.or_of(stand_in.as_ref());
+            compute(inner, leader, fallbacks, work).await.map(Led::Own)
+        }
+        Cleared::Found(entry) => {
+            leader.adopt(&entry);
+            inner.adopted(&entry);
+            leader.stand_down(Arc::clone(&entry));
+            Ok(Led::Found(entry, work))
+        }
+        Cleared::Uncacheable(until) => {
+            leader.stand_aside(until);
+            Ok(Led::Alone(work))
+        }
+        Cleared::Held(rest) => Err(leader.hold_back(rest)),
+        Cleared::LeftToAnother(left) => {
+            leader.leave_to_another(left.min(REFRESH_AGAIN));
+            Err(Error::new(ErrorKind::WaitTimeout))
+        }
+        Cleared::TimedOut => time_out(inner, leader, fallbacks, work).await,
+        Cleared::Refused(error) => {
+            // Says nothing about the service: no hold.
+            leader.fail(error.clone(), fallbacks.rule(HoldRule::Never));
+            Err(error)
+        }
+    }
+}
+
+/// The end of the leader's own patience; those who wait elect another, by
+/// their own deadlines.
+async fn time_out<V, T, E, W, Fut>(
+    inner: Arc<Inner<V>>,
+    leader: Leader<V>,
+    fallbacks: Fallbacks,
+    work: W,
+) -> Result<Led<V, T, W>, Error>
+where
+    V: Clone + Send + Sync + 'static,
+    E: Into<BoxError>,
+    W: FnOnce() -> Fut,
+    Fut: Future<Output = Result<Made<V, T>, E>>,
+{
+    let nothing_stale = fallbacks.stale_until.is_none();
+    if inner.engine.settings.compute_after_wait && nothing_stale && leader.try_place() {
+        return compute(inner, leader, fallbacks, work).await.map(Led::Own);
+    }
+    let error = inner.engine.waited_too_long(leader.key());
+    leader.withdraw();
+    Err(error)
+}
+
+async fn compute<V, T, E, Fut>(
+    inner: Arc<Inner<V>>,
+    leader: Leader<V>,
     fallbacks: Fallbacks,
     work: impl FnOnce() -> Fut,
 ) -> Result<T, Error>
@@ -166,11 +361,6 @@ where
     E: Into<BoxError>,
     Fut: Future<Output = Result<Made<V, T>, E>>,
 {
-    if let Err(error) = leader.take_place().await {
-        // Says nothing about the service: no hold.
-        leader.fail(error.clone(), fallbacks.rule(HoldRule::Never));
-        return Err(error);
-    }
     match leader.compute(async { work().await }).await {
         Ok(Ok((Some(computed), own))) if computed.storable => {
             let (entry, keep) = inner.entry(computed, &leader);
@@ -196,6 +386,12 @@ where
 }
 
 impl<V: Clone + Send + Sync + 'static> Inner<V> {
+    /// Returns whether what the remote has is newer than what is here.
+    fn is_news(&self, key: &Key, entry: &Entry<V>) -> bool {
+        let here = self.local.get(key.as_bytes());
+        here.is_none_or(|here| here.window.started < entry.window.started)
+    }
+
     fn rule_for(
         &self,
         error: &(dyn std::error::Error + Send + Sync + 'static),

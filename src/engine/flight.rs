@@ -124,10 +124,14 @@ impl<V> Flight<V> {
         *self.place.lock() = Some(place);
     }
 
-    /// Says that the result is stored or not, and the flight out of the table.
-    pub(crate) fn settle(&self) {
+    pub(crate) fn leave_place(&self) {
         let place = self.place.lock().take();
         drop(place);
+    }
+
+    /// Says that the result is stored or not, and the flight out of the table.
+    pub(crate) fn settle(&self) {
+        self.leave_place();
         self.settled.store(true, Ordering::Release);
         self.wake.notify_waiters();
     }

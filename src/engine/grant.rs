@@ -1,6 +1,7 @@
 //! What a lease on a key is made of, whoever grants it.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 /// Versions from 2^52 on are not versions: Lua's numbers lose digits there.
@@ -34,13 +35,16 @@ impl fmt::Debug for Token {
 
 /// Orders the values of one key between two invalidations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Version(u64);
+pub struct Version(NonZeroU64);
 
 impl Version {
     /// Takes a number as a version, if it is one: above 0 and below 2^52.
     #[must_use]
     pub const fn new(number: u64) -> Option<Self> {
-        if number > 0 && number < VERSIONS { Some(Self(number)) } else { None }
+        match NonZeroU64::new(number) {
+            Some(number) if number.get() < VERSIONS => Some(Self(number)),
+            _ => None,
+        }
     }
 
     /// Reads 16 decimal digits.
@@ -55,7 +59,7 @@ impl Version {
     /// Returns the number.
     #[must_use]
     pub const fn get(self) -> u64 {
-        self.0
+        self.0.get()
     }
 }
 

@@ -5,7 +5,11 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use super::flight::{Abandonment, Failure, Flight, Verdict};
+use super::grant::{Ask, Filled, Grant, Version};
+use super::lease::{Attempt, Lease, Place};
 use super::ports::{ComputedEnd, Happening};
 use super::time::Tick;
 use super::{Engine, Mode};
@@ -39,6 +43,8 @@ pub(crate) struct Leader<V: Send + Sync + 'static> {
     /// What `Drop` reports unless a verdict was given.
     end: ComputedEnd,
     settled: bool,
+    /// Given up however the flight ends, unless it is filled.
+    lease: Option<Lease<V>>,
 }
 
 impl<V: Send + Sync + 'static> Leader<V> {
@@ -55,7 +61,12 @@ impl<V: Send + Sync + 'static> Leader<V> {
             },
             end: ComputedEnd::Dropped,
             settled: false,
+            lease: None,
         }
+    }
+
+    pub(super) fn engine(&self) -> &Arc<Engine<V>> {
+        &self.engine
     }
 
     pub(crate) fn started(&self) -> Started {
@@ -75,13 +86,13 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.engine.clock.now().since(self.started.tick)
     }
 
-    /// Waits for one of the `max_computations` places, at most `wait_timeout`.
+    /// Waits for one of the `max_computations` places.
     ///
     /// Not cancel safe in the sense that a dropped leader abandons its flight;
     /// that is what it is for.
-    pub(crate) async fn take_place(&mut self) -> Result<(), Error> {
+    pub(super) async fn take_place(&mut self, deadline: Instant) -> Result<(), Error> {
         let place = Arc::clone(&self.engine.computations).acquire_owned();
-        match tokio::time::timeout(self.engine.settings.wait_timeout, place).await {
+        match tokio::time::timeout_at(deadline, place).await {
             Ok(Ok(permit)) => {
                 self.flight.take_place(permit);
                 // Age counts from here, not from the queue.
@@ -91,6 +102,30 @@ impl<V: Send + Sync + 'static> Leader<V> {
             Ok(Err(_)) => Err(Error::new(ErrorKind::ShutDown)),
             Err(_) => Err(self.engine.overloaded(&self.flight.key)),
         }
+    }
+
+    /// Takes a place if one is free now.
+    pub(crate) fn try_place(&self) -> bool {
+        let place = self.engine.try_place();
+        let is_free = place.is_some();
+        if let Some(place) = place {
+            self.flight.take_place(place);
+        }
+        is_free
+    }
+
+    pub(super) fn leave_place(&self) {
+        self.flight.leave_place();
+    }
+
+    pub(super) fn take_lease(&mut self, attempt: Attempt<V>, grant: Grant, ask: &Ask) {
+        let watch = &self.engine.watch;
+        self.lease = Some(attempt.was_granted(grant, ask, &self.flight, watch));
+    }
+
+    /// Returns the version under which the result will stand in the remote.
+    pub(crate) fn version(&self) -> Option<Version> {
+        self.lease.as_ref().map(|lease| lease.grant.version)
     }
 
     /// Drives `work`, at most `compute_timeout` long; then it is dropped.
@@ -121,6 +156,19 @@ impl<V: Send + Sync + 'static> Leader<V> {
             && !self.engine.log.is_dead(tags, self.started.seq, super::ASKED_NOW)
     }
 
+    /// Stores what the remote has, unless it was invalidated since this leader
+    /// asked.
+    pub(crate) fn adopt(&self, entry: &Arc<Entry<V>>) -> bool {
+        self.engine.local.fill(&self.flight.key, Arc::clone(entry), &|| self.may_adopt(entry))
+    }
+
+    /// Returns whether an entry of the remote may be stored now.
+    pub(crate) fn may_adopt(&self, entry: &Entry<V>) -> bool {
+        self.engine.mode() != Mode::Off
+            && !self.flight.is_forgotten()
+            && !self.engine.log.is_dead(&entry.tags, entry.started_seq, super::ASKED_NOW)
+    }
+
     /// First phase: hands `entry` to everybody who waits. The flight stays
     /// joinable until it is settled.
     pub(crate) fn publish(&self, entry: Arc<Entry<V>>) {
@@ -142,10 +190,44 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// Both phases at once, with the result stored under the flight's key.
     pub(crate) fn fill(self, entry: &Arc<Entry<V>>, keep: bool) {
         self.publish(Arc::clone(entry));
+        if !keep {
+            return self.shared_only();
+        }
         let allowed = || self.may_store(&entry.tags);
         let key = &self.flight.key;
-        let stored = keep && self.engine.local.fill(key, Arc::clone(entry), &allowed);
-        if keep { self.settle(stored) } else { self.shared_only() }
+        let stored = self.engine.local.fill(key, Arc::clone(entry), &allowed);
+        let (local, key, entry) = (Arc::clone(&self.engine.local), key.clone(), Arc::clone(entry));
+        let unstore = (key.clone(), Arc::clone(&entry));
+        self.finish(stored, vec![Place::new(key, entry)], move || {
+            local.remove_exactly(&unstore.0, &unstore.1);
+        });
+    }
+
+    /// Second phase of a result that is stored in this process, or not. With a
+    /// lease it goes to the remote too, on a task of its own: nobody waits for
+    /// that. Where the remote refuses it, `unstore` takes it back.
+    pub(crate) fn finish(
+        mut self,
+        stored: bool,
+        places: Vec<Place<V>>,
+        unstore: impl FnOnce() + Send + 'static,
+    ) {
+        match self.lease.take() {
+            Some(lease) if stored => {
+                let errands = lease.errands().clone();
+                errands.run(self.share(lease, places, unstore));
+            }
+            _ => self.settle(stored),
+        }
+    }
+
+    async fn share(self, lease: Lease<V>, places: Vec<Place<V>>, unstore: impl FnOnce()) {
+        if lease.share(places).await == Ok(Filled::Refused) {
+            unstore();
+            self.settle(false);
+        } else {
+            self.settle(true);
+        }
     }
 
     /// Second phase of a result that was for this wave alone.
@@ -176,8 +258,17 @@ impl<V: Send + Sync + 'static> Leader<V> {
     }
 
     /// Ends the flight: the result may not be shared. With `remember` the key
-    /// is uncacheable for a while and the next crowd does not queue.
+    /// is uncacheable for a while and the next crowd does not queue, here and
+    /// in the other processes.
     pub(crate) fn decline(mut self, remember: bool) {
+        if let Some(lease) = self.lease.take().filter(|_| remember) {
+            lease.mark_uncacheable(self.engine.settings.uncacheable_for);
+        }
+        self.decline_here(remember);
+    }
+
+    /// The same where it says nothing to other processes.
+    pub(crate) fn decline_here(mut self, remember: bool) {
         self.end = ComputedEnd::Declined;
         self.flight.publish(Verdict::Declined);
         self.close(|engine, mark, now| {
@@ -197,11 +288,53 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.flight.publish(Verdict::Abandoned(Abandonment::OwnAffair));
     }
 
+    /// Ends the flight: another process has found that the answers of this key
+    /// are not shared, until then.
+    pub(crate) fn stand_aside(mut self, until: Tick) {
+        self.flight.publish(Verdict::Declined);
+        self.note(|mark| mark.set_uncacheable(until));
+        self.leave();
+    }
+
+    /// Ends the flight: the computation has failed in another process, and is
+    /// not tried again for so long.
+    pub(crate) fn hold_back(mut self, rest: Duration) -> Error {
+        let error = Error::held(rest, None);
+        let until = self.engine.clock.now().plus(rest);
+        self.note(|mark| mark.hold_until(until));
+        self.leave();
+        let failure = Failure { error: error.clone(), each_itself: false };
+        self.flight.publish(Verdict::Failed(failure));
+        self.engine.observer.happened(Happening::Held { key: &self.flight.key });
+        error
+    }
+
+    /// Ends the flight of a refresh that another process is at; this one looks
+    /// again after `pause`.
+    pub(crate) fn leave_to_another(self, pause: Duration) {
+        let until = self.engine.clock.now().plus(pause);
+        self.note(|mark| mark.no_refresh_before(until));
+        self.withdraw();
+    }
+
+    fn note(&self, note: impl FnOnce(&mut super::mark::Mark)) {
+        let mut shard = self.engine.table.shard(&self.flight.key).lock();
+        note(shard.marks.of(&self.flight.key, self.engine.clock.now()));
+    }
+
     /// Ends the flight with a failure that is shared.
     pub(crate) fn fail(mut self, error: Error, rule: FailureRule) {
         let timed_out = error.kind() == ErrorKind::ComputeTimeout;
         self.end = if timed_out { ComputedEnd::TimedOut } else { ComputedEnd::Failed };
-        self.close(|engine, mark, now| engine.count_failure(mark, now, &error, rule));
+        let mut hold = None;
+        self.close(|engine, mark, now| {
+            let counted = engine.count_failure(mark, now, &error, rule);
+            hold = counted.hold;
+            counted.replaced
+        });
+        if let Some(lease) = self.lease.take() {
+            lease.give_up(hold);
+        }
         let failure = Failure { error, each_itself: rule.each_itself };
         self.flight.publish(Verdict::Failed(failure));
     }
@@ -258,7 +391,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         let rule = self.panic_rule;
         self.close(|engine, mark, now| {
             again = mark.count_panic(now);
-            if again { engine.count_failure(mark, now, &error, rule) } else { None }
+            if again { engine.count_failure(mark, now, &error, rule).replaced } else { None }
         });
         let verdict = if again {
             Verdict::Failed(Failure { error, each_itself: false })

@@ -21,6 +21,8 @@ pub(crate) struct Mark {
     /// What the last answer said of sharing between callers with credentials.
     shared: bool,
     shared_until: Tick,
+    /// Another process is at it.
+    refresh_from: Tick,
     remembered_until: Tick,
 }
 
@@ -84,6 +86,15 @@ impl Mark {
         self.shared = shared;
         self.shared_until = until;
         self.remember(until);
+    }
+
+    pub(crate) fn no_refresh_before(&mut self, at: Tick) {
+        self.refresh_from = at;
+        self.remember(at);
+    }
+
+    pub(crate) fn may_refresh(&self, now: Tick) -> bool {
+        now >= self.refresh_from
     }
 
     fn remember(&mut self, until: Tick) {

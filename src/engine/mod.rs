@@ -7,9 +7,12 @@ pub(crate) mod flight;
 pub(crate) mod grant;
 pub(crate) mod invalidation;
 pub(crate) mod leader;
+pub(crate) mod lease;
 mod mark;
 pub(crate) mod ports;
+pub(crate) mod remote_leader;
 mod run;
+pub(crate) mod shared;
 mod table;
 pub(crate) mod time;
 pub(crate) mod waiter;
@@ -18,7 +21,7 @@ pub(crate) mod wakes;
 #[cfg(test)]
 mod tests;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -31,6 +34,7 @@ use self::invalidation::{ASKED_NOW, InvalidationLog};
 use self::leader::{FailureRule, HoldRule, Leader};
 use self::mark::Mark;
 use self::ports::{Happening, Local, Observe};
+use self::shared::Shared;
 use self::table::{Shard, Table};
 use self::time::{Clock, Tick};
 use self::waiter::{Alone, Seat, Waiter};
@@ -117,6 +121,13 @@ pub(crate) enum Entered<V: Send + Sync + 'static> {
     Overloaded(Error),
 }
 
+/// What a failure did to the mark of its key.
+struct Counted {
+    /// Dropped without the lock: an error's `Drop` is the user's code.
+    replaced: Option<Error>,
+    hold: Option<Duration>,
+}
+
 /// What the table has for a caller, found under its lock.
 enum Place<V: Send + Sync + 'static> {
     Passed,
@@ -135,6 +146,8 @@ pub(crate) struct Engine<V: Send + Sync + 'static> {
     pub(crate) log: InvalidationLog,
     pub(crate) table: Table<V>,
     pub(crate) local: Arc<dyn Local<V>>,
+    /// Set once while the handle is built, if there is one.
+    pub(crate) shared: OnceLock<Arc<dyn Shared<V>>>,
     pub(crate) observer: Arc<dyn Observe>,
     computations: Arc<Semaphore>,
     refreshes: Arc<Semaphore>,
@@ -160,6 +173,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
             watch: Clock::runtime(),
             table: Table::new(),
             local,
+            shared: OnceLock::new(),
             observer,
             waiting: AtomicUsize::new(0),
             mode: AtomicU8::new(Mode::On as u8),
@@ -302,21 +316,24 @@ impl<V: Send + Sync + 'static> Engine<V> {
         now: Tick,
         error: &Error,
         rule: FailureRule,
-    ) -> Option<Error> {
+    ) -> Counted {
         let HoldRule::After(least) = rule.hold else {
             // Not part of a row that ends in a hold; it interrupts one.
-            return mark.end_of_failures();
+            return Counted { replaced: mark.end_of_failures(), hold: None };
         };
         let (failures, replaced) = mark.count_failure(now, error);
+        let mut hold = None;
         if failures >= least {
             let policy = self.settings.hold;
             let serves_stale = rule.stale_until.is_some();
             let until = now.plus(policy.after(failures, serves_stale, crate::policy::sample()));
             // A longer hold is for those who are served meanwhile: it ends
             // with what they are served.
-            mark.hold_until(rule.stale_until.map_or(until, |end| until.min(end)));
+            let until = rule.stale_until.map_or(until, |end| until.min(end));
+            mark.hold_until(until);
+            hold = Some(until.since(now));
         }
-        replaced
+        Counted { replaced, hold }
     }
 
     /// Forgets what is remembered about old failures and old invalidations.

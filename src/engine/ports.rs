@@ -10,6 +10,9 @@ use crate::key::Key;
 pub(crate) trait Local<V>: Send + Sync + 'static {
     /// Stores `entry` if `allowed`, and returns whether it did.
     fn fill(&self, key: &Key, entry: Arc<Entry<V>>, allowed: &dyn Fn() -> bool) -> bool;
+
+    /// Removes this very entry.
+    fn remove_exactly(&self, key: &Key, entry: &Arc<Entry<V>>);
 }
 
 /// Sees what the engine does. Nothing here may block or panic.
@@ -36,6 +39,30 @@ pub(crate) enum Happening<'a> {
     Overloaded { key: &'a Key },
     /// A caller was turned away by a hold.
     Held { key: &'a Key },
+    /// The remote's answer to an acquire.
+    Locked { answer: LockAnswer },
+    /// A leader that waits for another process looks again.
+    Woken { cause: WakeCause },
+}
+
+/// What the remote says to one who asks for a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LockAnswer {
+    Acquired,
+    Hit,
+    Locked,
+    Held,
+}
+
+/// Why a leader that waits for another process looks again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WakeCause {
+    /// It was told to.
+    Push,
+    /// It was not told, and looks to be safe.
+    Timer,
+    /// It cannot be told at the moment.
+    Poll,
 }
 
 /// How a computation ended.

@@ -38,8 +38,8 @@ impl<V: Send + Sync + 'static> Engine<V> {
         self.tasks.spawn(crate::observe::leading(&self.settings.name, key, work))
     }
 
-    /// Starts a refresh that nobody waits for, unless one of the key runs, the
-    /// key is held, or `max_refreshes` are under way. `still_wanted` is asked
+    /// Starts a refresh that nobody waits for, unless one of the key runs here
+    /// or did so elsewhere a moment ago, the key is held, or `max_refreshes` are under way. `still_wanted` is asked
     /// once the lead is taken.
     pub(crate) fn refresh<F>(
         self: &Arc<Self>,
@@ -49,6 +49,9 @@ impl<V: Send + Sync + 'static> Engine<V> {
     ) where
         F: Future<Output = ()> + Send + 'static,
     {
+        if !self.may_refresh(&boarding.key) {
+            return;
+        }
         let Ok(place) = Arc::clone(&self.refreshes).try_acquire_owned() else { return };
         let Entered::Lead(leader) = self.enter(boarding, &mut None) else { return };
         if !still_wanted() {
@@ -60,6 +63,24 @@ impl<V: Send + Sync + 'static> Engine<V> {
             work.await;
             drop(place);
         }));
+    }
+
+    /// Returns whether no other process was found at a refresh a moment ago.
+    pub(crate) fn may_refresh(&self, key: &Key) -> bool {
+        // Without a remote there is no such mark to look up.
+        let Some(_) = self.shared.get() else { return true };
+        let now = self.clock.now();
+        self.table.read_mark(key, |mark| mark.may_refresh(now)).unwrap_or(true)
+    }
+
+    /// Runs what must be done also if whoever asked for it goes away.
+    ///
+    /// Cancel safe: when the caller is dropped, the errand goes on.
+    pub(crate) async fn errand<T: Send + 'static>(
+        &self,
+        errand: impl Future<Output = T> + Send + 'static,
+    ) -> Option<T> {
+        self.tasks.spawn(errand).await.ok()
     }
 
     /// Ends all work: new callers compute for themselves, running computations

@@ -13,6 +13,7 @@ use super::request::Asked;
 use super::storable::Plan;
 use super::stored::{self, Index, Slot, StoredResponse};
 use super::vary::{Fingerprint, fingerprint, variant_key};
+use crate::engine::grant::Version;
 use crate::engine::ports::Local;
 use crate::engine::time::Tick;
 use crate::entry::{Entry, Started};
@@ -42,6 +43,7 @@ pub(super) fn entry(
     plan: &Plan,
     tags: Box<[Tag]>,
     received: Received,
+    version: Option<Version>,
 ) -> Stored {
     let asked = Asked { ..caller.asked };
     let selected = fingerprint_of(caller, plan);
@@ -54,6 +56,7 @@ pub(super) fn entry(
     caller.cache.keeps_for(window);
     let weight = value.weight() + caller.primary.heap_bytes();
     let entry = Entry::new(value, window, tags, received.started.seq);
+    let entry = entry.with_version(version);
     let weight = weight + entry.tag_bytes();
     Arc::new(entry.with_weight(weight, caller.cache.values.least_weight))
 }
@@ -124,7 +127,19 @@ pub(super) fn store(caller: &HttpCaller, entry: &Stored, allowed: &dyn Fn() -> b
     true
 }
 
-fn index_of(entry: &Entry<StoredResponse>) -> Option<&Index> {
+/// Takes back what was stored, if it still stands there.
+pub(super) fn unstore(caller: &HttpCaller, entry: &Stored) {
+    let facts = entry.value.response().map(|stored| &stored.facts);
+    match facts.and_then(|facts| facts.fingerprint) {
+        Some(selected) => {
+            let variant = variant_key(caller.primary.as_bytes(), selected);
+            caller.cache.local.remove_exactly(&variant, entry);
+        }
+        None => caller.cache.local.remove_exactly(&caller.primary, entry),
+    }
+}
+
+pub(super) fn index_of(entry: &Entry<StoredResponse>) -> Option<&Index> {
     match entry.value.slot() {
         Slot::Index(index) => Some(index),
         Slot::Response(_) => None,
@@ -134,7 +149,7 @@ fn index_of(entry: &Entry<StoredResponse>) -> Option<&Index> {
 /// An index lives `longer` than the variant that lives longest: it tells the
 /// crowd at its end apart. It carries no tags: it says where to look, not what
 /// is there.
-fn index_entry(
+pub(super) fn index_entry(
     index: Index,
     newest: &Stored,
     old: Option<&Stored>,

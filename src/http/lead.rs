@@ -1,5 +1,7 @@
 //! The leader of an HTTP flight: from the request to the verdict.
 
+use std::sync::Arc;
+
 use http::{Request, Response, StatusCode};
 use http_body::Body;
 use tokio::time::Instant;
@@ -10,16 +12,19 @@ use super::body::{Collected, Limits, ResponseBody, collect};
 use super::cache_for::CacheFor;
 use super::fill::{self, Received};
 use super::freshness::Times;
-use super::lookup::HttpCaller;
+use super::lookup::{HttpCaller, Stored};
 use super::refused::{OriginStatus, TransportError};
+use super::remote::{self, HttpWanted, Purpose};
 use super::storable::{Decision, Plan, Refusal, judge};
 use super::stored::StoredResponse;
 use crate::engine::leader::{FailureRule, HoldRule, Leader};
+use crate::engine::remote_leader::Cleared;
 use crate::engine::time::Tick;
 use crate::engine::waiter::Caller;
 use crate::error::{Error, ErrorKind};
 use crate::key::Tag;
 use crate::oneshot::Oneshot;
+use crate::serve::REFRESH_AGAIN;
 
 /// What the leader's own client gets.
 pub(super) enum Own<B: Body, E> {
@@ -33,9 +38,80 @@ pub(super) enum Own<B: Body, E> {
     Nothing(Error),
 }
 
-/// Asks the service and leaves a verdict. Every exit gives one: by name here,
-/// or by the leader's guard when this future is dropped or panics.
+/// What became of a leader's way.
+pub(super) enum Led<S, Q, B: Body, E> {
+    Own {
+        own: Own<B, E>,
+        /// Found on the way.
+        stale: Option<Stored>,
+    },
+    /// The service was not asked: the remote has an answer, or says that there
+    /// is none to share.
+    Back { caller: HttpCaller, service: S, request: Request<Q>, found: Option<Stored> },
+}
+
+/// Looks into the remote, asks the service, and leaves a verdict. Every exit
+/// gives one: by name here, or by the leader's guard when this future is
+/// dropped or panics.
 pub(super) async fn lead<S, Q, B>(
+    mut caller: HttpCaller,
+    mut leader: Leader<StoredResponse>,
+    purpose: Purpose,
+    service: S,
+    request: Request<Q>,
+) -> Led<S, Q, B, S::Error>
+where
+    S: Service<Request<Q>, Response = Response<B>>,
+    B: Body,
+{
+    let patience = purpose.patience(&mut caller);
+    let mut wanted = HttpWanted::new(&caller, purpose);
+    let cleared = leader.clear(&mut wanted, patience).await;
+    let stale = wanted.stand_in.take().filter(|found| caller.is_news(found));
+    if let Some(found) = &stale {
+        remote::adopt(&caller, found, &|| leader.may_adopt(found));
+        caller.stale = Some(Arc::clone(found));
+    }
+    let nothing = |error| Led::Own { own: Own::Nothing(error), stale: None };
+    match cleared {
+        Cleared::Compute => {
+            let own = ask(caller, leader, service, request).await;
+            Led::Own { own, stale }
+        }
+        Cleared::Found(found) => {
+            // Stored before it is handed over, like what is computed.
+            remote::adopt(&caller, &found, &|| leader.may_adopt(&found));
+            leader.stand_down(Arc::clone(&found));
+            Led::Back { caller, service, request, found: Some(found) }
+        }
+        Cleared::Uncacheable(until) => {
+            leader.stand_aside(until);
+            Led::Back { caller, service, request, found: None }
+        }
+        Cleared::Held(rest) => nothing(leader.hold_back(rest)),
+        Cleared::LeftToAnother(left) => {
+            leader.leave_to_another(left.min(REFRESH_AGAIN));
+            nothing(Error::new(ErrorKind::WaitTimeout))
+        }
+        Cleared::TimedOut => {
+            let settings = &caller.cache.engine.settings;
+            if settings.compute_after_wait && caller.fallback().is_none() && leader.try_place() {
+                let own = ask(caller, leader, service, request).await;
+                return Led::Own { own, stale };
+            }
+            let error = caller.cache.engine.waited_too_long(leader.key());
+            leader.withdraw();
+            nothing(error)
+        }
+        Cleared::Refused(error) => {
+            leader.fail(error.clone(), rule(HoldRule::Never, None));
+            nothing(error)
+        }
+    }
+}
+
+/// Asks the service and leaves a verdict.
+async fn ask<S, Q, B>(
     caller: HttpCaller,
     mut leader: Leader<StoredResponse>,
     service: S,
@@ -47,10 +123,6 @@ where
 {
     let stale_until = caller.fallback().map(|entry| entry.window.useful_until());
     leader.on_panic(rule(HoldRule::Never, stale_until));
-    if let Err(error) = leader.take_place().await {
-        leader.fail(error.clone(), rule(HoldRule::Never, None));
-        return Own::Nothing(error);
-    }
     // A second failure of the way to the service, in a row, is worth a pause;
     // the first may be a single lost connection.
     let transport = rule(HoldRule::After(2), stale_until);
@@ -166,8 +238,12 @@ impl Head {
         let own_affair = status.is_client_error() || status.is_server_error();
         if own_affair && !asks_to_log_in || why == Refusal::BrokenOff {
             self.leader.own_affair();
-        } else {
+        } else if self.caller.asked.credentials.is_anonymous() {
             self.leader.decline(why.marks_uncacheable(status));
+        } else {
+            // Says nothing of requests without credentials, and in the remote
+            // there is one word for both.
+            self.leader.decline_here(why.marks_uncacheable(status));
         }
     }
 
@@ -220,7 +296,8 @@ impl Head {
         tags: Box<[Tag]>,
     ) -> bool {
         let Self { caller, leader, received, .. } = self;
-        let entry = fill::entry(&caller, head, body, plan, tags, received);
+        let version = leader.version();
+        let entry = fill::entry(&caller, head, body, plan, tags, received, version);
         if !caller.asked.credentials.is_anonymous() {
             let longest = entry.window.useful_until();
             let least = received.at.plus(caller.cache.engine.settings.uncacheable_for);
@@ -229,7 +306,7 @@ impl Head {
         let keep = received.at < entry.window.useful_until();
         if !keep && plan.terms.lifetime.is_zero() {
             // No window covers it any more.
-            leader.decline(true);
+            leader.decline_here(true);
             return false;
         }
         if !keep {
@@ -240,9 +317,10 @@ impl Head {
         // Stored before it is handed over: a waiter that it does not fit looks
         // into the index for its own variant at once.
         let stored = fill::store(&caller, &entry, &|| leader.may_store(&entry.tags));
-        leader.publish(entry);
+        leader.publish(Arc::clone(&entry));
         caller.cache.tidy_from_now_on();
-        leader.settle(stored);
+        let places = remote::places(&caller, &entry);
+        leader.finish(stored, places, move || fill::unstore(&caller, &entry));
         stored
     }
 }

@@ -10,8 +10,8 @@ use super::layer::Rules;
 use super::request::{Asked, BypassReason};
 use super::stored::{Slot, StoredResponse, reusable};
 use super::target::{absolute_uri, path_tag, uri_tag};
-use super::vary::variant_key;
-use super::{key, stored};
+use super::key;
+use super::vary::{Fingerprint, variant_key};
 use crate::engine::Boarding;
 use crate::engine::time::Tick;
 use crate::engine::waiter::Caller;
@@ -165,17 +165,24 @@ impl HttpCaller {
         let mut key = KeyBuf::new();
         key.push(&FLIGHT);
         key.push(&[self.asked.credentials.class()]);
-        let predicted = self.index().and_then(|index| {
-            let stored::Slot::Index(index) = index.value.slot() else { return None };
-            index.candidates(&self.headers, &self.rules.config).next()
-        });
+        let predicted = self.predicted();
         key.push_part(predicted.as_ref().map_or(&[], |fingerprint| fingerprint.as_bytes()));
         key.push(self.primary.as_bytes());
         key.to_key()
     }
 
-    fn index(&self) -> Option<Stored> {
-        self.cache.local.get(self.primary.as_bytes())
+    /// Returns where the response to this request is expected to be stored.
+    pub(super) fn store_key(&self) -> Key {
+        match self.predicted() {
+            Some(fingerprint) => variant_key(self.primary.as_bytes(), fingerprint),
+            None => self.primary.clone(),
+        }
+    }
+
+    fn predicted(&self) -> Option<Fingerprint> {
+        let index = self.cache.local.get(self.primary.as_bytes())?;
+        let Slot::Index(index) = index.value.slot() else { return None };
+        index.candidates(&self.headers, &self.rules.config).next()
     }
 
     /// Returns whether others' answers are known to be shared with requests

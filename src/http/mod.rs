@@ -18,6 +18,7 @@ mod lookup;
 mod members;
 mod refusal;
 mod refused;
+mod remote;
 mod request;
 mod service;
 mod storable;

@@ -15,8 +15,9 @@ use super::answer::{self, Came};
 use super::body::ResponseBody;
 use super::key::unkey_query;
 use super::layer::Rules;
-use super::lead::{Own, lead};
+use super::lead::{Led, Own, lead};
 use super::lookup::{self, Cache, Forward, HttpCaller, Stored, automatic_tags, look, primary_key};
+use super::remote::Purpose;
 use super::request::{Asked, AskedMethod, BypassReason, Class, classify};
 use super::unsafe_method;
 use crate::engine::waiter::{Caller, Step, Ticket};
@@ -26,6 +27,7 @@ use crate::inner::Look;
 use crate::key::KeyBuf;
 use crate::oneshot::Oneshot;
 use crate::outcome::CacheOutcome;
+use crate::serve::Seen;
 
 /// Answers HTTP requests from a cache, and asks the inner service once.
 ///
@@ -266,8 +268,9 @@ where
         let now = lookup::find(&cache, &rules, primary.as_bytes(), &asked, &headers);
         now.is_ok_and(|entry| Arc::ptr_eq(&entry, seen))
     };
+    let purpose = Purpose::Refresh(Seen::of(seen));
     engine.refresh(&boarding, still_wanted, |leader| async move {
-        drop(lead(caller, leader, service, request).await);
+        drop(lead(caller, leader, purpose, service, request).await);
     });
 }
 
@@ -364,12 +367,39 @@ where
         outcome: CacheOutcome,
     ) -> Result<Response<ResponseBody<B>>, S::Error> {
         let Self { caller, service, request } = self;
-        let client = caller.for_client();
+        let mut client = caller.for_client();
         let engine = Arc::clone(&caller.cache.engine);
         let key = leader.key().clone();
-        let work = lead(caller, leader, service, request);
-        let own = engine.detached(&key, work).await.unwrap_or_else(|_| Own::shut_down());
-        client.receive(own, outcome)
+        let work = lead(caller, leader, Purpose::Answer, service, request);
+        match engine.detached(&key, work).await {
+            Ok(Led::Own { own, stale }) => {
+                client.caller.stale = stale.or(client.caller.stale);
+                client.receive(own, outcome)
+            }
+            Ok(Led::Back { caller, service, request, found }) => {
+                Miss { caller, service, request }.answer_found(found).await
+            }
+            Err(_) => client.receive(Own::shut_down(), outcome),
+        }
+    }
+
+    /// Answers with what the remote has; without, the service is asked for
+    /// this client alone.
+    async fn answer_found(
+        self,
+        found: Option<Stored>,
+    ) -> Result<Response<ResponseBody<B>>, S::Error> {
+        let Some(entry) = found else {
+            let came = self.came_alone(None);
+            return self.go_alone(came).await;
+        };
+        let Self { caller, service, request } = self;
+        if caller.cache.now() < entry.window.fresh_until {
+            return Ok(answered(&caller, &entry, CacheOutcome::Hit));
+        }
+        let answer = answered(&caller, &entry, CacheOutcome::Stale);
+        refresh(caller, &entry, service, request);
+        Ok(answer)
     }
 
     /// Asks the service for this client alone. A failure is answered stale

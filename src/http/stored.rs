@@ -204,6 +204,13 @@ impl Index {
         Self { lists: self.lists.clone(), variants: variants.copied().collect() }
     }
 
+    /// Returns the index without what is beyond its bounds.
+    pub(super) fn at_most(mut self, max_variants: usize) -> Self {
+        self.lists.truncate(MAX_LISTS);
+        self.variants.truncate(max_variants.max(1));
+        self
+    }
+
     /// Returns where a request may find its response, the likeliest first.
     pub(crate) fn candidates(
         &self,

@@ -126,10 +126,7 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
     pub(crate) async fn sweep(&self, is_dead: impl Fn(&Entry<V>) -> bool) {
         for (n, (key, entry)) in self.cache.iter().enumerate() {
             if is_dead(&entry) {
-                self.cache.entry(Key::clone(&key)).and_compute_with(|found| match found {
-                    Some(found) if Arc::ptr_eq(found.value(), &entry) => Op::Remove,
-                    _ => Op::Nop,
-                });
+                self.remove_exactly(&key, &entry);
             }
             if n % SWEEP_BATCH == SWEEP_BATCH - 1 {
                 tokio::task::yield_now().await;
@@ -142,6 +139,13 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
 impl<V: Send + Sync + 'static> Local<V> for LocalStore<V> {
     fn fill(&self, key: &Key, entry: Stored<V>, allowed: &dyn Fn() -> bool) -> bool {
         self.update(key, |_| allowed().then_some(entry))
+    }
+
+    fn remove_exactly(&self, key: &Key, entry: &Stored<V>) {
+        self.cache.entry(key.clone()).and_compute_with(|found| match found {
+            Some(found) if Arc::ptr_eq(found.value(), entry) => Op::Remove,
+            _ => Op::Nop,
+        });
     }
 }
 

@@ -84,7 +84,11 @@ impl Event {
             Happening::WaitTimedOut { key } => Self::WaitTimedOut { key: key.clone() },
             Happening::Overloaded { key } => Self::Overloaded { key: key.clone() },
             Happening::Held { key } => Self::Held { key: key.clone() },
-            Happening::Led | Happening::Joined | Happening::Waited { .. } => return None,
+            Happening::Led
+            | Happening::Joined
+            | Happening::Waited { .. }
+            | Happening::Locked { .. }
+            | Happening::Woken { .. } => return None,
         })
     }
 }

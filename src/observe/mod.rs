@@ -44,6 +44,7 @@ pub(crate) struct Observer {
     overloaded: Counter,
     held: Counter,
     invalidations: Counter,
+    wakes: [Counter; 3],
     events: broadcast::Sender<Event>,
     meters: Meters,
 }
@@ -71,6 +72,7 @@ impl Observer {
             overloaded: Counter::default(),
             held: Counter::default(),
             invalidations: Counter::default(),
+            wakes: Default::default(),
             events: broadcast::Sender::new(EVENT_BUFFER),
             meters: Meters::new(cache),
         }
@@ -153,6 +155,8 @@ impl Observe for Observer {
             Happening::WaitTimedOut { .. } => self.wait_timeouts.add_one(),
             Happening::Overloaded { .. } => self.overloaded.add_one(),
             Happening::Held { .. } => self.held.add_one(),
+            Happening::Locked { .. } => {}
+            Happening::Woken { cause } => self.wakes[cause as usize].add_one(),
         }
         self.meters.locked(&what);
         spans::happened(&self.cache, &what);

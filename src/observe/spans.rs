@@ -70,7 +70,10 @@ pub(super) fn happened(cache: &str, what: &Happening<'_>) {
         Happening::WaitTimedOut { key } => refused(cache, "waited too long", key),
         Happening::Overloaded { key } => refused(cache, "overloaded", key),
         Happening::Held { key } => refused(cache, "held", key),
-        Happening::Led | Happening::Joined => (),
+        Happening::Led
+        | Happening::Joined
+        | Happening::Locked { .. }
+        | Happening::Woken { .. } => (),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The counts at one moment.
 
 use super::{ENDS, Observer};
-use crate::engine::ports::ComputedEnd;
+use crate::engine::ports::{ComputedEnd, WakeCause};
 use crate::outcome::CacheOutcome;
 
 /// What the cache has done since it was built, and what it holds now; see
@@ -42,6 +42,12 @@ pub struct Stats {
     pub held: u64,
     /// Invalidations by key, by tag and of everything.
     pub invalidations: u64,
+    /// Looks of leaders that waited for another process: after a wake-up.
+    pub wakes_by_push: u64,
+    /// The same after a timer: no wake-up came.
+    pub wakes_by_timer: u64,
+    /// The same by polling: no wake-up could come.
+    pub wakes_by_poll: u64,
     /// Entries that made room for others.
     pub evictions: u64,
     /// Entries held now; moka applies its counts with a delay.
@@ -76,6 +82,9 @@ impl Observer {
             overloaded: self.overloaded.get(),
             held: self.held.get(),
             invalidations: self.invalidations.get(),
+            wakes_by_push: self.wakes[WakeCause::Push as usize].get(),
+            wakes_by_timer: self.wakes[WakeCause::Timer as usize].get(),
+            wakes_by_poll: self.wakes[WakeCause::Poll as usize].get(),
             ..Stats::default()
         }
     }

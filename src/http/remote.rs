@@ -1,0 +1,186 @@
+//! Where the responses of a URI stand in the remote, and what a leader looks
+//! for there.
+
+use std::sync::Arc;
+
+use super::fill::{index_entry, index_of};
+use super::lookup::{Cache, HttpCaller, Stored};
+use super::stored::{Index, Slot, StoredResponse, reusable};
+use super::vary::variant_key;
+use crate::engine::lease::{Merge, Place};
+use crate::engine::remote_leader::{Judged, Patience, Wanted};
+use crate::engine::waiter::Caller;
+use crate::entry::Entry;
+use crate::key::Key;
+use crate::policy::Freshness;
+use crate::serve::Seen;
+
+/// What the leader of an HTTP flight is out for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Purpose {
+    /// A response that answers this request.
+    Answer,
+    /// A newer one than this; nobody waits.
+    Refresh(Seen),
+}
+
+impl Purpose {
+    pub(super) fn patience(self, caller: &mut HttpCaller) -> Patience {
+        match self {
+            Self::Refresh(_) => Patience::GiveUp,
+            // Answers are not known to be shared with such credentials.
+            Self::Answer if caller.boarding().never_wait => Patience::GoOn,
+            Self::Answer => Patience::Wait,
+        }
+    }
+}
+
+/// A request, in the remote.
+pub(super) struct HttpWanted<'a> {
+    caller: &'a HttpCaller,
+    key: Key,
+    purpose: Purpose,
+    /// Found on the way: may stand in for a failure.
+    pub(super) stand_in: Option<Stored>,
+}
+
+impl<'a> HttpWanted<'a> {
+    pub(super) fn new(caller: &'a HttpCaller, purpose: Purpose) -> Self {
+        Self { caller, key: caller.store_key(), purpose, stand_in: None }
+    }
+
+    fn follow(&mut self, found: &Stored) -> Judged {
+        learn(&self.caller.cache, &self.caller.primary, found);
+        let key = self.caller.store_key();
+        if key == self.key {
+            return Judged::Useless;
+        }
+        self.key = key;
+        Judged::Elsewhere
+    }
+
+    fn judge_response(&mut self, found: &Stored) -> Judged {
+        let serves = match self.purpose {
+            Purpose::Answer => true,
+            Purpose::Refresh(seen) if seen.is_no_older_than(found) => return Judged::Useless,
+            Purpose::Refresh(_) => false,
+        };
+        match self.caller.cache.judge(found, self.caller.cache.now()) {
+            Freshness::Fresh | Freshness::Early => Judged::Serves,
+            Freshness::Stale if serves => Judged::Serves,
+            Freshness::Stale | Freshness::StaleIfError => {
+                self.stand_in = serves.then(|| Arc::clone(found));
+                Judged::Useless
+            }
+            Freshness::Expired => Judged::Useless,
+        }
+    }
+}
+
+impl Wanted<StoredResponse> for HttpWanted<'_> {
+    fn key(&self) -> &Key {
+        &self.key
+    }
+
+    fn judge(&mut self, found: &Stored) -> Judged {
+        let HttpCaller { asked, headers, rules, .. } = self.caller;
+        match found.value.slot() {
+            Slot::Index(_) => self.follow(found),
+            Slot::Response(stored) if reusable(stored, asked, headers, &rules.config) => {
+                self.judge_response(found)
+            }
+            Slot::Response(_) => Judged::Useless,
+        }
+    }
+}
+
+impl HttpCaller {
+    /// Returns whether `found` is newer than what is in hand.
+    pub(super) fn is_news(&self, found: &Stored) -> bool {
+        self.stale.as_ref().is_none_or(|stale| stale.window.started < found.window.started)
+    }
+}
+
+/// Takes over what the remote knows of the variants of a URI. It says where to
+/// look, not what is there: an invalidation does not concern it.
+fn learn(cache: &Cache, primary: &Key, found: &Stored) {
+    let Some(index) = index_of(found) else { return };
+    cache.local.update(primary, |old| {
+        let merged = match old.and_then(|old| index_of(old)) {
+            Some(ours) => ours.merged(index),
+            None => index.clone(),
+        };
+        Some(Arc::new(index_entry(merged, found, old, std::time::Duration::ZERO)))
+    });
+}
+
+/// Stores what the remote has, unless it was invalidated meanwhile.
+pub(super) fn adopt(caller: &HttpCaller, entry: &Stored, allowed: &dyn Fn() -> bool) {
+    use crate::engine::ports::Local;
+    let facts = entry.value.response().map(|stored| &stored.facts);
+    let fingerprint = facts.and_then(|facts| facts.fingerprint);
+    let key = fingerprint.map_or_else(
+        || caller.primary.clone(),
+        |fingerprint| variant_key(caller.primary.as_bytes(), fingerprint),
+    );
+    caller.cache.local.fill(&key, Arc::clone(entry), allowed);
+    caller.cache.adopted(entry);
+}
+
+/// Returns where a stored response and the index to it go in the remote.
+pub(super) fn places(caller: &HttpCaller, entry: &Stored) -> Vec<Place<StoredResponse>> {
+    let facts = entry.value.response().map(|stored| &stored.facts);
+    let Some(selected) = facts.and_then(|facts| facts.fingerprint) else {
+        let place = Place::new(caller.primary.clone(), Arc::clone(entry));
+        return vec![place.merging(newer(entry))];
+    };
+    let variant = variant_key(caller.primary.as_bytes(), selected);
+    let mut places = vec![Place::new(variant, Arc::clone(entry)).merging(newer(entry))];
+    let index = caller.cache.local.get(caller.primary.as_bytes());
+    if let Some(index) = index.filter(|entry| index_of(entry).is_some()) {
+        let merge = merge_index(&index, caller.rules.config.max_variants);
+        places.push(Place::new(caller.primary.clone(), index).merging(merge));
+    }
+    places
+}
+
+/// Replaces what is older.
+fn newer(entry: &Stored) -> Merge<StoredResponse> {
+    let entry = Arc::clone(entry);
+    Box::new(move |found| {
+        (found.window.started < entry.window.started).then(|| Arc::clone(&entry))
+    })
+}
+
+/// Adds to what other processes know of the variants of a URI, where that says
+/// anything new.
+fn merge_index(ours: &Stored, max_variants: usize) -> Merge<StoredResponse> {
+    let ours = Arc::clone(ours);
+    Box::new(move |found: &Arc<Entry<StoredResponse>>| {
+        let (Some(index), Some(theirs)) = (index_of(&ours), index_of(found)) else {
+            return Some(Arc::clone(&ours));
+        };
+        let lasts = found.window.useful_until() >= ours.window.useful_until();
+        if lasts && theirs.knows_all_of(index) {
+            return None;
+        }
+        let merged = index.merged(theirs).at_most(max_variants);
+        Some(Arc::new(index_entry(merged, &ours, Some(found), std::time::Duration::ZERO)))
+    })
+}
+
+impl Index {
+    /// Returns the index with what another process knows, own knowledge first.
+    pub(super) fn merged(&self, other: &Self) -> Self {
+        let mut merged = self.clone();
+        merged.lists.extend(other.lists.iter().filter(|list| !self.lists.contains(list)).cloned());
+        let new = other.variants.iter().filter(|variant| !self.variants.contains(variant));
+        merged.variants.extend(new.copied());
+        merged.at_most(usize::MAX)
+    }
+
+    fn knows_all_of(&self, other: &Self) -> bool {
+        other.lists.iter().all(|list| self.lists.contains(list))
+            && other.variants.iter().all(|variant| self.variants.contains(variant))
+    }
+}
