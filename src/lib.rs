@@ -224,6 +224,9 @@ pub use layer::StampedeLayer;
 pub use local::Eviction;
 pub use observe::{Event, Stats};
 pub use outcome::CacheOutcome;
+#[cfg(feature = "remote")]
+#[cfg_attr(docsrs, doc(cfg(feature = "remote")))]
+pub use remote::Remotable;
 pub use service::StampedeService;
 
 // The README's code runs as a test; it shows the HTTP layer.

@@ -14,6 +14,17 @@ impl Credentials {
     pub(crate) const OTHER: Self = Self(4);
     pub(crate) const ALL: Self = Self(7);
 
+    #[cfg(feature = "remote")]
+    pub(super) fn to_wire(self) -> u8 {
+        self.0
+    }
+
+    /// Returns `None` for a kind that this program does not know.
+    #[cfg(feature = "remote")]
+    pub(super) fn from_wire(bits: u8) -> Option<Self> {
+        (bits & !Self::ALL.0 == 0).then_some(Self(bits))
+    }
+
     pub(crate) fn is_anonymous(self) -> bool {
         self == Self::NONE
     }

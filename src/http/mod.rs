@@ -26,6 +26,8 @@ mod stored;
 mod target;
 mod unsafe_method;
 mod vary;
+#[cfg(feature = "remote")]
+mod wire;
 
 pub use body::ResponseBody;
 pub use cache_for::CacheFor;

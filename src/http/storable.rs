@@ -218,7 +218,7 @@ fn understands(status: StatusCode) -> bool {
 }
 
 /// Reads `Content-Length`; equal repetitions count once (RFC 9110, 8.6).
-fn content_length(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
+pub(super) fn content_length(headers: &HeaderMap) -> Result<Option<u64>, Refusal> {
     let mut length = None;
     for line in headers.get_all(header::CONTENT_LENGTH) {
         for member in line.as_bytes().split(|&b| b == b',') {

@@ -19,7 +19,7 @@ use super::vary::{Fingerprint, VaryList, fingerprint};
 use crate::engine::time::Tick;
 
 /// Lists of fields that an index remembers.
-const MAX_LISTS: usize = 4;
+pub(super) const MAX_LISTS: usize = 4;
 /// What a field costs besides its text: its places in the map.
 const FIELD_BYTES: usize = 128;
 
@@ -147,6 +147,12 @@ impl Stored {
             fingerprint,
         };
         Self { status: head.status, headers, body, facts, used: AtomicU64::new(0) }
+    }
+
+    /// Makes what another process stored. It has not been used here.
+    #[cfg(feature = "remote")]
+    pub(super) fn from_wire(headers: HeaderMap, body: Bytes, facts: Facts) -> Self {
+        Self { status: facts.status, headers, body, facts, used: AtomicU64::new(0) }
     }
 
     pub(crate) fn touch(&self, now: Tick) {

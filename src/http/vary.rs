@@ -23,6 +23,13 @@ impl VaryList {
         Self(names.into())
     }
 
+    /// Takes names that another list was made of; `None` if none was.
+    #[cfg(feature = "remote")]
+    pub(super) fn from_wire(names: Vec<HeaderName>) -> Option<Self> {
+        let is_sorted = names.is_sorted_by(|a, b| a.as_str() < b.as_str());
+        (is_sorted && !names.is_empty()).then(|| Self(names.into()))
+    }
+
     pub(crate) fn names(&self) -> &[HeaderName] {
         &self.0
     }
@@ -59,6 +66,11 @@ pub(crate) fn parse(headers: &HeaderMap, extra: &[HeaderName]) -> Vary {
 pub(crate) struct Fingerprint([u8; 16]);
 
 impl Fingerprint {
+    #[cfg(feature = "remote")]
+    pub(super) fn from_wire(bytes: [u8; 16]) -> Self {
+        Self(bytes)
+    }
+
     pub(crate) fn as_bytes(&self) -> &[u8] {
         &self.0
     }

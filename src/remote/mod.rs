@@ -5,6 +5,9 @@
 //! around a value, the breaker, the invalidation log's mirror, is the same for
 //! every remote.
 
+mod codec;
+#[allow(dead_code, reason = "the cache does not ask its remote yet")]
+pub(crate) mod envelope;
 mod error;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
@@ -17,6 +20,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+pub use self::codec::Remotable;
 pub use self::error::{RemoteError, RemoteErrorKind};
 pub use self::settings::RemoteSettings;
 pub use crate::engine::grant::{Ask, Filled, Grant, ServerTime, Token, Version};

@@ -1,0 +1,267 @@
+//! The bytes around a value in the remote.
+//!
+//! | bytes | content |
+//! | --- | --- |
+//! | 0..2 | magic |
+//! | 2 | format |
+//! | 3 | flags: 1 = not to be shared; the others are free for a codec |
+//! | 4..20 | the version in decimal digits, which a put replaces in the server |
+//! | 20..28 | checksum over everything but the version and itself |
+//! | 28..68 | started at, fresh, stale, stale if error, took; each in ms |
+//! | 68..80 | schema, length of the key, number of tags |
+//! | 80..88 | length of the payload |
+//! | 88.. | tags, each with its length; key; payload |
+//!
+//! Numbers are big-endian. Whatever is read is untrusted: nothing is allocated
+//! before the lengths and the checksum are right. The checksum finds damage; it
+//! does not stop somebody who may write to the remote and means harm.
+
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::engine::grant::{ServerTime, Version};
+use crate::key::{Key, Tag};
+
+const MAGIC: [u8; 2] = *b"ts";
+const FORMAT: u8 = 1;
+const UNCACHEABLE: u8 = 1;
+
+/// Where the version stands; the scripts in the server know it too.
+const VERSION: std::ops::Range<usize> = 4..20;
+const CHECKSUM: std::ops::Range<usize> = 20..28;
+/// Length of everything that has a fixed place.
+const HEAD: usize = 88;
+
+/// An entry with more tags stays in its process.
+const MAX_TAGS: usize = 4096;
+
+/// What is shared of an entry.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Envelope {
+    pub(crate) kind: Kind,
+    /// The remote's time when the computation started.
+    pub(crate) started: ServerTime,
+    pub(crate) fresh: Duration,
+    pub(crate) stale_for: Duration,
+    pub(crate) stale_if_error: Duration,
+    /// How long the computation took.
+    pub(crate) took: Duration,
+    pub(crate) tags: Vec<Tag>,
+    pub(crate) payload: Bytes,
+}
+
+/// What an envelope says of its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Value,
+    /// Answers of this key may not be shared: everybody computes.
+    Uncacheable,
+}
+
+/// What was found in the remote.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    /// `None` if the digits are none: then nothing but an acquire is possible.
+    pub(crate) version: Option<Version>,
+    pub(crate) envelope: Envelope,
+}
+
+/// Why bytes from the remote are no envelope of ours. It is a miss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Damage {
+    Short,
+    Magic,
+    /// Another format, an unknown flag, or lengths that contradict each other.
+    Format,
+    Checksum,
+    /// The value's type has changed since.
+    Schema,
+    /// Another key's value.
+    Key,
+    TooLarge,
+}
+
+impl Damage {
+    /// Returns the name that metrics use.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Short => "short",
+            Self::Magic => "magic",
+            Self::Format => "format",
+            Self::Checksum => "checksum",
+            Self::Schema => "schema",
+            Self::Key => "key",
+            Self::TooLarge => "too_large",
+        }
+    }
+}
+
+/// Writes an envelope. `None` if it has too many tags: without them it would
+/// outlive their invalidation. Durations are cut to whole milliseconds.
+pub(crate) fn encode(
+    envelope: &Envelope,
+    key: &Key,
+    schema: u32,
+    version: Version,
+) -> Option<Bytes> {
+    let tags = u32::try_from(envelope.tags.len()).ok().filter(|n| *n <= MAX_TAGS as u32)?;
+    let key_len = u32::try_from(key.as_bytes().len()).ok()?;
+    let mut out = BytesMut::with_capacity(encoded_len(envelope, key));
+    out.put_slice(&MAGIC);
+    out.put_u8(FORMAT);
+    out.put_u8(if envelope.kind == Kind::Uncacheable { UNCACHEABLE } else { 0 });
+    out.put_slice(version.to_string().as_bytes());
+    out.put_u64(0);
+    out.put_u64(envelope.started.as_millis());
+    for span in [envelope.fresh, envelope.stale_for, envelope.stale_if_error, envelope.took] {
+        out.put_u64(u64::try_from(span.as_millis()).unwrap_or(u64::MAX));
+    }
+    out.put_u32(schema);
+    out.put_u32(key_len);
+    out.put_u32(tags);
+    out.put_u64(envelope.payload.len() as u64);
+    for tag in &envelope.tags {
+        out.put_u32(u32::try_from(tag.as_bytes().len()).ok()?);
+        out.put_slice(tag.as_bytes());
+    }
+    out.put_slice(key.as_bytes());
+    out.put_slice(&envelope.payload);
+    let sum = checksum(&out);
+    out[CHECKSUM].copy_from_slice(&sum);
+    Some(out.freeze())
+}
+
+/// Returns how many bytes [`encode`] writes.
+pub(crate) fn encoded_len(envelope: &Envelope, key: &Key) -> usize {
+    let tags: usize = envelope.tags.iter().map(|tag| 4 + tag.as_bytes().len()).sum();
+    HEAD + tags + key.as_bytes().len() + envelope.payload.len()
+}
+
+/// Reads the envelope of `key`. Its payload is a slice of `bytes`; one of more
+/// than `max_bytes` counts as damage.
+pub(crate) fn open(
+    bytes: &Bytes,
+    key: &Key,
+    schema: u32,
+    max_bytes: usize,
+) -> Result<Opened, Damage> {
+    let head = Head::read(bytes)?;
+    if head.payload_len > max_bytes as u64 {
+        return Err(Damage::TooLarge);
+    }
+    if bytes[CHECKSUM] != checksum(bytes) {
+        return Err(Damage::Checksum);
+    }
+    if head.schema != schema {
+        return Err(Damage::Schema);
+    }
+    let mut rest = bytes.slice(HEAD..);
+    let tags = read_tags(&mut rest, head.tags).ok_or(Damage::Format)?;
+    let named = take(&mut rest, head.key_len).ok_or(Damage::Format)?;
+    if rest.len() as u64 != head.payload_len {
+        return Err(Damage::Format);
+    }
+    if named != key.as_bytes() {
+        return Err(Damage::Key);
+    }
+    let envelope = Envelope {
+        kind: head.kind,
+        started: ServerTime::from_millis(head.started),
+        fresh: head.spans[0],
+        stale_for: head.spans[1],
+        stale_if_error: head.spans[2],
+        took: head.spans[3],
+        tags,
+        payload: rest,
+    };
+    Ok(Opened { version: version_of(bytes), envelope })
+}
+
+/// Returns the version of what stands in the remote, damaged or not.
+pub(crate) fn version_of(bytes: &[u8]) -> Option<Version> {
+    Version::from_digits(bytes.get(VERSION)?)
+}
+
+/// What stands at fixed places.
+struct Head {
+    kind: Kind,
+    started: u64,
+    spans: [Duration; 4],
+    schema: u32,
+    key_len: u32,
+    tags: u32,
+    payload_len: u64,
+}
+
+impl Head {
+    fn read(bytes: &[u8]) -> Result<Self, Damage> {
+        let head: &[u8; HEAD] = bytes.first_chunk().ok_or(Damage::Short)?;
+        if head[..2] != MAGIC {
+            return Err(Damage::Magic);
+        }
+        let kind = match (head[2], head[3]) {
+            (FORMAT, 0) => Kind::Value,
+            (FORMAT, UNCACHEABLE) => Kind::Uncacheable,
+            _ => return Err(Damage::Format),
+        };
+        Ok(Self {
+            kind,
+            started: u64_at(head, 28),
+            spans: [36, 44, 52, 60].map(|at| Duration::from_millis(u64_at(head, at))),
+            schema: u32_at(head, 68),
+            key_len: u32_at(head, 72),
+            tags: u32_at(head, 76),
+            payload_len: u64_at(head, 80),
+        })
+    }
+}
+
+fn u64_at(head: &[u8; HEAD], at: usize) -> u64 {
+    u64::from_be_bytes(std::array::from_fn(|i| head[at + i]))
+}
+
+fn u32_at(head: &[u8; HEAD], at: usize) -> u32 {
+    u32::from_be_bytes(std::array::from_fn(|i| head[at + i]))
+}
+
+fn read_tags(rest: &mut Bytes, count: u32) -> Option<Vec<Tag>> {
+    // A bound on what is allocated, whatever number stands there.
+    let count = usize::try_from(count).ok().filter(|count| *count <= MAX_TAGS)?;
+    let mut tags = Vec::with_capacity(count);
+    for _ in 0..count {
+        let len = u32::from_be_bytes(*take(rest, 4)?.first_chunk()?);
+        tags.push(Tag::from_encoded(&take(rest, len)?));
+    }
+    Some(tags)
+}
+
+fn take(rest: &mut Bytes, len: u32) -> Option<Bytes> {
+    let len = usize::try_from(len).ok().filter(|len| *len <= rest.len())?;
+    Some(rest.split_to(len))
+}
+
+/// 64 bits of BLAKE3, which the crate has for keys anyway.
+fn checksum(bytes: &[u8]) -> [u8; 8] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&bytes[..VERSION.start]);
+    hasher.update(&bytes[CHECKSUM.end..]);
+    let digest = *hasher.finalize().as_bytes();
+    std::array::from_fn(|i| digest[i])
+}
+
+// The payload is the user's and may be secret or large: never printed.
+impl std::fmt::Debug for Envelope {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Envelope")
+            .field("kind", &self.kind)
+            .field("started", &self.started)
+            .field("fresh", &self.fresh)
+            .field("tags", &self.tags.len())
+            .field("bytes", &self.payload.len())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;
