@@ -1,0 +1,187 @@
+//! Whether requests may ask the remote, and how often it is probed when not.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// Stands for "open" where otherwise failures are counted.
+const OPEN: u32 = u32::MAX;
+
+/// Opens after failures in a row. It has no timer: a task probes the remote and
+/// closes it, so a request's own success or failure never does.
+#[derive(Debug)]
+pub(crate) struct Breaker {
+    /// Failures in a row, or [`OPEN`].
+    state: AtomicU32,
+    failures: u32,
+}
+
+impl Breaker {
+    /// Makes a closed breaker that opens at the `failures`th failure in a row.
+    pub(crate) fn new(failures: u32) -> Self {
+        Self { state: AtomicU32::new(0), failures: failures.clamp(1, OPEN - 1) }
+    }
+
+    /// Returns whether the remote may be asked.
+    #[inline]
+    pub(crate) fn allows(&self) -> bool {
+        self.state.load(Ordering::Acquire) != OPEN
+    }
+
+    /// Ends a row of failures. A success that began before the breaker opened
+    /// says nothing of now, so it does not close it.
+    #[inline]
+    pub(crate) fn succeeded(&self) {
+        let state = self.state.load(Ordering::Relaxed);
+        if state != 0 && state != OPEN {
+            // Whoever was quicker has said something newer.
+            let _ = self.state.compare_exchange(state, 0, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts a failure. Returns whether the breaker opened by it.
+    pub(crate) fn failed(&self) -> bool {
+        let count = |state| match state {
+            OPEN => None,
+            state if state + 1 >= self.failures => Some(OPEN),
+            state => Some(state + 1),
+        };
+        let before = self.state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, count);
+        before.is_ok_and(|before| before + 1 >= self.failures)
+    }
+
+    /// Opens at once. Returns whether it was closed.
+    pub(crate) fn trip(&self) -> bool {
+        self.state.swap(OPEN, Ordering::AcqRel) != OPEN
+    }
+
+    /// Closes. Returns whether it was open.
+    pub(crate) fn close(&self) -> bool {
+        self.state.compare_exchange(OPEN, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+}
+
+/// How long to wait before the next try: 100 ms, doubling to 5 s, each up to a
+/// fifth longer or shorter, so that processes do not try together.
+#[derive(Clone, Debug)]
+pub(crate) struct Backoff {
+    next: Duration,
+}
+
+impl Backoff {
+    const FIRST: Duration = Duration::from_millis(100);
+    const LONGEST: Duration = Duration::from_secs(5);
+
+    pub(crate) const fn new() -> Self {
+        Self { next: Self::FIRST }
+    }
+
+    /// Returns how long to wait now.
+    pub(crate) fn next(&mut self) -> Duration {
+        self.next_with(fastrand::f64())
+    }
+
+    /// Begins again, after a try that succeeded.
+    pub(crate) fn reset(&mut self) {
+        self.next = Self::FIRST;
+    }
+
+    fn next_with(&mut self, sample: f64) -> Duration {
+        let wait = self.next.mul_f64(0.8 + 0.4 * sample);
+        self.next = (self.next * 2).min(Self::LONGEST);
+        wait
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_opens_at_the_last_of_the_failures_in_a_row_and_says_so_once() {
+        let breaker = Breaker::new(3);
+        let opened: Vec<_> = (0..5).map(|_| breaker.failed()).collect();
+        assert_eq!(opened, [false, false, true, false, false]);
+        assert!(!breaker.allows());
+    }
+
+    #[test]
+    fn a_success_ends_the_row() {
+        let breaker = Breaker::new(2);
+        for _ in 0..10 {
+            assert!(!breaker.failed());
+            breaker.succeeded();
+        }
+        assert!(breaker.allows());
+        assert!(!breaker.failed());
+        assert!(breaker.failed());
+    }
+
+    #[test]
+    fn only_closing_closes_it() {
+        let breaker = Breaker::new(1);
+        assert!(breaker.failed());
+        breaker.succeeded();
+        assert!(!breaker.allows(), "that success began before");
+        assert!(breaker.close());
+        assert!(breaker.allows());
+        assert!(!breaker.close());
+    }
+
+    #[test]
+    fn it_counts_anew_after_it_was_closed() {
+        let breaker = Breaker::new(2);
+        breaker.failed();
+        assert!(breaker.trip());
+        assert!(!breaker.trip());
+        assert!(!breaker.failed(), "open already");
+        breaker.close();
+        assert!(!breaker.failed());
+        assert!(breaker.failed());
+    }
+
+    #[test]
+    fn closing_a_closed_one_forgets_no_failure() {
+        let breaker = Breaker::new(2);
+        breaker.failed();
+        assert!(!breaker.close());
+        assert!(breaker.failed());
+    }
+
+    #[test]
+    fn no_number_of_failures_is_out_of_bounds() {
+        assert!(Breaker::new(0).failed());
+        let patient = Breaker::new(u32::MAX);
+        assert!(!patient.failed());
+        assert!(patient.allows());
+    }
+
+    #[test]
+    fn of_many_that_fail_at_once_one_opens_it() {
+        let breaker = Breaker::new(8);
+        let opened = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8)
+                .map(|_| scope.spawn(|| (0..100).filter(|_| breaker.failed()).count()))
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum::<usize>()
+        });
+        assert_eq!(opened, 1);
+    }
+
+    #[test]
+    fn waits_double_to_five_seconds_and_begin_again_after_a_reset() {
+        let mut backoff = Backoff::new();
+        let waits: Vec<_> = (0..8).map(|_| backoff.next_with(0.5).as_millis()).collect();
+        assert_eq!(waits, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
+        backoff.reset();
+        assert_eq!(backoff.next_with(0.5), Duration::from_millis(100));
+    }
+
+    #[test]
+    fn a_wait_is_up_to_a_fifth_shorter_or_longer() {
+        assert_eq!(Backoff::new().next_with(0.0), Duration::from_millis(80));
+        assert_eq!(Backoff::new().next_with(1.0), Duration::from_millis(120));
+        let waits: Vec<_> = (0..100).map(|_| Backoff::new().next()).collect();
+        assert!(waits.iter().all(|wait| (80..=120).contains(&wait.as_millis())));
+        assert!(waits.iter().any(|wait| *wait != waits[0]));
+    }
+}

@@ -1,0 +1,252 @@
+//! Invalidations that the remote has not been told yet.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+
+use crate::key::{Key, Tag};
+
+/// Tags that are told in one call.
+const BATCH: usize = 100;
+
+/// What is still to be told to the remote. Each thing stands in it once; when
+/// there are too many of them, "everything" stands for all.
+///
+/// One task at a time takes work out of it; any number may note.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    pending: Mutex<Pending>,
+    max: usize,
+}
+
+/// One call to the remote.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    Key(Key),
+    Tags(Vec<Tag>),
+}
+
+type Noted<T> = HashMap<T, State, foldhash::fast::RandomState>;
+
+#[derive(Debug, Default)]
+struct Pending {
+    keys: Noted<Key>,
+    tags: Noted<Tag>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Noted,
+    /// Handed out and not noted again since.
+    Handed,
+}
+
+impl Journal {
+    /// Makes an empty journal of at most `max` things.
+    pub(crate) fn new(max: usize) -> Self {
+        Self { pending: Mutex::default(), max }
+    }
+
+    pub(crate) fn note_key(&self, key: Key) {
+        let mut pending = self.pending.lock();
+        if !pending.covers_all() {
+            pending.keys.insert(key, State::Noted);
+            pending.shrink_to(self.max);
+        }
+    }
+
+    pub(crate) fn note_tags(&self, tags: &[Tag]) {
+        let mut pending = self.pending.lock();
+        for tag in tags {
+            if tag.is_everything() {
+                pending.collapse();
+            } else if !pending.covers_all() {
+                pending.tags.insert(tag.clone(), State::Noted);
+                pending.shrink_to(self.max);
+            }
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        let pending = self.pending.lock();
+        pending.keys.is_empty() && pending.tags.is_empty()
+    }
+
+    /// Returns what to tell next, the same again until it is [`done`](Self::done).
+    pub(crate) fn next(&self) -> Option<Work> {
+        let mut pending = self.pending.lock();
+        if pending.tags.is_empty() {
+            let (key, state) = pending.keys.iter_mut().next()?;
+            *state = State::Handed;
+            return Some(Work::Key(key.clone()));
+        }
+        let batch = pending.tags.iter_mut().take(BATCH).map(|(tag, state)| {
+            *state = State::Handed;
+            tag.clone()
+        });
+        Some(Work::Tags(batch.collect()))
+    }
+
+    /// Removes what has been told. What was noted again since it was handed out
+    /// stays: that invalidation came later.
+    pub(crate) fn done(&self, work: &Work) {
+        let mut pending = self.pending.lock();
+        match work {
+            Work::Key(key) => remove(&mut pending.keys, key),
+            Work::Tags(tags) => tags.iter().for_each(|tag| remove(&mut pending.tags, tag)),
+        }
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        let pending = self.pending.lock();
+        pending.keys.len() + pending.tags.len()
+    }
+}
+
+impl Pending {
+    /// Whether "everything" is noted and will be told after what is noted now.
+    fn covers_all(&self) -> bool {
+        self.tags.get(&b"*"[..]) == Some(&State::Noted)
+    }
+
+    fn collapse(&mut self) {
+        *self = Self::default();
+        self.tags.insert(Tag::from("*"), State::Noted);
+    }
+
+    fn shrink_to(&mut self, max: usize) {
+        if self.keys.len() + self.tags.len() > max {
+            self.collapse();
+        }
+    }
+}
+
+fn remove<T: std::hash::Hash + Eq>(noted: &mut Noted<T>, told: &T) {
+    if noted.get(told) == Some(&State::Handed) {
+        noted.remove(told);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tags(names: &[&str]) -> Vec<Tag> {
+        names.iter().map(|name| Tag::from(*name)).collect()
+    }
+
+    fn drain(journal: &Journal) -> Vec<Work> {
+        let next = || journal.next().inspect(|work| journal.done(work));
+        std::iter::from_fn(next).collect()
+    }
+
+    #[test]
+    fn everything_noted_is_handed_out_once() {
+        let journal = Journal::new(1000);
+        assert!(journal.is_empty());
+        for n in [1_u32, 2, 1, 3, 2] {
+            journal.note_key(n.into());
+        }
+        journal.note_tags(&tags(&["a", "b", "a"]));
+        assert!(!journal.is_empty());
+        let (mut keys, mut told) = (Vec::new(), Vec::new());
+        for work in drain(&journal) {
+            match work {
+                Work::Key(key) => keys.push(key.as_bytes().to_vec()),
+                Work::Tags(batch) => told.extend(batch.iter().map(|tag| tag.as_bytes().to_vec())),
+            }
+        }
+        keys.sort();
+        told.sort();
+        assert_eq!(
+            (keys, told),
+            ([b"1", b"2", b"3"].map(Vec::from).to_vec(), [b"a", b"b"].map(Vec::from).to_vec())
+        );
+        assert!(journal.is_empty());
+    }
+
+    #[test]
+    fn tags_come_in_batches_of_a_hundred() {
+        let journal = Journal::new(1000);
+        let all: Vec<_> = (0..250_u32).map(Tag::from).collect();
+        journal.note_tags(&all);
+        let sizes = drain(&journal).into_iter().map(|work| match work {
+            Work::Tags(batch) => batch.len(),
+            Work::Key(_) => 0,
+        });
+        assert_eq!(sizes.collect::<Vec<_>>(), [100, 100, 50]);
+    }
+
+    #[test]
+    fn what_was_not_told_is_handed_out_again() {
+        let journal = Journal::new(10);
+        journal.note_key("k".into());
+        assert_eq!(journal.next(), Some(Work::Key("k".into())));
+        assert_eq!(journal.next(), Some(Work::Key("k".into())));
+        assert!(!journal.is_empty());
+    }
+
+    #[test]
+    fn what_is_noted_again_while_it_is_told_stays() {
+        let journal = Journal::new(10);
+        journal.note_key("k".into());
+        let work = journal.next().unwrap();
+        journal.note_key("k".into());
+        journal.done(&work);
+        assert_eq!(drain(&journal), [work]);
+
+        journal.note_tags(&tags(&["a"]));
+        let work = journal.next().unwrap();
+        journal.note_tags(&tags(&["a"]));
+        journal.done(&work);
+        assert_eq!(drain(&journal), [work]);
+    }
+
+    #[test]
+    fn too_many_become_everything_and_stay_one() {
+        let journal = Journal::new(10);
+        (0..6_u32).for_each(|n| journal.note_key(n.into()));
+        journal.note_tags(&tags(&["a", "b", "c", "d"]));
+        assert_eq!(journal.len(), 10);
+        journal.note_tags(&tags(&["e", "f"]));
+        assert_eq!(journal.len(), 1);
+        journal.note_key("k".into());
+        journal.note_tags(&tags(&["g"]));
+        assert_eq!(drain(&journal), [Work::Tags(tags(&["*"]))]);
+    }
+
+    #[test]
+    fn everything_stands_for_what_was_noted_before_it() {
+        let journal = Journal::new(10);
+        journal.note_key("k".into());
+        journal.note_tags(&tags(&["a", "*", "b"]));
+        assert_eq!(drain(&journal), [Work::Tags(tags(&["*"]))]);
+    }
+
+    #[test]
+    fn what_is_noted_while_everything_is_told_is_told_after_it() {
+        let journal = Journal::new(10);
+        journal.note_tags(&tags(&["*"]));
+        let everything = journal.next().unwrap();
+        journal.note_key("k".into());
+        journal.done(&everything);
+        assert_eq!(drain(&journal), [Work::Key("k".into())]);
+
+        journal.note_tags(&tags(&["*"]));
+        let everything = journal.next().unwrap();
+        (0..11_u32).for_each(|n| journal.note_key(n.into()));
+        journal.done(&everything);
+        assert_eq!(drain(&journal), [everything], "it overflowed again since");
+    }
+
+    #[test]
+    fn work_of_before_an_overflow_removes_nothing_of_after_it() {
+        let journal = Journal::new(1);
+        journal.note_key("k".into());
+        let work = journal.next().unwrap();
+        journal.note_key("l".into());
+        journal.done(&work);
+        assert_eq!(drain(&journal), [Work::Tags(tags(&["*"]))]);
+    }
+}
