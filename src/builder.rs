@@ -6,8 +6,8 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::EngineSettings;
 use crate::engine::time::Clock;
+use crate::engine::{Engine, EngineSettings};
 use crate::error::ConfigError;
 use crate::handle::Stampede;
 use crate::inner::Inner;
@@ -72,7 +72,7 @@ pub(crate) struct Values<V> {
 /// # Ok::<(), tower_stampede::ConfigError>(())
 /// ```
 #[must_use = "a builder does nothing before `build`"]
-pub struct Builder<V> {
+pub struct Builder<V: Send + Sync + 'static> {
     name: String,
     ttl: Option<Duration>,
     origin_only: bool,
@@ -99,7 +99,26 @@ pub struct Builder<V> {
     weigher: Weigher<V>,
     on_failure: Option<FailureHook>,
     clock: Option<Clock>,
+    schema: u32,
+    attach: Option<Attach<V>>,
     value: PhantomData<fn() -> V>,
+}
+
+/// Gives an engine its remote, if the settings of both fit.
+pub(crate) type Attach<V> =
+    Box<dyn FnOnce(Attaching<'_, V>) -> Result<(), ConfigError> + Send + Sync>;
+
+/// What a remote must know of the cache it is for.
+#[cfg_attr(not(feature = "remote"), expect(dead_code, reason = "there is no remote to read it"))]
+pub(crate) struct Attaching<'a, V: Send + Sync + 'static> {
+    pub(crate) name: &'a str,
+    pub(crate) lease: Duration,
+    pub(crate) wait_timeout: Duration,
+    pub(crate) compute_timeout: Duration,
+    pub(crate) schema: u32,
+    pub(crate) weigher: Weigher<V>,
+    pub(crate) least_weight: u32,
+    pub(crate) engine: &'a Arc<Engine<V>>,
 }
 
 macro_rules! setters {
@@ -141,6 +160,8 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             weigher: Arc::new(|_| size_of::<V>()),
             on_failure: None,
             clock: None,
+            schema: 0,
+            attach: None,
             value: PhantomData,
         }
     }
@@ -179,8 +200,9 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         compute_timeout: Duration;
         /// Sets how long a leader may go silent before another process takes
         /// over; renewed at a third. Counts into the default of
-        /// `wait_timeout`, and has no other effect within one process.
-        /// Defaults to 5 s.
+        /// `wait_timeout`, and has no other effect within one process. With a
+        /// remote it must be shorter than `wait_timeout`, and longer than
+        /// three times the remote's `op_timeout`. Defaults to 5 s.
         lease: Duration;
         /// Sets how long a key is left alone after a failure. Defaults to 1 s.
         hold: Duration;
@@ -206,6 +228,10 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         /// Sets how many background refreshes may run at once; further ones
         /// are left to the next reader. Defaults to 256.
         max_refreshes: usize;
+        /// Sets the number of the format in which values leave the process.
+        /// Values of another number are a miss: raise it when the fields of
+        /// `V` change. Defaults to 0; without a remote it has no effect.
+        schema: u32;
     }
 
     /// Sets how long a caller waits for another one's computation, then it is
@@ -271,7 +297,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     ///
     /// Returns a [`ConfigError`] that names every field involved, when a
     /// setting is out of its range or two contradict each other.
-    pub fn build(self) -> Result<Stampede<V>, ConfigError> {
+    pub fn build(mut self) -> Result<Stampede<V>, ConfigError> {
         self.check()?;
         let engine = self.engine_settings();
         let local = LocalSettings {
@@ -280,9 +306,30 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             eviction: self.eviction,
         };
         let clock = self.clock.clone().unwrap_or_else(Clock::runtime);
-        let name = self.name.clone();
+        let (name, attach) = (self.name.clone(), self.attach.take());
+        let (lease, schema) = (self.lease, self.schema);
         let inner = Inner::new(&name, engine, &local, self.values(), clock);
+        if let Some(attach) = attach {
+            let settings = &inner.engine.settings;
+            attach(Attaching {
+                name: &name,
+                lease,
+                wait_timeout: settings.wait_timeout,
+                compute_timeout: settings.compute_timeout,
+                schema,
+                weigher: Arc::clone(&inner.values.weigher),
+                least_weight: inner.values.least_weight,
+                engine: &inner.engine,
+            })?;
+        }
         Ok(Stampede(Arc::new(inner)))
+    }
+
+    /// Sets how the engine gets its remote.
+    #[cfg_attr(not(feature = "remote"), expect(dead_code, reason = "there is no remote to attach"))]
+    pub(crate) fn attach(mut self, attach: Attach<V>) -> Self {
+        self.attach = Some(attach);
+        self
     }
 
     fn engine_settings(&self) -> EngineSettings {
@@ -442,7 +489,7 @@ impl<T: Clone + Send + Sync + 'static> Builder<Option<T>> {
     }
 }
 
-impl<V> fmt::Debug for Builder<V> {
+impl<V: Send + Sync + 'static> fmt::Debug for Builder<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
             .field("name", &self.name)

@@ -9,8 +9,8 @@ use tokio::sync::broadcast;
 use crate::builder::Builder;
 use crate::computed::Computed;
 use crate::engine::Mode;
-use crate::engine::ports::Local;
-use crate::entry::{Entry, Started};
+use crate::engine::shared::RemoteHealth;
+use crate::entry::Entry;
 use crate::error::{BoxError, Error};
 use crate::inner::{Inner, Look};
 use crate::key::{Key, KeyBuf, Tag, ToKey};
@@ -46,6 +46,23 @@ pub struct Invalidation {
     /// Whether this process had something to invalidate: a value, or a running
     /// computation whose result will not be stored. Always `true` for tags.
     pub local: bool,
+    /// Whether the other processes have been told.
+    pub remote: Told,
+}
+
+/// Whether other processes have been told of an invalidation or a `put`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Told {
+    /// There is no remote.
+    NoRemote,
+    /// The remote has done it. The local copies of other processes go when its
+    /// message arrives.
+    Done,
+    /// The remote is away. It is told before this process asks it again; until
+    /// then other processes go on with what they have. What is queued is lost
+    /// with the process.
+    Queued,
 }
 
 /// How the cache is doing; see [`Stampede::health`].
@@ -54,6 +71,10 @@ pub struct Invalidation {
 pub enum Health {
     /// All is well.
     Up,
+    /// The remote is away, or its messages do not arrive: callers are served,
+    /// and this process computes what it needs for itself, or asks the remote
+    /// more often.
+    Degraded,
     /// Switched off, observing or shut down: callers compute for themselves.
     Bypassed,
 }
@@ -188,19 +209,23 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     }
 
     /// Returns the value of `key` if it is fresh, or stale in its window. Never
-    /// computes, refreshes or waits.
+    /// computes or refreshes, and waits for nothing but one call to the remote
+    /// where there is one and nothing is held here.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: nothing is awaited within one process.
-    #[expect(clippy::unused_async, reason = "a remote store will be asked here")]
+    /// Cancel safe.
     pub async fn get<K: ToKey>(&self, key: K) -> Option<V> {
         // Judged once: a second judgement may draw the early refresh differently.
         let (entry, outcome) = match self.look_up(&key) {
             Ok(entry) => return Some(entry.value.clone()),
             Err((_, Look::Fresh(entry) | Look::Early(entry))) => (entry, CacheOutcome::Hit),
             Err((_, Look::Stale(entry))) => (entry, CacheOutcome::Stale),
-            Err((_, Look::Miss(_))) => return None,
+            Err((key, Look::Miss(_))) => {
+                let entry = Box::pin(self.0.fetch(key)).await?;
+                let fresh = self.0.now() < entry.window.fresh_until;
+                (entry, if fresh { CacheOutcome::Hit } else { CacheOutcome::Stale })
+            }
         };
         self.0.observer.answered(outcome);
         Some(entry.value.clone())
@@ -215,7 +240,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: nothing is awaited within one process.
+    /// Cancel safe: once polled, it is done, here and in the remote.
     pub async fn put<K: ToKey>(&self, key: K, value: V) {
         self.put_with(key, Computed::new(value)).await;
     }
@@ -224,60 +249,42 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: nothing is awaited within one process.
-    #[expect(clippy::unused_async, reason = "a remote store will be written here")]
+    /// Cancel safe: once polled, it is done, here and in the remote.
     pub async fn put_with<K: ToKey>(&self, key: K, computed: Computed<V>) {
-        let key = key.to_key();
-        let inner = &self.0;
-        inner.engine.table.forget(&key);
-        if inner.engine.mode() == Mode::Off || !computed.storable {
-            inner.local.remove(&key);
-            return;
-        }
-        let started = Started { tick: inner.engine.clock.now(), seq: inner.engine.log.seq() };
-        let (entry, keep) = inner.make_entry(computed, &key, started, Duration::ZERO);
-        if keep {
-            inner.local.fill(&key, Arc::new(entry), &|| true);
-        } else {
-            inner.local.remove(&key);
-        }
-        inner.tidy_from_now_on();
+        self.0.put(key.to_key(), computed).await;
     }
 
     /// Removes the value of `key`. A computation that runs for it goes on for
     /// those who wait already; its result is not stored, and later callers
     /// start anew: who asks after this returns never gets the old value.
     ///
+    /// With a remote this holds in other processes once its message has
+    /// arrived, for the computations that run there too.
+    ///
     /// # Cancel safety
     ///
-    /// Cancel safe: within one process the work is done at the first poll.
-    #[expect(clippy::unused_async, reason = "a remote store will be told here")]
+    /// Cancel safe: once polled, it is done, here and in the remote.
     pub async fn invalidate<K: ToKey>(&self, key: K) -> Invalidation {
-        let key = key.to_key();
-        // In this order: a fill that is not refused is removed.
-        let forgotten = self.0.engine.table.forget(&key);
-        let removed = self.0.local.remove(&key);
-        self.0.observer.invalidated("key", || Event::Invalidated { key });
-        Invalidation { local: forgotten || removed }
+        self.0.invalidate(key.to_key()).await
     }
 
     /// Ends the use of every value that carries `tag`, also of those being
-    /// computed now. Costs the same however many there are.
+    /// computed now. Costs the same however many there are, with a remote too:
+    /// one record and one message.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: within one process the work is done at the first poll.
-    #[expect(clippy::unused_async, reason = "a remote store will be told here")]
+    /// Cancel safe: once polled, it is done, here and in the remote.
     pub async fn invalidate_tag(&self, tag: impl Into<Tag>) -> Invalidation {
-        self.0.invalidate_tag_now(tag.into());
-        Invalidation { local: true }
+        let tag = tag.into();
+        self.0.invalidate_tags(Box::new([tag])).await
     }
 
     /// Ends the use of every value, also of those being computed now.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: within one process the work is done at the first poll.
+    /// As [`invalidate_tag`](Self::invalidate_tag).
     pub async fn invalidate_all(&self) -> Invalidation {
         self.invalidate_tag("*").await
     }
@@ -287,10 +294,13 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// computation is treated as by [`invalidate`](Self::invalidate). Returns
     /// whether there was a value.
     ///
+    /// Concerns this process alone: other processes go on with their copies
+    /// until those end, and get the refreshed value when they ask the remote.
+    ///
     /// # Cancel safety
     ///
-    /// Cancel safe: nothing is awaited within one process.
-    #[expect(clippy::unused_async, reason = "a remote store will be told here")]
+    /// Cancel safe: nothing is awaited.
+    #[expect(clippy::unused_async, reason = "as the operations beside it")]
     pub async fn mark_stale<K: ToKey>(&self, key: K) -> bool {
         let key = key.to_key();
         self.0.engine.table.forget(&key);
@@ -344,7 +354,13 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// Returns how the cache is doing, for a health check.
     #[must_use]
     pub fn health(&self) -> Health {
-        if self.0.engine.mode() == Mode::On { Health::Up } else { Health::Bypassed }
+        match self.0.engine.mode() {
+            Mode::Observe | Mode::Off => Health::Bypassed,
+            Mode::On if self.0.remote_health().is_none_or(|remote| remote == RemoteHealth::Up) => {
+                Health::Up
+            }
+            Mode::On => Health::Degraded,
+        }
     }
 
     /// Returns whether the cache takes part.

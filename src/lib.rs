@@ -202,6 +202,7 @@ mod policy;
 pub mod remote;
 mod serve;
 mod service;
+mod tell;
 
 pub use adapter::Adapter;
 pub use builder::{Builder, FailureAction};
@@ -212,7 +213,7 @@ pub use engine::Mode;
 pub use engine::time::ManualClock;
 pub use error::{BoxError, ConfigError, Error, ErrorKind};
 pub use future::ResponseFuture;
-pub use handle::{Health, Invalidation, Stampede};
+pub use handle::{Health, Invalidation, Stampede, Told};
 #[cfg(feature = "http")]
 #[cfg_attr(docsrs, doc(cfg(feature = "http")))]
 pub use http::{

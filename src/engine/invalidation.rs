@@ -22,6 +22,9 @@ pub(crate) const ASKED_NOW: u64 = u64::MAX;
 #[derive(Debug)]
 pub(crate) struct InvalidationLog {
     seq: AtomicU64,
+    /// Of what was read before this number, an invalidation may have been
+    /// missed.
+    doubted: AtomicU64,
     records: Mutex<Records>,
     max_tags: usize,
 }
@@ -43,7 +46,12 @@ struct Record {
 
 impl InvalidationLog {
     pub(crate) fn new(max_tags: usize) -> Self {
-        Self { seq: AtomicU64::new(0), records: Mutex::default(), max_tags }
+        Self {
+            seq: AtomicU64::new(0),
+            doubted: AtomicU64::new(0),
+            records: Mutex::default(),
+            max_tags,
+        }
     }
 
     /// Returns the number that a computation starting now, or a caller asking
@@ -66,6 +74,20 @@ impl InvalidationLog {
         // Published last: who reads the new number finds the record.
         self.seq.store(seq, Ordering::Release);
         seq
+    }
+
+    /// Says that invalidations may have been missed up to now.
+    pub(crate) fn doubt(&self) {
+        let _records = self.records.lock();
+        let seq = self.seq.load(Ordering::Relaxed) + 1;
+        self.doubted.store(seq, Ordering::Release);
+        self.seq.store(seq, Ordering::Release);
+    }
+
+    /// Returns whether an invalidation may have been missed of what was asked
+    /// for at `seq`. It is no invalidation: callers who wait may have it.
+    pub(crate) fn is_doubted(&self, seq: u64) -> bool {
+        seq < self.doubted.load(Ordering::Acquire)
     }
 
     /// Returns whether `entry` may be served to somebody who asks now.

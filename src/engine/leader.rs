@@ -11,6 +11,7 @@ use super::flight::{Abandonment, Failure, Flight, Verdict};
 use super::grant::{Ask, Filled, Grant, Version};
 use super::lease::{Attempt, Lease, Place};
 use super::ports::{ComputedEnd, Happening};
+use super::shared::Away;
 use super::time::Tick;
 use super::{Engine, Mode};
 use crate::entry::{Entry, Started};
@@ -151,7 +152,10 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// Returns whether a result with `tags` may be stored now. Asked under the
     /// store's lock, so that an invalidation comes before or after, not during.
     pub(crate) fn may_store(&self, tags: &[Tag]) -> bool {
+        // With a lease the remote knows of what may have been missed here.
+        let vouched = self.lease.is_some() || !self.engine.log.is_doubted(self.started.seq);
         self.engine.mode() != Mode::Off
+            && vouched
             && !self.flight.is_forgotten()
             && !self.engine.log.is_dead(tags, self.started.seq, super::ASKED_NOW)
     }
@@ -166,6 +170,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
     pub(crate) fn may_adopt(&self, entry: &Entry<V>) -> bool {
         self.engine.mode() != Mode::Off
             && !self.flight.is_forgotten()
+            && !self.engine.log.is_doubted(entry.started_seq)
             && !self.engine.log.is_dead(&entry.tags, entry.started_seq, super::ASKED_NOW)
     }
 
@@ -222,12 +227,15 @@ impl<V: Send + Sync + 'static> Leader<V> {
     }
 
     async fn share(self, lease: Lease<V>, places: Vec<Place<V>>, unstore: impl FnOnce()) {
-        if lease.share(places).await == Ok(Filled::Refused) {
+        let stands = match lease.share(places).await {
+            Ok(filled) => filled != Filled::Refused,
+            // The remote cannot say; what may have been missed decides.
+            Err(Away) => !self.engine.log.is_doubted(self.started.seq),
+        };
+        if !stands {
             unstore();
-            self.settle(false);
-        } else {
-            self.settle(true);
         }
+        self.settle(stands);
     }
 
     /// Second phase of a result that was for this wave alone.

@@ -21,8 +21,8 @@ pub(crate) mod wakes;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -308,6 +308,14 @@ impl<V: Send + Sync + 'static> Engine<V> {
         drop(shard);
         flight.settle();
         flight.publish(Verdict::Failed(Failure { error, each_itself: false }));
+    }
+
+    /// Ends the local use of a key that another process invalidated or put.
+    pub(crate) fn invalidated_elsewhere(&self, key: &Key) {
+        // In this order: a fill that is not refused is removed.
+        self.table.forget(key);
+        self.local.remove(key);
+        self.observer.happened(Happening::InvalidatedElsewhere { key });
     }
 
     fn count_failure(

@@ -11,6 +11,12 @@ pub(crate) trait Local<V>: Send + Sync + 'static {
     /// Stores `entry` if `allowed`, and returns whether it did.
     fn fill(&self, key: &Key, entry: Arc<Entry<V>>, allowed: &dyn Fn() -> bool) -> bool;
 
+    /// Removes whatever stands there, and returns whether something did.
+    fn remove(&self, key: &Key) -> bool;
+
+    /// Removes everything.
+    fn clear(&self);
+
     /// Removes this very entry.
     fn remove_exactly(&self, key: &Key, entry: &Arc<Entry<V>>);
 }
@@ -43,6 +49,67 @@ pub(crate) enum Happening<'a> {
     Locked { answer: LockAnswer },
     /// A leader that waits for another process looks again.
     Woken { cause: WakeCause },
+    /// A call to the remote ended.
+    Asked { op: RemoteOp, took: std::time::Duration, error: Option<&'static str> },
+    /// The remote is asked again, or not any more.
+    RemoteIs { up: bool },
+    /// What stands in the remote cannot be used.
+    Damaged { how: &'static str },
+    /// A result stays in this process: too large, or not to be encoded.
+    Unshareable { key: &'a Key },
+    /// Another process invalidated or put a key.
+    InvalidatedElsewhere { key: &'a Key },
+}
+
+/// What the remote is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RemoteOp {
+    Get,
+    Acquire,
+    Fill,
+    Renew,
+    Abandon,
+    Invalidate,
+    InvalidateTags,
+    ReadTags,
+    RestoreTags,
+    TrimTags,
+    Put,
+    Probe,
+}
+
+impl RemoteOp {
+    pub(crate) const ALL: [Self; 12] = [
+        Self::Get,
+        Self::Acquire,
+        Self::Fill,
+        Self::Renew,
+        Self::Abandon,
+        Self::Invalidate,
+        Self::InvalidateTags,
+        Self::ReadTags,
+        Self::RestoreTags,
+        Self::TrimTags,
+        Self::Put,
+        Self::Probe,
+    ];
+
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Get => "get",
+            Self::Acquire => "acquire",
+            Self::Fill => "fill",
+            Self::Renew => "renew",
+            Self::Abandon => "abandon",
+            Self::Invalidate => "invalidate",
+            Self::InvalidateTags => "invalidate_tags",
+            Self::ReadTags => "read_tags",
+            Self::RestoreTags => "restore_tags",
+            Self::TrimTags => "trim_tags",
+            Self::Put => "put",
+            Self::Probe => "probe",
+        }
+    }
 }
 
 /// What the remote says to one who asks for a lease.

@@ -101,7 +101,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             Some(shared) if self.engine().mode() == Mode::On => Arc::clone(shared),
             _ => return self.compute_without_lease(deadline).await,
         };
-        if !shared.ready().await {
+        if !shared.is_up() {
             return self.compute_without_lease(deadline).await;
         }
         let mut way = Way { shared, deadline, patience, poll: FIRST_POLL, turns: 0 };

@@ -83,6 +83,13 @@ impl<V: Send + Sync + 'static> Engine<V> {
         self.tasks.spawn(errand).await.ok()
     }
 
+    /// The same where nobody waits, perhaps outside of a runtime.
+    pub(crate) fn errand_unseen(&self, errand: impl Future<Output = ()> + Send + 'static) {
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            drop(self.tasks.spawn_on(errand, &runtime));
+        }
+    }
+
     /// Ends all work: new callers compute for themselves, running computations
     /// have until `deadline`. Returns how many were cut off.
     pub(crate) async fn shut_down(&self, deadline: Duration) -> usize {

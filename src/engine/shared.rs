@@ -62,9 +62,8 @@ pub(crate) enum Share<V> {
 /// The store and the lock that several processes share. Every call ends within
 /// a bound of its own.
 pub(crate) trait Shared<V>: Send + Sync + 'static {
-    /// Waits, the first time, until the remote is listened to, within a bound.
     /// Returns whether it is worth asking.
-    fn ready(&self) -> Telling<'_, bool>;
+    fn is_up(&self) -> bool;
 
     fn get<'a>(&'a self, key: &'a Key) -> Asking<'a, Found<V>>;
 
@@ -90,6 +89,8 @@ pub(crate) trait Shared<V>: Send + Sync + 'static {
 
     fn invalidate<'a>(&'a self, key: &'a Key) -> Telling<'a, Told>;
 
+    /// Whatever was taken over before this is done, and has one of the tags, is
+    /// dead afterwards.
     fn invalidate_tags<'a>(&'a self, tags: &'a [Tag]) -> Telling<'a, Told>;
 
     /// Stores without a lease, in place of whatever is there.

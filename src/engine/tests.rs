@@ -32,6 +32,21 @@ impl Local<u32> for Map {
         }
         allowed
     }
+
+    fn remove(&self, key: &Key) -> bool {
+        self.0.lock().remove(key).is_some()
+    }
+
+    fn clear(&self) {
+        self.0.lock().clear();
+    }
+
+    fn remove_exactly(&self, key: &Key, entry: &Arc<Entry<u32>>) {
+        let mut map = self.0.lock();
+        if map.get(key).is_some_and(|found| Arc::ptr_eq(found, entry)) {
+            map.remove(key);
+        }
+    }
 }
 
 struct Nobody;

@@ -141,7 +141,7 @@ impl HttpStampede {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: within one process the work is done at the first poll.
+    /// Cancel safe: once polled, it is done, here and in the remote.
     pub async fn invalidate_path(&self, path: &str) -> Invalidation {
         self.invalidate_tag_of(path_tag(None, path)).await
     }
@@ -150,15 +150,13 @@ impl HttpStampede {
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: within one process the work is done at the first poll.
+    /// Cancel safe: once polled, it is done, here and in the remote.
     pub async fn invalidate_path_in(&self, scope: &str, path: &str) -> Invalidation {
         self.invalidate_tag_of(path_tag(Some(scope), path)).await
     }
 
-    #[expect(clippy::unused_async, reason = "a remote store will be told here")]
     async fn invalidate_tag_of(&self, tag: crate::Tag) -> Invalidation {
-        self.0.invalidate_tag_now(tag);
-        Invalidation { local: true }
+        self.0.invalidate_tags(Box::new([tag])).await
     }
 }
 

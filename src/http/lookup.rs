@@ -6,11 +6,11 @@ use std::sync::Arc;
 use http::request::Parts;
 use http::{HeaderMap, Uri};
 
+use super::key;
 use super::layer::Rules;
 use super::request::{Asked, BypassReason};
 use super::stored::{Slot, StoredResponse, reusable};
 use super::target::{absolute_uri, path_tag, uri_tag};
-use super::key;
 use super::vary::{Fingerprint, variant_key};
 use crate::engine::Boarding;
 use crate::engine::time::Tick;

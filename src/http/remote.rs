@@ -147,9 +147,7 @@ pub(super) fn places(caller: &HttpCaller, entry: &Stored) -> Vec<Place<StoredRes
 /// Replaces what is older.
 fn newer(entry: &Stored) -> Merge<StoredResponse> {
     let entry = Arc::clone(entry);
-    Box::new(move |found| {
-        (found.window.started < entry.window.started).then(|| Arc::clone(&entry))
-    })
+    Box::new(move |found| (found.window.started < entry.window.started).then(|| Arc::clone(&entry)))
 }
 
 /// Adds to what other processes know of the variants of a URI, where that says

@@ -61,7 +61,12 @@ where
     // Read before anything is judged by it.
     let seq = cache.engine.log.seq();
     let plan = if touched { sent.storable(&cache, &rules, &head, &body, said) } else { None };
-    let own = if touched { sent.invalidate(&cache, &rules, &head) } else { 0 };
+    let tags = if touched { sent.touched(&rules, &head) } else { Vec::new() };
+    let own = tags.len() as u64;
+    if touched {
+        // Before the answer: its client may ask another process next.
+        cache.invalidate_tags(tags.into()).await;
+    }
     let response = Response::from_parts(head, body);
     let came = Came::bypass(BypassReason::Method);
     let response = match plan {
@@ -78,13 +83,13 @@ where
 /// service failed or panicked. It may have changed the resource all the same,
 /// so what is stored of it ends.
 struct Unknown<'a> {
-    cache: &'a Cache,
+    cache: &'a Arc<Cache>,
     tags: &'a [Tag],
 }
 
 impl Drop for Unknown<'_> {
     fn drop(&mut self) {
-        self.tags.iter().cloned().for_each(|tag| self.cache.invalidate_tag_now(tag));
+        self.cache.invalidate_tags_unseen(self.tags);
     }
 }
 
@@ -103,24 +108,17 @@ impl Sent {
         }
     }
 
-    /// Ends the use of what the request touched, and of running flights for it.
-    /// Returns how many invalidations that took.
-    fn invalidate(&self, cache: &Cache, rules: &Rules, head: &response::Parts) -> u64 {
-        let Some(target) = &self.target else {
-            self.tags.iter().cloned().for_each(|tag| cache.invalidate_tag_now(tag));
-            return self.tags.len() as u64;
-        };
-        cache.invalidate_tag_now(uri_tag(target, &rules.config));
-        let mut count = 1;
+    /// Returns the tags of what the request touched.
+    fn touched(&self, rules: &Rules, head: &response::Parts) -> Vec<Tag> {
+        let Some(target) = &self.target else { return self.tags.to_vec() };
+        let mut tags = vec![uri_tag(target, &rules.config)];
         for name in [header::LOCATION, header::CONTENT_LOCATION] {
             for value in head.headers.get_all(name) {
-                if let Some(other) = same_origin_target(target, value).filter(|o| o != target) {
-                    cache.invalidate_tag_now(uri_tag(&other, &rules.config));
-                    count += 1;
-                }
+                let other = same_origin_target(target, value).filter(|other| other != target);
+                tags.extend(other.map(|other| uri_tag(&other, &rules.config)));
             }
         }
-        count
+        tags
     }
 
     /// Returns how the response to a POST is stored for later GETs, if it is.
@@ -134,6 +132,10 @@ impl Sent {
     ) -> Option<Plan> {
         let target = self.target.as_ref()?;
         self.primary.as_ref()?;
+        if cache.engine.shared.get().is_some() {
+            // What other processes changed meanwhile is known too late.
+            return None;
+        }
         // Another request changed the resource meanwhile: this is not its
         // latest state.
         let asked = invalidation::ASKED_NOW;

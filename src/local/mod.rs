@@ -76,15 +76,6 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
         self.cache.get(key)
     }
 
-    /// Removes the entry, serial with fills of the same key.
-    pub(crate) fn remove(&self, key: &Key) -> bool {
-        let result = self.cache.entry(key.clone()).and_compute_with(|found| match found {
-            Some(_) => Op::Remove,
-            None => Op::Nop,
-        });
-        matches!(result, moka::ops::compute::CompResult::Removed(_))
-    }
-
     /// Replaces the entry by what `change` makes of it, serial with fills.
     /// `change` must not run code of the user's: the key is locked.
     pub(crate) fn update(
@@ -139,6 +130,18 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
 impl<V: Send + Sync + 'static> Local<V> for LocalStore<V> {
     fn fill(&self, key: &Key, entry: Stored<V>, allowed: &dyn Fn() -> bool) -> bool {
         self.update(key, |_| allowed().then_some(entry))
+    }
+
+    fn remove(&self, key: &Key) -> bool {
+        let result = self.cache.entry(key.clone()).and_compute_with(|found| match found {
+            Some(_) => Op::Remove,
+            None => Op::Nop,
+        });
+        matches!(result, moka::ops::compute::CompResult::Removed(_))
+    }
+
+    fn clear(&self) {
+        self.cache.invalidate_all();
     }
 
     fn remove_exactly(&self, key: &Key, entry: &Stored<V>) {

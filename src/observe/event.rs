@@ -56,7 +56,7 @@ pub enum Event {
         /// What it asked for.
         key: Key,
     },
-    /// A key was invalidated.
+    /// A key was invalidated, by this process or another.
     #[non_exhaustive]
     Invalidated {
         /// Which.
@@ -67,6 +67,19 @@ pub enum Event {
     TagInvalidated {
         /// Which; see [`Tag::is_everything`].
         tag: Tag,
+    },
+    /// The remote is asked again, or not any more.
+    #[non_exhaustive]
+    RemoteChanged {
+        /// Whether it is asked from now on.
+        up: bool,
+    },
+    /// A result stays in this process: it is too large for the remote, has too
+    /// many tags, or cannot be encoded.
+    #[non_exhaustive]
+    Unshareable {
+        /// What was computed.
+        key: Key,
     },
     /// The cache was switched.
     #[non_exhaustive]
@@ -88,7 +101,12 @@ impl Event {
             | Happening::Joined
             | Happening::Waited { .. }
             | Happening::Locked { .. }
-            | Happening::Woken { .. } => return None,
+            | Happening::Woken { .. }
+            | Happening::Asked { .. }
+            | Happening::Damaged { .. } => return None,
+            Happening::RemoteIs { up } => Self::RemoteChanged { up },
+            Happening::Unshareable { key } => Self::Unshareable { key: key.clone() },
+            Happening::InvalidatedElsewhere { key } => Self::Invalidated { key: key.clone() },
         })
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
 use super::Stats;
-use crate::engine::ports::{ComputedEnd, Happening};
+use crate::engine::ports::{ComputedEnd, Happening, RemoteOp};
 use crate::outcome::CacheOutcome;
 
 #[derive(Debug)]
@@ -17,6 +17,10 @@ pub(super) struct Meters {
     wait: Histogram,
     compute: Histogram,
     locks: [Counter; 4],
+    remote_locks: [Counter; 4],
+    wakes: [Counter; 3],
+    remote: [Histogram; RemoteOp::ALL.len()],
+    remote_up: Gauge,
     fills_stored: Counter,
     fills_refused: Counter,
     fills_failed: Counter,
@@ -34,12 +38,25 @@ impl Meters {
             counter!("stampede_requests_total", "cache" => cache.clone(), "outcome" => outcome.as_str())
         });
         let fills = |result: &'static str| counter!("stampede_fill_total", "cache" => cache.clone(), "result" => result);
-        let locks = ["acquired", "joined", "held", "overloaded"].map(|result| {
-            counter!("stampede_lock_total", "cache" => cache.clone(), "scope" => "local", "result" => result)
+        let locked = |scope: &'static str, result: &'static str| counter!("stampede_lock_total", "cache" => cache.clone(), "scope" => scope, "result" => result);
+        let locks =
+            ["acquired", "joined", "held", "overloaded"].map(|result| locked("local", result));
+        let remote_locks =
+            ["acquired", "hit", "locked", "held"].map(|result| locked("remote", result));
+        let wakes = ["push", "timer", "poll"].map(
+            |cause| counter!("stampede_wake_total", "cache" => cache.clone(), "cause" => cause),
+        );
+        let remote = RemoteOp::ALL.map(|op| {
+            histogram!("stampede_store_duration_seconds", "cache" => cache.clone(), "store" => "remote", "op" => op.as_str())
         });
+        let remote_up = gauge!("stampede_store_up", "cache" => cache.clone(), "store" => "remote");
         Self {
             requests,
             locks,
+            remote_locks,
+            wakes,
+            remote,
+            remote_up,
             wait: histogram!("stampede_wait_duration_seconds", "cache" => cache.clone()),
             compute: histogram!("stampede_origin_duration_seconds", "cache" => cache.clone()),
             fills_stored: fills("stored"),
@@ -83,15 +100,32 @@ impl Meters {
         self.fills_refused.increment(1);
     }
 
-    pub(super) fn locked(&self, what: &Happening<'_>) {
-        let result = match what {
-            Happening::Led => 0,
-            Happening::Joined => 1,
-            Happening::Held { .. } => 2,
-            Happening::Overloaded { .. } => 3,
-            _ => return,
-        };
-        self.locks[result].increment(1);
+    pub(super) fn happened(&self, what: &Happening<'_>) {
+        match *what {
+            Happening::Led => self.locks[0].increment(1),
+            Happening::Joined => self.locks[1].increment(1),
+            Happening::Held { .. } => self.locks[2].increment(1),
+            Happening::Overloaded { .. } => self.locks[3].increment(1),
+            Happening::Locked { answer } => self.remote_locks[answer as usize].increment(1),
+            Happening::Woken { cause } => self.wakes[cause as usize].increment(1),
+            Happening::Asked { op, took, error } => self.asked(op, took, error),
+            Happening::RemoteIs { up } => self.remote_up.set(f64::from(u8::from(up))),
+            Happening::Damaged { how } => self.failed_to_read(how),
+            _ => {}
+        }
+    }
+
+    fn asked(&self, op: RemoteOp, took: Duration, error: Option<&'static str>) {
+        self.remote[op as usize].record(took);
+        if let Some(kind) = error {
+            counter!("stampede_store_errors_total", "cache" => self.cache.clone(), "store" => "remote", "op" => op.as_str(), "kind" => kind)
+                .increment(1);
+        }
+    }
+
+    fn failed_to_read(&self, how: &'static str) {
+        counter!("stampede_store_errors_total", "cache" => self.cache.clone(), "store" => "remote", "op" => "read", "kind" => how)
+            .increment(1);
     }
 
     pub(super) fn waited(&self, took: Duration) {

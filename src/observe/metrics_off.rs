@@ -27,7 +27,7 @@ impl Meters {
 
     pub(super) fn fill_refused(&self) {}
 
-    pub(super) fn locked(&self, _: &Happening<'_>) {}
+    pub(super) fn happened(&self, _: &Happening<'_>) {}
 
     pub(super) fn waited(&self, _: Duration) {}
 

@@ -45,6 +45,9 @@ pub(crate) struct Observer {
     held: Counter,
     invalidations: Counter,
     wakes: [Counter; 3],
+    remote_calls: Counter,
+    remote_errors: Counter,
+    damaged: Counter,
     events: broadcast::Sender<Event>,
     meters: Meters,
 }
@@ -73,6 +76,9 @@ impl Observer {
             held: Counter::default(),
             invalidations: Counter::default(),
             wakes: Default::default(),
+            remote_calls: Counter::default(),
+            remote_errors: Counter::default(),
+            damaged: Counter::default(),
             events: broadcast::Sender::new(EVENT_BUFFER),
             meters: Meters::new(cache),
         }
@@ -157,8 +163,17 @@ impl Observe for Observer {
             Happening::Held { .. } => self.held.add_one(),
             Happening::Locked { .. } => {}
             Happening::Woken { cause } => self.wakes[cause as usize].add_one(),
+            Happening::Asked { error, .. } => {
+                self.remote_calls.add_one();
+                if error.is_some() {
+                    self.remote_errors.add_one();
+                }
+            }
+            Happening::Damaged { .. } => self.damaged.add_one(),
+            Happening::RemoteIs { .. } | Happening::Unshareable { .. } => {}
+            Happening::InvalidatedElsewhere { .. } => self.meters.invalidated("remote"),
         }
-        self.meters.locked(&what);
+        self.meters.happened(&what);
         spans::happened(&self.cache, &what);
         if let Some(event) = Event::of(&what).filter(|_| self.events.receiver_count() > 0) {
             self.emit(|| event);

@@ -1,10 +1,11 @@
 //! Spans and lines through `tracing`, target `tower_stampede`. Nothing on the
-//! path of a hit, nothing at INFO, and a key only as its hash.
+//! path of a hit, nothing at INFO, a WARN when the remote goes or comes back,
+//! and a key only as its hash.
 
 use std::future::Future;
 
 use tracing::field::Empty;
-use tracing::{Instrument, Span, debug, debug_span};
+use tracing::{Instrument, Span, debug, debug_span, warn};
 
 use crate::engine::ports::Happening;
 use crate::key::Key;
@@ -51,6 +52,9 @@ fn span(cache: &str, key: &Key, role: &'static str) -> Span {
 }
 
 pub(super) fn happened(cache: &str, what: &Happening<'_>) {
+    if let Happening::RemoteIs { up } = *what {
+        return remote_is(cache, up);
+    }
     if !tracing::enabled!(target: "tower_stampede", tracing::Level::DEBUG) {
         return;
     }
@@ -73,7 +77,34 @@ pub(super) fn happened(cache: &str, what: &Happening<'_>) {
         Happening::Led
         | Happening::Joined
         | Happening::Locked { .. }
-        | Happening::Woken { .. } => (),
+        | Happening::Woken { .. }
+        | Happening::RemoteIs { .. }
+        | Happening::InvalidatedElsewhere { .. } => (),
+        Happening::Asked { op, took, error } => debug!(
+            target: "tower_stampede",
+            cache,
+            op = op.as_str(),
+            took_ms = took.as_secs_f64() * 1e3,
+            error,
+            "asked the remote"
+        ),
+        Happening::Damaged { how } => {
+            debug!(target: "tower_stampede", cache, how, "damaged value in the remote");
+        }
+        Happening::Unshareable { key } => refused(cache, "not for the remote", key),
+    }
+}
+
+/// Once per change, never per request.
+fn remote_is(cache: &str, up: bool) {
+    if up {
+        warn!(target: "tower_stampede", cache, "the remote answers again");
+    } else {
+        warn!(
+            target: "tower_stampede",
+            cache,
+            "the remote is away: this process goes on with what it has and computes for itself"
+        );
     }
 }
 

@@ -48,6 +48,13 @@ pub struct Stats {
     pub wakes_by_timer: u64,
     /// The same by polling: no wake-up could come.
     pub wakes_by_poll: u64,
+    /// Calls to the remote, in the background too.
+    pub remote_calls: u64,
+    /// Those that failed or took longer than `op_timeout`.
+    pub remote_errors: u64,
+    /// Values in the remote that could not be used: damaged, foreign, of
+    /// another `schema`, too large.
+    pub damaged: u64,
     /// Entries that made room for others.
     pub evictions: u64,
     /// Entries held now; moka applies its counts with a delay.
@@ -82,6 +89,9 @@ impl Observer {
             overloaded: self.overloaded.get(),
             held: self.held.get(),
             invalidations: self.invalidations.get(),
+            remote_calls: self.remote_calls.get(),
+            remote_errors: self.remote_errors.get(),
+            damaged: self.damaged.get(),
             wakes_by_push: self.wakes[WakeCause::Push as usize].get(),
             wakes_by_timer: self.wakes[WakeCause::Timer as usize].get(),
             wakes_by_poll: self.wakes[WakeCause::Poll as usize].get(),

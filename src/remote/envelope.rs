@@ -7,10 +7,10 @@
 //! | 3 | flags: 1 = not to be shared; the others are free for a codec |
 //! | 4..20 | the version in decimal digits, which a put replaces in the server |
 //! | 20..28 | checksum over everything but the version and itself |
-//! | 28..68 | started at, fresh, stale, stale if error, took; each in ms |
-//! | 68..80 | schema, length of the key, number of tags |
-//! | 80..88 | length of the payload |
-//! | 88.. | tags, each with its length; key; payload |
+//! | 28..76 | started at, fresh, stale, stale if error, took, age; each in ms |
+//! | 76..88 | schema, length of the key, number of tags |
+//! | 88..96 | length of the payload |
+//! | 96.. | tags, each with its length; key; payload |
 //!
 //! Numbers are big-endian. Whatever is read is untrusted: nothing is allocated
 //! before the lengths and the checksum are right. The checksum finds damage; it
@@ -31,7 +31,7 @@ const UNCACHEABLE: u8 = 1;
 const VERSION: std::ops::Range<usize> = 4..20;
 const CHECKSUM: std::ops::Range<usize> = 20..28;
 /// Length of everything that has a fixed place.
-const HEAD: usize = 88;
+const HEAD: usize = 96;
 
 /// An entry with more tags stays in its process.
 const MAX_TAGS: usize = 4096;
@@ -42,6 +42,9 @@ pub(crate) struct Envelope {
     pub(crate) kind: Kind,
     /// The remote's time when the computation started.
     pub(crate) started: ServerTime,
+    /// How old the value was then: an origin may answer from a cache.
+    pub(crate) age: Duration,
+    /// Counted from `started`, as are the windows after it.
     pub(crate) fresh: Duration,
     pub(crate) stale_for: Duration,
     pub(crate) stale_if_error: Duration,
@@ -114,7 +117,8 @@ pub(crate) fn encode(
     out.put_slice(version.to_string().as_bytes());
     out.put_u64(0);
     out.put_u64(envelope.started.as_millis());
-    for span in [envelope.fresh, envelope.stale_for, envelope.stale_if_error, envelope.took] {
+    let Envelope { fresh, stale_for, stale_if_error, took, age, .. } = envelope;
+    for span in [fresh, stale_for, stale_if_error, took, age] {
         out.put_u64(u64::try_from(span.as_millis()).unwrap_or(u64::MAX));
     }
     out.put_u32(schema);
@@ -172,6 +176,7 @@ pub(crate) fn open(
         stale_for: head.spans[1],
         stale_if_error: head.spans[2],
         took: head.spans[3],
+        age: head.spans[4],
         tags,
         payload: rest,
     };
@@ -187,7 +192,7 @@ pub(crate) fn version_of(bytes: &[u8]) -> Option<Version> {
 struct Head {
     kind: Kind,
     started: u64,
-    spans: [Duration; 4],
+    spans: [Duration; 5],
     schema: u32,
     key_len: u32,
     tags: u32,
@@ -208,11 +213,11 @@ impl Head {
         Ok(Self {
             kind,
             started: u64_at(head, 28),
-            spans: [36, 44, 52, 60].map(|at| Duration::from_millis(u64_at(head, at))),
-            schema: u32_at(head, 68),
-            key_len: u32_at(head, 72),
-            tags: u32_at(head, 76),
-            payload_len: u64_at(head, 80),
+            spans: [36, 44, 52, 60, 68].map(|at| Duration::from_millis(u64_at(head, at))),
+            schema: u32_at(head, 76),
+            key_len: u32_at(head, 80),
+            tags: u32_at(head, 84),
+            payload_len: u64_at(head, 88),
         })
     }
 }

@@ -5,21 +5,20 @@
 //! around a value, the breaker, the invalidation log's mirror, is the same for
 //! every remote.
 
-#[allow(dead_code, reason = "the cache does not ask its remote yet")]
 pub(crate) mod breaker;
 mod codec;
-#[allow(dead_code, reason = "the cache does not ask its remote yet")]
 pub(crate) mod envelope;
 mod error;
-#[allow(dead_code, reason = "the cache does not ask its remote yet")]
+mod gate;
 pub(crate) mod journal;
-#[allow(dead_code, reason = "the cache does not ask its remote yet")]
+mod link;
 pub(crate) mod mirror;
+mod plan;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
-#[allow(dead_code, reason = "the cache does not ask its remote yet")]
 pub(crate) mod server_clock;
 mod settings;
+mod shared;
 
 use std::future::Future;
 use std::pin::Pin;

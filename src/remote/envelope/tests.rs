@@ -15,6 +15,7 @@ fn sample() -> Envelope {
         stale_for: Duration::from_secs(600),
         stale_if_error: Duration::from_secs(3600),
         took: Duration::from_millis(30),
+        age: Duration::from_millis(40),
         tags: vec!["user:7".into(), "*x".into()],
         payload: Bytes::from_static(b"the value"),
     }
@@ -163,11 +164,11 @@ fn each_kind_of_damage_has_its_name() {
 #[test]
 fn lengths_that_lie_are_damage_even_under_a_right_checksum() {
     let huge = u32::MAX.to_be_bytes();
-    for (at, what) in [(72, "key"), (76, "tags"), (HEAD, "first tag")] {
+    for (at, what) in [(80, "key"), (84, "tags"), (HEAD, "first tag")] {
         assert_eq!(damage(&with(at, &huge)), Some(Damage::Format), "{what}");
     }
-    assert_eq!(damage(&with(80, &u64::MAX.to_be_bytes())), Some(Damage::TooLarge));
-    assert_eq!(damage(&with(80, &8_u64.to_be_bytes())), Some(Damage::Format));
+    assert_eq!(damage(&with(88, &u64::MAX.to_be_bytes())), Some(Damage::TooLarge));
+    assert_eq!(damage(&with(88, &8_u64.to_be_bytes())), Some(Damage::Format));
 }
 
 #[test]

@@ -1,0 +1,142 @@
+//! The one way to the remote: a deadline around every call, and a breaker
+//! behind it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::breaker::Breaker;
+use super::journal::Journal;
+use super::{Call, Remote, RemoteErrorKind, RemoteSettings};
+use crate::engine::ports::{Happening, Observe, RemoteOp};
+
+const MIB: f64 = 1024.0 * 1024.0;
+
+pub(super) struct Gate {
+    pub(super) remote: Arc<dyn Remote>,
+    pub(super) settings: RemoteSettings,
+    /// What the remote must be told before it is asked again.
+    pub(super) journal: Journal,
+    breaker: Breaker,
+    observer: Arc<dyn Observe>,
+    /// Wakes the task that brings a remote back.
+    pub(super) tend: Arc<Notify>,
+    /// Bytes of the largest value seen: how much a read may have to carry.
+    largest: AtomicUsize,
+}
+
+/// Why a call came to nothing; `None` when it was not made.
+pub(super) type Failure = Option<RemoteErrorKind>;
+
+impl Gate {
+    pub(super) fn new(
+        remote: Arc<dyn Remote>,
+        settings: RemoteSettings,
+        observer: Arc<dyn Observe>,
+    ) -> Self {
+        Self {
+            remote,
+            journal: Journal::new(settings.max_journal),
+            breaker: Breaker::new(settings.breaker_failures),
+            settings,
+            observer,
+            tend: Arc::new(Notify::new()),
+            largest: AtomicUsize::new(0),
+        }
+    }
+
+    /// Returns whether the remote may be asked: it answered last time, and has
+    /// been told everything it must know.
+    pub(super) fn is_open(&self) -> bool {
+        self.breaker.allows() && self.journal.is_empty()
+    }
+
+    /// Makes a call that carries about `bytes`, unless the remote is away.
+    ///
+    /// Cancel safe as far as the remote's own call is; a dropped one counts
+    /// neither as success nor as failure.
+    pub(super) async fn call<'a, T>(
+        &self,
+        op: RemoteOp,
+        bytes: usize,
+        call: impl FnOnce() -> Call<'a, T>,
+    ) -> Result<T, Failure> {
+        if !self.is_open() {
+            return Err(None);
+        }
+        let result = self.attempt(op, bytes, call()).await;
+        self.count(result.is_ok());
+        result.map_err(Some)
+    }
+
+    /// Counts a call as the breaker does.
+    pub(super) fn count(&self, success: bool) {
+        if success {
+            self.breaker.succeeded();
+        } else if self.breaker.failed() {
+            self.is_away();
+        }
+    }
+
+    /// The same past the breaker: for what is done in the background.
+    pub(super) async fn attempt<T>(
+        &self,
+        op: RemoteOp,
+        bytes: usize,
+        call: Call<'_, T>,
+    ) -> Result<T, RemoteErrorKind> {
+        let from = Instant::now();
+        let result = match tokio::time::timeout(self.deadline(bytes), call).await {
+            Ok(result) => result.map_err(|error| error.kind()),
+            Err(_) => Err(RemoteErrorKind::Timeout),
+        };
+        let error = result.as_ref().err().copied();
+        if let Some(kind) = error {
+            self.remote.suspect(kind);
+        }
+        let error = error.map(RemoteErrorKind::as_str);
+        self.observer.happened(Happening::Asked { op, took: from.elapsed(), error });
+        result
+    }
+
+    fn deadline(&self, bytes: usize) -> Duration {
+        #[expect(clippy::cast_precision_loss, reason = "an allowance, not a count")]
+        let mib = bytes as f64 / MIB;
+        self.settings.op_timeout + self.settings.op_timeout_per_mib.mul_f64(mib)
+    }
+
+    pub(super) fn observe(&self, what: Happening<'_>) {
+        self.observer.happened(what);
+    }
+
+    /// Returns how much a read may have to carry.
+    pub(super) fn largest(&self) -> usize {
+        self.largest.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn has_seen(&self, bytes: usize) {
+        self.largest.fetch_max(bytes, Ordering::Relaxed);
+    }
+
+    /// Asks nothing more until the remote has been told what is in the journal.
+    pub(super) fn trip(&self) {
+        if self.breaker.trip() {
+            self.is_away();
+        }
+        self.tend.notify_one();
+    }
+
+    fn is_away(&self) {
+        self.observer.happened(Happening::RemoteIs { up: false });
+        self.tend.notify_one();
+    }
+
+    pub(super) fn close(&self) {
+        if self.breaker.close() {
+            self.observer.happened(Happening::RemoteIs { up: true });
+        }
+    }
+}

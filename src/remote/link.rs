@@ -1,0 +1,321 @@
+//! Whether what this process knows of the remote is up to date: subscribed,
+//! the invalidation log read, and local copies dropped where messages may have
+//! been missed.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::breaker::Backoff;
+use super::journal::Work;
+use super::shared::SharedStore;
+use super::{Notice, OnNotice, RemoteErrorKind, ServerTime};
+use crate::engine::ports::RemoteOp;
+use crate::engine::shared::Away;
+use crate::key::Tag;
+
+/// How often a quiet link is looked after.
+const TEND_EVERY: Duration = Duration::from_secs(30);
+
+/// How often old records are dropped from the log.
+const TRIM_EVERY: Duration = Duration::from_secs(3600);
+
+/// Records younger than this stay, however short the lifetimes: other
+/// processes may have longer ones.
+const LEAST_KEPT: Duration = Duration::from_secs(24 * 3600);
+
+/// Most tags told in one call.
+const TAGS_AT_ONCE: usize = 1000;
+
+pub(super) struct Link {
+    begun: AtomicBool,
+    tending: AtomicBool,
+    /// Counts subscriptions and losses of them.
+    epoch: watch::Sender<u64>,
+    subscribed: AtomicBool,
+    /// When the log was last read, and in which epoch.
+    read: Mutex<Option<(u64, Instant)>>,
+    /// Held by the one who reads it.
+    reading: tokio::sync::Mutex<()>,
+    /// When local copies were last vouched for.
+    vouched: Mutex<Option<Instant>>,
+    trimmed: Mutex<Option<Instant>>,
+}
+
+impl Link {
+    pub(super) fn new() -> Self {
+        Self {
+            begun: AtomicBool::new(false),
+            tending: AtomicBool::new(false),
+            epoch: watch::Sender::new(0),
+            subscribed: AtomicBool::new(false),
+            read: Mutex::new(None),
+            reading: tokio::sync::Mutex::new(()),
+            vouched: Mutex::new(None),
+            trimmed: Mutex::new(None),
+        }
+    }
+
+    pub(super) fn has_begun(&self) -> bool {
+        self.begun.load(Ordering::Relaxed)
+    }
+
+    fn moves_on(&self, subscribed: bool) {
+        self.subscribed.store(subscribed, Ordering::Release);
+        self.epoch.send_modify(|epoch| *epoch += 1);
+    }
+
+    fn is_subscribed(&self) -> bool {
+        self.subscribed.load(Ordering::Acquire)
+    }
+
+    /// Returns whether the log as it was read is still good.
+    fn is_current(&self, local_ttl: Duration) -> bool {
+        let Some((epoch, at)) = *self.read.lock() else { return false };
+        epoch == *self.epoch.borrow() && (self.is_subscribed() || at.elapsed() < local_ttl)
+    }
+}
+
+impl<V: Send + Sync + 'static> SharedStore<V> {
+    /// Begins to listen to the remote and to look after the link, once, and
+    /// again where the runtime it was begun on has ended.
+    pub(super) fn start(&self) {
+        if self.link.tending.load(Ordering::Relaxed) {
+            return;
+        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let Some(me) = self.me.upgrade() else { return };
+        if self.link.tending.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        if !self.link.begun.swap(true, Ordering::AcqRel) {
+            *self.link.vouched.lock() = Some(Instant::now());
+            let me: Arc<dyn OnNotice> = Arc::clone(&me) as _;
+            self.remote().attach(Arc::downgrade(&me));
+        }
+        runtime.spawn(tend(Tending(Arc::downgrade(&me))));
+    }
+
+    /// Waits until the invalidation log is known, within one `op_timeout`. The
+    /// first time this waits for the subscription too.
+    pub(super) async fn prepared(&self) -> Result<(), Away> {
+        if self.is_prepared() {
+            return Ok(());
+        }
+        if !self.gate.is_open() {
+            return Err(Away);
+        }
+        let Some(me) = self.me.upgrade() else { return Err(Away) };
+        // On a task: a caller that goes away does not keep the others waiting.
+        let reading = tokio::spawn(async move { me.prepare().await });
+        match tokio::time::timeout(self.gate.settings.op_timeout, reading).await {
+            Ok(Ok(result)) => result.map_err(|_| Away),
+            Ok(Err(_)) | Err(_) => Err(Away),
+        }
+    }
+
+    fn is_prepared(&self) -> bool {
+        self.link.is_current(self.gate.settings.local_ttl)
+    }
+
+    async fn prepare(&self) -> Result<(), RemoteErrorKind> {
+        let _reading = self.link.reading.lock().await;
+        if self.is_prepared() {
+            return Ok(());
+        }
+        if self.link.read.lock().is_none() {
+            self.first_subscription().await;
+        }
+        let result = self.read_log().await;
+        self.gate.count(result.is_ok());
+        result
+    }
+
+    /// Waits for the first subscription. Where there is none, polling and
+    /// reading the log again and again take its place.
+    async fn first_subscription(&self) {
+        let mut epoch = self.link.epoch.subscribe();
+        let subscribed = epoch.wait_for(|epoch| *epoch > 0);
+        let _ = tokio::time::timeout(self.gate.settings.op_timeout / 2, subscribed).await;
+    }
+
+    /// Reads the clock and the invalidation log; what the log has lost is
+    /// written back.
+    async fn read_log(&self) -> Result<(), RemoteErrorKind> {
+        let epoch = *self.link.epoch.borrow();
+        self.read_clock().await?;
+        let at = Instant::now();
+        let read = self.remote().read_tags();
+        let log = self.gate.attempt(RemoteOp::ReadTags, self.gate.largest(), read).await?;
+        let merged = self.mirror.merge(log);
+        self.invalidate_here(&merged.raised);
+        *self.link.read.lock() = Some((epoch, at));
+        for lost in merged.missing.chunks(TAGS_AT_ONCE) {
+            let restore = self.remote().restore_tags(lost);
+            self.gate.attempt(RemoteOp::RestoreTags, 0, restore).await?;
+        }
+        Ok(())
+    }
+
+    async fn read_clock(&self) -> Result<(), RemoteErrorKind> {
+        let sent = self.tick();
+        let now = self.gate.attempt(RemoteOp::Probe, 0, self.remote().probe()).await?;
+        self.sample(sent, now);
+        Ok(())
+    }
+
+    /// Takes note of the time at which tags were invalidated.
+    pub(super) fn heard_of(&self, tags: &[Tag], at: ServerTime) {
+        let raised: Vec<Tag> =
+            tags.iter().filter(|tag| self.mirror.raise(tag, at)).cloned().collect();
+        self.invalidate_here(&raised);
+    }
+
+    /// Ends the local use of tags; the mirror knows of them already, so that
+    /// whatever is taken over from now on is checked against it.
+    fn invalidate_here(&self, tags: &[Tag]) {
+        let Some(engine) = self.engine.upgrade() else { return };
+        for tag in tags {
+            let seq = engine.log.invalidate(tag.clone(), engine.clock.now());
+            if tag.is_everything() {
+                engine.table.forget_before(seq);
+            }
+        }
+    }
+
+    /// Drops every local copy: an invalidation may have been missed. Nothing
+    /// that was read before this is stored after it.
+    fn doubt(&self) {
+        let Some(engine) = self.engine.upgrade() else { return };
+        engine.log.doubt();
+        engine.local.clear();
+        *self.link.vouched.lock() = Some(Instant::now());
+    }
+
+    /// Looks after the link once, and returns when to do so again.
+    async fn tend_once(&self, backoff: &mut Backoff) -> Duration {
+        if !self.gate.is_open() {
+            return match self.bring_back().await {
+                Ok(()) => {
+                    backoff.reset();
+                    Duration::ZERO
+                }
+                Err(_) => backoff.next(),
+            };
+        }
+        backoff.reset();
+        if !self.is_prepared() && self.link.read.lock().is_some() {
+            let _ = self.prepare().await;
+        }
+        if !self.link.is_subscribed() {
+            return self.tend_unsubscribed().await;
+        }
+        self.trim().await;
+        TEND_EVERY
+    }
+
+    /// While no messages arrive and the remote answers, local copies are used
+    /// no longer than `local_ttl`. If it does not answer, they are all there is.
+    async fn tend_unsubscribed(&self) -> Duration {
+        let local_ttl = self.gate.settings.local_ttl;
+        let vouched = self.link.vouched.lock().map_or(local_ttl, |at| at.elapsed());
+        if vouched < local_ttl {
+            return local_ttl - vouched;
+        }
+        let probe = self.gate.call(RemoteOp::Probe, 0, || self.remote().probe()).await;
+        if probe.is_ok() && !self.link.is_subscribed() {
+            self.doubt();
+        }
+        local_ttl
+    }
+
+    /// Probes, tells the remote what it has missed, and lets requests ask it
+    /// again.
+    async fn bring_back(&self) -> Result<(), RemoteErrorKind> {
+        self.read_clock().await?;
+        while let Some(work) = self.gate.journal.next() {
+            match &work {
+                Work::Key(key) => {
+                    let invalidate = self.remote().invalidate(key);
+                    self.gate.attempt(RemoteOp::Invalidate, 0, invalidate).await?;
+                }
+                Work::Tags(tags) => {
+                    let invalidate = self.remote().invalidate_tags(tags);
+                    let at = self.gate.attempt(RemoteOp::InvalidateTags, 0, invalidate).await?;
+                    self.heard_of(tags, at);
+                }
+            }
+            self.gate.journal.done(&work);
+        }
+        let _reading = self.link.reading.lock().await;
+        self.read_log().await?;
+        self.gate.close();
+        Ok(())
+    }
+
+    async fn trim(&self) {
+        let due = self.link.trimmed.lock().is_none_or(|at| at.elapsed() >= TRIM_EVERY);
+        let kept = self.longest_kept().saturating_mul(2).max(LEAST_KEPT);
+        let before = self.clock.server_time(self.tick().minus(kept));
+        let Some(before) = before.filter(|_| due && self.link.has_begun()) else { return };
+        *self.link.trimmed.lock() = Some(Instant::now());
+        self.mirror.trim(before);
+        let trim = || self.remote().trim_tags(before);
+        let _ = self.gate.call(RemoteOp::TrimTags, 0, trim).await;
+    }
+}
+
+impl<V: Send + Sync + 'static> OnNotice for SharedStore<V> {
+    fn on_notice(&self, notice: Notice) {
+        match notice {
+            Notice::Invalidated(key) => {
+                let Some(engine) = self.engine.upgrade() else { return };
+                engine.invalidated_elsewhere(&key);
+            }
+            Notice::TagsInvalidated(tags, at) => self.heard_of(&tags, at),
+            Notice::Subscribed => {
+                // In this order: what is read in the new epoch is not doubted.
+                self.doubt();
+                self.clock.reset();
+                self.link.moves_on(true);
+                self.gate.tend.notify_one();
+            }
+            Notice::Unsubscribed => {
+                *self.link.vouched.lock() = Some(Instant::now());
+                self.link.moves_on(false);
+                self.gate.tend.notify_one();
+            }
+        }
+    }
+}
+
+/// The claim to be the one who looks after the link; given up however the task
+/// ends, since a cache may outlive its runtime.
+struct Tending<V: Send + Sync + 'static>(std::sync::Weak<SharedStore<V>>);
+
+impl<V: Send + Sync + 'static> Drop for Tending<V> {
+    fn drop(&mut self) {
+        if let Some(store) = self.0.upgrade() {
+            store.link.tending.store(false, Ordering::Release);
+        }
+    }
+}
+
+/// Looks after the link until the cache is gone, or the runtime.
+async fn tend<V: Send + Sync + 'static>(tending: Tending<V>) {
+    let mut backoff = Backoff::new();
+    let mut pause = Duration::ZERO;
+    loop {
+        // Not held over the pause: the cache may go.
+        let Some(store) = tending.0.upgrade() else { return };
+        let tend = Arc::clone(&store.gate.tend);
+        drop(store);
+        let _ = tokio::time::timeout(pause, tend.notified()).await;
+        let Some(store) = tending.0.upgrade() else { return };
+        pause = store.tend_once(&mut backoff).await;
+    }
+}
