@@ -173,6 +173,10 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(clippy::unwrap_used)]
 
+#[cfg(feature = "__fuzz")]
+#[doc(hidden)]
+#[path = "fuzz.rs"]
+pub mod __fuzz;
 mod adapter;
 mod builder;
 mod computed;

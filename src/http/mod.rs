@@ -27,7 +27,7 @@ mod target;
 mod unsafe_method;
 mod vary;
 #[cfg(feature = "remote")]
-mod wire;
+pub(crate) mod wire;
 
 pub use body::ResponseBody;
 pub use cache_for::CacheFor;

@@ -330,5 +330,10 @@ fn take(from: &mut Bytes, len: usize) -> Option<Bytes> {
     (len <= from.len()).then(|| from.split_to(len))
 }
 
+#[cfg(feature = "__fuzz")]
+mod samples;
+#[cfg(feature = "__fuzz")]
+pub(crate) use samples::samples;
+
 #[cfg(test)]
 mod tests;

@@ -131,8 +131,7 @@ pub(crate) fn encode(
     }
     out.put_slice(key.as_bytes());
     out.put_slice(&envelope.payload);
-    let sum = checksum(&out);
-    out[CHECKSUM].copy_from_slice(&sum);
+    seal(&mut out);
     Some(out.freeze())
 }
 
@@ -232,7 +231,8 @@ fn u32_at(head: &[u8; HEAD], at: usize) -> u32 {
 
 fn read_tags(rest: &mut Bytes, count: u32) -> Option<Vec<Tag>> {
     // A bound on what is allocated, whatever number stands there.
-    let count = usize::try_from(count).ok().filter(|count| *count <= MAX_TAGS)?;
+    let max = MAX_TAGS.min(rest.len() / 4);
+    let count = usize::try_from(count).ok().filter(|count| *count <= max)?;
     let mut tags = Vec::with_capacity(count);
     for _ in 0..count {
         let len = u32::from_be_bytes(*take(rest, 4)?.first_chunk()?);
@@ -244,6 +244,14 @@ fn read_tags(rest: &mut Bytes, count: u32) -> Option<Vec<Tag>> {
 fn take(rest: &mut Bytes, len: u32) -> Option<Bytes> {
     let len = usize::try_from(len).ok().filter(|len| *len <= rest.len())?;
     Some(rest.split_to(len))
+}
+
+/// Writes the checksum into its place.
+pub(crate) fn seal(bytes: &mut [u8]) {
+    if bytes.len() >= HEAD {
+        let sum = checksum(bytes);
+        bytes[CHECKSUM].copy_from_slice(&sum);
+    }
 }
 
 /// 64 bits of BLAKE3, which the crate has for keys anyway.

@@ -31,8 +31,7 @@ fn damage(bytes: &[u8]) -> Option<Damage> {
 
 /// The same bytes under a checksum that is right.
 fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
-    let sum = checksum(&bytes);
-    bytes[CHECKSUM].copy_from_slice(&sum);
+    seal(&mut bytes);
     bytes
 }
 

@@ -1,0 +1,83 @@
+//! The door for fuzzers: what reads bytes that others wrote. Not an interface.
+
+use bytes::Bytes;
+
+use crate::StoredResponse;
+use crate::engine::grant::{ServerTime, Version};
+use crate::key::{Key, Tag};
+use crate::remote::Remotable;
+use crate::remote::envelope::{self, Envelope, Kind};
+
+const KEY: &str = "key";
+const SCHEMA: u32 = 1;
+
+/// Opens an envelope and reads the response in it. Returns how far it came.
+///
+/// # Panics
+///
+/// When what was read does not stand for the bytes it was read from.
+#[must_use]
+pub fn open(bytes: &Bytes) -> &'static str {
+    let key = Key::from(KEY);
+    let opened = match envelope::open(bytes, &key, SCHEMA, bytes.len()) {
+        Ok(opened) => opened,
+        Err(damage) => return damage.as_str(),
+    };
+    let number = Version::new(1).expect("1 is a version");
+    let again = envelope::encode(&opened.envelope, &key, SCHEMA, opened.version.unwrap_or(number));
+    assert_eq!(again.expect("what was read can be written")[20..], bytes[20..]);
+    response(&opened.envelope.payload)
+}
+
+/// Reads a stored response. Returns whether it is one.
+///
+/// # Panics
+///
+/// When what was read is written as something else.
+#[must_use]
+pub fn response(bytes: &Bytes) -> &'static str {
+    let Some(read) = StoredResponse::decode(bytes.clone()) else { return "no response" };
+    let written = read.encode().expect("what was read can be written");
+    let again = StoredResponse::decode(written.clone()).expect("what was written can be read");
+    assert_eq!(format!("{:?}", read.slot()), format!("{:?}", again.slot()));
+    assert_eq!(again.encode(), Some(written));
+    "response"
+}
+
+/// Reads a response, in an envelope or without, and drops it: for counting what
+/// that allocates.
+pub fn read(bytes: &Bytes) {
+    let opened = envelope::open(bytes, &Key::from(KEY), SCHEMA, bytes.len());
+    let payload = opened.map_or_else(|_| bytes.clone(), |opened| opened.envelope.payload);
+    drop(StoredResponse::decode(payload));
+}
+
+/// Returns responses and indexes as bytes.
+#[must_use]
+pub fn responses() -> Vec<Bytes> {
+    crate::http::wire::samples()
+}
+
+/// Returns the envelope of a response.
+#[must_use]
+pub fn wrap(response: Bytes) -> Bytes {
+    let ms = std::time::Duration::from_millis;
+    let envelope = Envelope {
+        kind: Kind::Value,
+        started: ServerTime::from_millis(1_700_000_000_000),
+        fresh: ms(60_000),
+        stale_for: ms(600_000),
+        stale_if_error: ms(3_600_000),
+        took: ms(30),
+        tags: ["user:7", "path:/report"].map(Tag::from).to_vec(),
+        payload: response,
+    };
+    let version = Version::new(42).expect("42 is a version");
+    envelope::encode(&envelope, &Key::from(KEY), SCHEMA, version).expect("two tags fit")
+}
+
+/// Puts a right checksum into what is long enough to have one, so that changed
+/// bytes come further than to it.
+pub fn seal(bytes: &mut [u8]) {
+    envelope::seal(bytes);
+}
