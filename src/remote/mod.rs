@@ -5,6 +5,8 @@
 //! around a value, the breaker, the invalidation log's mirror, is the same for
 //! every remote.
 
+#[cfg(feature = "test-util")]
+mod double;
 mod error;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
@@ -17,6 +19,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+#[cfg(feature = "test-util")]
+#[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
+pub use self::double::{Double, DoubleProcess, Record, RemoteOp};
 pub use self::error::{RemoteError, RemoteErrorKind};
 pub use self::settings::RemoteSettings;
 pub use crate::engine::grant::{Ask, Filled, Grant, ServerTime, Token, Version};
