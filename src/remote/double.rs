@@ -4,6 +4,8 @@ mod clock;
 mod process;
 mod records;
 mod server;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -66,7 +68,7 @@ use crate::remote::RemoteErrorKind;
 /// assert_eq!(double.calls(RemoteOp::Acquire), 2);
 /// # Ok(()) }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Double(Arc<Server>);
 
 /// What a process asks of a remote: the methods of
@@ -122,7 +124,7 @@ impl Double {
     /// Starts an empty server.
     #[must_use]
     pub fn new() -> Self {
-        Self(Arc::new(Server::start()))
+        Self::default()
     }
 
     /// Makes one more process's client.
@@ -202,7 +204,7 @@ impl Double {
 
     /// Lets the server go on, first with the calls that waited, in order.
     pub fn thaw(&self) {
-        self.0.with(|state, now| state.thaw(now));
+        self.0.with(|state, _| state.thaw());
     }
 
     /// Sets whether wake-ups and notices are lost on their way.
@@ -257,12 +259,6 @@ impl Double {
     /// does that is set.
     pub fn stretch_lease(&self, key: &Key, left: Duration) {
         self.0.with(|state, now| state.at(key, now, |records| records.stretch_lease(now, left)));
-    }
-}
-
-impl Default for Double {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

@@ -10,44 +10,71 @@ use crate::remote::{ServerTime, Version};
 const START: Micros = Micros(1_577_836_800_000_000);
 
 /// The clock of a server.
-pub(super) struct ServerClock(Instant);
+pub(super) struct ServerClock {
+    started: Instant,
+    newest: Micros,
+}
 
-/// A reading of it, in microseconds since the UNIX epoch.
+/// A point in time, in microseconds since the UNIX epoch.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Micros(u64);
 
-impl ServerClock {
-    pub(super) fn start() -> Self {
-        Self(Instant::now())
-    }
+/// When a command is executed.
+#[derive(Clone, Copy)]
+pub(super) struct Now {
+    time: Micros,
+    /// The time, but later than of every command before: a paused clock stands
+    /// still, and no server executes two in one microsecond.
+    stamp: Micros,
+}
 
-    pub(super) fn now(&self) -> Micros {
-        START.plus(Instant::now().saturating_duration_since(self.0))
+impl Default for ServerClock {
+    fn default() -> Self {
+        Self { started: Instant::now(), newest: Micros::default() }
+    }
+}
+
+impl ServerClock {
+    pub(super) fn now(&mut self) -> Now {
+        let time = START.plus(Instant::now().saturating_duration_since(self.started));
+        self.newest = time.max(Micros(self.newest.0 + 1));
+        Now { time, stamp: self.newest }
     }
 }
 
 impl Micros {
     pub(super) const NEVER: Self = Self(u64::MAX);
 
-    pub(super) fn plus(self, span: Duration) -> Self {
+    fn plus(self, span: Duration) -> Self {
         let micros = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
         Self(self.0.saturating_add(micros))
     }
+}
 
-    pub(super) const fn since(self, earlier: Self) -> Duration {
-        Duration::from_micros(self.0.saturating_sub(earlier.0))
+impl Now {
+    pub(super) const fn reading(self) -> ServerTime {
+        ServerTime::from_millis(self.time.0 / 1000)
     }
 
-    pub(super) const fn reading(self) -> ServerTime {
-        ServerTime::from_millis(self.0 / 1000)
+    pub(super) fn plus(self, span: Duration) -> Micros {
+        self.time.plus(span)
+    }
+
+    pub(super) fn is_past(self, until: Micros) -> bool {
+        until <= self.time
+    }
+
+    /// Returns how long it is until then.
+    pub(super) const fn until(self, then: Micros) -> Duration {
+        Duration::from_micros(then.0.saturating_sub(self.time.0))
     }
 
     /// A version of this time, or the next above `others` if that is later.
     pub(super) fn version_above(self, others: Option<Version>) -> Version {
         let next = others.map_or(0, |version| version.get() + 1);
         // After the last version there is, time begins anew.
-        Version::new(next.max(self.0))
-            .or_else(|| Version::new(self.0))
+        Version::new(next.max(self.stamp.0))
+            .or_else(|| Version::new(self.stamp.0))
             .expect("microseconds since 1970 are versions until the year 2112")
     }
 }

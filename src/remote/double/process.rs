@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::RemoteOp;
-use super::clock::Micros;
+use super::clock::Now;
 use super::records::{Full, Inbox};
 use super::server::{Fault, Server, State};
 use crate::key::{Key, Tag};
@@ -70,7 +70,7 @@ impl DoubleProcess {
     fn call<'a, T: Send + 'static>(
         &'a self,
         op: RemoteOp,
-        work: impl FnOnce(&mut State, Micros) -> Result<T, RemoteError> + Send + 'static,
+        work: impl FnOnce(&mut State, Now) -> Result<T, RemoteError> + Send + 'static,
     ) -> Call<'a, T> {
         Box::pin(async move {
             let (reply, answer) = oneshot::channel();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
-use super::clock::Micros;
+use super::clock::{Micros, Now};
 use crate::remote::{Acquired, Ask, Filled, Grant, Invalidated, Token, Version};
 
 /// Where the version's digits lie in an envelope.
@@ -73,10 +73,10 @@ pub(super) type Woken = Vec<Inbox>;
 
 impl Records {
     /// Forgets what has expired.
-    pub(super) fn expire(&mut self, now: Micros) {
-        self.value.take_if(|value| value.until <= now);
-        self.lock.take_if(|lock| lock.until <= now);
-        self.right.take_if(|right| right.until <= now);
+    pub(super) fn expire(&mut self, now: Now) {
+        self.value.take_if(|value| now.is_past(value.until));
+        self.lock.take_if(|lock| now.is_past(lock.until));
+        self.right.take_if(|right| now.is_past(right.until));
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -89,7 +89,7 @@ impl Records {
 
     pub(super) fn acquire(
         &mut self,
-        now: Micros,
+        now: Now,
         ask: &Ask,
         inbox: Option<Inbox>,
         full: bool,
@@ -104,7 +104,7 @@ impl Records {
         if full {
             return Err(Full);
         }
-        match self.lock.as_ref().map(|lock| (lock.holder, lock.until.since(now))) {
+        match self.lock.as_ref().map(|lock| (lock.holder, now.until(lock.until))) {
             None => {
                 let (holder, until) = (Holder::Leader(ask.token), now.plus(ask.lease));
                 self.lock = Some(Lock { holder, until });
@@ -119,7 +119,7 @@ impl Records {
     }
 
     /// The lock is the asker's: the grant it has, or a new one.
-    fn grant(&mut self, now: Micros, ask: &Ask, found: Option<Version>) -> Grant {
+    fn grant(&mut self, now: Now, ask: &Ask, found: Option<Version>) -> Grant {
         let right = self.right.get_or_insert_default();
         right.prolong(now, ask.keep);
         if let (Some(token), Some(version)) = (right.token, right.granted)
@@ -136,30 +136,30 @@ impl Records {
     }
 
     /// The lock is another's.
-    fn locked(&mut self, now: Micros, ask: &Ask, inbox: Option<Inbox>) -> Acquired {
+    fn locked(&mut self, now: Now, ask: &Ask, inbox: Option<Inbox>) -> Acquired {
         self.cap(now, ask.lease);
         if let Some(inbox) = inbox {
             let right = self.right.get_or_insert_default();
             right.prolong(now, ask.keep);
             right.register(inbox);
         }
-        let left = self.lock.as_ref().map_or(Duration::ZERO, |lock| lock.until.since(now));
+        let left = self.lock.as_ref().map_or(Duration::ZERO, |lock| now.until(lock.until));
         Acquired::Locked { now: now.reading(), left }
     }
 
     /// A lease that has more left than it can have: the server's clock was set
     /// back. Never done to a stranger's lock.
-    fn cap(&mut self, now: Micros, lease: Duration) {
+    fn cap(&mut self, now: Now, lease: Duration) {
         let (Some(lock), Some(right)) = (&mut self.lock, &self.right) else { return };
         let ours = right.token.is_some_and(|token| lock.holder == Holder::Leader(token));
-        if ours && lock.until.since(now) > lease.max(right.lease) {
+        if ours && now.until(lock.until) > lease.max(right.lease) {
             lock.until = now.plus(right.lease);
         }
     }
 
     pub(super) fn fill(
         &mut self,
-        now: Micros,
+        now: Now,
         grant: &Grant,
         ttl: Duration,
         envelope: Bytes,
@@ -184,7 +184,7 @@ impl Records {
         Ok((Filled::Refused, woken))
     }
 
-    pub(super) fn renew(&mut self, now: Micros, grant: &Grant, ask: &Ask) -> bool {
+    pub(super) fn renew(&mut self, now: Now, grant: &Grant, ask: &Ask) -> bool {
         let mine = self.right_token() == Some(grant.token);
         if mine && !self.is_granted(&grant.token, grant.version) {
             return false;
@@ -209,7 +209,7 @@ impl Records {
 
     pub(super) fn abandon(
         &mut self,
-        now: Micros,
+        now: Now,
         token: &Token,
         hold: Option<Duration>,
         full: bool,
@@ -246,7 +246,7 @@ impl Records {
     /// its length.
     pub(super) fn put(
         &mut self,
-        now: Micros,
+        now: Now,
         ttl: Duration,
         envelope: &[u8],
         full: bool,
@@ -297,7 +297,7 @@ impl Records {
 }
 
 impl Right {
-    fn prolong(&mut self, now: Micros, keep: Duration) {
+    fn prolong(&mut self, now: Now, keep: Duration) {
         self.until = self.until.max(now.plus(keep));
     }
 
@@ -327,7 +327,7 @@ impl Records {
     }
 
     /// `SET NX PX` by a client that knows only the lock.
-    pub(super) fn lock_for_stranger(&mut self, now: Micros, lease: Duration) -> bool {
+    pub(super) fn lock_for_stranger(&mut self, now: Now, lease: Duration) -> bool {
         if self.lock.is_some() {
             return false;
         }
@@ -340,7 +340,7 @@ impl Records {
         self.lock.take_if(|lock| lock.holder == Holder::Stranger).is_some()
     }
 
-    pub(super) fn stretch_lease(&mut self, now: Micros, left: Duration) {
+    pub(super) fn stretch_lease(&mut self, now: Now, left: Duration) {
         if let Some(lock) = &mut self.lock {
             lock.until = now.plus(left);
         }

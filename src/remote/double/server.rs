@@ -7,16 +7,16 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::RemoteOp;
-use super::clock::{Micros, ServerClock};
+use super::clock::{Now, ServerClock};
 use super::records::{Inbox, Records, Woken};
 use crate::key::{Key, Tag};
 use crate::remote::{Notice, OnNotice, RemoteError, RemoteErrorKind, ServerTime, Wakes};
 
 /// What is done once a command has arrived.
-pub(super) type Command = Box<dyn FnOnce(&mut State, Micros) + Send>;
+pub(super) type Command = Box<dyn FnOnce(&mut State, Now) + Send>;
 
+#[derive(Default)]
 pub(super) struct Server {
-    clock: ServerClock,
     state: Mutex<State>,
     /// Held while messages are handed out: one after the other, in order.
     delivery: Mutex<()>,
@@ -24,6 +24,7 @@ pub(super) struct Server {
 
 #[derive(Default)]
 pub(super) struct State {
+    clock: ServerClock,
     records: HashMap<Key, Records>,
     pub(super) tags: HashMap<Tag, ServerTime>,
     pub(super) clients: Vec<Client>,
@@ -63,14 +64,13 @@ enum Message {
 }
 
 impl Server {
-    pub(super) fn start() -> Self {
-        let (state, delivery) = (Mutex::default(), Mutex::default());
-        Self { clock: ServerClock::start(), state, delivery }
-    }
-
     /// Looks at the state, or changes it, and hands out the messages of it.
-    pub(super) fn with<T>(&self, work: impl FnOnce(&mut State, Micros) -> T) -> T {
-        let result = work(&mut self.state.lock(), self.clock.now());
+    pub(super) fn with<T>(&self, work: impl FnOnce(&mut State, Now) -> T) -> T {
+        let result = {
+            let mut state = self.state.lock();
+            let now = state.clock.now();
+            work(&mut state, now)
+        };
         self.deliver();
         result
     }
@@ -138,12 +138,7 @@ impl Client {
 
 impl State {
     /// Works on the records of `key`.
-    pub(super) fn at<T>(
-        &mut self,
-        key: &Key,
-        now: Micros,
-        work: impl FnOnce(&mut Records) -> T,
-    ) -> T {
+    pub(super) fn at<T>(&mut self, key: &Key, now: Now, work: impl FnOnce(&mut Records) -> T) -> T {
         let records = self.records.entry(key.clone()).or_default();
         records.expire(now);
         let result = work(records);
@@ -158,9 +153,10 @@ impl State {
         self.tags.clear();
     }
 
-    pub(super) fn thaw(&mut self, now: Micros) {
+    pub(super) fn thaw(&mut self) {
         self.frozen = false;
         for command in std::mem::take(&mut self.backlog) {
+            let now = self.clock.now();
             command(self, now);
         }
     }
