@@ -142,9 +142,9 @@ impl Remote for DoubleProcess {
     ) -> Call<'a, bool> {
         let (key, token) = (key.clone(), *token);
         self.call(RemoteOp::Abandon, move |state, now| {
-            let full = state.full;
+            let (full, hearing) = (state.full, state.subscribed());
             let (done, woken) =
-                state.at(&key, now, |records| records.abandon(now, &token, hold, full));
+                state.at(&key, now, |records| records.abandon(now, &token, hold, &hearing, full));
             state.wake(woken, &key);
             Ok(done)
         })

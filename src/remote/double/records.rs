@@ -54,12 +54,15 @@ struct Lock {
     until: Micros,
 }
 
+/// The bytes where a value's version is, whatever they are.
+type Mark = Bytes;
+
 #[derive(Default)]
 struct Right {
     token: Option<Token>,
     granted: Option<Version>,
-    /// The version of the value when it was granted.
-    found: Option<Version>,
+    /// What there was of a value when it was granted.
+    found: Option<Mark>,
     lease: Duration,
     waiting: Vec<Inbox>,
     until: Micros,
@@ -115,11 +118,12 @@ impl Records {
             }
             Some(_) => return Ok(self.locked(now, ask, inbox)),
         }
-        Ok(Acquired::Granted(self.grant(now, ask, version)))
+        Ok(Acquired::Granted(self.grant(now, ask)))
     }
 
     /// The lock is the asker's: the grant it has, or a new one.
-    fn grant(&mut self, now: Now, ask: &Ask, found: Option<Version>) -> Grant {
+    fn grant(&mut self, now: Now, ask: &Ask) -> Grant {
+        let (value, found) = (self.version(), self.mark());
         let right = self.right.get_or_insert_default();
         right.prolong(now, ask.keep);
         if let (Some(token), Some(version)) = (right.token, right.granted)
@@ -127,7 +131,7 @@ impl Records {
         {
             return Grant::new(token, version, now.reading());
         }
-        let version = now.version_above(found.max(right.granted));
+        let version = now.version_above(value.max(right.granted));
         right.token = Some(ask.token);
         right.granted = Some(version);
         right.found = found;
@@ -195,7 +199,7 @@ impl Records {
         }
         let (holder, until) = (Holder::Leader(grant.token), now.plus(ask.lease));
         self.lock = Some(Lock { holder, until });
-        let found = self.version();
+        let found = self.mark();
         let right = self.right.get_or_insert_default();
         right.prolong(now, ask.keep);
         right.lease = ask.lease;
@@ -212,6 +216,7 @@ impl Records {
         now: Now,
         token: &Token,
         hold: Option<Duration>,
+        hearing: &[Inbox],
         full: bool,
     ) -> (bool, Woken) {
         let mine = self.right_token() == Some(*token);
@@ -223,10 +228,8 @@ impl Records {
             right.token = None;
         }
         let Some(hold) = hold else {
-            return (
-                true,
-                self.right.as_mut().and_then(Right::first_waiting).into_iter().collect(),
-            );
+            let first = self.right.as_mut().and_then(|right| right.first_of(hearing));
+            return (true, first.into_iter().collect());
         };
         if self.lock.is_none() && !full {
             self.lock = Some(Lock { holder: Holder::Hold, until: now.plus(hold) });
@@ -263,9 +266,14 @@ impl Records {
         (Ok(version), woken)
     }
 
+    fn mark(&self) -> Option<Mark> {
+        let envelope = self.envelope()?;
+        let end = envelope.len().min(DIGITS.end);
+        Some(envelope.slice(DIGITS.start.min(end)..end))
+    }
+
     fn version(&self) -> Option<Version> {
-        let envelope = self.value.as_ref()?.envelope.as_ref()?;
-        Version::from_digits(envelope.get(DIGITS)?)
+        Version::from_digits(&self.mark()?)
     }
 
     fn right_token(&self) -> Option<Token> {
@@ -279,8 +287,8 @@ impl Records {
 
     /// Whether nobody but holders of the right has written the value.
     fn is_undisturbed(&self) -> bool {
-        let found = self.right.as_ref().and_then(|right| right.found);
-        self.value.is_none() || self.version() == found
+        let found = self.right.as_ref().and_then(|right| right.found.as_ref());
+        self.value.is_none() || self.mark().as_ref() == found
     }
 
     fn holds(&self, token: &Token) -> bool {
@@ -307,8 +315,15 @@ impl Right {
         }
     }
 
-    fn first_waiting(&mut self) -> Option<Inbox> {
-        if self.waiting.is_empty() { None } else { Some(self.waiting.remove(0)) }
+    /// The first that still hears; those before it are forgotten.
+    fn first_of(&mut self, hearing: &[Inbox]) -> Option<Inbox> {
+        while !self.waiting.is_empty() {
+            let first = self.waiting.remove(0);
+            if hearing.contains(&first) {
+                return Some(first);
+            }
+        }
+        None
     }
 }
 

@@ -166,6 +166,10 @@ impl State {
         client.listener.is_some() && !client.deaf
     }
 
+    pub(super) fn subscribed(&self) -> Vec<Inbox> {
+        (0..self.clients.len()).filter(|inbox| self.is_subscribed(*inbox)).collect()
+    }
+
     pub(super) fn wake(&mut self, woken: Woken, key: &Key) {
         for inbox in woken {
             self.send(inbox, Message::Wake(key.stable_hash()));

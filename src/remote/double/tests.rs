@@ -141,6 +141,22 @@ async fn who_is_cut_off_is_not_registered() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_abandon_wakes_the_first_that_still_hears() {
+    let double = Double::new();
+    let (one, two, three) = (double.process(), double.process(), double.process());
+    let (_ears, _kept) = listen_to(&two);
+    let (_ears, _kept_too) = listen_to(&three);
+    let grant = lead(&one).await;
+    let register = Ask::new(LONG, LONG).register();
+    two.acquire(&key(), &register).await.unwrap();
+    three.acquire(&key(), &register).await.unwrap();
+    two.unsubscribe();
+    let mut listener = three.listen(&key());
+    one.abandon(&key(), &grant.token, None).await.unwrap();
+    assert!(listener.woken().now_or_never().is_some());
+}
+
+#[tokio::test(start_paused = true)]
 async fn lost_messages_reach_nobody() {
     let double = Double::new();
     let (one, two) = (double.process(), double.process());
