@@ -24,14 +24,24 @@ impl Sentinels {
         let replica = Server::replica_of(&primary);
         let sentinels: Vec<_> =
             (0..count).map(|_| Server::sentinel(&watch(&primary, count / 2 + 1))).collect();
-        // Seconds instead of a dozen; older servers know no such command.
-        let often = ["info-period", "publish-period", "ping-period"];
-        for (sentinel, what) in sentinels.iter().flat_map(|s| often.map(|what| (s, what))) {
-            sentinel.cli(&["SENTINEL", "DEBUG", what, "100"]);
-        }
         let sentinels = Self { data: [primary, replica], sentinels };
+        // To get acquainted takes a tenth of a second instead of seconds. At
+        // that pace a failover is undone by sentinels that have yet to hear of
+        // it.
+        sentinels.set_periods([100, 100, 100]);
         sentinels.wait_until_known();
+        sentinels.set_periods([10_000, 2000, 1000]);
         sentinels
+    }
+
+    /// Older servers know no such command, and take longer.
+    fn set_periods(&self, millis: [u32; 3]) {
+        for sentinel in &self.sentinels {
+            for (what, millis) in ["info", "publish", "ping"].iter().zip(millis) {
+                let period = format!("{what}-period");
+                sentinel.cli(&["SENTINEL", "DEBUG", &period, &millis.to_string()]);
+            }
+        }
     }
 
     fn wait_until_known(&self) {

@@ -40,7 +40,7 @@ impl Server {
     /// Starts a replica and waits until it has the primary's data.
     pub(crate) fn replica_of(primary: &Self) -> Self {
         let line = format!("replicaof 127.0.0.1 {}", primary.port);
-        let replica = Self::configured(&[&line, "repl-diskless-sync-delay 0"]);
+        let replica = Self::configured(&[&line]);
         wait_until("the replica is in step", || {
             let info = replica.cli(&["INFO", "replication"]);
             info.field("master_link_status").as_deref() == Some("up")
@@ -62,6 +62,11 @@ impl Server {
             }
         }
         panic!("redis-server did not start on any of {TRIES} free ports");
+    }
+
+    /// What the process wrote to its log.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap()
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -168,7 +173,7 @@ fn spawn(folder: &TempDir, port: u16, lines: &[String], is_sentinel: bool) -> Op
     let path = folder.path();
     let mut file = format!("port {port}\nbind 127.0.0.1\ndir {}\n", path.display());
     if !is_sentinel {
-        file += "save \"\"\nappendonly no\n";
+        file += "save \"\"\nappendonly no\nrepl-diskless-sync-delay 0\n";
     }
     file += &lines.join("\n");
     fs::write(path.join("redis.conf"), file + "\n").unwrap();
