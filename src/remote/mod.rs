@@ -7,6 +7,8 @@
 
 pub(crate) mod breaker;
 mod codec;
+#[cfg(feature = "test-util")]
+mod double;
 pub(crate) mod envelope;
 mod error;
 mod gate;
@@ -28,6 +30,9 @@ use std::time::Duration;
 use bytes::Bytes;
 
 pub use self::codec::Remotable;
+#[cfg(feature = "test-util")]
+#[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
+pub use self::double::{Double, DoubleProcess, Record, RemoteOp};
 pub use self::error::{RemoteError, RemoteErrorKind};
 pub use self::settings::RemoteSettings;
 pub use crate::engine::grant::{Ask, Filled, Grant, ServerTime, Token, Version};

@@ -1,0 +1,270 @@
+//! A remote in memory, for tests, with faults to switch on.
+
+mod clock;
+mod process;
+mod records;
+mod server;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+pub use self::process::DoubleProcess;
+pub use self::records::Record;
+use self::server::{Client, Fault, Server};
+use crate::key::Key;
+use crate::remote::RemoteErrorKind;
+
+/// A remote in memory: a server that several processes of a test share.
+///
+/// It keeps to what [`Remote`](super::Remote) promises as a Redis server does,
+/// and does wrong what it is told to. Its time is tokio's, so a test that
+/// pauses it waits for nothing. A process hears wake-ups and notices once
+/// something is attached to it, which a cache does when it is built.
+///
+/// A clone is the same server.
+///
+/// # Examples
+///
+/// Two processes ask for the lease of a key; one has it, and the other is woken
+/// when the value is there.
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::time::Duration;
+///
+/// use tower_stampede::Key;
+/// use tower_stampede::remote::{Acquired, Ask, Double, Filled, Notice, OnNotice, Remote, RemoteOp};
+///
+/// struct Ignore;
+/// impl OnNotice for Ignore {
+///     fn on_notice(&self, _: Notice) {}
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let double = Double::new();
+/// let (one, other) = (double.process(), double.process());
+/// let ignore: Arc<dyn OnNotice> = Arc::new(Ignore);
+/// other.attach(Arc::downgrade(&ignore));
+///
+/// let key = Key::from("k");
+/// let ask = || Ask::new(Duration::from_secs(5), Duration::from_secs(60));
+/// let Acquired::Granted(grant) = one.acquire(&key, &ask()).await? else { panic!("not ours") };
+///
+/// let mut listener = other.listen(&key);
+/// let locked = other.acquire(&key, &ask().register()).await?;
+/// assert!(matches!(locked, Acquired::Locked { .. }));
+///
+/// let envelope = format!("TEST{}value", grant.version);
+/// let filled = one.fill(&key, &grant, Duration::from_secs(60), envelope.into()).await?;
+/// assert_eq!(filled, Filled::Stored);
+/// listener.woken().await;
+/// assert!(other.get(&key).await?.unwrap().ends_with(b"value"));
+/// assert_eq!(double.calls(RemoteOp::Acquire), 2);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Default)]
+pub struct Double(Arc<Server>);
+
+/// What a process asks of a remote: the methods of
+/// [`Remote`](super::Remote) that are round trips.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum RemoteOp {
+    /// [`Remote::get`](super::Remote::get)
+    Get,
+    /// [`Remote::acquire`](super::Remote::acquire)
+    Acquire,
+    /// [`Remote::fill`](super::Remote::fill)
+    Fill,
+    /// [`Remote::renew`](super::Remote::renew)
+    Renew,
+    /// [`Remote::abandon`](super::Remote::abandon)
+    Abandon,
+    /// [`Remote::invalidate`](super::Remote::invalidate)
+    Invalidate,
+    /// [`Remote::invalidate_tags`](super::Remote::invalidate_tags)
+    InvalidateTags,
+    /// [`Remote::read_tags`](super::Remote::read_tags)
+    ReadTags,
+    /// [`Remote::restore_tags`](super::Remote::restore_tags)
+    RestoreTags,
+    /// [`Remote::trim_tags`](super::Remote::trim_tags)
+    TrimTags,
+    /// [`Remote::put`](super::Remote::put)
+    Put,
+    /// [`Remote::probe`](super::Remote::probe)
+    Probe,
+}
+
+impl RemoteOp {
+    /// Every one of them.
+    pub const ALL: &'static [Self] = &[
+        Self::Get,
+        Self::Acquire,
+        Self::Fill,
+        Self::Renew,
+        Self::Abandon,
+        Self::Invalidate,
+        Self::InvalidateTags,
+        Self::ReadTags,
+        Self::RestoreTags,
+        Self::TrimTags,
+        Self::Put,
+        Self::Probe,
+    ];
+}
+
+impl Double {
+    /// Starts an empty server.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Makes one more process's client.
+    #[must_use]
+    pub fn process(&self) -> Arc<DoubleProcess> {
+        let (inbox, wakes) = self.0.with(|state, _| {
+            let client = Client::default();
+            let wakes = client.wakes.clone();
+            state.clients.push(client);
+            (state.clients.len() - 1, wakes)
+        });
+        Arc::new(DoubleProcess::new(Arc::clone(&self.0), inbox, wakes))
+    }
+
+    /// Returns how often `op` was asked for by all processes together, failed
+    /// and frozen calls included.
+    #[must_use]
+    pub fn calls(&self, op: RemoteOp) -> usize {
+        self.0.with(|state, _| state.calls.get(&op).copied().unwrap_or_default())
+    }
+
+    /// Returns the same for every `op` that was asked for.
+    #[must_use]
+    pub fn all_calls(&self) -> BTreeMap<RemoteOp, usize> {
+        self.0.with(|state, _| state.calls.clone())
+    }
+
+    /// Begins to count from zero.
+    pub fn forget_calls(&self) {
+        self.0.with(|state, _| state.calls.clear());
+    }
+}
+
+/// Faults of the server and of the way to it.
+impl Double {
+    /// Lets these calls fail at once, without being executed.
+    pub fn fail(&self, ops: &[RemoteOp], kind: RemoteErrorKind) {
+        self.set_fault(ops, Some(Fault::Refuses(kind)));
+    }
+
+    /// Lets these calls be executed and their replies be lost: the caller
+    /// waits for ever.
+    pub fn lose_replies(&self, ops: &[RemoteOp]) {
+        self.set_fault(ops, Some(Fault::Mute));
+    }
+
+    /// Lets these calls be executed and the caller be told that they failed.
+    pub fn break_replies(&self, ops: &[RemoteOp], kind: RemoteErrorKind) {
+        self.set_fault(ops, Some(Fault::Garbles(kind)));
+    }
+
+    /// Lets these calls work again.
+    pub fn heal(&self, ops: &[RemoteOp]) {
+        self.set_fault(ops, None);
+    }
+
+    fn set_fault(&self, ops: &[RemoteOp], fault: Option<Fault>) {
+        self.0.with(|state, _| {
+            for op in ops {
+                match fault {
+                    Some(fault) => state.faults.insert(*op, fault),
+                    None => state.faults.remove(op),
+                };
+            }
+        });
+    }
+
+    /// Lets replies be under way for so long.
+    pub fn delay(&self, delay: Duration) {
+        self.0.with(|state, _| state.delay = delay);
+    }
+
+    /// Stops the server: calls wait, also those nobody waits for any more.
+    pub fn freeze(&self) {
+        self.0.with(|state, _| state.frozen = true);
+    }
+
+    /// Lets the server go on, first with the calls that waited, in order.
+    pub fn thaw(&self) {
+        self.0.with(|state, _| state.thaw());
+    }
+
+    /// Sets whether wake-ups and notices are lost on their way.
+    pub fn lose_messages(&self, lose: bool) {
+        self.0.with(|state, _| state.loses_messages = lose);
+    }
+
+    /// Sets whether the server has no memory for anything new.
+    pub fn out_of_memory(&self, full: bool) {
+        self.0.with(|state, _| state.full = full);
+    }
+}
+
+/// What others do to the data.
+impl Double {
+    /// Removes everything: `FLUSHALL`, or a start without data.
+    pub fn flush(&self) {
+        self.0.with(|state, _| state.flush());
+    }
+
+    /// Removes one record of a key, as an eviction may.
+    pub fn lose(&self, key: &Key, record: Record) {
+        self.0.with(|state, now| state.at(key, now, |records| records.lose(record)));
+    }
+
+    /// Overwrites the value of a key, with whatever bytes and without end.
+    pub fn set_raw(&self, key: &Key, envelope: impl Into<Bytes>) {
+        let envelope = Some(envelope.into());
+        self.0.with(|state, now| state.at(key, now, |records| records.overwrite(envelope)));
+    }
+
+    /// Overwrites the value of a key with one of a foreign type.
+    pub fn set_foreign(&self, key: &Key) {
+        self.0.with(|state, now| state.at(key, now, |records| records.overwrite(None)));
+    }
+
+    /// Takes the lock as a client does that knows only the lock. Returns
+    /// whether it was free.
+    #[must_use]
+    pub fn lock_as_stranger(&self, key: &Key, lease: Duration) -> bool {
+        self.0.with(|state, now| state.at(key, now, |r| r.lock_for_stranger(now, lease)))
+    }
+
+    /// Gives back what [`lock_as_stranger`](Self::lock_as_stranger) took.
+    /// Returns whether it was still there.
+    #[must_use]
+    pub fn unlock_as_stranger(&self, key: &Key) -> bool {
+        self.0.with(|state, now| state.at(key, now, |records| records.unlock_by_stranger()))
+    }
+
+    /// Lets a lease have so much left, whoever holds it: what a server's clock
+    /// does that is set.
+    pub fn stretch_lease(&self, key: &Key, left: Duration) {
+        self.0.with(|state, now| state.at(key, now, |records| records.stretch_lease(now, left)));
+    }
+}
+
+// Neither keys nor tokens: they do not belong into logs.
+impl fmt::Debug for Double {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Double").finish_non_exhaustive()
+    }
+}

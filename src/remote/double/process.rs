@@ -1,0 +1,262 @@
+//! One process's client of the double.
+
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use super::RemoteOp;
+use super::clock::Now;
+use super::records::{Full, Inbox};
+use super::server::{Fault, Server, State};
+use crate::key::{Key, Tag};
+use crate::remote::{
+    Acquired, Ask, Call, Filled, Grant, Invalidated, Listener, Notice, OnNotice, Remote,
+    RemoteError, RemoteErrorKind, ServerTime, Token, Version, Wakes,
+};
+
+/// Shorter envelopes have no room for a version.
+const SHORTEST: usize = 20;
+
+/// One process's client of a [`Double`](super::Double), with wake-ups and
+/// notices of its own.
+pub struct DoubleProcess {
+    server: Arc<Server>,
+    inbox: Inbox,
+    wakes: Wakes,
+    suspicions: Mutex<Vec<RemoteErrorKind>>,
+}
+
+impl DoubleProcess {
+    pub(super) fn new(server: Arc<Server>, inbox: Inbox, wakes: Wakes) -> Self {
+        Self { server, inbox, wakes, suspicions: Mutex::default() }
+    }
+
+    /// Cuts this process off from wake-ups and notices; it is told so. Before
+    /// it listens at all, this keeps it from doing so.
+    pub fn unsubscribe(&self) {
+        self.server.with(|state, _| {
+            let was_subscribed = state.is_subscribed(self.inbox);
+            state.clients[self.inbox].deaf = true;
+            if was_subscribed {
+                state.tell_itself(self.inbox, Notice::Unsubscribed);
+            }
+        });
+    }
+
+    /// Ends [`unsubscribe`](Self::unsubscribe): the process is told so, and
+    /// all who wait in it are woken.
+    pub fn subscribe(&self) {
+        self.server.with(|state, _| {
+            let was_subscribed = state.is_subscribed(self.inbox);
+            state.clients[self.inbox].deaf = false;
+            if !was_subscribed && state.is_subscribed(self.inbox) {
+                state.tell_itself(self.inbox, Notice::Subscribed);
+            }
+        });
+    }
+
+    /// Returns what [`Remote::suspect`] was told, oldest first.
+    #[must_use]
+    pub fn suspicions(&self) -> Vec<RemoteErrorKind> {
+        self.suspicions.lock().clone()
+    }
+
+    /// Sends a command when first polled. Dropped after that, it is executed
+    /// all the same, as it would be by a server.
+    fn call<'a, T: Send + 'static>(
+        &'a self,
+        op: RemoteOp,
+        work: impl FnOnce(&mut State, Now) -> Result<T, RemoteError> + Send + 'static,
+    ) -> Call<'a, T> {
+        Box::pin(async move {
+            let (reply, answer) = oneshot::channel();
+            let command = Box::new(move |state: &mut State, now| {
+                // Whoever asked may be gone.
+                let _ = reply.send(work(state, now));
+            });
+            let (delay, fault) = self.server.accept(op, command)?;
+            if !delay.is_zero() {
+                tokio::time::sleep(delay).await;
+            }
+            let answer = answer.await;
+            match fault {
+                Some(Fault::Mute) => std::future::pending().await,
+                Some(Fault::Garbles(kind) | Fault::Refuses(kind)) => Err(RemoteError::new(kind)),
+                // The command was dropped: the server is gone.
+                None => {
+                    answer.unwrap_or_else(|_| Err(RemoteError::new(RemoteErrorKind::Connection)))
+                }
+            }
+        })
+    }
+}
+
+impl Remote for DoubleProcess {
+    fn get<'a>(&'a self, key: &'a Key) -> Call<'a, Option<Bytes>> {
+        let key = key.clone();
+        self.call(RemoteOp::Get, move |state, now| Ok(state.at(&key, now, |r| r.envelope())))
+    }
+
+    fn acquire<'a>(&'a self, key: &'a Key, ask: &'a Ask) -> Call<'a, Acquired> {
+        let (key, ask, inbox) = (key.clone(), *ask, self.inbox);
+        self.call(RemoteOp::Acquire, move |state, now| {
+            let (full, subscribed) = (state.full, state.is_subscribed(inbox));
+            let inbox = (ask.register && subscribed).then_some(inbox);
+            Ok(state.at(&key, now, |records| records.acquire(now, &ask, inbox, full))?)
+        })
+    }
+
+    fn fill<'a>(
+        &'a self,
+        key: &'a Key,
+        grant: &'a Grant,
+        ttl: Duration,
+        envelope: Bytes,
+    ) -> Call<'a, Filled> {
+        let (key, grant) = (key.clone(), *grant);
+        self.call(RemoteOp::Fill, move |state, now| {
+            let full = state.full;
+            let (filled, woken) =
+                state.at(&key, now, |records| records.fill(now, &grant, ttl, envelope, full))?;
+            state.wake(woken, &key);
+            Ok(filled)
+        })
+    }
+
+    fn renew<'a>(&'a self, key: &'a Key, grant: &'a Grant, ask: &'a Ask) -> Call<'a, bool> {
+        let (key, grant, ask) = (key.clone(), *grant, *ask);
+        self.call(RemoteOp::Renew, move |state, now| {
+            Ok(state.at(&key, now, |records| records.renew(now, &grant, &ask)))
+        })
+    }
+
+    fn abandon<'a>(
+        &'a self,
+        key: &'a Key,
+        token: &'a Token,
+        hold: Option<Duration>,
+    ) -> Call<'a, bool> {
+        let (key, token) = (key.clone(), *token);
+        self.call(RemoteOp::Abandon, move |state, now| {
+            let (full, hearing) = (state.full, state.subscribed());
+            let (done, woken) =
+                state.at(&key, now, |records| records.abandon(now, &token, hold, &hearing, full));
+            state.wake(woken, &key);
+            Ok(done)
+        })
+    }
+
+    fn invalidate<'a>(&'a self, key: &'a Key) -> Call<'a, Invalidated> {
+        let (key, inbox) = (key.clone(), self.inbox);
+        self.call(RemoteOp::Invalidate, move |state, now| {
+            let (found, woken) = state.at(&key, now, |records| records.invalidate());
+            state.wake(woken, &key);
+            state.tell_others(inbox, &Notice::Invalidated(key));
+            Ok(found)
+        })
+    }
+
+    fn invalidate_tags<'a>(&'a self, tags: &'a [Tag]) -> Call<'a, ServerTime> {
+        let (tags, inbox) = (tags.to_vec(), self.inbox);
+        self.call(RemoteOp::InvalidateTags, move |state, now| {
+            let now = now.reading();
+            state.remember_tags(tags.iter().map(|tag| (tag.clone(), now)))?;
+            state.tell_others(inbox, &Notice::TagsInvalidated(tags, now));
+            Ok(now)
+        })
+    }
+
+    fn read_tags(&self) -> Call<'_, Vec<(Tag, ServerTime)>> {
+        self.call(RemoteOp::ReadTags, |state, _| {
+            Ok(state.tags.iter().map(|(tag, at)| (tag.clone(), *at)).collect())
+        })
+    }
+
+    fn restore_tags<'a>(&'a self, tags: &'a [(Tag, ServerTime)]) -> Call<'a, ()> {
+        let tags = tags.to_vec();
+        self.call(RemoteOp::RestoreTags, move |state, _| state.remember_tags(tags))
+    }
+
+    fn trim_tags(&self, before: ServerTime) -> Call<'_, ()> {
+        self.call(RemoteOp::TrimTags, move |state, _| {
+            state.tags.retain(|_, at| *at >= before);
+            Ok(())
+        })
+    }
+
+    fn put<'a>(
+        &'a self,
+        key: &'a Key,
+        ttl: Duration,
+        envelope: Bytes,
+    ) -> Call<'a, (ServerTime, Version)> {
+        let (key, inbox) = (key.clone(), self.inbox);
+        self.call(RemoteOp::Put, move |state, now| {
+            if envelope.len() < SHORTEST {
+                return Err(RemoteError::new(RemoteErrorKind::Protocol));
+            }
+            let full = state.full;
+            let (put, woken) = state.at(&key, now, |r| r.put(now, ttl, &envelope, full));
+            state.wake(woken, &key);
+            state.tell_others(inbox, &Notice::Invalidated(key));
+            Ok((now.reading(), put?))
+        })
+    }
+
+    fn probe(&self) -> Call<'_, ServerTime> {
+        self.call(RemoteOp::Probe, |_, now| Ok(now.reading()))
+    }
+
+    fn listen(&self, key: &Key) -> Listener {
+        self.wakes.listen(key)
+    }
+
+    fn is_subscribed(&self) -> bool {
+        self.server.with(|state, _| state.is_subscribed(self.inbox))
+    }
+
+    fn attach(&self, listener: Weak<dyn OnNotice>) {
+        self.server.with(|state, _| {
+            state.clients[self.inbox].listener = Some(listener);
+            if state.is_subscribed(self.inbox) {
+                state.tell_itself(self.inbox, Notice::Subscribed);
+            }
+        });
+    }
+
+    fn suspect(&self, kind: RemoteErrorKind) {
+        self.suspicions.lock().push(kind);
+    }
+}
+
+impl State {
+    fn remember_tags(
+        &mut self,
+        tags: impl IntoIterator<Item = (Tag, ServerTime)>,
+    ) -> Result<(), RemoteError> {
+        if self.full {
+            return Err(Full.into());
+        }
+        for (tag, at) in tags {
+            let known = self.tags.entry(tag).or_default();
+            *known = at.max(*known);
+        }
+        Ok(())
+    }
+}
+
+impl From<Full> for RemoteError {
+    fn from(_: Full) -> Self {
+        Self::new(RemoteErrorKind::OutOfMemory)
+    }
+}
+
+impl fmt::Debug for DoubleProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DoubleProcess").field("inbox", &self.inbox).finish_non_exhaustive()
+    }
+}

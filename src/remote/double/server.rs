@@ -1,0 +1,196 @@
+//! The server that the processes share: its state, its faults, its messages.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Weak;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use super::RemoteOp;
+use super::clock::{Now, ServerClock};
+use super::records::{Inbox, Records, Woken};
+use crate::key::{Key, Tag};
+use crate::remote::{Notice, OnNotice, RemoteError, RemoteErrorKind, ServerTime, Wakes};
+
+/// What is done once a command has arrived.
+pub(super) type Command = Box<dyn FnOnce(&mut State, Now) + Send>;
+
+#[derive(Default)]
+pub(super) struct Server {
+    state: Mutex<State>,
+    /// Held while messages are handed out: one after the other, in order.
+    delivery: Mutex<()>,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    clock: ServerClock,
+    records: HashMap<Key, Records>,
+    pub(super) tags: HashMap<Tag, ServerTime>,
+    pub(super) clients: Vec<Client>,
+    pub(super) calls: BTreeMap<RemoteOp, usize>,
+    pub(super) faults: HashMap<RemoteOp, Fault>,
+    pub(super) delay: Duration,
+    pub(super) frozen: bool,
+    pub(super) loses_messages: bool,
+    pub(super) full: bool,
+    /// Commands that arrived while frozen.
+    backlog: VecDeque<Command>,
+    mail: VecDeque<(Inbox, Message)>,
+}
+
+/// The subscriber connection of a process.
+#[derive(Clone, Default)]
+pub(super) struct Client {
+    pub(super) wakes: Wakes,
+    pub(super) listener: Option<Weak<dyn OnNotice>>,
+    /// Cut off by the test.
+    pub(super) deaf: bool,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Fault {
+    /// Not executed.
+    Refuses(RemoteErrorKind),
+    /// Executed, and answered with an error.
+    Garbles(RemoteErrorKind),
+    /// Executed, and never answered.
+    Mute,
+}
+
+enum Message {
+    Wake(u64),
+    Notice(Notice),
+}
+
+impl Server {
+    /// Looks at the state, or changes it, and hands out the messages of it.
+    pub(super) fn with<T>(&self, work: impl FnOnce(&mut State, Now) -> T) -> T {
+        let result = {
+            let mut state = self.state.lock();
+            let now = state.clock.now();
+            work(&mut state, now)
+        };
+        self.deliver();
+        result
+    }
+
+    /// Takes a command. Returns how long its reply is under way and whether
+    /// the reply is lost.
+    pub(super) fn accept(
+        &self,
+        op: RemoteOp,
+        command: Command,
+    ) -> Result<(Duration, Option<Fault>), RemoteError> {
+        self.with(|state, now| {
+            *state.calls.entry(op).or_default() += 1;
+            let fault = state.faults.get(&op).copied();
+            if let Some(Fault::Refuses(kind)) = fault {
+                return Err(RemoteError::new(kind));
+            }
+            if state.frozen {
+                state.backlog.push_back(command);
+            } else {
+                command(state, now);
+            }
+            Ok((state.delay, fault))
+        })
+    }
+
+    /// Hands out the messages there are, or leaves that to whoever is at it:
+    /// a listener may well call back.
+    fn deliver(&self) {
+        loop {
+            let Some(in_order) = self.delivery.try_lock() else { return };
+            while let Some((client, message)) = self.next_message() {
+                client.receive(message);
+            }
+            drop(in_order);
+            // What came since then was left to us.
+            if self.state.lock().mail.is_empty() {
+                return;
+            }
+        }
+    }
+
+    fn next_message(&self) -> Option<(Client, Message)> {
+        let mut state = self.state.lock();
+        let (inbox, message) = state.mail.pop_front()?;
+        Some((state.clients[inbox].clone(), message))
+    }
+}
+
+impl Client {
+    fn receive(self, message: Message) {
+        match message {
+            Message::Wake(hash) => self.wakes.wake(hash),
+            Message::Notice(notice) => {
+                if notice == Notice::Subscribed {
+                    self.wakes.wake_all();
+                }
+                if let Some(listener) = self.listener.and_then(|weak| weak.upgrade()) {
+                    listener.on_notice(notice);
+                }
+            }
+        }
+    }
+}
+
+impl State {
+    /// Works on the records of `key`.
+    pub(super) fn at<T>(&mut self, key: &Key, now: Now, work: impl FnOnce(&mut Records) -> T) -> T {
+        let records = self.records.entry(key.clone()).or_default();
+        records.expire(now);
+        let result = work(records);
+        if records.is_empty() {
+            self.records.remove(key);
+        }
+        result
+    }
+
+    pub(super) fn flush(&mut self) {
+        self.records.clear();
+        self.tags.clear();
+    }
+
+    pub(super) fn thaw(&mut self) {
+        self.frozen = false;
+        for command in std::mem::take(&mut self.backlog) {
+            let now = self.clock.now();
+            command(self, now);
+        }
+    }
+
+    pub(super) fn is_subscribed(&self, inbox: Inbox) -> bool {
+        let client = &self.clients[inbox];
+        client.listener.is_some() && !client.deaf
+    }
+
+    pub(super) fn subscribed(&self) -> Vec<Inbox> {
+        (0..self.clients.len()).filter(|inbox| self.is_subscribed(*inbox)).collect()
+    }
+
+    pub(super) fn wake(&mut self, woken: Woken, key: &Key) {
+        for inbox in woken {
+            self.send(inbox, Message::Wake(key.stable_hash()));
+        }
+    }
+
+    /// Tells every process but one.
+    pub(super) fn tell_others(&mut self, own: Inbox, notice: &Notice) {
+        for inbox in (0..self.clients.len()).filter(|inbox| *inbox != own) {
+            self.send(inbox, Message::Notice(notice.clone()));
+        }
+    }
+
+    fn send(&mut self, inbox: Inbox, message: Message) {
+        if !self.loses_messages && self.is_subscribed(inbox) {
+            self.mail.push_back((inbox, message));
+        }
+    }
+
+    /// Tells a process of its own connection, which no fault keeps from it.
+    pub(super) fn tell_itself(&mut self, inbox: Inbox, notice: Notice) {
+        self.mail.push_back((inbox, Message::Notice(notice)));
+    }
+}

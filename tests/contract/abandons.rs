@@ -1,0 +1,97 @@
+//! A lease given up, with and without a hold.
+
+use super::*;
+
+pub(crate) async fn an_abandon_frees_the_lock_and_wakes_one_process(w: &World<impl Server>) {
+    let first = w.one.lead().await;
+    let mut waiters = [w.two.wait().await, w.three.wait().await];
+    assert!(w.one.abandon(&first, None).await);
+    let [two, three] = &mut waiters;
+    let chosen = tokio::select! {
+        () = woken(two) => 0,
+        () = woken(three) => 1,
+    };
+    let other = 1 - chosen;
+    assert!(is_left_alone(&mut waiters[other]).await, "one is enough");
+    let process = [&w.two, &w.three][chosen];
+    let grant = process.lead().await;
+    assert_eq!(process.fill(&grant).await, Filled::Stored);
+    woken(&mut waiters[other]).await;
+}
+
+pub(crate) async fn an_abandon_by_who_has_nothing_does_nothing(w: &World<impl Server>) {
+    let never = Grant::new(ask(LONG).token, Version::new(9).unwrap(), ServerTime::default());
+    assert!(!w.one.abandon(&never, Some(LONG)).await);
+    let grant = w.one.lead().await;
+    assert!(!w.two.abandon(&never, Some(LONG)).await);
+    assert!(w.one.renew(&grant).await);
+    assert!(w.one.abandon(&grant, None).await);
+    assert!(!w.one.abandon(&grant, None).await, "once");
+}
+
+pub(crate) async fn a_hold_keeps_everybody_out_until_it_is_over(w: &World<impl Server>) {
+    let failed = w.one.lead().await;
+    assert!(w.one.abandon(&failed, Some(LONG)).await);
+    for process in [&w.one, &w.two] {
+        let left = left_of_hold(process.acquire(&ask(LONG)).await);
+        assert!(left > LONG / 2 && left <= LONG, "{left:?}");
+    }
+    w.one.invalidate().await;
+    let failed = w.one.lead().await;
+    assert!(w.one.abandon(&failed, Some(SHORT)).await);
+    lapse().await;
+    w.two.lead().await;
+}
+
+pub(crate) async fn a_hold_wakes_every_process(w: &World<impl Server>) {
+    let failed = w.one.lead().await;
+    let (mut two, mut three) = (w.two.wait().await, w.three.wait().await);
+    assert!(w.one.abandon(&failed, Some(LONG)).await);
+    woken(&mut two).await;
+    woken(&mut three).await;
+}
+
+pub(crate) async fn a_hold_ends_the_right_to_fill_and_to_renew(w: &World<impl Server>) {
+    let failed = w.one.lead().await;
+    w.one.abandon(&failed, Some(LONG)).await;
+    assert_eq!(w.one.fill(&failed).await, Filled::Refused);
+    assert!(!w.one.renew(&failed).await);
+    left_of_hold(w.two.acquire(&ask(LONG)).await);
+}
+
+pub(crate) async fn a_hold_is_not_ended_by_a_second_abandon(w: &World<impl Server>) {
+    let failed = w.one.lead().await;
+    w.one.abandon(&failed, Some(LONG)).await;
+    assert!(!w.one.abandon(&failed, None).await);
+    left_of_hold(w.two.acquire(&ask(LONG)).await);
+}
+
+pub(crate) async fn a_hold_keeps_strangers_out(w: &World<impl Server>) {
+    let failed = w.one.lead().await;
+    w.one.abandon(&failed, Some(LONG)).await;
+    assert!(!w.server.lock_as_stranger(&key(), LONG).await);
+}
+
+pub(crate) async fn a_hold_is_ended_by_an_invalidation(w: &World<impl Server>) {
+    let failed = w.one.lead().await;
+    w.one.abandon(&failed, Some(LONG)).await;
+    assert_eq!(w.two.invalidate().await, Invalidated { value: false, lease: true });
+    w.two.lead().await;
+}
+
+pub(crate) async fn a_hold_is_set_though_the_lock_was_lost(w: &World<impl Server>) {
+    let failed = w.one.lead().await;
+    w.lose(Record::Lock).await;
+    assert!(w.one.abandon(&failed, Some(LONG)).await);
+    left_of_hold(w.two.acquire(&ask(LONG)).await);
+}
+
+pub(crate) async fn without_memory_an_abandon_ends_the_right_and_wakes(w: &World<impl Server>) {
+    let failed = w.one.lead().await;
+    let mut waiter = w.two.wait().await;
+    w.server.out_of_memory(true).await;
+    assert!(w.one.abandon(&failed, Some(LONG)).await);
+    woken(&mut waiter).await;
+    w.server.out_of_memory(false).await;
+    assert_eq!(w.one.fill(&failed).await, Filled::Refused);
+}

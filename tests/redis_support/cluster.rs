@@ -1,0 +1,157 @@
+//! A cluster of three primaries.
+
+use super::server::free_port;
+use super::{Reply, Server, wait_until};
+
+const NODES: usize = 3;
+const SLOTS: u16 = 16_384;
+
+/// Three primaries that share the slots evenly.
+pub(crate) struct Cluster {
+    nodes: Vec<Server>,
+    /// Names of the nodes, in the same order.
+    ids: Vec<String>,
+}
+
+impl Cluster {
+    /// Starts the nodes and waits until each sees all slots served.
+    pub(crate) fn start() -> Self {
+        let nodes: Vec<_> = (0..NODES).map(|_| node()).collect();
+        let share = SLOTS.div_ceil(NODES as u16);
+        for (n, node) in (0_u16..).zip(&nodes) {
+            let (first, last) = (n * share, ((n + 1) * share).min(SLOTS) - 1);
+            ok(&node.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &(n + 1).to_string()]));
+            ok(&node.cli(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]));
+        }
+        for node in &nodes[1..] {
+            let bus = line_value(node, "cluster-port");
+            ok(&nodes[0].cli(&["CLUSTER", "MEET", "127.0.0.1", &node.port().to_string(), &bus]));
+        }
+        let ids = nodes.iter().map(|node| node.cli(&["CLUSTER", "MYID"]).text()).collect();
+        let cluster = Self { nodes, ids };
+        cluster.wait_until_ok();
+        cluster
+    }
+
+    /// Waits until every node sees every other and all slots served.
+    pub(crate) fn wait_until_ok(&self) {
+        for node in &self.nodes {
+            wait_until("the cluster is up", || {
+                let info = node.cli(&["CLUSTER", "INFO"]);
+                let all = info.field("cluster_known_nodes") == Some(NODES.to_string())
+                    && info.field("cluster_slots_ok") == Some(SLOTS.to_string());
+                all && info.field("cluster_state").as_deref() == Some("ok")
+            });
+        }
+    }
+
+    pub(crate) fn nodes(&self) -> &[Server] {
+        &self.nodes
+    }
+
+    pub(crate) fn urls(&self) -> Vec<String> {
+        self.nodes.iter().map(Server::url).collect()
+    }
+
+    /// The place in [`nodes`](Self::nodes) of the primary that serves `slot`.
+    pub(crate) fn owner(&self, slot: u16) -> usize {
+        let serves = |node: &Server| {
+            let slots = node.cli(&["CLUSTER", "SLOTS"]);
+            slots.parts().iter().any(|range| {
+                let [first, last, primary, ..] = range.parts() else { return false };
+                let here = primary.parts().get(1).is_some_and(|p| p.int() == node.port().into());
+                here && (first.int()..=last.int()).contains(&slot.into())
+            })
+        };
+        self.nodes.iter().position(serves).expect("a slot is served")
+    }
+
+    /// Hands `slot` over to the node `to`, with its keys.
+    pub(crate) fn migrate_slot(&self, slot: u16, to: usize) {
+        let migration = self.begin_migration(slot, to);
+        migration.move_keys();
+        migration.finish();
+    }
+
+    /// Begins to hand over: keys that are not at the owner any more are
+    /// answered with `ASK`.
+    pub(crate) fn begin_migration(&self, slot: u16, to: usize) -> Migration<'_> {
+        let from = self.owner(slot);
+        assert_ne!(from, to, "it serves the slot already");
+        let slot = slot.to_string();
+        let set = |node: usize, state: &str, other: usize| {
+            ok(&self.nodes[node].cli(&["CLUSTER", "SETSLOT", &slot, state, &self.ids[other]]));
+        };
+        set(to, "IMPORTING", from);
+        set(from, "MIGRATING", to);
+        Migration { cluster: self, slot, from, to }
+    }
+}
+
+/// A slot between two nodes.
+pub(crate) struct Migration<'a> {
+    cluster: &'a Cluster,
+    slot: String,
+    from: usize,
+    to: usize,
+}
+
+impl Migration<'_> {
+    /// Moves the keys there are. Returns how many.
+    pub(crate) fn move_keys(&self) -> usize {
+        let [from, to] = [self.from, self.to].map(|n| &self.cluster.nodes[n]);
+        let mut moved = 0;
+        loop {
+            let keys = from.cli(&["CLUSTER", "GETKEYSINSLOT", &self.slot, "100"]);
+            if keys.parts().is_empty() {
+                return moved;
+            }
+            let port = to.port().to_string();
+            let mut command = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"]
+                .map(|word| word.as_bytes().to_vec())
+                .to_vec();
+            moved += keys.parts().len();
+            command.extend(keys.parts().iter().map(|key| match key {
+                Reply::Bulk(key) => key.clone(),
+                other => panic!("no key: {other:?}"),
+            }));
+            // A key may have expired in the meantime: NOKEY.
+            assert!(!from.cli(&command).is_error());
+        }
+    }
+
+    /// Makes the new node the owner, for every node.
+    pub(crate) fn finish(self) {
+        self.move_keys();
+        let others = (0..NODES).filter(|n| *n != self.to && *n != self.from);
+        for node in [self.to, self.from].into_iter().chain(others) {
+            let id = &self.cluster.ids[self.to];
+            ok(&self.cluster.nodes[node].cli(&["CLUSTER", "SETSLOT", &self.slot, "NODE", id]));
+        }
+    }
+}
+
+/// The slot of a key, hash tag and all.
+pub(crate) fn slot_of(cluster: &Cluster, key: impl AsRef<[u8]>) -> u16 {
+    let reply = cluster.nodes[0].cli(&[b"CLUSTER", &b"KEYSLOT"[..], key.as_ref()]);
+    reply.int().try_into().expect("a slot")
+}
+
+fn node() -> Server {
+    Server::launch(false, || {
+        vec![
+            "cluster-enabled yes".to_owned(),
+            "cluster-node-timeout 2000".to_owned(),
+            // The usual place, 10000 above, may be no port at all.
+            format!("cluster-port {}", free_port()),
+        ]
+    })
+}
+
+fn line_value(node: &Server, name: &str) -> String {
+    node.cli(&["CONFIG", "GET", name]).parts().get(1).map(Reply::text).expect("a setting")
+}
+
+fn ok(reply: &Reply) {
+    assert_eq!(*reply, Reply::Status("OK".to_owned()));
+}
