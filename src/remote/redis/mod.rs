@@ -1,1 +1,3 @@
 //! Redis as the remote of many processes.
+
+mod names;
