@@ -224,6 +224,9 @@ pub use layer::StampedeLayer;
 pub use local::Eviction;
 pub use observe::{Event, Stats};
 pub use outcome::CacheOutcome;
+#[cfg(feature = "redis")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+pub use remote::Redis;
 pub use service::StampedeService;
 
 // The README's code runs as a test; it shows the HTTP layer.

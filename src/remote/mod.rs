@@ -18,6 +18,9 @@ use std::time::Duration;
 use bytes::Bytes;
 
 pub use self::error::{RemoteError, RemoteErrorKind};
+#[cfg(feature = "redis")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+pub use self::redis::{ConnectError, Redis};
 pub use self::settings::RemoteSettings;
 pub use crate::engine::grant::{Ask, Filled, Grant, ServerTime, Token, Version};
 pub use crate::engine::wakes::{Listener, Wakes};

@@ -34,9 +34,8 @@ impl Names {
     }
 
     /// Returns what begins the names of every cache in `namespace`.
-    pub(super) fn of_namespace(namespace: &str) -> Result<String, ConfigError> {
-        check(namespace, &["namespace"])?;
-        Ok(format!("{namespace}:{WIRE_VERSION}:"))
+    pub(super) fn below(namespace: &str) -> String {
+        format!("{namespace}:{WIRE_VERSION}:")
     }
 
     pub(super) fn entry(&self, key: &Key) -> EntryNames {
