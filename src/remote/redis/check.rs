@@ -144,7 +144,7 @@ pub(super) async fn rights(link: &Link, namespace: &str) -> Result<(), ConnectEr
         let channel = names.broadcast();
         let keys = [&*entry.value, &*entry.lock, &*entry.right];
         let refused = link.run(&scripts::CHECK, &keys, &[channel.as_bytes()]).await;
-        let refused = refused.map_err(|failure| ConnectError::caused(REFUSED, failure))?;
+        let refused = refused.map_err(|failure| refused_by_server("EVALSHA", failure))?;
         none_refused(&refused)?;
 
         ask(link, "GET", Command::new("GET").arg(&entry.value)).await?;
@@ -156,12 +156,10 @@ pub(super) async fn rights(link: &Link, namespace: &str) -> Result<(), ConnectEr
         link.subscribe(&[&channel, &names.inbox(0)])
             .await
             .map(drop)
-            .map_err(|failure| ConnectError::caused("cannot subscribe", failure))
+            .map_err(|failure| refused_by_server("SUBSCRIBE", failure))
     })
     .await
 }
-
-const REFUSED: &str = "the server does not run the scripts";
 
 async fn limited(
     check: impl Future<Output = Result<(), ConnectError>>,
@@ -171,10 +169,14 @@ async fn limited(
 }
 
 async fn ask(link: &Link, what: &str, command: Command) -> Result<Reply, ConnectError> {
-    link.send(&command).await.map_err(|failure| match failure.kind {
-        RemoteErrorKind::Connection => ConnectError::caused("cannot connect", failure),
-        _ => ConnectError::caused(format!("{what} is refused"), failure),
-    })
+    link.send(&command).await.map_err(|failure| refused_by_server(what, failure))
+}
+
+fn refused_by_server(what: &str, failure: Failure) -> ConnectError {
+    if failure.kind == RemoteErrorKind::Connection {
+        return ConnectError::caused("cannot connect", failure);
+    }
+    ConnectError::caused(format!("the server refuses {what} ({failure})"), failure)
 }
 
 fn none_refused(reply: &Reply) -> Result<(), ConnectError> {

@@ -290,20 +290,20 @@ fn refusal(error: &ServerError) -> Failure {
 }
 
 fn failure(error: RedisError) -> Failure {
-    let broken = error.is_unrecoverable_error() || error.is_io_error();
     match ServerError::try_from(error) {
         Ok(error) => refusal(&error),
-        Err(error) if broken => Failure::disconnected(error.to_string()),
         Err(error) => client_failure(&error),
     }
 }
 
-/// Judges what the client crate found itself, in words of the server.
+/// Judges what the client crate found itself.
 fn client_failure(error: &RedisError) -> Failure {
-    let (kind, cause) = match error.kind() {
-        ErrorKind::AuthenticationFailed => (RemoteErrorKind::Denied, Cause::Plain),
-        ErrorKind::ClusterConnectionNotFound => (RemoteErrorKind::Connection, Cause::Broken),
-        _ => (RemoteErrorKind::Protocol, Cause::Plain),
-    };
-    Failure::new(kind, cause, error.category())
+    let gone = error.is_unrecoverable_error() || error.is_io_error();
+    match error.kind() {
+        ErrorKind::AuthenticationFailed => {
+            Failure::new(RemoteErrorKind::Denied, Cause::Plain, "wrong user or password")
+        }
+        _ if gone => Failure::disconnected(error.to_string()),
+        _ => Failure::new(RemoteErrorKind::Protocol, Cause::Plain, error.category()),
+    }
 }

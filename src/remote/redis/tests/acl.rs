@@ -49,9 +49,8 @@ async fn every_listed_right_is_needed() {
     let server = Server::start();
     let rules = server.redis().namespace("shop").acl_rules();
     for right in rules.split(' ') {
-        let fewer =
-            rules.replacen(&format!("{right} "), "", 1).replacen(&format!(" {right}"), "", 1);
-        assert!(!fewer.split(' ').any(|left| left == right));
+        let fewer: Vec<_> = rules.split(' ').filter(|other| *other != right).collect();
+        let fewer = fewer.join(" ");
         let error = user(&server, &fewer).await.check().await.expect_err(right);
         let told = format!("{error} {:?}", error.source().map(ToString::to_string)).to_lowercase();
         let name = right.trim_start_matches('+').split('|').next().unwrap();
