@@ -34,6 +34,9 @@ pub use self::codec::Remotable;
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 pub use self::double::{Double, DoubleProcess, Record, RemoteOp};
 pub use self::error::{RemoteError, RemoteErrorKind};
+#[cfg(feature = "redis")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+pub use self::redis::{ConnectError, Redis};
 pub use self::settings::RemoteSettings;
 pub use crate::engine::grant::{Ask, Filled, Grant, ServerTime, Token, Version};
 pub use crate::engine::wakes::{Listener, Wakes};

@@ -32,7 +32,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     where
         V: Remotable,
     {
-        let settings = redis.settings();
+        let settings = redis.settings.clone();
         self.remote_from(settings, move |name| redis.open(name))
     }
 

@@ -1,1 +1,209 @@
 //! Redis as the remote of many processes.
+
+mod check;
+mod connection;
+mod eviction;
+mod link;
+mod names;
+mod remote;
+mod reply;
+mod scripts;
+#[cfg(test)]
+mod tests;
+mod wake;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use self::check::ConnectError;
+use self::connection::Target;
+use self::link::Link;
+use self::names::Names;
+use self::remote::RedisRemote;
+use super::{Remote, RemoteSettings};
+use crate::error::ConfigError;
+
+/// A Redis or Valkey server that caches of many processes share.
+///
+/// A clone is the same connection, and so is every cache that is built with
+/// one. It is opened by the first command, and replaced when it breaks; no
+/// request ever fails because of it.
+///
+/// The server must be Redis 6.2 or newer, or Valkey.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_stampede::Redis;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let redis = Redis::lazy("redis://127.0.0.1:6379/0")?
+///     .namespace("shop")
+///     .op_timeout(Duration::from_millis(50));
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+#[must_use]
+pub struct Redis {
+    link: Link,
+    namespace: Arc<str>,
+    pub(crate) settings: RemoteSettings,
+}
+
+impl Redis {
+    /// Takes a server by its URL, without connecting yet:
+    /// `redis://user:password@host:port/database`, of which all but the host
+    /// may be left out; `rediss://` for TLS (with one of the features
+    /// `redis-tls-rustls` and `redis-tls-native`); `unix:///path` for a socket.
+    ///
+    /// # Errors
+    ///
+    /// If the URL makes no sense. The error says why, and does not quote it.
+    pub fn lazy(url: &str) -> Result<Self, ConfigError> {
+        Ok(Self::new(Target::single(url)?))
+    }
+
+    fn new(target: Target) -> Self {
+        Self {
+            link: Link::new(target),
+            namespace: "stampede".into(),
+            settings: RemoteSettings::new(),
+        }
+    }
+
+    /// Takes a server by its URL, as [`lazy`](Self::lazy) does, and asks
+    /// whether it answers, is new enough and runs scripts.
+    ///
+    /// What depends on the namespace is left to [`check`](Self::check).
+    ///
+    /// # Errors
+    ///
+    /// If the URL makes no sense, or the server cannot be used. Also after 5 s
+    /// without an answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn connect(url: &str) -> Result<Self, ConnectError> {
+        let redis = Self::lazy(url)?;
+        check::server(&redis.link).await?;
+        Ok(redis)
+    }
+
+    /// Asks the server for everything a cache in this namespace needs of it:
+    /// its version, the commands, the keys and the channels.
+    ///
+    /// # Errors
+    ///
+    /// If something is missing; the error names it. Also after 10 s without an
+    /// answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn check(&self) -> Result<(), ConnectError> {
+        check::server(&self.link).await?;
+        check::rights(&self.link, &self.namespace).await
+    }
+
+    /// Returns the least rights with which a user can be a cache's in this
+    /// namespace, as `ACL SETUSER` takes them.
+    ///
+    /// A `RedisLock` needs the same commands, and the keys that it is
+    /// named by.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tower_stampede::Redis;
+    /// let redis = Redis::lazy("redis://127.0.0.1").unwrap().namespace("shop");
+    /// assert!(redis.acl_rules().starts_with("~shop:1:* &shop:1:* +ping "));
+    /// ```
+    #[must_use]
+    pub fn acl_rules(&self) -> String {
+        check::acl_rules(&self.link, &Names::below(&self.namespace))
+    }
+
+    /// Sets what all keys and channels begin with, so that applications can
+    /// share a server. Caches of one name and namespace share their entries.
+    /// Defaults to `stampede`.
+    ///
+    /// Braces and blanks are refused when a cache is built.
+    pub fn namespace(mut self, namespace: &str) -> Self {
+        self.namespace = namespace.into();
+        self
+    }
+
+    /// Sets all that is said of any remote.
+    pub fn settings(mut self, settings: RemoteSettings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// See [`RemoteSettings::op_timeout`].
+    pub fn op_timeout(mut self, op_timeout: Duration) -> Self {
+        self.settings = self.settings.op_timeout(op_timeout);
+        self
+    }
+
+    /// See [`RemoteSettings::op_timeout_per_mib`].
+    pub fn op_timeout_per_mib(mut self, allowance: Duration) -> Self {
+        self.settings = self.settings.op_timeout_per_mib(allowance);
+        self
+    }
+
+    /// See [`RemoteSettings::breaker_failures`].
+    pub fn breaker_failures(mut self, failures: u32) -> Self {
+        self.settings = self.settings.breaker_failures(failures);
+        self
+    }
+
+    /// See [`RemoteSettings::local_ttl`].
+    pub fn local_ttl(mut self, local_ttl: Duration) -> Self {
+        self.settings = self.settings.local_ttl(local_ttl);
+        self
+    }
+
+    /// See [`RemoteSettings::max_value_bytes`].
+    pub fn max_value_bytes(mut self, bytes: usize) -> Self {
+        self.settings = self.settings.max_value_bytes(bytes);
+        self
+    }
+
+    /// See [`RemoteSettings::max_journal`].
+    pub fn max_journal(mut self, invalidations: usize) -> Self {
+        self.settings = self.settings.max_journal(invalidations);
+        self
+    }
+
+    /// Returns the remote of the cache with this name, for tests that ask it
+    /// themselves.
+    ///
+    /// # Errors
+    ///
+    /// As [`Builder::build`](crate::Builder::build) with this `Redis`: when the
+    /// namespace or the name has braces.
+    #[cfg(feature = "test-util")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
+    pub fn remote(&self, cache_name: &str) -> Result<Arc<dyn Remote>, ConfigError> {
+        self.open(cache_name)
+    }
+
+    /// Makes the remote of the cache with this name.
+    pub(crate) fn open(&self, cache_name: &str) -> Result<Arc<dyn Remote>, ConfigError> {
+        let names = Names::new(&self.namespace, cache_name)?;
+        Ok(Arc::new(RedisRemote::new(self.link.clone(), names)))
+    }
+}
+
+/// Shows where it connects, without user and password.
+impl fmt::Debug for Redis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Redis")
+            .field("servers", &self.link)
+            .field("namespace", &self.namespace)
+            .finish_non_exhaustive()
+    }
+}

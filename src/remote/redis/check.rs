@@ -1,0 +1,226 @@
+//! Finds out before the first request what would not work.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use super::connection::Command;
+use super::link::Link;
+use super::names::Names;
+use super::reply::{Failure, Reply};
+use super::scripts;
+use crate::error::ConfigError;
+use crate::key::Key;
+use crate::remote::{RemoteError, RemoteErrorKind};
+
+/// How long a check may take.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Every command that is sent, by itself or by a script.
+const COMMANDS: [&str; 24] = [
+    "ping",
+    "info",
+    "eval",
+    "evalsha",
+    "script|load",
+    "subscribe",
+    "get",
+    "zrange",
+    "zremrangebyscore",
+    "set",
+    "getrange",
+    "exists",
+    "hset",
+    "hget",
+    "hmget",
+    "hkeys",
+    "hexists",
+    "hdel",
+    "pexpire",
+    "pttl",
+    "zadd",
+    "del",
+    "time",
+    "publish",
+];
+
+/// Why a Redis server cannot be used.
+#[derive(Debug)]
+pub struct ConnectError {
+    what: String,
+    source: Option<Source>,
+}
+
+#[derive(Debug)]
+enum Source {
+    Config(ConfigError),
+    Remote(RemoteError),
+}
+
+impl ConnectError {
+    fn new(what: impl Into<String>) -> Self {
+        Self { what: what.into(), source: None }
+    }
+
+    fn caused(what: impl Into<String>, failure: Failure) -> Self {
+        Self { what: what.into(), source: Some(Source::Remote(failure.into())) }
+    }
+
+    /// Returns what was wrong with the connection, if that was it.
+    #[must_use]
+    pub fn kind(&self) -> Option<RemoteErrorKind> {
+        match &self.source {
+            Some(Source::Remote(error)) => Some(error.kind()),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)
+    }
+}
+
+impl StdError for ConnectError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self.source.as_ref()? {
+            Source::Config(error) => Some(error),
+            Source::Remote(error) => Some(error),
+        }
+    }
+}
+
+impl From<ConfigError> for ConnectError {
+    fn from(error: ConfigError) -> Self {
+        Self { what: "the settings are wrong".to_owned(), source: Some(Source::Config(error)) }
+    }
+}
+
+/// Writes the least rights that `ACL SETUSER` has to give.
+pub(super) fn acl_rules(link: &Link, prefix: &str) -> String {
+    let pattern = escape_glob(prefix);
+    let mut rules = format!("~{pattern}* &{pattern}*");
+    for command in COMMANDS.into_iter().chain(link.own_commands()) {
+        rules.push_str(" +");
+        rules.push_str(command);
+    }
+    rules
+}
+
+fn escape_glob(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        if matches!(c, '*' | '?' | '[' | ']' | '\\') {
+            escaped.push('\\');
+        }
+        escaped.push(c);
+    }
+    escaped
+}
+
+/// Checks what does not depend on the names of keys: that a server answers,
+/// how old it is, and that it runs scripts.
+pub(super) async fn server(link: &Link) -> Result<(), ConnectError> {
+    limited(async {
+        ask(link, "PING", Command::new("PING")).await?;
+        let info = ask(link, "INFO", Command::new("INFO").arg("server")).await?;
+        let info = info.text().map_err(|failure| ConnectError::caused("no version", failure))?;
+        check_version(version_of(info).unwrap_or_default())?;
+        let script = Command::new("EVAL").args(["return 1", "0"]);
+        ask(link, "EVAL", script).await.map(drop)
+    })
+    .await
+}
+
+/// Checks every right that is needed below `namespace`.
+pub(super) async fn rights(link: &Link, namespace: &str) -> Result<(), ConnectError> {
+    let names = Names::new(namespace, "rights")?;
+    limited(async {
+        let entry = names.entry(&Key::from(fastrand::u64(..)));
+        let channel = names.broadcast();
+        let keys = [&*entry.value, &*entry.lock, &*entry.right];
+        let refused = link.run(&scripts::CHECK, &keys, &[channel.as_bytes()]).await;
+        let refused = refused.map_err(|failure| refused_by_server("EVALSHA", failure))?;
+        none_refused(&refused)?;
+
+        ask(link, "GET", Command::new("GET").arg(&entry.value)).await?;
+        let log = Command::new("ZRANGE").arg(&entry.value).args(["0", "-1", "WITHSCORES"]);
+        ask(link, "ZRANGE", log).await?;
+        let trim = Command::new("ZREMRANGEBYSCORE").arg(&entry.value).args(["0", "0"]);
+        ask(link, "ZREMRANGEBYSCORE", trim).await?;
+        ask(link, "SCRIPT LOAD", scripts::CHECK.load()).await?;
+        link.subscribe(&[&channel, &names.inbox(0)])
+            .await
+            .map(drop)
+            .map_err(|failure| refused_by_server("SUBSCRIBE", failure))
+    })
+    .await
+}
+
+async fn limited(
+    check: impl Future<Output = Result<(), ConnectError>>,
+) -> Result<(), ConnectError> {
+    let late = || ConnectError::caused("no answer", Failure::late());
+    timeout(LIMIT, check).await.unwrap_or_else(|_| Err(late()))
+}
+
+async fn ask(link: &Link, what: &str, command: Command) -> Result<Reply, ConnectError> {
+    link.send(&command).await.map_err(|failure| refused_by_server(what, failure))
+}
+
+fn refused_by_server(what: &str, failure: Failure) -> ConnectError {
+    if failure.kind == RemoteErrorKind::Connection {
+        return ConnectError::caused("cannot connect", failure);
+    }
+    ConnectError::caused(format!("the server refuses {what} ({failure})"), failure)
+}
+
+fn none_refused(reply: &Reply) -> Result<(), ConnectError> {
+    let (pairs, _) = reply.array().unwrap_or_default().as_chunks();
+    let refused: Vec<_> = pairs
+        .iter()
+        .filter_map(|[name, said]| Some(format!("{} ({})", name.text().ok()?, said.text().ok()?)))
+        .collect();
+    if refused.is_empty() {
+        return Ok(());
+    }
+    Err(ConnectError::new(format!("the server refuses {}", refused.join(", "))))
+}
+
+/// Valkey calls itself a Redis of the version it is compatible with.
+fn version_of(info: &str) -> Option<&str> {
+    info.lines().find_map(|line| line.strip_prefix("redis_version:")).map(str::trim)
+}
+
+fn check_version(version: &str) -> Result<(), ConnectError> {
+    let mut parts = version.split('.').map_while(|part| part.parse::<u32>().ok());
+    let known = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
+    if known >= (6, 2) {
+        return Ok(());
+    }
+    Err(ConnectError::new(format!("the server has version {version:?}, and 6.2 is needed")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_before_6_2_are_refused() {
+        assert!(check_version("6.2.0").is_ok() && check_version("7.0.15").is_ok());
+        assert!(check_version("10.0.0").is_ok());
+        for old in ["6.0.20", "5.0", "", "x"] {
+            assert!(check_version(old).is_err(), "{old:?}");
+        }
+        assert_eq!(version_of("# Server\r\nredis_version:7.2.4\r\n"), Some("7.2.4"));
+    }
+
+    #[test]
+    fn a_namespace_with_the_marks_of_a_pattern_gives_no_more_rights() {
+        assert_eq!(escape_glob("a*b?[c]\\"), "a\\*b\\?\\[c\\]\\\\");
+    }
+}

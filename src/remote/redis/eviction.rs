@@ -1,0 +1,60 @@
+//! Says that the server is set to throw the locks away first.
+
+use std::sync::Once;
+
+use super::connection::Connection;
+
+/// Reads how the server makes room, and warns once if it is by what hits the
+/// locks. A server that does not say is left in peace.
+#[cfg(feature = "tracing")]
+pub(super) async fn warn_once(warned: &Once, connection: &Connection) {
+    use std::time::Duration;
+
+    use super::connection::Command;
+
+    if warned.is_completed() {
+        return;
+    }
+    let info = Command::new("INFO").arg("memory");
+    let asked = tokio::time::timeout(Duration::from_secs(1), connection.send(&info)).await;
+    let Ok(Ok(reply)) = asked else { return };
+    let Some(policy) = reply.text().ok().and_then(policy) else { return };
+    if evicts_locks(policy) {
+        warned.call_once(|| {
+            tracing::warn!(
+                target: "tower_stampede",
+                policy,
+                "the server's maxmemory-policy evicts refresh locks first: allkeys-lfu does not"
+            );
+        });
+    }
+}
+
+#[cfg(not(feature = "tracing"))]
+pub(super) async fn warn_once(_: &Once, _: &Connection) {}
+
+#[cfg(any(test, feature = "tracing"))]
+fn policy(info: &str) -> Option<&str> {
+    info.lines().find_map(|line| line.strip_prefix("maxmemory_policy:")).map(str::trim)
+}
+
+/// Of those with a time to live, locks have the shortest; and random policies
+/// hit them as often as anything else.
+#[cfg(any(test, feature = "tracing"))]
+fn evicts_locks(policy: &str) -> bool {
+    matches!(policy, "volatile-ttl" | "volatile-random" | "allkeys-random")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_that_evict_locks_are_known() {
+        let info = "# Memory\r\nused_memory:1\r\nmaxmemory_policy:volatile-ttl\r\nx:1\r\n";
+        assert_eq!(policy(info), Some("volatile-ttl"));
+        assert_eq!(policy("maxmemory:0"), None);
+        assert!(evicts_locks("volatile-ttl") && evicts_locks("allkeys-random"));
+        assert!(!evicts_locks("allkeys-lfu") && !evicts_locks("noeviction"));
+    }
+}

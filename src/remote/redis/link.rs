@@ -1,0 +1,201 @@
+//! One connection, shared by all who send commands: opened when first needed,
+//! replaced when it is of no use any more.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Once};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::connection::{Command, Connection, Messages, Pulse, Script, Target};
+use super::reply::{Cause, Failure, Reply};
+use super::{eviction, scripts};
+
+/// After how many calls in a row without an answer a connection is replaced.
+const STRIKES: u32 = 3;
+
+/// A younger connection is not the one that whoever gives up now has asked.
+const YOUNGEST_SUSPECT: Duration = Duration::from_millis(20);
+
+/// A clone shares the connection.
+#[derive(Clone)]
+pub(super) struct Link(Arc<Shared>);
+
+struct Shared {
+    target: Target,
+    slot: Mutex<Slot>,
+    strikes: AtomicU32,
+    advised: Once,
+}
+
+#[derive(Default)]
+struct Slot {
+    open: Option<Open>,
+    opening: Option<Attempt>,
+    opened: u64,
+}
+
+#[derive(Clone)]
+struct Open {
+    number: u64,
+    since: Instant,
+    connection: Connection,
+}
+
+/// Tells everybody who waits for it how an attempt to connect has ended.
+type Attempt = watch::Receiver<Option<Result<Open, Failure>>>;
+
+impl Link {
+    pub(super) fn new(target: Target) -> Self {
+        Self(Arc::new(Shared {
+            target,
+            slot: Mutex::default(),
+            strikes: AtomicU32::new(0),
+            advised: Once::new(),
+        }))
+    }
+
+    /// Sends `command`, connecting first if need be.
+    ///
+    /// A connection that turns out to be broken is replaced, and the command
+    /// is sent again, once: the server was restarted since the last command.
+    /// Every command of ours may be executed twice.
+    pub(super) async fn send(&self, command: &Command) -> Result<Reply, Failure> {
+        let Some(open) = self.0.open() else {
+            return self.send_on(&self.0.opened().await?, command).await;
+        };
+        match self.send_on(&open, command).await {
+            Err(failure) if failure.cause == Cause::Broken => {
+                self.send_on(&self.0.opened().await?, command).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn send_on(&self, open: &Open, command: &Command) -> Result<Reply, Failure> {
+        let answer = open.connection.send(command).await;
+        match &answer {
+            Err(failure) if matches!(failure.cause, Cause::Broken | Cause::Misled) => {
+                self.0.close(open.number);
+            }
+            _ => self.0.strikes.store(0, Ordering::Relaxed),
+        }
+        answer
+    }
+
+    /// Runs `script`: one round trip, unless the server has forgotten it.
+    pub(super) async fn run(
+        &self,
+        script: &Script,
+        keys: &[&[u8]],
+        args: &[&[u8]],
+    ) -> Result<Reply, Failure> {
+        match self.send(&script.by_digest(keys, args)).await {
+            Err(failure) if failure.cause == Cause::NoScript => {
+                self.send(&script.in_full(keys, args)).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// Opens a connection of its own that hears what is published on
+    /// `channels`.
+    pub(super) async fn subscribe(&self, channels: &[&str]) -> Result<(Pulse, Messages), Failure> {
+        self.0.target.subscribe(channels).await
+    }
+
+    /// Returns the commands that such a server takes beside those of the
+    /// protocol.
+    pub(super) fn own_commands(&self) -> Vec<&'static str> {
+        self.0.target.own_commands()
+    }
+
+    /// Is told that a caller gave up waiting for an answer.
+    pub(super) fn suspect(&self) {
+        let mut slot = self.0.slot.lock();
+        let Some(open) = &slot.open else { return };
+        if open.since.elapsed() < YOUNGEST_SUSPECT {
+            return;
+        }
+        if self.0.strikes.fetch_add(1, Ordering::Relaxed) + 1 >= STRIKES {
+            self.0.strikes.store(0, Ordering::Relaxed);
+            slot.open = None;
+        }
+    }
+}
+
+impl Shared {
+    fn open(&self) -> Option<Open> {
+        self.slot.lock().open.clone()
+    }
+
+    /// Returns the open connection, or waits for the attempt to open one that
+    /// everybody shares.
+    async fn opened(self: &Arc<Self>) -> Result<Open, Failure> {
+        let mut attempt = {
+            let mut slot = self.slot.lock();
+            if let Some(open) = &slot.open {
+                return Ok(open.clone());
+            }
+            match slot.opening.take().filter(|attempt| attempt.has_changed().is_ok()) {
+                Some(attempt) => slot.opening.insert(attempt).clone(),
+                None => slot.opening.insert(self.attempt()?).clone(),
+            }
+        };
+        match attempt.wait_for(Option::is_some).await.as_deref() {
+            Ok(Some(ended)) => ended.clone(),
+            _ => Err(Failure::disconnected("the runtime that was connecting is gone")),
+        }
+    }
+
+    /// Begins to connect, on a task that no caller can take along.
+    fn attempt(self: &Arc<Self>) -> Result<Attempt, Failure> {
+        let runtime = Handle::try_current()
+            .map_err(|_| Failure::disconnected("there is no tokio runtime here"))?;
+        let (ended, attempt) = watch::channel(None);
+        let shared = Arc::clone(self);
+        runtime.spawn(async move {
+            let connected = shared.target.connect(&scripts::all()).await;
+            let opened = shared.end_attempt(connected);
+            ended.send_replace(Some(opened.clone()));
+            if let Ok(open) = opened {
+                eviction::warn_once(&shared.advised, &open.connection).await;
+            }
+        });
+        Ok(attempt)
+    }
+
+    /// Keeps the connection in one step with the end of the attempt, so that
+    /// nobody sees neither of the two.
+    fn end_attempt(&self, connected: Result<Connection, Failure>) -> Result<Open, Failure> {
+        let mut slot = self.slot.lock();
+        slot.opening = None;
+        connected.map(|connection| slot.opened(connection))
+    }
+
+    /// Forgets the connection with this number, if it is still the one in use.
+    fn close(&self, number: u64) {
+        let mut slot = self.slot.lock();
+        if slot.open.as_ref().is_some_and(|open| open.number == number) {
+            slot.open = None;
+        }
+    }
+}
+
+impl Slot {
+    fn opened(&mut self, connection: Connection) -> Open {
+        self.opened += 1;
+        let open = Open { number: self.opened, since: Instant::now(), connection };
+        self.open.insert(open).clone()
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.target.fmt(f)
+    }
+}

@@ -1,0 +1,198 @@
+//! What an entry, a channel and the log are called in Redis.
+
+use std::fmt::Write as _;
+
+use crate::error::ConfigError;
+use crate::key::Key;
+
+/// Rises when what is stored changes so much that old and new processes must
+/// not see each other's.
+const WIRE_VERSION: u32 = 1;
+
+/// Longest key that is part of its names as it is.
+const LONGEST_PLAIN: usize = 200;
+
+/// The names of one cache: namespace, wire version, cache name.
+#[derive(Clone, Debug)]
+pub(super) struct Names {
+    prefix: String,
+}
+
+/// The names of one entry, which share the cluster slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct EntryNames {
+    pub(super) value: Vec<u8>,
+    pub(super) lock: Vec<u8>,
+    pub(super) right: Vec<u8>,
+}
+
+impl Names {
+    pub(super) fn new(namespace: &str, cache: &str) -> Result<Self, ConfigError> {
+        check(namespace, &["namespace"])?;
+        check(cache, &["name"])?;
+        Ok(Self { prefix: format!("{namespace}:{WIRE_VERSION}:{cache}") })
+    }
+
+    /// Returns what begins the names of every cache in `namespace`.
+    pub(super) fn below(namespace: &str) -> String {
+        format!("{namespace}:{WIRE_VERSION}:")
+    }
+
+    pub(super) fn entry(&self, key: &Key) -> EntryNames {
+        let tag = slot_tag(key.as_bytes());
+        EntryNames {
+            value: self.with_tag(&tag, b":v"),
+            lock: self.with_tag(&tag, b":l"),
+            right: self.with_tag(&tag, b":r"),
+        }
+    }
+
+    pub(super) fn value(&self, key: &Key) -> Vec<u8> {
+        self.with_tag(&slot_tag(key.as_bytes()), b":v")
+    }
+
+    /// Returns the channel on which this process is woken.
+    pub(super) fn inbox(&self, process: u64) -> String {
+        format!("{}:in:{process:016x}", self.prefix)
+    }
+
+    /// Returns the channel on which all processes hear of invalidations.
+    pub(super) fn broadcast(&self) -> String {
+        format!("{}:inv", self.prefix)
+    }
+
+    /// Returns the name of the invalidation log.
+    pub(super) fn log(&self) -> String {
+        format!("{}:tags", self.prefix)
+    }
+
+    /// Returns the name under which a probe tries to write.
+    pub(super) fn probe(&self) -> String {
+        format!("{}:probe", self.prefix)
+    }
+
+    fn with_tag(&self, tag: &[u8], ending: &[u8]) -> Vec<u8> {
+        let mut name = Vec::with_capacity(self.prefix.len() + tag.len() + 5);
+        name.extend_from_slice(self.prefix.as_bytes());
+        name.extend_from_slice(b":{");
+        name.extend_from_slice(tag);
+        name.push(b'}');
+        name.extend_from_slice(ending);
+        name
+    }
+}
+
+/// Braces would begin a hash tag of their own, and the three names of an entry
+/// could end up in two slots; blanks and controls cannot be written in a list
+/// of rights.
+fn check(part: &str, fields: &'static [&'static str]) -> Result<(), ConfigError> {
+    if part.is_empty() {
+        return Err(ConfigError::new(fields, "is empty"));
+    }
+    if part.contains(['{', '}']) {
+        return Err(ConfigError::new(fields, "has braces, which Redis Cluster gives a meaning"));
+    }
+    if part.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        return Err(ConfigError::new(fields, "has blanks or control characters"));
+    }
+    Ok(())
+}
+
+/// Returns what stands between the braces: the key, or its digest where the
+/// key would be too long, would end the braces, or looks like a digest.
+fn slot_tag(key: &[u8]) -> Vec<u8> {
+    let plain = (1..=LONGEST_PLAIN).contains(&key.len())
+        && key[0] != b'#'
+        && !key.iter().any(|byte| matches!(byte, b'{' | b'}'));
+    if plain {
+        return key.to_vec();
+    }
+    let mut tag = String::with_capacity(33);
+    tag.push('#');
+    for byte in &blake3::hash(key).as_bytes()[..16] {
+        write!(tag, "{byte:02x}").expect("a string takes whatever is written");
+    }
+    tag.into_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The slot of a key, by the cluster specification.
+    fn slot(name: &[u8]) -> u16 {
+        let hashed = name.iter().position(|byte| *byte == b'{').and_then(|open| {
+            let rest = &name[open + 1..];
+            let close = rest.iter().position(|byte| *byte == b'}')?;
+            (close > 0).then(|| &rest[..close])
+        });
+        crc16(hashed.unwrap_or(name)) % 16384
+    }
+
+    fn crc16(bytes: &[u8]) -> u16 {
+        bytes.iter().fold(0, |crc, byte| {
+            (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc: u16, _| {
+                if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
+            })
+        })
+    }
+
+    fn names() -> Names {
+        Names::new("shop", "catalog").unwrap()
+    }
+
+    #[test]
+    fn the_slot_is_computed_as_the_specification_does() {
+        assert_eq!(crc16(b"123456789"), 0x31c3);
+        assert_eq!(slot(b"{user1000}.following"), slot(b"user1000"));
+        assert_eq!(slot(b"foo{}{bar}"), crc16(b"foo{}{bar}") % 16384);
+    }
+
+    #[test]
+    fn names_hold_the_namespace_the_wire_version_and_the_cache() {
+        let entry = names().entry(&Key::from("user:7"));
+        assert_eq!(entry.value, b"shop:1:catalog:{user:7}:v");
+        assert_eq!(entry.lock, b"shop:1:catalog:{user:7}:l");
+        assert_eq!(entry.right, b"shop:1:catalog:{user:7}:r");
+        assert_eq!(names().value(&Key::from("user:7")), entry.value);
+        assert_eq!(names().inbox(255), "shop:1:catalog:in:00000000000000ff");
+        assert_eq!(names().broadcast(), "shop:1:catalog:inv");
+        assert_eq!(names().log(), "shop:1:catalog:tags");
+    }
+
+    #[test]
+    fn keys_that_cannot_stand_between_braces_are_digested() {
+        let long = "x".repeat(201);
+        for odd in ["", "a{b", "a}b", "#a", &long] {
+            let tag = slot_tag(odd.as_bytes());
+            assert_eq!((tag.len(), tag[0]), (33, b'#'), "{odd:?}");
+        }
+        assert_eq!(slot_tag(&[b'x'; 200]), [b'x'; 200]);
+        assert_eq!(slot_tag(b"a#"), b"a#");
+    }
+
+    #[test]
+    fn a_name_that_redis_would_misread_is_refused_by_its_field() {
+        for odd in ["a{b", "a}", "", "a b", "a\n"] {
+            assert_eq!(Names::new(odd, "catalog").unwrap_err().fields(), ["namespace"], "{odd:?}");
+            assert_eq!(Names::new("shop", odd).unwrap_err().fields(), ["name"], "{odd:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_names_of_an_entry_share_their_slot(key: Vec<u8>) {
+            let entry = names().entry(&Key::from_encoded(&key));
+            prop_assert_eq!(slot(&entry.value), slot(&entry.lock));
+            prop_assert_eq!(slot(&entry.value), slot(&entry.right));
+        }
+
+        #[test]
+        fn different_keys_have_different_names(a: Vec<u8>, b: Vec<u8>) {
+            let names = names();
+            let (one, other) = (Key::from_encoded(&a), Key::from_encoded(&b));
+            prop_assert_eq!(a == b, names.entry(&one) == names.entry(&other));
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! What one cache asks of Redis.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::connection::{Command, Script};
+use super::link::Link;
+use super::names::{EntryNames, Names};
+use super::reply::{Cause, Failure, Reply};
+use super::scripts;
+use super::wake::{self, Ear};
+use crate::engine::grant::{Ask, Filled, Grant, ServerTime, Token, Version};
+use crate::engine::wakes::Listener;
+use crate::key::{Key, Tag};
+use crate::remote::{Acquired, Call, Invalidated, OnNotice, Remote, RemoteErrorKind};
+
+/// Redis as the remote of one cache.
+#[derive(Debug)]
+pub(super) struct RedisRemote {
+    link: Link,
+    names: Names,
+    ear: Arc<Ear>,
+    listening: OnceLock<EndOnDrop>,
+}
+
+/// Ends the task that listens for messages.
+#[derive(Debug)]
+struct EndOnDrop(tokio::task::AbortHandle);
+
+impl Drop for EndOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl RedisRemote {
+    pub(super) fn new(link: Link, names: Names) -> Self {
+        // As random as the operating system's: processes that start together,
+        // on machines that do, must not be taken for each other.
+        let process = RandomState::new().hash_one(std::process::id());
+        let ear = Ear::new(process, names.inbox(process), names.broadcast());
+        Self { link, names, ear: Arc::new(ear), listening: OnceLock::new() }
+    }
+
+    /// Runs a script on the names of an entry.
+    async fn run(&self, script: &Script, key: &Key, args: &[&[u8]]) -> Result<Reply, Failure> {
+        let EntryNames { value, lock, right } = self.names.entry(key);
+        self.link.run(script, &[&value, &lock, &right], args).await
+    }
+
+    /// Returns the channel that an acquire registers, where that is of use.
+    fn inbox(&self, ask: &Ask) -> &str {
+        if ask.register && self.ear.is_subscribed() { &self.ear.inbox } else { "" }
+    }
+}
+
+impl Remote for RedisRemote {
+    fn get<'a>(&'a self, key: &'a Key) -> Call<'a, Option<Bytes>> {
+        Box::pin(async move {
+            match self.link.send(&Command::new("GET").arg(self.names.value(key))).await {
+                Ok(Reply::Nil) => Ok(None),
+                Ok(reply) => Ok(Some(reply.bytes()?.clone())),
+                Err(failure) if failure.cause == Cause::WrongType => Ok(Some(Bytes::new())),
+                Err(failure) => Err(failure.into()),
+            }
+        })
+    }
+
+    fn acquire<'a>(&'a self, key: &'a Key, ask: &'a Ask) -> Call<'a, Acquired> {
+        Box::pin(async move {
+            let args = [
+                ask.token.to_string(),
+                millis(ask.lease),
+                millis(ask.keep),
+                self.inbox(ask).to_owned(),
+                ask.seen.map(|seen| seen.to_string()).unwrap_or_default(),
+            ];
+            let args = args.each_ref().map(String::as_bytes);
+            let reply = self.run(&scripts::ACQUIRE, key, &args).await?;
+            Ok(acquired(&ask.token, &reply)?)
+        })
+    }
+
+    fn fill<'a>(
+        &'a self,
+        key: &'a Key,
+        grant: &'a Grant,
+        ttl: Duration,
+        envelope: Bytes,
+    ) -> Call<'a, Filled> {
+        Box::pin(async move {
+            let (token, version) = (grant.token.to_string(), grant.version.to_string());
+            let (ttl, message) = (millis(ttl), wake::filled(key, grant.version));
+            let args = [token.as_bytes(), version.as_bytes(), ttl.as_bytes(), &envelope, &message];
+            match self.run(&scripts::FILL, key, &args).await?.int()? {
+                0 => Ok(Filled::Refused),
+                1 => Ok(Filled::Stored),
+                2 => Ok(Filled::StoredBefore),
+                _ => Err(Failure::nonsense().into()),
+            }
+        })
+    }
+
+    fn renew<'a>(&'a self, key: &'a Key, grant: &'a Grant, ask: &'a Ask) -> Call<'a, bool> {
+        Box::pin(async move {
+            let args = [
+                grant.token.to_string(),
+                millis(ask.lease),
+                millis(ask.keep),
+                grant.version.to_string(),
+            ];
+            let args = args.each_ref().map(String::as_bytes);
+            Ok(self.run(&scripts::RENEW, key, &args).await?.int()? == 1)
+        })
+    }
+
+    fn abandon<'a>(
+        &'a self,
+        key: &'a Key,
+        token: &'a Token,
+        hold: Option<Duration>,
+    ) -> Call<'a, bool> {
+        Box::pin(async move {
+            let EntryNames { lock, right, .. } = self.names.entry(key);
+            let (token, message) = (token.to_string(), wake::abandoned(key));
+            let hold = hold.map_or_else(|| "0".to_owned(), millis);
+            let args = [token.as_bytes(), hold.as_bytes(), &message];
+            let reply = self.link.run(&scripts::ABANDON, &[&lock, &right], &args).await?;
+            Ok(reply.int()? == 1)
+        })
+    }
+
+    fn invalidate<'a>(&'a self, key: &'a Key) -> Call<'a, Invalidated> {
+        Box::pin(async move {
+            let message = wake::invalidated(self.ear.process, key);
+            let args = [self.ear.broadcast.as_bytes(), &message];
+            let reply = self.run(&scripts::INVALIDATE, key, &args).await?;
+            match reply.array()? {
+                [value, lease] => {
+                    Ok(Invalidated { value: value.int()? == 1, lease: lease.int()? == 1 })
+                }
+                _ => Err(Failure::nonsense().into()),
+            }
+        })
+    }
+
+    fn invalidate_tags<'a>(&'a self, tags: &'a [Tag]) -> Call<'a, ServerTime> {
+        Box::pin(async move {
+            let head = wake::tags_invalidated(self.ear.process);
+            let mut args = vec![self.ear.broadcast.as_bytes(), &head];
+            args.extend(tags.iter().map(Tag::as_bytes));
+            let log = self.names.log();
+            let reply = self.link.run(&scripts::INVALIDATE_TAG, &[log.as_bytes()], &args).await?;
+            Ok(time(&reply)?)
+        })
+    }
+
+    fn read_tags(&self) -> Call<'_, Vec<(Tag, ServerTime)>> {
+        Box::pin(async move {
+            let read = Command::new("ZRANGE").args([&*self.names.log(), "0", "-1", "WITHSCORES"]);
+            let reply = self.link.send(&read).await?;
+            let (pairs, _) = reply.array()?.as_chunks();
+            // An entry that makes no sense must not hide the others.
+            Ok(pairs.iter().filter_map(log_entry).collect())
+        })
+    }
+
+    fn restore_tags<'a>(&'a self, tags: &'a [(Tag, ServerTime)]) -> Call<'a, ()> {
+        Box::pin(async move {
+            if tags.is_empty() {
+                return Ok(());
+            }
+            let write = Command::new("ZADD").args([&*self.names.log(), "GT"]);
+            let write = tags.iter().fold(write, |write, (tag, time)| {
+                write.arg(time.as_millis().to_string()).arg(tag.as_bytes())
+            });
+            self.link.send(&write).await?;
+            Ok(())
+        })
+    }
+
+    fn trim_tags(&self, before: ServerTime) -> Call<'_, ()> {
+        Box::pin(async move {
+            let end = format!("({}", before.as_millis());
+            let trim = Command::new("ZREMRANGEBYSCORE").args([&*self.names.log(), "-inf", &end]);
+            self.link.send(&trim).await?;
+            Ok(())
+        })
+    }
+
+    fn put<'a>(
+        &'a self,
+        key: &'a Key,
+        ttl: Duration,
+        envelope: Bytes,
+    ) -> Call<'a, (ServerTime, Version)> {
+        Box::pin(async move {
+            let (ttl, message) = (millis(ttl), wake::invalidated(self.ear.process, key));
+            let args = [ttl.as_bytes(), &envelope, self.ear.broadcast.as_bytes(), &message];
+            match self.run(&scripts::PUT, key, &args).await?.array()? {
+                [now, digits] => Ok((time(now)?, version(digits)?)),
+                _ => Err(Failure::nonsense().into()),
+            }
+        })
+    }
+
+    fn probe(&self) -> Call<'_, ServerTime> {
+        Box::pin(async move {
+            let probe = self.names.probe();
+            Ok(time(&self.link.run(&scripts::PROBE, &[probe.as_bytes()], &[]).await?)?)
+        })
+    }
+
+    fn listen(&self, key: &Key) -> Listener {
+        self.ear.wakes.listen(key)
+    }
+
+    fn is_subscribed(&self) -> bool {
+        self.ear.is_subscribed()
+    }
+
+    fn attach(&self, listener: Weak<dyn OnNotice>) {
+        self.listening.get_or_init(|| {
+            let listening = Arc::clone(&self.ear).listen(self.link.clone(), listener);
+            EndOnDrop(tokio::spawn(listening).abort_handle())
+        });
+    }
+
+    fn suspect(&self, kind: RemoteErrorKind) {
+        // Whatever else failed, the link has seen it itself.
+        if kind == RemoteErrorKind::Timeout {
+            self.link.suspect();
+        }
+    }
+}
+
+/// Writes a duration that the server takes: at least a millisecond, and not so
+/// long that the end of it cannot be counted.
+fn millis(duration: Duration) -> String {
+    const CENTURY: u64 = 100 * 366 * 24 * 3_600_000;
+    let millis = u64::try_from(duration.as_millis()).unwrap_or(CENTURY);
+    millis.clamp(1, CENTURY).to_string()
+}
+
+fn acquired(token: &Token, reply: &Reply) -> Result<Acquired, Failure> {
+    let [what, now, rest @ ..] = reply.array()? else { return Err(Failure::nonsense()) };
+    let now = time(now)?;
+    match (&**what.bytes()?, rest) {
+        (b"H", [envelope]) => Ok(Acquired::Hit { now, envelope: envelope.bytes()?.clone() }),
+        (b"A", [digits, _]) => Ok(Acquired::Granted(Grant::new(*token, version(digits)?, now))),
+        (b"L", [rest]) => Ok(Acquired::Locked { now, left: left(rest)? }),
+        (b"B", [rest]) => Ok(Acquired::Held { now, left: left(rest)? }),
+        _ => Err(Failure::nonsense()),
+    }
+}
+
+fn time(reply: &Reply) -> Result<ServerTime, Failure> {
+    Ok(ServerTime::from_millis(reply.number()?))
+}
+
+fn left(reply: &Reply) -> Result<Duration, Failure> {
+    Ok(Duration::from_millis(reply.number()?))
+}
+
+fn version(reply: &Reply) -> Result<Version, Failure> {
+    Version::from_digits(reply.bytes()?).ok_or_else(Failure::nonsense)
+}
+
+/// Reads a tag and its time. What could not be a time, or lies so far ahead
+/// that its entries would never live again, is none.
+fn log_entry([tag, score]: &[Reply; 2]) -> Option<(Tag, ServerTime)> {
+    let score: f64 = score.text().ok()?.parse().ok()?;
+    let plausible = (0.0..9e15).contains(&score);
+    plausible
+        .then_some((Tag::from_encoded(tag.bytes().ok()?), ServerTime::from_millis(score as u64)))
+}

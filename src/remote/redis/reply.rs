@@ -1,0 +1,202 @@
+//! What the server answered, and what was wrong when it did not.
+
+use std::error::Error as StdError;
+use std::fmt;
+
+use bytes::Bytes;
+
+use crate::remote::{RemoteError, RemoteErrorKind};
+
+/// What a command is answered with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Reply {
+    Nil,
+    Int(i64),
+    /// Also a status, which is text.
+    Bytes(Bytes),
+    Array(Vec<Reply>),
+}
+
+impl Reply {
+    pub(super) fn int(&self) -> Result<i64, Failure> {
+        match self {
+            Self::Int(number) => Ok(*number),
+            _ => Err(Failure::nonsense()),
+        }
+    }
+
+    /// Reads a number that cannot be negative.
+    pub(super) fn number(&self) -> Result<u64, Failure> {
+        u64::try_from(self.int()?).map_err(|_| Failure::nonsense())
+    }
+
+    pub(super) fn bytes(&self) -> Result<&Bytes, Failure> {
+        match self {
+            Self::Bytes(bytes) => Ok(bytes),
+            _ => Err(Failure::nonsense()),
+        }
+    }
+
+    pub(super) fn text(&self) -> Result<&str, Failure> {
+        std::str::from_utf8(self.bytes()?).map_err(|_| Failure::nonsense())
+    }
+
+    pub(super) fn array(&self) -> Result<&[Reply], Failure> {
+        match self {
+            Self::Array(items) => Ok(items),
+            _ => Err(Failure::nonsense()),
+        }
+    }
+}
+
+/// Why a command was not answered as asked.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    pub(super) kind: RemoteErrorKind,
+    pub(super) cause: Cause,
+    said: String,
+}
+
+/// What is done about a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// The connection is broken; the command may or may not have been executed.
+    Broken,
+    /// The connection works and leads to where nothing can be done: a replica,
+    /// or a user that is no longer known.
+    Misled,
+    /// The server does not know the script, and has executed nothing.
+    NoScript,
+    /// The key holds a value of another type.
+    WrongType,
+    /// Nothing that this client could mend.
+    Plain,
+}
+
+impl Failure {
+    pub(super) fn new(kind: RemoteErrorKind, cause: Cause, said: impl Into<String>) -> Self {
+        Self { kind, cause, said: said.into() }
+    }
+
+    /// A reply that is none of those the command can have.
+    pub(super) fn nonsense() -> Self {
+        Self::new(RemoteErrorKind::Protocol, Cause::Plain, "an unexpected reply")
+    }
+
+    pub(super) fn disconnected(said: impl Into<String>) -> Self {
+        Self::new(RemoteErrorKind::Connection, Cause::Broken, said)
+    }
+
+    pub(super) fn late() -> Self {
+        Self::new(RemoteErrorKind::Timeout, Cause::Plain, "no answer in time")
+    }
+
+    /// Judges an error of the server by its code, or by the code that stands
+    /// in its text: servers before 7.0 wrap the errors of a script.
+    pub(super) fn of_server(code: &str, text: &str) -> Self {
+        let (kind, cause) = judge(code)
+            .or_else(|| text.split(|c: char| !c.is_ascii_alphabetic()).find_map(judge))
+            .unwrap_or_else(|| (judge_text(text), Cause::Plain));
+        Self::new(kind, cause, format!("{code} {}", without_arguments(text)))
+    }
+}
+
+fn judge(code: &str) -> Option<(RemoteErrorKind, Cause)> {
+    use RemoteErrorKind as Kind;
+    Some(match code {
+        "READONLY" => (Kind::ReadOnly, Cause::Misled),
+        "OOM" => (Kind::OutOfMemory, Cause::Plain),
+        "NOAUTH" => (Kind::Denied, Cause::Misled),
+        "NOPERM" | "WRONGPASS" => (Kind::Denied, Cause::Plain),
+        "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "MISCONF"
+        | "NOREPLICAS" => (Kind::Unavailable, Cause::Plain),
+        "NOSCRIPT" => (Kind::Protocol, Cause::NoScript),
+        "WRONGTYPE" => (Kind::Protocol, Cause::WrongType),
+        _ => return None,
+    })
+}
+
+/// Judges what servers before 7.0 say without a code.
+fn judge_text(text: &str) -> RemoteErrorKind {
+    if text.contains("ACL failure") || text.contains("can't run this command") {
+        RemoteErrorKind::Denied
+    } else if text.contains("max number of clients") {
+        RemoteErrorKind::Unavailable
+    } else {
+        RemoteErrorKind::Protocol
+    }
+}
+
+/// An unknown command is quoted with its arguments: keys and values, which
+/// must not get into logs.
+fn without_arguments(text: &str) -> &str {
+    text.split_once("with args beginning").map_or(text, |(before, _)| before)
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.said)
+    }
+}
+
+impl StdError for Failure {}
+
+impl From<Failure> for RemoteError {
+    fn from(failure: Failure) -> Self {
+        Self::caused(failure.kind, failure)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(code: &str, text: &str) -> RemoteErrorKind {
+        Failure::of_server(code, text).kind
+    }
+
+    #[test]
+    fn an_error_is_known_by_its_code() {
+        assert_eq!(kind("READONLY", "You can't write"), RemoteErrorKind::ReadOnly);
+        assert_eq!(kind("OOM", "command not allowed"), RemoteErrorKind::OutOfMemory);
+        assert_eq!(kind("WRONGPASS", "invalid"), RemoteErrorKind::Denied);
+        assert_eq!(kind("LOADING", "dataset in memory"), RemoteErrorKind::Unavailable);
+        assert_eq!(kind("ERR", "syntax error"), RemoteErrorKind::Protocol);
+        assert_eq!(kind("ERR", "max number of clients reached"), RemoteErrorKind::Unavailable);
+    }
+
+    #[test]
+    fn the_error_of_a_script_is_known_by_what_it_wraps() {
+        let wrap = |text: &str| {
+            format!("Error running script (call to f_a9): @user_script:3: {text} when writing")
+        };
+        let failure = Failure::of_server("ERR", &wrap("@user_script: 3: -OOM command not allowed"));
+        assert_eq!(failure.kind, RemoteErrorKind::OutOfMemory);
+        let failure = Failure::of_server("ERR", &wrap("-READONLY You can't write"));
+        assert_eq!((failure.kind, failure.cause), (RemoteErrorKind::ReadOnly, Cause::Misled));
+        let failure = Failure::of_server(
+            "ERR",
+            "The user executing the script can't run this command or subcommand",
+        );
+        assert_eq!(failure.kind, RemoteErrorKind::Denied);
+    }
+
+    #[test]
+    fn what_a_failure_says_quotes_no_arguments() {
+        let failure = Failure::of_server(
+            "ERR",
+            "unknown command 'EVALSHA', with args beginning with: 'aa' '3' 'secret'",
+        );
+        assert!(!failure.to_string().contains("secret"));
+        assert!(failure.to_string().contains("EVALSHA"));
+    }
+
+    #[test]
+    fn a_reply_of_another_form_is_a_failure_and_no_panic() {
+        assert!(Reply::Nil.int().is_err());
+        assert!(Reply::Int(-1).number().is_err());
+        assert!(Reply::Int(1).bytes().is_err());
+        assert!(Reply::Bytes(Bytes::from_static(b"\xff")).text().is_err());
+        assert!(Reply::Bytes(Bytes::new()).array().is_err());
+    }
+}

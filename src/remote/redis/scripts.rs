@@ -1,0 +1,29 @@
+//! The scripts, each one atomic step on the server.
+
+use std::sync::LazyLock;
+
+use super::connection::Script;
+
+macro_rules! scripts {
+    ($($name:ident = $file:literal),+ $(,)?) => {
+        $(pub(super) static $name: LazyLock<Script> =
+            LazyLock::new(|| Script::new(include_str!(concat!("scripts/", $file))));)+
+
+        /// Returns every script, to be loaded on a new connection.
+        pub(super) fn all() -> Vec<&'static Script> {
+            vec![$(&$name),+]
+        }
+    };
+}
+
+scripts!(
+    ACQUIRE = "acquire.lua",
+    FILL = "fill.lua",
+    RENEW = "renew.lua",
+    ABANDON = "abandon.lua",
+    INVALIDATE = "invalidate.lua",
+    INVALIDATE_TAG = "invalidate_tag.lua",
+    PUT = "put.lua",
+    PROBE = "probe.lua",
+    CHECK = "check.lua",
+);

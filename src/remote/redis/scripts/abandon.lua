@@ -1,0 +1,26 @@
+-- Gives up a lease and the right to fill.
+-- KEYS: L R. ARGV: token, hold ms or 0, payload.
+-- Replies 1 done, 0 neither was the asker's.
+local L, R = KEYS[1], KEYS[2]
+local token, hold, payload = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+
+local right = redis.call('hget', R, 't') == token
+local mine = redis.pcall('get', L) == token
+if not right and not mine then return 0 end
+
+-- First what frees: a server out of memory refuses what needs memory only as
+-- long as the script has not written.
+if right then redis.call('hdel', R, 't') end
+if mine then redis.call('del', L) end
+if hold > 0 then redis.pcall('set', L, 'hold', 'NX', 'PX', hold) end
+
+for _, field in ipairs(redis.call('hkeys', R)) do
+  if field:sub(1, 2) == 'w:' then
+    -- Once woken it registers again, if it has to wait on.
+    redis.call('hdel', R, field)
+    local heard = redis.pcall('publish', field:sub(3), payload)
+    -- One is enough to compute next, if it is still there to hear it.
+    if hold == 0 and type(heard) == 'number' and heard > 0 then break end
+  end
+end
+return 1

@@ -1,0 +1,30 @@
+-- Tries every command that the other scripts send.
+-- KEYS: three of one slot, of no meaning. ARGV: a channel.
+-- Replies the refused commands, each followed by what the server said.
+local a, b, c = KEYS[1], KEYS[2], KEYS[3]
+local refused = {}
+local function try(name, ...)
+  local reply = redis.pcall(name, ...)
+  if type(reply) == 'table' and reply.err then
+    refused[#refused + 1] = name
+    refused[#refused + 1] = reply.err
+  end
+end
+
+try('set', a, 'x', 'NX', 'PX', 1000)
+try('get', a)
+try('getrange', a, 0, 1)
+try('exists', a)
+try('hset', b, 'f', 'x', 'g', 'y')
+try('hget', b, 'f')
+try('hmget', b, 'f', 'g')
+try('hkeys', b)
+try('hexists', b, 'f')
+try('hdel', b, 'f')
+try('pexpire', b, 1000)
+try('pttl', b)
+try('zadd', c, 'GT', 1, 'x')
+try('del', a, b, c)
+try('time')
+try('publish', ARGV[1], '')
+return refused

@@ -1,0 +1,19 @@
+-- Removes a value, whoever's lock, and the right to fill.
+-- KEYS: V L R. ARGV: broadcast channel or '', payload.
+-- Replies {value was there, right or lock revoked}.
+local V, L, R = KEYS[1], KEYS[2], KEYS[3]
+local channel, payload = ARGV[1], ARGV[2]
+
+-- Of R only the fields are needed, and it goes even if it is not ours.
+local fields = redis.pcall('hkeys', R)
+local right = not fields.err and redis.call('hexists', R, 't') or 0
+local value = redis.call('del', V)
+local lock = redis.call('del', L)
+redis.call('del', R)
+
+for _, field in ipairs(fields) do
+  if field:sub(1, 2) == 'w:' then redis.pcall('publish', field:sub(3), payload) end
+end
+-- Last, so that a user who may not publish is told, and has invalidated.
+if channel ~= '' then redis.call('publish', channel, payload) end
+return {value, math.max(right, lock)}

@@ -1,0 +1,115 @@
+//! What is asked of a server before it is used, and what is told of a URL.
+
+use std::error::Error as _;
+
+use super::*;
+
+/// Makes a user with exactly `rules`, and returns who connects as this user.
+async fn user(server: &Server, rules: &str) -> Redis {
+    let mut words = vec!["ACL", "SETUSER", "cache", "reset", "on", ">secret"];
+    words.extend(rules.split(' '));
+    server.tell(&words).await;
+    Redis::lazy(&format!("redis://cache:secret@127.0.0.1:{}/0", server.port))
+        .unwrap()
+        .namespace("shop")
+}
+
+#[tokio::test]
+async fn a_user_with_exactly_the_listed_rights_can_do_everything() {
+    let server = Server::start();
+    let rules = server.redis().namespace("shop").acl_rules();
+    let redis = user(&server, &rules).await;
+    redis.check().await.unwrap();
+
+    let (remote, notices) = listening(&redis, "c").await;
+    let other = redis.open("c").unwrap();
+    let key = Key::from("k");
+    let grant = granted(&*remote, &key, &ask()).await;
+    other.acquire(&key, &ask().register()).await.unwrap();
+    assert!(remote.renew(&key, &grant, &ask()).await.unwrap());
+    remote.fill(&key, &grant, TTL, envelope(grant.version, "x")).await.unwrap();
+    other.invalidate(&key).await.unwrap();
+    until("told", || notices.count(&Notice::Invalidated(key.clone())) == 1).await;
+    let now = other.invalidate_tags(&["t".into()]).await.unwrap();
+    remote.restore_tags(&[("u".into(), now)]).await.unwrap();
+    remote.trim_tags(now).await.unwrap();
+    assert_eq!(remote.read_tags().await.unwrap().len(), 2);
+    let (_, put) = remote.put(&key, TTL, envelope(0, "x")).await.unwrap();
+    let grant = granted(&*remote, &key, &ask().seen(Some(put))).await;
+    assert!(remote.abandon(&key, &grant.token, Some(LEASE)).await.unwrap());
+    server.tell(&["SCRIPT", "FLUSH"]).await;
+    remote.probe().await.unwrap();
+
+    let log = server.tell(&["ACL", "LOG"]).await;
+    assert_eq!(log.array().unwrap(), [], "nothing was refused");
+}
+
+#[tokio::test]
+async fn every_listed_right_is_needed() {
+    let server = Server::start();
+    let rules = server.redis().namespace("shop").acl_rules();
+    for right in rules.split(' ') {
+        let fewer: Vec<_> = rules.split(' ').filter(|other| *other != right).collect();
+        let fewer = fewer.join(" ");
+        let error = user(&server, &fewer).await.check().await.expect_err(right);
+        let told = format!("{error} {:?}", error.source().map(ToString::to_string)).to_lowercase();
+        let name = right.trim_start_matches('+').split('|').next().unwrap();
+        let named = match &right[..1] {
+            "~" => told.contains("key"),
+            "&" => told.contains("channel"),
+            _ => told.contains(name),
+        };
+        assert!(named, "{right}: {told}");
+    }
+}
+
+#[tokio::test]
+async fn a_refused_right_is_denied_and_not_a_broken_connection() {
+    let server = Server::start();
+    let rules = server.redis().namespace("shop").acl_rules();
+    let remote = user(&server, &rules.replace(" +hset", "")).await.open("c").unwrap();
+    let refused = remote.acquire(&Key::from("k"), &ask()).await;
+    assert_eq!(kind(refused), RemoteErrorKind::Denied);
+    assert_eq!(remote.get(&Key::from("k")).await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn connecting_says_what_is_wrong() {
+    let server = Server::start();
+    Redis::connect(&server.url()).await.unwrap().check().await.unwrap();
+    let error = Redis::connect("redis://127.0.0.1:1").await.unwrap_err();
+    assert_eq!(error.kind(), Some(RemoteErrorKind::Connection));
+    assert_eq!(error.to_string(), "cannot connect");
+    let error = Redis::connect("http://127.0.0.1").await.unwrap_err();
+    assert!(error.source().unwrap().to_string().contains("scheme"));
+    let error = server.redis().namespace("a b").check().await.unwrap_err();
+    assert!(error.source().unwrap().to_string().contains("`namespace`"));
+}
+
+#[test]
+fn a_url_that_makes_no_sense_is_refused_without_being_quoted() {
+    let urls = [
+        "",
+        "host:6379",
+        "http://secret@host",
+        "redis://:secret@",
+        "redis://host:secret",
+        "redis://:secret@host/db",
+        "redis://host:99999",
+    ];
+    for url in urls {
+        let error = Redis::lazy(url).expect_err(url);
+        assert_eq!(error.fields(), ["url"]);
+        assert!(!format!("{error} {error:?}").contains("secret"), "{url}");
+    }
+}
+
+#[test]
+fn a_url_is_shown_without_user_and_password() {
+    for url in ["redis://joe:secret@host:7000/3", "valkey://joe:secret@host:7000"] {
+        let shown = format!("{:?}", Redis::lazy(url).unwrap().namespace("shop"));
+        assert_eq!(shown, r#"Redis { servers: ["redis://host:7000"], namespace: "shop", .. }"#);
+    }
+    let shown = format!("{:?}", Redis::lazy("unix:///joe?user=joe&pass=secret").unwrap());
+    assert!(shown.contains("unix") && !shown.contains("joe") && !shown.contains("secret"));
+}

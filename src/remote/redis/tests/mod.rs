@@ -1,0 +1,97 @@
+//! The remote against real servers, which the tests start and stop.
+
+mod acl;
+mod faults;
+mod protocol;
+mod server;
+mod words;
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use self::server::Server;
+use super::Redis;
+use crate::engine::grant::{Ask, Grant, Version};
+use crate::key::Key;
+use crate::remote::{Acquired, Notice, OnNotice, Remote, RemoteErrorKind};
+
+const LEASE: Duration = Duration::from_secs(5);
+const KEEP: Duration = Duration::from_secs(60);
+const TTL: Duration = Duration::from_secs(30);
+
+fn ask() -> Ask {
+    Ask::new(LEASE, KEEP)
+}
+
+/// An envelope as far as the remote knows it.
+fn envelope(version: impl ToString, body: &str) -> Bytes {
+    format!("TEST{:0>16}{body}", version.to_string()).into()
+}
+
+async fn granted(remote: &dyn Remote, key: &Key, ask: &Ask) -> Grant {
+    match remote.acquire(key, ask).await.unwrap() {
+        Acquired::Granted(grant) => grant,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+/// Waits until `is` holds; fails after ten seconds.
+async fn until(what: &str, mut is: impl FnMut() -> bool) {
+    for _ in 0..2000 {
+        if is() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("never: {what}");
+}
+
+/// Waits until a call succeeds; fails after ten seconds.
+async fn until_ok<T>(what: &str, call: impl AsyncFn() -> Option<T>) -> T {
+    for _ in 0..400 {
+        let tried = tokio::time::timeout(Duration::from_millis(200), call()).await;
+        if let Ok(Some(done)) = tried {
+            return done;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("never: {what}");
+}
+
+/// Keeps every notice.
+#[derive(Default)]
+struct Notices(Mutex<Vec<Notice>>);
+
+impl OnNotice for Notices {
+    fn on_notice(&self, notice: Notice) {
+        self.0.lock().push(notice);
+    }
+}
+
+impl Notices {
+    fn count(&self, notice: &Notice) -> usize {
+        self.0.lock().iter().filter(|seen| *seen == notice).count()
+    }
+}
+
+/// Opens a cache that listens, and waits until it does.
+async fn listening(redis: &Redis, cache: &str) -> (Arc<dyn Remote>, Arc<Notices>) {
+    let remote = redis.open(cache).unwrap();
+    let notices = Arc::new(Notices::default());
+    let listener: Arc<dyn OnNotice> = notices.clone();
+    remote.attach(Arc::downgrade(&listener) as Weak<dyn OnNotice>);
+    until("subscribed", || remote.is_subscribed()).await;
+    until("told so", || notices.count(&Notice::Subscribed) == 1).await;
+    (remote, notices)
+}
+
+fn kind<T: std::fmt::Debug>(result: Result<T, crate::remote::RemoteError>) -> RemoteErrorKind {
+    result.unwrap_err().kind()
+}
+
+fn version(number: u64) -> Version {
+    Version::new(number).unwrap()
+}

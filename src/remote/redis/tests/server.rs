@@ -1,0 +1,108 @@
+//! A `redis-server` of a test's own.
+
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command as Process, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use super::super::connection::{Command, Target};
+use super::super::reply::Reply;
+use super::Redis;
+
+pub(super) struct Server {
+    pub(super) port: u16,
+    process: Child,
+    folder: PathBuf,
+    args: Vec<String>,
+}
+
+impl Server {
+    pub(super) fn start() -> Self {
+        Self::with(&[])
+    }
+
+    /// Starts a server with more arguments. Another process may take the port
+    /// in between, so this tries again.
+    pub(super) fn with(args: &[&str]) -> Self {
+        let args: Vec<_> = args.iter().map(ToString::to_string).collect();
+        let folder = std::env::temp_dir().join(format!("stampede-{:016x}", fastrand::u64(..)));
+        std::fs::create_dir_all(&folder).unwrap();
+        for _ in 0..5 {
+            let port = free_port();
+            let mut process = spawn(port, &folder, &args);
+            if answers(port, &mut process) {
+                return Self { port, process, folder, args };
+            }
+        }
+        panic!("no redis-server starts");
+    }
+
+    pub(super) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub(super) fn redis(&self) -> Redis {
+        Redis::lazy(&self.url()).unwrap()
+    }
+
+    /// Sends a command over a connection of its own.
+    pub(super) async fn tell(&self, words: &[&str]) -> Reply {
+        let connection = Target::single(&self.url()).unwrap().connect(&[]).await.unwrap();
+        connection.send(&Command::new(words[0]).args(&words[1..])).await.unwrap()
+    }
+
+    pub(super) fn kill(&mut self) {
+        self.process.kill().unwrap();
+        self.process.wait().unwrap();
+    }
+
+    /// Starts it again, empty, on the same port.
+    pub(super) fn restart(&mut self) {
+        self.process = spawn(self.port, &self.folder, &self.args);
+        assert!(answers(self.port, &mut self.process), "restarted");
+    }
+
+    pub(super) fn signal(&self, signal: &str) {
+        let pid = self.process.id().to_string();
+        assert!(Process::new("kill").args([signal, &pid]).status().unwrap().success());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+fn spawn(port: u16, folder: &std::path::Path, args: &[String]) -> Child {
+    Process::new("redis-server")
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+        .args(["--save", "", "--appendonly", "no"])
+        .arg("--dir")
+        .arg(folder)
+        .args(args)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("redis-server is installed")
+}
+
+fn answers(port: u16, process: &mut Child) -> bool {
+    for _ in 0..1000 {
+        if process.try_wait().unwrap().is_some() {
+            return false;
+        }
+        if TcpStream::connect(("127.0.0.1", port)).is_ok() {
+            return true;
+        }
+        sleep(Duration::from_millis(5));
+    }
+    false
+}
