@@ -215,7 +215,7 @@ async fn a_late_leader_neither_closes_a_newer_flight_nor_stores_over_its_value()
 async fn a_leader_that_nobody_polls_is_deposed_and_its_late_result_is_not_stored() {
     let (engine, map) = engine();
     let mut leader = lead(&engine);
-    leader.take_place().await.unwrap();
+    leader.take_place(tokio::time::Instant::now() + SECOND).await.unwrap();
     leader.expect_within(SECOND * 10);
     let waiter = ask(&engine, &map, 100);
     let step = waiter.await.unwrap();

@@ -58,6 +58,9 @@ pub(crate) struct SharedStore<V: Send + Sync + 'static> {
 /// Tags that the mirror keeps, as many as the log of one process.
 const MAX_TAGS: usize = 100_000;
 
+/// How far ahead a reading of the remote's clock may seem to be.
+const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
+
 /// The version of an envelope that the remote itself numbers.
 const UNNUMBERED: u64 = 1;
 
@@ -110,7 +113,7 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
         if self.mirror.is_dead(&envelope.tags, envelope.started) {
             return Found::Useless(version);
         }
-        let Some(started) = self.clock.tick_of(envelope.started) else {
+        let Some(started) = self.started(envelope.started) else {
             return Found::Useless(version);
         };
         if envelope.kind == Kind::Uncacheable {
@@ -120,6 +123,14 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
             Some(entry) => Found::Entry(Arc::new(entry)),
             None => self.damaged(bytes, "payload"),
         }
+    }
+
+    /// Returns when a computation started, by this process's clock. One that
+    /// starts in the future comes from a server whose clock ran ahead: how old
+    /// it is cannot be known.
+    fn started(&self, at: ServerTime) -> Option<Tick> {
+        let (started, now) = (self.clock.tick_of(at)?, self.tick());
+        (started <= now.plus(CLOCK_TOLERANCE)).then_some(started.min(now))
     }
 
     fn damaged(&self, bytes: &Bytes, how: &'static str) -> Found<V> {

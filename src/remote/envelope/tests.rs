@@ -53,14 +53,15 @@ prop_compose! {
     fn envelopes()(
         is_value: bool,
         started: u64,
-        (fresh, stale_for, stale_if_error, took) in (spans(), spans(), spans(), spans()),
+        (fresh, stale_for, stale_if_error) in (spans(), spans(), spans()),
+        (took, age) in (spans(), spans()),
         tags in tags(),
         payload: Vec<u8>,
     ) -> Envelope {
         let kind = if is_value { Kind::Value } else { Kind::Uncacheable };
         let started = ServerTime::from_millis(started);
         let payload = payload.into();
-        Envelope { kind, started, fresh, stale_for, stale_if_error, took, tags, payload }
+        Envelope { kind, started, fresh, stale_for, stale_if_error, took, age, tags, payload }
     }
 }
 
