@@ -17,6 +17,7 @@ pub(crate) async fn an_abandon_frees_the_lock_and_wakes_one_process(w: &World<im
     let grant = process.lead().await;
     assert_eq!(process.fill(&grant).await, Filled::Stored);
     woken(&mut waiters[other]).await;
+    assert!(is_left_alone(&mut waiters[chosen]).await, "who is woken waits no more");
 }
 
 pub(crate) async fn an_abandon_by_who_has_nothing_does_nothing(w: &World<impl Server>) {

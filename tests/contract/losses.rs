@@ -107,3 +107,13 @@ pub(crate) async fn after_a_flush_nothing_is_allowed_and_nothing_is_locked(w: &W
     let next = w.two.lead().await;
     assert_eq!(w.two.fill(&next).await, Filled::Stored);
 }
+
+pub(crate) async fn without_the_value_its_refresh_goes_on(w: &World<impl Server>) {
+    let (_, seen) = w.one.put().await;
+    let refresh = granted(w.one.acquire(&ask(LONG).seen(Some(seen))).await);
+    w.lose(Record::Value).await;
+    w.lose(Record::Lock).await;
+    assert!(w.one.renew(&refresh).await);
+    assert!(w.two.is_locked_out().await);
+    assert_eq!(w.one.fill(&refresh).await, Filled::Stored);
+}

@@ -292,6 +292,7 @@ macro_rules! contract {
                 without_the_lock_a_repeated_acquire_is_the_same_grant
                 without_the_lock_another_may_take_it_and_is_safe_from_the_first
                 without_both_nothing_is_allowed
+                without_the_value_its_refresh_goes_on
                 after_a_flush_nothing_is_allowed_and_nothing_is_locked
             }
             abandons {

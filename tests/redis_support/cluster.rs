@@ -59,8 +59,9 @@ impl Cluster {
             let slots = node.cli(&["CLUSTER", "SLOTS"]);
             slots.parts().iter().any(|range| {
                 let [first, last, primary, ..] = range.parts() else { return false };
-                let here = primary.parts().get(1).is_some_and(|p| p.int() == node.port().into());
-                here && (first.int()..=last.int()).contains(&slot.into())
+                let here =
+                    primary.parts().get(1).is_some_and(|p| p.int() == i64::from(node.port()));
+                here && (first.int()..=last.int()).contains(&i64::from(slot))
             })
         };
         self.nodes.iter().position(serves).expect("a slot is served")

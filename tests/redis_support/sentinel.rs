@@ -2,16 +2,18 @@
 
 use super::{Reply, Server, wait_until};
 
-/// What the sentinels call the primary.
-const NAME: &str = "main";
-
 /// One primary, one replica, and the sentinels that watch them.
 pub(crate) struct Sentinels {
     data: [Server; 2],
     sentinels: Vec<Server>,
 }
 
+const NAME: &str = Sentinels::NAME;
+
 impl Sentinels {
+    /// What the sentinels call the primary.
+    pub(crate) const NAME: &str = "main";
+
     /// Starts three sentinels and waits until each knows all others and the
     /// replica.
     pub(crate) fn start() -> Self {
@@ -53,11 +55,6 @@ impl Sentinels {
                 field("num-slaves") == "1" && field("num-other-sentinels") == others
             });
         }
-    }
-
-    /// What the sentinels call the primary.
-    pub(crate) fn name(&self) -> &'static str {
-        NAME
     }
 
     /// The sentinels' addresses.
