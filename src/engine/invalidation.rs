@@ -77,6 +77,7 @@ impl InvalidationLog {
     }
 
     /// Says that invalidations may have been missed up to now.
+    #[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "a remote's are missed"))]
     pub(crate) fn doubt(&self) {
         let _records = self.records.lock();
         let seq = self.seq.load(Ordering::Relaxed) + 1;

@@ -4,18 +4,34 @@
 //! them through [`ports`]. Time is a parameter.
 
 pub(crate) mod flight;
+#[cfg_attr(
+    not(feature = "remote"),
+    allow(dead_code, unreachable_pub, reason = "a public part of the remote, if there is one")
+)]
 pub(crate) mod grant;
 pub(crate) mod invalidation;
 pub(crate) mod leader;
 pub(crate) mod lease;
 mod mark;
+#[cfg_attr(
+    not(all(feature = "remote", feature = "metrics", feature = "tracing")),
+    allow(dead_code, reason = "some things happen to a remote alone, or are only told")
+)]
 pub(crate) mod ports;
 pub(crate) mod remote_leader;
 mod run;
+#[cfg_attr(
+    not(feature = "remote"),
+    allow(dead_code, reason = "nobody implements it without a remote")
+)]
 pub(crate) mod shared;
 mod table;
 pub(crate) mod time;
 pub(crate) mod waiter;
+#[cfg_attr(
+    not(feature = "remote"),
+    allow(dead_code, unreachable_pub, reason = "a public part of the remote, if there is one")
+)]
 pub(crate) mod wakes;
 
 #[cfg(test)]
@@ -311,6 +327,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
     }
 
     /// Ends the local use of a key that another process invalidated or put.
+    #[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "a remote tells of it"))]
     pub(crate) fn invalidated_elsewhere(&self, key: &Key) {
         // In this order: a fill that is not refused is removed.
         self.table.forget(key);

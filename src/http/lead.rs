@@ -47,7 +47,15 @@ pub(super) enum Led<S, Q, B: Body, E> {
     },
     /// The service was not asked: the remote has an answer, or says that there
     /// is none to share.
-    Back { caller: HttpCaller, service: S, request: Request<Q>, found: Option<Stored> },
+    Back(Box<Back<S, Q>>),
+}
+
+/// The work of a leader that did not have to do it.
+pub(super) struct Back<S, Q> {
+    pub(super) caller: HttpCaller,
+    pub(super) service: S,
+    pub(super) request: Request<Q>,
+    pub(super) found: Option<Stored>,
 }
 
 /// Looks into the remote, asks the service, and leaves a verdict. Every exit
@@ -82,11 +90,11 @@ where
             // Stored before it is handed over, like what is computed.
             remote::adopt(&caller, &found, &|| leader.may_adopt(&found));
             leader.stand_down(Arc::clone(&found));
-            Led::Back { caller, service, request, found: Some(found) }
+            Led::Back(Box::new(Back { caller, service, request, found: Some(found) }))
         }
         Cleared::Uncacheable(until) => {
             leader.stand_aside(until);
-            Led::Back { caller, service, request, found: None }
+            Led::Back(Box::new(Back { caller, service, request, found: None }))
         }
         Cleared::Held(rest) => nothing(leader.hold_back(rest)),
         Cleared::LeftToAnother(left) => {

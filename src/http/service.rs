@@ -15,7 +15,7 @@ use super::answer::{self, Came};
 use super::body::ResponseBody;
 use super::key::unkey_query;
 use super::layer::Rules;
-use super::lead::{Led, Own, lead};
+use super::lead::{Back, Led, Own, lead};
 use super::lookup::{self, Cache, Forward, HttpCaller, Stored, automatic_tags, look, primary_key};
 use super::remote::Purpose;
 use super::request::{Asked, AskedMethod, BypassReason, Class, classify};
@@ -376,7 +376,8 @@ where
                 client.caller.stale = stale.or(client.caller.stale);
                 client.receive(own, outcome)
             }
-            Ok(Led::Back { caller, service, request, found }) => {
+            Ok(Led::Back(back)) => {
+                let Back { caller, service, request, found } = *back;
                 Miss { caller, service, request }.answer_found(found).await
             }
             Err(_) => client.receive(Own::shut_down(), outcome),

@@ -27,7 +27,7 @@ fn ask() -> Ask {
 }
 
 /// An envelope as far as the remote knows it.
-fn envelope(version: impl ToString, body: &str) -> Bytes {
+fn envelope(version: impl std::fmt::Display, body: &str) -> Bytes {
     format!("TEST{:0>16}{body}", version.to_string()).into()
 }
 
