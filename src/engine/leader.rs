@@ -219,6 +219,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
     ) {
         match self.lease.take() {
             Some(lease) if stored => {
+                self.leave_place();
                 let errands = lease.errands().clone();
                 errands.run(self.share(lease, places, unstore));
             }
