@@ -188,6 +188,7 @@ enum Op {
     /// The oldest caller still waiting goes away.
     HangUp,
     Delay(u32),
+    DelayCommands(u32),
     Pass(u32),
     Befall(Fault),
 }
@@ -229,6 +230,7 @@ fn healthy_op() -> impl Strategy<Value = Op> {
         2 => (0..PROCESSES, what()).prop_map(|(p, what)| Op::Write(p, what)),
         1 => Just(Op::HangUp),
         1 => (0..20_u32).prop_map(Op::Delay),
+        1 => (0..20_u32).prop_map(Op::DelayCommands),
         6 => (0..40_u32).prop_map(Op::Pass),
     ]
 }
@@ -258,6 +260,7 @@ async fn run(world: &Arc<World>, ops: Vec<Op>) {
                 }
             }
             Op::Delay(delay) => world.double.delay(delay * MS),
+            Op::DelayCommands(delay) => world.double.delay_commands(delay * MS),
             Op::Pass(time) => tokio::time::sleep(time * MS).await,
             Op::Befall(fault) => world.befall(fault),
         }
@@ -281,6 +284,7 @@ fn in_paused_time(test: impl Future<Output = ()>) {
 async fn healed(world: &World) {
     world.heal();
     world.double.delay(Duration::ZERO);
+    world.double.delay_commands(Duration::ZERO);
     tokio::time::sleep(30 * SECOND).await;
 }
 
