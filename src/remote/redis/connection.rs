@@ -588,6 +588,8 @@ fn client_failure(error: &RedisError) -> Failure {
         ErrorKind::AuthenticationFailed => {
             Failure::new(RemoteErrorKind::Denied, Cause::Plain, "wrong user or password")
         }
+        // TLS that is refused is such a thing too.
+        ErrorKind::Client => Failure::disconnected(error.to_string()),
         _ if gone => Failure::disconnected(error.to_string()),
         _ => Failure::new(RemoteErrorKind::Protocol, Cause::Plain, error.category()),
     }
