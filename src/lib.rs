@@ -226,7 +226,7 @@ pub use observe::{Event, Stats};
 pub use outcome::CacheOutcome;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
-pub use remote::Redis;
+pub use remote::{Redis, RedisLock, RedisLockGuard};
 pub use service::StampedeService;
 
 // The README's code runs as a test; it shows the HTTP layer.

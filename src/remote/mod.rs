@@ -20,7 +20,7 @@ use bytes::Bytes;
 pub use self::error::{RemoteError, RemoteErrorKind};
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
-pub use self::redis::{ConnectError, Redis};
+pub use self::redis::{ConnectError, Redis, RedisLock, RedisLockGuard};
 pub use self::settings::RemoteSettings;
 pub use crate::engine::grant::{Ask, Filled, Grant, ServerTime, Token, Version};
 pub use crate::engine::wakes::{Listener, Wakes};

@@ -4,6 +4,7 @@ mod check;
 mod connection;
 mod eviction;
 mod link;
+mod lock;
 mod names;
 mod remote;
 mod reply;
@@ -20,6 +21,7 @@ use std::time::Duration;
 pub use self::check::ConnectError;
 use self::connection::Target;
 use self::link::Link;
+pub use self::lock::{RedisLock, RedisLockGuard};
 use self::names::Names;
 use self::remote::RedisRemote;
 use super::{Remote, RemoteSettings};
@@ -158,7 +160,7 @@ impl Redis {
     /// Returns the least rights with which a user can be a cache's in this
     /// namespace, as `ACL SETUSER` takes them.
     ///
-    /// A `RedisLock` needs the same commands, and the keys that it is
+    /// A [`RedisLock`] needs the same commands, and the keys that it is
     /// named by.
     ///
     /// # Examples
