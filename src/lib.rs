@@ -224,6 +224,9 @@ pub use layer::StampedeLayer;
 pub use local::Eviction;
 pub use observe::{Event, Stats};
 pub use outcome::CacheOutcome;
+#[cfg(feature = "redis-legacy-lock")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redis-legacy-lock")))]
+pub use remote::{LegacyLock, LegacyLockGuard};
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use remote::{Redis, RedisLock, RedisLockGuard};

@@ -155,7 +155,7 @@ impl RedisLock {
 }
 
 /// Keeps a duration within what can be added to a time, and above nothing.
-fn countable(duration: Duration) -> Duration {
+pub(super) fn countable(duration: Duration) -> Duration {
     duration.clamp(Duration::from_millis(1), Duration::from_secs(3600 * 24 * 365))
 }
 

@@ -3,6 +3,8 @@
 mod check;
 mod connection;
 mod eviction;
+#[cfg(feature = "redis-legacy-lock")]
+mod legacy;
 mod link;
 mod lock;
 mod names;
@@ -20,6 +22,8 @@ use std::time::Duration;
 
 pub use self::check::ConnectError;
 use self::connection::Target;
+#[cfg(feature = "redis-legacy-lock")]
+pub use self::legacy::{LegacyLock, LegacyLockGuard};
 use self::link::Link;
 pub use self::lock::{RedisLock, RedisLockGuard};
 use self::names::Names;
