@@ -44,8 +44,9 @@ async fn one_holder_at_a_time_and_only_old_commands() {
     let server = Server::start();
     let (here, there) = (lock(&server), lock(&server));
     let guard = taken(&here).await;
-    assert!(there.try_acquire().await.unwrap().is_none());
     let mark = server.tell(&format!("GET {KEY}"));
+    assert!(there.try_acquire().await.unwrap().is_none());
+    assert_eq!(server.tell(&format!("GET {KEY}")), mark, "not even prolonged");
     let until: i64 = mark.split_once(':').unwrap().0.parse().unwrap();
     assert!(until > in_millis(20_000) && until <= in_millis(30_000));
     assert!(guard.release().await.unwrap());

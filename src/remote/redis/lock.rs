@@ -213,7 +213,6 @@ impl RedisLockGuard {
     ///
     /// Cancel safe: a dropped call gives the lock back in the background.
     pub async fn release(mut self) -> Result<bool, RemoteError> {
-        self.extending = None;
         let ours = self.held.call(&scripts::UNLOCK, None).await?;
         self.taken = false;
         Ok(ours)
