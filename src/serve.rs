@@ -183,7 +183,7 @@ struct KeyWanted<'a, V: Clone + Send + Sync + 'static> {
     inner: &'a Inner<V>,
     key: Key,
     purpose: Purpose,
-    /// The version that was there when a recomputation began.
+    /// The version that was there, or none, when a recomputation began.
     first: Option<Option<Version>>,
     stand_in: Option<Arc<Entry<V>>>,
 }
@@ -218,6 +218,11 @@ impl<V: Clone + Send + Sync + 'static> Wanted<V> for KeyWanted<'_, V> {
             }
             Freshness::Expired => Judged::Useless,
         }
+    }
+
+    fn found_nothing(&mut self, version: Option<Version>) {
+        // What comes after this was computed meanwhile.
+        self.first.get_or_insert(version);
     }
 }
 
