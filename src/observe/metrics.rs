@@ -109,6 +109,7 @@ impl Meters {
             Happening::Locked { answer } => self.remote_locks[answer as usize].increment(1),
             Happening::Woken { cause } => self.wakes[cause as usize].increment(1),
             Happening::Asked { op, took, error } => self.asked(op, took, error),
+            Happening::RemoteAttached => self.remote_up.set(1.0),
             Happening::RemoteIs { up } => self.remote_up.set(f64::from(u8::from(up))),
             Happening::Damaged { how } => self.failed_to_read(how),
             _ => {}
