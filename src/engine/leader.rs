@@ -46,6 +46,8 @@ pub(crate) struct Leader<V: Send + Sync + 'static> {
     settled: bool,
     /// Given up however the flight ends, unless it is filled.
     lease: Option<Lease<V>>,
+    /// How long its caller waits, who may have waited already.
+    deadline: Option<Instant>,
 }
 
 impl<V: Send + Sync + 'static> Leader<V> {
@@ -63,11 +65,22 @@ impl<V: Send + Sync + 'static> Leader<V> {
             end: ComputedEnd::Dropped,
             settled: false,
             lease: None,
+            deadline: None,
         }
     }
 
     pub(super) fn engine(&self) -> &Arc<Engine<V>> {
         &self.engine
+    }
+
+    /// Sets how long it may wait for others. Defaults to `wait_timeout` from
+    /// when it begins to.
+    pub(super) fn wait_until(&mut self, deadline: Instant) {
+        self.deadline = Some(deadline);
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        self.deadline.unwrap_or_else(|| Instant::now() + self.engine.settings.wait_timeout)
     }
 
     pub(crate) fn started(&self) -> Started {
@@ -416,12 +429,17 @@ impl<V: Send + Sync + 'static> Leader<V> {
         }
         self.end = ComputedEnd::Panicked;
         let error = Error::new(ErrorKind::Panicked);
-        let mut again = false;
+        let (mut again, mut hold) = (false, None);
         let rule = self.panic_rule;
         self.close(|engine, mark, now| {
             again = mark.count_panic(now);
-            if again { engine.count_failure(mark, now, &error, rule).replaced } else { None }
+            let counted = again.then(|| engine.count_failure(mark, now, &error, rule))?;
+            hold = counted.hold;
+            counted.replaced
         });
+        if let Some(lease) = self.lease.take() {
+            lease.give_up(hold);
+        }
         let verdict = if again {
             Verdict::Failed(Failure { error, each_itself: false })
         } else {

@@ -36,6 +36,10 @@ pub(crate) trait Wanted<V>: Send {
 
     /// Judges what stands there.
     fn judge(&mut self, found: &Arc<Entry<V>>) -> Judged;
+
+    /// Is told that there is nothing to judge, but perhaps something of this
+    /// version that cannot be used.
+    fn found_nothing(&mut self, _: Option<Version>) {}
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +100,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         wanted: &mut dyn Wanted<V>,
         patience: Patience,
     ) -> Cleared<V> {
-        let deadline = Instant::now() + self.engine().settings.wait_timeout;
+        let deadline = self.deadline();
         let shared = match self.engine().shared.get() {
             Some(shared) if self.engine().mode() == Mode::On => Arc::clone(shared),
             _ => return self.compute_without_lease(deadline).await,
@@ -260,16 +264,20 @@ fn lock_answer<V>(asked: &Asked<V>) -> LockAnswer {
 }
 
 fn weigh<V>(found: Found<V>, wanted: &mut dyn Wanted<V>) -> Turn<V> {
-    match found {
-        Found::Nothing => Turn::Acquire(None),
-        Found::Useless(version) => Turn::Acquire(version),
-        Found::Uncacheable { until } => Turn::Done(Cleared::Uncacheable(until)),
-        Found::Entry(entry) => match wanted.judge(&entry) {
-            Judged::Serves => Turn::Done(Cleared::Found(entry)),
-            Judged::Elsewhere => Turn::Again,
-            Judged::Useless => Turn::Acquire(entry.version),
-        },
-    }
+    let useless = match found {
+        Found::Nothing => None,
+        Found::Useless(version) => version,
+        Found::Uncacheable { until } => return Turn::Done(Cleared::Uncacheable(until)),
+        Found::Entry(entry) => {
+            return match wanted.judge(&entry) {
+                Judged::Serves => Turn::Done(Cleared::Found(entry)),
+                Judged::Elsewhere => Turn::Again,
+                Judged::Useless => Turn::Acquire(entry.version),
+            };
+        }
+    };
+    wanted.found_nothing(useless);
+    Turn::Acquire(useless)
 }
 
 impl<V: Send + Sync + 'static> Engine<V> {

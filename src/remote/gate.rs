@@ -21,6 +21,9 @@ pub(super) struct Gate {
     /// What the remote must be told before it is asked again.
     pub(super) journal: Journal,
     breaker: Breaker,
+    /// Counts time-outs of what may write. Reads may succeed all the time
+    /// between them, while writes are paused.
+    writes: Breaker,
     observer: Arc<dyn Observe>,
     /// Wakes the task that brings a remote back.
     pub(super) tend: Arc<Notify>,
@@ -41,6 +44,7 @@ impl Gate {
             remote,
             journal: Journal::new(settings.max_journal),
             breaker: Breaker::new(settings.breaker_failures),
+            writes: Breaker::new(settings.breaker_failures),
             settings,
             observer,
             tend: Arc::new(Notify::new()),
@@ -68,15 +72,23 @@ impl Gate {
             return Err(None);
         }
         let result = self.attempt(op, bytes, call()).await;
-        self.count(result.is_ok());
+        self.count(op, result.as_ref().err().copied());
         result.map_err(Some)
     }
 
     /// Counts a call as the breaker does.
-    pub(super) fn count(&self, success: bool) {
-        if success {
+    pub(super) fn count(&self, op: RemoteOp, failure: Option<RemoteErrorKind>) {
+        let Some(kind) = failure else {
             self.breaker.succeeded();
-        } else if self.breaker.failed() {
+            if op.may_write() {
+                self.writes.succeeded();
+            }
+            return;
+        };
+        if op.may_write() && kind == RemoteErrorKind::Timeout && self.writes.failed() {
+            self.trip();
+        }
+        if self.breaker.failed() {
             self.is_away();
         }
     }
@@ -126,7 +138,6 @@ impl Gate {
         if self.breaker.trip() {
             self.is_away();
         }
-        self.tend.notify_one();
     }
 
     fn is_away(&self) {
@@ -135,6 +146,7 @@ impl Gate {
     }
 
     pub(super) fn close(&self) {
+        self.writes.close();
         if self.breaker.close() {
             self.observer.happened(Happening::RemoteIs { up: true });
         }

@@ -14,9 +14,10 @@ use super::breaker::Backoff;
 use super::journal::Work;
 use super::shared::SharedStore;
 use super::{Notice, OnNotice, RemoteErrorKind, ServerTime};
+use crate::engine::grant::Token;
 use crate::engine::ports::RemoteOp;
 use crate::engine::shared::Away;
-use crate::key::Tag;
+use crate::key::{Key, Tag};
 
 /// How often a quiet link is looked after.
 const TEND_EVERY: Duration = Duration::from_secs(30);
@@ -41,6 +42,8 @@ pub(super) struct Link {
     read: Mutex<Option<(u64, Instant)>>,
     /// Held by the one who reads it.
     reading: tokio::sync::Mutex<()>,
+    /// Whether local copies are to be dropped once the remote is asked again.
+    in_doubt: AtomicBool,
     /// When local copies were last vouched for.
     vouched: Mutex<Option<Instant>>,
     trimmed: Mutex<Option<Instant>>,
@@ -55,6 +58,7 @@ impl Link {
             subscribed: AtomicBool::new(false),
             read: Mutex::new(None),
             reading: tokio::sync::Mutex::new(()),
+            in_doubt: AtomicBool::new(false),
             vouched: Mutex::new(None),
             trimmed: Mutex::new(None),
         }
@@ -127,11 +131,15 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
         if self.is_prepared() {
             return Ok(());
         }
+        if !self.gate.is_open() {
+            // Of those who waited for the lock, the ones before have found out.
+            return Err(RemoteErrorKind::Unavailable);
+        }
         if self.link.read.lock().is_none() {
             self.first_subscription().await;
         }
         let result = self.read_log().await;
-        self.gate.count(result.is_ok());
+        self.gate.count(RemoteOp::ReadTags, result.as_ref().err().copied());
         result
     }
 
@@ -199,6 +207,19 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
         *self.link.vouched.lock() = Some(Instant::now());
     }
 
+    /// The same as soon as the remote is asked: until then local copies are all
+    /// there is, and dropping them would make every process compute.
+    fn doubt_when_open(&self) {
+        self.link.in_doubt.store(true, Ordering::Release);
+        self.settle_doubt();
+    }
+
+    fn settle_doubt(&self) {
+        if self.gate.is_open() && self.link.in_doubt.swap(false, Ordering::AcqRel) {
+            self.doubt();
+        }
+    }
+
     /// Looks after the link once, and returns when to do so again.
     async fn tend_once(&self, backoff: &mut Backoff) -> Duration {
         if !self.gate.is_open() {
@@ -211,6 +232,7 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
             };
         }
         backoff.reset();
+        self.settle_doubt();
         if !self.is_prepared() && self.link.read.lock().is_some() {
             let _ = self.prepare().await;
         }
@@ -239,7 +261,7 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
     /// Probes, tells the remote what it has missed, and lets requests ask it
     /// again.
     async fn bring_back(&self) -> Result<(), RemoteErrorKind> {
-        self.read_clock().await?;
+        self.probe().await?;
         while let Some(work) = self.gate.journal.next() {
             match &work {
                 Work::Key(key) => {
@@ -257,7 +279,18 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
         let _reading = self.link.reading.lock().await;
         self.read_log().await?;
         self.gate.close();
+        // In this order: what is dropped here is there.
+        self.settle_doubt();
         Ok(())
+    }
+
+    /// Sees whether the remote answers, and whether it executes what may write:
+    /// a server can be paused for that alone.
+    async fn probe(&self) -> Result<(), RemoteErrorKind> {
+        self.read_clock().await?;
+        let (nobodys, nothing) = (Token::random(), Key::from("probe"));
+        let abandon = self.remote().abandon(&nothing, &nobodys, None);
+        self.gate.attempt(RemoteOp::Abandon, 0, abandon).await.map(drop)
     }
 
     async fn trim(&self) {
@@ -282,7 +315,7 @@ impl<V: Send + Sync + 'static> OnNotice for SharedStore<V> {
             Notice::TagsInvalidated(tags, at) => self.heard_of(&tags, at),
             Notice::Subscribed => {
                 // In this order: what is read in the new epoch is not doubted.
-                self.doubt();
+                self.doubt_when_open();
                 self.clock.reset();
                 self.link.moves_on(true);
                 self.gate.tend.notify_one();
