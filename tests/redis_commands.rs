@@ -167,7 +167,7 @@ async fn what_is_done_by_name_is_one_command_each() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_refresh_is_one_lease_and_one_fill_and_others_leave_it_at_that() {
+async fn a_computation_by_name_is_a_look_a_lease_and_a_fill_too() {
     let origin = Origin::new();
     let counted = Counted::start(2).await;
     let cache = &counted.caches[0];

@@ -31,11 +31,19 @@ pub(crate) fn patient() -> Builder<u64> {
 
 /// Gives up early: for servers that are in trouble. A call takes a thousandth
 /// of this when all is well.
-pub(crate) const OP_TIMEOUT: Duration = Duration::from_millis(500);
+pub(crate) const OP_TIMEOUT: Duration = SECOND;
+
+/// How long a request may take while Redis is in trouble and the breaker is
+/// still closed: calls time out after [`OP_TIMEOUT`].
+pub(crate) const DELAYED: Duration = Duration::from_secs(10);
+
+/// How long a request may take that asks Redis nothing: less than a call that
+/// times out.
+pub(crate) const AT_ONCE: Duration = Duration::from_millis(500);
 
 /// The settings that go with [`OP_TIMEOUT`].
 pub(crate) fn impatient() -> Builder<u64> {
-    settings().lease(2 * SECOND).wait_timeout(LIMIT)
+    settings().lease(4 * SECOND).wait_timeout(LIMIT)
 }
 
 /// A patient process.
@@ -78,10 +86,8 @@ pub(crate) async fn all_listen(caches: &[Cache]) {
 
 /// Waits until every process asks its remote and hears from it.
 pub(crate) async fn all_are_well(caches: &[Cache]) {
-    eventually("every process is well", || {
-        caches.iter().all(|cache| cache.health() == Health::Up)
-    })
-    .await;
+    eventually("every process is well", || caches.iter().all(|cache| cache.health() == Health::Up))
+        .await;
 }
 
 /// One request; none ever fails.
@@ -91,11 +97,7 @@ pub(crate) async fn load(cache: &Cache, origin: &Origin, key: impl ToKey) -> u64
 }
 
 /// One request, and how long it took.
-pub(crate) async fn timed(
-    cache: &Cache,
-    origin: &Origin,
-    key: impl ToKey,
-) -> (u64, Duration) {
+pub(crate) async fn timed(cache: &Cache, origin: &Origin, key: impl ToKey) -> (u64, Duration) {
     let start = Instant::now();
     (load(cache, origin, key).await, start.elapsed())
 }
@@ -185,19 +187,80 @@ pub(crate) fn registered(server: &Server, key: &str) -> usize {
 /// Asserts that all is as it should be: one of the processes computes, all
 /// others wait for a push and get its result.
 pub(crate) async fn assert_healed(server: &Server, caches: &[Cache]) {
+    assert_healed_by(|key| registered(server, key), caches).await;
+}
+
+/// The same where a key's server has to be found.
+pub(crate) async fn assert_healed_by(registered: impl Fn(&str) -> usize, caches: &[Cache]) {
     all_are_well(caches).await;
     let key = fresh_key();
     let gated = Gated::new();
     let pushes = || caches.iter().map(|cache| cache.stats().wakes_by_push).sum::<u64>();
     let before = pushes();
     let herd: Vec<_> = caches.iter().map(|cache| gated.ask(cache, &key)).collect();
-    eventually("all others wait", || registered(server, &key) == caches.len() - 1).await;
+    eventually("all others wait", || registered(&key) == caches.len() - 1).await;
     gated.open();
     for caller in herd {
         assert_eq!(answer(caller).await, 1);
     }
     assert_eq!(gated.calls(), 1, "one computes for all");
     assert!(pushes() >= before + caches.len() as u64 - 1, "they are woken");
+}
+
+/// While Redis is in trouble: requests in every process are answered, no later
+/// than [`DELAYED`], and at most one in each process computes. What is held is
+/// served as it was.
+pub(crate) async fn assert_unharmed(caches: &[Cache], held: &Held) {
+    let (origin, key) = (Origin::taking(50 * MS), fresh_key());
+    let start = Instant::now();
+    herd(caches, 20, &origin, &key).await;
+    assert!(start.elapsed() < DELAYED, "took {:?}", start.elapsed());
+    let calls = origin.calls();
+    assert!((1..=caches.len()).contains(&calls), "{calls} calls in {} processes", caches.len());
+    held.is_served(caches).await;
+}
+
+/// A key that every process holds a copy of.
+pub(crate) struct Held {
+    origin: Origin,
+    key: String,
+}
+
+impl Held {
+    pub(crate) async fn by(caches: &[Cache]) -> Self {
+        let held = Self { origin: Origin::new(), key: fresh_key() };
+        for cache in caches {
+            load(cache, &held.origin, &*held.key).await;
+        }
+        held
+    }
+
+    /// Asserts that it is still served, from the process's own memory.
+    pub(crate) async fn is_served(&self, caches: &[Cache]) {
+        for cache in caches {
+            let (value, took) = timed(cache, &self.origin, &*self.key).await;
+            assert_eq!(value, 1);
+            assert!(took < AT_ONCE, "a local copy took {took:?}");
+        }
+        assert_eq!(self.origin.calls(), 1);
+    }
+}
+
+/// Waits until no request of this process asks Redis any more.
+pub(crate) struct Breaker(tokio::sync::broadcast::Receiver<tower_stampede::Event>);
+
+impl Breaker {
+    pub(crate) fn of(cache: &Cache) -> Self {
+        Self(cache.events())
+    }
+
+    pub(crate) async fn has_opened(&mut self) {
+        use tower_stampede::Event::RemoteChanged;
+        let opened = async {
+            while !matches!(self.0.recv().await.unwrap(), RemoteChanged { up: false, .. }) {}
+        };
+        within(LIMIT, opened).await;
+    }
 }
 
 /// A key that nobody has used.
