@@ -123,10 +123,11 @@ impl Gate {
 
     /// Asks nothing more until the remote has been told what is in the journal.
     pub(super) fn trip(&self) {
+        // Who brings it back looks at the journal again before it stops, and
+        // is not to be hurried by every invalidation.
         if self.breaker.trip() {
             self.is_away();
         }
-        self.tend.notify_one();
     }
 
     fn is_away(&self) {
