@@ -68,15 +68,19 @@ impl Gate {
             return Err(None);
         }
         let result = self.attempt(op, bytes, call()).await;
-        self.count(result.is_ok());
+        self.count(op, result.is_ok());
         result.map_err(Some)
     }
 
     /// Counts a call as the breaker does.
-    pub(super) fn count(&self, success: bool) {
-        if success {
-            self.breaker.succeeded();
-        } else if self.breaker.failed() {
+    pub(super) fn count(&self, op: RemoteOp, success: bool) {
+        let opened = match (op, success) {
+            (RemoteOp::Get, true) => return self.breaker.look_succeeded(),
+            (_, true) => return self.breaker.succeeded(),
+            (RemoteOp::Get, false) => self.breaker.look_failed(),
+            (_, false) => self.breaker.failed(),
+        };
+        if opened {
             self.is_away();
         }
     }

@@ -135,7 +135,7 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
             self.first_subscription().await;
         }
         let result = self.read_log().await;
-        self.gate.count(result.is_ok());
+        self.gate.count(RemoteOp::ReadTags, result.is_ok());
         result
     }
 
