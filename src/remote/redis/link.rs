@@ -69,7 +69,7 @@ impl Link {
             return self.send_on(&self.0.opened().await?, command).await;
         };
         match self.send_on(&open, command).await {
-            Err(failure) if failure.cause == Cause::Broken => {
+            Err(failure) if failure.cause == Cause::Broken && !open.connection.heals_itself() => {
                 self.send_on(&self.0.opened().await?, command).await
             }
             answer => answer,
@@ -78,11 +78,13 @@ impl Link {
 
     async fn send_on(&self, open: &Open, command: &Command) -> Result<Reply, Failure> {
         let answer = open.connection.send(command).await;
-        match &answer {
-            Err(failure) if matches!(failure.cause, Cause::Broken | Cause::Misled) => {
-                self.0.close(open.number);
-            }
-            _ => self.0.strikes.store(0, Ordering::Relaxed),
+        let useless = answer.as_ref().is_err_and(|failure| failure.cause.is_useless_connection());
+        if !useless {
+            self.0.strikes.store(0, Ordering::Relaxed);
+        } else if open.connection.heals_itself() {
+            self.suspect();
+        } else {
+            self.0.close(open.number);
         }
         answer
     }
@@ -108,10 +110,8 @@ impl Link {
         self.0.target.subscribe(channels).await
     }
 
-    /// Returns the commands that such a server takes beside those of the
-    /// protocol.
-    pub(super) fn own_commands(&self) -> Vec<&'static str> {
-        self.0.target.own_commands()
+    pub(super) fn target(&self) -> &Target {
+        &self.0.target
     }
 
     /// Is told that a caller gave up waiting for an answer.

@@ -3,10 +3,7 @@
 use super::*;
 
 async fn works(remote: &dyn Remote) {
-    let key = Key::from(fastrand::u64(..));
-    let grant = granted(remote, &key, &ask()).await;
-    remote.fill(&key, &grant, TTL, envelope(grant.version, "x")).await.unwrap();
-    assert!(remote.get(&key).await.unwrap().is_some());
+    fills(remote, &Key::from(fastrand::u64(..))).await;
 }
 
 #[tokio::test]
@@ -176,12 +173,12 @@ async fn a_server_without_memory_says_so() {
     let server = Server::start();
     let remote = server.redis().open("c").unwrap();
     let key = Key::from("k");
-    remote.put(&key, TTL, envelope(0, "old")).await.unwrap();
+    remote.put(&key, TTL, envelope(None, "old")).await.unwrap();
     let grant = granted(&*remote, &Key::from("other"), &ask()).await;
     server.tell(&["CONFIG", "SET", "maxmemory", "1"]).await;
     assert_eq!(kind(remote.probe().await), RemoteErrorKind::OutOfMemory);
     assert_eq!(kind(remote.acquire(&Key::from("l"), &ask()).await), RemoteErrorKind::OutOfMemory);
-    let put = remote.put(&key, TTL, envelope(0, "new")).await;
+    let put = remote.put(&key, TTL, envelope(None, "new")).await;
     assert_eq!(kind(put), RemoteErrorKind::OutOfMemory);
     assert_eq!(remote.get(&key).await.unwrap(), None, "the old value is wrong");
     assert!(remote.abandon(&Key::from("other"), &grant.token, Some(LEASE)).await.unwrap());

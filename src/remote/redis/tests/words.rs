@@ -53,7 +53,7 @@ async fn other_processes_hear_of_an_invalidation_and_this_one_does_not() {
     let (key, tag) = (Key::from(&b"\0\xff"[..]), Tag::from("t"));
 
     here.invalidate(&key).await.unwrap();
-    here.put(&Key::from("put"), TTL, envelope(0, "x")).await.unwrap();
+    here.put(&Key::from("put"), TTL, envelope(None, "x")).await.unwrap();
     let now = here.invalidate_tags(std::slice::from_ref(&tag)).await.unwrap();
     let told = [
         Notice::Subscribed,
@@ -75,7 +75,7 @@ async fn a_put_wakes_those_who_wait() {
     granted(&*other, &key, &ask()).await;
     let mut listener = waiter.listen(&key);
     waiter.acquire(&key, &ask().register()).await.unwrap();
-    other.put(&key, TTL, envelope(0, "x")).await.unwrap();
+    other.put(&key, TTL, envelope(None, "x")).await.unwrap();
     listener.woken().await;
 }
 
