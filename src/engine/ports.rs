@@ -51,6 +51,8 @@ pub(crate) enum Happening<'a> {
     Woken { cause: WakeCause },
     /// A call to the remote ended.
     Asked { op: RemoteOp, took: std::time::Duration, error: Option<&'static str> },
+    /// The cache is built with a remote, which counts as up until it fails.
+    RemoteIsGiven,
     /// The remote is asked again, or not any more.
     RemoteIs { up: bool },
     /// What stands in the remote cannot be used.

@@ -103,6 +103,7 @@ impl Event {
             | Happening::Locked { .. }
             | Happening::Woken { .. }
             | Happening::Asked { .. }
+            | Happening::RemoteIsGiven
             | Happening::Damaged { .. } => return None,
             Happening::RemoteIs { up } => Self::RemoteChanged { up },
             Happening::Unshareable { key } => Self::Unshareable { key: key.clone() },

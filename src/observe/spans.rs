@@ -78,6 +78,7 @@ pub(super) fn happened(cache: &str, what: &Happening<'_>) {
         | Happening::Joined
         | Happening::Locked { .. }
         | Happening::Woken { .. }
+        | Happening::RemoteIsGiven
         | Happening::RemoteIs { .. }
         | Happening::InvalidatedElsewhere { .. } => (),
         Happening::Asked { op, took, error } => debug!(

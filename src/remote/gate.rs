@@ -37,6 +37,7 @@ impl Gate {
         settings: RemoteSettings,
         observer: Arc<dyn Observe>,
     ) -> Self {
+        observer.happened(Happening::RemoteIsGiven);
         Self {
             remote,
             journal: Journal::new(settings.max_journal),
