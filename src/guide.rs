@@ -8,12 +8,15 @@ pub mod how_it_works {}
 #[doc = include_str!("../docs/time-outs.md")]
 pub mod time_outs {}
 
-// Always to be read; its code needs the manual clock.
+// Always to be read; its code needs the manual clock and the double.
 #[cfg_attr(
-    any(not(doctest), feature = "test-util"),
+    any(not(doctest), all(feature = "remote", feature = "test-util")),
     doc = include_str!("../docs/testing.md")
 )]
-#[cfg_attr(all(doctest, not(feature = "test-util")), doc = "Testing.")]
+#[cfg_attr(
+    all(doctest, not(all(feature = "remote", feature = "test-util"))),
+    doc = "Testing."
+)]
 pub mod testing {}
 
 #[doc = include_str!("../docs/the-lock.md")]

@@ -160,8 +160,8 @@
 //!   one computation per process and key. A lease that is lost (its process was
 //!   killed or stood still, the lock was evicted, the server failed over) costs one
 //!   more. A late result never replaces a newer one. No request fails because of the
-//!   remote; one waits at most `op_timeout` for it, and not at all once the breaker is
-//!   open.
+//!   remote; each is held up by at most one call that fails, for `op_timeout`, and by
+//!   none once the breaker is open.
 //! - **Values that may not be shared.** Each caller computes its own, in parallel.
 //! - **A leader that is lost.** If it panics, one waiter computes once more. An
 //!   inline one ([`get_or_compute_scoped`](Stampede::get_or_compute_scoped),
@@ -195,7 +195,7 @@
 //! | `http` | yes | `HttpLayer`, `HttpStampede`, `CacheFor`, `invalidate_path` | the handle and the layer for any tower service remain |
 //! | `axum` | yes | keys by axum's `OriginalUri` | layers inside `Router::nest` see paths without the prefix: give each a `scope` |
 //! | `metrics` | no | counters, gauges and histograms through the `metrics` facade | [`Stampede::stats`] still counts |
-//! | `tracing` | no | a span per computation and a line per change of state, at DEBUG, target `tower_stampede` | computations do not run in their caller's span |
+//! | `tracing` | no | a span per computation and a line per change of state, at DEBUG, and at WARN when the remote goes and comes back; target `tower_stampede` | computations do not run in their caller's span |
 //! | `remote` | no | `Remotable`, the trait `remote::Remote`, `Builder::remote` | values stay in their process |
 //! | `redis` | no | `Redis`, `RedisLock`, `Builder::redis` | each process computes for itself |
 //! | `redis-tls-rustls` | no | `rediss://` with rustls | such a URL is refused |
