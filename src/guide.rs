@@ -13,10 +13,7 @@ pub mod time_outs {}
     any(not(doctest), all(feature = "remote", feature = "test-util")),
     doc = include_str!("../docs/testing.md")
 )]
-#[cfg_attr(
-    all(doctest, not(all(feature = "remote", feature = "test-util"))),
-    doc = "Testing."
-)]
+#[cfg_attr(all(doctest, not(all(feature = "remote", feature = "test-util"))), doc = "Testing.")]
 pub mod testing {}
 
 #[doc = include_str!("../docs/the-lock.md")]
