@@ -277,12 +277,15 @@ pub use layer::StampedeLayer;
 pub use local::Eviction;
 pub use observe::{Event, Stats};
 pub use outcome::CacheOutcome;
-#[cfg(feature = "redis")]
-#[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
-pub use remote::Redis;
 #[cfg(feature = "remote")]
 #[cfg_attr(docsrs, doc(cfg(feature = "remote")))]
 pub use remote::Remotable;
+#[cfg(feature = "redis-legacy-lock")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redis-legacy-lock")))]
+pub use remote::{LegacyLock, LegacyLockGuard};
+#[cfg(feature = "redis")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+pub use remote::{Redis, RedisLock, RedisLockGuard};
 pub use service::StampedeService;
 
 // The README's code runs as a test; it shows the HTTP layer, and Redis.

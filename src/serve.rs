@@ -331,7 +331,7 @@ where
 /// their own deadlines.
 async fn time_out<V, T, E, W, Fut>(
     inner: Arc<Inner<V>>,
-    leader: Leader<V>,
+    mut leader: Leader<V>,
     fallbacks: Fallbacks,
     work: W,
 ) -> Result<Led<V, T, W>, Error>

@@ -98,6 +98,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 self.flight.take_place(permit);
                 // Age counts from here, not from the queue.
                 self.started.tick = self.engine.clock.now();
+                self.starts_now();
                 Ok(())
             }
             Ok(Err(_)) => Err(Error::new(ErrorKind::ShutDown)),
@@ -106,13 +107,21 @@ impl<V: Send + Sync + 'static> Leader<V> {
     }
 
     /// Takes a place if one is free now.
-    pub(crate) fn try_place(&self) -> bool {
+    pub(crate) fn try_place(&mut self) -> bool {
         let place = self.engine.try_place();
         let is_free = place.is_some();
         if let Some(place) = place {
             self.flight.take_place(place);
+            self.started.tick = self.engine.clock.now();
+            self.starts_now();
         }
         is_free
+    }
+
+    /// Whatever was invalidated until now does not concern what is computed
+    /// from now on.
+    fn starts_now(&mut self) {
+        self.started.seq = self.engine.log.seq();
     }
 
     pub(super) fn leave_place(&self) {
@@ -120,6 +129,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
     }
 
     pub(super) fn take_lease(&mut self, attempt: Attempt<V>, grant: Grant, ask: &Ask) {
+        self.starts_now();
         let watch = &self.engine.watch;
         self.lease = Some(attempt.was_granted(grant, ask, &self.flight, watch));
     }
@@ -211,6 +221,10 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// Second phase of a result that is stored in this process, or not. With a
     /// lease it goes to the remote too, on a task of its own: nobody waits for
     /// that. Where the remote refuses it, `unstore` takes it back.
+    ///
+    /// Also what may not be stored here is offered: an invalidation that came
+    /// before the lease was granted ends nothing of it, and one that came after
+    /// has ended the right to fill. Only the remote knows which it was.
     pub(crate) fn finish(
         mut self,
         stored: bool,
@@ -218,19 +232,26 @@ impl<V: Send + Sync + 'static> Leader<V> {
         unstore: impl FnOnce() + Send + 'static,
     ) {
         match self.lease.take() {
-            Some(lease) if stored => {
+            Some(lease) if self.engine.mode() != Mode::Off => {
+                self.leave_place();
                 let errands = lease.errands().clone();
-                errands.run(self.share(lease, places, unstore));
+                errands.run(self.share(lease, stored, places, unstore));
             }
             _ => self.settle(stored),
         }
     }
 
-    async fn share(self, lease: Lease<V>, places: Vec<Place<V>>, unstore: impl FnOnce()) {
+    async fn share(
+        self,
+        lease: Lease<V>,
+        stored: bool,
+        places: Vec<Place<V>>,
+        unstore: impl FnOnce(),
+    ) {
         let stands = match lease.share(places).await {
             Ok(filled) => filled != Filled::Refused,
             // The remote cannot say; what may have been missed decides.
-            Err(Away) => !self.engine.log.is_doubted(self.started.seq),
+            Err(Away) => stored && !self.engine.log.is_doubted(self.started.seq),
         };
         if !stands {
             unstore();

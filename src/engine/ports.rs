@@ -51,8 +51,8 @@ pub(crate) enum Happening<'a> {
     Woken { cause: WakeCause },
     /// A call to the remote ended.
     Asked { op: RemoteOp, took: std::time::Duration, error: Option<&'static str> },
-    /// The cache is built with a remote, which counts as up until it fails.
-    RemoteIsGiven,
+    /// There is a remote, and it is asked.
+    RemoteAttached,
     /// The remote is asked again, or not any more.
     RemoteIs { up: bool },
     /// What stands in the remote cannot be used.

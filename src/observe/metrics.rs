@@ -110,7 +110,7 @@ impl Meters {
             Happening::Locked { answer } => self.remote_locks[answer as usize].increment(1),
             Happening::Woken { cause } => self.wakes[cause as usize].increment(1),
             Happening::Asked { op, took, error } => self.asked(op, took, error),
-            Happening::RemoteIsGiven => self.remote_is(true),
+            Happening::RemoteAttached => self.remote_is(true),
             Happening::RemoteIs { up } => self.remote_is(up),
             Happening::Damaged { how } => self.failed_to_read(how),
             _ => {}

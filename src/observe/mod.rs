@@ -170,7 +170,7 @@ impl Observe for Observer {
                 }
             }
             Happening::Damaged { .. } => self.damaged.add_one(),
-            Happening::RemoteIsGiven
+            Happening::RemoteAttached
             | Happening::RemoteIs { .. }
             | Happening::Unshareable { .. } => {}
             Happening::InvalidatedElsewhere { .. } => self.meters.invalidated("remote"),

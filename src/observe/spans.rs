@@ -78,8 +78,8 @@ pub(super) fn happened(cache: &str, what: &Happening<'_>) {
         | Happening::Joined
         | Happening::Locked { .. }
         | Happening::Woken { .. }
-        | Happening::RemoteIsGiven
         | Happening::RemoteIs { .. }
+        | Happening::RemoteAttached
         | Happening::InvalidatedElsewhere { .. } => (),
         Happening::Asked { op, took, error } => debug!(
             target: "tower_stampede",

@@ -37,7 +37,6 @@ impl Gate {
         settings: RemoteSettings,
         observer: Arc<dyn Observe>,
     ) -> Self {
-        observer.happened(Happening::RemoteIsGiven);
         Self {
             remote,
             journal: Journal::new(settings.max_journal),

@@ -170,9 +170,12 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
 
     /// Takes note of the time at which tags were invalidated.
     pub(super) fn heard_of(&self, tags: &[Tag], at: ServerTime) {
-        let raised: Vec<Tag> =
-            tags.iter().filter(|tag| self.mirror.raise(tag, at)).cloned().collect();
-        self.invalidate_here(&raised);
+        for tag in tags {
+            self.mirror.raise(tag, at);
+        }
+        // All of them, also what is no later than what was known: it may be a
+        // second invalidation in one millisecond.
+        self.invalidate_here(tags);
     }
 
     /// Ends the local use of tags; the mirror knows of them already, so that

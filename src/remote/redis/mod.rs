@@ -3,7 +3,10 @@
 mod check;
 mod connection;
 mod eviction;
+#[cfg(feature = "redis-legacy-lock")]
+mod legacy;
 mod link;
+mod lock;
 mod names;
 mod remote;
 mod reply;
@@ -19,7 +22,10 @@ use std::time::Duration;
 
 pub use self::check::ConnectError;
 use self::connection::Target;
+#[cfg(feature = "redis-legacy-lock")]
+pub use self::legacy::{LegacyLock, LegacyLockGuard};
 use self::link::Link;
+pub use self::lock::{RedisLock, RedisLockGuard};
 use self::names::Names;
 use self::remote::RedisRemote;
 use super::{Remote, RemoteSettings};
@@ -158,7 +164,7 @@ impl Redis {
     /// Returns the least rights with which a user can be a cache's in this
     /// namespace, as `ACL SETUSER` takes them.
     ///
-    /// A `RedisLock` needs the same commands, and the keys that it is
+    /// A [`RedisLock`] needs the same commands, and the keys that it is
     /// named by.
     ///
     /// # Examples

@@ -74,7 +74,7 @@ async fn a_killed_subscriber_comes_back_and_says_so() {
     until("noticed", || notices.count(&Notice::Unsubscribed) == 1).await;
     until("back", || notices.count(&Notice::Subscribed) == 2).await;
     assert!(remote.is_subscribed());
-    listener.woken().await;
+    woken(&mut listener).await;
 }
 
 #[tokio::test]
@@ -164,6 +164,11 @@ async fn a_replica_takes_no_writes_until_it_is_promoted() {
     assert_eq!(kind(remote.acquire(&key, &ask()).await), RemoteErrorKind::ReadOnly);
     assert_eq!(kind(remote.probe().await), RemoteErrorKind::ReadOnly);
     assert_eq!(kind(remote.invalidate(&key).await), RemoteErrorKind::ReadOnly);
+    let stats = replica.tell(&["INFO", "stats"]).await;
+    let stats = stats.text().unwrap().to_owned();
+    // A connection for each, since another may lead elsewhere; the one that
+    // looked for the server, and the one that asks.
+    assert!(stats.contains("total_connections_received:5\r\n"), "{stats}");
     replica.tell(&["REPLICAOF", "NO", "ONE"]).await;
     works(&*remote).await;
 }

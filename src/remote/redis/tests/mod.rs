@@ -21,6 +21,7 @@ use parking_lot::Mutex;
 use self::server::Server;
 use super::Redis;
 use crate::engine::grant::{Ask, Grant, Version};
+use crate::engine::wakes::Listener;
 use crate::key::Key;
 use crate::remote::{Acquired, Notice, OnNotice, Remote, RemoteErrorKind};
 
@@ -74,6 +75,11 @@ async fn until_ok<T>(what: &str, call: impl AsyncFn() -> Option<T>) -> T {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     panic!("never: {what}");
+}
+
+/// Waits to be woken; fails after ten seconds.
+async fn woken(listener: &mut Listener) {
+    tokio::time::timeout(Duration::from_secs(10), listener.woken()).await.expect("woken");
 }
 
 /// Keeps every notice.
