@@ -202,7 +202,7 @@
 //! | `redis-tls-native` | no | `rediss://` with the system's TLS library | the same |
 //! | `redis-cluster` | no | `Redis::cluster` | a single node of a cluster serves its own slots only |
 //! | `redis-sentinel` | no | `Redis::sentinel` | an address that always leads to the primary is needed |
-//! | `redis-legacy-lock` | no | the `SETNX` and `GETSET` lock | servers without scripts cannot be used |
+//! | `redis-legacy-lock` | no | `LegacyLock`, by `SETNX` and `GETSET` | a lock needs a server with scripts |
 //! | `test-util` | no | [`ManualClock`](guide::testing), `remote::Double` | tests pause tokio's time, which needs no feature |
 //! | `full` | no | all of these but `redis-tls-native` | |
 //!
