@@ -121,7 +121,10 @@ impl Gate {
         self.largest.load(Ordering::Relaxed)
     }
 
+    /// Takes note of the size of a value. One that is too large to be taken
+    /// does not prolong the calls after it.
     pub(super) fn has_seen(&self, bytes: usize) {
+        let bytes = bytes.min(self.settings.max_value_bytes);
         self.largest.fetch_max(bytes, Ordering::Relaxed);
     }
 
