@@ -36,7 +36,7 @@ Ctrl-C and SIGTERM end it gracefully.
 
 /// What the command line asks for.
 pub(crate) enum Command {
-    Serve(Flags),
+    Serve(Box<Flags>),
     Help,
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
             other => return Err(other.unexpected().to_string()),
         }
     }
-    Ok(Command::Serve(flags))
+    Ok(Command::Serve(Box::new(flags)))
 }
 
 impl Flags {

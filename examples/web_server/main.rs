@@ -65,7 +65,7 @@ struct App {
 
 fn main() -> ExitCode {
     let flags = match flags::parse(std::env::args_os()) {
-        Ok(Command::Serve(flags)) => flags,
+        Ok(Command::Serve(flags)) => *flags,
         Ok(Command::Help) => {
             print!("{}", flags::HELP);
             return ExitCode::SUCCESS;
