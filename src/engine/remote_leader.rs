@@ -11,7 +11,6 @@ use super::leader::Leader;
 use super::lease::{Attempt, Errands};
 use super::ports::{Happening, LockAnswer, WakeCause};
 use super::shared::{Asked, Away, Found, Shared};
-use super::time::Tick;
 use super::wakes::Listener;
 use super::{Engine, Mode};
 use crate::entry::Entry;
@@ -61,6 +60,9 @@ pub(crate) enum Patience {
     GiveUp,
     /// Computes nevertheless.
     GoOn,
+    /// Looks for a value, and computes without the lease where there is none:
+    /// the result is not expected to be one that others may have.
+    Apart,
 }
 
 /// How a leader goes on.
@@ -70,8 +72,6 @@ pub(crate) enum Cleared<V> {
     Compute,
     /// This is the answer.
     Found(Arc<Entry<V>>),
-    /// Answers may not be shared, until then.
-    Uncacheable(Tick),
     /// The computation failed elsewhere; nobody tries again for so long.
     Held(Duration),
     /// Another computes; its lease has so long left.
@@ -108,7 +108,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
         if !shared.is_up() {
             return self.compute_without_lease(deadline).await;
         }
-        let mut way = Way { shared, deadline, patience, poll: FIRST_POLL, turns: 0 };
+        let poll = FIRST_POLL;
+        let mut way = Way { shared, deadline, patience, poll, turns: 0, marker: None };
         match self.clear_with(&mut way, wanted).await {
             Ok(cleared) => cleared,
             Err(Away) => self.compute_without_lease(deadline).await,
@@ -129,7 +130,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
     ) -> Result<Cleared<V>, Away> {
         loop {
             let found = way.shared.get(wanted.key()).await?;
-            let seen = match weigh(found, wanted) {
+            let seen = match self.weigh(way, found, wanted) {
                 Turn::Done(cleared) => return Ok(cleared),
                 Turn::Again if way.may_turn() => continue,
                 Turn::Again => None,
@@ -154,6 +155,9 @@ impl<V: Send + Sync + 'static> Leader<V> {
         if let Err(error) = self.take_place(way.deadline).await {
             return Ok(Turn::Done(Cleared::Refused(error)));
         }
+        if way.patience == Patience::Apart {
+            return Ok(Turn::Done(Cleared::Compute));
+        }
         let errands = self.engine().errands();
         for _ in 0..MAX_TURNS {
             let key = wanted.key().clone();
@@ -166,7 +170,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
             self.observe(Happening::Locked { answer: lock_answer(&answer) });
             let found = match answer {
                 Asked::Granted(grant) => {
-                    self.take_lease(attempt, grant, &ask);
+                    let over_value = seen.is_some() && seen != way.marker;
+                    self.take_lease(attempt, grant, &ask, over_value);
                     return Ok(Turn::Done(Cleared::Compute));
                 }
                 Asked::Hit(found) => {
@@ -183,7 +188,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                     return Ok(self.give_way(way, left, listener).await);
                 }
             };
-            match weigh(found, wanted) {
+            match self.weigh(way, found, wanted) {
                 Turn::Acquire(version) => seen = version,
                 turn => {
                     self.leave_place();
@@ -203,7 +208,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         listener: Option<Listener>,
     ) -> Turn<V> {
         match way.patience {
-            Patience::GoOn => return Turn::Done(Cleared::Compute),
+            Patience::GoOn | Patience::Apart => return Turn::Done(Cleared::Compute),
             Patience::GiveUp => return Turn::Done(Cleared::LeftToAnother(left)),
             Patience::Wait => self.leave_place(),
         }
@@ -212,9 +217,37 @@ impl<V: Send + Sync + 'static> Leader<V> {
         if Instant::now() < way.deadline { Turn::Again } else { Turn::Done(Cleared::TimedOut) }
     }
 
+    fn weigh(&self, way: &mut Way<V>, found: Found<V>, wanted: &mut dyn Wanted<V>) -> Turn<V> {
+        match found {
+            Found::Nothing => replace(wanted, None),
+            Found::Useless(version) => replace(wanted, version),
+            Found::Uncacheable { until, version } => {
+                // It lets the crowd pass and forbids nothing: the next answer
+                // may be storable, and then it replaces the marker.
+                way.marker = version;
+                if way.patience == Patience::Wait {
+                    self.let_others_pass(until);
+                    way.patience = Patience::GoOn;
+                }
+                replace(wanted, version)
+            }
+            Found::Entry(entry) => match wanted.judge(&entry) {
+                Judged::Serves => Turn::Done(Cleared::Found(entry)),
+                Judged::Elsewhere => Turn::Again,
+                Judged::Useless => Turn::Acquire(entry.version),
+            },
+        }
+    }
+
     fn observe(&self, what: Happening<'_>) {
         self.engine().observer.happened(what);
     }
+}
+
+/// There is nothing to judge, but perhaps something to replace.
+fn replace<V>(wanted: &mut dyn Wanted<V>, version: Option<Version>) -> Turn<V> {
+    wanted.found_nothing(version);
+    Turn::Acquire(version)
 }
 
 /// What a leader takes along from look to look.
@@ -224,6 +257,8 @@ struct Way<V: Send + Sync + 'static> {
     patience: Patience,
     poll: Duration,
     turns: u8,
+    /// The version of a word that answers may not be shared.
+    marker: Option<Version>,
 }
 
 impl<V: Send + Sync + 'static> Way<V> {
@@ -261,23 +296,6 @@ fn lock_answer<V>(asked: &Asked<V>) -> LockAnswer {
         Asked::Locked(_) => LockAnswer::Locked,
         Asked::Held(_) => LockAnswer::Held,
     }
-}
-
-fn weigh<V>(found: Found<V>, wanted: &mut dyn Wanted<V>) -> Turn<V> {
-    let useless = match found {
-        Found::Nothing => None,
-        Found::Useless(version) => version,
-        Found::Uncacheable { until } => return Turn::Done(Cleared::Uncacheable(until)),
-        Found::Entry(entry) => {
-            return match wanted.judge(&entry) {
-                Judged::Serves => Turn::Done(Cleared::Found(entry)),
-                Judged::Elsewhere => Turn::Again,
-                Judged::Useless => Turn::Acquire(entry.version),
-            };
-        }
-    };
-    wanted.found_nothing(useless);
-    Turn::Acquire(useless)
 }
 
 impl<V: Send + Sync + 'static> Engine<V> {
