@@ -6,7 +6,8 @@ use crate::clients::{Client, Process, has_set, left_of, our_lock};
 use crate::redis_support::{Server, eventually};
 
 const LEASE: Duration = Duration::from_secs(60);
-const A_WHILE: Duration = Duration::from_millis(50);
+/// More than one transaction takes.
+const A_WHILE: Duration = Duration::from_millis(200);
 
 /// Returns whether it was locked, and what is left of the lease then.
 fn lock(client: &mut Client) -> (bool, Duration) {
@@ -22,10 +23,12 @@ async fn who_asks_in_vain_prolongs_the_lock_of_the_dead() {
     let (mut a, mut b) = (Client::of(&server), Client::of(&server));
     assert!(lock(&mut a).0);
     drop(a);
-    for _ in 0..3 {
+    for _ in 0..2 {
         let some_time_passes = || left_of(&server, "lock") <= LEASE - A_WHILE;
         eventually("some time passes", some_time_passes).await;
-        assert_eq!(lock(&mut b), (false, LEASE), "it never ends while somebody asks");
+        let (is_locked, left) = lock(&mut b);
+        assert!(!is_locked);
+        assert!(left > LEASE - A_WHILE, "it never ends while somebody asks");
     }
 }
 
@@ -36,7 +39,7 @@ async fn with_ours_who_asks_in_vain_does_not_prolong_the_lock() {
     a.leads_for(LEASE).await;
     drop(a);
     let lock = our_lock(&server);
-    for n in 1..=3 {
+    for n in 1..=2 {
         let passed = A_WHILE * n;
         let some_time_passes = || left_of(&server, &lock) <= LEASE - passed;
         eventually("some time passes", some_time_passes).await;
