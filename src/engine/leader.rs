@@ -45,7 +45,7 @@ pub(crate) struct Leader<V: Send + Sync + 'static> {
     end: ComputedEnd,
     settled: bool,
     /// Given up however the flight ends, unless it is filled.
-    lease: Option<Lease<V>>,
+    lease: Option<Box<Lease<V>>>,
     /// How long its caller waits, who may have waited already.
     deadline: Option<Instant>,
     /// Whether a hold that follows a failure concerns other processes.
@@ -161,7 +161,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
     ) {
         self.starts_now();
         let watch = &self.engine.watch;
-        self.lease = Some(attempt.was_granted(grant, ask, over_value, &self.flight, watch));
+        let lease = attempt.was_granted(grant, ask, over_value, &self.flight, watch);
+        self.lease = Some(Box::new(lease));
     }
 
     /// Returns the version under which the result will stand in the remote.
@@ -273,7 +274,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
 
     async fn share(
         self,
-        lease: Lease<V>,
+        lease: Box<Lease<V>>,
         stored: bool,
         places: Vec<Place<V>>,
         unstore: impl FnOnce(),
