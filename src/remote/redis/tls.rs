@@ -36,13 +36,15 @@ mod rustls_needs {
         static ROOTS: OnceLock<Vec<u8>> = OnceLock::new();
         let roots = ROOTS.get_or_init(|| {
             let found = rustls_native_certs::load_native_certs();
-            found.certs.iter().flat_map(|cert| to_pem(cert)).collect()
+            found.certs.iter().flat_map(|cert| to_pem(cert).into_bytes()).collect()
         });
         Some(roots)
     }
 
-    fn to_pem(der: &[u8]) -> Vec<u8> {
-        let text = base64::engine::general_purpose::STANDARD.encode(der);
-        format!("-----BEGIN CERTIFICATE-----\n{text}\n-----END CERTIFICATE-----\n").into_bytes()
+    fn to_pem(der: &[u8]) -> String {
+        // RFC 7468: 64 digits to a line.
+        let line = |bytes| base64::engine::general_purpose::STANDARD.encode(bytes) + "\n";
+        let lines: String = der.chunks(48).map(line).collect();
+        format!("-----BEGIN CERTIFICATE-----\n{lines}-----END CERTIFICATE-----\n")
     }
 }
