@@ -86,8 +86,16 @@ enum Turn<V> {
     Done(Cleared<V>),
     /// Look again from the start.
     Again,
-    /// Nothing that serves; this version is there.
-    Acquire(Option<Version>),
+    /// Nothing that serves.
+    Acquire(There),
+}
+
+/// What is there to be replaced.
+#[derive(Clone, Copy)]
+struct There {
+    version: Option<Version>,
+    /// Whether it may yet be of use, as by standing in for a failure.
+    is_value: bool,
 }
 
 impl<V: Send + Sync + 'static> Leader<V> {
@@ -129,13 +137,13 @@ impl<V: Send + Sync + 'static> Leader<V> {
     ) -> Result<Cleared<V>, Away> {
         loop {
             let found = way.shared.get(wanted.key()).await?;
-            let seen = match weigh(found, wanted) {
+            let there = match weigh(found, wanted) {
                 Turn::Done(cleared) => return Ok(cleared),
                 Turn::Again if way.may_turn() => continue,
-                Turn::Again => None,
-                Turn::Acquire(seen) => seen,
+                Turn::Again => There { version: None, is_value: false },
+                Turn::Acquire(there) => there,
             };
-            match self.acquire(way, wanted, seen).await? {
+            match self.acquire(way, wanted, there).await? {
                 Turn::Done(cleared) => return Ok(cleared),
                 Turn::Again | Turn::Acquire(_) if Instant::now() < way.deadline => (),
                 Turn::Again | Turn::Acquire(_) => return Ok(Cleared::TimedOut),
@@ -149,7 +157,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         &mut self,
         way: &mut Way<V>,
         wanted: &mut dyn Wanted<V>,
-        mut seen: Option<Version>,
+        mut there: There,
     ) -> Result<Turn<V>, Away> {
         if let Err(error) = self.take_place(way.deadline).await {
             return Ok(Turn::Done(Cleared::Refused(error)));
@@ -157,7 +165,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         let errands = self.engine().errands();
         for _ in 0..MAX_TURNS {
             let key = wanted.key().clone();
-            let mut ask = way.shared.ask().seen(seen);
+            let mut ask = way.shared.ask().seen(there.version);
             ask.register = way.patience == Patience::Wait && way.shared.is_subscribed();
             // Before the command goes out: what wakes us must find us.
             let listener = way.shared.listen(&key);
@@ -166,7 +174,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             self.observe(Happening::Locked { answer: lock_answer(&answer) });
             let found = match answer {
                 Asked::Granted(grant) => {
-                    self.take_lease(attempt, grant, &ask);
+                    self.take_lease(attempt, grant, &ask, there.is_value);
                     return Ok(Turn::Done(Cleared::Compute));
                 }
                 Asked::Hit(found) => {
@@ -184,7 +192,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 }
             };
             match weigh(found, wanted) {
-                Turn::Acquire(version) => seen = version,
+                Turn::Acquire(other) => there = other,
                 turn => {
                     self.leave_place();
                     return Ok(turn);
@@ -272,12 +280,12 @@ fn weigh<V>(found: Found<V>, wanted: &mut dyn Wanted<V>) -> Turn<V> {
             return match wanted.judge(&entry) {
                 Judged::Serves => Turn::Done(Cleared::Found(entry)),
                 Judged::Elsewhere => Turn::Again,
-                Judged::Useless => Turn::Acquire(entry.version),
+                Judged::Useless => Turn::Acquire(There { version: entry.version, is_value: true }),
             };
         }
     };
     wanted.found_nothing(useless);
-    Turn::Acquire(useless)
+    Turn::Acquire(There { version: useless, is_value: false })
 }
 
 impl<V: Send + Sync + 'static> Engine<V> {
