@@ -13,7 +13,7 @@ use support::*;
 use tokio::runtime::Builder as Runtime;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use tower_stampede::remote::{Double, RemoteOp, RemoteSettings};
+use tower_stampede::remote::{Double, RemoteErrorKind, RemoteOp, RemoteSettings};
 use tower_stampede::{Error, ErrorKind};
 
 /// What becomes of the command the leader waits for.
@@ -155,6 +155,20 @@ async fn a_leader_dropped_while_it_acquires() {
 #[tokio::test(start_paused = true)]
 async fn a_leader_hung_while_it_acquires() {
     play(RemoteOp::Acquire, Leader::Hung).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_may_have_been_granted_is_given_up_also_when_the_breaker_is_open_by_it() {
+    let (double, origin) = (Double::new(), Origin::taking(20 * MS));
+    let impatient = RemoteSettings::new().breaker_failures(1);
+    let one = Process::with_remote(&double, settings(), impatient);
+    let other = Process::on(&double);
+    one.prepare(&double).await;
+    double.lose_replies(&[RemoteOp::Acquire]);
+    double.fail(&[RemoteOp::Probe], RemoteErrorKind::Connection);
+    assert_eq!(one.load(&origin).await, 1);
+    double.heal(RemoteOp::ALL);
+    assert_eq!(within(30 * MS, other.load(&origin)).await, 2);
 }
 
 #[tokio::test(start_paused = true)]

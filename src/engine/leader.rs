@@ -48,7 +48,7 @@ pub(crate) struct Leader<V: Send + Sync + 'static> {
     computes: AtomicBool,
     settled: bool,
     /// Given up however the flight ends, unless it is filled.
-    lease: Option<Lease<V>>,
+    lease: Option<Box<Lease<V>>>,
     /// How long its caller waits, who may have waited already.
     deadline: Option<Instant>,
 }
@@ -155,7 +155,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.starts_now();
         let watch = &self.engine.watch;
         let lease = attempt.was_granted(grant, ask, &self.flight, watch);
-        self.lease = Some(lease.over_value(over_value));
+        self.lease = Some(Box::new(lease.over_value(over_value)));
     }
 
     /// Returns the version under which the result will stand in the remote.
@@ -260,7 +260,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             Some(lease) if self.engine.mode() != Mode::Off => {
                 self.leave_place();
                 let errands = lease.errands().clone();
-                errands.run(self.share(lease, stored, places, unstore));
+                errands.run(self.share(*lease, stored, places, unstore));
             }
             _ => self.settle(stored),
         }
