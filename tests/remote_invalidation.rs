@@ -318,3 +318,22 @@ async fn a_log_that_was_lost_is_written_back_by_those_who_know() {
     let third = Process::on(&double);
     assert_eq!(third.get("k").await, None);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_put_is_not_undone_by_who_reads_the_old_value_while_it_is_under_way() {
+    let (double, origin) = (Double::new(), Origin::new());
+    let processes = Process::several(2, &double).await;
+    assert_eq!(processes[1].load(&origin).await, 1);
+    pass(10 * MS).await;
+    double.delay_commands(40 * MS);
+    let cache = processes[0].cache.clone();
+    let put = tokio::spawn(async move { cache.put("k", 100).await });
+    pass(10 * MS).await;
+    double.delay_commands(0 * MS);
+    // Local copies go, and with them the one of the put.
+    processes[0].client.unsubscribe();
+    processes[0].client.subscribe();
+    assert_eq!(processes[0].get("k").await, Some(1), "the put is not done yet");
+    put.await.unwrap();
+    assert_eq!(processes[0].get("k").await, Some(100));
+}

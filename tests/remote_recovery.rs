@@ -363,3 +363,27 @@ async fn a_computation_over_a_gap_in_the_messages_is_not_kept_if_it_was_invalida
     assert_eq!(processes[1].get("k").await, None);
     assert_eq!(processes[0].load(&origin).await, 2);
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_invalidation_in_the_very_moment_of_recovery_is_told_before_anybody_asks() {
+    for moment in (0..200).step_by(4) {
+        let (double, origin) = (Double::new(), Origin::new());
+        let processes = Process::several(2, &double).await;
+        assert_eq!(processes[1].load(&origin).await, 1);
+        pass(10 * MS).await;
+        double.fail(RemoteOp::ALL, RemoteErrorKind::Connection);
+        processes[0].invalidate("another key").await;
+        pass(SECOND).await;
+        double.heal(RemoteOp::ALL);
+        double.delay(20 * MS);
+        while double.calls(RemoteOp::Abandon) == 0 {
+            pass(MS).await;
+        }
+        pass(Duration::from_millis(moment)).await;
+        processes[0].invalidate("k").await;
+        for _ in 0..100 {
+            assert_eq!(processes[0].get("k").await, None, "at {moment} ms");
+            pass(2 * MS).await;
+        }
+    }
+}

@@ -3,6 +3,7 @@
 
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -43,6 +44,8 @@ pub(crate) struct Leader<V: Send + Sync + 'static> {
     panic_rule: FailureRule,
     /// What `Drop` reports unless a verdict was given.
     end: ComputedEnd,
+    /// Until then there is no computation to report.
+    computes: AtomicBool,
     settled: bool,
     /// Given up however the flight ends, unless it is filled.
     lease: Option<Box<Lease<V>>>,
@@ -65,6 +68,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 each_itself: false,
             },
             end: ComputedEnd::Dropped,
+            computes: AtomicBool::new(false),
             settled: false,
             lease: None,
             deadline: None,
@@ -161,8 +165,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
     ) {
         self.starts_now();
         let watch = &self.engine.watch;
-        let lease = attempt.was_granted(grant, ask, over_value, &self.flight, watch);
-        self.lease = Some(Box::new(lease));
+        let lease = attempt.was_granted(grant, ask, &self.flight, watch);
+        self.lease = Some(Box::new(lease.over_value(over_value)));
     }
 
     /// Returns the version under which the result will stand in the remote.
@@ -174,6 +178,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
     pub(crate) async fn compute<F: Future>(&self, work: F) -> Result<F::Output, Error> {
         let limit = self.engine.settings.compute_timeout;
         self.expect_within(limit);
+        self.computes.store(true, Ordering::Relaxed);
         let timed = tokio::time::timeout(limit, work).await;
         timed.map_err(|_| Error::new(ErrorKind::ComputeTimeout))
     }
@@ -449,6 +454,11 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// The way out of a leader that gave no verdict.
     fn abandon(&mut self) {
         if !std::thread::panicking() {
+            if !self.computes.load(Ordering::Relaxed) {
+                self.leave();
+                self.flight.publish(Verdict::Abandoned(Abandonment::Lost));
+                return;
+            }
             self.end = ComputedEnd::Dropped;
             self.close(|_, _, _| None);
             self.flight.publish(Verdict::Abandoned(Abandonment::Lost));

@@ -102,7 +102,6 @@ impl<V: Send + Sync + 'static> Attempt<V> {
         mut self,
         grant: Grant,
         ask: &Ask,
-        over_value: bool,
         flight: &Arc<Flight<V>>,
         watch: &Clock,
     ) -> Lease<V> {
@@ -120,7 +119,7 @@ impl<V: Send + Sync + 'static> Attempt<V> {
             shared: Arc::clone(&self.shared),
             key: self.key.clone(),
             grant,
-            over_value,
+            over_value: false,
             renewal,
             errands: self.errands.clone(),
             over: false,
@@ -179,7 +178,7 @@ pub(super) struct Lease<V: Send + Sync + 'static> {
     shared: Arc<dyn Shared<V>>,
     pub(super) key: Key,
     pub(super) grant: Grant,
-    /// Whether a value is there that it is to replace.
+    /// Whether a value is there that may yet be of use.
     over_value: bool,
     renewal: tokio::task::AbortHandle,
     errands: Errands,
@@ -187,6 +186,11 @@ pub(super) struct Lease<V: Send + Sync + 'static> {
 }
 
 impl<V: Send + Sync + 'static> Lease<V> {
+    pub(super) fn over_value(mut self, over_value: bool) -> Self {
+        self.over_value = over_value;
+        self
+    }
+
     pub(super) fn errands(&self) -> &Errands {
         &self.errands
     }

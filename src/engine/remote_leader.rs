@@ -86,8 +86,16 @@ enum Turn<V> {
     Done(Cleared<V>),
     /// Look again from the start.
     Again,
-    /// Nothing that serves; this version is there.
-    Acquire(Option<Version>),
+    /// Nothing that serves.
+    Acquire(There),
+}
+
+/// What is there to be replaced.
+#[derive(Clone, Copy)]
+struct There {
+    version: Option<Version>,
+    /// Whether it may yet be of use, as by standing in for a failure.
+    is_value: bool,
 }
 
 impl<V: Send + Sync + 'static> Leader<V> {
@@ -109,7 +117,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             return self.compute_without_lease(deadline).await;
         }
         let poll = FIRST_POLL;
-        let mut way = Way { shared, deadline, patience, poll, turns: 0, marker: None };
+        let mut way = Way { shared, deadline, patience, poll, turns: 0 };
         match self.clear_with(&mut way, wanted).await {
             Ok(cleared) => cleared,
             Err(Away) => self.compute_without_lease(deadline).await,
@@ -130,13 +138,13 @@ impl<V: Send + Sync + 'static> Leader<V> {
     ) -> Result<Cleared<V>, Away> {
         loop {
             let found = way.shared.get(wanted.key()).await?;
-            let seen = match self.weigh(way, found, wanted) {
+            let there = match self.weigh(way, found, wanted) {
                 Turn::Done(cleared) => return Ok(cleared),
                 Turn::Again if way.may_turn() => continue,
-                Turn::Again => None,
-                Turn::Acquire(seen) => seen,
+                Turn::Again => There { version: None, is_value: false },
+                Turn::Acquire(there) => there,
             };
-            match self.acquire(way, wanted, seen).await? {
+            match self.acquire(way, wanted, there).await? {
                 Turn::Done(cleared) => return Ok(cleared),
                 Turn::Again | Turn::Acquire(_) if Instant::now() < way.deadline => (),
                 Turn::Again | Turn::Acquire(_) => return Ok(Cleared::TimedOut),
@@ -150,7 +158,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         &mut self,
         way: &mut Way<V>,
         wanted: &mut dyn Wanted<V>,
-        mut seen: Option<Version>,
+        mut there: There,
     ) -> Result<Turn<V>, Away> {
         if let Err(error) = self.take_place(way.deadline).await {
             return Ok(Turn::Done(Cleared::Refused(error)));
@@ -161,7 +169,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         let errands = self.engine().errands();
         for _ in 0..MAX_TURNS {
             let key = wanted.key().clone();
-            let mut ask = way.shared.ask().seen(seen);
+            let mut ask = way.shared.ask().seen(there.version);
             ask.register = way.patience == Patience::Wait && way.shared.is_subscribed();
             // Before the command goes out: what wakes us must find us.
             let listener = way.shared.listen(&key);
@@ -170,8 +178,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             self.observe(Happening::Locked { answer: lock_answer(&answer) });
             let found = match answer {
                 Asked::Granted(grant) => {
-                    let over_value = seen.is_some() && seen != way.marker;
-                    self.take_lease(attempt, grant, &ask, over_value);
+                    self.take_lease(attempt, grant, &ask, there.is_value);
                     return Ok(Turn::Done(Cleared::Compute));
                 }
                 Asked::Hit(found) => {
@@ -189,7 +196,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 }
             };
             match self.weigh(way, found, wanted) {
-                Turn::Acquire(version) => seen = version,
+                Turn::Acquire(other) => there = other,
                 turn => {
                     self.leave_place();
                     return Ok(turn);
@@ -224,7 +231,6 @@ impl<V: Send + Sync + 'static> Leader<V> {
             Found::Uncacheable { until, version } => {
                 // It lets the crowd pass and forbids nothing: the next answer
                 // may be storable, and then it replaces the marker.
-                way.marker = version;
                 if way.patience == Patience::Wait {
                     self.let_others_pass(until);
                     way.patience = Patience::GoOn;
@@ -234,7 +240,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             Found::Entry(entry) => match wanted.judge(&entry) {
                 Judged::Serves => Turn::Done(Cleared::Found(entry)),
                 Judged::Elsewhere => Turn::Again,
-                Judged::Useless => Turn::Acquire(entry.version),
+                Judged::Useless => Turn::Acquire(There { version: entry.version, is_value: true }),
             },
         }
     }
@@ -247,7 +253,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
 /// There is nothing to judge, but perhaps something to replace.
 fn replace<V>(wanted: &mut dyn Wanted<V>, version: Option<Version>) -> Turn<V> {
     wanted.found_nothing(version);
-    Turn::Acquire(version)
+    Turn::Acquire(There { version, is_value: false })
 }
 
 /// What a leader takes along from look to look.
@@ -257,8 +263,6 @@ struct Way<V: Send + Sync + 'static> {
     patience: Patience,
     poll: Duration,
     turns: u8,
-    /// The version of a word that answers may not be shared.
-    marker: Option<Version>,
 }
 
 impl<V: Send + Sync + 'static> Way<V> {

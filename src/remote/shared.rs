@@ -201,11 +201,13 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
     }
 
     fn close_marker(&self, key: &Key, grant: &Grant, span: Duration) -> Option<(Bytes, Duration)> {
+        // The word counts from now on, however long the computation took.
+        let started = self.clock.tick_of(grant.now)?;
         let envelope = Envelope {
             kind: Kind::Uncacheable,
             started: grant.now,
             age: Duration::ZERO,
-            fresh: span,
+            fresh: self.tick().since(started).saturating_add(span),
             stale_for: Duration::ZERO,
             stale_if_error: Duration::ZERO,
             took: Duration::ZERO,
