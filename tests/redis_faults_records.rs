@@ -177,7 +177,8 @@ const DAMAGES: &[Damage] = &[
         server.cli(&["APPEND", v, "x"]);
     }),
     ("no digits for a version", |server, v| {
-        _ = server.cli(&["SETRANGE", v, "4", "-00000000000001x"])
+        server.cli(&["SETRANGE", v, "4", "-00000000000001x"]);
+        server.cli(&["APPEND", v, "x"]);
     }),
     ("a list", |server, v| other_type(server, &["RPUSH", v, "x"])),
     ("a hash", |server, v| other_type(server, &["HSET", v, "t", "x"])),
@@ -265,6 +266,8 @@ async fn a_value_over_the_bound_stays_in_its_process_and_is_not_read() {
         builder.redis(redis.max_value_bytes(max)).build().unwrap()
     };
     let (small, large) = (cache(1000), cache(1_000_000));
+    assert_eq!(small.get("nothing is here").await, None);
+    eventually("it listens", || small.health() == tower_stampede::Health::Up).await;
     let origin = Origin::new();
     let ask = async |cache: &Stampede<String>| {
         let origin = origin.clone();
