@@ -203,6 +203,51 @@ async fn forgotten_scripts_cost_nothing() {
     assert_healed(&server, &caches).await;
 }
 
+/// Every process has held all of these keys before the outage.
+async fn held_keys(caches: &[Cache], origin: &Origin) -> Vec<String> {
+    let keys: Vec<_> = (0..50).map(|_| fresh_key()).collect();
+    for key in &keys {
+        for cache in caches {
+            load(cache, origin, &**key).await;
+        }
+    }
+    assert_eq!(origin.calls(), keys.len());
+    keys
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_restart_each_key_is_computed_once_for_all_processes() {
+    let (server, origin) = (Server::start(), Origin::taking(20 * MS));
+    let caches = hasty_ones(4, &server.url()).await;
+    let keys = held_keys(&caches, &origin).await;
+    server.restart();
+    assert_healed(&server, &caches).await;
+    for key in &keys {
+        herd(&caches, 5, &origin, key).await;
+    }
+    let again = origin.calls() - keys.len();
+    assert!(again <= keys.len(), "{again} computations of {} keys", keys.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_freeze_nothing_is_computed_again() {
+    let (server, origin) = (Server::start(), Origin::new());
+    let caches = hasty_ones(4, &server.url()).await;
+    let keys = held_keys(&caches, &origin).await;
+    let mut breaker = Breaker::of(&caches[0]);
+    server.freeze();
+    for _ in 0..3 {
+        assert_bridged(&caches).await;
+    }
+    breaker.has_opened().await;
+    server.thaw();
+    assert_healed(&server, &caches).await;
+    for key in &keys {
+        herd(&caches, 5, &origin, key).await;
+    }
+    assert_eq!(origin.calls(), keys.len());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_may_come_up_after_the_application() {
     let server = Server::start();
