@@ -8,8 +8,10 @@ mod redis_caches;
 mod redis_support;
 mod support;
 
+use std::time::Instant;
+
 use redis_caches::*;
-use redis_support::{Server, eventually};
+use redis_support::{Proxy, Server, eventually};
 use support::{Origin, SECOND};
 use tower_stampede::{Computed, Health, Redis, Told};
 
@@ -227,6 +229,58 @@ async fn what_is_invalidated_while_redis_is_away_does_not_come_back_with_it() {
         }
         let fresh = hasty(&server.url());
         assert!(load_tagged(&fresh, &origin, &key).await >= 2, "{how:?}: for a new process");
+    }
+}
+
+/// One process beside a proxy, and one behind it, that holds "k".
+async fn one_is_deaf() -> (Server, Proxy, [Cache; 2], Origin) {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let caches = [process(&server.url()), process(&proxy.url())];
+    all_listen(&caches).await;
+    let origin = Origin::new();
+    for cache in &caches {
+        assert_eq!(load_tagged(cache, &origin, "k").await, 1);
+        is_filled(&server, "k").await;
+    }
+    a_millisecond_later(&server).await;
+    (server, proxy, caches, origin)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_hears_nothing_uses_its_copies_no_longer_than_the_local_ttl() {
+    for how in EVERY {
+        let (server, proxy, caches, origin) = one_is_deaf().await;
+        proxy.block_subscribers(true);
+        eventually("it hears nothing", || caches[1].health() == Health::Degraded).await;
+        how.invalidate(&caches[0], "k").await;
+        a_millisecond_later(&server).await;
+        let start = Instant::now();
+        while load_tagged(&caches[1], &origin, "k").await == 1 {
+            assert!(start.elapsed() < 20 * SECOND, "{how:?}: twenty times the local ttl");
+            tokio::time::sleep(support::MS).await;
+        }
+        assert_eq!(origin.calls(), 2, "{how:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_missed_between_two_subscriptions_is_dropped_after_the_second() {
+    for how in EVERY {
+        let (server, proxy, caches, origin) = one_is_deaf().await;
+        // Nothing arrives, and nobody notices, until the connection is cut.
+        proxy.mute_subscribers(true);
+        how.invalidate(&caches[0], "k").await;
+        a_millisecond_later(&server).await;
+        assert_eq!(load_tagged(&caches[1], &origin, "k").await, 1, "{how:?}: it cannot know");
+        proxy.pass();
+        proxy.cut_subscribers();
+        let start = Instant::now();
+        while load_tagged(&caches[1], &origin, "k").await == 1 {
+            assert!(start.elapsed() < LIMIT, "{how:?}: the old copy stays");
+            tokio::time::sleep(support::MS).await;
+        }
+        assert_eq!(origin.calls(), 2, "{how:?}");
     }
 }
 
