@@ -181,7 +181,7 @@ struct KeyWanted<'a, V: Clone + Send + Sync + 'static> {
     inner: &'a Inner<V>,
     key: Key,
     purpose: Purpose,
-    /// The version that was there when a recomputation began.
+    /// The version that was there, or none, when a recomputation began.
     first: Option<Option<Version>>,
     stand_in: Option<Arc<Entry<V>>>,
 }
@@ -206,7 +206,7 @@ impl<V: Clone + Send + Sync + 'static> Wanted<V> for KeyWanted<'_, V> {
         if self.is_seen(found) {
             return Judged::Useless;
         }
-        match self.inner.judge(found, self.inner.now()) {
+        match self.inner.judge_found(&self.key, found) {
             Freshness::Fresh | Freshness::Early => Judged::Serves,
             Freshness::Stale if matches!(self.purpose, Purpose::Serve) => Judged::Serves,
             Freshness::Stale | Freshness::StaleIfError => {
@@ -216,6 +216,11 @@ impl<V: Clone + Send + Sync + 'static> Wanted<V> for KeyWanted<'_, V> {
             }
             Freshness::Expired => Judged::Useless,
         }
+    }
+
+    fn found_nothing(&mut self, version: Option<Version>) {
+        // What comes after this was computed meanwhile.
+        self.first.get_or_insert(version);
     }
 }
 
@@ -324,7 +329,7 @@ where
 /// their own deadlines.
 async fn time_out<V, T, E, W, Fut>(
     inner: Arc<Inner<V>>,
-    leader: Leader<V>,
+    mut leader: Leader<V>,
     fallbacks: Fallbacks,
     work: W,
 ) -> Result<Led<V, T, W>, Error>
@@ -379,6 +384,17 @@ where
 }
 
 impl<V: Clone + Send + Sync + 'static> Inner<V> {
+    /// Judges what the remote has. A copy of it that is here may have been
+    /// marked stale: then that counts.
+    pub(crate) fn judge_found(&self, key: &Key, found: &Entry<V>) -> Freshness {
+        let here = self.local.get(key.as_bytes());
+        let copy = here.filter(|here| {
+            Seen::of(here).is_no_older_than(found)
+                && here.window.fresh_until < found.window.fresh_until
+        });
+        self.judge(copy.as_deref().unwrap_or(found), self.now())
+    }
+
     /// Returns whether what the remote has is newer than what is here.
     fn is_news(&self, key: &Key, entry: &Entry<V>) -> bool {
         let here = self.local.get(key.as_bytes());

@@ -144,10 +144,10 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
         // Leading a flight, it cannot store what is invalidated meanwhile.
         let Entered::Lead(leader) = self.engine.enter(&boarding, &mut None) else {
             let found = shared.get(&boarding.key).await;
-            return found.ok().and_then(|found| self.servable(found));
+            return found.ok().and_then(|found| self.servable(&boarding.key, found));
         };
         let found = shared.get(&boarding.key).await;
-        let Some(entry) = found.ok().and_then(|found| self.servable(found)) else {
+        let Some(entry) = found.ok().and_then(|found| self.servable(&boarding.key, found)) else {
             leader.withdraw();
             return None;
         };
@@ -157,9 +157,9 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
         Some(entry)
     }
 
-    fn servable(&self, found: Found<V>) -> Option<Arc<Entry<V>>> {
+    fn servable(&self, key: &Key, found: Found<V>) -> Option<Arc<Entry<V>>> {
         let Found::Entry(entry) = found else { return None };
-        match self.judge(&entry, self.now()) {
+        match self.judge_found(key, &entry) {
             Freshness::Fresh | Freshness::Early | Freshness::Stale => Some(entry),
             Freshness::StaleIfError | Freshness::Expired => None,
         }

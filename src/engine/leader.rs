@@ -48,6 +48,8 @@ pub(crate) struct Leader<V: Send + Sync + 'static> {
     lease: Option<Lease<V>>,
     /// Whether a hold that follows a failure concerns other processes.
     holds_elsewhere: bool,
+    /// How long its caller waits, who may have waited already.
+    deadline: Option<Instant>,
 }
 
 impl<V: Send + Sync + 'static> Leader<V> {
@@ -66,11 +68,22 @@ impl<V: Send + Sync + 'static> Leader<V> {
             settled: false,
             lease: None,
             holds_elsewhere: true,
+            deadline: None,
         }
     }
 
     pub(super) fn engine(&self) -> &Arc<Engine<V>> {
         &self.engine
+    }
+
+    /// Sets how long it may wait for others. Defaults to `wait_timeout` from
+    /// when it begins to.
+    pub(super) fn wait_until(&mut self, deadline: Instant) {
+        self.deadline = Some(deadline);
+    }
+
+    pub(super) fn deadline(&self) -> Instant {
+        self.deadline.unwrap_or_else(|| Instant::now() + self.engine.settings.wait_timeout)
     }
 
     pub(crate) fn started(&self) -> Started {
@@ -108,6 +121,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 self.flight.take_place(permit);
                 // Age counts from here, not from the queue.
                 self.started.tick = self.engine.clock.now();
+                self.starts_now();
                 Ok(())
             }
             Ok(Err(_)) => Err(Error::new(ErrorKind::ShutDown)),
@@ -116,13 +130,21 @@ impl<V: Send + Sync + 'static> Leader<V> {
     }
 
     /// Takes a place if one is free now.
-    pub(crate) fn try_place(&self) -> bool {
+    pub(crate) fn try_place(&mut self) -> bool {
         let place = self.engine.try_place();
         let is_free = place.is_some();
         if let Some(place) = place {
             self.flight.take_place(place);
+            self.started.tick = self.engine.clock.now();
+            self.starts_now();
         }
         is_free
+    }
+
+    /// Whatever was invalidated until now does not concern what is computed
+    /// from now on.
+    fn starts_now(&mut self) {
+        self.started.seq = self.engine.log.seq();
     }
 
     pub(super) fn leave_place(&self) {
@@ -137,6 +159,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         ask: &Ask,
         over_value: bool,
     ) {
+        self.starts_now();
         let watch = &self.engine.watch;
         self.lease = Some(attempt.was_granted(grant, ask, over_value, &self.flight, watch));
     }
@@ -228,6 +251,10 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// Second phase of a result that is stored in this process, or not. With a
     /// lease it goes to the remote too, on a task of its own: nobody waits for
     /// that. Where the remote refuses it, `unstore` takes it back.
+    ///
+    /// Also what may not be stored here is offered: an invalidation that came
+    /// before the lease was granted ends nothing of it, and one that came after
+    /// has ended the right to fill. Only the remote knows which it was.
     pub(crate) fn finish(
         mut self,
         stored: bool,
@@ -235,19 +262,26 @@ impl<V: Send + Sync + 'static> Leader<V> {
         unstore: impl FnOnce() + Send + 'static,
     ) {
         match self.lease.take() {
-            Some(lease) if stored => {
+            Some(lease) if self.engine.mode() != Mode::Off => {
+                self.leave_place();
                 let errands = lease.errands().clone();
-                errands.run(self.share(lease, places, unstore));
+                errands.run(self.share(lease, stored, places, unstore));
             }
             _ => self.settle(stored),
         }
     }
 
-    async fn share(self, lease: Lease<V>, places: Vec<Place<V>>, unstore: impl FnOnce()) {
+    async fn share(
+        self,
+        lease: Lease<V>,
+        stored: bool,
+        places: Vec<Place<V>>,
+        unstore: impl FnOnce(),
+    ) {
         let stands = match lease.share(places).await {
             Ok(filled) => filled != Filled::Refused,
             // The remote cannot say; what may have been missed decides.
-            Err(Away) => !self.engine.log.is_doubted(self.started.seq),
+            Err(Away) => stored && !self.engine.log.is_doubted(self.started.seq),
         };
         if !stands {
             unstore();
@@ -421,12 +455,17 @@ impl<V: Send + Sync + 'static> Leader<V> {
         }
         self.end = ComputedEnd::Panicked;
         let error = Error::new(ErrorKind::Panicked);
-        let mut again = false;
+        let (mut again, mut hold) = (false, None);
         let rule = self.panic_rule;
         self.close(|engine, mark, now| {
             again = mark.count_panic(now);
-            if again { engine.count_failure(mark, now, &error, rule).replaced } else { None }
+            let counted = again.then(|| engine.count_failure(mark, now, &error, rule))?;
+            hold = counted.hold;
+            counted.replaced
         });
+        if let Some(lease) = self.lease.take() {
+            lease.give_up(hold);
+        }
         let verdict = if again {
             Verdict::Failed(Failure { error, each_itself: false })
         } else {

@@ -51,6 +51,8 @@ pub(crate) enum Happening<'a> {
     Woken { cause: WakeCause },
     /// A call to the remote ended.
     Asked { op: RemoteOp, took: std::time::Duration, error: Option<&'static str> },
+    /// There is a remote, and it is asked.
+    RemoteAttached,
     /// The remote is asked again, or not any more.
     RemoteIs { up: bool },
     /// What stands in the remote cannot be used.

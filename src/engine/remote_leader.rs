@@ -35,6 +35,10 @@ pub(crate) trait Wanted<V>: Send {
 
     /// Judges what stands there.
     fn judge(&mut self, found: &Arc<Entry<V>>) -> Judged;
+
+    /// Is told that there is nothing to judge, but perhaps something of this
+    /// version that cannot be used.
+    fn found_nothing(&mut self, _: Option<Version>) {}
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +100,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         wanted: &mut dyn Wanted<V>,
         patience: Patience,
     ) -> Cleared<V> {
-        let deadline = Instant::now() + self.engine().settings.wait_timeout;
+        let deadline = self.deadline();
         let shared = match self.engine().shared.get() {
             Some(shared) if self.engine().mode() == Mode::On => Arc::clone(shared),
             _ => return self.compute_without_lease(deadline).await,
@@ -214,9 +218,9 @@ impl<V: Send + Sync + 'static> Leader<V> {
     }
 
     fn weigh(&self, way: &mut Way<V>, found: Found<V>, wanted: &mut dyn Wanted<V>) -> Turn<V> {
-        match found {
-            Found::Nothing => Turn::Acquire(None),
-            Found::Useless(version) => Turn::Acquire(version),
+        let useless = match found {
+            Found::Nothing => None,
+            Found::Useless(version) => version,
             Found::Uncacheable { until, version } => {
                 // It lets the crowd pass and forbids nothing: the next answer
                 // may be storable, and then it replaces the marker.
@@ -225,14 +229,18 @@ impl<V: Send + Sync + 'static> Leader<V> {
                     self.let_others_pass(until);
                     way.patience = Patience::GoOn;
                 }
-                Turn::Acquire(version)
+                version
             }
-            Found::Entry(entry) => match wanted.judge(&entry) {
-                Judged::Serves => Turn::Done(Cleared::Found(entry)),
-                Judged::Elsewhere => Turn::Again,
-                Judged::Useless => Turn::Acquire(entry.version),
-            },
-        }
+            Found::Entry(entry) => {
+                return match wanted.judge(&entry) {
+                    Judged::Serves => Turn::Done(Cleared::Found(entry)),
+                    Judged::Elsewhere => Turn::Again,
+                    Judged::Useless => Turn::Acquire(entry.version),
+                };
+            }
+        };
+        wanted.found_nothing(useless);
+        Turn::Acquire(useless)
     }
 
     fn observe(&self, what: Happening<'_>) {

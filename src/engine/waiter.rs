@@ -136,7 +136,8 @@ impl<V: Send + Sync + 'static> Ticket<V> {
             }
             let boarding = caller.boarding();
             match self.engine.enter(&boarding, &mut self.seat) {
-                Entered::Lead(leader) => {
+                Entered::Lead(mut leader) => {
+                    leader.wait_until(self.deadline);
                     if let Some(step) = lead(leader, caller) {
                         break step;
                     }

@@ -129,7 +129,16 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
 
 impl<V: Send + Sync + 'static> Local<V> for LocalStore<V> {
     fn fill(&self, key: &Key, entry: Stored<V>, allowed: &dyn Fn() -> bool) -> bool {
-        self.update(key, |_| allowed().then_some(entry))
+        if !self.update(key, |_| allowed().then_some(Arc::clone(&entry))) {
+            return false;
+        }
+        // Once more: a `clear` between the first time and the insertion has not
+        // seen the entry.
+        let stays = allowed();
+        if !stays {
+            self.remove_exactly(key, &entry);
+        }
+        stays
     }
 
     fn remove(&self, key: &Key) -> bool {

@@ -103,7 +103,8 @@ impl Event {
             | Happening::Locked { .. }
             | Happening::Woken { .. }
             | Happening::Asked { .. }
-            | Happening::Damaged { .. } => return None,
+            | Happening::Damaged { .. }
+            | Happening::RemoteAttached => return None,
             Happening::RemoteIs { up } => Self::RemoteChanged { up },
             Happening::Unshareable { key } => Self::Unshareable { key: key.clone() },
             Happening::InvalidatedElsewhere { key } => Self::Invalidated { key: key.clone() },

@@ -170,7 +170,9 @@ impl Observe for Observer {
                 }
             }
             Happening::Damaged { .. } => self.damaged.add_one(),
-            Happening::RemoteIs { .. } | Happening::Unshareable { .. } => {}
+            Happening::RemoteAttached
+            | Happening::RemoteIs { .. }
+            | Happening::Unshareable { .. } => {}
             Happening::InvalidatedElsewhere { .. } => self.meters.invalidated("remote"),
         }
         self.meters.happened(&what);

@@ -79,6 +79,7 @@ pub(super) fn happened(cache: &str, what: &Happening<'_>) {
         | Happening::Locked { .. }
         | Happening::Woken { .. }
         | Happening::RemoteIs { .. }
+        | Happening::RemoteAttached
         | Happening::InvalidatedElsewhere { .. } => (),
         Happening::Asked { op, took, error } => debug!(
             target: "tower_stampede",

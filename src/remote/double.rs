@@ -197,6 +197,11 @@ impl Double {
         self.0.with(|state, _| state.delay = delay);
     }
 
+    /// Lets commands be under way for so long before they are executed.
+    pub fn delay_commands(&self, delay: Duration) {
+        self.0.with(|state, _| state.way_there = delay);
+    }
+
     /// Stops the server: calls wait, also those nobody waits for any more.
     pub fn freeze(&self) {
         self.0.with(|state, _| state.frozen = true);

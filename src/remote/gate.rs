@@ -68,15 +68,19 @@ impl Gate {
             return Err(None);
         }
         let result = self.attempt(op, bytes, call()).await;
-        self.count(result.is_ok());
+        self.count(op, result.is_ok());
         result.map_err(Some)
     }
 
     /// Counts a call as the breaker does.
-    pub(super) fn count(&self, success: bool) {
-        if success {
-            self.breaker.succeeded();
-        } else if self.breaker.failed() {
+    pub(super) fn count(&self, op: RemoteOp, success: bool) {
+        let opened = match (op, success) {
+            (RemoteOp::Get, true) => return self.breaker.look_succeeded(),
+            (_, true) => return self.breaker.succeeded(),
+            (RemoteOp::Get, false) => self.breaker.look_failed(),
+            (_, false) => self.breaker.failed(),
+        };
+        if opened {
             self.is_away();
         }
     }
@@ -117,16 +121,20 @@ impl Gate {
         self.largest.load(Ordering::Relaxed)
     }
 
+    /// Takes note of the size of a value. One that is too large to be taken
+    /// does not prolong the calls after it.
     pub(super) fn has_seen(&self, bytes: usize) {
+        let bytes = bytes.min(self.settings.max_value_bytes);
         self.largest.fetch_max(bytes, Ordering::Relaxed);
     }
 
     /// Asks nothing more until the remote has been told what is in the journal.
     pub(super) fn trip(&self) {
+        // Who brings it back looks at the journal again before it stops, and
+        // is not to be hurried by every invalidation.
         if self.breaker.trip() {
             self.is_away();
         }
-        self.tend.notify_one();
     }
 
     fn is_away(&self) {

@@ -14,9 +14,10 @@ use super::breaker::Backoff;
 use super::journal::Work;
 use super::shared::SharedStore;
 use super::{Notice, OnNotice, RemoteErrorKind, ServerTime};
+use crate::engine::grant::Token;
 use crate::engine::ports::RemoteOp;
 use crate::engine::shared::Away;
-use crate::key::Tag;
+use crate::key::{Key, Tag};
 
 /// How often a quiet link is looked after.
 const TEND_EVERY: Duration = Duration::from_secs(30);
@@ -27,6 +28,10 @@ const TRIM_EVERY: Duration = Duration::from_secs(3600);
 /// Records younger than this stay, however short the lifetimes: other
 /// processes may have longer ones.
 const LEAST_KEPT: Duration = Duration::from_secs(24 * 3600);
+
+/// A remote that fails sooner than this after it was brought back answers
+/// probes and little else.
+const STEADY_AFTER: Duration = Duration::from_secs(10);
 
 /// Most tags told in one call.
 const TAGS_AT_ONCE: usize = 1000;
@@ -41,6 +46,8 @@ pub(super) struct Link {
     read: Mutex<Option<(u64, Instant)>>,
     /// Held by the one who reads it.
     reading: tokio::sync::Mutex<()>,
+    /// Whether local copies are to be dropped once the remote is asked again.
+    in_doubt: AtomicBool,
     /// When local copies were last vouched for.
     vouched: Mutex<Option<Instant>>,
     trimmed: Mutex<Option<Instant>>,
@@ -55,6 +62,7 @@ impl Link {
             subscribed: AtomicBool::new(false),
             read: Mutex::new(None),
             reading: tokio::sync::Mutex::new(()),
+            in_doubt: AtomicBool::new(false),
             vouched: Mutex::new(None),
             trimmed: Mutex::new(None),
         }
@@ -127,11 +135,15 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
         if self.is_prepared() {
             return Ok(());
         }
+        if !self.gate.is_open() {
+            // Of those who waited for the lock, the ones before have found out.
+            return Err(RemoteErrorKind::Unavailable);
+        }
         if self.link.read.lock().is_none() {
             self.first_subscription().await;
         }
         let result = self.read_log().await;
-        self.gate.count(result.is_ok());
+        self.gate.count(RemoteOp::ReadTags, result.is_ok());
         result
     }
 
@@ -170,9 +182,12 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
 
     /// Takes note of the time at which tags were invalidated.
     pub(super) fn heard_of(&self, tags: &[Tag], at: ServerTime) {
-        let raised: Vec<Tag> =
-            tags.iter().filter(|tag| self.mirror.raise(tag, at)).cloned().collect();
-        self.invalidate_here(&raised);
+        for tag in tags {
+            self.mirror.raise(tag, at);
+        }
+        // All of them, also what is no later than what was known: it may be a
+        // second invalidation in one millisecond.
+        self.invalidate_here(tags);
     }
 
     /// Ends the local use of tags; the mirror knows of them already, so that
@@ -196,18 +211,31 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
         *self.link.vouched.lock() = Some(Instant::now());
     }
 
+    /// The same as soon as the remote is asked: until then local copies are all
+    /// there is, and dropping them would make every process compute.
+    fn doubt_when_open(&self) {
+        self.link.in_doubt.store(true, Ordering::Release);
+        self.settle_doubt();
+    }
+
+    fn settle_doubt(&self) {
+        if self.gate.is_open() && self.link.in_doubt.swap(false, Ordering::AcqRel) {
+            self.doubt();
+        }
+    }
+
     /// Looks after the link once, and returns when to do so again.
-    async fn tend_once(&self, backoff: &mut Backoff) -> Duration {
+    async fn tend_once(&self, pace: &mut Pace) -> Duration {
         if !self.gate.is_open() {
+            if let Some(pause) = pace.pause_if_unsteady() {
+                return pause;
+            }
             return match self.bring_back().await {
-                Ok(()) => {
-                    backoff.reset();
-                    Duration::ZERO
-                }
-                Err(_) => backoff.next(),
+                Ok(()) => pace.was_brought_back(),
+                Err(_) => pace.probes.next(),
             };
         }
-        backoff.reset();
+        self.settle_doubt();
         if !self.is_prepared() && self.link.read.lock().is_some() {
             let _ = self.prepare().await;
         }
@@ -236,7 +264,7 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
     /// Probes, tells the remote what it has missed, and lets requests ask it
     /// again.
     async fn bring_back(&self) -> Result<(), RemoteErrorKind> {
-        self.read_clock().await?;
+        self.probe().await?;
         while let Some(work) = self.gate.journal.next() {
             match &work {
                 Work::Key(key) => {
@@ -254,7 +282,18 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
         let _reading = self.link.reading.lock().await;
         self.read_log().await?;
         self.gate.close();
+        // In this order: what is dropped here is there.
+        self.settle_doubt();
         Ok(())
+    }
+
+    /// Sees whether the remote answers, and whether it executes what may write:
+    /// a server can be paused for that alone.
+    async fn probe(&self) -> Result<(), RemoteErrorKind> {
+        self.read_clock().await?;
+        let (nobodys, nothing) = (Token::random(), Key::from("probe"));
+        let abandon = self.remote().abandon(&nothing, &nobodys, None);
+        self.gate.attempt(RemoteOp::Abandon, 0, abandon).await.map(drop)
     }
 
     async fn trim(&self) {
@@ -279,7 +318,7 @@ impl<V: Send + Sync + 'static> OnNotice for SharedStore<V> {
             Notice::TagsInvalidated(tags, at) => self.heard_of(&tags, at),
             Notice::Subscribed => {
                 // In this order: what is read in the new epoch is not doubted.
-                self.doubt();
+                self.doubt_when_open();
                 self.clock.reset();
                 self.link.moves_on(true);
                 self.gate.tend.notify_one();
@@ -290,6 +329,37 @@ impl<V: Send + Sync + 'static> OnNotice for SharedStore<V> {
                 self.gate.tend.notify_one();
             }
         }
+    }
+}
+
+/// How often a remote that is away is probed.
+struct Pace {
+    probes: Backoff,
+    /// Before the first probe, where the last one proved nothing.
+    relapses: Backoff,
+    brought_back: Option<Instant>,
+}
+
+impl Pace {
+    const fn new() -> Self {
+        Self { probes: Backoff::new(), relapses: Backoff::new(), brought_back: None }
+    }
+
+    fn was_brought_back(&mut self) -> Duration {
+        self.probes.reset();
+        self.brought_back = Some(Instant::now());
+        Duration::ZERO
+    }
+
+    /// Returns how long to wait before the first probe of an outage: one right
+    /// after another would let requests ask at once, and fail at once.
+    fn pause_if_unsteady(&mut self) -> Option<Duration> {
+        let brought_back = self.brought_back.take()?;
+        if brought_back.elapsed() < STEADY_AFTER {
+            return Some(self.relapses.next());
+        }
+        self.relapses.reset();
+        None
     }
 }
 
@@ -307,7 +377,7 @@ impl<V: Send + Sync + 'static> Drop for Tending<V> {
 
 /// Looks after the link until the cache is gone, or the runtime.
 async fn tend<V: Send + Sync + 'static>(tending: Tending<V>) {
-    let mut backoff = Backoff::new();
+    let mut pace = Pace::new();
     let mut pause = Duration::ZERO;
     loop {
         // Not held over the pause: the cache may go.
@@ -316,6 +386,6 @@ async fn tend<V: Send + Sync + 'static>(tending: Tending<V>) {
         drop(store);
         let _ = tokio::time::timeout(pause, tend.notified()).await;
         let Some(store) = tending.0.upgrade() else { return };
-        pause = store.tend_once(&mut backoff).await;
+        pause = store.tend_once(&mut pace).await;
     }
 }

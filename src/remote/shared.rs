@@ -58,6 +58,9 @@ pub(crate) struct SharedStore<V: Send + Sync + 'static> {
 /// Tags that the mirror keeps, as many as the log of one process.
 const MAX_TAGS: usize = 100_000;
 
+/// The shortest time a remote can keep anything.
+const LEAST_TTL: Duration = Duration::from_millis(1);
+
 /// How far ahead a reading of the remote's clock may seem to be.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
 
@@ -73,6 +76,7 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
         engine: &Arc<Engine<V>>,
     ) -> Arc<Self> {
         let observer: Arc<dyn Observe> = Arc::clone(&engine.observer);
+        observer.happened(Happening::RemoteAttached);
         Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
             engine: Arc::downgrade(engine),
@@ -190,7 +194,7 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
             tags: entry.tags.to_vec(),
             payload,
         };
-        let left = window.useful_until().since(self.engine.upgrade()?.clock.now());
+        let left = window.useful_until().since(self.engine.upgrade()?.clock.now()).max(LEAST_TTL);
         self.keeps_for(window.useful_until().since(from));
         self.bounded(envelope::encode(&envelope, key, self.codec.schema, version)?)
             .map(|bytes| (bytes, left))
@@ -209,7 +213,7 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
             payload: Bytes::new(),
         };
         let bytes = envelope::encode(&envelope, key, self.codec.schema, grant.version)?;
-        Some((bytes, span))
+        Some((bytes, span.max(LEAST_TTL)))
     }
 
     fn bounded(&self, bytes: Bytes) -> Option<Bytes> {

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use super::RemoteOp;
 use super::clock::Now;
 use super::records::{Full, Inbox};
-use super::server::{Fault, Server, State};
+use super::server::{Command, Fault, Server, State};
 use crate::key::{Key, Tag};
 use crate::remote::{
     Acquired, Ask, Call, Filled, Grant, Invalidated, Listener, Notice, OnNotice, Remote,
@@ -65,6 +65,25 @@ impl DoubleProcess {
         self.suspicions.lock().clone()
     }
 
+    /// Lets a command arrive: at once, or after its way there, also if the
+    /// caller has gone meanwhile.
+    async fn send(
+        &self,
+        op: RemoteOp,
+        command: Command,
+    ) -> Result<(Duration, Option<Fault>), RemoteError> {
+        let way = self.server.with(|state, _| state.way_there);
+        if way.is_zero() {
+            return self.server.accept(op, command);
+        }
+        let server = Arc::clone(&self.server);
+        let arrival = tokio::spawn(async move {
+            tokio::time::sleep(way).await;
+            server.accept(op, command)
+        });
+        arrival.await.unwrap_or_else(|_| Err(RemoteError::new(RemoteErrorKind::Connection)))
+    }
+
     /// Sends a command when first polled. Dropped after that, it is executed
     /// all the same, as it would be by a server.
     fn call<'a, T: Send + 'static>(
@@ -78,7 +97,7 @@ impl DoubleProcess {
                 // Whoever asked may be gone.
                 let _ = reply.send(work(state, now));
             });
-            let (delay, fault) = self.server.accept(op, command)?;
+            let (delay, fault) = self.send(op, command).await?;
             if !delay.is_zero() {
                 tokio::time::sleep(delay).await;
             }

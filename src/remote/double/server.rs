@@ -31,6 +31,7 @@ pub(super) struct State {
     pub(super) calls: BTreeMap<RemoteOp, usize>,
     pub(super) faults: HashMap<RemoteOp, Fault>,
     pub(super) delay: Duration,
+    pub(super) way_there: Duration,
     pub(super) frozen: bool,
     pub(super) loses_messages: bool,
     pub(super) full: bool,
