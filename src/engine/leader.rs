@@ -45,7 +45,7 @@ pub(crate) struct Leader<V: Send + Sync + 'static> {
     end: ComputedEnd,
     settled: bool,
     /// Given up however the flight ends, unless it is filled.
-    lease: Option<Lease<V>>,
+    lease: Option<Box<Lease<V>>>,
     /// Whether a hold that follows a failure concerns other processes.
     holds_elsewhere: bool,
     /// How long its caller waits, who may have waited already.
@@ -161,7 +161,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
     ) {
         self.starts_now();
         let watch = &self.engine.watch;
-        self.lease = Some(attempt.was_granted(grant, ask, over_value, &self.flight, watch));
+        let lease = attempt.was_granted(grant, ask, over_value, &self.flight, watch);
+        self.lease = Some(Box::new(lease));
     }
 
     /// Returns the version under which the result will stand in the remote.
@@ -265,7 +266,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             Some(lease) if self.engine.mode() != Mode::Off => {
                 self.leave_place();
                 let errands = lease.errands().clone();
-                errands.run(self.share(lease, stored, places, unstore));
+                errands.run(self.share(*lease, stored, places, unstore));
             }
             _ => self.settle(stored),
         }
