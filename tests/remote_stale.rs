@@ -159,7 +159,7 @@ async fn seen_version(double: &Double) -> Option<tower_stampede::remote::Version
 async fn an_early_refresh_is_one_over_all_processes() {
     let double = Double::new();
     // So eager that every reader in the last quarter draws it.
-    let early = || settings().early_refresh(1000.0);
+    let early = || settings().early_refresh(1e9);
     let origin = Origin::taking(500 * MS);
     let processes = Process::several_with(8, &double, early).await;
     for process in &processes {

@@ -104,6 +104,12 @@ impl HttpStampede {
     ///
     /// Several layers of one handle share its responses; give routers that are
     /// nested under a prefix other than by axum a [`scope`](HttpLayer::scope).
+    ///
+    /// With a remote, processes share what clients ask for by one name: the
+    /// host is part of the key, so an instance that is asked by its own address
+    /// shares nothing with the others. The response to a POST is then not
+    /// stored for later GETs: what other processes changed meanwhile would be
+    /// known too late.
     pub fn http_layer(&self) -> HttpLayer {
         let values = &self.0.values;
         let config = HttpConfig {
