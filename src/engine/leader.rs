@@ -271,7 +271,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             Some(lease) if self.engine.mode() != Mode::Off => {
                 self.leave_place();
                 let errands = lease.errands().clone();
-                errands.run(self.share(*lease, stored, places, unstore));
+                errands.run(self.share(lease, stored, places, unstore));
             }
             _ => self.settle(stored),
         }
