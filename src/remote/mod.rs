@@ -13,6 +13,7 @@ pub(crate) mod envelope;
 mod error;
 mod gate;
 pub(crate) mod journal;
+mod kept;
 mod link;
 pub(crate) mod mirror;
 mod plan;
