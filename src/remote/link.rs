@@ -221,6 +221,15 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
         self.settle_doubt();
     }
 
+    /// The runtime has ended, and with it whatever listened: on the next one
+    /// all begins anew.
+    fn is_unattended(&self) {
+        self.link.moves_on(false);
+        self.doubt();
+        self.link.begun.store(false, Ordering::Release);
+        self.link.tending.store(false, Ordering::Release);
+    }
+
     fn settle_doubt(&self) {
         if self.gate.is_open() && self.link.in_doubt.swap(false, Ordering::AcqRel) {
             self.doubt();
@@ -384,7 +393,7 @@ struct Tending<V: Send + Sync + 'static>(std::sync::Weak<SharedStore<V>>);
 impl<V: Send + Sync + 'static> Drop for Tending<V> {
     fn drop(&mut self) {
         if let Some(store) = self.0.upgrade() {
-            store.link.tending.store(false, Ordering::Release);
+            store.is_unattended();
         }
     }
 }
