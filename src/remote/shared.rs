@@ -303,6 +303,7 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
     }
 
     async fn put_now(&self, key: &Key, entry: &Entry<V>) -> Told {
+        self.start();
         let queue = || self.queue(|journal| journal.note_key(key.clone()));
         if self.prepared().await.is_err() {
             return queue();
