@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use remote_support::*;
 use support::*;
-use tower_stampede::Computed;
-use tower_stampede::remote::Double;
+use tower_stampede::remote::{Double, RemoteErrorKind, RemoteOp};
+use tower_stampede::{Computed, Health};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -53,4 +53,44 @@ async fn an_invalidated_entry_with_a_long_life_stays_dead_whoever_trims_the_log(
     drop(other);
     let new = Process::on(&double);
     assert_eq!(load_tagged(&new, &origin, 30 * DAY).await, 2, "what was invalidated is back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_invalidates_all_the_time_comes_back_to_the_remote() {
+    let double = Double::new();
+    double.delay(2 * MS);
+    let one = Process::on(&double);
+    one.prepare(&double).await;
+    double.fail(RemoteOp::ALL, RemoteErrorKind::Unavailable);
+    let busy = one.clone();
+    let invalidating = tokio::spawn(async move {
+        for n in 0_u64.. {
+            busy.invalidate(n).await;
+            pass(4 * MS).await;
+        }
+    });
+    pass(SECOND).await;
+    assert_eq!(one.health(), Health::Degraded);
+    double.heal(RemoteOp::ALL);
+    let back = async {
+        while one.health() != Health::Up {
+            all_have_run().await;
+        }
+    };
+    within(10 * SECOND, back).await;
+    invalidating.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_only_puts_makes_up_for_an_outage_as_well() {
+    let (double, origin) = (Double::new(), Origin::new());
+    let writer = Process::on(&double);
+    writer.put("k", 7).await;
+    double.fail(RemoteOp::ALL, RemoteErrorKind::Unavailable);
+    writer.put("k", 8).await;
+    double.heal(RemoteOp::ALL);
+    pass(10 * SECOND).await;
+    let reader = Process::on(&double);
+    assert_ne!(reader.get_or_compute("k", origin.compute()).await.unwrap(), 7);
+    assert_eq!(writer.health(), Health::Up);
 }

@@ -277,6 +277,26 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
     /// again.
     async fn bring_back(&self) -> Result<(), RemoteErrorKind> {
         self.probe().await?;
+        self.replay().await?;
+        let _reading = self.link.reading.lock().await;
+        self.read_log().await?;
+        loop {
+            // What was noted meanwhile. Between the last look into the journal
+            // and the opening nothing is awaited: who invalidates all the time
+            // would keep the remote away for ever.
+            self.replay().await?;
+            self.gate.close();
+            if self.gate.journal.is_empty() {
+                break;
+            }
+        }
+        // In this order: what is dropped here is there.
+        self.settle_doubt();
+        Ok(())
+    }
+
+    /// Tells the remote what it has missed.
+    async fn replay(&self) -> Result<(), RemoteErrorKind> {
         while let Some(work) = self.gate.journal.next() {
             match &work {
                 Work::Key(key) => {
@@ -291,11 +311,6 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
             }
             self.gate.journal.done(&work);
         }
-        let _reading = self.link.reading.lock().await;
-        self.read_log().await?;
-        self.gate.close();
-        // In this order: what is dropped here is there.
-        self.settle_doubt();
         Ok(())
     }
 
