@@ -3,7 +3,7 @@
 //! been missed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -25,8 +25,10 @@ const TEND_EVERY: Duration = Duration::from_secs(30);
 /// How often old records are dropped from the log.
 const TRIM_EVERY: Duration = Duration::from_secs(3600);
 
-/// What reading the log may have to carry, in bytes: it is as long as there are
-/// tags, and a remote whose log cannot be read is not asked at all.
+/// What reading the log may have to carry, in bytes, once it did not come in
+/// time, and at most. It is as long as there are tags, and a remote whose log
+/// cannot be read is not asked at all.
+const LONG_LOG: usize = 4 << 20;
 const LONGEST_LOG: usize = 64 << 20;
 
 /// A remote that fails sooner than this after it was brought back answers
@@ -44,6 +46,8 @@ pub(super) struct Link {
     subscribed: AtomicBool,
     /// When the log was last read, and in which epoch.
     read: Mutex<Option<(u64, Instant)>>,
+    /// As how long it counts: more after each time that it did not come.
+    log_bytes: AtomicUsize,
     /// Held by the one who reads it.
     reading: tokio::sync::Mutex<()>,
     /// Whether local copies are to be dropped once the remote is asked again.
@@ -61,6 +65,7 @@ impl Link {
             epoch: watch::Sender::new(0),
             subscribed: AtomicBool::new(false),
             read: Mutex::new(None),
+            log_bytes: AtomicUsize::new(0),
             reading: tokio::sync::Mutex::new(()),
             in_doubt: AtomicBool::new(false),
             vouched: Mutex::new(None),
@@ -162,8 +167,14 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
         self.read_clock().await?;
         let at = Instant::now();
         let read = self.remote().read_tags();
-        let bytes = LONGEST_LOG.max(self.gate.largest());
-        let mut log = self.gate.attempt(RemoteOp::ReadTags, bytes, read).await?;
+        let bytes = self.link.log_bytes.load(Ordering::Relaxed);
+        let read = self.gate.attempt(RemoteOp::ReadTags, bytes.max(self.gate.largest()), read);
+        let read = read.await;
+        if matches!(read, Err(RemoteErrorKind::Timeout)) {
+            let more = (bytes * 2).clamp(LONG_LOG, LONGEST_LOG);
+            self.link.log_bytes.store(more, Ordering::Relaxed);
+        }
+        let mut log = read?;
         self.learn_longest(&mut log);
         let merged = self.mirror.merge(log);
         self.invalidate_here(&merged.raised);
