@@ -132,9 +132,7 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
             Entered::Lead(leader) => match lead(leader, fallbacks, work).await {
                 Ok(serve::Led::Own(own)) => Ok(own),
                 // Switched on meanwhile.
-                Ok(serve::Led::Found(_, work) | serve::Led::Alone(work)) => {
-                    self.timed_alone(alone(work)).await
-                }
+                Ok(serve::Led::Found(_, work)) => self.timed_alone(alone(work)).await,
                 Err(error) => Err(error),
             },
             _ => self.timed_alone(alone(work)).await,
@@ -231,7 +229,7 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
                     Ok(serve::Led::Found(entry, _)) => {
                         return Ok(Served::Entry(entry, CacheOutcome::Hit));
                     }
-                    Ok(serve::Led::Alone(_)) | Err(_) => (),
+                    Err(_) => (),
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! Longer texts: how the crate works, and how to live with it.
 //!
-//! Every piece of code in them runs as a test.
+//! Every piece of Rust in them runs as a test.
 
 #[doc = include_str!("../docs/how-it-works.md")]
 pub mod how_it_works {}
@@ -8,10 +8,24 @@ pub mod how_it_works {}
 #[doc = include_str!("../docs/time-outs.md")]
 pub mod time_outs {}
 
-// Always to be read; its code needs the manual clock.
+// Always to be read; its code needs the manual clock and the double.
 #[cfg_attr(
-    any(not(doctest), feature = "test-util"),
+    any(not(doctest), all(feature = "remote", feature = "test-util")),
     doc = include_str!("../docs/testing.md")
 )]
-#[cfg_attr(all(doctest, not(feature = "test-util")), doc = "Testing.")]
+#[cfg_attr(all(doctest, not(all(feature = "remote", feature = "test-util"))), doc = "Testing.")]
 pub mod testing {}
+
+#[doc = include_str!("../docs/the-lock.md")]
+pub mod the_lock {}
+
+// Always to be read; its code needs Redis and the double.
+#[cfg_attr(
+    any(not(doctest), all(feature = "redis", feature = "test-util")),
+    doc = include_str!("../docs/operating-redis.md")
+)]
+#[cfg_attr(
+    all(doctest, not(all(feature = "redis", feature = "test-util"))),
+    doc = "Operating with Redis."
+)]
+pub mod operating_redis {}

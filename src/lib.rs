@@ -100,6 +100,38 @@
 //! Each reaches computations that are still running. To keep serving while a new
 //! value is computed, use [`mark_stale`](Stampede::mark_stale).
 //!
+//! With a remote they reach every process; in the others an invalidation holds once
+//! its message has arrived. [`mark_stale`](Stampede::mark_stale) concerns this
+//! process alone.
+//!
+//! ## Many processes
+//!
+//! With the feature `redis`, `Builder::redis` gives a cache a *remote*: any number of
+//! processes then share values and a *refresh lock*. The leader of each process asks
+//! the remote for the value, then for the *lease* of the key; one of them gets it
+//! and computes, the others wait for its *wake-up* or take over when the lease ends.
+//! Local copies stay in front: what a process holds, it does not ask for.
+//!
+//! ```
+//! # #[cfg(feature = "redis")]
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
+//! use tower_stampede::{Redis, Stampede};
+//!
+//! let cache: Stampede<String> = Stampede::builder("catalog")
+//!     .ttl(Duration::from_secs(60))
+//!     .stale_for(Duration::from_secs(600))
+//!     .redis(Redis::lazy("redis://127.0.0.1")?.namespace("shop"))
+//!     .build()?;
+//! # Ok(()) }
+//! # #[cfg(not(feature = "redis"))]
+//! # fn main() {}
+//! ```
+//!
+//! Values travel by [serde](https://serde.rs), or as their type's `Remotable` says.
+//! [`guide::the_lock`] explains the lock, [`guide::operating_redis`] what to set up
+//! and what to watch. For tests there is a remote in memory (feature `test-util`).
+//!
 //! ## Backpressure
 //!
 //! The layers are always ready, because a hit does not need the service behind
@@ -120,9 +152,16 @@
 //!
 //! *Exactly one* means: in one process, for one handle and its clones, at most one
 //! computation of a key runs at a time, and each caller that needs its result gets
-//! it. What is not covered:
+//! it. With a remote that answers, the same holds among all processes with its
+//! namespace and the cache's name. What is not covered:
 //!
-//! - **Other processes.** Each computes for itself.
+//! - **Other processes without a remote.** Each computes for itself.
+//! - **A remote in trouble.** While it is away each process computes for itself: at most
+//!   one computation per process and key. A lease that is lost (its process was
+//!   killed or stood still, the lock was evicted, the server failed over) costs one
+//!   more. A late result never replaces a newer one. No request fails because of the
+//!   remote; each is held up by at most one call that fails, for `op_timeout`, and by
+//!   none once the breaker is open.
 //! - **Values that may not be shared.** Each caller computes its own, in parallel.
 //! - **A leader that is lost.** If it panics, one waiter computes once more. An
 //!   inline one ([`get_or_compute_scoped`](Stampede::get_or_compute_scoped),
@@ -139,7 +178,9 @@
 //!
 //! Other guarantees, within one process:
 //!
-//! - Who asks after an invalidation has returned never gets the old value.
+//! - Who asks after an invalidation has returned never gets the old value. In other
+//!   processes this holds once the remote's message has arrived. While the remote is
+//!   away it is told later, by a journal that dies with its process.
 //! - No waiter hangs: it has a verdict, or its `wait_timeout`, whatever became of the
 //!   leader.
 //! - A failure never replaces a stored value.
@@ -154,9 +195,16 @@
 //! | `http` | yes | `HttpLayer`, `HttpStampede`, `CacheFor`, `invalidate_path` | the handle and the layer for any tower service remain |
 //! | `axum` | yes | keys by axum's `OriginalUri` | layers inside `Router::nest` see paths without the prefix: give each a `scope` |
 //! | `metrics` | no | counters, gauges and histograms through the `metrics` facade | [`Stampede::stats`] still counts |
-//! | `tracing` | no | a span per computation and a line per change of state, at DEBUG, target `tower_stampede` | computations do not run in their caller's span |
-//! | `test-util` | no | [`ManualClock`](guide::testing) | tests pause tokio's time, which needs no feature |
-//! | `full` | no | all of the above | |
+//! | `tracing` | no | a span per computation and a line per change of state, at DEBUG, and at WARN when the remote goes and comes back; target `tower_stampede` | computations do not run in their caller's span |
+//! | `remote` | no | `Remotable`, the trait `remote::Remote`, `Builder::remote` | values stay in their process |
+//! | `redis` | no | `Redis`, `RedisLock`, `Builder::redis` | each process computes for itself |
+//! | `redis-tls-rustls` | no | `rediss://` with rustls | such a URL is refused |
+//! | `redis-tls-native` | no | `rediss://` with the system's TLS library | the same |
+//! | `redis-cluster` | no | `Redis::cluster` | a single node of a cluster serves its own slots only |
+//! | `redis-sentinel` | no | `Redis::sentinel` | an address that always leads to the primary is needed |
+//! | `redis-legacy-lock` | no | `LegacyLock`, by `SETNX` and `GETSET` | a lock needs a server with scripts |
+//! | `test-util` | no | [`ManualClock`](guide::testing), `remote::Double` | tests pause tokio's time, which needs no feature |
+//! | `full` | no | all of these but `redis-tls-native` | |
 //!
 //! Features only add; each alone, none, and all together are checked.
 //!
@@ -229,15 +277,18 @@ pub use layer::StampedeLayer;
 pub use local::Eviction;
 pub use observe::{Event, Stats};
 pub use outcome::CacheOutcome;
-#[cfg(feature = "redis")]
-#[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
-pub use remote::Redis;
 #[cfg(feature = "remote")]
 #[cfg_attr(docsrs, doc(cfg(feature = "remote")))]
 pub use remote::Remotable;
+#[cfg(feature = "redis-legacy-lock")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redis-legacy-lock")))]
+pub use remote::{LegacyLock, LegacyLockGuard};
+#[cfg(feature = "redis")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+pub use remote::{Redis, RedisLock, RedisLockGuard};
 pub use service::StampedeService;
 
-// The README's code runs as a test; it shows the HTTP layer.
-#[cfg(all(doctest, feature = "axum"))]
+// The README's code runs as a test; it shows the HTTP layer, and Redis.
+#[cfg(all(doctest, feature = "axum", feature = "redis"))]
 #[doc = include_str!("../README.md")]
 mod readme {}

@@ -38,8 +38,6 @@ pub(crate) enum Led<V, T, W> {
     Own(T),
     /// The remote has a value; the work is not done.
     Found(Arc<Entry<V>>, W),
-    /// Answers may not be shared, another process says; the work is not done.
-    Alone(W),
 }
 
 /// A caller's answer, or what it has to look at once more.
@@ -253,7 +251,6 @@ where
         }
         Step::Lead(leader) => match lead(leader, Fallbacks::of(&caller), work).await {
             Ok(Led::Found(entry, work)) => return Ok(Resolved::Found(entry, work)),
-            Ok(Led::Alone(work)) => (inner.timed_alone(alone(work)).await, CacheOutcome::Alone),
             Ok(Led::Own(own)) => (Ok(own), CacheOutcome::Computed),
             Err(error) => (Err(error), CacheOutcome::Computed),
         },
@@ -313,10 +310,6 @@ where
             inner.adopted(&entry);
             leader.stand_down(Arc::clone(&entry));
             Ok(Led::Found(entry, work))
-        }
-        Cleared::Uncacheable(until) => {
-            leader.stand_aside(until);
-            Ok(Led::Alone(work))
         }
         Cleared::Held(rest) => Err(leader.hold_back(rest)),
         Cleared::LeftToAnother(left) => {

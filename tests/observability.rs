@@ -105,6 +105,37 @@ fn no_metric_carries_a_key() {
     assert!(seen.keys().all(|name| !name.contains("secret")), "{seen:#?}");
 }
 
+/// Whoever is woken by a zero must not be woken by a cache that has none, or
+/// whose remote has not failed yet.
+#[cfg(all(feature = "remote", feature = "test-util"))]
+#[test]
+fn a_remote_is_up_until_it_fails_and_where_there_is_none_nothing_is_said() {
+    use tower_stampede::Builder;
+    use tower_stampede::remote::{Double, RemoteSettings};
+
+    const UP: &str = "stampede_store_up{cache=test,store=remote}";
+    assert_eq!(recorded(|_| async {}).get(UP), None);
+
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    metrics::with_local_recorder(&recorder, || {
+        paused_runtime().block_on(async {
+            let double = Double::new();
+            let with =
+                |settings: Builder<u64>| settings.remote(double.process(), RemoteSettings::new());
+            let cache = with(settings()).build().expect("the settings are good");
+            assert_eq!(read(&snapshotter).get(UP), Some(&1.0));
+            double.freeze();
+            let origin = Origin::new();
+            for key in 0..10_u64 {
+                let origin = origin.clone();
+                cache.get_or_compute(key, move || origin.load()).await.expect("it is served");
+            }
+            assert_eq!(read(&snapshotter).get(UP), Some(&0.0));
+        });
+    });
+}
+
 // ===== tracing =====
 
 /// Notes every span and event of ours as a line, with its fields.

@@ -77,17 +77,17 @@ impl World {
         };
         let answer = self.cache(process).get_or_compute_with(key as u64, compute);
         let answer = tokio::time::timeout(MINUTE, answer).await.expect("nobody hangs").unwrap();
-        self.check(process, key, floor, answer);
+        Self::check(process, key, floor, answer);
     }
 
     async fn look(self: Arc<Self>, process: usize, key: usize) {
         let floor = self.floors[process][key].load(Ordering::SeqCst);
         if let Some(answer) = self.cache(process).get(key as u64).await {
-            self.check(process, key, floor, answer);
+            Self::check(process, key, floor, answer);
         }
     }
 
-    fn check(&self, process: usize, key: usize, floor: u64, answer: u64) {
+    fn check(process: usize, key: usize, floor: u64, answer: u64) {
         assert!(answer >= floor, "process {process} got {answer} of key {key}, not {floor}");
     }
 

@@ -65,6 +65,10 @@ impl Demo {
         }
     }
 
+    pub(crate) fn port(&self) -> u16 {
+        self.address.port()
+    }
+
     /// Takes note of a report that was computed behind the layer.
     pub(crate) fn computed(&self, id: &str, began: Instant) {
         let mut report = self.report.lock().unwrap_or_else(PoisonError::into_inner);

@@ -7,6 +7,8 @@ use std::time::Duration;
 use lexopt::{Arg, Parser};
 use tower_stampede::{ConfigError, HttpStampede, Stampede};
 
+use crate::redis::{self, Redis};
+
 /// What `--help` prints.
 pub(crate) const HELP: &str = "\
 A web server whose expensive handler is computed once per herd.
@@ -14,8 +16,9 @@ A web server whose expensive handler is computed once per herd.
 Usage: web_server [--flag VALUE]... (or --flag=VALUE)
 
   --listen ADDR            where to listen; port 0 picks one  [127.0.0.1:3000]
-  --redis URL              share values and locks; not built in yet
-  --namespace NS           prefix of all keys in Redis
+  --redis URL              share values and locks with all instances that name
+                           the same server and namespace     [cache in memory]
+  --namespace NS           what all keys in Redis begin with        [stampede]
   --ttl-ms N               how long a report is fresh                   [5000]
   --stale-ms N             then served stale while it is refreshed         [0]
   --stale-if-error-ms N    then served in place of a failure               [0]
@@ -33,7 +36,7 @@ Ctrl-C and SIGTERM end it gracefully.
 
 /// What the command line asks for.
 pub(crate) enum Command {
-    Serve(Flags),
+    Serve(Box<Flags>),
     Help,
 }
 
@@ -41,6 +44,8 @@ pub(crate) enum Command {
 #[derive(Clone, Debug)]
 pub(crate) struct Flags {
     pub(crate) listen: SocketAddr,
+    pub(crate) redis: Option<Redis>,
+    pub(crate) namespace: Option<String>,
     pub(crate) ttl: Duration,
     pub(crate) stale: Duration,
     pub(crate) stale_if_error: Duration,
@@ -56,6 +61,8 @@ impl Default for Flags {
     fn default() -> Self {
         Self {
             listen: SocketAddr::from(([127, 0, 0, 1], 3000)),
+            redis: None,
+            namespace: None,
             ttl: Duration::from_secs(5),
             stale: Duration::ZERO,
             stale_if_error: Duration::ZERO,
@@ -83,19 +90,15 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
             other => return Err(other.unexpected().to_string()),
         }
     }
-    Ok(Command::Serve(flags))
+    Ok(Command::Serve(Box::new(flags)))
 }
 
 impl Flags {
     fn set(&mut self, name: &str, from: &mut Parser) -> Result<(), String> {
         match name {
             "listen" => self.listen = value(name, from, address)?,
-            "redis" => {
-                value(name, from, |url| Ok(url.to_owned()))?;
-                return Err("--redis: not built in yet; leave it out to cache in memory".into());
-            }
-            // Of no consequence without Redis, but wrong is wrong.
-            "namespace" => value(name, from, namespace)?,
+            "redis" => self.redis = Some(secret(name, from, redis::read)?),
+            "namespace" => self.namespace = Some(value(name, from, namespace)?),
             "ttl-ms" => self.ttl = value(name, from, lifetime)?,
             "stale-ms" => self.stale = value(name, from, milliseconds)?,
             "stale-if-error-ms" => self.stale_if_error = value(name, from, milliseconds)?,
@@ -133,6 +136,9 @@ impl Flags {
         if let Some(max_waiters) = self.max_waiters {
             cache = cache.max_waiters(max_waiters);
         }
+        if let Some(redis) = &self.redis {
+            cache = redis::attach(cache, redis.clone(), self.namespace.as_deref());
+        }
         cache.build().map_err(|error| explain(&error))
     }
 }
@@ -149,6 +155,7 @@ fn explain(error: &ConfigError) -> String {
             "compute_timeout" => "--compute-timeout-ms",
             "lease" => "--lease-ms",
             "max_waiters" => "--max-waiters",
+            "namespace" => "--namespace",
             _ => return None,
         })
     };
@@ -166,6 +173,17 @@ fn value<T>(
         return Err(format!("--{name}: {given:?} is not UTF-8"));
     };
     read(text).map_err(|reason| format!("--{name}: {text:?} {reason}"))
+}
+
+/// The same for a value that is shown to nobody.
+fn secret<T>(
+    name: &str,
+    from: &mut Parser,
+    read: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<T, String> {
+    let given = from.value().map_err(|_| format!("--{name} needs a value"))?;
+    let text = given.to_str().ok_or_else(|| format!("--{name}: is not UTF-8"))?;
+    read(text).map_err(|reason| format!("--{name}: {reason}"))
 }
 
 fn milliseconds(text: &str) -> Result<Duration, String> {
@@ -189,11 +207,15 @@ fn factor(text: &str) -> Result<f64, String> {
     factor.ok_or_else(|| "is not a factor of 0 or more".into())
 }
 
-fn namespace(text: &str) -> Result<(), String> {
+/// Of no consequence without Redis, but wrong is wrong.
+fn namespace(text: &str) -> Result<String, String> {
     match text {
         "" => Err("is empty".into()),
         _ if text.contains(['{', '}']) => Err("contains a brace".into()),
-        _ => Ok(()),
+        _ if text.contains(|c: char| c.is_whitespace() || c.is_control()) => {
+            Err("contains a blank or a control character".into())
+        }
+        _ => Ok(text.to_owned()),
     }
 }
 

@@ -4,6 +4,10 @@
 //! ```sh
 //! cargo run --release --example web_server            # then open http://127.0.0.1:3000
 //! cargo run --release --example web_server -- --help  # the flags
+//!
+//! # Several instances that compute once together, on one Redis:
+//! cargo run --release --example web_server -- --redis redis://127.0.0.1 --listen 127.0.0.1:3001
+//! cargo run --release --example web_server -- --redis redis://127.0.0.1 --listen 127.0.0.1:3002
 //! ```
 //!
 //! `routes.rs` is where the layer is put in front of the handlers; the rest is
@@ -35,6 +39,11 @@ mod metrics;
 mod metrics;
 mod origin;
 mod page;
+#[cfg(feature = "redis")]
+mod redis;
+#[cfg(not(feature = "redis"))]
+#[path = "redis_off.rs"]
+mod redis;
 mod routes;
 mod signal;
 mod stats;
@@ -56,7 +65,7 @@ struct App {
 
 fn main() -> ExitCode {
     let flags = match flags::parse(std::env::args_os()) {
-        Ok(Command::Serve(flags)) => flags,
+        Ok(Command::Serve(flags)) => *flags,
         Ok(Command::Help) => {
             print!("{}", flags::HELP);
             return ExitCode::SUCCESS;
@@ -108,6 +117,11 @@ async fn run(flags: Flags, cache: &HttpStampede, metrics: Metrics) -> Result<(),
         metrics,
         flags,
     });
+    if let Some(redis) = &app.flags.redis {
+        redis::check_in_background(redis.clone(), app.flags.namespace.as_deref());
+        // Whatever comes of it: now the connection is there, or known not to be.
+        drop(cache.get("the first look").await);
+    }
     announce(address)?;
     serve(listener, routes::router(app), stop).await?;
     cache.shutdown(DRAIN).await;

@@ -6,8 +6,8 @@ use axum::extract::State;
 use axum::http::header;
 use axum::response::{Html, IntoResponse};
 
-use crate::App;
 use crate::origin::Lane;
+use crate::{App, redis};
 
 const PAGE: &str = include_str!("page.html");
 /// The page needs nothing but itself, and says so to the browser.
@@ -23,7 +23,8 @@ pub(crate) async fn show(State(app): State<Arc<App>>) -> impl IntoResponse {
         format!("<tr><th scope=\"row\">{what}</th><td>{without}</td><td>{with}</td></tr>\n")
     };
     let ours = |what, count: u64| row(what, "–".into(), count.to_string());
-    // Numbers only: nothing here comes from a client.
+    let redis = redis::state(&app.cache, app.flags.redis.as_ref());
+    // Numbers and words of ours: nothing here comes from a client.
     let rows = [
         row("Requests", without.requests().to_string(), with.requests().to_string()),
         row("Calls of the origin", without.total().to_string(), with.total().to_string()),
@@ -31,6 +32,7 @@ pub(crate) async fn show(State(app): State<Arc<App>>) -> impl IntoResponse {
         ours("Answered stale", stats.stale + stats.stale_if_error),
         ours("Answered by waiting", stats.joined),
         ours("Waiting now", stats.waiting as u64),
+        row("Redis", "–".into(), redis.into()),
     ];
     let headers = [(header::CACHE_CONTROL, "no-store"), (header::CONTENT_SECURITY_POLICY, POLICY)];
     (headers, Html(PAGE.replace("<!-- rows -->", &rows.concat())))

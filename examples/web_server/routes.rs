@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Query, State};
-use axum::http::{HeaderMap, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -32,6 +32,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/private/{id}", get(private))
         .route("/me", get(me))
         .route_layer(layer)
+        .route_layer(one_site(app.demo.port()))
         .route_layer(counting(&app, Lane::Protected));
     let unprotected = Router::new()
         .route("/unprotected/{id}", get(unprotected))
@@ -46,6 +47,24 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/metrics", get(stats::metrics))
         .merge(demo::router())
         .with_state(app)
+}
+
+/// Takes our own port out of `Host`. The host is part of what a response is
+/// stored under, and behind one name all instances would be asked for the same;
+/// here clients ask each by its port, and the responses are to be shared.
+fn one_site<B>(port: u16) -> MapRequestLayer<impl Fn(Request<B>) -> Request<B> + Clone + use<B>> {
+    let own_port = format!(":{port}");
+    MapRequestLayer::new(move |mut request: Request<B>| {
+        let mut hosts = request.headers().get_all(header::HOST).iter();
+        let host = hosts.next().filter(|_| hosts.next().is_none());
+        let name = host.and_then(|host| host.to_str().ok()?.strip_suffix(&own_port));
+        let name = name.and_then(|name| HeaderValue::from_str(name).ok());
+        // Where the URI names a host as well, the two have to agree.
+        if let Some(name) = name.filter(|_| request.uri().authority().is_none()) {
+            request.headers_mut().insert(header::HOST, name);
+        }
+        request
+    })
 }
 
 /// Counts the requests of a lane, outside the cache.

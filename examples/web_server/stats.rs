@@ -8,8 +8,8 @@ use axum::http::header;
 use axum::response::IntoResponse;
 use serde_json::{Value, json};
 
-use crate::App;
 use crate::origin::Lane;
+use crate::{App, redis};
 
 /// `GET /stats`
 pub(crate) async fn show(State(app): State<Arc<App>>) -> impl IntoResponse {
@@ -24,7 +24,7 @@ pub(crate) async fn show(State(app): State<Arc<App>>) -> impl IntoResponse {
         "waiters": stats.waiting,
         "flights": stats.flights,
         "refused_fills": stats.refused_fills,
-        "remote": "none",
+        "remote": redis::state(&app.cache, app.flags.redis.as_ref()),
     });
     ([(header::CACHE_CONTROL, "no-store")], Json(body))
 }

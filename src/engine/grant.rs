@@ -1,7 +1,10 @@
 //! What a lease on a key is made of, whoever grants it.
 
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::num::NonZeroU64;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Versions from 2^52 on are not versions: Lua's numbers lose digits there.
@@ -12,10 +15,16 @@ const VERSIONS: u64 = 1 << 52;
 pub struct Token(u128);
 
 impl Token {
-    /// Makes a new token.
+    /// Makes a new token: a count of this process under a secret that the
+    /// operating system gave it, so that no two processes make the same one
+    /// and nobody can guess the next.
     #[must_use]
     pub fn random() -> Self {
-        Self(fastrand::u128(..))
+        static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let half = |which: u8| u128::from(SECRET.hash_one((count, which)));
+        Self(half(0) << 64 | half(1))
     }
 }
 

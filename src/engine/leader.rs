@@ -51,6 +51,8 @@ pub(crate) struct Leader<V: Send + Sync + 'static> {
     lease: Option<Box<Lease<V>>>,
     /// How long its caller waits, who may have waited already.
     deadline: Option<Instant>,
+    /// Whether a hold that follows a failure concerns other processes.
+    holds_elsewhere: bool,
 }
 
 impl<V: Send + Sync + 'static> Leader<V> {
@@ -70,6 +72,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             settled: false,
             lease: None,
             deadline: None,
+            holds_elsewhere: true,
         }
     }
 
@@ -94,6 +97,13 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// Sets what follows the second panic in a row. Defaults to a hold.
     pub(crate) fn on_panic(&mut self, rule: FailureRule) {
         self.panic_rule = rule;
+    }
+
+    /// Says that a failure of this computation is no word about anybody else's:
+    /// in the remote, where there is one lock for all, it holds nobody back.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's credentials"))]
+    pub(crate) fn hold_here_alone(&mut self) {
+        self.holds_elsewhere = false;
     }
 
     pub(crate) fn key(&self) -> &Key {
@@ -145,6 +155,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.flight.leave_place();
     }
 
+    /// `over_value` says that the lease is for replacing a value that may yet
+    /// be of use.
     pub(super) fn take_lease(
         &mut self,
         attempt: Attempt<V>,
@@ -154,8 +166,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
     ) {
         self.starts_now();
         let watch = &self.engine.watch;
-        let lease = attempt.was_granted(grant, ask, &self.flight, watch);
-        self.lease = Some(Box::new(lease.over_value(over_value)));
+        let lease = attempt.was_granted(grant, ask, over_value, &self.flight, watch);
+        self.lease = Some(Box::new(lease));
     }
 
     /// Returns the version under which the result will stand in the remote.
@@ -260,7 +272,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             Some(lease) if self.engine.mode() != Mode::Off => {
                 self.leave_place();
                 let errands = lease.errands().clone();
-                errands.run(self.share(*lease, stored, places, unstore));
+                errands.run(self.share(lease, stored, places, unstore));
             }
             _ => self.settle(stored),
         }
@@ -268,7 +280,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
 
     async fn share(
         self,
-        lease: Lease<V>,
+        lease: Box<Lease<V>>,
         stored: bool,
         places: Vec<Place<V>>,
         unstore: impl FnOnce(),
@@ -293,6 +305,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// Ends the flight with what somebody else has computed meanwhile.
     pub(crate) fn stand_down(mut self, entry: Arc<Entry<V>>) {
         self.flight.publish(Verdict::Filled(entry));
+        self.is_shared_again();
         self.leave();
     }
 
@@ -342,12 +355,12 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.flight.publish(Verdict::Abandoned(Abandonment::OwnAffair));
     }
 
-    /// Ends the flight: another process has found that the answers of this key
-    /// are not shared, until then.
-    pub(crate) fn stand_aside(mut self, until: Tick) {
-        self.flight.publish(Verdict::Declined);
+    /// Sends everybody else on their own way, now and until then: another
+    /// process has found that the answers of this key are not shared. This
+    /// leader goes on, since the next answer may be one that is.
+    pub(super) fn let_others_pass(&self, until: Tick) {
         self.note(|mark| mark.set_uncacheable(until));
-        self.leave();
+        self.flight.publish(Verdict::Declined);
     }
 
     /// Ends the flight: the computation has failed in another process, and is
@@ -371,6 +384,14 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.withdraw();
     }
 
+    /// What was found says more of the key than what is remembered of it.
+    fn is_shared_again(&self) {
+        let mut shard = self.engine.table.shard(&self.flight.key).lock();
+        if let Some(mark) = shard.marks.get_mut(&self.flight.key) {
+            mark.set_storable();
+        }
+    }
+
     fn note(&self, note: impl FnOnce(&mut super::mark::Mark)) {
         let mut shard = self.engine.table.shard(&self.flight.key).lock();
         note(shard.marks.of(&self.flight.key, self.engine.clock.now()));
@@ -387,7 +408,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             counted.replaced
         });
         if let Some(lease) = self.lease.take() {
-            lease.give_up(hold);
+            lease.give_up(hold.filter(|_| self.holds_elsewhere));
         }
         let failure = Failure { error, each_itself: rule.each_itself };
         self.flight.publish(Verdict::Failed(failure));

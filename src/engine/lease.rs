@@ -60,8 +60,8 @@ impl<V> Place<V> {
     /// Returns the version to replace, unless what was found stays.
     fn give_in_to(&mut self, found: Found<V>) -> Option<Version> {
         match found {
-            Found::Nothing | Found::Uncacheable { .. } => None,
-            Found::Useless(version) => version,
+            Found::Nothing => None,
+            Found::Useless(version) | Found::Uncacheable { version, .. } => version,
             Found::Entry(entry) => {
                 self.entry = self.merge.as_mut()?(&entry)?;
                 entry.version
@@ -102,6 +102,7 @@ impl<V: Send + Sync + 'static> Attempt<V> {
         mut self,
         grant: Grant,
         ask: &Ask,
+        over_value: bool,
         flight: &Arc<Flight<V>>,
         watch: &Clock,
     ) -> Lease<V> {
@@ -119,7 +120,7 @@ impl<V: Send + Sync + 'static> Attempt<V> {
             shared: Arc::clone(&self.shared),
             key: self.key.clone(),
             grant,
-            over_value: false,
+            over_value,
             renewal,
             errands: self.errands.clone(),
             over: false,
@@ -186,11 +187,6 @@ pub(super) struct Lease<V: Send + Sync + 'static> {
 }
 
 impl<V: Send + Sync + 'static> Lease<V> {
-    pub(super) fn over_value(mut self, over_value: bool) -> Self {
-        self.over_value = over_value;
-        self
-    }
-
     pub(super) fn errands(&self) -> &Errands {
         &self.errands
     }
@@ -218,6 +214,9 @@ impl<V: Send + Sync + 'static> Lease<V> {
             match self.shared.acquire(&place.key, &ask).await? {
                 Asked::Granted(grant) => {
                     let share = Share::Entry(Arc::clone(&place.entry));
+                    // The computation started under our own lease: what was
+                    // invalidated since then must find this too old.
+                    let grant = Grant::new(grant.token, grant.version, self.grant.now);
                     self.shared.fill(&place.key, &grant, &share).await?;
                     attempt.was_answered();
                     return Ok(());

@@ -96,11 +96,6 @@ impl RemoteOp {
         Self::Probe,
     ];
 
-    /// Whether a remote that takes no writes for a while holds it up.
-    pub(crate) const fn may_write(self) -> bool {
-        !matches!(self, Self::Get | Self::ReadTags | Self::Probe)
-    }
-
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Get => "get",

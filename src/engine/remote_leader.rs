@@ -11,7 +11,6 @@ use super::leader::Leader;
 use super::lease::{Attempt, Errands};
 use super::ports::{Happening, LockAnswer, WakeCause};
 use super::shared::{Asked, Away, Found, Shared};
-use super::time::Tick;
 use super::wakes::Listener;
 use super::{Engine, Mode};
 use crate::entry::Entry;
@@ -61,6 +60,9 @@ pub(crate) enum Patience {
     GiveUp,
     /// Computes nevertheless.
     GoOn,
+    /// Looks for a value, and computes without the lease where there is none:
+    /// the result is not expected to be one that others may have.
+    Apart,
 }
 
 /// How a leader goes on.
@@ -70,8 +72,6 @@ pub(crate) enum Cleared<V> {
     Compute,
     /// This is the answer.
     Found(Arc<Entry<V>>),
-    /// Answers may not be shared, until then.
-    Uncacheable(Tick),
     /// The computation failed elsewhere; nobody tries again for so long.
     Held(Duration),
     /// Another computes; its lease has so long left.
@@ -86,16 +86,8 @@ enum Turn<V> {
     Done(Cleared<V>),
     /// Look again from the start.
     Again,
-    /// Nothing that serves.
-    Acquire(There),
-}
-
-/// What is there to be replaced.
-#[derive(Clone, Copy)]
-struct There {
-    version: Option<Version>,
-    /// Whether it may yet be of use, as by standing in for a failure.
-    is_value: bool,
+    /// Nothing that serves; this version is there.
+    Acquire(Option<Version>),
 }
 
 impl<V: Send + Sync + 'static> Leader<V> {
@@ -116,7 +108,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
         if !shared.is_up() {
             return self.compute_without_lease(deadline).await;
         }
-        let mut way = Way { shared, deadline, patience, poll: FIRST_POLL, turns: 0 };
+        let poll = FIRST_POLL;
+        let mut way = Way { shared, deadline, patience, poll, turns: 0, over_value: false };
         match self.clear_with(&mut way, wanted).await {
             Ok(cleared) => cleared,
             Err(Away) => self.compute_without_lease(deadline).await,
@@ -137,13 +130,13 @@ impl<V: Send + Sync + 'static> Leader<V> {
     ) -> Result<Cleared<V>, Away> {
         loop {
             let found = way.shared.get(wanted.key()).await?;
-            let there = match weigh(found, wanted) {
+            let seen = match self.weigh(way, found, wanted) {
                 Turn::Done(cleared) => return Ok(cleared),
                 Turn::Again if way.may_turn() => continue,
-                Turn::Again => There { version: None, is_value: false },
-                Turn::Acquire(there) => there,
+                Turn::Again => None,
+                Turn::Acquire(seen) => seen,
             };
-            match self.acquire(way, wanted, there).await? {
+            match self.acquire(way, wanted, seen).await? {
                 Turn::Done(cleared) => return Ok(cleared),
                 Turn::Again | Turn::Acquire(_) if Instant::now() < way.deadline => (),
                 Turn::Again | Turn::Acquire(_) => return Ok(Cleared::TimedOut),
@@ -157,15 +150,18 @@ impl<V: Send + Sync + 'static> Leader<V> {
         &mut self,
         way: &mut Way<V>,
         wanted: &mut dyn Wanted<V>,
-        mut there: There,
+        mut seen: Option<Version>,
     ) -> Result<Turn<V>, Away> {
         if let Err(error) = self.take_place(way.deadline).await {
             return Ok(Turn::Done(Cleared::Refused(error)));
         }
+        if way.patience == Patience::Apart {
+            return Ok(Turn::Done(Cleared::Compute));
+        }
         let errands = self.engine().errands();
         for _ in 0..MAX_TURNS {
             let key = wanted.key().clone();
-            let mut ask = way.shared.ask().seen(there.version);
+            let mut ask = way.shared.ask().seen(seen);
             ask.register = way.patience == Patience::Wait && way.shared.is_subscribed();
             // Before the command goes out: what wakes us must find us.
             let listener = way.shared.listen(&key);
@@ -174,7 +170,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             self.observe(Happening::Locked { answer: lock_answer(&answer) });
             let found = match answer {
                 Asked::Granted(grant) => {
-                    self.take_lease(attempt, grant, &ask, there.is_value);
+                    self.take_lease(attempt, grant, &ask, way.over_value);
                     return Ok(Turn::Done(Cleared::Compute));
                 }
                 Asked::Hit(found) => {
@@ -191,8 +187,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
                     return Ok(self.give_way(way, left, listener).await);
                 }
             };
-            match weigh(found, wanted) {
-                Turn::Acquire(other) => there = other,
+            match self.weigh(way, found, wanted) {
+                Turn::Acquire(version) => seen = version,
                 turn => {
                     self.leave_place();
                     return Ok(turn);
@@ -211,7 +207,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         listener: Option<Listener>,
     ) -> Turn<V> {
         match way.patience {
-            Patience::GoOn => return Turn::Done(Cleared::Compute),
+            Patience::GoOn | Patience::Apart => return Turn::Done(Cleared::Compute),
             Patience::GiveUp => return Turn::Done(Cleared::LeftToAnother(left)),
             Patience::Wait => self.leave_place(),
         }
@@ -220,9 +216,40 @@ impl<V: Send + Sync + 'static> Leader<V> {
         if Instant::now() < way.deadline { Turn::Again } else { Turn::Done(Cleared::TimedOut) }
     }
 
+    fn weigh(&self, way: &mut Way<V>, found: Found<V>, wanted: &mut dyn Wanted<V>) -> Turn<V> {
+        way.over_value = false;
+        match found {
+            Found::Nothing => replace(wanted, None),
+            Found::Useless(version) => replace(wanted, version),
+            Found::Uncacheable { until, version } => {
+                // It lets the crowd pass and forbids nothing: the next answer
+                // may be storable, and then it replaces the marker.
+                if way.patience == Patience::Wait {
+                    self.let_others_pass(until);
+                    way.patience = Patience::GoOn;
+                }
+                replace(wanted, version)
+            }
+            Found::Entry(entry) => match wanted.judge(&entry) {
+                Judged::Serves => Turn::Done(Cleared::Found(entry)),
+                Judged::Elsewhere => Turn::Again,
+                Judged::Useless => {
+                    way.over_value = true;
+                    Turn::Acquire(entry.version)
+                }
+            },
+        }
+    }
+
     fn observe(&self, what: Happening<'_>) {
         self.engine().observer.happened(what);
     }
+}
+
+/// There is nothing to judge, but perhaps something to replace.
+fn replace<V>(wanted: &mut dyn Wanted<V>, version: Option<Version>) -> Turn<V> {
+    wanted.found_nothing(version);
+    Turn::Acquire(version)
 }
 
 /// What a leader takes along from look to look.
@@ -232,6 +259,9 @@ struct Way<V: Send + Sync + 'static> {
     patience: Patience,
     poll: Duration,
     turns: u8,
+    /// Whether a value stands there that does not serve and may yet be of use,
+    /// as by standing in for a failure.
+    over_value: bool,
 }
 
 impl<V: Send + Sync + 'static> Way<V> {
@@ -269,23 +299,6 @@ fn lock_answer<V>(asked: &Asked<V>) -> LockAnswer {
         Asked::Locked(_) => LockAnswer::Locked,
         Asked::Held(_) => LockAnswer::Held,
     }
-}
-
-fn weigh<V>(found: Found<V>, wanted: &mut dyn Wanted<V>) -> Turn<V> {
-    let useless = match found {
-        Found::Nothing => None,
-        Found::Useless(version) => version,
-        Found::Uncacheable { until } => return Turn::Done(Cleared::Uncacheable(until)),
-        Found::Entry(entry) => {
-            return match wanted.judge(&entry) {
-                Judged::Serves => Turn::Done(Cleared::Found(entry)),
-                Judged::Elsewhere => Turn::Again,
-                Judged::Useless => Turn::Acquire(There { version: entry.version, is_value: true }),
-            };
-        }
-    };
-    wanted.found_nothing(useless);
-    Turn::Acquire(There { version: useless, is_value: false })
 }
 
 impl<V: Send + Sync + 'static> Engine<V> {

@@ -28,6 +28,7 @@ pub(crate) enum Found<V> {
     /// Whoever computed last says: answers of this key may not be shared.
     Uncacheable {
         until: Tick,
+        version: Option<Version>,
     },
     /// Something that cannot be used: damaged, foreign, invalidated.
     Useless(Option<Version>),

@@ -45,8 +45,7 @@ pub(super) enum Led<S, Q, B: Body, E> {
         /// Found on the way.
         stale: Option<Stored>,
     },
-    /// The service was not asked: the remote has an answer, or says that there
-    /// is none to share.
+    /// The service was not asked: the remote has an answer.
     Back(Box<Back<S, Q>>),
 }
 
@@ -55,7 +54,7 @@ pub(super) struct Back<S, Q> {
     pub(super) caller: HttpCaller,
     pub(super) service: S,
     pub(super) request: Request<Q>,
-    pub(super) found: Option<Stored>,
+    pub(super) found: Stored,
 }
 
 /// Looks into the remote, asks the service, and leaves a verdict. Every exit
@@ -73,55 +72,54 @@ where
     B: Body,
 {
     let patience = purpose.patience(&mut caller);
+    if !caller.asked.credentials.is_anonymous() {
+        leader.hold_here_alone();
+    }
     let mut wanted = HttpWanted::new(&caller, purpose);
     let cleared = leader.clear(&mut wanted, patience).await;
     let stale = wanted.stand_in.take().filter(|found| caller.is_news(found));
+    let occupied = wanted.occupied;
     if let Some(found) = &stale {
         remote::adopt(&caller, found, &|| leader.may_adopt(found));
         caller.stale = Some(Arc::clone(found));
     }
-    let nothing = |error| Led::Own { own: Own::Nothing(error), stale: None };
-    match cleared {
-        Cleared::Compute => {
-            let own = ask(caller, leader, service, request).await;
-            Led::Own { own, stale }
-        }
+    let own = match cleared {
+        Cleared::Compute => ask(caller, leader, occupied, service, request).await,
         Cleared::Found(found) => {
             // Stored before it is handed over, like what is computed.
             remote::adopt(&caller, &found, &|| leader.may_adopt(&found));
             leader.stand_down(Arc::clone(&found));
-            Led::Back(Box::new(Back { caller, service, request, found: Some(found) }))
+            return Led::Back(Box::new(Back { caller, service, request, found }));
         }
-        Cleared::Uncacheable(until) => {
-            leader.stand_aside(until);
-            Led::Back(Box::new(Back { caller, service, request, found: None }))
-        }
-        Cleared::Held(rest) => nothing(leader.hold_back(rest)),
+        Cleared::Held(rest) => Own::Nothing(leader.hold_back(rest)),
         Cleared::LeftToAnother(left) => {
             leader.leave_to_another(left.min(REFRESH_AGAIN));
-            nothing(Error::new(ErrorKind::WaitTimeout))
+            Own::Nothing(Error::new(ErrorKind::WaitTimeout))
         }
         Cleared::TimedOut => {
             let settings = &caller.cache.engine.settings;
             if settings.compute_after_wait && caller.fallback().is_none() && leader.try_place() {
-                let own = ask(caller, leader, service, request).await;
-                return Led::Own { own, stale };
+                ask(caller, leader, occupied, service, request).await
+            } else {
+                let error = caller.cache.engine.waited_too_long(leader.key());
+                leader.withdraw();
+                Own::Nothing(error)
             }
-            let error = caller.cache.engine.waited_too_long(leader.key());
-            leader.withdraw();
-            nothing(error)
         }
         Cleared::Refused(error) => {
             leader.fail(error.clone(), rule(HoldRule::Never, None));
-            nothing(error)
+            Own::Nothing(error)
         }
-    }
+    };
+    // Also where nothing was computed: what was found on the way may stand in.
+    Led::Own { own, stale }
 }
 
 /// Asks the service and leaves a verdict.
 async fn ask<S, Q, B>(
     caller: HttpCaller,
     mut leader: Leader<StoredResponse>,
+    occupied: bool,
     service: S,
     request: Request<Q>,
 ) -> Own<B, S::Error>
@@ -149,7 +147,8 @@ where
             let (at, wall) = (clock.now(), clock.wall());
             let received = Received { started: leader.started(), at, wall };
             let times = Times { response: wall, response_delay: received.delay() };
-            Head { caller, leader, received, stale_until }.decide(response, times).await
+            let head = Head { caller, leader, received, stale_until, occupied };
+            head.decide(response, times).await
         }
     }
 }
@@ -166,6 +165,8 @@ pub(super) struct Head {
     pub(super) leader: Leader<StoredResponse>,
     pub(super) received: Received,
     pub(super) stale_until: Option<Tick>,
+    /// Something good stands in the remote where the response would go.
+    pub(super) occupied: bool,
 }
 
 impl Head {
@@ -212,7 +213,7 @@ impl Head {
     /// Returns whether something usable is stored already where a response
     /// would go: also what this request itself may not be answered with.
     fn would_replace_something_good(&self, plan: &Plan) -> bool {
-        if self.stale_until.is_some() {
+        if self.occupied || self.stale_until.is_some() {
             return true;
         }
         let Head { caller, .. } = self;

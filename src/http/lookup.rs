@@ -197,6 +197,22 @@ impl HttpCaller {
         last.flatten().unwrap_or_else(|| self.stale_permits())
     }
 
+    /// Returns whether the last answer is known to be for one caller alone.
+    pub(super) fn is_not_shared(&self) -> bool {
+        let now = self.cache.now();
+        let table = &self.cache.engine.table;
+        let known = table.read_mark(&self.flight_key(), |mark| {
+            mark.is_uncacheable(now) || mark.is_shared(now) == Some(false)
+        });
+        known.unwrap_or(false)
+    }
+
+    /// Returns what this caller has found so far, if it may stand in for a
+    /// failure.
+    pub(super) fn in_hand(&self) -> Option<Stored> {
+        self.stale.clone().filter(|entry| self.cache.may_stand_in(entry))
+    }
+
     /// Returns whether what is stored permits to share; that it may answer
     /// this request is not enough, if it came from one without credentials.
     fn stale_permits(&self) -> bool {
@@ -227,6 +243,11 @@ impl Caller<StoredResponse> for HttpCaller {
     }
 
     fn fallback(&self) -> Option<Stored> {
-        self.stale.clone().filter(|entry| self.cache.may_stand_in(entry))
+        // The leader may have found one on its way.
+        self.in_hand().or_else(|| {
+            let Self { cache, rules, asked, headers, primary, .. } = self;
+            let found = find(cache, rules, primary.as_bytes(), asked, headers).ok();
+            found.filter(|entry| cache.may_stand_in(entry))
+        })
     }
 }

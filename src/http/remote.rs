@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
-use super::fill::{index_entry, index_of};
+use super::answer::is_failure;
+use super::fill::{self, index_entry, index_of};
 use super::lookup::{Cache, HttpCaller, Stored};
-use super::stored::{Index, Slot, StoredResponse, reusable};
+use super::stored::{Index, MAX_LISTS, Slot, StoredResponse, reusable};
 use super::vary::variant_key;
 use crate::engine::lease::{Merge, Place};
 use crate::engine::remote_leader::{Judged, Patience, Wanted};
@@ -28,6 +29,11 @@ impl Purpose {
     pub(super) fn patience(self, caller: &mut HttpCaller) -> Patience {
         match self {
             Self::Refresh(_) => Patience::GiveUp,
+            // In the remote there is one lock for all: whose answers are known
+            // to be for them alone must not keep it from those who share.
+            Self::Answer if caller.boarding().never_wait && caller.is_not_shared() => {
+                Patience::Apart
+            }
             // Answers are not known to be shared with such credentials.
             Self::Answer if caller.boarding().never_wait => Patience::GoOn,
             Self::Answer => Patience::Wait,
@@ -42,15 +48,19 @@ pub(super) struct HttpWanted<'a> {
     purpose: Purpose,
     /// Found on the way: may stand in for a failure.
     pub(super) stand_in: Option<Stored>,
+    /// Whether something good stands there, also what this request may not be
+    /// answered with.
+    pub(super) occupied: bool,
 }
 
 impl<'a> HttpWanted<'a> {
     pub(super) fn new(caller: &'a HttpCaller, purpose: Purpose) -> Self {
-        Self { caller, key: caller.store_key(), purpose, stand_in: None }
+        Self { caller, key: caller.store_key(), purpose, stand_in: None, occupied: false }
     }
 
     fn follow(&mut self, found: &Stored) -> Judged {
-        learn(&self.caller.cache, &self.caller.primary, found);
+        let max_variants = self.caller.rules.config.max_variants;
+        learn(&self.caller.cache, &self.caller.primary, found, max_variants);
         let key = self.caller.store_key();
         if key == self.key {
             return Judged::Useless;
@@ -86,10 +96,14 @@ impl Wanted<StoredResponse> for HttpWanted<'_> {
         let HttpCaller { asked, headers, rules, .. } = self.caller;
         match found.value.slot() {
             Slot::Index(_) => self.follow(found),
-            Slot::Response(stored) if reusable(stored, asked, headers, &rules.config) => {
-                self.judge_response(found)
+            Slot::Response(stored) => {
+                self.occupied = !is_failure(stored.status) && self.caller.cache.may_stand_in(found);
+                if reusable(stored, asked, headers, &rules.config) {
+                    self.judge_response(found)
+                } else {
+                    Judged::Useless
+                }
             }
-            Slot::Response(_) => Judged::Useless,
         }
     }
 }
@@ -103,27 +117,25 @@ impl HttpCaller {
 
 /// Takes over what the remote knows of the variants of a URI. It says where to
 /// look, not what is there: an invalidation does not concern it.
-fn learn(cache: &Cache, primary: &Key, found: &Stored) {
+fn learn(cache: &Cache, primary: &Key, found: &Stored, max_variants: usize) {
     let Some(index) = index_of(found) else { return };
     cache.local.update(primary, |old| {
         let merged = match old.and_then(|old| index_of(old)) {
             Some(ours) => ours.merged(index),
             None => index.clone(),
         };
+        let merged = merged.at_most(max_variants);
         Some(Arc::new(index_entry(merged, found, old, std::time::Duration::ZERO)))
     });
 }
 
 /// Stores what the remote has, unless it was invalidated meanwhile.
 pub(super) fn adopt(caller: &HttpCaller, entry: &Stored, allowed: &dyn Fn() -> bool) {
-    use crate::engine::ports::Local;
-    let facts = entry.value.response().map(|stored| &stored.facts);
-    let fingerprint = facts.and_then(|facts| facts.fingerprint);
-    let key = fingerprint.map_or_else(
-        || caller.primary.clone(),
-        |fingerprint| variant_key(caller.primary.as_bytes(), fingerprint),
-    );
-    caller.cache.local.fill(&key, Arc::clone(entry), allowed);
+    if let Some(stored) = entry.value.response() {
+        // By the one who asked; here nobody used it before.
+        stored.touch(caller.cache.now());
+    }
+    fill::store(caller, entry, allowed);
     caller.cache.adopted(entry);
 }
 
@@ -174,7 +186,8 @@ impl Index {
         merged.lists.extend(other.lists.iter().filter(|list| !self.lists.contains(list)).cloned());
         let new = other.variants.iter().filter(|variant| !self.variants.contains(variant));
         merged.variants.extend(new.copied());
-        merged.at_most(usize::MAX)
+        merged.lists.truncate(MAX_LISTS);
+        merged
     }
 
     fn knows_all_of(&self, other: &Self) -> bool {

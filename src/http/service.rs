@@ -378,29 +378,21 @@ where
             }
             Ok(Led::Back(back)) => {
                 let Back { caller, service, request, found } = *back;
-                Miss { caller, service, request }.answer_found(found).await
+                Ok(Miss { caller, service, request }.answer_found(&found))
             }
             Err(_) => client.receive(Own::shut_down(), outcome),
         }
     }
 
-    /// Answers with what the remote has; without, the service is asked for
-    /// this client alone.
-    async fn answer_found(
-        self,
-        found: Option<Stored>,
-    ) -> Result<Response<ResponseBody<B>>, S::Error> {
-        let Some(entry) = found else {
-            let came = self.came_alone(None);
-            return self.go_alone(came).await;
-        };
+    /// Answers with what the remote has.
+    fn answer_found(self, entry: &Stored) -> Response<ResponseBody<B>> {
         let Self { caller, service, request } = self;
         if caller.cache.now() < entry.window.fresh_until {
-            return Ok(answered(&caller, &entry, CacheOutcome::Hit));
+            return answered(&caller, entry, CacheOutcome::Hit);
         }
-        let answer = answered(&caller, &entry, CacheOutcome::Stale);
-        refresh(caller, &entry, service, request);
-        Ok(answer)
+        let answer = answered(&caller, entry, CacheOutcome::Stale);
+        refresh(caller, entry, service, request);
+        answer
     }
 
     /// Asks the service for this client alone. A failure is answered stale
@@ -469,7 +461,7 @@ impl Client {
     ) -> Result<Response<ResponseBody<B>>, E> {
         let caller = &self.caller;
         let stale = || {
-            let entry = caller.fallback()?;
+            let entry = caller.in_hand()?;
             Some(answered(caller, &entry, CacheOutcome::StaleIfError))
         };
         let came = |stored, detail| Came {

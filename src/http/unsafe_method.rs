@@ -205,7 +205,7 @@ impl Sent {
         let started = Started { tick: self.started.tick, seq: leader.started().seq };
         let tags = caller.tags.iter().chain(own_tags).cloned().collect();
         let received = Received { started, at, wall };
-        let head = Head { caller, leader, received, stale_until: None };
+        let head = Head { caller, leader, received, stale_until: None, occupied: false };
         match head.keep::<B, std::convert::Infallible>(response, plan, tags).await {
             Own::Response { response, .. } | Own::Failed(response) => response,
             Own::Error(never) => match never {},

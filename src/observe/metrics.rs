@@ -2,6 +2,7 @@
 //! is one. Handles are made once, when the cache is built: the recorder must
 //! be installed before.
 
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
@@ -20,7 +21,8 @@ pub(super) struct Meters {
     remote_locks: [Counter; 4],
     wakes: [Counter; 3],
     remote: [Histogram; RemoteOp::ALL.len()],
-    remote_up: Gauge,
+    /// Only where there is a remote: at zero, it wakes somebody up.
+    remote_up: OnceLock<Gauge>,
     fills_stored: Counter,
     fills_refused: Counter,
     fills_failed: Counter,
@@ -49,14 +51,13 @@ impl Meters {
         let remote = RemoteOp::ALL.map(|op| {
             histogram!("stampede_store_duration_seconds", "cache" => cache.clone(), "store" => "remote", "op" => op.as_str())
         });
-        let remote_up = gauge!("stampede_store_up", "cache" => cache.clone(), "store" => "remote");
         Self {
             requests,
             locks,
             remote_locks,
             wakes,
             remote,
-            remote_up,
+            remote_up: OnceLock::new(),
             wait: histogram!("stampede_wait_duration_seconds", "cache" => cache.clone()),
             compute: histogram!("stampede_origin_duration_seconds", "cache" => cache.clone()),
             fills_stored: fills("stored"),
@@ -109,11 +110,18 @@ impl Meters {
             Happening::Locked { answer } => self.remote_locks[answer as usize].increment(1),
             Happening::Woken { cause } => self.wakes[cause as usize].increment(1),
             Happening::Asked { op, took, error } => self.asked(op, took, error),
-            Happening::RemoteAttached => self.remote_up.set(1.0),
-            Happening::RemoteIs { up } => self.remote_up.set(f64::from(u8::from(up))),
+            Happening::RemoteAttached => self.remote_is(true),
+            Happening::RemoteIs { up } => self.remote_is(up),
             Happening::Damaged { how } => self.failed_to_read(how),
             _ => {}
         }
+    }
+
+    fn remote_is(&self, up: bool) {
+        let gauge = self.remote_up.get_or_init(
+            || gauge!("stampede_store_up", "cache" => self.cache.clone(), "store" => "remote"),
+        );
+        gauge.set(f64::from(u8::from(up)));
     }
 
     fn asked(&self, op: RemoteOp, took: Duration, error: Option<&'static str>) {

@@ -8,17 +8,23 @@ const OPEN: u32 = u32::MAX;
 
 /// Opens after failures in a row. It has no timer: a task probes the remote and
 /// closes it, so a request's own success or failure never does.
+///
+/// A look that succeeds ends no row but that of looks: a server that takes no
+/// writes answers looks, and there is one between any two leases it refuses.
 #[derive(Debug)]
 pub(crate) struct Breaker {
-    /// Failures in a row, or [`OPEN`].
+    /// Failures in a row, those of looks apart, or [`OPEN`].
     state: AtomicU32,
+    /// Looks that failed in a row.
+    looks: AtomicU32,
     failures: u32,
 }
 
 impl Breaker {
     /// Makes a closed breaker that opens at the `failures`th failure in a row.
     pub(crate) fn new(failures: u32) -> Self {
-        Self { state: AtomicU32::new(0), failures: failures.clamp(1, OPEN - 1) }
+        let failures = failures.clamp(1, OPEN - 1);
+        Self { state: AtomicU32::new(0), looks: AtomicU32::new(0), failures }
     }
 
     /// Returns whether the remote may be asked.
@@ -31,6 +37,7 @@ impl Breaker {
     /// says nothing of now, so it does not close it.
     #[inline]
     pub(crate) fn succeeded(&self) {
+        self.look_succeeded();
         let state = self.state.load(Ordering::Relaxed);
         if state != 0 && state != OPEN {
             // Whoever was quicker has said something newer.
@@ -38,15 +45,37 @@ impl Breaker {
         }
     }
 
+    /// Ends a row of failed looks.
+    #[inline]
+    pub(crate) fn look_succeeded(&self) {
+        if self.looks.load(Ordering::Relaxed) != 0 {
+            self.looks.store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Counts a failure. Returns whether the breaker opened by it.
     pub(crate) fn failed(&self) -> bool {
+        self.count(1)
+    }
+
+    /// Counts a look that failed. Returns whether the breaker opened by it.
+    pub(crate) fn look_failed(&self) -> bool {
+        let more = |looks: u32| Some(looks.saturating_add(1));
+        let _ = self.looks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        self.count(0)
+    }
+
+    fn count(&self, more: u32) -> bool {
+        let looks = self.looks.load(Ordering::Relaxed);
+        let is_last =
+            |state: u32| state.saturating_add(more).saturating_add(looks) >= self.failures;
         let count = |state| match state {
             OPEN => None,
-            state if state + 1 >= self.failures => Some(OPEN),
-            state => Some(state + 1),
+            state if is_last(state) => Some(OPEN),
+            state => Some(state + more),
         };
         let before = self.state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, count);
-        before.is_ok_and(|before| before + 1 >= self.failures)
+        before.is_ok_and(is_last)
     }
 
     /// Opens at once. Returns whether it was closed.
@@ -56,7 +85,11 @@ impl Breaker {
 
     /// Closes. Returns whether it was open.
     pub(crate) fn close(&self) -> bool {
-        self.state.compare_exchange(OPEN, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        let closed = self.state.compare_exchange(OPEN, 0, Ordering::AcqRel, Ordering::Relaxed);
+        if closed.is_ok() {
+            self.look_succeeded();
+        }
+        closed.is_ok()
     }
 }
 
@@ -114,6 +147,35 @@ mod tests {
         assert!(breaker.allows());
         assert!(!breaker.failed());
         assert!(breaker.failed());
+    }
+
+    #[test]
+    fn a_look_that_succeeds_ends_the_row_of_looks_alone() {
+        let breaker = Breaker::new(3);
+        for _ in 0..10 {
+            assert!(!breaker.look_failed());
+            assert!(!breaker.look_failed());
+            breaker.look_succeeded();
+        }
+        assert!(!breaker.failed());
+        breaker.look_succeeded();
+        assert!(!breaker.failed());
+        breaker.look_succeeded();
+        assert!(breaker.failed(), "no lease three times, whatever can be read");
+    }
+
+    #[test]
+    fn failures_of_both_kinds_add_up_and_other_successes_end_both() {
+        let breaker = Breaker::new(3);
+        assert!(!breaker.look_failed());
+        assert!(!breaker.failed());
+        breaker.succeeded();
+        assert!(!breaker.failed());
+        assert!(!breaker.look_failed());
+        assert!(breaker.look_failed());
+        assert!(!breaker.look_failed() && !breaker.failed(), "open already");
+        assert!(breaker.close());
+        assert!(!breaker.look_failed() && !breaker.failed(), "it counts anew");
     }
 
     #[test]

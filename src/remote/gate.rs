@@ -21,9 +21,6 @@ pub(super) struct Gate {
     /// What the remote must be told before it is asked again.
     pub(super) journal: Journal,
     breaker: Breaker,
-    /// Counts time-outs of what may write. Reads may succeed all the time
-    /// between them, while writes are paused.
-    writes: Breaker,
     observer: Arc<dyn Observe>,
     /// Wakes the task that brings a remote back.
     pub(super) tend: Arc<Notify>,
@@ -44,7 +41,6 @@ impl Gate {
             remote,
             journal: Journal::new(settings.max_journal),
             breaker: Breaker::new(settings.breaker_failures),
-            writes: Breaker::new(settings.breaker_failures),
             settings,
             observer,
             tend: Arc::new(Notify::new()),
@@ -72,23 +68,19 @@ impl Gate {
             return Err(None);
         }
         let result = self.attempt(op, bytes, call()).await;
-        self.count(op, result.as_ref().err().copied());
+        self.count(op, result.is_ok());
         result.map_err(Some)
     }
 
     /// Counts a call as the breaker does.
-    pub(super) fn count(&self, op: RemoteOp, failure: Option<RemoteErrorKind>) {
-        let Some(kind) = failure else {
-            self.breaker.succeeded();
-            if op.may_write() {
-                self.writes.succeeded();
-            }
-            return;
+    pub(super) fn count(&self, op: RemoteOp, success: bool) {
+        let opened = match (op, success) {
+            (RemoteOp::Get, true) => return self.breaker.look_succeeded(),
+            (_, true) => return self.breaker.succeeded(),
+            (RemoteOp::Get, false) => self.breaker.look_failed(),
+            (_, false) => self.breaker.failed(),
         };
-        if op.may_write() && kind == RemoteErrorKind::Timeout && self.writes.failed() {
-            self.trip();
-        }
-        if self.breaker.failed() {
+        if opened {
             self.is_away();
         }
     }
@@ -129,12 +121,17 @@ impl Gate {
         self.largest.load(Ordering::Relaxed)
     }
 
+    /// Takes note of the size of a value. One that is too large to be taken
+    /// does not prolong the calls after it.
     pub(super) fn has_seen(&self, bytes: usize) {
+        let bytes = bytes.min(self.settings.max_value_bytes);
         self.largest.fetch_max(bytes, Ordering::Relaxed);
     }
 
     /// Asks nothing more until the remote has been told what is in the journal.
     pub(super) fn trip(&self) {
+        // Who brings it back looks at the journal again before it stops, and
+        // is not to be hurried by every invalidation.
         if self.breaker.trip() {
             self.is_away();
         }
@@ -146,7 +143,6 @@ impl Gate {
     }
 
     pub(super) fn close(&self) {
-        self.writes.close();
         if self.breaker.close() {
             self.observer.happened(Happening::RemoteIs { up: true });
         }

@@ -29,6 +29,10 @@ const TRIM_EVERY: Duration = Duration::from_secs(3600);
 /// processes may have longer ones.
 const LEAST_KEPT: Duration = Duration::from_secs(24 * 3600);
 
+/// A remote that fails sooner than this after it was brought back answers
+/// probes and little else.
+const STEADY_AFTER: Duration = Duration::from_secs(10);
+
 /// Most tags told in one call.
 const TAGS_AT_ONCE: usize = 1000;
 
@@ -139,7 +143,7 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
             self.first_subscription().await;
         }
         let result = self.read_log().await;
-        self.gate.count(RemoteOp::ReadTags, result.as_ref().err().copied());
+        self.gate.count(RemoteOp::ReadTags, result.is_ok());
         result
     }
 
@@ -221,17 +225,16 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
     }
 
     /// Looks after the link once, and returns when to do so again.
-    async fn tend_once(&self, backoff: &mut Backoff) -> Duration {
+    async fn tend_once(&self, pace: &mut Pace) -> Duration {
         if !self.gate.is_open() {
+            if let Some(pause) = pace.pause_if_unsteady() {
+                return pause;
+            }
             return match self.bring_back().await {
-                Ok(()) => {
-                    backoff.reset();
-                    Duration::ZERO
-                }
-                Err(_) => backoff.next(),
+                Ok(()) => pace.was_brought_back(),
+                Err(_) => pace.probes.next(),
             };
         }
-        backoff.reset();
         self.settle_doubt();
         if !self.is_prepared() && self.link.read.lock().is_some() {
             let _ = self.prepare().await;
@@ -329,6 +332,37 @@ impl<V: Send + Sync + 'static> OnNotice for SharedStore<V> {
     }
 }
 
+/// How often a remote that is away is probed.
+struct Pace {
+    probes: Backoff,
+    /// Before the first probe, where the last one proved nothing.
+    relapses: Backoff,
+    brought_back: Option<Instant>,
+}
+
+impl Pace {
+    const fn new() -> Self {
+        Self { probes: Backoff::new(), relapses: Backoff::new(), brought_back: None }
+    }
+
+    fn was_brought_back(&mut self) -> Duration {
+        self.probes.reset();
+        self.brought_back = Some(Instant::now());
+        Duration::ZERO
+    }
+
+    /// Returns how long to wait before the first probe of an outage: one right
+    /// after another would let requests ask at once, and fail at once.
+    fn pause_if_unsteady(&mut self) -> Option<Duration> {
+        let brought_back = self.brought_back.take()?;
+        if brought_back.elapsed() < STEADY_AFTER {
+            return Some(self.relapses.next());
+        }
+        self.relapses.reset();
+        None
+    }
+}
+
 /// The claim to be the one who looks after the link; given up however the task
 /// ends, since a cache may outlive its runtime.
 struct Tending<V: Send + Sync + 'static>(std::sync::Weak<SharedStore<V>>);
@@ -343,7 +377,7 @@ impl<V: Send + Sync + 'static> Drop for Tending<V> {
 
 /// Looks after the link until the cache is gone, or the runtime.
 async fn tend<V: Send + Sync + 'static>(tending: Tending<V>) {
-    let mut backoff = Backoff::new();
+    let mut pace = Pace::new();
     let mut pause = Duration::ZERO;
     loop {
         // Not held over the pause: the cache may go.
@@ -352,6 +386,6 @@ async fn tend<V: Send + Sync + 'static>(tending: Tending<V>) {
         drop(store);
         let _ = tokio::time::timeout(pause, tend.notified()).await;
         let Some(store) = tending.0.upgrade() else { return };
-        pause = store.tend_once(&mut backoff).await;
+        pause = store.tend_once(&mut pace).await;
     }
 }

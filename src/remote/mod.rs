@@ -36,7 +36,10 @@ pub use self::double::{Double, DoubleProcess, Record, RemoteOp};
 pub use self::error::{RemoteError, RemoteErrorKind};
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
-pub use self::redis::{ConnectError, Redis};
+pub use self::redis::{ConnectError, Redis, RedisLock, RedisLockGuard};
+#[cfg(feature = "redis-legacy-lock")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redis-legacy-lock")))]
+pub use self::redis::{LegacyLock, LegacyLockGuard};
 pub use self::settings::RemoteSettings;
 pub use crate::engine::grant::{Ask, Filled, Grant, ServerTime, Token, Version};
 pub use crate::engine::wakes::{Listener, Wakes};

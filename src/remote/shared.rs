@@ -145,7 +145,7 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
     fn marker(&self, until: Tick, version: Option<Version>) -> Found<V> {
         let now = self.engine.upgrade().map(|engine| engine.clock.now());
         match now {
-            Some(now) if now < until => Found::Uncacheable { until },
+            Some(now) if now < until => Found::Uncacheable { until, version },
             _ => Found::Useless(version),
         }
     }

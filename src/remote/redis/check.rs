@@ -104,7 +104,7 @@ impl From<ConfigError> for ConnectError {
 pub(super) fn acl_rules(link: &Link, prefix: &str) -> String {
     let pattern = escape_glob(prefix);
     let mut rules = format!("~{pattern}* &{pattern}*");
-    for command in COMMANDS.into_iter().chain(link.own_commands()) {
+    for command in COMMANDS.into_iter().chain(link.target().own_commands()) {
         rules.push_str(" +");
         rules.push_str(command);
     }
@@ -128,7 +128,7 @@ pub(super) async fn server(link: &Link) -> Result<(), ConnectError> {
     limited(async {
         ask(link, "PING", Command::new("PING")).await?;
         let info = ask(link, "INFO", Command::new("INFO").arg("server")).await?;
-        let info = info.text().map_err(|failure| ConnectError::caused("no version", failure))?;
+        let info = info.said().map_err(|failure| ConnectError::caused("no version", failure))?;
         check_version(version_of(info).unwrap_or_default())?;
         let script = Command::new("EVAL").args(["return 1", "0"]);
         ask(link, "EVAL", script).await.map(drop)

@@ -8,11 +8,20 @@
 use std::fmt;
 use std::future::Future;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
-use redis::aio::{MultiplexedConnection, PubSubSink, PubSubStream};
+#[cfg(feature = "redis-sentinel")]
+use redis::RedisConnectionInfo;
+#[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
+use redis::TlsCertificates;
+use redis::aio::{ConnectionLike, MultiplexedConnection, PubSub, PubSubSink, PubSubStream};
+#[cfg(feature = "redis-cluster")]
+use redis::cluster::{ClusterClient, ClusterClientBuilder};
+#[cfg(feature = "redis-cluster")]
+use redis::cluster_async::ClusterConnection;
 use redis::io::tcp::{TcpSettings, socket2};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion,
@@ -21,6 +30,7 @@ use redis::{
 use tokio::time::timeout;
 
 use super::reply::{Cause, Failure, Reply};
+use super::tls;
 use crate::error::ConfigError;
 use crate::remote::RemoteErrorKind;
 
@@ -90,36 +100,133 @@ impl Script {
 
 /// Where to connect.
 #[derive(Clone)]
-pub(super) enum Target {
+pub(super) struct Target {
+    servers: Servers,
+    /// Certificates in PEM that are trusted instead of the system's.
+    roots: Option<Arc<[u8]>>,
+}
+
+#[derive(Clone)]
+enum Servers {
     Single(Box<ConnectionInfo>),
+    #[cfg(feature = "redis-cluster")]
+    Cluster(Vec<ConnectionInfo>),
+    #[cfg(feature = "redis-sentinel")]
+    Sentinel(Vec<ConnectionInfo>, String),
 }
 
 impl Target {
     /// Reads a URL. Says why it refuses it, and never quotes it: it may hold a
     /// password.
     pub(super) fn single(url: &str) -> Result<Self, ConfigError> {
-        Ok(Self::Single(Box::new(parse(url)?)))
+        Ok(Self { servers: Servers::Single(Box::new(parse(url)?)), roots: None })
+    }
+
+    /// Reads the URLs of some nodes of a cluster.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn cluster<U: AsRef<str>>(
+        urls: impl IntoIterator<Item = U>,
+    ) -> Result<Self, ConfigError> {
+        let nodes = parse_all(urls)?;
+        let target = Self { servers: Servers::Cluster(nodes.clone()), roots: None };
+        target.cluster_client(&nodes).map_err(|_| {
+            refuse("differs in more than host and port from another node's, or is a socket")
+        })?;
+        Ok(target)
+    }
+
+    /// Reads the URLs of the sentinels that watch the primary of this name.
+    #[cfg(feature = "redis-sentinel")]
+    pub(super) fn sentinel<U: AsRef<str>>(
+        urls: impl IntoIterator<Item = U>,
+        primary: &str,
+    ) -> Result<Self, ConfigError> {
+        let servers = Servers::Sentinel(parse_all(urls)?, primary.to_owned());
+        Ok(Self { servers, roots: None })
+    }
+
+    /// Trusts these certificates, in PEM, instead of the system's.
+    #[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
+    pub(super) fn with_roots(mut self, pem: &[u8]) -> Result<Self, ConfigError> {
+        let any = ConnectionInfo::from_str("rediss://host").and_then(|info| trusting(info, pem));
+        let begins = pem.windows(PEM_BEGINS.len()).any(|window| window == PEM_BEGINS);
+        if any.is_err() || !begins {
+            return Err(ConfigError::new(&["root_certificates"], "is no certificate in PEM"));
+        }
+        self.roots = Some(pem.into());
+        Ok(self)
     }
 
     /// Connects, and loads `scripts` there.
     pub(super) async fn connect(&self, scripts: &[&Script]) -> Result<Connection, Failure> {
-        within(CONNECT_TIMEOUT, async {
-            let connection = match self {
-                Self::Single(info) => Connection::Single(open(info).await?),
-            };
+        within(self.connect_timeout(), async {
+            let connection = self.open_connection().await?;
             connection.load(scripts).await?;
             Ok(connection)
         })
         .await
     }
 
+    async fn open_connection(&self) -> Result<Connection, Failure> {
+        match &self.servers {
+            Servers::Single(info) => self.open(info).await.map(Connection::Single),
+            #[cfg(feature = "redis-cluster")]
+            Servers::Cluster(nodes) => {
+                let client = self.cluster_client(nodes).map_err(failure)?;
+                client.get_async_connection().await.map(Connection::Cluster).map_err(failure)
+            }
+            #[cfg(feature = "redis-sentinel")]
+            Servers::Sentinel(sentinels, primary) => {
+                let (_, connection) = self.primary(sentinels, primary).await?;
+                Ok(Connection::Single(connection))
+            }
+        }
+    }
+
+    /// A cluster takes several connections after each other, and the dead node
+    /// among the living costs one time-out.
+    fn connect_timeout(&self) -> Duration {
+        match &self.servers {
+            #[cfg(feature = "redis-cluster")]
+            Servers::Cluster(_) => CONNECT_TIMEOUT * 4,
+            _ => CONNECT_TIMEOUT,
+        }
+    }
+
+    async fn open(&self, info: &ConnectionInfo) -> Result<MultiplexedConnection, Failure> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(QUEUE);
+        let client = self.client(info)?;
+        client.get_multiplexed_async_connection_with_config(&config).await.map_err(failure)
+    }
+
+    fn client(&self, info: &ConnectionInfo) -> Result<Client, Failure> {
+        let mut info = info.clone();
+        if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
+            tls::choose_cryptography();
+            if let Some(roots) = self.roots.as_deref().or_else(|| tls::system_roots()) {
+                info = trusting(info, roots).map_err(failure)?;
+            }
+        }
+        Client::open(info).map_err(failure)
+    }
+
     /// Opens a connection that hears what is published on `channels`.
     pub(super) async fn subscribe(&self, channels: &[&str]) -> Result<(Pulse, Messages), Failure> {
-        within(CONNECT_TIMEOUT, async {
-            let info = match self {
-                Self::Single(info) => info,
+        within(self.connect_timeout(), async {
+            let pubsub = match &self.servers {
+                Servers::Single(info) => self.pubsub(info).await?,
+                // What is published on one node reaches all of them.
+                #[cfg(feature = "redis-cluster")]
+                Servers::Cluster(nodes) => self.pubsub_of_any(nodes).await?,
+                #[cfg(feature = "redis-sentinel")]
+                Servers::Sentinel(sentinels, primary) => {
+                    let (info, _) = self.primary(sentinels, primary).await?;
+                    self.pubsub(&info).await?
+                }
             };
-            let pubsub = client(info)?.get_async_pubsub().await.map_err(failure)?;
             let (mut sink, stream) = pubsub.split();
             sink.subscribe(channels).await.map_err(failure)?;
             Ok((Pulse(sink), Messages(stream)))
@@ -127,28 +234,168 @@ impl Target {
         .await
     }
 
-    /// Returns the commands that connecting itself needs the right to.
-    pub(super) fn own_commands(&self) -> Vec<&'static str> {
-        let Self::Single(info) = self;
-        if info.redis_settings().db() == 0 { vec![] } else { vec!["select"] }
+    async fn pubsub(&self, info: &ConnectionInfo) -> Result<PubSub, Failure> {
+        self.client(info)?.get_async_pubsub().await.map_err(failure)
     }
 
-    fn servers(&self) -> impl Iterator<Item = String> {
-        let infos = match self {
-            Self::Single(info) => std::slice::from_ref(&**info),
-        };
-        infos.iter().map(|info| match info.addr() {
-            ConnectionAddr::Tcp(host, port) => format!("redis://{host}:{port}"),
-            ConnectionAddr::TcpTls { host, port, .. } => format!("rediss://{host}:{port}"),
-            _ => "unix".to_owned(),
-        })
+    /// Returns the commands that connecting itself needs the right to.
+    pub(super) fn own_commands(&self) -> Vec<&'static str> {
+        match &self.servers {
+            Servers::Single(info) if info.redis_settings().db() == 0 => vec![],
+            Servers::Single(_) => vec!["select"],
+            #[cfg(feature = "redis-cluster")]
+            Servers::Cluster(_) => vec!["cluster|slots"],
+            #[cfg(feature = "redis-sentinel")]
+            Servers::Sentinel(sentinels, _) => match sentinels.first() {
+                Some(info) if info.redis_settings().db() != 0 => vec!["role", "select"],
+                _ => vec!["role"],
+            },
+        }
+    }
+
+    fn infos(&self) -> &[ConnectionInfo] {
+        match &self.servers {
+            Servers::Single(info) => std::slice::from_ref(&**info),
+            #[cfg(feature = "redis-cluster")]
+            Servers::Cluster(infos) => infos,
+            #[cfg(feature = "redis-sentinel")]
+            Servers::Sentinel(infos, _) => infos,
+        }
     }
 }
 
 /// Shows no user, no password and no path.
 impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.servers()).finish()
+        let servers = self.infos().iter().map(|info| match info.addr() {
+            ConnectionAddr::Tcp(host, port) => format!("redis://{host}:{port}"),
+            ConnectionAddr::TcpTls { host, port, .. } => format!("rediss://{host}:{port}"),
+            _ => "unix".to_owned(),
+        });
+        f.debug_list().entries(servers).finish()
+    }
+}
+
+#[cfg(feature = "redis-cluster")]
+impl Target {
+    /// The client connects to the nodes again by itself, as often as it tries
+    /// a command; so it needs to know when a node is dead.
+    fn cluster_client(&self, nodes: &[ConnectionInfo]) -> Result<ClusterClient, RedisError> {
+        let builder = ClusterClient::builder(nodes.to_vec())
+            .connection_timeout(CONNECT_TIMEOUT / 2)
+            .response_timeout(CONNECT_TIMEOUT * 2)
+            .overall_response_timeout(None)
+            .retries(3)
+            .min_retry_wait(5)
+            .max_retry_wait(50)
+            .tcp_settings(tcp_settings());
+        self.trusting_cluster(builder, nodes).build()
+    }
+
+    #[cfg(feature = "redis-tls-rustls")]
+    fn trusting_cluster(
+        &self,
+        builder: ClusterClientBuilder,
+        nodes: &[ConnectionInfo],
+    ) -> ClusterClientBuilder {
+        if !nodes.iter().any(|node| matches!(node.addr(), ConnectionAddr::TcpTls { .. })) {
+            return builder;
+        }
+        tls::choose_cryptography();
+        match self.roots.as_deref().or_else(|| tls::system_roots()) {
+            Some(roots) => builder.certs(certificates(roots)),
+            None => builder,
+        }
+    }
+
+    /// The other TLS library of the client has no such setting for a cluster.
+    #[cfg(not(feature = "redis-tls-rustls"))]
+    #[expect(clippy::unused_self, reason = "as with the other TLS library")]
+    fn trusting_cluster(
+        &self,
+        builder: ClusterClientBuilder,
+        _: &[ConnectionInfo],
+    ) -> ClusterClientBuilder {
+        builder
+    }
+
+    async fn pubsub_of_any(&self, nodes: &[ConnectionInfo]) -> Result<PubSub, Failure> {
+        let first = fastrand::usize(..nodes.len());
+        let mut failed = Failure::nonsense();
+        for node in nodes[first..].iter().chain(&nodes[..first]) {
+            match within(CONNECT_TIMEOUT, self.pubsub(node)).await {
+                Ok(pubsub) => return Ok(pubsub),
+                Err(failure) => failed = failure,
+            }
+        }
+        Err(failed)
+    }
+}
+
+#[cfg(feature = "redis-sentinel")]
+impl Target {
+    /// Asks all sentinels at once; the first whose primary says that it is one
+    /// decides.
+    async fn primary(
+        &self,
+        sentinels: &[ConnectionInfo],
+        name: &str,
+    ) -> Result<(ConnectionInfo, MultiplexedConnection), Failure> {
+        let asked = sentinels.iter().map(|sentinel| Box::pin(self.primary_by(sentinel, name)));
+        let (found, _) = futures_util::future::select_ok(asked).await?;
+        Ok(found)
+    }
+
+    async fn primary_by(
+        &self,
+        sentinel: &ConnectionInfo,
+        name: &str,
+    ) -> Result<(ConnectionInfo, MultiplexedConnection), Failure> {
+        let connection = Connection::Single(self.open_sentinel(sentinel).await?);
+        let ask = Command::new("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);
+        let answer = connection.send(&ask).await?;
+        let address = match answer.array() {
+            Ok([host, port]) => (host.text()?.to_owned(), port.text()?.parse().ok()),
+            _ => return Err(Failure::disconnected("the sentinel knows no primary of this name")),
+        };
+        let (host, Some(port)) = address else { return Err(Failure::nonsense()) };
+        let info = sentinel.clone().set_addr(moved(sentinel.addr(), host, port));
+
+        let open = self.open(&info).await?;
+        let role = Connection::Single(open.clone()).send(&Command::new("ROLE")).await?;
+        match role.array()?.first().map(Reply::text) {
+            Some(Ok("master")) => Ok((info, open)),
+            _ => Err(Failure::disconnected("the sentinel's primary is a replica by now")),
+        }
+    }
+
+    /// The user is one of the primary; a sentinel may know others, or none.
+    async fn open_sentinel(
+        &self,
+        sentinel: &ConnectionInfo,
+    ) -> Result<MultiplexedConnection, Failure> {
+        let settings = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let anonymous = sentinel.clone().set_redis_settings(settings.clone());
+        let user = sentinel.redis_settings();
+        let Some(password) = user.password() else { return self.open(&anonymous).await };
+        let mut settings = settings.set_password(password);
+        if let Some(name) = user.username() {
+            settings = settings.set_username(name);
+        }
+        match self.open(&sentinel.clone().set_redis_settings(settings)).await {
+            Err(failure) if failure.kind == RemoteErrorKind::Denied => self.open(&anonymous).await,
+            opened => opened,
+        }
+    }
+}
+
+#[cfg(feature = "redis-sentinel")]
+fn moved(from: &ConnectionAddr, host: String, port: u16) -> ConnectionAddr {
+    match from.clone() {
+        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+            ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+        }
+        _ => ConnectionAddr::Tcp(host, port),
     }
 }
 
@@ -156,6 +403,8 @@ impl fmt::Debug for Target {
 #[derive(Clone)]
 pub(super) enum Connection {
     Single(MultiplexedConnection),
+    #[cfg(feature = "redis-cluster")]
+    Cluster(ClusterConnection),
 }
 
 impl Connection {
@@ -164,9 +413,20 @@ impl Connection {
     /// Dropping the future does not keep the server from executing it.
     pub(super) async fn send(&self, command: &Command) -> Result<Reply, Failure> {
         let value = match self {
-            Self::Single(connection) => connection.clone().send_packed_command(&command.0).await,
+            Self::Single(connection) => connection.clone().req_packed_command(&command.0).await,
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(connection) => connection.clone().req_packed_command(&command.0).await,
         };
         reply(value.map_err(failure)?)
+    }
+
+    /// Returns whether what is broken is connected to again without us.
+    pub(super) const fn heals_itself(&self) -> bool {
+        match self {
+            Self::Single(_) => false,
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(_) => true,
+        }
     }
 
     /// Loads `scripts`. A refusal is no failure: it comes again with the first
@@ -219,20 +479,40 @@ async fn within<T>(
     timeout(limit, work).await.unwrap_or_else(|_| Err(late()))
 }
 
-async fn open(info: &ConnectionInfo) -> Result<MultiplexedConnection, Failure> {
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(None)
-        .set_response_timeout(None)
-        .set_pipeline_buffer_size(QUEUE);
-    client(info)?.get_multiplexed_async_connection_with_config(&config).await.map_err(failure)
+/// Makes `info` trust certificates in PEM.
+#[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
+fn trusting(info: ConnectionInfo, roots: &[u8]) -> Result<ConnectionInfo, RedisError> {
+    let client = Client::build_with_tls(info, certificates(roots))?;
+    Ok(client.get_connection_info().clone())
 }
 
-fn client(info: &ConnectionInfo) -> Result<Client, Failure> {
-    Client::open(info.clone()).map_err(failure)
+#[cfg(not(any(feature = "redis-tls-rustls", feature = "redis-tls-native")))]
+fn trusting(info: ConnectionInfo, _: &[u8]) -> Result<ConnectionInfo, RedisError> {
+    Ok(info)
+}
+
+#[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
+fn certificates(roots: &[u8]) -> TlsCertificates {
+    TlsCertificates { client_tls: None, root_cert: Some(roots.to_vec()) }
+}
+
+#[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
+const PEM_BEGINS: &[u8] = b"-----BEGIN CERTIFICATE-----";
+
+const fn refuse(reason: &'static str) -> ConfigError {
+    ConfigError::new(&["url"], reason)
+}
+
+#[cfg(any(feature = "redis-cluster", feature = "redis-sentinel"))]
+fn parse_all<U: AsRef<str>>(
+    urls: impl IntoIterator<Item = U>,
+) -> Result<Vec<ConnectionInfo>, ConfigError> {
+    let infos: Vec<_> =
+        urls.into_iter().map(|url| parse(url.as_ref())).collect::<Result<_, _>>()?;
+    if infos.is_empty() { Err(refuse("is missing")) } else { Ok(infos) }
 }
 
 fn parse(url: &str) -> Result<ConnectionInfo, ConfigError> {
-    let refuse = |reason| ConfigError::new(&["url"], reason);
     let Some((scheme, _)) = url.split_once("://") else {
         return Err(refuse("is not a URL"));
     };
@@ -280,6 +560,11 @@ fn reply(value: Value) -> Result<Reply, Failure> {
         Value::Array(items) => {
             Reply::Array(items.into_iter().map(reply).collect::<Result<_, _>>()?)
         }
+        // What each node of a cluster says, by its address.
+        Value::Map(pairs) => {
+            let items = pairs.into_iter().flat_map(|(address, said)| [address, said]);
+            Reply::Array(items.map(reply).collect::<Result<_, _>>()?)
+        }
         Value::ServerError(error) => return Err(refusal(&error)),
         _ => return Err(Failure::nonsense()),
     })
@@ -303,6 +588,8 @@ fn client_failure(error: &RedisError) -> Failure {
         ErrorKind::AuthenticationFailed => {
             Failure::new(RemoteErrorKind::Denied, Cause::Plain, "wrong user or password")
         }
+        // TLS that is refused is such a thing too.
+        ErrorKind::Client => Failure::disconnected(error.to_string()),
         _ if gone => Failure::disconnected(error.to_string()),
         _ => Failure::new(RemoteErrorKind::Protocol, Cause::Plain, error.category()),
     }

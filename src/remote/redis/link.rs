@@ -29,7 +29,11 @@ struct Shared {
     target: Target,
     slot: Mutex<Slot>,
     strikes: AtomicU32,
+    /// What is sent to a new connection before anything else.
+    scripts: Vec<&'static Script>,
     advised: Once,
+    #[cfg(feature = "redis-legacy-lock")]
+    plain: std::sync::OnceLock<Link>,
 }
 
 #[derive(Default)]
@@ -51,12 +55,26 @@ type Attempt = watch::Receiver<Option<Result<Open, Failure>>>;
 
 impl Link {
     pub(super) fn new(target: Target) -> Self {
+        Self::loading(target, scripts::all())
+    }
+
+    fn loading(target: Target, scripts: Vec<&'static Script>) -> Self {
         Self(Arc::new(Shared {
             target,
             slot: Mutex::default(),
             strikes: AtomicU32::new(0),
+            scripts,
             advised: Once::new(),
+            #[cfg(feature = "redis-legacy-lock")]
+            plain: std::sync::OnceLock::new(),
         }))
+    }
+
+    /// Returns a link of its own to the same servers that sends nothing but
+    /// what it is told: some proxies hang up on a command they do not know.
+    #[cfg(feature = "redis-legacy-lock")]
+    pub(super) fn plain(&self) -> Self {
+        self.0.plain.get_or_init(|| Self::loading(self.target().clone(), vec![])).clone()
     }
 
     /// Sends `command`, connecting first if need be.
@@ -69,20 +87,28 @@ impl Link {
             return self.send_on(&self.0.opened().await?, command).await;
         };
         match self.send_on(&open, command).await {
-            Err(failure) if failure.cause == Cause::Broken => {
+            Err(failure) if failure.cause == Cause::Broken && !open.connection.heals_itself() => {
                 self.send_on(&self.0.opened().await?, command).await
             }
             answer => answer,
         }
     }
 
+    /// Sends `command`, and not again, whatever becomes of it.
+    #[cfg(feature = "redis-legacy-lock")]
+    pub(super) async fn send_once(&self, command: &Command) -> Result<Reply, Failure> {
+        self.send_on(&self.0.opened().await?, command).await
+    }
+
     async fn send_on(&self, open: &Open, command: &Command) -> Result<Reply, Failure> {
         let answer = open.connection.send(command).await;
-        match &answer {
-            Err(failure) if matches!(failure.cause, Cause::Broken | Cause::Misled) => {
-                self.0.close(open.number);
-            }
-            _ => self.0.strikes.store(0, Ordering::Relaxed),
+        let useless = answer.as_ref().is_err_and(|failure| failure.cause.is_useless_connection());
+        if !useless {
+            self.0.strikes.store(0, Ordering::Relaxed);
+        } else if open.connection.heals_itself() {
+            self.suspect();
+        } else {
+            self.0.close(open.number);
         }
         answer
     }
@@ -108,10 +134,8 @@ impl Link {
         self.0.target.subscribe(channels).await
     }
 
-    /// Returns the commands that such a server takes beside those of the
-    /// protocol.
-    pub(super) fn own_commands(&self) -> Vec<&'static str> {
-        self.0.target.own_commands()
+    pub(super) fn target(&self) -> &Target {
+        &self.0.target
     }
 
     /// Is told that a caller gave up waiting for an answer.
@@ -159,10 +183,10 @@ impl Shared {
         let (ended, attempt) = watch::channel(None);
         let shared = Arc::clone(self);
         runtime.spawn(async move {
-            let connected = shared.target.connect(&scripts::all()).await;
+            let connected = shared.target.connect(&shared.scripts).await;
             let opened = shared.end_attempt(connected);
             ended.send_replace(Some(opened.clone()));
-            if let Ok(open) = opened {
+            if let (Ok(open), false) = (opened, shared.scripts.is_empty()) {
                 eviction::warn_once(&shared.advised, &open.connection).await;
             }
         });

@@ -3,13 +3,17 @@
 mod check;
 mod connection;
 mod eviction;
+#[cfg(feature = "redis-legacy-lock")]
+mod legacy;
 mod link;
+mod lock;
 mod names;
 mod remote;
 mod reply;
 mod scripts;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod wake;
 
 use std::fmt;
@@ -18,7 +22,10 @@ use std::time::Duration;
 
 pub use self::check::ConnectError;
 use self::connection::Target;
+#[cfg(feature = "redis-legacy-lock")]
+pub use self::legacy::{LegacyLock, LegacyLockGuard};
 use self::link::Link;
+pub use self::lock::{RedisLock, RedisLockGuard};
 use self::names::Names;
 use self::remote::RedisRemote;
 use super::{Remote, RemoteSettings};
@@ -63,6 +70,52 @@ impl Redis {
     /// If the URL makes no sense. The error says why, and does not quote it.
     pub fn lazy(url: &str) -> Result<Self, ConfigError> {
         Ok(Self::new(Target::single(url)?))
+    }
+
+    /// Takes a Redis Cluster by the URLs of some of its nodes, without
+    /// connecting yet. The URLs differ in host and port only.
+    ///
+    /// # Errors
+    ///
+    /// If there is no URL, or one that makes no sense.
+    #[cfg(feature = "redis-cluster")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis-cluster")))]
+    pub fn cluster<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Self, ConfigError> {
+        Ok(Self::new(Target::cluster(urls)?))
+    }
+
+    /// Takes the primary that sentinels know by this name, whichever server it
+    /// is at the time, without connecting yet.
+    ///
+    /// The URLs are those of the sentinels. User, password, database and TLS
+    /// in them are the primary's; a sentinel is asked as the same user, or
+    /// without one if it does not know it.
+    ///
+    /// # Errors
+    ///
+    /// If there is no URL, or one that makes no sense.
+    #[cfg(feature = "redis-sentinel")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis-sentinel")))]
+    pub fn sentinel<U: AsRef<str>>(
+        urls: impl IntoIterator<Item = U>,
+        primary: &str,
+    ) -> Result<Self, ConfigError> {
+        Ok(Self::new(Target::sentinel(urls, primary)?))
+    }
+
+    /// Trusts these certificates, in PEM, instead of the system's. Call it on
+    /// the first handle: earlier clones keep a connection of their own.
+    ///
+    /// With `redis-tls-native` alone it has no effect on a cluster.
+    ///
+    /// # Errors
+    ///
+    /// If there is no certificate in `pem`.
+    #[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
+    #[cfg_attr(docsrs, doc(cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))))]
+    pub fn root_certificates(mut self, pem: impl AsRef<[u8]>) -> Result<Self, ConfigError> {
+        self.link = Link::new(self.link.target().clone().with_roots(pem.as_ref())?);
+        Ok(self)
     }
 
     fn new(target: Target) -> Self {
@@ -111,7 +164,7 @@ impl Redis {
     /// Returns the least rights with which a user can be a cache's in this
     /// namespace, as `ACL SETUSER` takes them.
     ///
-    /// A `RedisLock` needs the same commands, and the keys that it is
+    /// A [`RedisLock`] needs the same commands, and the keys that it is
     /// named by.
     ///
     /// # Examples

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tokio::task::AbortHandle;
 
 use super::connection::{Command, Script};
 use super::link::Link;
@@ -26,9 +27,9 @@ pub(super) struct RedisRemote {
     listening: OnceLock<EndOnDrop>,
 }
 
-/// Ends the task that listens for messages.
+/// Ends a task that works for whoever holds this.
 #[derive(Debug)]
-struct EndOnDrop(tokio::task::AbortHandle);
+pub(super) struct EndOnDrop(pub(super) AbortHandle);
 
 impl Drop for EndOnDrop {
     fn drop(&mut self) {
@@ -239,7 +240,7 @@ impl Remote for RedisRemote {
 
 /// Writes a duration that the server takes: at least a millisecond, and not so
 /// long that the end of it cannot be counted.
-fn millis(duration: Duration) -> String {
+pub(super) fn millis(duration: Duration) -> String {
     const CENTURY: u64 = 100 * 366 * 24 * 3_600_000;
     let millis = u64::try_from(duration.as_millis()).unwrap_or(CENTURY);
     millis.clamp(1, CENTURY).to_string()

@@ -41,6 +41,15 @@ impl Reply {
         std::str::from_utf8(self.bytes()?).map_err(|_| Failure::nonsense())
     }
 
+    /// Reads what a server says of itself; of a cluster, what the first node
+    /// does, after its address.
+    pub(super) fn said(&self) -> Result<&str, Failure> {
+        match self {
+            Self::Array(items) => items.get(1).ok_or_else(Failure::nonsense)?.text(),
+            said => said.text(),
+        }
+    }
+
     pub(super) fn array(&self) -> Result<&[Reply], Failure> {
         match self {
             Self::Array(items) => Ok(items),
@@ -71,6 +80,12 @@ pub(super) enum Cause {
     WrongType,
     /// Nothing that this client could mend.
     Plain,
+}
+
+impl Cause {
+    pub(super) const fn is_useless_connection(self) -> bool {
+        matches!(self, Self::Broken | Self::Misled)
+    }
 }
 
 impl Failure {

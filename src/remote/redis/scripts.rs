@@ -26,4 +26,7 @@ scripts!(
     PUT = "put.lua",
     PROBE = "probe.lua",
     CHECK = "check.lua",
+    LOCK = "lock.lua",
+    EXTEND = "extend.lua",
+    UNLOCK = "unlock.lua",
 );

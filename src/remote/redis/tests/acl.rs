@@ -34,7 +34,7 @@ async fn a_user_with_exactly_the_listed_rights_can_do_everything() {
     remote.restore_tags(&[("u".into(), now)]).await.unwrap();
     remote.trim_tags(now).await.unwrap();
     assert_eq!(remote.read_tags().await.unwrap().len(), 2);
-    let (_, put) = remote.put(&key, TTL, envelope(0, "x")).await.unwrap();
+    let (_, put) = remote.put(&key, TTL, envelope(None, "x")).await.unwrap();
     let grant = granted(&*remote, &key, &ask().seen(Some(put))).await;
     assert!(remote.abandon(&key, &grant.token, Some(LEASE)).await.unwrap());
     server.tell(&["SCRIPT", "FLUSH"]).await;

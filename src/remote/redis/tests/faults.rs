@@ -3,10 +3,7 @@
 use super::*;
 
 async fn works(remote: &dyn Remote) {
-    let key = Key::from(fastrand::u64(..));
-    let grant = granted(remote, &key, &ask()).await;
-    remote.fill(&key, &grant, TTL, envelope(grant.version, "x")).await.unwrap();
-    assert!(remote.get(&key).await.unwrap().is_some());
+    fills(remote, &Key::from(fastrand::u64(..))).await;
 }
 
 #[tokio::test]
@@ -77,7 +74,7 @@ async fn a_killed_subscriber_comes_back_and_says_so() {
     until("noticed", || notices.count(&Notice::Unsubscribed) == 1).await;
     until("back", || notices.count(&Notice::Subscribed) == 2).await;
     assert!(remote.is_subscribed());
-    listener.woken().await;
+    woken(&mut listener).await;
 }
 
 #[tokio::test]
@@ -167,6 +164,11 @@ async fn a_replica_takes_no_writes_until_it_is_promoted() {
     assert_eq!(kind(remote.acquire(&key, &ask()).await), RemoteErrorKind::ReadOnly);
     assert_eq!(kind(remote.probe().await), RemoteErrorKind::ReadOnly);
     assert_eq!(kind(remote.invalidate(&key).await), RemoteErrorKind::ReadOnly);
+    let stats = replica.tell(&["INFO", "stats"]).await;
+    let stats = stats.text().unwrap().to_owned();
+    // A connection for each, since another may lead elsewhere; the one that
+    // looked for the server, and the one that asks.
+    assert!(stats.contains("total_connections_received:5\r\n"), "{stats}");
     replica.tell(&["REPLICAOF", "NO", "ONE"]).await;
     works(&*remote).await;
 }
@@ -176,12 +178,12 @@ async fn a_server_without_memory_says_so() {
     let server = Server::start();
     let remote = server.redis().open("c").unwrap();
     let key = Key::from("k");
-    remote.put(&key, TTL, envelope(0, "old")).await.unwrap();
+    remote.put(&key, TTL, envelope(None, "old")).await.unwrap();
     let grant = granted(&*remote, &Key::from("other"), &ask()).await;
     server.tell(&["CONFIG", "SET", "maxmemory", "1"]).await;
     assert_eq!(kind(remote.probe().await), RemoteErrorKind::OutOfMemory);
     assert_eq!(kind(remote.acquire(&Key::from("l"), &ask()).await), RemoteErrorKind::OutOfMemory);
-    let put = remote.put(&key, TTL, envelope(0, "new")).await;
+    let put = remote.put(&key, TTL, envelope(None, "new")).await;
     assert_eq!(kind(put), RemoteErrorKind::OutOfMemory);
     assert_eq!(remote.get(&key).await.unwrap(), None, "the old value is wrong");
     assert!(remote.abandon(&Key::from("other"), &grant.token, Some(LEASE)).await.unwrap());

@@ -1,9 +1,15 @@
 //! The remote against real servers, which the tests start and stop.
 
 mod acl;
+#[cfg(feature = "redis-cluster")]
+mod cluster;
 mod faults;
 mod protocol;
+#[cfg(feature = "redis-sentinel")]
+mod sentinel;
 mod server;
+#[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
+mod tls;
 mod words;
 
 use std::sync::{Arc, Weak};
@@ -15,6 +21,7 @@ use parking_lot::Mutex;
 use self::server::Server;
 use super::Redis;
 use crate::engine::grant::{Ask, Grant, Version};
+use crate::engine::wakes::Listener;
 use crate::key::Key;
 use crate::remote::{Acquired, Notice, OnNotice, Remote, RemoteErrorKind};
 
@@ -27,8 +34,9 @@ fn ask() -> Ask {
 }
 
 /// An envelope as far as the remote knows it.
-fn envelope(version: impl std::fmt::Display, body: &str) -> Bytes {
-    format!("TEST{:0>16}{body}", version.to_string()).into()
+fn envelope(version: impl Into<Option<Version>>, body: &str) -> Bytes {
+    let number = version.into().map_or(0, Version::get);
+    format!("TEST{number:016}{body}").into()
 }
 
 async fn granted(remote: &dyn Remote, key: &Key, ask: &Ask) -> Grant {
@@ -36,6 +44,13 @@ async fn granted(remote: &dyn Remote, key: &Key, ask: &Ask) -> Grant {
         Acquired::Granted(grant) => grant,
         other => panic!("not granted: {other:?}"),
     }
+}
+
+/// Takes an entry through its life.
+async fn fills(remote: &dyn Remote, key: &Key) {
+    let grant = granted(remote, key, &ask()).await;
+    remote.fill(key, &grant, TTL, envelope(grant.version, "x")).await.unwrap();
+    assert!(remote.get(key).await.unwrap().is_some());
 }
 
 /// Waits until `is` holds; fails after ten seconds.
@@ -49,9 +64,10 @@ async fn until(what: &str, mut is: impl FnMut() -> bool) {
     panic!("never: {what}");
 }
 
-/// Waits until a call succeeds; fails after ten seconds.
+/// Waits until a call succeeds; fails after twenty seconds.
 async fn until_ok<T>(what: &str, call: impl AsyncFn() -> Option<T>) -> T {
-    for _ in 0..400 {
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < Duration::from_secs(20) {
         let tried = tokio::time::timeout(Duration::from_millis(200), call()).await;
         if let Ok(Some(done)) = tried {
             return done;
@@ -59,6 +75,11 @@ async fn until_ok<T>(what: &str, call: impl AsyncFn() -> Option<T>) -> T {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     panic!("never: {what}");
+}
+
+/// Waits to be woken; fails after ten seconds.
+async fn woken(listener: &mut Listener) {
+    tokio::time::timeout(Duration::from_secs(10), listener.woken()).await.expect("woken");
 }
 
 /// Keeps every notice.

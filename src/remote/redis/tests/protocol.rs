@@ -77,7 +77,7 @@ async fn an_invalidation_ends_the_value_and_the_right_to_fill() {
     assert_eq!(found, Invalidated { value: false, lease: true });
     let late = remote.fill(&key, &grant, TTL, envelope(grant.version, "old")).await.unwrap();
     assert_eq!(late, Filled::Refused);
-    remote.put(&key, TTL, envelope(0, "new")).await.unwrap();
+    remote.put(&key, TTL, envelope(None, "new")).await.unwrap();
     let found = remote.invalidate(&key).await.unwrap();
     assert_eq!(found, Invalidated { value: true, lease: false });
     assert_eq!(remote.get(&key).await.unwrap(), None);
@@ -89,7 +89,7 @@ async fn a_put_stands_above_what_is_being_computed() {
     let remote = server.redis().open("c").unwrap();
     let key = Key::from("k");
     let grant = granted(&*remote, &key, &ask()).await;
-    let (now, version) = remote.put(&key, TTL, envelope(0, "put")).await.unwrap();
+    let (now, version) = remote.put(&key, TTL, envelope(None, "put")).await.unwrap();
     assert!(version > grant.version && now >= grant.now);
     assert_eq!(remote.get(&key).await.unwrap(), Some(envelope(version, "put")));
     let late = remote.fill(&key, &grant, TTL, envelope(grant.version, "late")).await.unwrap();
@@ -158,7 +158,7 @@ async fn caches_of_other_names_or_namespaces_share_nothing() {
     let server = Server::start();
     let key = Key::from("k");
     let first = server.redis().open("c").unwrap();
-    first.put(&key, TTL, envelope(0, "x")).await.unwrap();
+    first.put(&key, TTL, envelope(None, "x")).await.unwrap();
     let other_name = server.redis().open("d").unwrap();
     let other_space = server.redis().namespace("shop").open("c").unwrap();
     assert_eq!(other_name.get(&key).await.unwrap(), None);

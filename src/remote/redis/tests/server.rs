@@ -12,8 +12,8 @@ use super::Redis;
 
 pub(super) struct Server {
     pub(super) port: u16,
+    pub(super) folder: PathBuf,
     process: Child,
-    folder: PathBuf,
     args: Vec<String>,
 }
 
@@ -26,13 +26,26 @@ impl Server {
     /// in between, so this tries again.
     pub(super) fn with(args: &[&str]) -> Self {
         let args: Vec<_> = args.iter().map(ToString::to_string).collect();
-        let folder = std::env::temp_dir().join(format!("stampede-{:016x}", fastrand::u64(..)));
-        std::fs::create_dir_all(&folder).unwrap();
+        let folder = new_folder();
+        Self::begin(folder, args)
+    }
+
+    /// Starts a sentinel that watches a server as `main`.
+    pub(super) fn sentinel(port_of_primary: u16, more: &str) -> Self {
+        let folder = new_folder();
+        let config = folder.join("sentinel.conf");
+        let watch = format!("sentinel monitor main 127.0.0.1 {port_of_primary} 1\n");
+        let quick = "sentinel down-after-milliseconds main 300\n";
+        std::fs::write(&config, watch + quick + more).unwrap();
+        Self::begin(folder, vec![config.display().to_string(), "--sentinel".to_owned()])
+    }
+
+    fn begin(folder: PathBuf, args: Vec<String>) -> Self {
         for _ in 0..5 {
             let port = free_port();
             let mut process = spawn(port, &folder, &args);
             if answers(port, &mut process) {
-                return Self { port, process, folder, args };
+                return Self { port, folder, process, args };
             }
         }
         panic!("no redis-server starts");
@@ -77,12 +90,21 @@ impl Drop for Server {
     }
 }
 
-fn free_port() -> u16 {
+pub(super) fn new_folder() -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("stampede-{:016x}", fastrand::u64(..)));
+    std::fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+pub(super) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 fn spawn(port: u16, folder: &std::path::Path, args: &[String]) -> Child {
+    // A file of settings comes first.
+    let (file, args) = args.split_at(usize::from(args.iter().any(|arg| arg == "--sentinel")));
     Process::new("redis-server")
+        .args(file)
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
         .args(["--save", "", "--appendonly", "no"])
         .arg("--dir")

@@ -19,7 +19,7 @@ async fn a_fill_wakes_those_who_wait_in_another_process() {
     assert!(matches!(locked, Acquired::Locked { .. }));
     assert!(listener.woken().now_or_never().is_none());
     leader.fill(&key, &grant, TTL, envelope(grant.version, "x")).await.unwrap();
-    listener.woken().await;
+    woken(&mut listener).await;
 }
 
 #[tokio::test]
@@ -53,7 +53,7 @@ async fn other_processes_hear_of_an_invalidation_and_this_one_does_not() {
     let (key, tag) = (Key::from(&b"\0\xff"[..]), Tag::from("t"));
 
     here.invalidate(&key).await.unwrap();
-    here.put(&Key::from("put"), TTL, envelope(0, "x")).await.unwrap();
+    here.put(&Key::from("put"), TTL, envelope(None, "x")).await.unwrap();
     let now = here.invalidate_tags(std::slice::from_ref(&tag)).await.unwrap();
     let told = [
         Notice::Subscribed,
@@ -75,8 +75,8 @@ async fn a_put_wakes_those_who_wait() {
     granted(&*other, &key, &ask()).await;
     let mut listener = waiter.listen(&key);
     waiter.acquire(&key, &ask().register()).await.unwrap();
-    other.put(&key, TTL, envelope(0, "x")).await.unwrap();
-    listener.woken().await;
+    other.put(&key, TTL, envelope(None, "x")).await.unwrap();
+    woken(&mut listener).await;
 }
 
 #[tokio::test]
@@ -106,7 +106,7 @@ async fn messages_that_make_no_sense_are_a_hint_or_nothing() {
     let inboxes = server.tell(&["PUBSUB", "CHANNELS", "stampede:1:c:in:*"]).await;
     let inbox = inboxes.array().unwrap()[0].text().unwrap().to_owned();
     server.tell(&["PUBLISH", &inbox, "garbage"]).await;
-    listener.woken().await;
+    woken(&mut listener).await;
 }
 
 #[tokio::test]

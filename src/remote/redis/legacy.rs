@@ -1,0 +1,283 @@
+//! The lock of the time before `SET NX PX`, with its flaws.
+
+use std::fmt;
+use std::future::Future;
+use std::str::FromStr;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+
+use super::Redis;
+use super::connection::Command;
+use super::link::Link;
+use super::reply::{Failure, Reply};
+use crate::engine::grant::Token;
+use crate::remote::{RemoteError, RemoteErrorKind};
+
+/// A lock by `SETNX` and `GETSET`, for servers and proxies that know neither
+/// `SET NX PX` nor scripts.
+///
+/// The key is `namespace:legacy:name`, so that no other lock is mixed up with
+/// it; its value is the lease's end, in milliseconds since the UNIX epoch, a
+/// colon, and a token. Who finds that this time has passed takes the lock over.
+///
+/// # Its flaws
+///
+/// Use [`RedisLock`](super::RedisLock) wherever the server allows it. Here:
+///
+/// - The clocks of the clients decide. One that is a lease ahead takes a lock
+///   that is held.
+/// - Of two that take over at once, one wins, and the other has written its own
+///   value over the winner's: the lock then ends later than the winner's lease,
+///   and bears the loser's mark.
+/// - Giving back cannot be made to depend on the mark. So it is done only as
+///   long as the lease has a margin left, of twice the `op_timeout` and at
+///   least a tenth of the lease; after that the lock is left to run out. A
+///   `DEL` that is delayed for longer than the margin deletes the next
+///   holder's lock.
+/// - It cannot be extended.
+///
+/// # Examples
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use tower_stampede::{LegacyLock, Redis};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let redis = Redis::lazy("redis://127.0.0.1")?;
+/// let lock = LegacyLock::new(&redis, "orders:42").lease(Duration::from_secs(10));
+/// if let Some(guard) = lock.try_acquire().await? {
+///     // ... the work ...
+///     guard.release().await?;
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+#[must_use]
+pub struct LegacyLock {
+    link: Link,
+    name: Arc<[u8]>,
+    lease: Duration,
+    op_timeout: Duration,
+}
+
+impl LegacyLock {
+    /// Names a lock in the namespace of `redis`. Nothing is sent yet.
+    ///
+    /// All such locks of a `redis` share a connection of their own, on which
+    /// nothing but `SETNX`, `GET`, `GETSET` and `DEL` is sent (and what the
+    /// URL asks for: `AUTH`, `SELECT`).
+    pub fn new(redis: &Redis, name: impl AsRef<[u8]>) -> Self {
+        let name = [redis.namespace.as_bytes(), b":legacy:", name.as_ref()].concat();
+        Self {
+            link: redis.link.plain(),
+            name: name.into(),
+            lease: Duration::from_secs(10),
+            op_timeout: redis.settings.op_timeout,
+        }
+    }
+
+    /// Sets how long the lock stays taken when its holder dies, from a
+    /// millisecond to a year. Defaults to 10 s.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = super::lock::countable(lease);
+        self
+    }
+
+    /// Takes the lock if nobody has it, or if its lease is over by this
+    /// machine's clock. One to three round trips.
+    ///
+    /// # Errors
+    ///
+    /// If the server did not answer as it should, or the key holds what no
+    /// such lock has written. Then the lock may be taken for up to a lease, by
+    /// nobody.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may leave the lock taken, by nobody, for up to a lease.
+    pub async fn try_acquire(&self) -> Result<Option<LegacyLockGuard>, RemoteError> {
+        let runtime = Handle::try_current()
+            .map_err(|error| RemoteError::caused(RemoteErrorKind::Connection, error))?;
+        let mark = Mark { until: now() + self.lease, token: Token::random().to_string() };
+        let taken = self.set_if_free(&mark).await? || self.take_over(&mark).await?;
+        Ok(taken.then(|| LegacyLockGuard {
+            lock: self.clone(),
+            until: mark.until,
+            runtime: Some(runtime),
+        }))
+    }
+
+    async fn set_if_free(&self, mark: &Mark) -> Result<bool, RemoteError> {
+        let set = Command::new("SETNX").arg(&self.name).arg(mark.to_string());
+        Ok(self.send(set).await?.int()? == 1)
+    }
+
+    async fn take_over(&self, mark: &Mark) -> Result<bool, RemoteError> {
+        match Mark::read(&self.send(Command::new("GET").arg(&self.name)).await?)? {
+            // The reply to our first `SETNX` was lost, and it was sent again.
+            Some(found) if found.token == mark.token => return Ok(true),
+            Some(found) if !found.is_over() => return Ok(false),
+            _ => (),
+        }
+        let take = Command::new("GETSET").arg(&self.name).arg(mark.to_string());
+        // Whoever was faster is found here, and has lost its mark to ours.
+        let before = Mark::read(&self.send(take).await?)?;
+        Ok(before.is_none_or(|before| before.is_over()))
+    }
+
+    /// Sends a command. What it does if it is executed twice, a lost reply in
+    /// between, is harmless: the lock bears our mark, and is ours or runs out.
+    async fn send(&self, command: Command) -> Result<Reply, RemoteError> {
+        self.limited(self.link.send(&command)).await
+    }
+
+    async fn limited(
+        &self,
+        call: impl Future<Output = Result<Reply, Failure>>,
+    ) -> Result<Reply, RemoteError> {
+        match timeout(self.op_timeout, call).await {
+            Ok(reply) => Ok(reply?),
+            Err(_) => {
+                self.link.suspect();
+                Err(RemoteError::new(RemoteErrorKind::Timeout))
+            }
+        }
+    }
+
+    fn margin(&self) -> Duration {
+        (self.op_timeout * 2).max(self.lease / 10)
+    }
+
+    /// Gives back a lock whose lease ends at `until`. Returns whether it did.
+    async fn give_back(&self, until: Duration) -> Result<bool, RemoteError> {
+        if now() + self.margin() >= until {
+            return Ok(false);
+        }
+        // Executed twice, it would delete the next holder's lock.
+        let delete = Command::new("DEL").arg(&self.name);
+        Ok(self.limited(self.link.send_once(&delete)).await?.int()? == 1)
+    }
+}
+
+/// Shows where the lock is and not what it is called.
+impl fmt::Debug for LegacyLock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LegacyLock")
+            .field("servers", &self.link)
+            .field("lease", &self.lease)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A lock that is taken, until this is released or dropped, or its lease is
+/// over.
+#[must_use = "the lock is given back when this is dropped"]
+pub struct LegacyLockGuard {
+    lock: LegacyLock,
+    until: Duration,
+    /// Where to give back, until that is done.
+    runtime: Option<Handle>,
+}
+
+impl LegacyLockGuard {
+    /// Gives the lock back. Returns `false` if it was too late for that and
+    /// the lock runs out by itself, or it was gone.
+    ///
+    /// # Errors
+    ///
+    /// If the server did not answer as it should; the lock runs out then.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may or may not have given the lock back.
+    pub async fn release(mut self) -> Result<bool, RemoteError> {
+        // Never twice: the second time it could be another's.
+        self.runtime = None;
+        self.lock.give_back(self.until).await
+    }
+
+    /// Returns whether the lease is over by this machine's clock.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        now() >= self.until
+    }
+}
+
+impl Drop for LegacyLockGuard {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            let (lock, until) = (self.lock.clone(), self.until);
+            runtime.spawn(async move { lock.give_back(until).await });
+        }
+    }
+}
+
+impl fmt::Debug for LegacyLockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LegacyLockGuard").field("is_lost", &self.is_lost()).finish_non_exhaustive()
+    }
+}
+
+/// What the key holds.
+#[derive(Debug, PartialEq, Eq)]
+struct Mark {
+    /// Since the UNIX epoch, by the holder's clock.
+    until: Duration,
+    token: String,
+}
+
+impl Mark {
+    fn is_over(&self) -> bool {
+        self.until <= now()
+    }
+
+    fn read(reply: &Reply) -> Result<Option<Self>, Failure> {
+        match reply {
+            Reply::Nil => Ok(None),
+            reply => reply.text()?.parse().map(Some).map_err(|NoMark| Failure::nonsense()),
+        }
+    }
+}
+
+impl fmt::Display for Mark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.until.as_millis(), self.token)
+    }
+}
+
+/// Not the value of such a lock.
+#[derive(Debug)]
+struct NoMark;
+
+impl FromStr for Mark {
+    type Err = NoMark;
+
+    fn from_str(text: &str) -> Result<Self, NoMark> {
+        let (until, token) = text.split_once(':').ok_or(NoMark)?;
+        let until = Duration::from_millis(until.parse().map_err(|_| NoMark)?);
+        Ok(Self { until, token: token.to_owned() })
+    }
+}
+
+fn now() -> Duration {
+    SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mark_is_read_as_it_is_written_and_anything_else_is_none() {
+        let mark = Mark { until: Duration::from_millis(1234), token: "ab".to_owned() };
+        assert_eq!(mark.to_string(), "1234:ab");
+        assert_eq!("1234:ab".parse::<Mark>().unwrap(), mark);
+        assert!(mark.is_over());
+        for other in ["", "1234", "uuid", "x:ab", "-1:ab", "99999999999999999999:ab"] {
+            assert!(other.parse::<Mark>().is_err(), "{other:?}");
+        }
+    }
+}

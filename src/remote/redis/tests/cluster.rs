@@ -1,0 +1,112 @@
+//! Redis Cluster.
+
+use super::server::free_port;
+use super::*;
+use crate::key::Tag;
+
+/// Starts three nodes that share the slots.
+async fn cluster() -> Vec<Server> {
+    let nodes: Vec<_> = (0..3).map(|_| cluster_node()).collect();
+    for (node, slots) in nodes.iter().zip(["0 5460", "5461 10922", "10923 16383"]) {
+        let (from, to) = slots.split_once(' ').unwrap();
+        node.tell(&["CLUSTER", "ADDSLOTSRANGE", from, to]).await;
+        let bus = node.tell(&["CONFIG", "GET", "cluster-port"]).await;
+        let bus = bus.array().unwrap()[1].text().unwrap().to_owned();
+        let port = node.port.to_string();
+        nodes[0].tell(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await;
+    }
+    for node in &nodes {
+        until_ok("the cluster is complete", async || {
+            let info = node.tell(&["CLUSTER", "INFO"]).await;
+            let info = info.text().unwrap();
+            (info.contains("cluster_state:ok") && info.contains("known_nodes:3")).then_some(())
+        })
+        .await;
+    }
+    nodes
+}
+
+fn cluster_node() -> Server {
+    let bus = free_port().to_string();
+    Server::with(&["--cluster-enabled", "yes", "--cluster-port", &bus])
+}
+
+fn urls(servers: &[Server]) -> Vec<String> {
+    servers.iter().map(Server::url).collect()
+}
+
+#[tokio::test]
+async fn a_cluster_serves_keys_of_every_slot_and_hears_every_node() {
+    let nodes = cluster().await;
+    let redis = Redis::cluster(urls(&nodes)).unwrap();
+    redis.check().await.unwrap();
+    let (remote, notices) = listening(&redis, "c").await;
+    let other = Redis::cluster(urls(&nodes[2..])).unwrap().open("c").unwrap();
+    for n in 0..50_u32 {
+        let key = Key::from(n);
+        fills(&*remote, &key).await;
+        other.invalidate(&key).await.unwrap();
+        until("told", || notices.count(&Notice::Invalidated(key.clone())) == 1).await;
+    }
+    let now = other.invalidate_tags(&["t".into()]).await.unwrap();
+    assert_eq!(remote.read_tags().await.unwrap(), [(Tag::from("t"), now)]);
+    assert!(other.probe().await.unwrap() >= now);
+    for node in &nodes {
+        node.tell(&["SCRIPT", "FLUSH"]).await;
+    }
+    for n in 0..10_u32 {
+        fills(&*remote, &Key::from(n)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_user_of_a_cluster_needs_no_more_than_is_listed() {
+    let nodes = cluster().await;
+    let rules = Redis::cluster(urls(&nodes)).unwrap().namespace("shop").acl_rules();
+    let mut words = vec!["ACL", "SETUSER", "cache", "reset", "on", ">secret"];
+    words.extend(rules.split(' '));
+    for node in &nodes {
+        node.tell(&words).await;
+    }
+    let urls = nodes.iter().map(|node| format!("redis://cache:secret@127.0.0.1:{}", node.port));
+    let redis = Redis::cluster(urls).unwrap().namespace("shop");
+    redis.check().await.unwrap();
+    let remote = redis.open("c").unwrap();
+    for n in 0..10_u32 {
+        fills(&*remote, &Key::from(n)).await;
+    }
+}
+
+#[tokio::test]
+async fn the_nodes_of_a_cluster_that_live_are_served_while_another_is_frozen_or_dead() {
+    let mut nodes = cluster().await;
+    for node in &nodes {
+        node.tell(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]).await;
+    }
+    let remote = Redis::cluster(urls(&nodes)).unwrap().open("c").unwrap();
+    remote.probe().await.ok();
+    nodes[1].signal("-STOP");
+    let live = async |key: &Key| {
+        let acquired = remote.acquire(key, &ask()).await;
+        matches!(acquired, Ok(Acquired::Granted(_))).then_some(())
+    };
+    // `foo` has slot 12182, `b` slot 3300.
+    until_ok("served", async || live(&Key::from("foo")).await).await;
+    until_ok("served", async || live(&Key::from("b")).await).await;
+
+    // From the beginning, with the frozen node among those to ask first.
+    let late = Redis::cluster(urls(&nodes)).unwrap().open("c").unwrap();
+    late.get(&Key::from("foo")).await.unwrap();
+    nodes[1].signal("-CONT");
+    nodes[1].kill();
+    late.get(&Key::from("foo")).await.unwrap();
+}
+
+#[test]
+fn nodes_that_differ_in_more_than_their_address_are_refused() {
+    let urls = ["redis://joe:secret@a", "redis://joe:other@b"];
+    let error = Redis::cluster(urls).unwrap_err();
+    assert!(!error.to_string().contains("secret"));
+    assert_eq!(Redis::cluster(["unix:///x"]).unwrap_err().fields(), ["url"]);
+    assert_eq!(Redis::cluster([""; 0]).unwrap_err().fields(), ["url"]);
+}

@@ -1,0 +1,119 @@
+//! A remote that remembers all the bytes it is given.
+
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use tower_stampede::remote::{
+    Acquired, Ask, Call, Double, DoubleProcess, Filled, Grant, Invalidated, Listener, OnNotice,
+    Remote, RemoteErrorKind, ServerTime, Token, Version,
+};
+use tower_stampede::{Key, Tag};
+
+/// Everything that was ever written into a remote.
+#[derive(Clone, Default)]
+pub(crate) struct Written(Arc<Mutex<Vec<Bytes>>>);
+
+impl Written {
+    pub(crate) fn contains(&self, text: &str) -> bool {
+        let all = self.0.lock().unwrap();
+        all.iter().any(|bytes| bytes.windows(text.len()).any(|part| part == text.as_bytes()))
+    }
+
+    pub(crate) fn process(&self, double: &Double) -> Arc<dyn Remote> {
+        Arc::new(Spy { inner: double.process(), written: self.clone() })
+    }
+
+    fn note(&self, bytes: &Bytes) {
+        self.0.lock().unwrap().push(bytes.clone());
+    }
+}
+
+struct Spy {
+    inner: Arc<DoubleProcess>,
+    written: Written,
+}
+
+impl Remote for Spy {
+    fn get<'a>(&'a self, key: &'a Key) -> Call<'a, Option<Bytes>> {
+        self.inner.get(key)
+    }
+
+    fn acquire<'a>(&'a self, key: &'a Key, ask: &'a Ask) -> Call<'a, Acquired> {
+        self.inner.acquire(key, ask)
+    }
+
+    fn fill<'a>(
+        &'a self,
+        key: &'a Key,
+        grant: &'a Grant,
+        ttl: Duration,
+        envelope: Bytes,
+    ) -> Call<'a, Filled> {
+        self.written.note(&envelope);
+        self.inner.fill(key, grant, ttl, envelope)
+    }
+
+    fn renew<'a>(&'a self, key: &'a Key, grant: &'a Grant, ask: &'a Ask) -> Call<'a, bool> {
+        self.inner.renew(key, grant, ask)
+    }
+
+    fn abandon<'a>(
+        &'a self,
+        key: &'a Key,
+        token: &'a Token,
+        hold: Option<Duration>,
+    ) -> Call<'a, bool> {
+        self.inner.abandon(key, token, hold)
+    }
+
+    fn invalidate<'a>(&'a self, key: &'a Key) -> Call<'a, Invalidated> {
+        self.inner.invalidate(key)
+    }
+
+    fn invalidate_tags<'a>(&'a self, tags: &'a [Tag]) -> Call<'a, ServerTime> {
+        self.inner.invalidate_tags(tags)
+    }
+
+    fn read_tags(&self) -> Call<'_, Vec<(Tag, ServerTime)>> {
+        self.inner.read_tags()
+    }
+
+    fn restore_tags<'a>(&'a self, tags: &'a [(Tag, ServerTime)]) -> Call<'a, ()> {
+        self.inner.restore_tags(tags)
+    }
+
+    fn trim_tags(&self, before: ServerTime) -> Call<'_, ()> {
+        self.inner.trim_tags(before)
+    }
+
+    fn put<'a>(
+        &'a self,
+        key: &'a Key,
+        ttl: Duration,
+        envelope: Bytes,
+    ) -> Call<'a, (ServerTime, Version)> {
+        self.written.note(&envelope);
+        self.inner.put(key, ttl, envelope)
+    }
+
+    fn probe(&self) -> Call<'_, ServerTime> {
+        self.inner.probe()
+    }
+
+    fn listen(&self, key: &Key) -> Listener {
+        self.inner.listen(key)
+    }
+
+    fn is_subscribed(&self) -> bool {
+        self.inner.is_subscribed()
+    }
+
+    fn attach(&self, listener: Weak<dyn OnNotice>) {
+        self.inner.attach(listener);
+    }
+
+    fn suspect(&self, kind: RemoteErrorKind) {
+        self.inner.suspect(kind);
+    }
+}
