@@ -222,6 +222,10 @@ impl<V: Clone + Send + Sync + 'static> Wanted<V> for KeyWanted<'_, V> {
         // What comes after this was computed meanwhile.
         self.first.get_or_insert(version);
     }
+
+    fn despite_hold(&self) -> bool {
+        matches!(self.purpose, Purpose::Recompute)
+    }
 }
 
 /// Finds an answer for one that found nothing fresh: waits, leads with `run`,

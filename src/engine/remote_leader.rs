@@ -39,6 +39,11 @@ pub(crate) trait Wanted<V>: Send {
     /// Is told that there is nothing to judge, but perhaps something of this
     /// version that cannot be used.
     fn found_nothing(&mut self, _: Option<Version>) {}
+
+    /// Returns whether it computes although a failure has just been shared.
+    fn despite_hold(&self) -> bool {
+        false
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,7 +184,10 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 }
                 Asked::Held(left) => {
                     attempt.was_answered();
-                    return Ok(Turn::Done(Cleared::Held(left)));
+                    // Without the lease, which the hold stands in place of.
+                    let despite = wanted.despite_hold();
+                    let cleared = if despite { Cleared::Compute } else { Cleared::Held(left) };
+                    return Ok(Turn::Done(cleared));
                 }
                 Asked::Locked(left) => {
                     attempt.was_answered();

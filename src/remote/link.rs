@@ -25,9 +25,9 @@ const TEND_EVERY: Duration = Duration::from_secs(30);
 /// How often old records are dropped from the log.
 const TRIM_EVERY: Duration = Duration::from_secs(3600);
 
-/// Records younger than this stay, however short the lifetimes: other
-/// processes may have longer ones.
-const LEAST_KEPT: Duration = Duration::from_secs(24 * 3600);
+/// What reading the log may have to carry, in bytes: it is as long as there are
+/// tags, and a remote whose log cannot be read is not asked at all.
+const LONGEST_LOG: usize = 64 << 20;
 
 /// A remote that fails sooner than this after it was brought back answers
 /// probes and little else.
@@ -162,7 +162,9 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
         self.read_clock().await?;
         let at = Instant::now();
         let read = self.remote().read_tags();
-        let log = self.gate.attempt(RemoteOp::ReadTags, self.gate.largest(), read).await?;
+        let bytes = LONGEST_LOG.max(self.gate.largest());
+        let mut log = self.gate.attempt(RemoteOp::ReadTags, bytes, read).await?;
+        self.learn_longest(&mut log);
         let merged = self.mirror.merge(log);
         self.invalidate_here(&merged.raised);
         *self.link.read.lock() = Some((epoch, at));
@@ -170,6 +172,7 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
             let restore = self.remote().restore_tags(lost);
             self.gate.attempt(RemoteOp::RestoreTags, 0, restore).await?;
         }
+        self.tell_longest().await;
         Ok(())
     }
 
@@ -216,6 +219,15 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
     fn doubt_when_open(&self) {
         self.link.in_doubt.store(true, Ordering::Release);
         self.settle_doubt();
+    }
+
+    /// The runtime has ended, and with it whatever listened: on the next one
+    /// all begins anew.
+    fn is_unattended(&self) {
+        self.link.moves_on(false);
+        self.doubt();
+        self.link.begun.store(false, Ordering::Release);
+        self.link.tending.store(false, Ordering::Release);
     }
 
     fn settle_doubt(&self) {
@@ -297,11 +309,22 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
     }
 
     async fn trim(&self) {
-        let due = self.link.trimmed.lock().is_none_or(|at| at.elapsed() >= TRIM_EVERY);
-        let kept = self.longest_kept().saturating_mul(2).max(LEAST_KEPT);
-        let before = self.clock.server_time(self.tick().minus(kept));
-        let Some(before) = before.filter(|_| due && self.link.has_begun()) else { return };
+        let last = *self.link.trimmed.lock();
+        if last.is_some_and(|at| at.elapsed() < TRIM_EVERY) {
+            return;
+        }
         *self.link.trimmed.lock() = Some(Instant::now());
+        // Not at once: many processes begin together.
+        let Some(_) = last else { return };
+        {
+            // Others may have stored by now what lives longer.
+            let _reading = self.link.reading.lock().await;
+            if self.read_log().await.is_err() {
+                return;
+            }
+        }
+        let before = self.clock.server_time(self.tick().minus(self.log_kept()));
+        let Some(before) = before else { return };
         self.mirror.trim(before);
         let trim = || self.remote().trim_tags(before);
         let _ = self.gate.call(RemoteOp::TrimTags, 0, trim).await;
@@ -370,7 +393,7 @@ struct Tending<V: Send + Sync + 'static>(std::sync::Weak<SharedStore<V>>);
 impl<V: Send + Sync + 'static> Drop for Tending<V> {
     fn drop(&mut self) {
         if let Some(store) = self.0.upgrade() {
-            store.link.tending.store(false, Ordering::Release);
+            store.is_unattended();
         }
     }
 }

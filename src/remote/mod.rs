@@ -13,6 +13,7 @@ pub(crate) mod envelope;
 mod error;
 mod gate;
 pub(crate) mod journal;
+mod kept;
 mod link;
 pub(crate) mod mirror;
 mod plan;
@@ -190,8 +191,8 @@ pub trait Remote: Send + Sync + 'static {
     /// acquire registers nothing.
     fn is_subscribed(&self) -> bool;
 
-    /// Begins to subscribe, and tells `listener` from then on. Called once, on
-    /// the runtime.
+    /// Begins to subscribe, and tells `listener` from then on. Called on the
+    /// runtime, and once more on another where that one has ended.
     fn attach(&self, listener: Weak<dyn OnNotice>);
 
     /// Is told that a call failed or took too long. After several in a row the

@@ -9,6 +9,7 @@ use bytes::Bytes;
 
 use super::envelope::{self, Envelope, Kind, Opened};
 use super::gate::{Failure, Gate};
+use super::kept::Told as LongestTold;
 use super::link::Link;
 use super::mirror::Mirror;
 use super::server_clock::ServerClock;
@@ -49,6 +50,7 @@ pub(crate) struct SharedStore<V: Send + Sync + 'static> {
     pub(super) mirror: Mirror,
     pub(super) clock: ServerClock,
     pub(super) link: Link,
+    pub(super) told: LongestTold,
     codec: Codec<V>,
     times: LeaseTimes,
     /// The longest time any entry may be of use, in milliseconds.
@@ -84,6 +86,7 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
             mirror: Mirror::new(MAX_TAGS),
             clock: ServerClock::new(),
             link: Link::new(),
+            told: LongestTold::default(),
             codec,
             times,
             longest_kept: AtomicU64::new(0),
@@ -99,7 +102,7 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
         Duration::from_millis(self.longest_kept.load(Ordering::Relaxed))
     }
 
-    fn keeps_for(&self, span: Duration) {
+    pub(super) fn keeps_for(&self, span: Duration) {
         let millis = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
         self.longest_kept.fetch_max(millis, Ordering::Relaxed);
     }
@@ -274,6 +277,7 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
             self.gate.observe(Happening::Unshareable { key });
             return Err(Away);
         };
+        self.tell_longest().await;
         let fill = || self.remote().fill(key, grant, ttl, bytes.clone());
         self.gate.call(RemoteOp::Fill, bytes.len(), fill).await.map_err(away)
     }
@@ -313,6 +317,7 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
             self.gate.observe(Happening::Unshareable { key });
             return self.invalidate_now(key).await;
         };
+        self.tell_longest().await;
         let put = || self.remote().put(key, ttl, bytes.clone());
         match self.gate.call(RemoteOp::Put, bytes.len(), put).await {
             Ok((now, _)) => {

@@ -1,10 +1,11 @@
 //! What one cache asks of Redis.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 
 use super::connection::{Command, Script};
@@ -24,7 +25,7 @@ pub(super) struct RedisRemote {
     link: Link,
     names: Names,
     ear: Arc<Ear>,
-    listening: OnceLock<EndOnDrop>,
+    listening: Mutex<Option<EndOnDrop>>,
 }
 
 /// Ends a task that works for whoever holds this.
@@ -43,7 +44,7 @@ impl RedisRemote {
         // on machines that do, must not be taken for each other.
         let process = RandomState::new().hash_one(std::process::id());
         let ear = Ear::new(process, names.inbox(process), names.broadcast());
-        Self { link, names, ear: Arc::new(ear), listening: OnceLock::new() }
+        Self { link, names, ear: Arc::new(ear), listening: Mutex::new(None) }
     }
 
     /// Runs a script on the names of an entry.
@@ -225,10 +226,8 @@ impl Remote for RedisRemote {
     }
 
     fn attach(&self, listener: Weak<dyn OnNotice>) {
-        self.listening.get_or_init(|| {
-            let listening = Arc::clone(&self.ear).listen(self.link.clone(), listener);
-            EndOnDrop(tokio::spawn(listening).abort_handle())
-        });
+        let listening = Arc::clone(&self.ear).listen(self.link.clone(), listener);
+        *self.listening.lock() = Some(EndOnDrop(tokio::spawn(listening).abort_handle()));
     }
 
     fn suspect(&self, kind: RemoteErrorKind) {

@@ -1,0 +1,38 @@
+//! A cache that outlives the runtime it was first used on.
+
+#![cfg(all(unix, feature = "redis"))]
+#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
+
+mod redis_support;
+mod support;
+
+use redis_support::{Server, eventually};
+use support::{MINUTE, Origin, settings};
+use tokio::runtime::Runtime;
+use tower_stampede::{Health, Redis, Stampede};
+
+fn process(server: &Server) -> Stampede<u64> {
+    settings().ttl(10 * MINUTE).redis(Redis::lazy(&server.url()).unwrap()).build().unwrap()
+}
+
+#[test]
+fn invalidations_are_heard_of_on_the_next_runtime_as_well() {
+    let (server, origin) = (Server::start(), Origin::new());
+    let (one, other) = (process(&server), process(&server));
+    let first = Runtime::new().unwrap();
+    first.block_on(async {
+        assert_eq!(one.get_or_compute("k", origin.compute()).await.unwrap(), 1);
+        eventually("it listens", || one.health() == Health::Up).await;
+    });
+    drop(first);
+    Runtime::new().unwrap().block_on(async {
+        other.invalidate("k").await;
+        assert_eq!(one.get_or_compute("k", origin.compute()).await.unwrap(), 2);
+        // And from now on while it runs.
+        eventually("it listens", || one.health() == Health::Up).await;
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        other.invalidate("k").await;
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        assert_eq!(one.get_or_compute("k", origin.compute()).await.unwrap(), 3);
+    });
+}
