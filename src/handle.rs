@@ -236,7 +236,8 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     ///
     /// When several writers put the same key at once, the last one to get here
     /// wins, which need not be the last one to write the database; where that
-    /// matters, [`invalidate`](Self::invalidate) instead.
+    /// matters, [`invalidate`](Self::invalidate) instead. With a remote, a put
+    /// that was given up on may still be executed there, after what came next.
     ///
     /// # Cancel safety
     ///

@@ -16,6 +16,8 @@ use tokio::time::Instant;
 use tower_stampede::remote::{Double, RemoteErrorKind, RemoteOp, RemoteSettings};
 use tower_stampede::{Error, ErrorKind};
 
+type Asking = JoinHandle<Result<u64, Error>>;
+
 /// What becomes of the command the leader waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Command {
@@ -37,9 +39,9 @@ struct Scene {
     double: Double,
     origin: Origin,
     processes: Vec<Process>,
-    leader: JoinHandle<Result<u64, Error>>,
+    leader: Asking,
     /// Wait in the leader's own process.
-    locals: Vec<JoinHandle<Result<u64, Error>>>,
+    locals: Vec<Asking>,
 }
 
 impl Scene {
@@ -230,8 +232,7 @@ async fn a_leader_dropped_while_it_waits_where_another_process_dies() {
 
 #[tokio::test(start_paused = true)]
 async fn a_caller_dropped_at_any_moment_leaves_no_lease_behind() {
-    let ways: [fn(&Process, &Origin) -> JoinHandle<Result<u64, Error>>; 2] =
-        [Process::spawn, Process::spawn_scoped];
+    let ways: [fn(&Process, &Origin) -> Asking; 2] = [Process::spawn, Process::spawn_scoped];
     for way in ways {
         for moment in 0..60 {
             let (double, origin) = (Double::new(), Origin::taking(10 * MS));

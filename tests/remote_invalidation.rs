@@ -329,7 +329,7 @@ async fn a_put_is_not_undone_by_who_reads_the_old_value_while_it_is_under_way() 
     let cache = processes[0].cache.clone();
     let put = tokio::spawn(async move { cache.put("k", 100).await });
     pass(10 * MS).await;
-    double.delay_commands(0 * MS);
+    double.delay_commands(std::time::Duration::ZERO);
     // Local copies go, and with them the one of the put.
     processes[0].client.unsubscribe();
     processes[0].client.subscribe();

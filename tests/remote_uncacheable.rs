@@ -5,6 +5,8 @@
 mod remote_support;
 mod support;
 
+use std::time::Duration;
+
 use remote_support::*;
 use support::*;
 use tokio::task::JoinHandle;
@@ -112,8 +114,9 @@ async fn a_value_without_a_lifetime_is_for_those_who_wait_here_and_blocks_nobody
     let callers: Vec<_> = (0..30)
         .map(|i| {
             let (cache, origin) = (processes[i % 3].cache.clone(), origin.clone());
-            let compute =
-                move || async move { origin.load().await.map(|n| Computed::new(n).ttl(0 * MS)) };
+            let compute = move || async move {
+                origin.load().await.map(|n| Computed::new(n).ttl(Duration::ZERO))
+            };
             tokio::spawn(async move { cache.get_or_compute_with("k", compute).await })
         })
         .collect();
@@ -127,7 +130,7 @@ async fn a_value_without_a_lifetime_is_for_those_who_wait_here_and_blocks_nobody
 async fn a_value_sets_its_own_lifetime_and_tags_for_every_process() {
     let (double, origin) = (Double::new(), Origin::new());
     let processes = Process::several(2, &double).await;
-    let with = |ttl: std::time::Duration| {
+    let with = |ttl: Duration| {
         let origin = origin.clone();
         move || async move { origin.load().await.map(|n| Computed::new(n).ttl(ttl).tag("t")) }
     };

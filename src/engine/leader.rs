@@ -155,7 +155,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.flight.leave_place();
     }
 
-    /// `over_value` says that the lease is for replacing a value.
+    /// `over_value` says that the lease is for replacing a value that may yet
+    /// be of use.
     pub(super) fn take_lease(
         &mut self,
         attempt: Attempt<V>,
@@ -165,8 +166,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
     ) {
         self.starts_now();
         let watch = &self.engine.watch;
-        let lease = attempt.was_granted(grant, ask, &self.flight, watch);
-        self.lease = Some(Box::new(lease.over_value(over_value)));
+        let lease = attempt.was_granted(grant, ask, over_value, &self.flight, watch);
+        self.lease = Some(Box::new(lease));
     }
 
     /// Returns the version under which the result will stand in the remote.

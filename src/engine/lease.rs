@@ -102,6 +102,7 @@ impl<V: Send + Sync + 'static> Attempt<V> {
         mut self,
         grant: Grant,
         ask: &Ask,
+        over_value: bool,
         flight: &Arc<Flight<V>>,
         watch: &Clock,
     ) -> Lease<V> {
@@ -119,7 +120,7 @@ impl<V: Send + Sync + 'static> Attempt<V> {
             shared: Arc::clone(&self.shared),
             key: self.key.clone(),
             grant,
-            over_value: false,
+            over_value,
             renewal,
             errands: self.errands.clone(),
             over: false,
@@ -186,11 +187,6 @@ pub(super) struct Lease<V: Send + Sync + 'static> {
 }
 
 impl<V: Send + Sync + 'static> Lease<V> {
-    pub(super) fn over_value(mut self, over_value: bool) -> Self {
-        self.over_value = over_value;
-        self
-    }
-
     pub(super) fn errands(&self) -> &Errands {
         &self.errands
     }

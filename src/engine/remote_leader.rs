@@ -91,16 +91,8 @@ enum Turn<V> {
     Done(Cleared<V>),
     /// Look again from the start.
     Again,
-    /// Nothing that serves.
-    Acquire(There),
-}
-
-/// What is there to be replaced.
-#[derive(Clone, Copy)]
-struct There {
-    version: Option<Version>,
-    /// Whether it may yet be of use, as by standing in for a failure.
-    is_value: bool,
+    /// Nothing that serves; this version is there.
+    Acquire(Option<Version>),
 }
 
 impl<V: Send + Sync + 'static> Leader<V> {
@@ -122,7 +114,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             return self.compute_without_lease(deadline).await;
         }
         let poll = FIRST_POLL;
-        let mut way = Way { shared, deadline, patience, poll, turns: 0 };
+        let mut way = Way { shared, deadline, patience, poll, turns: 0, over_value: false };
         match self.clear_with(&mut way, wanted).await {
             Ok(cleared) => cleared,
             Err(Away) => self.compute_without_lease(deadline).await,
@@ -143,13 +135,13 @@ impl<V: Send + Sync + 'static> Leader<V> {
     ) -> Result<Cleared<V>, Away> {
         loop {
             let found = way.shared.get(wanted.key()).await?;
-            let there = match self.weigh(way, found, wanted) {
+            let seen = match self.weigh(way, found, wanted) {
                 Turn::Done(cleared) => return Ok(cleared),
                 Turn::Again if way.may_turn() => continue,
-                Turn::Again => There { version: None, is_value: false },
-                Turn::Acquire(there) => there,
+                Turn::Again => None,
+                Turn::Acquire(seen) => seen,
             };
-            match self.acquire(way, wanted, there).await? {
+            match self.acquire(way, wanted, seen).await? {
                 Turn::Done(cleared) => return Ok(cleared),
                 Turn::Again | Turn::Acquire(_) if Instant::now() < way.deadline => (),
                 Turn::Again | Turn::Acquire(_) => return Ok(Cleared::TimedOut),
@@ -163,7 +155,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         &mut self,
         way: &mut Way<V>,
         wanted: &mut dyn Wanted<V>,
-        mut there: There,
+        mut seen: Option<Version>,
     ) -> Result<Turn<V>, Away> {
         if let Err(error) = self.take_place(way.deadline).await {
             return Ok(Turn::Done(Cleared::Refused(error)));
@@ -174,7 +166,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         let errands = self.engine().errands();
         for _ in 0..MAX_TURNS {
             let key = wanted.key().clone();
-            let mut ask = way.shared.ask().seen(there.version);
+            let mut ask = way.shared.ask().seen(seen);
             ask.register = way.patience == Patience::Wait && way.shared.is_subscribed();
             // Before the command goes out: what wakes us must find us.
             let listener = way.shared.listen(&key);
@@ -183,7 +175,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             self.observe(Happening::Locked { answer: lock_answer(&answer) });
             let found = match answer {
                 Asked::Granted(grant) => {
-                    self.take_lease(attempt, grant, &ask, there.is_value);
+                    self.take_lease(attempt, grant, &ask, way.over_value);
                     return Ok(Turn::Done(Cleared::Compute));
                 }
                 Asked::Hit(found) => {
@@ -204,7 +196,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 }
             };
             match self.weigh(way, found, wanted) {
-                Turn::Acquire(other) => there = other,
+                Turn::Acquire(version) => seen = version,
                 turn => {
                     self.leave_place();
                     return Ok(turn);
@@ -233,6 +225,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
     }
 
     fn weigh(&self, way: &mut Way<V>, found: Found<V>, wanted: &mut dyn Wanted<V>) -> Turn<V> {
+        way.over_value = false;
         match found {
             Found::Nothing => replace(wanted, None),
             Found::Useless(version) => replace(wanted, version),
@@ -248,7 +241,10 @@ impl<V: Send + Sync + 'static> Leader<V> {
             Found::Entry(entry) => match wanted.judge(&entry) {
                 Judged::Serves => Turn::Done(Cleared::Found(entry)),
                 Judged::Elsewhere => Turn::Again,
-                Judged::Useless => Turn::Acquire(There { version: entry.version, is_value: true }),
+                Judged::Useless => {
+                    way.over_value = true;
+                    Turn::Acquire(entry.version)
+                }
             },
         }
     }
@@ -261,7 +257,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
 /// There is nothing to judge, but perhaps something to replace.
 fn replace<V>(wanted: &mut dyn Wanted<V>, version: Option<Version>) -> Turn<V> {
     wanted.found_nothing(version);
-    Turn::Acquire(There { version, is_value: false })
+    Turn::Acquire(version)
 }
 
 /// What a leader takes along from look to look.
@@ -271,6 +267,9 @@ struct Way<V: Send + Sync + 'static> {
     patience: Patience,
     poll: Duration,
     turns: u8,
+    /// Whether a value stands there that does not serve and may yet be of use,
+    /// as by standing in for a failure.
+    over_value: bool,
 }
 
 impl<V: Send + Sync + 'static> Way<V> {

@@ -69,6 +69,12 @@ impl ConnectError {
         Self { what: what.into(), source: Some(Source::Remote(failure.into())) }
     }
 
+    /// Returns whether all that is missing is the right to keys or channels of
+    /// these names.
+    pub(super) fn is_about_names(&self) -> bool {
+        self.what.contains(" access ") && !self.what.contains(" run ")
+    }
+
     /// Returns what was wrong with the connection, if that was it.
     #[must_use]
     pub fn kind(&self) -> Option<RemoteErrorKind> {

@@ -2,7 +2,7 @@
 //! is a change to this one.
 //!
 //! Nothing here is retried, and nothing here waits longer than
-//! [`CONNECT_TIMEOUT`] for a connection. A command is awaited for ever: its
+//! [`CONNECT_TIMEOUT`] for a connection, unless its caller would. A command is awaited for ever: its
 //! caller has a deadline and drops it.
 
 use std::fmt;
@@ -157,9 +157,14 @@ impl Target {
         Ok(self)
     }
 
-    /// Connects, and loads `scripts` there.
-    pub(super) async fn connect(&self, scripts: &[&Script]) -> Result<Connection, Failure> {
-        within(self.connect_timeout(), async {
+    /// Connects, and loads `scripts` there, within [`CONNECT_TIMEOUT`] or
+    /// `patience`, whichever is longer.
+    pub(super) async fn connect(
+        &self,
+        scripts: &[&Script],
+        patience: Duration,
+    ) -> Result<Connection, Failure> {
+        within(self.connect_timeout().max(patience), async {
             let connection = self.open_connection().await?;
             connection.load(scripts).await?;
             Ok(connection)
@@ -214,8 +219,12 @@ impl Target {
     }
 
     /// Opens a connection that hears what is published on `channels`.
-    pub(super) async fn subscribe(&self, channels: &[&str]) -> Result<(Pulse, Messages), Failure> {
-        within(self.connect_timeout(), async {
+    pub(super) async fn subscribe(
+        &self,
+        channels: &[&str],
+        patience: Duration,
+    ) -> Result<(Pulse, Messages), Failure> {
+        within(self.connect_timeout().max(patience), async {
             let pubsub = match &self.servers {
                 Servers::Single(info) => self.pubsub(info).await?,
                 // What is published on one node reaches all of them.

@@ -2,7 +2,7 @@
 //! replaced when it is of no use any more.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
@@ -29,6 +29,8 @@ struct Shared {
     target: Target,
     slot: Mutex<Slot>,
     strikes: AtomicU32,
+    /// The longest that any caller waits for an answer, in ms.
+    patience: AtomicU64,
     /// What is sent to a new connection before anything else.
     scripts: Vec<&'static Script>,
     advised: Once,
@@ -63,6 +65,7 @@ impl Link {
             target,
             slot: Mutex::default(),
             strikes: AtomicU32::new(0),
+            patience: AtomicU64::new(0),
             scripts,
             advised: Once::new(),
             #[cfg(feature = "redis-legacy-lock")]
@@ -131,7 +134,14 @@ impl Link {
     /// Opens a connection of its own that hears what is published on
     /// `channels`.
     pub(super) async fn subscribe(&self, channels: &[&str]) -> Result<(Pulse, Messages), Failure> {
-        self.0.target.subscribe(channels).await
+        self.0.target.subscribe(channels, self.0.patience()).await
+    }
+
+    /// Is told how long callers wait for an answer: whoever waits longer than a
+    /// connection may usually take gets as much time for it.
+    pub(super) fn is_awaited_for(&self, patience: Duration) {
+        let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+        self.0.patience.fetch_max(millis, Ordering::Relaxed);
     }
 
     pub(super) fn target(&self) -> &Target {
@@ -153,6 +163,10 @@ impl Link {
 }
 
 impl Shared {
+    fn patience(&self) -> Duration {
+        Duration::from_millis(self.patience.load(Ordering::Relaxed))
+    }
+
     fn open(&self) -> Option<Open> {
         self.slot.lock().open.clone()
     }
@@ -183,7 +197,7 @@ impl Shared {
         let (ended, attempt) = watch::channel(None);
         let shared = Arc::clone(self);
         runtime.spawn(async move {
-            let connected = shared.target.connect(&shared.scripts).await;
+            let connected = shared.target.connect(&shared.scripts, shared.patience()).await;
             let opened = shared.end_attempt(connected);
             ended.send_replace(Some(opened.clone()));
             if let (Ok(open), false) = (opened, shared.scripts.is_empty()) {

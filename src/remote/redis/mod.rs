@@ -127,9 +127,11 @@ impl Redis {
     }
 
     /// Takes a server by its URL, as [`lazy`](Self::lazy) does, and asks
-    /// whether it answers, is new enough and runs scripts.
+    /// whether it answers, is new enough, runs scripts, and lets this user send
+    /// every command.
     ///
-    /// What depends on the namespace is left to [`check`](Self::check).
+    /// Which keys and channels the user may name is known only with the
+    /// namespace, and asked by [`check`](Self::check).
     ///
     /// # Errors
     ///
@@ -141,8 +143,11 @@ impl Redis {
     /// Cancel safe.
     pub async fn connect(url: &str) -> Result<Self, ConnectError> {
         let redis = Self::lazy(url)?;
-        check::server(&redis.link).await?;
-        Ok(redis)
+        match redis.check().await {
+            // Another namespace may follow.
+            Err(error) if !error.is_about_names() => Err(error),
+            _ => Ok(redis),
+        }
     }
 
     /// Asks the server for everything a cache in this namespace needs of it:
@@ -246,6 +251,7 @@ impl Redis {
 
     /// Makes the remote of the cache with this name.
     pub(crate) fn open(&self, cache_name: &str) -> Result<Arc<dyn Remote>, ConfigError> {
+        self.link.is_awaited_for(self.settings.op_timeout);
         let names = Names::new(&self.namespace, cache_name)?;
         Ok(Arc::new(RedisRemote::new(self.link.clone(), names)))
     }

@@ -211,8 +211,9 @@ impl Remote for RedisRemote {
 
     fn probe(&self) -> Call<'_, ServerTime> {
         Box::pin(async move {
-            let probe = self.names.probe();
-            Ok(time(&self.link.run(&scripts::PROBE, &[probe.as_bytes()], &[]).await?)?)
+            let (probe, channel) = (self.names.probe(), self.ear.broadcast.as_bytes());
+            let reply = self.link.run(&scripts::PROBE, &[probe.as_bytes()], &[channel]).await?;
+            Ok(time(&reply)?)
         })
     }
 

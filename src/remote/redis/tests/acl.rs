@@ -86,6 +86,24 @@ async fn connecting_says_what_is_wrong() {
     assert!(error.source().unwrap().to_string().contains("`namespace`"));
 }
 
+#[tokio::test]
+async fn connecting_names_a_missing_command_and_leaves_names_for_later() {
+    let server = Server::start();
+    let everywhere = server.redis().namespace("shop").acl_rules().replace("shop:1:", "");
+    let url = format!("redis://cache:secret@127.0.0.1:{}/0", server.port);
+    for command in ["get", "hset", "publish", "zrange", "subscribe"] {
+        drop(user(&server, &everywhere.replace(&format!(" +{command}"), "")).await);
+        let error = Redis::connect(&url).await.expect_err(command);
+        assert!(error.to_string().to_lowercase().contains(command), "{command}: {error}");
+    }
+    // A user of one namespace, which is said after connecting.
+    let rules = server.redis().namespace("shop").acl_rules();
+    drop(user(&server, &rules).await);
+    let redis = Redis::connect(&url).await.unwrap();
+    assert!(redis.check().await.is_err());
+    redis.namespace("shop").check().await.unwrap();
+}
+
 #[test]
 fn a_url_that_makes_no_sense_is_refused_without_being_quoted() {
     let urls = [

@@ -61,7 +61,8 @@ impl Server {
 
     /// Sends a command over a connection of its own.
     pub(super) async fn tell(&self, words: &[&str]) -> Reply {
-        let connection = Target::single(&self.url()).unwrap().connect(&[]).await.unwrap();
+        let connection =
+            Target::single(&self.url()).unwrap().connect(&[], Duration::ZERO).await.unwrap();
         connection.send(&Command::new(words[0]).args(&words[1..])).await.unwrap()
     }
 
