@@ -6,7 +6,8 @@ use parking_lot::Mutex;
 
 use crate::key::{Key, Tag};
 
-/// Tags that are told in one call.
+/// What is told at once: tags in one call, keys in as many on their way
+/// together.
 const BATCH: usize = 100;
 
 /// What is still to be told to the remote. Each thing stands in it once; when
@@ -19,10 +20,10 @@ pub(crate) struct Journal {
     max: usize,
 }
 
-/// One call to the remote.
+/// What is told to the remote at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
-    Key(Key),
+    Keys(Vec<Key>),
     Tags(Vec<Tag>),
 }
 
@@ -75,16 +76,11 @@ impl Journal {
     /// Returns what to tell next, the same again until it is [`done`](Self::done).
     pub(crate) fn next(&self) -> Option<Work> {
         let mut pending = self.pending.lock();
-        if pending.tags.is_empty() {
-            let (key, state) = pending.keys.iter_mut().next()?;
-            *state = State::Handed;
-            return Some(Work::Key(key.clone()));
+        if !pending.tags.is_empty() {
+            return Some(Work::Tags(hand_out(&mut pending.tags)));
         }
-        let batch = pending.tags.iter_mut().take(BATCH).map(|(tag, state)| {
-            *state = State::Handed;
-            tag.clone()
-        });
-        Some(Work::Tags(batch.collect()))
+        let keys = hand_out(&mut pending.keys);
+        (!keys.is_empty()).then_some(Work::Keys(keys))
     }
 
     /// Removes what has been told. What was noted again since it was handed out
@@ -92,7 +88,7 @@ impl Journal {
     pub(crate) fn done(&self, work: &Work) {
         let mut pending = self.pending.lock();
         match work {
-            Work::Key(key) => remove(&mut pending.keys, key),
+            Work::Keys(keys) => keys.iter().for_each(|key| remove(&mut pending.keys, key)),
             Work::Tags(tags) => tags.iter().for_each(|tag| remove(&mut pending.tags, tag)),
         }
     }
@@ -120,6 +116,14 @@ impl Pending {
             self.collapse();
         }
     }
+}
+
+fn hand_out<T: Clone>(noted: &mut Noted<T>) -> Vec<T> {
+    let batch = noted.iter_mut().take(BATCH).map(|(one, state)| {
+        *state = State::Handed;
+        one.clone()
+    });
+    batch.collect()
 }
 
 fn remove<T: std::hash::Hash + Eq>(noted: &mut Noted<T>, told: &T) {
@@ -153,7 +157,7 @@ mod tests {
         let (mut keys, mut told) = (Vec::new(), Vec::new());
         for work in drain(&journal) {
             match work {
-                Work::Key(key) => keys.push(key.as_bytes().to_vec()),
+                Work::Keys(batch) => keys.extend(batch.iter().map(|key| key.as_bytes().to_vec())),
                 Work::Tags(batch) => told.extend(batch.iter().map(|tag| tag.as_bytes().to_vec())),
             }
         }
@@ -167,23 +171,24 @@ mod tests {
     }
 
     #[test]
-    fn tags_come_in_batches_of_a_hundred() {
+    fn tags_and_keys_come_in_batches_of_a_hundred() {
         let journal = Journal::new(1000);
         let all: Vec<_> = (0..250_u32).map(Tag::from).collect();
         journal.note_tags(&all);
+        (0..150_u32).for_each(|n| journal.note_key(n.into()));
         let sizes = drain(&journal).into_iter().map(|work| match work {
             Work::Tags(batch) => batch.len(),
-            Work::Key(_) => 0,
+            Work::Keys(batch) => batch.len(),
         });
-        assert_eq!(sizes.collect::<Vec<_>>(), [100, 100, 50]);
+        assert_eq!(sizes.collect::<Vec<_>>(), [100, 100, 50, 100, 50]);
     }
 
     #[test]
     fn what_was_not_told_is_handed_out_again() {
         let journal = Journal::new(10);
         journal.note_key("k".into());
-        assert_eq!(journal.next(), Some(Work::Key("k".into())));
-        assert_eq!(journal.next(), Some(Work::Key("k".into())));
+        assert_eq!(journal.next(), Some(Work::Keys(vec!["k".into()])));
+        assert_eq!(journal.next(), Some(Work::Keys(vec!["k".into()])));
         assert!(!journal.is_empty());
     }
 
@@ -231,7 +236,7 @@ mod tests {
         let everything = journal.next().unwrap();
         journal.note_key("k".into());
         journal.done(&everything);
-        assert_eq!(drain(&journal), [Work::Key("k".into())]);
+        assert_eq!(drain(&journal), [Work::Keys(vec!["k".into()])]);
 
         journal.note_tags(&tags(&["*"]));
         let everything = journal.next().unwrap();

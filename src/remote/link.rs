@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -310,9 +311,14 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
     async fn replay(&self) -> Result<(), RemoteErrorKind> {
         while let Some(work) = self.gate.journal.next() {
             match &work {
-                Work::Key(key) => {
-                    let invalidate = self.remote().invalidate(key);
-                    self.gate.attempt(RemoteOp::Invalidate, 0, invalidate).await?;
+                Work::Keys(keys) => {
+                    // Together: one round trip after the other would not keep up
+                    // with an application that goes on invalidating.
+                    let invalidate = |key| {
+                        let invalidate = self.remote().invalidate(key);
+                        self.gate.attempt(RemoteOp::Invalidate, 0, invalidate)
+                    };
+                    try_join_all(keys.iter().map(invalidate)).await?;
                 }
                 Work::Tags(tags) => {
                     let invalidate = self.remote().invalidate_tags(tags);

@@ -23,6 +23,7 @@ pub(crate) mod server_clock;
 mod settings;
 mod shared;
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Weak;
@@ -52,7 +53,7 @@ use crate::key::{Key, Tag};
 pub type Call<'a, T> = Pin<Box<dyn Future<Output = Result<T, RemoteError>> + Send + 'a>>;
 
 /// What an acquire is answered with.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub enum Acquired {
     /// A value is there that the asker has not seen: no lease is needed.
     Hit {
@@ -77,6 +78,24 @@ pub enum Acquired {
         /// What is left of the hold.
         left: Duration,
     },
+}
+
+// A value is the user's: not in logs.
+impl fmt::Debug for Acquired {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hit { now, envelope } => {
+                write!(f, "Hit {{ now: {now:?}, bytes: {} }}", envelope.len())
+            }
+            Self::Granted(grant) => f.debug_tuple("Granted").field(grant).finish(),
+            Self::Locked { now, left } => {
+                f.debug_struct("Locked").field("now", now).field("left", left).finish()
+            }
+            Self::Held { now, left } => {
+                f.debug_struct("Held").field("now", now).field("left", left).finish()
+            }
+        }
+    }
 }
 
 /// What an invalidation found.

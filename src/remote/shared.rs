@@ -186,11 +186,14 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
         let payload = (self.codec.encode)(&entry.value)?;
         let window = &entry.window;
         let from = self.clock.tick_of(started)?;
+        // Where the two clocks cannot be told apart, the value is older.
+        let born = self.clock.server_time(window.started)?;
+        let age = Duration::from_millis(started.as_millis().saturating_sub(born.as_millis()));
         let envelope = Envelope {
             kind: Kind::Value,
             started,
-            age: from.since(window.started),
-            fresh: window.fresh_until.since(from),
+            age,
+            fresh: window.fresh_until.since(window.started).saturating_sub(age),
             stale_for: window.stale_until.since(window.fresh_until),
             stale_if_error: window.error_until.since(window.fresh_until),
             took: window.computed_in(),
