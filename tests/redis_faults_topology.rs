@@ -9,9 +9,10 @@ mod support;
 
 use std::collections::HashSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use redis_caches::*;
-use redis_support::{Cluster, Sentinels, Server, eventually, slot_of};
+use redis_support::{Cluster, Sentinels, Server, eventually, slot_of, wait_until};
 use support::{MS, Origin};
 use tower_stampede::{Health, Redis};
 
@@ -125,14 +126,17 @@ async fn slots_that_move_under_load_cost_no_request() {
     let moving = Arc::clone(&cluster);
     let keys: Vec<_> = (0..6).map(|n| format!("moved-{n}")).collect();
     let slots: Vec<_> = keys.iter().map(|key| slot(&cluster, key)).collect();
+    let seen = Arc::new(AtomicUsize::new(0));
+    let rounds_seen = Arc::clone(&seen);
     let migrations = tokio::task::spawn_blocking(move || {
         for round in 0..4 {
             for slot in &slots {
                 let to = (moving.owner(*slot) + 1 + round % 2) % 3;
                 let migration = moving.begin_migration(*slot, to);
                 migration.move_keys();
-                // For a while some keys are here and some there.
-                std::thread::sleep(20 * MS);
+                // Until all have been asked while some keys are here and some there.
+                let asked = rounds_seen.load(Ordering::SeqCst) + 1;
+                wait_until("a round of requests", || rounds_seen.load(Ordering::SeqCst) > asked);
                 migration.finish();
             }
         }
@@ -141,6 +145,7 @@ async fn slots_that_move_under_load_cost_no_request() {
     let mut rounds = 0;
     while !migrations.is_finished() {
         rounds += 1;
+        seen.store(rounds, Ordering::SeqCst);
         let before = origin.calls();
         for key in &keys {
             herd(&caches, 10, &origin, key).await;

@@ -1,14 +1,14 @@
 //! The lock alone, against a real server.
 
-#[path = "redis_lock/server.rs"]
-mod server;
+#![cfg(unix)]
+
+mod redis_support;
 
 use std::time::Duration;
 
+use redis_support::Server;
 use tower_stampede::remote::RemoteErrorKind;
 use tower_stampede::{Redis, RedisLock, RedisLockGuard};
-
-use self::server::Server;
 
 /// Longer than any of these tests waits.
 const LEASE: Duration = Duration::from_secs(60);

@@ -36,7 +36,7 @@ pub(crate) async fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
 }
 
 /// The same, blocking the thread.
-fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
+pub(crate) fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
     let give_up = Instant::now() + PATIENCE;
     while !happened() {
         assert!(Instant::now() < give_up, "waited in vain: {what}");

@@ -124,6 +124,17 @@ impl Server {
     }
 
     /// The same for servers that may be away.
+    /// The same for a command of plain words; returns the reply as redis-cli's
+    /// users know it from the wire: a line with its mark, or a text as it is.
+    pub(crate) fn tell(&self, command: &str) -> String {
+        match self.cli(&command.split(' ').collect::<Vec<_>>()) {
+            Reply::Nil => "$-1".to_owned(),
+            Reply::Int(number) => format!(":{number}"),
+            Reply::Status(status) => format!("+{status}"),
+            text => text.text(),
+        }
+    }
+
     pub(crate) fn try_cli<A: AsRef<[u8]>>(&self, args: &[A]) -> io::Result<Reply> {
         self.connect()?.call(args)
     }
