@@ -13,7 +13,7 @@ use super::cache_for::CacheFor;
 use super::fill::{self, Received};
 use super::freshness::Times;
 use super::lookup::{HttpCaller, Stored};
-use super::refused::{OriginStatus, TransportError};
+use super::refused::OriginStatus;
 use super::remote::{self, HttpWanted, Purpose};
 use super::storable::{Decision, Plan, Refusal, judge};
 use super::stored::StoredResponse;
@@ -32,8 +32,8 @@ pub(super) enum Own<B: Body, E> {
     Response { response: Response<ResponseBody<B>>, stored: bool, why: Option<Refusal> },
     /// The service answered with a failure, and something stale may stand in.
     Failed(Response<ResponseBody<B>>),
-    /// The service's own error.
-    Error(E),
+    /// The service's own error, and the failure that waiters learn of.
+    Error { error: E, failure: Error },
     /// There is no response: no place, or too late.
     Nothing(Error),
 }
@@ -69,6 +69,7 @@ pub(super) async fn lead<S, Q, B>(
 ) -> Led<S, Q, B, S::Error>
 where
     S: Service<Request<Q>, Response = Response<B>>,
+    S::Error: 'static,
     B: Body,
 {
     let patience = purpose.patience(&mut caller);
@@ -125,6 +126,7 @@ async fn ask<S, Q, B>(
 ) -> Own<B, S::Error>
 where
     S: Service<Request<Q>, Response = Response<B>>,
+    S::Error: 'static,
     B: Body,
 {
     let stale_until = caller.fallback().map(|entry| entry.window.useful_until());
@@ -138,8 +140,14 @@ where
             Own::Nothing(timeout)
         }
         Ok(Err(error)) => {
-            leader.fail(Error::inner_error(TransportError), transport);
-            Own::Error(error)
+            let failure = caller.rules.transport_failure(&error);
+            let stale_until = caller.stands_in_until(&failure);
+            if stale_until.is_some() && caller.fallback().is_none() {
+                // What may be served here, other processes may not know of.
+                leader.hold_here_alone();
+            }
+            leader.fail(failure.clone(), rule(HoldRule::After(2), stale_until));
+            Own::Error { error, failure }
         }
         Ok(Ok(response)) => {
             leader.arrives();

@@ -7,6 +7,7 @@ mod config;
 mod credentials;
 mod date;
 mod directives;
+mod disconnected;
 mod fill;
 mod freshness;
 mod headers;

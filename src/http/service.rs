@@ -329,7 +329,10 @@ where
         let mut ticket = Ticket::new(&engine, engine.log.seq());
         match ticket.resolve(&mut self.caller).await {
             Step::Answer(entry, outcome) => Ok(answered(&self.caller, &entry, outcome)),
-            Step::Refuse(error) => Ok(answer::refusal(&self.caller.rules, error)),
+            Step::Refuse(error) => {
+                let error = self.caller.told_of(error);
+                Ok(answer::refusal(&self.caller.rules, error))
+            }
             Step::Lead(leader) => self.lead(leader, CacheOutcome::Computed).await,
             Step::Alone(why) => {
                 let key = self.caller.flight_key();
@@ -410,12 +413,23 @@ where
         if let Some(entry) = caller.fallback().filter(|_| failed) {
             return Ok(answered(&caller, &entry, CacheOutcome::StaleIfError));
         }
-        let Ok(result) = call else {
-            let error = Error::new(crate::ErrorKind::ComputeTimeout);
-            return Ok(answer::refusal(&caller.rules, error));
-        };
-        let response = result?.map(ResponseBody::inner);
-        Ok(answer::from_service(&caller.rules, response, came))
+        match call {
+            Ok(Ok(response)) => {
+                let response = response.map(ResponseBody::inner);
+                Ok(answer::from_service(&caller.rules, response, came))
+            }
+            Ok(Err(error)) => {
+                let failure = caller.rules.transport_failure(&error);
+                match caller.stands_in_for(&failure) {
+                    Some(entry) => Ok(answered(&caller, &entry, CacheOutcome::StaleIfError)),
+                    None => caller.instead_of(error, failure),
+                }
+            }
+            Err(_) => {
+                let error = Error::new(crate::ErrorKind::ComputeTimeout);
+                Ok(answer::refusal(&caller.rules, error))
+            }
+        }
     }
 }
 
@@ -454,6 +468,14 @@ impl HttpCaller {
 }
 
 impl Client {
+    fn fail<B: Body, E>(&self, error: E, failure: Error) -> Result<Response<ResponseBody<B>>, E> {
+        let caller = &self.caller;
+        if let Some(entry) = caller.in_hand_for(&failure) {
+            return Ok(answered(caller, &entry, CacheOutcome::StaleIfError));
+        }
+        caller.instead_of(error, failure)
+    }
+
     fn receive<B: Body, E>(
         self,
         own: Own<B, E>,
@@ -479,7 +501,7 @@ impl Client {
             Own::Failed(response) => Ok(stale().unwrap_or_else(|| {
                 answer::from_service(&caller.rules, response, came(false, None))
             })),
-            Own::Error(error) => stale().ok_or(error),
+            Own::Error { error, failure } => self.fail(error, failure),
             Own::Nothing(error) => {
                 Ok(stale().unwrap_or_else(|| answer::refusal(&caller.rules, error)))
             }

@@ -208,7 +208,7 @@ impl Sent {
         let head = Head { caller, leader, received, stale_until: None, occupied: false };
         match head.keep::<B, std::convert::Infallible>(response, plan, tags).await {
             Own::Response { response, .. } | Own::Failed(response) => response,
-            Own::Error(never) => match never {},
+            Own::Error { error, .. } => match error {},
             Own::Nothing(_) => unreachable!("keeping a response ends with a response"),
         }
     }
