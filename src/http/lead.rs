@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tower_service::Service;
 
 use super::answer::is_failure;
-use super::body::{Collected, Limits, ResponseBody, collect};
+use super::body::{Collected, Limits, ResponseBody, SourceBody, collect};
 use super::cache_for::CacheFor;
 use super::fill::{self, Received};
 use super::freshness::Times;
@@ -69,7 +69,7 @@ pub(super) async fn lead<S, Q, B>(
 ) -> Led<S, Q, B, S::Error>
 where
     S: Service<Request<Q>, Response = Response<B>>,
-    B: Body,
+    B: SourceBody,
 {
     let patience = purpose.patience(&mut caller);
     if !caller.asked.credentials.is_anonymous() {
@@ -125,7 +125,7 @@ async fn ask<S, Q, B>(
 ) -> Own<B, S::Error>
 where
     S: Service<Request<Q>, Response = Response<B>>,
-    B: Body,
+    B: SourceBody,
 {
     let stale_until = caller.fallback().map(|entry| entry.window.useful_until());
     leader.on_panic(rule(HoldRule::Never, stale_until));
@@ -170,7 +170,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    async fn decide<B: Body, E>(self, mut response: Response<B>, times: Times) -> Own<B, E> {
+    async fn decide<B: SourceBody, E>(self, mut response: Response<B>, times: Times) -> Own<B, E> {
         let cache_for = response.extensions_mut().remove::<CacheFor>();
         let tags = match self.tags(cache_for.as_ref()) {
             Ok(tags) => tags,
@@ -257,7 +257,7 @@ impl Head {
     }
 
     /// Collects the body, stores the response and hands it over.
-    pub(super) async fn keep<B: Body, E>(
+    pub(super) async fn keep<B: SourceBody, E>(
         self,
         response: Response<B>,
         plan: Plan,
