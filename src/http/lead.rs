@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use tower_service::Service;
 
 use super::answer::is_failure;
-use super::body::{Collected, Limits, ResponseBody, collect};
+use super::body::{Collected, Limits, ResponseBody, SourceBody, collect};
 use super::cache_for::CacheFor;
 use super::fill::{self, Received};
 use super::freshness::Times;
@@ -70,7 +70,7 @@ pub(super) async fn lead<S, Q, B>(
 where
     S: Service<Request<Q>, Response = Response<B>>,
     S::Error: 'static,
-    B: Body,
+    B: SourceBody,
 {
     let patience = purpose.patience(&mut caller);
     if !caller.asked.credentials.is_anonymous() {
@@ -127,7 +127,7 @@ async fn ask<S, Q, B>(
 where
     S: Service<Request<Q>, Response = Response<B>>,
     S::Error: 'static,
-    B: Body,
+    B: SourceBody,
 {
     let stale_until = caller.fallback().map(|entry| entry.window.useful_until());
     leader.on_panic(rule(HoldRule::Never, stale_until));
@@ -178,7 +178,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    async fn decide<B: Body, E>(self, mut response: Response<B>, times: Times) -> Own<B, E> {
+    async fn decide<B: SourceBody, E>(self, mut response: Response<B>, times: Times) -> Own<B, E> {
         let cache_for = response.extensions_mut().remove::<CacheFor>();
         let tags = match self.tags(cache_for.as_ref()) {
             Ok(tags) => tags,
@@ -265,7 +265,7 @@ impl Head {
     }
 
     /// Collects the body, stores the response and hands it over.
-    pub(super) async fn keep<B: Body, E>(
+    pub(super) async fn keep<B: SourceBody, E>(
         self,
         response: Response<B>,
         plan: Plan,

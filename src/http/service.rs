@@ -22,7 +22,7 @@ use super::request::{Asked, AskedMethod, BypassReason, Class, classify};
 use super::unsafe_method;
 use crate::engine::waiter::{Caller, Step, Ticket};
 use crate::engine::{Entered, Mode};
-use crate::error::Error;
+use crate::error::{BoxError, Error};
 use crate::inner::Look;
 use crate::key::KeyBuf;
 use crate::oneshot::Oneshot;
@@ -73,7 +73,7 @@ where
     S::Error: Send,
     Q: Body + Send + 'static,
     B: Body + Send + 'static,
-    B::Error: Send,
+    B::Error: Into<BoxError>,
 {
     type Response = Response<ResponseBody<B>>;
     type Error = S::Error;
@@ -149,7 +149,7 @@ impl<S> HttpService<S> {
         S::Error: Send,
         Q: Send + 'static,
         B: Body + Send + 'static,
-        B::Error: Send,
+        B::Error: Into<BoxError>,
     {
         self.cache.observer.bypassed(BypassReason::Method.as_str());
         let (cache, rules) = (Arc::clone(&self.cache), Arc::clone(&self.rules));
@@ -171,7 +171,7 @@ impl<S> HttpService<S> {
         S::Error: Send,
         Q: Body + Send + 'static,
         B: Body + Send + 'static,
-        B::Error: Send,
+        B::Error: Into<BoxError>,
     {
         let caller = HttpCaller {
             cache: Arc::clone(&self.cache),
@@ -208,7 +208,7 @@ where
     S::Error: Send,
     Q: Body + Send + 'static,
     B: Body + Send + 'static,
-    B::Error: Send,
+    B::Error: Into<BoxError>,
 {
     let (entry, outcome) = match look {
         Look::Fresh(entry) => (entry, CacheOutcome::Hit),
@@ -250,7 +250,7 @@ where
     S::Error: Send,
     Q: Send + 'static,
     B: Body + Send + 'static,
-    B::Error: Send,
+    B::Error: Into<BoxError>,
 {
     *request.method_mut() = Method::GET;
     caller.asked.method = AskedMethod::Get;
@@ -319,7 +319,7 @@ where
     S::Error: Send,
     Q: Body + Send + 'static,
     B: Body + Send + 'static,
-    B::Error: Send,
+    B::Error: Into<BoxError>,
 {
     async fn resolve(mut self) -> Result<Response<ResponseBody<B>>, S::Error> {
         let engine = Arc::clone(&self.caller.cache.engine);
