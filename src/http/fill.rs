@@ -84,7 +84,7 @@ fn window(cache: &Cache, plan: &Plan, received: Received) -> Window {
     // The origin's word is kept as it is; only what we chose is shortened.
     let lifetimes = match terms.source {
         Source::Layer => lifetimes.jittered(cache.values.jitter, policy::sample()),
-        Source::Origin | Source::CacheFor => lifetimes,
+        Source::CacheFor | Source::Origin | Source::Heuristic => lifetimes,
     };
     // Age counts from the start of the computation whoever chose the lifetime:
     // a slow service cannot make old data look young.

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use http::StatusCode;
-use http::header::{self, HeaderMap, HeaderValue};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 use super::cache_for::CacheFor;
 use super::config::HttpConfig;
@@ -14,8 +14,12 @@ use super::directives::{Directives, Lifetime, MAX_SECONDS, seconds};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     CacheFor,
+    /// A directive, in whichever field, or `Expires`.
     Origin,
+    /// The layer's ttl.
     Layer,
+    /// `Last-Modified`, by a rule of thumb (RFC 9111, 4.2.2).
+    Heuristic,
 }
 
 /// How long a response may be used.
@@ -47,7 +51,10 @@ pub(crate) fn terms(
     config: &HttpConfig,
     times: Times,
 ) -> Option<Terms> {
-    let (source, lifetime) = lifetime(status, directives, cache_for, config)?;
+    let (source, lifetime) = match chosen(directives, cache_for) {
+        Some(chosen) => chosen,
+        None => assumed(status, directives, headers, config, times.response)?,
+    };
     let (revalidate, error) = windows(directives, cache_for, config);
     Some(Terms {
         lifetime,
@@ -58,29 +65,67 @@ pub(crate) fn terms(
     })
 }
 
-fn lifetime(
-    status: StatusCode,
-    directives: &Directives,
-    cache_for: Option<&CacheFor>,
-    config: &HttpConfig,
-) -> Option<(Source, Duration)> {
+/// The lifetime that handler or origin chose.
+fn chosen(directives: &Directives, cache_for: Option<&CacheFor>) -> Option<(Source, Duration)> {
     if let Some(cache_for) = cache_for {
         return Some((Source::CacheFor, cache_for.ttl()));
     }
     match directives.lifetime {
         Lifetime::Seconds(n) => Some((Source::Origin, Duration::from_secs(n.into()))),
         Lifetime::Stale => Some((Source::Origin, Duration::ZERO)),
-        Lifetime::Unsaid => {
-            let ttl = config.ttl.filter(|_| may_take_ttl(status))?;
-            Some((Source::Layer, ttl))
-        }
+        Lifetime::Unsaid => None,
     }
+}
+
+/// The lifetime of a response that says nothing.
+fn assumed(
+    status: StatusCode,
+    directives: &Directives,
+    headers: &HeaderMap,
+    config: &HttpConfig,
+    received: SystemTime,
+) -> Option<(Source, Duration)> {
+    if let Some(ttl) = config.ttl {
+        return may_take_ttl(status).then_some((Source::Layer, ttl));
+    }
+    let may = config.heuristics && (directives.public || may_take_heuristics(status));
+    let lifetime = heuristic(headers, received).filter(|_| may)?;
+    Some((Source::Heuristic, lifetime))
 }
 
 /// Whether a response that says nothing may live by a ttl of ours. Errors of
 /// the moment may not.
 fn may_take_ttl(status: StatusCode) -> bool {
     matches!(status.as_u16(), 200 | 203 | 204 | 300 | 301 | 308 | 404 | 410)
+}
+
+/// Statuses that are heuristically cacheable (RFC 9110, 15.1).
+fn may_take_heuristics(status: StatusCode) -> bool {
+    may_take_ttl(status) || matches!(status.as_u16(), 405 | 414 | 501)
+}
+
+/// RFC 9111, 4.2.2: a tenth of the time for which it has not changed. Longer
+/// than a day nobody should have to wait for a change.
+fn heuristic(headers: &HeaderMap, received: SystemTime) -> Option<Duration> {
+    const DAY: Duration = Duration::from_secs(86_400);
+    let date = valid_date(headers, received).unwrap_or(received);
+    let modified = only_date(headers, &header::LAST_MODIFIED, received)?;
+    let unchanged = date.duration_since(modified).ok()?;
+    Some((unchanged / 10).min(DAY)).filter(|lifetime| !lifetime.is_zero())
+}
+
+/// Returns what `Expires` says (RFC 9111, 5.3). Nonsense and repetition mean
+/// that it is over.
+pub(crate) fn expires(headers: &HeaderMap, received: SystemTime) -> Lifetime {
+    if !headers.contains_key(header::EXPIRES) {
+        return Lifetime::Unsaid;
+    }
+    let Some(expires) = only_date(headers, &header::EXPIRES, received) else {
+        return Lifetime::Stale;
+    };
+    let date = valid_date(headers, received).unwrap_or(received);
+    let seconds = date::epoch_seconds(expires).saturating_sub(date::epoch_seconds(date));
+    Lifetime::Seconds(u32::try_from(seconds).map_or(MAX_SECONDS, |n| n.min(MAX_SECONDS)))
 }
 
 /// The stale windows: for each, the response's own word, else the layer's.
@@ -116,7 +161,10 @@ fn windows(
 /// A lifetime that was chosen here begins when the response is there: with a
 /// ttl shorter than the work, nothing would ever be fresh otherwise.
 fn initial_age(headers: &HeaderMap, source: Source, times: Times) -> Duration {
-    let delay = if source == Source::Origin { times.response_delay } else { Duration::ZERO };
+    let delay = match source {
+        Source::Origin | Source::Heuristic => times.response_delay,
+        Source::CacheFor | Source::Layer => Duration::ZERO,
+    };
     let corrected = age_value(headers).saturating_add(delay);
     corrected
         .max(apparent_age(headers, times.response))
@@ -139,7 +187,16 @@ fn apparent_age(headers: &HeaderMap, response: SystemTime) -> Duration {
 
 /// Returns the one `Date` of a response if it is valid.
 pub(crate) fn valid_date(headers: &HeaderMap, now: SystemTime) -> Option<SystemTime> {
-    let mut lines = headers.get_all(header::DATE).iter();
+    only_date(headers, &header::DATE, now)
+}
+
+/// Returns the date in a field that stands there once and is valid.
+pub(crate) fn only_date(
+    headers: &HeaderMap,
+    name: &HeaderName,
+    now: SystemTime,
+) -> Option<SystemTime> {
+    let mut lines = headers.get_all(name).iter();
     let (line, second) = (lines.next()?, lines.next());
     date::parse(line.as_bytes(), now).filter(|_| second.is_none())
 }
@@ -147,8 +204,7 @@ pub(crate) fn valid_date(headers: &HeaderMap, now: SystemTime) -> Option<SystemT
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::http::directives::parse;
-    use http::HeaderName;
+    use crate::http::targeted::governing;
     use proptest::prelude::*;
     use std::time::UNIX_EPOCH;
 
@@ -173,7 +229,7 @@ pub(super) mod tests {
             stale_if_error: secs(6),
             ..HttpConfig::default()
         };
-        let directives = parse(&headers).directives;
+        let directives = governing(&headers, &config, times(delay).response).directives;
         terms(StatusCode::OK, &directives, &headers, cache_for, &config, times(delay))
     }
 

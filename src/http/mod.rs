@@ -24,6 +24,7 @@ mod service;
 mod storable;
 mod stored;
 mod target;
+mod targeted;
 mod unsafe_method;
 mod vary;
 #[cfg(feature = "remote")]

@@ -5,12 +5,13 @@ use http::{Method, StatusCode, Uri, response::Parts};
 
 use super::cache_for::CacheFor;
 use super::config::{HttpConfig, SetCookie};
-use super::directives::{self, Directives, Lifetime};
+use super::directives::{Directives, Parsed};
 use super::freshness::{self, Source, Terms, Times};
 pub(crate) use super::refusal::Refusal;
 use super::request::{Asked, AskedMethod, Credentials};
 use super::stored::Facts;
 use super::target::same_origin_target;
+use super::targeted;
 use super::vary::{self, Vary, VaryList};
 
 #[derive(Clone, Debug)]
@@ -106,19 +107,24 @@ struct Response<'a> {
 
 impl Response<'_> {
     fn judge(&self, asked: &Asked) -> Result<Plan, Refusal> {
-        let directives::Parsed { directives, withheld } = directives::parse(&self.parts.headers);
+        let Parsed { directives, withheld } = self.governing();
         self.check_status(asked)?;
         self.check_directives(&directives)?;
         let length = self.check_body()?;
         let vary = self.vary()?;
         let terms = self.terms(&directives)?;
         let permits = self.permits(&directives);
-        let strip_set_cookie = self.check_cookies(asked, &withheld, terms.source)?;
+        let explicit = directives.is_explicit();
+        let by_origin = explicit && terms.source == Source::Origin;
+        let strip_set_cookie = self.check_cookies(asked, &withheld, by_origin)?;
         if !permits.contains(asked.credentials) {
             return Err(Refusal::Credentials);
         }
-        let explicit = directives.is_explicit();
         Ok(Plan { terms, directives, permits, explicit, vary, withheld, strip_set_cookie, length })
+    }
+
+    fn governing(&self) -> Parsed {
+        targeted::governing(&self.parts.headers, self.config, self.times.response)
     }
 
     fn check_status(&self, asked: &Asked) -> Result<(), Refusal> {
@@ -129,16 +135,12 @@ impl Response<'_> {
     }
 
     fn check_directives(&self, said: &Directives) -> Result<(), Refusal> {
-        let headers = &self.parts.headers;
         refuse_if(said.unreadable, Refusal::Unreadable)?;
         let understood = said.must_understand && understands(self.parts.status);
         refuse_if(said.must_understand && !understood, Refusal::MustUnderstand)?;
         refuse_if(said.no_store && !understood, Refusal::NoStore)?;
         refuse_if(said.private, Refusal::Private)?;
-        refuse_if(said.no_cache, Refusal::NoCache)?;
-        let is_targeted = self.config.targeted.iter().any(|name| headers.contains_key(name));
-        refuse_if(is_targeted, Refusal::Targeted)?;
-        refuse_if(headers.contains_key(header::EXPIRES), Refusal::Expires)
+        refuse_if(said.no_cache, Refusal::NoCache)
     }
 
     fn check_body(&self) -> Result<Option<u64>, Refusal> {
@@ -166,7 +168,7 @@ impl Response<'_> {
         let Parts { status, headers, .. } = self.parts;
         // What is wrong with one request is kept only at the origin's word.
         let needs_origin = matches!(status.as_u16(), 400 | 413 | 421 | 429 | 431);
-        refuse_if(needs_origin && said.lifetime == Lifetime::Unsaid, Refusal::NoFreshness)?;
+        refuse_if(needs_origin && !said.is_explicit(), Refusal::NoFreshness)?;
         freshness::terms(*status, said, headers, self.cache_for, self.config, self.times)
             .ok_or(Refusal::NoFreshness)
     }
@@ -188,7 +190,7 @@ impl Response<'_> {
         &self,
         asked: &Asked,
         withheld: &[HeaderName],
-        source: Source,
+        is_explicit: bool,
     ) -> Result<bool, Refusal> {
         let headers = &self.parts.headers;
         if !headers.contains_key(header::SET_COOKIE) || withheld.contains(&header::SET_COOKIE) {
@@ -199,7 +201,7 @@ impl Response<'_> {
             SetCookie::Strip => Ok(true),
             SetCookie::Explicit => {
                 let mut cookies = headers.get_all(header::SET_COOKIE).iter();
-                let is_shared = source == Source::Origin && !cookies.any(is_personal);
+                let is_shared = is_explicit && !cookies.any(is_personal);
                 refuse_if(!is_shared, Refusal::SetCookie)?;
                 refuse_if(!asked.credentials.is_anonymous(), Refusal::Credentials)?;
                 Ok(false)

@@ -67,8 +67,17 @@ fn responses_that_forbid_it_are_not_stored() {
         (&[("cache-control", "no-cache=\"x\"")], None),
         (&[("cache-control", "max-age=1; private")], Some(Refusal::Unreadable)),
         (&[("vary", "accept"), ("vary", "a, *")], Some(Refusal::VaryAny)),
-        (&[("cdn-cache-control", "max-age=1")], Some(Refusal::Targeted)),
-        (&[("expires", "0")], Some(Refusal::Expires)),
+        // RFC 9213, 2.2
+        (&[("cdn-cache-control", "max-age=1")], None),
+        (&[("cdn-cache-control", "max-age=1"), ("cache-control", "no-store")], None),
+        (
+            &[("cdn-cache-control", "max-age=x"), ("cache-control", "no-store")],
+            Some(Refusal::NoStore),
+        ),
+        (
+            &[("cdn-cache-control", "private"), ("cache-control", "max-age=1")],
+            Some(Refusal::Private),
+        ),
         (&[("content-type", "Text/Event-Stream; x=y")], Some(Refusal::EventStream)),
         (&[("trailer", "x")], Some(Refusal::Trailers)),
         (&[("content-length", "1048576")], None),
