@@ -35,6 +35,12 @@ pub(crate) trait Caller<V> {
 
     /// Returns what may be served in place of a failure.
     fn fallback(&self) -> Option<Arc<Entry<V>>>;
+
+    /// The same where it matters what failed.
+    fn fallback_for(&self, failure: &Error) -> Option<Arc<Entry<V>>> {
+        let _ = failure;
+        self.fallback()
+    }
 }
 
 /// How a caller goes on.
@@ -245,7 +251,7 @@ impl<V: Send + Sync + 'static> Ticket<V> {
 }
 
 fn stale_or_refuse<V: Send + Sync + 'static, C: Caller<V>>(caller: &C, error: Error) -> Step<V> {
-    match caller.fallback() {
+    match caller.fallback_for(&error) {
         Some(entry) => Step::Answer(entry, CacheOutcome::StaleIfError),
         None => Step::Refuse(error),
     }

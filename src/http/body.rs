@@ -14,6 +14,22 @@ use pin_project_lite::pin_project;
 use tokio::time::{Instant, timeout_at};
 
 use super::refusal::Refusal;
+use crate::error::BoxError;
+
+mod error;
+
+pub use error::{BodyError, BodyErrorKind};
+
+/// What the layer asks of the service's bodies: they may move between threads,
+/// and need not be shared by them.
+pub(super) trait SourceBody: Body<Error: Into<BoxError>> + Send + 'static {}
+
+impl<B> SourceBody for B
+where
+    B: Body + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+}
 
 pin_project! {
     /// The body of a response that went through the HTTP layer.
@@ -32,7 +48,6 @@ pin_project! {
     /// let body: ResponseBody<Full<Bytes>> = ResponseBody::default();
     /// assert_eq!(body.size_hint().exact(), Some(0));
     /// ```
-    // The bound stands here because a broken body holds its `B::Error`.
     pub struct ResponseBody<B>
     where
         B: Body,
@@ -58,7 +73,7 @@ pin_project! {
 enum Then<B: Body> {
     End,
     Rest(Pin<Box<B>>),
-    Error(B::Error),
+    Error(BodyError),
 }
 
 impl<B: Body> ResponseBody<B> {
@@ -77,7 +92,7 @@ impl<B: Body> ResponseBody<B> {
     }
 
     /// First what was collected, then the error.
-    pub(crate) fn broken(so_far: VecDeque<Frame<Bytes>>, error: B::Error) -> Self {
+    pub(crate) fn broken(so_far: VecDeque<Frame<Bytes>>, error: BodyError) -> Self {
         Self { state: State::Queue { frames: so_far, then: Then::Error(error) } }
     }
 }
@@ -99,13 +114,17 @@ impl<B: Body> fmt::Debug for ResponseBody<B> {
     }
 }
 
-type Next<E> = Option<Result<Frame<Bytes>, E>>;
+type Next = Option<Result<Frame<Bytes>, BodyError>>;
 
-impl<B: Body> Body for ResponseBody<B> {
+impl<B> Body for ResponseBody<B>
+where
+    B: Body,
+    B::Error: Into<BoxError>,
+{
     type Data = Bytes;
-    type Error = B::Error;
+    type Error = BodyError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Next<B::Error>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Next> {
         match self.project().state.project() {
             StateProj::Full { bytes } => Poll::Ready(bytes.take().map(Frame::data).map(Ok)),
             StateProj::Inner { body } => poll_bytes(body, cx),
@@ -140,7 +159,10 @@ impl<B: Body> Body for ResponseBody<B> {
 }
 
 impl<B: Body> Then<B> {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Next<B::Error>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Next>
+    where
+        B::Error: Into<BoxError>,
+    {
         if let Self::Rest(body) = self {
             let next = ready!(poll_bytes(body.as_mut(), cx));
             if next.is_none() {
@@ -171,10 +193,15 @@ impl<B: Body> Then<B> {
     }
 }
 
-fn poll_bytes<B: Body>(body: Pin<&mut B>, cx: &mut Context<'_>) -> Poll<Next<B::Error>> {
+fn poll_bytes<B>(body: Pin<&mut B>, cx: &mut Context<'_>) -> Poll<Next>
+where
+    B: Body,
+    B::Error: Into<BoxError>,
+{
     let to_bytes = |mut data: B::Data| data.copy_to_bytes(data.remaining());
     let frame = ready!(body.poll_frame(cx));
-    Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(to_bytes))))
+    let frame = frame.map(|frame| frame.map(|frame| frame.map_data(to_bytes)));
+    Poll::Ready(frame.map(|frame| frame.map_err(BodyError::of_service)))
 }
 
 fn plus(hint: SizeHint, more: u64) -> SizeHint {
@@ -210,7 +237,7 @@ pub(crate) enum Collected<B: Body> {
     },
     Broken {
         so_far: VecDeque<Frame<Bytes>>,
-        error: B::Error,
+        error: BodyError,
     },
 }
 
@@ -230,7 +257,7 @@ impl<B: Body> Collected<B> {
 /// # Cancel safety
 ///
 /// Dropping the future drops the body.
-pub(crate) async fn collect<B: Body>(body: B, limits: Limits) -> Collected<B> {
+pub(crate) async fn collect<B: SourceBody>(body: B, limits: Limits) -> Collected<B> {
     let mut collecting = Collecting { so_far: VecDeque::new(), bytes: 0 };
     let is_too_large = body.size_hint().lower() > limits.bytes as u64;
     let mut rest = Box::pin(body);

@@ -45,6 +45,9 @@ pub(crate) struct HttpConfig {
     pub(crate) stale_beside_s_maxage: bool,
     pub(crate) stale_for: Duration,
     pub(crate) stale_if_error: Duration,
+    /// For how long after its lifetime a response is served while the service
+    /// cannot be reached.
+    pub(crate) stale_if_disconnected: Duration,
     pub(crate) max_body: usize,
     pub(crate) max_header_bytes: usize,
     pub(crate) max_key_bytes: usize,
@@ -86,6 +89,7 @@ impl Default for HttpConfig {
             stale_beside_s_maxage: true,
             stale_for: Duration::ZERO,
             stale_if_error: Duration::ZERO,
+            stale_if_disconnected: Duration::ZERO,
             max_body: 1 << 20,
             max_header_bytes: 64 << 10,
             max_key_bytes: 8 << 10,

@@ -1,5 +1,6 @@
 //! The HTTP layer and its settings.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ pub type HttpStampede = Stampede<StoredResponse>;
 
 type KeyRule = Arc<dyn Fn(&Parts, &mut KeyBuf) -> bool + Send + Sync>;
 type BypassRule = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
+type DisconnectedRule = Arc<dyn Fn(&dyn Any) -> bool + Send + Sync>;
 type RefusalRule = Arc<dyn Fn(&Refused) -> Response<Bytes> + Send + Sync>;
 
 /// The rules of one layer: data, and closures of the user's.
@@ -34,6 +36,8 @@ pub(super) struct Rules {
     /// Each adds to the key, or sends the request past the cache.
     pub(super) key_rules: Vec<KeyRule>,
     pub(super) bypass: Option<BypassRule>,
+    /// Which errors of the service say that it was not reached.
+    pub(super) disconnected: Option<DisconnectedRule>,
     pub(super) refusal: Option<RefusalRule>,
     pub(super) hit_status: Option<HitStatus>,
 }
@@ -124,6 +128,7 @@ impl HttpStampede {
             body_idle_timeout: Duration::from_secs(30),
             key_rules: Vec::new(),
             bypass: None,
+            disconnected: None,
             refusal: None,
             hit_status: None,
         };
@@ -185,6 +190,11 @@ impl HttpLayer {
         /// Sets for how long after its lifetime a response that says nothing
         /// about it is served in place of a failure. Defaults to the handle's.
         stale_if_error: Duration;
+        /// Sets for how long after its lifetime a response is served while the
+        /// service cannot be reached (RFC 9111, 4.2.4), unless the response
+        /// forbids it. Which errors mean that, says
+        /// [`disconnected`](Self::disconnected). Defaults to zero.
+        stale_if_disconnected: Duration;
         /// Sets the longest body that is stored, in bytes; longer ones stream
         /// through. Defaults to 1 MiB.
         max_body: usize;
@@ -370,6 +380,24 @@ impl HttpLayer {
     /// Defaults to none.
     pub fn bypass(mut self, rule: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.rules.bypass = Some(Arc::new(rule));
+        self
+    }
+
+    /// Sets which errors of the inner service, of type `E`, say that it could
+    /// not be reached: refused, reset or broken off before the header section
+    /// ended, or no connection in time.
+    ///
+    /// Such an error is answered stale within
+    /// [`stale_if_disconnected`](Self::stale_if_disconnected). Where what is
+    /// stored forbids that (`must-revalidate` and its kin), the client gets a
+    /// 504 of ours instead of the error. Defaults to every error of the
+    /// service, and never a 504.
+    pub fn disconnected<E: 'static>(
+        mut self,
+        is: impl Fn(&E) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.rules.disconnected =
+            Some(Arc::new(move |error| error.downcast_ref().is_some_and(&is)));
         self
     }
 

@@ -8,12 +8,12 @@ use tokio::time::Instant;
 use tower_service::Service;
 
 use super::answer::is_failure;
-use super::body::{Collected, Limits, ResponseBody, collect};
+use super::body::{Collected, Limits, ResponseBody, SourceBody, collect};
 use super::cache_for::CacheFor;
 use super::fill::{self, Received};
 use super::freshness::Times;
 use super::lookup::{HttpCaller, Stored};
-use super::refused::{OriginStatus, TransportError};
+use super::refused::OriginStatus;
 use super::remote::{self, HttpWanted, Purpose};
 use super::storable::{Decision, Plan, Refusal, judge};
 use super::stored::StoredResponse;
@@ -32,8 +32,8 @@ pub(super) enum Own<B: Body, E> {
     Response { response: Response<ResponseBody<B>>, stored: bool, why: Option<Refusal> },
     /// The service answered with a failure, and something stale may stand in.
     Failed(Response<ResponseBody<B>>),
-    /// The service's own error.
-    Error(E),
+    /// The service's own error, and the failure that waiters learn of.
+    Error { error: E, failure: Error },
     /// There is no response: no place, or too late.
     Nothing(Error),
 }
@@ -69,7 +69,8 @@ pub(super) async fn lead<S, Q, B>(
 ) -> Led<S, Q, B, S::Error>
 where
     S: Service<Request<Q>, Response = Response<B>>,
-    B: Body,
+    S::Error: 'static,
+    B: SourceBody,
 {
     let patience = purpose.patience(&mut caller);
     if !caller.asked.credentials.is_anonymous() {
@@ -125,7 +126,8 @@ async fn ask<S, Q, B>(
 ) -> Own<B, S::Error>
 where
     S: Service<Request<Q>, Response = Response<B>>,
-    B: Body,
+    S::Error: 'static,
+    B: SourceBody,
 {
     let stale_until = caller.fallback().map(|entry| entry.window.useful_until());
     leader.on_panic(rule(HoldRule::Never, stale_until));
@@ -138,8 +140,14 @@ where
             Own::Nothing(timeout)
         }
         Ok(Err(error)) => {
-            leader.fail(Error::inner_error(TransportError), transport);
-            Own::Error(error)
+            let failure = caller.rules.transport_failure(&error);
+            let stale_until = caller.stands_in_until(&failure);
+            if stale_until.is_some() && caller.fallback().is_none() {
+                // What may be served here, other processes may not know of.
+                leader.hold_here_alone();
+            }
+            leader.fail(failure.clone(), rule(HoldRule::After(2), stale_until));
+            Own::Error { error, failure }
         }
         Ok(Ok(response)) => {
             leader.arrives();
@@ -170,7 +178,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    async fn decide<B: Body, E>(self, mut response: Response<B>, times: Times) -> Own<B, E> {
+    async fn decide<B: SourceBody, E>(self, mut response: Response<B>, times: Times) -> Own<B, E> {
         let cache_for = response.extensions_mut().remove::<CacheFor>();
         let tags = match self.tags(cache_for.as_ref()) {
             Ok(tags) => tags,
@@ -257,7 +265,7 @@ impl Head {
     }
 
     /// Collects the body, stores the response and hands it over.
-    pub(super) async fn keep<B: Body, E>(
+    pub(super) async fn keep<B: SourceBody, E>(
         self,
         response: Response<B>,
         plan: Plan,

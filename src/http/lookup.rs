@@ -16,6 +16,7 @@ use crate::engine::Boarding;
 use crate::engine::time::Tick;
 use crate::engine::waiter::Caller;
 use crate::entry::Entry;
+use crate::error::Error;
 use crate::inner::{Inner, Look};
 use crate::key::{Key, KeyBuf, Tag};
 use crate::policy::Freshness;
@@ -240,6 +241,10 @@ impl Caller<StoredResponse> for HttpCaller {
     fn reusable(&self, entry: &Entry<StoredResponse>) -> bool {
         let stored = entry.value.response();
         stored.is_some_and(|s| reusable(s, &self.asked, &self.headers, &self.rules.config))
+    }
+
+    fn fallback_for(&self, failure: &Error) -> Option<Stored> {
+        self.stands_in_for(failure)
     }
 
     fn fallback(&self) -> Option<Stored> {

@@ -7,6 +7,7 @@ mod config;
 mod credentials;
 mod date;
 mod directives;
+mod disconnected;
 mod fill;
 mod freshness;
 mod headers;
@@ -30,7 +31,7 @@ mod vary;
 #[cfg(feature = "remote")]
 pub(crate) mod wire;
 
-pub use body::ResponseBody;
+pub use body::{BodyError, BodyErrorKind, ResponseBody};
 pub use cache_for::CacheFor;
 pub use config::SetCookie;
 pub use layer::{HttpLayer, HttpStampede};

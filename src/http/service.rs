@@ -22,7 +22,7 @@ use super::request::{Asked, AskedMethod, BypassReason, Class, classify};
 use super::unsafe_method;
 use crate::engine::waiter::{Caller, Step, Ticket};
 use crate::engine::{Entered, Mode};
-use crate::error::Error;
+use crate::error::{BoxError, Error};
 use crate::inner::Look;
 use crate::key::KeyBuf;
 use crate::oneshot::Oneshot;
@@ -73,7 +73,7 @@ where
     S::Error: Send,
     Q: Body + Send + 'static,
     B: Body + Send + 'static,
-    B::Error: Send,
+    B::Error: Into<BoxError>,
 {
     type Response = Response<ResponseBody<B>>;
     type Error = S::Error;
@@ -149,7 +149,7 @@ impl<S> HttpService<S> {
         S::Error: Send,
         Q: Send + 'static,
         B: Body + Send + 'static,
-        B::Error: Send,
+        B::Error: Into<BoxError>,
     {
         self.cache.observer.bypassed(BypassReason::Method.as_str());
         let (cache, rules) = (Arc::clone(&self.cache), Arc::clone(&self.rules));
@@ -171,7 +171,7 @@ impl<S> HttpService<S> {
         S::Error: Send,
         Q: Body + Send + 'static,
         B: Body + Send + 'static,
-        B::Error: Send,
+        B::Error: Into<BoxError>,
     {
         let caller = HttpCaller {
             cache: Arc::clone(&self.cache),
@@ -208,7 +208,7 @@ where
     S::Error: Send,
     Q: Body + Send + 'static,
     B: Body + Send + 'static,
-    B::Error: Send,
+    B::Error: Into<BoxError>,
 {
     let (entry, outcome) = match look {
         Look::Fresh(entry) => (entry, CacheOutcome::Hit),
@@ -250,7 +250,7 @@ where
     S::Error: Send,
     Q: Send + 'static,
     B: Body + Send + 'static,
-    B::Error: Send,
+    B::Error: Into<BoxError>,
 {
     *request.method_mut() = Method::GET;
     caller.asked.method = AskedMethod::Get;
@@ -319,7 +319,7 @@ where
     S::Error: Send,
     Q: Body + Send + 'static,
     B: Body + Send + 'static,
-    B::Error: Send,
+    B::Error: Into<BoxError>,
 {
     async fn resolve(mut self) -> Result<Response<ResponseBody<B>>, S::Error> {
         let engine = Arc::clone(&self.caller.cache.engine);
@@ -329,7 +329,10 @@ where
         let mut ticket = Ticket::new(&engine, engine.log.seq());
         match ticket.resolve(&mut self.caller).await {
             Step::Answer(entry, outcome) => Ok(answered(&self.caller, &entry, outcome)),
-            Step::Refuse(error) => Ok(answer::refusal(&self.caller.rules, error)),
+            Step::Refuse(error) => {
+                let error = self.caller.told_of(error);
+                Ok(answer::refusal(&self.caller.rules, error))
+            }
             Step::Lead(leader) => self.lead(leader, CacheOutcome::Computed).await,
             Step::Alone(why) => {
                 let key = self.caller.flight_key();
@@ -410,12 +413,23 @@ where
         if let Some(entry) = caller.fallback().filter(|_| failed) {
             return Ok(answered(&caller, &entry, CacheOutcome::StaleIfError));
         }
-        let Ok(result) = call else {
-            let error = Error::new(crate::ErrorKind::ComputeTimeout);
-            return Ok(answer::refusal(&caller.rules, error));
-        };
-        let response = result?.map(ResponseBody::inner);
-        Ok(answer::from_service(&caller.rules, response, came))
+        match call {
+            Ok(Ok(response)) => {
+                let response = response.map(ResponseBody::inner);
+                Ok(answer::from_service(&caller.rules, response, came))
+            }
+            Ok(Err(error)) => {
+                let failure = caller.rules.transport_failure(&error);
+                match caller.stands_in_for(&failure) {
+                    Some(entry) => Ok(answered(&caller, &entry, CacheOutcome::StaleIfError)),
+                    None => caller.instead_of(error, failure),
+                }
+            }
+            Err(_) => {
+                let error = Error::new(crate::ErrorKind::ComputeTimeout);
+                Ok(answer::refusal(&caller.rules, error))
+            }
+        }
     }
 }
 
@@ -454,6 +468,14 @@ impl HttpCaller {
 }
 
 impl Client {
+    fn fail<B: Body, E>(&self, error: E, failure: Error) -> Result<Response<ResponseBody<B>>, E> {
+        let caller = &self.caller;
+        if let Some(entry) = caller.in_hand_for(&failure) {
+            return Ok(answered(caller, &entry, CacheOutcome::StaleIfError));
+        }
+        caller.instead_of(error, failure)
+    }
+
     fn receive<B: Body, E>(
         self,
         own: Own<B, E>,
@@ -479,7 +501,7 @@ impl Client {
             Own::Failed(response) => Ok(stale().unwrap_or_else(|| {
                 answer::from_service(&caller.rules, response, came(false, None))
             })),
-            Own::Error(error) => stale().ok_or(error),
+            Own::Error { error, failure } => self.fail(error, failure),
             Own::Nothing(error) => {
                 Ok(stale().unwrap_or_else(|| answer::refusal(&caller.rules, error)))
             }

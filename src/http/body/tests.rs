@@ -1,3 +1,5 @@
+use std::error::Error as _;
+
 use futures_util::stream;
 use http::{HeaderMap, HeaderValue};
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
@@ -14,7 +16,7 @@ fn trailers() -> Item {
     Ok(Frame::trailers(HeaderMap::from_iter([(http::header::ETAG, HeaderValue::from_static("x"))])))
 }
 
-fn body(frames: Vec<Item>) -> impl Body<Data = Bytes, Error = &'static str> {
+fn body(frames: Vec<Item>) -> impl Body<Data = Bytes, Error = &'static str> + Send {
     StreamBody::new(stream::iter(frames))
 }
 
@@ -31,14 +33,14 @@ fn why<B: Body>(collected: &Collected<B>) -> Option<Refusal> {
 }
 
 /// The body as its reader sees it: data, `+` for trailers, `!` for an error.
-async fn read<B: Body<Error = &'static str>>(collected: Collected<B>) -> String {
+async fn read<B: SourceBody>(collected: Collected<B>) -> String {
     let mut body = Box::pin(collected.into_body());
     let mut seen = String::new();
     while let Some(frame) = body.frame().await {
         match frame.map(Frame::into_data) {
             Ok(Ok(data)) => seen.push_str(str::from_utf8(&data).unwrap()),
             Ok(Err(_)) => seen.push('+'),
-            Err(error) => return seen + "!" + error,
+            Err(error) => return seen + "!" + &error.source().unwrap().to_string(),
         }
     }
     assert!(body.is_end_stream());
@@ -141,7 +143,7 @@ fn broken_like<B: Body<Error = &'static str>>(
     _: &B,
     so_far: VecDeque<Frame<Bytes>>,
 ) -> ResponseBody<B> {
-    ResponseBody::broken(so_far, "reset")
+    ResponseBody::broken(so_far, BodyError::of_service("reset"))
 }
 
 #[tokio::test]
