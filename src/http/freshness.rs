@@ -34,6 +34,30 @@ pub(crate) struct Terms {
     pub(crate) initial_age: Duration,
 }
 
+impl Terms {
+    /// The terms of a response that must be validated before each use.
+    pub(crate) fn never_fresh(source: Source, headers: &HeaderMap, times: Times) -> Self {
+        Self {
+            lifetime: Duration::ZERO,
+            stale_while_revalidate: Duration::ZERO,
+            stale_if_error: Duration::ZERO,
+            source,
+            initial_age: initial_age(headers, source, times),
+        }
+    }
+
+    /// Returns whether there is a moment at which the response answers somebody
+    /// whom no failure concerns.
+    pub(crate) fn cover_a_moment(&self) -> bool {
+        !self.lifetime.is_zero() || !self.stale_while_revalidate.is_zero()
+    }
+
+    /// Returns whether the response is of use to anybody as it is.
+    pub(crate) fn cover_anything(&self) -> bool {
+        self.cover_a_moment() || !self.stale_if_error.is_zero()
+    }
+}
+
 /// When an exchange with the inner service took place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Times {
@@ -252,6 +276,116 @@ pub(super) mod tests {
         }
     }
 
+    /// The lifetime of a 200 that was received at `times(0)`, with a ttl of 60 s.
+    fn lives(fields: &[(&'static str, &str)]) -> u64 {
+        judge(fields, None, 0).unwrap().lifetime.as_secs()
+    }
+
+    #[test]
+    fn expires_counts_from_date_where_no_directive_sets_a_lifetime() {
+        let (date, then) = ("Sun, 06 Nov 1994 08:49:37 GMT", "Sun, 06 Nov 1994 08:50:07 GMT");
+        for (section, fields, expected) in [
+            ("9111, 4.2.1", &[("expires", then), ("date", date)][..], 30),
+            ("9111, 5.3", &[("expires", then), ("date", "Sun, 06 Nov 1994 08:50:00 GMT")], 7),
+            ("9111, 5.3", &[("expires", date), ("date", date)], 0),
+            ("9111, 5.3", &[("expires", date), ("date", then)], 0),
+            // RFC 9110, 6.6.1: without a valid `Date`, the time of receipt.
+            ("9110, 6.6.1", &[("expires", then)], 30),
+            ("9110, 6.6.1", &[("expires", then), ("date", "foo")], 30),
+            ("9110, 6.6.1", &[("expires", then), ("date", date), ("date", date)], 30),
+            // Nonsense and repetition are over.
+            ("9111, 5.3", &[("expires", "0"), ("date", date)], 0),
+            ("9111, 5.3", &[("expires", "")], 0),
+            ("9111, 5.3", &[("expires", "Sun, 06 Nov 1994 08:50:07 UTC")], 0),
+            ("9111, 4.2.1", &[("expires", then), ("expires", then)], 0),
+            ("9111, 4.2.1", &[("expires", then), ("expires", "0")], 0),
+            // Every form, in any case.
+            ("9111, 4.2", &[("expires", "sunday, 06-nov-94 08:50:07 gmt")], 30),
+            ("9110, 5.6.7", &[("expires", "Sun Nov  6 08:50:07 1994")], 30),
+            ("9111, 1.2.2", &[("expires", "Fri, 31 Dec 9999 23:59:59 GMT")], MAX_SECONDS.into()),
+            ("9110, 5.6.7", &[("expires", "Fri, 31 Dec 1000000 23:59:59 GMT")], 0),
+            // Directives come first, valid or not.
+            ("9111, 5.3", &[("cache-control", "max-age=9"), ("expires", "0")], 9),
+            ("9111, 5.3", &[("cache-control", "max-age=0"), ("expires", then)], 0),
+            ("9111, 4.2.1", &[("cache-control", "max-age=x"), ("expires", then)], 0),
+            ("9111, 4.2.1", &[("cache-control", "max-age=0, s-maxage=9"), ("expires", "0")], 9),
+            ("9111, 5.3", &[("cache-control", "public, must-revalidate"), ("expires", then)], 30),
+            ("9213, 2.2", &[("cdn-cache-control", "public"), ("expires", then)], 60),
+        ] {
+            assert_eq!(lives(fields), expected, "RFC {section}: {fields:?}");
+        }
+    }
+
+    #[test]
+    fn the_other_directives_count_beside_expires() {
+        let then = ("expires", "Sun, 06 Nov 1994 08:50:07 GMT");
+        let said = judge(&[then, ("cache-control", "stale-while-revalidate=9")], None, 0);
+        assert_eq!(said.unwrap().stale_while_revalidate, secs(9));
+        let said = judge(&[then, ("cache-control", "must-revalidate")], None, 0);
+        assert_eq!(said.unwrap().stale_while_revalidate, secs(0));
+    }
+
+    fn assumed_of(status: u16, fields: &[(&'static str, &str)]) -> Option<Terms> {
+        let fields = fields.iter().map(|&(name, value)| {
+            (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
+        });
+        let (headers, config): (HeaderMap, _) = (fields.collect(), HttpConfig::default());
+        let status = StatusCode::from_u16(status).unwrap();
+        let said = governing(&headers, &config, times(0).response).directives;
+        terms(status, &said, &headers, None, &config, times(0))
+    }
+
+    #[test]
+    fn a_tenth_of_the_time_without_a_change_is_assumed_at_most_a_day() {
+        // RFC 9111, 4.2.2
+        let date = ("date", "Sun, 06 Nov 1994 08:49:37 GMT");
+        for (modified, expected) in [
+            ("Sun, 06 Nov 1994 08:49:27 GMT", Some(secs(1))),
+            ("Sun, 06 Nov 1994 08:49:36 GMT", Some(Duration::from_millis(100))),
+            ("Sat, 05 Nov 1994 08:49:37 GMT", Some(secs(8_640))),
+            ("Thu, 06 Oct 1994 08:49:37 GMT", Some(secs(86_400))),
+            ("Mon, 01 Jan 0001 00:00:00 GMT", Some(secs(86_400))),
+            ("Sun, 06 Nov 1994 08:49:37 GMT", None),
+            ("Mon, 07 Nov 1994 08:49:37 GMT", None),
+            ("yesterday", None),
+        ] {
+            let terms = assumed_of(200, &[date, ("last-modified", modified)]);
+            assert_eq!(terms.map(|it| it.lifetime), expected, "{modified}");
+            assert!(terms.is_none_or(|it| it.source == Source::Heuristic));
+        }
+        let twice = [("last-modified", "Sat, 05 Nov 1994 08:49:37 GMT"); 2];
+        assert_eq!(assumed_of(200, &twice), None);
+    }
+
+    #[test]
+    fn it_is_assumed_of_lasting_statuses_and_public_ones_that_say_nothing() {
+        let modified = ("last-modified", "Sat, 05 Nov 1994 08:49:37 GMT");
+        let lives = |status, line: Option<&str>| {
+            let fields = line.map(|line| ("cache-control", line)).into_iter().chain([modified]);
+            let terms = assumed_of(status, &fields.collect::<Vec<_>>());
+            terms.is_some_and(|terms| terms.source == Source::Heuristic)
+        };
+        // RFC 9110, 15.1
+        let lasting: Vec<_> = (200..600).filter(|status| lives(*status, None)).collect();
+        assert_eq!(lasting, [200, 203, 204, 300, 301, 308, 404, 405, 410, 414, 501]);
+        // RFC 9111, 5.2.2.9
+        assert!(lives(599, Some("public")) && lives(302, Some("public")));
+        for explicit in ["max-age=9", "s-maxage=0", "public, max-age=x"] {
+            assert!(!lives(200, Some(explicit)), "{explicit}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_assumed_where_there_is_a_ttl_or_it_is_switched_off() {
+        let modified = ("last-modified", "Sat, 05 Nov 1994 08:49:37 GMT");
+        assert_eq!(judge(&[modified], None, 0).unwrap().source, Source::Layer);
+        let config = HttpConfig { heuristics: false, ..HttpConfig::default() };
+        let headers =
+            HeaderMap::from_iter([(header::LAST_MODIFIED, HeaderValue::from_static(modified.1))]);
+        let said = Directives::default();
+        assert_eq!(terms(StatusCode::OK, &said, &headers, None, &config, times(0)), None);
+    }
+
     #[test]
     fn only_lasting_statuses_take_the_ttl_of_the_layer() {
         let config = HttpConfig { ttl: Some(secs(60)), ..HttpConfig::default() };
@@ -347,13 +481,21 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn no_fields_make_it_panic(age: Vec<u8>, date: Vec<u8>, delay: u64) {
-            let fields = [(header::AGE, age), (header::DATE, date)];
+        fn no_fields_make_it_panic(
+            age: Vec<u8>,
+            date: Vec<u8>,
+            dates in proptest::collection::vec("[A-Z][a-z]{2}, [0-3][0-9] (Jan|Feb|Dec) [0-9]{4} [0-2][0-9]:00:00 GMT", 2),
+            delay: u64,
+        ) {
+            let [modified, over] = [0, 1].map(|i| dates[i].clone().into_bytes());
+            let fields = [(header::AGE, age), (header::DATE, date), (header::LAST_MODIFIED, modified), (header::EXPIRES, over)];
             let fields = fields.into_iter().filter_map(|(n, v)| Some((n, HeaderValue::from_bytes(&v).ok()?)));
             let times = Times { response_delay: Duration::from_secs(delay), ..times(0) };
-            for source in [Source::Origin, Source::Layer] {
-                let age = initial_age(&fields.clone().collect(), source, times);
+            for source in [Source::Origin, Source::Layer, Source::Heuristic] {
+                let headers = fields.clone().collect();
+                let age = initial_age(&headers, source, times);
                 prop_assert!(age <= Duration::from_secs(MAX_SECONDS.into()));
+                let _ = (expires(&headers, times.response), heuristic(&headers, times.response));
             }
         }
     }
