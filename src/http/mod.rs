@@ -25,6 +25,7 @@ mod storable;
 mod stored;
 mod target;
 mod unsafe_method;
+mod validate;
 mod vary;
 #[cfg(feature = "remote")]
 pub(crate) mod wire;
