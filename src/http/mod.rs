@@ -27,6 +27,7 @@ mod stored;
 mod target;
 mod targeted;
 mod unsafe_method;
+mod validate;
 mod vary;
 #[cfg(feature = "remote")]
 pub(crate) mod wire;
