@@ -214,6 +214,17 @@ impl HttpLayer {
         /// Sets what happens to responses with `Set-Cookie`. Defaults to
         /// [`SetCookie::Refuse`].
         set_cookie: SetCookie;
+        /// Sets whether a response that says nothing of its lifetime, where
+        /// no `ttl` is set either, lives by its `Last-Modified`: for a tenth
+        /// of the time since then, at most a day, if its status is one that
+        /// lasts or it says `public`. With a `ttl` it never does. Defaults to
+        /// true.
+        heuristics: bool;
+        /// Sets whether `stale-while-revalidate` and `stale-if-error` count
+        /// where they stand beside `s-maxage`, which by itself forbids stale
+        /// answers (RFC 9111, 5.2.2.10). Defaults to true: an origin that
+        /// writes both into one field means both.
+        stale_beside_s_maxage: bool;
         /// Sets whether a hit carries `Age`. Defaults to true.
         age: bool;
         /// Sets whether a hit carries the extension
@@ -241,7 +252,8 @@ impl HttpLayer {
         self
     }
 
-    /// Stores only what the origin's own headers and [`CacheFor`](crate::CacheFor) allow.
+    /// Stores only what the origin's own headers and [`CacheFor`](crate::CacheFor)
+    /// allow; [`heuristics`](Self::heuristics) read them too.
     pub fn origin_only(mut self) -> Self {
         self.rules.config.ttl = None;
         self
@@ -307,6 +319,29 @@ impl HttpLayer {
     #[track_caller]
     pub fn credential_headers<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
         self.rules.config.credential_headers = field_names(names);
+        self
+    }
+
+    /// Sets the response fields that govern in place of `Cache-Control` and
+    /// `Expires` (RFC 9213), in the order of their priority: the first that is
+    /// there and can be read governs alone. All are passed on. Defaults to
+    /// `CDN-Cache-Control`.
+    ///
+    /// # Panics
+    ///
+    /// If a name is no field name.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tower_stampede::{HttpStampede, Stampede};
+    /// let cache: HttpStampede = Stampede::in_memory(Duration::from_secs(60));
+    /// let layer = cache.http_layer().targeted_fields(["example-cache-control", "cdn-cache-control"]);
+    /// ```
+    #[track_caller]
+    pub fn targeted_fields<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
+        self.rules.config.targeted = field_names(names);
         self
     }
 

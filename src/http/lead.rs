@@ -272,10 +272,8 @@ impl Head {
         tags: Box<[Tag]>,
     ) -> Own<B, E> {
         let (head, body) = response.into_parts();
-        let nothing_to_share =
-            plan.terms.lifetime.is_zero() && plan.terms.stale_while_revalidate.is_zero();
-        if nothing_to_share {
-            return self.decline(Response::from_parts(head, body), Refusal::NoFreshness);
+        if !plan.is_shareable() {
+            return self.decline(Response::from_parts(head, body), plan.why_not_shared());
         }
         let collected = collect(body, self.limits(&plan)).await;
         let why = match &collected {

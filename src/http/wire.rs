@@ -84,6 +84,7 @@ fn write_facts(out: &mut BytesMut, facts: &Facts) -> Option<()> {
         Source::CacheFor => 0,
         Source::Origin => 1,
         Source::Layer => 2,
+        Source::Heuristic => 3,
     });
     match (&facts.vary, facts.fingerprint) {
         (None, None) => out.put_u8(0),
@@ -108,6 +109,7 @@ fn read_facts(from: &mut Bytes) -> Option<Facts> {
         0 => Source::CacheFor,
         1 => Source::Origin,
         2 => Source::Layer,
+        3 => Source::Heuristic,
         _ => return None,
     };
     let (vary, fingerprint) = if read_bool(from)? {

@@ -62,7 +62,9 @@ prop_compose! {
     fn facts()(
         (directives, permits, from) in (directives(), credentials(), credentials()),
         explicit: bool,
-        source in proptest::sample::select(&[Source::CacheFor, Source::Origin, Source::Layer][..]),
+        source in proptest::sample::select(
+            &[Source::CacheFor, Source::Origin, Source::Layer, Source::Heuristic][..]
+        ),
         status in proptest::sample::select(&[200, 204, 301, 401, 404, 503, 999][..]),
         varies in proptest::option::of((lists(), asking())),
     ) -> Facts {
