@@ -52,7 +52,8 @@ pub(super) fn entry(
     make_place(&mut stored.headers);
     // Being filled is being used, by the one who asked.
     stored.touch(received.at);
-    let window = window(&caller.cache, plan, received).kept_longer(kept_longer(&stored));
+    let longer = kept_longer(&stored).max(caller.rules.config.stale_if_disconnected);
+    let window = window(&caller.cache, plan, received).kept_longer(longer);
     caller.cache.keeps_for(window);
     let value = StoredResponse::from(stored);
     let weight = value.weight() + caller.primary.heap_bytes();
