@@ -20,7 +20,6 @@ pub(crate) fn leading<F: Future>(
 }
 
 /// Runs what is left of a leader's work in the span it is in.
-#[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP's results arrive"))]
 pub(crate) fn going_on<F: Future>(work: F) -> impl Future<Output = F::Output> + use<F> {
     work.in_current_span()
 }
