@@ -389,7 +389,7 @@ pub(super) mod tests {
         }
     }
 
-    const PALETTE: [&str; 20] = [
+    pub(in crate::http) const PALETTE: [&str; 20] = [
         "no-store",
         "private",
         "private=\"x-a, x-b\"",
@@ -417,7 +417,7 @@ pub(super) mod tests {
     }
 
     /// The same directives in another order, case and split, some repeated.
-    fn disturb(said: &[&str], seed: u64) -> HeaderMap {
+    pub(in crate::http) fn disturb(said: &[&str], seed: u64) -> HeaderMap {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut said: Vec<String> = said.iter().map(ToString::to_string).collect();
         let repeated: Vec<_> = said.iter().filter(|_| random.bool()).cloned().collect();

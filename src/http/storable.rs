@@ -187,6 +187,8 @@ impl Response<'_> {
 
     fn check_body(&self) -> Result<Option<u64>, Refusal> {
         let headers = &self.parts.headers;
+        let has_coding = headers.contains_key(header::TRANSFER_ENCODING);
+        refuse_if(has_coding && headers.contains_key(header::CONTENT_LENGTH), Refusal::Framing)?;
         let length = content_length(headers)?;
         let contradicts = |(a, b): (u64, u64)| a != b;
         refuse_if(length.zip(self.declared_length).is_some_and(contradicts), Refusal::Framing)?;
@@ -296,10 +298,11 @@ fn weight(headers: &HeaderMap) -> usize {
 }
 
 fn is_event_stream(headers: &HeaderMap) -> bool {
-    headers.get_all(header::CONTENT_TYPE).iter().any(|value| {
-        let essence = value.as_bytes().split(|&b| b == b';').next().unwrap_or_default();
-        essence.trim_ascii().eq_ignore_ascii_case(b"text/event-stream")
-    })
+    // A list is no media type, but whoever reads its first or last member
+    // waits for events.
+    let is_it = |part: &[u8]| part.trim_ascii().eq_ignore_ascii_case(b"text/event-stream");
+    let mut values = headers.get_all(header::CONTENT_TYPE).iter();
+    values.any(|value| value.as_bytes().split(|b| matches!(b, b';' | b',')).any(is_it))
 }
 
 /// Whether a cookie is surely meant for one person.
@@ -315,5 +318,9 @@ fn is_personal(cookie: &HeaderValue) -> bool {
     prefixes.iter().any(|prefix| pair.starts_with(prefix)) || parts.any(is_http_only)
 }
 
+#[cfg(test)]
+mod at_random;
+#[cfg(test)]
+mod published;
 #[cfg(test)]
 pub(super) mod tests;

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::http::freshness::tests::times;
-use crate::http::stored::Stored;
+use crate::http::stored::{Content, Stored};
 
 pub(in crate::http) fn anonymous() -> Asked {
     Asked { method: AskedMethod::Get, credentials: Credentials::NONE }
@@ -27,7 +27,7 @@ pub(in crate::http) fn decide(
     judge(asked, parts, None, cache_for, config, times(0))
 }
 
-fn layer() -> HttpConfig {
+pub(super) fn layer() -> HttpConfig {
     HttpConfig { ttl: Some(Duration::from_secs(60)), ..HttpConfig::default() }
 }
 
@@ -36,7 +36,7 @@ fn cookies(set_cookie: SetCookie) -> HttpConfig {
 }
 
 /// The refusal, or `None` if the response is stored.
-fn refusal(decision: &Decision) -> Option<Refusal> {
+pub(super) fn refusal(decision: &Decision) -> Option<Refusal> {
     match decision {
         Decision::Store(_) => None,
         Decision::Decline(refusal) => Some(*refusal),
@@ -47,7 +47,7 @@ fn refused(status: u16, fields: &[(&str, &str)]) -> Option<Refusal> {
     refusal(&decide(&anonymous(), &response(status, fields), None, &layer()))
 }
 
-fn with(credentials: Credentials) -> Asked {
+pub(super) fn with(credentials: Credentials) -> Asked {
     Asked { credentials, ..anonymous() }
 }
 
@@ -79,6 +79,8 @@ fn responses_that_forbid_it_are_not_stored() {
             Some(Refusal::Private),
         ),
         (&[("content-type", "Text/Event-Stream; x=y")], Some(Refusal::EventStream)),
+        (&[("content-type", "text/html, text/event-stream")], Some(Refusal::EventStream)),
+        (&[("content-type", "text/event-streams")], None),
         (&[("trailer", "x")], Some(Refusal::Trailers)),
         (&[("content-length", "1048576")], None),
         (&[("content-length", "1048577")], Some(Refusal::TooLarge)),
@@ -345,8 +347,14 @@ fn answers(
     let Decision::Store(plan) = decide(&with(from), &head, cache_for, &layer()) else {
         panic!("{line} is storable");
     };
-    let stored =
-        Stored::new(&head, bytes::Bytes::new(), &plan, &with(from), None, times(0).response);
+    let stored = Stored::new(
+        &head,
+        Content::Whole(bytes::Bytes::new()),
+        &plan,
+        &with(from),
+        None,
+        times(0).response,
+    );
     may_answer(&stored.facts, &with(to))
 }
 
