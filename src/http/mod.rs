@@ -7,6 +7,8 @@ mod conditions;
 mod config;
 mod credentials;
 mod date;
+#[cfg(test)]
+mod differential;
 mod directives;
 mod disconnected;
 mod fill;
@@ -19,6 +21,8 @@ mod lead;
 mod lookup;
 mod members;
 mod range;
+#[cfg(test)]
+mod reference;
 mod refusal;
 mod refused;
 mod remote;

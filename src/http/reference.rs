@@ -44,14 +44,35 @@ pub(super) struct Reading {
     pub(super) withheld: Vec<String>,
 }
 
+/// Why nothing may be done with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NotStored {
+    Forbidden,
+    /// Nothing in it allows to store it.
+    NobodyAllows,
+}
+
 /// The statuses that may live by a heuristic (RFC 9110, 15.1, without 206).
 const HEURISTIC: [u16; 11] = [200, 203, 204, 300, 301, 308, 404, 405, 410, 414, 501];
 /// Those that the layer's own lifetime is for.
 const BY_TTL: [u16; 8] = [200, 203, 204, 300, 301, 308, 404, 410];
 /// Those that live by explicit freshness alone.
 const ONLY_EXPLICIT: [u16; 5] = [400, 413, 421, 429, 431];
-/// Those that stand for "not understood" where `must-understand` is said.
-const UNKNOWN: [u16; 3] = [299, 499, 599];
+/// Those whose rules are known, where `must-understand` is said: those that
+/// are cacheable of themselves, and redirects. RFC 9110 knows more.
+const UNDERSTOOD: [u16; 14] =
+    [200, 203, 204, 300, 301, 302, 303, 307, 308, 404, 405, 410, 414, 501];
+
+/// Who chose a lifetime.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Source {
+    Origin,
+    /// The origin wanted to, but it is nonsense.
+    Nonsense,
+    Heuristic,
+    Layer,
+    Nobody,
+}
 
 /// A directive and its argument.
 type Directive = (String, Option<String>);
@@ -86,10 +107,9 @@ impl Governing {
         Some(if said.iter().all(|other| *other == first) { first } else { None })
     }
 
-    /// Said of the whole response, not of some fields (5.2.2.4, 5.2.2.7). In
-    /// a targeted field any argument counts as none.
+    /// Said of the whole response, not of some fields (5.2.2.4, 5.2.2.7).
     fn unqualified(&self, name: &str) -> bool {
-        self.all(name).iter().any(|argument| argument.is_none() || self.targeted)
+        self.all(name).contains(&None)
     }
 
     fn named_fields(&self) -> Vec<String> {
@@ -99,30 +119,36 @@ impl Governing {
     }
 }
 
-/// 1.2.2: digits; too many of them are the largest number.
+/// 1.2.2: digits; more than 2^31 is 2^31.
 fn whole_number(argument: Option<&str>) -> Option<u64> {
     let digits = argument?;
     let is_number = !digits.is_empty() && digits.chars().all(|c| c.is_ascii_digit());
-    is_number.then(|| digits.parse().unwrap_or(u64::MAX))
+    is_number.then(|| digits.parse().unwrap_or(u64::MAX).min(1 << 31))
 }
 
-/// What may be done with a response; `None`: it must not be stored.
-pub(super) fn read(exchange: &Exchange) -> Option<Reading> {
+/// What may be done with a response.
+pub(super) fn read(exchange: &Exchange) -> Result<Reading, NotStored> {
     let governing = exchange.governing();
     if exchange.forbidden(&governing) {
-        return None;
+        return Err(NotStored::Forbidden);
     }
-    let (lifetime, explicit) = exchange.lifetime(&governing)?;
+    let lifetime = exchange.lifetime(&governing);
+    let (lifetime, source) = lifetime.ok_or(NotStored::NobodyAllows)?;
+    let explicit = source == Source::Origin;
+    if ONLY_EXPLICIT.contains(&exchange.status) && !explicit {
+        return Err(NotStored::NobodyAllows);
+    }
     let (while_revalidate, if_error) = exchange.windows(&governing);
     let mut withheld = governing.named_fields();
     withheld.sort();
     withheld.dedup();
-    Some(Reading {
-        lifetime,
-        age: exchange.age(),
+    let only_validated = governing.unqualified("no-cache");
+    Ok(Reading {
+        lifetime: if only_validated { 0 } else { lifetime },
+        age: exchange.age(source),
         while_revalidate,
         if_error,
-        only_validated: governing.unqualified("no-cache"),
+        only_validated,
         explicit,
         answers: exchange.answers(&governing, explicit),
         withheld,
@@ -147,7 +173,12 @@ impl Exchange {
     fn cache_control(&self) -> Vec<Directive> {
         let members = members(&self.lines("cache-control").join(","));
         let directive = |member: &String| match member.split_once('=') {
-            Some((name, argument)) => (name.trim().to_lowercase(), Some(unquoted(argument.trim()))),
+            // Stricter than the RFC, which would have recipients read a bare
+            // name too: then it is said of the whole response.
+            Some((name, argument)) if names_fields(name) && !argument.starts_with('"') => {
+                (name.to_lowercase(), None)
+            }
+            Some((name, argument)) => (name.to_lowercase(), Some(unquoted(argument))),
             None => (member.to_lowercase(), None),
         };
         members.iter().map(directive).collect()
@@ -155,15 +186,15 @@ impl Exchange {
 
     /// Section 3, and http.md 2.
     fn forbidden(&self, governing: &Governing) -> bool {
-        let understood = governing.has("must-understand");
+        let must_understand = governing.has("must-understand");
         let status = self.status < 200
             || [206, 304].contains(&self.status)
-            || understood && UNKNOWN.contains(&self.status);
+            || must_understand && !UNDERSTOOD.contains(&self.status);
         let vary = self.lines("vary").join(",");
-        let validators = !self.lines("etag").is_empty() || !self.lines("last-modified").is_empty();
+        let validators = !self.lines("etag").is_empty() || self.modified().is_some();
         let only_validated = governing.unqualified("no-cache");
         status
-            || governing.has("no-store") && !understood
+            || governing.has("no-store") && !must_understand
             || governing.unqualified("private")
             || !self.lines("set-cookie").is_empty()
             || vary.split(',').any(|name| name.trim() == "*")
@@ -171,53 +202,69 @@ impl Exchange {
             || self.credentials.iter().any(|name| !permitted(governing, name))
     }
 
-    /// The lifetime and whether the origin gave it; `None`: nobody gave one.
-    fn lifetime(&self, governing: &Governing) -> Option<(u64, bool)> {
+    /// `None`: nobody gave one.
+    fn lifetime(&self, governing: &Governing) -> Option<(u64, Source)> {
         let said = governing.seconds("s-maxage").or_else(|| governing.seconds("max-age"));
         if let Some(said) = said {
-            return Some((said.unwrap_or(0), true));
+            return Some(Self::by_origin(said));
         }
         let expires = self.lines("expires");
         if !expires.is_empty() && !governing.targeted {
-            return Some((self.until(&expires), true));
+            return Some(Self::by_origin(self.until(&expires)));
         }
-        let public = governing.permits("public");
-        let chosen = match self.ttl {
-            Some(ttl) => BY_TTL.contains(&self.status).then_some(ttl),
-            None if HEURISTIC.contains(&self.status) || public => self.heuristic(),
-            None => None,
-        };
-        let chosen = chosen.filter(|_| !ONLY_EXPLICIT.contains(&self.status));
         // Nothing is fresh then, but each use can be validated.
-        let validated = governing.unqualified("no-cache").then_some(0);
-        chosen.or(validated).map(|lifetime| (lifetime, false))
+        let validated = governing.unqualified("no-cache").then_some((0, Source::Nobody));
+        self.chosen(governing.permits("public")).or(validated)
     }
 
-    fn until(&self, expires: &[&str]) -> u64 {
-        let [one] = expires else { return 0 };
-        let at = seconds_since_1970(one, self.received);
-        at.map_or(0, |at| at.saturating_sub(self.date()))
+    /// Where the origin says nothing.
+    fn chosen(&self, public: bool) -> Option<(u64, Source)> {
+        match self.ttl {
+            Some(ttl) => BY_TTL.contains(&self.status).then_some((ttl, Source::Layer)),
+            None if HEURISTIC.contains(&self.status) || public => {
+                self.heuristic().map(|lifetime| (lifetime, Source::Heuristic))
+            }
+            None => None,
+        }
+    }
+
+    /// Nonsense is stale (4.2.1, 5.3), and no lifetime that somebody gave.
+    fn by_origin(said: Option<u64>) -> (u64, Source) {
+        said.map_or((0, Source::Nonsense), |seconds| (seconds, Source::Origin))
+    }
+
+    fn until(&self, expires: &[&str]) -> Option<u64> {
+        let [one] = expires else { return None };
+        let at = seconds_since_1970(one, self.received)?;
+        Some(at.saturating_sub(self.date()))
     }
 
     /// 4.2.2: a tenth of the time since it was modified, at most a day.
     fn heuristic(&self) -> Option<u64> {
+        let unchanged =
+            self.date().checked_sub(self.modified()?).filter(|unchanged| *unchanged > 0)?;
+        Some((unchanged / 10).min(86_400))
+    }
+
+    fn modified(&self) -> Option<u64> {
         let [modified] = self.lines("last-modified")[..] else { return None };
-        let modified = seconds_since_1970(modified, self.received)?;
-        Some((self.date().checked_sub(modified)? / 10).min(86_400))
+        seconds_since_1970(modified, self.received)
     }
 
     /// RFC 9110, 6.6.1: without a `Date`, the time of receipt.
     fn date(&self) -> u64 {
-        let date = self.lines("date").first().and_then(|date| seconds_since_1970(date, self.received));
+        let date =
+            self.lines("date").first().and_then(|date| seconds_since_1970(date, self.received));
         date.unwrap_or(self.received)
     }
 
-    /// 4.2.3.
-    fn age(&self) -> u64 {
+    /// 4.2.3. A lifetime of the layer's own begins when the response is there.
+    fn age(&self, source: Source) -> u64 {
         let first = self.lines("age").first().map(|line| line.split(',').next().unwrap_or(""));
-        let age = whole_number(first.map(str::trim)).unwrap_or(0).min(1 << 31);
+        let age = whole_number(first.map(str::trim)).unwrap_or(0);
+        let delay = if source == Source::Layer { 0 } else { self.delay };
         let apparent = self.received.saturating_sub(self.date());
-        apparent.max(age + self.delay)
+        apparent.max(age + delay)
     }
 
     /// RFC 5861 and http.md 5. Nonsense is a window of nothing.
@@ -238,13 +285,11 @@ impl Exchange {
     /// Section 3.5 and http.md 2.
     fn answers(&self, governing: &Governing, explicit: bool) -> [bool; 3] {
         let anonymous = self.credentials.is_empty();
-        let asks_to_log_in = anonymous && [401, 403, 407].contains(&self.status);
+        // Stricter than http.md, which says so of the anonymous ones.
+        let asks_to_log_in = [401, 403, 407].contains(&self.status);
         let cookie = permitted(governing, "cookie") || anonymous && explicit;
-        let answers = [
-            permitted(governing, "authorization"),
-            permitted(governing, "x-api-key"),
-            cookie,
-        ];
+        let answers =
+            [permitted(governing, "authorization"), permitted(governing, "x-api-key"), cookie];
         answers.map(|permitted| permitted && !asks_to_log_in)
     }
 }
@@ -270,6 +315,7 @@ fn directive_of((name, item): (String, Item)) -> Option<Directive> {
     let in_seconds = ["max-age", "s-maxage", "stale-while-revalidate", "stale-if-error"];
     let bare = ["public", "must-revalidate", "proxy-revalidate", "must-understand"];
     let argument = match item {
+        Item::Text(names) if names_fields(&name) => Some(names),
         _ if counts_anyway.contains(&&*name) => None,
         Item::Integer(digits) if in_seconds.contains(&&*name) => Some(digits),
         Item::True if bare.contains(&&*name) => None,
@@ -277,6 +323,10 @@ fn directive_of((name, item): (String, Item)) -> Option<Directive> {
         _ => None,
     };
     Some((name, argument))
+}
+
+fn names_fields(directive: &str) -> bool {
+    ["private", "no-cache"].contains(&&*directive.to_lowercase())
 }
 
 /// The members of a list: what stands between commas that are not quoted.

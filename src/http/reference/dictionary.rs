@@ -1,5 +1,5 @@
-//! Dictionaries of RFC 9651, as far as directives need them: whole numbers and
-//! "true" are told apart from everything else.
+//! Dictionaries of RFC 9651, as far as directives need them: whole numbers,
+//! strings and "true" are told apart from everything else.
 
 /// What a member holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -8,6 +8,8 @@ pub(super) enum Item {
     /// sign.
     Integer(String),
     True,
+    /// A string, as it stands between its quotes.
+    Text(String),
     Other,
 }
 
@@ -65,9 +67,10 @@ fn item(value: &str) -> Option<Item> {
     match value.chars().next()? {
         _ if is_integer => Some(Item::Integer(value.to_owned())),
         '-' | '0'..='9' => is_decimal(digits).then_some(Item::Other),
-        '"' => is_string(value).then_some(Item::Other),
+        '"' => string(value).map(Item::Text),
         '?' if value == "?1" => Some(Item::True),
         '?' => (value == "?0").then_some(Item::Other),
+        ':' => is_bytes(value).then_some(Item::Other),
         '(' => value.ends_with(')').then_some(Item::Other),
         'A'..='Z' | 'a'..='z' | '*' => is_token(value).then_some(Item::Other),
         _ => None,
@@ -81,10 +84,15 @@ fn is_decimal(text: &str) -> bool {
     text.split_once('.').is_some_and(|(whole, part)| all(whole, 12) && all(part, 3))
 }
 
-fn is_string(text: &str) -> bool {
-    let inner = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'));
-    let plain = inner.map(|inner| inner.replace("\\\\", "").replace("\\\"", ""));
-    plain.is_some_and(|plain| !plain.contains(['"', '\\']))
+fn string(text: &str) -> Option<String> {
+    let inner = text.strip_prefix('"').and_then(|rest| rest.strip_suffix('"'))?;
+    let plain = inner.replace("\\\\", "").replace("\\\"", "");
+    (!plain.contains(['"', '\\'])).then(|| inner.to_owned())
+}
+
+fn is_bytes(text: &str) -> bool {
+    let inner = text.strip_prefix(':').and_then(|rest| rest.strip_suffix(':'));
+    inner.is_some_and(|inner| inner.chars().all(|c| c.is_ascii_alphanumeric() || "+/=".contains(c)))
 }
 
 fn is_token(text: &str) -> bool {
