@@ -387,27 +387,6 @@ async fn a_get_with_a_body_goes_past_the_cache_with_its_body() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn clients_cannot_drive_the_origin_with_directives() {
-    // http.md 4.8: ignored by default.
-    let origin = numbered();
-    let app = app(&origin);
-    send(&app, get(REPORT)).await;
-    pass(secs(5)).await;
-    for (name, value) in [
-        ("cache-control", "no-cache"),
-        ("cache-control", "max-age=0"),
-        ("cache-control", "min-fresh=600"),
-        ("pragma", "no-cache"),
-    ] {
-        assert!(send(&app, with(REPORT, &[(name, value)])).await.is(Hit), "{value}");
-    }
-    pass(secs(60)).await;
-    let late = send(&app, with(REPORT, &[("cache-control", "max-stale=600")])).await;
-    assert!(late.is(Computed), "nor make it serve what is too old");
-    assert_eq!(origin.calls(), 2);
-}
-
-#[tokio::test(start_paused = true)]
 async fn too_many_bytes_of_fields_go_past_the_cache() {
     let origin = numbered();
     let app = layered(origin_only().http_layer().max_header_bytes(1000), &origin);
