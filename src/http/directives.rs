@@ -113,31 +113,6 @@ pub(crate) fn parse(headers: &HeaderMap) -> Parsed {
     reading.finish()
 }
 
-/// What a request's `Cache-Control` rules out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Forbids {
-    Storing,
-    Forwarding,
-}
-
-/// Returns what the request rules out; an unreadable field counts as
-/// `no-store`.
-pub(crate) fn request_forbids(headers: &HeaderMap) -> Option<Forbids> {
-    let lines = headers.get_all(header::CACHE_CONTROL).into_iter();
-    let members = lines.flat_map(|line| Members::of(line.as_bytes()));
-    let mut forwarding = None;
-    for member in members {
-        match member {
-            Ok(directive) if directive.name.eq_ignore_ascii_case(b"only-if-cached") => {
-                forwarding = Some(Forbids::Forwarding);
-            }
-            Ok(directive) if !directive.name.eq_ignore_ascii_case(b"no-store") => {}
-            _ => return Some(Forbids::Storing),
-        }
-    }
-    forwarding
-}
-
 /// The numbers of a field, before they are weighed against each other.
 #[derive(Default)]
 pub(super) struct Numbers {
@@ -375,20 +350,6 @@ pub(super) mod tests {
         }
     }
 
-    #[test]
-    fn a_request_can_forbid_storing_and_forwarding() {
-        for (line, expected) in [
-            ("", None),
-            ("no-cache, max-age=0", None),
-            ("No-Store", Some(Forbids::Storing)),
-            ("only-if-cached", Some(Forbids::Forwarding)),
-            ("only-if-cached, no-store", Some(Forbids::Storing)),
-            ("max-age=0; x", Some(Forbids::Storing)),
-        ] {
-            assert_eq!(request_forbids(&cache_control(&[line])), expected, "{line}");
-        }
-    }
-
     pub(in crate::http) const PALETTE: [&str; 20] = [
         "no-store",
         "private",
@@ -463,7 +424,7 @@ pub(super) mod tests {
         fn no_bytes_make_the_reader_panic(lines: Vec<Vec<u8>>) {
             let lines = lines.iter().filter_map(|line| HeaderValue::from_bytes(line).ok());
             let headers = lines.map(|line| (header::CACHE_CONTROL, line)).collect();
-            let _ = (parse(&headers), request_forbids(&headers));
+            let _ = parse(&headers);
         }
     }
 }
