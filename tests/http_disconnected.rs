@@ -45,11 +45,11 @@ async fn a_dead_origin_sees_a_handful_of_attempts_and_nobody_an_error() {
     let (app, origin) = app_that_loses_its_origin("max-age=10");
     send(&app, get("/report")).await;
     pass(secs(11)).await;
-    for _ in 0..150 {
+    for _ in 0..600 {
         assert!(send(&app, get("/report")).await.is(StaleIfError));
         pass(ms(100)).await;
     }
-    assert!(origin.calls() < 1 + 10, "{} calls in 15 s", origin.calls());
+    assert!(origin.calls() < 1 + 10, "{} calls in a minute", origin.calls());
 }
 
 #[tokio::test(start_paused = true)]

@@ -12,6 +12,7 @@ use super::lookup::{Cache, HttpCaller, Stored};
 use super::request::Asked;
 use super::storable::Plan;
 use super::stored::{self, Index, Slot, StoredResponse};
+use super::validate::validators;
 use super::vary::{Fingerprint, fingerprint, variant_key};
 use crate::engine::grant::Version;
 use crate::engine::ports::Local;
@@ -51,9 +52,10 @@ pub(super) fn entry(
     make_place(&mut stored.headers);
     // Being filled is being used, by the one who asked.
     stored.touch(received.at);
-    let value = StoredResponse::from(stored);
-    let window = window(&caller.cache, plan, received);
+    let longer = kept_longer(&stored).max(caller.rules.config.stale_if_disconnected);
+    let window = window(&caller.cache, plan, received).kept_longer(longer);
     caller.cache.keeps_for(window);
+    let value = StoredResponse::from(stored);
     let weight = value.weight() + caller.primary.heap_bytes();
     let entry = Entry::new(value, window, tags, received.started.seq);
     let entry = entry.with_version(version);
@@ -90,6 +92,14 @@ fn window(cache: &Cache, plan: &Plan, received: Received) -> Window {
     // a slow service cannot make old data look young.
     let born = received.at.minus(terms.initial_age).min(received.started.tick);
     Window::new(born, lifetimes, received.delay())
+}
+
+/// For how long after its last window a response is kept that may yet be
+/// confirmed.
+const VALIDATED_FOR: Duration = Duration::from_secs(600);
+
+fn kept_longer(stored: &stored::Stored) -> Duration {
+    if validators(stored).is_some() { VALIDATED_FOR } else { Duration::ZERO }
 }
 
 /// Returns what a response would replace: what stands in its place, or what
@@ -155,10 +165,10 @@ pub(super) fn index_entry(
     old: Option<&Stored>,
     longer: Duration,
 ) -> Entry<StoredResponse> {
-    let mut window = newest.window;
-    window.error_until = window.useful_until().plus(longer);
+    let mut window = newest.window.kept_longer(Duration::ZERO);
+    window.error_until = newest.window.kept_until().plus(longer);
     if let Some(old) = old.filter(|old| index_of(old).is_some()) {
-        window.error_until = window.error_until.max(old.window.useful_until());
+        window.error_until = window.error_until.max(old.window.kept_until());
     }
     let value = StoredResponse::from(index);
     let weight = value.weight();

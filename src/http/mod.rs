@@ -3,6 +3,7 @@
 mod answer;
 mod body;
 mod cache_for;
+mod conditions;
 mod config;
 mod credentials;
 mod date;
@@ -17,6 +18,7 @@ mod layer;
 mod lead;
 mod lookup;
 mod members;
+mod range;
 mod refusal;
 mod refused;
 mod remote;
@@ -27,6 +29,7 @@ mod stored;
 mod target;
 mod targeted;
 mod unsafe_method;
+mod validate;
 mod vary;
 #[cfg(feature = "remote")]
 pub(crate) mod wire;

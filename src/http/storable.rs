@@ -187,6 +187,8 @@ impl Response<'_> {
 
     fn check_body(&self) -> Result<Option<u64>, Refusal> {
         let headers = &self.parts.headers;
+        let has_coding = headers.contains_key(header::TRANSFER_ENCODING);
+        refuse_if(has_coding && headers.contains_key(header::CONTENT_LENGTH), Refusal::Framing)?;
         let length = content_length(headers)?;
         let contradicts = |(a, b): (u64, u64)| a != b;
         refuse_if(length.zip(self.declared_length).is_some_and(contradicts), Refusal::Framing)?;
