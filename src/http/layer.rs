@@ -33,6 +33,7 @@ pub(super) struct Rules {
     pub(super) config: HttpConfig,
     pub(super) scheme: String,
     pub(super) body_idle_timeout: Duration,
+    pub(super) stall_timeout: Duration,
     /// Each adds to the key, or sends the request past the cache.
     pub(super) key_rules: Vec<KeyRule>,
     pub(super) bypass: Option<BypassRule>,
@@ -126,6 +127,7 @@ impl HttpStampede {
             config,
             scheme: "http".into(),
             body_idle_timeout: Duration::from_secs(30),
+            stall_timeout: Duration::from_secs(5),
             key_rules: Vec::new(),
             bypass: None,
             disconnected: None,
@@ -413,10 +415,20 @@ impl HttpLayer {
         self
     }
 
-    /// Sets how long the body of a response that is to be stored may pause
-    /// before it is streamed through instead. Defaults to 30 s.
+    /// Sets how long the body of a response that is to be stored may pause;
+    /// then it is not stored, and streams through to those who read it already.
+    /// Defaults to 30 s.
     pub fn body_idle_timeout(mut self, timeout: Duration) -> Self {
         self.rules.body_idle_timeout = timeout;
+        self
+    }
+
+    /// Sets how long one of several clients that read the same body may read
+    /// nothing while another waits for it; then its body ends with an error.
+    /// Only for a body that turned out not to be stored: up to
+    /// [`max_body`](Self::max_body) nobody waits for anybody. Defaults to 5 s.
+    pub fn stall_timeout(mut self, timeout: Duration) -> Self {
+        self.rules.stall_timeout = timeout;
         self
     }
 

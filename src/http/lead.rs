@@ -1,14 +1,16 @@
 //! The leader of an HTTP flight: from the request to the verdict.
 
+mod keep;
+mod pump;
+
 use std::sync::Arc;
 
 use http::{Request, Response, StatusCode};
 use http_body::Body;
-use tokio::time::Instant;
 use tower_service::Service;
 
 use super::answer::is_failure;
-use super::body::{Collected, Limits, ResponseBody, SourceBody, collect};
+use super::body::{ResponseBody, SourceBody};
 use super::cache_for::CacheFor;
 use super::fill::{self, Received};
 use super::freshness::Times;
@@ -262,81 +264,6 @@ impl Head {
             // there is one word for both.
             self.leader.decline_here(why.marks_uncacheable(status));
         }
-    }
-
-    /// Collects the body, stores the response and hands it over.
-    pub(super) async fn keep<B: SourceBody, E>(
-        self,
-        response: Response<B>,
-        plan: Plan,
-        tags: Box<[Tag]>,
-    ) -> Own<B, E> {
-        let (head, body) = response.into_parts();
-        if !plan.is_shareable() {
-            return self.decline(Response::from_parts(head, body), plan.why_not_shared());
-        }
-        let collected = collect(body, self.limits(&plan)).await;
-        let why = match &collected {
-            Collected::Complete(bytes) => {
-                let stored = self.fill(&head, bytes.clone(), &plan, tags);
-                let response = Response::from_parts(head, collected.into_body());
-                return Own::Response { response, stored, why: None };
-            }
-            Collected::Streams { why, .. } => *why,
-            Collected::Broken { .. } => Refusal::BrokenOff,
-        };
-        self.decline_as(head.status, why);
-        let response = Response::from_parts(head, collected.into_body());
-        Own::Response { response, stored: false, why: Some(why) }
-    }
-
-    /// A body may take as long again as its head; a stream that goes on
-    /// longer is not worth waiting for.
-    fn limits(&self, plan: &Plan) -> Limits {
-        let in_all = self.caller.cache.engine.settings.compute_timeout;
-        self.leader.expect_within(in_all);
-        Limits {
-            bytes: self.caller.rules.config.max_body,
-            declared: plan.length,
-            idle: self.caller.rules.body_idle_timeout,
-            until: Instant::now() + in_all,
-        }
-    }
-
-    fn fill(
-        self,
-        head: &http::response::Parts,
-        body: bytes::Bytes,
-        plan: &Plan,
-        tags: Box<[Tag]>,
-    ) -> bool {
-        let Self { caller, leader, received, .. } = self;
-        let version = leader.version();
-        let entry = fill::entry(&caller, head, body, plan, tags, received, version);
-        if !caller.asked.credentials.is_anonymous() {
-            let longest = entry.window.useful_until();
-            let least = received.at.plus(caller.cache.engine.settings.uncacheable_for);
-            leader.remember_shared(true, longest.max(least));
-        }
-        let keep = received.at < entry.window.useful_until();
-        if !keep && plan.terms.lifetime.is_zero() {
-            // No window covers it any more.
-            leader.decline_here(true);
-            return false;
-        }
-        if !keep {
-            leader.publish(entry);
-            leader.shared_only();
-            return false;
-        }
-        // Stored before it is handed over: a waiter that it does not fit looks
-        // into the index for its own variant at once.
-        let stored = fill::store(&caller, &entry, &|| leader.may_store(&entry.tags));
-        leader.publish(Arc::clone(&entry));
-        caller.cache.tidy_from_now_on();
-        let places = remote::places(&caller, &entry);
-        leader.finish(stored, places, move || fill::unstore(&caller, &entry));
-        stored
     }
 }
 

@@ -182,6 +182,7 @@ impl<S> HttpService<S> {
             tags: automatic_tags(&parts, &self.rules),
             stale: None,
             forward,
+            claim: None,
         };
         hide_what_is_unkeyed(&mut parts, &self.rules);
         let request = Request::from_parts(parts, body);
@@ -462,6 +463,7 @@ impl HttpCaller {
                 tags: Box::default(),
                 stale: self.stale.clone(),
                 forward: self.forward,
+                claim: None,
             },
         }
     }

@@ -191,6 +191,7 @@ impl Sent {
             tags: self.tags,
             stale: None,
             forward: Forward::UriMiss,
+            claim: None,
         };
         let boarding = caller.boarding().without_waiting();
         let Entered::Lead(leader) = cache.engine.enter(&boarding, &mut None) else {

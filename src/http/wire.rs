@@ -52,14 +52,15 @@ impl Remotable for StoredResponse {
 }
 
 fn write_response(stored: &Stored) -> Option<Bytes> {
+    let body = stored.body.whole()?;
     let fields = stored.headers.iter();
     let fields = fields.map(|(name, value)| LEAST_FIELD + name.as_str().len() + value.len());
-    let mut out = BytesMut::with_capacity(128 + fields.sum::<usize>() + stored.body.len());
+    let mut out = BytesMut::with_capacity(128 + fields.sum::<usize>() + body.len());
     out.put_u8(RESPONSE);
     write_facts(&mut out, &stored.facts)?;
     write_fields(&mut out, &stored.headers)?;
-    out.put_u64(stored.body.len() as u64);
-    out.put_slice(&stored.body);
+    out.put_u64(body.len() as u64);
+    out.put_slice(body);
     Some(out.freeze())
 }
 

@@ -73,8 +73,7 @@ impl BodyError {
         Self(Repr::Inner(Arc::from(error.into())))
     }
 
-    #[allow(dead_code, reason = "for bodies that are shared")]
-    pub(super) fn new(kind: BodyErrorKind) -> Self {
+    pub(crate) fn new(kind: BodyErrorKind) -> Self {
         Self(Repr::Ours(kind))
     }
 

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::http::freshness::tests::times;
-use crate::http::stored::Stored;
+use crate::http::stored::{Content, Stored};
 
 pub(in crate::http) fn anonymous() -> Asked {
     Asked { method: AskedMethod::Get, credentials: Credentials::NONE }
@@ -347,8 +347,14 @@ fn answers(
     let Decision::Store(plan) = decide(&with(from), &head, cache_for, &layer()) else {
         panic!("{line} is storable");
     };
-    let stored =
-        Stored::new(&head, bytes::Bytes::new(), &plan, &with(from), None, times(0).response);
+    let stored = Stored::new(
+        &head,
+        Content::Whole(bytes::Bytes::new()),
+        &plan,
+        &with(from),
+        None,
+        times(0).response,
+    );
     may_answer(&stored.facts, &with(to))
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::http::config::HttpConfig;
 use crate::http::storable::Decision;
 use crate::http::storable::tests::{anonymous, decide, response};
+use crate::http::stored::Content;
 
 const DAY: &str = "Wed, 01 Jan 2020 00:00:00 GMT";
 const NEXT_DAY: &str = "Thu, 02 Jan 2020 00:00:00 GMT";
@@ -96,7 +97,8 @@ fn only_a_stored_200_is_validated() {
             panic!("{status} is stored")
         };
         let asked = anonymous();
-        let stored = Stored::new(&head, "x".into(), &plan, &asked, None, received());
+        let stored =
+            Stored::new(&head, Content::Whole("x".into()), &plan, &asked, None, received());
         assert_eq!(validators(&stored).is_some(), status == 200, "{status}");
         assert_eq!(is_validatable(head.status, &head.headers), status == 200, "{status}");
     }
