@@ -101,7 +101,7 @@ pub(crate) struct Parsed {
 
 /// Reads `Cache-Control` as a shared cache.
 pub(crate) fn parse(headers: &HeaderMap) -> Parsed {
-    let mut reading = Reading::default();
+    let mut reading = Reading::of(headers);
     for line in headers.get_all(header::CACHE_CONTROL) {
         for member in Members::of(line.as_bytes()) {
             match member {
@@ -142,13 +142,17 @@ impl Numbers {
     }
 }
 
-#[derive(Default)]
-struct Reading {
+struct Reading<'a> {
+    headers: &'a HeaderMap,
     parsed: Parsed,
     numbers: Numbers,
 }
 
-impl Reading {
+impl<'a> Reading<'a> {
+    fn of(headers: &'a HeaderMap) -> Self {
+        Self { headers, parsed: Parsed::default(), numbers: Numbers::default() }
+    }
+
     fn take(&mut self, directive: &Directive<'_>) {
         let mut lower = [0; LONGEST_NAME];
         let Some(name) = lower.get_mut(..directive.name.len()) else { return };
@@ -160,11 +164,11 @@ impl Reading {
 
     /// What restricts counts with any argument, what permits only without.
     fn take_flag(&mut self, name: &[u8], argument: &Argument<'_>) {
-        let said = &mut self.parsed.directives;
+        let Parsed { directives: said, withheld } = &mut self.parsed;
         match name {
             b"no-store" => said.no_store = true,
-            b"private" => said.private |= !withhold(argument, &mut self.parsed.withheld),
-            b"no-cache" => said.no_cache |= !withhold(argument, &mut self.parsed.withheld),
+            b"private" => said.private |= !withhold(argument, self.headers, withheld),
+            b"no-cache" => said.no_cache |= !withhold(argument, self.headers, withheld),
             b"public" => said.public |= *argument == Argument::None,
             b"must-revalidate" => said.must_revalidate = true,
             b"proxy-revalidate" => said.proxy_revalidate = true,
@@ -186,11 +190,23 @@ impl Reading {
     }
 }
 
-/// Notes the fields named in a quoted argument. Anything else, such as
-/// `private=1` or a name that is none, returns `false`: the directive then
-/// holds for the whole response, which is always allowed (RFC 9111, 5.2.2.4).
-pub(super) fn withhold(argument: &Argument<'_>, withheld: &mut Vec<HeaderName>) -> bool {
-    let Argument::Quoted(names) = argument else { return false };
+/// Notes the fields named in an argument. Anything else, such as a name that
+/// is none, returns `false`: the directive then holds for the whole response,
+/// which is always allowed (RFC 9111, 5.2.2.4).
+///
+/// Without quotation marks, `private=x-user` names a field if there is such a
+/// field; `private=1` means the response.
+pub(super) fn withhold(
+    argument: &Argument<'_>,
+    headers: &HeaderMap,
+    withheld: &mut Vec<HeaderName>,
+) -> bool {
+    let is_there = |name| HeaderName::from_bytes(name).is_ok_and(|it| headers.contains_key(it));
+    let names = match argument {
+        Argument::Quoted(names) => names,
+        Argument::Bare(name) if is_there(name) => *name,
+        _ => return false,
+    };
     let names = names.split(|&b| b == b',').map(|name| name.trim_ascii());
     let names: Result<Vec<_>, _> =
         names.filter(|name| !name.is_empty()).map(HeaderName::from_bytes).collect();
@@ -289,6 +305,21 @@ pub(super) mod tests {
             parse(&cache_control(&["private=\"X-A, set-cookie\"", "no-cache=\"x-b,x-a,\""]));
         assert!(!parsed.directives.private && !parsed.directives.no_cache);
         assert_eq!(parsed.withheld, ["set-cookie", "x-a", "x-b"].map(HeaderName::from_static));
+    }
+
+    #[test]
+    fn a_field_is_named_without_quotation_marks_where_it_is_there() {
+        // RFC 9111, 5.2
+        let said = |line| {
+            let mut headers = cache_control(&[line]);
+            headers.insert("x-user", HeaderValue::from_static("alice"));
+            parse(&headers)
+        };
+        let named = said("Private=X-User, no-cache=x-user");
+        assert!(!named.directives.private && !named.directives.no_cache);
+        assert_eq!(named.withheld, [HeaderName::from_static("x-user")]);
+        assert!(said("private=x-mail").directives.private);
+        assert!(said("no-cache=1").directives.no_cache);
     }
 
     #[test]
