@@ -13,6 +13,11 @@ pub(super) enum Item {
     Other,
 }
 
+/// What forbids is kept although it is said again: stricter than RFC 9651.
+fn is_kept(name: &str) -> bool {
+    ["private", "no-cache", "no-store"].contains(&name)
+}
+
 /// The members, of which the last of a name counts; `None`: this is no
 /// dictionary.
 pub(super) fn dictionary(text: &str) -> Option<Vec<(String, Item)>> {
@@ -29,7 +34,7 @@ pub(super) fn dictionary(text: &str) -> Option<Vec<(String, Item)>> {
         for parameter in parameters {
             pair(parameter.trim_start_matches(' '))?;
         }
-        members.retain(|(other, _)| *other != name);
+        members.retain(|(other, _)| *other != name || is_kept(other));
         members.push((name, item));
     }
     Some(members)
