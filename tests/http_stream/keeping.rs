@@ -62,7 +62,8 @@ async fn who_comes_in_the_middle_of_a_body_gets_all_of_it_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn up_to_the_limit_a_slow_reader_holds_nobody_back_and_misses_nothing() {
-    let (app, _, sources) = fed(origin_only().http_layer());
+    let cache = origin_only();
+    let (app, _, sources) = fed(cache.http_layer());
     let mut readers = open_many(&app, 2).await;
     let source = sources.take(0);
     for _ in 0..1000 {
@@ -73,6 +74,7 @@ async fn up_to_the_limit_a_slow_reader_holds_nobody_back_and_misses_nothing() {
     assert!(fast.bytes.len() == 1_000_000 && fast.error.is_none());
     assert!(send(&app, get("/report")).await.is(Hit));
     pass(secs(60)).await;
+    assert!(cache.stats().bytes >= 1_000_000, "it counts for what it holds");
     assert_eq!(readers[0].rest().await.bytes.len(), 1_000_000);
 }
 

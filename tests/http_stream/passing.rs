@@ -196,6 +196,33 @@ async fn a_body_that_pauses_goes_on_for_those_who_read_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn empty_chunks_without_end_are_a_pause_and_leave_others_their_turn() {
+    let empty = || Ok::<_, std::io::Error>(bytes::Bytes::new());
+    let origin = Origin::new(move |call| match call.n {
+        0 => {
+            let body = futures_util::stream::repeat_with(empty);
+            Answer::ok("max-age=60", axum::body::Body::from_stream(body))
+        }
+        _ => Answer::ok("max-age=60", "good"),
+    });
+    // No time passes while a task is always ready; the clock is moved by hand.
+    let app = layered(origin_only().http_layer().body_idle_timeout(secs(2)), &origin);
+    let reader = open(&app, get("/report")).await;
+    tokio::time::advance(secs(3)).await;
+    tokio::task::yield_now().await;
+    let late = tokio::spawn({
+        let app = app.clone();
+        async move { send(&app, get("/report")).await }
+    });
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(origin.calls(), 2, "nobody joins it any more");
+    drop(reader);
+    assert_eq!(late.await.unwrap().text(), "good");
+}
+
+#[tokio::test(start_paused = true)]
 async fn trailers_reach_all_who_read_and_are_never_stored() {
     let (app, origin, sources) = fed(origin_only().http_layer());
     let mut readers = open_many(&app, 3).await;
