@@ -279,16 +279,18 @@ impl Peer {
         std::mem::take(&mut self.buffer)
     }
 
-    /// Reads and throws away until the connection ends; returns how much.
-    pub(crate) async fn count_to_end(&mut self) -> u64 {
+    /// Reads and throws away so many bytes, or all before the end; returns how
+    /// many.
+    pub(crate) async fn count_of(&mut self, size: u64) -> u64 {
         let mut count = std::mem::take(&mut self.buffer).len() as u64;
-        let mut part = vec![0; 64 << 10];
-        loop {
+        let mut part = vec![0; 256 << 10];
+        while count < size {
             match soon("bytes", self.stream.read(&mut part)).await {
-                Ok(0) | Err(_) => return count,
+                Ok(0) | Err(_) => break,
                 Ok(n) => count += n as u64,
             }
         }
+        count
     }
 
     /// Whether nothing comes for a while; what comes is kept.
