@@ -224,7 +224,7 @@ async fn a_directive_that_connection_names_counts_all_the_same() {
 async fn nothing_else_of_a_response_changes() {
     let (reply, _) = got(
         GET,
-        "HTTP/1.1 299 As You Like It\r\nDate: sunday, 06-nov-94 08:49:37 gmt\r\n\
+        "HTTP/1.1 299 As You Like It\r\nConnection: x-hop\r\nDate: sunday, 06-nov-94 08:49:37 gmt\r\n\
          Server: x\r\nSet-Cookie: a=b\r\nX: 1\r\nset-cookie: c=d\r\nx:   2  \r\n\
          Cache-Control: private , x\r\nAge: 7\r\nCache-Status: cdn; fwd=miss\r\nContent-Length: 0\r\n\r\n",
     )
