@@ -33,6 +33,12 @@ pub(crate) trait Caller<V> {
     /// Returns whether `entry` is an answer to this caller's own request.
     fn reusable(&self, entry: &Entry<V>) -> bool;
 
+    /// Returns whether `entry`, the result of a flight with this number, is new
+    /// enough for this caller. Flights are numbered as they take off.
+    fn is_new_enough(&self, _flight: u64, _entry: &Entry<V>) -> bool {
+        true
+    }
+
     /// Returns what may be served in place of a failure.
     fn fallback(&self) -> Option<Arc<Entry<V>>>;
 }
@@ -231,6 +237,7 @@ impl<V: Send + Sync + 'static> Ticket<V> {
         fresh_enough
             && !self.engine.log.is_dead(&entry.tags, entry.started_seq, self.asked)
             && caller.reusable(entry)
+            && caller.is_new_enough(waiter.flight.id, entry)
     }
 
     fn timed_out<C: Caller<V>>(&self, caller: &C) -> Step<V> {
