@@ -75,10 +75,12 @@ impl<'a> HttpWanted<'a> {
             Purpose::Refresh(seen) if seen.is_no_older_than(found) => return Judged::Useless,
             Purpose::Refresh(_) => false,
         };
-        match self.caller.cache.judge(found, self.caller.cache.now()) {
-            Freshness::Fresh | Freshness::Early => Judged::Serves,
-            Freshness::Stale if serves => Judged::Serves,
-            Freshness::Stale | Freshness::StaleIfError => {
+        let (wishes, now) = (self.caller.wishes, self.caller.cache.now());
+        let meets = wishes.are_met_by(found, now);
+        match self.caller.cache.judge(found, now) {
+            Freshness::Fresh | Freshness::Early if meets => Judged::Serves,
+            Freshness::Stale if serves && wishes.demand.is_none() => Judged::Serves,
+            Freshness::Fresh | Freshness::Early | Freshness::Stale | Freshness::StaleIfError => {
                 self.stand_in = serves.then(|| Arc::clone(found));
                 Judged::Useless
             }
