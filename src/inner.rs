@@ -212,9 +212,8 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
 
     async fn sweep(&self) {
         let now = self.engine.clock.now();
-        let dead = |entry: &Entry<V>| {
-            now >= entry.window.kept_until() || !self.engine.log.is_alive(entry)
-        };
+        let dead =
+            |entry: &Entry<V>| now >= entry.window.kept_until() || !self.engine.log.is_alive(entry);
         self.local.sweep(dead).await;
         self.engine.sweep(Duration::from_nanos(self.longest_kept.load(Ordering::Relaxed)));
         self.stats();

@@ -13,6 +13,7 @@ use super::headers::{
 };
 use super::layer::Rules;
 use super::lookup::{Forward, Stored};
+use super::question::ForwardStatus;
 use super::refused::{Make, Refused};
 use super::request::{AskedMethod, BypassReason};
 use crate::engine::time::Tick;
@@ -135,7 +136,8 @@ pub(super) fn from_service<B: Body>(
     response.extensions_mut().remove::<CacheFor>();
     response.extensions_mut().insert(came.outcome);
     if let Some(name) = &rules.config.cache_status {
-        let status = Some(response.status());
+        let forwarded = response.extensions_mut().remove::<ForwardStatus>();
+        let status = Some(forwarded.map_or(response.status(), |status| status.0));
         let member =
             cache_status_forward(name, came.fwd, status, came.stored, came.collapsed, came.detail);
         append_cache_status(response.headers_mut(), member);

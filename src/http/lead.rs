@@ -13,17 +13,18 @@ use super::cache_for::CacheFor;
 use super::fill::{self, Received};
 use super::freshness::Times;
 use super::lookup::{HttpCaller, Stored};
+use super::question::{Question, Reply};
 use super::refused::{OriginStatus, TransportError};
 use super::remote::{self, HttpWanted, Purpose};
 use super::storable::{Decision, Plan, Refusal, judge};
 use super::stored::StoredResponse;
+use super::validate::is_validatable;
 use crate::engine::leader::{FailureRule, HoldRule, Leader};
 use crate::engine::remote_leader::Cleared;
 use crate::engine::time::Tick;
 use crate::engine::waiter::Caller;
 use crate::error::{Error, ErrorKind};
 use crate::key::Tag;
-use crate::oneshot::Oneshot;
 use crate::serve::REFRESH_AGAIN;
 
 /// What the leader's own client gets.
@@ -68,7 +69,8 @@ pub(super) async fn lead<S, Q, B>(
     request: Request<Q>,
 ) -> Led<S, Q, B, S::Error>
 where
-    S: Service<Request<Q>, Response = Response<B>>,
+    S: Service<Request<Q>, Response = Response<B>> + Clone,
+    Q: 'static,
     B: Body,
 {
     let patience = purpose.patience(&mut caller);
@@ -124,7 +126,8 @@ async fn ask<S, Q, B>(
     request: Request<Q>,
 ) -> Own<B, S::Error>
 where
-    S: Service<Request<Q>, Response = Response<B>>,
+    S: Service<Request<Q>, Response = Response<B>> + Clone,
+    Q: 'static,
     B: Body,
 {
     let stale_until = caller.fallback().map(|entry| entry.window.useful_until());
@@ -132,7 +135,8 @@ where
     // A second failure of the way to the service, in a row, is worth a pause;
     // the first may be a single lost connection.
     let transport = rule(HoldRule::After(2), stale_until);
-    match leader.compute(Oneshot::new(service, request)).await {
+    let question = Question::new(&caller, service, request);
+    match leader.compute(question.put(&caller.cache)).await {
         Err(timeout) => {
             leader.fail(timeout.clone(), transport);
             Own::Nothing(timeout)
@@ -141,14 +145,15 @@ where
             leader.fail(Error::inner_error(TransportError), transport);
             Own::Error(error)
         }
-        Ok(Ok(response)) => {
+        Ok(Ok(reply)) => {
             leader.arrives();
-            let clock = &caller.cache.engine.clock;
-            let (at, wall) = (clock.now(), clock.wall());
-            let received = Received { started: leader.started(), at, wall };
-            let times = Times { response: wall, response_delay: received.delay() };
+            let received = Received::now(&caller.cache, leader.started());
+            let times = received.times();
             let head = Head { caller, leader, received, stale_until, occupied };
-            head.decide(response, times).await
+            match reply {
+                Reply::Response(response) => head.decide(response, times).await,
+                Reply::Confirmed(confirmed) => head.confirm(confirmed, times),
+            }
         }
     }
 }
@@ -232,13 +237,20 @@ impl Head {
 
     /// Ends the flight without storing; the response streams through.
     fn decline<B: Body, E>(self, response: Response<B>, why: Refusal) -> Own<B, E> {
+        self.decline_response(response.map(ResponseBody::inner), why)
+    }
+
+    pub(super) fn decline_response<B: Body, E>(
+        self,
+        response: Response<ResponseBody<B>>,
+        why: Refusal,
+    ) -> Own<B, E> {
         let status = response.status();
         if why == Refusal::Credentials {
             let settings = &self.caller.cache.engine.settings;
             self.leader.remember_shared(false, self.received.at.plus(settings.uncacheable_for));
         }
         self.decline_as(status, why);
-        let response = response.map(ResponseBody::inner);
         Own::Response { response, stored: false, why: Some(why) }
     }
 
@@ -258,17 +270,16 @@ impl Head {
 
     /// Collects the body, stores the response and hands it over.
     pub(super) async fn keep<B: Body, E>(
-        self,
+        mut self,
         response: Response<B>,
         plan: Plan,
         tags: Box<[Tag]>,
     ) -> Own<B, E> {
         let (head, body) = response.into_parts();
-        let nothing_to_share =
-            plan.terms.lifetime.is_zero() && plan.terms.stale_while_revalidate.is_zero();
-        if nothing_to_share {
+        if is_for_each(&plan) && !is_validatable(head.status, &head.headers) {
             return self.decline(Response::from_parts(head, body), Refusal::NoFreshness);
         }
+        self.leave_to_each(&plan);
         let collected = collect(body, self.limits(&plan)).await;
         let why = match &collected {
             Collected::Complete(bytes) => {
@@ -284,6 +295,14 @@ impl Head {
         Own::Response { response, stored: false, why: Some(why) }
     }
 
+    /// Sends the others to the service at once where each has to ask for
+    /// itself.
+    pub(super) fn leave_to_each(&mut self, plan: &Plan) {
+        if is_for_each(plan) {
+            self.leader.leave_to_each();
+        }
+    }
+
     /// A body may take as long again as its head; a stream that goes on
     /// longer is not worth waiting for.
     fn limits(&self, plan: &Plan) -> Limits {
@@ -297,7 +316,7 @@ impl Head {
         }
     }
 
-    fn fill(
+    pub(super) fn fill(
         self,
         head: &http::response::Parts,
         body: bytes::Bytes,
@@ -307,12 +326,12 @@ impl Head {
         let Self { caller, leader, received, .. } = self;
         let version = leader.version();
         let entry = fill::entry(&caller, head, body, plan, tags, received, version);
-        if !caller.asked.credentials.is_anonymous() {
+        if !caller.asked.credentials.is_anonymous() && !is_for_each(plan) {
             let longest = entry.window.useful_until();
             let least = received.at.plus(caller.cache.engine.settings.uncacheable_for);
             leader.remember_shared(true, longest.max(least));
         }
-        let keep = received.at < entry.window.useful_until();
+        let keep = received.at < entry.window.kept_until();
         if !keep && plan.terms.lifetime.is_zero() {
             // No window covers it any more.
             leader.decline_here(true);
@@ -326,12 +345,22 @@ impl Head {
         // Stored before it is handed over: a waiter that it does not fit looks
         // into the index for its own variant at once.
         let stored = fill::store(&caller, &entry, &|| leader.may_store(&entry.tags));
-        leader.publish(Arc::clone(&entry));
+        if !is_for_each(plan) {
+            leader.publish(Arc::clone(&entry));
+        }
         caller.cache.tidy_from_now_on();
         let places = remote::places(&caller, &entry);
         leader.finish(stored, places, move || fill::unstore(&caller, &entry));
         stored
     }
+}
+
+/// Returns whether a response may be handed to nobody: each request has to
+/// validate it for itself.
+fn is_for_each(plan: &Plan) -> bool {
+    let is_never_fresh =
+        plan.terms.lifetime.is_zero() && plan.terms.stale_while_revalidate.is_zero();
+    is_never_fresh || plan.directives.no_cache
 }
 
 impl<B: Body, E> Own<B, E> {

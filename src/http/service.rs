@@ -13,15 +13,19 @@ use tower_service::Service;
 
 use super::answer::{self, Came};
 use super::body::ResponseBody;
+use super::confirm;
+use super::fill::Received;
 use super::key::unkey_query;
 use super::layer::Rules;
 use super::lead::{Back, Led, Own, lead};
 use super::lookup::{self, Cache, Forward, HttpCaller, Stored, automatic_tags, look, primary_key};
+use super::question::{Question, Reply};
 use super::remote::Purpose;
 use super::request::{Asked, AskedMethod, BypassReason, Class, classify};
 use super::unsafe_method;
 use crate::engine::waiter::{Caller, Step, Ticket};
 use crate::engine::{Entered, Mode};
+use crate::entry::Started;
 use crate::error::Error;
 use crate::inner::Look;
 use crate::key::KeyBuf;
@@ -245,7 +249,7 @@ fn answered<B: Body>(
 /// that happened to ask.
 fn refresh<S, Q, B>(mut caller: HttpCaller, seen: &Stored, service: S, mut request: Request<Q>)
 where
-    S: Service<Request<Q>, Response = Response<B>> + Send + 'static,
+    S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
     S::Future: Send,
     S::Error: Send,
     Q: Send + 'static,
@@ -335,6 +339,7 @@ where
                 let key = self.caller.flight_key();
                 match self.caller.cache.place_to_go_alone(why, &key) {
                     Ok(_place) => {
+                        self.caller.look_again();
                         let came = self.came_alone(None);
                         self.go_alone(came).await
                     }
@@ -400,11 +405,14 @@ where
     async fn go_alone(self, came: Came<'_>) -> Result<Response<ResponseBody<B>>, S::Error> {
         let Self { caller, service, request } = self;
         let limit = caller.cache.engine.settings.compute_timeout;
-        let from = caller.cache.now();
-        let call = tokio::time::timeout(limit, Oneshot::new(service, request)).await;
-        caller.cache.observer.computed_alone(caller.cache.now().since(from));
+        let started = Started { tick: caller.cache.now(), seq: caller.cache.engine.log.seq() };
+        let question = Question::new(&caller, service, request);
+        let call = tokio::time::timeout(limit, question.put(&caller.cache)).await;
+        let received = Received::now(&caller.cache, started);
+        caller.cache.observer.computed_alone(received.delay());
         let failed = match &call {
-            Ok(Ok(response)) => answer::is_failure(response.status()),
+            Ok(Ok(Reply::Response(response))) => answer::is_failure(response.status()),
+            Ok(Ok(Reply::Confirmed(_))) => false,
             Ok(Err(_)) | Err(_) => true,
         };
         if let Some(entry) = caller.fallback().filter(|_| failed) {
@@ -414,7 +422,14 @@ where
             let error = Error::new(crate::ErrorKind::ComputeTimeout);
             return Ok(answer::refusal(&caller.rules, error));
         };
-        let response = result?.map(ResponseBody::inner);
+        let response = match result? {
+            Reply::Confirmed(confirmed) => confirm::answer_alone(&caller, confirmed, received),
+            Reply::Response(response) => {
+                let (head, body) = response.into_parts();
+                caller.freshen(&head, received);
+                Response::from_parts(head, ResponseBody::inner(body))
+            }
+        };
         Ok(answer::from_service(&caller.rules, response, came))
     }
 }

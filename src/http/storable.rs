@@ -11,6 +11,7 @@ pub(crate) use super::refusal::Refusal;
 use super::request::{Asked, AskedMethod, Credentials};
 use super::stored::Facts;
 use super::target::same_origin_target;
+use super::validate::is_validatable;
 use super::vary::{self, Vary, VaryList};
 
 #[derive(Clone, Debug)]
@@ -135,7 +136,9 @@ impl Response<'_> {
         refuse_if(said.must_understand && !understood, Refusal::MustUnderstand)?;
         refuse_if(said.no_store && !understood, Refusal::NoStore)?;
         refuse_if(said.private, Refusal::Private)?;
-        refuse_if(said.no_cache, Refusal::NoCache)?;
+        // It is kept only to be asked about.
+        let is_of_use = is_validatable(self.parts.status, headers);
+        refuse_if(said.no_cache && !is_of_use, Refusal::NoCache)?;
         let is_targeted = self.config.targeted.iter().any(|name| headers.contains_key(name));
         refuse_if(is_targeted, Refusal::Targeted)?;
         refuse_if(headers.contains_key(header::EXPIRES), Refusal::Expires)
