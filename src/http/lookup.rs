@@ -240,13 +240,11 @@ impl HttpCaller {
         self.stale.as_deref().is_some_and(is_validated_by_each)
     }
 
-    /// Looks again for what is to be validated: somebody may have stored it
-    /// since the first look.
+    /// Looks again for what is to be validated: somebody may have stored or
+    /// removed it since the first look.
     pub(super) fn look_again(&mut self) {
         let Self { cache, rules, asked, headers, primary, .. } = self;
-        if let Ok(entry) = find(cache, rules, primary.as_bytes(), asked, headers) {
-            self.stale = Some(entry);
-        }
+        self.stale = find(cache, rules, primary.as_bytes(), asked, headers).ok();
     }
 
     /// Returns whether what is stored permits to share; that it may answer

@@ -1,5 +1,7 @@
 //! Whether a response may be stored, and who may be answered with it.
 
+use std::time::Duration;
+
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode, Uri, response::Parts};
 
@@ -171,6 +173,7 @@ impl Response<'_> {
         let needs_origin = matches!(status.as_u16(), 400 | 413 | 421 | 429 | 431);
         refuse_if(needs_origin && said.lifetime == Lifetime::Unsaid, Refusal::NoFreshness)?;
         freshness::terms(*status, said, headers, self.cache_for, self.config, self.times)
+            .or(said.no_cache.then_some(NEVER_FRESH))
             .ok_or(Refusal::NoFreshness)
     }
 
@@ -210,6 +213,15 @@ impl Response<'_> {
         }
     }
 }
+
+/// Terms of what is kept only to be asked about, if nobody names any.
+const NEVER_FRESH: Terms = Terms {
+    lifetime: Duration::ZERO,
+    stale_while_revalidate: Duration::ZERO,
+    stale_if_error: Duration::ZERO,
+    source: Source::Origin,
+    initial_age: Duration::ZERO,
+};
 
 fn refuse_if(condition: bool, refusal: Refusal) -> Result<(), Refusal> {
     if condition { Err(refusal) } else { Ok(()) }
