@@ -52,7 +52,7 @@ pub(super) fn from_entry<B: Body>(
         return refusal(rules, Error::new(crate::ErrorKind::ShutDown));
     };
     let body = match method {
-        AskedMethod::Get => ResponseBody::full(stored.body.clone()),
+        AskedMethod::Get => stored.body.to_body(),
         AskedMethod::Head => ResponseBody::full(Bytes::new()),
     };
     let mut response = Response::new(body);
@@ -60,8 +60,11 @@ pub(super) fn from_entry<B: Body>(
     let headers = response.headers_mut();
     *headers = stored.headers.clone();
     // RFC 9110, 8.6: a 204 must not have one.
-    if method == AskedMethod::Head && stored.status != StatusCode::NO_CONTENT {
-        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(stored.body.len()));
+    if method == AskedMethod::Head
+        && stored.status != StatusCode::NO_CONTENT
+        && let Some(length) = stored.body.length()
+    {
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     }
     write_own_fields(headers, rules, entry, now, || match outcome {
         CacheOutcome::Joined => joined_status(rules, stored.status, forward),

@@ -10,10 +10,10 @@ use super::fill::{self, Received};
 use super::freshness::Times;
 use super::lead::{Head, Own};
 use super::lookup::{HttpCaller, Stored};
-use super::question::{Confirmed, Renewed};
+use super::question::{Confirmed, Renewed, Reply};
 use super::request::{Asked, AskedMethod};
 use super::storable::{Decision, Plan, Refusal, content_length, judge};
-use super::stored::Stored as StoredBody;
+use super::stored::{Content, Stored as StoredBody};
 use super::validate::{merge, validators};
 use crate::engine::invalidation::ASKED_NOW;
 use crate::key::Tag;
@@ -45,20 +45,31 @@ impl Head {
     }
 }
 
-/// Answers one that went alone. The others find what is stored unchanged, and
-/// ask for themselves.
-pub(super) fn answer_alone<B: Body>(
-    caller: &HttpCaller,
-    confirmed: Confirmed,
-    received: Received,
-) -> Response<ResponseBody<B>> {
-    let renewed = confirmed.renew(received.wall);
-    if let Err(why) = caller.judge_renewed(&renewed, received.times())
-        && ends(&renewed.entry, why)
-    {
-        fill::unstore(caller, &renewed.entry);
+impl<B: Body> Reply<B> {
+    /// Makes the answer to one that went alone. What is stored stays as it is:
+    /// the others ask for themselves.
+    pub(super) fn for_one(
+        self,
+        caller: &HttpCaller,
+        received: Received,
+    ) -> Response<ResponseBody<B>> {
+        match self {
+            Self::Response(response) => {
+                let (head, body) = response.into_parts();
+                caller.freshen(&head, received);
+                Response::from_parts(head, ResponseBody::inner(body))
+            }
+            Self::Confirmed(confirmed) => {
+                let renewed = confirmed.renew(received.wall);
+                if let Err(why) = caller.judge_renewed(&renewed, received.times())
+                    && ends(&renewed.entry, why)
+                {
+                    fill::unstore(caller, &renewed.entry);
+                }
+                renewed.response()
+            }
+        }
     }
-    renewed.response()
 }
 
 /// Returns whether a stored response that may not be stored any more is to go:
@@ -127,12 +138,12 @@ impl HttpCaller {
     }
 
     fn freshened(&self, entry: &Stored, head: &Parts, received: Received) -> Freshened {
-        let Some(stored) = entry.value.response().filter(|stored| is_about(stored, head)) else {
-            return Freshened::Stale;
-        };
+        let stored = entry.value.response().filter(|stored| is_about(stored, head));
+        let body = stored.and_then(|stored| stored.body.whole());
+        let Some((stored, body)) = stored.zip(body) else { return Freshened::Stale };
         let mut parts = head.clone();
         parts.headers = merge(&stored.headers, &head.headers, received.wall);
-        let renewed = Renewed::new(Arc::clone(entry), parts, stored.body.clone());
+        let renewed = Renewed::new(Arc::clone(entry), parts, body.clone());
         let (plan, tags) = match self.judge_renewed(&renewed, received.times()) {
             Ok(judged) => judged,
             Err(why) if ends(entry, why) => return Freshened::Gone,
@@ -143,7 +154,8 @@ impl HttpCaller {
             return Freshened::Gone;
         }
         let Renewed { head, body, .. } = renewed;
-        let new = fill::entry(self, &head, body, &plan, tags, received, entry.version);
+        let new =
+            fill::entry(self, &head, Content::Whole(body), &plan, tags, received, entry.version);
         Freshened::Renewed(new)
     }
 }
@@ -158,7 +170,7 @@ enum Freshened {
 }
 
 fn is_about(stored: &StoredBody, head: &Parts) -> bool {
-    let length = stored.body.len() as u64;
-    let is_as_long = content_length(&head.headers).is_ok_and(|n| n.is_none_or(|n| n == length));
+    let length = stored.body.length();
+    let is_as_long = content_length(&head.headers).is_ok_and(|n| n.is_none() || n == length);
     is_as_long && validators(stored).is_some_and(|ours| ours.agree_with(&head.headers))
 }

@@ -1,4 +1,5 @@
-//! What a response's `Cache-Control` says, read once, when it arrives.
+//! What a response's `Cache-Control` says, read once, when it arrives. Where
+//! another field governs, [`super::targeted`] reads it into the same form.
 
 use http::header::{self, HeaderMap, HeaderName};
 
@@ -58,6 +59,7 @@ pub(crate) struct Directives {
     pub(crate) has_s_maxage: bool,
     /// Part of the field could not be read: who knows what it forbids.
     pub(crate) unreadable: bool,
+    /// By these directives, or by `Expires` where they set none.
     pub(crate) lifetime: Lifetime,
     pub(crate) stale_while_revalidate: Option<u32>,
     pub(crate) stale_if_error: Option<u32>,
@@ -136,13 +138,39 @@ pub(crate) fn request_forbids(headers: &HeaderMap) -> Option<Forbids> {
     forwarding
 }
 
+/// The numbers of a field, before they are weighed against each other.
 #[derive(Default)]
-struct Reading {
-    parsed: Parsed,
+pub(super) struct Numbers {
     max_age: Lifetime,
     s_maxage: Lifetime,
     stale_while_revalidate: Lifetime,
     stale_if_error: Lifetime,
+}
+
+impl Numbers {
+    pub(super) fn named(&mut self, name: &[u8]) -> Option<&mut Lifetime> {
+        Some(match name {
+            b"max-age" => &mut self.max_age,
+            b"s-maxage" => &mut self.s_maxage,
+            b"stale-while-revalidate" => &mut self.stale_while_revalidate,
+            b"stale-if-error" => &mut self.stale_if_error,
+            _ => return None,
+        })
+    }
+
+    /// RFC 9111, 5.2.2.10: `s-maxage` overrides, valid or not.
+    pub(super) fn weigh(self, said: &mut Directives) {
+        said.has_s_maxage = self.s_maxage != Lifetime::Unsaid;
+        said.lifetime = if said.has_s_maxage { self.s_maxage } else { self.max_age };
+        said.stale_while_revalidate = self.stale_while_revalidate.window();
+        said.stale_if_error = self.stale_if_error.window();
+    }
+}
+
+#[derive(Default)]
+struct Reading {
+    parsed: Parsed,
+    numbers: Numbers,
 }
 
 impl Reading {
@@ -172,22 +200,13 @@ impl Reading {
     }
 
     fn take_number(&mut self, name: &[u8], argument: &Argument<'_>) {
-        let number = match name {
-            b"max-age" => &mut self.max_age,
-            b"s-maxage" => &mut self.s_maxage,
-            b"stale-while-revalidate" => &mut self.stale_while_revalidate,
-            b"stale-if-error" => &mut self.stale_if_error,
-            _ => return,
-        };
-        *number = number.and(Lifetime::read(argument));
+        if let Some(number) = self.numbers.named(name) {
+            *number = number.and(Lifetime::read(argument));
+        }
     }
 
     fn finish(mut self) -> Parsed {
-        let said = &mut self.parsed.directives;
-        said.has_s_maxage = self.s_maxage != Lifetime::Unsaid;
-        said.lifetime = if said.has_s_maxage { self.s_maxage } else { self.max_age };
-        said.stale_while_revalidate = self.stale_while_revalidate.window();
-        said.stale_if_error = self.stale_if_error.window();
+        self.numbers.weigh(&mut self.parsed.directives);
         self.parsed
     }
 }
@@ -195,7 +214,7 @@ impl Reading {
 /// Notes the fields named in a quoted argument. Anything else, such as
 /// `private=1` or a name that is none, returns `false`: the directive then
 /// holds for the whole response, which is always allowed (RFC 9111, 5.2.2.4).
-fn withhold(argument: &Argument<'_>, withheld: &mut Vec<HeaderName>) -> bool {
+pub(super) fn withhold(argument: &Argument<'_>, withheld: &mut Vec<HeaderName>) -> bool {
     let Argument::Quoted(names) = argument else { return false };
     let names = names.split(|&b| b == b',').map(|name| name.trim_ascii());
     let names: Result<Vec<_>, _> =
@@ -370,7 +389,7 @@ pub(super) mod tests {
         }
     }
 
-    const PALETTE: [&str; 20] = [
+    pub(in crate::http) const PALETTE: [&str; 20] = [
         "no-store",
         "private",
         "private=\"x-a, x-b\"",
@@ -398,7 +417,7 @@ pub(super) mod tests {
     }
 
     /// The same directives in another order, case and split, some repeated.
-    fn disturb(said: &[&str], seed: u64) -> HeaderMap {
+    pub(in crate::http) fn disturb(said: &[&str], seed: u64) -> HeaderMap {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut said: Vec<String> = said.iter().map(ToString::to_string).collect();
         let repeated: Vec<_> = said.iter().filter(|_| random.bool()).cloned().collect();

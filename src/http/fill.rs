@@ -11,7 +11,7 @@ use super::headers::CACHE_STATUS;
 use super::lookup::{Cache, HttpCaller, Stored};
 use super::request::Asked;
 use super::storable::Plan;
-use super::stored::{self, Index, Slot, StoredResponse};
+use super::stored::{self, Content, Index, Slot, StoredResponse};
 use super::validate::validators;
 use super::vary::{Fingerprint, fingerprint, variant_key};
 use crate::engine::grant::Version;
@@ -45,11 +45,11 @@ impl Received {
     }
 }
 
-/// Makes the entry of a complete response.
+/// Makes the entry of a response.
 pub(super) fn entry(
     caller: &HttpCaller,
     head: &Parts,
-    body: Bytes,
+    body: Content,
     plan: &Plan,
     tags: Box<[Tag]>,
     received: Received,
@@ -61,14 +61,24 @@ pub(super) fn entry(
     make_place(&mut stored.headers);
     // Being filled is being used, by the one who asked.
     stored.touch(received.at);
-    let window = window(&caller.cache, plan, received).kept_longer(kept_longer(&stored));
+    let longer = kept_longer(&stored).max(caller.rules.config.stale_if_disconnected);
+    let window = window(&caller.cache, plan, received).kept_longer(longer);
     caller.cache.keeps_for(window);
-    let value = StoredResponse::from(stored);
-    let weight = value.weight() + caller.primary.heap_bytes();
-    let entry = Entry::new(value, window, tags, received.started.seq);
-    let entry = entry.with_version(version);
-    let weight = weight + entry.tag_bytes();
+    let entry = Entry::new(stored.into(), window, tags, received.started.seq);
+    weighed(caller, entry.with_version(version))
+}
+
+fn weighed(caller: &HttpCaller, entry: Entry<StoredResponse>) -> Stored {
+    let weight = entry.value.weight() + caller.primary.heap_bytes() + entry.tag_bytes();
     Arc::new(entry.with_weight(weight, caller.cache.values.least_weight))
+}
+
+/// Makes the entry to store of one whose body was arriving. `None` if it is no
+/// response.
+pub(super) fn completed(caller: &HttpCaller, entry: &Stored, body: Bytes) -> Option<Stored> {
+    let stored = entry.value.response()?.completed(body);
+    let whole = Entry::new(stored.into(), entry.window, entry.tags.clone(), entry.started_seq);
+    Some(weighed(caller, whole.with_version(entry.version)))
 }
 
 /// Returns the variant that a response is to this request.
@@ -88,15 +98,14 @@ fn make_place(headers: &mut http::HeaderMap) {
 fn window(cache: &Cache, plan: &Plan, received: Received) -> Window {
     let terms = plan.terms;
     let lifetimes = Lifetimes {
-        // Not even at first: it answers nobody before it is confirmed.
-        ttl: if plan.directives.no_cache { Duration::ZERO } else { terms.lifetime },
+        ttl: terms.lifetime,
         stale_for: terms.stale_while_revalidate,
         stale_if_error: terms.stale_if_error,
     };
     // The origin's word is kept as it is; only what we chose is shortened.
     let lifetimes = match terms.source {
         Source::Layer => lifetimes.jittered(cache.values.jitter, policy::sample()),
-        Source::Origin | Source::CacheFor => lifetimes,
+        Source::CacheFor | Source::Origin | Source::Heuristic => lifetimes,
     };
     // Age counts from the start of the computation whoever chose the lifetime:
     // a slow service cannot make old data look young.
@@ -145,6 +154,26 @@ pub(super) fn store(caller: &HttpCaller, entry: &Stored, allowed: &dyn Fn() -> b
     });
     make_room(caller, selected);
     true
+}
+
+/// Says by which fields the responses of this URI are selected, before there
+/// is one: who belongs to another variant need not wait for its body. Nothing
+/// usable makes room for that: this body may yet break off.
+pub(super) fn announce(caller: &HttpCaller, entry: &Stored, allowed: &dyn Fn() -> bool) {
+    let facts = entry.value.response().map(|stored| &stored.facts);
+    let Some(list) = facts.and_then(|facts| facts.vary.as_ref()) else { return };
+    let cache = &caller.cache;
+    let is_usable = |old: &Stored| {
+        index_of(old).is_none() && cache.engine.log.is_alive(old) && cache.may_stand_in(old)
+    };
+    let remembered = cache.engine.settings.uncacheable_for;
+    cache.local.update(&caller.primary, |old| {
+        if old.is_some_and(is_usable) || !allowed() {
+            return None;
+        }
+        let index = old.and_then(|old| index_of(old)).cloned().unwrap_or_default();
+        Some(Arc::new(index_entry(index.announcing(list), entry, old, remembered)))
+    });
 }
 
 /// Takes back what was stored, if it still stands there.

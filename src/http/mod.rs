@@ -3,11 +3,13 @@
 mod answer;
 mod body;
 mod cache_for;
+mod conditions;
 mod config;
 mod confirm;
 mod credentials;
 mod date;
 mod directives;
+mod disconnected;
 mod fill;
 mod freshness;
 mod headers;
@@ -18,6 +20,7 @@ mod lead;
 mod lookup;
 mod members;
 mod question;
+mod range;
 mod refusal;
 mod refused;
 mod remote;
@@ -26,13 +29,14 @@ mod service;
 mod storable;
 mod stored;
 mod target;
+mod targeted;
 mod unsafe_method;
 mod validate;
 mod vary;
 #[cfg(feature = "remote")]
 pub(crate) mod wire;
 
-pub use body::ResponseBody;
+pub use body::{BodyError, BodyErrorKind, ResponseBody};
 pub use cache_for::CacheFor;
 pub use config::SetCookie;
 pub use layer::{HttpLayer, HttpStampede};

@@ -87,6 +87,7 @@ impl HttpCaller {
         let stored = entry.value.response()?;
         let is_selected = selects(stored, &self.asked, &self.headers, &self.rules.config);
         let is_alive = || self.cache.engine.log.is_alive(entry);
+        stored.body.whole()?;
         let validators = validators(stored).filter(|_| is_selected && is_alive())?;
         Some((Arc::clone(entry), validators))
     }
@@ -135,7 +136,7 @@ impl Confirmed {
         let cookies = head.headers.get_all(header::SET_COOKIE).iter().cloned().collect();
         head.headers = validate::merge(&stored.headers, &head.headers, received);
         head.status = stored.status;
-        let body = stored.body.clone();
+        let body = stored.body.whole().expect("only what is complete is asked about").clone();
         Renewed { cookies, ..Renewed::new(entry, head, body) }
     }
 }

@@ -13,7 +13,6 @@ use tower_service::Service;
 
 use super::answer::{self, Came};
 use super::body::ResponseBody;
-use super::confirm;
 use super::fill::Received;
 use super::key::unkey_query;
 use super::layer::Rules;
@@ -26,7 +25,7 @@ use super::unsafe_method;
 use crate::engine::waiter::{Caller, Step, Ticket};
 use crate::engine::{Entered, Mode};
 use crate::entry::Started;
-use crate::error::Error;
+use crate::error::{BoxError, Error};
 use crate::inner::Look;
 use crate::key::KeyBuf;
 use crate::oneshot::Oneshot;
@@ -77,7 +76,7 @@ where
     S::Error: Send,
     Q: Body + Send + 'static,
     B: Body + Send + 'static,
-    B::Error: Send,
+    B::Error: Into<BoxError>,
 {
     type Response = Response<ResponseBody<B>>;
     type Error = S::Error;
@@ -153,7 +152,7 @@ impl<S> HttpService<S> {
         S::Error: Send,
         Q: Send + 'static,
         B: Body + Send + 'static,
-        B::Error: Send,
+        B::Error: Into<BoxError>,
     {
         self.cache.observer.bypassed(BypassReason::Method.as_str());
         let (cache, rules) = (Arc::clone(&self.cache), Arc::clone(&self.rules));
@@ -175,7 +174,7 @@ impl<S> HttpService<S> {
         S::Error: Send,
         Q: Body + Send + 'static,
         B: Body + Send + 'static,
-        B::Error: Send,
+        B::Error: Into<BoxError>,
     {
         let caller = HttpCaller {
             cache: Arc::clone(&self.cache),
@@ -186,6 +185,7 @@ impl<S> HttpService<S> {
             tags: automatic_tags(&parts, &self.rules),
             stale: None,
             forward,
+            claim: None,
         };
         hide_what_is_unkeyed(&mut parts, &self.rules);
         let request = Request::from_parts(parts, body);
@@ -212,7 +212,7 @@ where
     S::Error: Send,
     Q: Body + Send + 'static,
     B: Body + Send + 'static,
-    B::Error: Send,
+    B::Error: Into<BoxError>,
 {
     let (entry, outcome) = match look {
         Look::Fresh(entry) => (entry, CacheOutcome::Hit),
@@ -254,7 +254,7 @@ where
     S::Error: Send,
     Q: Send + 'static,
     B: Body + Send + 'static,
-    B::Error: Send,
+    B::Error: Into<BoxError>,
 {
     *request.method_mut() = Method::GET;
     caller.asked.method = AskedMethod::Get;
@@ -323,7 +323,7 @@ where
     S::Error: Send,
     Q: Body + Send + 'static,
     B: Body + Send + 'static,
-    B::Error: Send,
+    B::Error: Into<BoxError>,
 {
     async fn resolve(mut self) -> Result<Response<ResponseBody<B>>, S::Error> {
         let engine = Arc::clone(&self.caller.cache.engine);
@@ -333,7 +333,10 @@ where
         let mut ticket = Ticket::new(&engine, engine.log.seq());
         match ticket.resolve(&mut self.caller).await {
             Step::Answer(entry, outcome) => Ok(answered(&self.caller, &entry, outcome)),
-            Step::Refuse(error) => Ok(answer::refusal(&self.caller.rules, error)),
+            Step::Refuse(error) => {
+                let error = self.caller.told_of(error);
+                Ok(answer::refusal(&self.caller.rules, error))
+            }
             Step::Lead(leader) => self.lead(leader, CacheOutcome::Computed).await,
             Step::Alone(why) => {
                 let key = self.caller.flight_key();
@@ -418,19 +421,23 @@ where
         if let Some(entry) = caller.fallback().filter(|_| failed) {
             return Ok(answered(&caller, &entry, CacheOutcome::StaleIfError));
         }
-        let Ok(result) = call else {
-            let error = Error::new(crate::ErrorKind::ComputeTimeout);
-            return Ok(answer::refusal(&caller.rules, error));
-        };
-        let response = match result? {
-            Reply::Confirmed(confirmed) => confirm::answer_alone(&caller, confirmed, received),
-            Reply::Response(response) => {
-                let (head, body) = response.into_parts();
-                caller.freshen(&head, received);
-                Response::from_parts(head, ResponseBody::inner(body))
+        match call {
+            Ok(Ok(reply)) => {
+                let response = reply.for_one(&caller, received);
+                Ok(answer::from_service(&caller.rules, response, came))
             }
-        };
-        Ok(answer::from_service(&caller.rules, response, came))
+            Ok(Err(error)) => {
+                let failure = caller.rules.transport_failure(&error);
+                match caller.stands_in_for(&failure) {
+                    Some(entry) => Ok(answered(&caller, &entry, CacheOutcome::StaleIfError)),
+                    None => caller.instead_of(error, failure),
+                }
+            }
+            Err(_) => {
+                let error = Error::new(crate::ErrorKind::ComputeTimeout);
+                Ok(answer::refusal(&caller.rules, error))
+            }
+        }
     }
 }
 
@@ -463,12 +470,21 @@ impl HttpCaller {
                 tags: Box::default(),
                 stale: self.stale.clone(),
                 forward: self.forward,
+                claim: None,
             },
         }
     }
 }
 
 impl Client {
+    fn fail<B: Body, E>(&self, error: E, failure: Error) -> Result<Response<ResponseBody<B>>, E> {
+        let caller = &self.caller;
+        if let Some(entry) = caller.in_hand_for(&failure) {
+            return Ok(answered(caller, &entry, CacheOutcome::StaleIfError));
+        }
+        caller.instead_of(error, failure)
+    }
+
     fn receive<B: Body, E>(
         self,
         own: Own<B, E>,
@@ -494,7 +510,7 @@ impl Client {
             Own::Failed(response) => Ok(stale().unwrap_or_else(|| {
                 answer::from_service(&caller.rules, response, came(false, None))
             })),
-            Own::Error(error) => stale().ok_or(error),
+            Own::Error { error, failure } => self.fail(error, failure),
             Own::Nothing(error) => {
                 Ok(stale().unwrap_or_else(|| answer::refusal(&caller.rules, error)))
             }
