@@ -15,11 +15,13 @@ use crate::error::BoxError;
 mod buffer;
 mod collect;
 mod error;
+mod part;
 mod readers;
 mod shared;
 
 pub(super) use collect::{Collected, Limits, collect};
 pub use error::{BodyError, BodyErrorKind};
+use part::PartReader;
 pub(super) use readers::Gate;
 pub(super) use shared::{Feed, Reader, SharedBody};
 
@@ -69,6 +71,7 @@ pin_project! {
         Full { bytes: Option<Bytes> },
         Queue { frames: VecDeque<Frame<Bytes>>, then: Then<B> },
         Reading { reader: Reader },
+        Part { reader: PartReader },
         Inner { #[pin] body: B },
     }
 }
@@ -94,6 +97,11 @@ impl<B: Body> ResponseBody<B> {
         Self { state: State::Reading { reader } }
     }
 
+    /// `length` bytes of it, from the one at `first` on.
+    pub(crate) fn reading_part(reader: Reader, first: u64, length: u64) -> Self {
+        Self { state: State::Part { reader: PartReader::new(reader, first, length) } }
+    }
+
     /// First what was collected, then what is left.
     pub(crate) fn streaming(so_far: VecDeque<Frame<Bytes>>, rest: Pin<Box<B>>) -> Self {
         Self { state: State::Queue { frames: so_far, then: Then::Rest(rest) } }
@@ -117,6 +125,7 @@ impl<B: Body> fmt::Debug for ResponseBody<B> {
             State::Full { .. } => "Full",
             State::Queue { .. } => "Queue",
             State::Reading { .. } => "Reading",
+            State::Part { .. } => "Part",
             State::Inner { .. } => "Inner",
         };
         f.debug_tuple("ResponseBody").field(&kind).finish()
@@ -138,6 +147,7 @@ where
             StateProj::Full { bytes } => Poll::Ready(bytes.take().map(Frame::data).map(Ok)),
             StateProj::Inner { body } => poll_bytes(body, cx),
             StateProj::Reading { reader } => reader.poll_frame(cx),
+            StateProj::Part { reader } => reader.poll_frame(cx),
             StateProj::Queue { frames, then } => match frames.pop_front() {
                 Some(frame) => Poll::Ready(Some(Ok(frame))),
                 None => then.poll(cx),
@@ -150,6 +160,7 @@ where
             State::Full { bytes } => bytes.is_none(),
             State::Queue { frames, then } => frames.is_empty() && then.is_end(),
             State::Reading { reader } => reader.is_end_stream(),
+            State::Part { reader } => reader.is_end_stream(),
             State::Inner { body } => body.is_end_stream(),
         }
     }
@@ -165,6 +176,7 @@ where
                 plus(then.size_hint(), queued as u64)
             }
             State::Reading { reader } => reader.size_hint(),
+            State::Part { reader } => reader.size_hint(),
             State::Inner { body } => body.size_hint(),
         }
     }

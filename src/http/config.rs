@@ -79,6 +79,8 @@ pub(crate) struct HttpConfig {
     /// Whether the order of equally welcome encodings and languages is
     /// ignored.
     pub(crate) normalise_accept: bool,
+    /// Whether a request says how new its answer must be.
+    pub(crate) honour_request_directives: bool,
 }
 
 impl Default for HttpConfig {
@@ -107,6 +109,7 @@ impl Default for HttpConfig {
             outcome_on_hits: true,
             age: true,
             normalise_accept: true,
+            honour_request_directives: false,
         }
     }
 }

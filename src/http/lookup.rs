@@ -9,7 +9,7 @@ use http::{HeaderMap, Uri};
 use super::body::Reader;
 use super::key;
 use super::layer::Rules;
-use super::request::{Asked, AskedMethod, BypassReason};
+use super::request::{Asked, AskedMethod, BypassReason, Wishes};
 use super::stored::{Content, Slot, StoredResponse, reusable, selects};
 use super::target::{absolute_uri, path_tag, uri_tag};
 use super::vary::{Fingerprint, variant_key};
@@ -169,6 +169,7 @@ pub(super) struct HttpCaller {
     pub(super) cache: Arc<Cache>,
     pub(super) rules: Arc<Rules>,
     pub(super) asked: Asked,
+    pub(super) wishes: Wishes,
     /// As received; the request itself may have gone to the service.
     pub(super) headers: HeaderMap,
     pub(super) primary: Key,
@@ -228,6 +229,11 @@ impl HttpCaller {
         known.unwrap_or(false)
     }
 
+    /// Returns whether the service's answer to this request is none for others.
+    pub(super) fn joins_only(&self) -> bool {
+        self.asked.method == AskedMethod::Head || self.wishes.range
+    }
+
     /// Returns what this caller has found so far, if it may stand in for a
     /// failure.
     pub(super) fn in_hand(&self) -> Option<Stored> {
@@ -263,7 +269,8 @@ impl Caller<StoredResponse> for HttpCaller {
     fn boarding(&mut self) -> Boarding {
         let key = self.flight_key();
         let never_wait = self.validates_itself() || !self.may_share(&key);
-        Boarding { tags: self.tags.clone(), never_wait, ..Boarding::to(key) }
+        let never_lead = self.joins_only();
+        Boarding { tags: self.tags.clone(), never_wait, never_lead, ..Boarding::to(key) }
     }
 
     fn second_look(&mut self) -> Option<Stored> {

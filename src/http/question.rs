@@ -48,6 +48,11 @@ impl<S, Q: 'static> Question<S, Q> {
         Self { service, request, about }
     }
 
+    /// Returns whether it is asked under a condition of ours, and no other.
+    pub(super) fn is_conditional(&self) -> bool {
+        self.about.is_some()
+    }
+
     /// Asks. A 304 that is not about the stored response, or comes when that
     /// has been invalidated, updates nothing (RFC 9111, 4.3.4): then the
     /// service is asked once more, without a condition.
@@ -83,7 +88,9 @@ impl HttpCaller {
     /// Returns what may be validated for this request: a stored response that
     /// it selects, and nobody has invalidated.
     pub(super) fn to_validate(&self) -> Option<(Stored, Validators)> {
-        let entry = self.stale.as_ref().filter(|_| self.asked.method == AskedMethod::Get)?;
+        // A part is asked for under the client's own condition.
+        let is_whole = self.asked.method == AskedMethod::Get && !self.wishes.range;
+        let entry = self.stale.as_ref().filter(|_| is_whole && !self.wishes.no_store)?;
         let stored = entry.value.response()?;
         let is_selected = selects(stored, &self.asked, &self.headers, &self.rules.config);
         let is_alive = || self.cache.engine.log.is_alive(entry);

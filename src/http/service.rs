@@ -20,7 +20,8 @@ use super::lead::{Back, Led, Own, lead};
 use super::lookup::{self, Cache, Forward, HttpCaller, Stored, automatic_tags, look, primary_key};
 use super::question::{Question, Reply};
 use super::remote::Purpose;
-use super::request::{Asked, AskedMethod, BypassReason, Class, classify};
+use super::request::{Asked, AskedMethod, BypassReason, Class, Wishes, classify};
+use super::shape::{Shape, ask_for_the_whole};
 use super::unsafe_method;
 use crate::engine::waiter::{Caller, Step, Ticket};
 use crate::engine::{Entered, Mode};
@@ -88,8 +89,8 @@ where
 
     fn call(&mut self, request: Request<Q>) -> Self::Future {
         let (parts, body) = request.into_parts();
-        let asked = match classify(&parts, body.is_end_stream(), &self.rules.config) {
-            Class::Cacheable(asked) => asked,
+        let (asked, wishes) = match classify(&parts, body.is_end_stream(), &self.rules.config) {
+            Class::Cacheable(asked, wishes) => (asked, wishes),
             Class::Unsafe => return self.pass_unsafe(parts, body),
             Class::Bypass(reason) => return self.bypass(parts, body, reason),
         };
@@ -99,7 +100,8 @@ where
         };
         let rules = &*self.rules;
         if self.cache.engine.mode() != Mode::On {
-            return self.miss(parts, body, asked, &primary, (Look::Miss(None), Forward::UriMiss));
+            let nothing = (Look::Miss(None), Forward::UriMiss);
+            return self.miss(parts, body, (asked, wishes), &primary, nothing);
         }
         let now = self.cache.now();
         match look(&self.cache, rules, primary.as_bytes(), &asked, &parts.headers, now) {
@@ -110,12 +112,13 @@ where
                     rules,
                     &entry,
                     asked.method,
+                    shape_of(&self.cache, wishes, &parts.headers, &entry),
                     outcome,
                     forward,
                     now,
                 ))
             }
-            found => self.miss(parts, body, asked, &primary, found),
+            found => self.miss(parts, body, (asked, wishes), &primary, found),
         }
     }
 }
@@ -164,7 +167,7 @@ impl<S> HttpService<S> {
         &self,
         mut parts: Parts,
         body: Q,
-        asked: Asked,
+        (asked, wishes): (Asked, Wishes),
         primary: &KeyBuf,
         (look, forward): (Look<super::StoredResponse>, Forward),
     ) -> HttpFuture<B, S::Error>
@@ -180,6 +183,7 @@ impl<S> HttpService<S> {
             cache: Arc::clone(&self.cache),
             rules: Arc::clone(&self.rules),
             asked,
+            wishes,
             headers: parts.headers.clone(),
             primary: primary.to_key(),
             tags: automatic_tags(&parts, &self.rules),
@@ -215,25 +219,29 @@ where
     B::Error: Into<BoxError>,
 {
     let (entry, outcome) = match look {
-        Look::Fresh(entry) => (entry, CacheOutcome::Hit),
-        Look::Early(entry) => (entry, CacheOutcome::Hit),
-        Look::Stale(entry) => (entry, CacheOutcome::Stale),
+        Look::Fresh(entry) | Look::Early(entry) => (entry, CacheOutcome::Hit),
+        Look::Stale(entry) if !caller.wishes.no_store => (entry, CacheOutcome::Stale),
+        Look::Stale(entry) => {
+            caller.stale = Some(entry);
+            return Miss { caller, service, request }.resolve().await;
+        }
         Look::Miss(stale) => {
             caller.stale = stale;
-            let is_head = caller.asked.method == AskedMethod::Head;
-            let miss = Miss { caller, service, request };
-            if is_head {
-                // Sent as HEAD; it fills nothing and leads no flight of GETs.
-                let reason = BypassReason::Method;
-                miss.caller.cache.observer.bypass_reason(reason.as_str());
-                return miss.go_alone(Came::bypass(reason)).await;
-            }
-            return miss.resolve().await;
+            return Miss { caller, service, request }.resolve().await;
         }
     };
     let answer = answered(&caller, &entry, outcome);
     refresh(caller, &entry, service, request);
     Ok(answer)
+}
+
+/// Returns how much of a stored response a request gets. Only one that asks
+/// for less costs a reading of the clock.
+fn shape_of(cache: &Cache, wishes: Wishes, headers: &HeaderMap, entry: &Stored) -> Shape {
+    let stored = entry.value.response().filter(|_| wishes.is_shaped());
+    let Some(stored) = stored else { return Shape::Whole };
+    let (length, now) = (stored.body.length(), cache.engine.clock.wall());
+    Shape::of(wishes, headers, stored.status, &stored.headers, length, now)
 }
 
 fn answered<B: Body>(
@@ -242,7 +250,8 @@ fn answered<B: Body>(
     outcome: CacheOutcome,
 ) -> Response<ResponseBody<B>> {
     let (method, now) = (caller.asked.method, caller.cache.now());
-    answer::from_entry(&caller.rules, entry, method, outcome, caller.forward, now)
+    let shape = shape_of(&caller.cache, caller.wishes, &caller.headers, entry);
+    answer::from_entry(&caller.rules, entry, method, shape, outcome, caller.forward, now)
 }
 
 /// Refreshes in the background, as a GET without what belongs to the client
@@ -256,8 +265,17 @@ where
     B: Body + Send + 'static,
     B::Error: Into<BoxError>,
 {
+    if caller.wishes.no_store {
+        return;
+    }
     *request.method_mut() = Method::GET;
+    ask_for_the_whole(request.headers_mut());
+    if caller.wishes.only_if_cached {
+        // Another cache on the way would not ask either.
+        request.headers_mut().remove(header::CACHE_CONTROL);
+    }
     caller.asked.method = AskedMethod::Get;
+    caller.wishes = Wishes::default();
     caller.stale = Some(Arc::clone(seen));
     let from = seen.value.response().map(|stored| stored.facts.from).unwrap_or_default();
     drop_credentials(request.headers_mut(), &caller.rules, from);
@@ -330,6 +348,12 @@ where
         if engine.mode() != Mode::On {
             return self.off_duty().await;
         }
+        if self.caller.wishes.only_if_cached {
+            return Ok(answer::not_cached(&self.caller.rules));
+        }
+        if self.caller.wishes.no_store {
+            return self.go_past(BypassReason::NoStore).await;
+        }
         let mut ticket = Ticket::new(&engine, engine.log.seq());
         match ticket.resolve(&mut self.caller).await {
             Step::Answer(entry, outcome) => Ok(answered(&self.caller, &entry, outcome)),
@@ -337,19 +361,49 @@ where
                 let error = self.caller.told_of(error);
                 Ok(answer::refusal(&self.caller.rules, error))
             }
-            Step::Lead(leader) => self.lead(leader, CacheOutcome::Computed).await,
+            Step::Lead(leader) => {
+                if !self.forwards_conditions() {
+                    ask_for_the_whole(self.request.headers_mut());
+                }
+                self.lead(leader, CacheOutcome::Computed).await
+            }
             Step::Alone(why) => {
                 let key = self.caller.flight_key();
                 match self.caller.cache.place_to_go_alone(why, &key) {
-                    Ok(_place) => {
-                        self.caller.look_again();
-                        let came = self.came_alone(None);
-                        self.go_alone(came).await
-                    }
+                    Ok(_place) => self.go_unshared().await,
                     Err(error) => Ok(answer::refusal(&self.caller.rules, error)),
                 }
             }
         }
+    }
+
+    /// Asks for what no flight had for this client.
+    async fn go_unshared(mut self) -> Result<Response<ResponseBody<B>>, S::Error> {
+        self.caller.look_again();
+        if !self.caller.joins_only() {
+            let came = self.came_alone(None);
+            return self.go_alone(came).await;
+        }
+        // Somebody may have filled between our look and our way to the table.
+        if let Some(entry) = self.caller.second_look() {
+            return Ok(answered(&self.caller, &entry, CacheOutcome::Hit));
+        }
+        let is_head = self.caller.asked.method == AskedMethod::Head;
+        self.go_past(if is_head { BypassReason::Method } else { BypassReason::Range }).await
+    }
+
+    /// Sends the request as it is; the answer is for this client alone.
+    async fn go_past(self, reason: BypassReason) -> Result<Response<ResponseBody<B>>, S::Error> {
+        self.caller.cache.observer.bypass_reason(reason.as_str());
+        self.go_alone(Came::bypass(reason)).await
+    }
+
+    /// Returns whether the client's conditions go to the service as they are:
+    /// where answers are known not to be shared, a 304 for this client is all
+    /// that can be saved. What is stored has conditions of its own.
+    fn forwards_conditions(&self) -> bool {
+        let Self { caller, .. } = self;
+        caller.wishes.condition && caller.stale.is_none() && caller.is_not_shared()
     }
 
     /// Asks the service whatever is stored, and stores where nobody else asks.
@@ -361,7 +415,9 @@ where
             }
             let mut boarding = self.caller.boarding().without_waiting();
             boarding.despite_hold = true;
-            if let Entered::Lead(leader) = engine.enter(&boarding, &mut None) {
+            // What asks for less goes as it is, and fills nothing.
+            let is_plain = self.caller.wishes == Wishes::default();
+            if is_plain && let Entered::Lead(leader) = engine.enter(&boarding, &mut None) {
                 return self.lead(leader, CacheOutcome::Alone).await;
             }
         }
@@ -410,6 +466,7 @@ where
         let limit = caller.cache.engine.settings.compute_timeout;
         let started = Started { tick: caller.cache.now(), seq: caller.cache.engine.log.seq() };
         let question = Question::new(&caller, service, request);
+        let is_ours = question.is_conditional();
         let call = tokio::time::timeout(limit, question.put(&caller.cache)).await;
         let received = Received::now(&caller.cache, started);
         caller.cache.observer.computed_alone(received.delay());
@@ -424,7 +481,11 @@ where
         match call {
             Ok(Ok(reply)) => {
                 let response = reply.for_one(&caller, received);
-                Ok(answer::from_service(&caller.rules, response, came))
+                let fwd_status = Some(response.status());
+                // The condition that went out was ours: its own comes now.
+                let shape = if is_ours { caller.shape_of_own(&response) } else { Shape::Whole };
+                let came = Came { fwd_status, ..came };
+                Ok(answer::from_service(&caller.rules, answer::shaped(response, shape), came))
             }
             Ok(Err(error)) => {
                 let failure = caller.rules.transport_failure(&error);
@@ -448,6 +509,7 @@ impl<S, Q> Miss<S, Q> {
             stored: false,
             collapsed: false,
             detail,
+            fwd_status: None,
             outcome: CacheOutcome::Alone,
         }
     }
@@ -459,13 +521,25 @@ struct Client {
 }
 
 impl HttpCaller {
+    /// Returns how much this client gets of the response that it led to, which
+    /// is for others too.
+    fn shape_of_own<B>(&self, response: &Response<B>) -> Shape {
+        if !self.wishes.is_shaped() {
+            return Shape::Whole;
+        }
+        let (status, now) = (response.status(), self.cache.engine.clock.wall());
+        Shape::of(self.wishes, &self.headers, status, response.headers(), None, now)
+    }
+
     fn for_client(&self) -> Client {
+        let is_shaped = self.wishes.is_shaped();
         Client {
             caller: Self {
                 cache: Arc::clone(&self.cache),
                 rules: Arc::clone(&self.rules),
                 asked: self.asked,
-                headers: HeaderMap::new(),
+                wishes: self.wishes,
+                headers: if is_shaped { self.headers.clone() } else { HeaderMap::new() },
                 primary: self.primary.clone(),
                 tags: Box::default(),
                 stale: self.stale.clone(),
@@ -500,12 +574,17 @@ impl Client {
             stored,
             collapsed: false,
             detail,
+            fwd_status: None,
             outcome,
         };
         match own {
             Own::Response { response, stored, why } => {
                 let detail = why.map(super::storable::Refusal::as_str);
-                Ok(answer::from_service(&caller.rules, response, came(stored, detail)))
+                let fwd_status = Some(response.status());
+                let shape =
+                    if why.is_none() { caller.shape_of_own(&response) } else { Shape::Whole };
+                let came = Came { fwd_status, ..came(stored, detail) };
+                Ok(answer::from_service(&caller.rules, answer::shaped(response, shape), came))
             }
             Own::Failed(response) => Ok(stale().unwrap_or_else(|| {
                 answer::from_service(&caller.rules, response, came(false, None))

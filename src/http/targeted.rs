@@ -39,7 +39,7 @@ pub(crate) fn governing(headers: &HeaderMap, config: &HttpConfig, received: Syst
 /// the wrong type (RFC 9213, 2.1).
 fn read(headers: &HeaderMap, name: &HeaderName) -> Option<Parsed> {
     let text = combined(headers, name)?;
-    let mut dictionary = Dictionary::default();
+    let mut dictionary = Dictionary::of(headers);
     Parser::new(&text).parse_dictionary_with_visitor(&mut dictionary).ok()?;
     dictionary.finish()
 }
@@ -71,8 +71,8 @@ const TYPED: [&str; 9] = [
 
 /// The members of a targeted field. Of several of one name the last counts
 /// (RFC 9651, 4.2.2), but what forbids storing counts wherever it stands.
-#[derive(Default)]
-struct Dictionary {
+struct Dictionary<'a> {
+    headers: &'a HeaderMap,
     parsed: Parsed,
     numbers: Numbers,
     /// One bit for each of [`TYPED`].
@@ -80,16 +80,22 @@ struct Dictionary {
     has_members: bool,
 }
 
-impl Dictionary {
+impl<'a> Dictionary<'a> {
+    fn of(headers: &'a HeaderMap) -> Self {
+        let (parsed, numbers) = (Parsed::default(), Numbers::default());
+        Self { headers, parsed, numbers, of_wrong_type: 0, has_members: false }
+    }
+
     fn take(&mut self, name: &str, value: &BareItemFromInput<'_>) {
         self.has_members = true;
-        let Parsed { directives: said, withheld } = &mut self.parsed;
+        let (Parsed { directives: said, withheld }, headers) = (&mut self.parsed, self.headers);
+        let mut names_fields = || directives::withhold(&as_argument(value), headers, withheld);
         match name {
             // Whatever their value: even `no-store=?0` more likely means
             // something to forbid than something to permit.
             "no-store" => said.no_store = true,
-            "private" => said.private |= !directives::withhold(&as_argument(value), withheld),
-            "no-cache" => said.no_cache |= !directives::withhold(&as_argument(value), withheld),
+            "private" => said.private |= !names_fields(),
+            "no-cache" => said.no_cache |= !names_fields(),
             _ => self.take_typed(name, value),
         }
     }
@@ -136,21 +142,22 @@ fn lifetime(seconds: i64) -> Lifetime {
     }
 }
 
-/// Names of fields stand in a string, as they do in `Cache-Control`.
+/// Names of fields stand where they do in `Cache-Control`.
 fn as_argument<'a>(value: &'a BareItemFromInput<'_>) -> Argument<'a> {
     match value {
         BareItemFromInput::String(names) => Argument::Quoted(names.as_str().as_bytes().into()),
+        BareItemFromInput::Token(name) => Argument::Bare(name.as_str().as_bytes()),
         _ => Argument::None,
     }
 }
 
 /// One member while it is read.
-struct Member<'a, 'de> {
-    of: &'a mut Dictionary,
+struct Member<'a, 'h, 'de> {
+    of: &'a mut Dictionary<'h>,
     name: &'de str,
 }
 
-impl<'de> DictionaryVisitor<'de> for &mut Dictionary {
+impl<'de> DictionaryVisitor<'de> for &mut Dictionary<'_> {
     type Out = ();
     type Error = Infallible;
 
@@ -163,7 +170,7 @@ impl<'de> DictionaryVisitor<'de> for &mut Dictionary {
     }
 }
 
-impl<'de> EntryVisitor<'de> for Member<'_, 'de> {
+impl<'de> EntryVisitor<'de> for Member<'_, '_, 'de> {
     type Error = Infallible;
 
     fn item(self) -> Result<impl ItemVisitor<'de>, Infallible> {
@@ -177,7 +184,7 @@ impl<'de> EntryVisitor<'de> for Member<'_, 'de> {
     }
 }
 
-impl<'de> ItemVisitor<'de> for Member<'_, 'de> {
+impl<'de> ItemVisitor<'de> for Member<'_, '_, 'de> {
     type Out = ();
     type Error = Infallible;
 
@@ -279,6 +286,11 @@ mod tests {
         assert!(!parsed.directives.private && !parsed.directives.no_cache);
         assert_eq!(parsed.withheld, ["x-a", "x-b", "x-c"].map(HeaderName::from_static));
         assert!(beside("private=\"x-a\", private").private);
+        let x_a = HeaderName::from_static("x-a");
+        let there = said(&fields(&[(CDN, "private=x-a, max-age=5"), (x_a.clone(), "1")]));
+        assert!(!there.directives.private);
+        assert_eq!(there.withheld, [x_a]);
+        assert!(beside("private=x-a, max-age=5").private, "no such field");
     }
 
     #[test]

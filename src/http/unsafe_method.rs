@@ -18,7 +18,7 @@ use super::lead::{Head, Own};
 use super::lookup::{
     Cache, Forward, HttpCaller, automatic_tags, primary_key, received_uri, scheme,
 };
-use super::request::{Asked, AskedMethod, BypassReason, Credentials, credentials};
+use super::request::{Asked, AskedMethod, BypassReason, Credentials, Wishes, credentials};
 use super::storable::{Decision, Plan, post_storable};
 use super::target::{absolute_uri, same_origin_target, uri_tag};
 use crate::engine::waiter::Caller;
@@ -186,6 +186,7 @@ impl Sent {
             cache: Arc::clone(&cache),
             rules: Arc::clone(rules),
             asked: Asked { method: AskedMethod::Get, credentials: self.credentials },
+            wishes: Wishes::default(),
             headers: self.headers,
             primary,
             tags: self.tags,

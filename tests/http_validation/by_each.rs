@@ -75,3 +75,41 @@ async fn what_becomes_fresh_again_is_shared_again() {
     crowd(&app, 20, |_| get("/report")).await;
     assert_eq!(origin.calls(), 3);
 }
+
+#[tokio::test(start_paused = true)]
+async fn each_client_s_own_condition_is_held_against_what_its_request_learned() {
+    let origin = Origin::new(|call| match call.header("if-none-match") {
+        Some(TAG) => not_modified().header("etag", TAG),
+        _ => Answer::ok("no-cache", "report").header("etag", TAG),
+    });
+    let app = app(&origin);
+    send(&app, get("/report")).await;
+    let replies = crowd(&app, 9, |n| match n % 3 {
+        0 => with("/report", &[("if-none-match", TAG)]),
+        1 => with("/report", &[("if-none-match", "\"mine\"")]),
+        _ => get("/report"),
+    })
+    .await;
+    assert_eq!(origin.calls(), 1 + 9);
+    for (n, reply) in replies.iter().enumerate() {
+        let expected = if n % 3 == 0 { (304, "") } else { (200, "report") };
+        assert_eq!((reply.status, reply.text()), expected, "{n}");
+    }
+    assert!(origin.seen()[1..].iter().all(|call| call.header("if-none-match") == Some(TAG)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_part_of_what_each_must_ask_about_is_asked_for_as_the_client_asks() {
+    let origin = Origin::new(|call| match call.header("range") {
+        Some(_) => Answer::status(206).header("content-range", "bytes 0-1/6").body("re"),
+        None => Answer::ok("no-cache", "report").header("etag", TAG),
+    });
+    let app = app(&origin);
+    send(&app, get("/report")).await;
+    let fields = [("range", "bytes=0-1"), ("if-range", TAG)];
+    let part = send(&app, with("/report", &fields)).await;
+    assert_eq!((part.status, part.text()), (206, "re"));
+    let call = origin.last();
+    assert_eq!(call.header("if-none-match"), None);
+    assert_eq!((call.header("range"), call.header("if-range")), (Some("bytes=0-1"), Some(TAG)));
+}

@@ -365,14 +365,33 @@ async fn a_background_refresh_asks_too() {
 #[tokio::test(start_paused = true)]
 async fn the_conditions_of_clients_never_reach_the_question_of_the_leader() {
     let (origin, app) = expired(report, |_| not_modified()).await;
-    // With conditions of its own, this one goes past the cache for now.
-    let fields = [("if-none-match", "\"mine\""), ("if-modified-since", DAY)];
-    let both = tokio::join!(send(&app, get("/report")), send(&app, with("/report", &fields)),);
-    assert_eq!(both.0.status, 200);
-    let questions = origin.seen().into_iter().filter(is_conditional);
-    let ours: Vec<_> = questions.filter(|call| call.header("if-none-match") == Some(TAG)).collect();
-    assert!(ours.iter().all(|call| call.header("if-modified-since").is_none()));
-    assert_eq!(ours.len(), 1);
+    let theirs = [("if-none-match", "\"mine\""), ("if-modified-since", DAY)];
+    let replies = crowd(&app, 10, |n| match n % 2 {
+        0 => with("/report", &theirs),
+        _ => get("/report"),
+    })
+    .await;
+    assert_eq!(origin.calls(), 2);
+    assert_eq!(origin.last().header("if-none-match"), Some(TAG));
+    assert_eq!(origin.last().header("if-modified-since"), None);
+    assert!(replies.iter().all(|reply| reply.status == 200 && reply.text() == "report"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_whose_own_condition_yields_it_gets_a_304_and_the_others_the_whole() {
+    let (origin, app) = expired(report, |_| not_modified().header("etag", TAG)).await;
+    let replies = crowd(&app, 10, |n| match n % 2 {
+        0 => with("/report", &[("if-none-match", TAG)]),
+        _ => get("/report"),
+    })
+    .await;
+    assert_eq!(origin.calls(), 2);
+    for (n, reply) in replies.iter().enumerate() {
+        let expected = if n % 2 == 0 { (304, "") } else { (200, "report") };
+        assert_eq!((reply.status, reply.text()), expected, "{n}");
+    }
+    let status = replies[0].cache_status();
+    assert!(status.contains("; fwd-status=304; stored"), "{status}");
 }
 
 #[tokio::test(start_paused = true)]
