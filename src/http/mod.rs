@@ -5,6 +5,7 @@ mod body;
 mod cache_for;
 mod conditions;
 mod config;
+mod confirm;
 mod credentials;
 mod date;
 #[cfg(test)]
@@ -20,6 +21,7 @@ mod layer;
 mod lead;
 mod lookup;
 mod members;
+mod question;
 mod range;
 #[cfg(test)]
 mod reference;
