@@ -4,6 +4,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use http::{HeaderName, HeaderValue, Response, response::Parts};
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
 
 use super::config::HttpConfig;
 use super::freshness::{Source, Times};
@@ -366,4 +367,26 @@ proptest! {
     fn the_fast_code_says_what_the_slow_reading_says(exchange in exchange()) {
         agree(&exchange)?;
     }
+}
+
+/// Or the agreement would mean little.
+#[test]
+fn the_random_responses_are_of_all_kinds() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let mut random = || exchange().new_tree(&mut runner).unwrap().current();
+    let readings: Vec<_> = (0..4000).map(|_| read(&random())).collect();
+    let stored: Vec<_> = readings.iter().filter_map(|reading| reading.as_ref().ok()).collect();
+    let among = |what: fn(&Reading) -> bool| stored.iter().filter(|reading| what(reading)).count();
+    let kinds = [
+        stored.len(),
+        readings.len() - stored.len(),
+        among(|reading| reading.only_validated),
+        among(|reading| reading.lifetime > reading.age),
+        among(|reading| reading.while_revalidate > 0),
+        among(|reading| reading.if_error > 0),
+        among(|reading| reading.answers == [true, false, false]),
+        among(|reading| reading.answers == [false, false, true]),
+        among(|reading| !reading.withheld.is_empty()),
+    ];
+    assert!(kinds.iter().all(|n| *n > 15), "{kinds:?}");
 }
