@@ -64,10 +64,7 @@ async fn what_is_changed_through_one_proxy_is_new_at_the_other() {
     answer(&mut peer, "Cache-Control: max-age=60\r\nConnection: close\r\n", "new").await;
     assert_eq!(client.reply().await.body, "new");
     // There it is known one message later.
-    soon("the new one at the other", async {
-        while one.ask(GET).await.body != "new" {}
-    })
-    .await;
+    soon("the new one at the other", async { while one.ask(GET).await.body != "new" {} }).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -166,7 +166,7 @@ async fn a_body_that_breaks_off_is_seen_to_break_off() {
         client.head().await;
         client.expect(begins).await;
         drop(peer);
-        assert_eq!(client.to_end().await, b"", "no last chunk after {response:?}");
+        assert_eq!(client.until_end().await, b"", "no last chunk after {response:?}");
     }
 }
 
@@ -290,7 +290,7 @@ async fn what_makes_no_sense_is_a_bad_gateway() {
         let (mut peer, _) = origin.request().await;
         peer.send_within(A_WHILE, response.as_bytes()).await;
         let reply = client.reply().await;
-        assert_eq!(reply.status(), 502, "{:.100?} {reply:?}", response);
+        assert_eq!(reply.status(), 502, "{response:.100?} {reply:?}");
         assert_eq!(reply.head.get("cache-control"), Some("no-store"));
     }
 }
@@ -313,7 +313,7 @@ async fn an_origin_that_cannot_be_reached_is_a_bad_gateway() {
         assert!(matches!(client.reply().await.status(), 502 | 503), "{partial:?}");
     }
     // It is gone.
-    origin.close();
+    drop(origin);
     assert_eq!(proxy.ask(GET).await.status(), 502);
     assert_eq!(proxy.ask("POST /c HTTP/1.1\r\nHost: a\r\n\r\n").await.status(), 502);
     // Nobody knows where it is.
