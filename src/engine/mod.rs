@@ -112,6 +112,10 @@ pub(crate) struct Boarding {
     pub(crate) tags: Box<[Tag]>,
     /// Whether to lead at once or go alone, and never to wait.
     pub(crate) never_wait: bool,
+    /// Whether to join or go alone, and never to lead: what this caller is
+    /// answered is no answer for others.
+    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP's HEAD and ranges"))]
+    pub(crate) never_lead: bool,
     /// Whether to let a hold pass: for a refresh somebody asked for by name.
     pub(crate) despite_hold: bool,
 }
@@ -119,7 +123,13 @@ pub(crate) struct Boarding {
 impl Boarding {
     /// Boards the flight of `key`, waiting where somebody else leads.
     pub(crate) fn to(key: Key) -> Self {
-        Self { key, tags: Box::default(), never_wait: false, despite_hold: false }
+        Self {
+            key,
+            tags: Box::default(),
+            never_wait: false,
+            never_lead: false,
+            despite_hold: false,
+        }
     }
 
     /// Leads at once or goes alone.
@@ -251,6 +261,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
             (Some(_), _) if passes => Place::Passed,
             (Some(flight), _) => self.join(&flight, seat).map_or(Place::Full, Place::Joined),
             (None, Some((rest, error))) => Place::Held(rest, error),
+            (None, None) if boarding.never_lead => Place::Passed,
             (None, None) => Place::Led(self.take_off(&mut shard, boarding, now)),
         }
     }

@@ -15,6 +15,7 @@ use super::layer::Rules;
 use super::lookup::{Forward, Stored};
 use super::refused::{Make, Refused};
 use super::request::{AskedMethod, BypassReason};
+use super::shape::Shape;
 use crate::engine::time::Tick;
 use crate::error::Error;
 use crate::outcome::CacheOutcome;
@@ -26,6 +27,8 @@ pub(super) struct Came<'a> {
     pub(super) stored: bool,
     pub(super) collapsed: bool,
     pub(super) detail: Option<&'a str>,
+    /// What the service answered, where this client gets something else.
+    pub(super) fwd_status: Option<StatusCode>,
     pub(super) outcome: CacheOutcome,
 }
 
@@ -34,15 +37,16 @@ impl Came<'_> {
         let fwd = if reason == BypassReason::Method { "method" } else { "bypass" };
         let detail = (fwd == "bypass").then(|| reason.as_str());
         let outcome = CacheOutcome::Bypass;
-        Came { fwd, stored: false, collapsed: false, detail, outcome }
+        Came { fwd, stored: false, collapsed: false, detail, fwd_status: None, outcome }
     }
 }
 
-/// Makes an answer out of a stored response. `outcome` says how it came about.
+/// Makes an answer of this shape out of a stored response. `outcome` says how it came about.
 pub(super) fn from_entry<B: Body>(
     rules: &Rules,
     entry: &Stored,
     method: AskedMethod,
+    shape: Shape,
     outcome: CacheOutcome,
     forward: Forward,
     now: Tick,
@@ -51,16 +55,20 @@ pub(super) fn from_entry<B: Body>(
         return refusal(rules, Error::new(crate::ErrorKind::ShutDown));
     };
     let body = match method {
-        AskedMethod::Get => ResponseBody::full(stored.body.clone()),
+        AskedMethod::Get => shape.body(&stored.body),
         AskedMethod::Head => ResponseBody::full(Bytes::new()),
     };
     let mut response = Response::new(body);
-    *response.status_mut() = stored.status;
+    *response.status_mut() = shape.status(stored.status);
     let headers = response.headers_mut();
-    *headers = stored.headers.clone();
+    *headers = shape.fields(stored.headers.clone());
     // RFC 9110, 8.6: a 204 must not have one.
-    if method == AskedMethod::Head && stored.status != StatusCode::NO_CONTENT {
-        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(stored.body.len()));
+    let has_length = shape == Shape::Whole && stored.status != StatusCode::NO_CONTENT;
+    if method == AskedMethod::Head
+        && has_length
+        && let Some(length) = stored.body.length()
+    {
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     }
     write_own_fields(headers, rules, entry, now, || match outcome {
         CacheOutcome::Joined => joined_status(rules, stored.status, forward),
@@ -135,11 +143,41 @@ pub(super) fn from_service<B: Body>(
     response.extensions_mut().remove::<CacheFor>();
     response.extensions_mut().insert(came.outcome);
     if let Some(name) = &rules.config.cache_status {
-        let status = Some(response.status());
+        let status = came.fwd_status.or(Some(response.status()));
         let member =
             cache_status_forward(name, came.fwd, status, came.stored, came.collapsed, came.detail);
         append_cache_status(response.headers_mut(), member);
     }
+    response
+}
+
+/// Makes of the service's own response what this client gets of it.
+pub(super) fn shaped<B: Body>(
+    response: Response<ResponseBody<B>>,
+    shape: Shape,
+) -> Response<ResponseBody<B>> {
+    if shape != Shape::NotModified {
+        return response;
+    }
+    let (mut head, _) = response.into_parts();
+    head.status = shape.status(head.status);
+    head.headers = shape.fields(head.headers);
+    Response::from_parts(head, ResponseBody::default())
+}
+
+/// Makes the answer to a request that is to be answered from the store or not
+/// at all (RFC 9111, 5.2.1.7).
+pub(super) fn not_cached<B: Body>(rules: &Rules) -> Response<ResponseBody<B>> {
+    let text = "nothing is stored that may be served\n";
+    let mut response = Response::new(ResponseBody::full(Bytes::from_static(text.as_bytes())));
+    *response.status_mut() = StatusCode::GATEWAY_TIMEOUT;
+    let headers = response.headers_mut();
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    if let Some(name) = &rules.config.cache_status {
+        append_cache_status(headers, cache_status_refused(name, "only-if-cached"));
+    }
+    response.extensions_mut().insert(CacheOutcome::Refused);
     response
 }
 

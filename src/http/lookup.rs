@@ -6,16 +6,18 @@ use std::sync::Arc;
 use http::request::Parts;
 use http::{HeaderMap, Uri};
 
+use super::body::Reader;
 use super::key;
 use super::layer::Rules;
-use super::request::{Asked, BypassReason};
-use super::stored::{Slot, StoredResponse, reusable};
+use super::request::{Asked, AskedMethod, BypassReason, Wishes};
+use super::stored::{Content, Slot, StoredResponse, reusable};
 use super::target::{absolute_uri, path_tag, uri_tag};
 use super::vary::{Fingerprint, variant_key};
 use crate::engine::Boarding;
 use crate::engine::time::Tick;
 use crate::engine::waiter::Caller;
 use crate::entry::Entry;
+use crate::error::Error;
 use crate::inner::{Inner, Look};
 use crate::key::{Key, KeyBuf, Tag};
 use crate::policy::Freshness;
@@ -150,12 +152,15 @@ pub(super) struct HttpCaller {
     pub(super) cache: Arc<Cache>,
     pub(super) rules: Arc<Rules>,
     pub(super) asked: Asked,
+    pub(super) wishes: Wishes,
     /// As received; the request itself may have gone to the service.
     pub(super) headers: HeaderMap,
     pub(super) primary: Key,
     pub(super) tags: Box<[Tag]>,
     pub(super) stale: Option<Stored>,
     pub(super) forward: Forward,
+    /// The place at the beginning of a body that arrives.
+    pub(super) claim: Option<Reader>,
 }
 
 impl HttpCaller {
@@ -207,6 +212,11 @@ impl HttpCaller {
         known.unwrap_or(false)
     }
 
+    /// Returns whether the service's answer to this request is none for others.
+    pub(super) fn joins_only(&self) -> bool {
+        self.asked.method == AskedMethod::Head || self.wishes.range
+    }
+
     /// Returns what this caller has found so far, if it may stand in for a
     /// failure.
     pub(super) fn in_hand(&self) -> Option<Stored> {
@@ -225,7 +235,8 @@ impl Caller<StoredResponse> for HttpCaller {
     fn boarding(&mut self) -> Boarding {
         let key = self.flight_key();
         let never_wait = !self.may_share(&key);
-        Boarding { tags: self.tags.clone(), never_wait, ..Boarding::to(key) }
+        let never_lead = self.joins_only();
+        Boarding { tags: self.tags.clone(), never_wait, never_lead, ..Boarding::to(key) }
     }
 
     fn second_look(&mut self) -> Option<Stored> {
@@ -240,6 +251,19 @@ impl Caller<StoredResponse> for HttpCaller {
     fn reusable(&self, entry: &Entry<StoredResponse>) -> bool {
         let stored = entry.value.response();
         stored.is_some_and(|s| reusable(s, &self.asked, &self.headers, &self.rules.config))
+    }
+
+    fn fallback_for(&self, failure: &Error) -> Option<Stored> {
+        self.stands_in_for(failure)
+    }
+
+    fn claim(&mut self, entry: &Entry<StoredResponse>) -> bool {
+        let Some(stored) = entry.value.response() else { return false };
+        if let (Content::Arriving(body), AskedMethod::Get) = (&stored.body, self.asked.method) {
+            self.claim = body.claim();
+            return self.claim.is_some();
+        }
+        true
     }
 
     fn fallback(&self) -> Option<Stored> {

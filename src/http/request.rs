@@ -5,7 +5,7 @@ use http::{Method, request::Parts};
 
 use super::config::HttpConfig;
 pub(crate) use super::credentials::Credentials;
-use super::directives::{Forbids, request_forbids};
+use super::request_directives::{self, Demand};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AskedMethod {
@@ -20,10 +20,29 @@ pub(crate) struct Asked {
     pub(crate) credentials: Credentials,
 }
 
+/// What a request asks besides the resource.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wishes {
+    /// It has `If-None-Match` or `If-Modified-Since`.
+    pub(crate) condition: bool,
+    /// It is a GET with `Range`.
+    pub(crate) range: bool,
+    pub(crate) no_store: bool,
+    pub(crate) only_if_cached: bool,
+    pub(crate) demand: Option<Demand>,
+}
+
+impl Wishes {
+    /// Returns whether the answer may be less than the whole.
+    pub(crate) fn is_shaped(self) -> bool {
+        self.condition || self.range
+    }
+}
+
 /// What is done with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Class {
-    Cacheable(Asked),
+    Cacheable(Asked, Wishes),
     /// Goes through, and invalidates (RFC 9111, 4.4). A method whose safety
     /// is unknown counts as unsafe.
     Unsafe,
@@ -39,7 +58,6 @@ pub(crate) enum BypassReason {
     Range,
     Conditional,
     NoStore,
-    OnlyIfCached,
     Upgrade,
     KeyTooLong,
     HeadersTooLarge,
@@ -59,7 +77,6 @@ impl BypassReason {
             Self::Range => "range",
             Self::Conditional => "conditional",
             Self::NoStore => "no-store",
-            Self::OnlyIfCached => "only-if-cached",
             Self::Upgrade => "upgrade",
             Self::KeyTooLong => "key-too-long",
             Self::HeadersTooLarge => "headers-too-large",
@@ -80,9 +97,12 @@ pub(crate) fn classify(parts: &Parts, body_is_empty: bool, config: &HttpConfig) 
     };
     let seen = Seen::of(&parts.headers, config);
     let reason = (!body_is_empty).then_some(BypassReason::BodyOnGet);
-    match reason.or_else(|| seen.bypass(&parts.headers, config)) {
+    match reason.or_else(|| seen.bypass(config)) {
         Some(reason) => Class::Bypass(reason),
-        None => Class::Cacheable(Asked { method, credentials: seen.credentials }),
+        None => {
+            let asked = Asked { method, credentials: seen.credentials };
+            Class::Cacheable(asked, seen.wishes(method, &parts.headers, config))
+        }
     }
 }
 
@@ -105,6 +125,9 @@ struct Seen {
     credentials: Credentials,
     bytes: usize,
     cache_control: bool,
+    pragma: bool,
+    condition: bool,
+    range: bool,
     reason: Option<BypassReason>,
 }
 
@@ -124,13 +147,13 @@ impl Seen {
             header::COOKIE if config.ignore_cookies => {}
             header::COOKIE => self.carries(Credentials::COOKIE),
             header::CACHE_CONTROL => self.cache_control = true,
+            header::PRAGMA => self.pragma = true,
             header::UPGRADE => self.reason = Some(BypassReason::Upgrade),
-            header::RANGE => self.reason = self.reason.or(Some(BypassReason::Range)),
-            header::IF_MATCH
-            | header::IF_NONE_MATCH
-            | header::IF_MODIFIED_SINCE
-            | header::IF_UNMODIFIED_SINCE
-            | header::IF_RANGE => self.reason = self.reason.or(Some(BypassReason::Conditional)),
+            header::RANGE => self.range = true,
+            header::IF_NONE_MATCH | header::IF_MODIFIED_SINCE => self.condition = true,
+            header::IF_MATCH | header::IF_UNMODIFIED_SINCE => {
+                self.reason = self.reason.or(Some(BypassReason::Conditional));
+            }
             _ if config.credential_headers.contains(name) => self.carries(Credentials::OTHER),
             _ => {}
         }
@@ -140,16 +163,30 @@ impl Seen {
         self.credentials = self.credentials | kind;
     }
 
-    fn bypass(&self, headers: &HeaderMap, config: &HttpConfig) -> Option<BypassReason> {
-        if self.bytes > config.max_header_bytes {
-            return Some(BypassReason::HeadersTooLarge);
+    fn bypass(&self, config: &HttpConfig) -> Option<BypassReason> {
+        let is_too_large = self.bytes > config.max_header_bytes;
+        if is_too_large { Some(BypassReason::HeadersTooLarge) } else { self.reason }
+    }
+
+    fn wishes(&self, method: AskedMethod, headers: &HeaderMap, config: &HttpConfig) -> Wishes {
+        let mut wishes = Wishes {
+            condition: self.condition,
+            // RFC 9110, 14.2: of no other method.
+            range: self.range && method == AskedMethod::Get,
+            ..Wishes::default()
+        };
+        if !self.cache_control && !self.pragma {
+            return wishes;
         }
-        let forbids = if self.cache_control { request_forbids(headers) } else { None };
-        let forbidden = forbids.map(|forbids| match forbids {
-            Forbids::Storing => BypassReason::NoStore,
-            Forbids::Forwarding => BypassReason::OnlyIfCached,
-        });
-        self.reason.or(forbidden)
+        let said = request_directives::read(headers);
+        wishes.no_store = said.no_store;
+        wishes.only_if_cached = said.only_if_cached;
+        if config.honour_request_directives {
+            let in_pragma = || request_directives::pragma(headers);
+            let demand = if self.cache_control { said.demand } else { in_pragma() };
+            wishes.demand = Some(demand).filter(|demand| !demand.is_none());
+        }
+        wishes
     }
 }
 
@@ -173,7 +210,10 @@ pub(super) mod tests {
 
     #[test]
     fn only_get_and_head_are_cacheable_and_unknown_methods_are_unsafe() {
-        let asked = |method| Class::Cacheable(Asked { method, credentials: Credentials::NONE });
+        let asked = |method| {
+            let asked = Asked { method, credentials: Credentials::NONE };
+            Class::Cacheable(asked, Wishes::default())
+        };
         assert_eq!(class("GET", &[]), asked(AskedMethod::Get));
         assert_eq!(class("HEAD", &[]), asked(AskedMethod::Head));
         // RFC 9110, 9.2.1
@@ -187,21 +227,50 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_not_served_yet_goes_past_the_cache() {
+    fn what_a_cache_cannot_answer_goes_past_it() {
         for (name, value, reason) in [
-            ("range", "bytes=0-1", BypassReason::Range),
-            ("if-none-match", "\"x\"", BypassReason::Conditional),
             ("if-match", "*", BypassReason::Conditional),
-            ("if-modified-since", "x", BypassReason::Conditional),
             ("if-unmodified-since", "x", BypassReason::Conditional),
-            ("if-range", "\"x\"", BypassReason::Conditional),
-            ("cache-control", "no-store", BypassReason::NoStore),
-            ("cache-control", "only-if-cached", BypassReason::OnlyIfCached),
             ("upgrade", "websocket", BypassReason::Upgrade),
         ] {
             assert_eq!(class("GET", &[(name, value)]), Class::Bypass(reason), "{name}");
         }
-        assert!(matches!(class("GET", &[("cache-control", "no-cache")]), Class::Cacheable(_)));
+    }
+
+    fn wishes(method: &str, fields: &[(&str, &str)], honour: bool) -> Wishes {
+        let config = HttpConfig { honour_request_directives: honour, ..HttpConfig::default() };
+        match classify(&request(method, "/", fields), true, &config) {
+            Class::Cacheable(_, wishes) => wishes,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn wishes_are_noted() {
+        let none = Wishes::default();
+        for (name, value, expected) in [
+            ("range", "bytes=0-1", Wishes { range: true, ..none }),
+            ("if-none-match", "\"x\"", Wishes { condition: true, ..none }),
+            ("if-modified-since", "x", Wishes { condition: true, ..none }),
+            ("if-range", "\"x\"", none),
+            ("cache-control", "no-store", Wishes { no_store: true, ..none }),
+            ("cache-control", "only-if-cached", Wishes { only_if_cached: true, ..none }),
+            ("cache-control", "no-cache", none),
+            ("pragma", "no-cache", none),
+        ] {
+            assert_eq!(wishes("GET", &[(name, value)], false), expected, "{name}");
+        }
+        assert_eq!(wishes("HEAD", &[("range", "bytes=0-1")], false), none, "RFC 9110, 14.2");
+    }
+
+    #[test]
+    fn how_new_an_answer_must_be_is_noted_where_that_is_honoured() {
+        let demand = |fields: &[_]| wishes("GET", fields, true).demand;
+        assert_eq!(demand(&[("pragma", "no-cache")]), Some(Demand::NO_CACHE));
+        assert_eq!(demand(&[("cache-control", "no-cache")]), Some(Demand::NO_CACHE));
+        // RFC 9111, 5.4
+        assert_eq!(demand(&[("pragma", "no-cache"), ("cache-control", "x")]), None);
+        assert!(demand(&[("cache-control", "max-age=5")]).is_some());
     }
 
     #[test]

@@ -18,11 +18,12 @@ use super::layer::Rules;
 use super::lead::{Back, Led, Own, lead};
 use super::lookup::{self, Cache, Forward, HttpCaller, Stored, automatic_tags, look, primary_key};
 use super::remote::Purpose;
-use super::request::{Asked, AskedMethod, BypassReason, Class, classify};
+use super::request::{Asked, AskedMethod, BypassReason, Class, Wishes, classify};
+use super::shape::{Shape, ask_for_the_whole};
 use super::unsafe_method;
 use crate::engine::waiter::{Caller, Step, Ticket};
 use crate::engine::{Entered, Mode};
-use crate::error::Error;
+use crate::error::{BoxError, Error};
 use crate::inner::Look;
 use crate::key::KeyBuf;
 use crate::oneshot::Oneshot;
@@ -73,7 +74,7 @@ where
     S::Error: Send,
     Q: Body + Send + 'static,
     B: Body + Send + 'static,
-    B::Error: Send,
+    B::Error: Into<BoxError>,
 {
     type Response = Response<ResponseBody<B>>;
     type Error = S::Error;
@@ -85,8 +86,8 @@ where
 
     fn call(&mut self, request: Request<Q>) -> Self::Future {
         let (parts, body) = request.into_parts();
-        let asked = match classify(&parts, body.is_end_stream(), &self.rules.config) {
-            Class::Cacheable(asked) => asked,
+        let (asked, wishes) = match classify(&parts, body.is_end_stream(), &self.rules.config) {
+            Class::Cacheable(asked, wishes) => (asked, wishes),
             Class::Unsafe => return self.pass_unsafe(parts, body),
             Class::Bypass(reason) => return self.bypass(parts, body, reason),
         };
@@ -96,7 +97,8 @@ where
         };
         let rules = &*self.rules;
         if self.cache.engine.mode() != Mode::On {
-            return self.miss(parts, body, asked, &primary, (Look::Miss(None), Forward::UriMiss));
+            let nothing = (Look::Miss(None), Forward::UriMiss);
+            return self.miss(parts, body, (asked, wishes), &primary, nothing);
         }
         let now = self.cache.now();
         match look(&self.cache, rules, primary.as_bytes(), &asked, &parts.headers, now) {
@@ -107,12 +109,13 @@ where
                     rules,
                     &entry,
                     asked.method,
+                    shape_of(&self.cache, wishes, &parts.headers, &entry),
                     outcome,
                     forward,
                     now,
                 ))
             }
-            found => self.miss(parts, body, asked, &primary, found),
+            found => self.miss(parts, body, (asked, wishes), &primary, found),
         }
     }
 }
@@ -149,7 +152,7 @@ impl<S> HttpService<S> {
         S::Error: Send,
         Q: Send + 'static,
         B: Body + Send + 'static,
-        B::Error: Send,
+        B::Error: Into<BoxError>,
     {
         self.cache.observer.bypassed(BypassReason::Method.as_str());
         let (cache, rules) = (Arc::clone(&self.cache), Arc::clone(&self.rules));
@@ -161,7 +164,7 @@ impl<S> HttpService<S> {
         &self,
         mut parts: Parts,
         body: Q,
-        asked: Asked,
+        (asked, wishes): (Asked, Wishes),
         primary: &KeyBuf,
         (look, forward): (Look<super::StoredResponse>, Forward),
     ) -> HttpFuture<B, S::Error>
@@ -171,17 +174,19 @@ impl<S> HttpService<S> {
         S::Error: Send,
         Q: Body + Send + 'static,
         B: Body + Send + 'static,
-        B::Error: Send,
+        B::Error: Into<BoxError>,
     {
         let caller = HttpCaller {
             cache: Arc::clone(&self.cache),
             rules: Arc::clone(&self.rules),
             asked,
+            wishes,
             headers: parts.headers.clone(),
             primary: primary.to_key(),
             tags: automatic_tags(&parts, &self.rules),
             stale: None,
             forward,
+            claim: None,
         };
         hide_what_is_unkeyed(&mut parts, &self.rules);
         let request = Request::from_parts(parts, body);
@@ -208,28 +213,32 @@ where
     S::Error: Send,
     Q: Body + Send + 'static,
     B: Body + Send + 'static,
-    B::Error: Send,
+    B::Error: Into<BoxError>,
 {
     let (entry, outcome) = match look {
-        Look::Fresh(entry) => (entry, CacheOutcome::Hit),
-        Look::Early(entry) => (entry, CacheOutcome::Hit),
-        Look::Stale(entry) => (entry, CacheOutcome::Stale),
+        Look::Fresh(entry) | Look::Early(entry) => (entry, CacheOutcome::Hit),
+        Look::Stale(entry) if !caller.wishes.no_store => (entry, CacheOutcome::Stale),
+        Look::Stale(entry) => {
+            caller.stale = Some(entry);
+            return Miss { caller, service, request }.resolve().await;
+        }
         Look::Miss(stale) => {
             caller.stale = stale;
-            let is_head = caller.asked.method == AskedMethod::Head;
-            let miss = Miss { caller, service, request };
-            if is_head {
-                // Sent as HEAD; it fills nothing and leads no flight of GETs.
-                let reason = BypassReason::Method;
-                miss.caller.cache.observer.bypass_reason(reason.as_str());
-                return miss.go_alone(Came::bypass(reason)).await;
-            }
-            return miss.resolve().await;
+            return Miss { caller, service, request }.resolve().await;
         }
     };
     let answer = answered(&caller, &entry, outcome);
     refresh(caller, &entry, service, request);
     Ok(answer)
+}
+
+/// Returns how much of a stored response a request gets. Only one that asks
+/// for less costs a reading of the clock.
+fn shape_of(cache: &Cache, wishes: Wishes, headers: &HeaderMap, entry: &Stored) -> Shape {
+    let stored = entry.value.response().filter(|_| wishes.is_shaped());
+    let Some(stored) = stored else { return Shape::Whole };
+    let (length, now) = (stored.body.length(), cache.engine.clock.wall());
+    Shape::of(wishes, headers, stored.status, &stored.headers, length, now)
 }
 
 fn answered<B: Body>(
@@ -238,7 +247,8 @@ fn answered<B: Body>(
     outcome: CacheOutcome,
 ) -> Response<ResponseBody<B>> {
     let (method, now) = (caller.asked.method, caller.cache.now());
-    answer::from_entry(&caller.rules, entry, method, outcome, caller.forward, now)
+    let shape = shape_of(&caller.cache, caller.wishes, &caller.headers, entry);
+    answer::from_entry(&caller.rules, entry, method, shape, outcome, caller.forward, now)
 }
 
 /// Refreshes in the background, as a GET without what belongs to the client
@@ -250,10 +260,19 @@ where
     S::Error: Send,
     Q: Send + 'static,
     B: Body + Send + 'static,
-    B::Error: Send,
+    B::Error: Into<BoxError>,
 {
+    if caller.wishes.no_store {
+        return;
+    }
     *request.method_mut() = Method::GET;
+    ask_for_the_whole(request.headers_mut());
+    if caller.wishes.only_if_cached {
+        // Another cache on the way would not ask either.
+        request.headers_mut().remove(header::CACHE_CONTROL);
+    }
     caller.asked.method = AskedMethod::Get;
+    caller.wishes = Wishes::default();
     caller.stale = Some(Arc::clone(seen));
     let from = seen.value.response().map(|stored| stored.facts.from).unwrap_or_default();
     drop_credentials(request.headers_mut(), &caller.rules, from);
@@ -319,29 +338,68 @@ where
     S::Error: Send,
     Q: Body + Send + 'static,
     B: Body + Send + 'static,
-    B::Error: Send,
+    B::Error: Into<BoxError>,
 {
     async fn resolve(mut self) -> Result<Response<ResponseBody<B>>, S::Error> {
         let engine = Arc::clone(&self.caller.cache.engine);
         if engine.mode() != Mode::On {
             return self.off_duty().await;
         }
+        if self.caller.wishes.only_if_cached {
+            return Ok(answer::not_cached(&self.caller.rules));
+        }
+        if self.caller.wishes.no_store {
+            return self.go_past(BypassReason::NoStore).await;
+        }
         let mut ticket = Ticket::new(&engine, engine.log.seq());
         match ticket.resolve(&mut self.caller).await {
             Step::Answer(entry, outcome) => Ok(answered(&self.caller, &entry, outcome)),
-            Step::Refuse(error) => Ok(answer::refusal(&self.caller.rules, error)),
-            Step::Lead(leader) => self.lead(leader, CacheOutcome::Computed).await,
+            Step::Refuse(error) => {
+                let error = self.caller.told_of(error);
+                Ok(answer::refusal(&self.caller.rules, error))
+            }
+            Step::Lead(leader) => {
+                if !self.forwards_conditions() {
+                    ask_for_the_whole(self.request.headers_mut());
+                }
+                self.lead(leader, CacheOutcome::Computed).await
+            }
             Step::Alone(why) => {
                 let key = self.caller.flight_key();
                 match self.caller.cache.place_to_go_alone(why, &key) {
-                    Ok(_place) => {
-                        let came = self.came_alone(None);
-                        self.go_alone(came).await
-                    }
+                    Ok(_place) => self.go_unshared().await,
                     Err(error) => Ok(answer::refusal(&self.caller.rules, error)),
                 }
             }
         }
+    }
+
+    /// Asks for what no flight had for this client.
+    async fn go_unshared(mut self) -> Result<Response<ResponseBody<B>>, S::Error> {
+        if !self.caller.joins_only() {
+            let came = self.came_alone(None);
+            return self.go_alone(came).await;
+        }
+        // Somebody may have filled between our look and our way to the table.
+        if let Some(entry) = self.caller.second_look() {
+            return Ok(answered(&self.caller, &entry, CacheOutcome::Hit));
+        }
+        let is_head = self.caller.asked.method == AskedMethod::Head;
+        self.go_past(if is_head { BypassReason::Method } else { BypassReason::Range }).await
+    }
+
+    /// Sends the request as it is; the answer is for this client alone.
+    async fn go_past(self, reason: BypassReason) -> Result<Response<ResponseBody<B>>, S::Error> {
+        self.caller.cache.observer.bypass_reason(reason.as_str());
+        self.go_alone(Came::bypass(reason)).await
+    }
+
+    /// Returns whether the client's conditions go to the service as they are:
+    /// where answers are known not to be shared, a 304 for this client is all
+    /// that can be saved. What is stored has conditions of its own.
+    fn forwards_conditions(&self) -> bool {
+        let Self { caller, .. } = self;
+        caller.wishes.condition && caller.stale.is_none() && caller.is_not_shared()
     }
 
     /// Asks the service whatever is stored, and stores where nobody else asks.
@@ -353,7 +411,9 @@ where
             }
             let mut boarding = self.caller.boarding().without_waiting();
             boarding.despite_hold = true;
-            if let Entered::Lead(leader) = engine.enter(&boarding, &mut None) {
+            // What asks for less goes as it is, and fills nothing.
+            let is_plain = self.caller.wishes == Wishes::default();
+            if is_plain && let Entered::Lead(leader) = engine.enter(&boarding, &mut None) {
                 return self.lead(leader, CacheOutcome::Alone).await;
             }
         }
@@ -410,12 +470,23 @@ where
         if let Some(entry) = caller.fallback().filter(|_| failed) {
             return Ok(answered(&caller, &entry, CacheOutcome::StaleIfError));
         }
-        let Ok(result) = call else {
-            let error = Error::new(crate::ErrorKind::ComputeTimeout);
-            return Ok(answer::refusal(&caller.rules, error));
-        };
-        let response = result?.map(ResponseBody::inner);
-        Ok(answer::from_service(&caller.rules, response, came))
+        match call {
+            Ok(Ok(response)) => {
+                let response = response.map(ResponseBody::inner);
+                Ok(answer::from_service(&caller.rules, response, came))
+            }
+            Ok(Err(error)) => {
+                let failure = caller.rules.transport_failure(&error);
+                match caller.stands_in_for(&failure) {
+                    Some(entry) => Ok(answered(&caller, &entry, CacheOutcome::StaleIfError)),
+                    None => caller.instead_of(error, failure),
+                }
+            }
+            Err(_) => {
+                let error = Error::new(crate::ErrorKind::ComputeTimeout);
+                Ok(answer::refusal(&caller.rules, error))
+            }
+        }
     }
 }
 
@@ -426,6 +497,7 @@ impl<S, Q> Miss<S, Q> {
             stored: false,
             collapsed: false,
             detail,
+            fwd_status: None,
             outcome: CacheOutcome::Alone,
         }
     }
@@ -437,23 +509,44 @@ struct Client {
 }
 
 impl HttpCaller {
+    /// Returns how much this client gets of the response that it led to, which
+    /// is for others too.
+    fn shape_of_own<B>(&self, response: &Response<B>) -> Shape {
+        if !self.wishes.is_shaped() {
+            return Shape::Whole;
+        }
+        let (status, now) = (response.status(), self.cache.engine.clock.wall());
+        Shape::of(self.wishes, &self.headers, status, response.headers(), None, now)
+    }
+
     fn for_client(&self) -> Client {
+        let is_shaped = self.wishes.is_shaped();
         Client {
             caller: Self {
                 cache: Arc::clone(&self.cache),
                 rules: Arc::clone(&self.rules),
                 asked: self.asked,
-                headers: HeaderMap::new(),
+                wishes: self.wishes,
+                headers: if is_shaped { self.headers.clone() } else { HeaderMap::new() },
                 primary: self.primary.clone(),
                 tags: Box::default(),
                 stale: self.stale.clone(),
                 forward: self.forward,
+                claim: None,
             },
         }
     }
 }
 
 impl Client {
+    fn fail<B: Body, E>(&self, error: E, failure: Error) -> Result<Response<ResponseBody<B>>, E> {
+        let caller = &self.caller;
+        if let Some(entry) = caller.in_hand_for(&failure) {
+            return Ok(answered(caller, &entry, CacheOutcome::StaleIfError));
+        }
+        caller.instead_of(error, failure)
+    }
+
     fn receive<B: Body, E>(
         self,
         own: Own<B, E>,
@@ -469,17 +562,22 @@ impl Client {
             stored,
             collapsed: false,
             detail,
+            fwd_status: None,
             outcome,
         };
         match own {
             Own::Response { response, stored, why } => {
                 let detail = why.map(super::storable::Refusal::as_str);
-                Ok(answer::from_service(&caller.rules, response, came(stored, detail)))
+                let fwd_status = Some(response.status());
+                let shape =
+                    if why.is_none() { caller.shape_of_own(&response) } else { Shape::Whole };
+                let came = Came { fwd_status, ..came(stored, detail) };
+                Ok(answer::from_service(&caller.rules, answer::shaped(response, shape), came))
             }
             Own::Failed(response) => Ok(stale().unwrap_or_else(|| {
                 answer::from_service(&caller.rules, response, came(false, None))
             })),
-            Own::Error(error) => stale().ok_or(error),
+            Own::Error { error, failure } => self.fail(error, failure),
             Own::Nothing(error) => {
                 Ok(stale().unwrap_or_else(|| answer::refusal(&caller.rules, error)))
             }

@@ -9,7 +9,7 @@ use http_body::Body;
 use tower_service::Service;
 
 use super::answer::{self, Came};
-use super::body::ResponseBody;
+use super::body::{ResponseBody, SourceBody};
 use super::cache_for::CacheFor;
 use super::fill::Received;
 use super::freshness::Times;
@@ -18,7 +18,7 @@ use super::lead::{Head, Own};
 use super::lookup::{
     Cache, Forward, HttpCaller, automatic_tags, primary_key, received_uri, scheme,
 };
-use super::request::{Asked, AskedMethod, BypassReason, Credentials, credentials};
+use super::request::{Asked, AskedMethod, BypassReason, Credentials, Wishes, credentials};
 use super::storable::{Decision, Plan, post_storable};
 use super::target::{absolute_uri, same_origin_target, uri_tag};
 use crate::engine::waiter::Caller;
@@ -47,7 +47,7 @@ pub(super) async fn pass<S, Q, B>(
 ) -> Result<Response<ResponseBody<B>>, S::Error>
 where
     S: Service<Request<Q>, Response = Response<B>>,
-    B: Body,
+    B: SourceBody,
 {
     let sent = Sent::of(&cache, &rules, &parts);
     let unknown = Unknown { cache: &cache, tags: &sent.tags };
@@ -171,7 +171,7 @@ impl Sent {
 
     /// Stores the response under a flight of its own, taken without waiting
     /// and after the invalidation.
-    async fn keep<B: Body>(
+    async fn keep<B: SourceBody>(
         self,
         cache: Arc<Cache>,
         rules: &Arc<Rules>,
@@ -186,11 +186,13 @@ impl Sent {
             cache: Arc::clone(&cache),
             rules: Arc::clone(rules),
             asked: Asked { method: AskedMethod::Get, credentials: self.credentials },
+            wishes: Wishes::default(),
             headers: self.headers,
             primary,
             tags: self.tags,
             stale: None,
             forward: Forward::UriMiss,
+            claim: None,
         };
         let boarding = caller.boarding().without_waiting();
         let Entered::Lead(leader) = cache.engine.enter(&boarding, &mut None) else {
@@ -208,7 +210,7 @@ impl Sent {
         let head = Head { caller, leader, received, stale_until: None, occupied: false };
         match head.keep::<B, std::convert::Infallible>(response, plan, tags).await {
             Own::Response { response, .. } | Own::Failed(response) => response,
-            Own::Error(never) => match never {},
+            Own::Error { error, .. } => match error {},
             Own::Nothing(_) => unreachable!("keeping a response ends with a response"),
         }
     }
