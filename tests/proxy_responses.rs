@@ -322,6 +322,32 @@ async fn an_origin_that_cannot_be_reached_is_a_bad_gateway() {
 }
 
 #[tokio::test]
+async fn something_stale_stands_in_for_an_origin_that_cannot_be_reached() {
+    for (flags, directives, status) in [
+        (&[][..], "max-age=1", 200),
+        (&["--stale-if-disconnected-ms", "0"], "max-age=1", 502),
+        (&["--stale-if-disconnected-ms", "1"], "max-age=1", 502),
+        // RFC 9111, 5.2.2.2
+        (&[], "max-age=1, must-revalidate", 504),
+        (&[], "max-age=1, proxy-revalidate", 504),
+        (&[], "s-maxage=1", 504),
+    ] {
+        let origin = Origin::bind().await;
+        let proxy = Proxy::start(&origin, flags);
+        let (mut peer, _, mut client) = origin.request_on_new(&proxy, GET).await;
+        let head = format!("HTTP/1.1 200 OK\r\nCache-Control: {directives}\r\nAge: 0\r\n");
+        peer.send(format!("{head}Content-Length: 2\r\n\r\nab")).await;
+        assert_eq!(client.reply().await.body, "ab");
+        drop((origin, peer));
+        // The process has a clock of its own: here time has to pass.
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+        let reply = proxy.ask(GET).await;
+        assert_eq!(reply.status(), status, "{flags:?} {directives} {reply:?}");
+        assert_eq!(reply.body == "ab", status == 200);
+    }
+}
+
+#[tokio::test]
 async fn an_origin_that_says_nothing_is_a_time_out() {
     let origin = Origin::bind().await;
     let proxy = Proxy::start(&origin, &["--compute-timeout-ms", "200"]);
