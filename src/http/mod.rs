@@ -5,8 +5,11 @@ mod body;
 mod cache_for;
 mod conditions;
 mod config;
+mod confirm;
 mod credentials;
 mod date;
+#[cfg(test)]
+mod differential;
 mod directives;
 mod disconnected;
 mod fill;
@@ -18,7 +21,10 @@ mod layer;
 mod lead;
 mod lookup;
 mod members;
+mod question;
 mod range;
+#[cfg(test)]
+mod reference;
 mod refusal;
 mod refused;
 mod remote;
