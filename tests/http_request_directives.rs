@@ -174,3 +174,94 @@ async fn clients_cannot_widen_a_window() {
     }
     assert_eq!(origin.calls(), 3);
 }
+
+// ===== Honoured by choice =====
+
+fn honouring(origin: &Origin) -> tower_stampede::HttpService<Origin> {
+    layered(origin_only().http_layer().honour_request_directives(true), origin)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_demand_for_something_newer_is_honoured_where_that_is_switched_on() {
+    // RFC 9111, 5.2.1 and 5.4
+    for (fields, is_hit) in [
+        (&[("cache-control", "no-cache")][..], false),
+        (&[("pragma", "no-cache")], false),
+        (&[("pragma", "no-cache"), ("cache-control", "x")], true),
+        (&[("cache-control", "max-age=0")], false),
+        (&[("cache-control", "max-age=4")], false),
+        (&[("cache-control", "max-age=10")], true),
+        (&[("cache-control", "min-fresh=10")], true),
+        (&[("cache-control", "min-fresh=59")], false),
+        (&[("cache-control", "max-stale=9")], true),
+    ] {
+        let origin = numbered("max-age=60");
+        let app = honouring(&origin);
+        send(&app, get(REPORT)).await;
+        pass(secs(5)).await;
+        let reply = send(&app, with(REPORT, fields)).await;
+        assert_eq!(reply.is(Hit), is_hit, "{fields:?}");
+        assert_eq!(reply.text(), if is_hit { "0" } else { "1" });
+        if !is_hit {
+            let status = "tower-stampede; fwd=request; fwd-status=200; stored";
+            assert_eq!(reply.cache_status(), status);
+        }
+        assert_eq!(send(&app, get(REPORT)).await.text(), reply.text(), "it fills for all");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crowd_with_demands_costs_two_calls() {
+    let origin = numbered("max-age=60");
+    let app = honouring(&origin);
+    send(&app, get(REPORT)).await;
+    for wave in 0..3 {
+        pass(secs(1)).await;
+        let replies = crowd(&app, 100, |_| asking("no-cache")).await;
+        assert_eq!(replies[0].text(), (2 * wave + 1).to_string());
+        for reply in &replies[1..] {
+            assert_eq!(reply.text(), (2 * wave + 2).to_string(), "sent after it came");
+        }
+        assert_eq!(slowest(&replies), WORK * 2);
+    }
+    assert_eq!(origin.calls(), 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_began_before_a_request_came_is_not_its_answer() {
+    let origin = numbered("max-age=60");
+    let app = honouring(&origin);
+    let replies = crowd(&app, 4, |i| match i {
+        0 => get(REPORT),
+        1 => asking("max-age=0"),
+        2 => asking("max-age=5"),
+        _ => get(REPORT),
+    });
+    let replies = replies.await;
+    let texts: Vec<_> = replies.iter().map(Reply::text).collect();
+    assert_eq!(texts, ["0", "1", "0", "0"]);
+    assert_eq!(origin.calls(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_demand_is_met_by_a_response_that_is_old_when_it_comes() {
+    let origin =
+        Origin::new(|call| Answer::ok("max-age=60", call.n.to_string()).header("age", "30"));
+    let app = honouring(&origin);
+    let replies = crowd(&app, 10, |_| asking("no-cache, max-age=5")).await;
+    assert!(replies[1..].iter().all(|reply| reply.text() == "1"), "nothing newer can be had");
+    assert_eq!(origin.calls(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_demand_takes_nothing_stale_unless_the_service_fails() {
+    let origin = numbered("max-age=10, stale-while-revalidate=60, stale-if-error=60");
+    let app = honouring(&origin);
+    send(&app, get(REPORT)).await;
+    pass(secs(20)).await;
+    assert!(send(&app, asking("max-age=600")).await.is(Computed));
+    origin.answers(|_| Answer::status(503));
+    assert!(send(&app, asking("no-cache")).await.is(StaleIfError));
+    let only = send(&app, asking("no-cache, only-if-cached")).await;
+    assert_eq!((only.status, only.took), (504, Duration::ZERO));
+}

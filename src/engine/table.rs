@@ -52,6 +52,12 @@ impl<V> Table<V> {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
+    /// Flights that take off from now on have this number or a higher one.
+    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP's directives"))]
+    pub(crate) fn upcoming_id(&self) -> u64 {
+        self.next_id.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn running(&self) -> usize {
         self.running.load(Ordering::Relaxed)
     }

@@ -39,6 +39,12 @@ pub(crate) trait Caller<V> {
         true
     }
 
+    /// Returns whether `entry`, the result of a flight with this number, is new
+    /// enough for this caller. Flights are numbered as they take off.
+    fn is_new_enough(&self, _flight: u64, _entry: &Entry<V>) -> bool {
+        true
+    }
+
     /// Returns what may be served in place of a failure.
     fn fallback(&self) -> Option<Arc<Entry<V>>>;
 
@@ -247,6 +253,7 @@ impl<V: Send + Sync + 'static> Ticket<V> {
         fresh_enough
             && !self.engine.log.is_dead(&entry.tags, entry.started_seq, self.asked)
             && caller.reusable(entry)
+            && caller.is_new_enough(waiter.flight.id, entry)
     }
 
     fn timed_out<C: Caller<V>>(&self, caller: &C) -> Step<V> {

@@ -237,6 +237,13 @@ impl HttpLayer {
         /// Sets whether the order of equally welcome encodings and languages
         /// in a request is ignored. Defaults to true.
         normalise_accept: bool;
+        /// Sets whether a request says how new its answer must be, by
+        /// `no-cache`, `max-age`, `min-fresh` or `Pragma`. A request that finds
+        /// nothing new enough joins a computation that began after it came, or
+        /// waits for the running one and joins the next: a crowd costs two
+        /// calls of the service, but one client can ask for as many as it
+        /// likes. Defaults to false: they are ignored.
+        honour_request_directives: bool;
     }
 
     /// Sets the lifetime of responses that say nothing. Defaults to the handle's.

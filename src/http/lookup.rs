@@ -151,6 +151,34 @@ pub(super) fn look(
     (look, Forward::Stale)
 }
 
+impl Wishes {
+    /// Returns whether what is stored is as new as the client wants it.
+    pub(super) fn are_met_by(self, entry: &Entry<StoredResponse>, now: Tick) -> bool {
+        let window = &entry.window;
+        self.demand.is_none_or(|demand| {
+            demand.accepts(now.since(window.started), window.fresh_until.since(now))
+        })
+    }
+
+    /// What is not new enough is a miss, with something in hand.
+    pub(super) fn judge(
+        self,
+        (look, forward): (Look<StoredResponse>, Forward),
+        now: Tick,
+    ) -> (Look<StoredResponse>, Forward) {
+        match look {
+            Look::Fresh(entry) | Look::Early(entry) if !self.are_met_by(&entry, now) => {
+                (Look::Miss(Some(entry)), Forward::Request)
+            }
+            // Without `max-stale`, nothing stale is what it wants.
+            Look::Stale(entry) if self.demand.is_some() => {
+                (Look::Miss(Some(entry)), Forward::Stale)
+            }
+            look => (look, forward),
+        }
+    }
+}
+
 /// Returns whether a stored response answers nobody before the service has
 /// confirmed it (RFC 9111, 5.2.2.4).
 pub(super) fn must_be_validated(entry: &Entry<StoredResponse>) -> bool {
@@ -170,6 +198,8 @@ pub(super) struct HttpCaller {
     pub(super) rules: Arc<Rules>,
     pub(super) asked: Asked,
     pub(super) wishes: Wishes,
+    /// The first flight that took off after the request came.
+    pub(super) not_before: u64,
     /// As received; the request itself may have gone to the service.
     pub(super) headers: HeaderMap,
     pub(super) primary: Key,
@@ -277,7 +307,9 @@ impl Caller<StoredResponse> for HttpCaller {
         let primary = self.primary.as_bytes();
         let now = self.cache.now();
         match look(&self.cache, &self.rules, primary, &self.asked, &self.headers, now).0 {
-            Look::Fresh(entry) | Look::Early(entry) => Some(entry),
+            Look::Fresh(entry) | Look::Early(entry) => {
+                Some(entry).filter(|entry| self.wishes.are_met_by(entry, now))
+            }
             Look::Stale(_) | Look::Miss(_) => None,
         }
     }
@@ -298,6 +330,10 @@ impl Caller<StoredResponse> for HttpCaller {
             return self.claim.is_some();
         }
         true
+    }
+
+    fn is_new_enough(&self, flight: u64, entry: &Entry<StoredResponse>) -> bool {
+        flight >= self.not_before || self.wishes.are_met_by(entry, self.cache.now())
     }
 
     fn fallback(&self) -> Option<Stored> {

@@ -78,14 +78,16 @@ impl<'a> HttpWanted<'a> {
             Purpose::Refresh(seen) if seen.is_no_older_than(found) => return Judged::Useless,
             Purpose::Refresh(_) => false,
         };
-        let freshness = match self.caller.cache.judge(found, self.caller.cache.now()) {
+        let (wishes, now) = (self.caller.wishes, self.caller.cache.now());
+        let freshness = match self.caller.cache.judge(found, now) {
             _ if must_be_validated(found) => Freshness::Expired,
             freshness => freshness,
         };
+        let meets = wishes.are_met_by(found, now);
         match freshness {
-            Freshness::Fresh | Freshness::Early => Judged::Serves,
-            Freshness::Stale if serves => Judged::Serves,
-            Freshness::Stale | Freshness::StaleIfError => {
+            Freshness::Fresh | Freshness::Early if meets => Judged::Serves,
+            Freshness::Stale if serves && wishes.demand.is_none() => Judged::Serves,
+            Freshness::Fresh | Freshness::Early | Freshness::Stale | Freshness::StaleIfError => {
                 self.stand_in = serves.then(|| Arc::clone(found));
                 Judged::Useless
             }

@@ -104,7 +104,8 @@ where
             return self.miss(parts, body, (asked, wishes), &primary, nothing);
         }
         let now = self.cache.now();
-        match look(&self.cache, rules, primary.as_bytes(), &asked, &parts.headers, now) {
+        let found = look(&self.cache, rules, primary.as_bytes(), &asked, &parts.headers, now);
+        match if wishes.demand.is_some() { wishes.judge(found, now) } else { found } {
             (Look::Fresh(entry), forward) => {
                 let outcome = CacheOutcome::Hit;
                 self.cache.observer.answered(outcome);
@@ -184,6 +185,7 @@ impl<S> HttpService<S> {
             rules: Arc::clone(&self.rules),
             asked,
             wishes,
+            not_before: self.cache.engine.table.upcoming_id(),
             headers: parts.headers.clone(),
             primary: primary.to_key(),
             tags: automatic_tags(&parts, &self.rules),
@@ -539,6 +541,7 @@ impl HttpCaller {
                 rules: Arc::clone(&self.rules),
                 asked: self.asked,
                 wishes: self.wishes,
+                not_before: self.not_before,
                 headers: if is_shaped { self.headers.clone() } else { HeaderMap::new() },
                 primary: self.primary.clone(),
                 tags: Box::default(),

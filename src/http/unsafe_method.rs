@@ -187,6 +187,7 @@ impl Sent {
             rules: Arc::clone(rules),
             asked: Asked { method: AskedMethod::Get, credentials: self.credentials },
             wishes: Wishes::default(),
+            not_before: 0,
             headers: self.headers,
             primary,
             tags: self.tags,

@@ -88,6 +88,8 @@ fn responses_that_forbid_it_are_not_stored() {
         (&[("content-length", "+5")], Some(Refusal::Framing)),
         (&[("content-length", "5"), ("content-length", "5")], None),
         (&[("content-length", "5"), ("content-length", "6")], Some(Refusal::Framing)),
+        // RFC 9112, 6.3: "ought to be handled as an error"
+        (&[("content-length", "5"), ("transfer-encoding", "chunked")], Some(Refusal::Framing)),
         (&[("x", &"y".repeat(65_536))], Some(Refusal::HeadersTooLarge)),
     ] {
         assert_eq!(refused(200, fields), expected, "{fields:?}");
