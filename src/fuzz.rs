@@ -68,6 +68,7 @@ pub fn wrap(response: Bytes) -> Bytes {
         fresh: ms(60_000),
         stale_for: ms(600_000),
         stale_if_error: ms(3_600_000),
+        kept_longer: ms(600_000),
         age: ms(0),
         took: ms(30),
         tags: ["user:7", "path:/report"].map(Tag::from).to_vec(),

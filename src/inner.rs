@@ -156,7 +156,7 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
     /// Remembers how long entries can be of use: the invalidation log keeps
     /// its records for as long.
     pub(crate) fn keeps_for(&self, window: Window) {
-        let span = window.useful_until().since(window.started);
+        let span = window.kept_until().since(window.started);
         let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
         self.longest_kept.fetch_max(nanos, Ordering::Relaxed);
     }
@@ -212,9 +212,8 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
 
     async fn sweep(&self) {
         let now = self.engine.clock.now();
-        let dead = |entry: &Entry<V>| {
-            now >= entry.window.useful_until() || !self.engine.log.is_alive(entry)
-        };
+        let dead =
+            |entry: &Entry<V>| now >= entry.window.kept_until() || !self.engine.log.is_alive(entry);
         self.local.sweep(dead).await;
         self.engine.sweep(Duration::from_nanos(self.longest_kept.load(Ordering::Relaxed)));
         self.stats();

@@ -269,8 +269,8 @@ pub use handle::{Health, Invalidation, Stampede, Told};
 #[cfg(feature = "http")]
 #[cfg_attr(docsrs, doc(cfg(feature = "http")))]
 pub use http::{
-    CacheFor, HttpFuture, HttpLayer, HttpService, HttpStampede, Refused, ResponseBody, SetCookie,
-    StoredResponse,
+    BodyError, BodyErrorKind, CacheFor, HttpFuture, HttpLayer, HttpService, HttpStampede, Refused,
+    ResponseBody, SetCookie, StoredResponse,
 };
 pub use key::{Key, KeyBuf, Tag, ToKey};
 pub use layer::StampedeLayer;

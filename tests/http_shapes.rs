@@ -1,5 +1,5 @@
-//! Where the layer can stand: routers, builders, servers, over limited
-//! services, and next to other layers.
+//! Where the layer can stand: routers, builders, servers, and over limited
+//! services. What stands next to it is in `http_layers`.
 
 #![cfg(feature = "axum")]
 #![allow(clippy::unwrap_used, reason = "a test")]
@@ -20,9 +20,6 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tower::{BoxError, Service, ServiceBuilder};
-use tower_http::auth::AddAuthorizationLayer;
-use tower_http::compression::CompressionLayer;
-use tower_http::trace::TraceLayer;
 use tower_layer::Layer;
 use tower_stampede::CacheOutcome::*;
 use tower_stampede::{
@@ -50,7 +47,9 @@ async fn it_works_wherever_axum_takes_a_layer() {
         |method, layer| Router::new().route("/report", method).route_layer(layer),
         |method, layer| Router::new().route("/report", method.layer(layer)),
         |method, layer| {
-            let stack = ServiceBuilder::new().layer(TraceLayer::new_for_http()).layer(layer);
+            let stack = ServiceBuilder::new()
+                .layer(tower_http::trace::TraceLayer::new_for_http())
+                .layer(layer);
             Router::new().route("/report", method).layer(stack)
         },
     ];
@@ -196,81 +195,6 @@ async fn waiting_for_a_place_inside_counts_into_the_time_out() {
     // The work of one that was given up is dropped, and its place with it.
     origin.answers(|_| Answer::ok("max-age=60", "report"));
     assert_eq!(send(&app, get("/new")).await.text(), "report");
-}
-
-// ===== Next to other layers =====
-
-#[tokio::test(start_paused = true)]
-async fn inside_compression_one_stored_body_serves_every_encoding() {
-    let text = "report ".repeat(100);
-    let stored = text.clone();
-    let origin = Origin::new(move |_| {
-        Answer::ok("max-age=60", stored.clone()).header("content-type", "text/plain")
-    });
-    let app = ServiceBuilder::new()
-        .layer(CompressionLayer::new())
-        .layer(origin_only().http_layer())
-        .service(origin.infallible());
-    for encoding in ["gzip", "identity", "gzip", "identity"] {
-        let reply = send(&app, with("/report", &[("accept-encoding", encoding)])).await;
-        let zipped = encoding == "gzip";
-        assert_eq!(reply.header("content-encoding"), zipped.then_some("gzip"));
-        assert_eq!(reply.text_if_plain(), (!zipped).then_some(&*text));
-    }
-    assert_eq!(origin.calls(), 1);
-}
-
-impl Reply {
-    fn text_if_plain(&self) -> Option<&str> {
-        if self.header("content-encoding").is_some() { None } else { Some(self.text()) }
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn around_compression_each_encoding_is_a_variant() {
-    let text = "report ".repeat(100);
-    let origin = Origin::new(move |_| {
-        Answer::ok("max-age=60", text.clone()).header("content-type", "text/plain")
-    });
-    let inner = ServiceBuilder::new().layer(CompressionLayer::new()).service(origin.infallible());
-    let app = origin_only().http_layer().layer(inner);
-    for encoding in ["gzip", "identity", "gzip", "identity"] {
-        let reply = send(&app, with("/report", &[("accept-encoding", encoding)])).await;
-        let zipped = encoding == "gzip";
-        assert_eq!(reply.header("content-encoding"), zipped.then_some("gzip"), "{encoding}");
-    }
-    assert_eq!(origin.calls(), 2);
-}
-
-#[tokio::test(start_paused = true)]
-async fn inside_authentication_nobody_is_answered_who_may_not_ask() {
-    let origin = Origin::new(|_| Answer::ok("public, max-age=60", "secret"));
-    #[expect(deprecated, reason = "enough for a test")]
-    let app = ServiceBuilder::new()
-        .layer(TraceLayer::new_for_http())
-        .layer(tower_http::validate_request::ValidateRequestHeaderLayer::bearer("token"))
-        .layer(origin_only().http_layer())
-        .service(origin.infallible());
-    let ask = |token: &str| with("/report", &[("authorization", &*format!("Bearer {token}"))]);
-    assert_eq!(send(&app, ask("token")).await.text(), "secret");
-    assert_eq!(send(&app, ask("wrong")).await.status, 401);
-    assert_eq!(send(&app, get("/report")).await.status, 401);
-    assert!(send(&app, ask("token")).await.is(Hit));
-    assert_eq!(origin.calls(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn credentials_added_inside_do_not_concern_the_cache() {
-    let origin = Origin::new(|call| {
-        Answer::ok("max-age=60", call.header("authorization").unwrap().to_owned())
-    });
-    let app = ServiceBuilder::new()
-        .layer(origin_only().http_layer())
-        .layer(AddAuthorizationLayer::bearer("ours"))
-        .service(origin.infallible());
-    crowd(&app, 10, |_| get("/report")).await;
-    assert_eq!(send(&app, get("/report")).await.text(), "Bearer ours");
-    assert_eq!(origin.calls(), 1);
 }
 
 // ===== Bounds and switches =====

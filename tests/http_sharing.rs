@@ -300,17 +300,47 @@ async fn fields_named_in_private_or_no_cache_reach_only_the_client_they_were_for
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_implemented_yet_is_not_stored() {
-    for (name, value) in
-        [("expires", "Sun, 06 Nov 2094 08:49:37 GMT"), ("cdn-cache-control", "max-age=60")]
+async fn a_targeted_field_governs_in_place_of_cache_control_and_is_passed_on() {
+    for (directives, targeted, calls) in
+        [("no-store", "max-age=60", 1), ("max-age=60", "no-store", 2), ("max-age=60", "x=", 1)]
     {
         let origin = Origin::new(move |call| {
-            Answer::ok("max-age=60", call.n.to_string()).header(name, value)
+            Answer::ok(directives, call.n.to_string()).header("cdn-cache-control", targeted)
         });
         let app = app(&origin);
         send(&app, get("/report")).await;
-        assert_eq!(send(&app, get("/report")).await.text(), "1");
-        assert_eq!(origin.calls(), 2);
+        let reply = send(&app, get("/report")).await;
+        assert_eq!(reply.header("cdn-cache-control"), Some(targeted));
+        assert_eq!(origin.calls(), calls, "{directives} {targeted}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_lives_until_its_expires() {
+    for (expires, calls) in [("Sun, 06 Nov 2094 08:49:37 GMT", 1), ("0", 2)] {
+        let origin = Origin::new(move |call| {
+            Answer::ok("public", call.n.to_string()).header("expires", expires)
+        });
+        let app = layered(with_ttl(60).http_layer(), &origin);
+        send(&app, get("/report")).await;
+        send(&app, get("/report")).await;
+        assert_eq!(origin.calls(), calls, "{expires}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_ttl_a_response_lives_by_its_last_modified_unless_that_is_switched_off() {
+    let modified = "Sun, 06 Nov 1994 08:49:37 GMT";
+    for (layer, calls) in
+        [(origin_only().http_layer(), 1), (origin_only().http_layer().heuristics(false), 2)]
+    {
+        let origin = Origin::new(move |call| {
+            Answer::ok("", call.n.to_string()).header("last-modified", modified)
+        });
+        let app = layered(layer, &origin);
+        send(&app, get("/report")).await;
+        send(&app, get("/report")).await;
+        assert_eq!(origin.calls(), calls);
     }
 }
 

@@ -14,7 +14,7 @@ use super::lease::{Attempt, Lease, Place};
 use super::ports::{ComputedEnd, Happening};
 use super::shared::Away;
 use super::time::Tick;
-use super::{Engine, Mode};
+use super::{Boarding, Engine, Mode};
 use crate::entry::{Entry, Started};
 use crate::error::{Error, ErrorKind};
 use crate::key::{Key, Tag};
@@ -225,6 +225,17 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// joinable until it is settled.
     pub(crate) fn publish(&self, entry: Arc<Entry<V>>) {
         self.flight.publish(Verdict::Filled(entry));
+    }
+
+    /// Takes the lead of another key too, unless somebody has it: for those
+    /// who will look there for this leader's result.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP's results arrive"))]
+    pub(crate) fn beside(&self, key: Key) -> Option<Self> {
+        let engine = &self.engine;
+        let boarding = Boarding { tags: self.flight.tags.clone(), ..Boarding::to(key) };
+        let mut shard = engine.table.shard(&boarding.key).lock();
+        let is_free = engine.current_flight(&shard, &boarding).is_none();
+        is_free.then(|| engine.take_off(&mut shard, &boarding, engine.clock.now()))
     }
 
     /// Second phase: the result is complete, and stored or not.

@@ -38,6 +38,15 @@ impl<V: Send + Sync + 'static> Engine<V> {
         self.tasks.spawn(crate::observe::leading(&self.settings.name, key, work))
     }
 
+    /// Goes on with a leader's work on a task of its own, in the span in which
+    /// it is.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP's results arrive"))]
+    pub(crate) fn go_on(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let stop = self.stop.clone();
+        let work = async move { stop.run_until_cancelled_owned(work).await };
+        drop(self.tasks.spawn(crate::observe::going_on(work)));
+    }
+
     /// Starts a refresh that nobody waits for, unless one of the key runs here
     /// or did so elsewhere a moment ago, the key is held, or `max_refreshes` are under way. `still_wanted` is asked
     /// once the lead is taken.

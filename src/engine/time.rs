@@ -7,9 +7,10 @@ use tokio::time::Instant;
 #[cfg(feature = "test-util")]
 pub use manual::ManualClock;
 
-/// How far before the start of the process a reading can lie: ten years.
-/// Entries that come from elsewhere may be older than this process.
-const BEFORE_START: u64 = 10 * 365 * 24 * 3600 * 1_000_000_000;
+/// How far before the start of the process a reading can lie: a hundred years.
+/// What comes from elsewhere may be older than this process, and HTTP counts
+/// ages to 2^31 seconds.
+const BEFORE_START: u64 = 100 * 365 * 24 * 3600 * 1_000_000_000;
 
 /// A reading of a [`Clock`] in nanoseconds. All arithmetic saturates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

@@ -39,8 +39,20 @@ pub(crate) trait Caller<V> {
         true
     }
 
+    /// Takes a part in a result that still arrives. Returns whether there was
+    /// one: what comes may be gone for those who have not begun.
+    fn claim(&mut self, _: &Entry<V>) -> bool {
+        true
+    }
+
     /// Returns what may be served in place of a failure.
     fn fallback(&self) -> Option<Arc<Entry<V>>>;
+
+    /// The same where it matters what failed.
+    fn fallback_for(&self, failure: &Error) -> Option<Arc<Entry<V>>> {
+        let _ = failure;
+        self.fallback()
+    }
 }
 
 /// How a caller goes on.
@@ -156,9 +168,13 @@ impl<V: Send + Sync + 'static> Ticket<V> {
                     if let Some(step) = self.judge(caller, &waiter, verdict, &boarding) {
                         break step;
                     }
-                    // At the deadline the next round ends the wait.
-                    let settled = waiter.flight.wait_settled();
-                    let _ = tokio::time::timeout_at(self.deadline, settled).await;
+                    // Who belongs elsewhere by now need not wait for what this
+                    // flight stores.
+                    if caller.boarding().key == boarding.key {
+                        // At the deadline the next round ends the wait.
+                        let settled = waiter.flight.wait_settled();
+                        let _ = tokio::time::timeout_at(self.deadline, settled).await;
+                    }
                 }
                 Entered::Alone(why) => break Step::Alone(why),
                 Entered::Held(error) | Entered::Overloaded(error) => {
@@ -195,7 +211,7 @@ impl<V: Send + Sync + 'static> Ticket<V> {
     /// Returns how to go on after `verdict`, or `None` to look again.
     fn judge<C: Caller<V>>(
         &mut self,
-        caller: &C,
+        caller: &mut C,
         waiter: &Waiter<V>,
         verdict: Option<Verdict<V>>,
         boarding: &Boarding,
@@ -221,11 +237,11 @@ impl<V: Send + Sync + 'static> Ticket<V> {
 
     fn take<C: Caller<V>>(
         &mut self,
-        caller: &C,
+        caller: &mut C,
         waiter: &Waiter<V>,
         entry: Arc<Entry<V>>,
     ) -> Option<Step<V>> {
-        if self.may_have(caller, waiter, &entry) {
+        if self.may_have(caller, waiter, &entry) && caller.claim(&entry) {
             return Some(Step::Answer(entry, CacheOutcome::Joined));
         }
         self.reentries += 1;
@@ -252,7 +268,7 @@ impl<V: Send + Sync + 'static> Ticket<V> {
 }
 
 fn stale_or_refuse<V: Send + Sync + 'static, C: Caller<V>>(caller: &C, error: Error) -> Step<V> {
-    match caller.fallback() {
+    match caller.fallback_for(&error) {
         Some(entry) => Step::Answer(entry, CacheOutcome::StaleIfError),
         None => Step::Refuse(error),
     }

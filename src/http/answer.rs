@@ -55,7 +55,7 @@ pub(super) fn from_entry<B: Body>(
         return refusal(rules, Error::new(crate::ErrorKind::ShutDown));
     };
     let body = match method {
-        AskedMethod::Get => ResponseBody::full(shape.body(&stored.body)),
+        AskedMethod::Get => shape.body(&stored.body),
         AskedMethod::Head => ResponseBody::full(Bytes::new()),
     };
     let mut response = Response::new(body);
@@ -64,8 +64,11 @@ pub(super) fn from_entry<B: Body>(
     *headers = shape.fields(stored.headers.clone());
     // RFC 9110, 8.6: a 204 must not have one.
     let has_length = shape == Shape::Whole && stored.status != StatusCode::NO_CONTENT;
-    if method == AskedMethod::Head && has_length {
-        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(stored.body.len()));
+    if method == AskedMethod::Head
+        && has_length
+        && let Some(length) = stored.body.length()
+    {
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     }
     write_own_fields(headers, rules, entry, now, || match outcome {
         CacheOutcome::Joined => joined_status(rules, stored.status, forward),

@@ -1,25 +1,46 @@
 //! The body of every response that leaves the layer, and how one is collected
-//! to be stored.
+//! to be stored and read meanwhile.
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::future::poll_fn;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
-use tokio::time::{Instant, timeout_at};
 
-use super::refusal::Refusal;
+use crate::error::BoxError;
+
+mod buffer;
+mod collect;
+mod error;
+mod part;
+mod readers;
+mod shared;
+
+pub(super) use collect::{Collected, Limits, collect};
+pub use error::{BodyError, BodyErrorKind};
+use part::PartReader;
+pub(super) use readers::Gate;
+pub(super) use shared::{Feed, Reader, SharedBody};
+
+/// What the layer asks of the service's bodies: they may move between threads,
+/// and need not be shared by them.
+pub(super) trait SourceBody: Body<Error: Into<BoxError>> + Send + 'static {}
+
+impl<B> SourceBody for B
+where
+    B: Body + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+}
 
 pin_project! {
     /// The body of a response that went through the HTTP layer.
     ///
-    /// Either bytes from the cache, whose exact length is known, or the body
-    /// of the inner service.
+    /// Bytes from the cache, whose exact length is known; or the body of the
+    /// inner service; or one that arrives, and that others read too.
     ///
     /// # Examples
     ///
@@ -32,7 +53,6 @@ pin_project! {
     /// let body: ResponseBody<Full<Bytes>> = ResponseBody::default();
     /// assert_eq!(body.size_hint().exact(), Some(0));
     /// ```
-    // The bound stands here because a broken body holds its `B::Error`.
     pub struct ResponseBody<B>
     where
         B: Body,
@@ -50,6 +70,8 @@ pin_project! {
     {
         Full { bytes: Option<Bytes> },
         Queue { frames: VecDeque<Frame<Bytes>>, then: Then<B> },
+        Reading { reader: Reader },
+        Part { reader: PartReader },
         Inner { #[pin] body: B },
     }
 }
@@ -58,7 +80,7 @@ pin_project! {
 enum Then<B: Body> {
     End,
     Rest(Pin<Box<B>>),
-    Error(B::Error),
+    Error(BodyError),
 }
 
 impl<B: Body> ResponseBody<B> {
@@ -70,14 +92,23 @@ impl<B: Body> ResponseBody<B> {
         Self { state: State::Inner { body } }
     }
 
+    /// What arrives for several.
+    pub(crate) fn reading(reader: Reader) -> Self {
+        Self { state: State::Reading { reader } }
+    }
+
+    /// `length` bytes of it, from the one at `first` on.
+    pub(crate) fn reading_part(reader: Reader, first: u64, length: u64) -> Self {
+        Self { state: State::Part { reader: PartReader::new(reader, first, length) } }
+    }
+
     /// First what was collected, then what is left.
-    pub(crate) fn streaming(so_far: VecDeque<Frame<Bytes>>, rest: Option<Pin<Box<B>>>) -> Self {
-        let then = rest.map_or(Then::End, Then::Rest);
-        Self { state: State::Queue { frames: so_far, then } }
+    pub(crate) fn streaming(so_far: VecDeque<Frame<Bytes>>, rest: Pin<Box<B>>) -> Self {
+        Self { state: State::Queue { frames: so_far, then: Then::Rest(rest) } }
     }
 
     /// First what was collected, then the error.
-    pub(crate) fn broken(so_far: VecDeque<Frame<Bytes>>, error: B::Error) -> Self {
+    pub(crate) fn broken(so_far: VecDeque<Frame<Bytes>>, error: BodyError) -> Self {
         Self { state: State::Queue { frames: so_far, then: Then::Error(error) } }
     }
 }
@@ -93,22 +124,30 @@ impl<B: Body> fmt::Debug for ResponseBody<B> {
         let kind = match self.state {
             State::Full { .. } => "Full",
             State::Queue { .. } => "Queue",
+            State::Reading { .. } => "Reading",
+            State::Part { .. } => "Part",
             State::Inner { .. } => "Inner",
         };
         f.debug_tuple("ResponseBody").field(&kind).finish()
     }
 }
 
-type Next<E> = Option<Result<Frame<Bytes>, E>>;
+pub(crate) type Next = Option<Result<Frame<Bytes>, BodyError>>;
 
-impl<B: Body> Body for ResponseBody<B> {
+impl<B> Body for ResponseBody<B>
+where
+    B: Body,
+    B::Error: Into<BoxError>,
+{
     type Data = Bytes;
-    type Error = B::Error;
+    type Error = BodyError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Next<B::Error>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Next> {
         match self.project().state.project() {
             StateProj::Full { bytes } => Poll::Ready(bytes.take().map(Frame::data).map(Ok)),
             StateProj::Inner { body } => poll_bytes(body, cx),
+            StateProj::Reading { reader } => reader.poll_frame(cx),
+            StateProj::Part { reader } => reader.poll_frame(cx),
             StateProj::Queue { frames, then } => match frames.pop_front() {
                 Some(frame) => Poll::Ready(Some(Ok(frame))),
                 None => then.poll(cx),
@@ -120,6 +159,8 @@ impl<B: Body> Body for ResponseBody<B> {
         match &self.state {
             State::Full { bytes } => bytes.is_none(),
             State::Queue { frames, then } => frames.is_empty() && then.is_end(),
+            State::Reading { reader } => reader.is_end_stream(),
+            State::Part { reader } => reader.is_end_stream(),
             State::Inner { body } => body.is_end_stream(),
         }
     }
@@ -134,13 +175,18 @@ impl<B: Body> Body for ResponseBody<B> {
                     frames.iter().filter_map(Frame::data_ref).map(Bytes::len).sum::<usize>();
                 plus(then.size_hint(), queued as u64)
             }
+            State::Reading { reader } => reader.size_hint(),
+            State::Part { reader } => reader.size_hint(),
             State::Inner { body } => body.size_hint(),
         }
     }
 }
 
 impl<B: Body> Then<B> {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Next<B::Error>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Next>
+    where
+        B::Error: Into<BoxError>,
+    {
         if let Self::Rest(body) = self {
             let next = ready!(poll_bytes(body.as_mut(), cx));
             if next.is_none() {
@@ -171,10 +217,16 @@ impl<B: Body> Then<B> {
     }
 }
 
-fn poll_bytes<B: Body>(body: Pin<&mut B>, cx: &mut Context<'_>) -> Poll<Next<B::Error>> {
+/// Polls for the next frame, with its data as bytes and its error as ours.
+pub(crate) fn poll_bytes<B>(body: Pin<&mut B>, cx: &mut Context<'_>) -> Poll<Next>
+where
+    B: Body,
+    B::Error: Into<BoxError>,
+{
     let to_bytes = |mut data: B::Data| data.copy_to_bytes(data.remaining());
     let frame = ready!(body.poll_frame(cx));
-    Poll::Ready(frame.map(|frame| frame.map(|frame| frame.map_data(to_bytes))))
+    let frame = frame.map(|frame| frame.map(|frame| frame.map_data(to_bytes)));
+    Poll::Ready(frame.map(|frame| frame.map_err(BodyError::of_service)))
 }
 
 fn plus(hint: SizeHint, more: u64) -> SizeHint {
@@ -184,112 +236,6 @@ fn plus(hint: SizeHint, more: u64) -> SizeHint {
         sum.set_upper(upper.saturating_add(more));
     }
     sum
-}
-
-/// How much of a body is collected, and how long.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    pub(crate) bytes: usize,
-    /// The length that the head declares.
-    pub(crate) declared: Option<u64>,
-    /// Between two frames.
-    pub(crate) idle: Duration,
-    /// In all.
-    pub(crate) until: Instant,
-}
-
-/// The outcome of [`collect`]. Whatever it is, the client whose request was
-/// forwarded gets every frame.
-pub(crate) enum Collected<B: Body> {
-    Complete(Bytes),
-    /// Not to be stored. There is no rest if the body has ended.
-    Streams {
-        so_far: VecDeque<Frame<Bytes>>,
-        rest: Option<Pin<Box<B>>>,
-        why: Refusal,
-    },
-    Broken {
-        so_far: VecDeque<Frame<Bytes>>,
-        error: B::Error,
-    },
-}
-
-impl<B: Body> Collected<B> {
-    /// Makes the body for the client whose request was forwarded.
-    pub(crate) fn into_body(self) -> ResponseBody<B> {
-        match self {
-            Self::Complete(bytes) => ResponseBody::full(bytes),
-            Self::Streams { so_far, rest, .. } => ResponseBody::streaming(so_far, rest),
-            Self::Broken { so_far, error } => ResponseBody::broken(so_far, error),
-        }
-    }
-}
-
-/// Collects a body that is to be stored.
-///
-/// # Cancel safety
-///
-/// Dropping the future drops the body.
-pub(crate) async fn collect<B: Body>(body: B, limits: Limits) -> Collected<B> {
-    let mut collecting = Collecting { so_far: VecDeque::new(), bytes: 0 };
-    let is_too_large = body.size_hint().lower() > limits.bytes as u64;
-    let mut rest = Box::pin(body);
-    let mut refusal = is_too_large.then_some(Refusal::TooLarge);
-    while refusal.is_none() {
-        let frame = timeout_at(limits.deadline(), poll_fn(|cx| poll_bytes(rest.as_mut(), cx)));
-        match frame.await {
-            Ok(Some(Ok(frame))) => refusal = collecting.push(frame, &limits),
-            Ok(Some(Err(error))) => {
-                return Collected::Broken { so_far: collecting.so_far, error };
-            }
-            Ok(None) => return collecting.finish(&limits),
-            Err(_) => refusal = Some(Refusal::Slow),
-        }
-    }
-    let why = refusal.unwrap_or(Refusal::Slow);
-    Collected::Streams { so_far: collecting.so_far, rest: Some(rest), why }
-}
-
-impl Limits {
-    fn deadline(&self) -> Instant {
-        let idle = Instant::now().checked_add(self.idle);
-        idle.map_or(self.until, |idle| idle.min(self.until))
-    }
-}
-
-struct Collecting {
-    so_far: VecDeque<Frame<Bytes>>,
-    bytes: usize,
-}
-
-impl Collecting {
-    /// Takes a frame; says why the body is not to be stored, if so.
-    fn push(&mut self, frame: Frame<Bytes>, limits: &Limits) -> Option<Refusal> {
-        let length = frame.data_ref().map(Bytes::len);
-        if length != Some(0) {
-            self.so_far.push_back(frame);
-        }
-        self.bytes = self.bytes.saturating_add(length.unwrap_or(0));
-        match length {
-            None => Some(Refusal::Trailers),
-            Some(_) if self.bytes > limits.bytes => Some(Refusal::TooLarge),
-            // A body that is always ready would never let the timer speak.
-            Some(_) => (Instant::now() >= limits.until).then_some(Refusal::Slow),
-        }
-    }
-
-    fn finish<B: Body>(self, limits: &Limits) -> Collected<B> {
-        if limits.declared.is_some_and(|declared| declared != self.bytes as u64) {
-            let why = Refusal::BrokenOff;
-            return Collected::Streams { so_far: self.so_far, rest: None, why };
-        }
-        // Copied even if it is one chunk: a chunk may keep a whole read
-        // buffer alive, and the store would not know.
-        let mut whole = Vec::with_capacity(self.bytes);
-        let chunks = self.so_far.iter().filter_map(Frame::data_ref);
-        chunks.for_each(|chunk| whole.extend_from_slice(chunk));
-        Collected::Complete(whole.into())
-    }
 }
 
 #[cfg(test)]

@@ -38,8 +38,16 @@ pub enum SetCookie {
 pub(crate) struct HttpConfig {
     /// Lifetime of responses that say nothing; `None`: they are not stored.
     pub(crate) ttl: Option<Duration>,
+    /// Whether, where there is no `ttl`, the age of a response that says
+    /// nothing sets its lifetime.
+    pub(crate) heuristics: bool,
+    /// Whether a stale window counts that stands beside `s-maxage`.
+    pub(crate) stale_beside_s_maxage: bool,
     pub(crate) stale_for: Duration,
     pub(crate) stale_if_error: Duration,
+    /// For how long after its lifetime a response is served while the service
+    /// cannot be reached.
+    pub(crate) stale_if_disconnected: Duration,
     pub(crate) max_body: usize,
     pub(crate) max_header_bytes: usize,
     pub(crate) max_key_bytes: usize,
@@ -54,7 +62,8 @@ pub(crate) struct HttpConfig {
     /// Fields that are part of the key when present: they can change where a
     /// request leads without changing its URI.
     pub(crate) keyed_headers: Vec<HeaderName>,
-    /// Fields that govern instead of `Cache-Control` (RFC 9213).
+    /// Fields that govern instead of `Cache-Control` (RFC 9213), the first
+    /// before the others.
     pub(crate) targeted: Vec<HeaderName>,
     /// Parameters that the handler sees; `None`: all.
     pub(crate) query: Option<Vec<String>>,
@@ -78,8 +87,11 @@ impl Default for HttpConfig {
     fn default() -> Self {
         Self {
             ttl: None,
+            heuristics: true,
+            stale_beside_s_maxage: true,
             stale_for: Duration::ZERO,
             stale_if_error: Duration::ZERO,
+            stale_if_disconnected: Duration::ZERO,
             max_body: 1 << 20,
             max_header_bytes: 64 << 10,
             max_key_bytes: 8 << 10,

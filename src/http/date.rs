@@ -14,19 +14,23 @@ const MONTHS: &[u8; 36] = b"janfebmaraprmayjunjulaugsepoctnovdec";
 /// Reads a date in any of its three forms and in any case. Of the weekday
 /// nothing is asked but that it stands there.
 pub(crate) fn parse(text: &[u8], now: SystemTime) -> Option<SystemTime> {
+    let text = text.trim_ascii();
     let letters = text.iter().position(|b| !b.is_ascii_alphabetic())?;
     let (weekday, rest) = text.split_at(letters);
-    let fits = |form: &[u8]| rest.len() == form.len() && rest.iter().zip(form).all(matches);
-    let date = if fits(IMF) {
-        Date::of(rest, 2..4, 5..8, number(&rest[9..13]), 14)
-    } else if fits(RFC_850) {
-        Date::of(rest, 2..4, 5..8, full_year(number(&rest[9..11]), now), 12)
-    } else if fits(ASCTIME) {
-        Date::of(rest, 5..7, 1..4, number(&rest[17..21]), 8)
-    } else {
+    if weekday.len() < 3 {
         return None;
-    };
-    if weekday.len() < 3 { None } else { date?.to_time() }
+    }
+    let fits = |form: &[u8]| rest.len() == form.len() && rest.iter().zip(form).all(matches);
+    if fits(IMF) {
+        Date::of(rest, 2..4, 5..8, number(&rest[9..13]), 14)?.to_time()
+    } else if fits(RFC_850) {
+        let in_year = |year| Date::of(rest, 2..4, 5..8, year, 12).and_then(|date| date.to_time());
+        of_two_digits(number(&rest[9..11]), now, in_year)
+    } else if fits(ASCTIME) {
+        Date::of(rest, 5..7, 1..4, number(&rest[17..21]), 8)?.to_time()
+    } else {
+        None
+    }
 }
 
 /// Returns the whole seconds since the epoch.
@@ -47,11 +51,24 @@ fn number(digits: &[u8]) -> u64 {
     digits.iter().filter(|b| b.is_ascii_digit()).fold(0, |n, b| n * 10 + u64::from(b - b'0'))
 }
 
-/// A two-digit year more than 50 years ahead lies in the past (RFC 9110).
-fn full_year(two_digits: u64, now: SystemTime) -> u64 {
-    let this_year = 1970 + epoch_seconds(now) / 31_556_952;
-    let year = this_year - this_year % 100 + two_digits;
-    if year > this_year + 50 { year - 100 } else { year }
+/// A date with a two-digit year is the one within the next 50 years, or else
+/// the last one (RFC 9110, 5.6.7). It need not exist in every century.
+fn of_two_digits(
+    two_digits: u64,
+    now: SystemTime,
+    in_year: impl Fn(u64) -> Option<SystemTime>,
+) -> Option<SystemTime> {
+    const YEAR: u64 = 31_556_952;
+    let this_year = 1970 + epoch_seconds(now) / YEAR;
+    let latest = now.checked_add(Duration::from_secs(50 * YEAR))?;
+    let century = this_year - this_year % 100;
+    let years = [century + 100, century, century - 100].map(|century| century + two_digits);
+    let is_near = |year: &u64| *year <= this_year + 51;
+    years
+        .into_iter()
+        .filter(is_near)
+        .map(in_year)
+        .find(|date| date.is_none_or(|it| it <= latest))?
 }
 
 struct Date {
@@ -130,6 +147,15 @@ mod tests {
             ("Mon, 01 Jan 0001 00:00:00 GMT", 0),
             ("Friday, 01-Jan-73 00:00:00 GMT", 3_250_454_400),
             ("Tuesday, 01-Jan-75 00:00:00 GMT", 157_766_400),
+            ("Thu, 18-Aug-50 02:01:18 GMT", 2_544_400_878),
+            // There is none in 2100.
+            ("Tuesday, 29-Feb-00 00:00:00 GMT", 951_782_400),
+            ("Thu Aug  8 02:01:18 2050", 2_543_536_878),
+            ("Thu Aug 18 02:01:18 2050", 2_544_400_878),
+            ("Sun, 21 Nov 2286 04:46:39 GMT", 10_000_039_599),
+            ("Fri, 31 Dec 9999 23:59:59 GMT", 253_402_300_799),
+            // Around a field's value there may be space (RFC 9110, 5.5).
+            (" \tSun, 06 Nov 1994 08:49:37 GMT ", 784_111_777),
         ] {
             assert_eq!(read(text), Some(expected), "{text}");
         }
@@ -151,8 +177,42 @@ mod tests {
             "Sun, 06 Nov 1994 24:49:37 GMT",
             "Sun, 06 Nov 1994 08:49:37 GMT, Sun, 06 Nov 1994 08:49:37 GMT",
             ", 06 Nov 1994 08:49:37 GMT",
+            "Sun, 06  Nov  1994 08:49:37 GMT",
+            "Sun,  06 Nov 1994 08:49:37 GMT",
+            "Sun 06 Nov 1994 08:49:37 GMT",
+            "Sun, 06 Nov 94 08:49:37 GMT",
+            "Sun, 06-Nov-1994 08:49:37 GMT",
+            "Sun, 06 Nov 1994 08.49.37 GMT",
+            "Sun, 06 Nov 1994 08:49:37 UTC",
+            "Sun, 06 Nov 1994 08:49:37 +0000",
+            "Sun, 06 Nov 1000000 08:49:37 GMT",
+            "Sun, 06 Nov -994 08:49:37 GMT",
+            "Sun Nov 6 08:49:37 1994",
+            "Sun Nov  0 08:49:37 1994",
+            "Sun Nov  6 08:49:37 1994 GMT",
+            "Sunday, 29-Feb-99 08:49:37 GMT",
+            "2024-01-01T00:00:00Z",
+            "784111777",
         ] {
             assert_eq!(read(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_year_of_two_digits_is_at_most_fifty_years_ahead() {
+        // RFC 9110, 5.6.7
+        for (now, text, expected) in [
+            ("Wed, 01 Jul 2026 00:00:00 GMT", "Mon, 01-Jun-76 00:00:00 GMT", 2076),
+            ("Wed, 01 Jul 2026 00:00:00 GMT", "Mon, 01-Aug-76 00:00:00 GMT", 1976),
+            ("Wed, 01 Jul 2026 00:00:00 GMT", "Mon, 01-Jun-27 00:00:00 GMT", 2027),
+            ("Wed, 01 Jul 2026 00:00:00 GMT", "Mon, 01-Jun-00 00:00:00 GMT", 2000),
+            ("Thu, 31 Dec 1998 00:00:00 GMT", "Mon, 01-Jan-05 00:00:00 GMT", 2005),
+            ("Thu, 31 Dec 2080 00:00:00 GMT", "Mon, 01-Jan-10 00:00:00 GMT", 2110),
+        ] {
+            let at = parse(now.as_bytes(), self::now()).unwrap();
+            let date = parse(text.as_bytes(), at).unwrap();
+            let shown = httpdate::fmt_http_date(date);
+            assert!(shown.contains(&format!(" {expected} ")), "{text} at {now}: {shown}");
         }
     }
 

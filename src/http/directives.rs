@@ -1,4 +1,5 @@
-//! What a response's `Cache-Control` says, read once, when it arrives.
+//! What a response's `Cache-Control` says, read once, when it arrives. Where
+//! another field governs, [`super::targeted`] reads it into the same form.
 
 use http::header::{self, HeaderMap, HeaderName};
 
@@ -58,6 +59,7 @@ pub(crate) struct Directives {
     pub(crate) has_s_maxage: bool,
     /// Part of the field could not be read: who knows what it forbids.
     pub(crate) unreadable: bool,
+    /// By these directives, or by `Expires` where they set none.
     pub(crate) lifetime: Lifetime,
     pub(crate) stale_while_revalidate: Option<u32>,
     pub(crate) stale_if_error: Option<u32>,
@@ -99,7 +101,7 @@ pub(crate) struct Parsed {
 
 /// Reads `Cache-Control` as a shared cache.
 pub(crate) fn parse(headers: &HeaderMap) -> Parsed {
-    let mut reading = Reading::default();
+    let mut reading = Reading::of(headers);
     for line in headers.get_all(header::CACHE_CONTROL) {
         for member in Members::of(line.as_bytes()) {
             match member {
@@ -111,16 +113,46 @@ pub(crate) fn parse(headers: &HeaderMap) -> Parsed {
     reading.finish()
 }
 
+/// The numbers of a field, before they are weighed against each other.
 #[derive(Default)]
-struct Reading {
-    parsed: Parsed,
+pub(super) struct Numbers {
     max_age: Lifetime,
     s_maxage: Lifetime,
     stale_while_revalidate: Lifetime,
     stale_if_error: Lifetime,
 }
 
-impl Reading {
+impl Numbers {
+    pub(super) fn named(&mut self, name: &[u8]) -> Option<&mut Lifetime> {
+        Some(match name {
+            b"max-age" => &mut self.max_age,
+            b"s-maxage" => &mut self.s_maxage,
+            b"stale-while-revalidate" => &mut self.stale_while_revalidate,
+            b"stale-if-error" => &mut self.stale_if_error,
+            _ => return None,
+        })
+    }
+
+    /// RFC 9111, 5.2.2.10: `s-maxage` overrides, valid or not.
+    pub(super) fn weigh(self, said: &mut Directives) {
+        said.has_s_maxage = self.s_maxage != Lifetime::Unsaid;
+        said.lifetime = if said.has_s_maxage { self.s_maxage } else { self.max_age };
+        said.stale_while_revalidate = self.stale_while_revalidate.window();
+        said.stale_if_error = self.stale_if_error.window();
+    }
+}
+
+struct Reading<'a> {
+    headers: &'a HeaderMap,
+    parsed: Parsed,
+    numbers: Numbers,
+}
+
+impl<'a> Reading<'a> {
+    fn of(headers: &'a HeaderMap) -> Self {
+        Self { headers, parsed: Parsed::default(), numbers: Numbers::default() }
+    }
+
     fn take(&mut self, directive: &Directive<'_>) {
         let mut lower = [0; LONGEST_NAME];
         let Some(name) = lower.get_mut(..directive.name.len()) else { return };
@@ -132,11 +164,11 @@ impl Reading {
 
     /// What restricts counts with any argument, what permits only without.
     fn take_flag(&mut self, name: &[u8], argument: &Argument<'_>) {
-        let said = &mut self.parsed.directives;
+        let Parsed { directives: said, withheld } = &mut self.parsed;
         match name {
             b"no-store" => said.no_store = true,
-            b"private" => said.private |= !withhold(argument, &mut self.parsed.withheld),
-            b"no-cache" => said.no_cache |= !withhold(argument, &mut self.parsed.withheld),
+            b"private" => said.private |= !withhold(argument, self.headers, withheld),
+            b"no-cache" => said.no_cache |= !withhold(argument, self.headers, withheld),
             b"public" => said.public |= *argument == Argument::None,
             b"must-revalidate" => said.must_revalidate = true,
             b"proxy-revalidate" => said.proxy_revalidate = true,
@@ -147,31 +179,34 @@ impl Reading {
     }
 
     fn take_number(&mut self, name: &[u8], argument: &Argument<'_>) {
-        let number = match name {
-            b"max-age" => &mut self.max_age,
-            b"s-maxage" => &mut self.s_maxage,
-            b"stale-while-revalidate" => &mut self.stale_while_revalidate,
-            b"stale-if-error" => &mut self.stale_if_error,
-            _ => return,
-        };
-        *number = number.and(Lifetime::read(argument));
+        if let Some(number) = self.numbers.named(name) {
+            *number = number.and(Lifetime::read(argument));
+        }
     }
 
     fn finish(mut self) -> Parsed {
-        let said = &mut self.parsed.directives;
-        said.has_s_maxage = self.s_maxage != Lifetime::Unsaid;
-        said.lifetime = if said.has_s_maxage { self.s_maxage } else { self.max_age };
-        said.stale_while_revalidate = self.stale_while_revalidate.window();
-        said.stale_if_error = self.stale_if_error.window();
+        self.numbers.weigh(&mut self.parsed.directives);
         self.parsed
     }
 }
 
-/// Notes the fields named in a quoted argument. Anything else, such as
-/// `private=1` or a name that is none, returns `false`: the directive then
-/// holds for the whole response, which is always allowed (RFC 9111, 5.2.2.4).
-fn withhold(argument: &Argument<'_>, withheld: &mut Vec<HeaderName>) -> bool {
-    let Argument::Quoted(names) = argument else { return false };
+/// Notes the fields named in an argument. Anything else, such as a name that
+/// is none, returns `false`: the directive then holds for the whole response,
+/// which is always allowed (RFC 9111, 5.2.2.4).
+///
+/// Without quotation marks, `private=x-user` names a field if there is such a
+/// field; `private=1` means the response.
+pub(super) fn withhold(
+    argument: &Argument<'_>,
+    headers: &HeaderMap,
+    withheld: &mut Vec<HeaderName>,
+) -> bool {
+    let is_there = |name| HeaderName::from_bytes(name).is_ok_and(|it| headers.contains_key(it));
+    let names = match argument {
+        Argument::Quoted(names) => names,
+        Argument::Bare(name) if is_there(name) => *name,
+        _ => return false,
+    };
     let names = names.split(|&b| b == b',').map(|name| name.trim_ascii());
     let names: Result<Vec<_>, _> =
         names.filter(|name| !name.is_empty()).map(HeaderName::from_bytes).collect();
@@ -273,6 +308,21 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn a_field_is_named_without_quotation_marks_where_it_is_there() {
+        // RFC 9111, 5.2
+        let said = |line| {
+            let mut headers = cache_control(&[line]);
+            headers.insert("x-user", HeaderValue::from_static("alice"));
+            parse(&headers)
+        };
+        let named = said("Private=X-User, no-cache=x-user");
+        assert!(!named.directives.private && !named.directives.no_cache);
+        assert_eq!(named.withheld, [HeaderName::from_static("x-user")]);
+        assert!(said("private=x-mail").directives.private);
+        assert!(said("no-cache=1").directives.no_cache);
+    }
+
+    #[test]
     fn private_that_names_nothing_readable_holds_for_the_whole_response() {
         for line in [
             "private=x",
@@ -331,7 +381,7 @@ pub(super) mod tests {
         }
     }
 
-    const PALETTE: [&str; 20] = [
+    pub(in crate::http) const PALETTE: [&str; 20] = [
         "no-store",
         "private",
         "private=\"x-a, x-b\"",
@@ -359,7 +409,7 @@ pub(super) mod tests {
     }
 
     /// The same directives in another order, case and split, some repeated.
-    fn disturb(said: &[&str], seed: u64) -> HeaderMap {
+    pub(in crate::http) fn disturb(said: &[&str], seed: u64) -> HeaderMap {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut said: Vec<String> = said.iter().map(ToString::to_string).collect();
         let repeated: Vec<_> = said.iter().filter(|_| random.bool()).cloned().collect();

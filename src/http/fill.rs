@@ -11,7 +11,8 @@ use super::headers::CACHE_STATUS;
 use super::lookup::{Cache, HttpCaller, Stored};
 use super::request::Asked;
 use super::storable::Plan;
-use super::stored::{self, Index, Slot, StoredResponse};
+use super::stored::{self, Content, Index, Slot, StoredResponse};
+use super::validate::validators;
 use super::vary::{Fingerprint, fingerprint, variant_key};
 use crate::engine::grant::Version;
 use crate::engine::ports::Local;
@@ -35,11 +36,11 @@ impl Received {
     }
 }
 
-/// Makes the entry of a complete response.
+/// Makes the entry of a response.
 pub(super) fn entry(
     caller: &HttpCaller,
     head: &Parts,
-    body: Bytes,
+    body: Content,
     plan: &Plan,
     tags: Box<[Tag]>,
     received: Received,
@@ -51,14 +52,24 @@ pub(super) fn entry(
     make_place(&mut stored.headers);
     // Being filled is being used, by the one who asked.
     stored.touch(received.at);
-    let value = StoredResponse::from(stored);
-    let window = window(&caller.cache, plan, received);
+    let longer = kept_longer(&stored).max(caller.rules.config.stale_if_disconnected);
+    let window = window(&caller.cache, plan, received).kept_longer(longer);
     caller.cache.keeps_for(window);
-    let weight = value.weight() + caller.primary.heap_bytes();
-    let entry = Entry::new(value, window, tags, received.started.seq);
-    let entry = entry.with_version(version);
-    let weight = weight + entry.tag_bytes();
+    let entry = Entry::new(stored.into(), window, tags, received.started.seq);
+    weighed(caller, entry.with_version(version))
+}
+
+fn weighed(caller: &HttpCaller, entry: Entry<StoredResponse>) -> Stored {
+    let weight = entry.value.weight() + caller.primary.heap_bytes() + entry.tag_bytes();
     Arc::new(entry.with_weight(weight, caller.cache.values.least_weight))
+}
+
+/// Makes the entry to store of one whose body was arriving. `None` if it is no
+/// response.
+pub(super) fn completed(caller: &HttpCaller, entry: &Stored, body: Bytes) -> Option<Stored> {
+    let stored = entry.value.response()?.completed(body);
+    let whole = Entry::new(stored.into(), entry.window, entry.tags.clone(), entry.started_seq);
+    Some(weighed(caller, whole.with_version(entry.version)))
 }
 
 fn fingerprint_of(caller: &HttpCaller, plan: &Plan) -> Option<Fingerprint> {
@@ -84,12 +95,20 @@ fn window(cache: &Cache, plan: &Plan, received: Received) -> Window {
     // The origin's word is kept as it is; only what we chose is shortened.
     let lifetimes = match terms.source {
         Source::Layer => lifetimes.jittered(cache.values.jitter, policy::sample()),
-        Source::Origin | Source::CacheFor => lifetimes,
+        Source::CacheFor | Source::Origin | Source::Heuristic => lifetimes,
     };
     // Age counts from the start of the computation whoever chose the lifetime:
     // a slow service cannot make old data look young.
     let born = received.at.minus(terms.initial_age).min(received.started.tick);
     Window::new(born, lifetimes, received.delay())
+}
+
+/// For how long after its last window a response is kept that may yet be
+/// confirmed.
+const VALIDATED_FOR: Duration = Duration::from_secs(600);
+
+fn kept_longer(stored: &stored::Stored) -> Duration {
+    if validators(stored).is_some() { VALIDATED_FOR } else { Duration::ZERO }
 }
 
 /// Returns what a response would replace: what stands in its place, or what
@@ -127,6 +146,26 @@ pub(super) fn store(caller: &HttpCaller, entry: &Stored, allowed: &dyn Fn() -> b
     true
 }
 
+/// Says by which fields the responses of this URI are selected, before there
+/// is one: who belongs to another variant need not wait for its body. Nothing
+/// usable makes room for that: this body may yet break off.
+pub(super) fn announce(caller: &HttpCaller, entry: &Stored, allowed: &dyn Fn() -> bool) {
+    let facts = entry.value.response().map(|stored| &stored.facts);
+    let Some(list) = facts.and_then(|facts| facts.vary.as_ref()) else { return };
+    let cache = &caller.cache;
+    let is_usable = |old: &Stored| {
+        index_of(old).is_none() && cache.engine.log.is_alive(old) && cache.may_stand_in(old)
+    };
+    let remembered = cache.engine.settings.uncacheable_for;
+    cache.local.update(&caller.primary, |old| {
+        if old.is_some_and(is_usable) || !allowed() {
+            return None;
+        }
+        let index = old.and_then(|old| index_of(old)).cloned().unwrap_or_default();
+        Some(Arc::new(index_entry(index.announcing(list), entry, old, remembered)))
+    });
+}
+
 /// Takes back what was stored, if it still stands there.
 pub(super) fn unstore(caller: &HttpCaller, entry: &Stored) {
     let facts = entry.value.response().map(|stored| &stored.facts);
@@ -155,10 +194,10 @@ pub(super) fn index_entry(
     old: Option<&Stored>,
     longer: Duration,
 ) -> Entry<StoredResponse> {
-    let mut window = newest.window;
-    window.error_until = window.useful_until().plus(longer);
+    let mut window = newest.window.kept_longer(Duration::ZERO);
+    window.error_until = newest.window.kept_until().plus(longer);
     if let Some(old) = old.filter(|old| index_of(old).is_some()) {
-        window.error_until = window.error_until.max(old.window.useful_until());
+        window.error_until = window.error_until.max(old.window.kept_until());
     }
     let value = StoredResponse::from(index);
     let weight = value.weight();

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use http::StatusCode;
-use http::header::{self, HeaderMap, HeaderValue};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 use super::cache_for::CacheFor;
 use super::config::HttpConfig;
@@ -14,8 +14,12 @@ use super::directives::{Directives, Lifetime, MAX_SECONDS, seconds};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     CacheFor,
+    /// A directive, in whichever field, or `Expires`.
     Origin,
+    /// The layer's ttl.
     Layer,
+    /// `Last-Modified`, by a rule of thumb (RFC 9111, 4.2.2).
+    Heuristic,
 }
 
 /// How long a response may be used.
@@ -28,6 +32,30 @@ pub(crate) struct Terms {
     pub(crate) stale_if_error: Duration,
     pub(crate) source: Source,
     pub(crate) initial_age: Duration,
+}
+
+impl Terms {
+    /// The terms of a response that must be validated before each use.
+    pub(crate) fn never_fresh(source: Source, headers: &HeaderMap, times: Times) -> Self {
+        Self {
+            lifetime: Duration::ZERO,
+            stale_while_revalidate: Duration::ZERO,
+            stale_if_error: Duration::ZERO,
+            source,
+            initial_age: initial_age(headers, source, times),
+        }
+    }
+
+    /// Returns whether there is a moment at which the response answers somebody
+    /// whom no failure concerns.
+    pub(crate) fn cover_a_moment(&self) -> bool {
+        !self.lifetime.is_zero() || !self.stale_while_revalidate.is_zero()
+    }
+
+    /// Returns whether the response is of use to anybody as it is.
+    pub(crate) fn cover_anything(&self) -> bool {
+        self.cover_a_moment() || !self.stale_if_error.is_zero()
+    }
 }
 
 /// When an exchange with the inner service took place.
@@ -47,7 +75,10 @@ pub(crate) fn terms(
     config: &HttpConfig,
     times: Times,
 ) -> Option<Terms> {
-    let (source, lifetime) = lifetime(status, directives, cache_for, config)?;
+    let (source, lifetime) = match chosen(directives, cache_for) {
+        Some(chosen) => chosen,
+        None => assumed(status, directives, headers, config, times.response)?,
+    };
     let (revalidate, error) = windows(directives, cache_for, config);
     Some(Terms {
         lifetime,
@@ -58,29 +89,67 @@ pub(crate) fn terms(
     })
 }
 
-fn lifetime(
-    status: StatusCode,
-    directives: &Directives,
-    cache_for: Option<&CacheFor>,
-    config: &HttpConfig,
-) -> Option<(Source, Duration)> {
+/// The lifetime that handler or origin chose.
+fn chosen(directives: &Directives, cache_for: Option<&CacheFor>) -> Option<(Source, Duration)> {
     if let Some(cache_for) = cache_for {
         return Some((Source::CacheFor, cache_for.ttl()));
     }
     match directives.lifetime {
         Lifetime::Seconds(n) => Some((Source::Origin, Duration::from_secs(n.into()))),
         Lifetime::Stale => Some((Source::Origin, Duration::ZERO)),
-        Lifetime::Unsaid => {
-            let ttl = config.ttl.filter(|_| may_take_ttl(status))?;
-            Some((Source::Layer, ttl))
-        }
+        Lifetime::Unsaid => None,
     }
+}
+
+/// The lifetime of a response that says nothing.
+fn assumed(
+    status: StatusCode,
+    directives: &Directives,
+    headers: &HeaderMap,
+    config: &HttpConfig,
+    received: SystemTime,
+) -> Option<(Source, Duration)> {
+    if let Some(ttl) = config.ttl {
+        return may_take_ttl(status).then_some((Source::Layer, ttl));
+    }
+    let may = config.heuristics && (directives.public || may_take_heuristics(status));
+    let lifetime = heuristic(headers, received).filter(|_| may)?;
+    Some((Source::Heuristic, lifetime))
 }
 
 /// Whether a response that says nothing may live by a ttl of ours. Errors of
 /// the moment may not.
 fn may_take_ttl(status: StatusCode) -> bool {
     matches!(status.as_u16(), 200 | 203 | 204 | 300 | 301 | 308 | 404 | 410)
+}
+
+/// Statuses that are heuristically cacheable (RFC 9110, 15.1).
+fn may_take_heuristics(status: StatusCode) -> bool {
+    may_take_ttl(status) || matches!(status.as_u16(), 405 | 414 | 501)
+}
+
+/// RFC 9111, 4.2.2: a tenth of the time for which it has not changed. Longer
+/// than a day nobody should have to wait for a change.
+fn heuristic(headers: &HeaderMap, received: SystemTime) -> Option<Duration> {
+    const DAY: Duration = Duration::from_secs(86_400);
+    let date = valid_date(headers, received).unwrap_or(received);
+    let modified = only_date(headers, &header::LAST_MODIFIED, received)?;
+    let unchanged = date.duration_since(modified).ok()?;
+    Some((unchanged / 10).min(DAY)).filter(|lifetime| !lifetime.is_zero())
+}
+
+/// Returns what `Expires` says (RFC 9111, 5.3). Nonsense and repetition mean
+/// that it is over.
+pub(crate) fn expires(headers: &HeaderMap, received: SystemTime) -> Lifetime {
+    if !headers.contains_key(header::EXPIRES) {
+        return Lifetime::Unsaid;
+    }
+    let Some(expires) = only_date(headers, &header::EXPIRES, received) else {
+        return Lifetime::Stale;
+    };
+    let date = valid_date(headers, received).unwrap_or(received);
+    let seconds = date::epoch_seconds(expires).saturating_sub(date::epoch_seconds(date));
+    Lifetime::Seconds(u32::try_from(seconds).map_or(MAX_SECONDS, |n| n.min(MAX_SECONDS)))
 }
 
 /// The stale windows: for each, the response's own word, else the layer's.
@@ -116,7 +185,10 @@ fn windows(
 /// A lifetime that was chosen here begins when the response is there: with a
 /// ttl shorter than the work, nothing would ever be fresh otherwise.
 fn initial_age(headers: &HeaderMap, source: Source, times: Times) -> Duration {
-    let delay = if source == Source::Origin { times.response_delay } else { Duration::ZERO };
+    let delay = match source {
+        Source::Origin | Source::Heuristic => times.response_delay,
+        Source::CacheFor | Source::Layer => Duration::ZERO,
+    };
     let corrected = age_value(headers).saturating_add(delay);
     corrected
         .max(apparent_age(headers, times.response))
@@ -139,7 +211,16 @@ fn apparent_age(headers: &HeaderMap, response: SystemTime) -> Duration {
 
 /// Returns the one `Date` of a response if it is valid.
 pub(crate) fn valid_date(headers: &HeaderMap, now: SystemTime) -> Option<SystemTime> {
-    let mut lines = headers.get_all(header::DATE).iter();
+    only_date(headers, &header::DATE, now)
+}
+
+/// Returns the date in a field that stands there once and is valid.
+pub(crate) fn only_date(
+    headers: &HeaderMap,
+    name: &HeaderName,
+    now: SystemTime,
+) -> Option<SystemTime> {
+    let mut lines = headers.get_all(name).iter();
     let (line, second) = (lines.next()?, lines.next());
     date::parse(line.as_bytes(), now).filter(|_| second.is_none())
 }
@@ -147,8 +228,7 @@ pub(crate) fn valid_date(headers: &HeaderMap, now: SystemTime) -> Option<SystemT
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::http::directives::parse;
-    use http::HeaderName;
+    use crate::http::targeted::governing;
     use proptest::prelude::*;
     use std::time::UNIX_EPOCH;
 
@@ -173,7 +253,7 @@ pub(super) mod tests {
             stale_if_error: secs(6),
             ..HttpConfig::default()
         };
-        let directives = parse(&headers).directives;
+        let directives = governing(&headers, &config, times(delay).response).directives;
         terms(StatusCode::OK, &directives, &headers, cache_for, &config, times(delay))
     }
 
@@ -194,6 +274,116 @@ pub(super) mod tests {
             let terms = judge(&[("cache-control", line)], cache_for, 0).unwrap();
             assert_eq!((terms.lifetime, terms.source), (secs(lifetime), source), "{line}");
         }
+    }
+
+    /// The lifetime of a 200 that was received at `times(0)`, with a ttl of 60 s.
+    fn lives(fields: &[(&'static str, &str)]) -> u64 {
+        judge(fields, None, 0).unwrap().lifetime.as_secs()
+    }
+
+    #[test]
+    fn expires_counts_from_date_where_no_directive_sets_a_lifetime() {
+        let (date, then) = ("Sun, 06 Nov 1994 08:49:37 GMT", "Sun, 06 Nov 1994 08:50:07 GMT");
+        for (section, fields, expected) in [
+            ("9111, 4.2.1", &[("expires", then), ("date", date)][..], 30),
+            ("9111, 5.3", &[("expires", then), ("date", "Sun, 06 Nov 1994 08:50:00 GMT")], 7),
+            ("9111, 5.3", &[("expires", date), ("date", date)], 0),
+            ("9111, 5.3", &[("expires", date), ("date", then)], 0),
+            // RFC 9110, 6.6.1: without a valid `Date`, the time of receipt.
+            ("9110, 6.6.1", &[("expires", then)], 30),
+            ("9110, 6.6.1", &[("expires", then), ("date", "foo")], 30),
+            ("9110, 6.6.1", &[("expires", then), ("date", date), ("date", date)], 30),
+            // Nonsense and repetition are over.
+            ("9111, 5.3", &[("expires", "0"), ("date", date)], 0),
+            ("9111, 5.3", &[("expires", "")], 0),
+            ("9111, 5.3", &[("expires", "Sun, 06 Nov 1994 08:50:07 UTC")], 0),
+            ("9111, 4.2.1", &[("expires", then), ("expires", then)], 0),
+            ("9111, 4.2.1", &[("expires", then), ("expires", "0")], 0),
+            // Every form, in any case.
+            ("9111, 4.2", &[("expires", "sunday, 06-nov-94 08:50:07 gmt")], 30),
+            ("9110, 5.6.7", &[("expires", "Sun Nov  6 08:50:07 1994")], 30),
+            ("9111, 1.2.2", &[("expires", "Fri, 31 Dec 9999 23:59:59 GMT")], MAX_SECONDS.into()),
+            ("9110, 5.6.7", &[("expires", "Fri, 31 Dec 1000000 23:59:59 GMT")], 0),
+            // Directives come first, valid or not.
+            ("9111, 5.3", &[("cache-control", "max-age=9"), ("expires", "0")], 9),
+            ("9111, 5.3", &[("cache-control", "max-age=0"), ("expires", then)], 0),
+            ("9111, 4.2.1", &[("cache-control", "max-age=x"), ("expires", then)], 0),
+            ("9111, 4.2.1", &[("cache-control", "max-age=0, s-maxage=9"), ("expires", "0")], 9),
+            ("9111, 5.3", &[("cache-control", "public, must-revalidate"), ("expires", then)], 30),
+            ("9213, 2.2", &[("cdn-cache-control", "public"), ("expires", then)], 60),
+        ] {
+            assert_eq!(lives(fields), expected, "RFC {section}: {fields:?}");
+        }
+    }
+
+    #[test]
+    fn the_other_directives_count_beside_expires() {
+        let then = ("expires", "Sun, 06 Nov 1994 08:50:07 GMT");
+        let said = judge(&[then, ("cache-control", "stale-while-revalidate=9")], None, 0);
+        assert_eq!(said.unwrap().stale_while_revalidate, secs(9));
+        let said = judge(&[then, ("cache-control", "must-revalidate")], None, 0);
+        assert_eq!(said.unwrap().stale_while_revalidate, secs(0));
+    }
+
+    fn assumed_of(status: u16, fields: &[(&'static str, &str)]) -> Option<Terms> {
+        let fields = fields.iter().map(|&(name, value)| {
+            (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
+        });
+        let (headers, config): (HeaderMap, _) = (fields.collect(), HttpConfig::default());
+        let status = StatusCode::from_u16(status).unwrap();
+        let said = governing(&headers, &config, times(0).response).directives;
+        terms(status, &said, &headers, None, &config, times(0))
+    }
+
+    #[test]
+    fn a_tenth_of_the_time_without_a_change_is_assumed_at_most_a_day() {
+        // RFC 9111, 4.2.2
+        let date = ("date", "Sun, 06 Nov 1994 08:49:37 GMT");
+        for (modified, expected) in [
+            ("Sun, 06 Nov 1994 08:49:27 GMT", Some(secs(1))),
+            ("Sun, 06 Nov 1994 08:49:36 GMT", Some(Duration::from_millis(100))),
+            ("Sat, 05 Nov 1994 08:49:37 GMT", Some(secs(8_640))),
+            ("Thu, 06 Oct 1994 08:49:37 GMT", Some(secs(86_400))),
+            ("Mon, 01 Jan 0001 00:00:00 GMT", Some(secs(86_400))),
+            ("Sun, 06 Nov 1994 08:49:37 GMT", None),
+            ("Mon, 07 Nov 1994 08:49:37 GMT", None),
+            ("yesterday", None),
+        ] {
+            let terms = assumed_of(200, &[date, ("last-modified", modified)]);
+            assert_eq!(terms.map(|it| it.lifetime), expected, "{modified}");
+            assert!(terms.is_none_or(|it| it.source == Source::Heuristic));
+        }
+        let twice = [("last-modified", "Sat, 05 Nov 1994 08:49:37 GMT"); 2];
+        assert_eq!(assumed_of(200, &twice), None);
+    }
+
+    #[test]
+    fn it_is_assumed_of_lasting_statuses_and_public_ones_that_say_nothing() {
+        let modified = ("last-modified", "Sat, 05 Nov 1994 08:49:37 GMT");
+        let lives = |status, line: Option<&str>| {
+            let fields = line.map(|line| ("cache-control", line)).into_iter().chain([modified]);
+            let terms = assumed_of(status, &fields.collect::<Vec<_>>());
+            terms.is_some_and(|terms| terms.source == Source::Heuristic)
+        };
+        // RFC 9110, 15.1
+        let lasting: Vec<_> = (200..600).filter(|status| lives(*status, None)).collect();
+        assert_eq!(lasting, [200, 203, 204, 300, 301, 308, 404, 405, 410, 414, 501]);
+        // RFC 9111, 5.2.2.9
+        assert!(lives(599, Some("public")) && lives(302, Some("public")));
+        for explicit in ["max-age=9", "s-maxage=0", "public, max-age=x"] {
+            assert!(!lives(200, Some(explicit)), "{explicit}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_assumed_where_there_is_a_ttl_or_it_is_switched_off() {
+        let modified = ("last-modified", "Sat, 05 Nov 1994 08:49:37 GMT");
+        assert_eq!(judge(&[modified], None, 0).unwrap().source, Source::Layer);
+        let config = HttpConfig { heuristics: false, ..HttpConfig::default() };
+        let headers =
+            HeaderMap::from_iter([(header::LAST_MODIFIED, HeaderValue::from_static(modified.1))]);
+        let said = Directives::default();
+        assert_eq!(terms(StatusCode::OK, &said, &headers, None, &config, times(0)), None);
     }
 
     #[test]
@@ -291,13 +481,21 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn no_fields_make_it_panic(age: Vec<u8>, date: Vec<u8>, delay: u64) {
-            let fields = [(header::AGE, age), (header::DATE, date)];
+        fn no_fields_make_it_panic(
+            age: Vec<u8>,
+            date: Vec<u8>,
+            dates in proptest::collection::vec("[A-Z][a-z]{2}, [0-3][0-9] (Jan|Feb|Dec) [0-9]{4} [0-2][0-9]:00:00 GMT", 2),
+            delay: u64,
+        ) {
+            let [modified, over] = [0, 1].map(|i| dates[i].clone().into_bytes());
+            let fields = [(header::AGE, age), (header::DATE, date), (header::LAST_MODIFIED, modified), (header::EXPIRES, over)];
             let fields = fields.into_iter().filter_map(|(n, v)| Some((n, HeaderValue::from_bytes(&v).ok()?)));
             let times = Times { response_delay: Duration::from_secs(delay), ..times(0) };
-            for source in [Source::Origin, Source::Layer] {
-                let age = initial_age(&fields.clone().collect(), source, times);
+            for source in [Source::Origin, Source::Layer, Source::Heuristic] {
+                let headers = fields.clone().collect();
+                let age = initial_age(&headers, source, times);
                 prop_assert!(age <= Duration::from_secs(MAX_SECONDS.into()));
+                let _ = (expires(&headers, times.response), heuristic(&headers, times.response));
             }
         }
     }

@@ -54,6 +54,11 @@ pub(crate) fn strip_for_storage(
     ] {
         headers.remove(name);
     }
+    complete_date(headers, received);
+}
+
+/// Writes the time of receipt where there is no valid `Date`.
+pub(crate) fn complete_date(headers: &mut HeaderMap, received: SystemTime) {
     if valid_date(headers, received).is_none() {
         let date = HeaderValue::from_str(&httpdate::fmt_http_date(received));
         headers.insert(header::DATE, date.expect("a date is ASCII"));

@@ -1,5 +1,6 @@
 //! The HTTP layer and its settings.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ pub type HttpStampede = Stampede<StoredResponse>;
 
 type KeyRule = Arc<dyn Fn(&Parts, &mut KeyBuf) -> bool + Send + Sync>;
 type BypassRule = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
+type DisconnectedRule = Arc<dyn Fn(&dyn Any) -> bool + Send + Sync>;
 type RefusalRule = Arc<dyn Fn(&Refused) -> Response<Bytes> + Send + Sync>;
 
 /// The rules of one layer: data, and closures of the user's.
@@ -31,9 +33,12 @@ pub(super) struct Rules {
     pub(super) config: HttpConfig,
     pub(super) scheme: String,
     pub(super) body_idle_timeout: Duration,
+    pub(super) stall_timeout: Duration,
     /// Each adds to the key, or sends the request past the cache.
     pub(super) key_rules: Vec<KeyRule>,
     pub(super) bypass: Option<BypassRule>,
+    /// Which errors of the service say that it was not reached.
+    pub(super) disconnected: Option<DisconnectedRule>,
     pub(super) refusal: Option<RefusalRule>,
     pub(super) hit_status: Option<HitStatus>,
 }
@@ -122,8 +127,10 @@ impl HttpStampede {
             config,
             scheme: "http".into(),
             body_idle_timeout: Duration::from_secs(30),
+            stall_timeout: Duration::from_secs(5),
             key_rules: Vec::new(),
             bypass: None,
+            disconnected: None,
             refusal: None,
             hit_status: None,
         };
@@ -185,6 +192,11 @@ impl HttpLayer {
         /// Sets for how long after its lifetime a response that says nothing
         /// about it is served in place of a failure. Defaults to the handle's.
         stale_if_error: Duration;
+        /// Sets for how long after its lifetime a response is served while the
+        /// service cannot be reached (RFC 9111, 4.2.4), unless the response
+        /// forbids it. Which errors mean that, says
+        /// [`disconnected`](Self::disconnected). Defaults to zero.
+        stale_if_disconnected: Duration;
         /// Sets the longest body that is stored, in bytes; longer ones stream
         /// through. Defaults to 1 MiB.
         max_body: usize;
@@ -204,6 +216,17 @@ impl HttpLayer {
         /// Sets what happens to responses with `Set-Cookie`. Defaults to
         /// [`SetCookie::Refuse`].
         set_cookie: SetCookie;
+        /// Sets whether a response that says nothing of its lifetime, where
+        /// no `ttl` is set either, lives by its `Last-Modified`: for a tenth
+        /// of the time since then, at most a day, if its status is one that
+        /// lasts or it says `public`. With a `ttl` it never does. Defaults to
+        /// true.
+        heuristics: bool;
+        /// Sets whether `stale-while-revalidate` and `stale-if-error` count
+        /// where they stand beside `s-maxage`, which by itself forbids stale
+        /// answers (RFC 9111, 5.2.2.10). Defaults to true: an origin that
+        /// writes both into one field means both.
+        stale_beside_s_maxage: bool;
         /// Sets whether a hit carries `Age`. Defaults to true.
         age: bool;
         /// Sets whether a hit carries the extension
@@ -238,7 +261,8 @@ impl HttpLayer {
         self
     }
 
-    /// Stores only what the origin's own headers and [`CacheFor`](crate::CacheFor) allow.
+    /// Stores only what the origin's own headers and [`CacheFor`](crate::CacheFor)
+    /// allow; [`heuristics`](Self::heuristics) read them too.
     pub fn origin_only(mut self) -> Self {
         self.rules.config.ttl = None;
         self
@@ -307,6 +331,29 @@ impl HttpLayer {
         self
     }
 
+    /// Sets the response fields that govern in place of `Cache-Control` and
+    /// `Expires` (RFC 9213), in the order of their priority: the first that is
+    /// there and can be read governs alone. All are passed on. Defaults to
+    /// `CDN-Cache-Control`.
+    ///
+    /// # Panics
+    ///
+    /// If a name is no field name.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tower_stampede::{HttpStampede, Stampede};
+    /// let cache: HttpStampede = Stampede::in_memory(Duration::from_secs(60));
+    /// let layer = cache.http_layer().targeted_fields(["example-cache-control", "cdn-cache-control"]);
+    /// ```
+    #[track_caller]
+    pub fn targeted_fields<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
+        self.rules.config.targeted = field_names(names);
+        self
+    }
+
     /// Treats cookies as absent: they are removed from GET and HEAD requests
     /// before the handler sees them. For pages that do not depend on them.
     pub fn ignore_cookies(mut self) -> Self {
@@ -345,6 +392,24 @@ impl HttpLayer {
         self
     }
 
+    /// Sets which errors of the inner service, of type `E`, say that it could
+    /// not be reached: refused, reset or broken off before the header section
+    /// ended, or no connection in time.
+    ///
+    /// Such an error is answered stale within
+    /// [`stale_if_disconnected`](Self::stale_if_disconnected). Where what is
+    /// stored forbids that (`must-revalidate` and its kin), the client gets a
+    /// 504 of ours instead of the error. Defaults to every error of the
+    /// service, and never a 504.
+    pub fn disconnected<E: 'static>(
+        mut self,
+        is: impl Fn(&E) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.rules.disconnected =
+            Some(Arc::new(move |error| error.downcast_ref().is_some_and(&is)));
+        self
+    }
+
     /// Sets our name in `Cache-Status` (RFC 9211). Defaults to `tower-stampede`.
     pub fn cache_status(mut self, name: impl Into<String>) -> Self {
         self.rules.config.cache_status = Some(name.into());
@@ -357,10 +422,20 @@ impl HttpLayer {
         self
     }
 
-    /// Sets how long the body of a response that is to be stored may pause
-    /// before it is streamed through instead. Defaults to 30 s.
+    /// Sets how long the body of a response that is to be stored may pause;
+    /// then it is not stored, and streams through to those who read it already.
+    /// Defaults to 30 s.
     pub fn body_idle_timeout(mut self, timeout: Duration) -> Self {
         self.rules.body_idle_timeout = timeout;
+        self
+    }
+
+    /// Sets how long one of several clients that read the same body may read
+    /// nothing while another waits for it; then its body ends with an error.
+    /// Only for a body that turned out not to be stored: up to
+    /// [`max_body`](Self::max_body) nobody waits for anybody. Defaults to 5 s.
+    pub fn stall_timeout(mut self, timeout: Duration) -> Self {
+        self.rules.stall_timeout = timeout;
         self
     }
 

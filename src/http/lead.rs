@@ -1,19 +1,21 @@
 //! The leader of an HTTP flight: from the request to the verdict.
 
+mod keep;
+mod pump;
+
 use std::sync::Arc;
 
 use http::{Request, Response, StatusCode};
 use http_body::Body;
-use tokio::time::Instant;
 use tower_service::Service;
 
 use super::answer::is_failure;
-use super::body::{Collected, Limits, ResponseBody, collect};
+use super::body::{ResponseBody, SourceBody};
 use super::cache_for::CacheFor;
 use super::fill::{self, Received};
 use super::freshness::Times;
 use super::lookup::{HttpCaller, Stored};
-use super::refused::{OriginStatus, TransportError};
+use super::refused::OriginStatus;
 use super::remote::{self, HttpWanted, Purpose};
 use super::storable::{Decision, Plan, Refusal, judge};
 use super::stored::StoredResponse;
@@ -32,8 +34,8 @@ pub(super) enum Own<B: Body, E> {
     Response { response: Response<ResponseBody<B>>, stored: bool, why: Option<Refusal> },
     /// The service answered with a failure, and something stale may stand in.
     Failed(Response<ResponseBody<B>>),
-    /// The service's own error.
-    Error(E),
+    /// The service's own error, and the failure that waiters learn of.
+    Error { error: E, failure: Error },
     /// There is no response: no place, or too late.
     Nothing(Error),
 }
@@ -69,7 +71,8 @@ pub(super) async fn lead<S, Q, B>(
 ) -> Led<S, Q, B, S::Error>
 where
     S: Service<Request<Q>, Response = Response<B>>,
-    B: Body,
+    S::Error: 'static,
+    B: SourceBody,
 {
     let patience = purpose.patience(&mut caller);
     if !caller.asked.credentials.is_anonymous() {
@@ -125,7 +128,8 @@ async fn ask<S, Q, B>(
 ) -> Own<B, S::Error>
 where
     S: Service<Request<Q>, Response = Response<B>>,
-    B: Body,
+    S::Error: 'static,
+    B: SourceBody,
 {
     let stale_until = caller.fallback().map(|entry| entry.window.useful_until());
     leader.on_panic(rule(HoldRule::Never, stale_until));
@@ -138,8 +142,14 @@ where
             Own::Nothing(timeout)
         }
         Ok(Err(error)) => {
-            leader.fail(Error::inner_error(TransportError), transport);
-            Own::Error(error)
+            let failure = caller.rules.transport_failure(&error);
+            let stale_until = caller.stands_in_until(&failure);
+            if stale_until.is_some() && caller.fallback().is_none() {
+                // What may be served here, other processes may not know of.
+                leader.hold_here_alone();
+            }
+            leader.fail(failure.clone(), rule(HoldRule::After(2), stale_until));
+            Own::Error { error, failure }
         }
         Ok(Ok(response)) => {
             leader.arrives();
@@ -170,7 +180,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    async fn decide<B: Body, E>(self, mut response: Response<B>, times: Times) -> Own<B, E> {
+    async fn decide<B: SourceBody, E>(self, mut response: Response<B>, times: Times) -> Own<B, E> {
         let cache_for = response.extensions_mut().remove::<CacheFor>();
         let tags = match self.tags(cache_for.as_ref()) {
             Ok(tags) => tags,
@@ -254,83 +264,6 @@ impl Head {
             // there is one word for both.
             self.leader.decline_here(why.marks_uncacheable(status));
         }
-    }
-
-    /// Collects the body, stores the response and hands it over.
-    pub(super) async fn keep<B: Body, E>(
-        self,
-        response: Response<B>,
-        plan: Plan,
-        tags: Box<[Tag]>,
-    ) -> Own<B, E> {
-        let (head, body) = response.into_parts();
-        let nothing_to_share =
-            plan.terms.lifetime.is_zero() && plan.terms.stale_while_revalidate.is_zero();
-        if nothing_to_share {
-            return self.decline(Response::from_parts(head, body), Refusal::NoFreshness);
-        }
-        let collected = collect(body, self.limits(&plan)).await;
-        let why = match &collected {
-            Collected::Complete(bytes) => {
-                let stored = self.fill(&head, bytes.clone(), &plan, tags);
-                let response = Response::from_parts(head, collected.into_body());
-                return Own::Response { response, stored, why: None };
-            }
-            Collected::Streams { why, .. } => *why,
-            Collected::Broken { .. } => Refusal::BrokenOff,
-        };
-        self.decline_as(head.status, why);
-        let response = Response::from_parts(head, collected.into_body());
-        Own::Response { response, stored: false, why: Some(why) }
-    }
-
-    /// A body may take as long again as its head; a stream that goes on
-    /// longer is not worth waiting for.
-    fn limits(&self, plan: &Plan) -> Limits {
-        let in_all = self.caller.cache.engine.settings.compute_timeout;
-        self.leader.expect_within(in_all);
-        Limits {
-            bytes: self.caller.rules.config.max_body,
-            declared: plan.length,
-            idle: self.caller.rules.body_idle_timeout,
-            until: Instant::now() + in_all,
-        }
-    }
-
-    fn fill(
-        self,
-        head: &http::response::Parts,
-        body: bytes::Bytes,
-        plan: &Plan,
-        tags: Box<[Tag]>,
-    ) -> bool {
-        let Self { caller, leader, received, .. } = self;
-        let version = leader.version();
-        let entry = fill::entry(&caller, head, body, plan, tags, received, version);
-        if !caller.asked.credentials.is_anonymous() {
-            let longest = entry.window.useful_until();
-            let least = received.at.plus(caller.cache.engine.settings.uncacheable_for);
-            leader.remember_shared(true, longest.max(least));
-        }
-        let keep = received.at < entry.window.useful_until();
-        if !keep && plan.terms.lifetime.is_zero() {
-            // No window covers it any more.
-            leader.decline_here(true);
-            return false;
-        }
-        if !keep {
-            leader.publish(entry);
-            leader.shared_only();
-            return false;
-        }
-        // Stored before it is handed over: a waiter that it does not fit looks
-        // into the index for its own variant at once.
-        let stored = fill::store(&caller, &entry, &|| leader.may_store(&entry.tags));
-        leader.publish(Arc::clone(&entry));
-        caller.cache.tidy_from_now_on();
-        let places = remote::places(&caller, &entry);
-        leader.finish(stored, places, move || fill::unstore(&caller, &entry));
-        stored
     }
 }
 

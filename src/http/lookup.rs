@@ -6,16 +6,18 @@ use std::sync::Arc;
 use http::request::Parts;
 use http::{HeaderMap, Uri};
 
+use super::body::Reader;
 use super::key;
 use super::layer::Rules;
 use super::request::{Asked, AskedMethod, BypassReason, Wishes};
-use super::stored::{Slot, StoredResponse, reusable};
+use super::stored::{Content, Slot, StoredResponse, reusable};
 use super::target::{absolute_uri, path_tag, uri_tag};
 use super::vary::{Fingerprint, variant_key};
 use crate::engine::Boarding;
 use crate::engine::time::Tick;
 use crate::engine::waiter::Caller;
 use crate::entry::Entry;
+use crate::error::Error;
 use crate::inner::{Inner, Look};
 use crate::key::{Key, KeyBuf, Tag};
 use crate::policy::Freshness;
@@ -187,6 +189,8 @@ pub(super) struct HttpCaller {
     pub(super) tags: Box<[Tag]>,
     pub(super) stale: Option<Stored>,
     pub(super) forward: Forward,
+    /// The place at the beginning of a body that arrives.
+    pub(super) claim: Option<Reader>,
 }
 
 impl HttpCaller {
@@ -283,6 +287,19 @@ impl Caller<StoredResponse> for HttpCaller {
 
     fn is_new_enough(&self, flight: u64, entry: &Entry<StoredResponse>) -> bool {
         flight >= self.not_before || self.wishes.are_met_by(entry, self.cache.now())
+    }
+
+    fn fallback_for(&self, failure: &Error) -> Option<Stored> {
+        self.stands_in_for(failure)
+    }
+
+    fn claim(&mut self, entry: &Entry<StoredResponse>) -> bool {
+        let Some(stored) = entry.value.response() else { return false };
+        if let (Content::Arriving(body), AskedMethod::Get) = (&stored.body, self.asked.method) {
+            self.claim = body.claim();
+            return self.claim.is_some();
+        }
+        true
     }
 
     fn fallback(&self) -> Option<Stored> {

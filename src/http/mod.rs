@@ -8,6 +8,7 @@ mod config;
 mod credentials;
 mod date;
 mod directives;
+mod disconnected;
 mod fill;
 mod freshness;
 mod headers;
@@ -28,12 +29,14 @@ mod shape;
 mod storable;
 mod stored;
 mod target;
+mod targeted;
 mod unsafe_method;
+mod validate;
 mod vary;
 #[cfg(feature = "remote")]
 pub(crate) mod wire;
 
-pub use body::ResponseBody;
+pub use body::{BodyError, BodyErrorKind, ResponseBody};
 pub use cache_for::CacheFor;
 pub use config::SetCookie;
 pub use layer::{HttpLayer, HttpStampede};

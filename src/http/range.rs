@@ -25,6 +25,10 @@ pub(super) struct Part {
 }
 
 impl Part {
+    pub(super) fn first(&self) -> u64 {
+        self.first
+    }
+
     pub(super) fn length(&self) -> u64 {
         self.last - self.first + 1
     }

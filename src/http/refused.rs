@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::{Response, StatusCode};
 
+use super::disconnected::MustRevalidate;
 use crate::error::{Error, ErrorKind};
 
 /// Makes a response of ours.
@@ -31,11 +32,13 @@ impl Refused {
     }
 
     /// Returns the status: 502 for a service that failed, its own 500, 502,
-    /// 503 or 504, 504 for a time-out, 500 for a panic, and 503 where the
+    /// 503 or 504, 504 for a time-out and where what is stored must be
+    /// validated (RFC 9111, 5.2.2.2), 500 for a panic, and 503 where the
     /// cache refuses.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self.error.kind() {
+            _ if self.must_revalidate() => StatusCode::GATEWAY_TIMEOUT,
             ErrorKind::Inner => self
                 .error
                 .inner::<OriginStatus>()
@@ -52,8 +55,13 @@ impl Refused {
         self.error.retry_after().unwrap_or(Duration::from_secs(1))
     }
 
+    fn must_revalidate(&self) -> bool {
+        self.error.inner::<MustRevalidate>().is_some()
+    }
+
     pub(super) fn as_str(&self) -> &'static str {
         match self.error.kind() {
+            _ if self.must_revalidate() => "must-revalidate",
             ErrorKind::Inner => "failed",
             ErrorKind::ComputeTimeout => "compute-timeout",
             ErrorKind::Panicked => "panicked",
@@ -125,6 +133,7 @@ mod tests {
             (Error::inner_error(TransportError), 502),
             (Error::inner_error(origin), 502),
             (Error::inner_error(OriginStatus(StatusCode::INTERNAL_SERVER_ERROR)), 500),
+            (Error::inner_error(MustRevalidate), 504),
             (Error::new(ErrorKind::ComputeTimeout), 504),
             (Error::new(ErrorKind::Panicked), 500),
             (Error::new(ErrorKind::Overloaded), 503),

@@ -23,7 +23,7 @@ use super::shape::{Shape, ask_for_the_whole};
 use super::unsafe_method;
 use crate::engine::waiter::{Caller, Step, Ticket};
 use crate::engine::{Entered, Mode};
-use crate::error::Error;
+use crate::error::{BoxError, Error};
 use crate::inner::Look;
 use crate::key::KeyBuf;
 use crate::oneshot::Oneshot;
@@ -74,7 +74,7 @@ where
     S::Error: Send,
     Q: Body + Send + 'static,
     B: Body + Send + 'static,
-    B::Error: Send,
+    B::Error: Into<BoxError>,
 {
     type Response = Response<ResponseBody<B>>;
     type Error = S::Error;
@@ -153,7 +153,7 @@ impl<S> HttpService<S> {
         S::Error: Send,
         Q: Send + 'static,
         B: Body + Send + 'static,
-        B::Error: Send,
+        B::Error: Into<BoxError>,
     {
         self.cache.observer.bypassed(BypassReason::Method.as_str());
         let (cache, rules) = (Arc::clone(&self.cache), Arc::clone(&self.rules));
@@ -175,7 +175,7 @@ impl<S> HttpService<S> {
         S::Error: Send,
         Q: Body + Send + 'static,
         B: Body + Send + 'static,
-        B::Error: Send,
+        B::Error: Into<BoxError>,
     {
         let caller = HttpCaller {
             cache: Arc::clone(&self.cache),
@@ -188,6 +188,7 @@ impl<S> HttpService<S> {
             tags: automatic_tags(&parts, &self.rules),
             stale: None,
             forward,
+            claim: None,
         };
         hide_what_is_unkeyed(&mut parts, &self.rules);
         let request = Request::from_parts(parts, body);
@@ -214,7 +215,7 @@ where
     S::Error: Send,
     Q: Body + Send + 'static,
     B: Body + Send + 'static,
-    B::Error: Send,
+    B::Error: Into<BoxError>,
 {
     let (entry, outcome) = match look {
         Look::Fresh(entry) | Look::Early(entry) => (entry, CacheOutcome::Hit),
@@ -238,8 +239,8 @@ where
 fn shape_of(cache: &Cache, wishes: Wishes, headers: &HeaderMap, entry: &Stored) -> Shape {
     let stored = entry.value.response().filter(|_| wishes.is_shaped());
     let Some(stored) = stored else { return Shape::Whole };
-    let (length, now) = (stored.body.len() as u64, cache.engine.clock.wall());
-    Shape::of(wishes, headers, stored.status, &stored.headers, Some(length), now)
+    let (length, now) = (stored.body.length(), cache.engine.clock.wall());
+    Shape::of(wishes, headers, stored.status, &stored.headers, length, now)
 }
 
 fn answered<B: Body>(
@@ -261,7 +262,7 @@ where
     S::Error: Send,
     Q: Send + 'static,
     B: Body + Send + 'static,
-    B::Error: Send,
+    B::Error: Into<BoxError>,
 {
     if caller.wishes.no_store {
         return;
@@ -339,7 +340,7 @@ where
     S::Error: Send,
     Q: Body + Send + 'static,
     B: Body + Send + 'static,
-    B::Error: Send,
+    B::Error: Into<BoxError>,
 {
     async fn resolve(mut self) -> Result<Response<ResponseBody<B>>, S::Error> {
         let engine = Arc::clone(&self.caller.cache.engine);
@@ -355,7 +356,10 @@ where
         let mut ticket = Ticket::new(&engine, engine.log.seq());
         match ticket.resolve(&mut self.caller).await {
             Step::Answer(entry, outcome) => Ok(answered(&self.caller, &entry, outcome)),
-            Step::Refuse(error) => Ok(answer::refusal(&self.caller.rules, error)),
+            Step::Refuse(error) => {
+                let error = self.caller.told_of(error);
+                Ok(answer::refusal(&self.caller.rules, error))
+            }
             Step::Lead(leader) => {
                 if !self.forwards_conditions() {
                     ask_for_the_whole(self.request.headers_mut());
@@ -468,12 +472,23 @@ where
         if let Some(entry) = caller.fallback().filter(|_| failed) {
             return Ok(answered(&caller, &entry, CacheOutcome::StaleIfError));
         }
-        let Ok(result) = call else {
-            let error = Error::new(crate::ErrorKind::ComputeTimeout);
-            return Ok(answer::refusal(&caller.rules, error));
-        };
-        let response = result?.map(ResponseBody::inner);
-        Ok(answer::from_service(&caller.rules, response, came))
+        match call {
+            Ok(Ok(response)) => {
+                let response = response.map(ResponseBody::inner);
+                Ok(answer::from_service(&caller.rules, response, came))
+            }
+            Ok(Err(error)) => {
+                let failure = caller.rules.transport_failure(&error);
+                match caller.stands_in_for(&failure) {
+                    Some(entry) => Ok(answered(&caller, &entry, CacheOutcome::StaleIfError)),
+                    None => caller.instead_of(error, failure),
+                }
+            }
+            Err(_) => {
+                let error = Error::new(crate::ErrorKind::ComputeTimeout);
+                Ok(answer::refusal(&caller.rules, error))
+            }
+        }
     }
 }
 
@@ -520,12 +535,21 @@ impl HttpCaller {
                 tags: Box::default(),
                 stale: self.stale.clone(),
                 forward: self.forward,
+                claim: None,
             },
         }
     }
 }
 
 impl Client {
+    fn fail<B: Body, E>(&self, error: E, failure: Error) -> Result<Response<ResponseBody<B>>, E> {
+        let caller = &self.caller;
+        if let Some(entry) = caller.in_hand_for(&failure) {
+            return Ok(answered(caller, &entry, CacheOutcome::StaleIfError));
+        }
+        caller.instead_of(error, failure)
+    }
+
     fn receive<B: Body, E>(
         self,
         own: Own<B, E>,
@@ -556,7 +580,7 @@ impl Client {
             Own::Failed(response) => Ok(stale().unwrap_or_else(|| {
                 answer::from_service(&caller.rules, response, came(false, None))
             })),
-            Own::Error(error) => stale().ok_or(error),
+            Own::Error { error, failure } => self.fail(error, failure),
             Own::Nothing(error) => {
                 Ok(stale().unwrap_or_else(|| answer::refusal(&caller.rules, error)))
             }

@@ -6,10 +6,13 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use http::StatusCode;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http_body::Body;
 
+use super::body::ResponseBody;
 use super::conditions::is_not_modified;
 use super::range::{self, Cut, Part};
 use super::request::Wishes;
+use super::stored::Content;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
@@ -94,11 +97,14 @@ impl Shape {
         }
     }
 
-    pub(super) fn body(&self, whole: &Bytes) -> Bytes {
-        match self {
-            Self::Whole => whole.clone(),
-            Self::Part(part) => part.of(whole),
-            Self::NotModified | Self::Unsatisfiable(_) => Bytes::new(),
+    pub(super) fn body<B: Body>(&self, whole: &Content) -> ResponseBody<B> {
+        match (self, whole) {
+            (Self::Whole, whole) => whole.to_body(),
+            (Self::Part(part), Content::Whole(bytes)) => ResponseBody::full(part.of(bytes)),
+            (Self::Part(part), Content::Arriving(body)) => {
+                ResponseBody::reading_part(body.reader(), part.first(), part.length())
+            }
+            (Self::NotModified | Self::Unsatisfiable(_), _) => ResponseBody::full(Bytes::new()),
         }
     }
 }

@@ -5,12 +5,13 @@ use http::{Method, StatusCode, Uri, response::Parts};
 
 use super::cache_for::CacheFor;
 use super::config::{HttpConfig, SetCookie};
-use super::directives::{self, Directives, Lifetime};
-use super::freshness::{self, Source, Terms, Times};
+use super::directives::{Directives, Parsed};
+use super::freshness::{self, Source, Terms, Times, only_date};
 pub(crate) use super::refusal::Refusal;
 use super::request::{Asked, AskedMethod, Credentials};
 use super::stored::Facts;
 use super::target::same_origin_target;
+use super::targeted;
 use super::vary::{self, Vary, VaryList};
 
 #[derive(Clone, Debug)]
@@ -34,6 +35,21 @@ pub(crate) struct Plan {
     pub(crate) strip_set_cookie: bool,
     /// The length that the body must have.
     pub(crate) length: Option<u64>,
+    /// It answers nobody without validation (RFC 9111, 5.2.2.4).
+    pub(crate) only_validated: bool,
+}
+
+impl Plan {
+    /// Returns whether those who wait may be answered with it: while it is
+    /// fresh, or as stale in its window.
+    pub(crate) fn is_shareable(&self) -> bool {
+        !self.only_validated && self.terms.cover_a_moment()
+    }
+
+    /// Returns why those who wait get nothing of it.
+    pub(crate) fn why_not_shared(&self) -> Refusal {
+        if self.only_validated { Refusal::NoCache } else { Refusal::NoFreshness }
+    }
 }
 
 /// Judges a response by its head.
@@ -73,7 +89,9 @@ pub(crate) fn post_storable(
         Decision::Store(_) if !credentials.is_anonymous() => {
             Decision::Decline(Refusal::Credentials)
         }
-        Decision::Store(plan) if !plan.explicit => Decision::Decline(Refusal::NoFreshness),
+        Decision::Store(plan) if !plan.explicit || !plan.is_shareable() => {
+            Decision::Decline(plan.why_not_shared())
+        }
         decision => decision,
     }
 }
@@ -106,19 +124,38 @@ struct Response<'a> {
 
 impl Response<'_> {
     fn judge(&self, asked: &Asked) -> Result<Plan, Refusal> {
-        let directives::Parsed { directives, withheld } = directives::parse(&self.parts.headers);
+        let Parsed { directives, withheld } = self.governing();
         self.check_status(asked)?;
         self.check_directives(&directives)?;
+        let can_be_validated = self.can_be_validated(&withheld);
+        let only_validated = directives.no_cache;
+        refuse_if(only_validated && !can_be_validated, Refusal::NoCache)?;
         let length = self.check_body()?;
         let vary = self.vary()?;
         let terms = self.terms(&directives)?;
         let permits = self.permits(&directives);
-        let strip_set_cookie = self.check_cookies(asked, &withheld, terms.source)?;
+        let explicit = directives.is_explicit();
+        let by_origin = explicit && terms.source == Source::Origin;
+        let strip_set_cookie = self.check_cookies(asked, &withheld, by_origin)?;
         if !permits.contains(asked.credentials) {
             return Err(Refusal::Credentials);
         }
-        let explicit = directives.is_explicit();
-        Ok(Plan { terms, directives, permits, explicit, vary, withheld, strip_set_cookie, length })
+        refuse_if(!can_be_validated && !terms.cover_anything(), Refusal::NoFreshness)?;
+        Ok(Plan {
+            terms,
+            directives,
+            permits,
+            explicit,
+            vary,
+            withheld,
+            strip_set_cookie,
+            length,
+            only_validated,
+        })
+    }
+
+    fn governing(&self) -> Parsed {
+        targeted::governing(&self.parts.headers, self.config, self.times.response)
     }
 
     fn check_status(&self, asked: &Asked) -> Result<(), Refusal> {
@@ -129,20 +166,29 @@ impl Response<'_> {
     }
 
     fn check_directives(&self, said: &Directives) -> Result<(), Refusal> {
-        let headers = &self.parts.headers;
         refuse_if(said.unreadable, Refusal::Unreadable)?;
         let understood = said.must_understand && understands(self.parts.status);
         refuse_if(said.must_understand && !understood, Refusal::MustUnderstand)?;
         refuse_if(said.no_store && !understood, Refusal::NoStore)?;
-        refuse_if(said.private, Refusal::Private)?;
-        refuse_if(said.no_cache, Refusal::NoCache)?;
-        let is_targeted = self.config.targeted.iter().any(|name| headers.contains_key(name));
-        refuse_if(is_targeted, Refusal::Targeted)?;
-        refuse_if(headers.contains_key(header::EXPIRES), Refusal::Expires)
+        refuse_if(said.private, Refusal::Private)
+    }
+
+    /// Only a 200 is validated, by an entity tag or a date that is stored with
+    /// it (RFC 9111, 4.3.1).
+    fn can_be_validated(&self, withheld: &[HeaderName]) -> bool {
+        let Parts { status, headers, .. } = self.parts;
+        let kept = |name| !withheld.contains(name);
+        let received = self.times.response;
+        let by_date = || only_date(headers, &header::LAST_MODIFIED, received).is_some();
+        *status == StatusCode::OK
+            && (kept(&header::ETAG) && has_entity_tag(headers)
+                || kept(&header::LAST_MODIFIED) && by_date())
     }
 
     fn check_body(&self) -> Result<Option<u64>, Refusal> {
         let headers = &self.parts.headers;
+        let has_coding = headers.contains_key(header::TRANSFER_ENCODING);
+        refuse_if(has_coding && headers.contains_key(header::CONTENT_LENGTH), Refusal::Framing)?;
         let length = content_length(headers)?;
         let contradicts = |(a, b): (u64, u64)| a != b;
         refuse_if(length.zip(self.declared_length).is_some_and(contradicts), Refusal::Framing)?;
@@ -164,11 +210,16 @@ impl Response<'_> {
 
     fn terms(&self, said: &Directives) -> Result<Terms, Refusal> {
         let Parts { status, headers, .. } = self.parts;
+        let terms =
+            freshness::terms(*status, said, headers, self.cache_for, self.config, self.times);
+        if said.no_cache {
+            let source = terms.map_or(Source::Origin, |terms| terms.source);
+            return Ok(Terms::never_fresh(source, headers, self.times));
+        }
         // What is wrong with one request is kept only at the origin's word.
         let needs_origin = matches!(status.as_u16(), 400 | 413 | 421 | 429 | 431);
-        refuse_if(needs_origin && said.lifetime == Lifetime::Unsaid, Refusal::NoFreshness)?;
-        freshness::terms(*status, said, headers, self.cache_for, self.config, self.times)
-            .ok_or(Refusal::NoFreshness)
+        refuse_if(needs_origin && !said.is_explicit(), Refusal::NoFreshness)?;
+        terms.ok_or(Refusal::NoFreshness)
     }
 
     fn permits(&self, said: &Directives) -> Credentials {
@@ -188,7 +239,7 @@ impl Response<'_> {
         &self,
         asked: &Asked,
         withheld: &[HeaderName],
-        source: Source,
+        is_explicit: bool,
     ) -> Result<bool, Refusal> {
         let headers = &self.parts.headers;
         if !headers.contains_key(header::SET_COOKIE) || withheld.contains(&header::SET_COOKIE) {
@@ -199,7 +250,7 @@ impl Response<'_> {
             SetCookie::Strip => Ok(true),
             SetCookie::Explicit => {
                 let mut cookies = headers.get_all(header::SET_COOKIE).iter();
-                let is_shared = source == Source::Origin && !cookies.any(is_personal);
+                let is_shared = is_explicit && !cookies.any(is_personal);
                 refuse_if(!is_shared, Refusal::SetCookie)?;
                 refuse_if(!asked.credentials.is_anonymous(), Refusal::Credentials)?;
                 Ok(false)
@@ -210,6 +261,16 @@ impl Response<'_> {
 
 fn refuse_if(condition: bool, refusal: Refusal) -> Result<(), Refusal> {
     if condition { Err(refusal) } else { Ok(()) }
+}
+
+/// Whether there is one entity tag and it is one (RFC 9110, 8.8.3).
+fn has_entity_tag(headers: &HeaderMap) -> bool {
+    let mut lines = headers.get_all(header::ETAG).iter();
+    let (Some(tag), None) = (lines.next(), lines.next()) else { return false };
+    let tag = tag.as_bytes().trim_ascii();
+    let opaque = tag.strip_prefix(b"W/").unwrap_or(tag);
+    let inner = opaque.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\""));
+    inner.is_some_and(|inner| inner.iter().all(|b| *b > b' ' && !matches!(b, b'"' | 0x7f)))
 }
 
 /// Statuses whose rules of caching are implemented (RFC 9111, 5.2.2.3).
@@ -237,10 +298,11 @@ fn weight(headers: &HeaderMap) -> usize {
 }
 
 fn is_event_stream(headers: &HeaderMap) -> bool {
-    headers.get_all(header::CONTENT_TYPE).iter().any(|value| {
-        let essence = value.as_bytes().split(|&b| b == b';').next().unwrap_or_default();
-        essence.trim_ascii().eq_ignore_ascii_case(b"text/event-stream")
-    })
+    // A list is no media type, but whoever reads its first or last member
+    // waits for events.
+    let is_it = |part: &[u8]| part.trim_ascii().eq_ignore_ascii_case(b"text/event-stream");
+    let mut values = headers.get_all(header::CONTENT_TYPE).iter();
+    values.any(|value| value.as_bytes().split(|b| matches!(b, b';' | b',')).any(is_it))
 }
 
 /// Whether a cookie is surely meant for one person.
@@ -256,5 +318,9 @@ fn is_personal(cookie: &HeaderValue) -> bool {
     prefixes.iter().any(|prefix| pair.starts_with(prefix)) || parts.any(is_http_only)
 }
 
+#[cfg(test)]
+mod at_random;
+#[cfg(test)]
+mod published;
 #[cfg(test)]
 pub(super) mod tests;

@@ -8,7 +8,9 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use http::header::{self, HeaderMap};
 use http::{StatusCode, response::Parts};
+use http_body::Body;
 
+use super::body::{ResponseBody, SharedBody};
 use super::config::HttpConfig;
 use super::directives::Directives;
 use super::freshness::Source;
@@ -99,10 +101,44 @@ impl fmt::Debug for StoredResponse {
 pub(crate) struct Stored {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
-    pub(crate) body: Bytes,
+    pub(crate) body: Content,
     pub(crate) facts: Facts,
     /// When a variant was last used, for making room among its siblings.
     used: AtomicU64,
+}
+
+/// The body of a response. Only whole ones are stored, here or elsewhere; who
+/// joins a flight may get one that arrives.
+#[derive(Clone, Debug)]
+pub(crate) enum Content {
+    Whole(Bytes),
+    Arriving(Arc<SharedBody>),
+}
+
+impl Content {
+    /// Returns the bytes, unless they are still arriving.
+    pub(crate) fn whole(&self) -> Option<&Bytes> {
+        match self {
+            Self::Whole(bytes) => Some(bytes),
+            Self::Arriving(_) => None,
+        }
+    }
+
+    /// Returns how many bytes there are or will be, if that is known.
+    pub(crate) fn length(&self) -> Option<u64> {
+        match self {
+            Self::Whole(bytes) => Some(bytes.len() as u64),
+            Self::Arriving(body) => body.declared(),
+        }
+    }
+
+    /// Returns it as a body that is read from the beginning.
+    pub(crate) fn to_body<B: Body>(&self) -> ResponseBody<B> {
+        match self {
+            Self::Whole(bytes) => ResponseBody::full(bytes.clone()),
+            Self::Arriving(body) => ResponseBody::reading(body.reader()),
+        }
+    }
 }
 
 /// What must be known of a stored response to answer with it.
@@ -121,11 +157,11 @@ pub(crate) struct Facts {
 }
 
 impl Stored {
-    /// Makes what `plan` says of a complete response. `fingerprint` is that
-    /// of the request over the fields of `plan.vary`.
+    /// Makes what `plan` says of a response. `fingerprint` is that of the
+    /// request over the fields of `plan.vary`.
     pub(crate) fn new(
         head: &Parts,
-        body: Bytes,
+        body: Content,
         plan: &Plan,
         asked: &Asked,
         fingerprint: Option<Fingerprint>,
@@ -152,7 +188,19 @@ impl Stored {
     /// Makes what another process stored. It has not been used here.
     #[cfg(feature = "remote")]
     pub(super) fn from_wire(headers: HeaderMap, body: Bytes, facts: Facts) -> Self {
+        let body = Content::Whole(body);
         Self { status: facts.status, headers, body, facts, used: AtomicU64::new(0) }
+    }
+
+    /// Makes the same with its whole body.
+    pub(super) fn completed(&self, body: Bytes) -> Self {
+        Self {
+            status: self.status,
+            headers: self.headers.clone(),
+            body: Content::Whole(body),
+            facts: self.facts.clone(),
+            used: AtomicU64::new(self.last_used()),
+        }
     }
 
     pub(crate) fn touch(&self, now: Tick) {
@@ -167,7 +215,7 @@ impl Stored {
         let field = |(name, value): (&header::HeaderName, &header::HeaderValue)| {
             name.as_str().len() + value.len() + FIELD_BYTES
         };
-        self.body.len() + self.headers.iter().map(field).sum::<usize>()
+        self.body.whole().map_or(0, Bytes::len) + self.headers.iter().map(field).sum::<usize>()
     }
 }
 
@@ -199,9 +247,17 @@ impl Index {
     /// Returns the index after a response with `list` was filled under
     /// `fingerprint`.
     pub(crate) fn with(&self, list: &VaryList, fingerprint: Fingerprint) -> Self {
+        let mut index = self.announcing(list);
+        index.variants = moved_to_front(&self.variants, &fingerprint);
+        index
+    }
+
+    /// Returns the index as it says where to look once a response with `list`
+    /// has come; no variant stands there yet.
+    pub(crate) fn announcing(&self, list: &VaryList) -> Self {
         let mut lists = moved_to_front(&self.lists, list);
         lists.truncate(MAX_LISTS);
-        Self { lists, variants: moved_to_front(&self.variants, &fingerprint) }
+        Self { lists, variants: self.variants.clone() }
     }
 
     /// Returns the index without one variant.
@@ -252,7 +308,14 @@ mod tests {
         };
         let print = plan.vary.as_ref().map(|list| fingerprint(list, &from.headers, config));
         let now = SystemTime::UNIX_EPOCH;
-        Stored::new(&head, Bytes::from_static(b"body"), &plan, &anonymous(), print, now)
+        Stored::new(
+            &head,
+            Content::Whole(Bytes::from_static(b"body")),
+            &plan,
+            &anonymous(),
+            print,
+            now,
+        )
     }
 
     type RequestParts = http::request::Parts;

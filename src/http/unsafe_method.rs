@@ -9,7 +9,7 @@ use http_body::Body;
 use tower_service::Service;
 
 use super::answer::{self, Came};
-use super::body::ResponseBody;
+use super::body::{ResponseBody, SourceBody};
 use super::cache_for::CacheFor;
 use super::fill::Received;
 use super::freshness::Times;
@@ -47,7 +47,7 @@ pub(super) async fn pass<S, Q, B>(
 ) -> Result<Response<ResponseBody<B>>, S::Error>
 where
     S: Service<Request<Q>, Response = Response<B>>,
-    B: Body,
+    B: SourceBody,
 {
     let sent = Sent::of(&cache, &rules, &parts);
     let unknown = Unknown { cache: &cache, tags: &sent.tags };
@@ -171,7 +171,7 @@ impl Sent {
 
     /// Stores the response under a flight of its own, taken without waiting
     /// and after the invalidation.
-    async fn keep<B: Body>(
+    async fn keep<B: SourceBody>(
         self,
         cache: Arc<Cache>,
         rules: &Arc<Rules>,
@@ -193,6 +193,7 @@ impl Sent {
             tags: self.tags,
             stale: None,
             forward: Forward::UriMiss,
+            claim: None,
         };
         let boarding = caller.boarding().without_waiting();
         let Entered::Lead(leader) = cache.engine.enter(&boarding, &mut None) else {
@@ -210,7 +211,7 @@ impl Sent {
         let head = Head { caller, leader, received, stale_until: None, occupied: false };
         match head.keep::<B, std::convert::Infallible>(response, plan, tags).await {
             Own::Response { response, .. } | Own::Failed(response) => response,
-            Own::Error(never) => match never {},
+            Own::Error { error, .. } => match error {},
             Own::Nothing(_) => unreachable!("keeping a response ends with a response"),
         }
     }

@@ -52,14 +52,15 @@ impl Remotable for StoredResponse {
 }
 
 fn write_response(stored: &Stored) -> Option<Bytes> {
+    let body = stored.body.whole()?;
     let fields = stored.headers.iter();
     let fields = fields.map(|(name, value)| LEAST_FIELD + name.as_str().len() + value.len());
-    let mut out = BytesMut::with_capacity(128 + fields.sum::<usize>() + stored.body.len());
+    let mut out = BytesMut::with_capacity(128 + fields.sum::<usize>() + body.len());
     out.put_u8(RESPONSE);
     write_facts(&mut out, &stored.facts)?;
     write_fields(&mut out, &stored.headers)?;
-    out.put_u64(stored.body.len() as u64);
-    out.put_slice(&stored.body);
+    out.put_u64(body.len() as u64);
+    out.put_slice(body);
     Some(out.freeze())
 }
 
@@ -84,6 +85,7 @@ fn write_facts(out: &mut BytesMut, facts: &Facts) -> Option<()> {
         Source::CacheFor => 0,
         Source::Origin => 1,
         Source::Layer => 2,
+        Source::Heuristic => 3,
     });
     match (&facts.vary, facts.fingerprint) {
         (None, None) => out.put_u8(0),
@@ -108,6 +110,7 @@ fn read_facts(from: &mut Bytes) -> Option<Facts> {
         0 => Source::CacheFor,
         1 => Source::Origin,
         2 => Source::Layer,
+        3 => Source::Heuristic,
         _ => return None,
     };
     let (vary, fingerprint) = if read_bool(from)? {

@@ -21,6 +21,11 @@ use tokio::sync::broadcast;
 pub use event::Event;
 pub use stats::Stats;
 
+#[cfg_attr(
+    not(feature = "http"),
+    allow(unused_imports, reason = "only HTTP's results arrive")
+)]
+pub(crate) use spans::going_on;
 pub(crate) use spans::{leading, waiting};
 
 use self::counter::Counter;

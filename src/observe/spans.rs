@@ -19,6 +19,11 @@ pub(crate) fn leading<F: Future>(
     work.instrument(span(cache, key, "leader"))
 }
 
+/// Runs what is left of a leader's work in the span it is in.
+pub(crate) fn going_on<F: Future>(work: F) -> impl Future<Output = F::Output> + use<F> {
+    work.in_current_span()
+}
+
 /// Runs a wait in a span of its own, and notes how long it took.
 pub(crate) fn waiting<F: Future>(
     cache: &str,

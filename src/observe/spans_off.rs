@@ -9,6 +9,10 @@ pub(crate) fn leading<F: Future>(_: &str, _: &Key, work: F) -> F {
     work
 }
 
+pub(crate) fn going_on<F: Future>(work: F) -> F {
+    work
+}
+
 pub(crate) fn waiting<F: Future>(_: &str, _: &Key, wait: F) -> F {
     wait
 }

@@ -7,10 +7,10 @@
 //! | 3 | flags: 1 = not to be shared; the others are free for a codec |
 //! | 4..20 | the version in decimal digits, which a put replaces in the server |
 //! | 20..28 | checksum over everything but the version and itself |
-//! | 28..76 | started at, fresh, stale, stale if error, took, age; each in ms |
-//! | 76..88 | schema, length of the key, number of tags |
-//! | 88..96 | length of the payload |
-//! | 96.. | tags, each with its length; key; payload |
+//! | 28..84 | started at, fresh, stale, stale if error, took, age, kept longer; each in ms |
+//! | 84..96 | schema, length of the key, number of tags |
+//! | 96..104 | length of the payload |
+//! | 104.. | tags, each with its length; key; payload |
 //!
 //! Numbers are big-endian. Whatever is read is untrusted: nothing is allocated
 //! before the lengths and the checksum are right. The checksum finds damage; it
@@ -24,14 +24,14 @@ use crate::engine::grant::{ServerTime, Version};
 use crate::key::{Key, Tag};
 
 const MAGIC: [u8; 2] = *b"ts";
-const FORMAT: u8 = 1;
+const FORMAT: u8 = 2;
 const UNCACHEABLE: u8 = 1;
 
 /// Where the version stands; the scripts in the server know it too.
 const VERSION: std::ops::Range<usize> = 4..20;
 const CHECKSUM: std::ops::Range<usize> = 20..28;
 /// Length of everything that has a fixed place.
-const HEAD: usize = 96;
+const HEAD: usize = 104;
 
 /// An entry with more tags stays in its process.
 const MAX_TAGS: usize = 4096;
@@ -48,6 +48,8 @@ pub(crate) struct Envelope {
     pub(crate) fresh: Duration,
     pub(crate) stale_for: Duration,
     pub(crate) stale_if_error: Duration,
+    /// How much longer than it may be served the value is kept.
+    pub(crate) kept_longer: Duration,
     /// How long the computation took.
     pub(crate) took: Duration,
     pub(crate) tags: Vec<Tag>,
@@ -117,8 +119,8 @@ pub(crate) fn encode(
     out.put_slice(version.to_string().as_bytes());
     out.put_u64(0);
     out.put_u64(envelope.started.as_millis());
-    let Envelope { fresh, stale_for, stale_if_error, took, age, .. } = envelope;
-    for span in [fresh, stale_for, stale_if_error, took, age] {
+    let Envelope { fresh, stale_for, stale_if_error, took, age, kept_longer, .. } = envelope;
+    for span in [fresh, stale_for, stale_if_error, took, age, kept_longer] {
         out.put_u64(u64::try_from(span.as_millis()).unwrap_or(u64::MAX));
     }
     out.put_u32(schema);
@@ -176,6 +178,7 @@ pub(crate) fn open(
         stale_if_error: head.spans[2],
         took: head.spans[3],
         age: head.spans[4],
+        kept_longer: head.spans[5],
         tags,
         payload: rest,
     };
@@ -191,7 +194,7 @@ pub(crate) fn version_of(bytes: &[u8]) -> Option<Version> {
 struct Head {
     kind: Kind,
     started: u64,
-    spans: [Duration; 5],
+    spans: [Duration; 6],
     schema: u32,
     key_len: u32,
     tags: u32,
@@ -212,11 +215,11 @@ impl Head {
         Ok(Self {
             kind,
             started: u64_at(head, 28),
-            spans: [36, 44, 52, 60, 68].map(|at| Duration::from_millis(u64_at(head, at))),
-            schema: u32_at(head, 76),
-            key_len: u32_at(head, 80),
-            tags: u32_at(head, 84),
-            payload_len: u64_at(head, 88),
+            spans: [36, 44, 52, 60, 68, 76].map(|at| Duration::from_millis(u64_at(head, at))),
+            schema: u32_at(head, 84),
+            key_len: u32_at(head, 88),
+            tags: u32_at(head, 92),
+            payload_len: u64_at(head, 96),
         })
     }
 }

@@ -167,8 +167,9 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
             stale_for: envelope.stale_for,
             stale_if_error: envelope.stale_if_error,
         };
-        let window = Window::new(started.minus(envelope.age), lifetimes, envelope.took);
-        self.keeps_for(window.useful_until().since(started));
+        let window = Window::new(started.minus(envelope.age), lifetimes, envelope.took)
+            .kept_longer(envelope.kept_longer);
+        self.keeps_for(window.kept_until().since(started));
         let weight = (self.codec.weigh)(&value) + key.heap_bytes();
         let entry = Entry::new(value, window, envelope.tags.into(), seq).with_version(version);
         let weight = weight + entry.tag_bytes();
@@ -196,12 +197,13 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
             fresh: window.fresh_until.since(window.started).saturating_sub(age),
             stale_for: window.stale_until.since(window.fresh_until),
             stale_if_error: window.error_until.since(window.fresh_until),
+            kept_longer: window.kept_until().since(window.useful_until()),
             took: window.computed_in(),
             tags: entry.tags.to_vec(),
             payload,
         };
-        let left = window.useful_until().since(self.engine.upgrade()?.clock.now()).max(LEAST_TTL);
-        self.keeps_for(window.useful_until().since(from));
+        let left = window.kept_until().since(self.engine.upgrade()?.clock.now()).max(LEAST_TTL);
+        self.keeps_for(window.kept_until().since(from));
         self.bounded(envelope::encode(&envelope, key, self.codec.schema, version)?)
             .map(|bytes| (bytes, left))
     }
@@ -216,6 +218,7 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
             fresh: self.tick().since(started).saturating_add(span),
             stale_for: Duration::ZERO,
             stale_if_error: Duration::ZERO,
+            kept_longer: Duration::ZERO,
             took: Duration::ZERO,
             tags: Vec::new(),
             payload: Bytes::new(),

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::http::freshness::tests::times;
-use crate::http::stored::Stored;
+use crate::http::stored::{Content, Stored};
 
 pub(in crate::http) fn anonymous() -> Asked {
     Asked { method: AskedMethod::Get, credentials: Credentials::NONE }
@@ -27,7 +27,7 @@ pub(in crate::http) fn decide(
     judge(asked, parts, None, cache_for, config, times(0))
 }
 
-fn layer() -> HttpConfig {
+pub(super) fn layer() -> HttpConfig {
     HttpConfig { ttl: Some(Duration::from_secs(60)), ..HttpConfig::default() }
 }
 
@@ -36,7 +36,7 @@ fn cookies(set_cookie: SetCookie) -> HttpConfig {
 }
 
 /// The refusal, or `None` if the response is stored.
-fn refusal(decision: &Decision) -> Option<Refusal> {
+pub(super) fn refusal(decision: &Decision) -> Option<Refusal> {
     match decision {
         Decision::Store(_) => None,
         Decision::Decline(refusal) => Some(*refusal),
@@ -47,7 +47,7 @@ fn refused(status: u16, fields: &[(&str, &str)]) -> Option<Refusal> {
     refusal(&decide(&anonymous(), &response(status, fields), None, &layer()))
 }
 
-fn with(credentials: Credentials) -> Asked {
+pub(super) fn with(credentials: Credentials) -> Asked {
     Asked { credentials, ..anonymous() }
 }
 
@@ -67,9 +67,20 @@ fn responses_that_forbid_it_are_not_stored() {
         (&[("cache-control", "no-cache=\"x\"")], None),
         (&[("cache-control", "max-age=1; private")], Some(Refusal::Unreadable)),
         (&[("vary", "accept"), ("vary", "a, *")], Some(Refusal::VaryAny)),
-        (&[("cdn-cache-control", "max-age=1")], Some(Refusal::Targeted)),
-        (&[("expires", "0")], Some(Refusal::Expires)),
+        // RFC 9213, 2.2
+        (&[("cdn-cache-control", "max-age=1")], None),
+        (&[("cdn-cache-control", "max-age=1"), ("cache-control", "no-store")], None),
+        (
+            &[("cdn-cache-control", "max-age=x"), ("cache-control", "no-store")],
+            Some(Refusal::NoStore),
+        ),
+        (
+            &[("cdn-cache-control", "private"), ("cache-control", "max-age=1")],
+            Some(Refusal::Private),
+        ),
         (&[("content-type", "Text/Event-Stream; x=y")], Some(Refusal::EventStream)),
+        (&[("content-type", "text/html, text/event-stream")], Some(Refusal::EventStream)),
+        (&[("content-type", "text/event-streams")], None),
         (&[("trailer", "x")], Some(Refusal::Trailers)),
         (&[("content-length", "1048576")], None),
         (&[("content-length", "1048577")], Some(Refusal::TooLarge)),
@@ -81,6 +92,74 @@ fn responses_that_forbid_it_are_not_stored() {
     ] {
         assert_eq!(refused(200, fields), expected, "{fields:?}");
     }
+}
+
+/// What is stored of a 200 with these fields, by a layer without a ttl.
+fn plan(fields: &[(&str, &str)]) -> Option<Plan> {
+    let config = HttpConfig::default();
+    match decide(&anonymous(), &response(200, fields), None, &config) {
+        Decision::Store(plan) => Some(plan),
+        Decision::Decline(_) => None,
+    }
+}
+
+#[test]
+fn what_must_be_validated_is_stored_where_it_can_be_and_shared_with_nobody() {
+    // RFC 9111, 5.2.2.4 and 4.3.1
+    let date = "Sun, 06 Nov 1994 08:49:37 GMT";
+    for line in
+        ["no-cache", "max-age=10000, No-CaChE", "no-cache=x, public", "private=\"x\", no-cache"]
+    {
+        let line = ("cache-control", line);
+        for (name, value, is_stored) in [
+            ("etag", "\"abcd\"", true),
+            ("etag", "W/\"abcd\"", true),
+            ("etag", "\"\"", true),
+            ("etag", "\"caf\u{e9}\"", true),
+            ("last-modified", date, true),
+            ("etag", "abcd", false),
+            ("etag", "\"ab\"cd\"", false),
+            ("etag", "\"ab cd\"", false),
+            ("etag", "w/\"abcd\"", false),
+            ("etag", "\"", false),
+            ("last-modified", "today", false),
+            ("x", "y", false),
+        ] {
+            let plan = plan(&[line, (name, value)]);
+            assert_eq!(plan.is_some(), is_stored, "{line:?} {name} {value}");
+            let is_private = |plan: Plan| plan.only_validated && !plan.is_shareable();
+            assert!(plan.is_none_or(is_private), "{line:?}");
+        }
+        assert!(plan(&[line, ("etag", "\"a\""), ("etag", "\"a\"")]).is_none());
+    }
+    let not_ok = response(404, &[("cache-control", "no-cache, max-age=9"), ("etag", "\"a\"")]);
+    let decision = decide(&anonymous(), &not_ok, None, &layer());
+    assert_eq!(refusal(&decision), Some(Refusal::NoCache), "only a 200 is validated");
+    let withheld = [("cache-control", "no-cache, private=\"etag\""), ("etag", "\"a\"")];
+    assert!(plan(&withheld).is_none(), "its validator is not stored");
+}
+
+#[test]
+fn what_is_never_fresh_is_shared_only_in_a_stale_window_and_stored_only_to_be_validated() {
+    // RFC 9111, 4.2.4 and 4.3.1
+    let tag = ("etag", "\"a\"");
+    for (line, alone, with_a_tag) in [
+        ("max-age=0", None, Some(false)),
+        ("max-age=x", None, Some(false)),
+        ("max-age=0, must-revalidate, stale-while-revalidate=9", None, Some(false)),
+        ("max-age=0, stale-while-revalidate=9", Some(true), Some(true)),
+        ("s-maxage=0, stale-while-revalidate=9", Some(true), Some(true)),
+        // Of use only to those who meet a failure.
+        ("max-age=0, stale-if-error=9", Some(false), Some(false)),
+        ("max-age=1", Some(true), Some(true)),
+        ("public", None, None),
+    ] {
+        let line = ("cache-control", line);
+        let shared = |fields: &[_]| plan(fields).map(|plan| plan.is_shareable());
+        assert_eq!(shared(&[line]), alone, "{line:?}");
+        assert_eq!(shared(&[line, tag]), with_a_tag, "{line:?} with a validator");
+    }
+    assert_eq!(plan(&[("expires", "0"), tag]).map(|plan| plan.is_shareable()), Some(false));
 }
 
 #[test]
@@ -114,12 +193,31 @@ fn statuses_are_stored_as_their_freshness_allows() {
 }
 
 #[test]
+fn every_final_status_is_stored_where_the_origin_says_for_how_long() {
+    // RFC 9111, 3 and 4.2.1: unknown ones too.
+    for status in (200..600).filter(|status| !matches!(status, 206 | 304)) {
+        for fresh in [
+            ("cache-control", "max-age=9"),
+            ("expires", "Sun, 06 Nov 2094 08:49:37 GMT"),
+            ("cdn-cache-control", "max-age=9"),
+        ] {
+            assert_eq!(refused(status, &[fresh]), None, "{status} {fresh:?}");
+        }
+    }
+}
+
+#[test]
 fn what_is_wrong_with_one_request_is_stored_only_at_the_origins_word() {
     let cache_for = CacheFor::new(Duration::from_secs(9));
     let by_handler =
         |status| refusal(&decide(&anonymous(), &response(status, &[]), Some(&cache_for), &layer()));
+    let modified = ("last-modified", "Sat, 05 Nov 1994 08:49:37 GMT");
+    let public = ("cache-control", "public");
     for status in [400, 413, 421, 429, 431] {
         assert_eq!(by_handler(status), Some(Refusal::NoFreshness), "{status}");
+        let assumed = response(status, &[modified, public]);
+        let assumed = decide(&anonymous(), &assumed, None, &HttpConfig::default());
+        assert_eq!(refusal(&assumed), Some(Refusal::NoFreshness), "{status}");
     }
     assert_eq!(by_handler(500), None);
 }
@@ -132,7 +230,10 @@ fn must_understand_lifts_no_store_only_for_statuses_that_are_understood() {
         (200, "max-age=1, no-store, must-understand, private", Some(Refusal::Private)),
         (500, "max-age=1, no-store, must-understand", Some(Refusal::MustUnderstand)),
         (500, "max-age=1, must-understand", Some(Refusal::MustUnderstand)),
+        (599, "max-age=3600, no-store, must-understand", Some(Refusal::MustUnderstand)),
         (599, "max-age=1", None),
+        // It must stand in the field that governs.
+        (200, "max-age=1, no-store", Some(Refusal::NoStore)),
     ] {
         assert_eq!(refused(status, &[("cache-control", line)]), expected, "{status} {line}");
     }
@@ -185,6 +286,17 @@ fn cookies_are_stored_explicitly_only_if_they_are_nobodys() {
         let fields = [fresh, ("set-cookie", "a=b"), ("set-cookie", cookie)];
         assert_eq!(judge(&anonymous(), &fields), Some(Refusal::SetCookie), "{cookie}");
     }
+    let expires = ("expires", "Sun, 06 Nov 2094 08:49:37 GMT");
+    assert_eq!(judge(&anonymous(), &[expires, ("set-cookie", "a=b")]), None);
+    for not_explicit in [("cache-control", "max-age=x, stale-while-revalidate=9"), ("expires", "0")]
+    {
+        let fields = [not_explicit, ("set-cookie", "a=b")];
+        assert_eq!(judge(&anonymous(), &fields), Some(Refusal::SetCookie), "{not_explicit:?}");
+    }
+    let assumed = HttpConfig { set_cookie: SetCookie::Explicit, ..HttpConfig::default() };
+    let fields = [("last-modified", "Sat, 05 Nov 1994 08:49:37 GMT"), ("set-cookie", "a=b")];
+    let by_heuristics = decide(&anonymous(), &response(200, &fields), None, &assumed);
+    assert_eq!(refusal(&by_heuristics), Some(Refusal::SetCookie), "by heuristics");
     let cache_for = CacheFor::new(Duration::from_secs(9));
     let parts = response(200, &[fresh, ("set-cookie", "a=b")]);
     let by_handler = decide(&anonymous(), &parts, Some(&cache_for), &config);
@@ -203,7 +315,7 @@ fn a_response_to_credentials_is_stored_only_by_permission() {
         ("max-age=1, must-revalidate", None, refused),
         ("max-age=1, proxy-revalidate", refused, refused),
     ] {
-        let parts = response(200, &[("cache-control", line)]);
+        let parts = response(200, &[("cache-control", line), ("etag", "\"a\"")]);
         let judge = |kind| refusal(&decide(&with(kind), &parts, None, &layer()));
         assert_eq!(judge(Credentials::AUTHORIZATION), authorization, "{line}");
         assert_eq!(judge(Credentials::COOKIE), other, "{line}");
@@ -218,8 +330,9 @@ fn cache_for_permits_credentials_only_when_public() {
     let judge = |cache_for: CacheFor| {
         refusal(&decide(&with(Credentials::ALL), &response(200, &[]), Some(&cache_for), &layer()))
     };
+    assert_eq!(judge(CacheFor::new(Duration::from_secs(1))), Some(Refusal::Credentials));
+    assert_eq!(judge(CacheFor::new(Duration::from_secs(1)).public()), None);
     assert_eq!(judge(CacheFor::new(Duration::ZERO)), Some(Refusal::Credentials));
-    assert_eq!(judge(CacheFor::new(Duration::ZERO).public()), None);
 }
 
 fn answers(
@@ -229,12 +342,19 @@ fn answers(
     cache_for: Option<&CacheFor>,
     to: Credentials,
 ) -> bool {
-    let head = response(status, &[("cache-control", line)]);
+    // With a validator, so that also what is never fresh is stored.
+    let head = response(status, &[("cache-control", line), ("etag", "\"a\"")]);
     let Decision::Store(plan) = decide(&with(from), &head, cache_for, &layer()) else {
         panic!("{line} is storable");
     };
-    let stored =
-        Stored::new(&head, bytes::Bytes::new(), &plan, &with(from), None, times(0).response);
+    let stored = Stored::new(
+        &head,
+        Content::Whole(bytes::Bytes::new()),
+        &plan,
+        &with(from),
+        None,
+        times(0).response,
+    );
     may_answer(&stored.facts, &with(to))
 }
 

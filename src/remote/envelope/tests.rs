@@ -14,6 +14,7 @@ fn sample() -> Envelope {
         fresh: Duration::from_secs(60),
         stale_for: Duration::from_secs(600),
         stale_if_error: Duration::from_secs(3600),
+        kept_longer: Duration::from_secs(600),
         took: Duration::from_millis(30),
         age: Duration::from_millis(40),
         tags: vec!["user:7".into(), "*x".into()],
@@ -54,14 +55,25 @@ prop_compose! {
         is_value: bool,
         started: u64,
         (fresh, stale_for, stale_if_error) in (spans(), spans(), spans()),
-        (took, age) in (spans(), spans()),
+        (took, age, kept_longer) in (spans(), spans(), spans()),
         tags in tags(),
         payload: Vec<u8>,
     ) -> Envelope {
         let kind = if is_value { Kind::Value } else { Kind::Uncacheable };
         let started = ServerTime::from_millis(started);
         let payload = payload.into();
-        Envelope { kind, started, fresh, stale_for, stale_if_error, took, age, tags, payload }
+        Envelope {
+            kind,
+            started,
+            fresh,
+            stale_for,
+            stale_if_error,
+            kept_longer,
+            took,
+            age,
+            tags,
+            payload,
+        }
     }
 }
 
@@ -82,7 +94,7 @@ proptest! {
     #[test]
     fn no_bytes_make_it_panic(bytes: Vec<u8>, tail: Vec<u8>) {
         prop_assert!(damage(&bytes).is_some());
-        let mut known = b"ts\x01\x000000000000000042".to_vec();
+        let mut known = b"ts\x02\x000000000000000042".to_vec();
         known.extend(bytes.iter().chain(&tail).chain(&[0; HEAD]));
         prop_assert!(damage(&known).is_some());
         // A right checksum, so that everything behind it is reached.
@@ -149,7 +161,8 @@ fn each_kind_of_damage_has_its_name() {
         (damage(b"").unwrap(), "short"),
         (damage(&bytes[..HEAD - 1]).unwrap(), "short"),
         (damage(&with(0, b"xx")).unwrap(), "magic"),
-        (damage(&with(2, &[2])).unwrap(), "format"),
+        (damage(&with(2, &[1])).unwrap(), "format"),
+        (damage(&with(2, &[3])).unwrap(), "format"),
         (damage(&with(3, &[2])).unwrap(), "format"),
         (damage(&bytes[..bytes.len() - 1]).unwrap(), "checksum"),
         (find("k", 4, MAX), "schema"),
@@ -164,11 +177,11 @@ fn each_kind_of_damage_has_its_name() {
 #[test]
 fn lengths_that_lie_are_damage_even_under_a_right_checksum() {
     let huge = u32::MAX.to_be_bytes();
-    for (at, what) in [(80, "key"), (84, "tags"), (HEAD, "first tag")] {
+    for (at, what) in [(88, "key"), (92, "tags"), (HEAD, "first tag")] {
         assert_eq!(damage(&with(at, &huge)), Some(Damage::Format), "{what}");
     }
-    assert_eq!(damage(&with(88, &u64::MAX.to_be_bytes())), Some(Damage::TooLarge));
-    assert_eq!(damage(&with(88, &8_u64.to_be_bytes())), Some(Damage::Format));
+    assert_eq!(damage(&with(96, &u64::MAX.to_be_bytes())), Some(Damage::TooLarge));
+    assert_eq!(damage(&with(96, &8_u64.to_be_bytes())), Some(Damage::Format));
 }
 
 #[test]

@@ -1,0 +1,200 @@
+//! What a request must be before anything is done with it.
+
+use bytes::Bytes;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, Response, StatusCode, Version, request::Parts};
+
+use crate::flags::Flags;
+use crate::forward::members;
+use crate::host;
+use crate::pages::page;
+use crate::via::Via;
+
+/// The exchange is neither stored nor shared: its `Connection` took fields
+/// away, and what it is an answer to is not what was asked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NotShared;
+
+/// Fields that a client must not take from us by naming them in `Connection`.
+const KEPT: [HeaderName; 6] = [
+    header::HOST,
+    header::AUTHORIZATION,
+    header::COOKIE,
+    header::CACHE_CONTROL,
+    header::CONTENT_LENGTH,
+    header::TRANSFER_ENCODING,
+];
+
+/// Names in `Connection` that take nothing away from the request.
+const PLAIN: [&str; 7] =
+    ["close", "keep-alive", "upgrade", "te", "trailer", "proxy-connection", "http2-settings"];
+
+/// Fields that claim where a request came from or where it should lead. Not
+/// from clients: we write those that we mean.
+const CLAIMS: [&str; 10] = [
+    "forwarded",
+    "x-forwarded-host",
+    "x-forwarded-proto",
+    "x-forwarded-port",
+    "x-forwarded-prefix",
+    "x-original-url",
+    "x-rewrite-url",
+    "x-http-method",
+    "x-http-method-override",
+    "x-host",
+];
+
+/// Brings a request into the form in which it is looked up and forwarded, or
+/// answers it.
+pub(crate) fn admit(parts: &mut Parts, flags: &Flags, via: &Via) -> Result<(), Response<Bytes>> {
+    is_small(parts, flags)?;
+    if parts.method == Method::CONNECT {
+        return refuse(StatusCode::NOT_IMPLEMENTED, "this is no tunnel");
+    }
+    is_for_us(parts, flags)?;
+    is_framed(&parts.headers)?;
+    take_what_connection_names(parts)?;
+    settle_upgrade(parts);
+    settle_te(&mut parts.headers);
+    if via.is_in(&parts.headers) {
+        return refuse(StatusCode::LOOP_DETECTED, "this request was here before");
+    }
+    if !flags.trust_forwarded {
+        for name in CLAIMS {
+            parts.headers.remove(name);
+        }
+        parts.headers.remove("x-forwarded-for");
+    }
+    hop(parts)
+}
+
+fn refuse(status: StatusCode, reason: &str) -> Result<(), Response<Bytes>> {
+    Err(page(status, reason))
+}
+
+fn is_small(parts: &Parts, flags: &Flags) -> Result<(), Response<Bytes>> {
+    let fields = parts.headers.iter();
+    let bytes: usize = fields.map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+    if bytes > flags.max_header_bytes {
+        return refuse(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "too many bytes of fields");
+    }
+    Ok(())
+}
+
+fn is_for_us(parts: &mut Parts, flags: &Flags) -> Result<(), Response<Bytes>> {
+    let Ok(host) = host::settle(parts) else {
+        return refuse(StatusCode::BAD_REQUEST, "a request is for exactly one host");
+    };
+    let Some(host) = host else {
+        // HTTP/1.0 knows of one host per address: ours is the origin's.
+        let origin = HeaderValue::from_str(flags.origin().as_str());
+        let origin = origin.expect("an authority is visible ASCII");
+        parts.headers.insert(header::HOST, origin);
+        return Ok(());
+    };
+    if flags.allow_host.is_empty() || flags.allow_host.contains(&host.normal()) {
+        return Ok(());
+    }
+    refuse(StatusCode::MISDIRECTED_REQUEST, "nobody here answers for this host")
+}
+
+/// The server understands `chunked` alone, and has decoded it; a coding before
+/// it would be lost with the field (RFC 9112, 6.1).
+fn is_framed(headers: &HeaderMap) -> Result<(), Response<Bytes>> {
+    let mut codings = members(headers, &header::TRANSFER_ENCODING);
+    if codings.all(|coding| coding.eq_ignore_ascii_case(b"chunked")) {
+        return Ok(());
+    }
+    refuse(StatusCode::NOT_IMPLEMENTED, "no transfer coding but chunked is understood")
+}
+
+/// RFC 9110, 7.6.1: what `Connection` names ends here.
+fn take_what_connection_names(parts: &mut Parts) -> Result<(), Response<Bytes>> {
+    let names: Vec<_> = members(&parts.headers, &header::CONNECTION).map(<[u8]>::to_vec).collect();
+    for name in names {
+        let Ok(name) = HeaderName::from_bytes(&name) else {
+            return refuse(StatusCode::BAD_REQUEST, "Connection names what is no field");
+        };
+        if KEPT.contains(&name) {
+            return refuse(StatusCode::BAD_REQUEST, "Connection names a field that is not its own");
+        }
+        if !PLAIN.contains(&name.as_str()) {
+            parts.headers.remove(&name);
+            parts.extensions.insert(NotShared);
+        }
+    }
+    Ok(())
+}
+
+/// Leaves `Upgrade: websocket`, or none; `Connection` has done its work.
+fn settle_upgrade(parts: &mut Parts) {
+    let headers = &parts.headers;
+    let is_asked = members(headers, &header::CONNECTION)
+        .any(|m| m.eq_ignore_ascii_case(b"upgrade"))
+        && members(headers, &header::UPGRADE).any(|m| m.eq_ignore_ascii_case(b"websocket"));
+    let is_websocket = is_asked && parts.version == Version::HTTP_11 && parts.method == Method::GET;
+    for name in [header::CONNECTION, header::UPGRADE] {
+        parts.headers.remove(name);
+    }
+    for name in ["keep-alive", "proxy-connection", "http2-settings"] {
+        parts.headers.remove(name);
+    }
+    if is_websocket {
+        parts.headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+    }
+}
+
+/// Trailers we can pass on; a transfer coding we cannot.
+fn settle_te(headers: &mut HeaderMap) {
+    let takes_trailers = members(headers, &header::TE).any(|m| m.eq_ignore_ascii_case(b"trailers"));
+    headers.remove(header::TE);
+    if takes_trailers {
+        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+    }
+}
+
+/// RFC 9110, 7.6.2: the last hop answers, every other counts down.
+fn hop(parts: &mut Parts) -> Result<(), Response<Bytes>> {
+    if !matches!(parts.method, Method::TRACE | Method::OPTIONS) {
+        return Ok(());
+    }
+    let Some(value) = parts.headers.get(header::MAX_FORWARDS) else { return Ok(()) };
+    let left = value.to_str().ok().filter(|text| text.bytes().all(|b| b.is_ascii_digit()));
+    // A number too large to read is large enough.
+    let left = left.filter(|text| !text.is_empty()).map(|n| n.parse().unwrap_or(u64::MAX));
+    match left {
+        None => refuse(StatusCode::BAD_REQUEST, "Max-Forwards is no number"),
+        Some(0) => Err(last_hop(parts)),
+        Some(left) => {
+            parts.headers.insert(header::MAX_FORWARDS, HeaderValue::from(left - 1));
+            Ok(())
+        }
+    }
+}
+
+fn last_hop(parts: &Parts) -> Response<Bytes> {
+    if parts.method == Method::OPTIONS {
+        let mut response = Response::new(Bytes::new());
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        let allow = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS, TRACE";
+        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allow));
+        return response;
+    }
+    let mut response = page(StatusCode::OK, "");
+    let kind = HeaderValue::from_static("message/http");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    *response.body_mut() = seen(parts);
+    response
+}
+
+/// The request as it arrived, but for its secrets (RFC 9110, 9.3.8).
+fn seen(parts: &Parts) -> Bytes {
+    let mut text = format!("{} {} {:?}\r\n", parts.method, parts.uri, parts.version).into_bytes();
+    let secrets = [header::AUTHORIZATION, header::COOKIE, header::PROXY_AUTHORIZATION];
+    for (name, value) in parts.headers.iter().filter(|(name, _)| !secrets.contains(name)) {
+        let line = [name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"];
+        line.into_iter().for_each(|part| text.extend_from_slice(part));
+    }
+    text.extend_from_slice(b"\r\n");
+    text.into()
+}

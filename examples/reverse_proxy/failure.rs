@@ -1,0 +1,101 @@
+//! Why the origin gave no response.
+
+use std::error::Error;
+use std::fmt;
+use std::io;
+
+use http::StatusCode;
+use tower_stampede::BoxError;
+
+use crate::outgoing::BodyError;
+
+/// Why the origin gave no response.
+#[derive(Debug)]
+pub(crate) struct OriginError {
+    kind: Kind,
+    source: Option<BoxError>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// No connection: refused, unreachable, unknown, or not in time.
+    Connect,
+    /// The connection ended before the header section did.
+    BrokenOff,
+    /// It was silent for too long.
+    Silent,
+    /// What it sent is no response, or none that we understand.
+    Malformed,
+    /// The client broke off its own request.
+    Client,
+}
+
+impl OriginError {
+    pub(crate) fn new(kind: Kind) -> Self {
+        Self { kind, source: None }
+    }
+
+    pub(crate) fn connect(error: io::Error) -> Self {
+        Self { kind: Kind::Connect, source: Some(error.into()) }
+    }
+
+    pub(crate) fn of_client(error: hyper_util::client::legacy::Error) -> Self {
+        let kind = if error.is_connect() { Kind::Connect } else { kind_of(&error) };
+        Self { kind, source: Some(error.into()) }
+    }
+
+    pub(crate) fn of_connection(error: hyper::Error) -> Self {
+        Self { kind: kind_of(&error), source: Some(error.into()) }
+    }
+
+    /// Returns whether the origin could not be reached (RFC 9111, 4.2.4): then
+    /// something stale may stand in for it.
+    pub(crate) fn is_disconnected(&self) -> bool {
+        matches!(self.kind, Kind::Connect | Kind::BrokenOff)
+    }
+
+    pub(crate) fn status(&self) -> StatusCode {
+        match self.kind {
+            Kind::Connect | Kind::BrokenOff | Kind::Malformed => StatusCode::BAD_GATEWAY,
+            Kind::Silent => StatusCode::GATEWAY_TIMEOUT,
+            Kind::Client => StatusCode::BAD_REQUEST,
+        }
+    }
+}
+
+fn kind_of(error: &(dyn Error + 'static)) -> Kind {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if error.is::<BodyError>() {
+            return Kind::Client;
+        }
+        if error.is::<io::Error>() {
+            return Kind::BrokenOff;
+        }
+        if let Some(error) = error.downcast_ref::<hyper::Error>() {
+            if error.is_incomplete_message() || error.is_closed() || error.is_canceled() {
+                return Kind::BrokenOff;
+            }
+        }
+        cause = error.source();
+    }
+    Kind::Malformed
+}
+
+impl fmt::Display for OriginError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.kind {
+            Kind::Connect => "the origin cannot be reached",
+            Kind::BrokenOff => "the origin broke off before its response began",
+            Kind::Silent => "the origin did not answer in time",
+            Kind::Malformed => "the origin's response makes no sense",
+            Kind::Client => "the request ended early",
+        })
+    }
+}
+
+impl Error for OriginError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_ref().map(|source| &**source as _)
+    }
+}

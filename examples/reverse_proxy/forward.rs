@@ -1,0 +1,155 @@
+//! What a message becomes on its way through: the fields that end here, those
+//! that we write, and its framing, which is always our own.
+
+use std::net::SocketAddr;
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, Response, StatusCode, Uri, Version, request};
+use http_body::Body;
+
+use crate::flags::{Flags, HostHeader};
+use crate::via::Via;
+
+/// Who sent a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Client(pub(crate) SocketAddr);
+
+/// The members of a list field, over all its lines.
+pub(crate) fn members<'a>(
+    headers: &'a HeaderMap,
+    name: &HeaderName,
+) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+    let lines = headers.get_all(name).into_iter();
+    let members = lines.flat_map(|line| line.as_bytes().split(|&b| b == b','));
+    members.map(<[u8]>::trim_ascii).filter(|member| !member.is_empty())
+}
+
+/// Makes the request that the origin gets out of one that was admitted.
+pub(crate) fn to_origin<B: Body>(parts: &mut request::Parts, body: &B, flags: &Flags, via: &Via) {
+    via.add_to(&mut parts.headers, parts.version);
+    say_where_it_came_from(parts);
+    if flags.host_header == HostHeader::Origin {
+        let origin = HeaderValue::from_str(flags.origin().as_str());
+        parts.headers.insert(header::HOST, origin.expect("an authority is visible ASCII"));
+    }
+    frame_request(&mut parts.headers, body);
+    say_what_is_of_this_connection(&mut parts.headers);
+    if parts.version == Version::HTTP_10 {
+        // RFC 9110, 10.1.1: not known there, so not meant.
+        parts.headers.remove(header::EXPECT);
+    }
+    parts.version = Version::HTTP_11;
+    parts.uri = at_origin(&parts.uri, flags);
+}
+
+fn at_origin(uri: &Uri, flags: &Flags) -> Uri {
+    let mut at = uri.clone().into_parts();
+    at.scheme = Some(http::uri::Scheme::HTTP);
+    at.authority = Some(flags.origin().clone());
+    at.path_and_query.get_or_insert_with(|| http::uri::PathAndQuery::from_static("/"));
+    Uri::from_parts(at).expect("scheme, authority and path make a URI")
+}
+
+/// `Forwarded` (RFC 7239), and the fields that came before it. What a trusted
+/// proxy before us wrote stays, and we add to it.
+fn say_where_it_came_from(parts: &mut request::Parts) {
+    let Some(Client(client)) = parts.extensions.get().copied() else { return };
+    let ip = client.ip().to_canonical();
+    let headers = &mut parts.headers;
+    let host = headers.get(header::HOST).cloned();
+    let host = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let node = if ip.is_ipv6() { format!("\"[{ip}]\"") } else { ip.to_string() };
+    let forwarded = format!("for={node};host=\"{host}\";proto=http");
+    append(headers, HeaderName::from_static("forwarded"), &forwarded);
+    append(headers, HeaderName::from_static("x-forwarded-for"), &ip.to_string());
+    for (name, value) in [("x-forwarded-host", host), ("x-forwarded-proto", "http")] {
+        let value = HeaderValue::from_str(value);
+        let value = value.expect("a host that was admitted is visible ASCII");
+        headers.entry(name).or_insert(value);
+    }
+}
+
+/// Adds a member to a list field, on its own line after all others.
+fn append(headers: &mut HeaderMap, name: HeaderName, member: &str) {
+    let value = HeaderValue::from_str(member);
+    headers.append(name, value.expect("addresses and hosts are visible ASCII"));
+}
+
+/// Frames a request by the body that it has. The received length only says
+/// whether an empty body is worth a word.
+fn frame_request<B: Body>(headers: &mut HeaderMap, body: &B) {
+    let said_length = headers.remove(header::CONTENT_LENGTH).is_some();
+    headers.remove(header::TRANSFER_ENCODING);
+    match body.size_hint().exact() {
+        _ if body.is_end_stream() && !said_length => {}
+        Some(length) => drop(headers.insert(header::CONTENT_LENGTH, length.into())),
+        // By name: else the client takes a GET to have no body.
+        None => {
+            let chunked = HeaderValue::from_static("chunked");
+            headers.insert(header::TRANSFER_ENCODING, chunked);
+        }
+    }
+}
+
+/// Names in `Connection` what we say to the origin alone.
+fn say_what_is_of_this_connection(headers: &mut HeaderMap) {
+    for (name, option) in [(header::UPGRADE, "upgrade"), (header::TE, "te")] {
+        if headers.contains_key(&name) {
+            headers.append(header::CONNECTION, HeaderValue::from_static(option));
+        }
+    }
+}
+
+/// Makes the response that a client gets.
+pub(crate) fn to_client<B: Body>(response: &mut Response<B>, method: &Method) {
+    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        end_hop_by_hop(response.headers_mut());
+    }
+    frame_response(response, method);
+    *response.version_mut() = Version::HTTP_11;
+}
+
+/// RFC 9110, 7.6.1. `Trailer` stays, for so do trailers.
+pub(crate) fn end_hop_by_hop(headers: &mut HeaderMap) {
+    let named = members(headers, &header::CONNECTION);
+    let named: Vec<_> = named.filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
+    for name in named {
+        headers.remove(name);
+    }
+    for name in [header::CONNECTION, header::UPGRADE, header::TE] {
+        headers.remove(name);
+    }
+    for name in ["keep-alive", "proxy-connection"] {
+        headers.remove(name);
+    }
+}
+
+/// Frames a response by the body that it has.
+fn frame_response<B: Body>(response: &mut Response<B>, method: &Method) {
+    let (status, exact) = (response.status(), response.body().size_hint().exact());
+    let has_no_body = *method == Method::HEAD || status == StatusCode::NOT_MODIFIED;
+    let headers = response.headers_mut();
+    headers.remove(header::TRANSFER_ENCODING);
+    match exact {
+        // Here the length is said of a body that is not sent.
+        _ if has_no_body => keep_one_length(headers),
+        Some(length) if !status.is_informational() && status != StatusCode::NO_CONTENT => {
+            headers.insert(header::CONTENT_LENGTH, length.into());
+        }
+        _ => drop(headers.remove(header::CONTENT_LENGTH)),
+    }
+}
+
+/// Keeps a length that is a number and the only one.
+fn keep_one_length(headers: &mut HeaderMap) {
+    match one_length(headers) {
+        Some(length) => drop(headers.insert(header::CONTENT_LENGTH, length)),
+        None => drop(headers.remove(header::CONTENT_LENGTH)),
+    }
+}
+
+fn one_length(headers: &HeaderMap) -> Option<HeaderValue> {
+    let mut lengths = members(headers, &header::CONTENT_LENGTH);
+    let first = lengths.next().filter(|first| first.iter().all(u8::is_ascii_digit))?;
+    lengths.all(|other| other == first).then(|| HeaderValue::from_bytes(first).ok())?
+}

@@ -1,0 +1,201 @@
+//! The server: connections of clients, and what becomes of their requests.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, Version};
+use http_body_util::{Either, Full};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tower_layer::Layer;
+use tower_service::Service;
+use tower_stampede::{HttpLayer, HttpService, ResponseBody};
+
+use crate::checks::{self, NotShared};
+use crate::flags::Flags;
+use crate::forward::{self, Client};
+use crate::origin::{Origin, OriginBody};
+use crate::pages::page;
+use crate::via::Via;
+use crate::wire::{Desk, Wire};
+
+/// The smallest read buffer that hyper accepts.
+const LEAST_BUFFER: usize = 8 << 10;
+
+/// How often an HTTP/2 client is asked whether it is still there.
+const PING: Duration = Duration::from_secs(20);
+
+/// How long to rest when a connection cannot be accepted for lack of files.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+
+type AnswerBody = Either<ResponseBody<OriginBody>, Full<Bytes>>;
+
+/// The proxy: checks, then the cache, then the origin.
+pub(crate) struct Proxy {
+    service: HttpService<Origin>,
+    flags: Flags,
+    via: Via,
+}
+
+impl Proxy {
+    pub(crate) fn new(layer: HttpLayer, flags: Flags) -> Self {
+        let via = Via::new();
+        let layer = flags.tune(layer).bypass(|parts| parts.extensions.get::<NotShared>().is_some());
+        let service = layer.layer(Origin::new(&flags, via.clone()));
+        Self { service, flags, via }
+    }
+
+    async fn answer(&self, mut request: Request<Incoming>, client: Client) -> Response<AnswerBody> {
+        request.extensions_mut().insert(client);
+        let (mut parts, body) = request.into_parts();
+        let method = parts.method.clone();
+        if let Err(refusal) = checks::admit(&mut parts, &self.flags, &self.via) {
+            return ours(refusal, &method);
+        }
+        let request = Request::from_parts(parts, body);
+        match self.service.clone().call(request).await {
+            Ok(mut response) => {
+                forward::to_client(&mut response, &method);
+                response.map(Either::Left)
+            }
+            Err(error) => ours(page(error.status(), &error.to_string()), &method),
+        }
+    }
+}
+
+fn ours(page: Response<Bytes>, method: &Method) -> Response<AnswerBody> {
+    let mut response = page.map(Full::new);
+    forward::to_client(&mut response, method);
+    response.map(Either::Right)
+}
+
+/// Accepts connections until `stop`, then lets open requests end for at most
+/// `drain`.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    proxy: Proxy,
+    stop: impl Future<Output = ()>,
+    drain: Duration,
+) {
+    let places = Arc::new(Semaphore::new(proxy.flags.max_connections.min(Semaphore::MAX_PERMITS)));
+    let proxy = Arc::new(proxy);
+    let (stopping, connections) = (CancellationToken::new(), TaskTracker::new());
+    let accepting = async {
+        loop {
+            let place = Arc::clone(&places).acquire_owned().await;
+            let place = place.expect("the semaphore is never closed");
+            let (stream, address) = accept(&listener).await;
+            let (proxy, stopping) = (Arc::clone(&proxy), stopping.clone());
+            connections.spawn(async move {
+                connection(&proxy, stream, Client(address), stopping).await;
+                drop(place);
+            });
+        }
+    };
+    tokio::select! {
+        () = stop => {}
+        () = accepting => {}
+    }
+    drop(listener);
+    stopping.cancel();
+    connections.close();
+    // Whoever is not done by then is cut off.
+    drop(tokio::time::timeout(drain, connections.wait()).await);
+}
+
+async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+    loop {
+        match listener.accept().await {
+            Ok(accepted) => return accepted,
+            // Of this one connection, which is gone already.
+            Err(error) if is_of_one_connection(&error) => {}
+            Err(_) => tokio::time::sleep(ACCEPT_AGAIN).await,
+        }
+    }
+}
+
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
+}
+
+/// Serves one connection, HTTP/1.1 or HTTP/2 as it begins.
+async fn connection(
+    proxy: &Arc<Proxy>,
+    stream: TcpStream,
+    client: Client,
+    stopping: CancellationToken,
+) {
+    // A connection that will not have it is served with the delay.
+    drop(stream.set_nodelay(true));
+    let wire = Wire::new(stream);
+    let (desk, begun) = (wire.desk(), Arc::new(AtomicBool::new(false)));
+    let has_begun = Arc::clone(&begun);
+    let service = service_fn(move |request: Request<Incoming>| {
+        has_begun.store(true, Ordering::Relaxed);
+        let (proxy, desk) = (Arc::clone(proxy), desk.clone());
+        async move { Ok::<_, Infallible>(exchange(&proxy, request, client, &desk).await) }
+    });
+    let server = server(&proxy.flags);
+    let serving = server.serve_connection_with_upgrades(TokioIo::new(wire), service);
+    let mut serving = std::pin::pin!(serving);
+    // hyper's own time-out begins once it knows which protocol it is.
+    let too_late = tokio::time::sleep(proxy.flags.header_timeout);
+    let mut too_late = std::pin::pin!(too_late);
+    let (mut waits, mut stops) = (true, false);
+    loop {
+        tokio::select! {
+            // What goes wrong on a client's connection is told to the client.
+            _ = serving.as_mut() => return,
+            () = &mut too_late, if waits => {
+                if !begun.load(Ordering::Relaxed) {
+                    return;
+                }
+                waits = false;
+            }
+            () = stopping.cancelled(), if !stops => {
+                serving.as_mut().graceful_shutdown();
+                stops = true;
+            }
+        }
+    }
+}
+
+fn server(flags: &Flags) -> auto::Builder<TokioExecutor> {
+    let mut server = auto::Builder::new(TokioExecutor::new());
+    let fields = u32::try_from(flags.max_header_bytes).unwrap_or(u32::MAX);
+    server
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(flags.header_timeout)
+        // Room for the request line besides the fields.
+        .max_buf_size(flags.max_header_bytes.saturating_add(LEAST_BUFFER));
+    server.http2().timer(TokioTimer::new()).keep_alive_interval(PING).max_header_list_size(fields);
+    server
+}
+
+/// Answers one request; the origin's informational responses go before.
+async fn exchange(
+    proxy: &Proxy,
+    mut request: Request<Incoming>,
+    client: Client,
+    desk: &Desk,
+) -> Response<AnswerBody> {
+    if request.version() != Version::HTTP_11 {
+        return proxy.answer(request, client).await;
+    }
+    let exchange = desk.open();
+    request.extensions_mut().insert(exchange.teller());
+    exchange.carry(proxy.answer(request, client)).await
+}

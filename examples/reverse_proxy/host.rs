@@ -1,0 +1,154 @@
+//! Which host a request is for (RFC 9110, 7.2; RFC 9112, 3.2).
+
+use http::header::{self, HeaderValue};
+use http::{Uri, Version, request::Parts};
+
+/// A host, and its port unless that is the scheme's own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Host {
+    name: String,
+    port: Option<u16>,
+}
+
+/// No host, several, or none that makes sense.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BadHost;
+
+impl Host {
+    /// Reads `host [":" port]`; user information is no part of it.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let end = match text.strip_prefix('[') {
+            Some(literal) => 1 + literal.find(']').filter(|&end| is_address(&literal[..end]))? + 1,
+            None => text.bytes().position(|b| !is_name(b)).unwrap_or(text.len()),
+        };
+        let (name, port) = text.split_at(end);
+        if name.is_empty() {
+            return None;
+        }
+        let port = match port {
+            "" | ":" => None,
+            port => {
+                let digits = port.strip_prefix(':')?;
+                let is_number = digits.bytes().all(|b| b.is_ascii_digit());
+                Some(digits.parse().ok().filter(|_| is_number)?)
+            }
+        };
+        Some(Self { name: name.to_ascii_lowercase(), port: port.filter(|port| *port != 80) })
+    }
+
+    /// Lower case, and no port that says nothing.
+    pub(crate) fn normal(&self) -> String {
+        let port = self.port.map(|port| format!(":{port}")).unwrap_or_default();
+        self.name.clone() + &port
+    }
+}
+
+fn is_address(literal: &str) -> bool {
+    !literal.is_empty() && literal.bytes().all(|b| b.is_ascii_hexdigit() || b":.".contains(&b))
+}
+
+/// RFC 3986, 3.2.2: `reg-name`.
+fn is_name(b: u8) -> bool {
+    b.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(&b)
+}
+
+/// Finds the one host of a request. Afterwards it stands in `Host`, and the
+/// target is in origin form.
+///
+/// A host in the target replaces `Host` (RFC 9112, 3.2.2), which must still be
+/// a valid one. In HTTP/2 the two must agree. Only HTTP/1.0 may go without.
+pub(crate) fn settle(parts: &mut Parts) -> Result<Option<Host>, BadHost> {
+    let field = of_field(parts)?;
+    let target = parts.uri.authority().map(|authority| authority.as_str().to_owned());
+    let Some(target) = target else {
+        return match field {
+            None if parts.version != Version::HTTP_10 => Err(BadHost),
+            field => Ok(field),
+        };
+    };
+    if !matches!(parts.uri.scheme_str(), Some("http" | "https")) {
+        return Err(BadHost);
+    }
+    let host = Host::parse(&target).ok_or(BadHost)?;
+    let agrees = field.as_ref().is_none_or(|field| *field == host);
+    let is_missing = field.is_none() && parts.version == Version::HTTP_11;
+    if is_missing || !agrees && parts.version > Version::HTTP_11 {
+        return Err(BadHost);
+    }
+    let value = HeaderValue::try_from(target).map_err(|_| BadHost)?;
+    parts.headers.insert(header::HOST, value);
+    parts.uri = resource(&parts.uri);
+    Ok(Some(host))
+}
+
+fn of_field(parts: &Parts) -> Result<Option<Host>, BadHost> {
+    let mut fields = parts.headers.get_all(header::HOST).iter();
+    let Some(field) = fields.next() else { return Ok(None) };
+    let host = field.to_str().ok().and_then(Host::parse).filter(|_| fields.next().is_none());
+    host.map(Some).ok_or(BadHost)
+}
+
+/// Returns path and query, which is all that is left to say.
+fn resource(uri: &Uri) -> Uri {
+    let resource = uri.path_and_query().cloned();
+    resource.map_or_else(|| Uri::from_static("/"), Uri::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Request;
+
+    fn settled(version: Version, uri: &str, hosts: &[&str]) -> Result<(String, String), BadHost> {
+        let mut request = Request::builder().version(version).uri(uri);
+        for host in hosts {
+            request = request.header("host", *host);
+        }
+        let mut parts = request.body(()).unwrap().into_parts().0;
+        let host = settle(&mut parts)?;
+        Ok((host.map(|host| host.normal()).unwrap_or_default(), parts.uri.to_string()))
+    }
+
+    #[test]
+    fn one_host_is_found_wherever_it_stands() {
+        for (version, uri, hosts, host, target) in [
+            (Version::HTTP_11, "/a?b", &["A:80"][..], "a", "/a?b"),
+            (Version::HTTP_11, "/", &["[::1]:81"], "[::1]:81", "/"),
+            (Version::HTTP_11, "http://a:81/x", &["b"], "a:81", "/x"), // RFC 9112, 3.2.2
+            (Version::HTTP_11, "http://a", &["a"], "a", "/"),
+            (Version::HTTP_2, "http://a/x", &[], "a", "/x"),
+            (Version::HTTP_2, "http://a/x", &["A:80"], "a", "/x"),
+            (Version::HTTP_10, "/x", &[], "", "/x"),
+            (Version::HTTP_10, "http://a/x", &[], "a", "/x"),
+            (Version::HTTP_11, "*", &["a"], "a", "*"),
+        ] {
+            let expected = Ok((host.to_owned(), target.to_owned()));
+            assert_eq!(settled(version, uri, hosts), expected, "{version:?} {uri} {hosts:?}");
+        }
+    }
+
+    #[test]
+    fn what_could_be_two_hosts_is_refused() {
+        for (version, uri, hosts) in [
+            (Version::HTTP_11, "/", &[][..]), // RFC 9112, 3.2
+            (Version::HTTP_11, "/", &["a", "a"]),
+            (Version::HTTP_11, "/", &[""]),
+            (Version::HTTP_11, "/", &["a b"]),
+            (Version::HTTP_11, "/", &["u@a"]),
+            (Version::HTTP_11, "/", &["a/b"]),
+            (Version::HTTP_11, "/", &["a:x"]),
+            (Version::HTTP_11, "/", &["a:99999"]),
+            (Version::HTTP_11, "/", &["a:+1"]),
+            (Version::HTTP_11, "/", &["[::1"]),
+            (Version::HTTP_11, "http://a/", &[]),
+            (Version::HTTP_11, "http://a/", &["b", "c"]),
+            (Version::HTTP_11, "http://u@a/", &["a"]),
+            (Version::HTTP_11, "ftp://a/", &["a"]),
+            (Version::HTTP_2, "http://a/", &["b"]), // RFC 9113, 8.3.1
+            (Version::HTTP_2, "/", &[]),
+        ] {
+            let result = settled(version, uri, hosts);
+            assert_eq!(result, Err(BadHost), "{version:?} {uri} {hosts:?}");
+        }
+    }
+}

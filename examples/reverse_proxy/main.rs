@@ -1,0 +1,121 @@
+//! A caching reverse proxy in front of any HTTP/1.1 origin, in any language.
+//!
+//! ```sh
+//! cargo run --release --example reverse_proxy -- --origin http://127.0.0.1:9000
+//! cargo run --release --example reverse_proxy -- --help   # the flags
+//! ```
+//!
+//! `front.rs` is where the three parts meet: the checks that a request must
+//! pass, the layer, and the service that asks the origin.
+
+use std::error::Error;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tokio::net::{TcpListener, TcpSocket};
+use tower_stampede::HttpStampede;
+
+use crate::flags::{Command, Flags};
+use crate::front::Proxy;
+
+mod checks;
+mod connector;
+mod failure;
+mod flags;
+mod forward;
+mod front;
+mod host;
+mod origin;
+mod outgoing;
+mod pages;
+#[cfg(feature = "redis")]
+mod redis;
+#[cfg(not(feature = "redis"))]
+#[path = "redis_off.rs"]
+mod redis;
+#[path = "../web_server/signal.rs"]
+mod signal;
+mod upgrade;
+mod values;
+mod via;
+mod wire;
+
+/// How long connections and computations may take to end once we are told to.
+const DRAIN: Duration = Duration::from_secs(10);
+
+/// How many connections may wait to be accepted; the kernel may allow less.
+const BACKLOG: u32 = 8192;
+
+fn main() -> ExitCode {
+    let flags = match flags::parse(std::env::args_os()) {
+        Ok(Command::Serve(flags)) => *flags,
+        Ok(Command::Help) => {
+            print!("{}", flags::HELP);
+            return ExitCode::SUCCESS;
+        }
+        Err(message) => return refuse(&message),
+    };
+    let cache = match flags.cache() {
+        Ok(cache) => cache,
+        Err(message) => return refuse(&message),
+    };
+    match run(flags, &cache) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(&*error),
+    }
+}
+
+/// Ends a start whose flags cannot be followed.
+fn refuse(message: &str) -> ExitCode {
+    eprintln!("reverse_proxy: {message}");
+    eprintln!("try `--help`");
+    ExitCode::from(2)
+}
+
+/// Ends a start, or a run, that something outside prevented.
+fn fail(error: &dyn Error) -> ExitCode {
+    eprintln!("reverse_proxy: {error}");
+    ExitCode::FAILURE
+}
+
+#[tokio::main]
+async fn run(flags: Flags, cache: &HttpStampede) -> Result<(), Box<dyn Error>> {
+    // Each client may be two sockets. Where the system refuses, fewer work.
+    let _ = rlimit::increase_nofile_limit(u64::MAX);
+    let stop = signal::received()?;
+    let listener = listen(flags.listen)
+        .map_err(|error| format!("cannot listen on {}: {error}", flags.listen))?;
+    let address = listener.local_addr()?;
+    if let Some(redis) = &flags.redis {
+        redis::check_in_background(redis.clone(), flags.namespace.as_deref());
+        // Whatever comes of it: now the connection is there, or known not to be.
+        drop(cache.get("the first look").await);
+    }
+    announce(address)?;
+    front::serve(listener, Proxy::new(cache.http_layer(), flags), stop, DRAIN).await;
+    cache.shutdown(DRAIN).await;
+    Ok(())
+}
+
+/// Listens with room for a herd: with the usual queue of 128 the kernel drops
+/// the rest of a thousand connections that come at once.
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4()?,
+        SocketAddr::V6(_) => TcpSocket::new_v6()?,
+    };
+    // On Windows this would let two servers take one port.
+    #[cfg(unix)]
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Says that we are ready; scripts wait for this line.
+fn announce(address: SocketAddr) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "listening on http://{address}")?;
+    out.flush()
+}

@@ -1,0 +1,24 @@
+//! What stands for Redis where the crate is built without it.
+
+use std::convert::Infallible;
+
+use tower_stampede::{Builder, StoredResponse};
+
+/// No server: there is none to be had.
+pub(crate) type Redis = Infallible;
+
+pub(crate) fn read(_: &str) -> Result<Redis, String> {
+    Err("needs a build with `--features redis`".into())
+}
+
+pub(crate) fn attach(
+    _: Builder<StoredResponse>,
+    redis: Redis,
+    _: Option<&str>,
+) -> Builder<StoredResponse> {
+    match redis {}
+}
+
+pub(crate) fn check_in_background(redis: Redis, _: Option<&str>) {
+    match redis {}
+}

@@ -1,0 +1,160 @@
+//! What of a body is there at once.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::Frame;
+use tokio::time::Instant;
+
+use super::{BodyError, BodyErrorKind, ResponseBody, SourceBody, poll_bytes};
+use crate::http::refusal::Refusal;
+
+/// How many frames are taken without a pause: a body that is always ready
+/// must not keep its thread from others.
+const FRAMES_AT_ONCE: usize = 1024;
+
+/// What is asked of a body that is to be stored.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) bytes: usize,
+    /// The length that the head declares.
+    pub(crate) declared: Option<u64>,
+    /// How long it may pause.
+    pub(crate) idle: Duration,
+    /// How long one reader may make the others wait, once it is not stored.
+    pub(crate) stall: Duration,
+}
+
+impl Limits {
+    /// Returns when a body that goes on now has paused too long; never if that
+    /// is beyond all time.
+    pub(crate) fn idle_until(&self) -> Option<Instant> {
+        Instant::now().checked_add(self.idle)
+    }
+
+    pub(crate) fn is_over(&self, length: u64) -> bool {
+        length > self.bytes as u64
+    }
+
+    pub(crate) fn is_declared(&self, length: u64) -> bool {
+        self.declared == Some(length)
+    }
+
+    /// Returns whether a body of this length contradicts the head; it may go
+    /// on unless it `has_ended`.
+    pub(crate) fn is_broken(&self, length: u64, has_ended: bool) -> bool {
+        let breaks = |declared| length > declared || has_ended && length < declared;
+        self.declared.is_some_and(breaks)
+    }
+}
+
+/// The outcome of [`collect`]. Whatever it is, the client whose request was
+/// forwarded gets every frame.
+pub(crate) enum Collected<B> {
+    Complete(Bytes),
+    /// There will be more.
+    Arriving {
+        so_far: VecDeque<Frame<Bytes>>,
+        rest: Pin<Box<B>>,
+    },
+    /// Not to be stored.
+    Streams {
+        so_far: VecDeque<Frame<Bytes>>,
+        rest: Pin<Box<B>>,
+        why: Refusal,
+    },
+    Broken {
+        so_far: VecDeque<Frame<Bytes>>,
+        error: BodyError,
+    },
+}
+
+impl<B: SourceBody> Collected<B> {
+    /// Makes the body for the client whose request was forwarded.
+    pub(crate) fn into_body(self) -> ResponseBody<B> {
+        match self {
+            Self::Complete(bytes) => ResponseBody::full(bytes),
+            Self::Arriving { so_far, rest } | Self::Streams { so_far, rest, .. } => {
+                ResponseBody::streaming(so_far, rest)
+            }
+            Self::Broken { so_far, error } => ResponseBody::broken(so_far, error),
+        }
+    }
+}
+
+/// Collects what is there of a body that is to be stored, without waiting.
+pub(crate) async fn collect<B: SourceBody>(body: B, limits: &Limits) -> Collected<B> {
+    let mut collecting = Collecting { so_far: VecDeque::new(), bytes: 0, rest: Box::pin(body) };
+    let why = poll_fn(|cx| Poll::Ready(collecting.poll(cx, limits))).await;
+    let Collecting { so_far, bytes, rest } = collecting;
+    match why {
+        Stop::Complete => Collected::Complete(joined(&so_far, bytes)),
+        Stop::Waits => Collected::Arriving { so_far, rest },
+        Stop::Refused(why) => Collected::Streams { so_far, rest, why },
+        Stop::Broken(error) => Collected::Broken { so_far, error },
+    }
+}
+
+struct Collecting<B> {
+    so_far: VecDeque<Frame<Bytes>>,
+    bytes: u64,
+    rest: Pin<Box<B>>,
+}
+
+/// Why no more is collected.
+enum Stop {
+    Complete,
+    Waits,
+    Refused(Refusal),
+    Broken(BodyError),
+}
+
+impl<B: SourceBody> Collecting<B> {
+    fn poll(&mut self, cx: &mut Context<'_>, limits: &Limits) -> Stop {
+        if limits.is_over(self.rest.size_hint().lower()) {
+            return Stop::Refused(Refusal::TooLarge);
+        }
+        for _ in 0..FRAMES_AT_ONCE {
+            let stop = match poll_bytes(self.rest.as_mut(), cx) {
+                Poll::Ready(Some(Ok(frame))) => self.push(frame, limits),
+                Poll::Ready(Some(Err(error))) => Some(Stop::Broken(error)),
+                Poll::Ready(None) if limits.is_broken(self.bytes, true) => {
+                    Some(Stop::Broken(BodyError::new(BodyErrorKind::BrokenOff)))
+                }
+                Poll::Ready(None) => Some(Stop::Complete),
+                Poll::Pending if limits.is_declared(self.bytes) => Some(Stop::Complete),
+                Poll::Pending => Some(Stop::Waits),
+            };
+            if let Some(stop) = stop {
+                return stop;
+            }
+        }
+        Stop::Waits
+    }
+
+    /// Takes a frame; says why it is the last, if so.
+    fn push(&mut self, frame: Frame<Bytes>, limits: &Limits) -> Option<Stop> {
+        let length = frame.data_ref().map(Bytes::len);
+        if length != Some(0) {
+            self.so_far.push_back(frame);
+        }
+        self.bytes = self.bytes.saturating_add(length.unwrap_or(0) as u64);
+        if length.is_none() {
+            return Some(Stop::Refused(Refusal::Trailers));
+        }
+        limits.is_over(self.bytes).then_some(Stop::Refused(Refusal::TooLarge))
+    }
+}
+
+fn joined(chunks: &VecDeque<Frame<Bytes>>, length: u64) -> Bytes {
+    // Copied even if it is one chunk: a chunk may keep a whole read
+    // buffer alive, and the store would not know.
+    let mut whole = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
+    let chunks = chunks.iter().filter_map(Frame::data_ref);
+    chunks.for_each(|chunk| whole.extend_from_slice(chunk));
+    whole.into()
+}

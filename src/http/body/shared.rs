@@ -1,0 +1,185 @@
+//! A body that arrives, and is read by several at once.
+//!
+//! It has two manners. At first it **keeps** all that came, for it is to be
+//! stored: the source runs at its own speed, and a slow reader holds nobody
+//! back. Once it is known that nothing will be stored, it **passes**: what all
+//! have read is freed, and the source waits for the slowest reader.
+
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::SizeHint;
+use parking_lot::Mutex;
+
+use super::readers::{End, Gate, Loose, State};
+use super::{BodyError, BodyErrorKind, Next};
+
+/// What is there of a body, and who reads it.
+pub(crate) struct SharedBody {
+    declared: Option<u64>,
+    state: Mutex<State>,
+}
+
+impl SharedBody {
+    /// Makes a body of which nothing has come, and what feeds it. `declared` is
+    /// its length, if that is known.
+    pub(crate) fn new(declared: Option<u64>) -> (Arc<Self>, Feed) {
+        let body = Arc::new(Self { declared, state: Mutex::default() });
+        (Arc::clone(&body), Feed(body))
+    }
+
+    pub(crate) fn declared(&self) -> Option<u64> {
+        self.declared
+    }
+
+    /// Returns a reader of the whole body, unless its beginning is gone or it
+    /// has failed.
+    pub(crate) fn claim(self: &Arc<Self>) -> Option<Reader> {
+        let mut state = self.state.lock();
+        let has_failed = matches!(state.end, Some(End::Failed(_)));
+        if has_failed || state.buffer.start() > 0 {
+            return None;
+        }
+        let id = state.enter();
+        Some(Reader { body: Arc::clone(self), id, over: false })
+    }
+
+    /// Returns a reader; where nothing can be read from the beginning, one that
+    /// says so. While a claim is held there is one, and it gets at least what
+    /// came before a failure.
+    pub(crate) fn reader(self: &Arc<Self>) -> Reader {
+        let mut state = self.state.lock();
+        let id = if state.buffer.start() > 0 { u64::MAX } else { state.enter() };
+        Reader { body: Arc::clone(self), id, over: false }
+    }
+}
+
+impl fmt::Debug for SharedBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedBody").field("declared", &self.declared).finish_non_exhaustive()
+    }
+}
+
+/// Feeds a body. Dropped before the end, it tells the readers that there will
+/// be no more.
+pub(crate) struct Feed(Arc<SharedBody>);
+
+impl Feed {
+    /// Returns how many bytes have come.
+    pub(crate) fn length(&self) -> u64 {
+        self.0.state.lock().buffer.end()
+    }
+
+    pub(crate) fn push(&self, chunk: Bytes) {
+        if !chunk.is_empty() {
+            self.change(|state, loose| state.push(chunk, loose));
+        }
+    }
+
+    /// Adds fields that follow the body.
+    pub(crate) fn push_trailers(&self, trailers: HeaderMap) {
+        self.0.state.lock().trailers.get_or_insert_default().extend(trailers);
+    }
+
+    /// Joins what has come into one piece, from which the readers go on.
+    pub(crate) fn whole(&self) -> Bytes {
+        let chunks = self.0.state.lock().buffer.all();
+        // Copied even if it is one chunk: a chunk may keep a whole read
+        // buffer alive, and the store would not know.
+        let whole = Bytes::from(chunks.concat());
+        let before = self.0.state.lock().buffer.replace(whole.clone());
+        drop((chunks, before));
+        whole
+    }
+
+    /// Says that this was all.
+    pub(crate) fn end(self) {
+        self.change(|state, loose| state.finish(End::Clean, loose));
+    }
+
+    pub(crate) fn fail(self, error: BodyError) {
+        self.change(|state, loose| state.finish(End::Failed(error), loose));
+    }
+
+    /// From now on nothing is kept that everybody has read.
+    pub(crate) fn pass(&self) {
+        self.change(State::pass);
+    }
+
+    /// Asks whether to read on, and evicts readers that made no progress for
+    /// `stall` while another waited for them. The task is woken when the
+    /// answer changes, but not by time.
+    pub(crate) fn gate(&self, cx: &Context<'_>, stall: Duration) -> Gate {
+        self.change(|state, loose| state.gate(cx, stall, loose))
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut State, &mut Loose) -> T) -> T {
+        self.0.change(change)
+    }
+}
+
+impl SharedBody {
+    fn change<T>(&self, change: impl FnOnce(&mut State, &mut Loose) -> T) -> T {
+        let (mut state, mut loose) = (self.state.lock(), Loose::default());
+        let result = change(&mut state, &mut loose);
+        loose.after(state);
+        result
+    }
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        let end = End::Failed(BodyError::new(BodyErrorKind::Ended));
+        self.change(|state, loose| state.finish(end, loose));
+    }
+}
+
+/// One who reads a body from its beginning. Dropped, it frees its share.
+pub(crate) struct Reader {
+    body: Arc<SharedBody>,
+    id: u64,
+    /// It has got the end.
+    over: bool,
+}
+
+impl Reader {
+    pub(super) fn poll_frame(&mut self, cx: &Context<'_>) -> Poll<Next> {
+        if self.over {
+            return Poll::Ready(None);
+        }
+        let polled = self.body.change(|state, loose| state.read(self.id, cx, loose));
+        self.over = match &polled {
+            Poll::Ready(Some(Ok(frame))) => frame.is_trailers(),
+            Poll::Ready(_) => true,
+            Poll::Pending => false,
+        };
+        polled
+    }
+
+    pub(super) fn is_end_stream(&self) -> bool {
+        self.over || self.body.state.lock().is_read(self.id)
+    }
+
+    pub(super) fn size_hint(&self) -> SizeHint {
+        if self.over {
+            return SizeHint::with_exact(0);
+        }
+        self.body.state.lock().size_hint(self.id, self.body.declared)
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.body.change(|state, loose| state.leave(self.id, loose));
+    }
+}
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader").finish_non_exhaustive()
+    }
+}
