@@ -92,6 +92,7 @@ async fn a_304_carries_what_a_200_would_but_not_what_describes_a_body() {
             .header("etag", "\"a\"")
             .header("last-modified", THEN)
             .header("date", LATER)
+            .header("expires", LATER)
             .header("content-location", "/report.txt")
             .header("vary", "accept")
             .header("content-type", "text/plain")
@@ -110,6 +111,7 @@ async fn a_304_carries_what_a_200_would_but_not_what_describes_a_body() {
         ("content-location", "/report.txt"),
         ("date", LATER),
         ("etag", "\"a\""),
+        ("expires", LATER),
         ("vary", "accept"),
         ("access-control-allow-origin", "*"),
     ] {
