@@ -5,7 +5,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Response, StatusCode, Version, request::Parts};
 
 use crate::flags::Flags;
-use crate::forward::members;
+use crate::forward::{OF_ONE_CONNECTION, members, remove};
 use crate::host;
 use crate::pages::page;
 use crate::via::Via;
@@ -31,17 +31,18 @@ const PLAIN: [&str; 7] =
 
 /// Fields that claim where a request came from or where it should lead. Not
 /// from clients: we write those that we mean.
-const CLAIMS: [&str; 10] = [
-    "forwarded",
-    "x-forwarded-host",
-    "x-forwarded-proto",
-    "x-forwarded-port",
-    "x-forwarded-prefix",
-    "x-original-url",
-    "x-rewrite-url",
-    "x-http-method",
-    "x-http-method-override",
-    "x-host",
+const CLAIMS: [HeaderName; 11] = [
+    header::FORWARDED,
+    HeaderName::from_static("x-forwarded-for"),
+    HeaderName::from_static("x-forwarded-host"),
+    HeaderName::from_static("x-forwarded-proto"),
+    HeaderName::from_static("x-forwarded-port"),
+    HeaderName::from_static("x-forwarded-prefix"),
+    HeaderName::from_static("x-original-url"),
+    HeaderName::from_static("x-rewrite-url"),
+    HeaderName::from_static("x-http-method"),
+    HeaderName::from_static("x-http-method-override"),
+    HeaderName::from_static("x-host"),
 ];
 
 /// Brings a request into the form in which it is looked up and forwarded, or
@@ -54,16 +55,12 @@ pub(crate) fn admit(parts: &mut Parts, flags: &Flags, via: &Via) -> Result<(), R
     is_for_us(parts, flags)?;
     is_framed(&parts.headers)?;
     take_what_connection_names(parts)?;
-    settle_upgrade(parts);
-    settle_te(&mut parts.headers);
+    end_connection(parts);
     if via.is_in(&parts.headers) {
         return refuse(StatusCode::LOOP_DETECTED, "this request was here before");
     }
     if !flags.trust_forwarded {
-        for name in CLAIMS {
-            parts.headers.remove(name);
-        }
-        parts.headers.remove("x-forwarded-for");
+        remove(&mut parts.headers, &CLAIMS);
     }
     hop(parts)
 }
@@ -110,46 +107,40 @@ fn is_framed(headers: &HeaderMap) -> Result<(), Response<Bytes>> {
 
 /// RFC 9110, 7.6.1: what `Connection` names ends here.
 fn take_what_connection_names(parts: &mut Parts) -> Result<(), Response<Bytes>> {
-    let names: Vec<_> = members(&parts.headers, &header::CONNECTION).map(<[u8]>::to_vec).collect();
-    for name in names {
-        let Ok(name) = HeaderName::from_bytes(&name) else {
-            return refuse(StatusCode::BAD_REQUEST, "Connection names what is no field");
-        };
-        if KEPT.contains(&name) {
-            return refuse(StatusCode::BAD_REQUEST, "Connection names a field that is not its own");
-        }
-        if !PLAIN.contains(&name.as_str()) {
-            parts.headers.remove(&name);
-            parts.extensions.insert(NotShared);
-        }
+    let names = members(&parts.headers, &header::CONNECTION).map(HeaderName::from_bytes);
+    let Ok(mut names) = names.collect::<Result<Vec<_>, _>>() else {
+        return refuse(StatusCode::BAD_REQUEST, "Connection names what is no field");
+    };
+    if names.iter().any(|name| KEPT.contains(name)) {
+        return refuse(StatusCode::BAD_REQUEST, "Connection names a field that is not its own");
+    }
+    names.retain(|name| !PLAIN.contains(&name.as_str()));
+    if !names.is_empty() {
+        remove(&mut parts.headers, &names);
+        parts.extensions.insert(NotShared);
     }
     Ok(())
 }
 
-/// Leaves `Upgrade: websocket`, or none; `Connection` has done its work.
-fn settle_upgrade(parts: &mut Parts) {
-    let headers = &parts.headers;
-    let is_asked = members(headers, &header::CONNECTION)
-        .any(|m| m.eq_ignore_ascii_case(b"upgrade"))
-        && members(headers, &header::UPGRADE).any(|m| m.eq_ignore_ascii_case(b"websocket"));
-    let is_websocket = is_asked && parts.version == Version::HTTP_11 && parts.method == Method::GET;
-    for name in [header::CONNECTION, header::UPGRADE] {
-        parts.headers.remove(name);
-    }
-    for name in ["keep-alive", "proxy-connection", "http2-settings"] {
-        parts.headers.remove(name);
-    }
-    if is_websocket {
+/// Leaves nothing of this connection but what we can pass on: the wish for a
+/// web socket, and for trailers.
+fn end_connection(parts: &mut Parts) {
+    let names = |name, member: &[u8]| {
+        members(&parts.headers, &name).any(|other| other.eq_ignore_ascii_case(member))
+    };
+    let wants_websocket = names(header::CONNECTION, b"upgrade")
+        && names(header::UPGRADE, b"websocket")
+        && parts.version == Version::HTTP_11
+        && parts.method == Method::GET;
+    let takes_trailers = names(header::TE, b"trailers");
+    let http2_settings = HeaderName::from_static("http2-settings");
+    let ended: Vec<_> = OF_ONE_CONNECTION.into_iter().chain([http2_settings]).collect();
+    remove(&mut parts.headers, &ended);
+    if wants_websocket {
         parts.headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
     }
-}
-
-/// Trailers we can pass on; a transfer coding we cannot.
-fn settle_te(headers: &mut HeaderMap) {
-    let takes_trailers = members(headers, &header::TE).any(|m| m.eq_ignore_ascii_case(b"trailers"));
-    headers.remove(header::TE);
     if takes_trailers {
-        headers.insert(header::TE, HeaderValue::from_static("trailers"));
+        parts.headers.insert(header::TE, HeaderValue::from_static("trailers"));
     }
 }
 

@@ -14,6 +14,15 @@ use crate::via::Via;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Client(pub(crate) SocketAddr);
 
+/// Fields of one connection, besides those that frame its messages.
+pub(crate) const OF_ONE_CONNECTION: [HeaderName; 5] = [
+    header::CONNECTION,
+    header::UPGRADE,
+    header::TE,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+];
+
 /// The members of a list field, over all its lines.
 pub(crate) fn members<'a>(
     headers: &'a HeaderMap,
@@ -22,6 +31,22 @@ pub(crate) fn members<'a>(
     let lines = headers.get_all(name).into_iter();
     let members = lines.flat_map(|line| line.as_bytes().split(|&b| b == b','));
     members.map(<[u8]>::trim_ascii).filter(|member| !member.is_empty())
+}
+
+/// Removes fields and leaves all others in their order; the map itself would
+/// put the last one into the gap.
+pub(crate) fn remove(headers: &mut HeaderMap, names: &[HeaderName]) {
+    if !names.iter().any(|name| headers.contains_key(name)) {
+        return;
+    }
+    let mut field = None;
+    for (name, value) in std::mem::take(headers) {
+        // Only the first of several values comes with the name.
+        field = name.or(field);
+        if let Some(name) = field.as_ref().filter(|name| !names.contains(name)) {
+            headers.append(name, value);
+        }
+    }
 }
 
 /// Makes the request that the origin gets out of one that was admitted.
@@ -36,7 +61,7 @@ pub(crate) fn to_origin<B: Body>(parts: &mut request::Parts, body: &B, flags: &F
     say_what_is_of_this_connection(&mut parts.headers);
     if parts.version == Version::HTTP_10 {
         // RFC 9110, 10.1.1: not known there, so not meant.
-        parts.headers.remove(header::EXPECT);
+        remove(&mut parts.headers, &[header::EXPECT]);
     }
     parts.version = Version::HTTP_11;
     parts.uri = at_origin(&parts.uri, flags);
@@ -78,13 +103,18 @@ fn append(headers: &mut HeaderMap, name: HeaderName, member: &str) {
 /// Frames a request by the body that it has. The received length only says
 /// whether an empty body is worth a word.
 fn frame_request<B: Body>(headers: &mut HeaderMap, body: &B) {
-    let said_length = headers.remove(header::CONTENT_LENGTH).is_some();
-    headers.remove(header::TRANSFER_ENCODING);
+    let says_length = headers.contains_key(header::CONTENT_LENGTH);
     match body.size_hint().exact() {
-        _ if body.is_end_stream() && !said_length => {}
-        Some(length) => drop(headers.insert(header::CONTENT_LENGTH, length.into())),
+        _ if body.is_end_stream() && !says_length => {
+            remove(headers, &[header::TRANSFER_ENCODING]);
+        }
+        Some(length) => {
+            remove(headers, &[header::TRANSFER_ENCODING]);
+            headers.insert(header::CONTENT_LENGTH, length.into());
+        }
         // By name: else the client takes a GET to have no body.
         None => {
+            remove(headers, &[header::CONTENT_LENGTH]);
             let chunked = HeaderValue::from_static("chunked");
             headers.insert(header::TRANSFER_ENCODING, chunked);
         }
@@ -112,16 +142,9 @@ pub(crate) fn to_client<B: Body>(response: &mut Response<B>, method: &Method) {
 /// RFC 9110, 7.6.1. `Trailer` stays, for so do trailers.
 pub(crate) fn end_hop_by_hop(headers: &mut HeaderMap) {
     let named = members(headers, &header::CONNECTION);
-    let named: Vec<_> = named.filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
-    for name in named {
-        headers.remove(name);
-    }
-    for name in [header::CONNECTION, header::UPGRADE, header::TE] {
-        headers.remove(name);
-    }
-    for name in ["keep-alive", "proxy-connection"] {
-        headers.remove(name);
-    }
+    let named = named.filter_map(|name| HeaderName::from_bytes(name).ok());
+    let ended: Vec<_> = named.chain(OF_ONE_CONNECTION).collect();
+    remove(headers, &ended);
 }
 
 /// Frames a response by the body that it has.
@@ -129,14 +152,14 @@ fn frame_response<B: Body>(response: &mut Response<B>, method: &Method) {
     let (status, exact) = (response.status(), response.body().size_hint().exact());
     let has_no_body = *method == Method::HEAD || status == StatusCode::NOT_MODIFIED;
     let headers = response.headers_mut();
-    headers.remove(header::TRANSFER_ENCODING);
+    remove(headers, &[header::TRANSFER_ENCODING]);
     match exact {
         // Here the length is said of a body that is not sent.
         _ if has_no_body => keep_one_length(headers),
         Some(length) if !status.is_informational() && status != StatusCode::NO_CONTENT => {
             headers.insert(header::CONTENT_LENGTH, length.into());
         }
-        _ => drop(headers.remove(header::CONTENT_LENGTH)),
+        _ => remove(headers, &[header::CONTENT_LENGTH]),
     }
 }
 
@@ -144,7 +167,7 @@ fn frame_response<B: Body>(response: &mut Response<B>, method: &Method) {
 fn keep_one_length(headers: &mut HeaderMap) {
     match one_length(headers) {
         Some(length) => drop(headers.insert(header::CONTENT_LENGTH, length)),
-        None => drop(headers.remove(header::CONTENT_LENGTH)),
+        None => remove(headers, &[header::CONTENT_LENGTH]),
     }
 }
 

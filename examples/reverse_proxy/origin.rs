@@ -33,7 +33,7 @@ const MAX_IDLE: usize = 1024;
 
 /// How long we wait with a request's body for an origin that was asked whether
 /// it wants it. Many never say (RFC 9110, 10.1.1).
-const EXPECT_PATIENCE: Duration = Duration::from_secs(1);
+const EXPECT_PATIENCE: Duration = Duration::from_secs(2);
 
 /// The cache's own time-out goes first: it knows what may stand in.
 const AFTER_THE_CACHE: Duration = Duration::from_millis(250);

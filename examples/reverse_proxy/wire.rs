@@ -231,3 +231,123 @@ impl AsyncWrite for Wire {
         Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpSocket};
+
+    const HINTS: &str = "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n";
+
+    /// A server's end, with little room, and its client's.
+    async fn pair() -> (Wire, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        let client = socket.connect(listener.local_addr().unwrap()).await.unwrap();
+        (Wire::new(listener.accept().await.unwrap().0), client)
+    }
+
+    fn hint(teller: &Teller) {
+        let mut headers = HeaderMap::new();
+        headers.insert("link", "</a>".parse().unwrap());
+        teller.tell(StatusCode::EARLY_HINTS, &headers);
+    }
+
+    async fn rest(wire: Wire, mut client: TcpStream) -> String {
+        drop(wire);
+        let mut text = String::new();
+        client.read_to_string(&mut text).await.unwrap();
+        text
+    }
+
+    #[tokio::test]
+    async fn what_is_told_stands_behind_what_was_written_before_the_flush() {
+        let (mut wire, client) = pair().await;
+        let exchange = wire.desk().open();
+        hint(&exchange.teller());
+        wire.write_all(b"the end of ").await.unwrap();
+        let slices = [io::IoSlice::new(b"the response before\n")];
+        assert_eq!(wire.write_vectored(&slices).await.unwrap(), 20);
+        wire.flush().await.unwrap();
+        wire.write_all(b"more").await.unwrap();
+        let expected = format!("the end of the response before\n{HINTS}more");
+        assert_eq!(rest(wire, client).await, expected);
+    }
+
+    #[tokio::test]
+    async fn the_final_response_waits_until_all_is_written_that_was_told_before() {
+        let (mut wire, client) = pair().await;
+        let exchange = wire.desk().open();
+        let teller = exchange.teller();
+        let mut answer = pin!(exchange.carry(async {
+            hint(&teller);
+            "final"
+        }));
+        poll_fn(|cx| {
+            assert!(answer.as_mut().poll(cx).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        wire.flush().await.unwrap();
+        let answer = answer.await;
+        wire.write_all(answer.as_bytes()).await.unwrap();
+        assert_eq!(rest(wire, client).await, format!("{HINTS}final"));
+    }
+
+    #[tokio::test]
+    async fn nothing_is_told_of_a_request_that_has_its_answer() {
+        let (mut wire, client) = pair().await;
+        let first = wire.desk().open();
+        let late = first.teller();
+        hint(&late);
+        drop(first);
+        hint(&late);
+        let second = wire.desk().open();
+        hint(&late);
+        wire.flush().await.unwrap();
+        drop(second);
+        assert_eq!(rest(wire, client).await, "");
+    }
+
+    #[tokio::test]
+    async fn a_message_begun_is_finished_whatever_becomes_of_its_request() {
+        let (mut wire, mut client) = pair().await;
+        let desk = wire.desk();
+        let exchange = desk.open();
+        let mut headers = HeaderMap::new();
+        headers.insert("x", "y".repeat(40 << 10).parse().unwrap());
+        let whole = message(StatusCode::EARLY_HINTS, &headers);
+        // Until one went in only in part.
+        let mut read = Vec::new();
+        loop {
+            exchange.teller().tell(StatusCode::EARLY_HINTS, &headers);
+            let flush = poll_fn(|cx| Poll::Ready(Pin::new(&mut wire).poll_flush(cx))).await;
+            match desk.lock().begun {
+                n if n > 0 && n < whole.len() => break,
+                _ if flush.is_ready() => continue,
+                _ => {}
+            }
+            client.read_buf(&mut read).await.unwrap();
+        }
+        drop(exchange);
+        let writing = tokio::spawn(async move {
+            wire.write_all(b"final").await.unwrap();
+        });
+        client.read_to_end(&mut read).await.unwrap();
+        writing.await.unwrap();
+        let told = read.strip_suffix(b"final").expect("the final response");
+        assert!(told.chunks(whole.len()).all(|message| message == whole), "whole messages only");
+    }
+
+    #[tokio::test]
+    async fn what_waits_is_bounded() {
+        let (wire, _client) = pair().await;
+        let exchange = wire.desk().open();
+        for _ in 0..10_000 {
+            hint(&exchange.teller());
+        }
+        assert!(wire.desk().lock().waiting.len() <= MAX_WAITING);
+    }
+}

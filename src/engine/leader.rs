@@ -53,6 +53,8 @@ pub(crate) struct Leader<V: Send + Sync + 'static> {
     deadline: Option<Instant>,
     /// Whether a hold that follows a failure concerns other processes.
     holds_elsewhere: bool,
+    /// Whether what is stored is for each caller alone.
+    for_each: bool,
 }
 
 impl<V: Send + Sync + 'static> Leader<V> {
@@ -73,6 +75,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             lease: None,
             deadline: None,
             holds_elsewhere: true,
+            for_each: false,
         }
     }
 
@@ -244,8 +247,11 @@ impl<V: Send + Sync + 'static> Leader<V> {
         if !stored {
             self.engine.observer.happened(Happening::FillRefused { key: &self.flight.key });
         }
+        let is_shared = !self.for_each;
         self.close(|_, mark, _| {
-            mark.set_storable();
+            if is_shared {
+                mark.set_storable();
+            }
             mark.end_of_failures()
         });
     }
@@ -372,6 +378,24 @@ impl<V: Send + Sync + 'static> Leader<V> {
     pub(super) fn let_others_pass(&self, until: Tick) {
         self.note(|mark| mark.set_uncacheable(until));
         self.flight.publish(Verdict::Declined);
+    }
+
+    /// First phase of a result that is stored and yet handed to nobody: each
+    /// caller asks the service about it, now and for a while.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's validation"))]
+    pub(crate) fn leave_to_each(&mut self) {
+        let now = self.engine.clock.now();
+        self.for_each = true;
+        self.let_others_pass(now.plus(self.engine.settings.uncacheable_for));
+    }
+
+    /// Says that what stands in the remote is of no use any more, though it
+    /// was when the lease was granted.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's validation"))]
+    pub(crate) fn replaces_nothing_good(&mut self) {
+        if let Some(lease) = &mut self.lease {
+            lease.replaces_nothing_good();
+        }
     }
 
     /// Ends the flight: the computation has failed in another process, and is

@@ -246,6 +246,11 @@ impl<V: Send + Sync + 'static> Lease<V> {
         filled
     }
 
+    /// Says that no value that may yet be of use is there any more.
+    pub(super) fn replaces_nothing_good(&mut self) {
+        self.over_value = false;
+    }
+
     /// Says that answers of this key may not be shared, unless there is still
     /// a value.
     pub(super) fn mark_uncacheable(self, span: Duration) {

@@ -11,6 +11,7 @@ use super::leader::Leader;
 use super::lease::{Attempt, Errands};
 use super::ports::{Happening, LockAnswer, WakeCause};
 use super::shared::{Asked, Away, Found, Shared};
+use super::time::Tick;
 use super::wakes::Listener;
 use super::{Engine, Mode};
 use crate::entry::Entry;
@@ -54,6 +55,10 @@ pub(crate) enum Judged {
     Elsewhere,
     /// It is to be replaced.
     Useless,
+    /// It is to be replaced, and nobody may be served with it any more.
+    Expired,
+    /// The same, and what replaces it will be shared with nobody.
+    ForEach,
 }
 
 /// What a leader does while another process holds the lease.
@@ -232,10 +237,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             Found::Uncacheable { until, version } => {
                 // It lets the crowd pass and forbids nothing: the next answer
                 // may be storable, and then it replaces the marker.
-                if way.patience == Patience::Wait {
-                    self.let_others_pass(until);
-                    way.patience = Patience::GoOn;
-                }
+                self.go_on_apart(way, until);
                 replace(wanted, version)
             }
             Found::Entry(entry) => match wanted.judge(&entry) {
@@ -245,7 +247,22 @@ impl<V: Send + Sync + 'static> Leader<V> {
                     way.over_value = true;
                     Turn::Acquire(entry.version)
                 }
+                Judged::Expired => Turn::Acquire(entry.version),
+                Judged::ForEach => {
+                    let engine = self.engine();
+                    let until = engine.clock.now().plus(engine.settings.uncacheable_for);
+                    self.go_on_apart(way, until);
+                    Turn::Acquire(entry.version)
+                }
             },
+        }
+    }
+
+    /// Nobody waits for what is not shared, here or in another process.
+    fn go_on_apart(&self, way: &mut Way<V>, until: Tick) {
+        if way.patience == Patience::Wait {
+            self.let_others_pass(until);
+            way.patience = Patience::GoOn;
         }
     }
 

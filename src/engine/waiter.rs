@@ -33,15 +33,15 @@ pub(crate) trait Caller<V> {
     /// Returns whether `entry` is an answer to this caller's own request.
     fn reusable(&self, entry: &Entry<V>) -> bool;
 
-    /// Returns whether `entry`, the result of a flight with this number, is new
-    /// enough for this caller. Flights are numbered as they take off.
-    fn is_new_enough(&self, _flight: u64, _entry: &Entry<V>) -> bool {
-        true
-    }
-
     /// Takes a part in a result that still arrives. Returns whether there was
     /// one: what comes may be gone for those who have not begun.
     fn claim(&mut self, _: &Entry<V>) -> bool {
+        true
+    }
+
+    /// Returns whether `entry`, the result of a flight with this number, is new
+    /// enough for this caller. Flights are numbered as they take off.
+    fn is_new_enough(&self, _flight: u64, _entry: &Entry<V>) -> bool {
         true
     }
 

@@ -13,6 +13,7 @@ use super::headers::{
 };
 use super::layer::Rules;
 use super::lookup::{Forward, Stored};
+use super::question::ForwardStatus;
 use super::refused::{Make, Refused};
 use super::request::{AskedMethod, BypassReason};
 use super::shape::Shape;
@@ -143,7 +144,8 @@ pub(super) fn from_service<B: Body>(
     response.extensions_mut().remove::<CacheFor>();
     response.extensions_mut().insert(came.outcome);
     if let Some(name) = &rules.config.cache_status {
-        let status = came.fwd_status.or(Some(response.status()));
+        let asked = response.extensions_mut().remove::<ForwardStatus>().map(|status| status.0);
+        let status = asked.or(came.fwd_status).or(Some(response.status()));
         let member =
             cache_status_forward(name, came.fwd, status, came.stored, came.collapsed, came.detail);
         append_cache_status(response.headers_mut(), member);

@@ -9,7 +9,7 @@ use super::date;
 /// A validator of one representation (RFC 9110, 8.8.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EntityTag<'a> {
-    is_weak: bool,
+    pub(super) is_weak: bool,
     opaque: &'a [u8],
 }
 
@@ -35,7 +35,7 @@ impl<'a> EntityTag<'a> {
         self == other && !self.is_weak
     }
 
-    fn is_same_weakly(&self, other: &Self) -> bool {
+    pub(super) fn is_same_weakly(&self, other: &Self) -> bool {
         self.opaque == other.opaque
     }
 }

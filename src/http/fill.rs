@@ -18,8 +18,8 @@ use crate::engine::grant::Version;
 use crate::engine::ports::Local;
 use crate::engine::time::Tick;
 use crate::entry::{Entry, Started};
-use crate::http::freshness::Source;
-use crate::key::Tag;
+use crate::http::freshness::{Source, Times};
+use crate::key::{Key, Tag};
 use crate::policy::{self, Lifetimes, Window};
 
 /// When a response was asked for and came.
@@ -31,6 +31,15 @@ pub(super) struct Received {
 }
 
 impl Received {
+    pub(super) fn now(cache: &Cache, started: Started) -> Self {
+        let clock = &cache.engine.clock;
+        Self { started, at: clock.now(), wall: clock.wall() }
+    }
+
+    pub(super) fn times(&self) -> Times {
+        Times { response: self.wall, response_delay: self.delay() }
+    }
+
     pub(super) fn delay(&self) -> Duration {
         self.at.since(self.started.tick)
     }
@@ -72,7 +81,8 @@ pub(super) fn completed(caller: &HttpCaller, entry: &Stored, body: Bytes) -> Opt
     Some(weighed(caller, whole.with_version(entry.version)))
 }
 
-fn fingerprint_of(caller: &HttpCaller, plan: &Plan) -> Option<Fingerprint> {
+/// Returns the variant that a response is to this request.
+pub(super) fn fingerprint_of(caller: &HttpCaller, plan: &Plan) -> Option<Fingerprint> {
     let list = plan.vary.as_ref()?;
     Some(fingerprint(list, &caller.headers, &caller.rules.config))
 }
@@ -168,13 +178,19 @@ pub(super) fn announce(caller: &HttpCaller, entry: &Stored, allowed: &dyn Fn() -
 
 /// Takes back what was stored, if it still stands there.
 pub(super) fn unstore(caller: &HttpCaller, entry: &Stored) {
-    let facts = entry.value.response().map(|stored| &stored.facts);
-    match facts.and_then(|facts| facts.fingerprint) {
-        Some(selected) => {
-            let variant = variant_key(caller.primary.as_bytes(), selected);
-            caller.cache.local.remove_exactly(&variant, entry);
-        }
-        None => caller.cache.local.remove_exactly(&caller.primary, entry),
+    caller.cache.local.remove_exactly(&key_of(caller, entry), entry);
+}
+
+/// Returns which variant an entry is.
+pub(super) fn variant_of(entry: &Stored) -> Option<Fingerprint> {
+    entry.value.response()?.facts.fingerprint
+}
+
+/// Returns where an entry stands.
+pub(super) fn key_of(caller: &HttpCaller, entry: &Stored) -> Key {
+    match variant_of(entry) {
+        Some(selected) => variant_key(caller.primary.as_bytes(), selected),
+        None => caller.primary.clone(),
     }
 }
 

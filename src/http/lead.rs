@@ -15,6 +15,7 @@ use super::cache_for::CacheFor;
 use super::fill::{self, Received};
 use super::freshness::Times;
 use super::lookup::{HttpCaller, Stored};
+use super::question::{Question, Reply};
 use super::refused::OriginStatus;
 use super::remote::{self, HttpWanted, Purpose};
 use super::storable::{Decision, Plan, Refusal, judge};
@@ -25,7 +26,6 @@ use crate::engine::time::Tick;
 use crate::engine::waiter::Caller;
 use crate::error::{Error, ErrorKind};
 use crate::key::Tag;
-use crate::oneshot::Oneshot;
 use crate::serve::REFRESH_AGAIN;
 
 /// What the leader's own client gets.
@@ -70,8 +70,9 @@ pub(super) async fn lead<S, Q, B>(
     request: Request<Q>,
 ) -> Led<S, Q, B, S::Error>
 where
-    S: Service<Request<Q>, Response = Response<B>>,
+    S: Service<Request<Q>, Response = Response<B>> + Clone,
     S::Error: 'static,
+    Q: 'static,
     B: SourceBody,
 {
     let patience = purpose.patience(&mut caller);
@@ -127,8 +128,9 @@ async fn ask<S, Q, B>(
     request: Request<Q>,
 ) -> Own<B, S::Error>
 where
-    S: Service<Request<Q>, Response = Response<B>>,
+    S: Service<Request<Q>, Response = Response<B>> + Clone,
     S::Error: 'static,
+    Q: 'static,
     B: SourceBody,
 {
     let stale_until = caller.fallback().map(|entry| entry.window.useful_until());
@@ -136,7 +138,8 @@ where
     // A second failure of the way to the service, in a row, is worth a pause;
     // the first may be a single lost connection.
     let transport = rule(HoldRule::After(2), stale_until);
-    match leader.compute(Oneshot::new(service, request)).await {
+    let question = Question::new(&caller, service, request);
+    match leader.compute(question.put(&caller.cache)).await {
         Err(timeout) => {
             leader.fail(timeout.clone(), transport);
             Own::Nothing(timeout)
@@ -151,14 +154,15 @@ where
             leader.fail(failure.clone(), rule(HoldRule::After(2), stale_until));
             Own::Error { error, failure }
         }
-        Ok(Ok(response)) => {
+        Ok(Ok(reply)) => {
             leader.arrives();
-            let clock = &caller.cache.engine.clock;
-            let (at, wall) = (clock.now(), clock.wall());
-            let received = Received { started: leader.started(), at, wall };
-            let times = Times { response: wall, response_delay: received.delay() };
+            let received = Received::now(&caller.cache, leader.started());
+            let times = received.times();
             let head = Head { caller, leader, received, stale_until, occupied };
-            head.decide(response, times).await
+            match reply {
+                Reply::Response(response) => head.decide(response, times).await,
+                Reply::Confirmed(confirmed) => head.confirm(confirmed, times),
+            }
         }
     }
 }
@@ -242,13 +246,20 @@ impl Head {
 
     /// Ends the flight without storing; the response streams through.
     fn decline<B: Body, E>(self, response: Response<B>, why: Refusal) -> Own<B, E> {
+        self.decline_response(response.map(ResponseBody::inner), why)
+    }
+
+    pub(super) fn decline_response<B: Body, E>(
+        self,
+        response: Response<ResponseBody<B>>,
+        why: Refusal,
+    ) -> Own<B, E> {
         let status = response.status();
         if why == Refusal::Credentials {
             let settings = &self.caller.cache.engine.settings;
             self.leader.remember_shared(false, self.received.at.plus(settings.uncacheable_for));
         }
         self.decline_as(status, why);
-        let response = response.map(ResponseBody::inner);
         Own::Response { response, stored: false, why: Some(why) }
     }
 
@@ -263,6 +274,14 @@ impl Head {
             // Says nothing of requests without credentials, and in the remote
             // there is one word for both.
             self.leader.decline_here(why.marks_uncacheable(status));
+        }
+    }
+
+    /// Sends the others to the service at once where each has to ask for
+    /// itself.
+    pub(super) fn leave_to_each(&mut self, plan: &Plan) {
+        if !plan.is_shareable() {
+            self.leader.leave_to_each();
         }
     }
 }

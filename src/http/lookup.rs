@@ -10,7 +10,7 @@ use super::body::Reader;
 use super::key;
 use super::layer::Rules;
 use super::request::{Asked, AskedMethod, BypassReason, Wishes};
-use super::stored::{Content, Slot, StoredResponse, reusable};
+use super::stored::{Content, Slot, StoredResponse, reusable, selects};
 use super::target::{absolute_uri, path_tag, uri_tag};
 use super::vary::{Fingerprint, variant_key};
 use crate::engine::Boarding;
@@ -101,7 +101,7 @@ pub(super) fn find(
     let alive = |entry: &Stored| cache.engine.log.is_alive(entry);
     let entry = cache.local.get(primary).filter(alive).ok_or(Forward::UriMiss)?;
     match entry.value.slot() {
-        Slot::Response(stored) if reusable(stored, asked, headers, &rules.config) => Ok(entry),
+        Slot::Response(stored) if selects(stored, asked, headers, &rules.config) => Ok(entry),
         Slot::Response(_) => Err(Forward::Request),
         Slot::Index(index) => {
             let variants = index.candidates(headers, &rules.config);
@@ -109,7 +109,7 @@ pub(super) fn find(
                 let variant = variant_key(primary, fingerprint);
                 let entry = cache.local.get(variant.as_bytes()).filter(alive)?;
                 let stored = entry.value.response()?;
-                reusable(stored, asked, headers, &rules.config).then_some(entry)
+                selects(stored, asked, headers, &rules.config).then_some(entry)
             });
             // RFC 9111, 4: the most recent one, when responses have named
             // different fields.
@@ -137,11 +137,15 @@ pub(super) fn look(
         Ok(entry) => entry,
         Err(forward) => return (Look::Miss(None), forward),
     };
+    if must_be_validated(&entry) {
+        return (Look::Miss(Some(entry)), Forward::Stale);
+    }
     let look = match cache.judge(&entry, now) {
         Freshness::Fresh => Look::Fresh(entry),
         Freshness::Early => Look::Early(entry),
         Freshness::Stale => Look::Stale(entry),
-        // Kept in hand even when expired: it knows whose credentials may share.
+        // Kept in hand even when expired: it may be validated, and knows whose
+        // credentials may share.
         Freshness::StaleIfError | Freshness::Expired => Look::Miss(Some(entry)),
     };
     (look, Forward::Stale)
@@ -173,6 +177,19 @@ impl Wishes {
             look => (look, forward),
         }
     }
+}
+
+/// Returns whether a stored response answers nobody before the service has
+/// confirmed it (RFC 9111, 5.2.2.4).
+pub(super) fn must_be_validated(entry: &Entry<StoredResponse>) -> bool {
+    entry.value.response().is_some_and(|stored| stored.facts.directives.no_cache)
+}
+
+/// Returns whether each request has to validate an entry for itself.
+pub(super) fn is_validated_by_each(entry: &Entry<StoredResponse>) -> bool {
+    let window = &entry.window;
+    let is_never_fresh = window.lifetime().is_zero() && window.stale_until <= window.fresh_until;
+    is_never_fresh || must_be_validated(entry)
 }
 
 /// A request without a fresh answer, as the engine sees it.
@@ -250,7 +267,24 @@ impl HttpCaller {
     /// Returns what this caller has found so far, if it may stand in for a
     /// failure.
     pub(super) fn in_hand(&self) -> Option<Stored> {
-        self.stale.clone().filter(|entry| self.cache.may_stand_in(entry))
+        self.stale.clone().filter(|entry| self.may_stand_in(entry))
+    }
+
+    fn may_stand_in(&self, entry: &Stored) -> bool {
+        self.cache.may_stand_in(entry) && !must_be_validated(entry)
+    }
+
+    /// Returns whether answers are known to be validated by each request for
+    /// itself: then none waits for another.
+    pub(super) fn validates_itself(&self) -> bool {
+        self.stale.as_deref().is_some_and(is_validated_by_each)
+    }
+
+    /// Looks again for what is to be validated: somebody may have stored or
+    /// removed it since the first look.
+    pub(super) fn look_again(&mut self) {
+        let Self { cache, rules, asked, headers, primary, .. } = self;
+        self.stale = find(cache, rules, primary.as_bytes(), asked, headers).ok();
     }
 
     /// Returns whether what is stored permits to share; that it may answer
@@ -264,7 +298,7 @@ impl HttpCaller {
 impl Caller<StoredResponse> for HttpCaller {
     fn boarding(&mut self) -> Boarding {
         let key = self.flight_key();
-        let never_wait = !self.may_share(&key);
+        let never_wait = self.validates_itself() || !self.may_share(&key);
         let never_lead = self.joins_only();
         Boarding { tags: self.tags.clone(), never_wait, never_lead, ..Boarding::to(key) }
     }
@@ -285,10 +319,6 @@ impl Caller<StoredResponse> for HttpCaller {
         stored.is_some_and(|s| reusable(s, &self.asked, &self.headers, &self.rules.config))
     }
 
-    fn is_new_enough(&self, flight: u64, entry: &Entry<StoredResponse>) -> bool {
-        flight >= self.not_before || self.wishes.are_met_by(entry, self.cache.now())
-    }
-
     fn fallback_for(&self, failure: &Error) -> Option<Stored> {
         self.stands_in_for(failure)
     }
@@ -302,12 +332,16 @@ impl Caller<StoredResponse> for HttpCaller {
         true
     }
 
+    fn is_new_enough(&self, flight: u64, entry: &Entry<StoredResponse>) -> bool {
+        flight >= self.not_before || self.wishes.are_met_by(entry, self.cache.now())
+    }
+
     fn fallback(&self) -> Option<Stored> {
         // The leader may have found one on its way.
         self.in_hand().or_else(|| {
             let Self { cache, rules, asked, headers, primary, .. } = self;
             let found = find(cache, rules, primary.as_bytes(), asked, headers).ok();
-            found.filter(|entry| cache.may_stand_in(entry))
+            found.filter(|entry| self.may_stand_in(entry))
         })
     }
 }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use super::answer::is_failure;
 use super::fill::{self, index_entry, index_of};
-use super::lookup::{Cache, HttpCaller, Stored};
-use super::stored::{Index, MAX_LISTS, Slot, StoredResponse, reusable};
+use super::lookup::{Cache, HttpCaller, Stored, is_validated_by_each, must_be_validated};
+use super::stored::{Index, MAX_LISTS, Slot, StoredResponse, selects};
+use super::validate::validators;
 use super::vary::variant_key;
 use crate::engine::lease::{Merge, Place};
 use crate::engine::remote_leader::{Judged, Patience, Wanted};
@@ -29,6 +30,8 @@ impl Purpose {
     pub(super) fn patience(self, caller: &mut HttpCaller) -> Patience {
         match self {
             Self::Refresh(_) => Patience::GiveUp,
+            // Answers are not shared: the lease is for who may store one.
+            Self::Answer if caller.validates_itself() => Patience::GoOn,
             // In the remote there is one lock for all: whose answers are known
             // to be for them alone must not keep it from those who share.
             Self::Answer if caller.boarding().never_wait && caller.is_not_shared() => {
@@ -46,7 +49,7 @@ pub(super) struct HttpWanted<'a> {
     caller: &'a HttpCaller,
     key: Key,
     purpose: Purpose,
-    /// Found on the way: may stand in for a failure.
+    /// Found on the way: may stand in for a failure, or be validated.
     pub(super) stand_in: Option<Stored>,
     /// Whether something good stands there, also what this request may not be
     /// answered with.
@@ -76,15 +79,24 @@ impl<'a> HttpWanted<'a> {
             Purpose::Refresh(_) => false,
         };
         let (wishes, now) = (self.caller.wishes, self.caller.cache.now());
+        let freshness = match self.caller.cache.judge(found, now) {
+            _ if must_be_validated(found) => Freshness::Expired,
+            freshness => freshness,
+        };
         let meets = wishes.are_met_by(found, now);
-        match self.caller.cache.judge(found, now) {
+        match freshness {
             Freshness::Fresh | Freshness::Early if meets => Judged::Serves,
             Freshness::Stale if serves && wishes.demand.is_none() => Judged::Serves,
             Freshness::Fresh | Freshness::Early | Freshness::Stale | Freshness::StaleIfError => {
                 self.stand_in = serves.then(|| Arc::clone(found));
                 Judged::Useless
             }
-            Freshness::Expired => Judged::Useless,
+            Freshness::Expired => {
+                let stored = found.value.response();
+                let may_be_validated = stored.is_some_and(|stored| validators(stored).is_some());
+                self.stand_in = may_be_validated.then(|| Arc::clone(found));
+                if is_validated_by_each(found) { Judged::ForEach } else { Judged::Expired }
+            }
         }
     }
 }
@@ -100,7 +112,7 @@ impl Wanted<StoredResponse> for HttpWanted<'_> {
             Slot::Index(_) => self.follow(found),
             Slot::Response(stored) => {
                 self.occupied = !is_failure(stored.status) && self.caller.cache.may_stand_in(found);
-                if reusable(stored, asked, headers, &rules.config) {
+                if selects(stored, asked, headers, &rules.config) {
                     self.judge_response(found)
                 } else {
                     Judged::Useless

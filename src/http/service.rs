@@ -13,16 +13,19 @@ use tower_service::Service;
 
 use super::answer::{self, Came};
 use super::body::ResponseBody;
+use super::fill::Received;
 use super::key::unkey_query;
 use super::layer::Rules;
 use super::lead::{Back, Led, Own, lead};
 use super::lookup::{self, Cache, Forward, HttpCaller, Stored, automatic_tags, look, primary_key};
+use super::question::{Question, Reply};
 use super::remote::Purpose;
 use super::request::{Asked, AskedMethod, BypassReason, Class, Wishes, classify};
 use super::shape::{Shape, ask_for_the_whole};
 use super::unsafe_method;
 use crate::engine::waiter::{Caller, Step, Ticket};
 use crate::engine::{Entered, Mode};
+use crate::entry::Started;
 use crate::error::{BoxError, Error};
 use crate::inner::Look;
 use crate::key::KeyBuf;
@@ -257,7 +260,7 @@ fn answered<B: Body>(
 /// that happened to ask.
 fn refresh<S, Q, B>(mut caller: HttpCaller, seen: &Stored, service: S, mut request: Request<Q>)
 where
-    S: Service<Request<Q>, Response = Response<B>> + Send + 'static,
+    S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
     S::Future: Send,
     S::Error: Send,
     Q: Send + 'static,
@@ -382,6 +385,7 @@ where
 
     /// Asks for what no flight had for this client.
     async fn go_unshared(mut self) -> Result<Response<ResponseBody<B>>, S::Error> {
+        self.caller.look_again();
         if !self.caller.joins_only() {
             let came = self.came_alone(None);
             return self.go_alone(came).await;
@@ -466,20 +470,28 @@ where
     async fn go_alone(self, came: Came<'_>) -> Result<Response<ResponseBody<B>>, S::Error> {
         let Self { caller, service, request } = self;
         let limit = caller.cache.engine.settings.compute_timeout;
-        let from = caller.cache.now();
-        let call = tokio::time::timeout(limit, Oneshot::new(service, request)).await;
-        caller.cache.observer.computed_alone(caller.cache.now().since(from));
+        let started = Started { tick: caller.cache.now(), seq: caller.cache.engine.log.seq() };
+        let question = Question::new(&caller, service, request);
+        let is_ours = question.is_conditional();
+        let call = tokio::time::timeout(limit, question.put(&caller.cache)).await;
+        let received = Received::now(&caller.cache, started);
+        caller.cache.observer.computed_alone(received.delay());
         let failed = match &call {
-            Ok(Ok(response)) => answer::is_failure(response.status()),
+            Ok(Ok(Reply::Response(response))) => answer::is_failure(response.status()),
+            Ok(Ok(Reply::Confirmed(_))) => false,
             Ok(Err(_)) | Err(_) => true,
         };
         if let Some(entry) = caller.fallback().filter(|_| failed) {
             return Ok(answered(&caller, &entry, CacheOutcome::StaleIfError));
         }
         match call {
-            Ok(Ok(response)) => {
-                let response = response.map(ResponseBody::inner);
-                Ok(answer::from_service(&caller.rules, response, came))
+            Ok(Ok(reply)) => {
+                let response = reply.for_one(&caller, received);
+                let fwd_status = Some(response.status());
+                // The condition that went out was ours: its own comes now.
+                let shape = if is_ours { caller.shape_of_own(&response) } else { Shape::Whole };
+                let came = Came { fwd_status, ..came };
+                Ok(answer::from_service(&caller.rules, answer::shaped(response, shape), came))
             }
             Ok(Err(error)) => {
                 let failure = caller.rules.transport_failure(&error);

@@ -4,6 +4,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode, Uri, response::Parts};
 
 use super::cache_for::CacheFor;
+use super::conditions::entity_tag;
 use super::config::{HttpConfig, SetCookie};
 use super::directives::{Directives, Parsed};
 use super::freshness::{self, Source, Terms, Times, only_date};
@@ -181,7 +182,7 @@ impl Response<'_> {
         let received = self.times.response;
         let by_date = || only_date(headers, &header::LAST_MODIFIED, received).is_some();
         *status == StatusCode::OK
-            && (kept(&header::ETAG) && has_entity_tag(headers)
+            && (kept(&header::ETAG) && entity_tag(headers).is_some()
                 || kept(&header::LAST_MODIFIED) && by_date())
     }
 
@@ -261,16 +262,6 @@ impl Response<'_> {
 
 fn refuse_if(condition: bool, refusal: Refusal) -> Result<(), Refusal> {
     if condition { Err(refusal) } else { Ok(()) }
-}
-
-/// Whether there is one entity tag and it is one (RFC 9110, 8.8.3).
-fn has_entity_tag(headers: &HeaderMap) -> bool {
-    let mut lines = headers.get_all(header::ETAG).iter();
-    let (Some(tag), None) = (lines.next(), lines.next()) else { return false };
-    let tag = tag.as_bytes().trim_ascii();
-    let opaque = tag.strip_prefix(b"W/").unwrap_or(tag);
-    let inner = opaque.strip_prefix(b"\"").and_then(|rest| rest.strip_suffix(b"\""));
-    inner.is_some_and(|inner| inner.iter().all(|b| *b > b' ' && !matches!(b, b'"' | 0x7f)))
 }
 
 /// Statuses whose rules of caching are implemented (RFC 9111, 5.2.2.3).

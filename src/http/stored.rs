@@ -227,11 +227,20 @@ pub(crate) fn reusable(
     request_headers: &HeaderMap,
     config: &HttpConfig,
 ) -> bool {
+    !stored.facts.directives.no_cache && selects(stored, asked, request_headers, config)
+}
+
+/// Returns whether a stored response is the one that a request selects, if
+/// only to ask whether it is still good.
+pub(crate) fn selects(
+    stored: &Stored,
+    asked: &Asked,
+    request_headers: &HeaderMap,
+    config: &HttpConfig,
+) -> bool {
     let facts = &stored.facts;
-    let selects = |list| Some(fingerprint(list, request_headers, config)) == facts.fingerprint;
-    !facts.directives.no_cache
-        && may_answer(facts, asked)
-        && facts.vary.as_ref().is_none_or(selects)
+    let matches = |list| Some(fingerprint(list, request_headers, config)) == facts.fingerprint;
+    may_answer(facts, asked) && facts.vary.as_ref().is_none_or(matches)
 }
 
 /// The variants of a URI.

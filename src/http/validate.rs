@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use http::StatusCode;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
-use super::date;
+use super::conditions::{EntityTag, entity_tag, only, only_date};
 use super::headers::{CACHE_STATUS, complete_date, strip_hop_by_hop};
 use super::stored::Stored;
 
@@ -18,14 +18,14 @@ pub(crate) struct Validators {
 }
 
 impl Validators {
-    /// Reads them from the fields of a response. One that is repeated or empty
-    /// identifies nothing, nor does a date that is none.
+    /// Reads them from the fields of a response. One that is repeated identifies
+    /// nothing, nor does a tag or a date that is none.
     fn of(headers: &HeaderMap) -> Option<Self> {
-        let etag = only(headers, &header::ETAG).cloned();
-        let last_modified = only(headers, &header::LAST_MODIFIED);
+        let etag = only(headers, &header::ETAG).filter(|_| entity_tag(headers).is_some());
         // In which century a year of two digits lies makes no difference here.
-        let is_date = |value: &&HeaderValue| date::parse(value.as_bytes(), UNIX_EPOCH).is_some();
-        let last_modified = last_modified.filter(is_date).cloned();
+        let is_date = only_date(headers, &header::LAST_MODIFIED, UNIX_EPOCH).is_some();
+        let last_modified = only(headers, &header::LAST_MODIFIED).filter(|_| is_date);
+        let (etag, last_modified) = (etag.cloned(), last_modified.cloned());
         let any = etag.is_some() || last_modified.is_some();
         any.then_some(Self { etag, last_modified })
     }
@@ -62,26 +62,13 @@ pub(crate) fn validators(stored: &Stored) -> Option<Validators> {
     (stored.status == StatusCode::OK).then(|| Validators::of(&stored.headers)).flatten()
 }
 
-/// Returns whether a response with this head can be validated once it is
-/// stored.
-pub(crate) fn is_validatable(status: StatusCode, headers: &HeaderMap) -> bool {
-    status == StatusCode::OK && Validators::of(headers).is_some()
-}
-
-fn only<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
-    let mut values = headers.get_all(name).iter();
-    let (first, second) = (values.next()?, values.next());
-    Some(first).filter(|value| second.is_none() && !value.is_empty())
-}
-
 /// A strong tag confirms the same strong one, a weak tag both (RFC 9110,
 /// 8.8.3.2).
 fn confirms(received: &HeaderValue, ours: &HeaderValue) -> bool {
-    let (received, ours) = (received.as_bytes(), ours.as_bytes());
-    match received.strip_prefix(b"W/") {
-        Some(received) => received == ours.strip_prefix(b"W/").unwrap_or(ours),
-        None => received == ours,
-    }
+    let [received, ours] = [received, ours].map(|tag| EntityTag::read(tag.as_bytes()));
+    received.zip(ours).is_some_and(|(received, ours)| {
+        received.is_same_strongly(&ours) || received.is_weak && received.is_same_weakly(&ours)
+    })
 }
 
 /// Fields by which a request asks for an answer only under a condition.

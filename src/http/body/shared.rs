@@ -183,3 +183,6 @@ impl fmt::Debug for Reader {
         f.debug_struct("Reader").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,7 +13,7 @@ use http_body::Frame;
 use super::pump::{Arrival, Pump};
 use super::{Head, Own};
 use crate::http::body::{Collected, Limits, ResponseBody, SharedBody, SourceBody, collect};
-use crate::http::lookup::Stored;
+use crate::http::lookup::{Stored, is_validated_by_each};
 use crate::http::storable::{Plan, Refusal};
 use crate::http::stored::Content;
 use crate::http::{fill, remote};
@@ -31,20 +31,21 @@ enum Share {
     Wave,
     /// To everybody, from the store.
     Everybody,
+    /// To nobody before the service has confirmed it, which each asks for
+    /// itself.
+    Each,
 }
 
 impl Head {
     /// Hands the response over, and stores it once it is complete.
     pub(in crate::http) async fn keep<B: SourceBody, E>(
-        self,
+        mut self,
         response: Response<B>,
         plan: Plan,
         tags: Box<[Tag]>,
     ) -> Own<B, E> {
         let (head, body) = response.into_parts();
-        if !plan.is_shareable() {
-            return self.decline(Response::from_parts(head, body), plan.why_not_shared());
-        }
+        self.leave_to_each(&plan);
         let limits = self.limits(&plan);
         let collected = collect(body, &limits).await;
         let why = match collected {
@@ -80,24 +81,37 @@ impl Head {
         let version = leader.version();
         let entry = fill::entry(caller, head, body, plan, tags, *received, version);
         let longest = entry.window.useful_until();
-        if !caller.asked.credentials.is_anonymous() {
-            let least = received.at.plus(caller.cache.engine.settings.uncacheable_for);
-            leader.remember_shared(true, longest.max(least));
-        }
-        let share = match received.at < longest {
+        let is_covered = plan.is_shareable() && received.at < longest;
+        let share = match received.at < entry.window.kept_until() {
+            // No window covers it, or none any more.
+            true if !is_covered && plan.terms.lifetime.is_zero() => Share::Each,
             true => Share::Everybody,
-            // No window covers it any more.
             false if plan.terms.lifetime.is_zero() => Share::Nobody,
             false => Share::Wave,
         };
+        if !caller.asked.credentials.is_anonymous() && share != Share::Each {
+            let least = received.at.plus(caller.cache.engine.settings.uncacheable_for);
+            leader.remember_shared(true, longest.max(least));
+        }
         (entry, share)
     }
 
-    fn fill(self, head: &Parts, body: Bytes, plan: &Plan, tags: Box<[Tag]>) -> bool {
+    /// Stores a whole response and hands it over, as far as it may be.
+    pub(in crate::http) fn fill(
+        mut self,
+        head: &Parts,
+        body: Bytes,
+        plan: &Plan,
+        tags: Box<[Tag]>,
+    ) -> bool {
         let (entry, share) = self.entry(head, Content::Whole(body), plan, tags);
         match share {
             Share::Nobody => self.leader.decline_here(true),
             Share::Wave => self.share_with_wave(entry),
+            Share::Each => {
+                self.leader.leave_to_each();
+                return self.store(entry);
+            }
             Share::Everybody => return self.store(entry),
         }
         false
@@ -122,7 +136,7 @@ impl Head {
 
     /// Hands over a response whose body arrives.
     fn stream<B: SourceBody, E>(
-        self,
+        mut self,
         head: Parts,
         (so_far, rest): Arriving<B>,
         plan: &Plan,
@@ -136,14 +150,18 @@ impl Head {
             let response = Response::from_parts(head, ResponseBody::streaming(so_far, rest));
             return Own::Response { response, stored: false, why: None };
         }
-        let stored = share == Share::Everybody && self.leader.may_store(&entry.tags);
+        if share == Share::Each {
+            self.leader.leave_to_each();
+        }
+        let is_kept = matches!(share, Share::Everybody | Share::Each);
+        let stored = is_kept && self.leader.may_store(&entry.tags);
         let engine = Arc::clone(&self.caller.cache.engine);
         // Before anything can be freed.
         let own = ResponseBody::reading(body.reader());
         so_far.into_iter().filter_map(|frame| frame.into_data().ok()).for_each(|d| feed.push(d));
         let arrival = match share {
-            Share::Everybody => Some(self.arrive(entry, head.status)),
-            _ => {
+            Share::Everybody | Share::Each => Some(self.arrive(entry, head.status)),
+            Share::Wave | Share::Nobody => {
                 self.share_with_wave(entry);
                 None
             }
@@ -158,7 +176,8 @@ impl Head {
         fill::announce(caller, &entry, &|| leader.may_store(&entry.tags));
         // From now on requests of this kind may be expected elsewhere.
         let key = caller.flight_key();
-        let beside = if key == *leader.key() { None } else { leader.beside(key) };
+        let is_expected = key != *leader.key() && !is_validated_by_each(&entry);
+        let beside = if is_expected { leader.beside(key) } else { None };
         if let Some(beside) = &beside {
             beside.publish(Arc::clone(&entry));
         }

@@ -146,6 +146,10 @@ impl<B: SourceBody> Pump<B> {
                     return Stop::Refused(Refusal::TooLarge);
                 }
                 Came::Data if self.feed.length() > before => until = self.goes_on(),
+                // Empty chunks that are always there never let the timer speak.
+                Came::Data if until.is_some_and(|until| until <= Instant::now()) => {
+                    return Stop::Refused(Refusal::Slow);
+                }
                 Came::Data => (),
                 Came::Trailers => return Stop::Refused(Refusal::Trailers),
                 Came::End => return Stop::Complete,

@@ -1,0 +1,176 @@
+//! What becomes of a stored response that the service has confirmed.
+
+use std::sync::Arc;
+
+use http::{Response, StatusCode, response::Parts};
+use http_body::Body;
+
+use super::body::ResponseBody;
+use super::fill::{self, Received};
+use super::freshness::Times;
+use super::lead::{Head, Own};
+use super::lookup::{HttpCaller, Stored};
+use super::question::{Confirmed, Renewed, Reply};
+use super::request::{Asked, AskedMethod};
+use super::storable::{Decision, Plan, Refusal, content_length, judge};
+use super::stored::{Content, Stored as StoredBody};
+use super::validate::{merge, validators};
+use crate::engine::invalidation::ASKED_NOW;
+use crate::key::Tag;
+
+impl Head {
+    /// Judges a confirmed response from the start, as if it had come whole: it
+    /// is stored anew and handed over, or is no more.
+    pub(super) fn confirm<B: Body, E>(mut self, confirmed: Confirmed, times: Times) -> Own<B, E> {
+        let renewed = confirmed.renew(times.response);
+        match self.caller.judge_renewed(&renewed, times) {
+            Ok((plan, tags)) => {
+                self.leave_to_each(&plan);
+                // Its body came in answer to another request.
+                self.caller.asked = self.caller.asked_of(&renewed.entry);
+                if fill::fingerprint_of(&self.caller, &plan) != fill::variant_of(&renewed.entry) {
+                    fill::unstore(&self.caller, &renewed.entry);
+                }
+                let stored = self.fill(&renewed.head, renewed.body.clone(), &plan, tags);
+                Own::Response { response: renewed.response(), stored, why: None }
+            }
+            Err(why) => {
+                if ends(&renewed.entry, why) {
+                    fill::unstore(&self.caller, &renewed.entry);
+                    self.leader.replaces_nothing_good();
+                }
+                self.decline_response(renewed.response(), why)
+            }
+        }
+    }
+}
+
+impl<B: Body> Reply<B> {
+    /// Makes the answer to one that went alone. What is stored stays as it is:
+    /// the others ask for themselves.
+    pub(super) fn for_one(
+        self,
+        caller: &HttpCaller,
+        received: Received,
+    ) -> Response<ResponseBody<B>> {
+        match self {
+            Self::Response(response) => {
+                let (head, body) = response.into_parts();
+                caller.freshen(&head, received);
+                Response::from_parts(head, ResponseBody::inner(body))
+            }
+            Self::Confirmed(confirmed) => {
+                let renewed = confirmed.renew(received.wall);
+                if let Err(why) = caller.judge_renewed(&renewed, received.times())
+                    && ends(&renewed.entry, why)
+                {
+                    fill::unstore(caller, &renewed.entry);
+                }
+                renewed.response()
+            }
+        }
+    }
+}
+
+/// Returns whether a stored response that may not be stored any more is to go:
+/// not where that is for the sake of one request's credentials.
+fn ends(entry: &Stored, why: Refusal) -> bool {
+    let stored = entry.value.response();
+    why != Refusal::Credentials || stored.is_none_or(|stored| !stored.facts.from.is_anonymous())
+}
+
+impl HttpCaller {
+    fn judge_renewed(
+        &self,
+        renewed: &Renewed,
+        times: Times,
+    ) -> Result<(Plan, Box<[Tag]>), Refusal> {
+        let Renewed { entry, head, body, cache_for, .. } = renewed;
+        let asked = self.asked_of(entry);
+        let length = Some(body.len() as u64);
+        let config = &self.rules.config;
+        match judge(&asked, head, length, cache_for.as_ref(), config, times) {
+            Decision::Store(plan) => {
+                let own = cache_for.as_ref().map(|said| said.tags()).unwrap_or_default();
+                Ok((plan, self.tags_of(entry, own)?))
+            }
+            Decision::Decline(why) => Err(why),
+        }
+    }
+
+    /// Returns as whose answer a renewed response counts: the body is that of
+    /// one request, the fields are those of another.
+    fn asked_of(&self, entry: &Stored) -> Asked {
+        let from = entry.value.response().map(|stored| stored.facts.from).unwrap_or_default();
+        Asked { method: AskedMethod::Get, credentials: self.asked.credentials | from }
+    }
+
+    /// Returns the tags of a renewed response: a 304 need not repeat them.
+    fn tags_of(&self, entry: &Stored, own: &[Tag]) -> Result<Box<[Tag]>, Refusal> {
+        let mut tags = self.tags.to_vec();
+        for tag in entry.tags.iter().chain(own) {
+            if !tags.contains(tag) {
+                tags.push(tag.clone());
+            }
+        }
+        let most = self.rules.config.max_tags.saturating_add(self.tags.len());
+        if tags.len() > most { Err(Refusal::TooManyTags) } else { Ok(tags.into()) }
+    }
+
+    /// Brings what is stored up to date with the response to a HEAD (RFC 9111,
+    /// 4.3.5).
+    pub(super) fn freshen(&self, head: &Parts, received: Received) {
+        let is_head = self.asked.method == AskedMethod::Head && head.status == StatusCode::OK;
+        let Some(entry) = self.stale.as_ref().filter(|_| is_head) else { return };
+        let new = match self.freshened(entry, head, received) {
+            Freshened::Renewed(new) => new,
+            Freshened::Stale => Arc::new(entry.with_window(entry.window.stale_from(received.at))),
+            Freshened::Gone => return fill::unstore(self, entry),
+        };
+        let log = &self.cache.engine.log;
+        let (seq, tags) = (received.started.seq, &new.tags);
+        let allowed = || !log.is_doubted(seq) && !log.is_dead(tags, seq, ASKED_NOW);
+        self.cache.local.update(&fill::key_of(self, entry), |current| {
+            // Whoever stored something else meanwhile knows better.
+            let is_same = current.is_some_and(|current| Arc::ptr_eq(current, entry));
+            (is_same && allowed()).then(|| Arc::clone(&new))
+        });
+    }
+
+    fn freshened(&self, entry: &Stored, head: &Parts, received: Received) -> Freshened {
+        let stored = entry.value.response().filter(|stored| is_about(stored, head));
+        let body = stored.and_then(|stored| stored.body.whole());
+        let Some((stored, body)) = stored.zip(body) else { return Freshened::Stale };
+        let mut parts = head.clone();
+        parts.headers = merge(&stored.headers, &head.headers, received.wall);
+        let renewed = Renewed::new(Arc::clone(entry), parts, body.clone());
+        let (plan, tags) = match self.judge_renewed(&renewed, received.times()) {
+            Ok(judged) => judged,
+            Err(why) if ends(entry, why) => return Freshened::Gone,
+            Err(_) => return Freshened::Stale,
+        };
+        if fill::fingerprint_of(self, &plan) != stored.facts.fingerprint {
+            // It belongs under another key, and a HEAD fills none.
+            return Freshened::Gone;
+        }
+        let Renewed { head, body, .. } = renewed;
+        let new =
+            fill::entry(self, &head, Content::Whole(body), &plan, tags, received, entry.version);
+        Freshened::Renewed(new)
+    }
+}
+
+/// What a HEAD makes of a stored response.
+enum Freshened {
+    Renewed(Stored),
+    /// It is about another one.
+    Stale,
+    /// It may not be stored any more.
+    Gone,
+}
+
+fn is_about(stored: &StoredBody, head: &Parts) -> bool {
+    let length = stored.body.length();
+    let is_as_long = content_length(&head.headers).is_ok_and(|n| n.is_none() || n == length);
+    is_as_long && validators(stored).is_some_and(|ours| ours.agree_with(&head.headers))
+}

@@ -1,0 +1,12 @@
+//! Parts of the example proxy that have tests of their own: `cargo test` builds
+//! examples, but does not run what they test.
+
+#![cfg(feature = "http")]
+#![allow(dead_code, unreachable_pub, reason = "the example uses what is not tested here")]
+
+#[path = "../examples/reverse_proxy/host.rs"]
+mod host;
+#[path = "../examples/reverse_proxy/via.rs"]
+mod via;
+#[path = "../examples/reverse_proxy/wire.rs"]
+mod wire;
