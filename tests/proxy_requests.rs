@@ -404,12 +404,12 @@ async fn a_head_that_does_not_come_ends_the_connection() {
     let proxy = Proxy::start(&origin, &["--header-timeout-ms", "100"]);
     for beginning in ["", "GET / HT", "GET / HTTP/1.1\r\nHost: a\r\nX: ", "PRI * HTTP/2.0\r\n"] {
         let mut client = proxy.send(beginning).await;
-        client.to_end().await;
+        client.until_end().await;
     }
     // One that trickles in: each byte on its own is no excuse.
     let mut client = proxy.send("GET / HTTP/1.1\r\nHost: a\r\n").await;
     while client.send_within(A_WHILE / 5, b"x").await == 1 && client.is_quiet_for(A_WHILE / 5).await
     {
     }
-    client.to_end().await;
+    client.until_end().await;
 }

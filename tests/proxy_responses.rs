@@ -166,7 +166,7 @@ async fn a_body_that_breaks_off_is_seen_to_break_off() {
         client.head().await;
         client.expect(begins).await;
         drop(peer);
-        assert_eq!(client.to_end().await, b"", "no last chunk after {response:?}");
+        assert_eq!(client.until_end().await, b"", "no last chunk after {response:?}");
     }
 }
 
@@ -290,7 +290,7 @@ async fn what_makes_no_sense_is_a_bad_gateway() {
         let (mut peer, _) = origin.request().await;
         peer.send_within(A_WHILE, response.as_bytes()).await;
         let reply = client.reply().await;
-        assert_eq!(reply.status(), 502, "{:.100?} {reply:?}", response);
+        assert_eq!(reply.status(), 502, "{response:.100?} {reply:?}");
         assert_eq!(reply.head.get("cache-control"), Some("no-store"));
     }
 }
@@ -313,12 +313,38 @@ async fn an_origin_that_cannot_be_reached_is_a_bad_gateway() {
         assert!(matches!(client.reply().await.status(), 502 | 503), "{partial:?}");
     }
     // It is gone.
-    origin.close();
+    drop(origin);
     assert_eq!(proxy.ask(GET).await.status(), 502);
     assert_eq!(proxy.ask("POST /c HTTP/1.1\r\nHost: a\r\n\r\n").await.status(), 502);
     // Nobody knows where it is.
     let proxy = Proxy::start_at("http://origin.invalid", &[]);
     assert_eq!(proxy.ask(GET).await.status(), 502);
+}
+
+#[tokio::test]
+async fn something_stale_stands_in_for_an_origin_that_cannot_be_reached() {
+    for (flags, directives, status) in [
+        (&[][..], "max-age=1", 200),
+        (&["--stale-if-disconnected-ms", "0"], "max-age=1", 502),
+        (&["--stale-if-disconnected-ms", "1"], "max-age=1", 502),
+        // RFC 9111, 5.2.2.2
+        (&[], "max-age=1, must-revalidate", 504),
+        (&[], "max-age=1, proxy-revalidate", 504),
+        (&[], "s-maxage=1", 504),
+    ] {
+        let origin = Origin::bind().await;
+        let proxy = Proxy::start(&origin, flags);
+        let (mut peer, _, mut client) = origin.request_on_new(&proxy, GET).await;
+        let head = format!("HTTP/1.1 200 OK\r\nCache-Control: {directives}\r\nAge: 0\r\n");
+        peer.send(format!("{head}Content-Length: 2\r\n\r\nab")).await;
+        assert_eq!(client.reply().await.body, "ab");
+        drop((origin, peer));
+        // The process has a clock of its own: here time has to pass.
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+        let reply = proxy.ask(GET).await;
+        assert_eq!(reply.status(), status, "{flags:?} {directives} {reply:?}");
+        assert_eq!(reply.body == "ab", status == 200);
+    }
 }
 
 #[tokio::test]

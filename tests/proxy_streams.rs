@@ -198,10 +198,10 @@ async fn a_web_socket_is_a_connection_of_its_own_both_ways() {
     }
     // Closed one way, the other still goes.
     client.finish().await;
-    assert_eq!(peer.to_end().await, b"");
+    assert_eq!(peer.until_end().await, b"");
     peer.send("bye").await;
     drop(peer);
-    assert_eq!(client.to_end().await, b"bye");
+    assert_eq!(client.until_end().await, b"bye");
 }
 
 #[tokio::test]
@@ -377,7 +377,7 @@ async fn a_body_held_back_is_not_sent_where_the_origin_does_not_want_it() {
     client.expect("much").await;
     // The origin still waits for a body that never comes: not for another
     // request in its place.
-    assert_eq!(peer.to_end().await, b"");
+    assert_eq!(peer.until_end().await, b"");
     assert!(client.head_or_end().await.is_none());
 }
 
@@ -430,5 +430,5 @@ async fn a_client_that_breaks_off_its_body_leaves_nothing_behind() {
     peer.expect("1\r\na\r\n").await;
     drop(client);
     // No last chunk: the origin must not take what it has for the whole.
-    assert_eq!(peer.to_end().await, b"");
+    assert_eq!(peer.until_end().await, b"");
 }

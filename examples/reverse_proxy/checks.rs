@@ -45,9 +45,12 @@ const CLAIMS: [HeaderName; 11] = [
     HeaderName::from_static("x-host"),
 ];
 
+/// Nothing, or the answer to a request that goes no further.
+type Checked = Result<(), Box<Response<Bytes>>>;
+
 /// Brings a request into the form in which it is looked up and forwarded, or
 /// answers it.
-pub(crate) fn admit(parts: &mut Parts, flags: &Flags, via: &Via) -> Result<(), Response<Bytes>> {
+pub(crate) fn admit(parts: &mut Parts, flags: &Flags, via: &Via) -> Checked {
     is_small(parts, flags)?;
     if parts.method == Method::CONNECT {
         return refuse(StatusCode::NOT_IMPLEMENTED, "this is no tunnel");
@@ -65,11 +68,11 @@ pub(crate) fn admit(parts: &mut Parts, flags: &Flags, via: &Via) -> Result<(), R
     hop(parts)
 }
 
-fn refuse(status: StatusCode, reason: &str) -> Result<(), Response<Bytes>> {
-    Err(page(status, reason))
+fn refuse(status: StatusCode, reason: &str) -> Checked {
+    Err(Box::new(page(status, reason)))
 }
 
-fn is_small(parts: &Parts, flags: &Flags) -> Result<(), Response<Bytes>> {
+fn is_small(parts: &Parts, flags: &Flags) -> Checked {
     let fields = parts.headers.iter();
     let bytes: usize = fields.map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
     if bytes > flags.max_header_bytes {
@@ -78,7 +81,7 @@ fn is_small(parts: &Parts, flags: &Flags) -> Result<(), Response<Bytes>> {
     Ok(())
 }
 
-fn is_for_us(parts: &mut Parts, flags: &Flags) -> Result<(), Response<Bytes>> {
+fn is_for_us(parts: &mut Parts, flags: &Flags) -> Checked {
     let Ok(host) = host::settle(parts) else {
         return refuse(StatusCode::BAD_REQUEST, "a request is for exactly one host");
     };
@@ -97,7 +100,7 @@ fn is_for_us(parts: &mut Parts, flags: &Flags) -> Result<(), Response<Bytes>> {
 
 /// The server understands `chunked` alone, and has decoded it; a coding before
 /// it would be lost with the field (RFC 9112, 6.1).
-fn is_framed(headers: &HeaderMap) -> Result<(), Response<Bytes>> {
+fn is_framed(headers: &HeaderMap) -> Checked {
     let mut codings = members(headers, &header::TRANSFER_ENCODING);
     if codings.all(|coding| coding.eq_ignore_ascii_case(b"chunked")) {
         return Ok(());
@@ -106,7 +109,7 @@ fn is_framed(headers: &HeaderMap) -> Result<(), Response<Bytes>> {
 }
 
 /// RFC 9110, 7.6.1: what `Connection` names ends here.
-fn take_what_connection_names(parts: &mut Parts) -> Result<(), Response<Bytes>> {
+fn take_what_connection_names(parts: &mut Parts) -> Checked {
     let names = members(&parts.headers, &header::CONNECTION).map(HeaderName::from_bytes);
     let Ok(mut names) = names.collect::<Result<Vec<_>, _>>() else {
         return refuse(StatusCode::BAD_REQUEST, "Connection names what is no field");
@@ -145,7 +148,7 @@ fn end_connection(parts: &mut Parts) {
 }
 
 /// RFC 9110, 7.6.2: the last hop answers, every other counts down.
-fn hop(parts: &mut Parts) -> Result<(), Response<Bytes>> {
+fn hop(parts: &mut Parts) -> Checked {
     if !matches!(parts.method, Method::TRACE | Method::OPTIONS) {
         return Ok(());
     }
@@ -155,7 +158,7 @@ fn hop(parts: &mut Parts) -> Result<(), Response<Bytes>> {
     let left = left.filter(|text| !text.is_empty()).map(|n| n.parse().unwrap_or(u64::MAX));
     match left {
         None => refuse(StatusCode::BAD_REQUEST, "Max-Forwards is no number"),
-        Some(0) => Err(last_hop(parts)),
+        Some(0) => Err(Box::new(last_hop(parts))),
         Some(left) => {
             parts.headers.insert(header::MAX_FORWARDS, HeaderValue::from(left - 1));
             Ok(())

@@ -72,10 +72,10 @@ fn kind_of(error: &(dyn Error + 'static)) -> Kind {
         if error.is::<io::Error>() {
             return Kind::BrokenOff;
         }
-        if let Some(error) = error.downcast_ref::<hyper::Error>() {
-            if error.is_incomplete_message() || error.is_closed() || error.is_canceled() {
-                return Kind::BrokenOff;
-            }
+        if let Some(error) = error.downcast_ref::<hyper::Error>()
+            && (error.is_incomplete_message() || error.is_closed() || error.is_canceled())
+        {
+            return Kind::BrokenOff;
         }
         cause = error.source();
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use lexopt::{Arg, Parser};
 use tower_stampede::{ConfigError, HttpLayer, HttpStampede, SetCookie, Stampede};
 
+use crate::failure::OriginError;
 use crate::redis::{self, Redis};
 use crate::values::{
     self, address, at_least_one, bytes, milliseconds, namespace, origin, some_time, value,
@@ -212,9 +213,9 @@ impl Flags {
 
     /// Sets what the flags say of the layer.
     pub(crate) fn tune(&self, layer: HttpLayer) -> HttpLayer {
-        // `--stale-if-disconnected-ms`: here the layer is told for how long,
-        // and that `OriginError::is_disconnected` says when.
         let layer = layer
+            .stale_if_disconnected(self.stale_if_disconnected)
+            .disconnected(OriginError::is_disconnected)
             .set_cookie(self.set_cookie)
             .max_body(self.max_body)
             .max_header_bytes(self.max_header_bytes);

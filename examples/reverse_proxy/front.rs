@@ -61,7 +61,7 @@ impl Proxy {
         let (mut parts, body) = request.into_parts();
         let method = parts.method.clone();
         if let Err(refusal) = checks::admit(&mut parts, &self.flags, &self.via) {
-            return ours(refusal, &method);
+            return ours(*refusal, &method);
         }
         let request = Request::from_parts(parts, body);
         match self.service.clone().call(request).await {

@@ -39,6 +39,8 @@ pub(super) struct Rules {
     pub(super) bypass: Option<BypassRule>,
     /// Which errors of the service say that it was not reached.
     pub(super) disconnected: Option<DisconnectedRule>,
+    /// A `fn() -> Q` for the request bodies of one type.
+    pub(super) empty_body: Option<Arc<dyn Any + Send + Sync>>,
     pub(super) refusal: Option<RefusalRule>,
     pub(super) hit_status: Option<HitStatus>,
 }
@@ -131,6 +133,7 @@ impl HttpStampede {
             key_rules: Vec::new(),
             bypass: None,
             disconnected: None,
+            empty_body: None,
             refusal: None,
             hit_status: None,
         };
@@ -407,6 +410,35 @@ impl HttpLayer {
     ) -> Self {
         self.rules.disconnected =
             Some(Arc::new(move |error| error.downcast_ref().is_some_and(&is)));
+        self
+    }
+
+    /// Sets how an empty request body is made.
+    ///
+    /// Where the answer to a question about a stored response is about another
+    /// one, the service is asked once more, and the first body is gone. With a
+    /// type whose bodies cannot be made anew, nothing stored is asked about: it
+    /// is fetched again. Known without this are axum's `Body`, `Empty<Bytes>`,
+    /// `Full<Bytes>` and `String`; what arrives on a connection of hyper's can
+    /// be wrapped into `Either<Incoming, Empty<Bytes>>`.
+    ///
+    /// ```
+    /// use bytes::Bytes;
+    /// use http_body_util::{Either, Empty, Full};
+    /// # use tower_stampede::{HttpLayer, Stampede};
+    ///
+    /// type RequestBody = Either<Full<Bytes>, Empty<Bytes>>;
+    ///
+    /// fn empty() -> RequestBody {
+    ///     Either::Right(Empty::new())
+    /// }
+    ///
+    /// # let cache: tower_stampede::HttpStampede =
+    /// #     Stampede::in_memory(std::time::Duration::from_secs(60));
+    /// let layer: HttpLayer = cache.http_layer().empty_request_body(empty);
+    /// ```
+    pub fn empty_request_body<Q: 'static>(mut self, make: fn() -> Q) -> Self {
+        self.rules.empty_body = Some(Arc::new(make));
         self
     }
 

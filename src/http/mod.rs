@@ -8,6 +8,8 @@ mod config;
 mod confirm;
 mod credentials;
 mod date;
+#[cfg(test)]
+mod differential;
 mod directives;
 mod disconnected;
 mod fill;
@@ -21,6 +23,8 @@ mod lookup;
 mod members;
 mod question;
 mod range;
+#[cfg(test)]
+mod reference;
 mod refusal;
 mod refused;
 mod remote;

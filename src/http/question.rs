@@ -11,6 +11,7 @@ use tower_service::Service;
 
 use super::body::ResponseBody;
 use super::cache_for::CacheFor;
+use super::layer::Rules;
 use super::lookup::{Cache, HttpCaller, Stored};
 use super::request::AskedMethod;
 use super::stored::selects;
@@ -43,7 +44,7 @@ impl<S, Q: 'static> Question<S, Q> {
     /// Asks about what the caller has in hand, if that can be validated.
     pub(super) fn new(caller: &HttpCaller, service: S, request: Request<Q>) -> Self {
         let about = caller.to_validate().and_then(|(entry, validators)| {
-            Some(About { entry, validators, spare: empty_body()? })
+            Some(About { entry, validators, spare: empty_body(&caller.rules)? })
         });
         Self { service, request, about }
     }
@@ -103,7 +104,12 @@ impl HttpCaller {
 /// A request may have to be sent twice, and its body is gone with the first
 /// time. Returns an empty one of the same type, which is what a GET has, where
 /// that can be made: of other types no GET is sent with a condition of ours.
-fn empty_body<Q: 'static>() -> Option<Q> {
+fn empty_body<Q: 'static>(rules: &Rules) -> Option<Q> {
+    let make = rules.empty_body.as_ref().and_then(|make| make.downcast_ref::<fn() -> Q>());
+    make.map(|make| make()).or_else(known_empty_body)
+}
+
+fn known_empty_body<Q: 'static>() -> Option<Q> {
     let mut empty = None::<Q>;
     #[cfg(feature = "axum")]
     fill(&mut empty, axum::body::Body::empty);
@@ -180,14 +186,16 @@ mod tests {
     #[test]
     fn a_body_can_be_made_anew_of_the_types_that_services_commonly_take() {
         assert!(
-            empty_body::<http_body_util::Empty<Bytes>>().is_some_and(|body| body.is_end_stream())
+            known_empty_body::<http_body_util::Empty<Bytes>>()
+                .is_some_and(|body| body.is_end_stream())
         );
         assert!(
-            empty_body::<http_body_util::Full<Bytes>>().is_some_and(|body| body.is_end_stream())
+            known_empty_body::<http_body_util::Full<Bytes>>()
+                .is_some_and(|body| body.is_end_stream())
         );
-        assert!(empty_body::<String>().is_some_and(|body| body.is_end_stream()));
+        assert!(known_empty_body::<String>().is_some_and(|body| body.is_end_stream()));
         #[cfg(feature = "axum")]
-        assert!(empty_body::<axum::body::Body>().is_some_and(|body| body.is_end_stream()));
-        assert!(empty_body::<hyper::body::Incoming>().is_none());
+        assert!(known_empty_body::<axum::body::Body>().is_some_and(|body| body.is_end_stream()));
+        assert!(known_empty_body::<hyper::body::Incoming>().is_none());
     }
 }

@@ -256,8 +256,9 @@ async fn private() {
 }
 
 async fn private_fields() {
+    assert!(!reused(&[("cache-control", "max-age=60, private=x-user")]).await, "only in quotes");
     let lab = Lab::saying(&[
-        ("cache-control", "max-age=60, private=\"X-User, x-mail\", Private=x-token"),
+        ("cache-control", "max-age=60, private=\"X-User, x-mail\", Private=\"x-token\""),
         ("x-user", "alice"),
         ("x-user", "anna"),
         ("x-mail", "a@a.test"),

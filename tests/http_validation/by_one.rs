@@ -3,6 +3,12 @@
 use tower_stampede::CacheOutcome::*;
 use tower_stampede::{CacheFor, SetCookie};
 
+use axum::body::Body;
+use http::Request;
+use http_body_util::{Either, Empty};
+use tower::ServiceExt;
+use tower_layer::Layer;
+
 use crate::http_support::*;
 use crate::{TAG, expired, is_conditional, not_modified, origin, report};
 
@@ -411,4 +417,32 @@ async fn a_response_from_credentials_stays_one_whoever_confirms_it() {
     // Without `public` nobody else may have what a credentialed request got.
     assert_eq!(send(&app, get("/report")).await.status, 200);
     assert_eq!(send(&app, get("/report")).await.text(), "anonymous 3");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_of_any_type_can_be_sent_twice_once_it_is_said_how_to_make_one() {
+    type Any = Either<Body, Empty<bytes::Bytes>>;
+    fn empty() -> Any {
+        Either::Right(Empty::new())
+    }
+    for is_said in [false, true] {
+        let origin = Origin::new(|call| match is_conditional(call) {
+            true => not_modified().header("etag", "\"v2\""),
+            false => report(),
+        });
+        let layer = origin_only().http_layer();
+        let layer = if is_said { layer.empty_request_body(empty) } else { layer };
+        let behind = origin.clone();
+        let service = layer.layer(tower::service_fn(move |request: Request<Any>| {
+            behind.clone().oneshot(request.map(Body::new))
+        }));
+        for _ in 0..2 {
+            let request = get("/report").map(Either::Left);
+            let reply = read(service.clone().oneshot(request).await.unwrap(), WORK).await;
+            assert_eq!((reply.status, reply.text()), (200, "report"));
+            pass(secs(11)).await;
+        }
+        let questions = origin.seen().iter().filter(|call| is_conditional(call)).count();
+        assert_eq!((questions, origin.calls()), if is_said { (1, 3) } else { (0, 2) });
+    }
 }

@@ -36,7 +36,8 @@ async fn a_head_about_the_same_response_renews_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_head_about_another_response_or_one_that_is_not_stored_renews_nothing() {
-    let cases: [(&str, fn() -> Answer); 5] = [
+    type Case = (&'static str, fn() -> Answer);
+    let cases: [Case; 5] = [
         ("no validator", || Answer::ok("max-age=100", "")),
         ("another tag", || Answer::ok("max-age=100", "").header("etag", "\"v2\"")),
         ("another length", || {

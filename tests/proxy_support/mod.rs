@@ -130,7 +130,7 @@ impl Drop for Proxy {
     }
 }
 
-/// An origin that does nothing by itself.
+/// An origin that does nothing by itself. Dropped, it refuses connections.
 pub(crate) struct Origin {
     listener: TcpListener,
     address: SocketAddr,
@@ -176,9 +176,6 @@ impl Origin {
     pub(crate) async fn is_asked_within(&self, time: Duration) -> bool {
         timeout(time, self.listener.accept()).await.is_ok()
     }
-
-    /// Frees the address: connections are refused from now on.
-    pub(crate) fn close(self) {}
 }
 
 /// One end of a connection.
@@ -274,7 +271,7 @@ impl Peer {
     }
 
     /// Reads whatever comes until the connection ends.
-    pub(crate) async fn to_end(&mut self) -> Vec<u8> {
+    pub(crate) async fn until_end(&mut self) -> Vec<u8> {
         while self.fill().await {}
         std::mem::take(&mut self.buffer)
     }
@@ -332,7 +329,7 @@ impl Peer {
             }
             Some(length) => self.bytes(length).await,
             None if matches!(head.status(), 100..=199 | 204 | 304) => Vec::new(),
-            None => self.to_end().await,
+            None => self.until_end().await,
         };
         Reply { head, body: String::from_utf8(body).unwrap() }
     }
