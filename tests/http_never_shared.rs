@@ -295,6 +295,8 @@ impl Response {
         let by_itself = match self.why {
             None | Some(Credentials) => self.status(call) == 304 && !ours,
             Some(SetCookie | NotModified) => !ours,
+            // Without content there are no trailers.
+            Some(Trailers) => !ours && call.parts.method == http::Method::GET,
             Some(_) => true,
         };
         by_itself || credentials && !permits
