@@ -92,6 +92,7 @@ async fn a_304_carries_what_a_200_would_but_not_what_describes_a_body() {
             .header("etag", "\"a\"")
             .header("last-modified", THEN)
             .header("date", LATER)
+            .header("expires", LATER)
             .header("content-location", "/report.txt")
             .header("vary", "accept")
             .header("content-type", "text/plain")
@@ -110,6 +111,7 @@ async fn a_304_carries_what_a_200_would_but_not_what_describes_a_body() {
         ("content-location", "/report.txt"),
         ("date", LATER),
         ("etag", "\"a\""),
+        ("expires", LATER),
         ("vary", "accept"),
         ("access-control-allow-origin", "*"),
     ] {
@@ -277,4 +279,42 @@ async fn a_failure_is_no_match() {
     let replies = crowd(&app, 3, |_| if_none_match("*")).await;
     assert!(replies.iter().all(|reply| reply.status == 503));
     assert_eq!(origin.calls(), 1);
+}
+
+// ===== After a validation =====
+
+#[tokio::test(start_paused = true)]
+async fn a_validation_asks_with_our_validators_and_answers_by_each_clients_own() {
+    let origin = tagged("max-age=10");
+    let app = app(&origin);
+    send(&app, get(REPORT)).await;
+    for first in 0..3 {
+        pass(secs(20)).await;
+        let replies = crowd(&app, 9, |i| match (first + i) % 3 {
+            0 => if_none_match("\"a\""),
+            1 => if_none_match("\"b\""),
+            _ => with(REPORT, &[("if-none-match", "\"b\""), ("range", "bytes=0-1")]),
+        });
+        for (i, reply) in replies.await.iter().enumerate() {
+            let kind = (first + i) % 3;
+            assert_eq!(origin.last().header("if-none-match"), Some("\"a\""));
+            match kind {
+                0 => assert!(is_bare_304(reply), "{first} {i}"),
+                1 => assert_eq!((reply.status, reply.text()), (200, "report"), "{first} {i}"),
+                _ => assert!(reply.status == 206 || i == 0, "{first} {i}"),
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_asked_about_each_time_is_answered_by_each_clients_own_condition() {
+    let origin = tagged("no-cache");
+    let app = app(&origin);
+    send(&app, get(REPORT)).await;
+    for (tag, status, text) in [("\"a\"", 304, ""), ("\"b\"", 200, "report")] {
+        let reply = send(&app, if_none_match(tag)).await;
+        assert_eq!((reply.status, reply.text()), (status, text), "{tag}");
+        assert_eq!(origin.last().header("if-none-match"), Some("\"a\""));
+    }
 }

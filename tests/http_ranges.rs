@@ -225,6 +225,39 @@ async fn a_range_is_forwarded_when_the_flight_has_nothing_to_cut() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_range_does_not_wait_for_a_body_whose_length_nobody_knows() {
+    let origin = Origin::new(|call| match (call.header("range"), call.uri().as_str()) {
+        (Some(_), _) => Answer::status(206).body("01"),
+        (None, "http://x/known") => slow().header("content-length", "11"),
+        (None, _) => slow(),
+    });
+    let app = app(&origin);
+    for (uri, outcome, text) in [("http://x/known", Joined, "23"), (FILE, Bypass, "01")] {
+        let replies = crowd(&app, 3, |i| match i {
+            0 => get(uri),
+            _ => with(uri, &[("range", "bytes=2-3")]),
+        });
+        let replies = replies.await;
+        assert_eq!(replies[0].text(), TEXT);
+        for reply in &replies[1..] {
+            assert!(reply.is(outcome) && reply.status == 206, "{uri}");
+            assert_eq!(reply.text(), text);
+        }
+        assert!(send(&app, with(uri, &[("range", "bytes=-1")])).await.is(Hit));
+    }
+}
+
+/// The head at once, the body byte by byte.
+fn slow() -> Answer {
+    let bytes = futures_util::stream::unfold(0, |at| async move {
+        pass(ms(10)).await;
+        let byte = TEXT.get(at..=at)?;
+        Some((Ok::<_, std::convert::Infallible>(byte), at + 1))
+    });
+    whole().body(Body::from_stream(bytes))
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_part_of_what_is_stale_stands_in_for_a_failure() {
     let origin = Origin::new(|call| match call.n {
         0 => Answer::ok("max-age=10, stale-if-error=60", TEXT),

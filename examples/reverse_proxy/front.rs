@@ -25,6 +25,7 @@ use tower_stampede::{HttpLayer, HttpService, ResponseBody};
 use crate::checks::{self, NotShared};
 use crate::flags::Flags;
 use crate::forward::{self, Client};
+use crate::incoming::ClientBody;
 use crate::origin::{Origin, OriginBody};
 use crate::pages::page;
 use crate::via::Via;
@@ -51,7 +52,10 @@ pub(crate) struct Proxy {
 impl Proxy {
     pub(crate) fn new(layer: HttpLayer, flags: Flags) -> Self {
         let via = Via::new();
-        let layer = flags.tune(layer).bypass(|parts| parts.extensions.get::<NotShared>().is_some());
+        let layer = flags
+            .tune(layer)
+            .bypass(|parts| parts.extensions.get::<NotShared>().is_some())
+            .empty_request_body(ClientBody::empty);
         let service = layer.layer(Origin::new(&flags, via.clone()));
         Self { service, flags, via }
     }
@@ -63,7 +67,7 @@ impl Proxy {
         if let Err(refusal) = checks::admit(&mut parts, &self.flags, &self.via) {
             return ours(*refusal, &method);
         }
-        let request = Request::from_parts(parts, body);
+        let request = Request::from_parts(parts, ClientBody::from(body));
         match self.service.clone().call(request).await {
             Ok(mut response) => {
                 forward::to_client(&mut response, &method);

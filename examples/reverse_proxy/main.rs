@@ -27,6 +27,7 @@ mod flags;
 mod forward;
 mod front;
 mod host;
+mod incoming;
 mod origin;
 mod outgoing;
 mod pages;

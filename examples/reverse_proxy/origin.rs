@@ -20,6 +20,7 @@ use crate::connector::{Connector, Used};
 use crate::failure::{Kind, OriginError};
 use crate::flags::Flags;
 use crate::forward::{self, members};
+use crate::incoming::ClientBody;
 use crate::outgoing::{GateKey, Outgoing};
 use crate::upgrade;
 use crate::via::Via;
@@ -64,7 +65,7 @@ impl Origin {
     }
 }
 
-impl Service<Request<Incoming>> for Origin {
+impl Service<Request<ClientBody>> for Origin {
     type Response = Response<OriginBody>;
     type Error = OriginError;
     type Future = Pin<Box<dyn Future<Output = Result<Self::Response, OriginError>> + Send>>;
@@ -73,7 +74,7 @@ impl Service<Request<Incoming>> for Origin {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+    fn call(&mut self, request: Request<ClientBody>) -> Self::Future {
         let shared = Arc::clone(&self.0);
         Box::pin(async move { shared.ask(request).await })
     }
@@ -82,7 +83,7 @@ impl Service<Request<Incoming>> for Origin {
 impl Shared {
     async fn ask(
         &self,
-        mut request: Request<Incoming>,
+        mut request: Request<ClientBody>,
     ) -> Result<Response<OriginBody>, OriginError> {
         let front = hyper::upgrade::on(&mut request);
         let (mut parts, body) = request.into_parts();
@@ -111,7 +112,7 @@ impl Shared {
     async fn ask_pooled(
         &self,
         parts: request::Parts,
-        body: Incoming,
+        body: ClientBody,
         teller: Option<&Teller>,
     ) -> Result<Response<OriginBody>, OriginError> {
         let again = parts.method.is_idempotent() && body.is_end_stream();
@@ -130,7 +131,7 @@ impl Shared {
     async fn attempt(
         &self,
         parts: request::Parts,
-        body: Option<Incoming>,
+        body: Option<ClientBody>,
         teller: Option<&Teller>,
     ) -> Result<Response<OriginBody>, Failed> {
         let (key, gate) = expected(&parts, body.is_some()).unzip();

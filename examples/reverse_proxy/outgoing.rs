@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
+use crate::incoming::ClientBody;
+
 /// Passes a client's body on as it arrives, once the origin wants it.
 pub(crate) struct Outgoing {
-    body: Option<Incoming>,
+    body: Option<ClientBody>,
     gate: Option<oneshot::Receiver<()>>,
     progress: Progress,
 }
@@ -23,7 +24,7 @@ pub(crate) struct Outgoing {
 impl Outgoing {
     /// With a `gate`, nothing of the body is asked for before it opens: that
     /// would tell the client to send it.
-    pub(crate) fn new(body: Option<Incoming>, gate: Option<oneshot::Receiver<()>>) -> Self {
+    pub(crate) fn new(body: Option<ClientBody>, gate: Option<oneshot::Receiver<()>>) -> Self {
         Self { body, gate, progress: Progress::default() }
     }
 

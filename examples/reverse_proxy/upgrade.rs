@@ -10,13 +10,14 @@ use hyper_util::rt::TokioIo;
 use crate::connector::Connector;
 use crate::failure::{Kind, OriginError};
 use crate::forward::members;
+use crate::incoming::ClientBody;
 use crate::origin::OriginBody;
 
 /// Asks the origin to switch, and if it does, copies both ways until one of
 /// the two closes.
 pub(crate) async fn ask(
     connector: &Connector,
-    mut request: Request<Incoming>,
+    mut request: Request<ClientBody>,
     client: OnUpgrade,
 ) -> Result<Response<OriginBody>, OriginError> {
     let stream = connector.connect().await.map_err(OriginError::connect)?;

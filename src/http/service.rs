@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::request::Parts;
-use http::{HeaderMap, Method, Request, Response, header};
+use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tower_service::Service;
@@ -358,6 +358,10 @@ where
         }
         let mut ticket = Ticket::new(&engine, engine.log.seq());
         match ticket.resolve(&mut self.caller).await {
+            Step::Answer(entry, _) if self.caller.cannot_cut(&entry) => {
+                self.caller.claim = None;
+                self.go_past(BypassReason::Range).await
+            }
             Step::Answer(entry, outcome) => Ok(answered(&self.caller, &entry, outcome)),
             Step::Refuse(error) => {
                 let error = self.caller.told_of(error);
@@ -531,6 +535,12 @@ impl HttpCaller {
         }
         let (status, now) = (response.status(), self.cache.engine.clock.wall());
         Shape::of(self.wishes, &self.headers, status, response.headers(), None, now)
+    }
+
+    /// Returns whether a part is wanted of what has no length yet.
+    fn cannot_cut(&self, entry: &Stored) -> bool {
+        let stored = entry.value.response().filter(|_| self.wishes.range);
+        stored.is_some_and(|it| it.status == StatusCode::OK && it.body.length().is_none())
     }
 
     fn for_client(&self) -> Client {

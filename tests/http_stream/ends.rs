@@ -1,5 +1,6 @@
 //! Bodies that end before their end, and what is invalidated meanwhile.
 
+use futures_util::FutureExt;
 use tower_stampede::CacheOutcome::*;
 use tower_stampede::{BodyErrorKind, HttpStampede};
 
@@ -26,10 +27,11 @@ async fn a_failed_body_gives_all_who_read_it_its_bytes_and_then_its_own_error() 
         assert_eq!(rest.kind(), Some(BodyErrorKind::Inner));
         assert_eq!(rest.sources().last().unwrap(), "reset");
     }
-    let mut next = open(&app, get("/report")).await;
-    assert!(next.is(Computed), "it is not stored, and no word about the key");
+    let mut next = open_many(&app, 3).await;
+    assert!(next[0].is(Computed), "it is not stored");
+    assert!(next[2].is(Joined), "and it is no word about the key");
     sources.take(1).send("report");
-    assert!(next.rest().await.is("report"));
+    assert!(rests(&mut next).await.iter().all(|rest| rest.is("report")));
     assert!(send(&app, get("/report")).await.is(Hit));
     assert_eq!(origin.calls(), 2);
 }
@@ -66,6 +68,27 @@ async fn who_comes_after_a_break_off_does_not_get_it() {
     sources.take(1).send("report");
     assert!(next.rest().await.is("report"));
     assert_eq!(reader.rest().await.kind(), Some(BodyErrorKind::Inner));
+    assert_eq!(origin.calls(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_comes_to_its_answer_only_after_a_break_off_asks_again() {
+    let (app, origin, sources) = fed(origin_only().http_layer());
+    let leader = tokio::spawn({
+        let app = app.clone();
+        async move { open(&app, get("/report")).await }
+    });
+    settle().await;
+    let mut waiter = Box::pin(open(&app, get("/report")));
+    assert!(waiter.as_mut().now_or_never().is_none(), "it waits, and is not polled for a while");
+    let mut first = leader.await.unwrap();
+    sources.take(0).fail();
+    assert!(first.rest().await.error.is_some());
+    settle().await;
+    let mut second = waiter.await;
+    assert!(second.is(Computed));
+    sources.take(1).send("report");
+    assert!(second.rest().await.is("report"));
     assert_eq!(origin.calls(), 2);
 }
 

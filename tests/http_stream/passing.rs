@@ -103,6 +103,22 @@ async fn who_reads_nothing_while_another_waits_is_left_behind() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_reader_that_moves_is_not_left_behind_however_long_another_waits() {
+    let (_app, _, source, mut readers) = over_the_limit(2).await;
+    source.send(chunk());
+    assert_eq!(readers[0].now().len(), 80 * KIB);
+    settle().await;
+    pass(ms(4500)).await;
+    assert_eq!(readers[1].next().unwrap().len(), 16 * KIB);
+    // It is still at the edge of the window, and has five seconds again.
+    pass(ms(4900)).await;
+    assert_eq!(readers[0].next(), None);
+    pass(ms(200)).await;
+    assert_eq!(readers[0].now().len(), 16 * KIB);
+    assert_eq!(readers[1].rest().await.kind(), Some(BodyErrorKind::Stalled));
+}
+
+#[tokio::test(start_paused = true)]
 async fn whoever_stops_waiting_holds_nothing_against_the_slow() {
     let (_app, _, source, mut readers) = over_the_limit(2).await;
     source.send(chunk());
