@@ -8,7 +8,6 @@ mod http_support;
 use axum::body::Body;
 use http::Request;
 use http_support::*;
-use tower_layer::Layer;
 use tower_stampede::CacheOutcome::*;
 use tower_stampede::{CacheFor, HttpLayer, HttpService, Stampede};
 
@@ -51,7 +50,7 @@ fn app_of(
     layer: HttpLayer,
     answer: impl Fn(&Call) -> Answer + Send + Sync + 'static,
 ) -> HttpService<Origin> {
-    layer.layer(Origin::new(answer))
+    layered(layer, &Origin::new(answer))
 }
 
 #[tokio::test(start_paused = true)]
