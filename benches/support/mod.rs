@@ -178,7 +178,7 @@ impl Subject for Floor {
     }
 }
 
-fn drain<B: http_body::Body<Error = Infallible> + Unpin>(response: Response<B>) {
+fn drain<B: http_body::Body + Unpin>(response: Response<B>) {
     let mut body = response.into_body();
     while let Some(Ok(frame)) = block_on(body.frame()) {
         black_box(frame.is_data());
