@@ -9,96 +9,13 @@ mod redis_support;
 
 use std::collections::HashSet;
 use std::iter::repeat_with;
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use proxy_support::{
-    Answer, Ask, Backend, Client, Crowd, Pace, Proxy, Seen, VARIANT, get, get_with, soon,
+use proxy_support::stage::{
+    CROWD, FAILURE, FRESH, PRIVATE, SHORT, SMALL_CROWD, STALE_IF_ERROR, STALE_MEANWHILE, Stage,
+    VARYING, ask_on, same, variants,
 };
-use tokio::task::JoinSet;
-use tokio::time::Instant;
-
-const CROWD: usize = 500;
-
-/// Where each client costs a request to the origin.
-const SMALL_CROWD: usize = 50;
-
-const FRESH: Answer = Answer::ok(&[("cache-control", "max-age=60")]);
-const SHORT: Answer = Answer::ok(&[("cache-control", "max-age=1")]);
-const STALE_IF_ERROR: Answer = Answer::ok(&[("cache-control", "max-age=1, stale-if-error=600")]);
-const STALE_MEANWHILE: Answer =
-    Answer::ok(&[("cache-control", "max-age=1, stale-while-revalidate=600, stale-if-error=600")]);
-const PRIVATE: Answer = Answer::ok(&[("cache-control", "private")]);
-const VARYING: Answer = Answer::ok(&[("cache-control", "max-age=60"), ("vary", VARIANT)]);
-const FAILURE: Answer = Answer::ok(&[]).status(500);
-
-fn same(count: usize) -> impl Iterator<Item = Ask> {
-    repeat_with(|| get("/")).take(count)
-}
-
-/// Requests for so many variants, from `first` on.
-fn variants(first: usize, count: usize) -> impl Iterator<Item = Ask> {
-    (first..first + count).map(|n| get_with("/", VARIANT, &n.to_string()))
-}
-
-/// An origin, and proxies in front of it.
-struct Stage {
-    backend: Backend,
-    proxies: Vec<Proxy>,
-}
-
-impl Stage {
-    async fn new(answer: Answer, flags: &[&str]) -> Self {
-        Self::with_proxies(1, answer, flags).await
-    }
-
-    async fn with_proxies(count: usize, answer: Answer, flags: &[&str]) -> Self {
-        let _ = rlimit::increase_nofile_limit(u64::MAX);
-        let backend = Backend::start(answer).await;
-        let proxies = repeat_with(|| Proxy::start_at(&backend.url(), flags)).take(count);
-        Self { proxies: proxies.collect(), backend }
-    }
-
-    fn addresses(&self) -> Vec<SocketAddr> {
-        self.proxies.iter().map(|proxy| proxy.address).collect()
-    }
-
-    /// Sends a crowd, and waits until the origin has so many requests in all
-    /// and whoever else came waits for them.
-    async fn gather(&self, requests: impl Iterator<Item = Ask>, hits: usize) -> Crowd {
-        let crowd = Crowd::ask(&self.addresses(), requests);
-        crowd.has_asked().await;
-        self.backend.until_hits(hits).await;
-        self.is_idle().await;
-        assert_eq!(self.backend.hits(), hits, "requests to the origin");
-        crowd
-    }
-
-    async fn is_idle(&self) {
-        for proxy in &self.proxies {
-            proxy.is_idle().await;
-        }
-    }
-
-    async fn client(&self) -> Client {
-        Client::connect(self.proxies[0].address).await
-    }
-
-    /// Stores a response, and waits until its lifetime is over.
-    async fn store_and_expire(&self) {
-        self.backend.let_go(1);
-        let mut client = self.client().await;
-        assert_eq!(client.ask(get("/")).await.unwrap().body, "answer 1 to all");
-        let expired = async {
-            let ask = || get_with("/", "cache-control", "only-if-cached");
-            while client.ask(ask()).await.unwrap().status == 200 {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        };
-        soon("the end of a lifetime", expired).await;
-        assert_eq!(self.backend.hits(), 1);
-    }
-}
+use proxy_support::{Pace, Seen, get, soon};
 
 #[track_caller]
 fn assert_all(seen: &[Seen], status: u16, body: &str) {
@@ -146,7 +63,7 @@ async fn a_refresh_that_fails_is_one_request_and_an_error_for_nobody() {
     assert_all(&seen, 200, "answer 1 to all");
     assert!(seen.iter().all(Seen::is_stale));
     // And who comes next does not ask again so soon.
-    assert_all(&Crowd::ask(&stage.addresses(), same(CROWD)).seen().await, 200, "answer 1 to all");
+    assert_all(&stage.crowd(same(CROWD)).seen().await, 200, "answer 1 to all");
     assert_eq!(stage.backend.hits(), 2);
 }
 
@@ -155,7 +72,7 @@ async fn an_origin_that_refuses_connections_is_an_error_for_nobody() {
     let mut stage = Stage::new(STALE_IF_ERROR, &[]).await;
     stage.store_and_expire().await;
     stage.backend.refuse().await;
-    let seen = Crowd::ask(&stage.addresses(), same(CROWD)).seen().await;
+    let seen = stage.crowd(same(CROWD)).seen().await;
     assert_all(&seen, 200, "answer 1 to all");
     assert!(seen.iter().all(Seen::is_stale));
 }
@@ -235,7 +152,7 @@ async fn a_crowd_of_variants_is_one_request_each_in_parallel() {
 async fn an_origin_that_takes_many_leases_is_asked_once() {
     let flags = ["--lease-ms", "500", "--compute-timeout-ms", "20000"];
     let stage = Stage::new(FRESH.head(Pace::After(Duration::from_secs(3))), &flags).await;
-    let seen = Crowd::ask(&stage.addresses(), same(SMALL_CROWD)).seen().await;
+    let seen = stage.crowd(same(SMALL_CROWD)).seen().await;
     assert_all(&seen, 200, "answer 1 to all");
     assert_eq!(stage.backend.hits(), 1);
 }
@@ -246,7 +163,7 @@ async fn whoever_waits_reads_a_body_while_it_arrives() {
     let early = stage.gather(same(CROWD), 1).await;
     stage.backend.let_go(1);
     early.has_begun().await;
-    let late = Crowd::ask(&stage.addresses(), same(SMALL_CROWD));
+    let late = stage.crowd(same(SMALL_CROWD));
     late.has_begun().await;
     stage.backend.let_go(1);
     assert_all(&early.seen().await, 200, "answer 1 to all, and more");
@@ -254,29 +171,17 @@ async fn whoever_waits_reads_a_body_while_it_arrives() {
     assert_eq!(stage.backend.hits(), 1);
 }
 
-/// A client that asks again and again.
-async fn ask_until(until: Instant, address: SocketAddr) -> Vec<Seen> {
-    let (mut client, mut seen) = (Client::connect(address).await, Vec::new());
-    while Instant::now() < until {
-        seen.push(client.ask(get("/")).await.expect("a response"));
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    seen
-}
-
-/// Many of them, for so long.
-async fn ask_on(address: SocketAddr, time: Duration) -> Vec<Seen> {
-    let until = Instant::now() + time;
-    let clients: JoinSet<_> = (0..SMALL_CROWD).map(|_| ask_until(until, address)).collect();
-    soon("clients that ask on", clients.join_all()).await.into_iter().flatten().collect()
-}
-
 const OUTAGE: Duration = Duration::from_secs(3);
+
+async fn seen_in(stage: &Stage, time: Duration) -> Vec<Seen> {
+    let outcomes = soon("clients that ask on", ask_on(stage, time)).await;
+    outcomes.into_iter().map(|outcome| outcome.expect("a response")).collect()
+}
 
 async fn an_outage_is_a_handful_of_requests(stage: Stage) {
     stage.store_and_expire().await;
     stage.backend.cut().await;
-    let seen = ask_on(stage.proxies[0].address, OUTAGE).await;
+    let seen = seen_in(&stage, OUTAGE).await;
     assert!(seen.len() > SMALL_CROWD, "they ask again and again");
     assert_all(&seen, 200, "answer 1 to all");
     let attempts = stage.backend.hits() - 1;
@@ -305,7 +210,7 @@ async fn an_origin_that_fails_for_a_while_is_asked_a_handful_of_times() {
     let stage = Stage::new(STALE_IF_ERROR, &[]).await;
     stage.store_and_expire().await;
     stage.backend.answers(FAILURE.head(Pace::AtOnce));
-    let seen = ask_on(stage.proxies[0].address, OUTAGE).await;
+    let seen = seen_in(&stage, OUTAGE).await;
     assert_all(&seen, 200, "answer 1 to all");
     let attempts = stage.backend.hits() - 1;
     assert!((1..10).contains(&attempts), "{attempts} attempts");
@@ -317,7 +222,7 @@ async fn after_an_outage_the_origin_is_asked_again() {
     stage.backend.let_go(1);
     assert_eq!(stage.client().await.ask(get("/")).await.unwrap().status, 200);
     stage.backend.refuse().await;
-    let seen = ask_on(stage.proxies[0].address, OUTAGE).await;
+    let seen = seen_in(&stage, OUTAGE).await;
     assert_all(&seen, 200, "answer 1 to all");
     assert!(seen.iter().any(Seen::is_stale));
     is_new_after_the_outage(&mut stage).await;
@@ -356,6 +261,7 @@ async fn the_next_request_on_a_connection_that_was_served_stale_is_never_late() 
 #[cfg(feature = "redis")]
 mod with_redis {
     use super::*;
+    use crate::proxy_support::Answer;
     use crate::redis_support::Server;
 
     /// Runs a scenario with `--redis`.

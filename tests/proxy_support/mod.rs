@@ -5,6 +5,7 @@
 
 mod backend;
 mod crowd;
+pub(crate) mod stage;
 
 use std::future::Future;
 use std::io::{BufRead, BufReader};
