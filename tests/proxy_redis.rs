@@ -1,6 +1,6 @@
 //! Two processes of the example proxy on one Redis server.
 
-#![cfg(all(unix, feature = "redis"))]
+#![cfg(all(unix, feature = "http", feature = "redis"))]
 
 mod proxy_support;
 mod redis_support;

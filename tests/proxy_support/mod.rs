@@ -3,6 +3,10 @@
 
 #![allow(dead_code, reason = "each test binary uses a part")]
 
+mod backend;
+mod crowd;
+pub(crate) mod stage;
+
 use std::future::Future;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -14,6 +18,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::time::timeout;
+
+#[allow(unused_imports, reason = "each test binary uses a part")]
+pub(crate) use backend::{Answer, Backend, Pace, VARIANT};
+#[allow(unused_imports, reason = "each test binary uses a part")]
+pub(crate) use crowd::{Ask, Client, Crowd, Seen, get, get_with};
 
 /// After this long, what a test waits for does not come any more.
 const GIVE_UP: Duration = Duration::from_secs(20);
@@ -109,6 +118,38 @@ impl Proxy {
             }
         };
         soon("the end of the process", ended).await
+    }
+
+    /// Waits until it has nothing to do before something comes from outside:
+    /// all its threads sleep, and none has run between two looks.
+    #[cfg(target_os = "linux")]
+    pub(crate) async fn is_idle(&self) {
+        let idle = async {
+            let mut before = None;
+            loop {
+                let now = self.sleeping_threads();
+                if now.is_some() && now == before {
+                    return;
+                }
+                before = now;
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        soon("the proxy to be idle", idle).await;
+    }
+
+    /// How often each of its threads has gone to sleep; none if one runs.
+    #[cfg(target_os = "linux")]
+    fn sleeping_threads(&self) -> Option<Vec<String>> {
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.process.id())).unwrap();
+        let switches = |thread: std::io::Result<std::fs::DirEntry>| {
+            // It may have ended meanwhile.
+            let status = std::fs::read_to_string(thread.ok()?.path().join("status")).ok()?;
+            let is_asleep = status.lines().any(|line| line.starts_with("State:\tS"));
+            let count = status.lines().filter(|line| line.contains("voluntary_ctxt_switches"));
+            is_asleep.then(|| count.collect())
+        };
+        threads.map(switches).collect()
     }
 
     /// The memory that it has used at most, in bytes.
