@@ -8,6 +8,7 @@ mod http_support;
 use axum::body::Body;
 use http::Request;
 use http_support::*;
+use tokio::time::Instant;
 use tower_stampede::CacheOutcome::*;
 use tower_stampede::{CacheFor, HttpLayer, HttpService, Stampede};
 
@@ -17,7 +18,7 @@ type Row = Vec<&'static str>;
 
 /// The rows of the first table below a heading.
 fn table(heading: &str) -> Vec<Row> {
-    let below = PAGE.split_once(&format!("\n## {heading}\n")).expect("the heading stands there").1;
+    let below = PAGE.split_once(&format!("# {heading}\n")).expect("the heading stands there").1;
     let lines = below.lines().skip_while(|line| !line.starts_with('|'));
     let rows: Vec<Row> = lines
         .take_while(|line| line.starts_with('|'))
@@ -224,6 +225,29 @@ async fn requests_are_answered_as_the_page_says() {
         send(&app, get("/")).await;
         let expected = if row[2] == "the same" { row[1] } else { row[2] };
         assert_eq!(came(&app, as_named(row[0])).await, expected, "{row:?}, stored");
+    }
+}
+
+/// What comes, by a cell of the table on waiting.
+fn coming(cell: &'static str) -> Answer {
+    match cell {
+        "an error" => Answer::error(),
+        "a panic" => Answer::panic(),
+        _ => answer(cell[..3].parse().unwrap(), &fields(cell)).after(WORK),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crowd_waits_as_long_as_the_page_says() {
+    for row in table("What waiting costs") {
+        let comes = row[0];
+        let app = app_of(origin_only().http_layer(), move |_| coming(comes));
+        for expected in &row[1..] {
+            let from = Instant::now();
+            crowd_of(&app, 10, |_| get("/")).await;
+            let times = from.elapsed().as_millis() / WORK.as_millis();
+            assert_eq!(times.to_string(), *expected, "{row:?}");
+        }
     }
 }
 
