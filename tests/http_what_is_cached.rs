@@ -48,7 +48,7 @@ fn answer(status: u16, fields: &[(&'static str, &'static str)]) -> Answer {
 }
 
 fn app_of(
-    layer: &HttpLayer,
+    layer: HttpLayer,
     answer: impl Fn(&Call) -> Answer + Send + Sync + 'static,
 ) -> HttpService<Origin> {
     layered(layer, &Origin::new(answer))
@@ -62,7 +62,7 @@ async fn a_response_lives_as_long_as_the_page_says() {
         // Jitter shortens what the layer chose, and nothing else.
         let jitter = if row[1] == "30 s" { 0.0 } else { 0.9 };
         let cache = Stampede::builder("test").ttl(secs(30)).jitter(jitter).build().unwrap();
-        let app = app_of(&cache.http_layer(), move |_| answer(200, &said));
+        let app = app_of(cache.http_layer(), move |_| answer(200, &said));
         send(&app, get("/")).await;
         let reply = send(&app, get("/")).await;
         let ttl = reply.cache_status().strip_prefix("tower-stampede; hit; ttl=");
@@ -82,7 +82,7 @@ async fn a_status_is_stored_where_the_page_says() {
             for status in row[0].split(", ") {
                 let status = status.parse().unwrap();
                 let layer = if said.is_empty() { with_ttl(60) } else { origin_only() };
-                let app = app_of(&layer.http_layer(), move |_| answer(status, said));
+                let app = app_of(layer.http_layer(), move |_| answer(status, said));
                 send(&app, get("/")).await;
                 let is_stored = send(&app, get("/")).await.is(Hit);
                 assert!(["stored", "no"].contains(cell), "{row:?}");
@@ -99,7 +99,7 @@ async fn what_is_never_stored_is_not_for_the_reason_on_the_page() {
         let lives = ("cache-control", "max-age=60");
         // What cannot be read must not swallow the lifetime.
         let said = [lives, (name, value)];
-        let app = app_of(&origin_only().http_layer(), move |_| answer(200, &said));
+        let app = app_of(origin_only().http_layer(), move |_| answer(200, &said));
         for _ in 0..2 {
             let reply = send(&app, get("/")).await;
             let detail = reply.cache_status().split_once("; detail=").expect("not stored").1;
@@ -131,7 +131,7 @@ async fn credentials_are_served_as_the_page_says() {
     for row in table("Credentials") {
         let response = row[1];
         for (other, cell) in others.into_iter().zip(&row[3..]) {
-            let app = app_of(&with_ttl(60).http_layer(), move |_| shared(response));
+            let app = app_of(with_ttl(60).http_layer(), move |_| shared(response));
             let first = send(&app, carrying(row[0])).await;
             let is_stored = first.cache_status().ends_with("; stored");
             assert_eq!(is_stored, row[2] == "yes", "{row:?}");
@@ -218,7 +218,7 @@ async fn requests_are_answered_as_the_page_says() {
     for row in table("Requests") {
         let app = || {
             let whole = || Answer::ok("max-age=60", "0123456789").header("etag", "\"a\"");
-            app_of(&origin_only().http_layer(), move |_| whole())
+            app_of(origin_only().http_layer(), move |_| whole())
         };
         assert_eq!(came(&app(), as_named(row[0])).await, row[1], "{row:?}, cold");
         let app = app();
@@ -258,18 +258,18 @@ fn member(reply: &Reply) -> String {
 #[tokio::test(start_paused = true)]
 async fn cache_status_has_the_members_of_the_page() {
     let mut members = Vec::new();
-    let app = app_of(&origin_only().http_layer(), |_| Answer::ok("max-age=60", ""));
+    let app = app_of(origin_only().http_layer(), |_| Answer::ok("max-age=60", ""));
     let cold = crowd(&app, 2, |_| get("/")).await;
     members.push(member(&send(&app, get("/")).await));
 
     let old = "max-age=10, stale-while-revalidate=60";
-    let app = app_of(&origin_only().http_layer(), move |_| Answer::ok(old, ""));
+    let app = app_of(origin_only().http_layer(), move |_| Answer::ok(old, ""));
     send(&app, get("/")).await;
     pass(secs(12)).await;
     members.push(member(&send(&app, get("/")).await));
     members.extend(cold.iter().map(member));
 
-    let app = app_of(&origin_only().http_layer(), |call| match call.n {
+    let app = app_of(origin_only().http_layer(), |call| match call.n {
         0 => Answer::ok("max-age=10", "").header("etag", "\"a\""),
         _ => Answer::status(304),
     });
@@ -277,13 +277,13 @@ async fn cache_status_has_the_members_of_the_page() {
     pass(secs(12)).await;
     members.push(member(&send(&app, get("/")).await));
 
-    let app = app_of(&origin_only().http_layer(), |_| Answer::ok("private", ""));
+    let app = app_of(origin_only().http_layer(), |_| Answer::ok("private", ""));
     members.push(member(&send(&app, get("/")).await));
-    let app = app_of(&origin_only().http_layer(), |_| Answer::never());
+    let app = app_of(origin_only().http_layer(), |_| Answer::never());
     members.push(member(&send(&app, get("/")).await));
 
     let narrow = Stampede::builder("test").origin_only().max_waiters(1).build().unwrap();
-    let app = app_of(&narrow.http_layer(), |_| Answer::ok("max-age=60", ""));
+    let app = app_of(narrow.http_layer(), |_| Answer::ok("max-age=60", ""));
     members.push(member(&crowd(&app, 3, |_| get("/")).await[2]));
 
     let listed: Vec<_> = table("Cache-Status").into_iter().map(|row| row[0]).collect();
