@@ -187,8 +187,8 @@ fn windows(
 
 /// RFC 9111, 4.2.3: `corrected_initial_age`.
 ///
-/// A lifetime that was chosen here begins when the response is there: with a
-/// ttl shorter than the work, nothing would ever be fresh otherwise.
+/// For a lifetime that was chosen here the time the response took does not
+/// make it older: it is counted where its window begins.
 fn initial_age(headers: &HeaderMap, source: Source, times: Times) -> Duration {
     let delay = match source {
         Source::Origin | Source::Heuristic => times.response_delay,
