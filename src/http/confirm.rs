@@ -123,6 +123,8 @@ impl HttpCaller {
         let is_head = self.asked.method == AskedMethod::Head && head.status == StatusCode::OK;
         let Some(entry) = self.stale.as_ref().filter(|_| is_head) else { return };
         let new = match self.freshened(entry, head, received) {
+            // RFC 9111, 5.2.1.5: no part of what it brought is stored.
+            Freshened::Renewed(_) if self.wishes.no_store => return,
             Freshened::Renewed(new) => new,
             Freshened::Stale => Arc::new(entry.with_window(entry.window.stale_from(received.at))),
             Freshened::Gone => return fill::unstore(self, entry),
