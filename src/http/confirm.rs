@@ -125,6 +125,8 @@ impl HttpCaller {
         let is_for_all = !head.headers.contains_key(header::SET_COOKIE);
         let Some(entry) = self.stale.as_ref().filter(|_| is_head && is_for_all) else { return };
         let new = match self.freshened(entry, head, received) {
+            // RFC 9111, 5.2.1.5: no part of what it brought is stored.
+            Freshened::Renewed(_) if self.wishes.no_store => return,
             Freshened::Renewed(new) => new,
             Freshened::Stale => Arc::new(entry.with_window(entry.window.stale_from(received.at))),
             Freshened::Gone => return fill::unstore(self, entry),
