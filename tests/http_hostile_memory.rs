@@ -51,9 +51,9 @@ fn get(uri: &str) -> Request<Body> {
     Request::get(uri).body(Body::empty()).unwrap()
 }
 
-/// Enough to fill every table several times: a million tell no more, and take
+/// Enough to fill every table more than once: a million tell no more, and take
 /// minutes in a build for tests.
-const MANY: usize = 50_000;
+const MANY: usize = 40_000;
 
 /// What is held after so many requests, each for another resource.
 async fn flooded(directives: &'static str, request: impl Fn(usize) -> Request<Body>, bound: usize) {
@@ -102,7 +102,8 @@ type Feed = UnboundedSender<Bytes>;
 
 /// An app in front of a body that the test feeds.
 fn fed(
-    layer: HttpLayer,
+    cache: &HttpStampede,
+    set: impl FnOnce(HttpLayer) -> HttpLayer,
 ) -> (
     impl Service<
         Request<Body>,
@@ -125,7 +126,7 @@ fn fed(
             Ok::<_, Infallible>(response.body(Body::new(StreamBody::new(frames))).unwrap())
         }
     });
-    (layer.layer(origin), feed)
+    (set(cache.http_layer()).layer(origin), feed)
 }
 
 /// Far more than any socket would hold back.
@@ -143,7 +144,7 @@ fn readers_that_never_read_share_one_body_and_hold_nobody_back() {
     alone(async {
         let before = live();
         let cache = cache(16 * MIB);
-        let (app, feed) = fed(cache.http_layer());
+        let (app, feed) = fed(&cache, |layer| layer);
         let slow = (0..READERS).map(|_| app.clone().oneshot(get("/report")));
         let slow = futures_util::future::join_all(slow).await;
         let quick = app.clone().oneshot(get("/report")).await.unwrap();
@@ -171,7 +172,7 @@ fn over_the_limit_who_never_reads_is_cut_off_while_another_waits_for_it() {
     alone(async {
         let before = live();
         let cache = cache(16 * MIB);
-        let (app, feed) = fed(cache.http_layer().max_body(256 * KIB));
+        let (app, feed) = fed(&cache, |layer| layer.max_body(256 * KIB));
         let slow = (0..READERS).map(|_| app.clone().oneshot(get("/report")));
         let mut slow = futures_util::future::join_all(slow).await;
         let quick = app.clone().oneshot(get("/report")).await.unwrap();
@@ -202,7 +203,7 @@ fn over_the_limit_nobody_is_cut_off_while_nobody_waits_and_the_source_is_held_ba
     alone(async {
         let before = live();
         let cache = cache(16 * MIB);
-        let (app, feed) = fed(cache.http_layer().max_body(256 * KIB));
+        let (app, feed) = fed(&cache, |layer| layer.max_body(256 * KIB));
         let slow = (0..READERS).map(|_| app.clone().oneshot(get("/report")));
         let slow = futures_util::future::join_all(slow).await;
         for _ in 0..1_000 {
