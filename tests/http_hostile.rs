@@ -393,6 +393,28 @@ async fn the_answer_to_a_post_that_forbids_storing_is_not_stored() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_answer_to_a_post_that_says_more_than_its_key_is_not_stored() {
+    // It reaches the handler as it was, and the key leaves that out.
+    let origin = Origin::new(|call| {
+        let said = call.header("cookie").unwrap_or("nobody").to_owned();
+        Answer::ok("max-age=60", format!("{said} {}", call.uri()))
+            .header("content-location", &call.uri())
+    });
+    let uri = "http://x/report?page=1";
+    let evil = "http://x/report?page=1&utm=evil";
+    let layer = || origin_only().http_layer().ignore_cookies().query(["page"]);
+    for (uri_of_post, fields, stored) in
+        [(uri, &[("cookie", "alice")][..], false), (evil, &[], false), (uri, &[], true)]
+    {
+        let app = layered(layer(), &origin);
+        send(&app, request("POST", uri_of_post, fields)).await;
+        let reply = send(&app, get(uri)).await;
+        assert_eq!(reply.is(Hit), stored, "{uri_of_post} {fields:?}");
+        assert_eq!(reply.text(), format!("nobody {uri}"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_post_that_the_users_rule_names_stores_nothing_and_yet_invalidates() {
     let origin = Origin::new(|call| {
         Answer::ok("max-age=60", call.n.to_string()).header("content-location", "/report")

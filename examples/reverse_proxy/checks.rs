@@ -5,7 +5,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Response, StatusCode, Version, request::Parts};
 
 use crate::flags::Flags;
-use crate::forward::{OF_ONE_CONNECTION, members, remove};
+use crate::forward::{OF_ONE_CONNECTION, is_chunked, members, remove};
 use crate::host;
 use crate::pages::page;
 use crate::via::Via;
@@ -98,14 +98,21 @@ fn is_for_us(parts: &mut Parts, flags: &Flags) -> Checked {
     refuse(StatusCode::MISDIRECTED_REQUEST, "nobody here answers for this host")
 }
 
-/// The server understands `chunked` alone, and has decoded it; a coding before
-/// it would be lost with the field (RFC 9112, 6.1).
+/// The server understands `chunked` alone, and has decoded it once; a coding
+/// before it would be lost with the field (RFC 9112, 6.1). What comes behind
+/// such a request is read no more: where it begins is a matter of opinion.
 fn is_framed(headers: &HeaderMap) -> Checked {
     let mut codings = members(headers, &header::TRANSFER_ENCODING);
-    if codings.all(|coding| coding.eq_ignore_ascii_case(b"chunked")) {
+    let (status, reason) = if !codings.all(is_chunked) {
+        (StatusCode::NOT_IMPLEMENTED, "no transfer coding but chunked is understood")
+    } else if members(headers, &header::TRANSFER_ENCODING).nth(1).is_some() {
+        (StatusCode::BAD_REQUEST, "a body is chunked once")
+    } else {
         return Ok(());
-    }
-    refuse(StatusCode::NOT_IMPLEMENTED, "no transfer coding but chunked is understood")
+    };
+    let mut refusal = page(status, reason);
+    refusal.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    Err(Box::new(refusal))
 }
 
 /// RFC 9110, 7.6.1: what `Connection` names ends here.

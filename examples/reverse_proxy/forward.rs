@@ -33,6 +33,10 @@ pub(crate) fn members<'a>(
     members.map(<[u8]>::trim_ascii).filter(|member| !member.is_empty())
 }
 
+pub(crate) fn is_chunked(coding: &[u8]) -> bool {
+    coding.eq_ignore_ascii_case(b"chunked")
+}
+
 /// Removes fields and leaves all others in their order; the map itself would
 /// put the last one into the gap.
 pub(crate) fn remove(headers: &mut HeaderMap, names: &[HeaderName]) {

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request, Response, Version};
+use http::{Method, Request, Response, Version, header};
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -80,7 +80,12 @@ impl Proxy {
 
 fn ours(page: Response<Bytes>, method: &Method) -> Response<AnswerBody> {
     let mut response = page.map(Full::new);
+    // What a page of ours says of the connection is said of this one.
+    let connection = response.headers_mut().remove(header::CONNECTION);
     forward::to_client(&mut response, method);
+    if let Some(connection) = connection {
+        response.headers_mut().insert(header::CONNECTION, connection);
+    }
     response.map(Either::Right)
 }
 

@@ -19,7 +19,7 @@ use tower_service::Service;
 use crate::connector::{Connector, Used};
 use crate::failure::{Kind, OriginError};
 use crate::flags::Flags;
-use crate::forward::{self, members};
+use crate::forward::{self, is_chunked, members};
 use crate::incoming::ClientBody;
 use crate::outgoing::{GateKey, Outgoing};
 use crate::upgrade;
@@ -229,7 +229,7 @@ fn has_length_twice(headers: &HeaderMap) -> bool {
 /// Refuses what we cannot pass on as it was meant.
 fn check(response: &Response<Incoming>) -> Result<(), OriginError> {
     let mut codings = members(response.headers(), &header::TRANSFER_ENCODING);
-    let is_read = codings.all(|coding| coding.eq_ignore_ascii_case(b"chunked"));
+    let is_read = codings.next().is_none_or(is_chunked) && codings.next().is_none();
     // Nobody asked for another protocol.
     let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     if is_read && !switches { Ok(()) } else { Err(OriginError::new(Kind::Malformed)) }

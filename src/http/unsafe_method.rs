@@ -13,6 +13,7 @@ use super::body::{ResponseBody, SourceBody};
 use super::cache_for::CacheFor;
 use super::fill::Received;
 use super::freshness::Times;
+use super::key::unkey_query;
 use super::layer::Rules;
 use super::lead::{Head, Own};
 use super::lookup::{
@@ -94,12 +95,23 @@ impl Drop for Unknown<'_> {
     }
 }
 
+/// Returns whether the service sees what the key leaves out. Of a GET that is
+/// removed; an unsafe request goes on as it came, and what it says there must
+/// not shape what all get.
+fn says_more_than_its_key(parts: &Parts, rules: &Rules) -> bool {
+    let config = &rules.config;
+    let uri = received_uri(parts);
+    config.ignore_cookies && parts.headers.contains_key(header::COOKIE)
+        || config.query.as_ref().is_some_and(|allow| unkey_query(uri, allow) != *uri)
+}
+
 impl Sent {
     fn of(cache: &Cache, rules: &Rules, parts: &Parts) -> Self {
         let uri = received_uri(parts);
         let is_post = parts.method == Method::POST;
         // RFC 9111, 5.2.1.5
-        let may_store = is_post && !request_directives::read(&parts.headers).no_store;
+        let forbids = || request_directives::read(&parts.headers).no_store;
+        let may_store = is_post && !says_more_than_its_key(parts, rules) && !forbids();
         Self {
             method: parts.method.clone(),
             target: absolute_uri(parts, uri, scheme(uri, rules)).ok(),
