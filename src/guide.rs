@@ -8,6 +8,11 @@ pub mod how_it_works {}
 #[doc = include_str!("../docs/time-outs.md")]
 pub mod time_outs {}
 
+// Always to be read; its code needs the HTTP layer.
+#[cfg_attr(any(not(doctest), feature = "http"), doc = include_str!("../docs/what-is-cached.md"))]
+#[cfg_attr(all(doctest, not(feature = "http")), doc = "What is cached.")]
+pub mod what_is_cached {}
+
 // Always to be read; its code needs the manual clock and the double.
 #[cfg_attr(
     any(not(doctest), all(feature = "remote", feature = "test-util")),

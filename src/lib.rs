@@ -104,6 +104,14 @@
 //! its message has arrived. [`mark_stale`](Stampede::mark_stale) concerns this
 //! process alone.
 //!
+//! ## Over HTTP
+//!
+//! The layer is a shared cache by RFC 9111: it stores what a response's own fields,
+//! a handler's `CacheFor` or a `ttl` allow, asks about what has a validator instead
+//! of fetching it, answers conditions and ranges, and lets all who wait read a body
+//! while it arrives. [`guide::what_is_cached`] has the tables: what is stored, who
+//! is answered with it, what is served stale, and how to be stricter or laxer.
+//!
 //! ## Many processes
 //!
 //! With the feature `redis`, `Builder::redis` gives a cache a *remote*: any number of

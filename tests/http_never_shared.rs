@@ -292,11 +292,14 @@ impl Response {
         // A 304 is the client's unless the cache asked for it: then it tells
         // of the stored response, and its cookies are left out.
         let ours = self.status(call) == 304 && call.header("if-none-match") == Some("\"a\"");
+        let tagged = self.fields.iter().any(|(name, _)| *name == "etag");
+        let agrees = tagged && call.parts.method == http::Method::HEAD;
         let by_itself = match self.why {
             None | Some(Credentials) => self.status(call) == 304 && !ours,
-            Some(SetCookie | NotModified) => !ours,
-            // Without content there are no trailers.
-            Some(Trailers) => !ours && call.parts.method == http::Method::GET,
+            Some(NotModified) => !ours,
+            // A HEAD that agrees tells of the stored response too (RFC 9111,
+            // 4.3.5), likewise without its cookies; it has no trailers.
+            Some(SetCookie | Trailers) => !ours && !agrees,
             Some(_) => true,
         };
         by_itself || credentials && !permits

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http::{Response, StatusCode, response::Parts};
+use http::{Response, StatusCode, header, response::Parts};
 use http_body::Body;
 
 use super::body::ResponseBody;
@@ -121,8 +121,12 @@ impl HttpCaller {
     /// 4.3.5).
     pub(super) fn freshen(&self, head: &Parts, received: Received) {
         let is_head = self.asked.method == AskedMethod::Head && head.status == StatusCode::OK;
-        let Some(entry) = self.stale.as_ref().filter(|_| is_head) else { return };
+        // Beside a cookie the other fields may be for one person too.
+        let is_for_all = !head.headers.contains_key(header::SET_COOKIE);
+        let Some(entry) = self.stale.as_ref().filter(|_| is_head && is_for_all) else { return };
         let new = match self.freshened(entry, head, received) {
+            // RFC 9111, 5.2.1.5: no part of what it brought is stored.
+            Freshened::Renewed(_) if self.wishes.no_store => return,
             Freshened::Renewed(new) => new,
             Freshened::Stale => Arc::new(entry.with_window(entry.window.stale_from(received.at))),
             Freshened::Gone => return fill::unstore(self, entry),

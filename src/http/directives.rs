@@ -186,8 +186,16 @@ impl<'a> Reading<'a> {
 
     fn finish(mut self) -> Parsed {
         self.numbers.weigh(&mut self.parsed.directives);
+        tidy(&mut self.parsed.withheld);
         self.parsed
     }
+}
+
+/// Puts names in order, each once. Done when all are there: a field may name
+/// very many, a few at a time.
+pub(super) fn tidy(withheld: &mut Vec<HeaderName>) {
+    withheld.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
+    withheld.dedup();
 }
 
 /// Notes the fields named in an argument. Anything else, such as a name that
@@ -213,8 +221,6 @@ pub(super) fn withhold(
     match names {
         Ok(names) if !names.is_empty() && !names.iter().any(is_indispensable) => {
             withheld.extend(names);
-            withheld.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
-            withheld.dedup();
             true
         }
         _ => false,

@@ -79,7 +79,8 @@ pub(crate) fn terms(
         Some(chosen) => chosen,
         None => assumed(status, directives, headers, config, times.response)?,
     };
-    let (revalidate, error) = windows(directives, cache_for, config);
+    let born_stale = source == Source::Origin && lifetime <= received_age(headers, times);
+    let (revalidate, error) = windows(directives, cache_for, config, born_stale);
     Some(Terms {
         lifetime,
         stale_while_revalidate: revalidate,
@@ -157,6 +158,7 @@ fn windows(
     directives: &Directives,
     cache_for: Option<&CacheFor>,
     config: &HttpConfig,
+    born_stale: bool,
 ) -> (Duration, Duration) {
     let whole = |n: Option<u32>| n.map(|n| Duration::from_secs(n.into()));
     let (revalidate, error, is_allowed) = match cache_for {
@@ -177,22 +179,28 @@ fn windows(
         None if directives.allows_our_window() => ours,
         None => Duration::ZERO,
     };
-    (window(revalidate, config.stale_for), window(error, config.stale_if_error))
+    // What came without any freshness left, its origin does not want reused;
+    // only a window of its own says otherwise.
+    let stale_for = if born_stale { Duration::ZERO } else { config.stale_for };
+    (window(revalidate, stale_for), window(error, config.stale_if_error))
 }
 
 /// RFC 9111, 4.2.3: `corrected_initial_age`.
 ///
-/// A lifetime that was chosen here begins when the response is there: with a
-/// ttl shorter than the work, nothing would ever be fresh otherwise.
+/// For a lifetime that was chosen here the time the response took does not
+/// make it older: it is counted where its window begins.
 fn initial_age(headers: &HeaderMap, source: Source, times: Times) -> Duration {
     let delay = match source {
         Source::Origin | Source::Heuristic => times.response_delay,
         Source::CacheFor | Source::Layer => Duration::ZERO,
     };
     let corrected = age_value(headers).saturating_add(delay);
-    corrected
-        .max(apparent_age(headers, times.response))
-        .min(Duration::from_secs(MAX_SECONDS.into()))
+    corrected.max(received_age(headers, times)).min(Duration::from_secs(MAX_SECONDS.into()))
+}
+
+/// How old the response says it is, however long it took to come.
+fn received_age(headers: &HeaderMap, times: Times) -> Duration {
+    age_value(headers).max(apparent_age(headers, times.response))
 }
 
 /// RFC 9111, 5.1: of several members the first counts; nonsense does not.
@@ -414,6 +422,9 @@ pub(super) mod tests {
             ("max-age=1, must-revalidate, stale-while-revalidate=9", 0, 0),
             ("max-age=1, proxy-revalidate", 0, 0),
             ("s-maxage=1", 0, 0),
+            ("max-age=0", 0, 6),
+            ("max-age=x", 0, 6),
+            ("max-age=0, stale-while-revalidate=9", 9, 6),
             // Each window is permitted for itself.
             ("s-maxage=1, stale-while-revalidate=9", 9, 0),
         ] {

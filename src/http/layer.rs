@@ -52,13 +52,16 @@ pub(super) struct Rules {
 /// once. Never stored or handed to anybody else: responses with `no-store`,
 /// `private`, `Set-Cookie` or `Vary: *`, and responses to requests with
 /// credentials unless they say `public` or the like.
+/// [What is cached, for whom, how long](crate::guide::what_is_cached) has the
+/// tables.
 ///
 /// # Order with other layers
 ///
 /// Inside compression (one stored body serves every encoding), inside
 /// authentication (who may not ask is turned away before), inside trace (which
-/// then sees hits too). Where an authentication layer puts the identity into
-/// an *extension*, the cache cannot see it in the headers: set
+/// then sees hits too), inside a time-out (one client gives up, the computation
+/// goes on). Where an authentication layer puts the identity into an
+/// *extension*, the cache cannot see it in the headers: set
 /// [`identity`](Self::identity), or the first user's answer goes to the next.
 ///
 /// # Examples

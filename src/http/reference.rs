@@ -138,7 +138,8 @@ pub(super) fn read(exchange: &Exchange) -> Result<Reading, NotStored> {
     if ONLY_EXPLICIT.contains(&exchange.status) && !explicit {
         return Err(NotStored::NobodyAllows);
     }
-    let (while_revalidate, if_error) = exchange.windows(&governing);
+    let (while_revalidate, if_error) =
+        exchange.windows(&governing, exchange.born_stale(lifetime, source));
     let mut withheld = governing.named_fields();
     withheld.sort();
     withheld.dedup();
@@ -267,8 +268,16 @@ impl Exchange {
         apparent.max(age + delay)
     }
 
+    /// By what it says itself, and not by how long it took to come.
+    fn born_stale(&self, lifetime: u64, source: Source) -> bool {
+        let by_origin = matches!(source, Source::Origin | Source::Nonsense);
+        let first = self.lines("age").first().map(|line| line.split(',').next().unwrap_or(""));
+        let age = whole_number(first.map(str::trim)).unwrap_or(0);
+        by_origin && lifetime <= age.max(self.received.saturating_sub(self.date()))
+    }
+
     /// RFC 5861 and http.md 5. Nonsense is a window of nothing.
-    fn windows(&self, governing: &Governing) -> (u64, u64) {
+    fn windows(&self, governing: &Governing, born_stale: bool) -> (u64, u64) {
         let never = governing.has("must-revalidate")
             || governing.has("proxy-revalidate")
             || governing.unqualified("no-cache");
@@ -278,7 +287,10 @@ impl Exchange {
             None if governing.has("s-maxage") => 0,
             None => ours,
         };
-        let while_revalidate = window("stale-while-revalidate", self.stale_for);
+        // Stricter than http.md: no window of ours where nothing of the
+        // origin's lifetime was left.
+        let ours = if born_stale { 0 } else { self.stale_for };
+        let while_revalidate = window("stale-while-revalidate", ours);
         (while_revalidate, window("stale-if-error", self.stale_if_error))
     }
 

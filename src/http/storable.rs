@@ -15,6 +15,11 @@ use super::target::same_origin_target;
 use super::targeted;
 use super::vary::{self, Vary, VaryList};
 
+/// Different fields that a stored response may have, whatever their size. A
+/// map panics when a field is inserted beyond 24,576 of them, and every answer
+/// out of the store needs room for ours.
+const MOST_FIELDS: usize = 16_384;
+
 #[derive(Clone, Debug)]
 pub(crate) enum Decision {
     Store(Plan),
@@ -125,6 +130,8 @@ struct Response<'a> {
 
 impl Response<'_> {
     fn judge(&self, asked: &Asked) -> Result<Plan, Refusal> {
+        // Before anything is read that may be as large as it likes.
+        self.check_fields()?;
         let Parsed { directives, withheld } = self.governing();
         self.check_status(asked)?;
         self.check_directives(&directives)?;
@@ -153,6 +160,13 @@ impl Response<'_> {
             length,
             only_validated,
         })
+    }
+
+    fn check_fields(&self) -> Result<(), Refusal> {
+        let headers = &self.parts.headers;
+        let is_over =
+            headers.keys_len() > MOST_FIELDS || weight(headers) > self.config.max_header_bytes;
+        refuse_if(is_over, Refusal::HeadersTooLarge)
     }
 
     fn governing(&self) -> Parsed {
@@ -195,7 +209,6 @@ impl Response<'_> {
         refuse_if(length.zip(self.declared_length).is_some_and(contradicts), Refusal::Framing)?;
         let length = length.or(self.declared_length);
         refuse_if(length.is_some_and(|n| n > self.config.max_body as u64), Refusal::TooLarge)?;
-        refuse_if(weight(headers) > self.config.max_header_bytes, Refusal::HeadersTooLarge)?;
         refuse_if(headers.contains_key(header::TRAILER), Refusal::Trailers)?;
         refuse_if(is_event_stream(headers), Refusal::EventStream)?;
         Ok(length)

@@ -118,6 +118,7 @@ impl<'a> Dictionary<'a> {
 
     fn finish(mut self) -> Option<Parsed> {
         self.numbers.weigh(&mut self.parsed.directives);
+        directives::tidy(&mut self.parsed.withheld);
         (self.has_members && self.of_wrong_type == 0).then_some(self.parsed)
     }
 }

@@ -19,6 +19,7 @@ use super::lookup::{
     Cache, Forward, HttpCaller, automatic_tags, primary_key, received_uri, scheme,
 };
 use super::request::{Asked, AskedMethod, BypassReason, Credentials, Wishes, credentials};
+use super::request_directives;
 use super::storable::{Decision, Plan, post_storable};
 use super::target::{absolute_uri, same_origin_target, uri_tag};
 use crate::engine::waiter::Caller;
@@ -97,12 +98,14 @@ impl Sent {
     fn of(cache: &Cache, rules: &Rules, parts: &Parts) -> Self {
         let uri = received_uri(parts);
         let is_post = parts.method == Method::POST;
+        // RFC 9111, 5.2.1.5
+        let may_store = is_post && !request_directives::read(&parts.headers).no_store;
         Self {
             method: parts.method.clone(),
             target: absolute_uri(parts, uri, scheme(uri, rules)).ok(),
             credentials: credentials(&parts.headers, &rules.config),
-            headers: if is_post { parts.headers.clone() } else { HeaderMap::new() },
-            primary: primary_key(parts, rules).ok().filter(|_| is_post).map(|key| key.to_key()),
+            headers: if may_store { parts.headers.clone() } else { HeaderMap::new() },
+            primary: primary_key(parts, rules).ok().filter(|_| may_store).map(|key| key.to_key()),
             tags: automatic_tags(parts, rules),
             started: Started { tick: cache.now(), seq: cache.engine.log.seq() },
         }

@@ -11,6 +11,7 @@ mod http_support;
 mod privacy;
 mod sharing;
 mod spy;
+mod streaming;
 mod variants;
 
 use axum::body::Body;

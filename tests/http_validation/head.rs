@@ -37,13 +37,16 @@ async fn a_head_about_the_same_response_renews_it() {
 #[tokio::test(start_paused = true)]
 async fn a_head_about_another_response_or_one_that_is_not_stored_renews_nothing() {
     type Case = (&'static str, fn() -> Answer);
-    let cases: [Case; 5] = [
+    let cases: [Case; 6] = [
         ("no validator", || Answer::ok("max-age=100", "")),
         ("another tag", || Answer::ok("max-age=100", "").header("etag", "\"v2\"")),
         ("another length", || {
             Answer::ok("max-age=100", "").header("etag", TAG).header("content-length", "7")
         }),
         ("no-store", || Answer::ok("no-store", "").header("etag", TAG)),
+        ("a cookie", || {
+            Answer::ok("max-age=100", "").header("etag", TAG).header("set-cookie", "id=1")
+        }),
         ("not a 200", || {
             Answer::status(410).header("etag", TAG).header("cache-control", "max-age=100")
         }),

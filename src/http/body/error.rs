@@ -128,7 +128,7 @@ mod tests {
     fn the_services_own_error_is_the_source_and_the_kinds_have_texts() {
         let error = BodyError::of_service(std::io::Error::other("reset"));
         assert_eq!(error.to_string(), "the service's body failed");
-        assert_eq!(error.clone().source().unwrap().to_string(), "reset");
+        assert_eq!(error.source().unwrap().to_string(), "reset");
         assert!(error.inner::<std::io::Error>().is_some());
         assert!(error.inner::<fmt::Error>().is_none());
         for kind in [BodyErrorKind::BrokenOff, BodyErrorKind::Stalled, BodyErrorKind::Ended] {

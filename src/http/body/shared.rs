@@ -80,9 +80,13 @@ impl Feed {
         }
     }
 
-    /// Adds fields that follow the body.
+    /// Adds fields that follow the body. There is one section of them (RFC
+    /// 9112, 7.1.2): what comes after it could go on for ever.
     pub(crate) fn push_trailers(&self, trailers: HeaderMap) {
-        self.0.state.lock().trailers.get_or_insert_default().extend(trailers);
+        let mut state = self.0.state.lock();
+        if state.trailers.is_none() {
+            state.trailers = Some(trailers);
+        }
     }
 
     /// Joins what has come into one piece, from which the readers go on.

@@ -1,10 +1,9 @@
 use std::error::Error as _;
+use std::time::Duration;
 
 use futures_util::{StreamExt as _, stream};
 use http::{HeaderMap, HeaderValue};
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
-
-use std::time::Duration;
 
 use super::*;
 use crate::http::refusal::Refusal;

@@ -1,0 +1,104 @@
+//! What the client gets whose own request was forwarded for all.
+
+use std::sync::Arc;
+
+use http::{HeaderMap, Response, StatusCode};
+use http_body::Body;
+
+use super::answer::{self, Came};
+use super::body::ResponseBody;
+use super::lead::Own;
+use super::lookup::{HttpCaller, Stored};
+use super::miss::answered;
+use super::shape::Shape;
+use crate::error::Error;
+use crate::outcome::CacheOutcome;
+
+/// What the leader's own client needs once the leader has gone to work.
+pub(super) struct Client {
+    pub(super) caller: HttpCaller,
+}
+
+impl HttpCaller {
+    /// Returns how much this client gets of the response that it led to, which
+    /// is for others too.
+    pub(super) fn shape_of_own<B>(&self, response: &Response<B>) -> Shape {
+        if !self.wishes.is_shaped() {
+            return Shape::Whole;
+        }
+        let (status, now) = (response.status(), self.cache.engine.clock.wall());
+        Shape::of(self.wishes, &self.headers, status, response.headers(), None, now)
+    }
+
+    /// Returns whether a part is wanted of what has no length yet.
+    pub(super) fn cannot_cut(&self, entry: &Stored) -> bool {
+        let stored = entry.value.response().filter(|_| self.wishes.range);
+        stored.is_some_and(|it| it.status == StatusCode::OK && it.body.length().is_none())
+    }
+
+    pub(super) fn for_client(&self) -> Client {
+        let is_shaped = self.wishes.is_shaped();
+        Client {
+            caller: Self {
+                cache: Arc::clone(&self.cache),
+                rules: Arc::clone(&self.rules),
+                asked: self.asked,
+                wishes: self.wishes,
+                not_before: self.not_before,
+                headers: if is_shaped { self.headers.clone() } else { HeaderMap::new() },
+                primary: self.primary.clone(),
+                tags: Box::default(),
+                stale: self.stale.clone(),
+                forward: self.forward,
+                claim: None,
+            },
+        }
+    }
+}
+
+impl Client {
+    fn fail<B: Body, E>(&self, error: E, failure: Error) -> Result<Response<ResponseBody<B>>, E> {
+        let caller = &self.caller;
+        if let Some(entry) = caller.in_hand_for(&failure) {
+            return Ok(answered(caller, &entry, CacheOutcome::StaleIfError));
+        }
+        caller.instead_of(error, failure)
+    }
+
+    pub(super) fn receive<B: Body, E>(
+        self,
+        own: Own<B, E>,
+        outcome: CacheOutcome,
+    ) -> Result<Response<ResponseBody<B>>, E> {
+        let caller = &self.caller;
+        let stale = || {
+            let entry = caller.in_hand()?;
+            Some(answered(caller, &entry, CacheOutcome::StaleIfError))
+        };
+        let came = |stored, detail| Came {
+            fwd: caller.forward.as_str(),
+            stored,
+            collapsed: false,
+            detail,
+            fwd_status: None,
+            outcome,
+        };
+        match own {
+            Own::Response { response, stored, why } => {
+                let detail = why.map(super::storable::Refusal::as_str);
+                let fwd_status = Some(response.status());
+                let shape =
+                    if why.is_none() { caller.shape_of_own(&response) } else { Shape::Whole };
+                let came = Came { fwd_status, ..came(stored, detail) };
+                Ok(answer::from_service(&caller.rules, answer::shaped(response, shape), came))
+            }
+            Own::Failed(response) => Ok(stale().unwrap_or_else(|| {
+                answer::from_service(&caller.rules, response, came(false, None))
+            })),
+            Own::Error { error, failure } => self.fail(error, failure),
+            Own::Nothing(error) => {
+                Ok(stale().unwrap_or_else(|| answer::refusal(&caller.rules, error)))
+            }
+        }
+    }
+}
