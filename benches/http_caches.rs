@@ -118,7 +118,7 @@ type Play = fn(Stage) -> Pin<Box<dyn Future<Output = Round>>>;
 
 struct Scenario {
     name: &'static str,
-    /// What stands in front of the proxy, before the play changes it.
+    /// What the origin answers, before the play changes it.
     answer: Answer,
     play: Play,
     clients: usize,
