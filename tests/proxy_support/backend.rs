@@ -48,7 +48,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// A 200 in one piece, with this `Cache-Control`.
+    /// A 200 in one piece, with these fields, when the test lets it go.
     pub(crate) const fn ok(fields: &'static [(&'static str, &'static str)]) -> Self {
         Self { status: 200, fields, head: Pace::WhenLet, rest: Pace::AtOnce, further_parts: 0 }
     }
