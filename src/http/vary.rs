@@ -35,6 +35,10 @@ impl VaryList {
     }
 }
 
+/// The most fields that may select a variant: each costs a look-up at every
+/// request for its URI. More select nothing that would be asked for again.
+pub(super) const MAX_NAMES: usize = 256;
+
 /// What a response says of its variants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Vary {
@@ -53,7 +57,7 @@ pub(crate) fn parse(headers: &HeaderMap, extra: &[HeaderName]) -> Vary {
             // What cannot be read may name any field, as `*` does.
             match HeaderName::from_bytes(member) {
                 _ if member.is_empty() => {}
-                Ok(name) if member != b"*" => names.push(name),
+                Ok(name) if member != b"*" && names.len() < MAX_NAMES => names.push(name),
                 _ => return Vary::Any,
             }
         }
@@ -263,6 +267,14 @@ mod tests {
             let fields: Vec<_> = lines.iter().map(|line| ("vary", *line)).collect();
             assert_eq!(parse(&headers(&fields), &[]), Vary::Any, "{lines:?}");
         }
+    }
+
+    #[test]
+    fn more_fields_than_are_worth_looking_at_match_nothing() {
+        let names: Vec<_> = (0..=MAX_NAMES).map(|n| format!("a{n}")).collect();
+        let vary = |names: &[String]| parse(&headers(&[("vary", &names.join(","))]), &[]);
+        assert_eq!(vary(&names), Vary::Any);
+        assert!(matches!(vary(&names[1..]), Vary::Fields(_)));
     }
 
     #[test]

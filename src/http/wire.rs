@@ -14,7 +14,7 @@ use super::freshness::Source;
 use super::request::Credentials;
 use super::storable::content_length;
 use super::stored::{Facts, Index, MAX_LISTS, Slot, Stored, StoredResponse};
-use super::vary::{Fingerprint, VaryList};
+use super::vary::{Fingerprint, MAX_NAMES, VaryList};
 use crate::remote::Remotable;
 
 /// The first byte says what follows; another form gets other numbers.
@@ -24,8 +24,6 @@ const INDEX: u8 = 2;
 const MAX_FIELDS: usize = 16_384;
 /// The least that a field takes: two lengths, a name, a mark.
 const LEAST_FIELD: usize = 8;
-/// Fields in one `Vary`.
-const MAX_NAMES: usize = 256;
 const SENSITIVE: u8 = 1;
 
 impl Remotable for StoredResponse {
