@@ -8,10 +8,9 @@ use lexopt::{Arg, Parser};
 use tower_stampede::{ConfigError, HttpLayer, HttpStampede, SetCookie, Stampede};
 
 use crate::failure::OriginError;
+use crate::own_values::{at_least_one, bytes, origin, some_time};
 use crate::redis::{self, Redis};
-use crate::values::{
-    self, address, at_least_one, bytes, milliseconds, namespace, origin, some_time, value,
-};
+use crate::values::{address, milliseconds, namespace, secret, value};
 
 /// What `--help` prints.
 pub(crate) const HELP: &str = "\
@@ -162,7 +161,7 @@ impl Flags {
         match name {
             "listen" => self.listen = value(name, from, address)?,
             "origin" => self.origin = Some(value(name, from, origin)?),
-            "redis" => self.redis = Some(values::secret(name, from, redis::read)?),
+            "redis" => self.redis = Some(secret(name, from, redis::read)?),
             "namespace" => self.namespace = Some(value(name, from, namespace)?),
             "ttl-ms" => self.ttl = value(name, from, milliseconds)?,
             "stale-ms" => self.stale = value(name, from, milliseconds)?,

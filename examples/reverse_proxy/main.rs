@@ -9,12 +9,9 @@
 //! pass, the layer, and the service that asks the origin.
 
 use std::error::Error;
-use std::io::{self, Write};
-use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpSocket};
 use tower_stampede::HttpStampede;
 
 use crate::flags::{Command, Flags};
@@ -28,8 +25,11 @@ mod forward;
 mod front;
 mod host;
 mod incoming;
+#[path = "../web_server/listen.rs"]
+mod listen;
 mod origin;
 mod outgoing;
+mod own_values;
 mod pages;
 #[cfg(feature = "redis")]
 mod redis;
@@ -39,15 +39,13 @@ mod redis;
 #[path = "../web_server/signal.rs"]
 mod signal;
 mod upgrade;
+#[path = "../web_server/values.rs"]
 mod values;
 mod via;
 mod wire;
 
 /// How long connections and computations may take to end once we are told to.
 const DRAIN: Duration = Duration::from_secs(10);
-
-/// How many connections may wait to be accepted; the kernel may allow less.
-const BACKLOG: u32 = 8192;
 
 fn main() -> ExitCode {
     let flags = match flags::parse(std::env::args_os()) {
@@ -86,7 +84,7 @@ async fn run(flags: Flags, cache: &HttpStampede) -> Result<(), Box<dyn Error>> {
     // Each client may be two sockets. Where the system refuses, fewer work.
     let _ = rlimit::increase_nofile_limit(u64::MAX);
     let stop = signal::received()?;
-    let listener = listen(flags.listen)
+    let listener = listen::on(flags.listen)
         .map_err(|error| format!("cannot listen on {}: {error}", flags.listen))?;
     let address = listener.local_addr()?;
     if let Some(redis) = &flags.redis {
@@ -94,29 +92,8 @@ async fn run(flags: Flags, cache: &HttpStampede) -> Result<(), Box<dyn Error>> {
         // Whatever comes of it: now the connection is there, or known not to be.
         drop(cache.get("the first look").await);
     }
-    announce(address)?;
+    listen::announce(address)?;
     front::serve(listener, Proxy::new(cache.http_layer(), flags), stop, DRAIN).await;
     cache.shutdown(DRAIN).await;
     Ok(())
-}
-
-/// Listens with room for a herd: with the usual queue of 128 the kernel drops
-/// the rest of a thousand connections that come at once.
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = match address {
-        SocketAddr::V4(_) => TcpSocket::new_v4()?,
-        SocketAddr::V6(_) => TcpSocket::new_v6()?,
-    };
-    // On Windows this would let two servers take one port.
-    #[cfg(unix)]
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
-}
-
-/// Says that we are ready; scripts wait for this line.
-fn announce(address: SocketAddr) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    writeln!(out, "listening on http://{address}")?;
-    out.flush()
 }

@@ -1,13 +1,14 @@
 //! The flags, and the cache they describe.
 
 use std::ffi::OsString;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use lexopt::{Arg, Parser};
 use tower_stampede::{ConfigError, HttpStampede, Stampede};
 
 use crate::redis::{self, Redis};
+use crate::values::{address, milliseconds, namespace, secret, value};
 
 /// What `--help` prints.
 pub(crate) const HELP: &str = "\
@@ -163,34 +164,6 @@ fn explain(error: &ConfigError) -> String {
     format!("{}: {error}", flags.join(" and "))
 }
 
-fn value<T>(
-    name: &str,
-    from: &mut Parser,
-    read: impl FnOnce(&str) -> Result<T, String>,
-) -> Result<T, String> {
-    let given = from.value().map_err(|_| format!("--{name} needs a value"))?;
-    let Some(text) = given.to_str() else {
-        return Err(format!("--{name}: {given:?} is not UTF-8"));
-    };
-    read(text).map_err(|reason| format!("--{name}: {text:?} {reason}"))
-}
-
-/// The same for a value that is shown to nobody.
-fn secret<T>(
-    name: &str,
-    from: &mut Parser,
-    read: impl FnOnce(&str) -> Result<T, String>,
-) -> Result<T, String> {
-    let given = from.value().map_err(|_| format!("--{name} needs a value"))?;
-    let text = given.to_str().ok_or_else(|| format!("--{name}: is not UTF-8"))?;
-    read(text).map_err(|reason| format!("--{name}: {reason}"))
-}
-
-fn milliseconds(text: &str) -> Result<Duration, String> {
-    let millis = text.parse().map_err(|_| "is not a whole number of milliseconds".to_owned())?;
-    Ok(Duration::from_millis(millis))
-}
-
 fn lifetime(text: &str) -> Result<Duration, String> {
     match milliseconds(text)? {
         Duration::ZERO => Err("is no time at all: nothing would be stored".into()),
@@ -205,21 +178,4 @@ fn count(text: &str) -> Result<u32, String> {
 fn factor(text: &str) -> Result<f64, String> {
     let factor = text.parse().ok().filter(|factor: &f64| factor.is_finite() && *factor >= 0.0);
     factor.ok_or_else(|| "is not a factor of 0 or more".into())
-}
-
-/// Of no consequence without Redis, but wrong is wrong.
-fn namespace(text: &str) -> Result<String, String> {
-    match text {
-        "" => Err("is empty".into()),
-        _ if text.contains(['{', '}']) => Err("contains a brace".into()),
-        _ if text.contains(|c: char| c.is_whitespace() || c.is_control()) => {
-            Err("contains a blank or a control character".into())
-        }
-        _ => Ok(text.to_owned()),
-    }
-}
-
-fn address(text: &str) -> Result<SocketAddr, String> {
-    let found = text.to_socket_addrs().ok().and_then(|mut all| all.next());
-    found.ok_or_else(|| "is not an address like 127.0.0.1:3000".into())
 }

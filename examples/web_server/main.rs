@@ -14,14 +14,13 @@
 //! a server like any other, and the page.
 
 use std::error::Error;
-use std::io::{self, Write};
-use std::net::SocketAddr;
+use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::serve::ListenerExt;
-use tokio::net::{TcpListener, TcpSocket};
+use tokio::net::TcpListener;
 use tower_stampede::HttpStampede;
 
 use crate::demo::Demo;
@@ -32,6 +31,7 @@ use crate::origin::Origin;
 mod demo;
 mod flags;
 mod herd;
+mod listen;
 #[cfg(feature = "metrics")]
 mod metrics;
 #[cfg(not(feature = "metrics"))]
@@ -47,12 +47,10 @@ mod redis;
 mod routes;
 mod signal;
 mod stats;
+mod values;
 
 /// How long connections and computations may take to end once we are told to.
 const DRAIN: Duration = Duration::from_secs(10);
-
-/// How many connections may wait to be accepted; the kernel may allow less.
-const BACKLOG: u32 = 8192;
 
 /// What the handlers share.
 struct App {
@@ -107,7 +105,7 @@ async fn run(flags: Flags, cache: &HttpStampede, metrics: Metrics) -> Result<(),
     let _ = rlimit::increase_nofile_limit(u64::MAX);
     let stop = signal::received()?;
 
-    let listener = listen(flags.listen)
+    let listener = listen::on(flags.listen)
         .map_err(|error| format!("cannot listen on {}: {error}", flags.listen))?;
     let address = listener.local_addr()?;
     let app = Arc::new(App {
@@ -122,32 +120,10 @@ async fn run(flags: Flags, cache: &HttpStampede, metrics: Metrics) -> Result<(),
         // Whatever comes of it: now the connection is there, or known not to be.
         drop(cache.get("the first look").await);
     }
-    announce(address)?;
+    listen::announce(address)?;
     serve(listener, routes::router(app), stop).await?;
     cache.shutdown(DRAIN).await;
     Ok(())
-}
-
-/// Listens with room for a herd: with the usual queue of 128 the kernel drops
-/// the rest of a thousand connections that come at once, and they try again
-/// one to three seconds later.
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let socket = match address {
-        SocketAddr::V4(_) => TcpSocket::new_v4()?,
-        SocketAddr::V6(_) => TcpSocket::new_v6()?,
-    };
-    // On Windows this would let two servers take one port.
-    #[cfg(unix)]
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
-}
-
-/// Says that we are ready; scripts wait for this line.
-fn announce(address: SocketAddr) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    writeln!(out, "listening on http://{address}")?;
-    out.flush()
 }
 
 /// Serves until `stop`, then lets open requests end for at most [`DRAIN`].

@@ -1,13 +1,10 @@
-//! What the values of flags look like.
+//! How the values of flags are read; both servers among the examples have
+//! these.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
-use http::Uri;
 use lexopt::Parser;
-
-use crate::flags::Origin;
-use crate::host::Host;
 
 pub(crate) fn value<T>(
     name: &str,
@@ -37,22 +34,6 @@ pub(crate) fn milliseconds(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_millis(millis))
 }
 
-pub(crate) fn some_time(text: &str) -> Result<Duration, String> {
-    match milliseconds(text)? {
-        Duration::ZERO => Err("is no time at all".into()),
-        time => Ok(time),
-    }
-}
-
-pub(crate) fn bytes(text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| "is not a whole number of bytes".into())
-}
-
-pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
-    let n = text.parse().ok().filter(|n| *n > 0);
-    n.ok_or_else(|| "is not a whole number above 0".into())
-}
-
 /// Of no consequence without Redis, but wrong is wrong.
 pub(crate) fn namespace(text: &str) -> Result<String, String> {
     match text {
@@ -67,23 +48,5 @@ pub(crate) fn namespace(text: &str) -> Result<String, String> {
 
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
     let found = text.to_socket_addrs().ok().and_then(|mut all| all.next());
-    found.ok_or_else(|| "is not an address like 127.0.0.1:8080".into())
-}
-
-/// Reads `http://HOST[:PORT]`. Nobody is asked yet: an origin that is down is
-/// no reason not to start.
-pub(crate) fn origin(text: &str) -> Result<Origin, String> {
-    let form = || "is not an origin like http://127.0.0.1:9000".to_owned();
-    let uri: Uri = text.parse().map_err(|_| form())?;
-    match uri.scheme_str() {
-        Some("http") => {}
-        Some("https") => return Err("is https: this example speaks http to its origin".into()),
-        _ => return Err(form()),
-    }
-    let authority = uri.authority().ok_or_else(form)?;
-    let names_a_place = uri.path() == "/" && uri.query().is_none();
-    if !names_a_place || Host::parse(authority.as_str()).is_none() {
-        return Err(form());
-    }
-    Ok(authority.clone())
+    found.ok_or_else(|| "is not an address like 127.0.0.1:3000".into())
 }

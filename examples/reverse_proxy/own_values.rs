@@ -1,0 +1,43 @@
+//! What the values of this server's own flags look like.
+
+use std::time::Duration;
+
+use http::Uri;
+
+use crate::flags::Origin;
+use crate::host::Host;
+use crate::values::milliseconds;
+
+pub(crate) fn some_time(text: &str) -> Result<Duration, String> {
+    match milliseconds(text)? {
+        Duration::ZERO => Err("is no time at all".into()),
+        time => Ok(time),
+    }
+}
+
+pub(crate) fn bytes(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| "is not a whole number of bytes".into())
+}
+
+pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
+    let n = text.parse().ok().filter(|n| *n > 0);
+    n.ok_or_else(|| "is not a whole number above 0".into())
+}
+
+/// Reads `http://HOST[:PORT]`. Nobody is asked yet: an origin that is down is
+/// no reason not to start.
+pub(crate) fn origin(text: &str) -> Result<Origin, String> {
+    let form = || "is not an origin like http://127.0.0.1:9000".to_owned();
+    let uri: Uri = text.parse().map_err(|_| form())?;
+    match uri.scheme_str() {
+        Some("http") => {}
+        Some("https") => return Err("is https: this example speaks http to its origin".into()),
+        _ => return Err(form()),
+    }
+    let authority = uri.authority().ok_or_else(form)?;
+    let names_a_place = uri.path() == "/" && uri.query().is_none();
+    if !names_a_place || Host::parse(authority.as_str()).is_none() {
+        return Err(form());
+    }
+    Ok(authority.clone())
+}
