@@ -9,6 +9,8 @@
 //! `--subject N`, N from 0 (moka get) to 6 (HTTP layer): 200,000 hits of it,
 //! or with `--requests`: making 200,000 requests and nothing else.
 
+#[path = "report/mod.rs"]
+mod report;
 mod support;
 
 use std::sync::Arc;
