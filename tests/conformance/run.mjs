@@ -1,10 +1,11 @@
 // Runs the public test suite for HTTP caches against a proxy and judges what
 // comes out by a list of what is known to fail, and why.
 //
-//   node run.mjs SUITE ORIGIN_PORT PROXY_URL KNOWN
+//   node run.mjs SUITE ORIGIN_PORT PROXY_URL KNOWN [OUT VERSION]
 //
 // SUITE is the folder of the suite, as its package or as its repository lays it
-// out; its own server runs behind the proxy.
+// out; its own server runs behind the proxy. The counts go to the report in the
+// folder OUT, with VERSION as the suite's.
 import fs from 'node:fs'
 import { createRequire } from 'node:module'
 import os from 'node:os'
@@ -12,8 +13,9 @@ import path from 'node:path'
 import process from 'node:process'
 import { spawn } from 'node:child_process'
 import { pathToFileURL } from 'node:url'
+import { writePart } from './part.mjs'
 
-const [suite, originPort, proxy, knownFile] = process.argv.slice(2)
+const [suite, originPort, proxy, knownFile, out, version] = process.argv.slice(2)
 const inRepository = fs.existsSync(path.join(suite, 'test-engine'))
 const engine = inRepository ? path.join(suite, 'test-engine') : suite
 const load = file => import(pathToFileURL(file))
@@ -102,6 +104,7 @@ for (const [kind, count] of Object.entries(counts)) {
   console.log(`${kind}: ${count.passed} of ${all} passed (${share} %), ${count.failed} failed, ` +
     `${count.undecided} undecided, ${count['not run']} not run`)
 }
+if (out) writePart(out, counts, version)
 surprises.forEach(surprise => console.error(`not as listed: ${surprise}`))
 const required = counts.required?.passed ?? 0
 // A run that reached nobody must not pass for want of surprises.
