@@ -81,11 +81,7 @@ impl<'a> Bars<'a> {
 
     fn says(&self, value: f64) -> String {
         let unit = &self.axis.unit;
-        if unit.is_empty() {
-            number::short(value)
-        } else {
-            format!("{} {unit}", number::short(value))
-        }
+        if unit.is_empty() { number::short(value) } else { number::with_unit(value, unit) }
     }
 
     fn marks_below(&self) -> Markup {

@@ -56,7 +56,7 @@ pub(crate) fn headlines(parts: &[Part]) -> Markup {
 }
 
 fn unit(figure: &Figure) -> &str {
-    if figure.unit.is_empty() { "×" } else { &figure.unit }
+    if figure.unit.is_empty() { "×" } else { number::of_so_many(figure.value, &figure.unit) }
 }
 
 /// Those with a name in the list; where they are few, of each part the first
@@ -177,7 +177,7 @@ fn limit(at: &str, value: f64, unit: &str) -> Markup {
     html! {
         span data-at=(at) data-value=(value) data-unit=(unit) {
             (number::short(value))
-            @if !unit.is_empty() { " " (unit) }
+            @if !unit.is_empty() { " " (number::of_so_many(value, unit)) }
         }
     }
 }

@@ -30,8 +30,19 @@ pub(crate) fn tick(value: f64) -> String {
 
 /// With its unit; a number without one is a ratio.
 pub(crate) fn with_unit(value: f64, unit: &str) -> String {
-    let unit = if unit.is_empty() { "×" } else { unit };
-    format!("{} {unit}", short(value))
+    format!("{} {}", short(value), of_so_many(value, if unit.is_empty() { "×" } else { unit }))
+}
+
+/// `call` of one, `calls` of all other numbers. What is measured in something
+/// as short as `ms` is not counted.
+pub(crate) fn of_so_many(value: f64, unit: &str) -> &str {
+    let counted = unit.len() > 3 && !unit.contains('/');
+    match unit.strip_suffix('s') {
+        Some(one) if value == 1.0 && counted => {
+            one.strip_suffix("sse").map_or(one, |_| &one[..one.len() - 1])
+        }
+        _ => unit,
+    }
 }
 
 /// How many digits from the first that is not 0.

@@ -120,8 +120,7 @@ fn without_noise(value: f64) -> f64 {
 
 fn logarithmic(direction: Direction, values: impl Iterator<Item = f64> + Clone) -> Ruler {
     let nothing = if values.clone().any(|value| value == 0.0) { 0.1 } else { 0.0 };
-    let (low, high) =
-        extent(values.filter(|value| value.is_normal() && *value > 0.0)).unwrap_or((1.0, 10.0));
+    let (low, high) = extent(values.filter(|value| *value > 0.0)).unwrap_or((1.0, 10.0));
     let (mut from, mut to) = (marks_around(low).0, marks_around(high).1);
     if direction == Direction::Bars {
         // The end of the smallest bar is some way from the beginning.
