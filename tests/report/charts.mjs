@@ -132,6 +132,7 @@ export function inspectCharts (results) {
       if (value === null) { if (bar) complaints.push(`bar ${path}/${own} was not measured`); return }
       if (bar === null) { complaints.push(`bar ${path}/${own} is missing`); return }
       const box = bar.getBoundingClientRect()
+      if (series.role === 'bound') { near(middle(box)[0], x(place(value)), `bound ${path}/${own}`); return }
       const length = Math.abs(place(value) - (Number.isFinite(start) ? start : 0)) * base.width
       near(box.width, length, `end of bar ${path}/${own}`)
       near(box.left, x(Math.min(place(value), Number.isFinite(start) ? start : 0)), `beginning of bar ${path}/${own}`)
@@ -139,7 +140,8 @@ export function inspectCharts (results) {
       const number = numberOf(said.split(' ')[0])
       if (!(Math.abs(number - value) <= Math.abs(value) * 0.005)) complaints.push(`bar ${path}/${own} says ${said}, not ${value}`)
       const name = bar.closest('.bar').querySelector('.name').textContent
-      const expected = content.series.length === 1 ? content.categories[category] : series.name
+      const alone = content.series.filter(other => other.role !== 'bound').length === 1
+      const expected = alone ? content.categories[category] : series.name
       if (name !== expected) complaints.push(`bar ${path}/${own} is called ${name}, not ${expected}`)
     }))
   }

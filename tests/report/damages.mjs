@@ -71,6 +71,11 @@ export const damages = [
     found: /bar .* says/
   },
   {
+    name: 'a bound across bars is elsewhere',
+    damage: once(/(<line class="limit" x1=")[\d.]+%(" x2=")[\d.]+%("[^>]*data-bar)/, '$13%$23%$3'),
+    found: /bound .* is at/
+  },
+  {
     name: 'an axis says another number',
     damage: once(/(<text class="tick[^>]*>)([\d.,]*[1-9][\d.,]*)/, (_, before, text) => before + other(text)),
     found: /mark of .* says/

@@ -103,7 +103,7 @@ fn expiry() -> Exhibit {
     let x = Axis::new("time since the beginning", "s", Scale::Linear);
     let y = Axis::new("calls of the origin in 100 ms", "calls", Scale::Linear);
     exhibit(
-        "load.hot_expiry.origin_calls",
+        "load.hot_expiry.calls_over_time",
         "each time a hot key expires, the origin is asked once",
         Content::Lines { x, y, series },
     )
@@ -262,6 +262,17 @@ fn scaling() -> Part {
     );
     let x = Axis::new("waiters on one key", "waiters", Scale::Log);
     let y = Axis::new("from the answer to the last of them", "ms", Scale::Log);
+    let ratios = [Some(1.07), Some(1.77), Some(0.4)];
+    let ratios = Content::Bars {
+        value: Axis::new("ratio of times", "", Scale::Linear),
+        categories: ["a hit, 1 key", "a hit, 10,000 keys", "a hit that has no goal"]
+            .map(String::from)
+            .to_vec(),
+        series: vec![
+            bars("measured", Role::Ours, &ratios),
+            bars("goal, at most", Role::Bound, &[Some(1.3), Some(1.3), None]),
+        ],
+    };
     let keys = [1.0, 1_000.0, 1_000_000.0].map(|keys: f64| (keys, 380.0 + 20.0 * keys.log10()));
     let keys = Content::Lines {
         x: Axis::new("keys", "keys", Scale::Log),
@@ -283,6 +294,7 @@ fn scaling() -> Part {
             "waking a crowd takes time in proportion",
             Content::Lines { x, y, series },
         ),
+        exhibit("scaling.ratios", "ratios", ratios),
         exhibit("scaling.keys", "a million keys cost what one costs", keys),
         exhibit("scaling.processes", "more processes, fewer commands each", processes),
     ];

@@ -9,14 +9,18 @@ use super::number;
 /// were measured.
 const HEADLINES: &[&str] = &[
     "load.cold_herd.origin_calls",
-    "load.cold_herd.p99_ratio",
-    "hit.generic_to_moka",
-    "hit.http_to_floor",
-    "over_http.web_server_to_bare",
-    "wake.push_p50_ms",
+    "load.cold_herd.ratio",
+    "hit.generic_to_moka_1",
+    "hit.http_to_floor_1",
+    "over_http.web_server_to_axum",
+    "wake.fill_to_waiter_us",
+    "scaling.fill_to_waiter_us",
+    "scaling.wake_per_waiter_ns",
 ];
 const MOST_HEADLINES: usize = 6;
 const FEWEST_HEADLINES: usize = 4;
+/// A part that has more shows its goals and what is missed, and folds the rest.
+const MOST_AT_ONCE: usize = 10;
 
 /// A figure, and where it is.
 #[derive(Debug, Clone, Copy)]
@@ -104,16 +108,39 @@ pub(crate) fn verdict(parts: &[Part]) -> Markup {
     }
 }
 
-pub(crate) fn table(part: &Part) -> Markup {
+/// All of a part.
+pub(crate) fn tables(part: &Part) -> Markup {
+    let few = part.figures.len() <= MOST_AT_ONCE;
+    let is_telling = |placed: &Placed<'_>| {
+        let goal = placed.figure.bound.is_some_and(|bound| !bound.ends_the_run);
+        few || goal || !placed.figure.is_met()
+    };
+    let (telling, others): (Vec<_>, Vec<_>) = of(part).partition(is_telling);
+    let bounds = others.iter().filter(|placed| placed.figure.bound.is_some()).count();
     html! {
-        @if !part.figures.is_empty() {
+        (table(&telling))
+        @if !others.is_empty() {
+            details class="numbers" {
+                summary {
+                    (others.len()) " more figures"
+                    @if bounds > 0 { ", among them " (bounds) " with a bound, all of them met" }
+                }
+                (table(&others))
+            }
+        }
+    }
+}
+
+fn table(figures: &[Placed<'_>]) -> Markup {
+    html! {
+        @if !figures.is_empty() {
             table class="figures" {
                 thead { tr {
                     th scope="col" { "Figure" }
                     th scope="col" class="number" { "Measured" }
                     th scope="col" { "Bound or goal" }
                 } }
-                tbody { @for placed in of(part) { (row(placed)) } }
+                tbody { @for placed in figures { (row(*placed)) } }
             }
         }
     }

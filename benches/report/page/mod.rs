@@ -30,7 +30,7 @@ const ORDER: [&str; 8] =
     ["load", "http_caches", "over_http", "hit", "peers", "wake", "scaling", "fleet"];
 
 /// Exhibits that tell most, the first one that is there.
-const HEROES: [&str; 2] = ["load.hot_expiry.origin_calls", "load.cold_herd.origin_calls"];
+const HEROES: [&str; 2] = ["load.hot_expiry.calls_over_time", "load.cold_herd.calls_over_time"];
 
 const STYLE: &str = include_str!("style.css");
 

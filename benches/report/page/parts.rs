@@ -15,7 +15,7 @@ pub(crate) fn section(part: &Part) -> Markup {
             h2 { (part.title) }
             @for note in &part.notes { p class="note" { (note) } }
             (source(part))
-            (figures::table(part))
+            (figures::tables(part))
             @for (n, exhibit) in part.exhibits.iter().enumerate() {
                 figure id={ "exhibit-" (exhibit.id) } { (exhibit_inside(part, n, exhibit, &others)) }
             }
