@@ -10,6 +10,7 @@
 #![allow(dead_code)]
 
 mod machine;
+pub(crate) mod page;
 
 use std::fs;
 use std::io;
@@ -180,7 +181,7 @@ impl Part {
         if broken == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 
-    fn write(&self, directory: &Path) -> io::Result<()> {
+    pub(crate) fn write(&self, directory: &Path) -> io::Result<()> {
         let parts = directory.join("parts");
         fs::create_dir_all(&parts)?;
         let text = serde_json::to_string_pretty(self)?;
