@@ -10,6 +10,9 @@ use fastrand::Rng;
 /// The same in every run, with the layer and without.
 const SEED: u64 = 20_260_914;
 
+/// The most connections at once, unless a load says less.
+pub(crate) const MAX_CONNECTIONS: usize = 4000;
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Arrival {
     pub(crate) at: Duration,
@@ -26,14 +29,15 @@ pub(crate) struct Load {
     pub(crate) deadline: Duration,
     /// Each request opens a connection; else those of before are used again.
     pub(crate) own_connections: bool,
+    /// How many at once. Further requests wait for one, and are as late.
+    pub(crate) connections: usize,
 }
 
 impl Load {
     /// All at the same moment, each on a connection of its own.
     pub(crate) fn herd(keys: impl Iterator<Item = u64>) -> Self {
         let arrivals = keys.map(|key| Arrival { at: Duration::ZERO, key, leaves_after: None });
-        let arrivals = arrivals.collect();
-        Self { arrivals, deadline: Duration::from_secs(10), own_connections: true }
+        Self { own_connections: true, ..Self::of(arrivals.collect()) }
     }
 
     /// One after another, with chance intervals as strangers have them (a
@@ -51,7 +55,12 @@ impl Load {
             arrivals.push(Arrival { at: Duration::from_secs_f64(at), key, leaves_after: None });
             at -= (1.0 - rng.f64()).ln() / per_second;
         }
-        Self { arrivals, deadline: Duration::from_secs(10), own_connections: false }
+        Self::of(arrivals)
+    }
+
+    fn of(arrivals: Vec<Arrival>) -> Self {
+        let (deadline, connections) = (Duration::from_secs(10), MAX_CONNECTIONS);
+        Self { arrivals, deadline, own_connections: false, connections }
     }
 
     pub(crate) fn deadline(self, deadline: Duration) -> Self {

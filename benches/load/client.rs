@@ -19,17 +19,13 @@ use tokio_util::task::AbortOnDropHandle;
 use super::arrivals::{Arrival, Load};
 use super::tally::{End, Seen, Tally};
 
-/// The most connections at once. Further requests wait for one, and their
-/// latencies with them.
-pub(crate) const MAX_CONNECTIONS: usize = 4000;
-
 /// Part of what a response is stored under; the tests' own client says it too.
 const HOST: &str = "a";
 
 /// Plays a load that begins at `start` to servers in turn.
 pub(crate) async fn play(servers: &[SocketAddr], load: &Load, start: Instant) -> Tally {
     let pools: Vec<_> = servers.iter().map(|&server| Pool::new(server)).collect();
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    let places = Arc::new(Semaphore::new(load.connections));
     let mut clients = JoinSet::new();
     for (arrival, pool) in load.arrivals.iter().zip(pools.iter().cycle()) {
         let intended = start + arrival.at;

@@ -111,7 +111,10 @@ async fn run(flags: &Flags, scenarios: Vec<Scenario>) -> ExitCode {
 
 fn part(flags: &Flags, found: &[Found]) -> Part {
     let profile = flags.profile.name();
-    let command = format!("cargo bench --bench load -- --profile {profile} --out report");
+    let mut command = format!("cargo bench --bench load -- --profile {profile} --out report");
+    for name in &flags.only {
+        command += &format!(" --only {name}");
+    }
     let mut part = Part::new("load", "Under load, and when things break", &command);
     part.versions.extend(redis_version().map(|version| ("redis-server".into(), version)));
     part.notes = notes(flags);
@@ -130,7 +133,7 @@ fn notes(flags: &Flags) -> Vec<String> {
             .to_owned(),
         "Everything runs on one machine over the loopback interface: no network, no TLS."
             .to_owned(),
-        format!("At most {} connections at once.", client::MAX_CONNECTIONS),
+        format!("At most {} connections at once.", arrivals::MAX_CONNECTIONS),
     ];
     if flags.profile == Profile::Quick {
         notes.push("The quick profile: shorter and smaller than the full one.".to_owned());

@@ -70,6 +70,7 @@ pub(crate) struct Found {
     /// What only this scenario has.
     own: Vec<Figure>,
     bounds: Bounds,
+    p99_goal: Option<Duration>,
     pub(crate) has_charts: bool,
 }
 
@@ -91,6 +92,7 @@ impl Found {
             without: lab.without(load, work).await,
             own: Vec::new(),
             bounds,
+            p99_goal: None,
             has_charts: false,
         }
     }
@@ -109,13 +111,9 @@ impl Found {
         self
     }
 
-    /// A goal for how long nine or more of ten wait, in milliseconds.
-    pub(crate) fn percentile_at_most(self, percent: u32, limit: Duration) -> Self {
-        let (name, value) = (self.name, self.ours.tally.percentile(percent.into()));
-        let id = format!("load.{name}.p{percent}_goal_ms");
-        let says = format!("{}: what {percent} of 100 requests wait at most", self.title);
-        let figure = Figure::new(&id, &says, value, "ms", "one run");
-        self.figure(figure.at_most(limit.as_secs_f64() * 1000.0))
+    /// A goal for the 99th percentile.
+    pub(crate) fn p99_at_most(self, limit: Duration) -> Self {
+        Self { p99_goal: Some(limit), ..self }
     }
 
     /// All its figures, those that end the run first.
@@ -151,7 +149,11 @@ impl Found {
             self.count("late", "requests sent more than 10 ms late", self.ours.tally.late),
             self.count("hung_up", "clients that hung up", self.ours.tally.hung_up),
         ];
-        figures.extend(self.times("", "", &self.ours));
+        let [p50, mut p99, longest] = self.times("", "", &self.ours);
+        if let Some(goal) = self.p99_goal {
+            p99 = p99.at_most(goal.as_secs_f64() * 1000.0);
+        }
+        figures.extend([p50, p99, longest]);
         let (tally, calls) = (&self.without.tally, self.without.calls.len());
         let kind = |kind: &str| format!("without.{kind}");
         let figure = |id, says: &str, value| {

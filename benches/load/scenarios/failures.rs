@@ -2,11 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::super::arrivals::Load;
 use super::super::lab::Lab;
 use super::super::origin::Work;
 use super::super::scenario::{Bounds, Found};
-use super::expiry::WORK;
+use super::expiry::{WORK, warm};
 use super::hot_key;
 
 const FAILING: Work = WORK.failing();
@@ -20,8 +19,7 @@ pub(crate) async fn with_stale(lab: &Lab) -> Found {
     let origin = lab.origin(&WORK);
     let flags = ["--ttl-ms", "300", "--stale-if-error-ms", "600000"];
     let front = lab.front(0, &origin, &flags);
-    let first = lab.play(&[&front], &origin, &Load::herd(std::iter::once(0))).await;
-    assert_eq!(first.tally.errors, 0, "the origin answers at first");
+    warm(lab, &front, &origin).await;
     origin.answers(FAILING);
     let begin = Instant::now();
     let ours = lab.play(&[&front], &origin, &load).await;

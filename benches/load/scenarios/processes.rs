@@ -85,7 +85,7 @@ async fn redis_away(
     let found = Found::new(lab, name, (&load, &WORK), ours, bounds).await;
     let third = time(lab).as_secs_f64() / 3.0;
     found
-        .percentile_at_most(99, WORK.takes + OP_TIMEOUT + Duration::from_millis(20))
+        .p99_at_most(WORK.takes + OP_TIMEOUT + Duration::from_millis(20))
         .story(&format!(
             "400 requests a second at {count} processes in turn, for one thing that is fresh for \
              half a second; Redis {what} from {third:.1} s to {:.1} s.",
@@ -97,7 +97,7 @@ async fn redis_away(
 /// The process that computes is killed; the others take over when its lease
 /// has run out.
 pub(crate) async fn leader_killed(lab: &Lab) -> Found {
-    const WORK: Work = Work::new(50, 400);
+    const WORK: Work = Work::new(50, 700);
     const LED: usize = 50;
     let (redis, origin) = (Server::start(), lab.origin(&WORK));
     let flags = ["--ttl-ms", "60000", "--lease-ms", "1000"];
@@ -106,7 +106,7 @@ pub(crate) async fn leader_killed(lab: &Lab) -> Found {
     let leading = async {
         let kill = async {
             origin.until_called().await;
-            tokio::time::sleep(WORK.takes / 2).await;
+            tokio::time::sleep(Duration::from_millis(200)).await;
             fronts[0].kill();
         };
         let leader = [&fronts[0]];
