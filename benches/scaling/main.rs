@@ -22,6 +22,57 @@
 
 use std::process::ExitCode;
 
+#[cfg(unix)]
+mod client;
+#[cfg(unix)]
+mod costs;
+#[cfg(unix)]
+mod draw;
+#[cfg(unix)]
+mod keys;
+#[cfg(unix)]
+mod meter;
+#[cfg(unix)]
+mod processes;
+#[cfg(unix)]
+mod profile;
+#[cfg(unix)]
+#[path = "../../tests/redis_support/mod.rs"]
+mod redis_support;
+#[cfg(unix)]
+#[path = "../report/mod.rs"]
+mod report;
+#[cfg(unix)]
+mod run;
+#[cfg(unix)]
+mod subjects;
+#[cfg(unix)]
+mod threads;
+#[cfg(unix)]
+mod values;
+#[cfg(unix)]
+mod waiters;
+#[cfg(unix)]
+mod waiters_leaving;
+
+/// Counts the bytes of those who wait and of what is stored.
+#[cfg(unix)]
+#[global_allocator]
+static ALLOCATOR: &stats_alloc::StatsAlloc<std::alloc::System> = &stats_alloc::INSTRUMENTED_SYSTEM;
+
+// The fixtures start processes and send signals as Unix does.
+#[cfg(not(unix))]
 fn main() -> ExitCode {
     ExitCode::SUCCESS
+}
+
+#[cfg(unix)]
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match &args[..] {
+        [flag, url] if flag == client::FLAG => client::run(url),
+        // Under `cargo test` there is nothing to measure.
+        _ if args.iter().any(|arg| arg == "--bench") => run::run(&args),
+        _ => ExitCode::SUCCESS,
+    }
 }
