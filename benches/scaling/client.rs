@@ -9,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
+use tokio::io::AsyncBufReadExt;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tower_stampede::{Builder, Health, Redis, Remotable, Stampede, Stats};
@@ -91,14 +92,16 @@ fn settings(name: &str, ttl: Duration) -> Builder<Page> {
 /// The life of one client: ends when nobody tells it anything any more.
 pub(crate) fn run(url: &str) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.expect("a runtime starts");
-    let mut cache = runtime.block_on(open(url, "fleet", Duration::from_secs(600)));
-    answer(&Done::default());
-    for line in std::io::stdin().lines() {
-        let line = line.expect("a line is text");
-        let task = serde_json::from_str(&line).expect("a line is a task");
-        answer(&runtime.block_on(perform(url, &mut cache, task)));
-    }
+    runtime.expect("a runtime starts").block_on(async {
+        let mut cache = open(url, "lasting", Duration::from_secs(600)).await;
+        answer(&Done::default());
+        // Awaited and not read: what runs in the background goes on meanwhile.
+        let mut lines = tokio::io::BufReader::new(tokio::io::stdin()).lines();
+        while let Some(line) = lines.next_line().await.expect("a line is text") {
+            let task = serde_json::from_str(&line).expect("a line is a task");
+            answer(&perform(url, &mut cache, task).await);
+        }
+    });
     ExitCode::SUCCESS
 }
 
@@ -122,7 +125,10 @@ async fn perform(url: &str, cache: &mut Stampede<Page>, task: Task) -> Done {
         }
         Task::Load { keys, per_second, seconds, hold_ms } => {
             let mut work = Work::new(cache, hold_ms, 1024);
-            let from = Instant::now();
+            // All processes ask for a key as often, and none at the moment of
+            // another.
+            let turn = Duration::from_secs(keys).div_f64(per_second as f64);
+            let from = Instant::now() + turn.mul_f64(phase());
             for n in 0..per_second * seconds {
                 tokio::time::sleep_until(from + Duration::from_secs(n).div_f64(per_second as f64))
                     .await;
@@ -132,6 +138,12 @@ async fn perform(url: &str, cache: &mut Stampede<Page>, task: Task) -> Done {
             work.end().await
         }
     }
+}
+
+/// Between 0 and 1, another for each process: multiples of the golden ratio
+/// lie far from each other, those of neighbours too.
+fn phase() -> f64 {
+    (f64::from(std::process::id()) * 0.618_033_988_749_895).fract()
 }
 
 /// Requests under way, and what has become of those before.
@@ -200,6 +212,10 @@ impl Work {
             ended.expect("a request does not panic");
         }
         let took = self.from.elapsed();
+        // Who computes is answered before others can read it.
+        while self.cache.stats().flights > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
         let after = self.cache.stats();
         let count = |count: &AtomicU64| count.load(Ordering::Relaxed);
         Done {

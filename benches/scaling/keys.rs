@@ -29,9 +29,7 @@ fn row(profile: Profile, keys: u64) -> Row {
     let value = Bytes::from_static(&[b'x'; 1024]);
     let (our_bytes, ours) = weighed(keys, || subjects::ours(keys, &value));
     let (moka_bytes, moka) = weighed(keys, || subjects::moka(keys, &value));
-    // Long enough to come by all keys, so that none is in the processor's
-    // cache because the slice before has just been there.
-    let (slices, times) = (profile.pick(9, 31), profile.pick(20_000, 50_000).max(keys / 10));
+    let (slices, times) = (profile.pick(9, 31), profile.pick(20_000, 100_000));
     let ours = |turn| slice(&ours, keys, times, turn);
     let moka = |turn| slice(&moka, keys, times, turn);
     Row { keys: keys as f64, hit: paired(slices, times, ours, moka), our_bytes, moka_bytes }

@@ -35,6 +35,8 @@ mod meter;
 #[cfg(unix)]
 mod processes;
 #[cfg(unix)]
+mod processes_shown;
+#[cfg(unix)]
 mod profile;
 #[cfg(unix)]
 #[path = "../../tests/redis_support/mod.rs"]

@@ -1,14 +1,15 @@
 //! One process on a Redis, and 64.
 
 use crate::client::{Done, Fleet, Task};
-use crate::draw::{Chart, line, points};
 use crate::meter::{Meter, Spent};
+use crate::processes_shown;
 use crate::profile::Profile;
 use crate::redis_support::Server;
-use crate::report::{Figure, Part, Role, median};
+use crate::report::{Part, median};
 use crate::values::last_after_fill;
 
 const FLEETS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
+const FEW_FLEETS: [usize; 4] = [1, 4, 16, 64];
 
 /// Long enough for all to be waiting when the value is filled.
 const HOLD_MS: u64 = 300;
@@ -24,51 +25,52 @@ const LOAD_PER_SECOND: u64 = 100;
 
 /// What a request cost Redis.
 #[derive(Clone, Copy)]
-struct Cost {
-    sent: f64,
-    executed: f64,
-    cpu: f64,
+pub(crate) struct Cost {
+    pub(crate) sent: f64,
+    pub(crate) executed: f64,
+    pub(crate) cpu: f64,
 }
 
-struct Row {
-    processes: f64,
+pub(crate) struct Row {
+    pub(crate) processes: f64,
     /// From the fill until the last process has the value, in ms.
-    last: f64,
-    cold: Cost,
+    pub(crate) last: f64,
+    pub(crate) cold: Cost,
     /// Another process has computed it. None where there is no other.
-    found: Option<Cost>,
-    steady: Cost,
+    pub(crate) found: Option<Cost>,
+    pub(crate) steady: Cost,
     /// Computations a second under the steady load.
-    steady_calls: f64,
+    pub(crate) steady_calls: f64,
     /// The same of processes that share nothing.
-    alone_calls: f64,
+    pub(crate) alone_calls: f64,
 }
 
 /// What must hold however many processes there are.
 #[derive(Default)]
-struct Counts {
-    cold_keys: u64,
-    cold_calls: u64,
+pub(crate) struct Counts {
+    pub(crate) cold_keys: u64,
+    pub(crate) cold_calls: u64,
     /// Computations under the steady load beyond one a key and lifetime.
-    steady_surplus: f64,
-    found_calls: u64,
-    errors: u64,
-    waited: u64,
-    pushed: u64,
+    pub(crate) steady_surplus: f64,
+    pub(crate) found_calls: u64,
+    pub(crate) errors: u64,
+    pub(crate) waited: u64,
+    pub(crate) pushed: u64,
 }
 
 pub(crate) fn measure(profile: Profile, server: &Server, part: &mut Part) {
     let (mut fleet, mut counts) = (Fleet::on(server.url()), Counts::default());
     let mut scene = Scene { profile, meter: Meter::of(server), counts: &mut counts };
-    let rows: Vec<_> = FLEETS
+    let rows: Vec<_> = profile
+        .pick(&FEW_FLEETS[..], &FLEETS)
         .iter()
         .map(|size| {
             fleet.grow_to(*size);
             scene.row(&mut fleet, *size)
         })
         .collect();
-    say(part, &rows, &counts);
-    draw(part, &rows);
+    processes_shown::say(part, &rows, &counts);
+    processes_shown::draw(part, &rows);
 }
 
 struct Scene<'a> {
@@ -192,178 +194,4 @@ fn cost(spent: Spent, done: &[Done]) -> Cost {
     let sent = sum(done, |done| done.commands) as f64;
     let (executed, cpu) = (spent.commands / requests, spent.cpu / requests);
     Cost { sent: sent / requests, executed, cpu }
-}
-
-fn say(part: &mut Part, rows: &[Row], counts: &Counts) {
-    let most = &rows[rows.len() - 1];
-    let calls = counts.cold_calls as f64 / counts.cold_keys as f64;
-    let figure = |id: &str, says: &str, value, unit, statistic| {
-        Figure::new(&format!("scaling.{id}"), says, value, unit, statistic)
-    };
-    let found = most.found.expect("the largest fleet has more than one process");
-    let [cold, all] = ["a cold key that 64 processes ask for at once", "1 to 64 processes"];
-    part.figures.extend([
-        figure(
-            "processes_cold_origin_calls",
-            &format!("computations of a cold key, {all}"),
-            calls,
-            "calls",
-            "mean",
-        )
-        .at_least(1.0)
-        .at_most(1.0)
-        .or_fail(),
-        figure(
-            "processes_found_origin_calls",
-            "computations of what another process has computed",
-            counts.found_calls as f64,
-            "calls",
-            "count",
-        )
-        .at_most(0.0)
-        .or_fail(),
-        figure(
-            "processes_steady_surplus",
-            "computations under steady load beyond one a key and lifetime, the worst fleet",
-            counts.steady_surplus.max(0.0),
-            "calls",
-            "count",
-        )
-        .at_most(0.0)
-        .or_fail(),
-        figure(
-            "processes_errors",
-            &format!("requests without a value, {all}"),
-            counts.errors as f64,
-            "requests",
-            "count",
-        )
-        .at_most(0.0)
-        .or_fail(),
-        figure(
-            "processes_pushed_share",
-            "processes that waited and were woken by a message, not by a timer",
-            counts.pushed as f64 / counts.waited as f64,
-            "",
-            "share of all rounds",
-        )
-        .at_least(0.99),
-        figure(
-            "processes_64_last_ms",
-            "from the fill until the last of 64 processes has the value",
-            most.last,
-            "ms",
-            "median of all rounds",
-        ),
-        figure(
-            "processes_64_cold_commands",
-            &format!("commands sent for each request, {cold}"),
-            most.cold.sent,
-            "commands",
-            "mean of 20 keys",
-        ),
-        figure(
-            "processes_64_cold_cpu_us",
-            &format!("server CPU of each request, {cold}"),
-            most.cold.cpu,
-            "µs",
-            "mean of 20 keys, by INFO cpu",
-        ),
-        figure(
-            "processes_64_found_commands",
-            "commands sent for a request that finds what another of 64 processes has computed",
-            found.sent,
-            "commands",
-            "mean of 20 keys",
-        ),
-        figure(
-            "processes_64_steady_commands",
-            "commands sent for each request of 64 processes, steady load",
-            most.steady.sent,
-            "commands",
-            "mean",
-        ),
-        figure(
-            "processes_64_steady_cpu_us",
-            "server CPU of each request of 64 processes, steady load",
-            most.steady.cpu,
-            "µs",
-            "mean, by INFO cpu",
-        ),
-    ]);
-}
-
-const PROCESSES: (&str, &str) = ("processes on one Redis", "");
-
-fn draw(part: &mut Part, rows: &[Row]) {
-    let of = |value: fn(&Row) -> f64| points(rows, |row| (row.processes, value(row)));
-    let found = |value: fn(&Cost) -> f64| {
-        let rows = rows.iter().filter_map(|row| Some((row.processes, value(&row.found?))));
-        rows.collect::<Vec<_>>()
-    };
-    let chart = Chart {
-        id: "scaling.processes",
-        title: "From the fill to the last of so many processes",
-        caption: "All ask for one cold key at once; one computes, the others wait for its message \
-                  from Redis. All of them, and Redis, share the cores of one machine.",
-        x: PROCESSES,
-        y: ("after the fill", "ms"),
-    };
-    part.exhibits.push(chart.of(vec![line("the last has it", Role::Ours, of(|row| row.last))]));
-    let chart = Chart {
-        id: "scaling.processes_commands",
-        title: "Commands for each request as the fleet grows",
-        caption: "What the processes send, in three situations: a cold key that all ask for at \
-                  once; a key that one of the others has computed; and steady load, each process \
-                  with 100 requests a second for 10 keys that live one second. What scripts call \
-                  inside Redis is not counted, nor the one PING a second by which each process \
-                  sees that Redis lives.",
-        x: PROCESSES,
-        y: ("commands per request", ""),
-    };
-    part.exhibits.push(chart.of(vec![
-        line("cold key", Role::Ours, of(|row| row.cold.sent)),
-        line("found in Redis", Role::Ours, found(|cost| cost.sent)),
-        line("steady load", Role::Ours, of(|row| row.steady.sent)),
-    ]));
-    let chart = Chart {
-        id: "scaling.processes_executed",
-        title: "The same with what the scripts call",
-        caption: "Commands that Redis executes for each request, by INFO commandstats: a script \
-                  is one command and the commands inside it are more.",
-        x: PROCESSES,
-        y: ("commands executed per request", ""),
-    };
-    part.exhibits.push(chart.of(vec![
-        line("cold key", Role::Ours, of(|row| row.cold.executed)),
-        line("found in Redis", Role::Ours, found(|cost| cost.executed)),
-        line("steady load", Role::Ours, of(|row| row.steady.executed)),
-    ]));
-    let chart = Chart {
-        id: "scaling.processes_cpu",
-        title: "Server CPU for each request as the fleet grows",
-        caption: "User and system time of the Redis process by INFO cpu, in the same three \
-                  situations. Below the line of its own situation nothing is saved by sharing: a \
-                  cold request is one that waits, and to be told costs what it costs.",
-        x: PROCESSES,
-        y: ("server CPU per request", "µs"),
-    };
-    part.exhibits.push(chart.of(vec![
-        line("cold key", Role::Ours, of(|row| row.cold.cpu)),
-        line("found in Redis", Role::Ours, found(|cost| cost.cpu)),
-        line("steady load", Role::Ours, of(|row| row.steady.cpu)),
-    ]));
-    let chart = Chart {
-        id: "scaling.processes_origin",
-        title: "Computations a second as the fleet grows",
-        caption: "Steady load: each process with 100 requests a second for 10 keys that live one \
-                  second. However many processes there are, each key is computed once in its \
-                  lifetime. Beside it the same processes without Redis, each with its own cache.",
-        x: PROCESSES,
-        y: ("computations per second", "1/s"),
-    };
-    part.exhibits.push(chart.of(vec![
-        line("one Redis", Role::Ours, of(|row| row.steady_calls)),
-        line("each process alone", Role::Without, of(|row| row.alone_calls)),
-    ]));
 }
