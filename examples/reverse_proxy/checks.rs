@@ -5,7 +5,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Response, StatusCode, Version, request::Parts};
 
 use crate::flags::Flags;
-use crate::forward::{OF_ONE_CONNECTION, is_chunked, members, remove};
+use crate::forward::{OF_ONE_CONNECTION, is_chunked, members, remove, says_any};
 use crate::host;
 use crate::pages::page;
 use crate::via::Via;
@@ -16,7 +16,7 @@ use crate::via::Via;
 pub(crate) struct NotShared;
 
 /// Fields that a client must not take from us by naming them in `Connection`.
-const KEPT: [HeaderName; 6] = [
+static KEPT: [HeaderName; 6] = [
     header::HOST,
     header::AUTHORIZATION,
     header::COOKIE,
@@ -26,12 +26,12 @@ const KEPT: [HeaderName; 6] = [
 ];
 
 /// Names in `Connection` that take nothing away from the request.
-const PLAIN: [&str; 7] =
+static PLAIN: [&str; 7] =
     ["close", "keep-alive", "upgrade", "te", "trailer", "proxy-connection", "http2-settings"];
 
 /// Fields that claim where a request came from or where it should lead. Not
 /// from clients: we write those that we mean.
-const CLAIMS: [HeaderName; 11] = [
+static CLAIMS: [HeaderName; 11] = [
     header::FORWARDED,
     HeaderName::from_static("x-forwarded-for"),
     HeaderName::from_static("x-forwarded-host"),
@@ -45,6 +45,10 @@ const CLAIMS: [HeaderName; 11] = [
     HeaderName::from_static("x-host"),
 ];
 
+/// Further fields that [`admit`] has to look at. Most requests have none.
+static OF_HOPS: [HeaderName; 3] =
+    [header::TRANSFER_ENCODING, header::VIA, HeaderName::from_static("http2-settings")];
+
 /// Nothing, or the answer to a request that goes no further.
 type Checked = Result<(), Box<Response<Bytes>>>;
 
@@ -56,11 +60,13 @@ pub(crate) fn admit(parts: &mut Parts, flags: &Flags, via: &Via) -> Checked {
         return refuse(StatusCode::NOT_IMPLEMENTED, "this is no tunnel");
     }
     is_for_us(parts, flags)?;
-    is_framed(&parts.headers)?;
-    take_what_connection_names(parts)?;
-    end_connection(parts);
-    if via.is_in(&parts.headers) {
-        return refuse(StatusCode::LOOP_DETECTED, "this request was here before");
+    if says_any(&parts.headers, &OF_ONE_CONNECTION) || says_any(&parts.headers, &OF_HOPS) {
+        is_framed(&parts.headers)?;
+        take_what_connection_names(parts)?;
+        end_connection(parts);
+        if via.is_in(&parts.headers) {
+            return refuse(StatusCode::LOOP_DETECTED, "this request was here before");
+        }
     }
     if !flags.trust_forwarded {
         remove(&mut parts.headers, &CLAIMS);
@@ -82,17 +88,17 @@ fn is_small(parts: &Parts, flags: &Flags) -> Checked {
 }
 
 fn is_for_us(parts: &mut Parts, flags: &Flags) -> Checked {
-    let Ok(host) = host::settle(parts) else {
+    let Ok(has_host) = host::settle(parts) else {
         return refuse(StatusCode::BAD_REQUEST, "a request is for exactly one host");
     };
-    let Some(host) = host else {
+    if !has_host {
         // HTTP/1.0 knows of one host per address: ours is the origin's.
         let origin = HeaderValue::from_str(flags.origin().as_str());
         let origin = origin.expect("an authority is visible ASCII");
         parts.headers.insert(header::HOST, origin);
         return Ok(());
-    };
-    if flags.allow_host.is_empty() || flags.allow_host.contains(&host.normal()) {
+    }
+    if flags.allow_host.is_empty() || flags.allow_host.contains(&host::normal(&parts.headers)) {
         return Ok(());
     }
     refuse(StatusCode::MISDIRECTED_REQUEST, "nobody here answers for this host")
@@ -143,9 +149,8 @@ fn end_connection(parts: &mut Parts) {
         && parts.version == Version::HTTP_11
         && parts.method == Method::GET;
     let takes_trailers = names(header::TE, b"trailers");
-    let http2_settings = HeaderName::from_static("http2-settings");
-    let ended: Vec<_> = OF_ONE_CONNECTION.into_iter().chain([http2_settings]).collect();
-    remove(&mut parts.headers, &ended);
+    remove(&mut parts.headers, &OF_ONE_CONNECTION);
+    remove(&mut parts.headers, &[HeaderName::from_static("http2-settings")]);
     if wants_websocket {
         parts.headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
     }

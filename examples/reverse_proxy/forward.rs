@@ -9,13 +9,18 @@ use http_body::Body;
 
 use crate::flags::{Flags, HostHeader};
 use crate::via::Via;
+use crate::wire::Teller;
 
 /// Who sent a request.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Client(pub(crate) SocketAddr);
+#[derive(Clone)]
+pub(crate) struct Client {
+    pub(crate) address: SocketAddr,
+    /// How it is told what the origin says meanwhile, if it can be.
+    pub(crate) teller: Option<Teller>,
+}
 
 /// Fields of one connection, besides those that frame its messages.
-pub(crate) const OF_ONE_CONNECTION: [HeaderName; 5] = [
+pub(crate) static OF_ONE_CONNECTION: [HeaderName; 5] = [
     header::CONNECTION,
     header::UPGRADE,
     header::TE,
@@ -37,10 +42,19 @@ pub(crate) fn is_chunked(coding: &[u8]) -> bool {
     coding.eq_ignore_ascii_case(b"chunked")
 }
 
+/// Returns whether one of these is among the fields. To compare names is
+/// cheaper than to look up each of several.
+pub(crate) fn says_any(headers: &HeaderMap, names: &[HeaderName]) -> bool {
+    match names {
+        [name] => headers.contains_key(name),
+        names => headers.keys().any(|name| names.contains(name)),
+    }
+}
+
 /// Removes fields and leaves all others in their order; the map itself would
 /// put the last one into the gap.
 pub(crate) fn remove(headers: &mut HeaderMap, names: &[HeaderName]) {
-    if !names.iter().any(|name| headers.contains_key(name)) {
+    if !says_any(headers, names) {
         return;
     }
     let mut field = None;
@@ -82,8 +96,8 @@ fn at_origin(uri: &Uri, flags: &Flags) -> Uri {
 /// `Forwarded` (RFC 7239), and the fields that came before it. What a trusted
 /// proxy before us wrote stays, and we add to it.
 fn say_where_it_came_from(parts: &mut request::Parts) {
-    let Some(Client(client)) = parts.extensions.get().copied() else { return };
-    let ip = client.ip().to_canonical();
+    let Some(client) = parts.extensions.get::<Client>() else { return };
+    let ip = client.address.ip().to_canonical();
     let headers = &mut parts.headers;
     let host = headers.get(header::HOST).cloned();
     let host = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or_default();
@@ -145,10 +159,13 @@ pub(crate) fn to_client<B: Body>(response: &mut Response<B>, method: &Method) {
 
 /// RFC 9110, 7.6.1. `Trailer` stays, for so do trailers.
 pub(crate) fn end_hop_by_hop(headers: &mut HeaderMap) {
+    if !says_any(headers, &OF_ONE_CONNECTION) {
+        return;
+    }
     let named = members(headers, &header::CONNECTION);
-    let named = named.filter_map(|name| HeaderName::from_bytes(name).ok());
-    let ended: Vec<_> = named.chain(OF_ONE_CONNECTION).collect();
-    remove(headers, &ended);
+    let named: Vec<_> = named.filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
+    remove(headers, &named);
+    remove(headers, &OF_ONE_CONNECTION);
 }
 
 /// Frames a response by the body that it has.
@@ -161,10 +178,20 @@ fn frame_response<B: Body>(response: &mut Response<B>, method: &Method) {
         // Here the length is said of a body that is not sent.
         _ if has_no_body => keep_one_length(headers),
         Some(length) if !status.is_informational() && status != StatusCode::NO_CONTENT => {
-            headers.insert(header::CONTENT_LENGTH, length.into());
+            if said_length(headers) != Some(length) {
+                headers.insert(header::CONTENT_LENGTH, length.into());
+            }
         }
         _ => remove(headers, &[header::CONTENT_LENGTH]),
     }
+}
+
+/// The length as we would write it ourselves.
+fn said_length(headers: &HeaderMap) -> Option<u64> {
+    let mut lines = headers.get_all(header::CONTENT_LENGTH).iter();
+    let length = lines.next()?.to_str().ok()?;
+    let is_plain = length.bytes().all(|b| b.is_ascii_digit()) && !length.starts_with('0');
+    length.parse().ok().filter(|_| is_plain && lines.next().is_none())
 }
 
 /// Keeps a length that is a number and the only one.

@@ -1,10 +1,13 @@
 //! The server: connections of clients, and what becomes of their requests.
 
 use std::convert::Infallible;
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,6 +25,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 use tower_stampede::{HttpLayer, HttpService, ResponseBody};
 
+use crate::alarm::Alarm;
 use crate::checks::{self, NotShared};
 use crate::flags::Flags;
 use crate::forward::{self, Client};
@@ -60,9 +64,9 @@ impl Proxy {
         Self { service, flags, via }
     }
 
-    async fn answer(&self, mut request: Request<Incoming>, client: Client) -> Response<AnswerBody> {
-        request.extensions_mut().insert(client);
+    async fn answer(&self, request: Request<Incoming>, client: Client) -> Response<AnswerBody> {
         let (mut parts, body) = request.into_parts();
+        parts.extensions.insert(client);
         let method = parts.method.clone();
         if let Err(refusal) = checks::admit(&mut parts, &self.flags, &self.via) {
             return ours(*refusal, &method);
@@ -107,7 +111,7 @@ pub(crate) async fn serve(
             let (stream, address) = accept(&listener).await;
             let (proxy, stopping) = (Arc::clone(&proxy), stopping.clone());
             connections.spawn(async move {
-                connection(&proxy, stream, Client(address), stopping).await;
+                connection(&proxy, stream, address, stopping).await;
                 drop(place);
             });
         }
@@ -143,7 +147,7 @@ fn is_of_one_connection(error: &io::Error) -> bool {
 async fn connection(
     proxy: &Arc<Proxy>,
     stream: TcpStream,
-    client: Client,
+    client: SocketAddr,
     stopping: CancellationToken,
 ) {
     // A connection that will not have it is served with the delay.
@@ -158,21 +162,22 @@ async fn connection(
     });
     let server = server(&proxy.flags);
     let serving = server.serve_connection_with_upgrades(TokioIo::new(wire), service);
-    let mut serving = std::pin::pin!(serving);
+    let mut serving = pin!(serving);
     // hyper's own time-out begins once it knows which protocol it is.
     let too_late = tokio::time::sleep(proxy.flags.header_timeout);
-    let mut too_late = std::pin::pin!(too_late);
-    let (mut waits, mut stops) = (true, false);
+    let mut too_late = pin!(too_late);
+    let mut never_begun = pin!(poll_fn(|cx| match begun.load(Ordering::Relaxed) {
+        true => Poll::Pending,
+        false => too_late.as_mut().poll(cx),
+    }));
+    let mut stops = false;
     loop {
         tokio::select! {
+            // Whatever has come, a request may have begun with it.
+            biased;
             // What goes wrong on a client's connection is told to the client.
             _ = serving.as_mut() => return,
-            () = &mut too_late, if waits => {
-                if !begun.load(Ordering::Relaxed) {
-                    return;
-                }
-                waits = false;
-            }
+            () = &mut never_begun => return,
             () = stopping.cancelled(), if !stops => {
                 serving.as_mut().graceful_shutdown();
                 stops = true;
@@ -186,7 +191,7 @@ fn server(flags: &Flags) -> auto::Builder<TokioExecutor> {
     let fields = u32::try_from(flags.max_header_bytes).unwrap_or(u32::MAX);
     server
         .http1()
-        .timer(TokioTimer::new())
+        .timer(Alarm::default())
         .header_read_timeout(flags.header_timeout)
         // Room for the request line besides the fields.
         .max_buf_size(flags.max_header_bytes.saturating_add(LEAST_BUFFER));
@@ -197,14 +202,14 @@ fn server(flags: &Flags) -> auto::Builder<TokioExecutor> {
 /// Answers one request; the origin's informational responses go before.
 async fn exchange(
     proxy: &Proxy,
-    mut request: Request<Incoming>,
-    client: Client,
+    request: Request<Incoming>,
+    address: SocketAddr,
     desk: &Desk,
 ) -> Response<AnswerBody> {
     if request.version() != Version::HTTP_11 {
-        return proxy.answer(request, client).await;
+        return proxy.answer(request, Client { address, teller: None }).await;
     }
     let exchange = desk.open();
-    request.extensions_mut().insert(exchange.teller());
+    let client = Client { address, teller: Some(exchange.teller()) };
     exchange.carry(proxy.answer(request, client)).await
 }

@@ -1,12 +1,12 @@
 //! Which host a request is for (RFC 9110, 7.2; RFC 9112, 3.2).
 
-use http::header::{self, HeaderValue};
+use http::header::{self, HeaderMap, HeaderValue};
 use http::{Uri, Version, request::Parts};
 
 /// A host, and its port unless that is the scheme's own.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Host {
-    name: String,
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Host<'a> {
+    name: &'a str,
     port: Option<u16>,
 }
 
@@ -14,9 +14,9 @@ pub(crate) struct Host {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BadHost;
 
-impl Host {
+impl<'a> Host<'a> {
     /// Reads `host [":" port]`; user information is no part of it.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &'a str) -> Option<Self> {
         let end = match text.strip_prefix('[') {
             Some(literal) => 1 + literal.find(']').filter(|&end| is_address(&literal[..end]))? + 1,
             None => text.bytes().position(|b| !is_name(b)).unwrap_or(text.len()),
@@ -33,14 +33,26 @@ impl Host {
                 Some(digits.parse().ok().filter(|_| is_number)?)
             }
         };
-        Some(Self { name: name.to_ascii_lowercase(), port: port.filter(|port| *port != 80) })
+        Some(Self { name, port: port.filter(|port| *port != 80) })
     }
 
     /// Lower case, and no port that says nothing.
     pub(crate) fn normal(&self) -> String {
         let port = self.port.map(|port| format!(":{port}")).unwrap_or_default();
-        self.name.clone() + &port
+        self.name.to_ascii_lowercase() + &port
     }
+}
+
+impl PartialEq for Host<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.name.eq_ignore_ascii_case(other.name) && self.port == other.port
+    }
+}
+
+/// The host of a request that is settled.
+pub(crate) fn normal(headers: &HeaderMap) -> String {
+    let field = headers.get(header::HOST).and_then(|field| field.to_str().ok());
+    field.and_then(Host::parse).map(|host| host.normal()).unwrap_or_default()
 }
 
 fn is_address(literal: &str) -> bool {
@@ -52,36 +64,35 @@ fn is_name(b: u8) -> bool {
     b.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(&b)
 }
 
-/// Finds the one host of a request. Afterwards it stands in `Host`, and the
-/// target is in origin form.
+/// Finds the one host of a request, and returns whether there is one.
+/// Afterwards it stands in `Host`, and the target is in origin form.
 ///
 /// A host in the target replaces `Host` (RFC 9112, 3.2.2), which must still be
 /// a valid one. In HTTP/2 the two must agree. Only HTTP/1.0 may go without.
-pub(crate) fn settle(parts: &mut Parts) -> Result<Option<Host>, BadHost> {
+pub(crate) fn settle(parts: &mut Parts) -> Result<bool, BadHost> {
     let field = of_field(parts)?;
-    let target = parts.uri.authority().map(|authority| authority.as_str().to_owned());
-    let Some(target) = target else {
+    let Some(target) = parts.uri.authority() else {
         return match field {
             None if parts.version != Version::HTTP_10 => Err(BadHost),
-            field => Ok(field),
+            field => Ok(field.is_some()),
         };
     };
     if !matches!(parts.uri.scheme_str(), Some("http" | "https")) {
         return Err(BadHost);
     }
-    let host = Host::parse(&target).ok_or(BadHost)?;
+    let host = Host::parse(target.as_str()).ok_or(BadHost)?;
     let agrees = field.as_ref().is_none_or(|field| *field == host);
     let is_missing = field.is_none() && parts.version == Version::HTTP_11;
     if is_missing || !agrees && parts.version > Version::HTTP_11 {
         return Err(BadHost);
     }
-    let value = HeaderValue::try_from(target).map_err(|_| BadHost)?;
+    let value = HeaderValue::try_from(target.as_str()).map_err(|_| BadHost)?;
     parts.headers.insert(header::HOST, value);
     parts.uri = resource(&parts.uri);
-    Ok(Some(host))
+    Ok(true)
 }
 
-fn of_field(parts: &Parts) -> Result<Option<Host>, BadHost> {
+fn of_field(parts: &Parts) -> Result<Option<Host<'_>>, BadHost> {
     let mut fields = parts.headers.get_all(header::HOST).iter();
     let Some(field) = fields.next() else { return Ok(None) };
     let host = field.to_str().ok().and_then(Host::parse).filter(|_| fields.next().is_none());
@@ -105,8 +116,8 @@ mod tests {
             request = request.header("host", *host);
         }
         let mut parts = request.body(()).unwrap().into_parts().0;
-        let host = settle(&mut parts)?;
-        Ok((host.map(|host| host.normal()).unwrap_or_default(), parts.uri.to_string()))
+        settle(&mut parts)?;
+        Ok((normal(&parts.headers), parts.uri.to_string()))
     }
 
     #[test]

@@ -17,6 +17,7 @@ use tower_stampede::HttpStampede;
 use crate::flags::{Command, Flags};
 use crate::front::Proxy;
 
+mod alarm;
 mod checks;
 mod connector;
 mod failure;

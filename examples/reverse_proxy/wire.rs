@@ -91,6 +91,13 @@ impl Told {
         }
     }
 
+    /// Returns whether nothing waits, and has the task woken when there is
+    /// something new to write or all is written.
+    fn is_all_written(&mut self, cx: &Context<'_>) -> bool {
+        self.waker = Some(cx.waker().clone());
+        self.waiting.is_empty()
+    }
+
     fn wake(&mut self) {
         if let Some(waker) = self.waker.take() {
             waker.wake();
@@ -129,14 +136,18 @@ impl Exchange {
     pub(crate) async fn carry<F: Future>(self, answer: F) -> F::Output {
         let mut answer = pin!(answer);
         let answer = poll_fn(|cx| {
-            self.desk.lock().waker = Some(cx.waker().clone());
-            answer.as_mut().poll(cx)
+            let answer = answer.as_mut().poll(cx);
+            // Most are ready at once, and need no waker. What was told before
+            // there was one is written with the flush after this poll.
+            if answer.is_pending() {
+                self.desk.lock().is_all_written(cx);
+            }
+            answer
         });
         let answer = answer.await;
         poll_fn(|cx| {
-            let mut told = self.desk.lock();
-            told.waker = Some(cx.waker().clone());
-            if told.waiting.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+            let is_done = self.desk.lock().is_all_written(cx);
+            if is_done { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
         answer

@@ -1,0 +1,118 @@
+//! What the servers are measured against: an axum handler that answers the
+//! same bytes and does nothing else, and the origin behind the proxies.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use axum::Router;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use axum::routing::get;
+use axum::serve::ListenerExt;
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tokio::net::{TcpListener, TcpSocket};
+
+use crate::proxy_support::Seen;
+
+/// One route, as the example `web_server` has it.
+pub(crate) const ROUTE: &str = "/report/{id}";
+pub(crate) const PATH: &str = "/report/1";
+
+/// What hyper writes by itself.
+const WRITTEN_ANYWAY: [HeaderName; 3] =
+    [header::DATE, header::CONTENT_LENGTH, header::TRANSFER_ENCODING];
+
+/// A response as the bare handler gives it.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Sample {
+    fields: Vec<(String, String)>,
+    body: String,
+}
+
+impl Sample {
+    /// The same as what another server answered.
+    pub(crate) fn of(seen: &Seen) -> Self {
+        let ours = seen.fields.iter().filter(|(name, _)| !WRITTEN_ANYWAY.contains(name));
+        let text = |value: &HeaderValue| value.to_str().expect("visible ASCII").to_owned();
+        Self {
+            fields: ours.map(|(name, value)| (name.to_string(), text(value))).collect(),
+            body: seen.body.clone(),
+        }
+    }
+
+    pub(crate) fn write(&self, path: &Path) {
+        let text = serde_json::to_string(self).expect("strings are JSON");
+        std::fs::write(path, text).expect("a file");
+    }
+
+    fn read(path: &str) -> Self {
+        let text = std::fs::read_to_string(path).expect("a file");
+        serde_json::from_str(&text).expect("what was written")
+    }
+
+    fn headers(&self) -> HeaderMap {
+        let field = |(name, value): &(String, String)| {
+            let name: HeaderName = name.parse().expect("the name of a field");
+            (name, HeaderValue::from_str(value).expect("the value of a field"))
+        };
+        self.fields.iter().map(field).collect()
+    }
+}
+
+/// The process that answers without any work, with as many workers and the
+/// same settings of TCP as the examples.
+#[tokio::main]
+pub(crate) async fn process(sample: &str) {
+    let sample = Sample::read(sample);
+    let (headers, body) = (sample.headers(), Bytes::from(sample.body));
+    // axum would name a type of its own where the sample has none.
+    assert!(headers.contains_key(header::CONTENT_TYPE), "the sample has a type");
+    let answer = move || std::future::ready((headers.clone(), body.clone()));
+    let listener = listener();
+    println!("{}", listener.local_addr().expect("it is bound"));
+    std::io::stdout().flush().expect("somebody reads it");
+    serve(listener, Router::new().route(ROUTE, get(answer))).await;
+}
+
+fn listener() -> TcpListener {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_reuseaddr(true).expect("a socket of our own");
+    socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
+    socket.listen(8192).expect("a listener")
+}
+
+async fn serve(listener: TcpListener, router: Router) {
+    // A connection that will not have it is served with the delay.
+    let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
+    axum::serve(listener, router).await.expect("it serves until the process ends");
+}
+
+/// An origin of one cacheable object, in this process: it is asked once.
+pub(crate) struct Origin {
+    pub(crate) address: SocketAddr,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Origin {
+    pub(crate) async fn start(bytes: usize) -> Self {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let (counted, body) = (Arc::clone(&calls), Bytes::from("x".repeat(bytes)));
+        let fields =
+            [(header::CACHE_CONTROL, "max-age=3600"), (header::CONTENT_TYPE, "text/plain")];
+        let answer = move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+            std::future::ready((fields, body.clone()))
+        };
+        let listener = listener();
+        let address = listener.local_addr().expect("it is bound");
+        tokio::spawn(serve(listener, Router::new().route(ROUTE, get(answer))));
+        Self { address, calls }
+    }
+
+    pub(crate) fn calls(&self) -> usize {
+        self.calls.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,179 @@
+//! What the cache costs over HTTP: hits of the examples `web_server` and
+//! `reverse_proxy` under wrk, beside a bare axum handler that answers the same
+//! bytes, and beside nginx where it is installed.
+//!
+//! `cargo bench --bench over_http [-- --out DIR] [--slices N] [--require-wrk]`
+//! builds the examples and takes about three minutes. Without wrk it measures
+//! nothing and says so; with `--require-wrk` that is a failure.
+//!
+//! Every server is a process of its own, all on one core where there are two,
+//! one after the other; wrk has the other core. A slice is one second of 64
+//! connections that ask as fast as they are answered; in each of eleven rounds
+//! every server has one, and the ratio is of slices in one round.
+
+mod bare;
+mod findings;
+mod load;
+#[path = "../../tests/proxy_support/mod.rs"]
+mod proxy_support;
+#[path = "../report/mod.rs"]
+mod report;
+#[path = "../servers/mod.rs"]
+mod servers;
+
+use std::net::SocketAddr;
+use std::process::ExitCode;
+
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+use bare::{Origin, PATH, Sample};
+use findings::{Findings, Group};
+use load::Wrk;
+use proxy_support::{Client, Seen, get};
+use servers::nginx::{Nginx, Settings};
+use servers::{Cores, Server, build_examples};
+
+const ROUNDS: usize = 11;
+
+/// 1 KiB, and what is smaller and larger than usual.
+const SIZES: [usize; 3] = [100, 1 << 10, 64 << 10];
+
+/// Directives that make hits of nginx as fast as they can be here.
+const NGINX_HITS: [&str; 2] = ["proxy_cache_valid 200 1h;", "proxy_cache_lock on;"];
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().collect();
+    match args.get(1).map(String::as_str) {
+        Some("--bare") => {
+            bare::process(&args[2]);
+            ExitCode::SUCCESS
+        }
+        // Under `cargo test` there is nothing to see.
+        _ if !args.iter().any(|arg| arg == "--bench") => ExitCode::SUCCESS,
+        _ => run(&args),
+    }
+}
+
+fn run(args: &[String]) -> ExitCode {
+    let out = report::out_directory(args);
+    let cores = Cores::found();
+    let mut findings = Findings::new(cores);
+    let Some(wrk) = Wrk::found(cores) else {
+        eprintln!("wrk is not installed: nothing is measured");
+        let written = findings.without_wrk().finish(out.as_deref());
+        let is_required = args.iter().any(|arg| arg == "--require-wrk");
+        return if is_required { ExitCode::FAILURE } else { written };
+    };
+    build_examples(&["web_server", "reverse_proxy"]);
+    let runtime = Runtime::new().expect("a runtime starts");
+    let bench = Bench { runtime, wrk, cores, rounds: rounds(args) };
+    findings.add(bench.web_server());
+    for size in SIZES {
+        findings.add(bench.proxies(size));
+    }
+    findings.part(&bench.wrk).finish(out.as_deref())
+}
+
+/// Fewer are enough to see whether it works.
+fn rounds(args: &[String]) -> usize {
+    let Some(flag) = args.iter().position(|arg| arg == "--slices") else { return ROUNDS };
+    args.get(flag + 1).and_then(|n| n.parse().ok()).expect("--slices names a number")
+}
+
+struct Bench {
+    runtime: Runtime,
+    wrk: Wrk,
+    cores: Cores,
+    rounds: usize,
+}
+
+impl Bench {
+    fn web_server(&self) -> Group {
+        let flags = ["--ttl-ms", "3600000", "--work-ms", "1"];
+        let server = Server::example(self.cores.server, "web_server", &flags);
+        let hit = self.runtime.block_on(warm(server.address));
+        let bare = self.bare(&hit);
+        let servers = [bare.server.address, server.address];
+        let mut found = self.wrk.paired(&servers, self.rounds).into_iter();
+        let stats = self.runtime.block_on(ask(server.address, "/stats")).body;
+        let stats: serde_json::Value = serde_json::from_str(&stats).expect("JSON");
+        let calls = stats["origin_calls"]["protected"]["total"].as_u64().expect("a count");
+        Group {
+            id: "web_server",
+            body: hit.body.len(),
+            bare: found.next().expect("one for each server"),
+            ours: found.next().expect("one for each server"),
+            nginx: None,
+            calls_too_many: calls as f64 - 1.0,
+        }
+    }
+
+    fn proxies(&self, size: usize) -> Group {
+        let origin = self.runtime.block_on(Origin::start(size));
+        let url = format!("http://{}", origin.address);
+        let proxy = Server::example(self.cores.server, "reverse_proxy", &["--origin", &url]);
+        let hit = self.runtime.block_on(warm(proxy.address));
+        let bare = self.bare(&hit);
+        let mut servers = vec![bare.server.address, proxy.address];
+        let nginx = Nginx::version().map(|_| self.nginx(&origin));
+        servers.extend(nginx.iter().map(|nginx| nginx.address));
+        let mut found = self.wrk.paired(&servers, self.rounds).into_iter();
+        Group {
+            id: "reverse_proxy",
+            body: size,
+            bare: found.next().expect("one for each server"),
+            ours: found.next().expect("one for each server"),
+            nginx: found.next(),
+            // Each cache asks once; the bare handler never.
+            calls_too_many: origin.calls() as f64 - (servers.len() - 1) as f64,
+        }
+    }
+
+    /// A warm nginx.
+    fn nginx(&self, origin: &Origin) -> Nginx {
+        let core = self.cores.server;
+        let settings = Settings { origin: origin.address, core, location: &NGINX_HITS };
+        let nginx = Nginx::start(settings);
+        self.runtime.block_on(ask(nginx.address, PATH));
+        nginx
+    }
+
+    fn bare(&self, hit: &Seen) -> Bare {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("sample.json");
+        Sample::of(hit).write(&file);
+        let file = file.to_str().expect("a path of text");
+        let server = Server::ourselves(self.cores.server, &["--bare", file]);
+        let same = self.runtime.block_on(ask(server.address, PATH));
+        assert_eq!(same.body, hit.body, "the bodies are the same");
+        assert_eq!(size(&same), size(hit), "so many bytes of fields: {same:?}, not {hit:?}");
+        Bare { server, _folder: folder }
+    }
+}
+
+/// The bare handler, with the file it was started with.
+struct Bare {
+    server: Server,
+    _folder: TempDir,
+}
+
+async fn ask(server: SocketAddr, path: &str) -> Seen {
+    let mut client = Client::connect(server).await;
+    let seen = client.ask(get(path)).await.expect("a response");
+    assert_eq!(seen.status, 200, "{seen:?}");
+    seen
+}
+
+/// Has a response stored, and returns a hit.
+async fn warm(server: SocketAddr) -> Seen {
+    ask(server, PATH).await;
+    let hit = ask(server, PATH).await;
+    let status = hit.fields.get("cache-status").expect("it says what it did");
+    assert!(status.to_str().expect("visible ASCII").contains("; hit"), "{status:?}");
+    hit
+}
+
+fn size(seen: &Seen) -> usize {
+    seen.fields.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum()
+}

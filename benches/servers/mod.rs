@@ -1,0 +1,119 @@
+//! Servers that benches start as processes of their own, on a core of their
+//! own where there are two.
+
+// Each bench uses a part of this.
+#![allow(dead_code)]
+
+pub(crate) mod nginx;
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+/// Where the two sides of a measurement run.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Cores {
+    /// None where there is only one, or no `taskset`.
+    pub(crate) server: Option<usize>,
+    pub(crate) clients: Option<usize>,
+}
+
+impl Cores {
+    /// The first and the last that this process may use: neighbours in number
+    /// are often one core that pretends to be two.
+    pub(crate) fn found() -> Self {
+        let allowed = allowed_cores();
+        let has_taskset = Command::new("taskset").arg("--version").output().is_ok();
+        match (allowed.first(), allowed.last()) {
+            (Some(&first), Some(&last)) if first != last && has_taskset => {
+                Self { server: Some(first), clients: Some(last) }
+            }
+            _ => Self::default(),
+        }
+    }
+}
+
+/// Reads `Cpus_allowed_list: 0-1,4`.
+fn allowed_cores() -> Vec<usize> {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let ranges = list.unwrap_or_default().trim().split(',').filter_map(|range| {
+        let (from, to) = range.split_once('-').unwrap_or((range, range));
+        Some(from.parse::<usize>().ok()?..=to.parse::<usize>().ok()?)
+    });
+    ranges.flatten().collect()
+}
+
+/// A command whose threads all stay on one core.
+pub(crate) fn on_core(core: Option<usize>, program: impl AsRef<std::ffi::OsStr>) -> Command {
+    let Some(core) = core else { return Command::new(program) };
+    let mut command = Command::new("taskset");
+    command.args(["--cpu-list", &core.to_string()]).arg(program);
+    command
+}
+
+/// Builds examples with the profile of benches: old ones would be measured
+/// otherwise.
+pub(crate) fn build_examples(names: &[&str]) {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["build", "--quiet", "--profile", "bench"]);
+    cargo.args(names.iter().flat_map(|name| ["--example", name]));
+    // What cargo says of this package to us makes build scripts run anew.
+    let variables = std::env::vars_os().map(|(name, _)| name);
+    let is_of_package = |name: &std::ffi::OsString| {
+        let name = name.to_string_lossy();
+        name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+    };
+    for name in variables.filter(is_of_package) {
+        cargo.env_remove(name);
+    }
+    let built = cargo.status().expect("cargo runs");
+    assert!(built.success(), "the examples do not compile");
+}
+
+/// Cargo puts examples beside the folder of the benches.
+fn example(name: &str) -> PathBuf {
+    let bench = std::env::current_exe().expect("this program has a path");
+    let profile = bench.ancestors().find(|path| path.join("examples").is_dir());
+    profile.expect("target/<profile>").join("examples").join(name)
+}
+
+/// A server's process, which ends with this value.
+pub(crate) struct Server {
+    process: Child,
+    pub(crate) address: SocketAddr,
+}
+
+impl Server {
+    /// Starts one of the examples on a free port.
+    pub(crate) fn example(core: Option<usize>, name: &str, flags: &[&str]) -> Self {
+        let mut command = on_core(core, example(name));
+        Self::start(command.args(["--listen", "127.0.0.1:0"]).args(flags))
+    }
+
+    /// Starts this program itself, as what its arguments say.
+    pub(crate) fn ourselves(core: Option<usize>, args: &[&str]) -> Self {
+        let program = std::env::current_exe().expect("this program has a path");
+        Self::start(on_core(core, program).args(args))
+    }
+
+    /// Waits for the line that ends with the address.
+    fn start(command: &mut Command) -> Self {
+        let mut process = command.stdout(Stdio::piped()).spawn().expect("the program runs");
+        let mut line = String::new();
+        let output = process.stdout.take().expect("it is piped");
+        BufReader::new(output).read_line(&mut line).expect("it says where it listens");
+        let address = line.trim().trim_start_matches("listening on http://");
+        Self { address: address.parse().expect("an address"), process }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already: no matter.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
