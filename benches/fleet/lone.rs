@@ -21,6 +21,10 @@ impl World<'_> {
         let (key, now, based_on) = (self.key_of(seat), self.queue.now, self.seat(seat).copy);
         let lone = Lone { seat, began: now, waits: finds == Freshness::Expired, based_on };
         for _ in 0..callers {
+            if !lone.waits {
+                self.lone_computes(lone);
+                continue;
+            }
             let looked = self.redis.get(key, now);
             let at = looked.at + self.plan.costs.one_way;
             self.queue.note(at, Event::LoneLooked { lone, found: looked.reply });
@@ -35,6 +39,11 @@ impl World<'_> {
         {
             return self.lone_has(lone, value);
         }
+        self.lone_computes(lone);
+    }
+
+    /// An early refresh goes here at once, as its paper has it.
+    fn lone_computes(&mut self, lone: Lone) {
         self.calls(lone.seat, lone.based_on);
         let (now, ends) = (self.queue.now, self.queue.now + self.plan.origin);
         self.queue.note(ends, Event::LoneComputed { lone, started: now });

@@ -184,16 +184,20 @@ impl World<'_> {
         if opened {
             self.is_away(process);
         }
-        if has_asked && !self.processes[process].is_cut_off {
-            self.abandons(seat, granted);
+        if has_asked {
+            // What was not granted is nobody's.
+            self.abandons(seat, granted.unwrap_or_default());
         }
         self.computes(seat);
     }
 
-    fn abandons(&mut self, seat: u32, granted: Option<Token>) {
+    /// Gives a lease up, past the breaker.
+    pub(crate) fn abandons(&mut self, seat: u32, token: Token) {
+        if self.processes[self.process_of(seat)].is_cut_off {
+            return;
+        }
         let key = self.key_of(seat);
-        // What was not granted is nobody's.
-        let abandoned = self.redis.abandon(key, granted.unwrap_or_default(), self.queue.now);
+        let abandoned = self.redis.abandon(key, token, self.queue.now);
         self.publishes(key, abandoned.reply.map(|to| (to, abandoned.at)).into_iter().collect());
     }
 
@@ -236,7 +240,7 @@ impl World<'_> {
         self.is_answered(seat, Some(value));
     }
 
-    /// Nobody waits for the fill itself.
+    /// Nobody waits for the fill itself. One that fails leaves no lease.
     fn fills(&mut self, seat: u32, token: Token, value: Value) {
         let (key, process, now) = (self.key_of(seat), self.process_of(seat), self.queue.now);
         let gives_up = now + self.plan.op_timeout;
@@ -249,8 +253,15 @@ impl World<'_> {
             self.publishes(key, filled.reply.unwrap_or_default());
         }
         let process = u32::try_from(process).expect("counted in 32 bits");
-        let success = ends <= gives_up;
-        self.queue.note(ends.min(gives_up), Event::ErrandEnds { process, success });
+        let (success, was_sent) =
+            (ends <= gives_up, self.processes[process as usize].breaker.allows());
+        if !success {
+            let at = if was_sent { gives_up } else { now };
+            self.queue.note(at, Event::Abandons { seat, token });
+        }
+        if was_sent {
+            self.queue.note(ends.min(gives_up), Event::ErrandEnds { process, success });
+        }
     }
 
     pub(crate) fn count_call(&mut self, process: u32, success: bool) {

@@ -126,6 +126,11 @@ pub(crate) enum Event {
         seat: u32,
         turn: u32,
     },
+    /// A lease is given up whose fill failed.
+    Abandons {
+        seat: u32,
+        token: Token,
+    },
     /// A command that nobody waits for was answered, or not.
     ErrandEnds {
         process: u32,
@@ -219,6 +224,7 @@ impl<'a> World<'a> {
             Event::Rings { seat, turn } if self.is_current(seat, turn) => self.looks(seat),
             Event::Computed { seat, turn } if self.is_current(seat, turn) => self.computed(seat),
             Event::Renews { seat, turn } if self.is_current(seat, turn) => self.renews(seat),
+            Event::Abandons { seat, token } => self.abandons(seat, token),
             Event::ErrandEnds { process, success } => self.count_call(process, success),
             Event::Probes { process, left } => self.probes(process, left),
             Event::BroughtBack { process, success } => self.brought_back(process, success),
