@@ -143,7 +143,8 @@ fn outcome(found: &Found, scenario: Scenario) -> String {
 
 fn said(wave: &Wave) -> String {
     let mut said = wave.calls.to_string();
-    if let (Some(p50), Some(p99)) = (wave.p50, wave.p99) {
+    // Below zero: nobody waited for the work.
+    if let (Some(p50), Some(p99 @ 0.0..)) = (wave.p50, wave.p99) {
         said += &format!("; {p50:.1}/{p99:.1}");
     }
     let counts = [(wave.errors, "errors"), (wave.stuck, "stuck"), (wave.shared, "shared")];

@@ -2,12 +2,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use hitbox::concurrency::BroadcastConcurrencyManager;
-use hitbox::offload::OffloadManager;
 use hitbox::policy::{ConcurrencyLimit, PolicyConfig};
 use hitbox::predicate::PredicateExt;
 use hitbox::{Config, Neutral};
+use hitbox_backend::CacheBackend;
 use hitbox_backend::format::BincodeFormat;
-use hitbox_backend::{CacheBackend, Compose};
 use hitbox_http::CacheableHttpResponse;
 use hitbox_http::extractors::Method;
 use hitbox_http::extractors::path::PathExtractor;
@@ -36,15 +35,14 @@ pub(super) fn peer() -> Peer {
         kind: Kind::Http,
         crates: &["hitbox", "hitbox-tower", "hitbox-moka", "hitbox-redis"],
         configuration: "`BroadcastConcurrencyManager`, one call at a time for each key; values in \
-                        bincode; predicates: 2xx, no `no-store`; with Redis: moka before it",
+                        bincode; predicates: 2xx, no `no-store`; with Redis: that alone",
         has_private_answers: true,
         start: |origin| Box::pin(async move { start(memory(), &origin) }),
         start_on_redis: Some(|origin, url| {
             let mode = ConnectionMode::single(url);
             let redis = RedisBackend::builder().connection(mode).build();
             let redis = redis.expect("the server's address is good");
-            let both = memory().compose(redis, OffloadManager::with_defaults());
-            Box::pin(async move { start(both, &origin) })
+            Box::pin(async move { start(redis, &origin) })
         }),
     }
 }
