@@ -57,8 +57,8 @@ fn root() -> &'static Path {
 fn results() -> BTreeMap<String, Quotable> {
     let text = fs::read_to_string(root().join("report/results.json")).expect("a stored report");
     let report: Value = serde_json::from_str(&text).expect("the report is JSON");
-    let parts = report["parts"].as_array().expect("the report has parts");
-    parts.iter().flat_map(quotables).collect()
+    let parts = report.as_object().expect("the report has parts");
+    parts.values().flat_map(quotables).collect()
 }
 
 fn quotables(part: &Value) -> Vec<(String, Quotable)> {
