@@ -125,7 +125,7 @@ fn logarithmic(direction: Direction, values: &[f64]) -> Ruler {
     let (mut from, mut to) = (marks_around(low).0, marks_around(high).1);
     if direction == Direction::Bars {
         // The end of the smallest bar is some way from the beginning.
-        from = (low.log10() - 0.3).floor();
+        from = marks_around(low * 0.6).0;
     }
     if to - from < 0.3 {
         (from, to) = (from.floor(), to.floor() + 1.0);
