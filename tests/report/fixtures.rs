@@ -55,7 +55,7 @@ fn load() -> Part {
         .at_most(1.0)
         .or_fail(),
         Figure::new(
-            "load.cold_herd.p99_ratio",
+            "load.cold_herd.ratio",
             "p99 of 500 clients to one origin time and the floor",
             1.0312,
             "",
@@ -305,7 +305,7 @@ fn wake() -> Part {
     let mut part = part("wake", "from one process to another");
     part.figures = vec![
         Figure::new(
-            "wake.push_p50_ms",
+            "wake.push.p50",
             "from the fill to the value in another process, p50",
             0.187,
             "ms",

@@ -13,7 +13,7 @@ const HEADLINES: &[&str] = &[
     "hit.generic_to_moka_1",
     "hit.http_to_floor_1",
     "over_http.web_server_to_axum",
-    "wake.fill_to_waiter_us",
+    "wake.push.p50",
     "scaling.fill_to_waiter_us",
     "scaling.wake_per_waiter_ns",
 ];

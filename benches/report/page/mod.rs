@@ -146,7 +146,7 @@ fn top(parts: &[Part]) -> Markup {
             h1 { "When everyone asks at once" }
             p class="lede" {
                 "What tower-stampede does under load, what it costs, and how others do beside it. "
-                "Every number on this page was measured by a command that is named with it."
+                "Every number on this page comes from a command that is named with it."
             }
             @if let Some(first) = parts.first() {
                 p class="measured" {

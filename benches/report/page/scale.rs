@@ -28,11 +28,11 @@ pub(crate) struct Ruler {
 impl Ruler {
     /// Values that have no place on such a scale do not count.
     pub(crate) fn new(scale: Scale, direction: Direction, values: &[f64]) -> Self {
-        let finite = values.iter().copied().filter(|value| value.is_finite());
+        let finite: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
         match scale {
-            Scale::Linear => linear(direction, finite),
-            Scale::Log => logarithmic(direction, finite),
-            Scale::Percentile => percentile(finite),
+            Scale::Linear => linear(direction, &finite),
+            Scale::Log => logarithmic(direction, &finite),
+            Scale::Percentile => percentile(&finite),
         }
     }
 
@@ -86,8 +86,8 @@ fn extent(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-fn linear(direction: Direction, values: impl Iterator<Item = f64>) -> Ruler {
-    let (mut from, mut to) = extent(values).unwrap_or((0.0, 1.0));
+fn linear(direction: Direction, values: &[f64]) -> Ruler {
+    let (mut from, mut to) = extent(values.iter().copied()).unwrap_or((0.0, 1.0));
     if direction != Direction::Across || (from > 0.0 && from < to / 4.0) {
         (from, to) = (from.min(0.0), to.max(0.0));
     }
@@ -118,13 +118,14 @@ fn without_noise(value: f64) -> f64 {
     format!("{value:.12e}").parse().unwrap_or(value)
 }
 
-fn logarithmic(direction: Direction, values: impl Iterator<Item = f64> + Clone) -> Ruler {
-    let nothing = if values.clone().any(|value| value == 0.0) { 0.1 } else { 0.0 };
-    let (low, high) = extent(values.filter(|value| *value > 0.0)).unwrap_or((1.0, 10.0));
+fn logarithmic(direction: Direction, values: &[f64]) -> Ruler {
+    let nothing = if values.contains(&0.0) { 0.1 } else { 0.0 };
+    let (low, high) =
+        extent(values.iter().copied().filter(|value| *value > 0.0)).unwrap_or((1.0, 10.0));
     let (mut from, mut to) = (marks_around(low).0, marks_around(high).1);
     if direction == Direction::Bars {
         // The end of the smallest bar is some way from the beginning.
-        from = (low.log10() - 0.3).floor();
+        from = marks_around(low * 0.6).0;
     }
     if to - from < 0.3 {
         (from, to) = (from.floor(), to.floor() + 1.0);
@@ -162,10 +163,10 @@ fn decades(from: f64, to: f64) -> Vec<f64> {
 /// Where the largest of all stands behind the last percentile.
 const LARGEST: f64 = 0.7;
 
-fn percentile(values: impl Iterator<Item = f64> + Clone) -> Ruler {
+fn percentile(values: &[f64]) -> Ruler {
     let scale = Scale::Percentile;
-    let (low, high) =
-        extent(values.clone().filter(|value| (0.0..100.0).contains(value))).unwrap_or((50.0, 99.9));
+    let (low, high) = extent(values.iter().copied().filter(|value| (0.0..100.0).contains(value)))
+        .unwrap_or((50.0, 99.9));
     let (from, mut to) = (transform(scale, low), transform(scale, high));
     if to - from < 0.1 {
         to = from + 1.0;
@@ -173,7 +174,7 @@ fn percentile(values: impl Iterator<Item = f64> + Clone) -> Ruler {
     let ticks = [0.0, 50.0, 90.0, 99.0, 99.9, 99.99, 99.999, 99.9999].into_iter();
     let within = |tick: &f64| (from - 1e-9..=to + 1e-9).contains(&transform(scale, *tick));
     let mut ticks: Vec<f64> = ticks.filter(within).collect();
-    if values.clone().any(|value| value == 100.0) {
+    if values.contains(&100.0) {
         to += LARGEST;
         ticks.push(100.0);
     }
