@@ -57,8 +57,9 @@ pub(crate) async fn flood(lab: &Lab) -> Found {
     ))
 }
 
-/// As much again as the cache holds is for what the allocator keeps; and a MiB
-/// for each answer on its way, which is there as it comes, whole, and as it goes.
+/// Half as much again as the cache holds is for what the allocator keeps; and a
+/// MiB for each answer on its way, which is there as it comes, whole, and as it
+/// goes.
 fn memory(peak: u64) -> Figure {
     let figure = Figure::new(
         "load.key_flood.peak_memory_mib",
@@ -67,7 +68,7 @@ fn memory(peak: u64) -> Figure {
         "MiB",
         "one run",
     );
-    figure.at_most(2.0 * MAX_BYTES / MIB + CONNECTIONS as f64).or_fail()
+    figure.at_most(1.5 * MAX_BYTES / MIB + CONNECTIONS as f64).or_fail()
 }
 
 /// How many of the keys are answered without asking the origin.
