@@ -15,15 +15,19 @@ pub(crate) struct Started {
 }
 
 /// A value with the moments between which it may be used.
+///
+/// In this order, of the window too: what a hit reads stands together, in one
+/// cache line or two. Of many entries few are in the cache.
+#[repr(C)]
 pub(crate) struct Entry<V> {
+    /// The last sequence number at which the tags were looked up and found
+    /// alive: as long as the log has not moved since, a hit looks nothing up.
+    alive_at: AtomicU64,
     pub(crate) value: V,
     pub(crate) window: Window,
     pub(crate) tags: Box<[Tag]>,
     /// Sequence number of the invalidation log when the computation started.
     pub(crate) started_seq: u64,
-    /// The last sequence number at which the tags were looked up and found
-    /// alive: as long as the log has not moved since, a hit looks nothing up.
-    alive_at: AtomicU64,
     /// What the entry counts for against the bound on memory.
     pub(crate) weight: u32,
     /// Under which it stands in the remote, if it does.

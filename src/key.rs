@@ -61,6 +61,7 @@ impl Key {
     }
 
     /// Returns the bytes of the key.
+    #[inline]
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
         match &self.0 {
@@ -87,6 +88,7 @@ impl Key {
 }
 
 impl PartialEq for Key {
+    #[inline]
     fn eq(&self, other: &Self) -> bool {
         self.as_bytes() == other.as_bytes()
     }
@@ -102,6 +104,7 @@ impl Hash for Key {
 }
 
 impl Borrow<[u8]> for Key {
+    #[inline]
     fn borrow(&self) -> &[u8] {
         self.as_bytes()
     }
@@ -249,6 +252,7 @@ impl fmt::Debug for KeyBuf {
 }
 
 impl ToKey for Key {
+    #[inline]
     fn encode(&self, out: &mut KeyBuf) {
         out.push(self.as_bytes());
     }
@@ -259,6 +263,7 @@ impl ToKey for Key {
 }
 
 impl ToKey for [u8] {
+    #[inline]
     fn encode(&self, out: &mut KeyBuf) {
         if self.first() == Some(&ESCAPE) {
             out.push(&[ESCAPE, ESCAPED_BYTES]);
@@ -268,6 +273,7 @@ impl ToKey for [u8] {
 }
 
 impl ToKey for str {
+    #[inline]
     fn encode(&self, out: &mut KeyBuf) {
         self.as_bytes().encode(out);
     }
@@ -282,6 +288,7 @@ impl<T: ToKey + ?Sized> ToKey for &T {
 macro_rules! key_like {
     ($as:ty: $($t:ty),+) => {$(
         impl ToKey for $t {
+            #[inline]
             fn encode(&self, out: &mut KeyBuf) {
                 <$as as ToKey>::encode(self, out);
             }
@@ -301,6 +308,7 @@ impl<const N: usize> ToKey for [u8; N] {
 macro_rules! number_keys {
     ($($t:ty),+) => {$(
         impl ToKey for $t {
+            #[inline]
             fn encode(&self, out: &mut KeyBuf) {
                 out.push(itoa::Buffer::new().format(*self).as_bytes());
             }

@@ -27,10 +27,6 @@ pub(crate) trait Subject: Send + Sync {
     fn prepared_allocations(&self) -> f64 {
         0.0
     }
-
-    fn run(self: Arc<Self>, times: usize) -> Duration {
-        self.slice(times)
-    }
 }
 
 pub(crate) fn runtime(workers: usize) -> tokio::runtime::Runtime {

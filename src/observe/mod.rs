@@ -1,5 +1,6 @@
 //! What an operator sees: counts, events, metrics and spans.
 
+mod count;
 mod counter;
 mod event;
 #[cfg(feature = "metrics")]
@@ -28,7 +29,8 @@ pub use stats::Stats;
 pub(crate) use spans::going_on;
 pub(crate) use spans::{leading, waiting};
 
-use self::counter::Counter;
+use self::count::Count;
+use self::counter::Counters;
 use self::metrics::Meters;
 use crate::engine::ports::{ComputedEnd, Happening, Observe};
 use crate::outcome::CacheOutcome;
@@ -40,50 +42,16 @@ const EVENT_BUFFER: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Observer {
     cache: String,
-    outcomes: [Counter; CacheOutcome::ALL.len()],
-    would_have: Counter,
-    ends: [Counter; ENDS.len()],
-    refused_fills: Counter,
-    joined: Counter,
-    wait_timeouts: Counter,
-    overloaded: Counter,
-    held: Counter,
-    invalidations: Counter,
-    wakes: [Counter; 3],
-    remote_calls: Counter,
-    remote_errors: Counter,
-    damaged: Counter,
+    counts: Counters<{ Count::KINDS }>,
     events: broadcast::Sender<Event>,
     meters: Meters,
 }
-
-const ENDS: [ComputedEnd; 7] = [
-    ComputedEnd::Stored,
-    ComputedEnd::Shared,
-    ComputedEnd::Declined,
-    ComputedEnd::Failed,
-    ComputedEnd::TimedOut,
-    ComputedEnd::Panicked,
-    ComputedEnd::Dropped,
-];
 
 impl Observer {
     pub(crate) fn new(cache: &str) -> Self {
         Self {
             cache: cache.to_owned(),
-            outcomes: Default::default(),
-            would_have: Counter::default(),
-            ends: Default::default(),
-            refused_fills: Counter::default(),
-            joined: Counter::default(),
-            wait_timeouts: Counter::default(),
-            overloaded: Counter::default(),
-            held: Counter::default(),
-            invalidations: Counter::default(),
-            wakes: Default::default(),
-            remote_calls: Counter::default(),
-            remote_errors: Counter::default(),
-            damaged: Counter::default(),
+            counts: Counters::default(),
             events: broadcast::Sender::new(EVENT_BUFFER),
             meters: Meters::new(cache),
         }
@@ -92,14 +60,14 @@ impl Observer {
     /// Counts one answered request.
     #[inline]
     pub(crate) fn answered(&self, outcome: CacheOutcome) {
-        self.outcomes[outcome as usize].add_one();
+        self.count(Count::Outcome(outcome));
         self.meters.answered(outcome);
     }
 
     /// Counts a request that the cache could have answered, and did not
     /// because it only observes.
     pub(crate) fn would_have_answered(&self) {
-        self.would_have.add_one();
+        self.count(Count::WouldHaveAnswered);
     }
 
     /// Counts a request that went past the cache, by reason.
@@ -121,7 +89,7 @@ impl Observer {
     }
 
     pub(crate) fn invalidated(&self, kind: &'static str, event: impl FnOnce() -> Event) {
-        self.invalidations.add_one();
+        self.count(Count::Invalidation);
         self.meters.invalidated(kind);
         self.emit(event);
     }
@@ -143,8 +111,9 @@ impl Observer {
         self.events.subscribe()
     }
 
-    fn end_of(&self, end: ComputedEnd) -> &Counter {
-        &self.ends[end as usize]
+    #[inline]
+    fn count(&self, what: Count) {
+        self.counts.add_one(what.place());
     }
 }
 
@@ -152,29 +121,29 @@ impl Observe for Observer {
     fn happened(&self, what: Happening<'_>) {
         match what {
             Happening::Computed { took, end, .. } => {
-                self.end_of(end).add_one();
+                self.count(Count::Ended(end));
                 self.meters.computed(end.as_str(), took);
                 self.meters.filled(end);
             }
             Happening::FillRefused { .. } => {
-                self.refused_fills.add_one();
+                self.count(Count::RefusedFill);
                 self.meters.fill_refused();
             }
             Happening::Led => {}
-            Happening::Joined => self.joined.add_one(),
+            Happening::Joined => self.count(Count::Joined),
             Happening::Waited { took } => self.meters.waited(took),
-            Happening::WaitTimedOut { .. } => self.wait_timeouts.add_one(),
-            Happening::Overloaded { .. } => self.overloaded.add_one(),
-            Happening::Held { .. } => self.held.add_one(),
+            Happening::WaitTimedOut { .. } => self.count(Count::WaitTimeout),
+            Happening::Overloaded { .. } => self.count(Count::Overloaded),
+            Happening::Held { .. } => self.count(Count::Held),
             Happening::Locked { .. } => {}
-            Happening::Woken { cause } => self.wakes[cause as usize].add_one(),
+            Happening::Woken { cause } => self.count(Count::Woken(cause)),
             Happening::Asked { error, .. } => {
-                self.remote_calls.add_one();
+                self.count(Count::RemoteCall);
                 if error.is_some() {
-                    self.remote_errors.add_one();
+                    self.count(Count::RemoteError);
                 }
             }
-            Happening::Damaged { .. } => self.damaged.add_one(),
+            Happening::Damaged { .. } => self.count(Count::Damaged),
             Happening::RemoteAttached
             | Happening::RemoteIs { .. }
             | Happening::Unshareable { .. } => {}

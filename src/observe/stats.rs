@@ -1,6 +1,7 @@
 //! The counts at one moment.
 
-use super::{ENDS, Observer};
+use super::Observer;
+use super::count::{Count, ENDS};
 use crate::engine::ports::{ComputedEnd, WakeCause};
 use crate::outcome::CacheOutcome;
 
@@ -70,8 +71,9 @@ pub struct Stats {
 impl Observer {
     /// Returns the counts; the caller adds what the store and the table know.
     pub(crate) fn stats(&self) -> Stats {
-        let outcome = |outcome: CacheOutcome| self.outcomes[outcome as usize].get();
-        let ends = |ends: &[ComputedEnd]| ends.iter().map(|end| self.end_of(*end).get()).sum();
+        let count = |what: Count| self.counts.get(what.place());
+        let outcome = |outcome| count(Count::Outcome(outcome));
+        let ends = |ends: &[ComputedEnd]| ends.iter().map(|end| count(Count::Ended(*end))).sum();
         Stats {
             hits: outcome(CacheOutcome::Hit),
             stale: outcome(CacheOutcome::Stale),
@@ -81,20 +83,20 @@ impl Observer {
             alone: outcome(CacheOutcome::Alone),
             bypassed: outcome(CacheOutcome::Bypass),
             refused: outcome(CacheOutcome::Refused),
-            would_have_answered: self.would_have.get(),
+            would_have_answered: count(Count::WouldHaveAnswered),
             computations: ends(&ENDS),
             failures: ends(&ENDS[3..]),
-            refused_fills: self.refused_fills.get(),
-            wait_timeouts: self.wait_timeouts.get(),
-            overloaded: self.overloaded.get(),
-            held: self.held.get(),
-            invalidations: self.invalidations.get(),
-            remote_calls: self.remote_calls.get(),
-            remote_errors: self.remote_errors.get(),
-            damaged: self.damaged.get(),
-            wakes_by_push: self.wakes[WakeCause::Push as usize].get(),
-            wakes_by_timer: self.wakes[WakeCause::Timer as usize].get(),
-            wakes_by_poll: self.wakes[WakeCause::Poll as usize].get(),
+            refused_fills: count(Count::RefusedFill),
+            wait_timeouts: count(Count::WaitTimeout),
+            overloaded: count(Count::Overloaded),
+            held: count(Count::Held),
+            invalidations: count(Count::Invalidation),
+            remote_calls: count(Count::RemoteCall),
+            remote_errors: count(Count::RemoteError),
+            damaged: count(Count::Damaged),
+            wakes_by_push: count(Count::Woken(WakeCause::Push)),
+            wakes_by_timer: count(Count::Woken(WakeCause::Timer)),
+            wakes_by_poll: count(Count::Woken(WakeCause::Poll)),
             ..Stats::default()
         }
     }

@@ -26,11 +26,13 @@ impl Lifetimes {
 
 /// When an entry is fresh, stale and expired; frozen when it is filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+// Ordered as `Entry` says.
+#[repr(C)]
 pub(crate) struct Window {
+    pub(crate) fresh_until: Tick,
     /// When the computation started: age counts from here, so that a slow
     /// computation cannot make old data look young.
     pub(crate) started: Tick,
-    pub(crate) fresh_until: Tick,
     pub(crate) stale_until: Tick,
     pub(crate) error_until: Tick,
     /// How long the computation took, in microseconds. There is one in every

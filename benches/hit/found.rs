@@ -1,0 +1,282 @@
+//! Measures hits, and writes down what was found.
+
+use stats_alloc::Region;
+
+use super::report::{Axis, BarSeries, Content, Exhibit, Figure, Part, Role, Scale, median};
+use super::{ALLOCATOR, Candidate, TASKS, candidates, instructions, spread, support};
+
+/// Each slice visits all of its keys. It is short otherwise, so that few are
+/// cut in two by something else that runs on the machine.
+const ONE_KEY: Plan = Plan { keys: 1, per_slice: 1_000, rounds: 501 };
+const MANY_KEYS: Plan = Plan { keys: 10_000, per_slice: 10_000, rounds: 61 };
+const SPREAD_ROUNDS: usize = 9;
+/// Hits of each of the tasks.
+const PER_TASK: usize = 2_000;
+const WORKERS: [usize; 2] = [1, 2];
+
+/// Whose time is divided by whose, and what it is to be.
+const RATIOS: [(&str, &str, Option<f64>); 5] = [
+    ("generic", "moka", Some(1.3)),
+    ("http", "floor", Some(1.5)),
+    ("http_lean", "floor", None),
+    ("http_plain", "floor", None),
+    ("http", "bare", None),
+];
+
+/// What a hit may allocate at most. moka itself allocates now and then.
+const ALLOCATIONS: [(&str, f64); 3] = [("generic", 0.1), ("http", 5.1), ("http_plain", 3.1)];
+
+#[derive(Clone, Copy)]
+struct Plan {
+    keys: usize,
+    per_slice: usize,
+    rounds: usize,
+}
+
+impl Plan {
+    fn says(self) -> String {
+        if self.keys == 1 { "1 key".into() } else { format!("{} keys", self.keys) }
+    }
+
+    fn statistic(self, of: &str) -> String {
+        format!("median of {} {of} of {} hits", self.rounds, self.per_slice)
+    }
+}
+
+/// The times of all subjects under one plan.
+struct Run {
+    plan: Plan,
+    timed: Vec<Timed>,
+}
+
+pub(crate) fn part(with_instructions: bool) -> Part {
+    let command = "cargo bench --bench hit -- --out report";
+    let command =
+        if with_instructions { format!("{command} --instructions") } else { command.into() };
+    let mut part = Part::new("hit", "What a hit costs in memory", &command);
+    part.notes.push(
+        "Slices of hits of each subject in turn; a ratio divides two slices of the same round. A \
+         body of 1 KiB; generic keys are u64, requests are made before the clock runs."
+            .into(),
+    );
+    part.notes.push(
+        "The floor is moka's get and a response with two fields and a body made of what it \
+         found; the bare service makes the same response out of nothing."
+            .into(),
+    );
+    allocations(&mut part);
+    let runs = [ONE_KEY, MANY_KEYS].map(Run::of);
+    times(&mut part, &runs);
+    ratios(&mut part, &runs);
+    spreads(&mut part);
+    if with_instructions {
+        count_instructions(&mut part);
+    }
+    part
+}
+
+/// A subject's nanoseconds per hit, of each round.
+struct Timed {
+    candidate: Candidate,
+    nanos: Vec<f64>,
+}
+
+impl Timed {
+    fn median(&self) -> f64 {
+        median(&mut self.nanos.clone())
+    }
+}
+
+impl Run {
+    fn of(plan: Plan) -> Self {
+        let timed = |candidate| Timed { candidate, nanos: Vec::new() };
+        let mut timed: Vec<Timed> = candidates(plan.keys).into_iter().map(timed).collect();
+        for _ in 0..plan.rounds {
+            for Timed { candidate, nanos } in &mut timed {
+                let took = candidate.subject.slice(plan.per_slice);
+                nanos.push(took.as_secs_f64() * 1e9 / plan.per_slice as f64);
+            }
+        }
+        Self { plan, timed }
+    }
+
+    fn find(&self, slug: &str) -> &Timed {
+        let found = self.timed.iter().find(|timed| timed.candidate.slug == slug);
+        found.expect("every ratio is of two subjects")
+    }
+
+    fn ratio(&self, ours: &str, theirs: &str) -> f64 {
+        let pairs = self.find(ours).nanos.iter().zip(&self.find(theirs).nanos);
+        median(&mut pairs.map(|(ours, theirs)| ours / theirs).collect::<Vec<f64>>())
+    }
+}
+
+fn allocations(part: &mut Part) {
+    for candidate in candidates(1) {
+        let Candidate { slug, subject, .. } = candidate;
+        subject.slice(100);
+        let requests = subject.prepared_allocations();
+        let region = Region::new(ALLOCATOR);
+        subject.slice(1000);
+        let made = region.change().allocations as f64 / 1000.0;
+        let figure = Figure::new(
+            &format!("hit.allocations_{slug}"),
+            &format!("allocations of a hit: {}", subject.name()),
+            made - requests,
+            "allocations",
+            "mean of 1000 hits, one task, 1 key",
+        );
+        let limit = ALLOCATIONS.iter().find(|(name, _)| *name == slug);
+        part.figures.push(match limit {
+            Some((_, limit)) => figure.at_most(*limit).or_fail(),
+            None => figure,
+        });
+    }
+}
+
+fn times(part: &mut Part, runs: &[Run]) {
+    for Run { plan, timed } in runs {
+        for subject in timed {
+            let Candidate { slug, subject: hit, .. } = &subject.candidate;
+            part.figures.push(Figure::new(
+                &format!("hit.{slug}_{}_ns", plan.keys),
+                &format!("a hit, {}: {}", plan.says(), hit.name()),
+                subject.median(),
+                "ns",
+                &plan.statistic("slices"),
+            ));
+        }
+    }
+    let series = |(n, first): (usize, &Timed)| BarSeries {
+        name: first.candidate.subject.name(),
+        role: first.candidate.role,
+        values: runs.iter().map(|run| Some(run.timed[n].median())).collect(),
+    };
+    let series = runs[0].timed.iter().enumerate().map(series).collect();
+    part.exhibits.push(Exhibit {
+        id: "hit.times".into(),
+        title: "The time of a hit".into(),
+        caption: "One task asks for a key that is held, again and again: always the same one, \
+                  or 10,000 in turn, which do not fit into the processor's caches. What our \
+                  layers add is the difference to the look-up alone, to the floor below which \
+                  no cached response can cost, and to the service without a cache."
+            .into(),
+        content: Content::Bars {
+            value: Axis::new("time of a hit", "ns", Scale::Linear),
+            categories: runs.iter().map(|run| run.plan.says()).collect(),
+            series,
+        },
+    });
+}
+
+fn ratios(part: &mut Part, runs: &[Run]) {
+    let (mut categories, mut values, mut goals) = (Vec::new(), Vec::new(), Vec::new());
+    for (ours, theirs, goal) in RATIOS {
+        for run in runs {
+            let ratio = run.ratio(ours, theirs);
+            let [over, under] = [ours, theirs].map(|slug| run.find(slug).candidate.subject.name());
+            let figure = Figure::new(
+                &format!("hit.{ours}_to_{theirs}_{}", run.plan.keys),
+                &format!("{over} to {under}, {}", run.plan.says()),
+                ratio,
+                "",
+                &run.plan.statistic("paired slices"),
+            );
+            part.figures.push(match goal {
+                Some(goal) => figure.at_most(goal),
+                None => figure,
+            });
+            categories.push(format!("{over} / {under}, {}", run.plan.says()));
+            values.push(Some(ratio));
+            goals.push(goal);
+        }
+    }
+    let series = vec![
+        BarSeries { name: "measured".into(), role: Role::Ours, values },
+        BarSeries { name: "goal, at most".into(), role: Role::Bound, values: goals },
+    ];
+    part.exhibits.push(Exhibit {
+        id: "hit.ratios".into(),
+        title: "A hit as a multiple of what it is built on".into(),
+        caption: "Each bar divides the time of our hit by the time of the other in the same \
+                  round of the same run, so that a drift of the machine's speed hits both."
+            .into(),
+        content: Content::Bars {
+            value: Axis::new("ratio of times", "", Scale::Linear),
+            categories,
+            series,
+        },
+    });
+}
+
+fn spreads(part: &mut Part) {
+    let candidates = candidates(MANY_KEYS.keys);
+    let mut values = vec![Vec::new(); candidates.len()];
+    for workers in WORKERS {
+        for (candidate, values) in candidates.iter().zip(&mut values) {
+            let nanos = spread_nanos(candidate, workers);
+            values.push(Some(nanos));
+            let name = candidate.subject.name();
+            part.figures.push(Figure::new(
+                &format!("hit.{}_{workers}_workers_ns", candidate.slug),
+                &format!("a hit, {TASKS} tasks, threads: {workers}, {}: {name}", MANY_KEYS.says()),
+                nanos,
+                "ns",
+                &format!("worker time per hit, median of {SPREAD_ROUNDS} runs"),
+            ));
+        }
+    }
+    let series = candidates.iter().zip(values).map(|(candidate, values)| BarSeries {
+        name: candidate.subject.name(),
+        role: candidate.role,
+        values,
+    });
+    part.exhibits.push(Exhibit {
+        id: "hit.workers".into(),
+        title: "A hit while other threads hit too".into(),
+        caption: "64 tasks ask for 10,000 keys on one worker thread and on two. The time is a \
+                  worker's own: what it grows by from one to two is what the threads take from \
+                  each other."
+            .into(),
+        content: Content::Bars {
+            value: Axis::new("time of a worker per hit", "ns", Scale::Linear),
+            categories: vec!["one worker thread".into(), "two worker threads".into()],
+            series: series.collect(),
+        },
+    });
+}
+
+fn spread_nanos(candidate: &Candidate, workers: usize) -> f64 {
+    let runtime = support::runtime(workers);
+    let mut nanos: Vec<f64> = (0..SPREAD_ROUNDS)
+        .map(|_| runtime.block_on(spread(&candidate.subject, PER_TASK)))
+        .map(|took| took.as_secs_f64() * 1e9 / (TASKS * PER_TASK) as f64)
+        .collect();
+    median(&mut nanos)
+}
+
+fn count_instructions(part: &mut Part) {
+    if !instructions::is_possible() {
+        part.notes.push("Instructions were not counted: valgrind is not installed.".into());
+        return;
+    }
+    let candidates = candidates(1);
+    let counted: Vec<f64> = candidates.iter().map(instructions::per_hit).collect();
+    let statistic = "callgrind, difference of two runs by 100,000 hits, 1 key";
+    let mut figure = |id: String, says: String, value, unit| {
+        part.figures.push(Figure::new(&id, &says, value, unit, statistic));
+    };
+    for (Candidate { slug, subject, .. }, count) in candidates.iter().zip(&counted) {
+        let says = format!("instructions of a hit: {}", subject.name());
+        figure(format!("hit.instructions_{slug}"), says, *count, "instructions");
+    }
+    let of = |slug| candidates.iter().zip(&counted).find(|(found, _)| found.slug == slug);
+    for (ours, theirs, _) in RATIOS {
+        let (Some((over, ours_count)), Some((under, theirs_count))) = (of(ours), of(theirs)) else {
+            continue;
+        };
+        let says = format!("{} to {}", over.subject.name(), under.subject.name());
+        let id = format!("hit.instructions_{ours}_to_{theirs}");
+        figure(id, says, ours_count / theirs_count, "");
+    }
+}
