@@ -15,6 +15,10 @@ const ESCAPE: u8 = 0;
 const ESCAPED_BYTES: u8 = b'b';
 const TUPLE: u8 = b't';
 
+/// In place of the length of a part that one byte cannot tell; the length
+/// follows in four.
+const LONG: u8 = u8::MAX;
+
 /// Bytes of a key that is looked up which need no heap memory.
 const ON_STACK: usize = 120;
 
@@ -204,9 +208,34 @@ impl KeyBuf {
     /// Appends one part of several: its length, then its bytes.
     #[inline]
     pub(crate) fn push_part(&mut self, part: &[u8]) {
-        let len = u32::try_from(part.len()).expect("a key is shorter than 4 GiB");
-        self.push(&len.to_be_bytes());
+        self.push_length(part.len());
         self.push(part);
+    }
+
+    /// Appends the length of a part whose bytes follow: one byte for nearly
+    /// every part, so that more keys live inside the `Key`.
+    #[inline]
+    pub(crate) fn push_length(&mut self, len: usize) {
+        match u8::try_from(len) {
+            Ok(short) if short != LONG => self.push(&[short]),
+            _ => self.push_long_length(len),
+        }
+    }
+
+    #[cold]
+    fn push_long_length(&mut self, len: usize) {
+        let len = u32::try_from(len).expect("a key is shorter than 4 GiB");
+        self.push(&[LONG]);
+        self.push(&len.to_be_bytes());
+    }
+
+    /// Appends ASCII text in lower case.
+    #[cfg(feature = "http")]
+    pub(crate) fn push_lower_case(&mut self, text: &[u8]) {
+        let start = self.as_bytes().len();
+        self.push(text);
+        let all = if self.heap.is_empty() { &mut self.stack[..self.len] } else { &mut self.heap };
+        all[start..].make_ascii_lowercase();
     }
 }
 
@@ -410,6 +439,16 @@ mod tests {
         let key = Key::from((1_u8, "x"));
         assert_eq!(key.to_key(), key);
         assert_eq!(KeyBuf::of(&key).to_key(), key);
+    }
+
+    #[test]
+    fn parts_of_any_length_are_told_apart() {
+        let lengths = [0, 1, 254, 255, 256, 65_535, 65_536];
+        let keys = lengths.map(|len| Key::from((vec![LONG; len], "x")));
+        for (i, key) in keys.iter().enumerate() {
+            assert!(!keys[..i].contains(key), "{}", lengths[i]);
+        }
+        assert_eq!(keys[3].as_bytes()[..7], [ESCAPE, TUPLE, LONG, 0, 0, 0, 255]);
     }
 
     proptest! {

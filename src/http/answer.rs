@@ -1,8 +1,10 @@
 //! Responses as clients get them.
 
+use std::sync::LazyLock;
+
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
-use http::{Response, StatusCode};
+use http::{Extensions, Response, StatusCode};
 use http_body::Body;
 
 use super::body::ResponseBody;
@@ -42,14 +44,14 @@ impl Came<'_> {
     }
 }
 
-/// Makes an answer of this shape out of a stored response. `outcome` says how it came about.
+/// Makes an answer of this shape out of a stored response. `status` is what
+/// `Cache-Status` says of it.
 pub(super) fn from_entry<B: Body>(
     rules: &Rules,
     entry: &Stored,
     method: AskedMethod,
     shape: Shape,
-    outcome: CacheOutcome,
-    forward: Forward,
+    status: impl Fn() -> HeaderValue,
     now: Tick,
 ) -> Response<ResponseBody<B>> {
     let Some(stored) = entry.value.response() else {
@@ -62,7 +64,8 @@ pub(super) fn from_entry<B: Body>(
     let mut response = Response::new(body);
     *response.status_mut() = shape.status(stored.status);
     let headers = response.headers_mut();
-    *headers = shape.fields(stored.headers.clone());
+    // Nothing is lost: the map in its place is empty.
+    std::mem::forget(std::mem::replace(headers, shape.fields(&stored.headers)));
     // RFC 9110, 8.6: a 204 must not have one.
     let has_length = shape == Shape::Whole && stored.status != StatusCode::NO_CONTENT;
     if method == AskedMethod::Head
@@ -71,47 +74,86 @@ pub(super) fn from_entry<B: Body>(
     {
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     }
-    write_own_fields(headers, rules, entry, now, || match outcome {
-        CacheOutcome::Joined => joined_status(rules, stored.status, forward),
-        _ => hit_status(rules, entry, now),
-    });
-    if outcome != CacheOutcome::Hit || rules.config.outcome_on_hits {
-        response.extensions_mut().insert(outcome);
-    }
+    write_own_fields(headers, rules, || age_of(entry, now), status);
     response
 }
 
+/// Says in the extensions of a response that it is a hit. `spare` are those of
+/// the request: where a server or a router has put something in, they have the
+/// memory for it.
+pub(super) fn mark_hit(extensions: &mut Extensions, mut spare: Extensions) {
+    static HIT: LazyLock<Extensions> = LazyLock::new(|| {
+        let mut hit = Extensions::new();
+        hit.insert(CacheOutcome::Hit);
+        hit
+    });
+    if spare.is_empty() {
+        *extensions = HIT.clone();
+    } else {
+        spare.clear();
+        spare.insert(CacheOutcome::Hit);
+        *extensions = spare;
+    }
+}
+
+#[inline]
+fn age_of(entry: &Stored, now: Tick) -> HeaderValue {
+    age_value(now.since(entry.window.started).as_secs().min(1 << 31))
+}
+
 /// Writes `Age` and `Cache-Status` into the places that the stored fields have
-/// for them: one pass, no look-up, and the map does not grow.
+/// for them: no look-up, and the map does not grow.
+#[inline]
 fn write_own_fields(
     headers: &mut HeaderMap,
     rules: &Rules,
-    entry: &Stored,
-    now: Tick,
-    status: impl FnOnce() -> HeaderValue,
+    age: impl Fn() -> HeaderValue,
+    status: impl Fn() -> HeaderValue,
 ) {
-    let mut status = rules.hit_status.is_some().then(status);
-    let mut has_place = false;
+    let (mut lacks_age, mut lacks_status) = (rules.config.age, rules.hit_status.is_some());
     for (name, value) in headers.iter_mut() {
-        if name == header::AGE {
-            let age = now.since(entry.window.started).as_secs();
-            *value = age_value(age.min(1 << 31));
-        } else if value.is_empty() && name == CACHE_STATUS {
-            has_place = true;
-            if let Some(status) = status.take() {
-                *value = status;
-            }
+        if lacks_age && name == header::AGE {
+            *value = age();
+            lacks_age = false;
+        } else if lacks_status && value.is_empty() && name == CACHE_STATUS {
+            *value = status();
+            lacks_status = false;
+        }
+        if !lacks_age && !lacks_status {
+            // The places are the first ones, where we made them.
+            break;
         }
     }
-    if let Some(status) = status {
+    if lacks_status {
         // Caches before us wrote theirs: ours follows.
-        append_cache_status(headers, status);
+        append_cache_status(headers, status());
     }
+    if !rules.config.age || rules.hit_status.is_none() {
+        clear_places(headers, rules);
+    }
+}
+
+/// Removes the places of fields that are switched off.
+fn clear_places(headers: &mut HeaderMap, rules: &Rules) {
     if !rules.config.age {
         headers.remove(header::AGE);
     }
-    if has_place && rules.hit_status.is_none() {
+    if rules.hit_status.is_none() && headers.get(CACHE_STATUS).is_some_and(HeaderValue::is_empty) {
         headers.remove(CACHE_STATUS);
+    }
+}
+
+/// Returns what `Cache-Status` says of a stored answer that came about so.
+pub(super) fn status(
+    rules: &Rules,
+    entry: &Stored,
+    outcome: CacheOutcome,
+    forward: Forward,
+    now: Tick,
+) -> HeaderValue {
+    match (outcome, entry.value.response()) {
+        (CacheOutcome::Joined, Some(stored)) => joined_status(rules, stored.status, forward),
+        _ => hit_status(rules, entry, now),
     }
 }
 
@@ -120,7 +162,8 @@ fn joined_status(rules: &Rules, status: StatusCode, forward: Forward) -> HeaderV
     cache_status_forward(name, forward.as_str(), Some(status), false, true, None)
 }
 
-fn hit_status(rules: &Rules, entry: &Stored, now: Tick) -> HeaderValue {
+#[inline]
+pub(super) fn hit_status(rules: &Rules, entry: &Stored, now: Tick) -> HeaderValue {
     let window = &entry.window;
     if now < window.fresh_until
         && let Some(status) = &rules.hit_status
@@ -163,7 +206,7 @@ pub(super) fn shaped<B: Body>(
     }
     let (mut head, _) = response.into_parts();
     head.status = shape.status(head.status);
-    head.headers = shape.fields(head.headers);
+    head.headers = shape.fields(&head.headers);
     Response::from_parts(head, ResponseBody::default())
 }
 

@@ -33,6 +33,43 @@ pub enum SetCookie {
     Explicit,
 }
 
+/// Names of fields that are looked for among all fields of every request.
+#[derive(Clone, Debug)]
+pub(crate) struct FieldNames {
+    names: Vec<HeaderName>,
+    /// A bit for each length: it tells most fields apart from all of these.
+    lengths: u64,
+}
+
+impl FieldNames {
+    pub(crate) fn contains(&self, name: &HeaderName) -> bool {
+        self.have(name, name.as_str().len())
+    }
+
+    /// Returns whether this name, of that length, is one of them.
+    #[inline]
+    pub(crate) fn have(&self, name: &HeaderName, length: usize) -> bool {
+        self.lengths & bit(length) != 0 && self.names.contains(name)
+    }
+
+    pub(crate) fn iter(&self) -> std::slice::Iter<'_, HeaderName> {
+        self.names.iter()
+    }
+}
+
+impl FromIterator<HeaderName> for FieldNames {
+    fn from_iter<I: IntoIterator<Item = HeaderName>>(names: I) -> Self {
+        let names: Vec<_> = names.into_iter().collect();
+        let lengths = names.iter().fold(0, |lengths, name| lengths | bit(name.as_str().len()));
+        Self { names, lengths }
+    }
+}
+
+#[inline]
+fn bit(length: usize) -> u64 {
+    1 << length.min(63)
+}
+
 /// The settings of one HTTP layer.
 #[derive(Clone, Debug)]
 pub(crate) struct HttpConfig {
@@ -58,10 +95,10 @@ pub(crate) struct HttpConfig {
     pub(crate) set_cookie: SetCookie,
     pub(crate) ignore_cookies: bool,
     /// Fields with credentials besides `Authorization` and `Cookie`.
-    pub(crate) credential_headers: Vec<HeaderName>,
+    pub(crate) credential_headers: FieldNames,
     /// Fields that are part of the key when present: they can change where a
     /// request leads without changing its URI.
-    pub(crate) keyed_headers: Vec<HeaderName>,
+    pub(crate) keyed_headers: FieldNames,
     /// Fields that govern instead of `Cache-Control` (RFC 9213), the first
     /// before the others.
     pub(crate) targeted: Vec<HeaderName>,
@@ -114,13 +151,13 @@ impl Default for HttpConfig {
     }
 }
 
-fn credential_headers() -> Vec<HeaderName> {
+fn credential_headers() -> FieldNames {
     let others = ["x-api-key", "x-auth-token", "client-cert"];
     let others = others.into_iter().map(HeaderName::from_static);
     std::iter::once(header::PROXY_AUTHORIZATION).chain(others).collect()
 }
 
-fn keyed_headers() -> Vec<HeaderName> {
+fn keyed_headers() -> FieldNames {
     let keyed = [
         "forwarded",
         "x-forwarded-host",

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{self, HeaderValue};
+use http::header::{self, HeaderMap, HeaderValue};
 use http::response::Parts;
 
 use super::headers::CACHE_STATUS;
@@ -87,12 +87,17 @@ pub(super) fn fingerprint_of(caller: &HttpCaller, plan: &Plan) -> Option<Fingerp
     Some(fingerprint(list, &caller.headers, &caller.rules.config))
 }
 
-/// Makes a place for the two fields that every hit writes.
-fn make_place(headers: &mut http::HeaderMap) {
-    headers.insert(header::AGE, HeaderValue::from_static("0"));
+/// Makes a place for the two fields that every hit writes: before all others,
+/// where a hit finds it first.
+fn make_place(headers: &mut HeaderMap) {
+    let Ok(mut placed) = HeaderMap::try_with_capacity(headers.keys_len() + 2) else { return };
+    placed.insert(header::AGE, HeaderValue::from_static("0"));
     if !headers.contains_key(CACHE_STATUS) {
-        headers.insert(CACHE_STATUS, HeaderValue::from_static(""));
+        placed.insert(CACHE_STATUS, HeaderValue::from_static(""));
     }
+    headers.remove(header::AGE);
+    placed.extend(std::mem::take(headers));
+    *headers = placed;
 }
 
 fn window(cache: &Cache, plan: &Plan, received: Received) -> Window {

@@ -5,6 +5,7 @@ use std::time::SystemTime;
 
 use http::StatusCode;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use parking_lot::Mutex;
 
 use super::freshness::valid_date;
 use super::members::is_token;
@@ -135,7 +136,9 @@ const CHUNK: usize = 64;
 const CHUNKS: usize = 57;
 
 /// Values that were made before, so that a hit allocates none. They are made
-/// in chunks, when one of the chunk is first needed.
+/// in chunks, when one of the chunk is first needed, and stay for good: a value
+/// that counted its users would be one place in memory that all threads write
+/// to at every hit.
 struct Made([OnceLock<Box<[HeaderValue]>>; CHUNKS]);
 
 impl Made {
@@ -143,17 +146,28 @@ impl Made {
         Self([const { OnceLock::new() }; CHUNKS])
     }
 
+    #[inline]
     fn value(&self, n: u64, make: impl Fn(u64) -> HeaderValue) -> HeaderValue {
-        let (chunk, at) = ((n / CHUNK as u64) as usize, (n % CHUNK as u64) as usize);
-        let Some(slot) = self.0.get(chunk).filter(|_| n < (CHUNKS * CHUNK) as u64) else {
+        if n >= (CHUNKS * CHUNK) as u64 {
             return make(n);
-        };
-        let first = n - at as u64;
-        slot.get_or_init(|| (first..first + CHUNK as u64).map(make).collect())[at].clone()
+        }
+        let (chunk, at) = (n as usize / CHUNK, n as usize % CHUNK);
+        self.0[chunk].get_or_init(|| make_chunk(n - at as u64, make))[at].clone()
     }
 }
 
+#[cold]
+fn make_chunk(first: u64, make: impl Fn(u64) -> HeaderValue) -> Box<[HeaderValue]> {
+    (first..first + CHUNK as u64).map(|n| for_good(&make(n))).collect()
+}
+
+fn for_good(value: &HeaderValue) -> HeaderValue {
+    let text = value.to_str().expect("numbers and items are written in visible ASCII");
+    HeaderValue::from_static(Box::leak(text.into()))
+}
+
 /// Returns the value of `Age`.
+#[inline]
 pub(crate) fn age_value(secs: u64) -> HeaderValue {
     static MADE: Made = Made::new();
     MADE.value(secs, HeaderValue::from)
@@ -161,26 +175,45 @@ pub(crate) fn age_value(secs: u64) -> HeaderValue {
 
 /// Writes the `Cache-Status` of hits under one name.
 #[derive(Clone)]
-pub(crate) struct HitStatus(Arc<(String, Made)>);
+pub(crate) struct HitStatus {
+    name: Arc<str>,
+    made: Option<&'static Made>,
+}
+
+/// Names whose values are made before: more of them are not, for they stay for
+/// good, and a program may make as many names as it likes.
+const MADE_NAMES: usize = 16;
 
 impl HitStatus {
     pub(crate) fn new(name: &str) -> Self {
-        Self(Arc::new((name.to_owned(), Made::new())))
+        static NAMES: Mutex<Vec<(Arc<str>, &'static Made)>> = Mutex::new(Vec::new());
+        let mut names = NAMES.lock();
+        let known = names.iter().find(|(known, _)| **known == *name);
+        if let Some((name, made)) = known {
+            return Self { name: Arc::clone(name), made: Some(made) };
+        }
+        let name: Arc<str> = name.into();
+        if names.len() == MADE_NAMES {
+            return Self { name, made: None };
+        }
+        let made: &'static Made = Box::leak(Box::new(Made::new()));
+        names.push((Arc::clone(&name), made));
+        Self { name, made: Some(made) }
     }
 
+    #[inline]
     pub(crate) fn value(&self, ttl_secs: i64) -> HeaderValue {
-        let (name, made) = &*self.0;
-        let make = |ttl: u64| cache_status_hit(name, ttl.try_into().unwrap_or(i64::MAX));
-        match u64::try_from(ttl_secs) {
-            Ok(ttl) => made.value(ttl, make),
-            Err(_) => cache_status_hit(name, ttl_secs),
+        let make = |ttl: u64| cache_status_hit(&self.name, ttl.try_into().unwrap_or(i64::MAX));
+        match (u64::try_from(ttl_secs), self.made) {
+            (Ok(ttl), Some(made)) => made.value(ttl, make),
+            _ => cache_status_hit(&self.name, ttl_secs),
         }
     }
 }
 
 impl std::fmt::Debug for HitStatus {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("HitStatus").field(&self.0.0).finish()
+        f.debug_tuple("HitStatus").field(&self.name).finish()
     }
 }
 
@@ -281,6 +314,14 @@ mod tests {
         }
         assert_eq!(age_value(u64::MAX), u64::MAX.to_string().as_str());
         assert_eq!(status.value(-1), cache_status_hit("a", -1));
+    }
+
+    #[test]
+    fn however_many_names_there_are_each_is_written() {
+        for n in 0..3 * MADE_NAMES {
+            let name = format!("n{n}");
+            assert_eq!(HitStatus::new(&name).value(7), cache_status_hit(&name, 7));
+        }
     }
 
     proptest! {

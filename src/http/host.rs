@@ -1,45 +1,77 @@
 //! Which host a request is for (RFC 9110, 7.2).
 
-use http::header;
+use http::header::{self, HeaderMap, HeaderValue};
 use http::{Uri, request::Parts};
-use smallvec::SmallVec;
 
 use super::request::BypassReason;
+use crate::KeyBuf;
 
 /// A host as received, and its port unless that is the scheme's own.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Host<'a> {
-    name: &'a str,
+    name: &'a [u8],
+    /// Whether the name may have letters in upper case.
+    is_mixed: bool,
     port: Option<u16>,
+}
+
+/// The `Host` fields of a request.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) enum HostField<'a> {
+    #[default]
+    None,
+    One(&'a HeaderValue),
+    Several,
+}
+
+impl<'a> HostField<'a> {
+    /// Returns what there is with one more.
+    #[inline]
+    pub(super) fn and(self, value: &'a HeaderValue) -> Self {
+        if matches!(self, Self::None) { Self::One(value) } else { Self::Several }
+    }
+
+    fn of(headers: &'a HeaderMap) -> Self {
+        headers.get_all(header::HOST).into_iter().fold(Self::None, Self::and)
+    }
 }
 
 impl<'a> Host<'a> {
     /// Reads `host [":" port]`; user information is refused (RFC 9110, 4.2.4).
-    pub(super) fn parse(text: &'a str, scheme: &str) -> Option<Self> {
-        let (name, port) = split(text)?;
+    #[inline]
+    pub(super) fn parse(text: &'a [u8], scheme: &str) -> Option<Self> {
+        let (end, is_mixed) = name_of(text)?;
+        let (name, port) = split(text, end)?;
         let port = match port {
-            None | Some("") => None,
-            Some(digits) if digits.bytes().all(|b| b.is_ascii_digit()) => {
-                Some(digits.parse().ok()?)
-            }
-            Some(_) => return None,
+            None | Some(b"") => None,
+            Some(digits) => Some(read_port(digits)?),
         };
-        Some(Self { name, port: port.filter(|port| Some(*port) != default_port(scheme)) })
+        let port = port.filter(|port| Some(*port) != default_port(scheme));
+        Some(Self { name, is_mixed, port })
     }
 
-    /// Writes the normal form: lower case, and no port that says nothing.
-    pub(super) fn write(&self, out: &mut SmallVec<[u8; 64]>) {
-        out.extend_from_slice(self.name.as_bytes());
-        out.make_ascii_lowercase();
-        if let Some(port) = self.port {
-            out.push(b':');
-            out.extend_from_slice(itoa::Buffer::new().format(port).as_bytes());
+    /// Appends the normal form as one part: lower case, and no port that says
+    /// nothing.
+    #[inline]
+    pub(super) fn push_to(&self, key: &mut KeyBuf) {
+        let mut digits = itoa::Buffer::new();
+        let port = self.port.map(|port| digits.format(port).as_bytes());
+        key.push_length(self.name.len() + port.map_or(0, |port| 1 + port.len()));
+        if self.is_mixed {
+            key.push_lower_case(self.name);
+        } else {
+            key.push(self.name);
+        }
+        if let Some(port) = port {
+            key.push(b":");
+            key.push(port);
         }
     }
 
     pub(super) fn normal(&self) -> String {
+        let name = self.name.iter().map(|b| char::from(b.to_ascii_lowercase()));
         let port = self.port.map(|port| format!(":{port}")).unwrap_or_default();
-        self.name.to_ascii_lowercase() + &port
+        name.collect::<String>() + &port
     }
 
     pub(super) fn is_same(&self, other: &Self) -> bool {
@@ -48,22 +80,32 @@ impl<'a> Host<'a> {
 }
 
 /// Returns the one host that a request names.
-///
-/// A request without any is one that never was on a wire: a test's, or a
-/// service's that calls another in the same process.
 pub(super) fn of_request<'a>(
     parts: &'a Parts,
     uri: &'a Uri,
     scheme: &str,
 ) -> Result<Option<Host<'a>>, BypassReason> {
-    let mut fields = parts.headers.get_all(header::HOST).iter();
-    let (field, second) = (fields.next(), fields.next());
-    let field = field.map(|value| value.to_str().unwrap_or_default());
+    named_by(HostField::of(&parts.headers), uri, scheme)
+}
+
+/// Returns the one host that a request with this field names.
+///
+/// A request without any is one that never was on a wire: a test's, or a
+/// service's that calls another in the same process.
+#[inline]
+pub(super) fn named_by<'a>(
+    field: HostField<'a>,
+    uri: &'a Uri,
+    scheme: &str,
+) -> Result<Option<Host<'a>>, BypassReason> {
     let read = |text| Host::parse(text, scheme).ok_or(BypassReason::BadHost);
-    let authority = uri.authority().map(|authority| read(authority.as_str())).transpose()?;
-    let field = field.map(read).transpose()?;
-    match (authority, field) {
-        _ if second.is_some() => Err(BypassReason::BadHost),
+    let field = match field {
+        HostField::None => None,
+        HostField::One(value) => Some(read(value.as_bytes())?),
+        HostField::Several => return Err(BypassReason::BadHost),
+    };
+    let authority = uri.authority().map(|authority| read(authority.as_str().as_bytes()));
+    match (authority.transpose()?, field) {
         (Some(a), Some(b)) if !a.is_same(&b) => Err(BypassReason::BadHost),
         (authority, field) => Ok(authority.or(field)),
     }
@@ -77,42 +119,69 @@ fn default_port(scheme: &str) -> Option<u16> {
     }
 }
 
-fn split(text: &str) -> Option<(&str, Option<&str>)> {
-    let end = match text.strip_prefix('[') {
-        Some(literal) => 1 + literal.find(']').filter(|&end| is_address(&literal[..end]))? + 1,
-        None => text.bytes().position(|b| !is_name(b)).unwrap_or(text.len()),
-    };
+/// Returns where the name ends that `text` begins with, and whether it may have
+/// letters in upper case.
+#[inline]
+fn name_of(text: &[u8]) -> Option<(usize, bool)> {
+    if let Some(literal) = text.strip_prefix(b"[") {
+        let end = literal.iter().position(|&b| b == b']')?;
+        return is_address(&literal[..end]).then_some((1 + end + 1, true));
+    }
+    let (mut end, mut kinds) = (0, 0);
+    for &b in text {
+        let kind = NAME[usize::from(b)];
+        if kind == 0 {
+            break;
+        }
+        (end, kinds) = (end + 1, kinds | kind);
+    }
+    Some((end, kinds & UPPER != 0))
+}
+
+/// Splits a name from the port behind its end.
+#[inline]
+fn split(text: &[u8], end: usize) -> Option<(&[u8], Option<&[u8]>)> {
     match text.split_at(end) {
-        ("", _) => None,
-        (name, "") => Some((name, None)),
-        (name, port) => Some((name, Some(port.strip_prefix(':')?))),
+        (b"", _) => None,
+        (name, b"") => Some((name, None)),
+        (name, port) => Some((name, Some(port.strip_prefix(b":")?))),
     }
 }
 
-fn is_address(literal: &str) -> bool {
-    !literal.is_empty() && literal.bytes().all(|b| b.is_ascii_hexdigit() || b":.".contains(&b))
+fn is_address(literal: &[u8]) -> bool {
+    !literal.is_empty() && literal.iter().all(|b| b.is_ascii_hexdigit() || b":.".contains(b))
 }
 
-/// RFC 3986, 3.2.2: `reg-name`. A table, for every hit reads its host.
-const NAME: [bool; 256] = {
-    let mut table = [false; 256];
+fn read_port(digits: &[u8]) -> Option<u16> {
+    digits.iter().try_fold(0_u16, |port, b| {
+        let digit = b.is_ascii_digit().then(|| u16::from(b - b'0'))?;
+        port.checked_mul(10)?.checked_add(digit)
+    })
+}
+
+const OTHER: u8 = 1;
+const UPPER: u8 = 2;
+
+/// RFC 3986, 3.2.2: `reg-name`; zero is no part of one. A table, for every hit
+/// reads its host.
+const NAME: [u8; 256] = {
+    let mut table = [0; 256];
     let marks = b"-._~%!$&'()*+,;=";
     let mut b = 0;
     while b < 256 {
-        table[b] = (b as u8).is_ascii_alphanumeric();
+        let byte = b as u8;
+        if byte.is_ascii_alphanumeric() {
+            table[b] = if byte.is_ascii_uppercase() { UPPER } else { OTHER };
+        }
         b += 1;
     }
     let mut i = 0;
     while i < marks.len() {
-        table[marks[i] as usize] = true;
+        table[marks[i] as usize] = OTHER;
         i += 1;
     }
     table
 };
-
-fn is_name(b: u8) -> bool {
-    NAME[usize::from(b)]
-}
 
 #[cfg(test)]
 mod tests {
@@ -123,9 +192,10 @@ mod tests {
         let parts = request("GET", uri, fields);
         let host = of_request(&parts, &parts.uri, "http")?;
         let Some(host) = host else { return Ok(String::new()) };
-        let mut written = SmallVec::new();
-        host.write(&mut written);
-        assert_eq!(&written[..], host.normal().as_bytes());
+        let (mut written, mut expected) = (KeyBuf::default(), KeyBuf::default());
+        host.push_to(&mut written);
+        expected.push_part(host.normal().as_bytes());
+        assert_eq!(written.as_bytes(), expected.as_bytes());
         Ok(host.normal())
     }
 
@@ -136,6 +206,7 @@ mod tests {
             ("/", &[("host", "A.Example:80")], "a.example"),
             ("/", &[("host", "a:")], "a"),
             ("/", &[("host", "a:8080")], "a:8080"),
+            ("/", &[("host", "A:0065535")], "a:65535"),
             ("/", &[("host", "a:443")], "a:443"),
             ("/", &[("host", "[::1]:8080")], "[::1]:8080"),
             ("http://a.example:80/", &[], "a.example"),
@@ -157,6 +228,8 @@ mod tests {
             ("/", &[("host", "a, b")]),
             ("/", &[("host", "a:x")]),
             ("/", &[("host", "a:99999")]),
+            ("/", &[("host", "a:65536")]),
+            ("/", &[("host", "a:+1")]),
             ("/", &[("host", "a:1:2")]),
             ("/", &[("host", "[::1")]),
             ("/", &[("host", "[]")]),

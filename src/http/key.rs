@@ -1,40 +1,51 @@
 //! What names the entries of one URI.
 
-use http::header::{HeaderMap, HeaderName};
-use http::request::Parts;
+use http::header::HeaderMap;
 use http::uri::{PathAndQuery, Uri};
 use smallvec::SmallVec;
 
-use super::config::HttpConfig;
+use super::config::{FieldNames, HttpConfig};
 use super::host;
-use super::request::BypassReason;
+use super::request::{BypassReason, Seen};
 use crate::KeyBuf;
 
 /// How keys of this module begin; no user's key does.
 const PRIMARY: [u8; 2] = [0, b'h'];
 
-/// Writes the primary key of a request.
+/// Returns how the primary keys of one scheme begin.
+pub(super) fn key_start(scope: Option<&str>, scheme: &str) -> Box<[u8]> {
+    let mut start = KeyBuf::default();
+    push_start(&mut start, scope, scheme);
+    start.as_bytes().into()
+}
+
+pub(super) fn push_start(key: &mut KeyBuf, scope: Option<&str>, scheme: &str) {
+    key.push(&PRIMARY);
+    key.push_part(scope.unwrap_or_default().as_bytes());
+    key.push_part(scheme.as_bytes());
+}
+
+/// Appends what names a request to the beginning of its primary key.
 ///
 /// `uri` is the one received, before any router rewrote it.
-pub(crate) fn primary(
-    parts: &Parts,
+pub(super) fn push_request(
+    key: &mut KeyBuf,
+    headers: &HeaderMap,
+    seen: &Seen<'_>,
     uri: &Uri,
     scheme: &str,
     config: &HttpConfig,
-) -> Result<KeyBuf, BypassReason> {
-    let mut key = KeyBuf::default();
-    key.push(&PRIMARY);
-    key.push_part(config.scope.as_deref().unwrap_or_default().as_bytes());
-    key.push_part(scheme.as_bytes());
-    let mut authority = SmallVec::<[u8; 64]>::new();
-    if let Some(host) = host::of_request(parts, uri, scheme)? {
-        host.write(&mut authority);
+) -> Result<(), BypassReason> {
+    match host::named_by(seen.host, uri, scheme)? {
+        Some(host) => host.push_to(key),
+        None => key.push_part(b""),
     }
-    key.push_part(&authority);
-    push_resource(&mut key, uri, config);
-    push_fields(&mut key, &parts.headers, &config.keyed_headers);
+    push_resource(key, uri, config);
+    if seen.has_keyed {
+        push_fields(key, headers, &config.keyed_headers);
+    }
     let too_long = key.as_bytes().len() > config.max_key_bytes;
-    if too_long { Err(BypassReason::KeyTooLong) } else { Ok(key) }
+    if too_long { Err(BypassReason::KeyTooLong) } else { Ok(()) }
 }
 
 /// Appends path and query as one part, without the parameters that are left
@@ -75,13 +86,10 @@ pub(super) fn path(uri: &Uri) -> &str {
     if uri.path().is_empty() { "/" } else { uri.path() }
 }
 
-/// Appends the fields that change where a request leads. Most requests have
-/// none, so they are looked up one by one only when there are any.
-fn push_fields(key: &mut KeyBuf, headers: &HeaderMap, keyed: &[HeaderName]) {
-    if !headers.keys().any(|name| keyed.contains(name)) {
-        return;
-    }
-    for name in keyed {
+/// Appends the fields that change where a request leads, in the order of the
+/// settings.
+fn push_fields(key: &mut KeyBuf, headers: &HeaderMap, keyed: &FieldNames) {
+    for name in keyed.iter() {
         for value in headers.get_all(name) {
             key.push_part(name.as_str().as_bytes());
             key.push_part(value.as_bytes());
@@ -93,7 +101,20 @@ fn push_fields(key: &mut KeyBuf, headers: &HeaderMap, keyed: &[HeaderName]) {
 mod tests {
     use super::*;
     use crate::http::request::tests::request;
+    use http::request::Parts;
     use proptest::prelude::*;
+
+    fn primary(
+        parts: &Parts,
+        uri: &Uri,
+        scheme: &str,
+        config: &HttpConfig,
+    ) -> Result<KeyBuf, BypassReason> {
+        let mut key = KeyBuf::default();
+        push_start(&mut key, config.scope.as_deref(), scheme);
+        let seen = Seen::of(&parts.headers, config);
+        push_request(&mut key, &parts.headers, &seen, uri, scheme, config).map(|()| key)
+    }
 
     fn key(uri: &str, fields: &[(&str, &str)], config: &HttpConfig) -> Vec<u8> {
         let parts = request("GET", uri, fields);

@@ -12,6 +12,7 @@ use tower_layer::Layer;
 
 use super::config::{HttpConfig, SetCookie};
 use super::headers::HitStatus;
+use super::key::key_start;
 use super::refused::Refused;
 use super::service::HttpService;
 use super::stored::StoredResponse;
@@ -42,7 +43,10 @@ pub(super) struct Rules {
     /// A `fn() -> Q` for the request bodies of one type.
     pub(super) empty_body: Option<Arc<dyn Any + Send + Sync>>,
     pub(super) refusal: Option<RefusalRule>,
+    /// Made of the settings once there is a service: what every hit needs.
     pub(super) hit_status: Option<HitStatus>,
+    /// How the keys begin of requests that name no other scheme.
+    pub(super) key_start: Box<[u8]>,
 }
 
 /// Puts a shared cache in front of an HTTP service: axum, hyper, or any tower
@@ -139,6 +143,7 @@ impl HttpStampede {
             empty_body: None,
             refusal: None,
             hit_status: None,
+            key_start: Box::default(),
         };
         HttpLayer { cache: self.clone(), rules }
     }
@@ -320,7 +325,7 @@ impl HttpLayer {
     /// If a name is no field name.
     #[track_caller]
     pub fn keyed_headers<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
-        self.rules.config.keyed_headers = field_names(names);
+        self.rules.config.keyed_headers = field_names(names).into_iter().collect();
         self
     }
 
@@ -333,7 +338,7 @@ impl HttpLayer {
     /// If a name is no field name.
     #[track_caller]
     pub fn credential_headers<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
-        self.rules.config.credential_headers = field_names(names);
+        self.rules.config.credential_headers = field_names(names).into_iter().collect();
         self
     }
 
@@ -501,6 +506,7 @@ impl<S> Layer<S> for HttpLayer {
     fn layer(&self, inner: S) -> HttpService<S> {
         let mut rules = self.rules.clone();
         rules.hit_status = rules.config.cache_status.as_deref().map(HitStatus::new);
+        rules.key_start = key_start(rules.config.scope.as_deref(), &rules.scheme);
         HttpService::new(inner, Arc::clone(&self.cache.0), rules)
     }
 }

@@ -7,9 +7,9 @@ use http::request::Parts;
 use http::{HeaderMap, Uri};
 
 use super::body::Reader;
-use super::key;
+use super::key::{push_request, push_start};
 use super::layer::Rules;
-use super::request::{Asked, AskedMethod, BypassReason, Wishes};
+use super::request::{Asked, AskedMethod, BypassReason, Seen, Wishes};
 use super::stored::{Content, Slot, StoredResponse, reusable, selects};
 use super::target::{absolute_uri, path_tag, uri_tag};
 use super::vary::{Fingerprint, variant_key};
@@ -63,21 +63,39 @@ pub(super) fn scheme<'a>(uri: &'a Uri, rules: &'a Rules) -> &'a str {
     uri.scheme_str().unwrap_or(&rules.scheme)
 }
 
-/// Writes the primary key of a request.
-pub(super) fn primary_key(parts: &Parts, rules: &Rules) -> Result<KeyBuf, BypassReason> {
+/// Writes the primary key of a request, whose fields are `seen`.
+pub(super) fn primary_key(
+    key: &mut KeyBuf,
+    parts: &Parts,
+    seen: &Seen<'_>,
+    rules: &Rules,
+) -> Result<(), BypassReason> {
     if rules.bypass.as_ref().is_some_and(|bypass| bypass(parts)) {
         return Err(BypassReason::ByRule);
     }
     let uri = received_uri(parts);
-    let mut key = key::primary(parts, uri, scheme(uri, rules), &rules.config)?;
+    match uri.scheme_str() {
+        Some(scheme) if scheme != rules.scheme => {
+            push_start(key, rules.config.scope.as_deref(), scheme)
+        }
+        _ => key.push(&rules.key_start),
+    }
+    push_request(key, &parts.headers, seen, uri, scheme(uri, rules), &rules.config)?;
     for rule in &rules.key_rules {
-        if !rule(parts, &mut key) {
+        if !rule(parts, key) {
             return Err(BypassReason::Identity);
         }
     }
     // Once more: what a rule adds may come from the request too.
     let too_long = key.as_bytes().len() > rules.config.max_key_bytes;
-    if too_long { Err(BypassReason::KeyTooLong) } else { Ok(key) }
+    if too_long { Err(BypassReason::KeyTooLong) } else { Ok(()) }
+}
+
+/// Makes the primary key of a request that is not looked up.
+pub(super) fn owned_primary_key(parts: &Parts, rules: &Rules) -> Option<Key> {
+    let seen = Seen::of(&parts.headers, &rules.config);
+    let mut key = KeyBuf::new();
+    primary_key(&mut key, parts, &seen, rules).ok().map(|()| key.to_key())
 }
 
 /// The tags by which every response to this request is invalidated.

@@ -58,6 +58,7 @@ where
 
 /// Returns how much of a stored response a request gets. Only one that asks
 /// for less costs a reading of the clock.
+#[inline]
 pub(super) fn shape_of(
     cache: &Cache,
     wishes: Wishes,
@@ -77,7 +78,14 @@ pub(super) fn answered<B: Body>(
 ) -> Response<ResponseBody<B>> {
     let (method, now) = (caller.asked.method, caller.cache.now());
     let shape = shape_of(&caller.cache, caller.wishes, &caller.headers, entry);
-    answer::from_entry(&caller.rules, entry, method, shape, outcome, caller.forward, now)
+    let status = || answer::status(&caller.rules, entry, outcome, caller.forward, now);
+    let mut response = answer::from_entry(&caller.rules, entry, method, shape, status, now);
+    let is_said = outcome != CacheOutcome::Hit || caller.rules.config.outcome_on_hits;
+    // A refusal has said so already.
+    if is_said && response.extensions().is_empty() {
+        response.extensions_mut().insert(outcome);
+    }
+    response
 }
 
 /// A request that has to wait, lead or go alone.

@@ -71,7 +71,7 @@ fn drop_credentials(headers: &mut HeaderMap, rules: &Rules, keep: Credentials) {
         headers.remove(header::COOKIE);
     }
     if !keep.contains(Credentials::OTHER) {
-        for name in &rules.config.credential_headers {
+        for name in rules.config.credential_headers.iter() {
             headers.remove(name);
         }
     }

@@ -1,10 +1,11 @@
 //! What a request asks for, and whether a shared cache can answer it.
 
-use http::header::{self, HeaderMap, HeaderName};
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, request::Parts};
 
 use super::config::HttpConfig;
 pub(crate) use super::credentials::Credentials;
+use super::host::HostField;
 use super::request_directives::{self, Demand};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,15 +88,20 @@ impl BypassReason {
     }
 }
 
-/// Classifies a request. Its host is judged where its key is made.
-pub(crate) fn classify(parts: &Parts, body_is_empty: bool, config: &HttpConfig) -> Class {
+/// Classifies a request, whose fields are `seen`. Its host is judged where its
+/// key is made.
+pub(crate) fn classify(
+    parts: &Parts,
+    seen: &Seen<'_>,
+    body_is_empty: bool,
+    config: &HttpConfig,
+) -> Class {
     let method = match parts.method {
         Method::GET => AskedMethod::Get,
         Method::HEAD => AskedMethod::Head,
         _ if is_safe(&parts.method) => return Class::Bypass(BypassReason::Method),
         _ => return Class::Unsafe,
     };
-    let seen = Seen::of(&parts.headers, config);
     let reason = (!body_is_empty).then_some(BypassReason::BodyOnGet);
     match reason.or_else(|| seen.bypass(config)) {
         Some(reason) => Class::Bypass(reason),
@@ -121,7 +127,10 @@ fn is_safe(method: &Method) -> bool {
 
 /// What one pass over the fields of a request finds.
 #[derive(Default)]
-struct Seen {
+pub(crate) struct Seen<'a> {
+    pub(super) host: HostField<'a>,
+    /// Whether there are fields that are part of the key.
+    pub(super) has_keyed: bool,
     credentials: Credentials,
     bytes: usize,
     cache_control: bool,
@@ -131,17 +140,31 @@ struct Seen {
     reason: Option<BypassReason>,
 }
 
-impl Seen {
-    fn of(headers: &HeaderMap, config: &HttpConfig) -> Self {
+impl<'a> Seen<'a> {
+    #[inline]
+    pub(super) fn of(headers: &'a HeaderMap, config: &HttpConfig) -> Self {
         let mut seen = Self::default();
         for (name, value) in headers {
-            seen.bytes += name.as_str().len() + value.len() + 4;
-            seen.note(name, config);
+            let length = name.as_str().len();
+            seen.bytes += length + value.len() + 4;
+            seen.has_keyed |= config.keyed_headers.have(name, length);
+            let is_named = config.credential_headers.have(name, length);
+            seen.note(name, value, is_named, config);
         }
         seen
     }
 
-    fn note(&mut self, name: &HeaderName, config: &HttpConfig) {
+    #[inline]
+    fn note(
+        &mut self,
+        name: &HeaderName,
+        value: &'a HeaderValue,
+        is_named: bool,
+        config: &HttpConfig,
+    ) {
+        if *name == header::HOST {
+            self.host = self.host.and(value);
+        }
         match *name {
             header::AUTHORIZATION => self.carries(Credentials::AUTHORIZATION),
             header::COOKIE if config.ignore_cookies => {}
@@ -154,7 +177,7 @@ impl Seen {
             header::IF_MATCH | header::IF_UNMODIFIED_SINCE => {
                 self.reason = self.reason.or(Some(BypassReason::Conditional));
             }
-            _ if config.credential_headers.contains(name) => self.carries(Credentials::OTHER),
+            _ if is_named => self.carries(Credentials::OTHER),
             _ => {}
         }
     }
@@ -204,8 +227,12 @@ pub(super) mod tests {
         request.body(()).unwrap().into_parts().0
     }
 
+    fn class_of(parts: &Parts, body_is_empty: bool, config: &HttpConfig) -> Class {
+        classify(parts, &Seen::of(&parts.headers, config), body_is_empty, config)
+    }
+
     fn class(method: &str, fields: &[(&str, &str)]) -> Class {
-        classify(&request(method, "/", fields), true, &HttpConfig::default())
+        class_of(&request(method, "/", fields), true, &HttpConfig::default())
     }
 
     #[test]
@@ -239,7 +266,7 @@ pub(super) mod tests {
 
     fn wishes(method: &str, fields: &[(&str, &str)], honour: bool) -> Wishes {
         let config = HttpConfig { honour_request_directives: honour, ..HttpConfig::default() };
-        match classify(&request(method, "/", fields), true, &config) {
+        match class_of(&request(method, "/", fields), true, &config) {
             Class::Cacheable(_, wishes) => wishes,
             other => panic!("{other:?}"),
         }
@@ -275,7 +302,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_body_on_get_goes_past_the_cache() {
-        let class = classify(&request("GET", "/", &[]), false, &HttpConfig::default());
+        let class = class_of(&request("GET", "/", &[]), false, &HttpConfig::default());
         assert_eq!(class, Class::Bypass(BypassReason::BodyOnGet));
     }
 
@@ -317,7 +344,7 @@ pub(super) mod tests {
                     parts.headers.append(name, value);
                 }
             }
-            let _ = classify(&parts, true, &HttpConfig::default());
+            let _ = class_of(&parts, true, &HttpConfig::default());
         }
     }
 }

@@ -15,7 +15,7 @@ use super::key::unkey_query;
 use super::layer::Rules;
 use super::lookup::{Cache, Forward, HttpCaller, automatic_tags, look, primary_key};
 use super::miss::{serve, shape_of};
-use super::request::{Asked, BypassReason, Class, Wishes, classify};
+use super::request::{Asked, BypassReason, Class, Seen, Wishes, classify};
 use super::stored::StoredResponse;
 use super::unsafe_method;
 use crate::engine::Mode;
@@ -81,16 +81,17 @@ where
 
     fn call(&mut self, request: Request<Q>) -> Self::Future {
         let (parts, body) = request.into_parts();
-        let (asked, wishes) = match classify(&parts, body.is_end_stream(), &self.rules.config) {
+        let rules = &*self.rules;
+        let seen = Seen::of(&parts.headers, &rules.config);
+        let (asked, wishes) = match classify(&parts, &seen, body.is_end_stream(), &rules.config) {
             Class::Cacheable(asked, wishes) => (asked, wishes),
             Class::Unsafe => return self.pass_unsafe(parts, body),
             Class::Bypass(reason) => return self.bypass(parts, body, reason),
         };
-        let primary = match primary_key(&parts, &self.rules) {
-            Ok(primary) => primary,
-            Err(reason) => return self.bypass(parts, body, reason),
-        };
-        let rules = &*self.rules;
+        let mut primary = KeyBuf::new();
+        if let Err(reason) = primary_key(&mut primary, &parts, &seen, rules) {
+            return self.bypass(parts, body, reason);
+        }
         if self.cache.engine.mode() != Mode::On {
             let nothing = (Look::Miss(None), Forward::UriMiss);
             return self.miss(parts, body, (asked, wishes), &primary, nothing);
@@ -98,18 +99,17 @@ where
         let now = self.cache.now();
         let found = look(&self.cache, rules, primary.as_bytes(), &asked, &parts.headers, now);
         match if wishes.demand.is_some() { wishes.judge(found, now) } else { found } {
-            (Look::Fresh(entry), forward) => {
-                let outcome = CacheOutcome::Hit;
-                self.cache.observer.answered(outcome);
-                HttpFuture::ready(answer::from_entry(
-                    rules,
-                    &entry,
-                    asked.method,
-                    shape_of(&self.cache, wishes, &parts.headers, &entry),
-                    outcome,
-                    forward,
-                    now,
-                ))
+            (Look::Fresh(entry), _) => {
+                self.cache.observer.answered(CacheOutcome::Hit);
+                let shape = shape_of(&self.cache, wishes, &parts.headers, &entry);
+                let status = || answer::hit_status(rules, &entry, now);
+                let mut response =
+                    answer::from_entry(rules, &entry, asked.method, shape, status, now);
+                // A refusal has said so already.
+                if rules.config.outcome_on_hits && response.extensions().is_empty() {
+                    answer::mark_hit(response.extensions_mut(), parts.extensions);
+                }
+                HttpFuture::ready(response)
             }
             found => self.miss(parts, body, (asked, wishes), &primary, found),
         }

@@ -76,8 +76,8 @@ fn has_scheme(text: &str) -> bool {
 fn same_origin(base: &Uri, absolute: &str) -> Option<Uri> {
     let target: Uri = absolute.parse().ok()?;
     let scheme = base.scheme_str()?;
-    let theirs = Host::parse(target.authority()?.as_str(), scheme)?;
-    let ours = Host::parse(base.authority()?.as_str(), scheme)?;
+    let theirs = Host::parse(target.authority()?.as_str().as_bytes(), scheme)?;
+    let ours = Host::parse(base.authority()?.as_str().as_bytes(), scheme)?;
     if target.scheme().map(Scheme::as_str) != Some(scheme) || !theirs.is_same(&ours) {
         return None;
     }

@@ -17,7 +17,7 @@ use super::key::unkey_query;
 use super::layer::Rules;
 use super::lead::{Head, Own};
 use super::lookup::{
-    Cache, Forward, HttpCaller, automatic_tags, primary_key, received_uri, scheme,
+    Cache, Forward, HttpCaller, automatic_tags, owned_primary_key, received_uri, scheme,
 };
 use super::request::{Asked, AskedMethod, BypassReason, Credentials, Wishes, credentials};
 use super::request_directives;
@@ -117,7 +117,7 @@ impl Sent {
             target: absolute_uri(parts, uri, scheme(uri, rules)).ok(),
             credentials: credentials(&parts.headers, &rules.config),
             headers: if may_store { parts.headers.clone() } else { HeaderMap::new() },
-            primary: primary_key(parts, rules).ok().filter(|_| may_store).map(|key| key.to_key()),
+            primary: owned_primary_key(parts, rules).filter(|_| may_store),
             tags: automatic_tags(parts, rules),
             started: Started { tick: cache.now(), seq: cache.engine.log.seq() },
         }
