@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use http::header::{self, HeaderMap};
+use http::header::{self, HeaderMap, HeaderValue};
 use http::{StatusCode, response::Parts};
 use http_body::Body;
 
@@ -172,6 +172,7 @@ impl Stored {
             headers.remove(header::SET_COOKIE);
         }
         strip_for_storage(&mut headers, &plan.withheld, received);
+        own_values(&mut headers);
         let facts = Facts {
             directives: plan.directives,
             permits: plan.permits,
@@ -216,6 +217,18 @@ impl Stored {
             name.as_str().len() + value.len() + FIELD_BYTES
         };
         self.body.whole().map_or(0, Bytes::len) + self.headers.iter().map(field).sum::<usize>()
+    }
+}
+
+/// Copies the values: each may be a part of a connection's read buffer, which it
+/// would keep alive as a whole, and the store would not know.
+fn own_values(headers: &mut HeaderMap) {
+    for value in headers.values_mut() {
+        let is_sensitive = value.is_sensitive();
+        if let Ok(own) = HeaderValue::from_bytes(value.as_bytes()) {
+            *value = own;
+            value.set_sensitive(is_sensitive);
+        }
     }
 }
 
