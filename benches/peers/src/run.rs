@@ -64,9 +64,6 @@ impl Programs {
         if !cfg!(debug_assertions) {
             cargo.arg("--release");
         }
-        if cfg!(feature = "pingora") {
-            cargo.args(["--features", "pingora"]);
-        }
         let built = cargo.status().expect("cargo runs");
         assert!(built.success(), "the counter of allocations does not compile");
         let this = std::env::current_exe().expect("this program has a path");

@@ -79,8 +79,6 @@ pub(crate) fn all() -> Vec<Peer> {
         axum_response_cache::peer(),
         http_cache_tower::peer(),
         http_cache_tower_server::peer(),
-        #[cfg(feature = "pingora")]
-        pingora::peer(),
         bare::peer(),
     ]
 }
