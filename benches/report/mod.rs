@@ -18,7 +18,7 @@ use std::process::ExitCode;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use machine::Machine;
+pub(crate) use machine::{Machine, said};
 
 /// Everything that one command found.
 #[derive(Debug, Clone, Serialize, Deserialize)]
