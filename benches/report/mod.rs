@@ -18,6 +18,7 @@ use std::process::ExitCode;
 
 use serde::{Deserialize, Serialize};
 
+#[allow(unused_imports, reason = "each bench uses a part of this")]
 pub(crate) use machine::{Machine, said};
 
 /// Everything that one command found.
