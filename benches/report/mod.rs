@@ -19,7 +19,8 @@ use std::process::ExitCode;
 
 use serde::{Deserialize, Serialize};
 
-pub(crate) use machine::Machine;
+#[allow(unused_imports, reason = "each bench uses a part of this")]
+pub(crate) use machine::{Machine, said};
 
 /// Everything that one command found.
 #[derive(Debug, Clone, Serialize, Deserialize)]

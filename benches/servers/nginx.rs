@@ -111,7 +111,6 @@ events {{ worker_connections 8192; multi_accept on; }}
 http {{
   access_log off;
   sendfile on;
-  tcp_nopush on;
   tcp_nodelay on;
   keepalive_requests 1000000000;
   open_file_cache max=1000 inactive=60s;

@@ -52,7 +52,8 @@ pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
 
 /// A proxy's process.
 pub(crate) struct Proxy {
-    process: Child,
+    /// None for another server in its place, which somebody else has started.
+    process: Option<Child>,
     pub(crate) address: SocketAddr,
 }
 
@@ -72,7 +73,16 @@ impl Proxy {
         let mut line = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().strip_prefix("listening on http://").expect("it listens");
-        Self { process, address: address.parse().unwrap() }
+        Self { process: Some(process), address: address.parse().unwrap() }
+    }
+
+    /// Another server in its place.
+    pub(crate) fn elsewhere(address: SocketAddr) -> Self {
+        Self { process: None, address }
+    }
+
+    fn process(&self) -> &Child {
+        self.process.as_ref().expect("a process of ours")
     }
 
     /// Runs it with flags that do not let it start.
@@ -104,14 +114,15 @@ impl Proxy {
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.process), signal).unwrap();
+        kill_process(Pid::from_child(self.process()), signal).unwrap();
     }
 
     /// Waits for its end; returns its exit code.
     pub(crate) async fn ended(&mut self) -> Option<i32> {
+        let process = self.process.as_mut().expect("a process of ours");
         let ended = async {
             loop {
-                if let Some(status) = self.process.try_wait().unwrap() {
+                if let Some(status) = process.try_wait().unwrap() {
                     return status.code();
                 }
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -141,7 +152,7 @@ impl Proxy {
     /// How often each of its threads has gone to sleep; none if one runs.
     #[cfg(target_os = "linux")]
     fn sleeping_threads(&self) -> Option<Vec<String>> {
-        let threads = std::fs::read_dir(format!("/proc/{}/task", self.process.id())).unwrap();
+        let threads = std::fs::read_dir(format!("/proc/{}/task", self.process().id())).unwrap();
         let switches = |thread: std::io::Result<std::fs::DirEntry>| {
             // It may have ended meanwhile.
             let status = std::fs::read_to_string(thread.ok()?.path().join("status")).ok()?;
@@ -155,7 +166,7 @@ impl Proxy {
     /// The memory that it has used at most, in bytes.
     #[cfg(target_os = "linux")]
     pub(crate) fn peak_memory(&self) -> u64 {
-        let status = format!("/proc/{}/status", self.process.id());
+        let status = format!("/proc/{}/status", self.process().id());
         let status = std::fs::read_to_string(status).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
         let kib: u64 = line.trim().trim_end_matches(" kB").parse().unwrap();
@@ -165,9 +176,11 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // It may have ended already: no matter.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        if let Some(process) = &mut self.process {
+            // It may have ended already: no matter.
+            let _ = process.kill();
+            let _ = process.wait();
+        }
     }
 }
 
