@@ -212,6 +212,34 @@ fn a_handle_that_is_dropped_frees_what_it_held() {
     });
 }
 
+/// What a caller that waits may hold, its task included: its own wait, and not
+/// the computation that it would have led.
+const WAITER: usize = 2048;
+
+#[test]
+fn a_thousand_callers_that_wait_hold_little_each() {
+    alone(|| {
+        on_paused_time(async {
+            let cache = roomy();
+            let ask = |cache: Stampede<Value>| async move {
+                let never = std::future::pending::<Result<Value, OriginError>>;
+                drop(cache.get_or_compute(1, never).await);
+            };
+            let leader = tokio::spawn(ask(cache.clone()));
+            tokio::task::yield_now().await;
+            let before = live();
+            let waiters: Vec<_> = (0..1000).map(|_| tokio::spawn(ask(cache.clone()))).collect();
+            while cache.stats().waiting < waiters.len() {
+                tokio::task::yield_now().await;
+            }
+            let each = live_since(before) / waiters.len();
+            assert!(each <= WAITER, "{each} bytes");
+            waiters.iter().for_each(tokio::task::JoinHandle::abort);
+            leader.abort();
+        });
+    });
+}
+
 #[test]
 fn what_is_remembered_of_failing_and_uncacheable_keys_and_of_tags_is_bounded() {
     alone(|| {

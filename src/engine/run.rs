@@ -14,17 +14,29 @@ impl<V: Send + Sync + 'static> Engine<V> {
     /// Runs `work` on its own task and waits for its result. A panic of the
     /// task goes on in the caller.
     ///
+    /// Begins at once: a future that held the work until it is polled would be
+    /// as large as the work, also in those who wait and never lead.
+    ///
     /// Cancel safe: when the caller is dropped, the task goes on.
-    pub(crate) async fn detached<T, F>(&self, key: &Key, work: F) -> Result<T, Error>
+    pub(crate) fn detached<T, F>(
+        &self,
+        key: &Key,
+        work: F,
+    ) -> impl Future<Output = Result<T, Error>> + Send + use<V, T, F>
     where
         F: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
-        match self.spawn(key, work).await {
-            Ok(Some(result)) => Ok(result),
-            Ok(None) => Err(Error::new(ErrorKind::ShutDown)),
-            Err(failure) if failure.is_panic() => std::panic::resume_unwind(failure.into_panic()),
-            Err(_) => Err(Error::new(ErrorKind::ShutDown)),
+        let task = self.spawn(key, work);
+        async {
+            match task.await {
+                Ok(Some(result)) => Ok(result),
+                Ok(None) => Err(Error::new(ErrorKind::ShutDown)),
+                Err(failure) if failure.is_panic() => {
+                    std::panic::resume_unwind(failure.into_panic())
+                }
+                Err(_) => Err(Error::new(ErrorKind::ShutDown)),
+            }
         }
     }
 
