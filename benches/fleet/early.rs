@@ -69,7 +69,7 @@ fn refreshes(bench: &Bench, strategy: Strategy, processes: u32, beta: f64, stale
     plan.stale_for = Duration::from_secs(stale);
     plan.jitter = 0.0;
     plan.origin = 500 * MILLISECOND;
-    let cycles = if bench.is_full { 3000 } else { 1000 };
+    let cycles = if bench.is_full { 3000 } else { 800 };
     plan.until = cycles * LIFETIME * SECOND;
     run(&plan)
 }

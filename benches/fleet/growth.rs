@@ -26,11 +26,12 @@ struct Kind {
     strategy: Strategy,
     op_timeout: Option<Moment>,
     is_far: bool,
+    beta: f64,
 }
 
 impl Kind {
     const fn new(name: &'static str, role: Role, strategy: Strategy) -> Self {
-        Self { name, role, strategy, op_timeout: None, is_far: false }
+        Self { name, role, strategy, op_timeout: None, is_far: false, beta: 0.0 }
     }
 }
 
@@ -43,8 +44,15 @@ struct Run {
 const OURS: usize = 4;
 const PATIENT: usize = 5;
 const FAR: usize = 6;
+const EARLY: usize = 7;
 
-fn kinds() -> [Kind; 7] {
+/// Processes start one after the other, as when a new version is rolled out.
+const START: Moment = 30 * SECOND;
+
+/// From here on all that is made is made in place of a value that ends.
+const AFTER_START: Moment = 45 * SECOND;
+
+fn kinds() -> [Kind; 8] {
     let patient = Some(SECOND);
     [
         Kind::new("no protection", Role::Without, Strategy::Nothing),
@@ -69,6 +77,7 @@ fn kinds() -> [Kind; 7] {
             is_far: true,
             ..Kind::new("ours, op_timeout 1 s, 1 ms network", Role::Ours, Strategy::Ours)
         },
+        Kind { beta: 1.0, ..Kind::new("ours, early refresh", Role::Ours, Strategy::Ours) },
     ]
 }
 
@@ -77,6 +86,7 @@ pub(crate) fn show(bench: &mut Bench) {
     let runs: Vec<Vec<Run>> = kinds.iter().map(|kind| sweep(bench, kind)).collect();
     calls(bench, &kinds, &runs);
     fan_out(bench, &kinds, &runs);
+    starts(bench);
     traffic(bench, &runs[PATIENT]);
     work(bench, &kinds, &runs);
 }
@@ -87,12 +97,17 @@ fn sweep(bench: &Bench, kind: &Kind) -> Vec<Run> {
     } else {
         &[1, 10, 100, 1000, 10_000]
     };
-    sizes.iter().map(|processes| one(bench, kind, *processes)).collect()
+    // Without protection a large fleet has the most to do, also in here.
+    let largest = if bench.is_full || kind.strategy == Strategy::Ours { 10_000 } else { 1000 };
+    let sizes = sizes.iter().filter(|processes| **processes <= largest);
+    sizes.map(|processes| one(bench, kind, *processes)).collect()
 }
 
 fn one(bench: &Bench, kind: &Kind, processes: u32) -> Run {
     let costs = if kind.is_far { bench.costs.on_a_slow_network() } else { bench.costs.clone() };
-    let mut plan = Plan::new(kind.strategy, &costs, bench.seed);
+    let mut plan = Plan::new(kind.strategy, &costs, bench.seed).early(kind.beta);
+    plan.start_within = START;
+    plan.count_from = AFTER_START;
     plan.processes = processes;
     plan.keys = KEYS;
     plan.shards = SHARDS;
@@ -116,48 +131,98 @@ fn drawn(
     series.collect()
 }
 
+fn found(runs: &[Run], processes: u32) -> Option<&Tally> {
+    runs.iter().find(|run| run.processes == processes).map(|run| &run.tally)
+}
+
 fn last_of(runs: &[Run], processes: u32) -> &Tally {
-    let run = runs.iter().find(|run| run.processes == processes);
-    &run.expect("every sweep has it").tally
+    found(runs, processes).expect("every sweep of ours has it")
 }
 
 fn calls(bench: &mut Bench, kinds: &[Kind], runs: &[Vec<Run>]) {
-    let series = drawn(kinds, runs, |n| n != FAR, |run| Some(run.tally.calls_a_refresh(0)));
-    let caption = "Mean calls for each time a value has to be made, of 4 keys that each of 1,000 \
-                   clients in every process asks for once in 4 s; up to 10,000,000 clients. \
-                   Lifetime 60 s, origin 200 ms. Where our line leaves 1, so many processes ask \
-                   one shard at once that it does not answer all of them within op_timeout (100 \
-                   ms unless set), and they compute for themselves.";
+    let series =
+        drawn(kinds, runs, |n| n != FAR, |run| Some(run.tally.calls_a_refresh(AFTER_START)));
+    let caption = "Mean calls each time a value ends, of 4 keys that each of 1,000 clients in \
+                   every process asks for once in 4 s; up to 10,000,000 clients. Lifetime 60 s, \
+                   origin 200 ms; processes start over 30 s, which is not counted. A line of ours \
+                   leaves 1 where so many processes ask one shard in one moment that it cannot \
+                   answer all of them within op_timeout (100 ms unless set): then they compute \
+                   for themselves. A longer op_timeout ends that, and so does early refresh, \
+                   which spreads the looks over time.";
     let content = Content::Lines {
         x: log("processes", ""),
         y: log("origin calls per refresh of a key", "calls"),
         series,
     };
     bench.exhibit("calls", "Origin calls as the fleet grows", caption, content);
-    for (n, name) in
-        [(0, "nothing"), (1, "coalescing"), (2, "polling"), (OURS, "ours"), (PATIENT, "patient")]
-    {
+    for (n, name) in [
+        (0, "nothing"),
+        (1, "coalescing"),
+        (2, "polling"),
+        (OURS, "ours"),
+        (PATIENT, "patient"),
+        (EARLY, "early"),
+    ] {
         for processes in [1000, 10_000] {
-            let tally = last_of(&runs[n], processes);
+            let Some(tally) = found(&runs[n], processes) else { continue };
             let id = format!("calls_{name}_{processes}");
             let (says, value) = (
                 format!(
                     "calls for each refresh of a key, {}, {processes} processes",
                     kinds[n].name
                 ),
-                tally.calls_a_refresh(0),
+                tally.calls_a_refresh(AFTER_START),
             );
             bench.figure(&id, &says, value, "calls");
         }
     }
-    let most = |n: usize, processes| f64::from(last_of(&runs[n], processes).most_calls(0));
+    let most =
+        |n: usize, processes| f64::from(last_of(&runs[n], processes).most_calls(AFTER_START));
     let says = "most calls for one refresh, ours, 1,000 processes";
     bench.must("most_calls_1000", says, most(OURS, 1000), "calls", 1.0, 1.0);
+    let says = "largest fleet simulated with one call for each refresh, op_timeout 100 ms";
+    let up_to = f64::from(one_call_up_to(&runs[OURS]));
+    bench.figure("one_call_up_to", says, up_to, "processes");
     // Whether it stays 1 depends on measured times: no more than a goal.
     let says = "most calls for one refresh, ours with op_timeout 1 s, 10,000 processes";
     bench.goal("most_calls_10000", says, most(PATIENT, 10_000), "calls", 1.0);
     let says = "most calls for one refresh, ours with op_timeout 100 ms, 10,000 processes";
     bench.must("most_calls_10000_hasty", says, most(OURS, 10_000), "calls", 1.0, 10_000.0);
+}
+
+/// The largest fleet, of those that were simulated, before the first in which
+/// a key was computed twice.
+fn one_call_up_to(runs: &[Run]) -> u32 {
+    let once = runs.iter().take_while(|run| run.tally.most_calls(AFTER_START) <= 1);
+    once.map(|run| run.processes).max().unwrap_or_default()
+}
+
+/// All processes ask for all keys in one moment, of a Redis that is empty.
+fn starts(bench: &mut Bench) {
+    let mut rows = Vec::new();
+    for processes in [300, 1000, 3000, 10_000] {
+        let [hasty, patient] = [100, 1000].map(|millis| {
+            let mut plan = Plan::new(Strategy::Ours, &bench.costs, bench.seed);
+            (plan.processes, plan.keys, plan.shards) = (processes, KEYS, SHARDS);
+            plan.arrivals = Arrivals::Poisson(CLIENTS_A_PROCESS / PAUSE / f64::from(KEYS));
+            plan.op_timeout = millis * MILLISECOND;
+            plan.until = 10 * SECOND;
+            f64::from(run(&plan).most_calls(0))
+        });
+        let processes = f64::from(processes);
+        let says = format!("most calls of a key, {processes} processes start at once, op_timeout");
+        for (name, calls) in [("100 ms", hasty), ("1 s", patient)] {
+            let id = format!("start_{processes}_{}", name.replace(' ', "_"));
+            bench.must(&id, &format!("{says} {name}"), calls, "calls", 1.0, processes);
+        }
+        rows.push(vec![number(processes), number(hasty), number(patient)]);
+    }
+    let columns =
+        ["processes", "most calls of a key, op_timeout 100 ms", "most calls of a key, 1 s"];
+    let caption = "The worst moment: all processes begin to ask an empty Redis for the same 4 keys \
+                   at once. A shard that cannot answer all of them within op_timeout is taken for \
+                   one that is away, and each process computes for itself, once.";
+    bench.exhibit("starts", "A whole fleet starts at once", caption, table(&columns, rows));
 }
 
 fn fan_out(bench: &mut Bench, kinds: &[Kind], runs: &[Vec<Run>]) {
@@ -229,7 +294,7 @@ fn cpu_a_request(run: &Run) -> f64 {
 }
 
 fn work(bench: &mut Bench, kinds: &[Kind], runs: &[Vec<Run>]) {
-    let series = drawn(kinds, runs, |n| n != FAR, |run| Some(cpu_a_request(run)));
+    let series = drawn(kinds, runs, |n| n != FAR && n != PATIENT, |run| Some(cpu_a_request(run)));
     let caption = "Server CPU of all shards, divided by all requests of clients: hits in the \
                    processes' own memory included, which cost Redis nothing. 4 keys, 4 shards, \
                    lifetime 60 s.";
@@ -240,7 +305,7 @@ fn work(bench: &mut Bench, kinds: &[Kind], runs: &[Vec<Run>]) {
     };
     bench.exhibit("redis_cpu", "The work of Redis for one request", caption, content);
     let rows = kinds.iter().zip(runs).filter_map(|(kind, runs)| {
-        let run = runs.last()?;
+        let run = runs.last().filter(|run| run.processes == 10_000)?;
         Some(vec![
             text(kind.name),
             number(cpu_a_request(run)),

@@ -53,12 +53,12 @@ impl World<'_> {
         let value = self.makes(started);
         let kept = self.is_kept_for(value);
         self.redis.set(self.key_of(lone.seat), value, kept, None, self.queue.now);
-        self.tally.fills += 1;
+        self.counts_fill();
         self.lone_has(lone, value);
     }
 
     fn lone_has(&mut self, lone: Lone, value: Value) {
-        if lone.waits {
+        if lone.waits && lone.began >= self.plan.count_from {
             let span = self.queue.now - lone.began;
             self.tally.waited += 1.0;
             self.tally.waited_for += seconds(span);

@@ -59,6 +59,10 @@ pub(crate) struct Plan {
     pub(crate) costs: Costs,
     pub(crate) faults: Vec<Fault>,
     pub(crate) op_timeout: Moment,
+    /// Processes start at any moment of this time, one after the other.
+    pub(crate) start_within: Moment,
+    /// From here on fills, messages and waits are counted.
+    pub(crate) count_from: Moment,
     pub(crate) until: Moment,
     pub(crate) seed: u64,
 }
@@ -93,6 +97,8 @@ impl Plan {
             costs: costs.clone(),
             faults: Vec::new(),
             op_timeout: OP_TIMEOUT,
+            start_within: 0,
+            count_from: 0,
             until: 60 * SECOND,
             seed,
         }

@@ -234,7 +234,7 @@ impl World<'_> {
             (_, token) => {
                 let kept = self.is_kept_for(value);
                 self.redis.set(self.key_of(seat), value, kept, token, self.queue.now);
-                self.tally.fills += 1;
+                self.counts_fill();
             }
         }
         self.is_answered(seat, Some(value));
@@ -249,7 +249,9 @@ impl World<'_> {
             let kept = self.is_kept_for(value);
             let filled = self.redis.fill(key, token, value, kept, now);
             ends = filled.at + self.plan.costs.one_way;
-            self.tally.fills += u64::from(filled.reply.is_some());
+            if filled.reply.is_some() {
+                self.counts_fill();
+            }
             self.publishes(key, filled.reply.unwrap_or_default());
         }
         let process = u32::try_from(process).expect("counted in 32 bits");

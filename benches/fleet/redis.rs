@@ -143,7 +143,7 @@ impl Redis {
             Acquired::Granted(_) => commands.set += 1,
             // `SET NX` in vain, then who holds it.
             Acquired::Locked(_) => {
-                (commands.set, commands.get) = (commands.set + 1, commands.get + 1)
+                (commands.set, commands.get) = (commands.set + 1, commands.get + 1);
             }
         }
         Executed { at: self.execute(shard, sent, cost), reply }

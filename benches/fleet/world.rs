@@ -13,7 +13,7 @@ use crate::engine::time::Tick;
 use crate::lone::Lone;
 use crate::plan::{BREAKER_FAILURES, Fault, Plan, Strategy};
 use crate::policy::{self, Freshness, Lifetimes, Window};
-use crate::queue::{MILLISECOND, Moment, Queue};
+use crate::queue::{MILLISECOND, Moment, Queue, moment, seconds};
 use crate::redis::{Redis, Token, Value};
 use crate::tally::Tally;
 
@@ -169,9 +169,7 @@ pub(crate) fn run(plan: &Plan) -> Tally {
     // The product's own random pauses are drawn from the thread's generator.
     fastrand::seed(plan.seed);
     let mut world = World::new(plan);
-    for seat in 0..world.seats.len() {
-        world.expects_next(u32::try_from(seat).expect("counted in 32 bits"));
-    }
+    world.starts();
     for fault in &plan.faults {
         world.queue.note(fault.begins(), Event::Fails(*fault));
     }
@@ -196,6 +194,15 @@ impl<'a> World<'a> {
         }
     }
 
+    fn starts(&mut self) {
+        for process in 0..self.plan.processes {
+            let from = moment(self.rng.f64() * seconds(self.plan.start_within));
+            for key in 0..self.plan.keys {
+                self.expects_after(self.seat_of(process, key), from);
+            }
+        }
+    }
+
     fn end(mut self) -> Tally {
         let waited_for = self.values.iter().filter(|made| made.last > 0);
         self.tally.last = waited_for.map(|made| made.last).collect();
@@ -206,10 +213,8 @@ impl<'a> World<'a> {
 
     fn happens(&mut self, event: Event) {
         match event {
-            Event::Arrives { seat, turn, callers, finds } => {
-                if self.is_current(seat, turn) {
-                    self.arrives(seat, callers, finds);
-                }
+            Event::Arrives { seat, turn, callers, finds } if self.is_current(seat, turn) => {
+                self.arrives(seat, callers, finds);
             }
             Event::Looked { seat, turn, found } if self.is_current(seat, turn) => {
                 self.looked(seat, found);
@@ -255,6 +260,10 @@ impl<'a> World<'a> {
         process * self.plan.keys + key
     }
 
+    pub(crate) fn counts_fill(&mut self) {
+        self.tally.fills += u64::from(self.queue.now >= self.plan.count_from);
+    }
+
     /// Goes over into another state. Returns the number of the new turn.
     pub(crate) fn turns(&mut self, seat: u32, state: State) -> u32 {
         let seat = self.seat(seat);
@@ -273,8 +282,12 @@ impl<'a> World<'a> {
 
     /// Notes the next request that does not simply read the copy.
     pub(crate) fn expects_next(&mut self, seat: u32) {
-        let (copy, now) = (self.seat(seat).copy, self.queue.now);
-        let mut at = copy.map_or(now, |copy| now.max(self.is_quiet_until(copy)));
+        self.expects_after(seat, self.queue.now);
+    }
+
+    fn expects_after(&mut self, seat: u32, from: Moment) {
+        let copy = self.seat(seat).copy;
+        let mut at = copy.map_or(from, |copy| from.max(self.is_quiet_until(copy)));
         loop {
             let Some((next, callers)) = self.plan.arrivals.after(at, &mut self.rng) else { return };
             at = next;
@@ -336,8 +349,9 @@ impl<'a> World<'a> {
     pub(crate) fn takes(&mut self, seat: u32, value: Value) {
         let waiters = self.waiters(seat);
         let made_at = self.values[value as usize].at;
+        let counts = made_at >= self.plan.count_from;
         let place = self.seat(seat);
-        if place.has_waited && place.since < made_at {
+        if counts && place.has_waited && place.since < made_at {
             let costs = &self.plan.costs;
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small")]
             let waking = (waiters * costs.wake as f64) as Moment;
@@ -386,11 +400,11 @@ impl<'a> World<'a> {
                 (place.since.max(ends), 0.0)
             }
         };
-        if since >= now {
+        if since >= now || since < self.plan.count_from {
             return;
         }
         let joined = self.plan.arrivals.within(since, now);
-        let span = crate::queue::seconds(now - since);
+        let span = seconds(now - since);
         self.tally.waited += callers + joined;
         self.tally.waited_for += callers * span + joined * span / 2.0;
         if callers + joined > 0.0 {
@@ -422,7 +436,9 @@ impl<'a> World<'a> {
 
     /// Sends messages on their way.
     pub(crate) fn publishes(&mut self, key: u32, messages: Vec<(u32, Moment)>) {
-        self.tally.messages += messages.len() as u64;
+        if self.queue.now >= self.plan.count_from {
+            self.tally.messages += messages.len() as u64;
+        }
         for (process, leaves) in messages {
             let seat = self.seat_of(process, key);
             self.queue.note(leaves + self.plan.costs.one_way, Event::Pushed { seat });
