@@ -296,11 +296,17 @@ macro_rules! number_keys {
             fn encode(&self, out: &mut KeyBuf) {
                 match u32::try_from(*self).ok().and_then(short_decimal) {
                     Some((digits, len)) => out.push_word(digits, len),
-                    None => out.push(itoa::Buffer::new().format(*self).as_bytes()),
+                    None => push_long_decimal(*self, out),
                 }
             }
         }
     )+};
+}
+
+// Not inlined: with it, what encodes a short number would not be either.
+#[inline(never)]
+fn push_long_decimal(number: impl itoa::Integer, out: &mut KeyBuf) {
+    out.push(itoa::Buffer::new().format(number).as_bytes());
 }
 
 /// Returns the decimal digits of a number that has eight at most, the first one
