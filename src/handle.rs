@@ -391,13 +391,15 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// Returns the entry to serve as it is, or what to do without one.
     #[inline]
     fn look_up<K: ToKey>(&self, key: &K) -> Result<Arc<Entry<V>>, (Key, Look<V>)> {
-        let key = KeyBuf::of(key);
-        match self.0.look(key.as_bytes()) {
+        // Written where it is read: a buffer that is returned is copied whole.
+        let mut bytes = KeyBuf::new();
+        key.encode(&mut bytes);
+        match self.0.look(bytes.as_bytes()) {
             Look::Fresh(entry) => {
                 self.0.observer.answered(CacheOutcome::Hit);
                 Ok(entry)
             }
-            look => Err((key.to_key(), look)),
+            look => Err((bytes.to_key(), look)),
         }
     }
 }
