@@ -31,12 +31,12 @@ mod scenarios;
 mod servers;
 mod tally;
 
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use flags::{Flags, Profile};
 use lab::Lab;
-use report::Part;
+use report::{Part, redis_version};
 use scenario::{Found, Scenario};
 
 /// No scenario takes longer, unless something hangs.
@@ -84,11 +84,6 @@ fn prepared(flags: Flags) -> Result<(Flags, Vec<Scenario>), String> {
     Ok((flags, scenarios))
 }
 
-fn redis_version() -> Option<String> {
-    let output = Command::new("redis-server").arg("--version").output().ok()?;
-    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
-}
-
 #[tokio::main]
 async fn run(flags: &Flags, scenarios: Vec<Scenario>) -> ExitCode {
     // A client and the origin's end of a connection are files of ours.
@@ -106,7 +101,14 @@ async fn run(flags: &Flags, scenarios: Vec<Scenario>) -> ExitCode {
     }
     lab.end();
     println!("{:7.1} s  done", begin.elapsed().as_secs_f64());
-    part(flags, &found).finish(flags.out.as_deref())
+    let ended = part(flags, &found).finish(flags.out.as_deref());
+    match flags.out.as_deref().map(report::page::assemble) {
+        Some(Err(error)) => {
+            eprintln!("load: the report cannot be put together: {error}");
+            ExitCode::FAILURE
+        }
+        _ => ended,
+    }
 }
 
 fn part(flags: &Flags, found: &[Found]) -> Part {

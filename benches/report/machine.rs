@@ -45,3 +45,11 @@ pub(crate) fn said(program: &str, args: &[&str]) -> String {
     let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
     text.and_then(|text| text.lines().next().map(str::to_owned)).unwrap_or_else(|| "unknown".into())
 }
+
+/// None if there is no Redis here.
+pub(crate) fn redis_version() -> Option<String> {
+    let output = Command::new("redis-server").arg("--version").output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let version = text.split_whitespace().find_map(|word| word.strip_prefix("v="));
+    Some(version.unwrap_or("unknown").to_owned())
+}

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use serde::{Deserialize, Serialize};
 
 #[allow(unused_imports, reason = "each bench uses a part of this")]
-pub(crate) use machine::{Machine, said};
+pub(crate) use machine::{Machine, redis_version, said};
 
 /// Everything that one command found.
 #[derive(Debug, Clone, Serialize, Deserialize)]

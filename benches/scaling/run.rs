@@ -1,12 +1,12 @@
 //! All curves in turn, and what they say together.
 
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::profile::Profile;
 use crate::redis_support::Server;
-use crate::report::{Part, out_directory};
+use crate::report::{Part, out_directory, redis_version};
 use crate::{costs, keys, processes, threads, values, waiters, waiters_leaving};
 
 /// Long after every bound inside has passed: nothing may run for ever.
@@ -51,13 +51,6 @@ fn leave_out(part: &mut Part) {
 }
 
 /// The `7.0.15` of `Redis server v=7.0.15 sha=...`, if it is installed.
-fn redis_version() -> Option<String> {
-    let output = Command::new("redis-server").arg("--version").output().ok()?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let version = text.split_whitespace().find_map(|word| word.strip_prefix("v="));
-    Some(version.unwrap_or("unknown").to_owned())
-}
-
 fn timed(what: &str, measure: impl FnOnce()) {
     let from = Instant::now();
     measure();

@@ -9,7 +9,7 @@ use crate::inboxes::{Inboxes, inboxes};
 use crate::polling::polling;
 use crate::redis_support::Server;
 use crate::report::{
-    Axis, Cell, Content, Exhibit, Figure, Part, Role, Scale, Series, median, said,
+    Axis, Cell, Content, Exhibit, Figure, Part, Role, Scale, Series, median, redis_version,
 };
 
 /// Where the lines of a distribution have their points.
@@ -98,9 +98,7 @@ pub(crate) async fn run(out: Option<&Path>) -> ExitCode {
 fn part(causes: &[Cause], inboxes: &[Inboxes]) -> Part {
     let title = "How long a waiter learns late that its wait is over";
     let mut part = Part::new("wake", title, "cargo bench --bench wake");
-    let redis = said("redis-server", &["--version"]);
-    let version = redis.split("v=").nth(1).and_then(|text| text.split(' ').next());
-    part.versions.push(("redis-server".into(), version.unwrap_or("unknown").into()));
+    part.versions.extend(redis_version().map(|version| ("redis-server".into(), version)));
     part.notes = [
         "Redis is on the same machine, over the loopback interface. The processes are handles \
          with connections of their own in one process, but for leaders that are killed, which \

@@ -15,7 +15,7 @@ mod parts;
 pub(crate) mod scale;
 mod tables;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -34,13 +34,14 @@ const HEROES: [&str; 2] = ["load.hot_expiry.calls_over_time", "load.cold_herd.ca
 
 const STYLE: &str = include_str!("style.css");
 
-/// Reads `DIR/parts/*.json` and writes `DIR/results.json`, `DIR/report.html`,
+/// Reads `DIR/parts/*.json`, and of an earlier `DIR/results.json` the parts that
+/// are not among them. Writes `DIR/results.json`, `DIR/report.html`,
 /// and where there is a chart to begin with, `DIR/front.svg` and
 /// `DIR/front-dark.svg`.
 pub(crate) fn assemble(directory: &Path) -> io::Result<()> {
-    let parts = read(&directory.join("parts"))?;
-    let results = serde_json::to_string_pretty(&InOrder(&parts))?;
-    fs::write(directory.join("results.json"), results + "\n")?;
+    let results = directory.join("results.json");
+    let parts = read(&directory.join("parts"), &results)?;
+    fs::write(results, serde_json::to_string_pretty(&InOrder(&parts))? + "\n")?;
     fs::write(directory.join("report.html"), page(&parts)?)?;
     if let Some((part, index)) = hero(&parts) {
         for (name, dark) in [("front.svg", false), ("front-dark.svg", true)] {
@@ -50,15 +51,30 @@ pub(crate) fn assemble(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn read(directory: &Path) -> io::Result<Vec<Part>> {
+fn read(directory: &Path, earlier: &Path) -> io::Result<Vec<Part>> {
     let entries = fs::read_dir(directory)?.collect::<io::Result<Vec<_>>>()?;
     let mut files: Vec<PathBuf> = entries.iter().map(fs::DirEntry::path).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
     let mut parts = files.iter().map(|file| part(file)).collect::<io::Result<Vec<_>>>()?;
+    for part in of_earlier(earlier)? {
+        if parts.iter().all(|new| new.name != part.name) {
+            parts.push(part);
+        }
+    }
     let place =
         |part: &Part| ORDER.iter().position(|name| *name == part.name).unwrap_or(ORDER.len());
     parts.sort_by(|a, b| place(a).cmp(&place(b)).then_with(|| a.name.cmp(&b.name)));
     Ok(parts)
+}
+
+fn of_earlier(results: &Path) -> io::Result<Vec<Part>> {
+    if !results.exists() {
+        return Ok(Vec::new());
+    }
+    let text = fs::read_to_string(results)?;
+    let parts: BTreeMap<String, Part> = serde_json::from_str(&text)
+        .map_err(|error| wrong(format!("{}: {error}", results.display())))?;
+    Ok(parts.into_values().collect())
 }
 
 fn part(file: &Path) -> io::Result<Part> {
