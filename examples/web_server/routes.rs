@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::{Query, State};
+use axum::http::header::InvalidHeaderValue;
 use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -54,16 +55,26 @@ pub(crate) fn router(app: Arc<App>) -> Router {
 fn one_site<B>(port: u16) -> MapRequestLayer<impl Fn(Request<B>) -> Request<B> + Clone + use<B>> {
     let own_port = format!(":{port}");
     MapRequestLayer::new(move |mut request: Request<B>| {
-        let mut hosts = request.headers().get_all(header::HOST).iter();
-        let host = hosts.next().filter(|_| hosts.next().is_none());
-        let name = host.and_then(|host| host.to_str().ok()?.strip_suffix(&own_port));
-        let name = name.and_then(|name| HeaderValue::from_str(name).ok());
         // Where the URI names a host as well, the two have to agree.
-        if let Some(name) = name.filter(|_| request.uri().authority().is_none()) {
-            request.headers_mut().insert(header::HOST, name);
+        if request.uri().authority().is_none()
+            && request.headers().get_all(header::HOST).iter().nth(1).is_none()
+            && let Some(host) = request.headers_mut().get_mut(header::HOST)
+            && let Some(name) = host.as_bytes().strip_suffix(own_port.as_bytes())
+            && let Ok(name) = host_of(name)
+        {
+            *host = name;
         }
         request
     })
+}
+
+/// The names that a demonstration is asked by cost no memory.
+fn host_of(name: &[u8]) -> Result<HeaderValue, InvalidHeaderValue> {
+    match name {
+        b"127.0.0.1" => Ok(HeaderValue::from_static("127.0.0.1")),
+        b"localhost" => Ok(HeaderValue::from_static("localhost")),
+        name => HeaderValue::from_bytes(name),
+    }
 }
 
 /// Counts the requests of a lane, outside the cache.
