@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use crate::plays::Round;
-use crate::report::{Axis, BarSeries, Cell, Content, Exhibit, Figure, Part, Role, Scale};
+use crate::report::{
+    self, Axis, BarSeries, Cell, Content, Exhibit, Figure, Part, Role, Scale, percentile,
+};
 use crate::scenarios::{Goal, Scenario};
 
 /// What one cache did in all rounds of a scenario.
@@ -18,18 +20,18 @@ pub(crate) struct Rounds {
 impl Rounds {
     pub(crate) fn add(&mut self, round: &Round, scenario: &Scenario) {
         let times = round.times(scenario.of);
-        self.halves.push(percentile(&times, 50));
-        self.ends.push(percentile(&times, 99));
+        self.halves.push(percentile(&times, 50.0).unwrap_or_default());
+        self.ends.push(percentile(&times, 99.0).unwrap_or_default());
         self.hits.push(round.hits);
         self.errors.push(round.errors());
     }
 
     fn p50(&self) -> f64 {
-        median(self.halves.clone())
+        median(&self.halves)
     }
 
     fn p99(&self) -> f64 {
-        median(self.ends.clone())
+        median(&self.ends)
     }
 
     fn says(&self) -> [f64; 4] {
@@ -49,7 +51,7 @@ pub(crate) struct Found {
 impl Found {
     /// p99 of clients that nobody keeps waiting.
     fn floor(&self) -> f64 {
-        median(self.floors.clone())
+        median(&self.floors)
     }
 
     /// One origin time and the floor.
@@ -232,18 +234,13 @@ fn table(found: &[Found]) -> Exhibit {
     }
 }
 
-fn percentile(sorted: &[Duration], percent: usize) -> Duration {
-    let last = sorted.len().saturating_sub(1);
-    sorted.get(last * percent / 100).copied().unwrap_or_default()
-}
-
-fn median(mut durations: Vec<Duration>) -> f64 {
-    durations.sort_unstable();
-    milliseconds(percentile(&durations, 50))
+/// The median, in milliseconds.
+fn median(durations: &[Duration]) -> f64 {
+    report::median(&mut durations.iter().copied().map(milliseconds).collect::<Vec<_>>())
 }
 
 pub(crate) fn floor_of(sorted: &[Duration]) -> Duration {
-    percentile(sorted, 99)
+    percentile(sorted, 99.0).unwrap_or_default()
 }
 
 fn milliseconds(duration: Duration) -> f64 {

@@ -256,8 +256,16 @@ pub(crate) fn out_directory(args: &[String]) -> Option<PathBuf> {
     Some(args.get(flag + 1).expect("--out names a directory").into())
 }
 
-/// The middle one, of at least one.
+/// The middle one, of at least one; of an even number, the mean of the two in
+/// the middle.
 pub(crate) fn median(values: &mut [f64]) -> f64 {
     values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
+    let last = values.len() - 1;
+    f64::midpoint(values[last / 2], values[last.div_ceil(2)])
+}
+
+/// The smallest that so many percent of all do not exceed; none of none.
+pub(crate) fn percentile<T: Copy>(sorted: &[T], percent: f64) -> Option<T> {
+    let rank = (sorted.len() as f64 * percent / 100.0).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied()
 }

@@ -5,11 +5,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::causes::{self, Woken};
-use crate::inboxes::{Inboxes, inboxes};
+use crate::inboxes::{Inboxes, ROUNDS, inboxes};
 use crate::polling::polling;
 use crate::redis_support::Server;
 use crate::report::{
-    Axis, Cell, Content, Exhibit, Figure, Part, Role, Scale, Series, median, redis_version,
+    Axis, Cell, Content, Exhibit, Figure, Part, Role, Scale, Series, median, percentile,
+    redis_version,
 };
 
 /// Where the lines of a distribution have their points.
@@ -133,8 +134,8 @@ fn inbox_figures(inboxes: &[Inboxes]) -> Vec<Figure> {
     };
     let says = "time until the last inbox is woken, per inbox: with 1000 to with 100";
     let ratio = each(1000) / each(100);
-    let statistic = "ratio of medians of 5 rounds";
-    figures.push(Figure::new("wake.inbox_linearity", says, ratio, "", statistic).at_most(2.0));
+    let statistic = format!("ratio of medians of {ROUNDS} rounds");
+    figures.push(Figure::new("wake.inbox_linearity", says, ratio, "", &statistic).at_most(2.0));
     figures
 }
 
@@ -219,9 +220,7 @@ fn sorted(samples: &[Duration]) -> Vec<Duration> {
 }
 
 fn at(sorted: &[Duration], percent: f64) -> Duration {
-    let last = sorted.len().saturating_sub(1);
-    let rank = (last as f64 * percent / 100.0).round() as usize;
-    sorted.get(rank).copied().unwrap_or_default()
+    percentile(sorted, percent).unwrap_or_default()
 }
 
 fn milliseconds(duration: Duration) -> f64 {

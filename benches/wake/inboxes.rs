@@ -6,7 +6,7 @@ use crate::processes::{Cache, Leader, listens, process, registered, wait};
 use crate::redis_support::{Server, eventually};
 
 pub(crate) const SIZES: [usize; 3] = [10, 100, 1000];
-const ROUNDS: usize = 5;
+pub(crate) const ROUNDS: usize = 5;
 
 /// How long each of so many waited, over all rounds.
 pub(crate) struct Inboxes {

@@ -4,12 +4,13 @@
 //! All of a connection share one alarm here, which stays as it is set until it
 //! rings: for most requests nothing happens but that a deadline is compared.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
 use hyper::rt::{Sleep, Timer};
+use tokio::task::coop::unconstrained;
 
 /// The timer of one connection.
 #[derive(Clone, Default)]
@@ -60,21 +61,30 @@ impl Set {
     }
 
     fn poll_until(&mut self, deadline: Instant, cx: &mut Context<'_>) -> Poll<()> {
-        let rings = self.sleep.deadline().into_std();
-        if rings > deadline || rings < deadline && self.sleep.is_elapsed() {
-            // Too late, or rung for one who is gone.
+        if self.sleep.deadline().into_std() > deadline {
             *self = Self::at(deadline);
-        } else if self.waker.will_wake(cx.waker()) && !self.sleep.is_elapsed() {
-            return Poll::Pending;
         }
-        self.waker.clone_from(cx.waker());
-        self.sleep.as_mut().poll(cx)
+        loop {
+            if self.waker.will_wake(cx.waker()) && !self.sleep.is_elapsed() {
+                return Poll::Pending;
+            }
+            self.waker.clone_from(cx.waker());
+            // Out of the task's budget it would not be set at all, and never ring.
+            ready!(pin!(unconstrained(self.sleep.as_mut())).poll(cx));
+            if self.sleep.deadline().into_std() >= deadline {
+                return Poll::Ready(());
+            }
+            // Rung for one who is gone.
+            *self = Self::at(deadline);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::future::poll_fn;
+    use tokio::task::coop::{consume_budget, has_budget_remaining};
     use tokio::time::{advance, timeout};
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -111,5 +121,20 @@ mod tests {
         let alarm = Alarm::default();
         assert!(timeout(SECOND / 2, alarm.sleep(SECOND * 9)).await.is_err());
         ends_after(alarm.sleep(SECOND), SECOND).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_sleep_that_began_in_a_task_without_budget_ends_too() {
+        let alarm = Alarm::default();
+        let mut sleep = alarm.sleep(SECOND);
+        poll_fn(|cx| {
+            while has_budget_remaining() {
+                let _ = pin!(consume_budget()).poll(cx);
+            }
+            assert!(sleep.as_mut().poll(cx).is_pending());
+            Poll::Ready(())
+        })
+        .await;
+        ends_after(sleep, SECOND).await;
     }
 }

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::origin::{Origin, Script, WORK};
 use crate::peers::Peer;
-use crate::report::median;
+use crate::report::{median, percentile};
 use crate::subject::Subject;
 
 pub(crate) const CROWD: usize = 1000;
@@ -244,11 +244,7 @@ impl Crowd {
         if self.origin.is_private() {
             wave.shared = answers - calls.len();
         }
-        [wave.p50, wave.p99] = [50, 99].map(|percent| percentile(&times, percent));
+        [wave.p50, wave.p99] = [50.0, 99.0].map(|percent| percentile(&times, percent));
         wave
     }
-}
-
-fn percentile(sorted: &[f64], percent: usize) -> Option<f64> {
-    sorted.get(sorted.len().saturating_sub(1) * percent / 100).copied()
 }
