@@ -252,3 +252,17 @@ impl Crowd {
 fn percentile(sorted: &[f64], percent: usize) -> Option<f64> {
     sorted.get(sorted.len().saturating_sub(1) * percent / 100).copied()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::percentile;
+
+    #[test]
+    fn a_percentile_is_one_of_the_times_and_none_of_no_times() {
+        let times: Vec<f64> = (0..1000).map(f64::from).collect();
+        assert_eq!(percentile(&times, 50), Some(499.0));
+        assert_eq!(percentile(&times, 99), Some(989.0));
+        assert_eq!(percentile(&[7.0], 99), Some(7.0));
+        assert_eq!(percentile(&[], 50), None);
+    }
+}
