@@ -38,11 +38,18 @@ fn table(name: &str, part: &Part) -> String {
     let Some(Content::Table { columns, rows }) = content else {
         panic!("the part has no table {name}");
     };
-    let rule = columns.iter().map(|_| "---".to_owned()).collect();
+    let rows: Vec<Vec<String>> = rows.iter().map(|row| row.iter().map(said).collect()).collect();
+    let rule = (0..columns.len()).map(|column| rule(&rows, column).to_owned()).collect();
     let mut lines = vec![columns.clone(), rule];
-    lines.extend(rows.iter().map(|row| row.iter().map(said).collect()));
+    lines.extend(rows);
     let lines = lines.into_iter().map(|cells: Vec<String>| format!("| {} |\n", cells.join(" | ")));
     lines.collect()
+}
+
+/// Numbers stand under each other by their last digits.
+fn rule(rows: &[Vec<String>], column: usize) -> &'static str {
+    let is_number = |row: &Vec<String>| row[column] == "–" || row[column].parse::<f64>().is_ok();
+    if rows.iter().all(is_number) { "--:" } else { "---" }
 }
 
 fn said(cell: &Cell) -> String {
@@ -60,4 +67,50 @@ fn run(part: &Part) -> String {
         "{day}, {}, {} cores, {}, {}. Measured by\n`{}`.\n",
         machine.processor, machine.cores, machine.system, machine.rustc, part.command
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{renewed, rule};
+    use crate::report::{Cell, Content, Exhibit, Part};
+
+    fn part() -> Part {
+        let row = |name: &str, value| vec![Cell::Text(name.into()), Cell::Number(value)];
+        let content = Content::Table {
+            columns: vec!["who".into(), "calls".into()],
+            rows: vec![row("one", 1.0), row("many", 1000.0)],
+        };
+        let mut part = Part::new("peers", "", "");
+        let [id, title, caption] = ["peers.calls", "", ""].map(String::from);
+        part.exhibits.push(Exhibit { id, title, caption, content });
+        part
+    }
+
+    #[test]
+    fn a_table_is_written_in_place_of_the_old_one_and_nothing_else_changes() {
+        let text = "before\n<!-- table peers.calls -->\nold\n<!-- end of table -->\nafter\n";
+        let new = "before\n<!-- table peers.calls -->\n\n| who | calls |\n| --- | --: |\n\
+                   | one | 1 |\n| many | 1000 |\n\n<!-- end of table -->\nafter\n";
+        assert_eq!(renewed(text, &part()), new);
+        assert_eq!(renewed(new, &part()), new);
+    }
+
+    #[test]
+    #[should_panic(expected = "no table peers.unknown")]
+    fn a_table_that_nobody_measured_is_no_empty_one() {
+        renewed("<!-- table peers.unknown -->\n<!-- end of table -->\n", &part());
+    }
+
+    #[test]
+    #[should_panic(expected = "has no end")]
+    fn a_table_without_an_end_does_not_eat_the_text() {
+        renewed("<!-- table peers.calls -->\nafter\n", &part());
+    }
+
+    #[test]
+    fn a_column_with_words_is_not_aligned_as_numbers() {
+        let rows = |cells: [&str; 2]| cells.map(|cell| vec![cell.to_owned()]).to_vec();
+        assert_eq!(rule(&rows(["1.05", "–"]), 0), "--:");
+        assert_eq!(rule(&rows(["1.05", "not measured"]), 0), "---");
+    }
 }

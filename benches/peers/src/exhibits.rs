@@ -18,7 +18,9 @@ pub(crate) fn of(found: &[Found]) -> Vec<Exhibit> {
     exhibits.push(shared(found, Private));
     exhibits.extend([Kind::Http, Kind::Function].map(|kind| time_of_hits(found, kind)));
     exhibits.push(allocations(found));
-    exhibits.extend([crowds(found), hits(found), configurations(found)]);
+    exhibits.extend(CROWDS.map(|table| crowds(found, table)));
+    exhibits.extend([Kind::Function, Kind::Http].map(|kind| hits(found, kind)));
+    exhibits.push(configurations(found));
     exhibits
 }
 
@@ -86,26 +88,27 @@ fn time_of_hits(found: &[Found], kind: Kind) -> Exhibit {
         let hits = found.hits.as_ref().ok().filter(|_| found.peer.kind == kind);
         hits.map(|hits| hits.one_task.ns)
     });
-    if let (Content::Bars { series, .. }, Some(ns)) = (&mut exhibit.content, floor(found, kind)) {
+    if let (Content::Bars { series, .. }, Some(hits)) = (&mut exhibit.content, first(found, kind)) {
         let reference = kind.reference();
         series.push(BarSeries {
             name: reference.name.into(),
             role: reference.role,
-            values: vec![Some(ns)],
+            values: vec![Some(hits.one_task.reference_ns)],
         });
     }
     exhibit
 }
 
-/// What was measured beside ours.
-fn floor(found: &[Found], kind: Kind) -> Option<f64> {
+/// Of the first of its kind, which is ours, with what was measured beside it.
+fn first(found: &[Found], kind: Kind) -> Option<&Hits> {
     let of_kind = found.iter().find(|found| found.peer.kind == kind);
-    of_kind.and_then(|found| Some(found.hits.as_ref().ok()?.one_task.reference_ns))
+    of_kind.and_then(|found| found.hits.as_ref().ok())
 }
 
 fn allocations(found: &[Found]) -> Exhibit {
     let title = "Allocations of a hit";
-    let caption = "Of one hit in memory, 1 KiB, without those of making the request.";
+    let caption = "Of one hit in memory, 1 KiB, without those of making the request; the median \
+                   of single hits.";
     let axis = Axis::new("allocations of a hit", "allocations", Scale::Linear);
     bars(found, "allocations", [title, caption], axis, |found| found.allocations.clone().ok())
 }
@@ -116,22 +119,43 @@ fn table(id: &str, title: &str, caption: &str, columns: &[&str], rows: Vec<Vec<C
     Exhibit { id: format!("peers.{id}"), title: title.into(), caption: caption.into(), content }
 }
 
-fn crowds(found: &[Found]) -> Exhibit {
+/// All scenarios in one table would be wider than a page.
+const CROWDS: [(&str, &str, &[Scenario]); 3] = [
+    (
+        "crowds",
+        "What comes of a crowd",
+        &[Scenario::Cold, Scenario::LeaderLeaves, Scenario::TwoProcesses],
+    ),
+    (
+        "crowds.failing",
+        "What comes of a crowd when the work fails",
+        &[Scenario::FailsOnce, Scenario::Fails, Scenario::Panics],
+    ),
+    (
+        "crowds.private",
+        "What comes of a crowd when answers may not be stored",
+        &[Scenario::Private, Scenario::PrivateKnown],
+    ),
+];
+
+fn crowds(found: &[Found], (id, title, scenarios): (&str, &str, &[Scenario])) -> Exhibit {
     let mut columns = vec!["1000 callers, 100 ms of work"];
-    columns.extend(Scenario::ALL.map(Scenario::title));
-    let row = |found: &Found| {
-        let mut row = vec![Cell::Text(found.peer.name.into())];
-        row.extend(Scenario::ALL.map(|scenario| Cell::Text(outcome(found, scenario))));
-        row
+    columns.extend(scenarios.iter().map(|scenario| scenario.title()));
+    let row = |name: &str, of: &dyn Fn(Scenario) -> String| {
+        let outcomes = scenarios.iter().map(|scenario| of(*scenario));
+        std::iter::once(name.to_owned()).chain(outcomes).map(Cell::Text).collect()
     };
-    let mut rows: Vec<_> = found.iter().map(row).collect();
-    let mut must = vec![Cell::Text("ours must".into())];
-    must.extend(Scenario::ALL.map(|scenario| Cell::Text(scenario.must().into())));
-    rows.push(must);
+    let is_possible = |found: &&Found| {
+        scenarios.iter().any(|scenario| found.waves.iter().any(|(of, _)| of == scenario))
+    };
+    let possible = found.iter().filter(is_possible);
+    let mut rows: Vec<_> =
+        possible.map(|found| row(found.peer.name, &|scenario| outcome(found, scenario))).collect();
+    rows.push(row("ours must", &|scenario| scenario.must().to_owned()));
     let caption = "Calls of the service; the times from the first question to the answer or the \
                    error that half and that 99 of 100 callers have, in milliseconds over the 100 \
                    ms; then what else happened to callers.";
-    table("crowds", "What comes of a crowd", caption, &columns, rows)
+    table(id, title, caption, &columns, rows)
 }
 
 fn outcome(found: &Found, scenario: Scenario) -> String {
@@ -153,42 +177,45 @@ fn said(wave: &Wave) -> String {
     said
 }
 
-fn hits(found: &[Found]) -> Exhibit {
-    let row = |found: &Found| {
-        let ns = |of: fn(&Hits) -> f64| match &found.hits {
-            Ok(hits) => Cell::Text(format!("{:.0}", of(hits))),
-            Err(_) => Cell::Text("not measured".into()),
-        };
-        let ratio = |of: fn(&Hits) -> f64| match &found.hits {
-            Ok(hits) => Cell::Text(format!("{:.2}", of(hits))),
-            Err(_) => Cell::Text("not measured".into()),
-        };
-        let allocations = match found.allocations {
-            Ok(allocations) => format!("{allocations:.1}"),
-            Err(_) => "not measured".to_owned(),
-        };
-        vec![
-            Cell::Text(found.peer.name.into()),
-            Cell::Text(found.peer.kind.reference().name.into()),
-            ns(|hits| hits.one_task.ns),
-            ratio(|hits| hits.one_task.ratio),
-            Cell::Text(allocations),
-            ns(|hits| hits.many_tasks.ns),
-            ratio(|hits| hits.many_tasks.ratio),
-        ]
+fn hits(found: &[Found], kind: Kind) -> Exhibit {
+    let least = kind.reference().name;
+    let of_kind = found.iter().filter(|found| found.peer.kind == kind);
+    let mut rows: Vec<_> = of_kind.map(costs).collect();
+    if let Some(hits) = first(found, kind) {
+        let [one, many] = [hits.one_task, hits.many_tasks].map(|cost| whole(cost.reference_ns));
+        let dash = || NONE.to_owned();
+        rows.push(vec![least.to_owned(), one, dash(), dash(), many, dash()]);
+    }
+    let (id, title) = match kind {
+        Kind::Function => ("hit_costs.function", "What a hit costs, caches of values"),
+        Kind::Http => ("hit_costs.http", "What a hit costs, HTTP"),
     };
-    let columns = [
-        "a hit in memory, 1 KiB",
-        "compared with",
-        "one task, ns",
-        "ratio",
-        "allocations",
-        "64 tasks on 2 threads, 10,000 keys, ns",
-        "ratio",
-    ];
-    let caption = "Medians of paired slices. Beside each stands the least that a hit of its kind \
-                   could cost, measured in turn with it.";
-    table("hits", "What a hit costs", caption, &columns, found.iter().map(row).collect())
+    let columns =
+        ["a hit, 1 KiB", "one task, ns", "ratio", "allocations", "64 tasks, ns", "ratio of it"];
+    let caption = format!(
+        "Medians of paired slices. The ratio is to {least}, measured in turn with each; its own \
+         row is from beside ours. The 64 tasks run on 2 threads and ask for 10,000 keys."
+    );
+    let rows = rows.into_iter().map(|row| row.into_iter().map(Cell::Text).collect()).collect();
+    table(id, title, &caption, &columns, rows)
+}
+
+fn costs(found: &Found) -> Vec<String> {
+    const NOT_MEASURED: &str = "not measured";
+    let of = |of: fn(&Hits) -> String| found.hits.as_ref().map_or(NOT_MEASURED.to_owned(), of);
+    let allocations = found.allocations.as_ref();
+    vec![
+        found.peer.name.to_owned(),
+        of(|hits| whole(hits.one_task.ns)),
+        of(|hits| format!("{:.2}", hits.one_task.ratio)),
+        allocations.map_or(NOT_MEASURED.to_owned(), |&allocations| whole(allocations)),
+        of(|hits| whole(hits.many_tasks.ns)),
+        of(|hits| format!("{:.2}", hits.many_tasks.ratio)),
+    ]
+}
+
+fn whole(number: f64) -> String {
+    format!("{number:.0}")
 }
 
 fn configurations(found: &[Found]) -> Exhibit {
@@ -204,5 +231,5 @@ fn configurations(found: &[Found]) -> Exhibit {
     let rows = found.iter().map(row).collect();
     let caption = "The settings under which each was measured: those of its own documentation \
                    that protect best.";
-    table("configurations", "Who, and how set up", caption, &["", "version", "set up"], rows)
+    table("configurations", "Who, and how set up", caption, &["who", "version", "set up"], rows)
 }

@@ -1,7 +1,7 @@
 //! The numbers, and what ours have to be.
 
 use crate::crowd::{CROWD, ROUNDS, Scenario, Wave};
-use crate::hits::{BATCH, BATCHES, Cost, SLICES};
+use crate::hits::{Cost, SINGLE_HITS, SLICES};
 use crate::peers::{Kind, Peer};
 use crate::report::{Figure, Role};
 use crate::run::Found;
@@ -94,7 +94,7 @@ fn of_cost(peer: &Peer, what: &str, says: &str, cost: &Cost) -> [Figure; 2] {
 fn of_allocations(peer: &Peer, allocations: f64) -> Figure {
     let id = format!("peers.{}.hit_allocations", peer.id);
     let says = format!("{}: a hit, one task and key", peer.name);
-    let statistic = format!("median of {BATCHES} batches of {BATCH} hits");
+    let statistic = format!("median of {SINGLE_HITS} single hits");
     let figure = Figure::new(&id, &says, allocations, "allocations", &statistic);
     match (peer.role, peer.kind) {
         (Role::Ours, Kind::Http) => figure.at_most(5.0).or_fail(),

@@ -11,8 +11,12 @@ use crate::redis_support::Server;
 use crate::report::Part;
 use crate::{exhibits, figures, versions};
 
+#[cfg(not(feature = "pingora"))]
 const COMMAND: &str =
     "cargo run --release --manifest-path benches/peers/Cargo.toml -- --out report";
+#[cfg(feature = "pingora")]
+const COMMAND: &str = "cargo run --release --features pingora --manifest-path \
+                       benches/peers/Cargo.toml -- --out report";
 
 /// What one peer did. An error says what the measurement died of.
 pub(crate) struct Found {
@@ -42,6 +46,9 @@ pub(crate) fn everything(only: Option<&[String]>) -> Part {
     let mut part = Part::new("peers", title, COMMAND);
     part.versions = versions(&found);
     part.notes = notes(redis.is_some());
+    if !cfg!(feature = "pingora") {
+        part.notes.push("pingora-cache is not here: built without the feature pingora.".to_owned());
+    }
     part.notes.extend(found.iter().flat_map(troubles));
     part.figures = found.iter().flat_map(figures::of).collect();
     part.exhibits = exhibits::of(&found);
@@ -61,6 +68,9 @@ impl Programs {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
         cargo.args(["build", "--quiet", "--locked", "--bin", "allocations", "--manifest-path"]);
         cargo.arg(manifest);
+        if cfg!(feature = "pingora") {
+            cargo.args(["--features", "pingora"]);
+        }
         if !cfg!(debug_assertions) {
             cargo.arg("--release");
         }

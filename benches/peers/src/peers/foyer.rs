@@ -29,12 +29,8 @@ struct Fetching(Foyer<u64, Bytes>);
 impl Cache for Fetching {
     type Error = String;
 
-    async fn get(&self, key: u64, origin: &Origin) -> Result<Bytes, String> {
-        let fetch = || {
-            let origin = origin.clone();
-            async move { origin.compute().await }
-        };
-        let entry = self.0.get_or_fetch(&key, fetch).await;
+    async fn get(&self, key: u64, origin: &'static Origin) -> Result<Bytes, String> {
+        let entry = self.0.get_or_fetch(&key, || origin.compute()).await;
         entry.map(|entry| entry.value().clone()).map_err(|error| error.to_string())
     }
 }

@@ -10,6 +10,8 @@ mod http_cache_tower_server;
 mod moka;
 mod ours;
 mod ours_http;
+#[cfg(feature = "pingora")]
+mod pingora;
 mod quick_cache;
 mod tower_http_cache;
 mod tower_resilience;
@@ -79,6 +81,8 @@ pub(crate) fn all() -> Vec<Peer> {
         axum_response_cache::peer(),
         http_cache_tower::peer(),
         http_cache_tower_server::peer(),
+        #[cfg(feature = "pingora")]
+        pingora::peer(),
         bare::peer(),
     ]
 }

@@ -31,7 +31,7 @@ struct ByFuture(Moka<u64, Bytes>);
 impl Cache for ByFuture {
     type Error = Arc<Failure>;
 
-    async fn get(&self, key: u64, origin: &Origin) -> Result<Bytes, Arc<Failure>> {
+    async fn get(&self, key: u64, origin: &'static Origin) -> Result<Bytes, Arc<Failure>> {
         self.0.try_get_with(key, origin.compute()).await
     }
 }

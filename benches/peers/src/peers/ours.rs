@@ -38,13 +38,12 @@ fn build(settings: Builder<Bytes>) -> Stampede<Bytes> {
 impl Cache for Ours {
     type Error = tower_stampede::Error;
 
-    async fn get(&self, key: u64, origin: &Origin) -> Result<Bytes, tower_stampede::Error> {
-        let work = origin.clone();
+    async fn get(&self, key: u64, origin: &'static Origin) -> Result<Bytes, tower_stampede::Error> {
         if !origin.is_private() {
-            return self.0.get_or_compute(key, || async move { work.compute().await }).await;
+            return self.0.get_or_compute(key, || origin.compute()).await;
         }
         let compute =
-            || async move { Ok::<_, Failure>(Computed::new(work.compute().await?).do_not_store()) };
+            || async { Ok::<_, Failure>(Computed::new(origin.compute().await?).do_not_store()) };
         self.0.get_or_compute_with(key, compute).await
     }
 }

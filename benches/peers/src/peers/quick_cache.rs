@@ -31,7 +31,7 @@ struct ByGuard(Arc<Quick<u64, Bytes>>);
 impl Cache for ByGuard {
     type Error = Failure;
 
-    async fn get(&self, key: u64, origin: &Origin) -> Result<Bytes, Failure> {
+    async fn get(&self, key: u64, origin: &'static Origin) -> Result<Bytes, Failure> {
         self.0.get_or_insert_async(&key, origin.compute()).await
     }
 }
