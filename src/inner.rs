@@ -54,6 +54,7 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
         Self { local, engine, observer, values, tidying, longest_kept }
     }
 
+    #[inline]
     pub(crate) fn now(&self) -> Tick {
         self.engine.clock.now()
     }

@@ -2,19 +2,24 @@
 
 use std::env;
 use std::process::Command;
+use std::sync::Arc;
 
-use super::{Candidate, candidates, support};
+use super::{Candidate, Subject, candidates};
 
 /// The difference between a short run and a long one is the hits' own: what
 /// the start of the program costs is in both.
-const SHORT: usize = 20_000;
-const LONG: usize = 120_000;
+const SHORT: usize = 5_000;
+const LONG: usize = 25_000;
 
 /// Makes the hits or requests that the command line names, if it does.
 pub(crate) fn is_one_run(args: &[String]) -> bool {
     match args.get(1..).unwrap_or_default() {
-        [flag, slug, hits] if flag == "--subject" => one_subject(slug, number(hits)),
-        [flag, times] if flag == "--requests" => drop(support::requests(1, number(times))),
+        [flag, slug, hits] if flag == "--subject" => {
+            subject(slug).slice(number(hits));
+        }
+        [flag, slug, times] if flag == "--requests" => {
+            subject(slug).make_requests(number(times));
+        }
         _ => return false,
     }
     true
@@ -24,10 +29,9 @@ fn number(text: &str) -> usize {
     text.parse().expect("how many is a number")
 }
 
-fn one_subject(slug: &str, hits: usize) {
-    let candidates = candidates(1);
-    let candidate = candidates.iter().find(|candidate| candidate.slug == slug);
-    candidate.expect("a subject of that name").subject.slice(hits);
+fn subject(slug: &str) -> Arc<dyn Subject> {
+    let candidate = candidates(1).into_iter().find(|candidate| candidate.slug == slug);
+    candidate.expect("a subject of that name").subject
 }
 
 pub(crate) fn is_possible() -> bool {
@@ -36,9 +40,7 @@ pub(crate) fn is_possible() -> bool {
 
 /// Instructions that one hit takes, without making the request.
 pub(crate) fn per_hit(candidate: &Candidate) -> f64 {
-    let hits = per_run(&["--subject", candidate.slug]);
-    let is_request = candidate.subject.prepared_allocations() > 0.0;
-    if is_request { hits - per_run(&["--requests"]) } else { hits }
+    per_run(&["--subject", candidate.slug]) - per_run(&["--requests", candidate.slug])
 }
 
 fn per_run(what: &[&str]) -> f64 {

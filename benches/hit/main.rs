@@ -1,16 +1,18 @@
 //! What a hit costs, beside the bare map look-up and the bare service.
 //!
-//! `cargo bench --bench hit` prints the ratios of paired slices and the
-//! allocations of one hit, then criterion's own figures. With `-- --out DIR`
-//! it writes them for the report, without criterion, in about a minute.
+//! `cargo bench --bench hit` prints the ratios of paired slices, then
+//! criterion's own figures. With `-- --out DIR` it writes them for the report,
+//! without criterion, in about a minute. Allocations are counted by a program
+//! of its own, `hit_allocations`: an allocator that counts costs time.
 //!
-//! Instruction counts repeat where times do not: `-- --instructions` adds
-//! them, from runs of this program under callgrind, for two minutes more. To
-//! look at one of them, build with `CARGO_PROFILE_BENCH_DEBUG=1 cargo bench
+//! Instruction counts repeat where times do not. They come from runs of this
+//! program under callgrind, are part of the report where valgrind is
+//! installed, and take half a minute more; `-- --instructions` prints them
+//! without a report. To look at one of them, build with `CARGO_PROFILE_BENCH_DEBUG=1 cargo bench
 //! --bench hit --no-run`, then run the binary under `valgrind
 //! --tool=callgrind` with `--subject SLUG HITS` (`moka`, `generic`, `floor`,
-//! `bare`, `http_plain`, `http_lean`, `http`), or with `--requests HITS`:
-//! making requests and nothing else.
+//! `bare`, `http_plain`, `http_lean`, `http`, `http_routed`, `floor_routed`),
+//! or with `--requests SLUG HITS`: making its requests and nothing else.
 
 mod found;
 mod instructions;
@@ -24,13 +26,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput};
-use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
-use report::Role;
-use support::{Floor, Generic, Http, Moka, Subject};
-
-#[global_allocator]
-static ALLOCATOR: &StatsAlloc<std::alloc::System> = &INSTRUMENTED_SYSTEM;
+use support::{Candidate, Subject, candidates};
 
 const TASKS: usize = 64;
 
@@ -40,12 +37,12 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let is_bench = args.iter().any(|arg| arg == "--bench");
-    let with_instructions = args.iter().any(|arg| arg == "--instructions");
     let out = report::out_directory(&args);
+    let with_instructions = out.is_some() || args.iter().any(|arg| arg == "--instructions");
     // Under `cargo test` criterion runs each bench once, without the prelude.
     if is_bench {
         let ended = found::part(with_instructions).finish(out.as_deref());
-        if out.is_some() || with_instructions {
+        if with_instructions {
             return ended;
         }
     }
@@ -64,31 +61,6 @@ fn run_criterion() {
     criterion.final_summary();
 }
 
-/// A subject, and how figures and the page call it.
-struct Candidate {
-    slug: &'static str,
-    role: Role,
-    subject: Arc<dyn Subject>,
-}
-
-impl Candidate {
-    fn new(slug: &'static str, role: Role, subject: impl Subject + 'static) -> Self {
-        Self { slug, role, subject: Arc::new(subject) }
-    }
-}
-
-fn candidates(keys: usize) -> Vec<Candidate> {
-    vec![
-        Candidate::new("moka", Role::Without, Moka::new(keys)),
-        Candidate::new("generic", Role::Ours, Generic::new(keys)),
-        Candidate::new("bare", Role::Without, Http::bare(keys)),
-        Candidate::new("http", Role::Ours, Http::full(keys)),
-        Candidate::new("floor", Role::Without, Floor::new(keys)),
-        Candidate::new("http_lean", Role::Ours, Http::lean(keys)),
-        Candidate::new("http_plain", Role::Ours, Http::plain(keys)),
-    ]
-}
-
 fn one_task(criterion: &mut Criterion, keys: usize) {
     let mut group = criterion.benchmark_group(format!("one task, {keys} keys"));
     group.throughput(Throughput::Elements(1)).sample_size(20);
@@ -102,8 +74,13 @@ fn one_task(criterion: &mut Criterion, keys: usize) {
     group.finish();
 }
 
+fn runtime(workers: usize) -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    builder.worker_threads(workers).enable_all().build().expect("a runtime starts")
+}
+
 fn many_tasks(criterion: &mut Criterion, keys: usize, workers: usize) {
-    let runtime = support::runtime(workers);
+    let runtime = runtime(workers);
     let mut group = criterion.benchmark_group(format!("64 tasks, {keys} keys, {workers} workers"));
     group.throughput(Throughput::Elements(1)).sample_size(10);
     group.warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1));

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::hint::black_box;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -12,6 +13,8 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Full};
 use tower::{Layer, Service};
 use tower_stampede::{HttpService, Stampede};
+
+use crate::report::Role;
 
 const BODY: &[u8] = &[b'x'; 1024];
 
@@ -23,15 +26,11 @@ pub(crate) trait Subject: Send + Sync {
     /// requests does not count.
     fn slice(&self, times: usize) -> Duration;
 
-    /// How many allocations making one request takes.
-    fn prepared_allocations(&self) -> f64 {
-        0.0
+    /// Makes the requests of a slice and forgets them: what making costs, which
+    /// is to be taken off counts of a slice. Dropping them is a part of a hit.
+    fn make_requests(&self, times: usize) {
+        let _ = times;
     }
-}
-
-pub(crate) fn runtime(workers: usize) -> tokio::runtime::Runtime {
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    builder.worker_threads(workers).enable_all().build().expect("a runtime starts")
 }
 
 /// Drives a future that is ready at once, as every hit is.
@@ -121,7 +120,22 @@ impl Subject for Generic {
 pub(crate) struct Floor {
     cache: moka::sync::Cache<String, Arc<(HeaderMap, Bytes)>>,
     keys: usize,
+    arrival: Arrival,
 }
+
+/// How requests come to the layer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// Just made.
+    Bare,
+    /// With an extension, as servers and routers put them in: axum's
+    /// `ConnectInfo` or `MatchedPath`, hyper's `OnUpgrade`.
+    Routed,
+}
+
+/// As axum's `ConnectInfo`.
+#[derive(Clone)]
+struct ConnectedFrom(#[expect(dead_code, reason = "nobody asks")] SocketAddr);
 
 fn fields() -> HeaderMap {
     let mut headers = HeaderMap::new();
@@ -134,31 +148,37 @@ fn path(key: u64) -> String {
     format!("/report/{key}")
 }
 
-pub(crate) fn requests(keys: usize, times: usize) -> Vec<Request<Full<Bytes>>> {
+fn requests(keys: usize, times: usize, arrival: Arrival) -> Vec<Request<Full<Bytes>>> {
     let request = |n| {
-        let request = Request::get(path(order(keys, n))).header("host", "example.org");
+        let mut request = Request::get(path(order(keys, n))).header("host", "example.org");
+        if arrival == Arrival::Routed {
+            request = request.extension(ConnectedFrom(([127, 0, 0, 1], 80).into()));
+        }
         request.body(Full::default()).expect("the request is good")
     };
     (0..times).map(request).collect()
 }
 
 impl Floor {
-    pub(crate) fn new(keys: usize) -> Self {
+    pub(crate) fn new(keys: usize, arrival: Arrival) -> Self {
         let cache = moka::sync::Cache::builder().max_capacity(1 << 30).build();
         for key in 0..keys as u64 {
             cache.insert(path(key), Arc::new((fields(), Bytes::from_static(BODY))));
         }
-        Self { cache, keys }
+        Self { cache, keys, arrival }
     }
 }
 
 impl Subject for Floor {
     fn name(&self) -> String {
-        "moka get + response".into()
+        match self.arrival {
+            Arrival::Bare => "moka get + response".into(),
+            Arrival::Routed => "moka get + response, routed requests".into(),
+        }
     }
 
     fn slice(&self, times: usize) -> Duration {
-        let requests = requests(self.keys, times);
+        let requests = requests(self.keys, times, self.arrival);
         let from = Instant::now();
         for request in requests {
             let found = self.cache.get(request.uri().path()).expect("the key is warm");
@@ -169,8 +189,8 @@ impl Subject for Floor {
         from.elapsed()
     }
 
-    fn prepared_allocations(&self) -> f64 {
-        prepared(self.keys)
+    fn make_requests(&self, times: usize) {
+        std::mem::forget(requests(self.keys, times, self.arrival));
     }
 }
 
@@ -211,11 +231,12 @@ pub(crate) struct Http {
     name: &'static str,
     kind: Kind,
     keys: usize,
+    arrival: Arrival,
 }
 
 impl Http {
     pub(crate) fn bare(keys: usize) -> Self {
-        Self { name: "bare service", kind: Kind::Bare, keys }
+        Self { name: "bare service", kind: Kind::Bare, keys, arrival: Arrival::Bare }
     }
 
     /// Without `Age`, `Cache-Status` and the extension.
@@ -233,6 +254,12 @@ impl Http {
         Self::layered("HTTP layer", keys, true, true)
     }
 
+    /// As it comes, behind a server or router that gives requests extensions.
+    pub(crate) fn routed(keys: usize) -> Self {
+        let layered = Self::layered("HTTP layer, routed requests", keys, true, true);
+        Self { arrival: Arrival::Routed, ..layered }
+    }
+
     fn layered(name: &'static str, keys: usize, with_fields: bool, extension: bool) -> Self {
         let cache = Stampede::builder("bench").ttl(Duration::from_secs(3600)).max_bytes(1 << 30);
         let cache = cache.build().expect("the settings are good");
@@ -242,12 +269,12 @@ impl Http {
         }
         let mut service = layer.layer(Bare);
         fill(async {
-            for request in requests(keys, keys) {
+            for request in requests(keys, keys, Arrival::Bare) {
                 let Ok(response) = service.call(request).await;
                 assert_eq!(response.status(), 200);
             }
         });
-        Self { name, kind: Kind::Layered(service), keys }
+        Self { name, kind: Kind::Layered(service), keys, arrival: Arrival::Bare }
     }
 }
 
@@ -257,7 +284,7 @@ impl Subject for Http {
     }
 
     fn slice(&self, times: usize) -> Duration {
-        let requests = requests(self.keys, times);
+        let requests = requests(self.keys, times, self.arrival);
         let from = Instant::now();
         match &self.kind {
             Kind::Bare => {
@@ -277,16 +304,35 @@ impl Subject for Http {
         from.elapsed()
     }
 
-    fn prepared_allocations(&self) -> f64 {
-        prepared(self.keys)
+    fn make_requests(&self, times: usize) {
+        std::mem::forget(requests(self.keys, times, self.arrival));
     }
 }
 
-/// Allocations of making a request, to be taken off the count.
-fn prepared(keys: usize) -> f64 {
-    let region = stats_alloc::Region::new(crate::ALLOCATOR);
-    let made = requests(keys, 1000);
-    let allocations = region.change().allocations as f64 / 1000.0;
-    drop(made);
-    allocations
+/// What is compared, and how figures and the page call it.
+pub(crate) struct Candidate {
+    pub(crate) slug: &'static str,
+    #[allow(dead_code, reason = "not every bench draws its subjects")]
+    pub(crate) role: Role,
+    pub(crate) subject: Arc<dyn Subject>,
+}
+
+impl Candidate {
+    fn new(slug: &'static str, role: Role, subject: impl Subject + 'static) -> Self {
+        Self { slug, role, subject: Arc::new(subject) }
+    }
+}
+
+pub(crate) fn candidates(keys: usize) -> Vec<Candidate> {
+    vec![
+        Candidate::new("moka", Role::Without, Moka::new(keys)),
+        Candidate::new("generic", Role::Ours, Generic::new(keys)),
+        Candidate::new("bare", Role::Without, Http::bare(keys)),
+        Candidate::new("http", Role::Ours, Http::full(keys)),
+        Candidate::new("floor", Role::Without, Floor::new(keys, Arrival::Bare)),
+        Candidate::new("http_lean", Role::Ours, Http::lean(keys)),
+        Candidate::new("http_plain", Role::Ours, Http::plain(keys)),
+        Candidate::new("http_routed", Role::Ours, Http::routed(keys)),
+        Candidate::new("floor_routed", Role::Without, Floor::new(keys, Arrival::Routed)),
+    ]
 }

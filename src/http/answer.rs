@@ -46,6 +46,7 @@ impl Came<'_> {
 
 /// Makes an answer of this shape out of a stored response. `status` is what
 /// `Cache-Status` says of it.
+#[inline]
 pub(super) fn from_entry<B: Body>(
     rules: &Rules,
     entry: &Stored,
@@ -81,6 +82,7 @@ pub(super) fn from_entry<B: Body>(
 /// Says in the extensions of a response that it is a hit. `spare` are those of
 /// the request: where a server or a router has put something in, they have the
 /// memory for it.
+#[inline]
 pub(super) fn mark_hit(extensions: &mut Extensions, mut spare: Extensions) {
     static HIT: LazyLock<Extensions> = LazyLock::new(|| {
         let mut hit = Extensions::new();

@@ -84,6 +84,7 @@ enum Then<B: Body> {
 }
 
 impl<B: Body> ResponseBody<B> {
+    #[inline]
     pub(crate) fn full(bytes: Bytes) -> Self {
         Self { state: State::Full { bytes: Some(bytes).filter(|bytes| !bytes.is_empty()) } }
     }

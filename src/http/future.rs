@@ -35,6 +35,7 @@ enum State<B: Body, E> {
 }
 
 impl<B: Body, E> HttpFuture<B, E> {
+    #[inline]
     pub(super) fn ready(response: Response<ResponseBody<B>>) -> Self {
         Self { state: State::Ready(Some(response)) }
     }
@@ -49,6 +50,7 @@ impl<B: Body, E> HttpFuture<B, E> {
 impl<B: Body, E> Future for HttpFuture<B, E> {
     type Output = Result<Response<ResponseBody<B>>, E>;
 
+    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().state {
             State::Ready(response) => {

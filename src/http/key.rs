@@ -28,6 +28,7 @@ pub(super) fn push_start(key: &mut KeyBuf, scope: Option<&str>, scheme: &str) {
 /// Appends what names a request to the beginning of its primary key.
 ///
 /// `uri` is the one received, before any router rewrote it.
+#[inline]
 pub(super) fn push_request(
     key: &mut KeyBuf,
     headers: &HeaderMap,
@@ -50,6 +51,7 @@ pub(super) fn push_request(
 
 /// Appends path and query as one part, without the parameters that are left
 /// out.
+#[inline]
 pub(super) fn push_resource(key: &mut KeyBuf, uri: &Uri, config: &HttpConfig) {
     match (&config.query, uri.query()) {
         (Some(allow), Some(query)) => {

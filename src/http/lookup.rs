@@ -51,6 +51,7 @@ impl Forward {
 }
 
 /// Returns the URI as received, before any router rewrote it.
+#[inline]
 pub(super) fn received_uri(parts: &Parts) -> &Uri {
     #[cfg(feature = "axum")]
     if let Some(original) = parts.extensions.get::<axum::extract::OriginalUri>() {
@@ -59,11 +60,13 @@ pub(super) fn received_uri(parts: &Parts) -> &Uri {
     &parts.uri
 }
 
+#[inline]
 pub(super) fn scheme<'a>(uri: &'a Uri, rules: &'a Rules) -> &'a str {
     uri.scheme_str().unwrap_or(&rules.scheme)
 }
 
 /// Writes the primary key of a request, whose fields are `seen`.
+#[inline]
 pub(super) fn primary_key(
     key: &mut KeyBuf,
     parts: &Parts,
@@ -109,6 +112,7 @@ pub(super) fn automatic_tags(parts: &Parts, rules: &Rules) -> Box<[Tag]> {
 }
 
 /// Returns the stored response that this request selects, however old it is.
+#[inline]
 pub(super) fn find(
     cache: &Cache,
     rules: &Rules,
@@ -143,6 +147,7 @@ pub(super) fn find(
 }
 
 /// Returns what the store has for a request, judged.
+#[inline]
 pub(super) fn look(
     cache: &Cache,
     rules: &Rules,
@@ -199,6 +204,7 @@ impl Wishes {
 
 /// Returns whether a stored response answers nobody before the service has
 /// confirmed it (RFC 9111, 5.2.2.4).
+#[inline]
 pub(super) fn must_be_validated(entry: &Entry<StoredResponse>) -> bool {
     entry.value.response().is_some_and(|stored| stored.facts.directives.no_cache)
 }

@@ -90,6 +90,7 @@ impl BypassReason {
 
 /// Classifies a request, whose fields are `seen`. Its host is judged where its
 /// key is made.
+#[inline]
 pub(crate) fn classify(
     parts: &Parts,
     seen: &Seen<'_>,
@@ -186,11 +187,13 @@ impl<'a> Seen<'a> {
         self.credentials = self.credentials | kind;
     }
 
+    #[inline]
     fn bypass(&self, config: &HttpConfig) -> Option<BypassReason> {
         let is_too_large = self.bytes > config.max_header_bytes;
         if is_too_large { Some(BypassReason::HeadersTooLarge) } else { self.reason }
     }
 
+    #[inline]
     fn wishes(&self, method: AskedMethod, headers: &HeaderMap, config: &HttpConfig) -> Wishes {
         let mut wishes = Wishes {
             condition: self.condition,

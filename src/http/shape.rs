@@ -104,6 +104,7 @@ impl Shape {
         }
     }
 
+    #[inline]
     pub(super) fn body<B: Body>(&self, whole: &Content) -> ResponseBody<B> {
         match (self, whole) {
             (Self::Whole, whole) => whole.to_body(),

@@ -104,6 +104,7 @@ pub(crate) fn post_storable(
 
 /// Returns whether a stored response may answer a request with these
 /// credentials (RFC 9111, 3.5).
+#[inline]
 pub(crate) fn may_answer(stored: &Facts, asked: &Asked) -> bool {
     if asked.credentials.is_anonymous() {
         return true;

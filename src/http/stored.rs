@@ -51,11 +51,13 @@ pub(crate) enum Slot {
 }
 
 impl StoredResponse {
+    #[inline]
     pub(crate) fn slot(&self) -> &Slot {
         &self.0
     }
 
     /// Returns the response, unless this is an index.
+    #[inline]
     pub(crate) fn response(&self) -> Option<&Stored> {
         match self.slot() {
             Slot::Response(stored) => Some(stored),
@@ -133,6 +135,7 @@ impl Content {
     }
 
     /// Returns it as a body that is read from the beginning.
+    #[inline]
     pub(crate) fn to_body<B: Body>(&self) -> ResponseBody<B> {
         match self {
             Self::Whole(bytes) => ResponseBody::full(bytes.clone()),
@@ -173,6 +176,7 @@ impl Stored {
         }
         strip_for_storage(&mut headers, &plan.withheld, received);
         own_values(&mut headers);
+        write_length(&mut headers, head.status, &body);
         let facts = Facts {
             directives: plan.directives,
             permits: plan.permits,
@@ -195,10 +199,12 @@ impl Stored {
 
     /// Makes the same with its whole body.
     pub(super) fn completed(&self, body: Bytes) -> Self {
+        let (mut headers, body) = (self.headers.clone(), Content::Whole(body));
+        write_length(&mut headers, self.status, &body);
         Self {
             status: self.status,
-            headers: self.headers.clone(),
-            body: Content::Whole(body),
+            headers,
+            body,
             facts: self.facts.clone(),
             used: AtomicU64::new(self.last_used()),
         }
@@ -232,6 +238,19 @@ fn own_values(headers: &mut HeaderMap) {
     }
 }
 
+/// Writes the length of a body that is known: once here, where a server would
+/// write it anew at every hit.
+fn write_length(headers: &mut HeaderMap, status: StatusCode, body: &Content) {
+    let Some(bytes) = body.whole() else { return };
+    // RFC 9110, 8.6: neither of these has one, and that of a 304 would be of a
+    // body that is not here.
+    let has_none = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    if !has_none && !status.is_informational() {
+        // A map that is full to the brim goes without.
+        let _ = headers.try_insert(header::CONTENT_LENGTH, HeaderValue::from(bytes.len()));
+    }
+}
+
 /// Returns whether a stored response answers a request: the one judge for
 /// hits and waiters, RFC 9111, 4, all but freshness.
 pub(crate) fn reusable(
@@ -245,6 +264,7 @@ pub(crate) fn reusable(
 
 /// Returns whether a stored response is the one that a request selects, if
 /// only to ask whether it is still good.
+#[inline]
 pub(crate) fn selects(
     stored: &Stored,
     asked: &Asked,
@@ -390,7 +410,23 @@ mod tests {
         ];
         let stored = store(&fields, &request("GET", "/", &[]), &config);
         let names: Vec<_> = stored.headers.keys().map(header::HeaderName::as_str).collect();
-        assert_eq!(names, ["cache-control", "x-b", "date"]);
+        assert_eq!(names, ["cache-control", "x-b", "date", "content-length"]);
+    }
+
+    #[test]
+    fn the_length_of_a_whole_body_is_stored_where_there_may_be_one() {
+        // RFC 9110, 8.6
+        for (status, expected) in [(200, Some("4")), (404, Some("4")), (204, None), (304, None)] {
+            let mut headers = HeaderMap::new();
+            let status = StatusCode::from_u16(status).unwrap();
+            write_length(&mut headers, status, &Content::Whole(Bytes::from_static(b"body")));
+            let length = headers.get(header::CONTENT_LENGTH).map(|value| value.to_str().unwrap());
+            assert_eq!(length, expected, "{status}");
+        }
+        let mut headers = HeaderMap::new();
+        let (arriving, _feed) = SharedBody::new(Some(4));
+        write_length(&mut headers, StatusCode::OK, &Content::Arriving(arriving));
+        assert!(headers.is_empty(), "it may yet break off");
     }
 
     #[test]

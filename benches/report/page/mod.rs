@@ -26,8 +26,17 @@ use serde::{Serialize, Serializer};
 use super::{Content, Part, Role};
 
 /// Parts come in this order, all others after them by name.
-const ORDER: [&str; 8] =
-    ["load", "http_caches", "over_http", "hit", "peers", "wake", "scaling", "fleet"];
+const ORDER: [&str; 9] = [
+    "load",
+    "http_caches",
+    "over_http",
+    "hit",
+    "hit_allocations",
+    "peers",
+    "wake",
+    "scaling",
+    "fleet",
+];
 
 /// Exhibits that tell most, the first one that is there.
 const HEROES: [&str; 2] = ["load.hot_expiry.calls_over_time", "load.cold_herd.calls_over_time"];
