@@ -150,9 +150,8 @@ fn the_readme_has_no_measured_figure_without_a_mark() {
 }
 
 fn without_marked(line: &str) -> String {
-    let mut pieces = line.split(CLOSE);
-    let last = pieces.next_back().unwrap_or_default();
-    let outside = pieces.map(|piece| piece.split(OPEN).next().unwrap_or_default());
+    let (marked, last) = line.rsplit_once(CLOSE).unwrap_or(("", line));
+    let outside = marked.split(CLOSE).map(|piece| piece.split(OPEN).next().unwrap_or_default());
     outside.collect::<Vec<_>>().join(" ") + last
 }
 

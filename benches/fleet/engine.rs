@@ -2,5 +2,5 @@
 //! them.
 
 #[path = "../../src/engine/time.rs"]
-#[allow(dead_code, unused_imports, reason = "the model uses a part of it")]
+#[allow(dead_code, unreachable_pub, unused_imports, reason = "the model uses a part of it")]
 pub(crate) mod time;

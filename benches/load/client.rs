@@ -92,13 +92,17 @@ impl Pool {
     }
 
     async fn take(&self, new: bool) -> Result<Connection, String> {
-        while !new {
-            let Some(connection) = self.idle.lock().pop() else { break };
-            if !connection.sender.is_closed() {
-                return Ok(connection);
-            }
+        let idle = if new { None } else { self.take_idle() };
+        if let Some(connection) = idle {
+            return Ok(connection);
         }
         Connection::open(self.server).await.map_err(|error| format!("connecting: {error}"))
+    }
+
+    /// Leaves out those that the server has closed meanwhile.
+    fn take_idle(&self) -> Option<Connection> {
+        let mut idle = self.idle.lock();
+        std::iter::from_fn(|| idle.pop()).find(|connection| !connection.sender.is_closed())
     }
 
     fn give(&self, connection: Connection) {

@@ -84,7 +84,7 @@ impl Findings {
     }
 
     /// The part where nothing could be measured.
-    pub(crate) fn without_wrk(&self) -> Part {
+    pub(crate) fn without_wrk() -> Part {
         let mut part = empty();
         part.notes.push("wrk is not installed: nothing was measured.".into());
         part

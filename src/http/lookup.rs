@@ -79,7 +79,7 @@ pub(super) fn primary_key(
     let uri = received_uri(parts);
     match uri.scheme_str() {
         Some(scheme) if scheme != rules.scheme => {
-            push_start(key, rules.config.scope.as_deref(), scheme)
+            push_start(key, rules.config.scope.as_deref(), scheme);
         }
         _ => key.push(&rules.key_start),
     }
