@@ -253,7 +253,9 @@ async fn early_hints_stand_with_their_request_among_pipelined_ones() {
     let mut client = proxy.send(requests).await;
     let mut peer = origin.accept().await;
     for n in 0..5 {
-        assert_eq!(peer.head().await.start, format!("GET /{n} HTTP/1.1"));
+        let (next, head) = origin.request_after(peer).await;
+        peer = next;
+        assert_eq!(head.start, format!("GET /{n} HTTP/1.1"));
         let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{n}");
         if n % 2 == 0 {
             peer.send(HINTS).await;
@@ -274,15 +276,14 @@ async fn early_hints_wait_for_a_client_that_reads_the_response_before() {
     let (mut peer, _) = origin.request().await;
     let large = "x".repeat(8 << 20);
     peer.send(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", large.len())).await;
-    let sending = tokio::spawn(async move {
+    let sending = async {
         peer.send(&large).await;
-        peer.head().await;
+        let (mut peer, _) = origin.request_after(peer).await;
         peer.send(HINTS).await;
         peer.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
-        (peer, large)
-    });
-    let first = client.reply().await;
-    let (_peer, large) = sending.await.unwrap();
+        peer
+    };
+    let (first, _peer) = tokio::join!(client.reply(), sending);
     assert!(first.body == large, "nothing stands in between");
     assert_eq!(client.head().await.status(), 103);
     assert_eq!(client.reply().await.body, "ok");

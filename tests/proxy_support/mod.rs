@@ -218,6 +218,18 @@ impl Origin {
         (peer, head)
     }
 
+    /// The request after one that is answered: on the same connection, or on a
+    /// new one where the proxy had not put that back yet.
+    pub(crate) async fn request_after(&self, mut peer: Peer) -> (Peer, Head) {
+        tokio::select! {
+            head = peer.head_or_end() => match head {
+                Some(head) => (peer, head),
+                None => self.request().await,
+            },
+            request = self.request() => request,
+        }
+    }
+
     /// Sends a request through `proxy`; returns the origin's end, what it
     /// sees, and the client's end.
     pub(crate) async fn request_on_new(&self, proxy: &Proxy, request: &str) -> (Peer, Head, Peer) {
