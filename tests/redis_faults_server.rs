@@ -318,8 +318,15 @@ async fn without(right: &str) {
         herd(&caches, 3, &origin, &fresh_key()).await;
         assert!(origin.calls() <= 2 * n, "{right}: each process for itself");
     }
+    // A probe that needs less may have just closed a breaker: a few failures
+    // open it again.
     let is_away = |cache: &Cache| cache.health() == Health::Degraded;
-    assert!(right == "publish" || caches.iter().all(is_away), "without {right} it is not well");
+    let mut more = 0;
+    while right != "publish" && !caches.iter().all(is_away) {
+        herd(&caches, 3, &origin, &fresh_key()).await;
+        more += 1;
+        assert!(more <= 20, "without {right} it is not well");
+    }
     user(&redis.acl_rules());
     assert_healed(&server, &caches).await;
 }
