@@ -519,7 +519,49 @@ mod tests {
         }
     }
 
+    /// Reads back the parts that follow each other; nothing where there is
+    /// something else.
+    fn parts_of(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
+        let mut parts = Vec::new();
+        while let Some((&first, after)) = bytes.split_first() {
+            let (len, after) = match first {
+                LONG => {
+                    let (len, after) = after.split_first_chunk()?;
+                    (u32::from_be_bytes(*len) as usize, after)
+                }
+                short => (usize::from(short), after),
+            };
+            let (part, after) = after.split_at_checked(len)?;
+            parts.push(part);
+            bytes = after;
+        }
+        Some(parts)
+    }
+
+    fn bytes_around_a_long_length() -> impl Strategy<Value = Vec<u8>> {
+        prop_oneof![0..4_usize, 110..130_usize, 250..260_usize].prop_flat_map(|len| {
+            proptest::collection::vec(prop_oneof![Just(0), Just(LONG), any::<u8>()], len)
+        })
+    }
+
     proptest! {
+        // What can be read back is not the key of anything else.
+        #[test]
+        fn a_tuple_can_be_read_back_from_its_key(
+            a in bytes_around_a_long_length(),
+            b in bytes_around_a_long_length(),
+            n: u32,
+        ) {
+            let outer = Key::from((&a, (&b, n), &b));
+            let [a, b, n] = [Key::from(a), Key::from(b), Key::from(n)];
+            let parts = outer.as_bytes().strip_prefix(&[ESCAPE, TUPLE]).and_then(parts_of);
+            let parts = parts.expect("parts and nothing else");
+            prop_assert_eq!(parts.len(), 3);
+            prop_assert_eq!((parts[0], parts[2]), (a.as_bytes(), b.as_bytes()));
+            let inner = parts[1].strip_prefix(&[ESCAPE, TUPLE]).and_then(parts_of);
+            prop_assert_eq!(inner, Some(vec![b.as_bytes(), n.as_bytes()]));
+        }
+
         #[test]
         fn a_number_is_the_same_key_as_its_text(short in 0..200_000_000_u32, long: u64, signed: i32) {
             prop_assert_eq!(Key::from(short), Key::from(short.to_string()));

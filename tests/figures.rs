@@ -149,21 +149,29 @@ fn the_readme_has_no_measured_figure_without_a_mark() {
     assert!(unmarked.is_empty(), "{}", unmarked.join("\n"));
 }
 
+/// The line with a word in place of each marked figure.
 fn without_marked(line: &str) -> String {
     let (marked, last) = line.rsplit_once(CLOSE).unwrap_or(("", line));
     let outside = marked.split(CLOSE).map(|piece| piece.split(OPEN).next().unwrap_or_default());
-    outside.collect::<Vec<_>>().join(" ") + last
+    outside.chain([last]).collect::<Vec<_>>().join("marked")
 }
 
 /// Whether a number has a unit that only measuring gives. Seconds and sizes
 /// are settings as well, and are left to the eye.
 fn measured(line: &str) -> bool {
-    const UNITS: [&str; 7] = ["ms", "µs", "ns", "×", "%", "allocations", "requests/s"];
-    let words: Vec<&str> = line.split_whitespace().collect();
-    words.windows(2).any(|pair| {
-        let number = pair[0].trim_start_matches(['(', '|', '*']);
-        let unit = pair[1].trim_end_matches(['.', ',', ';', ':', ')', '|', '*']);
-        number.starts_with(|first: char| first.is_ascii_digit()) && UNITS.contains(&unit)
+    const UNITS: [&str; 9] =
+        ["ms", "µs", "ns", "×", "%", "times", "allocations", "requests/s", "requests a second"];
+    let has_unit = |after: &str| {
+        let mut units = UNITS.iter().filter_map(|unit| after.trim_start().strip_prefix(unit));
+        units.any(|more| !more.starts_with(char::is_alphanumeric))
+    };
+    let is_of_number = |c: char| c.is_ascii_digit() || ".,".contains(c);
+    // A digit inside of a word, as in `p50`, begins no number.
+    let ends = |c: char| c.is_whitespace() || "(|*~".contains(c);
+    let words = std::iter::once(line).chain(line.match_indices(ends).map(|(at, _)| &line[at..]));
+    words.map(|rest| rest.trim_start_matches(ends)).any(|rest| {
+        let after = rest.trim_start_matches(is_of_number);
+        rest.starts_with(|first: char| first.is_ascii_digit()) && has_unit(after)
     })
 }
 
@@ -193,7 +201,12 @@ fn a_figure_that_differs_is_named_and_one_that_rounds_alike_is_not() {
 fn a_number_with_a_unit_is_measured_and_one_between_marks_is_not() {
     assert!(measured("takes 3 ms each"));
     assert!(measured("(0.3 ms)"));
-    assert!(!measured("Rust 1.88 or newer, 30 s, 1 MiB"));
+    assert!(measured("3ms"));
+    assert!(measured("| 1.3× |"));
+    assert!(measured("5% less"));
+    assert!(measured("1,234 requests a second"));
+    assert!(!measured("p50 marked ms"));
+    assert!(!measured("Rust 1.88 or newer, 30 s, 1 MiB, 2 msgs"));
     assert!(!measured(&without_marked("takes <!--a.b-->3<!--/--> ms each")));
     assert!(measured(&without_marked("<!--a.b-->3<!--/--> ms, and 4 ms")));
 }

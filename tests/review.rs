@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use axum::body::Body;
 use bytes::Bytes;
 use http_support::*;
+use tower::ServiceExt;
+use tower_stampede::CacheOutcome::Hit;
 use tower_stampede::{CacheFor, Computed, Stampede};
 
 #[tokio::test(start_paused = true)]
@@ -226,4 +228,100 @@ async fn a_client_that_hangs_up_on_its_post_leaves_nothing_old_behind() {
     assert!(tokio::time::timeout(secs(1), post).await.is_err(), "it hangs up");
     assert_eq!(send(&app, get("/report")).await.text(), "2", "the service may have changed it");
     assert_eq!(origin.calls(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hit_carries_nothing_of_its_request_but_the_outcome() {
+    #[derive(Clone)]
+    struct OfTheRequest;
+    let origin = Origin::new(|_| Answer::ok("max-age=60", "report"));
+    let app = app(&origin);
+    send(&app, get("/report")).await;
+    let mut asked = get("/report");
+    asked.extensions_mut().insert(OfTheRequest);
+    // Another cache's, before or behind.
+    asked.extensions_mut().insert(tower_stampede::CacheOutcome::Bypass);
+    let response = app.clone().oneshot(asked).await.unwrap();
+    let extensions = response.extensions();
+    assert!(extensions.get::<OfTheRequest>().is_none());
+    assert_eq!(extensions.get(), Some(&Hit));
+    assert_eq!(extensions.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_204_that_names_a_length_is_stored_without_it() {
+    // RFC 9110, 8.6
+    let origin = Origin::new(|_| {
+        Answer::status(204).header("cache-control", "max-age=60").header("content-length", "0")
+    });
+    let app = app(&origin);
+    send(&app, get("/report")).await;
+    for method in ["GET", "HEAD"] {
+        let reply = send(&app, request(method, "/report", &[])).await;
+        assert!(reply.is(Hit));
+        assert_eq!(reply.header("content-length"), None, "{method}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_304_does_not_change_the_length_of_what_is_stored() {
+    // RFC 9111, 3.2
+    let origin = Origin::new(|call| match call.n {
+        0 => {
+            Answer::ok("max-age=1", "report").header("etag", "\"a\"").header("content-length", "6")
+        }
+        _ => Answer::status(304)
+            .header("etag", "\"a\"")
+            .header("cache-control", "max-age=60")
+            .header("content-length", "99"),
+    });
+    let app = app(&origin);
+    send(&app, get("/report")).await;
+    tokio::time::sleep(secs(2)).await;
+    assert_eq!(send(&app, get("/report")).await.header("content-length"), Some("6"));
+    let hit = send(&app, get("/report")).await;
+    assert!(hit.is(Hit) && origin.calls() == 2);
+    assert_eq!((hit.text(), hit.header("content-length")), ("report", Some("6")));
+    let part = send(&app, with("/report", &[("range", "bytes=0-1")])).await;
+    assert_eq!((part.status, part.header("content-length")), (206, Some("2")));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_chunked_and_coded_has_the_length_of_the_bytes_sent() {
+    // RFC 9112, 6.2: never both.
+    let origin = Origin::new(|_| {
+        Answer::ok("max-age=60", &b"\x1f\x8bnot really"[..])
+            .header("content-encoding", "gzip")
+            .header("transfer-encoding", "chunked")
+    });
+    let app = app(&origin);
+    send(&app, get("/report")).await;
+    let hit = send(&app, get("/report")).await;
+    assert!(hit.is(Hit));
+    assert_eq!(hit.header("content-length"), Some("12"));
+    assert_eq!((hit.body.len(), hit.header("transfer-encoding")), (12, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn credentials_are_seen_in_whatever_line_they_stand() {
+    let origin = Origin::new(|call| Answer::ok("max-age=60", format!("{}", call.n)));
+    let long = "x".repeat(64);
+    let longer = "x".repeat(65);
+    let layer = origin_only().http_layer().credential_headers(["x-api-key", &*long]);
+    let app = layered(layer, &origin);
+    assert_eq!(send(&app, get("/report")).await.text(), "0");
+    let anonymous: [&[(&str, &str)]; 2] = [&[(&*longer, "1")], &[("x-api-kez", "1")]];
+    for fields in anonymous {
+        assert_eq!(send(&app, with("/report", fields)).await.text(), "0", "{fields:?}");
+    }
+    let known: [&[(&str, &str)]; 5] = [
+        &[("AUTHORIZATION", "a")],
+        &[("authorization", ""), ("authorization", "b")],
+        &[("X-Api-Key", "1")],
+        &[("x-api-key", "1"), ("x-api-key", "2")],
+        &[(&*long, "1")],
+    ];
+    for fields in known {
+        assert_ne!(send(&app, with("/report", fields)).await.text(), "0", "{fields:?}");
+    }
 }

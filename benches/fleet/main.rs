@@ -80,7 +80,8 @@ fn main() -> ExitCode {
     assert!(matches!(profile, "quick" | "full"), "--profile is quick or full");
     let seed = value_of(&args, "--seed").map_or(SEED, |seed| seed.parse().expect("a number"));
     let (costs, notes) = Costs::read(out.as_deref());
-    let command = format!("cargo bench --bench fleet -- --profile {profile} --seed {seed}");
+    let command =
+        format!("cargo bench --bench fleet -- --profile {profile} --seed {seed} --out report");
     let mut part = Part::new("fleet", "Simulated fleets", &command);
     part.notes = notes;
     part.notes.extend(ASSUMPTIONS.map(String::from));

@@ -2,6 +2,7 @@
 
 use crate::queue::{Moment, SECOND, seconds};
 use crate::redis::Commands;
+use crate::report::median;
 
 /// What one run found.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -16,11 +17,9 @@ pub(crate) struct Tally {
     pub(crate) waited: f64,
     pub(crate) waited_for: f64,
     pub(crate) longest_wait: Moment,
-    /// Of each process that waited for another, how long after the end of the
-    /// computation its last waiter had the value.
-    pub(crate) fan_out: Vec<Moment>,
-    /// The same of the last process for each value.
-    pub(crate) last: Vec<Moment>,
+    /// Of each value that other processes waited for, and of each of them, how
+    /// long after the end of the computation its last waiter had the value.
+    pub(crate) fan_out: Vec<Vec<Moment>>,
     pub(crate) fills: u64,
     pub(crate) messages: u64,
     pub(crate) timeouts: u64,
@@ -92,6 +91,15 @@ impl Tally {
         mean(self.of_refreshes(from).map(|refresh| refresh.lead))
     }
 
+    /// After how many milliseconds so many percent of the processes that waited
+    /// for a value have it: the median over values. Of all waits together it
+    /// would be a number of the values that most waited for.
+    pub(crate) fn fan_out_ms(&self, percent: usize) -> Option<f64> {
+        let of_value = |waits: &Vec<Moment>| percentile_ms(waits, percent);
+        let mut of_values: Vec<_> = self.fan_out.iter().filter_map(of_value).collect();
+        (!of_values.is_empty()).then(|| median(&mut of_values))
+    }
+
     /// Calls in each slice of a second and so many parts.
     pub(crate) fn calls_in_slices(&self, slices_a_second: u64, until: Moment) -> Vec<u32> {
         let slice = SECOND / slices_a_second;
@@ -120,7 +128,7 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
 
 /// The smallest value that so many percent of all do not exceed, in
 /// milliseconds; none if there are none.
-pub(crate) fn percentile_ms(values: &[Moment], percent: usize) -> Option<f64> {
+fn percentile_ms(values: &[Moment], percent: usize) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_unstable();
     let rank = (sorted.len() * percent).div_ceil(100).max(1) - 1;

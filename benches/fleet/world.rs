@@ -33,8 +33,9 @@ pub(crate) struct World<'a> {
 pub(crate) struct Made {
     pub(crate) window: Window,
     pub(crate) at: Moment,
-    /// The last process to have it after having waited for it.
-    last: Moment,
+    /// Of each process that waited for it, how long after the end of the
+    /// computation its last waiter had it.
+    waits: Vec<Moment>,
 }
 
 pub(crate) struct Process {
@@ -204,8 +205,8 @@ impl<'a> World<'a> {
     }
 
     fn end(mut self) -> Tally {
-        let waited_for = self.values.iter().filter(|made| made.last > 0);
-        self.tally.last = waited_for.map(|made| made.last).collect();
+        let waits = self.values.into_iter().map(|made| made.waits);
+        self.tally.fan_out = waits.filter(|waits| !waits.is_empty()).collect();
         self.tally.commands = self.redis.commands();
         self.tally.busy = self.redis.busy();
         self.tally
@@ -327,7 +328,7 @@ impl<'a> World<'a> {
         let lifetimes = lifetimes.jittered(self.plan.jitter, 1.0 - self.rng.f64());
         let took = Duration::from_nanos(self.queue.now - started);
         let window = Window::new(Tick::from_nanos(started), lifetimes, took);
-        self.values.push(Made { window, at: self.queue.now, last: 0 });
+        self.values.push(Made { window, at: self.queue.now, waits: Vec::new() });
         Value::try_from(self.values.len() - 1).expect("counted in 32 bits")
     }
 
@@ -356,9 +357,7 @@ impl<'a> World<'a> {
             #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small")]
             let waking = (waiters * costs.wake as f64) as Moment;
             let after = self.queue.now + costs.hand_over + waking - made_at;
-            self.tally.fan_out.push(after);
-            let last = &mut self.values[value as usize].last;
-            *last = (*last).max(after);
+            self.values[value as usize].waits.push(after);
         }
         self.is_answered(seat, Some(value));
     }

@@ -6,7 +6,7 @@ use crate::processes::{Cache, Leader, listens, process, registered, wait};
 use crate::redis_support::{Server, eventually};
 
 pub(crate) const SIZES: [usize; 3] = [10, 100, 1000];
-pub(crate) const ROUNDS: usize = 5;
+pub(crate) const ROUNDS: usize = 9;
 
 /// How long each of so many waited, over all rounds.
 pub(crate) struct Inboxes {
@@ -23,19 +23,20 @@ pub(crate) async fn inboxes(server: &Server) -> Vec<Inboxes> {
     }
     listens(&caches).await;
     let (leads, waiting) = caches.split_first().expect("there is one");
-    let mut found = Vec::new();
+    let mut found = SIZES.map(|count| Inboxes { count, samples: Vec::new(), last: Vec::new() });
+    // What is done for the first time takes longer.
     for count in SIZES {
-        // What is done for the first time takes longer.
         round(server, leads, &waiting[..count], "first").await;
-        let mut inboxes = Inboxes { count, samples: Vec::new(), last: Vec::new() };
-        for n in 0..ROUNDS {
-            let samples = round(server, leads, &waiting[..count], &n.to_string()).await;
+    }
+    // In turn, so that a drift of the machine's speed hits all sizes.
+    for n in 0..ROUNDS {
+        for inboxes in &mut found {
+            let samples = round(server, leads, &waiting[..inboxes.count], &n.to_string()).await;
             inboxes.last.extend(samples.iter().max());
             inboxes.samples.extend(samples);
         }
-        found.push(inboxes);
     }
-    found
+    found.into()
 }
 
 async fn round(server: &Server, leads: &Cache, waiting: &[Cache], name: &str) -> Vec<Duration> {

@@ -105,6 +105,7 @@ mod tests {
     use crate::http::request::tests::request;
     use http::request::Parts;
     use proptest::prelude::*;
+    use proptest::string::string_regex;
 
     fn primary(
         parts: &Parts,
@@ -130,6 +131,13 @@ mod tests {
     fn only(allow: &[&str]) -> HttpConfig {
         let query = Some(allow.iter().map(ToString::to_string).collect());
         HttpConfig { query, ..HttpConfig::default() }
+    }
+
+    /// Two texts, often the same, of lengths around those that one byte tells.
+    fn near(one: &'static str, least: usize) -> impl Strategy<Value = (String, String)> {
+        let of = |lengths: &str| string_regex(&format!("{one}{{{lengths}}}")).unwrap();
+        let text = move || prop_oneof![of(&format!("{least},2")), of("100,130"), of("252,258")];
+        prop_oneof![text().prop_map(|text| (text.clone(), text)), (text(), text())]
     }
 
     #[test]
@@ -212,6 +220,24 @@ mod tests {
             let config = only(&["a", "b"]);
             let seen = unkey_query(&uri.parse().unwrap(), config.query.as_deref().unwrap());
             prop_assert_eq!(key(&uri, &[], &config), plain(&seen.to_string(), &[]));
+        }
+
+        // A part ends where it says, whatever the parts around it hold.
+        #[test]
+        fn hosts_paths_and_fields_of_any_length_are_told_apart(
+            (host, other_host) in near("[a-zA-Z.]", 1),
+            (path, other_path) in near("[a-z/\\-]", 0),
+            (field, other_field) in near("[ -~]", 0),
+        ) {
+            let name = "x-forwarded-host";
+            let key = |host: &str, path: &str, field: &str| {
+                plain(&format!("/{path}"), &[("host", host), (name, field)])
+            };
+            let same = host.eq_ignore_ascii_case(&other_host)
+                && path == other_path
+                && field.trim() == other_field.trim();
+            let (one, other) = (key(&host, &path, field.trim()), key(&other_host, &other_path, other_field.trim()));
+            prop_assert_eq!(one == other, same);
         }
 
         #[test]

@@ -245,10 +245,12 @@ fn write_length(headers: &mut HeaderMap, status: StatusCode, body: &Content) {
     // RFC 9110, 8.6: neither of these has one, and that of a 304 would be of a
     // body that is not here.
     let has_none = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-    if !has_none && !status.is_informational() {
-        // A map that is full to the brim goes without.
-        let _ = headers.try_insert(header::CONTENT_LENGTH, HeaderValue::from(bytes.len()));
+    if has_none || status.is_informational() {
+        headers.remove(header::CONTENT_LENGTH);
+        return;
     }
+    // A map that is full to the brim goes without.
+    let _ = headers.try_insert(header::CONTENT_LENGTH, HeaderValue::from(bytes.len()));
 }
 
 /// Returns whether a stored response answers a request: the one judge for
@@ -418,6 +420,7 @@ mod tests {
         // RFC 9110, 8.6
         for (status, expected) in [(200, Some("4")), (404, Some("4")), (204, None), (304, None)] {
             let mut headers = HeaderMap::new();
+            headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("9"));
             let status = StatusCode::from_u16(status).unwrap();
             write_length(&mut headers, status, &Content::Whole(Bytes::from_static(b"body")));
             let length = headers.get(header::CONTENT_LENGTH).map(|value| value.to_str().unwrap());
