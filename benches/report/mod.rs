@@ -236,11 +236,28 @@ impl Figure {
     }
 }
 
+/// Why a figure is not what it has to be.
+impl std::fmt::Display for Bound {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(if self.ends_the_run { "BROKEN:" } else { "MISSED:" })?;
+        if let Some(limit) = self.at_least {
+            write!(f, " at least {limit}")?;
+        }
+        if let Some(limit) = self.at_most {
+            write!(f, " at most {limit}")?;
+        }
+        Ok(())
+    }
+}
+
 impl std::fmt::Display for Figure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { id, value, unit, says, statistic, .. } = self;
         write!(f, "{id}: {value:.3} {unit} ({says}; {statistic})")?;
-        if self.is_met() { Ok(()) } else { write!(f, " BROKEN: {:?}", self.bound) }
+        match self.bound {
+            Some(bound) if !self.is_met() => write!(f, " {bound}"),
+            _ => Ok(()),
+        }
     }
 }
 
