@@ -54,24 +54,28 @@ impl Found {
         median(&self.floors)
     }
 
+    /// p99 to one origin time and the floor, each round's to its own.
+    fn ratio(&self) -> f64 {
+        let origin = milliseconds(self.scenario.origin);
+        let pairs = self.ours.ends.iter().zip(&self.floors);
+        let ratio = |(end, floor): (&Duration, &Duration)| {
+            milliseconds(*end) / (origin + milliseconds(*floor))
+        };
+        report::median(&mut pairs.map(ratio).collect::<Vec<_>>())
+    }
+
     /// One origin time and the floor.
     fn least(&self) -> f64 {
         self.floor() + milliseconds(self.scenario.origin)
     }
 
-    fn ratio(&self) -> f64 {
-        self.ours.p99() / self.least()
-    }
-
     pub(crate) fn line(&self) -> String {
         let line = |name: &str, rounds: &Rounds| {
             let [hits, errors, p50, p99] = rounds.says();
-            let (floor, ratio) = (self.floor(), p99 / self.least());
-            format!(
-                "{name:48} {hits:>4} {errors:>6} {p50:>7.1} {p99:>7.1} {floor:>7.1} {ratio:>6.2}"
-            )
+            let floor = self.floor();
+            format!("{name:48} {hits:>4} {errors:>6} {p50:>7.1} {p99:>7.1} {floor:>7.1}")
         };
-        let ours = line(self.scenario.name, &self.ours);
+        let ours = format!("{} {:>6.2}", line(self.scenario.name, &self.ours), self.ratio());
         let nginx = self.nginx.as_ref().map(|nginx| line("  nginx", nginx));
         [Some(ours), nginx].into_iter().flatten().collect::<Vec<_>>().join("\n")
     }
@@ -90,6 +94,7 @@ impl Found {
         };
         let mut p99 = figure("p99", "p99", self.ours.p99(), "ms");
         let mut ratio = figure("ratio", "p99 to one origin time and the floor", self.ratio(), "");
+        ratio.statistic = format!("median of {rounds} paired rounds of {clients} clients");
         match *goal {
             Some(Goal::Ratio(limit)) => ratio = ratio.at_most(limit),
             Some(Goal::Milliseconds(limit)) => p99 = p99.at_most(limit),

@@ -3,15 +3,15 @@
 //!
 //! `cargo bench --bench http_caches [-- --out DIR]` builds the proxy with the
 //! same profile, runs it as a process of its own, and prints a table. It takes
-//! about two minutes, one without nginx, and fails if a count of requests or of
+//! two to three minutes, half without nginx, and fails if a count of requests or of
 //! errors is not as it must be; times are shown and do not end it. Clients,
 //! origin and proxy share the machine.
 //!
 //! Clients connect and ask at the same moment, and their times begin with it.
 //! The floor is p99 of as many clients at a server, another process, that
 //! answers without any work; each round of a scenario has one of its own. Each
-//! figure is the median of three rounds or five, and the ratio is p99 to one
-//! origin time and the floor.
+//! figure is the median of the rounds, and the ratio is p99 to one origin time
+//! and the floor of the same round: of nine rounds where there is a goal for it.
 
 mod findings;
 mod floor;

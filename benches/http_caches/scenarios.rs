@@ -13,6 +13,9 @@ use crate::proxy_support::{Answer, Pace, Seen};
 /// What the origin takes, but for the scenarios that say otherwise.
 pub(crate) const ORIGIN: Duration = Duration::from_millis(300);
 
+/// Enough for a ratio that is to be met.
+const PAIRED_ROUNDS: usize = 9;
+
 pub(crate) const SLOW_ORIGIN: Duration = Duration::from_secs(7);
 
 type Play = fn(Cache) -> Pin<Box<dyn Future<Output = Round>>>;
@@ -82,20 +85,21 @@ impl Scenario {
 /// One request to the origin for each of a small crowd.
 fn each(goal: f64, scenario: Scenario) -> Scenario {
     let (hits, goal) = (SMALL_CROWD..=SMALL_CROWD, Some(Goal::Ratio(goal)));
-    Scenario { clients: SMALL_CROWD, nginx_rounds: 1, hits, goal, ..scenario }
+    let (clients, rounds) = (SMALL_CROWD, PAIRED_ROUNDS);
+    Scenario { clients, rounds, nginx_rounds: 1, hits, goal, ..scenario }
 }
 
 pub(crate) fn all() -> Vec<Scenario> {
     let at_once = Duration::ZERO;
     let in_time = Some(Goal::Ratio(1.05));
     vec![
-        scenario!(cold, "cold", FRESH, rounds: 5, goal: in_time),
+        scenario!(cold, "cold", FRESH, rounds: PAIRED_ROUNDS, goal: in_time),
         scenario!(expired, "expired, nothing stale allowed", SHORT),
         scenario!(refresh_fails, "refresh answers 500, stale-if-error", STALE_IF_ERROR),
         scenario!(origin_refuses, "origin refuses, stale-if-error", STALE_IF_ERROR,
             origin: at_once, hits: 0..=0),
         scenario!(cold_failure, "cold, origin answers 500", FAILURE,
-            rounds: 5, nginx_rounds: 1, errors: CROWD, goal: in_time),
+            rounds: PAIRED_ROUNDS, nginx_rounds: 1, errors: CROWD, goal: in_time),
         // Seen by those who come 50 ms later.
         scenario!(first_hangs_up, "first client hangs up after 50 ms", FRESH,
             origin: Duration::from_millis(250)),

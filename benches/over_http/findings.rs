@@ -14,8 +14,8 @@ pub(crate) struct Group {
     pub(crate) bare: Found,
     pub(crate) ours: Found,
     pub(crate) nginx: Option<Found>,
-    /// What the example's origin was asked beyond once: then it was not hits
-    /// that were measured.
+    /// What the example's origin and nginx's were asked beyond once each: then it
+    /// was not hits that were measured.
     pub(crate) calls_too_many: f64,
 }
 
@@ -135,9 +135,11 @@ impl Findings {
         };
         [
             count("errors", "requests that wrk got no good answer to", Group::errors),
-            count("calls_too_many", "requests to the examples that were no hits", |group| {
-                group.calls_too_many
-            }),
+            count(
+                "calls_too_many",
+                "requests to the examples and to nginx that were no hits",
+                |group| group.calls_too_many,
+            ),
         ]
     }
 

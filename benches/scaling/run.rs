@@ -50,7 +50,6 @@ fn leave_out(part: &mut Part) {
     part.notes.push(reason.into());
 }
 
-/// The `7.0.15` of `Redis server v=7.0.15 sha=...`, if it is installed.
 fn timed(what: &str, measure: impl FnOnce()) {
     let from = Instant::now();
     measure();

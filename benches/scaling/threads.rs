@@ -51,25 +51,28 @@ fn row(profile: Profile, keys: u64, threads: usize) -> Row {
     Row { threads: threads as f64, hit: paired(slices, times, ours, moka) }
 }
 
-/// From when all threads begin until the last one has read so often.
+/// From when the first thread begins, which waits for all to be there, until the
+/// last one has read so often. Their own clocks: who starts them may get a core
+/// only when they have long begun.
 fn at_once<S: Reads>(subject: &S, threads: usize, keys: u64, times: u64, turn: u64) -> Duration {
-    let barrier = Barrier::new(threads + 1);
+    let barrier = Barrier::new(threads);
     thread::scope(|scope| {
         let readers: Vec<_> = (0..threads as u64)
             .map(|reader| {
                 let barrier = &barrier;
                 scope.spawn(move || {
                     barrier.wait();
+                    let from = Instant::now();
                     slice(subject, keys, times, turn + reader);
-                    Instant::now()
+                    (from, Instant::now())
                 })
             })
             .collect();
-        barrier.wait();
-        let from = Instant::now();
-        let ended = readers.into_iter().map(|reader| reader.join().expect("no reader panics"));
-        let last = ended.max().expect("there is a reader");
-        last.saturating_duration_since(from)
+        let spans: Vec<_> =
+            readers.into_iter().map(|reader| reader.join().expect("no reader panics")).collect();
+        let first = spans.iter().map(|(from, _)| from).min().expect("there is a reader");
+        let last = spans.iter().map(|(_, to)| to).max().expect("there is a reader");
+        last.saturating_duration_since(*first)
     })
 }
 

@@ -15,13 +15,13 @@ pub(crate) fn in_memory(profile: Profile, part: &mut Part) {
     let rows: Vec<_> = SIZES.iter().map(|bytes| (*bytes as f64, hit(profile, *bytes))).collect();
     let growth = rows[rows.len() - 1].1.ours / rows[0].1.ours;
     let says = "a hit in memory, 10 MiB to 100 B";
-    let slices = "medians of paired slices";
-    let figure = Figure::new("scaling.value_size_hit_growth", says, growth, "", slices);
+    let statistic = format!("ratio of medians of {} slices each", slices(profile));
+    let figure = Figure::new("scaling.value_size_hit_growth", says, growth, "", &statistic);
     part.figures.push(figure.at_most(1.3));
     let chart = Chart {
         id: "scaling.values_in_memory",
         title: "A hit in memory, from 100 B to 10 MiB",
-        caption: "Flat: a value is handed on and not copied, ours as moka's.",
+        caption: "A line that is flat is a value that is handed on and not copied.",
         x: ("size of the value", "bytes"),
         y: ("per hit", "ns"),
     };
@@ -31,10 +31,14 @@ pub(crate) fn in_memory(profile: Profile, part: &mut Part) {
     ]));
 }
 
+fn slices(profile: Profile) -> u64 {
+    profile.pick(9, 31)
+}
+
 fn hit(profile: Profile, bytes: usize) -> Pair {
     let value = Bytes::from(vec![b'x'; bytes]);
     let (ours, moka) = (subjects::ours(1, &value), subjects::moka(1, &value));
-    let (slices, times) = (profile.pick(9, 31), 50_000);
+    let (slices, times) = (slices(profile), 50_000);
     paired(slices, times, |turn| slice(&ours, 1, times, turn), |turn| slice(&moka, 1, times, turn))
 }
 

@@ -16,7 +16,7 @@ use crate::report::{Figure, Part, Role, median};
 
 /// How many wait, and how often that is repeated in each profile.
 pub(crate) const CROWDS: [(usize, usize, usize); 5] =
-    [(10, 50, 400), (100, 30, 200), (1_000, 9, 60), (10_000, 3, 15), (100_000, 1, 7)];
+    [(10, 50, 400), (100, 30, 200), (1_000, 9, 60), (10_000, 3, 15), (100_000, 1, 9)];
 
 /// A cache that all of a crowd may wait at.
 pub(crate) fn cache() -> Stampede<u64> {
@@ -58,7 +58,7 @@ pub(crate) fn measure(profile: Profile, part: &mut Part) {
         bare.push(Row { crowd: crowd as f64, round: middle_of(&bare_rounds) });
     }
     let calls = cache.stats().computations as f64 / fills as f64;
-    say(part, &ours, &bare, calls);
+    say(part, &ours, &bare, calls, &statistic(profile));
     draw(part, &ours, &bare);
 }
 
@@ -171,8 +171,13 @@ fn growth(rows: &[Row]) -> f64 {
     each(with(rows, 100_000)) / each(with(rows, 1_000))
 }
 
-fn say(part: &mut Part, ours: &[Row], bare: &[Row], calls: f64) {
-    let median = "median of all rounds";
+/// How many rounds there are of the crowd with the fewest.
+pub(crate) fn statistic(profile: Profile) -> String {
+    let rounds = CROWDS.iter().map(|&(_, quick, full)| profile.pick(quick, full));
+    format!("median of {} rounds or more", rounds.min().unwrap_or_default())
+}
+
+fn say(part: &mut Part, ours: &[Row], bare: &[Row], calls: f64, median: &str) {
     let figure = |id: &str, says: &str, value, unit| {
         Figure::new(&format!("scaling.{id}"), says, value, unit, median)
     };
@@ -199,11 +204,12 @@ fn say(part: &mut Part, ours: &[Row], bare: &[Row], calls: f64) {
             most.round.bytes,
             "bytes",
         ),
-        figure(
-            "waiters_origin_calls",
+        Figure::new(
+            "scaling.waiters_origin_calls",
             "computations for each crowd that waits for one key",
             calls,
             "calls",
+            "mean of all rounds",
         )
         .at_least(1.0)
         .at_most(1.0)
@@ -218,8 +224,8 @@ fn draw(part: &mut Part, ours: &[Row], bare: &[Row]) {
         title: "From the fill to the waiters of one key",
         caption: "So many tasks of one process wait for one key. The leader's computation ends, \
                   and then the first, the middle and the last of them have the value. A straight \
-                  line to the upper right is a cost in proportion; the last line but ours is what \
-                  tokio needs to wake as many tasks without a cache.",
+                  line to the upper right is a cost in proportion; beside ours is what tokio \
+                  needs to wake as many tasks without a cache.",
         x: ("waiters on one key", ""),
         y: ("after the fill", "ms"),
     };

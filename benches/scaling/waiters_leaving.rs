@@ -13,7 +13,7 @@ use tower_stampede::{Error, ErrorKind, Stampede};
 use crate::draw::{Chart, line, points};
 use crate::profile::Profile;
 use crate::report::{Figure, Part, Role, median};
-use crate::waiters::{CROWDS, cache};
+use crate::waiters::{CROWDS, cache, statistic};
 
 /// Nanoseconds for each of a crowd.
 struct Row {
@@ -40,7 +40,8 @@ pub(crate) fn measure(profile: Profile, part: &mut Part) {
             times_out: median(&mut times_out),
         });
     }
-    say(part, &rows, not_refused);
+    let statistic = format!("{}, one thread", statistic(profile));
+    say(part, &rows, not_refused, &statistic);
     draw(part, &rows);
 }
 
@@ -130,12 +131,11 @@ fn is_time_out(answer: &Result<u64, Error>) -> bool {
     matches!(answer, Err(error) if error.kind() == ErrorKind::WaitTimeout)
 }
 
-fn say(part: &mut Part, rows: &[Row], not_refused: usize) {
+fn say(part: &mut Part, rows: &[Row], not_refused: usize, statistic: &str) {
     let with = |crowd: f64| rows.iter().find(|row| row.crowd == crowd).expect("it was measured");
     let (most, fewer) = (with(100_000.0), with(1_000.0));
     let mut say = |name: &str, says: &str, time: fn(&Row) -> f64| {
         let id = format!("scaling.waiter_{name}_ns");
-        let statistic = "median of all rounds, one thread";
         let all = format!("{says}, each of 100,000");
         part.figures.push(Figure::new(&id, &all, time(most), "ns", statistic));
         let id = format!("scaling.waiter_{name}_linearity");
