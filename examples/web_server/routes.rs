@@ -53,7 +53,8 @@ pub(crate) fn router(app: Arc<App>) -> Router {
 /// stored under, and behind one name all instances would be asked for the same;
 /// here clients ask each by its port, and the responses are to be shared.
 fn one_site<B>(port: u16) -> MapRequestLayer<impl Fn(Request<B>) -> Request<B> + Clone + use<B>> {
-    let own_port = format!(":{port}");
+    // Not a `String`: axum clones the stack at every request.
+    let own_port: Arc<str> = format!(":{port}").into();
     MapRequestLayer::new(move |mut request: Request<B>| {
         // Where the URI names a host as well, the two have to agree.
         if request.uri().authority().is_none()
@@ -70,9 +71,11 @@ fn one_site<B>(port: u16) -> MapRequestLayer<impl Fn(Request<B>) -> Request<B> +
 
 /// The names that a demonstration is asked by cost no memory.
 fn host_of(name: &[u8]) -> Result<HeaderValue, InvalidHeaderValue> {
+    static ADDRESS: HeaderValue = HeaderValue::from_static("127.0.0.1");
+    static NAME: HeaderValue = HeaderValue::from_static("localhost");
     match name {
-        b"127.0.0.1" => Ok(HeaderValue::from_static("127.0.0.1")),
-        b"localhost" => Ok(HeaderValue::from_static("localhost")),
+        b"127.0.0.1" => Ok(ADDRESS.clone()),
+        b"localhost" => Ok(NAME.clone()),
         name => HeaderValue::from_bytes(name),
     }
 }

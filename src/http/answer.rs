@@ -19,6 +19,7 @@ use super::question::ForwardStatus;
 use super::refused::{Make, Refused};
 use super::request::{AskedMethod, BypassReason};
 use super::shape::Shape;
+use super::stored;
 use crate::engine::time::Tick;
 use crate::error::Error;
 use crate::outcome::CacheOutcome;
@@ -44,39 +45,59 @@ impl Came<'_> {
     }
 }
 
-/// Makes an answer of this shape out of a stored response. `status` is what
+/// Makes an answer of this shape out of what is stored. `status` is what
 /// `Cache-Status` says of it.
-#[inline]
 pub(super) fn from_entry<B: Body>(
     rules: &Rules,
     entry: &Stored,
     method: AskedMethod,
     shape: Shape,
-    status: impl Fn() -> HeaderValue,
+    status: impl FnOnce() -> HeaderValue,
     now: Tick,
 ) -> Response<ResponseBody<B>> {
+    let mut response = Response::new(ResponseBody::default());
+    write(&mut response, rules, entry, (method, shape), status, now);
+    response
+}
+
+/// Does the same in the place of an empty response: one is large enough for
+/// each move of it to show in what a hit costs.
+#[inline]
+pub(super) fn write<B: Body>(
+    response: &mut Response<ResponseBody<B>>,
+    rules: &Rules,
+    entry: &Stored,
+    (method, shape): (AskedMethod, Shape),
+    status: impl FnOnce() -> HeaderValue,
+    now: Tick,
+) {
     let Some(stored) = entry.value.response() else {
-        return refusal(rules, Error::new(crate::ErrorKind::ShutDown));
+        *response = refusal(rules, Error::new(crate::ErrorKind::ShutDown));
+        return;
     };
-    let body = match method {
-        AskedMethod::Get => shape.body(&stored.body),
-        AskedMethod::Head => ResponseBody::full(Bytes::new()),
-    };
-    let mut response = Response::new(body);
+    if method == AskedMethod::Get {
+        // Nothing is lost: both the body and the fields in their places are
+        // empty.
+        std::mem::forget(std::mem::replace(response.body_mut(), shape.body(&stored.body)));
+    }
     *response.status_mut() = shape.status(stored.status);
     let headers = response.headers_mut();
-    // Nothing is lost: the map in its place is empty.
     std::mem::forget(std::mem::replace(headers, shape.fields(&stored.headers)));
+    if method == AskedMethod::Head {
+        write_length(headers, stored, shape);
+    }
+    write_own_fields(headers, rules, || age_of(entry, now), status);
+}
+
+#[cold]
+fn write_length(headers: &mut HeaderMap, stored: &stored::Stored, shape: Shape) {
     // RFC 9110, 8.6: a 204 must not have one.
-    let has_length = shape == Shape::Whole && stored.status != StatusCode::NO_CONTENT;
-    if method == AskedMethod::Head
-        && has_length
+    if shape == Shape::Whole
+        && stored.status != StatusCode::NO_CONTENT
         && let Some(length) = stored.body.length()
     {
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
     }
-    write_own_fields(headers, rules, || age_of(entry, now), status);
-    response
 }
 
 /// Says in the extensions of a response that it is a hit. `spare` are those of
@@ -109,33 +130,55 @@ fn age_of(entry: &Stored, now: Tick) -> HeaderValue {
 fn write_own_fields(
     headers: &mut HeaderMap,
     rules: &Rules,
-    age: impl Fn() -> HeaderValue,
-    status: impl Fn() -> HeaderValue,
+    age: impl FnOnce() -> HeaderValue,
+    status: impl FnOnce() -> HeaderValue,
 ) {
-    let (mut lacks_age, mut lacks_status) = (rules.config.age, rules.hit_status.is_some());
-    for (name, value) in headers.iter_mut() {
-        if lacks_age && name == header::AGE {
-            *value = age();
-            lacks_age = false;
-        } else if lacks_status && value.is_empty() && name == CACHE_STATUS {
-            *value = status();
-            lacks_status = false;
-        }
-        if !lacks_age && !lacks_status {
-            // The places are the first ones, where we made them.
-            break;
-        }
-    }
-    if lacks_status {
-        // Caches before us wrote theirs: ours follows.
-        append_cache_status(headers, status());
-    }
     if !rules.config.age || rules.hit_status.is_none() {
-        clear_places(headers, rules);
+        let age = rules.config.age.then(age);
+        let status = rules.hit_status.is_some().then(status);
+        write_anywhere(headers, age, status);
+        return clear_places(headers, rules);
+    }
+    let mut fields = headers.iter_mut();
+    match (fields.next(), fields.next()) {
+        // Where we made them.
+        (Some((age_name, age_place)), Some((name, place)))
+            if age_name == header::AGE && name == CACHE_STATUS && place.is_empty() =>
+        {
+            *age_place = age();
+            *place = status();
+        }
+        _ => write_anywhere(headers, Some(age()), Some(status())),
+    }
+}
+
+#[cold]
+fn write_anywhere(
+    headers: &mut HeaderMap,
+    mut age: Option<HeaderValue>,
+    mut status: Option<HeaderValue>,
+) {
+    for (name, value) in headers.iter_mut() {
+        if name == header::AGE {
+            put(value, &mut age);
+        } else if value.is_empty() && name == CACHE_STATUS {
+            put(value, &mut status);
+        }
+    }
+    if let Some(status) = status {
+        // Caches before us wrote theirs: ours follows.
+        append_cache_status(headers, status);
+    }
+}
+
+fn put(place: &mut HeaderValue, value: &mut Option<HeaderValue>) {
+    if let Some(value) = value.take() {
+        *place = value;
     }
 }
 
 /// Removes the places of fields that are switched off.
+#[cold]
 fn clear_places(headers: &mut HeaderMap, rules: &Rules) {
     if !rules.config.age {
         headers.remove(header::AGE);
@@ -170,11 +213,15 @@ pub(super) fn hit_status(rules: &Rules, entry: &Stored, now: Tick) -> HeaderValu
     if now < window.fresh_until
         && let Some(status) = &rules.hit_status
     {
-        let left = window.fresh_until.since(now).as_secs();
-        return status.value(i64::try_from(left).unwrap_or(i64::MAX));
+        return status.value(window.fresh_until.since(now).as_secs());
     }
+    stale_status(rules, entry, now)
+}
+
+#[cold]
+fn stale_status(rules: &Rules, entry: &Stored, now: Tick) -> HeaderValue {
     // RFC 9211, 2.2: negative once it is stale, so never zero here.
-    let over = now.since(window.fresh_until).as_secs();
+    let over = now.since(entry.window.fresh_until).as_secs();
     let over = i64::try_from(over).unwrap_or(i64::MAX - 1) + 1;
     cache_status_hit(rules.config.cache_status.as_deref().unwrap_or_default(), -over)
 }

@@ -202,12 +202,16 @@ impl HitStatus {
     }
 
     #[inline]
-    pub(crate) fn value(&self, ttl_secs: i64) -> HeaderValue {
-        let make = |ttl: u64| cache_status_hit(&self.name, ttl.try_into().unwrap_or(i64::MAX));
-        match (u64::try_from(ttl_secs), self.made) {
-            (Ok(ttl), Some(made)) => made.value(ttl, make),
-            _ => cache_status_hit(&self.name, ttl_secs),
+    pub(crate) fn value(&self, ttl_secs: u64) -> HeaderValue {
+        match self.made {
+            Some(made) => made.value(ttl_secs, |ttl| self.write(ttl)),
+            None => self.write(ttl_secs),
         }
+    }
+
+    #[cold]
+    fn write(&self, ttl_secs: u64) -> HeaderValue {
+        cache_status_hit(&self.name, ttl_secs.try_into().unwrap_or(i64::MAX))
     }
 }
 
@@ -310,10 +314,10 @@ mod tests {
         let status = HitStatus::new("a");
         for n in [0, 1, 63, 64, 3600, 3647, 3648, u64::MAX / 2] {
             assert_eq!(age_value(n), n.to_string().as_str());
-            assert_eq!(status.value(n as i64), cache_status_hit("a", n as i64));
+            assert_eq!(status.value(n), cache_status_hit("a", n as i64));
         }
         assert_eq!(age_value(u64::MAX), u64::MAX.to_string().as_str());
-        assert_eq!(status.value(-1), cache_status_hit("a", -1));
+        assert_eq!(status.value(u64::MAX), cache_status_hit("a", i64::MAX));
     }
 
     #[test]
@@ -326,7 +330,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_name_or_field_makes_it_panic(name: String, connection: Vec<u8>, ttl: i64) {
+        fn no_name_or_field_makes_it_panic(name: String, connection: Vec<u8>, ttl: u64) {
             let _ = cache_status_forward(&name, &name, None, false, false, Some(&name));
             let _ = HitStatus::new(&name).value(ttl);
             let mut headers = HeaderMap::new();

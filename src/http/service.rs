@@ -13,12 +13,13 @@ use super::body::ResponseBody;
 use super::future::HttpFuture;
 use super::key::unkey_query;
 use super::layer::Rules;
-use super::lookup::{Cache, Forward, HttpCaller, automatic_tags, look, primary_key};
+use super::lookup::{Cache, Forward, HttpCaller, Stored, automatic_tags, look, primary_key};
 use super::miss::{serve, shape_of};
 use super::request::{Asked, BypassReason, Class, Seen, Wishes, classify};
 use super::stored::StoredResponse;
 use super::unsafe_method;
 use crate::engine::Mode;
+use crate::engine::time::Tick;
 use crate::error::BoxError;
 use crate::inner::Look;
 use crate::key::KeyBuf;
@@ -80,7 +81,7 @@ where
     }
 
     fn call(&mut self, request: Request<Q>) -> Self::Future {
-        let (parts, body) = request.into_parts();
+        let (mut parts, body) = request.into_parts();
         let rules = &*self.rules;
         let seen = Seen::of(&parts.headers, &rules.config);
         let (asked, wishes) = match classify(&parts, &seen, body.is_end_stream(), &rules.config) {
@@ -100,15 +101,8 @@ where
         let found = look(&self.cache, rules, primary.as_bytes(), &asked, &parts.headers, now);
         match if wishes.demand.is_some() { wishes.judge(found, now) } else { found } {
             (Look::Fresh(entry), _) => {
-                self.cache.observer.answered(CacheOutcome::Hit);
-                let shape = shape_of(&self.cache, wishes, &parts.headers, &entry);
-                let status = || answer::hit_status(rules, &entry, now);
-                let mut response =
-                    answer::from_entry(rules, &entry, asked.method, shape, status, now);
-                // A refusal has said so already.
-                if rules.config.outcome_on_hits && response.extensions().is_empty() {
-                    answer::mark_hit(response.extensions_mut(), parts.extensions);
-                }
+                let mut response = Response::new(ResponseBody::default());
+                self.write_hit(&mut response, &mut parts, (asked, wishes), &entry, now);
                 HttpFuture::ready(response)
             }
             found => self.miss(parts, body, (asked, wishes), &primary, found),
@@ -117,6 +111,26 @@ where
 }
 
 impl<S> HttpService<S> {
+    #[inline]
+    fn write_hit<B: Body>(
+        &self,
+        response: &mut Response<ResponseBody<B>>,
+        parts: &mut Parts,
+        (asked, wishes): (Asked, Wishes),
+        entry: &Stored,
+        now: Tick,
+    ) {
+        let rules = &*self.rules;
+        self.cache.observer.answered(CacheOutcome::Hit);
+        let shape = shape_of(&self.cache, wishes, &parts.headers, entry);
+        let status = || answer::hit_status(rules, entry, now);
+        answer::write(response, rules, entry, (asked.method, shape), status, now);
+        // A refusal has said so already.
+        if rules.config.outcome_on_hits && response.extensions().is_empty() {
+            answer::mark_hit(response.extensions_mut(), std::mem::take(&mut parts.extensions));
+        }
+    }
+
     fn bypass<Q, B>(
         &self,
         mut parts: Parts,

@@ -75,10 +75,12 @@ impl Shape {
     /// Returns the fields of an answer of this shape.
     #[inline]
     pub(super) fn fields(&self, whole: &HeaderMap) -> HeaderMap {
-        if *self == Self::Whole { whole.clone() } else { self.changed(whole.clone()) }
+        if matches!(self, Self::Whole) { whole.clone() } else { self.changed(whole) }
     }
 
-    fn changed(&self, mut whole: HeaderMap) -> HeaderMap {
+    #[cold]
+    fn changed(&self, whole: &HeaderMap) -> HeaderMap {
+        let mut whole = whole.clone();
         match self {
             Self::Whole => whole,
             Self::NotModified => {
