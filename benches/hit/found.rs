@@ -260,7 +260,7 @@ fn count_instructions(part: &mut Part) {
         let (Some((over, ours_count)), Some((under, theirs_count))) = (of(ours), of(theirs)) else {
             continue;
         };
-        let says = format!("{} to {}", over.subject.name(), under.subject.name());
+        let says = format!("instructions: {} to {}", over.subject.name(), under.subject.name());
         let id = format!("hit.instructions_{ours}_to_{theirs}");
         figure(id, says, ours_count / theirs_count, "", goal);
     }

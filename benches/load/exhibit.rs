@@ -68,7 +68,8 @@ fn row(found: &Found) -> Vec<Cell> {
 }
 
 fn calls(found: &Found) -> Exhibit {
-    let until = found.ours.time.max(found.without.time).as_secs_f64();
+    let calls = [&found.ours, &*found.without].into_iter().flat_map(|run| &run.calls);
+    let until = calls.map(|call| call.at.as_secs_f64()).fold(0.0, f64::max);
     let series = |name: &str, role, run: &Run| Series {
         name: name.into(),
         role,
@@ -93,7 +94,7 @@ fn calls(found: &Found) -> Exhibit {
     }
 }
 
-/// The calls in each slice of time, to the end.
+/// The calls in each slice of time, to the last of both runs.
 fn slices(run: &Run, until: f64) -> Vec<(f64, f64)> {
     let mut counts = vec![0_usize; (until / SLICE) as usize + 1];
     let last = counts.len() - 1;

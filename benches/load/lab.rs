@@ -20,8 +20,6 @@ use super::tally::Tally;
 pub(crate) struct Run {
     pub(crate) tally: Tally,
     pub(crate) calls: Vec<Call>,
-    /// From the first request to the last answer.
-    pub(crate) time: Duration,
 }
 
 pub(crate) struct Lab {
@@ -93,7 +91,7 @@ async fn run(addresses: &[SocketAddr], origin: Option<&Origin>, load: &Load) -> 
         eprintln!("    the first of {} errors: {why}", tally.errors);
     }
     let calls = origin.map_or_else(Vec::new, |origin| origin.calls_since(start));
-    Run { tally, calls, time: start.elapsed() }
+    Run { tally, calls }
 }
 
 /// The most calls for one key that came within `span`.

@@ -10,10 +10,12 @@ use super::number;
 const HEADLINES: &[&str] = &[
     "load.cold_herd.origin_calls",
     "load.cold_herd.ratio",
-    "hit.generic_to_moka_1",
-    "hit.http_to_floor_1",
+    "hit.instructions_generic_to_moka",
+    "hit.instructions_http_to_floor",
     "over_http.web_server_to_axum",
     "wake.push.p50",
+    "hit.generic_to_moka_1",
+    "hit.http_to_floor_1",
     "scaling.fill_to_waiter_us",
     "scaling.wake_per_waiter_ns",
 ];
