@@ -7,6 +7,8 @@ use super::tally::Tally;
 
 /// A count of calls is for this long, in seconds.
 const SLICE: f64 = 0.1;
+/// For a chart to show that no call follows.
+const A_LITTLE: f64 = 0.5;
 
 const PERCENTILES: [f64; 14] =
     [1.0, 10.0, 25.0, 50.0, 75.0, 90.0, 95.0, 98.0, 99.0, 99.5, 99.8, 99.9, 99.95, 99.99];
@@ -69,7 +71,7 @@ fn row(found: &Found) -> Vec<Cell> {
 
 fn calls(found: &Found) -> Exhibit {
     let calls = [&found.ours, &*found.without].into_iter().flat_map(|run| &run.calls);
-    let until = calls.map(|call| call.at.as_secs_f64()).fold(0.0, f64::max);
+    let until = calls.map(|call| call.at.as_secs_f64()).fold(0.0, f64::max) + A_LITTLE;
     let series = |name: &str, role, run: &Run| Series {
         name: name.into(),
         role,
@@ -94,7 +96,7 @@ fn calls(found: &Found) -> Exhibit {
     }
 }
 
-/// The calls in each slice of time, to the last of both runs.
+/// The calls in each slice of time, until a little after the last of both runs.
 fn slices(run: &Run, until: f64) -> Vec<(f64, f64)> {
     let mut counts = vec![0_usize; (until / SLICE) as usize + 1];
     let last = counts.len() - 1;

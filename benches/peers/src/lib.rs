@@ -20,7 +20,6 @@ mod peers;
 #[allow(clippy::unwrap_used, reason = "made for tests")]
 #[path = "../../../tests/redis_support/mod.rs"]
 mod redis_support;
-#[allow(dead_code, reason = "the report has more forms than one part needs")]
 #[path = "../../report/mod.rs"]
 mod report;
 mod run;
