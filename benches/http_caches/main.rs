@@ -23,9 +23,12 @@ mod report;
 mod scenarios;
 #[path = "../servers/mod.rs"]
 mod servers;
+#[path = "../servers/floor.rs"]
+mod without_work;
 
 use std::process::ExitCode;
 
+use bytes::Bytes;
 use tokio::runtime::{Builder, Handle};
 
 use findings::{Found, Rounds};
@@ -46,7 +49,7 @@ const LENIENT: [&str; 3] = [
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().collect();
     match args.get(1).map(String::as_str) {
-        Some("--floor") => floor::process(),
+        Some("--floor") => without_work::serve(|_| Bytes::from_static(b"answer 1 to all")),
         // Under `cargo test` there is nothing to see.
         _ if !args.iter().any(|arg| arg == "--bench") => ExitCode::SUCCESS,
         _ => run(&args),

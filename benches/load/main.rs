@@ -23,6 +23,7 @@ mod arrivals;
 mod client;
 mod exhibit;
 mod flags;
+#[path = "../servers/floor.rs"]
 mod floor;
 mod lab;
 mod origin;
@@ -33,6 +34,8 @@ mod tally;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+
+use bytes::Bytes;
 
 use flags::{Flags, Profile};
 use lab::Lab;
@@ -45,7 +48,7 @@ const GIVE_UP: Duration = Duration::from_secs(120);
 fn main() -> ExitCode {
     let args: Vec<_> = std::env::args_os().skip(1).collect();
     if args.iter().any(|arg| arg == "--floor") {
-        return floor::serve();
+        return floor::serve(as_long_as_the_origin);
     }
     // Under `cargo test` there is nothing to see.
     if !args.iter().any(|arg| arg == "--bench") {
@@ -62,6 +65,13 @@ fn main() -> ExitCode {
             ExitCode::from(2)
         }
     }
+}
+
+/// What the floor answers; see `Work::new`.
+fn as_long_as_the_origin(path: &str) -> Bytes {
+    let mut body = format!("{path} ").into_bytes();
+    body.resize(body.len() + 1024, b'x');
+    body.into()
 }
 
 /// The scenarios to run, once all they need is there.

@@ -14,8 +14,10 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpSocket;
 
+/// Serves until it is killed, each path with what `answer` makes of it, and
+/// says first where.
 #[tokio::main]
-pub(crate) async fn serve() -> ExitCode {
+pub(crate) async fn serve(answer: fn(&str) -> Bytes) -> ExitCode {
     let _ = rlimit::increase_nofile_limit(u64::MAX);
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a free port");
@@ -24,18 +26,13 @@ pub(crate) async fn serve() -> ExitCode {
     loop {
         let (stream, _) = listener.accept().await.expect("a connection");
         stream.set_nodelay(true).expect("a connection of TCP");
-        let connection =
-            http1::Builder::new().serve_connection(TokioIo::new(stream), service_fn(answer));
-        tokio::spawn(async {
+        tokio::spawn(async move {
+            let service = service_fn(|request: Request<Incoming>| async move {
+                let body = Full::new(answer(request.uri().path()));
+                Ok::<_, Infallible>(Response::new(body))
+            });
             // The client leaves when it has its answer.
-            let _ = connection.await;
+            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         });
     }
-}
-
-/// As long as the origin's, see `Work::new`.
-async fn answer(request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
-    let mut body = format!("{} ", request.uri().path()).into_bytes();
-    body.resize(body.len() + 1024, b'x');
-    Ok(Response::new(Full::new(body.into())))
 }
