@@ -90,7 +90,7 @@ async fn a_refresh_carries_nothing_of_the_client_that_triggered_it() {
     assert_eq!(origin.calls(), 2);
     let refresh = origin.last();
     let names: Vec<_> = refresh.parts.headers.keys().map(|name| name.as_str()).collect();
-    assert_eq!(names, ["accept"]);
+    assert_eq!(names, [""; 0]);
 
     // What a client asks less for is refreshed as a whole.
     pass(secs(11)).await;

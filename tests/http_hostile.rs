@@ -378,7 +378,7 @@ async fn the_answer_to_a_post_that_forbids_storing_is_not_stored() {
         Answer::ok("max-age=60", call.n.to_string()).header("content-location", "/report")
     });
     let post = |fields: &[(&str, &str)]| request("POST", "http://x/report", fields);
-    let app = app(&origin);
+    let app = layered(post_storing(&origin_only()), &origin);
     send(&app, post(&[("cache-control", "no-store")])).await;
     assert_eq!(send(&app, get("http://x/report")).await.text(), "1");
     send(&app, post(&[("cache-control", "\"what\"")])).await;
@@ -397,7 +397,7 @@ async fn the_answer_to_a_post_that_says_more_than_its_key_is_not_stored() {
     });
     let uri = "http://x/report?page=1";
     let evil = "http://x/report?page=1&utm=evil";
-    let layer = || origin_only().http_layer().ignore_cookies().query(["page"]);
+    let layer = || post_storing(&origin_only()).ignore_cookies().query(["page"]);
     for (uri_of_post, fields, stored) in
         [(uri, &[("cookie", "alice")][..], false), (evil, &[], false), (uri, &[], true)]
     {
@@ -414,7 +414,7 @@ async fn a_post_that_the_users_rule_names_stores_nothing_and_yet_invalidates() {
     let origin = Origin::new(|call| {
         Answer::ok("max-age=60", call.n.to_string()).header("content-location", "/report")
     });
-    let layer = origin_only().http_layer();
+    let layer = post_storing(&origin_only());
     let layer = layer.bypass(|parts| parts.headers.contains_key("x-alone"));
     let app = layered(layer, &origin);
     let uri = "http://x/report";

@@ -296,6 +296,34 @@ async fn a_post_reaches_the_origin_as_it_was_and_is_never_collapsed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_answer_to_a_post_is_not_stored_for_get_unless_the_layer_is_told_so() {
+    // An endpoint that answers with what it was sent: everybody may POST there.
+    let origin = Origin::new(|call| {
+        let text = if call.body.is_empty() { "page".into() } else { call.body.clone() };
+        Answer::ok("public, max-age=60", text).header("content-location", "/report")
+    });
+    let app = app(&origin);
+    let evil = http::Request::post("/report").body(Body::from("evil")).unwrap();
+    assert_eq!(send(&app, evil).await.text(), "evil");
+    assert_eq!(send(&app, get("/report")).await.text(), "page");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_answer_to_a_post_for_another_spelling_of_the_host_is_not_stored() {
+    let origin = Origin::new(|call| {
+        let host = call.header("host").unwrap_or_default().to_owned();
+        Answer::ok("max-age=60", host).header("content-location", "/report")
+    });
+    let app = layered(post_storing(&origin_only()), &origin);
+    for host in ["a:80", "A", "a"] {
+        send(&app, request("POST", "/report", &[("host", host)])).await;
+        let reply = send(&app, with("/report", &[("host", "a")])).await;
+        assert_eq!(reply.text(), "a");
+        assert_eq!(reply.is(Hit), host == "a", "{host}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_answer_to_a_post_is_stored_for_get_where_it_says_that_it_is_one() {
     for (location, directives, cookie, status, stored) in [
         (Some("/report"), "max-age=60", None, 200, true),
@@ -315,7 +343,7 @@ async fn the_answer_to_a_post_is_stored_for_get_where_it_says_that_it_is_one() {
             let answer = answer.header("cache-control", directives).body(call.n.to_string());
             location.into_iter().fold(answer, |a, location| a.header("content-location", location))
         });
-        let app = layered(with_ttl(60).http_layer(), &origin);
+        let app = layered(post_storing(&with_ttl(60)), &origin);
         send(&app, get("http://x/warm-up")).await;
         let fields: Vec<_> = cookie.map(|cookie| ("cookie", cookie)).into_iter().collect();
         let reply = send(&app, request("POST", REPORT, &fields)).await;
@@ -333,7 +361,7 @@ async fn the_answer_to_a_post_replaces_what_was_stored_before() {
     let origin = Origin::new(|call| {
         Answer::ok("max-age=60", call.n.to_string()).header("content-location", "/report")
     });
-    let app = app(&origin);
+    let app = layered(post_storing(&origin_only()), &origin);
     assert_eq!(send(&app, get(REPORT)).await.text(), "0");
     send(&app, post(REPORT)).await;
     assert_eq!(send(&app, get(REPORT)).await.text(), "1");

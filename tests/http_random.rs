@@ -125,7 +125,8 @@ fn permitted(said: &Response, from: &Client, carried: &[&str], to: &Client) -> b
     let has = |directive: &str| said.directives.contains(&directive);
     let public = has("public") || has("s-maxage=10");
     let explicit = has("max-age=10") || has("max-age=0") || has("s-maxage=10");
-    let permits = |name: &str| public || name == "authorization" && has("must-revalidate");
+    let permits =
+        |name: &str| explicit && (public || name == "authorization" && has("must-revalidate"));
     let asks_to_log_in = said.status == 403 && !to.credentials.is_empty();
     let to_ok = to
         .credentials

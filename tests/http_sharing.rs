@@ -60,10 +60,10 @@ const SAID: [Said; 12] = [
     said("max-age=60, must-revalidate", (true, false), true),
     said("max-age=60, proxy-revalidate", (false, false), true),
     said("max-age=60, immutable", (false, false), true),
-    // By our ttl.
+    // By our ttl: permission needs a lifetime of the origin's own.
     said("", (false, false), false),
-    said("public", (true, true), false),
-    said("must-revalidate", (true, false), false),
+    said("public", (false, false), false),
+    said("must-revalidate", (false, false), false),
     // A directive with nonsense in it permits nothing.
     said("public=yes, max-age=60", (false, false), true),
     Said { by_handler: true, ..said("", (false, false), false) },

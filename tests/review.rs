@@ -23,7 +23,7 @@ async fn what_a_post_left_for_get_is_found_by_the_tags_its_handler_gave_it() {
             .extension(CacheFor::new(secs(300)).tag("user:7"))
     });
     let cache = with_ttl(60);
-    let app = layered(cache.http_layer(), &origin);
+    let app = layered(post_storing(&cache), &origin);
     send(&app, request("POST", "http://h/user/7", &[])).await;
     assert_eq!(send(&app, get("http://h/user/7")).await.text(), "0", "stored for GET");
     cache.invalidate_tag("user:7").await;
@@ -37,7 +37,7 @@ async fn a_post_lives_for_get_as_long_as_its_handler_says() {
             .header("content-location", "http://h/user/7")
             .extension(CacheFor::new(secs(5)))
     });
-    let app = layered(with_ttl(60).http_layer(), &origin);
+    let app = layered(post_storing(&with_ttl(60)), &origin);
     send(&app, request("POST", "http://h/user/7", &[])).await;
     tokio::time::sleep(secs(6)).await;
     assert_eq!(send(&app, get("http://h/user/7")).await.text(), "1");

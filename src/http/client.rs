@@ -1,7 +1,9 @@
 //! What the client gets whose own request was forwarded for all.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
+use http::header::{self, HeaderName};
 use http::{HeaderMap, Response, StatusCode};
 use http_body::Body;
 
@@ -10,6 +12,7 @@ use super::body::ResponseBody;
 use super::lead::Own;
 use super::lookup::{HttpCaller, Stored};
 use super::miss::answered;
+use super::refusal::Refusal;
 use super::shape::Shape;
 use crate::error::Error;
 use crate::outcome::CacheOutcome;
@@ -17,6 +20,12 @@ use crate::outcome::CacheOutcome;
 /// What the leader's own client needs once the leader has gone to work.
 pub(super) struct Client {
     pub(super) caller: HttpCaller,
+}
+
+/// Returns what `Cache-Status` says where a credential keeps a response from
+/// being shared.
+pub(super) fn credential_detail(name: &HeaderName) -> String {
+    format!("{}:{name}", Refusal::Credentials.as_str())
 }
 
 impl HttpCaller {
@@ -28,6 +37,25 @@ impl HttpCaller {
         }
         let (status, now) = (response.status(), self.cache.engine.clock.wall());
         Shape::of(self.wishes, &self.headers, status, response.headers(), None, now)
+    }
+
+    /// Returns what `Cache-Status` says of a response that is not stored.
+    fn refusal_detail(&self, why: Refusal) -> Cow<'static, str> {
+        match &self.credential {
+            Some(name) if why == Refusal::Credentials => {
+                self.warn_of_credential(name);
+                credential_detail(name).into()
+            }
+            _ => why.as_str().into(),
+        }
+    }
+
+    /// Warns where it may be a surprise: that `Authorization` and `Cookie` are
+    /// credentials is not.
+    fn warn_of_credential(&self, name: &HeaderName) {
+        if !matches!(*name, header::AUTHORIZATION | header::COOKIE) {
+            self.cache.observer.credential_refused(name.as_str());
+        }
     }
 
     /// Returns whether a part is wanted of what has no length yet.
@@ -51,6 +79,7 @@ impl HttpCaller {
                 stale: self.stale.clone(),
                 forward: self.forward,
                 claim: None,
+                credential: self.credential.clone(),
             },
         }
     }
@@ -85,11 +114,11 @@ impl Client {
         };
         match own {
             Own::Response { response, stored, why } => {
-                let detail = why.map(super::storable::Refusal::as_str);
+                let detail = why.map(|why| caller.refusal_detail(why));
                 let fwd_status = Some(response.status());
                 let shape =
                     if why.is_none() { caller.shape_of_own(&response) } else { Shape::Whole };
-                let came = Came { fwd_status, ..came(stored, detail) };
+                let came = Came { fwd_status, ..came(stored, detail.as_deref()) };
                 Ok(answer::from_service(&caller.rules, answer::shaped(response, shape), came))
             }
             Own::Failed(response) => Ok(stale().unwrap_or_else(|| {

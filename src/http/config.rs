@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use http::header::{self, HeaderName};
 
+use super::field_names::FieldNames;
+
 /// What happens to a response with `Set-Cookie`.
 ///
 /// A cookie is nearly always meant for one person; a shared cache that replays
@@ -33,43 +35,6 @@ pub enum SetCookie {
     Explicit,
 }
 
-/// Names of fields that are looked for among all fields of every request.
-#[derive(Clone, Debug)]
-pub(crate) struct FieldNames {
-    names: Vec<HeaderName>,
-    /// A bit for each length: it tells most fields apart from all of these.
-    lengths: u64,
-}
-
-impl FieldNames {
-    pub(crate) fn contains(&self, name: &HeaderName) -> bool {
-        self.have(name, name.as_str().len())
-    }
-
-    /// Returns whether this name, of that length, is one of them.
-    #[inline]
-    pub(crate) fn have(&self, name: &HeaderName, length: usize) -> bool {
-        self.lengths & bit(length) != 0 && self.names.contains(name)
-    }
-
-    pub(crate) fn iter(&self) -> std::slice::Iter<'_, HeaderName> {
-        self.names.iter()
-    }
-}
-
-impl FromIterator<HeaderName> for FieldNames {
-    fn from_iter<I: IntoIterator<Item = HeaderName>>(names: I) -> Self {
-        let names: Vec<_> = names.into_iter().collect();
-        let lengths = names.iter().fold(0, |lengths, name| lengths | bit(name.as_str().len()));
-        Self { names, lengths }
-    }
-}
-
-#[inline]
-fn bit(length: usize) -> u64 {
-    1 << length.min(63)
-}
-
 /// The settings of one HTTP layer.
 #[derive(Clone, Debug)]
 pub(crate) struct HttpConfig {
@@ -96,6 +61,10 @@ pub(crate) struct HttpConfig {
     pub(crate) ignore_cookies: bool,
     /// Fields with credentials besides `Authorization` and `Cookie`.
     pub(crate) credential_headers: FieldNames,
+    /// Whether `Authorization` and `Cookie` are credentials: each is one unless
+    /// the application keys it.
+    pub(crate) authorization_is_credential: bool,
+    pub(crate) cookie_is_credential: bool,
     /// Fields that are part of the key when present: they can change where a
     /// request leads without changing its URI.
     pub(crate) keyed_headers: FieldNames,
@@ -106,6 +75,10 @@ pub(crate) struct HttpConfig {
     pub(crate) query: Option<Vec<String>>,
     /// Fields treated as if every response named them in `Vary`.
     pub(crate) vary: Vec<HeaderName>,
+    /// Fields that a background refresh sends besides those that were keyed.
+    pub(crate) refresh_headers: Vec<HeaderName>,
+    /// Whether the response to a POST may be stored for later GETs.
+    pub(crate) store_post_responses: bool,
     pub(crate) scope: Option<String>,
     /// Our name in `Cache-Status`; `None`: the field is not sent.
     pub(crate) cache_status: Option<String>,
@@ -136,11 +109,15 @@ impl Default for HttpConfig {
             max_tags: 64,
             set_cookie: SetCookie::Refuse,
             ignore_cookies: false,
-            credential_headers: credential_headers(),
-            keyed_headers: keyed_headers(),
+            credential_headers: FieldNames::of(CREDENTIAL_HEADERS),
+            authorization_is_credential: true,
+            cookie_is_credential: true,
+            keyed_headers: FieldNames::of(KEYED_HEADERS),
             targeted: vec![HeaderName::from_static("cdn-cache-control")],
             query: None,
             vary: Vec::new(),
+            refresh_headers: Vec::new(),
+            store_post_responses: false,
             scope: None,
             cache_status: Some("tower-stampede".into()),
             outcome_on_hits: true,
@@ -151,24 +128,153 @@ impl Default for HttpConfig {
     }
 }
 
-fn credential_headers() -> FieldNames {
-    let others = ["x-api-key", "x-auth-token", "client-cert"];
-    let others = others.into_iter().map(HeaderName::from_static);
-    std::iter::once(header::PROXY_AUTHORIZATION).chain(others).collect()
+impl HttpConfig {
+    /// Takes a field out of the credentials.
+    pub(crate) fn exempt(&mut self, name: &HeaderName) {
+        match *name {
+            header::AUTHORIZATION => self.authorization_is_credential = false,
+            header::COOKIE => self.cookie_is_credential = false,
+            _ => {
+                self.credential_headers.exempt(name.as_str());
+            }
+        }
+    }
+
+    /// Takes the fields out of the credentials that the application keys:
+    /// clients that differ in them never share in any case. What is keyed by
+    /// default was not the application's word, and is no credential.
+    pub(crate) fn exempt_keyed(&mut self) {
+        let keyed: Vec<_> = self.vary.iter().chain(self.keyed_headers.iter()).cloned().collect();
+        keyed.iter().for_each(|name| self.exempt(name));
+    }
+
+    /// Returns whether a field carries credentials.
+    pub(crate) fn is_credential(&self, name: &HeaderName) -> bool {
+        match *name {
+            header::AUTHORIZATION => self.authorization_is_credential,
+            header::COOKIE => self.cookie_is_credential && !self.ignore_cookies,
+            _ => self.credential_headers.contains(name),
+        }
+    }
 }
 
-fn keyed_headers() -> FieldNames {
-    let keyed = [
-        "forwarded",
-        "x-forwarded-host",
-        "x-forwarded-proto",
-        "x-forwarded-port",
-        "x-forwarded-prefix",
-        "x-original-url",
-        "x-rewrite-url",
-        "x-http-method",
-        "x-http-method-override",
-        "x-host",
-    ];
-    keyed.into_iter().map(HeaderName::from_static).collect()
-}
+/// What [`HttpLayer::CREDENTIAL_HEADERS`](crate::HttpLayer::CREDENTIAL_HEADERS)
+/// publishes.
+pub(super) const CREDENTIAL_HEADERS: &[&str] = &[
+    // Keys and tokens that clients send.
+    "api-key",
+    "apikey",
+    "dpop",
+    "ocp-apim-subscription-key",
+    "private-token",
+    "proxy-authorization",
+    "x-access-token",
+    "x-amz-security-token",
+    "x-api-key",
+    "x-apikey",
+    "x-auth-*",
+    "x-functions-key",
+    "x-goog-api-key",
+    "x-goog-iam-authorization-token",
+    "x-id-token",
+    "x-jwt-assertion",
+    "x-rapidapi-key",
+    "x-serverless-authorization",
+    "x-session",
+    "x-session-id",
+    "x-session-token",
+    "x-token",
+    "x-vault-token",
+    // Users, as an authenticating proxy names them.
+    "cf-access-*",
+    "impersonate-*",
+    "oidc-*",
+    "oidc_*",
+    "remote-email",
+    "remote-groups",
+    "remote-name",
+    "remote-user",
+    "tailscale-user-*",
+    "x-amzn-oidc-*",
+    "x-apigateway-api-userinfo",
+    "x-appengine-user-*",
+    "x-authenticated-*",
+    "x-authentik-*",
+    "x-consumer-*",
+    "x-credential-*",
+    "x-endpoint-api-userinfo",
+    "x-forwarded-access-token",
+    "x-forwarded-authorization",
+    "x-forwarded-email",
+    "x-forwarded-groups",
+    "x-forwarded-preferred-username",
+    "x-forwarded-user",
+    "x-goog-authenticated-user-*",
+    "x-goog-iap-*",
+    "x-hasura-*",
+    "x-ms-client-principal*",
+    "x-ms-token-*",
+    "x-pomerium-*",
+    "x-remote-extra-*",
+    "x-remote-group",
+    "x-remote-user",
+    "x-shib-*",
+    "x-userinfo",
+    "x-vouch-*",
+    "x-webauth-*",
+    // Users, accounts and tenants, as applications name them.
+    "x-account-id",
+    "x-customer-id",
+    "x-org-id",
+    "x-organization-id",
+    "x-principal",
+    "x-scope-orgid",
+    "x-tenant",
+    "x-tenant-id",
+    "x-user",
+    "x-user-email",
+    "x-user-id",
+    "x-user-name",
+    "x-user-roles",
+    "x-username",
+    // Certificates of clients.
+    "client-cert",
+    "client-cert-chain",
+    "ssl-client-*",
+    "x-amzn-mtls-*",
+    "x-arr-clientcert",
+    "x-client-cert*",
+    "x-forwarded-client-cert",
+    "x-forwarded-tls-client-cert*",
+    "x-ssl-cert*",
+    "x-ssl-client-*",
+    "x-tls-client-*",
+];
+
+/// What [`HttpLayer::KEYED_HEADERS`](crate::HttpLayer::KEYED_HEADERS) publishes.
+pub(super) const KEYED_HEADERS: &[&str] = &[
+    "forwarded",
+    "front-end-https",
+    "x-envoy-original-path",
+    "x-forwarded-host",
+    "x-forwarded-method",
+    "x-forwarded-path",
+    "x-forwarded-port",
+    "x-forwarded-prefix",
+    "x-forwarded-proto",
+    "x-forwarded-protocol",
+    "x-forwarded-scheme",
+    "x-forwarded-server",
+    "x-forwarded-ssl",
+    "x-forwarded-uri",
+    "x-host",
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+    "x-original-host",
+    "x-original-uri",
+    "x-original-url",
+    "x-rewrite-url",
+    "x-script-name",
+    "x-url-scheme",
+];

@@ -2,6 +2,8 @@
 
 use std::ops::BitOr;
 
+use http::header::{self, HeaderName};
+
 /// A set of kinds of credentials.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Credentials(u8);
@@ -13,6 +15,15 @@ impl Credentials {
     /// Any other field that the configuration names.
     pub(crate) const OTHER: Self = Self(4);
     pub(crate) const ALL: Self = Self(7);
+
+    /// Returns the kind of a field that is known to carry credentials.
+    pub(crate) fn of(name: &HeaderName) -> Self {
+        match *name {
+            header::AUTHORIZATION => Self::AUTHORIZATION,
+            header::COOKIE => Self::COOKIE,
+            _ => Self::OTHER,
+        }
+    }
 
     #[cfg(feature = "remote")]
     pub(super) fn to_wire(self) -> u8 {

@@ -1,37 +1,69 @@
 //! What names the entries of one URI.
 
 use http::header::HeaderMap;
-use http::uri::{PathAndQuery, Uri};
+use http::request::Parts;
+use http::uri::{Authority, PathAndQuery, Uri};
 use smallvec::SmallVec;
 
-use super::config::{FieldNames, HttpConfig};
-use super::host;
+use super::config::HttpConfig;
+use super::field_names::FieldNames;
+use super::host::{self, HostField};
 use super::request::{BypassReason, Seen};
 use crate::KeyBuf;
 
-/// How keys of this module begin; no user's key does.
-const PRIMARY: [u8; 2] = [0, b'h'];
+/// Where a request names its host. The service sees it, and may build other
+/// links from a URI with a host than from one without: so each has keys of its
+/// own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HostPlace {
+    /// In the field `Host`, as in most requests of HTTP/1.1, or nowhere.
+    Field,
+    /// In the URI alone, as in requests of HTTP/2 and of most clients.
+    Uri,
+    Both,
+}
 
-/// Returns how the primary keys of one scheme begin.
+impl HostPlace {
+    #[inline]
+    pub(super) fn of(uri: &Uri, field: HostField<'_>) -> Self {
+        match (uri.authority(), field) {
+            (None, _) => Self::Field,
+            (Some(_), HostField::None) => Self::Uri,
+            (Some(_), _) => Self::Both,
+        }
+    }
+
+    /// How keys of this module begin; no user's key does.
+    const fn mark(self) -> [u8; 2] {
+        match self {
+            Self::Field => [0, b'h'],
+            Self::Uri => [0, b'a'],
+            Self::Both => [0, b'b'],
+        }
+    }
+}
+
+/// Returns how most primary keys of one scheme begin.
 pub(super) fn key_start(scope: Option<&str>, scheme: &str) -> Box<[u8]> {
     let mut start = KeyBuf::default();
-    push_start(&mut start, scope, scheme);
+    push_start(&mut start, HostPlace::Field, scope, scheme);
     start.as_bytes().into()
 }
 
-pub(super) fn push_start(key: &mut KeyBuf, scope: Option<&str>, scheme: &str) {
-    key.push(&PRIMARY);
+pub(super) fn push_start(key: &mut KeyBuf, host: HostPlace, scope: Option<&str>, scheme: &str) {
+    key.push(&host.mark());
     key.push_part(scope.unwrap_or_default().as_bytes());
     key.push_part(scheme.as_bytes());
 }
 
 /// Appends what names a request to the beginning of its primary key.
 ///
-/// `uri` is the one received, before any router rewrote it.
+/// `uri` is the one received; a router or a layer may have given the request
+/// another one since.
 #[inline]
 pub(super) fn push_request(
     key: &mut KeyBuf,
-    headers: &HeaderMap,
+    parts: &Parts,
     seen: &Seen<'_>,
     uri: &Uri,
     scheme: &str,
@@ -42,11 +74,34 @@ pub(super) fn push_request(
         None => key.push_part(b""),
     }
     push_resource(key, uri, config);
+    if !std::ptr::eq(uri, &parts.uri) && *uri != parts.uri {
+        push_rewritten(key, uri, &parts.uri, config);
+    }
     if seen.has_keyed {
-        push_fields(key, headers, &config.keyed_headers);
+        push_fields(key, &parts.headers, &config.keyed_headers);
     }
     let too_long = key.as_bytes().len() > config.max_key_bytes;
     if too_long { Err(BypassReason::KeyTooLong) } else { Ok(()) }
+}
+
+/// Appends what a layer has made of the URI since it was received. Of a path
+/// that has lost its beginning, as by a router that nests another, how much is
+/// gone says it all.
+#[cold]
+fn push_rewritten(key: &mut KeyBuf, received: &Uri, own: &Uri, config: &HttpConfig) {
+    let has_lost_its_beginning = received.scheme() == own.scheme()
+        && received.authority() == own.authority()
+        && received.query() == own.query();
+    let lost = path(received).strip_suffix(path(own)).filter(|_| has_lost_its_beginning);
+    // No URI and no field has a zero byte: these parts are like no others.
+    if let Some(lost) = lost {
+        key.push_part(&[&[0, b'-'], &(lost.len() as u64).to_le_bytes()[..]].concat());
+        return;
+    }
+    key.push_part(&[0, b'=']);
+    key.push_part(own.scheme_str().unwrap_or_default().as_bytes());
+    key.push_part(own.authority().map_or("", Authority::as_str).as_bytes());
+    push_resource(key, own, config);
 }
 
 /// Appends path and query as one part, without the parameters that are left
@@ -103,7 +158,6 @@ fn push_fields(key: &mut KeyBuf, headers: &HeaderMap, keyed: &FieldNames) {
 mod tests {
     use super::*;
     use crate::http::request::tests::request;
-    use http::request::Parts;
     use proptest::prelude::*;
     use proptest::string::string_regex;
 
@@ -114,9 +168,9 @@ mod tests {
         config: &HttpConfig,
     ) -> Result<KeyBuf, BypassReason> {
         let mut key = KeyBuf::default();
-        push_start(&mut key, config.scope.as_deref(), scheme);
         let seen = Seen::of(&parts.headers, config);
-        push_request(&mut key, &parts.headers, &seen, uri, scheme, config).map(|()| key)
+        push_start(&mut key, HostPlace::of(uri, seen.host), config.scope.as_deref(), scheme);
+        push_request(&mut key, parts, &seen, uri, scheme, config).map(|()| key)
     }
 
     fn key(uri: &str, fields: &[(&str, &str)], config: &HttpConfig) -> Vec<u8> {
@@ -144,8 +198,30 @@ mod tests {
     fn ways_to_write_one_host_are_one_key() {
         let one = plain("/a?b", &[("host", "x.example")]);
         assert_eq!(one, plain("/a?b", &[("host", "X.EXAMPLE:80")]));
-        assert_eq!(one, plain("http://x.example/a?b", &[]));
-        assert_eq!(one, plain("http://x.example:80/a?b", &[("host", "x.example")]));
+        let in_uri = plain("http://x.example/a?b", &[]);
+        assert_eq!(in_uri, plain("http://X.example:80/a?b", &[]));
+        let in_both = plain("http://x.example/a?b", &[("host", "x.example")]);
+        assert_eq!(in_both, plain("http://x.example:080/a?b", &[("host", "X.example")]));
+        assert!(one != in_uri && one != in_both && in_uri != in_both);
+    }
+
+    #[test]
+    fn a_rewritten_uri_is_told_apart_from_every_other() {
+        let key = |own: &str, received: &str| {
+            let parts = request("GET", own, &[("host", "x")]);
+            let received = received.parse().unwrap();
+            primary(&parts, &received, "http", &HttpConfig::default()).unwrap().as_bytes().to_vec()
+        };
+        let mut keys = Vec::new();
+        for received in ["/a/b/c", "/b/c", "/c", "/"] {
+            for own in ["/a/b/c", "/b/c", "/c", "/", "/a/b/c?x", "http://x/c", "//x/c"] {
+                keys.push(key(own, received));
+            }
+        }
+        for (i, a) in keys.iter().enumerate() {
+            assert!(keys[..i].iter().all(|b| a != b), "{}", a.escape_ascii());
+        }
+        assert_eq!(key("/a/b/c", "/a/b/c"), plain("/a/b/c", &[("host", "x")]));
     }
 
     #[test]

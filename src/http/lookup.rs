@@ -4,15 +4,15 @@
 use std::sync::Arc;
 
 use http::request::Parts;
-use http::{HeaderMap, Uri};
+use http::{HeaderMap, HeaderName, Uri};
 
 use super::body::Reader;
-use super::key::{push_request, push_start};
+use super::key::{HostPlace, push_request, push_start};
 use super::layer::Rules;
 use super::request::{Asked, AskedMethod, BypassReason, Seen, Wishes};
 use super::stored::{Content, Slot, StoredResponse, reusable, selects};
 use super::target::{absolute_uri, path_tag, uri_tag};
-use super::vary::{Fingerprint, variant_key};
+use super::vary::{Fingerprint, VaryList, variant_key};
 use crate::engine::Boarding;
 use crate::engine::time::Tick;
 use crate::engine::waiter::Caller;
@@ -77,13 +77,12 @@ pub(super) fn primary_key(
         return Err(BypassReason::ByRule);
     }
     let uri = received_uri(parts);
-    match uri.scheme_str() {
-        Some(scheme) if scheme != rules.scheme => {
-            push_start(key, rules.config.scope.as_deref(), scheme);
-        }
-        _ => key.push(&rules.key_start),
+    let scheme = scheme(uri, rules);
+    match HostPlace::of(uri, seen.host) {
+        HostPlace::Field if uri.scheme().is_none() => key.push(&rules.key_start),
+        place => push_start(key, place, rules.config.scope.as_deref(), scheme),
     }
-    push_request(key, &parts.headers, seen, uri, scheme(uri, rules), &rules.config)?;
+    push_request(key, parts, seen, uri, scheme, &rules.config)?;
     for rule in &rules.key_rules {
         if !rule(parts, key) {
             return Err(BypassReason::Identity);
@@ -109,6 +108,19 @@ pub(super) fn automatic_tags(parts: &Parts, rules: &Rules) -> Box<[Tag]> {
         Ok(absolute) => Box::new([uri_tag(&absolute, &rules.config), path]),
         Err(_) => Box::new([path]),
     }
+}
+
+/// Returns the lists of fields by which responses of a URI are selected: those
+/// of `entry`, and those that its index knows.
+pub(super) fn selecting_fields(cache: &Cache, primary: &[u8], entry: &Stored) -> Vec<VaryList> {
+    let own = entry.value.response().and_then(|stored| stored.facts.vary.clone());
+    let mut lists: Vec<_> = own.into_iter().collect();
+    if let Some(at_primary) = cache.local.get(primary)
+        && let Slot::Index(index) = at_primary.value.slot()
+    {
+        lists.extend(index.lists.iter().cloned());
+    }
+    lists
 }
 
 /// Returns the stored response that this request selects, however old it is.
@@ -232,6 +244,8 @@ pub(super) struct HttpCaller {
     pub(super) forward: Forward,
     /// The place at the beginning of a body that arrives.
     pub(super) claim: Option<Reader>,
+    /// The credential because of which its answer may be for it alone.
+    pub(super) credential: Option<HeaderName>,
 }
 
 impl HttpCaller {
@@ -281,6 +295,13 @@ impl HttpCaller {
             mark.is_uncacheable(now) || mark.is_shared(now) == Some(false)
         });
         known.unwrap_or(false)
+    }
+
+    /// Returns the credential because of which its answer is not shared, if
+    /// that is known.
+    pub(super) fn refused_credential(&self) -> Option<&HeaderName> {
+        let name = self.credential.as_ref()?;
+        (!self.may_share(&self.flight_key())).then_some(name)
     }
 
     /// Returns whether the service's answer to this request is none for others.

@@ -8,6 +8,7 @@ use tower_service::Service;
 
 use super::answer::{self, Came};
 use super::body::ResponseBody;
+use super::client::credential_detail;
 use super::fill::Received;
 use super::lead::{Back, Led, Own, lead};
 use super::lookup::{Cache, HttpCaller, Stored};
@@ -146,7 +147,9 @@ where
     async fn go_unshared(mut self) -> Result<Response<ResponseBody<B>>, S::Error> {
         self.caller.look_again();
         if !self.caller.joins_only() {
-            let came = self.came_alone(None);
+            // Known before it is asked: the answer may change what is known.
+            let detail = self.caller.refused_credential().map(credential_detail);
+            let came = self.came_alone(detail.as_deref());
             return self.go_alone(came).await;
         }
         // Somebody may have filled between our look and our way to the table.

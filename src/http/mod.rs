@@ -13,6 +13,7 @@ mod date;
 mod differential;
 mod directives;
 mod disconnected;
+mod field_names;
 mod fill;
 mod freshness;
 mod future;
@@ -24,6 +25,8 @@ mod lead;
 mod lookup;
 mod members;
 mod miss;
+mod nested;
+mod normal_form;
 mod question;
 mod range;
 #[cfg(test)]

@@ -200,7 +200,7 @@ impl Exchange {
             || !self.lines("set-cookie").is_empty()
             || vary.split(',').any(|name| name.trim() == "*")
             || only_validated && !(self.status == 200 && validators)
-            || self.credentials.iter().any(|name| !permitted(governing, name))
+            || self.credentials.iter().any(|name| !self.permits(governing, name))
     }
 
     /// `None`: nobody gave one.
@@ -299,19 +299,21 @@ impl Exchange {
         let anonymous = self.credentials.is_empty();
         // Stricter than http.md, which says so of the anonymous ones.
         let asks_to_log_in = [401, 403, 407].contains(&self.status);
-        let cookie = permitted(governing, "cookie") || anonymous && explicit;
-        let answers =
-            [permitted(governing, "authorization"), permitted(governing, "x-api-key"), cookie];
+        let permits = |credential| self.permits(governing, credential);
+        let cookie = permits("cookie") || anonymous && explicit;
+        let answers = [permits("authorization"), permits("x-api-key"), cookie];
         answers.map(|permitted| permitted && !asks_to_log_in)
     }
-}
 
-/// Whether responses to requests with this credential may be shared.
-fn permitted(governing: &Governing, credential: &str) -> bool {
-    let shared_age = matches!(governing.seconds("s-maxage"), Some(Some(_)));
-    governing.permits("public")
-        || shared_age
-        || credential == "authorization" && governing.permits("must-revalidate")
+    /// Whether responses to requests with this credential may be shared. Stricter
+    /// than section 3.5: only with a lifetime of the origin's own.
+    fn permits(&self, governing: &Governing, credential: &str) -> bool {
+        let shared_age = matches!(governing.seconds("s-maxage"), Some(Some(_)));
+        let permits = governing.permits("public")
+            || shared_age
+            || credential == "authorization" && governing.permits("must-revalidate");
+        permits && matches!(self.lifetime(governing), Some((_, Source::Origin)))
+    }
 }
 
 /// RFC 9213, 2.1: a dictionary; `None`: the next field governs.

@@ -1,19 +1,24 @@
 //! Computes anew what is served stale meanwhile.
 
+use std::ops::Range;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use http::{HeaderMap, Method, Request, Response, header};
+use http::header::{self, HeaderName, HeaderValue};
+use http::request::Parts;
+use http::{Method, Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
 use super::layer::Rules;
 use super::lead::lead;
-use super::lookup::{self, HttpCaller, Stored};
+use super::lookup::{self, HttpCaller, Stored, owned_primary_key};
 use super::remote::Purpose;
 use super::request::{AskedMethod, Credentials, Wishes, credentials};
 use super::shape::ask_for_the_whole;
 use crate::engine::waiter::Caller;
 use crate::error::BoxError;
+use crate::key::Key;
 use crate::serve::Seen;
 
 /// Refreshes in the background, as a GET without what belongs to the client
@@ -36,16 +41,14 @@ pub(super) fn refresh<S, Q, B>(
     }
     *request.method_mut() = Method::GET;
     ask_for_the_whole(request.headers_mut());
-    if caller.wishes.only_if_cached {
-        // Another cache on the way would not ask either.
-        request.headers_mut().remove(header::CACHE_CONTROL);
-    }
+    let (mut parts, body) = request.into_parts();
+    keep_what_is_keyed(&caller, seen, &mut parts);
+    caller.headers = parts.headers.clone();
+    caller.rules.forget_extensions(&mut parts.extensions);
+    let request = Request::from_parts(parts, body);
     caller.asked.method = AskedMethod::Get;
     caller.wishes = Wishes::default();
     caller.stale = Some(Arc::clone(seen));
-    let from = seen.value.response().map(|stored| stored.facts.from).unwrap_or_default();
-    drop_credentials(request.headers_mut(), &caller.rules, from);
-    drop_credentials(&mut caller.headers, &caller.rules, from);
     caller.asked.credentials = credentials(&caller.headers, &caller.rules.config);
     let boarding = caller.boarding().without_waiting();
     let engine = Arc::clone(&caller.cache.engine);
@@ -62,17 +65,75 @@ pub(super) fn refresh<S, Q, B>(
     });
 }
 
-/// Removes the credentials that the stored response did not depend on.
-fn drop_credentials(headers: &mut HeaderMap, rules: &Rules, keep: Credentials) {
-    if !keep.contains(Credentials::AUTHORIZATION) {
-        headers.remove(header::AUTHORIZATION);
+/// Removes the fields by which nothing was selected: what a client says there
+/// must not shape what others get, and this client's answer is another one.
+fn keep_what_is_keyed(caller: &HttpCaller, seen: &Stored, parts: &mut Parts) {
+    let HttpCaller { cache, rules, .. } = caller;
+    let config = &rules.config;
+    let from = seen.value.response().map(|stored| stored.facts.from).unwrap_or_default();
+    let lists = lookup::selecting_fields(cache, caller.primary.as_bytes(), seen);
+    let is_selected_by = |name: &HeaderName| lists.iter().any(|list| list.contains(name));
+    let stays = |name: &HeaderName| {
+        *name == header::HOST
+            || config.keyed_headers.contains(name)
+            || config.vary.contains(name)
+            || config.refresh_headers.contains(name)
+            || is_selected_by(name)
+            || config.is_credential(name) && from.contains(Credentials::of(name))
+    };
+    let others = parts.headers.keys().filter(|name| !stays(name)).cloned().collect();
+    let mut others = Others { names: others, removed: Vec::new() };
+    if rules.key_rules.is_empty() && rules.bypass.is_none() {
+        others.remove(parts, 0..others.names.len());
+        return;
     }
-    if !keep.contains(Credentials::COOKIE) {
-        headers.remove(header::COOKIE);
+    // A rule of the application may read any field: those stay on which the
+    // key depends.
+    let before = key_of(parts, rules);
+    others.reduce(parts, 0..others.names.len(), &|parts| key_of(parts, rules) == before);
+}
+
+/// Returns the key of a request as the rules of the application make it. A rule
+/// that cannot do without a field may panic; then the key is another one.
+fn key_of(parts: &Parts, rules: &Rules) -> Option<Key> {
+    let key = AssertUnwindSafe(|| owned_primary_key(parts, rules));
+    std::panic::catch_unwind(key).ok().flatten()
+}
+
+/// Fields that may not be needed.
+struct Others {
+    names: Vec<HeaderName>,
+    /// The values of those that are removed for a try.
+    removed: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl Others {
+    fn remove(&mut self, parts: &mut Parts, range: Range<usize>) {
+        for name in &self.names[range] {
+            let values = parts.headers.get_all(name).iter();
+            self.removed.extend(values.map(|value| (name.clone(), value.clone())));
+            parts.headers.remove(name);
+        }
     }
-    if !keep.contains(Credentials::OTHER) {
-        for name in rules.config.credential_headers.iter() {
-            headers.remove(name);
+
+    /// Removes each field without which the key is the same: all at once where
+    /// that goes, else one half after the other.
+    fn reduce(&mut self, parts: &mut Parts, range: Range<usize>, is_same: &dyn Fn(&Parts) -> bool) {
+        if range.is_empty() {
+            return;
+        }
+        self.removed.clear();
+        self.remove(parts, range.clone());
+        if is_same(parts) {
+            return;
+        }
+        for (name, value) in self.removed.drain(..) {
+            parts.headers.append(name, value);
+        }
+        if range.len() > 1 {
+            let middle = range.start + range.len() / 2;
+            self.reduce(parts, range.start..middle, is_same);
+            self.reduce(parts, middle..range.end, is_same);
         }
     }
 }

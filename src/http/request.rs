@@ -5,6 +5,7 @@ use http::{Method, request::Parts};
 
 use super::config::HttpConfig;
 pub(crate) use super::credentials::Credentials;
+use super::field_names::Trait;
 use super::host::HostField;
 use super::request_directives::{self, Demand};
 
@@ -67,6 +68,8 @@ pub(crate) enum BypassReason {
     ByRule,
     /// The user's own rule finds no identity.
     Identity,
+    /// A layer of the same handle further out has seen to it.
+    Nested,
 }
 
 impl BypassReason {
@@ -84,6 +87,7 @@ impl BypassReason {
             Self::BadHost => "bad-host",
             Self::ByRule => "by-rule",
             Self::Identity => "identity",
+            Self::Nested => "nested",
         }
     }
 }
@@ -111,6 +115,17 @@ pub(crate) fn classify(
             Class::Cacheable(asked, seen.wishes(method, &parts.headers, config))
         }
     }
+}
+
+/// Returns the field because of which the answer to a request is for its client
+/// alone: of several, one that the fewest permissions cover.
+pub(crate) fn credential_field(headers: &HeaderMap, config: &HttpConfig) -> Option<HeaderName> {
+    let rank = |name: &&HeaderName| match **name {
+        header::AUTHORIZATION => 2,
+        header::COOKIE => 1,
+        _ => 0,
+    };
+    headers.keys().filter(|name| config.is_credential(name)).min_by_key(rank).cloned()
 }
 
 /// Returns the credentials that a request carries.
@@ -146,10 +161,11 @@ impl<'a> Seen<'a> {
     pub(super) fn of(headers: &'a HeaderMap, config: &HttpConfig) -> Self {
         let mut seen = Self::default();
         for (name, value) in headers {
-            let length = name.as_str().len();
-            seen.bytes += length + value.len() + 4;
-            seen.has_keyed |= config.keyed_headers.have(name, length);
-            let is_named = config.credential_headers.have(name, length);
+            let text = name.as_str();
+            seen.bytes += text.len() + value.len() + 4;
+            let own = Trait::of(text);
+            seen.has_keyed |= config.keyed_headers.has(name, own);
+            let is_named = config.credential_headers.has(name, own);
             seen.note(name, value, is_named, config);
         }
         seen
@@ -167,9 +183,12 @@ impl<'a> Seen<'a> {
             self.host = self.host.and(value);
         }
         match *name {
-            header::AUTHORIZATION => self.carries(Credentials::AUTHORIZATION),
-            header::COOKIE if config.ignore_cookies => {}
-            header::COOKIE => self.carries(Credentials::COOKIE),
+            header::AUTHORIZATION if config.authorization_is_credential => {
+                self.carries(Credentials::AUTHORIZATION);
+            }
+            header::COOKIE if config.cookie_is_credential && !config.ignore_cookies => {
+                self.carries(Credentials::COOKIE);
+            }
             header::CACHE_CONTROL => self.cache_control = true,
             header::PRAGMA => self.pragma = true,
             header::UPGRADE => self.reason = Some(BypassReason::Upgrade),
@@ -325,6 +344,8 @@ pub(super) mod tests {
             ("x-api-key", Credentials::OTHER),
             ("x-auth-token", Credentials::OTHER),
             ("client-cert", Credentials::OTHER),
+            ("x-ssl-client-verify", Credentials::OTHER),
+            ("x-forwarded-for", Credentials::NONE),
         ] {
             let parts = request("GET", "/", &[(name, "")]);
             assert_eq!(credentials(&parts.headers, &HttpConfig::default()), expected, "{name}");

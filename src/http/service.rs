@@ -1,21 +1,23 @@
 //! The service of the HTTP layer.
 
+use std::panic::Location;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::request::Parts;
-use http::{Method, Request, Response, header};
+use http::{Method, Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
 use super::answer::{self, Came};
 use super::body::ResponseBody;
 use super::future::HttpFuture;
-use super::key::unkey_query;
 use super::layer::Rules;
 use super::lookup::{Cache, Forward, HttpCaller, Stored, automatic_tags, look, primary_key};
 use super::miss::{serve, shape_of};
-use super::request::{Asked, BypassReason, Class, Seen, Wishes, classify};
+use super::nested;
+use super::normal_form;
+use super::request::{Asked, BypassReason, Class, Seen, Wishes, classify, credential_field};
 use super::stored::StoredResponse;
 use super::unsafe_method;
 use crate::engine::Mode;
@@ -83,6 +85,9 @@ where
     fn call(&mut self, request: Request<Q>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
         let rules = &*self.rules;
+        if let Some(outer) = nested::outer_layer(&parts, &self.cache) {
+            return self.pass_through(Request::from_parts(parts, body), outer);
+        }
         let seen = Seen::of(&parts.headers, &rules.config);
         let (asked, wishes) = match classify(&parts, &seen, body.is_end_stream(), &rules.config) {
             Class::Cacheable(asked, wishes) => (asked, wishes),
@@ -131,6 +136,27 @@ impl<S> HttpService<S> {
         }
     }
 
+    /// Passes on a request that a layer of the same handle has seen to, and the
+    /// response as it comes: what a handler says in it is for that layer.
+    #[cold]
+    fn pass_through<Q, B>(
+        &self,
+        request: Request<Q>,
+        outer: &'static Location<'static>,
+    ) -> HttpFuture<B, S::Error>
+    where
+        S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
+        S::Future: Send,
+        Q: Send + 'static,
+        B: Body + Send + 'static,
+    {
+        let observer = &self.cache.observer;
+        observer.bypass_reason(BypassReason::Nested.as_str());
+        observer.layer_is_nested(outer, self.rules.made_at);
+        let call = Oneshot::new(self.inner.clone(), request);
+        HttpFuture::pending(async move { Ok(call.await?.map(ResponseBody::inner)) })
+    }
+
     fn bypass<Q, B>(
         &self,
         mut parts: Parts,
@@ -145,8 +171,9 @@ impl<S> HttpService<S> {
     {
         self.cache.observer.bypassed(reason.as_str());
         if matches!(parts.method, Method::GET | Method::HEAD) {
-            hide_what_is_unkeyed(&mut parts, &self.rules);
+            normal_form::apply(&mut parts, &self.rules);
         }
+        nested::mark(&mut parts, &self.cache, &self.rules);
         let call = Oneshot::new(self.inner.clone(), Request::from_parts(parts, body));
         let rules = Arc::clone(&self.rules);
         HttpFuture::pending(async move {
@@ -155,7 +182,7 @@ impl<S> HttpService<S> {
         })
     }
 
-    fn pass_unsafe<Q, B>(&self, parts: Parts, body: Q) -> HttpFuture<B, S::Error>
+    fn pass_unsafe<Q, B>(&self, mut parts: Parts, body: Q) -> HttpFuture<B, S::Error>
     where
         S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
         S::Future: Send,
@@ -165,6 +192,7 @@ impl<S> HttpService<S> {
         B::Error: Into<BoxError>,
     {
         self.cache.observer.bypassed(BypassReason::Method.as_str());
+        nested::mark(&mut parts, &self.cache, &self.rules);
         let (cache, rules) = (Arc::clone(&self.cache), Arc::clone(&self.rules));
         HttpFuture::pending(unsafe_method::pass(cache, rules, self.inner.clone(), parts, body))
     }
@@ -186,6 +214,7 @@ impl<S> HttpService<S> {
         B: Body + Send + 'static,
         B::Error: Into<BoxError>,
     {
+        let carries_some = !asked.credentials.is_anonymous();
         let caller = HttpCaller {
             cache: Arc::clone(&self.cache),
             rules: Arc::clone(&self.rules),
@@ -198,8 +227,12 @@ impl<S> HttpService<S> {
             stale: None,
             forward,
             claim: None,
+            credential: carries_some
+                .then(|| credential_field(&parts.headers, &self.rules.config))
+                .flatten(),
         };
-        hide_what_is_unkeyed(&mut parts, &self.rules);
+        normal_form::apply(&mut parts, &self.rules);
+        nested::mark(&mut parts, &self.cache, &self.rules);
         let request = Request::from_parts(parts, body);
         let service = self.inner.clone();
         HttpFuture::pending(async move {
@@ -209,21 +242,6 @@ impl<S> HttpService<S> {
             observer.answered(outcome.unwrap_or(CacheOutcome::Computed));
             result
         })
-    }
-}
-
-/// Removes from the request what the key leaves out: what one client sent
-/// there must not shape what all get.
-fn hide_what_is_unkeyed(parts: &mut Parts, rules: &Rules) {
-    if rules.config.ignore_cookies {
-        parts.headers.remove(header::COOKIE);
-    }
-    if let Some(allow) = &rules.config.query {
-        parts.uri = unkey_query(&parts.uri, allow);
-        #[cfg(feature = "axum")]
-        if let Some(original) = parts.extensions.get_mut::<axum::extract::OriginalUri>() {
-            original.0 = unkey_query(&original.0, allow);
-        }
     }
 }
 

@@ -237,12 +237,14 @@ impl Response<'_> {
         terms.ok_or(Refusal::NoFreshness)
     }
 
+    /// An origin that says for how long a response is fresh knows of shared
+    /// caches. Without a lifetime of its own, `must-revalidate` is what many
+    /// frameworks write into every personal page.
     fn permits(&self, said: &Directives) -> Credentials {
-        let by_s_maxage = said.has_s_maxage && said.is_explicit();
         let by_handler = self.cache_for.is_some_and(CacheFor::is_public);
-        if said.public || by_s_maxage || by_handler {
+        if by_handler || said.is_explicit() && (said.public || said.has_s_maxage) {
             Credentials::ALL
-        } else if said.must_revalidate {
+        } else if said.is_explicit() && said.must_revalidate {
             Credentials::AUTHORIZATION
         } else {
             Credentials::NONE

@@ -13,12 +13,12 @@ use super::body::{ResponseBody, SourceBody};
 use super::cache_for::CacheFor;
 use super::fill::Received;
 use super::freshness::Times;
-use super::key::unkey_query;
 use super::layer::Rules;
 use super::lead::{Head, Own};
 use super::lookup::{
     Cache, Forward, HttpCaller, automatic_tags, owned_primary_key, received_uri, scheme,
 };
+use super::normal_form;
 use super::request::{Asked, AskedMethod, BypassReason, Credentials, Wishes, credentials};
 use super::request_directives;
 use super::storable::{Decision, Plan, post_storable};
@@ -95,23 +95,16 @@ impl Drop for Unknown<'_> {
     }
 }
 
-/// Returns whether the service sees what the key leaves out. Of a GET that is
-/// removed; an unsafe request goes on as it came, and what it says there must
-/// not shape what all get.
-fn says_more_than_its_key(parts: &Parts, rules: &Rules) -> bool {
-    let config = &rules.config;
-    let uri = received_uri(parts);
-    config.ignore_cookies && parts.headers.contains_key(header::COOKIE)
-        || config.query.as_ref().is_some_and(|allow| unkey_query(uri, allow) != *uri)
-}
-
 impl Sent {
     fn of(cache: &Cache, rules: &Rules, parts: &Parts) -> Self {
         let uri = received_uri(parts);
         let is_post = parts.method == Method::POST;
         // RFC 9111, 5.2.1.5
         let forbids = || request_directives::read(&parts.headers).no_store;
-        let may_store = is_post && !says_more_than_its_key(parts, rules) && !forbids();
+        // Unlike a GET, a POST goes on as it came: what it says beside its key
+        // must not shape what all get.
+        let is_wanted = is_post && rules.config.store_post_responses;
+        let may_store = is_wanted && !normal_form::is_other(parts, rules) && !forbids();
         Self {
             method: parts.method.clone(),
             target: absolute_uri(parts, uri, scheme(uri, rules)).ok(),
@@ -209,6 +202,7 @@ impl Sent {
             stale: None,
             forward: Forward::UriMiss,
             claim: None,
+            credential: None,
         };
         let boarding = caller.boarding().without_waiting();
         let Entered::Lead(leader) = cache.engine.enter(&boarding, &mut None) else {

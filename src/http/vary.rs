@@ -33,6 +33,10 @@ impl VaryList {
     pub(crate) fn names(&self) -> &[HeaderName] {
         &self.0
     }
+
+    pub(super) fn contains(&self, name: &HeaderName) -> bool {
+        self.0.binary_search_by(|own| own.as_str().cmp(name.as_str())).is_ok()
+    }
 }
 
 /// The most fields that may select a variant: each costs a look-up at every
@@ -138,7 +142,7 @@ impl Form {
             header::ACCEPT_ENCODING | header::ACCEPT_LANGUAGE if config.normalise_accept => {
                 Self::Preferences
             }
-            _ if config.credential_headers.contains(name) => Self::Verbatim,
+            _ if config.credential_headers.names(name) => Self::Verbatim,
             _ => Self::List,
         }
     }

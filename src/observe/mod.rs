@@ -15,6 +15,10 @@ mod spans;
 mod spans;
 mod stats;
 
+#[cfg(feature = "http")]
+use std::panic::Location;
+#[cfg(feature = "http")]
+use std::sync::Once;
 use std::time::Duration;
 
 use tokio::sync::broadcast;
@@ -45,6 +49,10 @@ pub(crate) struct Observer {
     counts: Counters<{ Count::KINDS }>,
     events: broadcast::Sender<Event>,
     meters: Meters,
+    #[cfg(feature = "http")]
+    warned_of_nesting: Once,
+    #[cfg(feature = "http")]
+    warned_of_credentials: Once,
 }
 
 impl Observer {
@@ -54,6 +62,10 @@ impl Observer {
             counts: Counters::default(),
             events: broadcast::Sender::new(EVENT_BUFFER),
             meters: Meters::new(cache),
+            #[cfg(feature = "http")]
+            warned_of_nesting: Once::new(),
+            #[cfg(feature = "http")]
+            warned_of_credentials: Once::new(),
         }
     }
 
@@ -81,6 +93,19 @@ impl Observer {
     #[cfg(feature = "http")]
     pub(crate) fn bypass_reason(&self, reason: &'static str) {
         self.meters.bypassed(reason);
+    }
+
+    /// Warns, once, that requests reach one layer of the cache through another.
+    #[cfg(feature = "http")]
+    pub(crate) fn layer_is_nested(&self, outer: &Location<'_>, inner: &Location<'_>) {
+        self.warned_of_nesting.call_once(|| spans::layer_is_nested(&self.cache, outer, inner));
+    }
+
+    /// Warns, once, that a response was not shared because its request carries
+    /// this field.
+    #[cfg(feature = "http")]
+    pub(crate) fn credential_refused(&self, field: &str) {
+        self.warned_of_credentials.call_once(|| spans::credential_refused(&self.cache, field));
     }
 
     /// Counts a call of the service that belongs to no flight.

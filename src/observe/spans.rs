@@ -1,8 +1,11 @@
 //! Spans and lines through `tracing`, target `tower_stampede`. Nothing on the
-//! path of a hit, nothing at INFO, a WARN when the remote goes or comes back,
-//! and a key only as its hash.
+//! path of a hit, nothing at INFO, a WARN when the remote goes or comes back
+//! and once for a setting that keeps requests from being shared, and a key only
+//! as its hash.
 
 use std::future::Future;
+#[cfg(feature = "http")]
+use std::panic::Location;
 
 use tracing::field::Empty;
 use tracing::{Instrument, Span, debug, debug_span, warn};
@@ -112,6 +115,31 @@ fn remote_is(cache: &str, up: bool) {
             "the remote is away: this process goes on with what it has and computes for itself"
         );
     }
+}
+
+#[cfg(feature = "http")]
+pub(super) fn layer_is_nested(cache: &str, outer: &Location<'_>, inner: &Location<'_>) {
+    warn!(
+        target: "tower_stampede",
+        cache,
+        outer = %outer,
+        inner = %inner,
+        "two layers of one cache are nested: the inner one passes all requests through, and its \
+         settings have no effect; remove one of them"
+    );
+}
+
+#[cfg(feature = "http")]
+pub(super) fn credential_refused(cache: &str, field: &str) {
+    warn!(
+        target: "tower_stampede",
+        cache,
+        field,
+        "a response was not shared because its request carries a field that counts as a \
+         credential; if the field does not say which user asks, exempt it with \
+         HttpLayer::not_a_credential({field:?}); if each value of it may have responses of its \
+         own, name it in HttpLayer::vary"
+    );
 }
 
 fn refused(cache: &str, what: &str, key: &Key) {

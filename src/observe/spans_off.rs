@@ -1,6 +1,8 @@
 //! Stands in for the spans where the feature is off: costs nothing.
 
 use std::future::Future;
+#[cfg(feature = "http")]
+use std::panic::Location;
 
 use crate::engine::ports::Happening;
 use crate::key::Key;
@@ -18,3 +20,9 @@ pub(crate) fn waiting<F: Future>(_: &str, _: &Key, wait: F) -> F {
 }
 
 pub(super) fn happened(_: &str, _: &Happening<'_>) {}
+
+#[cfg(feature = "http")]
+pub(super) fn layer_is_nested(_: &str, _: &Location<'_>, _: &Location<'_>) {}
+
+#[cfg(feature = "http")]
+pub(super) fn credential_refused(_: &str, _: &str) {}

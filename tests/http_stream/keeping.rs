@@ -277,7 +277,7 @@ async fn a_head_in_the_middle_of_a_body_waits_for_none_of_it() {
 async fn the_answer_to_a_post_is_stored_when_its_body_is_complete() {
     let sources = Sources::default();
     let origin = sources.origin(|_, answer| answer.header("content-location", "/report"));
-    let app = layered(origin_only().http_layer(), &origin);
+    let app = layered(post_storing(&origin_only()), &origin);
     let mut reader = open(&app, request("POST", "/report", &[])).await;
     let source = sources.take(0);
     source.send("one ");

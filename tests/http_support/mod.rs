@@ -228,6 +228,11 @@ pub(crate) fn app(origin: &Origin) -> HttpService<Origin> {
     layered(origin_only().http_layer(), origin)
 }
 
+/// A layer that stores the responses to POSTs for later GETs.
+pub(crate) fn post_storing(cache: &HttpStampede) -> HttpLayer {
+    cache.http_layer().store_post_responses(true)
+}
+
 pub(crate) fn layered(layer: HttpLayer, origin: &Origin) -> HttpService<Origin> {
     layer.layer(origin.clone())
 }
