@@ -25,10 +25,10 @@
 //! use axum::{Extension, Router, body::Body, http::Request, routing::get};
 //! use tower::ServiceExt;
 //! # #[cfg(feature = "http")]
-//! use tower_stampede::{CacheFor, Stampede};
+//! use tower_stampede::{CacheFor, HttpStampede, Stampede};
 //!
 //! # #[cfg(feature = "http")]
-//! /// Slow, and the same for everybody.
+//! /// Slow, and the same for every client.
 //! async fn report() -> (Extension<CacheFor>, &'static str) {
 //!     tokio::time::sleep(Duration::from_millis(30)).await;
 //!     let cache_for = CacheFor::new(Duration::from_secs(30)).tag("reports");
@@ -40,7 +40,8 @@
 //! # #[cfg(feature = "http")]
 //! #[tokio::main]
 //! async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//!     let cache = Stampede::in_memory(Duration::from_secs(60));
+//!     // Stores what a handler marks, or the response's own fields allow.
+//!     let cache: HttpStampede = Stampede::builder("site").origin_only().build()?;
 //!     let app: Router = Router::new().route("/report", get(report)).layer(cache.http_layer());
 //!
 //!     // A herd of 100 at the same URL: one of them computes.

@@ -71,7 +71,8 @@ fn forget<T: Send + Sync + 'static>(extensions: &mut Extensions) {
 /// Stores what RFC 9111 lets a shared cache store, and computes each answer
 /// once. Never stored or handed to anybody else: responses with `no-store`,
 /// `private`, `Set-Cookie` or `Vary: *`, and responses to requests with
-/// credentials unless they say `public` or the like.
+/// credentials unless they have a lifetime of their own and say `public` or the
+/// like.
 /// [What is cached, for whom, how long](crate::guide::what_is_cached) has the
 /// tables.
 ///
@@ -84,17 +85,35 @@ fn forget<T: Send + Sync + 'static>(extensions: &mut Extensions) {
 /// *extension*, the cache cannot see it in the headers: set
 /// [`identity`](Self::identity), or the first user's answer goes to the next.
 ///
+/// A layer inside another one of the same handle passes all requests through,
+/// with one line at WARN that names both: a route inside a layer of its router
+/// needs none of its own.
+///
+/// # Where writes must pass
+///
+/// A write invalidates what is stored of its URI only if it passes a layer of
+/// the handle. `get(page).layer(cache).post(save)` puts the layer around GET
+/// alone: then `save` has to call [`invalidate_path`](Stampede::invalidate_path).
+///
 /// # Examples
+///
+/// With [`origin_only`](Self::origin_only) the cache stores what a handler marks
+/// with [`CacheFor`](crate::CacheFor), or the response's own fields allow:
 ///
 /// ```
 /// use std::time::Duration;
-/// use axum::{Router, routing::get};
-/// use tower_stampede::Stampede;
+/// use axum::{Extension, Router, routing::get};
+/// use tower_stampede::{CacheFor, HttpStampede, Stampede};
 ///
-/// async fn report() -> &'static str { "expensive" }
+/// async fn report() -> (Extension<CacheFor>, &'static str) {
+///     (Extension(CacheFor::new(Duration::from_secs(60))), "expensive")
+/// }
 ///
-/// let cache = Stampede::in_memory(Duration::from_secs(60));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let cache: HttpStampede = Stampede::builder("site").origin_only().build()?;
 /// let app: Router = Router::new().route("/report", get(report)).layer(cache.http_layer());
+/// # drop(app);
+/// # Ok(()) }
 /// ```
 ///
 /// Each route may have rules of its own; handle and store are the same:
