@@ -1,23 +1,14 @@
 //! What a message becomes on its way through: the fields that end here, those
 //! that we write, and its framing, which is always our own.
 
-use std::net::SocketAddr;
-
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Response, StatusCode, Uri, Version, request};
 use http_body::Body;
 
+use crate::fields::{Role, Survey, retain};
 use crate::flags::{Flags, HostHeader};
+use crate::provenance;
 use crate::via::Via;
-use crate::wire::Teller;
-
-/// Who sent a request.
-#[derive(Clone)]
-pub(crate) struct Client {
-    pub(crate) address: SocketAddr,
-    /// How it is told what the origin says meanwhile, if it can be.
-    pub(crate) teller: Option<Teller>,
-}
 
 /// Fields of one connection, besides those that frame its messages.
 pub(crate) static OF_ONE_CONNECTION: [HeaderName; 5] = [
@@ -51,37 +42,47 @@ pub(crate) fn says_any(headers: &HeaderMap, names: &[HeaderName]) -> bool {
     }
 }
 
-/// Removes fields and leaves all others in their order; the map itself would
-/// put the last one into the gap.
+/// Removes fields and leaves all others in their order.
 pub(crate) fn remove(headers: &mut HeaderMap, names: &[HeaderName]) {
-    if !says_any(headers, names) {
-        return;
-    }
-    let mut field = None;
-    for (name, value) in std::mem::take(headers) {
-        // Only the first of several values comes with the name.
-        field = name.or(field);
-        if let Some(name) = field.as_ref().filter(|name| !names.contains(name)) {
-            headers.append(name, value);
-        }
+    if says_any(headers, names) {
+        retain(headers, |name| !names.contains(name));
     }
 }
 
-/// Makes the request that the origin gets out of one that was admitted.
-pub(crate) fn to_origin<B: Body>(parts: &mut request::Parts, body: &B, flags: &Flags, via: &Via) {
-    via.add_to(&mut parts.headers, parts.version);
-    say_where_it_came_from(parts);
-    if flags.host_header == HostHeader::Origin {
-        let origin = HeaderValue::from_str(flags.origin().as_str());
-        parts.headers.insert(header::HOST, origin.expect("an authority is visible ASCII"));
+/// Brings an admitted request into the form in which the origin gets it,
+/// before the cache looks it up: `Vary` compares only what the cache sees.
+/// `from` is the address of the client.
+pub(crate) fn write_fields<B: Body>(
+    parts: &mut request::Parts,
+    body: &B,
+    found: &Survey,
+    from: &HeaderValue,
+    via: &Via,
+) {
+    provenance::write(&mut parts.headers, parts.version, from, via);
+    if found.has(Role::Framing) || !body.is_end_stream() {
+        frame_request(&mut parts.headers, body);
     }
-    frame_request(&mut parts.headers, body);
-    say_what_is_of_this_connection(&mut parts.headers);
-    if parts.version == Version::HTTP_10 {
-        // RFC 9110, 10.1.1: not known there, so not meant.
+    if found.has(Role::Hop) {
+        say_what_is_of_this_connection(&mut parts.headers);
+    }
+    // RFC 9110, 10.1.1: HTTP/1.0 does not know expectations, and without a body
+    // there is nothing to expect. An origin may still answer 417 to it, which
+    // others would get.
+    if found.has(Role::Expect) && (parts.version == Version::HTTP_10 || body.is_end_stream()) {
         remove(&mut parts.headers, &[header::EXPECT]);
     }
     parts.version = Version::HTTP_11;
+}
+
+/// Makes the request that the origin gets out of one that the cache passes on.
+/// The cache may have made it itself, of the fields that were keyed.
+pub(crate) fn to_origin<B: Body>(parts: &mut request::Parts, body: &B, flags: &Flags, via: &Via) {
+    provenance::complete(&mut parts.headers, &parts.extensions, via);
+    if flags.host_header == HostHeader::Origin {
+        parts.headers.insert(header::HOST, flags.origin_host());
+    }
+    frame_request(&mut parts.headers, body);
     parts.uri = at_origin(&parts.uri, flags);
 }
 
@@ -91,31 +92,6 @@ fn at_origin(uri: &Uri, flags: &Flags) -> Uri {
     at.authority = Some(flags.origin().clone());
     at.path_and_query.get_or_insert_with(|| http::uri::PathAndQuery::from_static("/"));
     Uri::from_parts(at).expect("scheme, authority and path make a URI")
-}
-
-/// `Forwarded` (RFC 7239), and the fields that came before it. What a trusted
-/// proxy before us wrote stays, and we add to it.
-fn say_where_it_came_from(parts: &mut request::Parts) {
-    let Some(client) = parts.extensions.get::<Client>() else { return };
-    let ip = client.address.ip().to_canonical();
-    let headers = &mut parts.headers;
-    let host = headers.get(header::HOST).cloned();
-    let host = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let node = if ip.is_ipv6() { format!("\"[{ip}]\"") } else { ip.to_string() };
-    let forwarded = format!("for={node};host=\"{host}\";proto=http");
-    append(headers, HeaderName::from_static("forwarded"), &forwarded);
-    append(headers, HeaderName::from_static("x-forwarded-for"), &ip.to_string());
-    for (name, value) in [("x-forwarded-host", host), ("x-forwarded-proto", "http")] {
-        let value = HeaderValue::from_str(value);
-        let value = value.expect("a host that was admitted is visible ASCII");
-        headers.entry(name).or_insert(value);
-    }
-}
-
-/// Adds a member to a list field, on its own line after all others.
-fn append(headers: &mut HeaderMap, name: HeaderName, member: &str) {
-    let value = HeaderValue::from_str(member);
-    headers.append(name, value.expect("addresses and hosts are visible ASCII"));
 }
 
 /// Frames a request by the body that it has. The received length only says
