@@ -166,15 +166,23 @@ impl Survey {
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let mut survey = Self::default();
         for (name, value) in headers {
-            let name = name.as_str();
-            survey.bytes += name.len() + value.len() + 4;
-            survey.has_odd_name |= !is_plain(name);
-            if let Some(role) = role(name) {
-                survey.has_several_cookies |= role == Cookie && survey.has(Cookie);
-                survey.roles.0 |= 1 << role as u16;
+            survey.bytes += name.as_str().len() + value.len() + 4;
+            if !is_ordinary(name) {
+                survey.note(name.as_str());
             }
         }
         survey
+    }
+
+    #[inline]
+    fn note(&mut self, name: &str) {
+        match role(name) {
+            Some(role) => {
+                self.has_several_cookies |= role == Cookie && self.has(Cookie);
+                self.roles.0 |= 1 << role as u16;
+            }
+            None => self.has_odd_name |= !is_plain(name),
+        }
     }
 
     pub(crate) fn has(&self, role: Role) -> bool {
@@ -189,18 +197,54 @@ impl Survey {
     }
 }
 
+/// Returns whether this is one of the fields that browsers send with every
+/// request and that mean nothing to the proxy. To compare numbers is cheaper
+/// than to look at each byte of a name.
+#[inline]
+fn is_ordinary(name: &HeaderName) -> bool {
+    matches!(
+        *name,
+        header::ACCEPT
+            | header::ACCEPT_ENCODING
+            | header::ACCEPT_LANGUAGE
+            | header::DNT
+            | header::IF_MODIFIED_SINCE
+            | header::IF_NONE_MATCH
+            | header::ORIGIN
+            | header::PRAGMA
+            | header::RANGE
+            | header::REFERER
+            | header::UPGRADE_INSECURE_REQUESTS
+            | header::USER_AGENT
+    )
+}
+
+/// Whether a byte is no letter in lower case, no digit and no `-`.
+static ODD: [bool; 256] = {
+    let mut odd = [true; 256];
+    let mut b = 0;
+    while b < odd.len() {
+        odd[b] = !matches!(b as u8, b'a'..=b'z' | b'0'..=b'9' | b'-');
+        b += 1;
+    }
+    odd
+};
+
 /// Returns whether a name consists of letters, digits and `-`. Names arrive in
 /// lower case.
 pub(crate) fn is_plain(name: &str) -> bool {
-    let is_plain = |b: u8| b.is_ascii_lowercase() | b.is_ascii_digit() | (b == b'-');
-    name.bytes().fold(true, |all, b| all & is_plain(b))
+    !name.bytes().fold(false, |odd, b| odd | ODD[usize::from(b)])
 }
+
+/// How many fields the proxy adds to a request, so that the map need not grow.
+const WRITTEN_FIELDS: usize = 6;
 
 /// Keeps some fields and leaves them in their order; the map itself would put
 /// the last field into the gap.
 pub(crate) fn retain(headers: &mut HeaderMap, keep: impl Fn(&HeaderName) -> bool) {
     let mut field = None;
-    for (name, value) in std::mem::take(headers) {
+    let kept = HeaderMap::with_capacity(headers.len() + WRITTEN_FIELDS);
+    for (name, value) in std::mem::replace(headers, kept) {
         // Only the first of several values comes with the name.
         field = name.or(field);
         if let Some(name) = field.as_ref().filter(|name| keep(name)) {
@@ -225,7 +269,7 @@ mod tests {
     fn every_name_of_the_table_is_found_and_is_plain() {
         for (name, expected) in TABLE {
             assert_eq!(role(name), Some(expected), "{name}");
-            assert!(is_plain(name) && HeaderName::from_static(name) == *name, "{name}");
+            assert!(is_plain(name) && !is_ordinary(&HeaderName::from_static(name)), "{name}");
         }
     }
 

@@ -59,7 +59,8 @@ pub(crate) fn write_fields<B: Body>(
     from: &HeaderValue,
     via: &Via,
 ) {
-    provenance::write(&mut parts.headers, parts.version, from, via);
+    via.add_to(&mut parts.headers, parts.version);
+    provenance::write(&mut parts.headers, found.has(Role::AnswerClaim), from);
     if found.has(Role::Framing) || !body.is_end_stream() {
         frame_request(&mut parts.headers, body);
     }

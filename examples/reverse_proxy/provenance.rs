@@ -12,6 +12,8 @@ use http::{Extensions, Version};
 
 use crate::via::Via;
 
+const HTTP: HeaderValue = HeaderValue::from_static("http");
+
 static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 static X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 static X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -44,12 +46,17 @@ pub(crate) fn forwarded_key(extensions: &Extensions) -> Vec<u8> {
 
 /// Writes the fields into a request that was received from this address. What
 /// a trusted peer wrote stays, and the proxy adds to it.
-pub(crate) fn write(headers: &mut HeaderMap, received: Version, from: &HeaderValue, via: &Via) {
-    via.add_to(headers, received);
+pub(crate) fn write(headers: &mut HeaderMap, has_claims: bool, from: &HeaderValue) {
     let host = host(headers);
     headers.append(header::FORWARDED, element(Some(from), &host));
-    headers.append(X_FORWARDED_FOR.clone(), from.clone());
-    write_host(headers, host);
+    headers.append(&X_FORWARDED_FOR, from.clone());
+    if has_claims {
+        write_missing_host(headers, host);
+    } else {
+        // Without a look at what is there.
+        headers.append(&X_FORWARDED_HOST, host);
+        headers.append(&X_FORWARDED_PROTO, HTTP);
+    }
 }
 
 /// Writes what is missing behind the cache.
@@ -66,16 +73,16 @@ pub(crate) fn complete(headers: &mut HeaderMap, extensions: &Extensions, via: &V
         }
         headers.append(header::FORWARDED, element(None, &host));
     }
-    write_host(headers, host);
+    write_missing_host(headers, host);
 }
 
 fn host(headers: &HeaderMap) -> HeaderValue {
     headers.get(header::HOST).cloned().unwrap_or_else(|| HeaderValue::from_static(""))
 }
 
-fn write_host(headers: &mut HeaderMap, host: HeaderValue) {
+fn write_missing_host(headers: &mut HeaderMap, host: HeaderValue) {
     headers.entry(&X_FORWARDED_HOST).or_insert(host);
-    headers.entry(&X_FORWARDED_PROTO).or_insert(HeaderValue::from_static("http"));
+    headers.entry(&X_FORWARDED_PROTO).or_insert(HTTP);
 }
 
 /// Makes the member that the proxy adds to `Forwarded`, in one allocation.
@@ -108,7 +115,8 @@ mod tests {
         for (name, value) in fields {
             headers.append(*name, value.parse().unwrap());
         }
-        write(&mut headers, Version::HTTP_2, &HeaderValue::from_static(address), via);
+        via.add_to(&mut headers, Version::HTTP_2);
+        write(&mut headers, false, &HeaderValue::from_static(address));
         headers
     }
 
