@@ -156,9 +156,13 @@ async fn claims_of_clients_that_are_not_trusted_do_not_reach_the_origin() {
     let claims = [
         "CF-Connecting-IP",
         "Client-IP",
+        "CloudFront-Forwarded-Proto",
         "Fastly-Client-IP",
         "Front-End-Https",
+        "HTTPS",
+        "Surrogate-Capability",
         "True-Client-IP",
+        "X-Accel-Mapping",
         "X-Client-IP",
         "X-Cluster-Client-IP",
         "X-Envoy-Original-Path",
@@ -183,6 +187,7 @@ async fn claims_of_clients_that_are_not_trusted_do_not_reach_the_origin() {
         "X-Rewrite-URL",
         "X-Scheme",
         "X-Script-Name",
+        "X-Sendfile-Type",
         "X-Url-Scheme",
     ];
     let fields: String = claims.iter().map(|name| format!("{name}: evil\r\n")).collect();
@@ -284,6 +289,7 @@ async fn other_ports_are_forwarded_as_plain_numbers() {
     for (host, form) in [
         ("A.example:08080", "a.example:8080"),
         ("a.example:443", "a.example:443"),
+        ("a:0081", "a:81"),
         ("[2001:DB8::1]:0081", "[2001:db8::1]:81"),
         ("[::1]:80", "[::1]"),
         ("a:0", "a:0"),

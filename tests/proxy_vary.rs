@@ -85,6 +85,16 @@ async fn a_page_that_varies_by_what_the_proxy_says_of_its_connection_fits_each_c
 }
 
 #[tokio::test]
+async fn a_page_that_varies_by_the_length_is_stored_for_the_length_the_origin_saw() {
+    let (origin, proxy) = origin_that_varies_by("content-length", &[]).await;
+    for fields in ["Content-Length: 00\r\n", "Content-Length: 0\r\n"] {
+        assert_eq!(proxy.ask(get_with(fields)).await.body, "<0>");
+    }
+    assert_eq!(origin.hits(), 1);
+    assert_eq!(proxy.ask(GET).await.body, "<>");
+}
+
+#[tokio::test]
 async fn a_page_that_varies_by_host_and_scheme_is_shared_by_all_clients() {
     let (origin, proxy) =
         Scripted::start(&[], |_| (varying("X-Forwarded-Host, X-Forwarded-Proto"), "x".into()))
@@ -127,8 +137,12 @@ const TRUST: &[&str] = &["--trust-forwarded"];
 #[tokio::test]
 async fn trusted_claims_that_can_change_the_answer_are_part_of_the_key() {
     for name in [
+        "cloudfront-forwarded-proto",
         "forwarded",
         "front-end-https",
+        "https",
+        "surrogate-capability",
+        "x-accel-mapping",
         "x-envoy-original-path",
         "x-forwarded-host",
         "x-forwarded-method",
@@ -152,6 +166,7 @@ async fn trusted_claims_that_can_change_the_answer_are_part_of_the_key() {
         "x-rewrite-url",
         "x-scheme",
         "x-script-name",
+        "x-sendfile-type",
         "x-url-scheme",
     ] {
         let (origin, proxy) =

@@ -34,9 +34,12 @@ use Role::{AddressClaim, AnswerClaim, Cookie, Expect, Forbidden, Framing, Hop, M
 /// The fields and their roles.
 ///
 /// Of the claims, those that name a scheme, host, port, path or method are
-/// answer claims: frameworks build URLs from them or route by them. Those that
-/// name the client only are address claims.
-static TABLE: [(&str, Role); 49] = [
+/// answer claims: frameworks build URLs from them or route by them. So are those
+/// that say what a proxy can do with an answer: an origin then leaves a file to
+/// it (`X-Sendfile-Type`, `X-Accel-Mapping`) or `<esi:include>`
+/// (`Surrogate-Capability`), and this proxy would store the page as it is.
+/// Those that name the client only are address claims.
+static TABLE: [(&str, Role); 54] = [
     ("connection", Hop),
     ("http2-settings", Hop),
     ("keep-alive", Hop),
@@ -51,8 +54,12 @@ static TABLE: [(&str, Role); 49] = [
     ("authorization", Meaning),
     ("cache-control", Meaning),
     ("host", Meaning),
+    ("cloudfront-forwarded-proto", AnswerClaim),
     ("forwarded", AnswerClaim),
     ("front-end-https", AnswerClaim),
+    ("https", AnswerClaim),
+    ("surrogate-capability", AnswerClaim),
+    ("x-accel-mapping", AnswerClaim),
     ("x-envoy-original-path", AnswerClaim),
     ("x-forwarded-host", AnswerClaim),
     ("x-forwarded-method", AnswerClaim),
@@ -76,6 +83,7 @@ static TABLE: [(&str, Role); 49] = [
     ("x-rewrite-url", AnswerClaim),
     ("x-scheme", AnswerClaim),
     ("x-script-name", AnswerClaim),
+    ("x-sendfile-type", AnswerClaim),
     ("x-url-scheme", AnswerClaim),
     ("cf-connecting-ip", AddressClaim),
     ("client-ip", AddressClaim),
@@ -89,7 +97,7 @@ static TABLE: [(&str, Role); 49] = [
 ];
 
 /// One more than the longest name in the table.
-const LENGTHS: usize = 23;
+const LENGTHS: usize = 27;
 
 /// For each length, a bit for each row of the table whose name has it.
 static ROWS: [u64; LENGTHS] = rows_by_length();
