@@ -4,9 +4,9 @@ use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Response, StatusCode, Version, request::Parts};
 
-use crate::fields::{Role, Roles, Survey, join_cookies, role};
+use crate::fields::{Role, Roles, Survey, is_hop_by_hop, join_cookies, retain, role};
 use crate::flags::Flags;
-use crate::forward::{OF_ONE_CONNECTION, is_chunked, members, remove};
+use crate::forward::{is_chunked, members};
 use crate::host;
 use crate::names::NameFilter;
 use crate::pages::page;
@@ -131,7 +131,7 @@ fn take_what_connection_names(parts: &mut Parts) -> Checked {
     }
     names.retain(|name| !PLAIN.contains(&name.as_str()));
     if !names.is_empty() {
-        remove(&mut parts.headers, &names);
+        retain(&mut parts.headers, |name| !names.contains(name));
         parts.extensions.insert(NotShared);
     }
     Ok(())
@@ -148,8 +148,7 @@ fn end_connection(parts: &mut Parts) {
         && parts.version == Version::HTTP_11
         && parts.method == Method::GET;
     let takes_trailers = names(header::TE, b"trailers");
-    remove(&mut parts.headers, &OF_ONE_CONNECTION);
-    remove(&mut parts.headers, &[HeaderName::from_static("http2-settings")]);
+    retain(&mut parts.headers, |name| !is_hop_by_hop(name));
     if wants_websocket {
         parts.headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
     }

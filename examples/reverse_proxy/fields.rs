@@ -127,6 +127,17 @@ pub(crate) fn role(name: &str) -> Option<Role> {
     None
 }
 
+/// Returns whether a field belongs to one connection, besides those that frame
+/// its messages: whether its role is [`Hop`]. Every response is asked for all
+/// of its fields, so this does without the table.
+#[inline]
+pub(crate) fn is_hop_by_hop(name: &HeaderName) -> bool {
+    match *name {
+        header::CONNECTION | header::TE | header::UPGRADE => true,
+        _ => matches!(name.as_str(), "http2-settings" | "keep-alive" | "proxy-connection"),
+    }
+}
+
 /// Returns the claims that are part of the key with a trusted peer, as they
 /// are received. `Forwarded` is missing: the proxy adds its peer's address to
 /// it, so `provenance` keys what the peer sent.
@@ -277,6 +288,7 @@ mod tests {
     fn every_name_of_the_table_is_found_and_is_plain() {
         for (name, expected) in TABLE {
             assert_eq!(role(name), Some(expected), "{name}");
+            assert_eq!(is_hop_by_hop(&HeaderName::from_static(name)), expected == Hop, "{name}");
             assert!(is_plain(name) && !is_ordinary(&HeaderName::from_static(name)), "{name}");
         }
     }

@@ -5,19 +5,10 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Response, StatusCode, Uri, Version, request};
 use http_body::Body;
 
-use crate::fields::{Role, Survey, retain};
+use crate::fields::{Role, Survey, is_hop_by_hop, retain};
 use crate::flags::{Flags, HostHeader};
 use crate::provenance;
 use crate::via::Via;
-
-/// Fields of one connection, besides those that frame its messages.
-pub(crate) static OF_ONE_CONNECTION: [HeaderName; 5] = [
-    header::CONNECTION,
-    header::UPGRADE,
-    header::TE,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-];
 
 /// The members of a list field, over all its lines.
 pub(crate) fn members<'a>(
@@ -33,19 +24,10 @@ pub(crate) fn is_chunked(coding: &[u8]) -> bool {
     coding.eq_ignore_ascii_case(b"chunked")
 }
 
-/// Returns whether one of these is among the fields. To compare names is
-/// cheaper than to look up each of several.
-pub(crate) fn says_any(headers: &HeaderMap, names: &[HeaderName]) -> bool {
-    match names {
-        [name] => headers.contains_key(name),
-        names => headers.keys().any(|name| names.contains(name)),
-    }
-}
-
-/// Removes fields and leaves all others in their order.
-pub(crate) fn remove(headers: &mut HeaderMap, names: &[HeaderName]) {
-    if says_any(headers, names) {
-        retain(headers, |name| !names.contains(name));
+/// Removes a field and leaves all others in their order.
+fn remove(headers: &mut HeaderMap, name: &HeaderName) {
+    if headers.contains_key(name) {
+        retain(headers, |other| other != name);
     }
 }
 
@@ -71,7 +53,7 @@ pub(crate) fn write_fields<B: Body>(
     // there is nothing to expect. An origin may still answer 417 to it, which
     // others would get.
     if found.has(Role::Expect) && (parts.version == Version::HTTP_10 || body.is_end_stream()) {
-        remove(&mut parts.headers, &[header::EXPECT]);
+        remove(&mut parts.headers, &header::EXPECT);
     }
     parts.version = Version::HTTP_11;
 }
@@ -101,15 +83,15 @@ fn frame_request<B: Body>(headers: &mut HeaderMap, body: &B) {
     let says_length = headers.contains_key(header::CONTENT_LENGTH);
     match body.size_hint().exact() {
         _ if body.is_end_stream() && !says_length => {
-            remove(headers, &[header::TRANSFER_ENCODING]);
+            remove(headers, &header::TRANSFER_ENCODING);
         }
         Some(length) => {
-            remove(headers, &[header::TRANSFER_ENCODING]);
+            remove(headers, &header::TRANSFER_ENCODING);
             headers.insert(header::CONTENT_LENGTH, length.into());
         }
         // By name: else the client takes a GET to have no body.
         None => {
-            remove(headers, &[header::CONTENT_LENGTH]);
+            remove(headers, &header::CONTENT_LENGTH);
             let chunked = HeaderValue::from_static("chunked");
             headers.insert(header::TRANSFER_ENCODING, chunked);
         }
@@ -136,13 +118,12 @@ pub(crate) fn to_client<B: Body>(response: &mut Response<B>, method: &Method) {
 
 /// RFC 9110, 7.6.1. `Trailer` stays, for so do trailers.
 pub(crate) fn end_hop_by_hop(headers: &mut HeaderMap) {
-    if !says_any(headers, &OF_ONE_CONNECTION) {
+    if !headers.keys().any(is_hop_by_hop) {
         return;
     }
     let named = members(headers, &header::CONNECTION);
     let named: Vec<_> = named.filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
-    remove(headers, &named);
-    remove(headers, &OF_ONE_CONNECTION);
+    retain(headers, |name| !is_hop_by_hop(name) && !named.contains(name));
 }
 
 /// Frames a response by the body that it has.
@@ -150,7 +131,7 @@ fn frame_response<B: Body>(response: &mut Response<B>, method: &Method) {
     let (status, exact) = (response.status(), response.body().size_hint().exact());
     let has_no_body = *method == Method::HEAD || status == StatusCode::NOT_MODIFIED;
     let headers = response.headers_mut();
-    remove(headers, &[header::TRANSFER_ENCODING]);
+    remove(headers, &header::TRANSFER_ENCODING);
     match exact {
         // Here the length is said of a body that is not sent.
         _ if has_no_body => keep_one_length(headers),
@@ -159,7 +140,7 @@ fn frame_response<B: Body>(response: &mut Response<B>, method: &Method) {
                 headers.insert(header::CONTENT_LENGTH, length.into());
             }
         }
-        _ => remove(headers, &[header::CONTENT_LENGTH]),
+        _ => remove(headers, &header::CONTENT_LENGTH),
     }
 }
 
@@ -175,7 +156,7 @@ fn said_length(headers: &HeaderMap) -> Option<u64> {
 fn keep_one_length(headers: &mut HeaderMap) {
     match one_length(headers) {
         Some(length) => drop(headers.insert(header::CONTENT_LENGTH, length)),
-        None => remove(headers, &[header::CONTENT_LENGTH]),
+        None => remove(headers, &header::CONTENT_LENGTH),
     }
 }
 
