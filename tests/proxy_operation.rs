@@ -12,8 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Version};
 use http_body_util::{BodyExt, Empty, Full};
-use hyper::client::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::TokioExecutor;
 use proxy_support::{Origin, Proxy, soon};
 use rustix::process::Signal;
 
@@ -149,19 +148,11 @@ async fn what_is_private_goes_to_the_origin_in_parallel() {
     assert_eq!((bodies.len(), asked.load(Ordering::SeqCst)), (50, 50), "nobody got another's");
 }
 
-async fn http2_to(proxy: &Proxy) -> http2::SendRequest<Full<Bytes>> {
-    let stream = proxy.connect().await.into_stream();
-    let (sender, connection) =
-        http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
-    tokio::spawn(connection);
-    sender
-}
-
 #[tokio::test]
 async fn a_client_may_speak_http_2() {
     let origin = Origin::bind().await;
     let proxy = Proxy::start(&origin, &[]);
-    let mut sender = http2_to(&proxy).await;
+    let mut sender = proxy.connect_http2().await;
     let request = Request::post("http://a.example/x?y").header("te", "trailers");
     let answer = sender.send_request(request.body(Full::from("abc")).unwrap());
     let answer = tokio::spawn(answer);
@@ -190,7 +181,7 @@ async fn a_client_may_speak_http_2() {
 async fn requests_of_one_http_2_connection_share_a_computation_and_differ_in_their_errors() {
     let origin = Origin::bind().await;
     let proxy = Proxy::start(&origin, &[]);
-    let sender = http2_to(&proxy).await;
+    let sender = proxy.connect_http2().await;
     let send = |host: &str| {
         let mut request = Request::get("http://a.example/").body(Full::default()).unwrap();
         request.headers_mut().insert("host", host.parse().unwrap());
@@ -213,7 +204,7 @@ async fn requests_of_one_http_2_connection_share_a_computation_and_differ_in_the
 async fn too_many_fields_of_http_2_are_refused() {
     let origin = Origin::bind().await;
     let proxy = Proxy::start(&origin, &["--max-header-bytes", "1000"]);
-    let mut sender = http2_to(&proxy).await;
+    let mut sender = proxy.connect_http2().await;
     let request = Request::get("http://a/").header("x", "y".repeat(2000));
     let answer = sender.send_request(request.body(Full::default()).unwrap());
     assert_eq!(soon("a refusal", answer).await.unwrap().status(), 431);
@@ -247,7 +238,7 @@ async fn open_requests_are_answered_before_it_ends() {
         long.send("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nab").await;
         streams.head().await;
         streams.expect("ab").await;
-        let _http2 = http2_to(&proxy).await;
+        let _http2 = proxy.connect_http2().await;
         proxy.signal(signal);
         assert!(idle.head_or_end().await.is_none());
         slow.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;

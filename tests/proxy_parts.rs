@@ -4,8 +4,12 @@
 #![cfg(feature = "http")]
 #![allow(dead_code, unreachable_pub, reason = "the example uses what is not tested here")]
 
+#[path = "../examples/reverse_proxy/fields.rs"]
+mod fields;
 #[path = "../examples/reverse_proxy/host.rs"]
 mod host;
+#[path = "../examples/reverse_proxy/provenance.rs"]
+mod provenance;
 #[path = "../examples/reverse_proxy/via.rs"]
 mod via;
 #[path = "../examples/reverse_proxy/wire.rs"]

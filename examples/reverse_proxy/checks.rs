@@ -4,10 +4,13 @@ use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Response, StatusCode, Version, request::Parts};
 
+use crate::fields::{Role, Roles, Survey, is_hop_by_hop, join_cookies, retain, role};
 use crate::flags::Flags;
-use crate::forward::{OF_ONE_CONNECTION, is_chunked, members, remove, says_any};
+use crate::forward::{is_chunked, members};
 use crate::host;
+use crate::names::NameFilter;
 use crate::pages::page;
+use crate::provenance;
 use crate::via::Via;
 
 /// The exchange is neither stored nor shared: its `Connection` took fields
@@ -15,73 +18,69 @@ use crate::via::Via;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NotShared;
 
-/// Fields that a client must not take from us by naming them in `Connection`.
-static KEPT: [HeaderName; 6] = [
-    header::HOST,
-    header::AUTHORIZATION,
-    header::COOKIE,
-    header::CACHE_CONTROL,
-    header::CONTENT_LENGTH,
-    header::TRANSFER_ENCODING,
-];
+/// Fields that a client must not take from a request by naming them in
+/// `Connection`.
+const KEPT: Roles = Roles::of(&[Role::Meaning, Role::Cookie, Role::Framing]);
 
 /// Names in `Connection` that take nothing away from the request.
 static PLAIN: [&str; 7] =
     ["close", "keep-alive", "upgrade", "te", "trailer", "proxy-connection", "http2-settings"];
 
-/// Fields that claim where a request came from or where it should lead. Not
-/// from clients: we write those that we mean.
-static CLAIMS: [HeaderName; 11] = [
-    header::FORWARDED,
-    HeaderName::from_static("x-forwarded-for"),
-    HeaderName::from_static("x-forwarded-host"),
-    HeaderName::from_static("x-forwarded-proto"),
-    HeaderName::from_static("x-forwarded-port"),
-    HeaderName::from_static("x-forwarded-prefix"),
-    HeaderName::from_static("x-original-url"),
-    HeaderName::from_static("x-rewrite-url"),
-    HeaderName::from_static("x-http-method"),
-    HeaderName::from_static("x-http-method-override"),
-    HeaderName::from_static("x-host"),
-];
+/// Fields that clients must not send: the proxy writes those that it means.
+const CLAIMS: Roles = Roles::of(&[Role::AnswerClaim, Role::AddressClaim, Role::Forbidden]);
 
-/// Further fields that [`admit`] has to look at. Most requests have none.
-static OF_HOPS: [HeaderName; 3] =
-    [header::TRANSFER_ENCODING, header::VIA, HeaderName::from_static("http2-settings")];
+/// What a trusted peer must not send either.
+const FORBIDDEN: Roles = Roles::of(&[Role::Forbidden]);
 
 /// Nothing, or the answer to a request that goes no further.
 type Checked = Result<(), Box<Response<Bytes>>>;
 
 /// Brings a request into the form in which it is looked up and forwarded, or
-/// answers it.
-pub(crate) fn admit(parts: &mut Parts, flags: &Flags, via: &Via) -> Checked {
-    is_small(parts, flags)?;
+/// answers it. Returns which fields it arrived with.
+pub(crate) fn admit(
+    parts: &mut Parts,
+    flags: &Flags,
+    via: &Via,
+    names: &NameFilter,
+) -> Result<Survey, Box<Response<Bytes>>> {
+    let found = Survey::of(&parts.headers);
+    is_small(&found, flags)?;
     if parts.method == Method::CONNECT {
-        return refuse(StatusCode::NOT_IMPLEMENTED, "this is no tunnel");
+        refuse(StatusCode::NOT_IMPLEMENTED, "this is no tunnel")?;
+    }
+    if found.has_odd_name {
+        names.apply(&mut parts.headers);
     }
     is_for_us(parts, flags)?;
-    if says_any(&parts.headers, &OF_ONE_CONNECTION) || says_any(&parts.headers, &OF_HOPS) {
+    if found.has(Role::Framing) {
         is_framed(&parts.headers)?;
+    }
+    if found.has(Role::Hop) {
         take_what_connection_names(parts)?;
         end_connection(parts);
-        if via.is_in(&parts.headers) {
-            return refuse(StatusCode::LOOP_DETECTED, "this request was here before");
-        }
     }
-    if !flags.trust_forwarded {
-        remove(&mut parts.headers, &CLAIMS);
+    if found.has(Role::Via) && via.is_in(&parts.headers) {
+        refuse(StatusCode::LOOP_DETECTED, "this request was here before")?;
     }
-    hop(parts)
+    if flags.trust_forwarded {
+        found.remove(&mut parts.headers, FORBIDDEN);
+        provenance::remember_forwarded(&parts.headers, &mut parts.extensions);
+    } else {
+        found.remove(&mut parts.headers, CLAIMS);
+    }
+    if found.has_several_cookies {
+        join_cookies(&mut parts.headers);
+    }
+    hop(parts)?;
+    Ok(found)
 }
 
 fn refuse(status: StatusCode, reason: &str) -> Checked {
     Err(Box::new(page(status, reason)))
 }
 
-fn is_small(parts: &Parts, flags: &Flags) -> Checked {
-    let fields = parts.headers.iter();
-    let bytes: usize = fields.map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
-    if bytes > flags.max_header_bytes {
+fn is_small(found: &Survey, flags: &Flags) -> Checked {
+    if found.bytes > flags.max_header_bytes {
         return refuse(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "too many bytes of fields");
     }
     Ok(())
@@ -93,12 +92,11 @@ fn is_for_us(parts: &mut Parts, flags: &Flags) -> Checked {
     };
     if !has_host {
         // HTTP/1.0 knows of one host per address: ours is the origin's.
-        let origin = HeaderValue::from_str(flags.origin().as_str());
-        let origin = origin.expect("an authority is visible ASCII");
-        parts.headers.insert(header::HOST, origin);
+        parts.headers.insert(header::HOST, flags.origin_host());
         return Ok(());
     }
-    if flags.allow_host.is_empty() || flags.allow_host.contains(&host::normal(&parts.headers)) {
+    let is_named = |host: &HeaderValue| flags.allow_host.iter().any(|name| host == name.as_str());
+    if flags.allow_host.is_empty() || parts.headers.get(header::HOST).is_some_and(is_named) {
         return Ok(());
     }
     refuse(StatusCode::MISDIRECTED_REQUEST, "nobody here answers for this host")
@@ -123,16 +121,17 @@ fn is_framed(headers: &HeaderMap) -> Checked {
 
 /// RFC 9110, 7.6.1: what `Connection` names ends here.
 fn take_what_connection_names(parts: &mut Parts) -> Checked {
+    let is_kept = |name: &HeaderName| role(name.as_str()).is_some_and(|role| KEPT.contains(role));
     let names = members(&parts.headers, &header::CONNECTION).map(HeaderName::from_bytes);
     let Ok(mut names) = names.collect::<Result<Vec<_>, _>>() else {
         return refuse(StatusCode::BAD_REQUEST, "Connection names what is no field");
     };
-    if names.iter().any(|name| KEPT.contains(name)) {
+    if names.iter().any(is_kept) {
         return refuse(StatusCode::BAD_REQUEST, "Connection names a field that is not its own");
     }
     names.retain(|name| !PLAIN.contains(&name.as_str()));
     if !names.is_empty() {
-        remove(&mut parts.headers, &names);
+        retain(&mut parts.headers, |name| !names.contains(name));
         parts.extensions.insert(NotShared);
     }
     Ok(())
@@ -149,8 +148,7 @@ fn end_connection(parts: &mut Parts) {
         && parts.version == Version::HTTP_11
         && parts.method == Method::GET;
     let takes_trailers = names(header::TE, b"trailers");
-    remove(&mut parts.headers, &OF_ONE_CONNECTION);
-    remove(&mut parts.headers, &[HeaderName::from_static("http2-settings")]);
+    retain(&mut parts.headers, |name| !is_hop_by_hop(name));
     if wants_websocket {
         parts.headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
     }

@@ -4,11 +4,15 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use http::HeaderValue;
 use lexopt::{Arg, Parser};
 use tower_stampede::{ConfigError, HttpLayer, HttpStampede, SetCookie, Stampede};
 
 use crate::failure::OriginError;
+use crate::fields;
+use crate::host::Host;
 use crate::own_values::{at_least_one, bytes, origin, some_time};
+use crate::provenance;
 use crate::redis::{self, Redis};
 use crate::values::{address, milliseconds, namespace, secret, value};
 
@@ -54,6 +58,8 @@ Clients
   --host-header preserve|origin  which Host the origin sees         [preserve]
   --trust-forwarded              keep Forwarded, X-Forwarded-* and their like:
                                  a proxy in front of this one sets them
+  --underscores-in-headers       pass request fields whose names contain `_`;
+                                 without it they are dropped
   --max-header-bytes BYTES       longer requests get 431               [65536]
   --max-connections N            how many clients at once              [10000]
   --header-timeout-ms N          how long a request's head may take, and how
@@ -62,6 +68,9 @@ Clients
 
 Ctrl-C and SIGTERM end it gracefully.
 ";
+
+/// Room for the fields that the proxy writes into a request.
+const WRITTEN_BYTES: usize = 1 << 10;
 
 /// What the command line asks for.
 pub(crate) enum Command {
@@ -103,6 +112,7 @@ pub(crate) struct Flags {
     pub(crate) allow_host: Vec<String>,
     pub(crate) host_header: HostHeader,
     pub(crate) trust_forwarded: bool,
+    pub(crate) underscores_in_headers: bool,
     pub(crate) max_header_bytes: usize,
     pub(crate) max_connections: usize,
     pub(crate) header_timeout: Duration,
@@ -129,6 +139,7 @@ impl Default for Flags {
             allow_host: Vec::new(),
             host_header: HostHeader::Preserve,
             trust_forwarded: false,
+            underscores_in_headers: false,
             max_header_bytes: 64 << 10,
             max_connections: 10_000,
             header_timeout: Duration::from_secs(30),
@@ -179,6 +190,7 @@ impl Flags {
             "allow-host" => self.allow_host.push(value(name, from, host)?),
             "host-header" => self.host_header = value(name, from, host_header)?,
             "trust-forwarded" => self.trust_forwarded = true,
+            "underscores-in-headers" => self.underscores_in_headers = true,
             "max-header-bytes" => self.max_header_bytes = value(name, from, at_least_one)?,
             "max-connections" => self.max_connections = value(name, from, at_least_one)?,
             "header-timeout-ms" => self.header_timeout = value(name, from, some_time)?,
@@ -189,6 +201,13 @@ impl Flags {
 
     pub(crate) fn origin(&self) -> &Origin {
         self.origin.as_ref().expect("`parse` returns no flags without an origin")
+    }
+
+    /// Returns the origin as a value of `Host`, in the form of all others.
+    pub(crate) fn origin_host(&self) -> HeaderValue {
+        let host = Host::parse(self.origin().as_str()).map(|host| host.normal());
+        let value = host.and_then(|host| HeaderValue::try_from(host).ok());
+        value.expect("`--origin` was read as a host")
     }
 
     /// Makes the cache; the error names the flags that cannot be followed.
@@ -217,8 +236,21 @@ impl Flags {
             .disconnected(OriginError::is_disconnected)
             .set_cookie(self.set_cookie)
             .max_body(self.max_body)
-            .max_header_bytes(self.max_header_bytes);
+            // A request that was admitted must not be too long for the cache.
+            .max_header_bytes(self.max_header_bytes.saturating_add(WRITTEN_BYTES));
+        let layer = self.key_claims(layer);
         if self.ignore_cookies { layer.ignore_cookies() } else { layer }
+    }
+
+    /// Sets which claims are part of the key: none of clients, since the proxy
+    /// removes their claims and writes what follows from the key itself.
+    fn key_claims(&self, layer: HttpLayer) -> HttpLayer {
+        if !self.trust_forwarded {
+            return layer.keyed_headers([]);
+        }
+        layer
+            .keyed_headers(fields::keyed_claims())
+            .key(|parts| provenance::forwarded_key(&parts.extensions))
     }
 }
 
@@ -258,6 +290,6 @@ fn host_header(text: &str) -> Result<HostHeader, String> {
 }
 
 fn host(text: &str) -> Result<String, String> {
-    let host = crate::host::Host::parse(text).ok_or("is not a host like www.example.com")?;
+    let host = Host::parse(text).ok_or("is not a host like www.example.com")?;
     Ok(host.normal())
 }

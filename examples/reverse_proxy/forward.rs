@@ -1,32 +1,14 @@
 //! What a message becomes on its way through: the fields that end here, those
 //! that we write, and its framing, which is always our own.
 
-use std::net::SocketAddr;
-
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Response, StatusCode, Uri, Version, request};
 use http_body::Body;
 
+use crate::fields::{Role, Survey, is_hop_by_hop, retain};
 use crate::flags::{Flags, HostHeader};
+use crate::provenance;
 use crate::via::Via;
-use crate::wire::Teller;
-
-/// Who sent a request.
-#[derive(Clone)]
-pub(crate) struct Client {
-    pub(crate) address: SocketAddr,
-    /// How it is told what the origin says meanwhile, if it can be.
-    pub(crate) teller: Option<Teller>,
-}
-
-/// Fields of one connection, besides those that frame its messages.
-pub(crate) static OF_ONE_CONNECTION: [HeaderName; 5] = [
-    header::CONNECTION,
-    header::UPGRADE,
-    header::TE,
-    HeaderName::from_static("keep-alive"),
-    HeaderName::from_static("proxy-connection"),
-];
 
 /// The members of a list field, over all its lines.
 pub(crate) fn members<'a>(
@@ -42,46 +24,48 @@ pub(crate) fn is_chunked(coding: &[u8]) -> bool {
     coding.eq_ignore_ascii_case(b"chunked")
 }
 
-/// Returns whether one of these is among the fields. To compare names is
-/// cheaper than to look up each of several.
-pub(crate) fn says_any(headers: &HeaderMap, names: &[HeaderName]) -> bool {
-    match names {
-        [name] => headers.contains_key(name),
-        names => headers.keys().any(|name| names.contains(name)),
+/// Removes a field and leaves all others in their order.
+fn remove(headers: &mut HeaderMap, name: &HeaderName) {
+    if headers.contains_key(name) {
+        retain(headers, |other| other != name);
     }
 }
 
-/// Removes fields and leaves all others in their order; the map itself would
-/// put the last one into the gap.
-pub(crate) fn remove(headers: &mut HeaderMap, names: &[HeaderName]) {
-    if !says_any(headers, names) {
-        return;
-    }
-    let mut field = None;
-    for (name, value) in std::mem::take(headers) {
-        // Only the first of several values comes with the name.
-        field = name.or(field);
-        if let Some(name) = field.as_ref().filter(|name| !names.contains(name)) {
-            headers.append(name, value);
-        }
-    }
-}
-
-/// Makes the request that the origin gets out of one that was admitted.
-pub(crate) fn to_origin<B: Body>(parts: &mut request::Parts, body: &B, flags: &Flags, via: &Via) {
+/// Brings an admitted request into the form in which the origin gets it,
+/// before the cache looks it up: `Vary` compares only what the cache sees.
+/// `from` is the address of the client.
+pub(crate) fn write_fields<B: Body>(
+    parts: &mut request::Parts,
+    body: &B,
+    found: &Survey,
+    from: &HeaderValue,
+    via: &Via,
+) {
     via.add_to(&mut parts.headers, parts.version);
-    say_where_it_came_from(parts);
-    if flags.host_header == HostHeader::Origin {
-        let origin = HeaderValue::from_str(flags.origin().as_str());
-        parts.headers.insert(header::HOST, origin.expect("an authority is visible ASCII"));
+    provenance::write(&mut parts.headers, found.has(Role::AnswerClaim), from);
+    if found.has(Role::Framing) || !body.is_end_stream() {
+        frame_request(&mut parts.headers, body);
     }
-    frame_request(&mut parts.headers, body);
-    say_what_is_of_this_connection(&mut parts.headers);
-    if parts.version == Version::HTTP_10 {
-        // RFC 9110, 10.1.1: not known there, so not meant.
-        remove(&mut parts.headers, &[header::EXPECT]);
+    if found.has(Role::Hop) {
+        say_what_is_of_this_connection(&mut parts.headers);
+    }
+    // RFC 9110, 10.1.1: HTTP/1.0 does not know expectations, and without a body
+    // there is nothing to expect. An origin may still answer 417 to it, which
+    // others would get.
+    if found.has(Role::Expect) && (parts.version == Version::HTTP_10 || body.is_end_stream()) {
+        remove(&mut parts.headers, &header::EXPECT);
     }
     parts.version = Version::HTTP_11;
+}
+
+/// Makes the request that the origin gets out of one that the cache passes on.
+/// The cache may have made it itself, of the fields that were keyed.
+pub(crate) fn to_origin<B: Body>(parts: &mut request::Parts, body: &B, flags: &Flags, via: &Via) {
+    provenance::complete(&mut parts.headers, &parts.extensions, via);
+    if flags.host_header == HostHeader::Origin {
+        parts.headers.insert(header::HOST, flags.origin_host());
+    }
+    frame_request(&mut parts.headers, body);
     parts.uri = at_origin(&parts.uri, flags);
 }
 
@@ -93,46 +77,21 @@ fn at_origin(uri: &Uri, flags: &Flags) -> Uri {
     Uri::from_parts(at).expect("scheme, authority and path make a URI")
 }
 
-/// `Forwarded` (RFC 7239), and the fields that came before it. What a trusted
-/// proxy before us wrote stays, and we add to it.
-fn say_where_it_came_from(parts: &mut request::Parts) {
-    let Some(client) = parts.extensions.get::<Client>() else { return };
-    let ip = client.address.ip().to_canonical();
-    let headers = &mut parts.headers;
-    let host = headers.get(header::HOST).cloned();
-    let host = host.as_ref().and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let node = if ip.is_ipv6() { format!("\"[{ip}]\"") } else { ip.to_string() };
-    let forwarded = format!("for={node};host=\"{host}\";proto=http");
-    append(headers, HeaderName::from_static("forwarded"), &forwarded);
-    append(headers, HeaderName::from_static("x-forwarded-for"), &ip.to_string());
-    for (name, value) in [("x-forwarded-host", host), ("x-forwarded-proto", "http")] {
-        let value = HeaderValue::from_str(value);
-        let value = value.expect("a host that was admitted is visible ASCII");
-        headers.entry(name).or_insert(value);
-    }
-}
-
-/// Adds a member to a list field, on its own line after all others.
-fn append(headers: &mut HeaderMap, name: HeaderName, member: &str) {
-    let value = HeaderValue::from_str(member);
-    headers.append(name, value.expect("addresses and hosts are visible ASCII"));
-}
-
 /// Frames a request by the body that it has. The received length only says
 /// whether an empty body is worth a word.
 fn frame_request<B: Body>(headers: &mut HeaderMap, body: &B) {
     let says_length = headers.contains_key(header::CONTENT_LENGTH);
     match body.size_hint().exact() {
         _ if body.is_end_stream() && !says_length => {
-            remove(headers, &[header::TRANSFER_ENCODING]);
+            remove(headers, &header::TRANSFER_ENCODING);
         }
         Some(length) => {
-            remove(headers, &[header::TRANSFER_ENCODING]);
+            remove(headers, &header::TRANSFER_ENCODING);
             headers.insert(header::CONTENT_LENGTH, length.into());
         }
         // By name: else the client takes a GET to have no body.
         None => {
-            remove(headers, &[header::CONTENT_LENGTH]);
+            remove(headers, &header::CONTENT_LENGTH);
             let chunked = HeaderValue::from_static("chunked");
             headers.insert(header::TRANSFER_ENCODING, chunked);
         }
@@ -159,13 +118,12 @@ pub(crate) fn to_client<B: Body>(response: &mut Response<B>, method: &Method) {
 
 /// RFC 9110, 7.6.1. `Trailer` stays, for so do trailers.
 pub(crate) fn end_hop_by_hop(headers: &mut HeaderMap) {
-    if !says_any(headers, &OF_ONE_CONNECTION) {
+    if !headers.keys().any(is_hop_by_hop) {
         return;
     }
     let named = members(headers, &header::CONNECTION);
     let named: Vec<_> = named.filter_map(|name| HeaderName::from_bytes(name).ok()).collect();
-    remove(headers, &named);
-    remove(headers, &OF_ONE_CONNECTION);
+    retain(headers, |name| !is_hop_by_hop(name) && !named.contains(name));
 }
 
 /// Frames a response by the body that it has.
@@ -173,7 +131,7 @@ fn frame_response<B: Body>(response: &mut Response<B>, method: &Method) {
     let (status, exact) = (response.status(), response.body().size_hint().exact());
     let has_no_body = *method == Method::HEAD || status == StatusCode::NOT_MODIFIED;
     let headers = response.headers_mut();
-    remove(headers, &[header::TRANSFER_ENCODING]);
+    remove(headers, &header::TRANSFER_ENCODING);
     match exact {
         // Here the length is said of a body that is not sent.
         _ if has_no_body => keep_one_length(headers),
@@ -182,7 +140,7 @@ fn frame_response<B: Body>(response: &mut Response<B>, method: &Method) {
                 headers.insert(header::CONTENT_LENGTH, length.into());
             }
         }
-        _ => remove(headers, &[header::CONTENT_LENGTH]),
+        _ => remove(headers, &header::CONTENT_LENGTH),
     }
 }
 
@@ -198,7 +156,7 @@ fn said_length(headers: &HeaderMap) -> Option<u64> {
 fn keep_one_length(headers: &mut HeaderMap) {
     match one_length(headers) {
         Some(length) => drop(headers.insert(header::CONTENT_LENGTH, length)),
-        None => remove(headers, &[header::CONTENT_LENGTH]),
+        None => remove(headers, &header::CONTENT_LENGTH),
     }
 }
 

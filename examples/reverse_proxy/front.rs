@@ -11,7 +11,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Method, Request, Response, Version, header};
+use http::{HeaderValue, Method, Request, Response, Version, header};
 use http_body_util::{Either, Full};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -28,8 +28,9 @@ use tower_stampede::{HttpLayer, HttpService, ResponseBody};
 use crate::alarm::Alarm;
 use crate::checks::{self, NotShared};
 use crate::flags::Flags;
-use crate::forward::{self, Client};
+use crate::forward;
 use crate::incoming::ClientBody;
+use crate::names::NameFilter;
 use crate::origin::{Origin, OriginBody};
 use crate::pages::page;
 use crate::via::Via;
@@ -51,27 +52,30 @@ pub(crate) struct Proxy {
     service: HttpService<Origin>,
     flags: Flags,
     via: Via,
+    names: &'static NameFilter,
 }
 
 impl Proxy {
-    pub(crate) fn new(layer: HttpLayer, flags: Flags) -> Self {
+    pub(crate) fn new(layer: HttpLayer, flags: Flags, names: &'static NameFilter) -> Self {
         let via = Via::new();
         let layer = flags
             .tune(layer)
             .bypass(|parts| parts.extensions.get::<NotShared>().is_some())
             .empty_request_body(ClientBody::empty);
         let service = layer.layer(Origin::new(&flags, via.clone()));
-        Self { service, flags, via }
+        Self { service, flags, via, names }
     }
 
-    async fn answer(&self, request: Request<Incoming>, client: Client) -> Response<AnswerBody> {
+    /// Answers a request that was received from this address.
+    async fn answer(&self, request: Request<Incoming>, from: &HeaderValue) -> Response<AnswerBody> {
         let (mut parts, body) = request.into_parts();
-        parts.extensions.insert(client);
+        let body = ClientBody::new(body, self.names);
         let method = parts.method.clone();
-        if let Err(refusal) = checks::admit(&mut parts, &self.flags, &self.via) {
-            return ours(*refusal, &method);
+        match checks::admit(&mut parts, &self.flags, &self.via, self.names) {
+            Ok(found) => forward::write_fields(&mut parts, &body, &found, from, &self.via),
+            Err(refusal) => return ours(*refusal, &method),
         }
-        let request = Request::from_parts(parts, ClientBody::from(body));
+        let request = Request::from_parts(parts, body);
         match self.service.clone().call(request).await {
             Ok(mut response) => {
                 forward::to_client(&mut response, &method);
@@ -152,13 +156,15 @@ async fn connection(
 ) {
     // A connection that will not have it is served with the delay.
     drop(stream.set_nodelay(true));
+    let address = client.ip().to_canonical().to_string();
+    let address = HeaderValue::try_from(address).expect("an address is visible ASCII");
     let wire = Wire::new(stream);
     let (desk, begun) = (wire.desk(), Arc::new(AtomicBool::new(false)));
     let has_begun = Arc::clone(&begun);
     let service = service_fn(move |request: Request<Incoming>| {
         has_begun.store(true, Ordering::Relaxed);
-        let (proxy, desk) = (Arc::clone(proxy), desk.clone());
-        async move { Ok::<_, Infallible>(exchange(&proxy, request, client, &desk).await) }
+        let (proxy, desk, address) = (Arc::clone(proxy), desk.clone(), address.clone());
+        async move { Ok::<_, Infallible>(exchange(&proxy, request, &address, &desk).await) }
     });
     let server = server(&proxy.flags);
     let serving = server.serve_connection_with_upgrades(TokioIo::new(wire), service);
@@ -202,14 +208,14 @@ fn server(flags: &Flags) -> auto::Builder<TokioExecutor> {
 /// Answers one request; the origin's informational responses go before.
 async fn exchange(
     proxy: &Proxy,
-    request: Request<Incoming>,
-    address: SocketAddr,
+    mut request: Request<Incoming>,
+    address: &HeaderValue,
     desk: &Desk,
 ) -> Response<AnswerBody> {
     if request.version() != Version::HTTP_11 {
-        return proxy.answer(request, Client { address, teller: None }).await;
+        return proxy.answer(request, address).await;
     }
     let exchange = desk.open();
-    let client = Client { address, teller: Some(exchange.teller()) };
-    exchange.carry(proxy.answer(request, client)).await
+    request.extensions_mut().insert(exchange.teller());
+    exchange.carry(proxy.answer(request, address)).await
 }

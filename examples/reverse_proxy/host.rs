@@ -1,6 +1,6 @@
 //! Which host a request is for (RFC 9110, 7.2; RFC 9112, 3.2).
 
-use http::header::{self, HeaderMap, HeaderValue};
+use http::header::{self, HeaderValue};
 use http::{Uri, Version, request::Parts};
 
 /// A host, and its port unless that is the scheme's own.
@@ -41,18 +41,23 @@ impl<'a> Host<'a> {
         let port = self.port.map(|port| format!(":{port}")).unwrap_or_default();
         self.name.to_ascii_lowercase() + &port
     }
+
+    /// Returns whether this is how the host is written in its normal form.
+    fn is_normal(&self, text: &str) -> bool {
+        let port = &text[self.name.len()..];
+        let is_plain_port = match self.port {
+            None => port.is_empty(),
+            Some(0) => port == ":0",
+            Some(_) => !port.starts_with(":0"),
+        };
+        is_plain_port && !self.name.bytes().any(|b| b.is_ascii_uppercase())
+    }
 }
 
 impl PartialEq for Host<'_> {
     fn eq(&self, other: &Self) -> bool {
         self.name.eq_ignore_ascii_case(other.name) && self.port == other.port
     }
-}
-
-/// The host of a request that is settled.
-pub(crate) fn normal(headers: &HeaderMap) -> String {
-    let field = headers.get(header::HOST).and_then(|field| field.to_str().ok());
-    field.and_then(Host::parse).map(|host| host.normal()).unwrap_or_default()
 }
 
 fn is_address(literal: &str) -> bool {
@@ -65,44 +70,57 @@ fn is_name(b: u8) -> bool {
 }
 
 /// Finds the one host of a request, and returns whether there is one.
-/// Afterwards it stands in `Host`, and the target is in origin form.
+/// Afterwards it stands in `Host` in its normal form, and the target is in
+/// origin form: an origin that builds URLs from what it sees must build the
+/// same ones for all requests with the same key.
 ///
 /// A host in the target replaces `Host` (RFC 9112, 3.2.2), which must still be
 /// a valid one. In HTTP/2 the two must agree. Only HTTP/1.0 may go without.
 pub(crate) fn settle(parts: &mut Parts) -> Result<bool, BadHost> {
     let field = of_field(parts)?;
     let Some(target) = parts.uri.authority() else {
-        return match field {
-            None if parts.version != Version::HTTP_10 => Err(BadHost),
-            field => Ok(field.is_some()),
+        let Some((text, host)) = field else {
+            return if parts.version == Version::HTTP_10 { Ok(false) } else { Err(BadHost) };
         };
+        if !host.is_normal(text) {
+            let value = HeaderValue::try_from(host.normal()).map_err(|_| BadHost)?;
+            parts.headers.insert(header::HOST, value);
+        }
+        return Ok(true);
     };
     if !matches!(parts.uri.scheme_str(), Some("http" | "https")) {
         return Err(BadHost);
     }
     let host = Host::parse(target.as_str()).ok_or(BadHost)?;
-    let agrees = field.as_ref().is_none_or(|field| *field == host);
+    let agrees = field.is_none_or(|(_, field)| field == host);
     let is_missing = field.is_none() && parts.version == Version::HTTP_11;
     if is_missing || !agrees && parts.version > Version::HTTP_11 {
         return Err(BadHost);
     }
-    let value = HeaderValue::try_from(target.as_str()).map_err(|_| BadHost)?;
+    let value = HeaderValue::try_from(host.normal()).map_err(|_| BadHost)?;
     parts.headers.insert(header::HOST, value);
     parts.uri = resource(&parts.uri);
     Ok(true)
 }
 
-fn of_field(parts: &Parts) -> Result<Option<Host<'_>>, BadHost> {
+fn of_field(parts: &Parts) -> Result<Option<(&str, Host<'_>)>, BadHost> {
     let mut fields = parts.headers.get_all(header::HOST).iter();
     let Some(field) = fields.next() else { return Ok(None) };
-    let host = field.to_str().ok().and_then(Host::parse).filter(|_| fields.next().is_none());
-    host.map(Some).ok_or(BadHost)
+    let text = field.to_str().ok().filter(|_| fields.next().is_none()).ok_or(BadHost)?;
+    Ok(Some((text, Host::parse(text).ok_or(BadHost)?)))
 }
 
 /// Returns path and query, which is all that is left to say.
 fn resource(uri: &Uri) -> Uri {
-    let resource = uri.path_and_query().cloned();
-    resource.map_or_else(|| Uri::from_static("/"), Uri::from)
+    match uri.path_and_query() {
+        None => Uri::from_static("/"),
+        // A target without a path may still have a query (RFC 9110, 4.2.3).
+        Some(resource) if resource.as_str().starts_with('?') => {
+            let resource = format!("/{}", resource.as_str());
+            Uri::try_from(resource).expect("a path before a query is a target")
+        }
+        Some(resource) => resource.clone().into(),
+    }
 }
 
 #[cfg(test)]
@@ -117,7 +135,8 @@ mod tests {
         }
         let mut parts = request.body(()).unwrap().into_parts().0;
         settle(&mut parts)?;
-        Ok((normal(&parts.headers), parts.uri.to_string()))
+        let host = parts.headers.get("host").map_or("", |host| host.to_str().unwrap());
+        Ok((host.to_owned(), parts.uri.to_string()))
     }
 
     #[test]
@@ -132,6 +151,13 @@ mod tests {
             (Version::HTTP_10, "/x", &[], "", "/x"),
             (Version::HTTP_10, "http://a/x", &[], "a", "/x"),
             (Version::HTTP_11, "*", &["a"], "a", "*"),
+            (Version::HTTP_11, "http://a?b", &["a"], "a", "/?b"),
+            (Version::HTTP_11, "/", &["a:"], "a", "/"),
+            (Version::HTTP_11, "/", &["a:00000080"], "a", "/"),
+            (Version::HTTP_11, "/", &["a:0081"], "a:81", "/"),
+            (Version::HTTP_11, "/", &["a:000"], "a:0", "/"),
+            (Version::HTTP_11, "/", &["a:0"], "a:0", "/"),
+            (Version::HTTP_2, "http://A:080/", &[], "a", "/"),
         ] {
             let expected = Ok((host.to_owned(), target.to_owned()));
             assert_eq!(settled(version, uri, hosts), expected, "{version:?} {uri} {hosts:?}");

@@ -1,25 +1,30 @@
 //! The body of a request as it goes through the cache.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
+use crate::names::NameFilter;
+
 /// What a client sends, or nothing: to ask again without a condition, the
 /// cache makes a request of its own.
-pub(crate) struct ClientBody(Option<Incoming>);
+pub(crate) struct ClientBody(Option<Received>);
 
-impl ClientBody {
-    pub(crate) fn empty() -> Self {
-        Self(None)
-    }
+struct Received {
+    body: Incoming,
+    names: &'static NameFilter,
 }
 
-impl From<Incoming> for ClientBody {
-    fn from(body: Incoming) -> Self {
-        Self(Some(body))
+impl ClientBody {
+    pub(crate) fn new(body: Incoming, names: &'static NameFilter) -> Self {
+        Self(Some(Received { body, names }))
+    }
+
+    pub(crate) fn empty() -> Self {
+        Self(None)
     }
 }
 
@@ -31,15 +36,22 @@ impl Body for ClientBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let Some(body) = &mut self.0 else { return Poll::Ready(None) };
-        Pin::new(body).poll_frame(cx)
+        let Some(Received { body, names }) = &mut self.0 else { return Poll::Ready(None) };
+        let mut frame = ready!(Pin::new(body).poll_frame(cx));
+        if let Some(Ok(frame)) = &mut frame
+            && let Some(trailers) = frame.trailers_mut()
+        {
+            names.apply_to_trailers(trailers);
+        }
+        Poll::Ready(frame)
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.as_ref().is_none_or(Body::is_end_stream)
+        self.0.as_ref().is_none_or(|received| received.body.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.0.as_ref().map_or(SizeHint::with_exact(0), Body::size_hint)
+        let received = self.0.as_ref();
+        received.map_or(SizeHint::with_exact(0), |received| received.body.size_hint())
     }
 }

@@ -16,11 +16,13 @@ use tower_stampede::HttpStampede;
 
 use crate::flags::{Command, Flags};
 use crate::front::Proxy;
+use crate::names::NameFilter;
 
 mod alarm;
 mod checks;
 mod connector;
 mod failure;
+mod fields;
 mod flags;
 mod forward;
 mod front;
@@ -28,10 +30,12 @@ mod host;
 mod incoming;
 #[path = "../web_server/listen.rs"]
 mod listen;
+mod names;
 mod origin;
 mod outgoing;
 mod own_values;
 mod pages;
+mod provenance;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(not(feature = "redis"))]
@@ -94,7 +98,9 @@ async fn run(flags: Flags, cache: &HttpStampede) -> Result<(), Box<dyn Error>> {
         drop(cache.get("the first look").await);
     }
     listen::announce(address)?;
-    front::serve(listener, Proxy::new(cache.http_layer(), flags), stop, DRAIN).await;
+    let names = NameFilter::of_process(flags.underscores_in_headers);
+    front::serve(listener, Proxy::new(cache.http_layer(), flags, names), stop, DRAIN).await;
     cache.shutdown(DRAIN).await;
+    names.report_total();
     Ok(())
 }

@@ -19,7 +19,7 @@ use tower_service::Service;
 use crate::connector::{Connector, Used};
 use crate::failure::{Kind, OriginError};
 use crate::flags::Flags;
-use crate::forward::{self, Client as Sender, is_chunked, members};
+use crate::forward::{self, is_chunked, members};
 use crate::incoming::ClientBody;
 use crate::outgoing::{GateKey, Outgoing};
 use crate::upgrade;
@@ -87,7 +87,7 @@ impl Shared {
     ) -> Result<Response<OriginBody>, OriginError> {
         let front = hyper::upgrade::on(&mut request);
         let (mut parts, body) = request.into_parts();
-        let teller = parts.extensions.get().and_then(|client: &Sender| client.teller.clone());
+        let teller = parts.extensions.get::<Teller>().cloned();
         forward::to_origin(&mut parts, &body, &self.flags, &self.via);
         // What is left in there is of this process.
         parts.extensions = http::Extensions::new();

@@ -5,15 +5,20 @@
 
 mod backend;
 mod crowd;
+pub(crate) mod scripted;
 pub(crate) mod stage;
 
 use std::future::Future;
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::io::{BufRead, BufReader, Read};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -64,10 +69,20 @@ impl Proxy {
     }
 
     pub(crate) fn start_at(origin: &str, flags: &[&str]) -> Self {
+        Self::start_with_stderr(origin, flags, Stdio::inherit())
+    }
+
+    /// Starts a proxy whose standard error the test reads once it has ended.
+    pub(crate) fn start_recorded(origin: &Origin, flags: &[&str]) -> Self {
+        Self::start_with_stderr(&origin.url(), flags, Stdio::piped())
+    }
+
+    fn start_with_stderr(origin: &str, flags: &[&str], stderr: Stdio) -> Self {
         let mut process = Command::new(program())
             .args(["--listen", "127.0.0.1:0", "--origin", origin])
             .args(flags)
             .stdout(Stdio::piped())
+            .stderr(stderr)
             .spawn()
             .unwrap();
         let mut line = String::new();
@@ -92,6 +107,22 @@ impl Proxy {
 
     pub(crate) async fn connect(&self) -> Peer {
         Peer::new(TcpStream::connect(self.address).await.unwrap())
+    }
+
+    /// A client with another loopback address than the usual one.
+    pub(crate) async fn connect_from(&self, address: Ipv4Addr) -> Peer {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((address, 0).into()).unwrap();
+        Peer::new(socket.connect(self.address).await.unwrap())
+    }
+
+    /// A client that speaks HTTP/2 from the beginning.
+    pub(crate) async fn connect_http2(&self) -> http2::SendRequest<Full<Bytes>> {
+        let stream = self.connect().await.into_stream();
+        let handshake = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
+        let (sender, connection) = handshake.unwrap();
+        tokio::spawn(connection);
+        sender
     }
 
     /// A client that takes little before it reads.
@@ -129,6 +160,16 @@ impl Proxy {
             }
         };
         soon("the end of the process", ended).await
+    }
+
+    /// Ends a recorded proxy; returns what it wrote to its standard error.
+    pub(crate) async fn end_and_read_stderr(mut self) -> String {
+        self.signal(Signal::TERM);
+        assert_eq!(self.ended().await, Some(0));
+        let process = self.process.as_mut().expect("a process of ours");
+        let mut text = String::new();
+        process.stderr.take().expect("a recorded proxy").read_to_string(&mut text).unwrap();
+        text
     }
 
     /// Waits until it has nothing to do before something comes from outside:
