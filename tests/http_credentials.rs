@@ -11,7 +11,7 @@ use tower_stampede::CacheOutcome::*;
 use tower_stampede::HttpLayer;
 
 /// One field of each provider that `http-hostile.md` and the list name.
-const IDENTITY_FIELDS: [&str; 40] = [
+const IDENTITY_FIELDS: [&str; 41] = [
     "api-key",
     "cf-access-authenticated-user-email",
     "cf-access-jwt-assertion",
@@ -52,6 +52,7 @@ const IDENTITY_FIELDS: [&str; 40] = [
     "x-ssl-client-s-dn",
     "x-tenant-id",
     "x-user-id",
+    "x_forwarded_user",
 ];
 
 /// Answers with the value of one field, and says nothing of its lifetime.

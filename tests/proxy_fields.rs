@@ -36,6 +36,65 @@ fn names(head: &Head) -> Vec<&str> {
     head.but(&written).into_iter().map(|(name, _)| name).collect()
 }
 
+// ===== Fields that say who asks =====
+
+/// Greets by one field, and says nothing of a lifetime.
+async fn greeting(name: &'static str, flags: &[&str]) -> (Scripted, Proxy) {
+    Scripted::start(flags, move |head| {
+        let who = head.fields.iter().find(|(own, _)| own == name);
+        ("X-Lifetime: none\r\n".into(), who.map_or("nobody", |(_, value)| value).to_owned())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn users_whom_a_proxy_in_front_names_never_share_a_page_that_lives_by_the_flag() {
+    for name in ["x-forwarded-user", "remote-user", "x-acme-user"] {
+        let flags = ["--ttl-ms", "60000", "--credential-header", "X-Acme-*"];
+        let (_origin, proxy) = greeting(name, &flags).await;
+        for user in ["alice", "bob", "alice"] {
+            let reply = proxy.ask(get_with(&format!("{name}: {user}\r\n"))).await;
+            assert_eq!(reply.body, user, "{name}");
+            let status = reply.head.get("cache-status").unwrap_or_default().to_owned();
+            assert!(status.ends_with(&format!("detail=credentials:{name}")), "{status}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_name_with_an_underscore_that_the_flag_passes_is_the_credential_it_stands_for() {
+    let flags = ["--ttl-ms", "60000", UNDERSCORES[0]];
+    let (_origin, proxy) = greeting("x_forwarded_user", &flags).await;
+    for user in ["alice", "bob"] {
+        let reply = proxy.ask(get_with(&format!("X_Forwarded_User: {user}\r\n"))).await;
+        assert_eq!(reply.body, user);
+    }
+}
+
+#[tokio::test]
+async fn a_field_that_is_no_credential_by_flag_is_shared_across() {
+    let flags = ["--ttl-ms", "60000", "--not-a-credential", "X-Forwarded-Client-Cert"];
+    let (_origin, proxy) = greeting("x-forwarded-client-cert", &flags).await;
+    for workload in ["a", "b"] {
+        let fields = format!("X-Forwarded-Client-Cert: {workload}\r\n");
+        assert_eq!(proxy.ask(get_with(&fields)).await.body, "a");
+    }
+}
+
+#[tokio::test]
+async fn the_response_to_a_post_fills_the_page_only_by_flag() {
+    for (flags, expected) in [(&[][..], "of a GET"), (&["--store-post"], "of a POST")] {
+        let (_origin, proxy) = Scripted::start(flags, |head| {
+            let fields = format!("{}Content-Location: /\r\n", fresh());
+            (fields, format!("of a {}", head.start.split(' ').next().unwrap()))
+        })
+        .await;
+        let post = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
+        assert_eq!(proxy.ask(post).await.body, "of a POST");
+        assert_eq!(proxy.ask(get_with("")).await.body, expected, "{flags:?}");
+    }
+}
+
 // ===== Names that origins read in two ways =====
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use tower_stampede::{ConfigError, HttpLayer, HttpStampede, SetCookie, Stampede};
 use crate::failure::OriginError;
 use crate::fields;
 use crate::host::Host;
-use crate::own_values::{at_least_one, bytes, origin, some_time};
+use crate::own_values::{at_least_one, bytes, exemption, field_pattern, origin, some_time};
 use crate::provenance;
 use crate::redis::{self, Redis};
 use crate::values::{address, milliseconds, namespace, secret, value};
@@ -43,6 +43,14 @@ What is cached
                                  explicitly cacheable                 [refuse]
   --ignore-cookies               remove Cookie from GET and HEAD requests
   --max-body BYTES               the longest body that is stored     [1048576]
+  --credential-header NAME       a request field that says who asks, or a pattern
+                                 like X-Acme-*: responses to such requests are
+                                 shared only where the origin permits it. Adds to
+                                 the list in the documentation; may be repeated
+  --not-a-credential NAME        takes a field or a pattern out of that list; may
+                                 be repeated
+  --store-post                   store the response to a POST for later GETs
+                                 where it says that it is one          [not stored]
 
 Waiting
   --wait-timeout-ms N            how long a request waits for another one's
@@ -104,6 +112,9 @@ pub(crate) struct Flags {
     set_cookie: SetCookie,
     ignore_cookies: bool,
     max_body: usize,
+    credential_headers: Vec<String>,
+    not_credentials: Vec<String>,
+    store_post: bool,
     wait_timeout: Option<Duration>,
     pub(crate) compute_timeout: Duration,
     pub(crate) connect_timeout: Duration,
@@ -132,6 +143,9 @@ impl Default for Flags {
             set_cookie: SetCookie::Refuse,
             ignore_cookies: false,
             max_body: 1 << 20,
+            credential_headers: Vec::new(),
+            not_credentials: Vec::new(),
+            store_post: false,
             wait_timeout: None,
             compute_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(3),
@@ -183,6 +197,11 @@ impl Flags {
             "set-cookie" => self.set_cookie = value(name, from, set_cookie)?,
             "ignore-cookies" => self.ignore_cookies = true,
             "max-body" => self.max_body = value(name, from, bytes)?,
+            "credential-header" => {
+                self.credential_headers.push(value(name, from, field_pattern)?);
+            }
+            "not-a-credential" => self.not_credentials.push(value(name, from, exemption)?),
+            "store-post" => self.store_post = true,
             "wait-timeout-ms" => self.wait_timeout = Some(value(name, from, milliseconds)?),
             "compute-timeout-ms" => self.compute_timeout = value(name, from, some_time)?,
             "connect-timeout-ms" => self.connect_timeout = value(name, from, some_time)?,
@@ -238,6 +257,10 @@ impl Flags {
             .max_body(self.max_body)
             // A request that was admitted must not be too long for the cache.
             .max_header_bytes(self.max_header_bytes.saturating_add(WRITTEN_BYTES));
+        let names = self.credential_headers.iter().map(String::as_str);
+        let layer = layer.credential_headers(names).store_post_responses(self.store_post);
+        let names = self.not_credentials.iter();
+        let layer = names.fold(layer, |layer, name| layer.not_a_credential(name));
         let layer = self.key_claims(layer);
         if self.ignore_cookies { layer.ignore_cookies() } else { layer }
     }
@@ -246,10 +269,10 @@ impl Flags {
     /// removes their claims and writes what follows from the key itself.
     fn key_claims(&self, layer: HttpLayer) -> HttpLayer {
         if !self.trust_forwarded {
-            return layer.keyed_headers([]);
+            return layer.replace_keyed_headers([]);
         }
         layer
-            .keyed_headers(fields::keyed_claims())
+            .replace_keyed_headers(fields::keyed_claims())
             .key(|parts| provenance::forwarded_key(&parts.extensions))
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use http::Uri;
+use http::header::HeaderName;
 
 use crate::flags::Origin;
 use crate::host::Host;
@@ -22,6 +23,23 @@ pub(crate) fn bytes(text: &str) -> Result<usize, String> {
 pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
     let n = text.parse().ok().filter(|n| *n > 0);
     n.ok_or_else(|| "is not a whole number above 0".into())
+}
+
+/// Reads the name of a field, or the beginning of names before a `*`.
+pub(crate) fn field_pattern(text: &str) -> Result<String, String> {
+    let name = text.strip_suffix('*').unwrap_or(text);
+    if name.contains('*') || HeaderName::try_from(name).is_err() {
+        return Err("is not a field name, nor a pattern like X-Acme-*".into());
+    }
+    Ok(text.to_owned())
+}
+
+/// Reads a field that is not to count as a credential.
+pub(crate) fn exemption(text: &str) -> Result<String, String> {
+    if text.eq_ignore_ascii_case("authorization") {
+        return Err("always is a credential (RFC 9111, 3.5)".into());
+    }
+    field_pattern(text)
 }
 
 /// Reads `http://HOST[:PORT]`. Nobody is asked yet: an origin that is down is

@@ -189,7 +189,6 @@ pub(super) const CREDENTIAL_HEADERS: &[&str] = &[
     "cf-access-*",
     "impersonate-*",
     "oidc-*",
-    "oidc_*",
     "remote-email",
     "remote-groups",
     "remote-name",
