@@ -164,13 +164,17 @@ async fn a_request_for_two_hosts_goes_past_the_cache() {
     let app = app(&origin);
     send(&app, with("/report", &[("host", "a")])).await;
     for fields in [
-        &[("host", "a"), ("host", "b")][..],
+        &[("host", "A:80"), ("host", "b")][..],
         &[("host", "a"), ("host", "a")],
         &[("host", "")],
         &[("host", "a b")],
         &[("host", "u@a")],
     ] {
         assert!(send(&app, with("/report", fields)).await.is(Bypass), "{fields:?}");
+        let last = origin.last();
+        let hosts: Vec<_> = last.parts.headers.get_all("host").iter().collect();
+        let sent: Vec<_> = fields.iter().map(|(_, host)| *host).collect();
+        assert_eq!(hosts, sent, "it is forwarded as it came");
     }
     assert!(send(&app, with("http://b/report", &[("host", "a")])).await.is(Bypass));
     assert_eq!(origin.calls(), 7);
@@ -198,6 +202,8 @@ async fn fields_that_change_where_a_request_leads_are_part_of_the_key() {
         "x-original-uri",
         "x-method-override",
         "front-end-https",
+        "x_forwarded_host",
+        "X_Original_Url",
     ] {
         let origin = Origin::new(move |call| {
             Answer::ok("public, max-age=60", call.header(name).unwrap_or("none").to_owned())

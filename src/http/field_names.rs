@@ -26,6 +26,13 @@ impl Pattern {
         })
     }
 
+    fn is_written(&self, name: &HeaderName) -> bool {
+        match self {
+            Self::Name(own) => own == name,
+            Self::Start(start) => name.as_str().starts_with(&**start),
+        }
+    }
+
     /// Services behind CGI and WSGI read `X_User` as `X-User`: so does a set.
     fn matches(&self, name: &HeaderName) -> bool {
         let name = name.as_str().as_bytes();
@@ -72,7 +79,7 @@ impl Trait {
 pub(crate) struct FieldNames {
     patterns: Vec<Pattern>,
     /// Names and patterns that are not in the set although one of `patterns`
-    /// says so.
+    /// says so. Here `_` is no `-`: a name is exempt as it is written.
     exempt: Vec<Pattern>,
     /// For each length the third letters of names that may be in the set.
     filter: Box<[u32; LENGTHS]>,
@@ -133,8 +140,7 @@ impl FieldNames {
 
     #[cold]
     fn has_surely(&self, name: &HeaderName) -> bool {
-        let matches = |pattern: &Pattern| pattern.matches(name);
-        self.patterns.iter().any(matches) && !self.exempt.iter().any(matches)
+        self.names(name) && !self.exempt.iter().any(|pattern| pattern.is_written(name))
     }
 
     /// Returns whether a name or pattern of the set matches, exempt or not.
@@ -201,6 +207,7 @@ mod tests {
         assert!(!set.contains(&name("x-ssl-protocol")));
         assert!(set.contains(&name("x-ssl-client")));
         assert!(set.names(&name("x-ssl-protocol")));
+        assert!(set.contains(&name("x_forwarded_client_cert")), "CGI reads it as the other");
         set.add("x-forwarded-client-cert");
         assert!(set.contains(&name("x-forwarded-client-cert")));
     }

@@ -143,10 +143,14 @@ pub(super) fn path(uri: &Uri) -> &str {
     if uri.path().is_empty() { "/" } else { uri.path() }
 }
 
-/// Appends the fields that change where a request leads, in the order of the
-/// settings.
+/// Appends the fields that change where a request leads, in the order of their
+/// names. `X_Forwarded_Host` is one of them where `X-Forwarded-Host` is: the
+/// service may stand behind CGI, which reads both as one.
 fn push_fields(key: &mut KeyBuf, headers: &HeaderMap, keyed: &FieldNames) {
-    for name in keyed.iter() {
+    let names = headers.keys().filter(|name| keyed.contains(name));
+    let mut names: SmallVec<[_; 8]> = names.collect();
+    names.sort_unstable_by_key(|name| name.as_str());
+    for name in names {
         for value in headers.get_all(name) {
             key.push_part(name.as_str().as_bytes());
             key.push_part(value.as_bytes());

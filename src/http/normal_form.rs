@@ -5,7 +5,7 @@
 //! scheme's own port, no parameter and no cookie that the key leaves out. Path
 //! and query stay byte for byte: nothing is decoded.
 
-use http::header::{self, HeaderValue};
+use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::Authority;
 use http::{Uri, request::Parts};
 
@@ -20,8 +20,7 @@ pub(super) fn apply(parts: &mut Parts, rules: &Rules) {
         parts.headers.remove(header::COOKIE);
     }
     let scheme = scheme(received_uri(parts), rules).to_owned();
-    if let Some(host) = parts.headers.get(header::HOST).and_then(|host| other_field(host, &scheme))
-    {
+    if let Some(host) = other_field(&parts.headers, &scheme) {
         parts.headers.insert(header::HOST, host);
     }
     parts.uri = uri(&parts.uri, &scheme, rules);
@@ -35,7 +34,6 @@ pub(super) fn apply(parts: &mut Parts, rules: &Rules) {
 pub(super) fn is_other(parts: &Parts, rules: &Rules) -> bool {
     let received = received_uri(parts);
     let scheme = scheme(received, rules);
-    let is_other_host = |host| other_field(host, scheme).is_some();
     let is_other_uri = |own: &Uri| {
         let normal = uri(own, scheme, rules);
         // Hosts compare without case: here their letters count.
@@ -43,7 +41,7 @@ pub(super) fn is_other(parts: &Parts, rules: &Rules) -> bool {
             || normal.authority().map(Authority::as_str) != own.authority().map(Authority::as_str)
     };
     rules.config.ignore_cookies && parts.headers.contains_key(header::COOKIE)
-        || parts.headers.get(header::HOST).is_some_and(is_other_host)
+        || other_field(&parts.headers, scheme).is_some()
         || is_other_uri(&parts.uri)
         || is_other_uri(received)
 }
@@ -62,10 +60,12 @@ fn uri(own: &Uri, scheme: &str, rules: &Rules) -> Uri {
     Uri::from_parts(parts).expect("only the authority of a valid URI was replaced")
 }
 
-/// Returns the normal form of a `Host` field where that is another text.
-fn other_field(host: &HeaderValue, scheme: &str) -> Option<HeaderValue> {
-    let normal = other(host.as_bytes(), scheme)?;
-    HeaderValue::try_from(normal).ok()
+/// Returns the normal form of the one `Host` field where that is another text.
+fn other_field(headers: &HeaderMap, scheme: &str) -> Option<HeaderValue> {
+    let mut fields = headers.get_all(header::HOST).iter();
+    // A request with several goes past the cache as it came.
+    let host = fields.next().filter(|_| fields.next().is_none())?;
+    HeaderValue::try_from(other(host.as_bytes(), scheme)?).ok()
 }
 
 fn other_authority(authority: &Authority, scheme: &str) -> Option<Authority> {
