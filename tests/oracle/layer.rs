@@ -139,7 +139,7 @@ async fn finish(running: &mut [Running], world: &World, floors: &mut Vec<(String
 /// Notes the writes whose answers have come: from now on no client may get
 /// what was before them.
 async fn note_answered(running: &mut [Running], world: &World, floors: &mut Vec<(String, u64)>) {
-    if !matches!(world.persona.kind, crate::persona::Kind::Versions) {
+    if !world.is_stateful() {
         return;
     }
     for one in running.iter_mut() {
@@ -183,7 +183,9 @@ async fn send(
             tokio::time::timeout(Duration::from_millis(after), reading).await.ok().flatten()
         }
     };
-    let resource = exchange.seen.as_ref().and_then(|seen| world.resource(seen));
-    exchange.versions.1 = world.version(resource.as_ref()).max(exchange.versions.0);
+    if world.is_stateful() {
+        let resource = exchange.seen.as_ref().and_then(|seen| world.resource(seen));
+        exchange.versions.1 = world.version(resource.as_ref()).max(exchange.versions.0);
+    }
     exchange
 }

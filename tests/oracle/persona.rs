@@ -53,6 +53,10 @@ pub(crate) const IDENTITIES: [&str; 19] = [
     "x-tenant-id",
 ];
 
+/// Those of them that have always been credentials to the layer.
+pub(crate) const KNOWN_CREDENTIALS: [&str; 6] =
+    ["authorization", "cookie", "x-api-key", "proxy-authorization", "client-cert", "x-auth-token"];
+
 /// Fields that an honest origin names in `Vary`.
 pub(crate) const VARIED: [&str; 12] = [
     "x-forwarded-for",
@@ -224,7 +228,10 @@ impl Persona {
                 Answer::ok(format!("for {}", raw(&seen.headers, name).unwrap_or("nobody".into())))
             }
             Kind::Permission(None) => Answer::ok("for all"),
-            Kind::Tenant(_) => Answer::ok(format!("page {}", seen.uri)),
+            Kind::Tenant(Rewrite::ChangeAuthority) => Answer::ok(format!("page {}", seen.uri)),
+            Kind::Tenant(_) => {
+                Answer::ok(format!("page {:?}", seen.uri.path_and_query().map(ToString::to_string)))
+            }
             Kind::CookieReader => {
                 Answer::ok(raw(&seen.headers, "cookie").unwrap_or("no cookie".into()))
             }
@@ -349,25 +356,26 @@ pub(crate) fn is_write(seen: &Parts) -> bool {
     !matches!(seen.method.as_str(), "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PROPFIND")
 }
 
-/// Returns what a request reads or changes: host, path and query in normal
-/// form; `None` where the host could be several.
+/// Returns what a request reads or changes: scheme, host, path and query in
+/// normal form; `None` where the host could be several.
 pub(crate) fn resource(seen: &Parts) -> Option<String> {
-    let mut hosts: Vec<_> =
-        seen.uri.authority().map(|host| host.as_str().to_owned()).into_iter().collect();
+    let scheme = seen.uri.scheme_str().unwrap_or("http");
+    let authority = seen.uri.authority().map(|host| host.as_str().to_ascii_lowercase());
+    let mut hosts: Vec<_> = authority.into_iter().collect();
     for host in seen.headers.get_all(header::HOST) {
-        hosts.push(host.to_str().ok()?.to_owned());
+        hosts.push(host.to_str().ok()?.to_ascii_lowercase());
     }
+    let default = if scheme == "https" { 443_u16 } else { 80 };
     for host in &mut hosts {
-        host.make_ascii_lowercase();
-        if let Some((name, port)) = host.clone().rsplit_once(':')
-            && (port.is_empty() || port.parse() == Ok(80_u16))
+        if let Some((name, port)) = host.rsplit_once(':')
+            && (port.is_empty() || port.parse() == Ok(default))
         {
             *host = name.to_owned();
         }
     }
     hosts.dedup();
     let path = seen.uri.path_and_query().map_or("/", |path| path.as_str());
-    (hosts.len() <= 1).then(|| format!("{}{path}", hosts.pop().unwrap_or_default()))
+    (hosts.len() <= 1).then(|| format!("{scheme}://{}{path}", hosts.pop().unwrap_or_default()))
 }
 
 /// The lines of a field as a CGI program gets them.

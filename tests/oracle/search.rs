@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::ask::Form;
 use crate::case::{Case, When};
+use crate::grammar::HOST;
 use crate::grammar::Through;
 use crate::judge::{Exchange, Finding, Source, foreground_calls, judge};
-use crate::persona::Kind;
+use crate::persona::{KNOWN_CREDENTIALS, Kind, TRUSTED};
 
 /// Whatever sends a case: in process, or through the proxy.
 pub(crate) trait Stage {
@@ -162,7 +164,7 @@ pub(crate) fn search<S: Stage>(
         let index = case.persona.kind.index();
         outcome.counts[index].note(&case, &exchanged);
         for finding in findings {
-            let sort = sort_of(&case);
+            let sort = sort_of(&case, &finding);
             if let Some(found) = outcome.found.get_mut(&sort) {
                 found.count += 1;
                 continue;
@@ -180,17 +182,33 @@ pub(crate) fn search<S: Stage>(
 }
 
 /// Findings of one sort are reported once.
-fn sort_of(case: &Case) -> String {
+fn sort_of(case: &Case, finding: &Finding) -> String {
     let name = Kind::NAMES[case.persona.kind.index()];
-    match &case.persona.kind {
+    let sort = match &case.persona.kind {
         Kind::Links(reading) | Kind::Redirector(reading, _) => format!("{name}/{reading:?}"),
-        Kind::Identity(field) | Kind::Permission(Some(field)) | Kind::Refreshed(field) => {
-            format!("{name}/{field}")
+        Kind::Identity(field) | Kind::Refreshed(field) => format!("{name}/{field}"),
+        Kind::Permission(field) => {
+            let is_known = field.is_some_and(|field| KNOWN_CREDENTIALS.contains(&field));
+            let whose = if is_known { "credentials" } else { "other identities" };
+            format!("{name}/{}/{whose}", case.persona.cache_control)
         }
         Kind::Tenant(rewrite) => format!("{name}/{rewrite:?}"),
         Kind::Varier(fields) => format!("{name}/{}", fields.join("+")),
+        Kind::Gateway => {
+            let is_in = |text: &str, field: &str| text.contains(&format!("{field}="));
+            let differs =
+                |field: &&&str| is_in(&finding.got, field) != is_in(&finding.expected, field);
+            let field = TRUSTED.iter().find(differs).copied();
+            format!("{name}/{}", field.unwrap_or("another value"))
+        }
         _ => name.into(),
-    }
+    };
+    let replaces = match case.persona.kind {
+        Kind::Gateway => !case.settings.keyed.is_empty(),
+        Kind::Identity(_) | Kind::Permission(_) => !case.settings.credentials.is_empty(),
+        _ => false,
+    };
+    if replaces { format!("{name} with fields of the setting") } else { sort }
 }
 
 /// Leaves out whatever the finding does not need: requests, fields, settings,
@@ -257,6 +275,22 @@ fn smaller(case: &Case) -> Vec<Case> {
         }
         if !step.ask.body.is_empty() {
             with(&|other| other.steps[n].ask.body.clear());
+        }
+        if step.ask.form != Form::Origin {
+            with(&|other| {
+                let ask = &mut other.steps[n].ask;
+                ask.form = Form::Origin;
+                ask.set("Host", HOST);
+            });
+        }
+        if step.ask.method != "GET" {
+            with(&|other| other.steps[n].ask.method = "GET".into());
+        }
+        if step.ask.address != 1 {
+            with(&|other| other.steps[n].ask.address = 1);
+        }
+        if step.ask.get("host").is_some_and(|host| host != HOST) {
+            with(&|other| other.steps[n].ask.set("Host", HOST));
         }
         if step.ask.hangs_up.is_some() {
             with(&|other| other.steps[n].ask.hangs_up = None);

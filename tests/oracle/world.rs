@@ -67,6 +67,11 @@ impl World {
         }
     }
 
+    /// Returns whether writes change what it answers.
+    pub(crate) fn is_stateful(&self) -> bool {
+        matches!(self.persona.kind, Kind::Versions)
+    }
+
     /// Returns the name of what a request reads or changes.
     pub(crate) fn resource(&self, seen: &Parts) -> Option<String> {
         let mut seen = seen.clone();
@@ -110,7 +115,7 @@ impl World {
     /// Does what a write asks, and returns the answer.
     fn evaluate(&self, n: usize, parts: &Parts, body: &[u8]) -> Answer {
         let body = String::from_utf8_lossy(body);
-        let is_stateful = matches!(self.persona.kind, Kind::Versions);
+        let is_stateful = self.is_stateful();
         let resource = is_stateful.then(|| self.resource(parts)).flatten();
         let mut state = self.state.lock();
         let version = resource.as_ref().and_then(|name| state.versions.get(name)).copied();
