@@ -115,39 +115,52 @@ fn permission(rng: &mut Rng, kind: &mut Kind) -> String {
 
 impl Case {
     /// Chooses a case; `kind_index` is the kind of origin.
-    pub(crate) fn random(seed: u64, through: Through, kind_index: usize, prefix: &str) -> Self {
+    pub(crate) fn random(seed: u64, through: Through, kind_index: usize) -> Self {
         let rng = &mut Rng::with_seed(seed);
         let mut kind = kind(rng, through, kind_index);
-        let settings = Settings::random(rng, &kind);
-        let cache_control = cache_control(rng, &mut kind, &settings);
+        let settings = Settings::random(rng, &kind, through);
+        let cache_control = match through {
+            // Its lifetime is the proxy's, which is shorter than a second.
+            Through::Proxy if matches!(kind, Kind::Refreshed(_)) => String::new(),
+            _ => cache_control(rng, &mut kind, &settings),
+        };
         let by_handler = matches!(kind, Kind::Identity(_)) && rng.u8(..4) == 0;
+        let in_process = through == Through::Layer;
+        let works = if in_process { [0, 0, 1, 100, 1500] } else { [0, 0, 0, 0, 10] };
         let persona = Persona {
             cache_control,
             cache_for: by_handler.then_some(5),
             has_etag: rng.u8(..3) == 0,
             sets_cookie: rng.u8(..16) == 0,
-            work: [0, 0, 1, 100, 1500][rng.usize(..5)],
+            work: works[rng.usize(..5)],
             reads_late: rng.bool(),
-            fails: if rng.u8(..10) == 0 { 3 } else { 0 },
-            streams: rng.u8(..8) == 0,
-            folds: through == Through::Proxy,
+            fails: if rng.u8(..10) == 0 && in_process { 3 } else { 0 },
+            streams: rng.u8(..8) == 0 && in_process,
+            folds: !in_process,
             kind,
         };
         let mut steps = Vec::new();
         let is_crowded = rng.u8(..4) == 0;
         let count = rng.usize(2..=7);
         for n in 0..=count {
-            // Of refreshes the first answer must be an honest one.
             let is_honest = n == count || rng.u8(..20) < 9;
             let of_whom = if is_honest { victim } else { attacker };
-            let ask = of_whom(rng, &persona, &settings, prefix);
-            steps.push(Step { when: when(rng, is_crowded, &persona), ask });
+            let ask = of_whom(rng, &persona, &settings);
+            steps.push(Step { when: when(rng, is_crowded, &persona, through), ask });
         }
         Self { seed, persona, settings, steps }
     }
 }
 
-fn when(rng: &mut Rng, is_crowded: bool, persona: &Persona) -> When {
+fn when(rng: &mut Rng, is_crowded: bool, persona: &Persona, through: Through) -> When {
+    if through == Through::Proxy {
+        return match rng.u8(..20) {
+            0..4 if is_crowded => When::Meanwhile(0),
+            0..6 if matches!(persona.kind, Kind::Refreshed(_)) => When::After(60),
+            0 => When::After(45),
+            _ => When::After(0),
+        };
+    }
     if is_crowded && rng.bool() {
         return When::Meanwhile([0, 0, 1, 50, 100, 1000][rng.usize(..6)]);
     }

@@ -67,7 +67,7 @@ fn targets(persona: &Persona) -> &'static [&'static str] {
 }
 
 /// What an honest client sends.
-pub(crate) fn victim(rng: &mut Rng, persona: &Persona, settings: &Settings, prefix: &str) -> Ask {
+pub(crate) fn victim(rng: &mut Rng, persona: &Persona, settings: &Settings) -> Ask {
     let target = one_of(rng, targets(persona));
     let mut ask = Ask {
         is_victim: true,
@@ -75,7 +75,7 @@ pub(crate) fn victim(rng: &mut Rng, persona: &Persona, settings: &Settings, pref
         form: Form::Origin,
         scheme: "http",
         authority: HOST.into(),
-        target: format!("{prefix}{target}"),
+        target: target.into(),
         fields: Vec::new(),
         body: String::new(),
         user: None,
@@ -114,7 +114,7 @@ pub(crate) fn victim(rng: &mut Rng, persona: &Persona, settings: &Settings, pref
         ask.add("If-None-Match", "\"another\"");
     }
     if matches!(persona.kind, Kind::Versions) && in_100(rng, 30) {
-        write(rng, &mut ask, prefix);
+        write(rng, &mut ask);
     }
     ask
 }
@@ -131,18 +131,18 @@ fn split_cookies(ask: &mut Ask) {
     }
 }
 
-fn write(rng: &mut Rng, ask: &mut Ask, prefix: &str) {
+fn write(rng: &mut Rng, ask: &mut Ask) {
     ask.method = one_of(rng, &["POST", "PUT", "DELETE", "PATCH", "FOO"]).into();
     if in_100(rng, 25) {
-        ask.target = format!("{prefix}/form");
+        ask.target = "/form".into();
     }
     ask.remove("range");
     ask.remove("if-none-match");
 }
 
 /// What somebody sends who wants to change what others get.
-pub(crate) fn attacker(rng: &mut Rng, persona: &Persona, settings: &Settings, prefix: &str) -> Ask {
-    let mut ask = victim(rng, persona, settings, prefix);
+pub(crate) fn attacker(rng: &mut Rng, persona: &Persona, settings: &Settings) -> Ask {
+    let mut ask = victim(rng, persona, settings);
     ask.is_victim = false;
     for _ in 0..rng.u8(1..=3) {
         let fields = fields_of(persona);
@@ -163,7 +163,8 @@ pub(crate) fn attacker(rng: &mut Rng, persona: &Persona, settings: &Settings, pr
             }
         }
     }
-    if in_100(rng, 4) {
+    // Whose call a refreshed answer came from shows in the replies alone.
+    if in_100(rng, 4) && !matches!(persona.kind, Kind::Refreshed(_)) {
         ask.hangs_up = Some(rng.u64(0..200));
     }
     ask
@@ -245,7 +246,6 @@ fn spoil_host(rng: &mut Rng, ask: &mut Ask) {
     }
 }
 
-/// `prefix` stays: it says which origin is meant.
 fn spoil_target(rng: &mut Rng, ask: &mut Ask) {
     let (path, query) = match ask.target.split_once('?') {
         Some((path, query)) => (path.to_owned(), format!("?{query}")),

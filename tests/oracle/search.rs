@@ -14,9 +14,6 @@ use crate::persona::{KNOWN_CREDENTIALS, Kind, TRUSTED};
 pub(crate) trait Stage {
     const THROUGH: Through;
 
-    /// Returns where all targets of the next case begin.
-    fn prefix(&mut self) -> String;
-
     /// Runs a case from its beginning, and judges what its victims got.
     fn run(&mut self, case: &Case) -> (Vec<Exchange>, Vec<Finding>);
 }
@@ -158,7 +155,7 @@ pub(crate) fn search<S: Stage>(
         }
         let case_seed = mix(seed, n);
         let kind = only.unwrap_or((n % Kind::COUNT as u64) as usize);
-        let case = Case::random(case_seed, S::THROUGH, kind, &stage.prefix());
+        let case = Case::random(case_seed, S::THROUGH, kind);
         let (exchanged, findings) = stage.run(&case);
         done += exchanged.len() as u64;
         let index = case.persona.kind.index();

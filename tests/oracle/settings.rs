@@ -8,6 +8,7 @@ use http::{Method, Uri, header};
 use tower_stampede::{HttpLayer, HttpStampede, SetCookie};
 
 use crate::ask::User;
+use crate::grammar::Through;
 use crate::persona::Kind;
 
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -27,9 +28,20 @@ pub(crate) struct Settings {
     pub(crate) identity: bool,
     pub(crate) set_cookie: SetCookie,
     pub(crate) honour: bool,
-    /// The proxy keeps what clients claim in `X-Forwarded-*`.
-    pub(crate) trust_forwarded: bool,
+    /// Which of [`FLAGS`] the proxy has; the layer has all other settings.
+    pub(crate) flags: Option<usize>,
 }
+
+/// Flags of the proxies, and of their twins that share nothing.
+pub(crate) const FLAGS: [&[&str]; 4] = [
+    &["--ttl-ms", "60000"],
+    &["--ttl-ms", "40", "--stale-ms", "60000", "--set-cookie", "strip"],
+    &["--ttl-ms", "60000", "--trust-forwarded"],
+    &[],
+];
+
+/// Of those, the one with a lifetime that ends soon.
+const SHORT: usize = 1;
 
 fn one_of<T: Clone>(rng: &mut fastrand::Rng, list: &[T]) -> T {
     list[rng.usize(..list.len())].clone()
@@ -37,8 +49,14 @@ fn one_of<T: Clone>(rng: &mut fastrand::Rng, list: &[T]) -> T {
 
 impl Settings {
     /// Chooses settings under which the persona must be safe.
-    pub(crate) fn random(rng: &mut fastrand::Rng, kind: &Kind) -> Self {
+    pub(crate) fn random(rng: &mut fastrand::Rng, kind: &Kind, through: Through) -> Self {
         let mut settings = Self::default();
+        if through == Through::Proxy {
+            let is_refreshed = matches!(kind, Kind::Refreshed(_));
+            let flags = if is_refreshed { SHORT } else { rng.usize(..FLAGS.len()) };
+            settings.flags = Some(flags);
+            return settings;
+        }
         let needs_ttl = matches!(kind, Kind::Identity(_) | Kind::Permission(_) | Kind::User);
         if needs_ttl || rng.u8(..4) == 0 {
             settings.ttl = Some(one_of(rng, &[1, 5, 60]));
@@ -139,6 +157,9 @@ impl Settings {
     /// each that is not.
     pub(crate) fn simpler(&self, kind: &Kind) -> Vec<Self> {
         let mut simpler = Vec::new();
+        if self.flags.is_some() {
+            return simpler;
+        }
         let mut with = |change: &dyn Fn(&mut Self)| {
             let mut other = self.clone();
             change(&mut other);
@@ -167,6 +188,9 @@ impl Settings {
 
 impl fmt::Display for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(flags) = self.flags {
+            return write!(f, "{}", FLAGS[flags].join(" "));
+        }
         match self.ttl {
             Some(ttl) => write!(f, "ttl {ttl} s")?,
             None => f.write_str("origin_only")?,
@@ -195,7 +219,6 @@ impl fmt::Display for Settings {
             ("ignore_cookies", self.ignore_cookies),
             ("identity by the extension User", self.identity),
             ("honour_request_directives", self.honour),
-            ("trust-forwarded", self.trust_forwarded),
         ];
         for (name, _) in flags.into_iter().filter(|(_, is_set)| *is_set) {
             write!(f, ", {name}")?;
