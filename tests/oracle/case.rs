@@ -126,7 +126,12 @@ impl Case {
         };
         let by_handler = matches!(kind, Kind::Identity(_)) && rng.u8(..4) == 0;
         let in_process = through == Through::Layer;
-        let works = if in_process { [0, 0, 1, 100, 1500] } else { [0, 0, 0, 0, 10] };
+        let is_crowded = rng.u8(..4) == 0;
+        let works = match through {
+            Through::Layer => [0, 0, 1, 100, 1500],
+            Through::Proxy if is_crowded => [5; 5],
+            Through::Proxy => [0; 5],
+        };
         let persona = Persona {
             cache_control,
             cache_for: by_handler.then_some(5),
@@ -140,7 +145,6 @@ impl Case {
             kind,
         };
         let mut steps = Vec::new();
-        let is_crowded = rng.u8(..4) == 0;
         let count = rng.usize(2..=7);
         for n in 0..=count {
             let is_honest = n == count || rng.u8(..20) < 9;
