@@ -6,7 +6,6 @@ use axum::body::Body;
 use http::Request;
 use http_body_util::BodyExt;
 use tokio::runtime::Runtime;
-use tokio::task::JoinHandle;
 use tower_layer::Layer;
 use tower_service::Service;
 use tower_stampede::{CacheOutcome, HttpService, HttpStampede, Stampede};
@@ -14,6 +13,7 @@ use tower_stampede::{CacheOutcome, HttpService, HttpStampede, Stampede};
 use crate::ask::Ask;
 use crate::case::{Case, When};
 use crate::judge::{Exchange, Reply, Source};
+use crate::running::{Running, exchanges, finish};
 use crate::world::World;
 
 /// So many cases share a cache, each under a scope of its own.
@@ -62,11 +62,6 @@ struct Play<'a> {
     service: HttpService<World>,
 }
 
-enum Running {
-    Done(Exchange),
-    Sent(JoinHandle<Exchange>),
-}
-
 impl Play<'_> {
     async fn play(&self) -> Vec<Exchange> {
         let steps = &self.case.steps;
@@ -75,7 +70,7 @@ impl Play<'_> {
         for (n, step) in steps.iter().enumerate() {
             let pause = match step.when {
                 When::After(pause) => {
-                    finish(&mut running, &self.world, &mut floors).await;
+                    finish(&mut running).await;
                     pause
                 }
                 When::Meanwhile(pause) => pause,
@@ -99,15 +94,11 @@ impl Play<'_> {
                 running.push(Running::Sent(tokio::spawn(sending)));
                 tokio::task::yield_now().await;
             } else {
-                running.push(Running::Done(sending.await));
+                running.push(Running::Done(Box::new(sending.await)));
             }
         }
-        finish(&mut running, &self.world, &mut floors).await;
-        let done = running.into_iter().filter_map(|one| match one {
-            Running::Done(exchange) => Some(exchange),
-            Running::Sent(_) => None,
-        });
-        done.collect()
+        finish(&mut running).await;
+        exchanges(running)
     }
 
     fn exchange(&self, step: usize, ask: &Ask, floors: &[(String, u64)]) -> Exchange {
@@ -126,34 +117,18 @@ impl Play<'_> {
     }
 }
 
-/// Waits until all requests have their answers.
-async fn finish(running: &mut [Running], world: &World, floors: &mut Vec<(String, u64)>) {
-    for one in running.iter_mut() {
-        if let Running::Sent(task) = one {
-            *one = Running::Done(task.await.expect("no exchange panics"));
-        }
-    }
-    note_answered(running, world, floors).await;
-}
-
 /// Notes the writes whose answers have come: from now on no client may get
 /// what was before them.
 async fn note_answered(running: &mut [Running], world: &World, floors: &mut Vec<(String, u64)>) {
     if !world.is_stateful() {
         return;
     }
-    for one in running.iter_mut() {
-        if let Running::Sent(task) = one
-            && task.is_finished()
-        {
-            *one = Running::Done(task.await.expect("no exchange panics"));
-        }
-        if let Running::Done(Exchange {
-            reply: Some(Reply { call: Some(call), source: Source::Own, .. }),
-            ..
-        }) = one
-        {
-            floors.extend(world.state.lock().calls[*call].wrote.iter().cloned());
+    for one in running {
+        let Some(reply) = one.if_done().await.and_then(|done| done.reply.as_ref()) else {
+            continue;
+        };
+        if let (Some(call), Source::Own) = (reply.call, reply.source) {
+            floors.extend(world.state.lock().calls[call].wrote.iter().cloned());
         }
     }
 }

@@ -29,6 +29,9 @@
 //!   `query`, cookies under `ignore_cookies`) is hidden from the straight request
 //!   too. Lists that RFC 9111, 4.1, lets a cache bring into a normal form are
 //!   shown by what they mean.
+//! - A write counts whose host is clear: one `Host` line at most, that agrees with
+//!   the URI. It changes its own resource, and the one that its `Location` names,
+//!   under the same scheme.
 //! - Replies of the cache itself (504, 503, 502) and failures are not judged.
 //!
 //! # How to run it
@@ -48,6 +51,7 @@ mod persona;
 mod proxy;
 #[path = "../proxy_support/mod.rs"]
 mod proxy_support;
+mod running;
 mod search;
 mod settings;
 mod world;

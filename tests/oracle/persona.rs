@@ -357,12 +357,16 @@ pub(crate) fn is_write(seen: &Parts) -> bool {
 }
 
 /// Returns what a request reads or changes: scheme, host, path and query in
-/// normal form; `None` where the host could be several.
+/// normal form; `None` where the host could be several, as under two `Host` lines.
 pub(crate) fn resource(seen: &Parts) -> Option<String> {
     let scheme = seen.uri.scheme_str().unwrap_or("http");
     let authority = seen.uri.authority().map(|host| host.as_str().to_ascii_lowercase());
     let mut hosts: Vec<_> = authority.into_iter().collect();
-    for host in seen.headers.get_all(header::HOST) {
+    let fields = seen.headers.get_all(header::HOST);
+    if fields.iter().nth(1).is_some() {
+        return None;
+    }
+    for host in fields {
         hosts.push(host.to_str().ok()?.to_ascii_lowercase());
     }
     let default = if scheme == "https" { 443_u16 } else { 80 };

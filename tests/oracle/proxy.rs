@@ -16,7 +16,6 @@ use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
-use tokio::task::JoinHandle;
 
 use crate::ask::Ask;
 use crate::case::{Case, When};
@@ -25,6 +24,7 @@ use crate::grammar::Through;
 use crate::judge::{Exchange, Finding, Reply, Source, foreground_calls, is_same};
 use crate::persona::{Kind, Persona};
 use crate::proxy_support::Proxy;
+use crate::running::{Running, exchanges, finish};
 use crate::search::Stage;
 use crate::settings::FLAGS;
 use crate::world::respond;
@@ -119,11 +119,6 @@ async fn answer(
     response
 }
 
-enum Running {
-    Done(Exchange),
-    Sent(JoinHandle<Exchange>),
-}
-
 /// One case on its way through.
 struct Play<'a> {
     case: &'a Case,
@@ -156,15 +151,11 @@ impl Play<'_> {
                 running.push(Running::Sent(tokio::spawn(sending)));
                 tokio::task::yield_now().await;
             } else {
-                running.push(Running::Done(sending.await));
+                running.push(Running::Done(Box::new(sending.await)));
             }
         }
         finish(&mut running).await;
-        let done = running.into_iter().filter_map(|one| match one {
-            Running::Done(exchange) => Some(exchange),
-            Running::Sent(_) => None,
-        });
-        let exchanges: Vec<_> = done.collect();
+        let exchanges = exchanges(running);
         let findings = self.judge(&exchanges).await;
         (exchanges, findings)
     }
@@ -202,14 +193,6 @@ impl Play<'_> {
             }
         }
         findings
-    }
-}
-
-async fn finish(running: &mut [Running]) {
-    for one in running {
-        if let Running::Sent(task) = one {
-            *one = Running::Done(task.await.expect("no exchange panics"));
-        }
     }
 }
 

@@ -196,7 +196,7 @@ fn sort_of(case: &Case, finding: &Finding) -> String {
             let differs =
                 |field: &&&str| is_in(&finding.got, field) != is_in(&finding.expected, field);
             let field = TRUSTED.iter().find(differs).copied();
-            format!("{name}/{}", field.unwrap_or("another value"))
+            format!("{name}/{}", field.unwrap_or("several fields"))
         }
         _ => name.into(),
     };
