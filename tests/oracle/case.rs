@@ -5,7 +5,7 @@ use std::fmt;
 use fastrand::Rng;
 
 use crate::ask::Ask;
-use crate::grammar::{Through, attacker, one_of, victim};
+use crate::grammar::{Scene, Through, attacker, one_of, victim};
 use crate::persona::{IDENTITIES, Kind, Persona, Reading, Rewrite, UNKEYED, VARIED};
 use crate::settings::Settings;
 
@@ -107,6 +107,11 @@ fn permission(rng: &mut Rng, kind: &mut Kind) -> String {
         let first = usize::from(said.contains(&"must-revalidate"));
         *kind = Kind::Permission(Some(STRICT[rng.usize(first..STRICT.len())]));
     }
+    if rng.u8(..6) == 0 {
+        // These forbid to share, whatever else is said.
+        *kind = Kind::Permission(Some(one_of(rng, &IDENTITIES)));
+        said.push(one_of(rng, &["private", "no-store", "no-cache"]));
+    }
     if !lifetime.is_empty() {
         said.push(lifetime);
     }
@@ -145,11 +150,12 @@ impl Case {
             kind,
         };
         let mut steps = Vec::new();
+        let scene = Scene::new(rng, &persona, &settings);
         let count = rng.usize(2..=7);
         for n in 0..=count {
             let is_honest = n == count || rng.u8(..20) < 9;
             let of_whom = if is_honest { victim } else { attacker };
-            let ask = of_whom(rng, &persona, &settings);
+            let ask = of_whom(rng, &scene);
             steps.push(Step { when: when(rng, is_crowded, &persona, through), ask });
         }
         Self { seed, persona, settings, steps }

@@ -66,13 +66,38 @@ fn targets(persona: &Persona) -> &'static [&'static str] {
     }
 }
 
+/// What the requests of one case have in common.
+pub(crate) struct Scene<'a> {
+    pub(crate) persona: &'a Persona,
+    pub(crate) settings: &'a Settings,
+    /// Where most requests go, and in which form: else few would meet.
+    target: &'static str,
+    form: Form,
+}
+
+impl<'a> Scene<'a> {
+    pub(crate) fn new(rng: &mut Rng, persona: &'a Persona, settings: &'a Settings) -> Self {
+        let target = one_of(rng, targets(persona));
+        Self { persona, settings, target, form: plain_form(rng) }
+    }
+}
+
+fn plain_form(rng: &mut Rng) -> Form {
+    match rng.u8(..20) {
+        0..4 => Form::Http2,
+        4 => Form::Absolute,
+        _ => Form::Origin,
+    }
+}
+
 /// What an honest client sends.
-pub(crate) fn victim(rng: &mut Rng, persona: &Persona, settings: &Settings) -> Ask {
-    let target = one_of(rng, targets(persona));
+pub(crate) fn victim(rng: &mut Rng, scene: &Scene<'_>) -> Ask {
+    let Scene { persona, settings, .. } = scene;
+    let target = if in_100(rng, 80) { scene.target } else { one_of(rng, targets(persona)) };
     let mut ask = Ask {
         is_victim: true,
         method: if in_100(rng, 8) { "HEAD".into() } else { "GET".into() },
-        form: Form::Origin,
+        form: if in_100(rng, 80) { scene.form } else { plain_form(rng) },
         scheme: "http",
         authority: HOST.into(),
         target: target.into(),
@@ -82,11 +107,6 @@ pub(crate) fn victim(rng: &mut Rng, persona: &Persona, settings: &Settings) -> A
         address: 1,
         hangs_up: None,
     };
-    match rng.u8(..20) {
-        0..4 => ask.form = Form::Http2,
-        4 => ask.form = Form::Absolute,
-        _ => {}
-    }
     if ask.form != Form::Http2 {
         ask.add("Host", HOST);
     }
@@ -141,8 +161,9 @@ fn write(rng: &mut Rng, ask: &mut Ask) {
 }
 
 /// What somebody sends who wants to change what others get.
-pub(crate) fn attacker(rng: &mut Rng, persona: &Persona, settings: &Settings) -> Ask {
-    let mut ask = victim(rng, persona, settings);
+pub(crate) fn attacker(rng: &mut Rng, scene: &Scene<'_>) -> Ask {
+    let persona = scene.persona;
+    let mut ask = victim(rng, scene);
     ask.is_victim = false;
     for _ in 0..rng.u8(1..=3) {
         let fields = fields_of(persona);

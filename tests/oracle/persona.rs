@@ -120,7 +120,7 @@ pub(crate) enum Kind {
     /// May be served stale while it is refreshed, and reads a field that
     /// nothing keys.
     Refreshed(&'static str),
-    /// The same with a field that a key rule of the layer reads.
+    /// The same with a field that a setting of the layer keys.
     Sharded,
     /// Shows the user whom an extension names.
     User,

@@ -28,6 +28,8 @@ pub(crate) struct Settings {
     pub(crate) identity: bool,
     pub(crate) set_cookie: SetCookie,
     pub(crate) honour: bool,
+    pub(crate) max_variants: Option<usize>,
+    pub(crate) max_body: Option<usize>,
     /// Which of [`FLAGS`] the proxy has; the layer has all other settings.
     pub(crate) flags: Option<usize>,
 }
@@ -82,7 +84,17 @@ impl Settings {
         settings.identity = identity || matches!(kind, Kind::User);
         settings.honour = honour;
         if matches!(kind, Kind::Sharded) {
-            settings.key_field = Some("x-shard");
+            match rng.u8(..3) {
+                0 => settings.key_field = Some("x-shard"),
+                1 => settings.keyed = vec!["x-shard"],
+                _ => settings.vary = vec!["x-shard"],
+            }
+        }
+        if rng.u8(..12) == 0 {
+            settings.max_variants = Some(rng.usize(1..=2));
+        }
+        if rng.u8(..16) == 0 {
+            settings.max_body = Some(4);
         }
         settings.set_cookie =
             one_of(rng, &[SetCookie::Refuse, SetCookie::Strip, SetCookie::Explicit]);
@@ -109,6 +121,12 @@ impl Settings {
         }
         if !self.credentials.is_empty() {
             layer = layer.credential_headers(self.credentials.iter().copied());
+        }
+        if let Some(max_variants) = self.max_variants {
+            layer = layer.max_variants(max_variants);
+        }
+        if let Some(max_body) = self.max_body {
+            layer = layer.max_body(max_body);
         }
         if let Some(query) = &self.query {
             layer = layer.query(query.iter().copied());
@@ -169,8 +187,12 @@ impl Settings {
         };
         with(&|other| other.stale_for = 0);
         with(&|other| other.stale_if_error = 0);
-        with(&|other| other.vary.clear());
-        with(&|other| other.keyed.clear());
+        with(&|other| other.max_variants = None);
+        with(&|other| other.max_body = None);
+        if !matches!(kind, Kind::Sharded) {
+            with(&|other| other.vary.clear());
+            with(&|other| other.keyed.clear());
+        }
         with(&|other| other.credentials.clear());
         with(&|other| other.query = None);
         with(&|other| other.ignore_cookies = false);
@@ -222,6 +244,11 @@ impl fmt::Display for Settings {
         ];
         for (name, _) in flags.into_iter().filter(|(_, is_set)| *is_set) {
             write!(f, ", {name}")?;
+        }
+        for (name, most) in [("max_variants", self.max_variants), ("max_body", self.max_body)] {
+            if let Some(most) = most {
+                write!(f, ", {name} {most}")?;
+            }
         }
         if self.set_cookie != SetCookie::Refuse {
             write!(f, ", set_cookie {:?}", self.set_cookie)?;

@@ -125,7 +125,9 @@ impl World {
         }
         let answer = self.persona.answer(parts, &body, version + 1);
         let other = answer.location.as_ref().and(resource.as_ref());
-        let other = other.map(|name| name.replace("/form", "/page"));
+        // What `Location` names has no query.
+        let path = other.and_then(|name| name.split('?').next());
+        let other = path.map(|path| path.replace("/form", "/page"));
         let touched = resource.into_iter().chain(other).filter(|_| answer.status < 400);
         for name in touched {
             let version = state.versions.entry(name.clone()).or_default();
