@@ -66,6 +66,8 @@ fn kind(rng: &mut Rng, through: Through, index: usize) -> Kind {
             Kind::Varier(names)
         }
         4 => Kind::Identity(one_of(rng, &IDENTITIES)),
+        // RFC 9111, 3.5, has rules of its own for it.
+        5 if rng.u8(..3) == 0 => Kind::Permission(Some("authorization")),
         5 => Kind::Permission(Some(one_of(rng, &IDENTITIES))),
         6 if through == Through::Layer => Kind::Tenant(REWRITES[rng.usize(..5)]),
         7 if through == Through::Proxy => Kind::CookieReader,

@@ -97,7 +97,13 @@ pub(crate) fn victim(rng: &mut Rng, scene: &Scene<'_>) -> Ask {
     let mut ask = Ask {
         is_victim: true,
         method: if in_100(rng, 8) { "HEAD".into() } else { "GET".into() },
-        form: if in_100(rng, 80) { scene.form } else { plain_form(rng) },
+        form: match persona.kind {
+            // The forms write several cookies in different ways.
+            Kind::CookieReader if rng.bool() => Form::Http2,
+            Kind::CookieReader => Form::Origin,
+            _ if in_100(rng, 80) => scene.form,
+            _ => plain_form(rng),
+        },
         scheme: "http",
         authority: HOST.into(),
         target: target.into(),
