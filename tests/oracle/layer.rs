@@ -17,7 +17,7 @@ use crate::running::{Running, exchanges, finish};
 use crate::world::World;
 
 /// So many cases share a cache, each under a scope of its own.
-const CASES_PER_CACHE: u64 = 256;
+const CASES_PER_CACHE: u64 = 2048;
 
 /// A thread's runtime, whose clock stands still unless all its tasks wait.
 pub(crate) struct Lab {
