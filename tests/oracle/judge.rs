@@ -1,0 +1,152 @@
+//! What a victim got, held against what it would have got.
+
+use std::collections::HashSet;
+
+use http::HeaderMap;
+use http::request::Parts;
+
+use crate::ask::Ask;
+use crate::persona::{Answer, Kind, Persona};
+use crate::world::{CALL, DIGEST};
+
+/// Where a reply came from, as the cache says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    Hit,
+    Stale,
+    Joined,
+    /// The origin's answer to this very request.
+    Own,
+    /// The cache itself, or a failure.
+    Nobody,
+}
+
+/// A reply as a client got it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reply {
+    pub(crate) status: u16,
+    pub(crate) location: Option<String>,
+    pub(crate) digest: Option<String>,
+    pub(crate) call: Option<usize>,
+    pub(crate) sets_cookie: bool,
+    pub(crate) source: Source,
+    pub(crate) body: String,
+}
+
+impl Reply {
+    pub(crate) fn new(status: u16, headers: &HeaderMap, source: Source, body: &[u8]) -> Self {
+        let get = |name: &str| Some(headers.get(name)?.to_str().ok()?.to_owned());
+        let call = get(CALL).and_then(|call| call.parse().ok());
+        Self {
+            status,
+            location: get("location"),
+            digest: get(DIGEST),
+            call,
+            sets_cookie: headers.contains_key("set-cookie"),
+            source: if call.is_none() { Source::Nobody } else { source },
+            body: String::from_utf8_lossy(body).into_owned(),
+        }
+    }
+
+    pub(crate) fn shown(&self) -> String {
+        let body: String = self.body.chars().take(120).collect();
+        let to = self.location.as_deref().map_or(String::new(), |to| format!(" to {to}"));
+        let cookie = if self.sets_cookie { ", with Set-Cookie" } else { "" };
+        format!("{}{to} {body:?} ({:?}{cookie})", self.status, self.source)
+    }
+}
+
+/// One request of a case, with all that is known of it.
+#[derive(Clone)]
+pub(crate) struct Exchange {
+    pub(crate) step: usize,
+    pub(crate) reply: Option<Reply>,
+    /// The head as an origin without a cache gets it.
+    pub(crate) seen: Option<Parts>,
+    /// States that may be shown: the last one whose write was answered before
+    /// this was sent, and the one when this was answered.
+    pub(crate) versions: (u64, u64),
+}
+
+/// A response that its client would not have got for its own request.
+#[derive(Clone, Debug)]
+pub(crate) struct Finding {
+    pub(crate) step: usize,
+    pub(crate) got: String,
+    pub(crate) expected: String,
+}
+
+/// Returns the calls whose answers went straight to the client that made
+/// them. All others were made by the cache itself, for a refresh.
+pub(crate) fn foreground_calls(exchanges: &[Exchange]) -> HashSet<usize> {
+    let own = exchanges.iter().filter_map(|exchange| exchange.reply.as_ref());
+    own.filter(|reply| reply.source == Source::Own).filter_map(|reply| reply.call).collect()
+}
+
+/// Judges what one victim got.
+pub(crate) fn judge(
+    persona: &Persona,
+    ask: &Ask,
+    exchange: &Exchange,
+    foreground: &HashSet<usize>,
+) -> Option<Finding> {
+    let (reply, seen) = (exchange.reply.as_ref()?, exchange.seen.as_ref()?);
+    let call = reply.call?;
+    let finding = |expected: String| Finding { step: exchange.step, got: reply.shown(), expected };
+    if reply.sets_cookie && reply.source != Source::Own {
+        return Some(finding("no cookie of another client".into()));
+    }
+    let mut expected = expected(persona, seen, ask, exchange.versions);
+    if let Kind::Refreshed(name) = persona.kind {
+        if foreground.contains(&call) {
+            // The origin's own fault: it names no `Vary`.
+            return None;
+        }
+        let mut neutral = seen.clone();
+        neutral.headers.remove(name);
+        expected.push(persona.answer(&neutral, &ask.body, 0));
+    }
+    if expected.iter().any(|answer| is_it(ask, reply, answer)) {
+        return None;
+    }
+    let shown: Vec<_> = expected.iter().map(show).collect();
+    Some(finding(shown.join(", or ")))
+}
+
+fn expected(persona: &Persona, seen: &Parts, ask: &Ask, versions: (u64, u64)) -> Vec<Answer> {
+    (versions.0..=versions.1).map(|version| persona.answer(seen, &ask.body, version)).collect()
+}
+
+/// Returns whether a reply is this answer, or a part of it that was asked for.
+fn is_it(ask: &Ask, reply: &Reply, answer: &Answer) -> bool {
+    let straight = Reply {
+        status: answer.status,
+        location: answer.location.clone(),
+        digest: Some(answer.digest()),
+        call: None,
+        sets_cookie: false,
+        source: Source::Own,
+        body: answer.body.clone(),
+    };
+    is_same(ask, reply, &straight)
+}
+
+/// Returns whether a reply is what the straight one says, or a part of it that
+/// was asked for.
+pub(crate) fn is_same(ask: &Ask, reply: &Reply, straight: &Reply) -> bool {
+    let is_alike = reply.digest == straight.digest && reply.location == straight.location;
+    match reply.status {
+        206 if ask.get("range").is_some() => {
+            is_alike && straight.status == 200 && straight.body.starts_with(&reply.body)
+        }
+        304 if ask.get("if-none-match").is_some() => is_alike,
+        status if ask.method == "HEAD" => is_alike && status == straight.status,
+        status => is_alike && status == straight.status && reply.body == straight.body,
+    }
+}
+
+fn show(answer: &Answer) -> String {
+    let body: String = answer.body.chars().take(120).collect();
+    let to = answer.location.as_deref().map_or(String::new(), |to| format!(" to {to}"));
+    format!("{}{to} {body:?}", answer.status)
+}

@@ -1,0 +1,430 @@
+//! The origins: pure functions of the request as they see it, and a version.
+//!
+//! They are honest about `Vary` for ordinary fields, and as naive as real
+//! applications about everything else.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use http::request::Parts;
+use http::{HeaderMap, Uri, header};
+
+/// Fields by which naive applications let a proxy choose scheme, host, port,
+/// path or method.
+pub(crate) const TRUSTED: [&str; 17] = [
+    "x-forwarded-host",
+    "x-forwarded-port",
+    "x-forwarded-proto",
+    "x-forwarded-prefix",
+    "x-forwarded-scheme",
+    "x-forwarded-ssl",
+    "x-forwarded-server",
+    "x-original-url",
+    "x-original-uri",
+    "x-original-host",
+    "x-rewrite-url",
+    "x-http-method",
+    "x-http-method-override",
+    "x-method-override",
+    "x-host",
+    "front-end-https",
+    "forwarded",
+];
+
+/// Fields that say who asks.
+pub(crate) const IDENTITIES: [&str; 19] = [
+    "authorization",
+    "cookie",
+    "x-api-key",
+    "proxy-authorization",
+    "client-cert",
+    "x-auth-token",
+    "x-forwarded-user",
+    "remote-user",
+    "x-auth-request-email",
+    "cf-access-jwt-assertion",
+    "x-amzn-oidc-data",
+    "x-goog-iap-jwt-assertion",
+    "x-ms-client-principal-name",
+    "x-forwarded-client-cert",
+    "x-ssl-client-cert",
+    "x-access-token",
+    "api-key",
+    "x-session-id",
+    "x-tenant-id",
+];
+
+/// Those of them that have always been credentials to the layer.
+pub(crate) const KNOWN_CREDENTIALS: [&str; 6] =
+    ["authorization", "cookie", "x-api-key", "proxy-authorization", "client-cert", "x-auth-token"];
+
+/// Fields that an honest origin names in `Vary`.
+pub(crate) const VARIED: [&str; 12] = [
+    "x-forwarded-for",
+    "forwarded",
+    "via",
+    "accept-language",
+    "accept-encoding",
+    "cookie",
+    "user-agent",
+    "x-real-ip",
+    "te",
+    "connection",
+    "x-anything",
+    "authorization",
+];
+
+/// Fields that no response names and no setting keys.
+pub(crate) const UNKEYED: [&str; 3] = ["user-agent", "x-anything", "accept"];
+
+/// Which names of the host an application reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reading {
+    Field,
+    Authority,
+    FieldElseAuthority,
+    AuthorityElseField,
+    Everything,
+}
+
+/// How a layer between router and cache rewrites the URI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rewrite {
+    AddPrefix,
+    StripPrefix,
+    ReplacePath,
+    ChangeQuery,
+    ChangeAuthority,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Writes links to itself into the page.
+    Links(Reading),
+    /// Redirects to another path on the same host.
+    Redirector(Reading, u16),
+    /// Believes what `X-Forwarded-*` and their like say.
+    Gateway,
+    /// Names in `Vary` what it reads.
+    Varier(Vec<&'static str>),
+    /// Shows who asks, and says nothing of a lifetime.
+    Identity(&'static str),
+    /// Writes directives that permit to share in some combinations; shows who
+    /// asks where they do not.
+    Permission(Option<&'static str>),
+    Tenant(Rewrite),
+    /// Reads `Cookie` as a CGI program does, and says `Vary: Cookie`.
+    CookieReader,
+    Methods,
+    /// Shows a state that writes change.
+    Versions,
+    /// May be served stale while it is refreshed, and reads a field that
+    /// nothing keys.
+    Refreshed(&'static str),
+    /// The same with a field that a setting of the layer keys.
+    Sharded,
+    /// Shows the user whom an extension names.
+    User,
+}
+
+impl Kind {
+    pub(crate) const COUNT: usize = 13;
+
+    pub(crate) const NAMES: [&str; Self::COUNT] = [
+        "links",
+        "redirector",
+        "gateway",
+        "varier",
+        "identity",
+        "permission",
+        "tenant",
+        "cookie-reader",
+        "methods",
+        "versions",
+        "refreshed",
+        "sharded",
+        "user",
+    ];
+
+    pub(crate) fn index(&self) -> usize {
+        match self {
+            Self::Links(_) => 0,
+            Self::Redirector(..) => 1,
+            Self::Gateway => 2,
+            Self::Varier(_) => 3,
+            Self::Identity(_) => 4,
+            Self::Permission(_) => 5,
+            Self::Tenant(_) => 6,
+            Self::CookieReader => 7,
+            Self::Methods => 8,
+            Self::Versions => 9,
+            Self::Refreshed(_) => 10,
+            Self::Sharded => 11,
+            Self::User => 12,
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Persona {
+    pub(crate) kind: Kind,
+    pub(crate) cache_control: String,
+    /// The lifetime that its handler sets by `CacheFor`, in seconds.
+    pub(crate) cache_for: Option<u64>,
+    pub(crate) has_etag: bool,
+    /// Sets a cookie for its client.
+    pub(crate) sets_cookie: bool,
+    /// How long it takes, in virtual milliseconds.
+    pub(crate) work: u64,
+    /// Whether it reads its state when it begins, or when it answers.
+    pub(crate) reads_late: bool,
+    /// One in so many requests fails; 0 for none.
+    pub(crate) fails: u64,
+    /// Sends its body in two parts.
+    pub(crate) streams: bool,
+    /// Reads `_` in field names as `-`, as CGI programs do.
+    pub(crate) folds: bool,
+}
+
+/// What an origin says.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) location: Option<String>,
+    pub(crate) content_location: Option<String>,
+    pub(crate) body: String,
+}
+
+impl Answer {
+    fn ok(body: impl Into<String>) -> Self {
+        Self { status: 200, body: body.into(), ..Self::default() }
+    }
+
+    /// Stands for the whole answer in the replies that have no body.
+    pub(crate) fn digest(&self) -> String {
+        let mut hasher = DefaultHasher::new();
+        (self.status, &self.location, &self.body).hash(&mut hasher);
+        format!("{:016x}", hasher.finish())
+    }
+}
+
+impl Persona {
+    /// Returns what this origin answers. A write has been done already:
+    /// `version` is the state after it.
+    pub(crate) fn answer(&self, seen: &Parts, body: &str, version: u64) -> Answer {
+        let path = seen.uri.path();
+        match &self.kind {
+            Kind::Links(reading) => Answer::ok(format!("<a href={}>", reading.link(seen))),
+            Kind::Redirector(reading, status) => Answer {
+                status: *status,
+                location: Some(format!("{}/next", reading.link(seen))),
+                ..Answer::default()
+            },
+            Kind::Gateway => Answer::ok(self.trusted(&seen.headers)),
+            Kind::Varier(names) => {
+                let values = names.iter().map(|name| meaning(name, &seen.headers));
+                Answer::ok(values.collect::<Vec<_>>().join(" | "))
+            }
+            Kind::Identity(name) | Kind::Permission(Some(name)) => {
+                Answer::ok(format!("for {}", raw(&seen.headers, name).unwrap_or("nobody".into())))
+            }
+            Kind::Permission(None) => Answer::ok("for all"),
+            Kind::Tenant(Rewrite::ChangeAuthority) => Answer::ok(format!("page {}", seen.uri)),
+            Kind::Tenant(_) => {
+                Answer::ok(format!("page {:?}", seen.uri.path_and_query().map(ToString::to_string)))
+            }
+            Kind::CookieReader => {
+                Answer::ok(raw(&seen.headers, "cookie").unwrap_or("no cookie".into()))
+            }
+            Kind::Methods => methods(seen, body),
+            Kind::Versions => versions(seen, version),
+            Kind::Refreshed(name) => Answer::ok(raw(&seen.headers, name).unwrap_or("-".into())),
+            Kind::Sharded => Answer::ok(raw(&seen.headers, "x-shard").unwrap_or("-".into())),
+            Kind::User => {
+                let user = seen.extensions.get::<crate::ask::User>();
+                Answer::ok(format!("{user:?} at {path}"))
+            }
+        }
+    }
+
+    /// Returns the value of `Vary`.
+    pub(crate) fn vary(&self) -> Option<String> {
+        match &self.kind {
+            Kind::Varier(names) => Some(names.join(", ")),
+            Kind::CookieReader => Some("Cookie".into()),
+            _ => None,
+        }
+    }
+
+    fn trusted(&self, headers: &HeaderMap) -> String {
+        let mut page = String::new();
+        for trusted in TRUSTED {
+            // A proxy writes its client's address into this one.
+            if self.folds && trusted == "forwarded" {
+                continue;
+            }
+            let is_it =
+                |name: &str| name == trusted || self.folds && name.replace('_', "-") == trusted;
+            let fields = headers.iter().filter(|(name, _)| is_it(name.as_str()));
+            for (_, value) in fields {
+                page += &format!("{trusted}={} ", String::from_utf8_lossy(value.as_bytes()));
+            }
+        }
+        page
+    }
+}
+
+impl Reading {
+    fn link(self, seen: &Parts) -> String {
+        let path = seen.uri.path_and_query().map_or("/", |path| path.as_str());
+        let field = raw(&seen.headers, "host");
+        let authority = seen.uri.authority().map(ToString::to_string);
+        let host = match self {
+            Self::Field => field,
+            Self::Authority => authority,
+            Self::FieldElseAuthority => field.or(authority),
+            Self::AuthorityElseField => authority.or(field),
+            Self::Everything => {
+                let host = field.unwrap_or("none".into());
+                return format!("{} (Host {host})", seen.uri);
+            }
+        };
+        format!("http://{}{path}", host.unwrap_or_default())
+    }
+}
+
+impl Rewrite {
+    /// Returns the URI that the router hands on.
+    pub(crate) fn apply(self, received: &Uri, headers: &HeaderMap) -> Option<Uri> {
+        let tenant = headers.get("x-tenant").and_then(|value| value.to_str().ok());
+        let tenant = tenant.unwrap_or("none");
+        let (path, query) = (received.path(), received.query());
+        let rest = |path: &str| match query {
+            Some(query) => format!("{path}?{query}"),
+            None => path.to_owned(),
+        };
+        let resource = match self {
+            Self::AddPrefix => rest(&format!("/t/{tenant}{path}")),
+            Self::StripPrefix => rest(match path.strip_prefix("/t") {
+                Some(shorter) if tenant == "a" => shorter,
+                Some(shorter) if tenant == "b" => shorter.strip_prefix("/t").unwrap_or(shorter),
+                _ => path,
+            }),
+            Self::ReplacePath => rest(&format!("/{tenant}/page")),
+            Self::ChangeQuery => format!("{path}?q={tenant}"),
+            Self::ChangeAuthority => rest(path),
+        };
+        let mut parts = received.clone().into_parts();
+        parts.path_and_query = Some(resource.parse().ok()?);
+        if self == Self::ChangeAuthority {
+            parts.scheme = Some(http::uri::Scheme::HTTP);
+            parts.authority = Some(format!("{tenant}.internal").parse().ok()?);
+        }
+        Uri::from_parts(parts).ok()
+    }
+}
+
+fn methods(seen: &Parts, body: &str) -> Answer {
+    match seen.method.as_str() {
+        "GET" | "HEAD" if body.is_empty() => Answer::ok("the page"),
+        "GET" | "HEAD" => Answer::ok(format!("the page for {body:?}")),
+        "POST" => Answer {
+            content_location: seen.uri.path_and_query().map(ToString::to_string),
+            ..Answer::ok(format!("what came of {body:?}"))
+        },
+        other => Answer::ok(format!("the answer to {other} with {body:?}")),
+    }
+}
+
+/// A write to `/form` changes `/page`, and says so.
+fn versions(seen: &Parts, version: u64) -> Answer {
+    if !is_write(seen) {
+        return Answer::ok(format!("version {version} of {}", seen.uri.path()));
+    }
+    match seen.uri.path() {
+        _ if seen.method == "PATCH" => Answer { status: 405, ..Answer::ok("not so") },
+        path if path.ends_with("/form") => Answer {
+            status: 303,
+            location: Some(path.replace("/form", "/page")),
+            body: format!("wrote version {version}"),
+            ..Answer::default()
+        },
+        _ => Answer::ok(format!("wrote version {version}")),
+    }
+}
+
+pub(crate) fn is_write(seen: &Parts) -> bool {
+    !matches!(seen.method.as_str(), "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PROPFIND")
+}
+
+/// Returns what a request reads or changes: scheme, host, path and query in
+/// normal form; `None` where the host could be several, as under two `Host` lines.
+pub(crate) fn resource(seen: &Parts) -> Option<String> {
+    let scheme = seen.uri.scheme_str().unwrap_or("http");
+    let authority = seen.uri.authority().map(|host| host.as_str().to_ascii_lowercase());
+    let mut hosts: Vec<_> = authority.into_iter().collect();
+    let fields = seen.headers.get_all(header::HOST);
+    if fields.iter().nth(1).is_some() {
+        return None;
+    }
+    for host in fields {
+        hosts.push(host.to_str().ok()?.to_ascii_lowercase());
+    }
+    let default = if scheme == "https" { 443_u16 } else { 80 };
+    for host in &mut hosts {
+        if let Some((name, port)) = host.rsplit_once(':')
+            && (port.is_empty() || port.parse() == Ok(default))
+        {
+            *host = name.to_owned();
+        }
+    }
+    hosts.dedup();
+    let path = seen.uri.path_and_query().map_or("/", |path| path.as_str());
+    (hosts.len() <= 1).then(|| format!("{scheme}://{}{path}", hosts.pop().unwrap_or_default()))
+}
+
+/// The lines of a field as a CGI program gets them.
+pub(crate) fn raw(headers: &HeaderMap, name: &str) -> Option<String> {
+    let lines = headers.get_all(name).iter();
+    let lines: Vec<_> = lines.map(|line| String::from_utf8_lossy(line.as_bytes())).collect();
+    (!lines.is_empty()).then(|| lines.join(", "))
+}
+
+/// What the value of a field means: what RFC 9111, 4.1, lets a cache treat as
+/// equal is equal here.
+fn meaning(name: &str, headers: &HeaderMap) -> String {
+    let lines = headers.get_all(name).iter();
+    let lines: Vec<_> = lines.map(|line| String::from_utf8_lossy(line.as_bytes())).collect();
+    if lines.is_empty() {
+        return "absent".into();
+    }
+    let members = || lines.iter().flat_map(|line| line.split(',')).map(str::trim);
+    match name {
+        "cookie" => lines.join("; "),
+        "authorization" | "user-agent" => lines.join("\n"),
+        "accept-language" | "accept-encoding" => preferences(members()),
+        // The versions alone: a proxy calls itself as it likes.
+        "via" => members()
+            .map(|one| one.split(' ').next().unwrap_or_default())
+            .collect::<Vec<_>>()
+            .join(","),
+        _ => members().collect::<Vec<_>>().join(","),
+    }
+}
+
+fn preferences<'a>(members: impl Iterator<Item = &'a str>) -> String {
+    let members: Vec<_> =
+        members.filter(|one| !one.is_empty()).map(str::to_ascii_lowercase).collect();
+    let read = |member: &String| {
+        let (name, weight) = match member.split_once(';') {
+            None => (&**member, 1.0),
+            Some((name, weight)) => (name, weight.trim().strip_prefix("q=")?.parse().ok()?),
+        };
+        let weight: f64 = weight;
+        Some(((weight * 1000.0) as i64, name.trim().to_owned()))
+    };
+    let Some(mut read) = members.iter().map(read).collect::<Option<Vec<_>>>() else {
+        return members.join(",").replace([' ', '\t'], "");
+    };
+    read.sort();
+    format!("{read:?}")
+}
