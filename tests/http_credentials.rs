@@ -1,5 +1,5 @@
-//! Fields that say who asks: responses to requests that carry one are for that
-//! client alone, unless the origin or the application permits to share them.
+//! Fields that identify the client: responses to requests that carry one are for
+//! that client alone, unless the origin or the application permits to share them.
 
 #![cfg(feature = "http")]
 #![allow(clippy::unwrap_used, reason = "a test")]

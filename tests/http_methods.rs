@@ -297,7 +297,7 @@ async fn a_post_reaches_the_origin_as_it_was_and_is_never_collapsed() {
 
 #[tokio::test(start_paused = true)]
 async fn the_answer_to_a_post_is_not_stored_for_get_unless_the_layer_is_told_so() {
-    // An endpoint that answers with what it was sent: everybody may POST there.
+    // An endpoint that answers with what it was sent, to every client.
     let origin = Origin::new(|call| {
         let text = if call.body.is_empty() { "page".into() } else { call.body.clone() };
         Answer::ok("public, max-age=60", text).header("content-location", "/report")

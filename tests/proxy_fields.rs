@@ -36,7 +36,7 @@ fn names(head: &Head) -> Vec<&str> {
     head.but(&written).into_iter().map(|(name, _)| name).collect()
 }
 
-// ===== Fields that say who asks =====
+// ===== Fields that identify the client =====
 
 /// Greets by one field, and says nothing of a lifetime.
 async fn greeting(name: &'static str, flags: &[&str]) -> (Scripted, Proxy) {

@@ -43,10 +43,10 @@ What is cached
                                  explicitly cacheable                 [refuse]
   --ignore-cookies               remove Cookie from GET and HEAD requests
   --max-body BYTES               the longest body that is stored     [1048576]
-  --credential-header NAME       a request field that says who asks, or a pattern
-                                 like X-Acme-*: responses to such requests are
-                                 shared only where the origin permits it. Adds to
-                                 the list in the documentation; may be repeated
+  --credential-header NAME       a request field that identifies the client, or a
+                                 pattern like X-Acme-*: responses to such requests
+                                 are shared only where the origin permits it. Adds
+                                 to the documented list; may be repeated
   --not-a-credential NAME        takes a field or a pattern out of that list; may
                                  be repeated
   --store-post                   store the response to a POST for later GETs

@@ -96,6 +96,6 @@ fn with_hyphens(name: &str) -> String {
 }
 
 fn report(line: &str) {
-    // Without a standard error, nobody reads the report.
+    // Without a standard error there is no reader of the report.
     let _ = writeln!(std::io::stderr(), "reverse_proxy: {line}");
 }

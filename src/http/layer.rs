@@ -1,18 +1,19 @@
 //! The HTTP layer and its settings.
 
+mod request_fields;
+
 use std::any::Any;
 use std::panic::Location;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{self, HeaderName};
+use http::header::HeaderName;
 use http::request::Parts;
 use http::{Extensions, Response};
 use tower_layer::Layer;
 
-use super::config::{self, HttpConfig, SetCookie};
-use super::field_names::FieldNames;
+use super::config::{HttpConfig, SetCookie};
 use super::headers::HitStatus;
 use super::key::key_start;
 use super::refused::Refused;
@@ -59,10 +60,6 @@ impl Rules {
     pub(super) fn forget_extensions(&self, extensions: &mut Extensions) {
         self.forgets.iter().for_each(|forget| forget(extensions));
     }
-}
-
-fn forget<T: Send + Sync + 'static>(extensions: &mut Extensions) {
-    extensions.remove::<T>();
 }
 
 /// Puts a shared cache in front of an HTTP service: axum, hyper, or any tower
@@ -296,8 +293,8 @@ impl HttpLayer {
         /// Sets whether the response to a POST is stored for later GETs where
         /// it says that it is one to a GET: it has an explicit lifetime and a
         /// `Content-Location` equal to its URI (RFC 9110, 9.3.3). Defaults to
-        /// false: whoever may POST would choose what all others get, wherever
-        /// an application answers with what it was sent.
+        /// false: where an application answers with what it was sent, each
+        /// client that may POST would choose what all other clients get.
         store_post_responses: bool;
     }
 
@@ -343,178 +340,6 @@ impl HttpLayer {
     /// to all.
     pub fn query<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
         self.rules.config.query = Some(names.into_iter().map(str::to_owned).collect());
-        self
-    }
-
-    /// Adds request fields that select a variant as if every response named
-    /// them in `Vary`. Defaults to none.
-    ///
-    /// A field that is named here no longer counts as a credential: requests
-    /// that differ in it never share. That holds for `Authorization` too, which
-    /// goes beyond RFC 9111, 3.5: a token that was revoked is answered from the
-    /// cache until the response expires.
-    ///
-    /// # Panics
-    ///
-    /// If a name is no field name.
-    #[track_caller]
-    pub fn vary<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
-        self.rules.config.vary.extend(field_names(names));
-        self
-    }
-
-    /// The request fields that are part of the key unless
-    /// [`replace_keyed_headers`](Self::replace_keyed_headers) says otherwise:
-    /// they can change where a request leads without changing its URI.
-    pub const KEYED_HEADERS: &'static [&'static str] = config::KEYED_HEADERS;
-
-    /// Adds request fields that are part of the key when a request has them,
-    /// besides [`KEYED_HEADERS`](Self::KEYED_HEADERS).
-    ///
-    /// A field that is named here no longer counts as a credential: requests
-    /// that differ in it never share. See [`vary`](Self::vary) for
-    /// `Authorization`.
-    ///
-    /// # Panics
-    ///
-    /// If a name is no field name.
-    #[track_caller]
-    pub fn keyed_headers<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
-        add_names(&mut self.rules.config.keyed_headers, names);
-        self
-    }
-
-    /// Replaces the request fields that are part of the key, those of
-    /// [`KEYED_HEADERS`](Self::KEYED_HEADERS) included. Leave one of them out
-    /// only where a proxy that you trust removes or writes it: else one client
-    /// can choose what the others get.
-    ///
-    /// # Panics
-    ///
-    /// If a name is no field name.
-    #[track_caller]
-    pub fn replace_keyed_headers<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
-        self.rules.config.keyed_headers = FieldNames::none();
-        self.keyed_headers(names)
-    }
-
-    /// The request fields that count as credentials besides `Authorization` and
-    /// `Cookie`: names, and patterns that end in `*`. They say who asks, as
-    /// clients, gateways and authenticating proxies write it.
-    ///
-    /// The response to a request with one of them is stored and shared only
-    /// where it has an explicit lifetime of the origin's own and says `public`
-    /// or `s-maxage`, or where [`CacheFor::public`](crate::CacheFor::public)
-    /// permits it. Otherwise each such request is answered by the service, and
-    /// `Cache-Status` names the field: `detail=credentials:x-forwarded-user`.
-    pub const CREDENTIAL_HEADERS: &'static [&'static str] = config::CREDENTIAL_HEADERS;
-
-    /// Adds request fields that count as credentials, besides
-    /// [`CREDENTIAL_HEADERS`](Self::CREDENTIAL_HEADERS): names, or patterns like
-    /// `x-acme-user-*`.
-    ///
-    /// # Panics
-    ///
-    /// If one is neither a field name nor a pattern.
-    #[track_caller]
-    pub fn credential_headers<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
-        add_patterns(&mut self.rules.config.credential_headers, names);
-        self
-    }
-
-    /// Replaces the request fields that count as credentials, those of
-    /// [`CREDENTIAL_HEADERS`](Self::CREDENTIAL_HEADERS) included. `Authorization`
-    /// and `Cookie` stay credentials. To take a single field out, call
-    /// [`not_a_credential`](Self::not_a_credential).
-    ///
-    /// # Panics
-    ///
-    /// If one is neither a field name nor a pattern.
-    #[track_caller]
-    pub fn replace_credential_headers<'a>(
-        mut self,
-        names: impl IntoIterator<Item = &'a str>,
-    ) -> Self {
-        self.rules.config.credential_headers = FieldNames::none();
-        self.credential_headers(names)
-    }
-
-    /// Takes a request field, or all that a pattern like `x-ssl-*` matches, out
-    /// of the credentials: requests share whatever it says.
-    ///
-    /// For a field that every request carries and that does not say which user
-    /// asks. Service meshes send `X-Forwarded-Client-Cert` with the certificate
-    /// of the calling workload, for example.
-    ///
-    /// # Panics
-    ///
-    /// If `name` is neither a field name nor a pattern, or is `Authorization`,
-    /// which always counts (RFC 9111, 3.5): name it in [`vary`](Self::vary) to
-    /// keep its users apart.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tower_stampede::{HttpStampede, Stampede};
-    /// let cache: HttpStampede = Stampede::in_memory(Duration::from_secs(60));
-    /// let layer = cache.http_layer().not_a_credential("x-forwarded-client-cert");
-    /// ```
-    #[track_caller]
-    pub fn not_a_credential(mut self, name: &str) -> Self {
-        let config = &mut self.rules.config;
-        match HeaderName::try_from(name) {
-            Ok(header::AUTHORIZATION) => panic!(
-                "`not_a_credential`: `Authorization` always counts (RFC 9111, 3.5); name it in \
-                 `vary` to keep its users apart"
-            ),
-            Ok(header::COOKIE) => config.exempt(&header::COOKIE),
-            _ if config.credential_headers.exempt(name) => {}
-            _ => panic!("`not_a_credential`: `{name}` is no field name and no pattern"),
-        }
-        self
-    }
-
-    /// Adds request fields that a background refresh carries.
-    ///
-    /// A refresh is sent for all clients, so it carries of the request that
-    /// happened to trigger it only what selects the response: `Host`, the fields
-    /// in `Vary`, in [`vary`](Self::vary) and in
-    /// [`keyed_headers`](Self::keyed_headers), those on which the rules of
-    /// [`key`](Self::key), [`identity`](Self::identity) and
-    /// [`bypass`](Self::bypass) depend, and credentials where the stored
-    /// response came by them with the origin's permission. Name here what the
-    /// service needs besides, `traceparent` for example. The rules are run
-    /// again to find out what they depend on. Defaults to none.
-    ///
-    /// # Panics
-    ///
-    /// If a name is no field name.
-    #[track_caller]
-    pub fn refresh_headers<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
-        self.rules.config.refresh_headers.extend(field_names(names));
-        self
-    }
-
-    /// Removes extensions of type `T` from requests that are sent as background
-    /// refreshes: a user that a layer further out has found, for example.
-    ///
-    /// All other extensions stay, for axum keeps path parameters and state
-    /// there. What is part of the key must stay, too.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tower_stampede::{HttpStampede, Stampede};
-    /// #[derive(Clone)]
-    /// struct RequestId(u64);
-    ///
-    /// let cache: HttpStampede = Stampede::in_memory(Duration::from_secs(60));
-    /// let layer = cache.http_layer().refresh_without_extension::<RequestId>();
-    /// ```
-    pub fn refresh_without_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
-        self.rules.forgets.push(forget::<T>);
         self
     }
 
@@ -674,21 +499,6 @@ fn field_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<HeaderName> 
         Err(_) => panic!("`{name}` is no field name"),
     };
     names.into_iter().map(name).collect()
-}
-
-#[track_caller]
-fn add_names<'a>(set: &mut FieldNames, names: impl IntoIterator<Item = &'a str>) {
-    for name in field_names(names) {
-        assert!(!name.as_str().ends_with('*'), "`{name}` is a pattern; the key needs names");
-        set.add(name.as_str());
-    }
-}
-
-#[track_caller]
-fn add_patterns<'a>(set: &mut FieldNames, texts: impl IntoIterator<Item = &'a str>) {
-    for text in texts {
-        assert!(set.add(text), "`{text}` is no field name and no pattern");
-    }
 }
 
 impl<S> Layer<S> for HttpLayer {

@@ -94,7 +94,7 @@ fn cache_control(rng: &mut Rng, kind: &mut Kind, settings: &Settings) -> String 
     }
 }
 
-/// Where the origin itself permits to share, it shows nobody's data.
+/// Where the origin itself permits to share, it shows no user's data.
 fn permission(rng: &mut Rng, kind: &mut Kind) -> String {
     let mut said: Vec<&str> = Vec::new();
     for directive in ["must-revalidate", "public", "proxy-revalidate"] {

@@ -166,7 +166,7 @@ fn write(rng: &mut Rng, ask: &mut Ask) {
     ask.remove("if-none-match");
 }
 
-/// What somebody sends who wants to change what others get.
+/// What an attacker sends to change the responses of others.
 pub(crate) fn attacker(rng: &mut Rng, scene: &Scene<'_>) -> Ask {
     let persona = scene.persona;
     let mut ask = victim(rng, scene);

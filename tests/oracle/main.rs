@@ -18,7 +18,7 @@
 //! - A victim gets a `Set-Cookie` that was written for another client.
 //! - Only victims are judged. Their requests are plain: one host in lower case,
 //!   no port, no claims. An attacker may get whatever it likes.
-//! - Origins are honest about `Vary` for ordinary fields, show nobody's data
+//! - Origins are honest about `Vary` for ordinary fields, show no user's data
 //!   where they themselves permit to share it, and change their state only by
 //!   writes. An origin that shows an ordinary field without `Vary` is broken;
 //!   what its foreground answers do to others is its own fault, and is not

@@ -30,7 +30,7 @@ pub(crate) const TRUSTED: [&str; 17] = [
     "forwarded",
 ];
 
-/// Fields that say who asks.
+/// Fields that identify the client.
 pub(crate) const IDENTITIES: [&str; 19] = [
     "authorization",
     "cookie",
@@ -106,7 +106,7 @@ pub(crate) enum Kind {
     Gateway,
     /// Names in `Vary` what it reads.
     Varier(Vec<&'static str>),
-    /// Shows who asks, and says nothing of a lifetime.
+    /// Shows the client's identity, and says nothing of a lifetime.
     Identity(&'static str),
     /// Writes directives that permit to share in some combinations; shows who
     /// asks where they do not.
