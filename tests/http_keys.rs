@@ -12,6 +12,7 @@ use http::HeaderMap;
 use http_support::*;
 use tower_layer::Layer;
 use tower_stampede::CacheOutcome::*;
+use tower_stampede::HttpLayer;
 
 #[tokio::test(start_paused = true)]
 async fn two_hosts_never_share() {
@@ -241,6 +242,38 @@ async fn naming_more_keyed_fields_adds_to_the_default_ones() {
         let app = layered(layer.keyed_headers(["x-region"]), &origin);
         send(&app, with("/report", &[(name, "a")])).await;
         assert!(!send(&app, with("/report", &[(name, "b")])).await.is(Hit), "{name}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_call_takes_a_field_out_of_the_key() {
+    let origin = Origin::new(|_| Answer::ok("max-age=60", "report"));
+    let app = layered(origin_only().http_layer().not_keyed("forwarded"), &origin);
+    crowd(&app, 10, |i| with("/report", &[("forwarded", &format!("for=10.0.0.{i}"))])).await;
+    assert_eq!(origin.calls(), 1);
+    assert!(!send(&app, with("/report", &[("x-forwarded-host", "b")])).await.is(Hit));
+}
+
+#[test]
+fn a_setting_that_takes_names_refuses_patterns_and_what_is_no_name() {
+    let tries: [(&str, fn(&str) -> HttpLayer); 7] = [
+        ("vary", |name| origin_only().http_layer().vary([name])),
+        ("keyed_headers", |name| origin_only().http_layer().keyed_headers([name])),
+        ("refresh_headers", |name| origin_only().http_layer().refresh_headers([name])),
+        ("not_keyed", |name| origin_only().http_layer().not_keyed(name)),
+        ("targeted_fields", |name| origin_only().http_layer().targeted_fields([name])),
+        ("credential_headers", |name| origin_only().http_layer().credential_headers([name])),
+        ("not_a_credential", |name| origin_only().http_layer().not_a_credential(name)),
+    ];
+    for (setting, call) in tries {
+        for name in ["x acme", "*", "x-*-y", "x-my-*"] {
+            let takes_patterns = setting.contains("credential") && name == "x-my-*";
+            let panic = std::panic::catch_unwind(|| drop(call(name))).err();
+            assert_eq!(panic.is_none(), takes_patterns, "{setting} {name}");
+            let Some(panic) = panic else { continue };
+            let said = panic.downcast_ref::<String>().unwrap();
+            assert!(said.contains(&format!("`{setting}`")) && said.contains(name), "{said}");
+        }
     }
 }
 

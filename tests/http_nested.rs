@@ -10,7 +10,7 @@ use axum::routing::any;
 use http_support::*;
 use tower_layer::Layer;
 use tower_stampede::CacheOutcome::*;
-use tower_stampede::{CacheFor, HttpStampede};
+use tower_stampede::{CacheFor, HttpLayer, HttpStampede, SetCookie};
 
 /// A route with a layer of its own, below a layer of the whole router.
 fn nested(cache: &HttpStampede, origin: &Origin) -> Router {
@@ -87,6 +87,56 @@ async fn what_a_handler_says_in_extensions_reaches_the_outer_layer() {
     cache.invalidate_tag("pages").await;
     assert!(send(&app, get("/page")).await.is(Computed));
     assert_eq!(origin.calls(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stricter_layer_on_a_route_stays_strict_inside_a_laxer_one() {
+    type Tune = fn(HttpLayer) -> HttpLayer;
+    let stricter: [(&str, Tune); 8] = [
+        ("identity", |layer| layer.identity(|parts| Some(parts.headers.len()))),
+        ("credentials", |layer| layer.credential_headers(["x-mine"])),
+        ("bypass", |layer| layer.bypass(|_| true)),
+        ("origin_only", HttpLayer::origin_only),
+        ("vary", |layer| layer.vary(["x-mine"])),
+        ("keyed", |layer| layer.keyed_headers(["x-mine"])),
+        ("scope", |layer| layer.scope("inner")),
+        ("cookies", |layer| layer.set_cookie(SetCookie::Strip)),
+    ];
+    for (what, tune) in stricter {
+        let cache = with_ttl(60);
+        let origin = Origin::new(|call| {
+            Answer::status(200).body(call.header("x-mine").unwrap_or("nothing").to_owned())
+        });
+        let inner = tune(cache.http_layer()).layer(origin.infallible());
+        let app = cache.http_layer().layer(inner);
+        for client in ["alice", "bob"] {
+            let reply = send(&app, with("/me", &[("x-mine", client)])).await;
+            assert_eq!(reply.text(), client, "{what}");
+            assert!(reply.cache_status().ends_with("detail=nested"), "{what}: {reply:?}");
+        }
+        // A crowd does not wait for what it may not share.
+        let replies = crowd(&app, 10, |i| with("/me", &[("x-mine", ["a", "b"][i % 2])])).await;
+        assert!(slowest(&replies) < secs(1));
+        for (i, reply) in replies.iter().enumerate() {
+            assert_eq!(reply.text(), ["a", "b"][i % 2], "{what}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_layer_used_twice_and_layers_that_differ_in_lifetimes_alone_share() {
+    let origin = Origin::new(|_| Answer::status(200).body("page"));
+    let cache = with_ttl(60);
+    let layer = cache.http_layer().key(|parts| parts.uri.path().to_owned());
+    let other = layer.clone().ttl(secs(1)).stale_for(secs(1)).max_body(10);
+    for inner in [layer.clone(), other] {
+        cache.invalidate_all().await;
+        let before = origin.calls();
+        let app = layer.layer(inner.layer(origin.infallible()));
+        send(&app, get("/page")).await;
+        assert!(send(&app, get("/page")).await.is(Hit));
+        assert_eq!(origin.calls() - before, 1);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -144,6 +144,39 @@ async fn extensions_stay_in_a_refresh_except_those_that_the_application_names() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_extension_that_makes_the_key_stays_in_a_refresh() {
+    #[derive(Clone)]
+    struct User(&'static str);
+    let origin = Origin::new(|call| {
+        let user = call.parts.extensions.get::<User>().map_or("anonymous", |user| user.0);
+        Answer::ok(DIRECTIVES, user)
+    });
+    let layer = origin_only()
+        .http_layer()
+        .identity(|parts| Some(parts.extensions.get::<User>().map_or("", |user| user.0)))
+        .refresh_without_extension::<User>();
+    let app = layered(layer, &origin);
+    for after in [0, 11, 1] {
+        pass(secs(after)).await;
+        let mut request = get("/me");
+        request.extensions_mut().insert(User("alice"));
+        assert_eq!(send(&app, request).await.text(), "alice");
+    }
+    assert_eq!(origin.calls(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_field_that_is_taken_out_of_the_key_stays_in_a_refresh() {
+    const CLIENT: Fields = &[("x-forwarded-proto", "https"), ("forwarded", "for=1.2.3.4")];
+    let page = |_: &Call| Answer::ok(DIRECTIVES, "page");
+    let layer = origin_only().http_layer().not_keyed("x-forwarded-proto");
+    let call = refreshed_by(layer.not_keyed("forwarded"), page, CLIENT).await;
+    assert_eq!(names(&call), ["forwarded", "x-forwarded-proto"]);
+    let layer = origin_only().http_layer().replace_keyed_headers([]);
+    assert_eq!(names(&refreshed_by(layer, page, CLIENT).await), [""; 0]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_early_refresh_carries_no_more_than_a_late_one() {
     let origin = Origin::new(|_| {
         Answer::status(200).body("page").extension(CacheFor::new(secs(10))).after(secs(2))

@@ -148,6 +148,22 @@ impl HttpConfig {
         keyed.iter().for_each(|name| self.exempt(name));
     }
 
+    /// Returns whether the settings are the same that say which responses are
+    /// stored and which clients share them.
+    pub(crate) fn shares_like(&self, other: &Self) -> bool {
+        self.ttl.is_some() == other.ttl.is_some()
+            && self.heuristics == other.heuristics
+            && self.set_cookie == other.set_cookie
+            && self.store_post_responses == other.store_post_responses
+            && self.credential_headers == other.credential_headers
+            && self.authorization_is_credential == other.authorization_is_credential
+            && self.cookie_is_credential == other.cookie_is_credential
+            && self.keyed_headers == other.keyed_headers
+            && self.vary == other.vary
+            && self.targeted == other.targeted
+            && self.scope == other.scope
+    }
+
     /// Returns whether a field carries credentials.
     pub(crate) fn is_credential(&self, name: &HeaderName) -> bool {
         match *name {
@@ -164,25 +180,36 @@ pub(super) const CREDENTIAL_HEADERS: &[&str] = &[
     // Keys and tokens that clients send.
     "api-key",
     "apikey",
+    "authentication",
     "dpop",
+    "job-token",
     "ocp-apim-subscription-key",
     "private-token",
     "proxy-authorization",
+    "token",
     "x-access-token",
     "x-amz-security-token",
     "x-api-key",
+    "x-api-token",
     "x-apikey",
+    "x-auth",
     "x-auth-*",
+    "x-auth0-*",
+    "x-authorization",
     "x-functions-key",
+    "x-gitlab-token",
     "x-goog-api-key",
     "x-goog-iam-authorization-token",
     "x-id-token",
-    "x-jwt-assertion",
+    "x-jwt",
+    "x-jwt-*",
+    "x-parse-session-token",
     "x-rapidapi-key",
     "x-serverless-authorization",
     "x-session",
     "x-session-id",
     "x-session-token",
+    "x-shopify-access-token",
     "x-token",
     "x-vault-token",
     // Users, as an authenticating proxy names them.
@@ -194,9 +221,12 @@ pub(super) const CREDENTIAL_HEADERS: &[&str] = &[
     "remote-name",
     "remote-user",
     "tailscale-user-*",
+    "x-amzn-lattice-identity",
     "x-amzn-oidc-*",
     "x-apigateway-api-userinfo",
-    "x-appengine-user-*",
+    "x-appengine-user-email",
+    "x-appengine-user-id",
+    "x-appengine-user-nickname",
     "x-authenticated-*",
     "x-authentik-*",
     "x-consumer-*",
@@ -236,7 +266,9 @@ pub(super) const CREDENTIAL_HEADERS: &[&str] = &[
     "x-user-name",
     "x-user-roles",
     "x-username",
+    "x-workspace-id",
     // Certificates of clients.
+    "cf-cert-*",
     "client-cert",
     "client-cert-chain",
     "ssl-client-*",
@@ -252,8 +284,13 @@ pub(super) const CREDENTIAL_HEADERS: &[&str] = &[
 
 /// What [`HttpLayer::KEYED_HEADERS`](crate::HttpLayer::KEYED_HEADERS) publishes.
 pub(super) const KEYED_HEADERS: &[&str] = &[
+    "cf-visitor",
+    "cloudfront-forwarded-proto",
+    "fastly-ssl",
     "forwarded",
     "front-end-https",
+    "x-appengine-https",
+    "x-arr-ssl",
     "x-envoy-original-path",
     "x-forwarded-host",
     "x-forwarded-method",
@@ -271,9 +308,11 @@ pub(super) const KEYED_HEADERS: &[&str] = &[
     "x-http-method-override",
     "x-method-override",
     "x-original-host",
+    "x-original-method",
     "x-original-uri",
     "x-original-url",
     "x-rewrite-url",
+    "x-scheme",
     "x-script-name",
     "x-url-scheme",
 ];

@@ -75,7 +75,7 @@ impl Trait {
 }
 
 /// A set of field names.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FieldNames {
     patterns: Vec<Pattern>,
     /// Names and patterns that are not in the set although one of `patterns`

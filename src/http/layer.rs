@@ -56,9 +56,20 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// Removes the extensions that a background refresh must not carry.
-    pub(super) fn forget_extensions(&self, extensions: &mut Extensions) {
-        self.forgets.iter().for_each(|forget| forget(extensions));
+    /// Returns whether two layers share the same responses among the same
+    /// clients, for however long.
+    pub(super) fn share_like(&self, other: &Self) -> bool {
+        let same_rule = |(a, b): (&KeyRule, &KeyRule)| Arc::ptr_eq(a, b);
+        let same_bypass = match (&self.bypass, &other.bypass) {
+            (None, None) => true,
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        };
+        same_bypass
+            && self.scheme == other.scheme
+            && self.key_rules.len() == other.key_rules.len()
+            && self.key_rules.iter().zip(&other.key_rules).all(same_rule)
+            && self.config.shares_like(&other.config)
     }
 }
 
@@ -362,7 +373,7 @@ impl HttpLayer {
     /// ```
     #[track_caller]
     pub fn targeted_fields<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
-        self.rules.config.targeted = field_names(names);
+        self.rules.config.targeted = field_names("targeted_fields", names);
         self
     }
 
@@ -492,13 +503,18 @@ impl HttpLayer {
     }
 }
 
+/// Reads the field names that are given to `setting`.
 #[track_caller]
-fn field_names<'a>(names: impl IntoIterator<Item = &'a str>) -> Vec<HeaderName> {
-    let name = |name: &str| match HeaderName::try_from(name) {
-        Ok(name) => name,
-        Err(_) => panic!("`{name}` is no field name"),
-    };
-    names.into_iter().map(name).collect()
+fn field_names<'a>(setting: &str, names: impl IntoIterator<Item = &'a str>) -> Vec<HeaderName> {
+    let mut read = Vec::new();
+    for name in names {
+        match HeaderName::try_from(name) {
+            Ok(name) if !name.as_str().contains('*') => read.push(name),
+            Ok(_) => panic!("`{setting}`: `{name}` is a pattern; `{setting}` takes names"),
+            Err(_) => panic!("`{setting}`: `{name}` is no field name"),
+        }
+    }
+    read
 }
 
 impl<S> Layer<S> for HttpLayer {

@@ -3,11 +3,15 @@
 //! A layer on a route inside a layer of the same handle on the router would
 //! wait for a flight that waits for it. So the outer one leaves a mark in the
 //! request's extensions, and the inner one passes the request through.
+//!
+//! The inner layer may tell clients apart that the outer one does not: by an
+//! identity, by more credentials, by a bypass. Then the inner one leaves a mark
+//! in the response, and the outer one does not store it. So a stricter layer on
+//! a route stays strict, at the price of its cache.
 
-use std::panic::Location;
 use std::sync::Arc;
 
-use http::request::Parts;
+use http::{Extensions, request::Parts};
 
 use super::layer::Rules;
 use super::lookup::Cache;
@@ -16,30 +20,44 @@ use super::lookup::Cache;
 #[derive(Clone)]
 struct Passed(Vec<Layer>);
 
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone)]
 struct Layer {
     /// Where the handle's state is in memory. The layer that left the mark
     /// keeps it alive while the request is on its way.
     cache: usize,
-    made_at: &'static Location<'static>,
+    rules: Arc<Rules>,
 }
+
+/// The response comes from behind a layer that shares by other rules.
+#[derive(Clone, Copy)]
+struct SharedByOtherRules;
 
 fn place(cache: &Arc<Cache>) -> usize {
     Arc::as_ptr(cache).addr()
 }
 
-/// Returns where the layer of the same handle was made that this request has
-/// come through.
+/// Returns the rules of the layer of the same handle that this request has come
+/// through.
 #[inline]
-pub(super) fn outer_layer(parts: &Parts, cache: &Arc<Cache>) -> Option<&'static Location<'static>> {
+pub(super) fn outer_rules(parts: &Parts, cache: &Arc<Cache>) -> Option<Arc<Rules>> {
     let passed = parts.extensions.get::<Passed>()?;
     let outer = passed.0.iter().find(|layer| layer.cache == place(cache));
-    outer.map(|layer| layer.made_at)
+    outer.map(|layer| Arc::clone(&layer.rules))
 }
 
-/// Leaves the mark of this layer.
-pub(super) fn mark(parts: &mut Parts, cache: &Arc<Cache>, rules: &Rules) {
-    let layer = Layer { cache: place(cache), made_at: rules.made_at };
+/// Leaves the mark of this layer in a request.
+pub(super) fn mark(parts: &mut Parts, cache: &Arc<Cache>, rules: &Arc<Rules>) {
+    let layer = Layer { cache: place(cache), rules: Arc::clone(rules) };
     let passed = parts.extensions.get_or_insert_with(|| Passed(Vec::new()));
     passed.0.push(layer);
+}
+
+/// Leaves a mark in a response that layers further out must not store.
+pub(super) fn forbid_sharing(response: &mut Extensions) {
+    response.insert(SharedByOtherRules);
+}
+
+/// Returns whether a layer further in has left that mark.
+pub(super) fn forbids_sharing(response: &Extensions) -> bool {
+    response.get::<SharedByOtherRules>().is_some()
 }

@@ -44,7 +44,7 @@ pub(super) fn refresh<S, Q, B>(
     let (mut parts, body) = request.into_parts();
     keep_what_is_keyed(&caller, seen, &mut parts);
     caller.headers = parts.headers.clone();
-    caller.rules.forget_extensions(&mut parts.extensions);
+    forget_extensions(&caller.rules, &mut parts);
     let request = Request::from_parts(parts, body);
     caller.asked.method = AskedMethod::Get;
     caller.wishes = Wishes::default();
@@ -91,6 +91,21 @@ fn keep_what_is_keyed(caller: &HttpCaller, seen: &Stored, parts: &mut Parts) {
     // key depends.
     let before = key_of(parts, rules);
     others.reduce(parts, 0..others.names.len(), &|parts| key_of(parts, rules) == before);
+}
+
+/// Removes the extensions that a refresh is told not to carry, unless a rule of
+/// the application makes another key without them: then the response would be
+/// stored for the wrong client.
+fn forget_extensions(rules: &Rules, parts: &mut Parts) {
+    if rules.forgets.is_empty() {
+        return;
+    }
+    let before = key_of(parts, rules);
+    let all = parts.extensions.clone();
+    rules.forgets.iter().for_each(|forget| forget(&mut parts.extensions));
+    if key_of(parts, rules) != before {
+        parts.extensions = all;
+    }
 }
 
 /// Returns the key of a request as the rules of the application make it. A rule

@@ -32,6 +32,8 @@ pub(crate) enum Refusal {
     TooManyTags,
     /// Its body ended before its declared length, or after.
     BrokenOff,
+    /// It comes from behind a layer of the same handle with other rules.
+    Nested,
 }
 
 impl Refusal {
@@ -58,6 +60,7 @@ impl Refusal {
             Self::Slow => "slow",
             Self::TooManyTags => "too-many-tags",
             Self::BrokenOff => "broken-off",
+            Self::Nested => "nested",
         }
     }
 

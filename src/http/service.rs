@@ -1,6 +1,5 @@
 //! The service of the HTTP layer.
 
-use std::panic::Location;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -85,8 +84,8 @@ where
     fn call(&mut self, request: Request<Q>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
         let rules = &*self.rules;
-        if let Some(outer) = nested::outer_layer(&parts, &self.cache) {
-            return self.pass_through(Request::from_parts(parts, body), outer);
+        if let Some(outer) = nested::outer_rules(&parts, &self.cache) {
+            return self.pass_through(Request::from_parts(parts, body), &outer);
         }
         let seen = Seen::of(&parts.headers, &rules.config);
         let (asked, wishes) = match classify(&parts, &seen, body.is_end_stream(), &rules.config) {
@@ -139,11 +138,7 @@ impl<S> HttpService<S> {
     /// Passes on a request that a layer of the same handle has seen to, and the
     /// response as it comes: what a handler says in it is for that layer.
     #[cold]
-    fn pass_through<Q, B>(
-        &self,
-        request: Request<Q>,
-        outer: &'static Location<'static>,
-    ) -> HttpFuture<B, S::Error>
+    fn pass_through<Q, B>(&self, request: Request<Q>, outer: &Rules) -> HttpFuture<B, S::Error>
     where
         S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
         S::Future: Send,
@@ -152,9 +147,16 @@ impl<S> HttpService<S> {
     {
         let observer = &self.cache.observer;
         observer.bypass_reason(BypassReason::Nested.as_str());
-        observer.layer_is_nested(outer, self.rules.made_at);
+        let is_alike = self.rules.share_like(outer);
+        observer.layer_is_nested(outer.made_at, self.rules.made_at, is_alike);
         let call = Oneshot::new(self.inner.clone(), request);
-        HttpFuture::pending(async move { Ok(call.await?.map(ResponseBody::inner)) })
+        HttpFuture::pending(async move {
+            let mut response = call.await?.map(ResponseBody::inner);
+            if !is_alike {
+                nested::forbid_sharing(response.extensions_mut());
+            }
+            Ok(response)
+        })
     }
 
     fn bypass<Q, B>(

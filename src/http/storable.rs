@@ -8,6 +8,7 @@ use super::conditions::entity_tag;
 use super::config::{HttpConfig, SetCookie};
 use super::directives::{Directives, Parsed};
 use super::freshness::{self, Source, Terms, Times, only_date};
+use super::nested;
 pub(crate) use super::refusal::Refusal;
 use super::request::{Asked, AskedMethod, Credentials};
 use super::stored::Facts;
@@ -133,6 +134,7 @@ impl Response<'_> {
     fn judge(&self, asked: &Asked) -> Result<Plan, Refusal> {
         // Before anything is read that may be as large as it likes.
         self.check_fields()?;
+        refuse_if(nested::forbids_sharing(&self.parts.extensions), Refusal::Nested)?;
         let Parsed { directives, withheld } = self.governing();
         self.check_status(asked)?;
         self.check_directives(&directives)?;

@@ -97,8 +97,14 @@ impl Observer {
 
     /// Warns, once, that requests reach one layer of the cache through another.
     #[cfg(feature = "http")]
-    pub(crate) fn layer_is_nested(&self, outer: &Location<'_>, inner: &Location<'_>) {
-        self.warned_of_nesting.call_once(|| spans::layer_is_nested(&self.cache, outer, inner));
+    pub(crate) fn layer_is_nested(
+        &self,
+        outer: &Location<'_>,
+        inner: &Location<'_>,
+        is_alike: bool,
+    ) {
+        self.warned_of_nesting
+            .call_once(|| spans::layer_is_nested(&self.cache, outer, inner, is_alike));
     }
 
     /// Warns, once, that a response was not shared because its request carries

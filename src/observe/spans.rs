@@ -118,15 +118,32 @@ fn remote_is(cache: &str, up: bool) {
 }
 
 #[cfg(feature = "http")]
-pub(super) fn layer_is_nested(cache: &str, outer: &Location<'_>, inner: &Location<'_>) {
-    warn!(
-        target: "tower_stampede",
-        cache,
-        outer = %outer,
-        inner = %inner,
-        "two layers of one cache are nested: the inner one passes all requests through, and its \
-         settings have no effect; remove one of them"
-    );
+pub(super) fn layer_is_nested(
+    cache: &str,
+    outer: &Location<'_>,
+    inner: &Location<'_>,
+    is_alike: bool,
+) {
+    if is_alike {
+        warn!(
+            target: "tower_stampede",
+            cache,
+            outer_created_at = %outer,
+            inner_created_at = %inner,
+            "two layers of one cache are nested: the inner one passes all requests through, and \
+             its lifetimes have no effect; remove one of them"
+        );
+    } else {
+        warn!(
+            target: "tower_stampede",
+            cache,
+            outer_created_at = %outer,
+            inner_created_at = %inner,
+            "two layers of one cache are nested and differ in what they share: the inner one \
+             passes all requests through, and the outer one stores none of their responses; \
+             remove one of them"
+        );
+    }
 }
 
 #[cfg(feature = "http")]

@@ -22,7 +22,7 @@ pub(crate) fn waiting<F: Future>(_: &str, _: &Key, wait: F) -> F {
 pub(super) fn happened(_: &str, _: &Happening<'_>) {}
 
 #[cfg(feature = "http")]
-pub(super) fn layer_is_nested(_: &str, _: &Location<'_>, _: &Location<'_>) {}
+pub(super) fn layer_is_nested(_: &str, _: &Location<'_>, _: &Location<'_>, _: bool) {}
 
 #[cfg(feature = "http")]
 pub(super) fn credential_refused(_: &str, _: &str) {}

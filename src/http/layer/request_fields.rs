@@ -22,7 +22,7 @@ impl HttpLayer {
     /// If a name is no field name.
     #[track_caller]
     pub fn vary<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
-        self.rules.config.vary.extend(field_names(names));
+        self.rules.config.vary.extend(field_names("vary", names));
         self
     }
 
@@ -43,14 +43,21 @@ impl HttpLayer {
     /// If a name is no field name.
     #[track_caller]
     pub fn keyed_headers<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
-        add_names(&mut self.rules.config.keyed_headers, names);
+        for name in field_names("keyed_headers", names) {
+            self.rules.config.keyed_headers.add(name.as_str());
+        }
         self
     }
 
     /// Replaces the request fields that are part of the key, those of
     /// [`KEYED_HEADERS`](Self::KEYED_HEADERS) included. Leave one of them out
     /// only where a proxy that you trust removes or writes it: else one client
-    /// can choose what the others get.
+    /// can choose the responses of all others.
+    ///
+    /// A background refresh does not carry a field that is left out. Where the
+    /// service needs it, such as `X-Forwarded-Proto`, call
+    /// [`not_keyed`](Self::not_keyed) instead, or name it in
+    /// [`refresh_headers`](Self::refresh_headers).
     ///
     /// # Panics
     ///
@@ -59,6 +66,24 @@ impl HttpLayer {
     pub fn replace_keyed_headers<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
         self.rules.config.keyed_headers = FieldNames::none();
         self.keyed_headers(names)
+    }
+
+    /// Takes one field out of the key. A background refresh still carries it.
+    ///
+    /// For a field that a proxy you trust writes, and by which the answer does
+    /// not change: `Forwarded` often has the client's address, so that each
+    /// client has keys of its own.
+    ///
+    /// # Panics
+    ///
+    /// If `name` is no field name.
+    #[track_caller]
+    pub fn not_keyed(mut self, name: &str) -> Self {
+        for name in field_names("not_keyed", [name]) {
+            self.rules.config.keyed_headers.exempt(name.as_str());
+            self.rules.config.refresh_headers.push(name);
+        }
+        self
     }
 
     /// The request fields that count as credentials besides `Authorization` and
@@ -82,7 +107,7 @@ impl HttpLayer {
     /// If one is neither a field name nor a pattern.
     #[track_caller]
     pub fn credential_headers<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
-        add_patterns(&mut self.rules.config.credential_headers, names);
+        add_patterns("credential_headers", &mut self.rules.config.credential_headers, names);
         self
     }
 
@@ -156,7 +181,7 @@ impl HttpLayer {
     /// If a name is no field name.
     #[track_caller]
     pub fn refresh_headers<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
-        self.rules.config.refresh_headers.extend(field_names(names));
+        self.rules.config.refresh_headers.extend(field_names("refresh_headers", names));
         self
     }
 
@@ -188,16 +213,8 @@ fn forget<T: Send + Sync + 'static>(extensions: &mut Extensions) {
 }
 
 #[track_caller]
-fn add_names<'a>(set: &mut FieldNames, names: impl IntoIterator<Item = &'a str>) {
-    for name in field_names(names) {
-        assert!(!name.as_str().ends_with('*'), "`{name}` is a pattern; the key needs names");
-        set.add(name.as_str());
-    }
-}
-
-#[track_caller]
-fn add_patterns<'a>(set: &mut FieldNames, texts: impl IntoIterator<Item = &'a str>) {
+fn add_patterns<'a>(setting: &str, set: &mut FieldNames, texts: impl IntoIterator<Item = &'a str>) {
     for text in texts {
-        assert!(set.add(text), "`{text}` is no field name and no pattern");
+        assert!(set.add(text), "`{setting}`: `{text}` is no field name and no pattern");
     }
 }
