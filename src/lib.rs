@@ -75,8 +75,9 @@
 //! ## Keys
 //!
 //! An entry is named by a [`Key`]: text, numbers, bytes, or tuples of them (see
-//! [`ToKey`]). For HTTP the layer makes it of scheme, host, path and query, and
-//! of the request fields that `Vary` names.
+//! [`ToKey`]). For HTTP the layer makes it of scheme, host, path and query, of
+//! the fields that can change where a request leads (`HttpLayer::KEYED_HEADERS`),
+//! and of the request fields that `Vary` names.
 //!
 //! ## Fresh, stale, expired
 //!

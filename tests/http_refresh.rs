@@ -91,12 +91,30 @@ async fn a_refresh_carries_the_fields_that_a_rule_of_the_application_reads() {
             parts.headers.get(name).map(|value| value.to_str().unwrap().to_owned())
         }
     };
-    let layer = origin_only().http_layer().not_a_credential("x-tenant");
-    let layer = layer.identity(field("x-tenant"));
-    // A rule that cannot do without its field tells so by panicking.
-    let layer = layer.key(move |parts| field("x-region")(parts).unwrap());
-    let call = refreshed_by(layer, page, CLIENT).await;
-    assert_eq!(names(&call), ["x-region", "x-tenant"]);
+    let layer = || {
+        let layer = origin_only().http_layer().not_a_credential("x-tenant");
+        layer.identity(field("x-tenant")).key(move |parts| field("x-region")(parts).unwrap())
+    };
+    // Which fields a rule reads, the layer cannot see.
+    let call = refreshed_by(layer(), page, CLIENT).await;
+    assert_eq!(names(&call), ["x-a", "x-b", "x-c", "x-region", "x-tenant"]);
+    // Here the application has named them.
+    let layer = layer().refresh_headers(["x-tenant", "x-region"]);
+    assert_eq!(names(&refreshed_by(layer, page, CLIENT).await), ["x-region", "x-tenant"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_triggers_no_refresh_where_rules_have_not_seen_the_get() {
+    let origin = Origin::new(|_| Answer::ok(DIRECTIVES, "page"));
+    let app = layered(origin_only().http_layer().key(|parts| parts.headers.len()), &origin);
+    send(&app, get("/page")).await;
+    pass(secs(11)).await;
+    assert!(send(&app, request("HEAD", "/page", &[])).await.is(Stale));
+    pass(secs(1)).await;
+    assert_eq!(origin.calls(), 1);
+    assert!(send(&app, get("/page")).await.is(Stale));
+    pass(secs(1)).await;
+    assert_eq!(origin.calls(), 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -141,28 +159,6 @@ async fn extensions_stay_in_a_refresh_except_those_that_the_application_names() 
         (extensions.get::<State>().is_some(), extensions.get::<User>().is_some())
     };
     assert_eq!(calls.iter().map(has).collect::<Vec<_>>(), [(true, true), (true, false)]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_extension_that_makes_the_key_stays_in_a_refresh() {
-    #[derive(Clone)]
-    struct User(&'static str);
-    let origin = Origin::new(|call| {
-        let user = call.parts.extensions.get::<User>().map_or("anonymous", |user| user.0);
-        Answer::ok(DIRECTIVES, user)
-    });
-    let layer = origin_only()
-        .http_layer()
-        .identity(|parts| Some(parts.extensions.get::<User>().map_or("", |user| user.0)))
-        .refresh_without_extension::<User>();
-    let app = layered(layer, &origin);
-    for after in [0, 11, 1] {
-        pass(secs(after)).await;
-        let mut request = get("/me");
-        request.extensions_mut().insert(User("alice"));
-        assert_eq!(send(&app, request).await.text(), "alice");
-    }
-    assert_eq!(origin.calls(), 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -108,6 +108,30 @@ async fn what_is_never_stored_is_not_for_the_reason_on_the_page() {
     }
 }
 
+/// The words in backticks of the list below a heading.
+fn listed(heading: &str) -> Vec<&'static str> {
+    let (_, after) = PAGE.split_once(&format!("\n### {heading}\n")).unwrap();
+    let section = after.split("\n#").next().unwrap();
+    let is_listed = |line: &&str| line.starts_with(['-', '`']) || line.starts_with("  `");
+    let lines = section.lines().filter(is_listed);
+    let words = lines.flat_map(|line| line.split('`').skip(1).step_by(2));
+    words.filter(|word| !word.contains('(')).collect()
+}
+
+#[test]
+fn the_page_lists_the_fields_that_are_keyed_and_those_that_are_credentials() {
+    let sorted = |mut names: Vec<&'static str>| {
+        names.sort_unstable();
+        names
+    };
+    for (heading, published) in [
+        ("Fields that count as credentials", HttpLayer::CREDENTIAL_HEADERS),
+        ("Fields that are part of the key", HttpLayer::KEYED_HEADERS),
+    ] {
+        assert_eq!(sorted(listed(heading)), sorted(published.to_vec()), "{heading}");
+    }
+}
+
 /// A request that carries the credentials in a cell.
 fn carrying(cell: &'static str) -> Request<Body> {
     let fields: Vec<_> = quoted(cell).into_iter().map(|name| (name, "me")).collect();

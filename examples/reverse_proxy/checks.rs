@@ -44,7 +44,7 @@ pub(crate) fn admit(
     names: &NameFilter,
 ) -> Result<Survey, Box<Response<Bytes>>> {
     let found = Survey::of(&parts.headers);
-    is_small(&found, flags)?;
+    is_small(&parts.headers, &found, flags)?;
     if parts.method == Method::CONNECT {
         refuse(StatusCode::NOT_IMPLEMENTED, "this is no tunnel")?;
     }
@@ -79,9 +79,17 @@ fn refuse(status: StatusCode, reason: &str) -> Checked {
     Err(Box::new(page(status, reason)))
 }
 
-fn is_small(found: &Survey, flags: &Flags) -> Checked {
+/// The most fields of different names that a request may have. A map takes
+/// 24,576 of them, and the proxy needs room for its own.
+const MOST_FIELDS: usize = 16_384;
+
+fn is_small(headers: &HeaderMap, found: &Survey, flags: &Flags) -> Checked {
+    let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
     if found.bytes > flags.max_header_bytes {
-        return refuse(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, "too many bytes of fields");
+        return refuse(status, "too many bytes of fields");
+    }
+    if headers.keys_len() > MOST_FIELDS {
+        return refuse(status, "too many fields");
     }
     Ok(())
 }

@@ -39,7 +39,7 @@ use Role::{AddressClaim, AnswerClaim, Cookie, Expect, Forbidden, Framing, Hop, M
 /// it (`X-Sendfile-Type`, `X-Accel-Mapping`) or `<esi:include>`
 /// (`Surrogate-Capability`), and this proxy would store the page as it is.
 /// Those that name the client only are address claims.
-static TABLE: [(&str, Role); 54] = [
+static TABLE: [(&str, Role); 61] = [
     ("connection", Hop),
     ("http2-settings", Hop),
     ("keep-alive", Hop),
@@ -54,14 +54,20 @@ static TABLE: [(&str, Role); 54] = [
     ("authorization", Meaning),
     ("cache-control", Meaning),
     ("host", Meaning),
+    ("cf-visitor", AnswerClaim),
     ("cloudfront-forwarded-proto", AnswerClaim),
+    ("fastly-ssl", AnswerClaim),
     ("forwarded", AnswerClaim),
     ("front-end-https", AnswerClaim),
     ("https", AnswerClaim),
     ("surrogate-capability", AnswerClaim),
+    ("wl-proxy-ssl", AnswerClaim),
     ("x-accel-mapping", AnswerClaim),
+    ("x-appengine-https", AnswerClaim),
+    ("x-arr-ssl", AnswerClaim),
     ("x-envoy-original-path", AnswerClaim),
     ("x-forwarded-host", AnswerClaim),
+    ("x-forwarded-https", AnswerClaim),
     ("x-forwarded-method", AnswerClaim),
     ("x-forwarded-path", AnswerClaim),
     ("x-forwarded-port", AnswerClaim),
@@ -73,6 +79,7 @@ static TABLE: [(&str, Role); 54] = [
     ("x-forwarded-ssl", AnswerClaim),
     ("x-forwarded-uri", AnswerClaim),
     ("x-host", AnswerClaim),
+    ("x-http-host-override", AnswerClaim),
     ("x-http-method", AnswerClaim),
     ("x-http-method-override", AnswerClaim),
     ("x-method-override", AnswerClaim),
@@ -262,7 +269,8 @@ const WRITTEN_FIELDS: usize = 6;
 /// the last field into the gap.
 pub(crate) fn retain(headers: &mut HeaderMap, keep: impl Fn(&HeaderName) -> bool) {
     let mut field = None;
-    let kept = HeaderMap::with_capacity(headers.len() + WRITTEN_FIELDS);
+    let names = headers.keys_len() + WRITTEN_FIELDS;
+    let kept = HeaderMap::try_with_capacity(names).unwrap_or_default();
     for (name, value) in std::mem::replace(headers, kept) {
         // Only the first of several values comes with the name.
         field = name.or(field);

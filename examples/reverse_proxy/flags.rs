@@ -257,10 +257,11 @@ impl Flags {
             .max_body(self.max_body)
             // A request that was admitted must not be too long for the cache.
             .max_header_bytes(self.max_header_bytes.saturating_add(WRITTEN_BYTES));
-        let names = self.credential_headers.iter().map(String::as_str);
-        let layer = layer.credential_headers(names).store_post_responses(self.store_post);
+        // What is named a credential is one, beside a wider exemption too.
         let names = self.not_credentials.iter();
         let layer = names.fold(layer, |layer, name| layer.not_a_credential(name));
+        let names = self.credential_headers.iter().map(String::as_str);
+        let layer = layer.credential_headers(names).store_post_responses(self.store_post);
         let layer = self.key_claims(layer);
         if self.ignore_cookies { layer.ignore_cookies() } else { layer }
     }

@@ -372,6 +372,19 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.flight.publish(Verdict::Abandoned(Abandonment::OwnAffair));
     }
 
+    /// Ends a refresh whose result may not be stored. It carried less than the
+    /// request of a client, so it says nothing of what clients get: a waiter
+    /// tries next. The next refresh waits, longer each time.
+    pub(crate) fn decline_refresh(mut self) {
+        self.end = ComputedEnd::Declined;
+        self.close(|engine, mark, now| {
+            mark.pause_refreshes(now, engine.settings.hold);
+            None
+        });
+        // Only now: whoever wakes must not find this flight again.
+        self.flight.publish(Verdict::Abandoned(Abandonment::OwnAffair));
+    }
+
     /// Sends everybody else on their own way, now and until then: another
     /// process has found that the answers of this key are not shared. This
     /// leader goes on, since the next answer may be one that is.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::time::Tick;
 use crate::error::Error;
 use crate::key::Key;
+use crate::policy::{self, HoldPolicy};
 
 /// A failing key is forgotten this long after its last failure.
 const FAILURES_REMEMBERED: Duration = Duration::from_secs(120);
@@ -21,8 +22,10 @@ pub(crate) struct Mark {
     /// What the last answer said of sharing between callers with credentials.
     shared: bool,
     shared_until: Tick,
-    /// Another process is at it.
+    /// When the next background refresh may start: another process is at it,
+    /// or the last ones were declined.
     refresh_from: Tick,
+    declined_refreshes: u32,
     remembered_until: Tick,
 }
 
@@ -67,6 +70,7 @@ impl Mark {
     #[must_use = "to be dropped without the lock"]
     pub(crate) fn end_of_failures(&mut self) -> Option<Error> {
         self.failures = 0;
+        self.declined_refreshes = 0;
         self.panicked = false;
         self.held_until = Tick::default();
         self.error.take()
@@ -91,6 +95,14 @@ impl Mark {
     pub(crate) fn no_refresh_before(&mut self, at: Tick) {
         self.refresh_from = at;
         self.remember(at);
+    }
+
+    /// Notes that the result of a refresh may not be stored.
+    pub(crate) fn pause_refreshes(&mut self, now: Tick, policy: HoldPolicy) {
+        self.declined_refreshes = self.declined_refreshes.saturating_add(1);
+        let pause = policy.after(self.declined_refreshes, true, policy::sample());
+        self.no_refresh_before(now.plus(pause));
+        self.remember(now.plus(pause).plus(FAILURES_REMEMBERED));
     }
 
     pub(crate) fn may_refresh(&self, now: Tick) -> bool {

@@ -86,10 +86,9 @@ impl<V: Send + Sync + 'static> Engine<V> {
         }));
     }
 
-    /// Returns whether no other process was found at a refresh a moment ago.
+    /// Returns whether no other process was found at a refresh a moment ago, and
+    /// the last refresh was not declined a moment ago.
     pub(crate) fn may_refresh(&self, key: &Key) -> bool {
-        // Without a remote there is no such mark to look up.
-        let Some(_) = self.shared.get() else { return true };
         let now = self.clock.now();
         self.table.read_mark(key, |mark| mark.may_refresh(now)).unwrap_or(true)
     }

@@ -25,8 +25,13 @@ pub(super) struct Client {
 /// Returns what `Cache-Status` says where a credential keeps a response from
 /// being shared.
 pub(super) fn credential_detail(name: &HeaderName) -> String {
-    format!("{}:{name}", Refusal::Credentials.as_str())
+    let detail = Refusal::Credentials.as_str();
+    // A pattern matches names of any length, which the client chooses.
+    if name.as_str().len() > MAX_NAMED { detail.into() } else { format!("{detail}:{name}") }
 }
+
+/// The longest field name that is repeated to a client or in a log line.
+const MAX_NAMED: usize = 64;
 
 impl HttpCaller {
     /// Returns how much this client gets of the response that it led to, which
@@ -53,7 +58,8 @@ impl HttpCaller {
     /// Warns where it may be a surprise: that `Authorization` and `Cookie` are
     /// credentials is not.
     fn warn_of_credential(&self, name: &HeaderName) {
-        if !matches!(*name, header::AUTHORIZATION | header::COOKIE) {
+        let is_plain = matches!(*name, header::AUTHORIZATION | header::COOKIE);
+        if !is_plain && name.as_str().len() <= MAX_NAMED {
             self.cache.observer.credential_refused(name.as_str());
         }
     }
@@ -79,6 +85,7 @@ impl HttpCaller {
                 stale: self.stale.clone(),
                 forward: self.forward,
                 claim: None,
+                refreshed: None,
                 credential: self.credential.clone(),
             },
         }

@@ -75,8 +75,11 @@ pub(crate) struct HttpConfig {
     pub(crate) query: Option<Vec<String>>,
     /// Fields treated as if every response named them in `Vary`.
     pub(crate) vary: Vec<HeaderName>,
-    /// Fields that a background refresh sends besides those that were keyed.
-    pub(crate) refresh_headers: Vec<HeaderName>,
+    /// Fields that a background refresh sends besides those that were keyed;
+    /// `None`: the application has not said.
+    pub(crate) refresh_headers: Option<Vec<HeaderName>>,
+    /// Fields that were taken out of the key. A background refresh sends them.
+    pub(crate) unkeyed_headers: Vec<HeaderName>,
     /// Whether the response to a POST may be stored for later GETs.
     pub(crate) store_post_responses: bool,
     pub(crate) scope: Option<String>,
@@ -116,7 +119,8 @@ impl Default for HttpConfig {
             targeted: vec![HeaderName::from_static("cdn-cache-control")],
             query: None,
             vary: Vec::new(),
-            refresh_headers: Vec::new(),
+            refresh_headers: None,
+            unkeyed_headers: Vec::new(),
             store_post_responses: false,
             scope: None,
             cache_status: Some("tower-stampede".into()),
@@ -203,6 +207,7 @@ pub(super) const CREDENTIAL_HEADERS: &[&str] = &[
     "x-id-token",
     "x-jwt",
     "x-jwt-*",
+    "x-original-authorization",
     "x-parse-session-token",
     "x-rapidapi-key",
     "x-serverless-authorization",
@@ -289,10 +294,15 @@ pub(super) const KEYED_HEADERS: &[&str] = &[
     "fastly-ssl",
     "forwarded",
     "front-end-https",
+    "https",
+    "surrogate-capability",
+    "wl-proxy-ssl",
+    "x-accel-mapping",
     "x-appengine-https",
     "x-arr-ssl",
     "x-envoy-original-path",
     "x-forwarded-host",
+    "x-forwarded-https",
     "x-forwarded-method",
     "x-forwarded-path",
     "x-forwarded-port",
@@ -304,6 +314,7 @@ pub(super) const KEYED_HEADERS: &[&str] = &[
     "x-forwarded-ssl",
     "x-forwarded-uri",
     "x-host",
+    "x-http-host-override",
     "x-http-method",
     "x-http-method-override",
     "x-method-override",
@@ -314,5 +325,6 @@ pub(super) const KEYED_HEADERS: &[&str] = &[
     "x-rewrite-url",
     "x-scheme",
     "x-script-name",
+    "x-sendfile-type",
     "x-url-scheme",
 ];

@@ -45,6 +45,11 @@ impl Pattern {
     }
 }
 
+/// Returns whether services behind CGI read two names as one.
+pub(super) fn is_read_as(a: &str, b: &str) -> bool {
+    is_same(a.as_bytes(), b.as_bytes())
+}
+
 fn is_same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| hyphenated(*a) == hyphenated(*b))
 }
@@ -77,12 +82,18 @@ impl Trait {
 /// A set of field names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FieldNames {
-    patterns: Vec<Pattern>,
-    /// Names and patterns that are not in the set although one of `patterns`
-    /// says so. Here `_` is no `-`: a name is exempt as it is written.
-    exempt: Vec<Pattern>,
+    /// Each puts names into the set or takes names out; of several that match a
+    /// name the last one counts.
+    rules: Vec<(Pattern, Rule)>,
     /// For each length the third letters of names that may be in the set.
     filter: Box<[u32; LENGTHS]>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    In,
+    /// Here `_` is no `-`: a name is taken out as it is written.
+    Out,
 }
 
 impl FieldNames {
@@ -96,7 +107,7 @@ impl FieldNames {
     }
 
     pub(crate) fn none() -> Self {
-        Self { patterns: Vec::new(), exempt: Vec::new(), filter: Box::new([0; LENGTHS]) }
+        Self { rules: Vec::new(), filter: Box::new([0; LENGTHS]) }
     }
 
     /// Adds a name or a pattern; returns whether `text` is one.
@@ -113,17 +124,14 @@ impl FieldNames {
         for place in &mut self.filter[length..=last] {
             *place |= letters;
         }
-        self.exempt.retain(|exempt| *exempt != pattern);
-        if !self.patterns.contains(&pattern) {
-            self.patterns.push(pattern);
-        }
+        self.rules.push((pattern, Rule::In));
         true
     }
 
     /// Takes a name or a pattern out; returns whether `text` is one.
     pub(crate) fn exempt(&mut self, text: &str) -> bool {
         let Some(pattern) = Pattern::parse(text) else { return false };
-        self.exempt.push(pattern);
+        self.rules.push((pattern, Rule::Out));
         true
     }
 
@@ -140,20 +148,27 @@ impl FieldNames {
 
     #[cold]
     fn has_surely(&self, name: &HeaderName) -> bool {
-        self.names(name) && !self.exempt.iter().any(|pattern| pattern.is_written(name))
+        let mut rules = self.rules.iter().rev();
+        let last = rules.find(|(pattern, rule)| match rule {
+            Rule::In => pattern.matches(name),
+            Rule::Out => pattern.is_written(name),
+        });
+        last.is_some_and(|(_, rule)| *rule == Rule::In)
     }
 
-    /// Returns whether a name or pattern of the set matches, exempt or not.
+    /// Returns whether a name or pattern was ever added that matches.
     pub(super) fn names(&self, name: &HeaderName) -> bool {
-        self.patterns.iter().any(|pattern| pattern.matches(name))
+        let mut rules = self.rules.iter();
+        rules.any(|(pattern, rule)| *rule == Rule::In && pattern.matches(name))
     }
 
-    /// Returns the names, without the patterns.
+    /// Returns the names that are in the set as they are written.
     pub(super) fn iter(&self) -> impl Iterator<Item = &HeaderName> {
-        self.patterns.iter().filter_map(|pattern| match pattern {
-            Pattern::Name(name) => Some(name),
-            Pattern::Start(_) => None,
-        })
+        let added = self.rules.iter().filter_map(|(pattern, rule)| match (pattern, rule) {
+            (Pattern::Name(name), Rule::In) => Some(name),
+            _ => None,
+        });
+        added.filter(|name| self.has_surely(name))
     }
 }
 
@@ -195,7 +210,7 @@ mod tests {
         for text in ["", "*", "a b", "a*b", "**", "é", "x:y"] {
             assert!(!set.add(text) && !set.exempt(text), "{text}");
         }
-        assert!(set.patterns.is_empty() && set.exempt.is_empty());
+        assert!(set.rules.is_empty());
     }
 
     #[test]
@@ -210,6 +225,15 @@ mod tests {
         assert!(set.contains(&name("x_forwarded_client_cert")), "CGI reads it as the other");
         set.add("x-forwarded-client-cert");
         assert!(set.contains(&name("x-forwarded-client-cert")));
+    }
+
+    #[test]
+    fn of_several_rules_that_match_the_last_one_counts() {
+        let mut set = FieldNames::of(&["x-acme-user"]);
+        set.exempt("x-acme-*");
+        assert!(!set.contains(&name("x-acme-user")));
+        set.add("x-acme-user");
+        assert!(set.contains(&name("x-acme-user")) && !set.contains(&name("x-acme-id")));
     }
 
     proptest! {

@@ -114,7 +114,8 @@ pub(super) fn push_resource(key: &mut KeyBuf, uri: &Uri, config: &HttpConfig) {
             push_kept(&mut resource, query, allow);
             key.push_part(&resource);
         }
-        _ => key.push_part(uri.path_and_query().map_or("/", PathAndQuery::as_str).as_bytes()),
+        // No path is not the root: the service sees it.
+        _ => key.push_part(uri.path_and_query().map_or("", PathAndQuery::as_str).as_bytes()),
     }
 }
 

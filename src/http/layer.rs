@@ -93,9 +93,14 @@ impl Rules {
 /// *extension*, the cache cannot see it in the headers: set
 /// [`identity`](Self::identity), or the first user's answer goes to the next.
 ///
+/// # One layer per request
+///
 /// A layer inside another one of the same handle passes all requests through,
-/// with one line at WARN that names both: a route inside a layer of its router
-/// needs none of its own.
+/// with one line at WARN that says where both were created (feature `tracing`):
+/// a route inside a layer of its router has no lifetimes of its own. If the two
+/// differ in what they share (identity, key, bypass, credentials, `vary`,
+/// `origin_only`, cookies), the outer one stores no response that comes from
+/// behind the inner one.
 ///
 /// # Where writes must pass
 ///
@@ -132,8 +137,12 @@ impl Rules {
 /// use tower_stampede::Stampede;
 ///
 /// # async fn page() -> &'static str { "page" }
-/// fn tenant(parts: &Parts) -> String {
-///     parts.uri.host().unwrap_or_default().to_owned()
+/// /// The name that an authentication layer has put into an extension.
+/// #[derive(Clone)]
+/// struct Tenant(String);
+///
+/// fn tenant(parts: &Parts) -> Option<String> {
+///     Some(parts.extensions.get::<Tenant>()?.0.clone())
 /// }
 ///
 /// fn is_admin(parts: &Parts) -> bool {
@@ -143,7 +152,7 @@ impl Rules {
 /// let cache = Stampede::in_memory(Duration::from_secs(60));
 /// let prices = cache.http_layer().ttl(Duration::from_millis(500)).stale_for(Duration::from_secs(5));
 /// let search = cache.http_layer().query(["q", "page"]).vary(["accept-language"]);
-/// let shop = cache.http_layer().key(tenant).bypass(is_admin);
+/// let shop = cache.http_layer().identity(tenant).bypass(is_admin);
 /// let app: Router = Router::new()
 ///     .route("/prices", get(page).layer(prices))
 ///     .route("/search", get(page).layer(search))
@@ -164,9 +173,8 @@ impl HttpStampede {
     ///
     /// With a remote, processes share what clients ask for by one name: the
     /// host is part of the key, so an instance that is asked by its own address
-    /// shares nothing with the others. The response to a POST is then not
-    /// stored for later GETs: what other processes changed meanwhile would be
-    /// known too late.
+    /// shares nothing with the others. Clients of HTTP/1.1 and of HTTP/2 have
+    /// keys of their own, so each page is computed once for each version.
     #[track_caller]
     pub fn http_layer(&self) -> HttpLayer {
         let values = &self.0.values;
@@ -243,8 +251,9 @@ macro_rules! config_setters {
 impl HttpLayer {
     config_setters! {
         /// Sets for how long after its lifetime a response that says nothing
-        /// about it is served stale while it is refreshed. Defaults to the
-        /// handle's.
+        /// about it is served stale while it is refreshed. What a refresh
+        /// carries, and what it does not, says
+        /// [`refresh_headers`](Self::refresh_headers). Defaults to the handle's.
         stale_for: Duration;
         /// Sets for how long after its lifetime a response that says nothing
         /// about it is served in place of a failure. Defaults to the handle's.
@@ -301,9 +310,10 @@ impl HttpLayer {
         /// calls of the service, but one client can ask for as many as it
         /// likes. Defaults to false: they are ignored.
         honour_request_directives: bool;
-        /// Sets whether the response to a POST is stored for later GETs where
-        /// it says that it is one to a GET: it has an explicit lifetime and a
-        /// `Content-Location` equal to its URI (RFC 9110, 9.3.3). Defaults to
+        /// Sets whether the response to a POST is stored for later GETs if it
+        /// declares that it also answers a GET: by an explicit lifetime and a
+        /// `Content-Location` equal to its URI (RFC 9110, 9.3.3). With a remote
+        /// none is: writes of other processes would be known too late. Defaults to
         /// false: where an application answers with what it was sent, each
         /// client that may POST would choose what all other clients get.
         store_post_responses: bool;
@@ -384,7 +394,15 @@ impl HttpLayer {
         self
     }
 
-    /// Adds to the key what `part` returns, a tenant for example.
+    /// Adds to the key what `part` returns: the class of a device, for example.
+    ///
+    /// A field of [`CREDENTIAL_HEADERS`](Self::CREDENTIAL_HEADERS) that `part`
+    /// reads stays a credential: the layer does not see what a rule reads. To
+    /// keep the responses of tenants apart by `X-Tenant-Id`, name it in
+    /// [`vary`](Self::vary) or [`keyed_headers`](Self::keyed_headers).
+    ///
+    /// Where the part may be missing, use [`identity`](Self::identity): a
+    /// default value would be one key for all clients without the part.
     pub fn key<K: ToKey>(self, part: impl Fn(&Parts) -> K + Send + Sync + 'static) -> Self {
         self.identity(move |parts| Some(part(parts)))
     }
@@ -393,7 +411,14 @@ impl HttpLayer {
     ///
     /// Needed where an authentication layer puts the identity into an
     /// extension of the request: nothing else tells the cache that two such
-    /// requests are of different people.
+    /// requests are of different people. `Cookie`, `Authorization` and the
+    /// fields of [`CREDENTIAL_HEADERS`](Self::CREDENTIAL_HEADERS) stay
+    /// credentials beside it.
+    ///
+    /// Name the fields that the rule reads in
+    /// [`refresh_headers`](Self::refresh_headers), and those by which the service
+    /// knows the user: otherwise a background refresh carries all fields of the
+    /// client that triggered it, credentials excepted.
     pub fn identity<K: ToKey>(
         mut self,
         who: impl Fn(&Parts) -> Option<K> + Send + Sync + 'static,

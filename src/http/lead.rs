@@ -244,6 +244,14 @@ impl Head {
         Own::Failed(response.map(ResponseBody::inner))
     }
 
+    /// Ends the flight where the response is stored for none, for a while.
+    pub(super) fn decline_unshared(self) {
+        match self.caller.refreshed {
+            Some(_) => self.leader.decline_refresh(),
+            None => self.leader.decline_here(true),
+        }
+    }
+
     /// Ends the flight without storing; the response streams through.
     fn decline<B: Body, E>(self, response: Response<B>, why: Refusal) -> Own<B, E> {
         self.decline_response(response.map(ResponseBody::inner), why)
@@ -255,7 +263,7 @@ impl Head {
         why: Refusal,
     ) -> Own<B, E> {
         let status = response.status();
-        if why == Refusal::Credentials {
+        if why == Refusal::Credentials && self.caller.refreshed.is_none() {
             let settings = &self.caller.cache.engine.settings;
             self.leader.remember_shared(false, self.received.at.plus(settings.uncacheable_for));
         }
@@ -264,6 +272,9 @@ impl Head {
     }
 
     fn decline_as(self, status: StatusCode, why: Refusal) {
+        if self.caller.refreshed.is_some() {
+            return self.leader.decline_refresh();
+        }
         let asks_to_log_in = matches!(status.as_u16(), 401 | 403 | 407);
         let own_affair = status.is_client_error() || status.is_server_error();
         if own_affair && !asks_to_log_in || why == Refusal::BrokenOff {

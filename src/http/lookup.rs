@@ -7,9 +7,10 @@ use http::request::Parts;
 use http::{HeaderMap, HeaderName, Uri};
 
 use super::body::Reader;
+use super::fill::variant_of;
 use super::key::{HostPlace, push_request, push_start};
 use super::layer::Rules;
-use super::request::{Asked, AskedMethod, BypassReason, Seen, Wishes};
+use super::request::{Asked, AskedMethod, BypassReason, Credentials, Seen, Wishes};
 use super::stored::{Content, Slot, StoredResponse, reusable, selects};
 use super::target::{absolute_uri, path_tag, uri_tag};
 use super::vary::{Fingerprint, VaryList, variant_key};
@@ -244,6 +245,8 @@ pub(super) struct HttpCaller {
     pub(super) forward: Forward,
     /// The place at the beginning of a body that arrives.
     pub(super) claim: Option<Reader>,
+    /// What a background refresh is to replace.
+    pub(super) refreshed: Option<Stored>,
     /// The credential because of which its answer may be for it alone.
     pub(super) credential: Option<HeaderName>,
 }
@@ -254,7 +257,7 @@ impl HttpCaller {
     pub(super) fn flight_key(&self) -> Key {
         let mut key = KeyBuf::new();
         key.push(&FLIGHT);
-        key.push(&[self.asked.credentials.class()]);
+        key.push(&[self.credentials().class()]);
         let predicted = self.predicted();
         key.push_part(predicted.as_ref().map_or(&[], |fingerprint| fingerprint.as_bytes()));
         key.push(self.primary.as_bytes());
@@ -269,7 +272,18 @@ impl HttpCaller {
         }
     }
 
+    /// Returns the credentials of the requests that a flight of this caller is
+    /// for: a refresh is for those like the first one.
+    fn credentials(&self) -> Credentials {
+        let refreshed = self.refreshed.as_ref().and_then(|entry| entry.value.response());
+        refreshed.map_or(self.asked.credentials, |stored| stored.facts.from)
+    }
+
     fn predicted(&self) -> Option<Fingerprint> {
+        if let Some(refreshed) = &self.refreshed {
+            // Not what the newest list of the index says: this very entry.
+            return variant_of(refreshed);
+        }
         let index = self.cache.local.get(self.primary.as_bytes())?;
         let Slot::Index(index) = index.value.slot() else { return None };
         index.candidates(&self.headers, &self.rules.config).next()

@@ -2,7 +2,9 @@
 //!
 //! A layer on a route inside a layer of the same handle on the router would
 //! wait for a flight that waits for it. So the outer one leaves a mark in the
-//! request's extensions, and the inner one passes the request through.
+//! request's extensions, and the inner one passes the request through. The mark
+//! names the resource: extensions may be copied into a request for another one.
+//! Writes wait for no flight, so each layer invalidates what it has stored.
 //!
 //! The inner layer may tell clients apart that the outer one does not: by an
 //! identity, by more credentials, by a bypass. Then the inner one leaves a mark
@@ -11,10 +13,11 @@
 
 use std::sync::Arc;
 
-use http::{Extensions, request::Parts};
+use http::uri::PathAndQuery;
+use http::{Extensions, Method, request::Parts};
 
 use super::layer::Rules;
-use super::lookup::Cache;
+use super::lookup::{Cache, received_uri};
 
 /// The layers that a request has come through, the outermost first.
 #[derive(Clone)]
@@ -25,6 +28,8 @@ struct Layer {
     /// Where the handle's state is in memory. The layer that left the mark
     /// keeps it alive while the request is on its way.
     cache: usize,
+    /// Path and query as received.
+    resource: Option<PathAndQuery>,
     rules: Arc<Rules>,
 }
 
@@ -41,13 +46,18 @@ fn place(cache: &Arc<Cache>) -> usize {
 #[inline]
 pub(super) fn outer_rules(parts: &Parts, cache: &Arc<Cache>) -> Option<Arc<Rules>> {
     let passed = parts.extensions.get::<Passed>()?;
-    let outer = passed.0.iter().find(|layer| layer.cache == place(cache));
-    outer.map(|layer| Arc::clone(&layer.rules))
+    if !matches!(parts.method, Method::GET | Method::HEAD) {
+        return None;
+    }
+    let resource = received_uri(parts).path_and_query();
+    let is_it = |layer: &&Layer| layer.cache == place(cache) && layer.resource.as_ref() == resource;
+    passed.0.iter().find(is_it).map(|layer| Arc::clone(&layer.rules))
 }
 
 /// Leaves the mark of this layer in a request.
 pub(super) fn mark(parts: &mut Parts, cache: &Arc<Cache>, rules: &Arc<Rules>) {
-    let layer = Layer { cache: place(cache), rules: Arc::clone(rules) };
+    let resource = received_uri(parts).path_and_query().cloned();
+    let layer = Layer { cache: place(cache), resource, rules: Arc::clone(rules) };
     let passed = parts.extensions.get_or_insert_with(|| Passed(Vec::new()));
     passed.0.push(layer);
 }

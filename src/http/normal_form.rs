@@ -51,6 +51,7 @@ fn uri(own: &Uri, scheme: &str, rules: &Rules) -> Uri {
         Some(allow) => unkey_query(own, allow),
         None => own.clone(),
     };
+    let scheme = own.scheme_str().unwrap_or(scheme);
     let Some(other) = uri.authority().and_then(|authority| other_authority(authority, scheme))
     else {
         return uri;

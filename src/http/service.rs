@@ -175,7 +175,6 @@ impl<S> HttpService<S> {
         if matches!(parts.method, Method::GET | Method::HEAD) {
             normal_form::apply(&mut parts, &self.rules);
         }
-        nested::mark(&mut parts, &self.cache, &self.rules);
         let call = Oneshot::new(self.inner.clone(), Request::from_parts(parts, body));
         let rules = Arc::clone(&self.rules);
         HttpFuture::pending(async move {
@@ -184,7 +183,7 @@ impl<S> HttpService<S> {
         })
     }
 
-    fn pass_unsafe<Q, B>(&self, mut parts: Parts, body: Q) -> HttpFuture<B, S::Error>
+    fn pass_unsafe<Q, B>(&self, parts: Parts, body: Q) -> HttpFuture<B, S::Error>
     where
         S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
         S::Future: Send,
@@ -194,7 +193,6 @@ impl<S> HttpService<S> {
         B::Error: Into<BoxError>,
     {
         self.cache.observer.bypassed(BypassReason::Method.as_str());
-        nested::mark(&mut parts, &self.cache, &self.rules);
         let (cache, rules) = (Arc::clone(&self.cache), Arc::clone(&self.rules));
         HttpFuture::pending(unsafe_method::pass(cache, rules, self.inner.clone(), parts, body))
     }
@@ -229,6 +227,7 @@ impl<S> HttpService<S> {
             stale: None,
             forward,
             claim: None,
+            refreshed: None,
             credential: carries_some
                 .then(|| credential_field(&parts.headers, &self.rules.config))
                 .flatten(),

@@ -6,7 +6,7 @@ use http::{Method, StatusCode, Uri, response::Parts};
 use super::cache_for::CacheFor;
 use super::conditions::entity_tag;
 use super::config::{HttpConfig, SetCookie};
-use super::directives::{Directives, Parsed};
+use super::directives::{Directives, Lifetime, Parsed};
 use super::freshness::{self, Source, Terms, Times, only_date};
 use super::nested;
 pub(crate) use super::refusal::Refusal;
@@ -144,9 +144,9 @@ impl Response<'_> {
         let length = self.check_body()?;
         let vary = self.vary()?;
         let terms = self.terms(&directives)?;
-        let permits = self.permits(&directives);
         let explicit = directives.is_explicit();
         let by_origin = explicit && terms.source == Source::Origin;
+        let permits = self.permits(&directives, by_origin);
         let strip_set_cookie = self.check_cookies(asked, &withheld, by_origin)?;
         if !permits.contains(asked.credentials) {
             return Err(Refusal::Credentials);
@@ -242,11 +242,13 @@ impl Response<'_> {
     /// An origin that says for how long a response is fresh knows of shared
     /// caches. Without a lifetime of its own, `must-revalidate` is what many
     /// frameworks write into every personal page.
-    fn permits(&self, said: &Directives) -> Credentials {
+    /// A lifetime of zero beside one of the handler's is no permission.
+    fn permits(&self, said: &Directives, by_origin: bool) -> Credentials {
         let by_handler = self.cache_for.is_some_and(CacheFor::is_public);
-        if by_handler || said.is_explicit() && (said.public || said.has_s_maxage) {
+        let has_lifetime = by_origin || matches!(said.lifetime, Lifetime::Seconds(1..));
+        if by_handler || has_lifetime && (said.public || said.has_s_maxage) {
             Credentials::ALL
-        } else if said.is_explicit() && said.must_revalidate {
+        } else if has_lifetime && said.must_revalidate {
             Credentials::AUTHORIZATION
         } else {
             Credentials::NONE

@@ -281,7 +281,17 @@ pub(crate) fn selects(
 ) -> bool {
     let facts = &stored.facts;
     let matches = |list| Some(fingerprint(list, request_headers, config)) == facts.fingerprint;
-    may_answer(facts, asked) && facts.vary.as_ref().is_none_or(matches)
+    may_answer(facts, asked)
+        && knows_our_fields(facts, config)
+        && facts.vary.as_ref().is_none_or(matches)
+}
+
+/// Returns whether a response was selected by all fields that the layer names in
+/// `vary`. A layer or a process with other settings may have stored it.
+#[inline]
+fn knows_our_fields(facts: &Facts, config: &HttpConfig) -> bool {
+    let knows = |name| facts.vary.as_ref().is_some_and(|list| list.contains(name));
+    config.vary.is_empty() || config.vary.iter().all(knows)
 }
 
 /// The variants of a URI.

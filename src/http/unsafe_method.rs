@@ -202,6 +202,7 @@ impl Sent {
             stale: None,
             forward: Forward::UriMiss,
             claim: None,
+            refreshed: None,
             credential: None,
         };
         let boarding = caller.boarding().without_waiting();

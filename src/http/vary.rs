@@ -6,6 +6,7 @@ use std::sync::Arc;
 use http::header::{self, HeaderMap, HeaderName};
 
 use super::config::HttpConfig;
+use super::field_names::is_read_as;
 use super::members::is_token;
 use crate::{Key, KeyBuf};
 
@@ -36,6 +37,17 @@ impl VaryList {
 
     pub(super) fn contains(&self, name: &HeaderName) -> bool {
         self.0.binary_search_by(|own| own.as_str().cmp(name.as_str())).is_ok()
+    }
+
+    /// Returns whether a field selects a variant: also where CGI reads its name
+    /// as one of these.
+    pub(super) fn selects(&self, name: &HeaderName) -> bool {
+        self.contains(name) || self.has_as_other(name)
+    }
+
+    fn has_as_other(&self, name: &HeaderName) -> bool {
+        let name = name.as_str();
+        name.contains('_') && self.0.iter().any(|own| is_read_as(name, own.as_str()))
     }
 }
 
@@ -105,9 +117,24 @@ pub(crate) fn fingerprint(
             parts.push_part(&value);
         }
     }
+    push_read_as_others(&mut parts, list, headers);
     let mut short = [0; 16];
     short.copy_from_slice(&blake3::hash(parts.as_bytes()).as_bytes()[..16]);
     Fingerprint(short)
+}
+
+/// Appends the fields that services behind CGI read as one of the list:
+/// `Accept_Language` as `Accept-Language`.
+fn push_read_as_others(parts: &mut KeyBuf, list: &VaryList, headers: &HeaderMap) {
+    let others = headers.keys().filter(|name| list.has_as_other(name));
+    let mut others: smallvec::SmallVec<[&HeaderName; 4]> = others.collect();
+    others.sort_unstable_by_key(|name| name.as_str());
+    for name in others {
+        for value in headers.get_all(name) {
+            parts.push_part(name.as_str().as_bytes());
+            parts.push_part(value.as_bytes());
+        }
+    }
 }
 
 /// Returns the key under which a variant is stored.

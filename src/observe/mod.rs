@@ -18,7 +18,7 @@ mod stats;
 #[cfg(feature = "http")]
 use std::panic::Location;
 #[cfg(feature = "http")]
-use std::sync::Once;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::broadcast;
@@ -50,9 +50,9 @@ pub(crate) struct Observer {
     events: broadcast::Sender<Event>,
     meters: Meters,
     #[cfg(feature = "http")]
-    warned_of_nesting: Once,
+    warned_of_nesting: AtomicBool,
     #[cfg(feature = "http")]
-    warned_of_credentials: Once,
+    warned_of_credentials: AtomicBool,
 }
 
 impl Observer {
@@ -63,9 +63,9 @@ impl Observer {
             events: broadcast::Sender::new(EVENT_BUFFER),
             meters: Meters::new(cache),
             #[cfg(feature = "http")]
-            warned_of_nesting: Once::new(),
+            warned_of_nesting: AtomicBool::new(false),
             #[cfg(feature = "http")]
-            warned_of_credentials: Once::new(),
+            warned_of_credentials: AtomicBool::new(false),
         }
     }
 
@@ -103,15 +103,18 @@ impl Observer {
         inner: &Location<'_>,
         is_alike: bool,
     ) {
-        self.warned_of_nesting
-            .call_once(|| spans::layer_is_nested(&self.cache, outer, inner, is_alike));
+        if !self.warned_of_nesting.swap(true, Ordering::Relaxed) {
+            spans::layer_is_nested(&self.cache, outer, inner, is_alike);
+        }
     }
 
     /// Warns, once, that a response was not shared because its request carries
     /// this field.
     #[cfg(feature = "http")]
     pub(crate) fn credential_refused(&self, field: &str) {
-        self.warned_of_credentials.call_once(|| spans::credential_refused(&self.cache, field));
+        if !self.warned_of_credentials.swap(true, Ordering::Relaxed) {
+            spans::credential_refused(&self.cache, field);
+        }
     }
 
     /// Counts a call of the service that belongs to no flight.

@@ -144,6 +144,10 @@ impl Settings {
                 parts.extensions.get::<User>().map(|user| user.0.to_owned())
             });
         }
+        // As the documentation asks of an application with such rules.
+        if self.key_field.is_some() || self.identity {
+            layer = layer.refresh_headers(self.key_field);
+        }
         layer
     }
 

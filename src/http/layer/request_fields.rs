@@ -29,6 +29,7 @@ impl HttpLayer {
     /// The request fields that are part of the key unless
     /// [`replace_keyed_headers`](Self::replace_keyed_headers) says otherwise:
     /// they can change where a request leads without changing its URI.
+    /// [What is cached](crate::guide::what_is_cached) lists them.
     pub const KEYED_HEADERS: &'static [&'static str] = config::KEYED_HEADERS;
 
     /// Adds request fields that are part of the key when a request has them,
@@ -81,7 +82,7 @@ impl HttpLayer {
     pub fn not_keyed(mut self, name: &str) -> Self {
         for name in field_names("not_keyed", [name]) {
             self.rules.config.keyed_headers.exempt(name.as_str());
-            self.rules.config.refresh_headers.push(name);
+            self.rules.config.unkeyed_headers.push(name);
         }
         self
     }
@@ -96,6 +97,7 @@ impl HttpLayer {
     /// or `s-maxage`, or where [`CacheFor::public`](crate::CacheFor::public)
     /// permits it. Otherwise each such request is answered by the service, and
     /// `Cache-Status` names the field: `detail=credentials:x-forwarded-user`.
+    /// [What is cached](crate::guide::what_is_cached) lists them.
     pub const CREDENTIAL_HEADERS: &'static [&'static str] = config::CREDENTIAL_HEADERS;
 
     /// Adds request fields that count as credentials, besides
@@ -129,7 +131,7 @@ impl HttpLayer {
     }
 
     /// Takes a request field, or all that a pattern like `x-ssl-*` matches, out
-    /// of the credentials: requests share whatever it says.
+    /// of the credentials: requests with different values share one response.
     ///
     /// For a field that every request carries and that does not say which user
     /// asks. Service meshes send `X-Forwarded-Client-Cert` with the certificate
@@ -169,19 +171,24 @@ impl HttpLayer {
     /// A refresh is sent for all clients, so it carries of the request that
     /// happened to trigger it only what selects the response: `Host`, the fields
     /// in `Vary`, in [`vary`](Self::vary) and in
-    /// [`keyed_headers`](Self::keyed_headers), those on which the rules of
-    /// [`key`](Self::key), [`identity`](Self::identity) and
-    /// [`bypass`](Self::bypass) depend, and credentials where the stored
-    /// response came by them with the origin's permission. Name here what the
-    /// service needs besides, `traceparent` for example. The rules are run
-    /// again to find out what they depend on. Defaults to none.
+    /// [`keyed_headers`](Self::keyed_headers), and credentials where the stored
+    /// response was computed for a request with credentials, by permission. A
+    /// layer with rules ([`key`](Self::key), [`identity`](Self::identity)) cannot
+    /// see which fields they read: its refreshes carry all fields but
+    /// credentials, until this setting names those that matter, or none
+    /// (`refresh_headers([])`). Name here what the
+    /// service needs besides, `traceparent` for example: a service that reads
+    /// `Accept` or `User-Agent` without naming it in `Vary` answers the refresh
+    /// as if the field were missing, and that response replaces the stored one.
+    /// Name no field that identifies a user. Defaults to none.
     ///
     /// # Panics
     ///
     /// If a name is no field name.
     #[track_caller]
     pub fn refresh_headers<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
-        self.rules.config.refresh_headers.extend(field_names("refresh_headers", names));
+        let kept = self.rules.config.refresh_headers.get_or_insert_default();
+        kept.extend(field_names("refresh_headers", names));
         self
     }
 
@@ -189,7 +196,9 @@ impl HttpLayer {
     /// refreshes: a user that a layer further out has found, for example.
     ///
     /// All other extensions stay, for axum keeps path parameters and state
-    /// there. What is part of the key must stay, too.
+    /// there. Name none that a rule of [`key`](Self::key) or
+    /// [`identity`](Self::identity) reads: the service would answer the refresh
+    /// without it, and that response would stand under the user's key.
     ///
     /// # Examples
     ///

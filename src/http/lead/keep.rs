@@ -106,7 +106,7 @@ impl Head {
     ) -> bool {
         let (entry, share) = self.entry(head, Content::Whole(body), plan, tags);
         match share {
-            Share::Nobody => self.leader.decline_here(true),
+            Share::Nobody => self.decline_unshared(),
             Share::Wave => self.share_with_wave(entry),
             Share::Each => {
                 self.leader.leave_to_each();
@@ -146,7 +146,7 @@ impl Head {
         let (body, feed) = SharedBody::new(limits.declared);
         let (entry, share) = self.entry(&head, Content::Arriving(Arc::clone(&body)), plan, tags);
         if share == Share::Nobody {
-            self.leader.decline_here(true);
+            self.decline_unshared();
             let response = Response::from_parts(head, ResponseBody::streaming(so_far, rest));
             return Own::Response { response, stored: false, why: None };
         }
