@@ -256,7 +256,8 @@ async fn one_call_takes_a_field_out_of_the_key() {
 
 #[test]
 fn a_setting_that_takes_names_refuses_patterns_and_what_is_no_name() {
-    let tries: [(&str, fn(&str) -> HttpLayer); 7] = [
+    type Setting = fn(&str) -> HttpLayer;
+    let tries: [(&str, Setting); 7] = [
         ("vary", |name| origin_only().http_layer().vary([name])),
         ("keyed_headers", |name| origin_only().http_layer().keyed_headers([name])),
         ("refresh_headers", |name| origin_only().http_layer().refresh_headers([name])),

@@ -183,16 +183,14 @@ impl<'a> Seen<'a> {
             self.host = self.host.and(value);
         }
         match *name {
-            header::AUTHORIZATION => {
-                if config.authorization_is_credential {
-                    self.carries(Credentials::AUTHORIZATION);
-                }
+            header::AUTHORIZATION if config.authorization_is_credential => {
+                self.carries(Credentials::AUTHORIZATION);
             }
-            header::COOKIE => {
-                if config.cookie_is_credential && !config.ignore_cookies {
-                    self.carries(Credentials::COOKIE);
-                }
+            header::COOKIE if config.cookie_is_credential && !config.ignore_cookies => {
+                self.carries(Credentials::COOKIE);
             }
+            // No credentials, also where they are named among the others.
+            header::AUTHORIZATION | header::COOKIE => {}
             header::CACHE_CONTROL => self.cache_control = true,
             header::PRAGMA => self.pragma = true,
             header::UPGRADE => self.reason = Some(BypassReason::Upgrade),
