@@ -250,3 +250,31 @@ async fn what_the_proxy_writes_does_not_make_a_request_too_long_for_the_cache() 
     assert_eq!(origin.hits(), 1);
     assert_eq!(proxy.ask(get_with(&format!("A: {padding}x\r\n"))).await.status(), 431);
 }
+
+// ===== Refreshes in the background =====
+
+#[tokio::test]
+async fn a_background_refresh_carries_nothing_of_the_client_that_triggered_it() {
+    for flags in [&[][..], &["--trust-forwarded"], &["--host-header", "origin"]] {
+        let (origin, proxy) = Scripted::start(flags, |_| {
+            ("Cache-Control: max-age=0, stale-while-revalidate=60\r\n".into(), "page".into())
+        })
+        .await;
+        proxy.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+        let evil = "GET / HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 6.6.6.6\r\nUser-Agent: evil\r\n\
+                    X-Anything: evil\r\n\r\n";
+        assert_eq!(proxy.ask(evil).await.body, "page", "{flags:?}");
+        soon("the refresh", async {
+            while origin.hits() < 2 {
+                tokio::task::yield_now().await;
+            }
+        })
+        .await;
+        let head = &origin.heads()[1];
+        let mut names: Vec<_> = head.fields.iter().map(|(name, _)| name.as_str()).collect();
+        names.sort_unstable();
+        let expected = ["forwarded", "host", "via", "x-forwarded-host", "x-forwarded-proto"];
+        assert_eq!(names, expected, "{flags:?}");
+        assert_eq!(head.get("forwarded"), Some("host=\"a\";proto=http"), "{flags:?}");
+    }
+}

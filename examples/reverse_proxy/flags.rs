@@ -275,6 +275,8 @@ impl Flags {
         layer
             .replace_keyed_headers(fields::keyed_claims())
             .key(|parts| provenance::forwarded_key(&parts.extensions))
+            // The rule reads an extension, which a refresh carries in any case.
+            .refresh_headers([])
     }
 }
 

@@ -135,7 +135,9 @@ impl HttpLayer {
     ///
     /// For a field that every request carries and that does not say which user
     /// asks. Service meshes send `X-Forwarded-Client-Cert` with the certificate
-    /// of the calling workload, for example.
+    /// of the calling workload, for example. A background refresh does not carry
+    /// the field: if the service insists on it, name it in
+    /// [`refresh_headers`](Self::refresh_headers), too.
     ///
     /// # Panics
     ///
@@ -176,11 +178,13 @@ impl HttpLayer {
     /// layer with rules ([`key`](Self::key), [`identity`](Self::identity)) cannot
     /// see which fields they read: its refreshes carry all fields but
     /// credentials, until this setting names those that matter, or none
-    /// (`refresh_headers([])`). Name here what the
-    /// service needs besides, `traceparent` for example: a service that reads
-    /// `Accept` or `User-Agent` without naming it in `Vary` answers the refresh
-    /// as if the field were missing, and that response replaces the stored one.
-    /// Name no field that identifies a user. Defaults to none.
+    /// (`refresh_headers([])`).
+    ///
+    /// Name here what the service needs besides, `traceparent` for example: a
+    /// service that reads `Accept` or `User-Agent` without naming it in `Vary`
+    /// answers the refresh as if the field were missing, and that response
+    /// replaces the stored one. Name no field that identifies a user. Defaults
+    /// to none.
     ///
     /// # Panics
     ///
