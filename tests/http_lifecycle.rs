@@ -178,18 +178,6 @@ fn derived(request: &Request<Body>, method: &str, uri: &str) -> Request<Body> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_internal_request_for_another_page_with_the_outer_ones_extensions_is_cached() {
-    let origin = Origin::new(|_| Answer::ok("max-age=60", "page"));
-    let cache = origin_only();
-    let app = composed(&cache, &origin, |request| {
-        request.uri().path().starts_with("/page").then(|| derived(request, "GET", "/fragment"))
-    });
-    crowd(&app, 20, |i| get(&format!("/page{i}"))).await;
-    let fragments = origin.seen().iter().filter(|call| call.uri() == "/fragment").count();
-    assert_eq!(fragments, 1, "one call per key and window");
-}
-
-#[tokio::test(start_paused = true)]
 async fn an_internal_write_with_the_outer_ones_extensions_invalidates() {
     let origin = Origin::new(|call| Answer::ok("max-age=60", call.n.to_string()));
     let cache = origin_only();
@@ -200,25 +188,6 @@ async fn an_internal_write_with_the_outer_ones_extensions_invalidates() {
     send(&app, request("POST", "/checkout", &[])).await;
     // The service has changed /basket in call 1.
     assert!(send(&app, get("/basket")).await.is(Computed), "the old page stays after the write");
-}
-
-/// The same where the second layer is around the client of another service.
-#[tokio::test(start_paused = true)]
-async fn a_request_to_another_service_with_the_outer_ones_extensions_is_cached_by_its_own_layer() {
-    let cache = origin_only();
-    let upstream = Origin::new(|_| Answer::ok("max-age=60", "prices"));
-    let client = boxed(cache.http_layer().layer(upstream.clone()));
-    let handler = tower::service_fn(move |request: Request<Body>| {
-        let client = client.clone();
-        async move {
-            let (mut parts, body) = request.into_parts();
-            parts.uri = "http://prices.internal/all".parse().unwrap();
-            client.oneshot(Request::from_parts(parts, body)).await
-        }
-    });
-    let app = boxed(cache.http_layer().layer(handler));
-    crowd(&app, 20, |i| get(&format!("/page{i}"))).await;
-    assert_eq!(upstream.calls(), 1, "one call per key and window");
 }
 
 /// The inner layer has a scope, and entries under it by another way in.
@@ -358,18 +327,6 @@ async fn a_rule_that_joins_fields_in_their_order_does_not_let_a_refresh_carry_ot
     pass(secs(1)).await;
     assert_eq!(origin.calls(), 2);
     assert_eq!((origin.last().header("x-evil"), origin.last().header("x-other")), (None, None));
-}
-
-/// An outer layer that by its own rule keeps out of a part of the site.
-#[tokio::test(start_paused = true)]
-async fn a_route_that_the_outer_layer_leaves_alone_by_rule_is_cached_by_its_own() {
-    let origin = Origin::new(|_| Answer::ok("max-age=60", "page"));
-    let cache = origin_only();
-    let own = cache.http_layer().layer(origin.infallible());
-    let outer = cache.http_layer().bypass(|parts| parts.uri.path().starts_with("/api"));
-    let app = outer.layer(own);
-    crowd(&app, 20, |_| get("/api/list")).await;
-    assert_eq!(origin.calls(), 1);
 }
 
 /// The lease belongs to the variant that is refreshed, not to a predicted one.

@@ -70,7 +70,6 @@ impl Mark {
     #[must_use = "to be dropped without the lock"]
     pub(crate) fn end_of_failures(&mut self) -> Option<Error> {
         self.failures = 0;
-        self.declined_refreshes = 0;
         self.panicked = false;
         self.held_until = Tick::default();
         self.error.take()
@@ -82,8 +81,12 @@ impl Mark {
         self.remember(until);
     }
 
+    /// Notes that a result was stored, or may be: what was declined before says
+    /// nothing of it.
     pub(crate) fn set_storable(&mut self) {
         self.uncacheable_until = Tick::default();
+        self.refresh_from = Tick::default();
+        self.declined_refreshes = 0;
     }
 
     pub(crate) fn set_shared(&mut self, shared: bool, until: Tick) {
@@ -103,6 +106,11 @@ impl Mark {
         let pause = policy.after(self.declined_refreshes, true, policy::sample());
         self.no_refresh_before(now.plus(pause));
         self.remember(now.plus(pause).plus(FAILURES_REMEMBERED));
+    }
+
+    /// Returns whether the last result of a refresh might not be stored.
+    pub(crate) fn has_declined_refresh(&self) -> bool {
+        self.declined_refreshes > 0
     }
 
     pub(crate) fn may_refresh(&self, now: Tick) -> bool {

@@ -166,6 +166,7 @@ impl HttpConfig {
             && self.vary == other.vary
             && self.targeted == other.targeted
             && self.scope == other.scope
+            && self.normalise_accept == other.normalise_accept
     }
 
     /// Returns whether a field carries credentials.

@@ -1,6 +1,6 @@
 //! What names the entries of one URI.
 
-use http::header::HeaderMap;
+use http::header::{HeaderMap, HeaderName};
 use http::request::Parts;
 use http::uri::{Authority, PathAndQuery, Uri};
 use smallvec::SmallVec;
@@ -77,6 +77,9 @@ pub(super) fn push_request(
     if !std::ptr::eq(uri, &parts.uri) && *uri != parts.uri {
         push_rewritten(key, uri, &parts.uri, config);
     }
+    if !config.vary.is_empty() {
+        push_vary(key, &config.vary);
+    }
     if seen.has_keyed {
         push_fields(key, &parts.headers, &config.keyed_headers);
     }
@@ -102,6 +105,16 @@ fn push_rewritten(key: &mut KeyBuf, received: &Uri, own: &Uri, config: &HttpConf
     key.push_part(own.scheme_str().unwrap_or_default().as_bytes());
     key.push_part(own.authority().map_or("", Authority::as_str).as_bytes());
     push_resource(key, own, config);
+}
+
+/// Appends the names that the layer adds to every `Vary`: layers of one handle
+/// that differ in them select by different fields, and would replace each
+/// other's entries.
+fn push_vary(key: &mut KeyBuf, names: &[HeaderName]) {
+    key.push_part(&[0, b'v']);
+    for name in names {
+        key.push_part(name.as_str().as_bytes());
+    }
 }
 
 /// Appends path and query as one part, without the parameters that are left

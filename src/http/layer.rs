@@ -100,7 +100,11 @@ impl Rules {
 /// a route inside a layer of its router has no lifetimes of its own. If the two
 /// differ in what they share (identity, key, bypass, credentials, `vary`,
 /// `origin_only`, cookies), the outer one stores no response that comes from
-/// behind the inner one.
+/// behind the inner one. Writes invalidate in both.
+///
+/// The outer layer marks a request in its extensions. Where a handler sends an
+/// internal request through a layer of the same handle, and copies the
+/// extensions into it, that request is passed through, too.
 ///
 /// # Where writes must pass
 ///

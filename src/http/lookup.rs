@@ -255,10 +255,19 @@ impl HttpCaller {
     /// Returns the key of the flight: the predicted variant and whether
     /// credentials are carried tell flights apart, not entries.
     pub(super) fn flight_key(&self) -> Key {
+        self.flight_key_of(self.predicted())
+    }
+
+    /// Returns the key of the flight that requests of this kind look for now, by
+    /// what is known of variants: a refresh is of the variant that it replaces.
+    pub(super) fn expected_flight_key(&self) -> Key {
+        self.flight_key_of(self.newest_prediction())
+    }
+
+    fn flight_key_of(&self, predicted: Option<Fingerprint>) -> Key {
         let mut key = KeyBuf::new();
         key.push(&FLIGHT);
         key.push(&[self.credentials().class()]);
-        let predicted = self.predicted();
         key.push_part(predicted.as_ref().map_or(&[], |fingerprint| fingerprint.as_bytes()));
         key.push(self.primary.as_bytes());
         key.to_key()
@@ -284,6 +293,10 @@ impl HttpCaller {
             // Not what the newest list of the index says: this very entry.
             return variant_of(refreshed);
         }
+        self.newest_prediction()
+    }
+
+    fn newest_prediction(&self) -> Option<Fingerprint> {
         let index = self.cache.local.get(self.primary.as_bytes())?;
         let Slot::Index(index) = index.value.slot() else { return None };
         index.candidates(&self.headers, &self.rules.config).next()

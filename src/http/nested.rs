@@ -2,9 +2,13 @@
 //!
 //! A layer on a route inside a layer of the same handle on the router would
 //! wait for a flight that waits for it. So the outer one leaves a mark in the
-//! request's extensions, and the inner one passes the request through. The mark
-//! names the resource: extensions may be copied into a request for another one.
-//! Writes wait for no flight, so each layer invalidates what it has stored.
+//! request's extensions, and the inner one passes the request through.
+//!
+//! The mark says nothing of the resource. A layer between the two may change the
+//! URI, and then two flights could wait for each other, or one layer's entry be
+//! taken for the other's. So a request that the application makes with copied
+//! extensions is passed through as well. Writes wait for no flight: each layer
+//! invalidates what it has stored.
 //!
 //! The inner layer may tell clients apart that the outer one does not: by an
 //! identity, by more credentials, by a bypass. Then the inner one leaves a mark
@@ -13,11 +17,10 @@
 
 use std::sync::Arc;
 
-use http::uri::PathAndQuery;
-use http::{Extensions, Method, request::Parts};
+use http::{Extensions, request::Parts};
 
 use super::layer::Rules;
-use super::lookup::{Cache, received_uri};
+use super::lookup::Cache;
 
 /// The layers that a request has come through, the outermost first.
 #[derive(Clone)]
@@ -28,9 +31,18 @@ struct Layer {
     /// Where the handle's state is in memory. The layer that left the mark
     /// keeps it alive while the request is on its way.
     cache: usize,
-    /// Path and query as received.
-    resource: Option<PathAndQuery>,
     rules: Arc<Rules>,
+}
+
+/// Where a layer stands among those of the same handle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Position {
+    Outermost,
+    /// Another one has seen to the request; `is_alike` if it shares by the same
+    /// rules.
+    Inside {
+        is_alike: bool,
+    },
 }
 
 /// The response comes from behind a layer that shares by other rules.
@@ -46,18 +58,13 @@ fn place(cache: &Arc<Cache>) -> usize {
 #[inline]
 pub(super) fn outer_rules(parts: &Parts, cache: &Arc<Cache>) -> Option<Arc<Rules>> {
     let passed = parts.extensions.get::<Passed>()?;
-    if !matches!(parts.method, Method::GET | Method::HEAD) {
-        return None;
-    }
-    let resource = received_uri(parts).path_and_query();
-    let is_it = |layer: &&Layer| layer.cache == place(cache) && layer.resource.as_ref() == resource;
-    passed.0.iter().find(is_it).map(|layer| Arc::clone(&layer.rules))
+    let outer = passed.0.iter().find(|layer| layer.cache == place(cache));
+    outer.map(|layer| Arc::clone(&layer.rules))
 }
 
 /// Leaves the mark of this layer in a request.
 pub(super) fn mark(parts: &mut Parts, cache: &Arc<Cache>, rules: &Arc<Rules>) {
-    let resource = received_uri(parts).path_and_query().cloned();
-    let layer = Layer { cache: place(cache), resource, rules: Arc::clone(rules) };
+    let layer = Layer { cache: place(cache), rules: Arc::clone(rules) };
     let passed = parts.extensions.get_or_insert_with(|| Passed(Vec::new()));
     passed.0.push(layer);
 }

@@ -53,6 +53,13 @@ pub(super) fn refresh<S, Q, B>(
     caller.asked.credentials = credentials(&caller.headers, &caller.rules.config);
     let boarding = caller.boarding().without_waiting();
     let engine = Arc::clone(&caller.cache.engine);
+    let from = seen.value.response().map(|stored| stored.facts.from).unwrap_or_default();
+    let lacks_credentials = !caller.asked.credentials.contains(from);
+    let was_declined = || engine.table.read_mark(&boarding.key, |mark| mark.has_declined_refresh());
+    if lacks_credentials && was_declined().unwrap_or(false) {
+        // Left to a client with credentials, for which the response was computed.
+        return;
+    }
     let (cache, place) = (Arc::clone(&caller.cache), key_of(&caller, seen));
     let still_wanted = || {
         let now = cache.local.get(place.as_bytes());

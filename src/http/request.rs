@@ -133,6 +133,11 @@ pub(crate) fn credentials(headers: &HeaderMap, config: &HttpConfig) -> Credentia
     Seen::of(headers, config).credentials
 }
 
+/// Returns whether a request may change something, as far as its method says.
+pub(crate) fn is_unsafe(method: &Method) -> bool {
+    !matches!(*method, Method::GET | Method::HEAD) && !is_safe(method)
+}
+
 /// Methods registered as safe whose responses are none of ours. `CONNECT` is
 /// not safe, but it has no URI whose entries it could invalidate.
 fn is_safe(method: &Method) -> bool {

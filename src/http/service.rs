@@ -14,9 +14,11 @@ use super::future::HttpFuture;
 use super::layer::Rules;
 use super::lookup::{Cache, Forward, HttpCaller, Stored, automatic_tags, look, primary_key};
 use super::miss::{serve, shape_of};
-use super::nested;
+use super::nested::{self, Position};
 use super::normal_form;
-use super::request::{Asked, BypassReason, Class, Seen, Wishes, classify, credential_field};
+use super::request::{
+    Asked, BypassReason, Class, Seen, Wishes, classify, credential_field, is_unsafe,
+};
 use super::stored::StoredResponse;
 use super::unsafe_method;
 use crate::engine::Mode;
@@ -85,12 +87,12 @@ where
         let (mut parts, body) = request.into_parts();
         let rules = &*self.rules;
         if let Some(outer) = nested::outer_rules(&parts, &self.cache) {
-            return self.pass_through(Request::from_parts(parts, body), &outer);
+            return self.inside(parts, body, &outer);
         }
         let seen = Seen::of(&parts.headers, &rules.config);
         let (asked, wishes) = match classify(&parts, &seen, body.is_end_stream(), &rules.config) {
             Class::Cacheable(asked, wishes) => (asked, wishes),
-            Class::Unsafe => return self.pass_unsafe(parts, body),
+            Class::Unsafe => return self.pass_unsafe(parts, body, Position::Outermost),
             Class::Bypass(reason) => return self.bypass(parts, body, reason),
         };
         let mut primary = KeyBuf::new();
@@ -136,20 +138,25 @@ impl<S> HttpService<S> {
     }
 
     /// Passes on a request that a layer of the same handle has seen to, and the
-    /// response as it comes: what a handler says in it is for that layer.
+    /// response as it comes: what a handler says in it is for that layer. A write
+    /// invalidates here, too.
     #[cold]
-    fn pass_through<Q, B>(&self, request: Request<Q>, outer: &Rules) -> HttpFuture<B, S::Error>
+    fn inside<Q, B>(&self, parts: Parts, body: Q, outer: &Rules) -> HttpFuture<B, S::Error>
     where
         S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
         S::Future: Send,
+        S::Error: Send,
         Q: Send + 'static,
         B: Body + Send + 'static,
+        B::Error: Into<BoxError>,
     {
-        let observer = &self.cache.observer;
-        observer.bypass_reason(BypassReason::Nested.as_str());
         let is_alike = self.rules.share_like(outer);
-        observer.layer_is_nested(outer.made_at, self.rules.made_at, is_alike);
-        let call = Oneshot::new(self.inner.clone(), request);
+        self.cache.observer.layer_is_nested(outer.made_at, self.rules.made_at, is_alike);
+        if is_unsafe(&parts.method) {
+            return self.pass_unsafe(parts, body, Position::Inside { is_alike });
+        }
+        self.cache.observer.bypass_reason(BypassReason::Nested.as_str());
+        let call = Oneshot::new(self.inner.clone(), Request::from_parts(parts, body));
         HttpFuture::pending(async move {
             let mut response = call.await?.map(ResponseBody::inner);
             if !is_alike {
@@ -175,6 +182,7 @@ impl<S> HttpService<S> {
         if matches!(parts.method, Method::GET | Method::HEAD) {
             normal_form::apply(&mut parts, &self.rules);
         }
+        nested::mark(&mut parts, &self.cache, &self.rules);
         let call = Oneshot::new(self.inner.clone(), Request::from_parts(parts, body));
         let rules = Arc::clone(&self.rules);
         HttpFuture::pending(async move {
@@ -183,7 +191,12 @@ impl<S> HttpService<S> {
         })
     }
 
-    fn pass_unsafe<Q, B>(&self, parts: Parts, body: Q) -> HttpFuture<B, S::Error>
+    fn pass_unsafe<Q, B>(
+        &self,
+        mut parts: Parts,
+        body: Q,
+        position: Position,
+    ) -> HttpFuture<B, S::Error>
     where
         S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
         S::Future: Send,
@@ -192,9 +205,18 @@ impl<S> HttpService<S> {
         B: Body + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        self.cache.observer.bypassed(BypassReason::Method.as_str());
         let (cache, rules) = (Arc::clone(&self.cache), Arc::clone(&self.rules));
-        HttpFuture::pending(unsafe_method::pass(cache, rules, self.inner.clone(), parts, body))
+        match position {
+            Position::Outermost => {
+                cache.observer.bypassed(BypassReason::Method.as_str());
+                nested::mark(&mut parts, &cache, &rules);
+            }
+            Position::Inside { .. } => {
+                cache.observer.bypass_reason(BypassReason::Nested.as_str());
+            }
+        }
+        let service = self.inner.clone();
+        HttpFuture::pending(unsafe_method::pass(cache, rules, service, parts, body, position))
     }
 
     /// Answers a request that found nothing fresh.

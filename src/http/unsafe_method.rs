@@ -18,6 +18,7 @@ use super::lead::{Head, Own};
 use super::lookup::{
     Cache, Forward, HttpCaller, automatic_tags, owned_primary_key, received_uri, scheme,
 };
+use super::nested::{self, Position};
 use super::normal_form;
 use super::request::{Asked, AskedMethod, BypassReason, Credentials, Wishes, credentials};
 use super::request_directives;
@@ -46,18 +47,24 @@ pub(super) async fn pass<S, Q, B>(
     service: S,
     parts: Parts,
     body: Q,
+    position: Position,
 ) -> Result<Response<ResponseBody<B>>, S::Error>
 where
     S: Service<Request<Q>, Response = Response<B>>,
     B: SourceBody,
 {
-    let sent = Sent::of(&cache, &rules, &parts);
+    let sent = Sent::of(&cache, &rules, &parts, position);
     let unknown = Unknown { cache: &cache, tags: &sent.tags };
     let response = Oneshot::new(service, Request::from_parts(parts, body)).await?;
     // From here on the response says what was touched.
     std::mem::forget(unknown);
     let (mut head, body) = response.into_parts();
-    let cache_for = head.extensions.remove::<CacheFor>();
+    let is_outermost = position == Position::Outermost;
+    // What a handler says is for the outermost layer.
+    let cache_for = if is_outermost { head.extensions.remove::<CacheFor>() } else { None };
+    if position == (Position::Inside { is_alike: false }) {
+        nested::forbid_sharing(&mut head.extensions);
+    }
     let touched = head.status.is_success() || head.status.is_redirection();
     let said = cache_for.as_ref();
     // Read before anything is judged by it.
@@ -78,6 +85,9 @@ where
         }
         None => response.map(ResponseBody::inner),
     };
+    if !is_outermost {
+        return Ok(response);
+    }
     Ok(answer::from_service(&rules, response, came))
 }
 
@@ -96,14 +106,15 @@ impl Drop for Unknown<'_> {
 }
 
 impl Sent {
-    fn of(cache: &Cache, rules: &Rules, parts: &Parts) -> Self {
+    fn of(cache: &Cache, rules: &Rules, parts: &Parts, position: Position) -> Self {
         let uri = received_uri(parts);
         let is_post = parts.method == Method::POST;
         // RFC 9111, 5.2.1.5
         let forbids = || request_directives::read(&parts.headers).no_store;
         // Unlike a GET, a POST goes on as it came: what it says beside its key
         // must not shape what all get.
-        let is_wanted = is_post && rules.config.store_post_responses;
+        let is_outermost = position == Position::Outermost;
+        let is_wanted = is_post && is_outermost && rules.config.store_post_responses;
         let may_store = is_wanted && !normal_form::is_other(parts, rules) && !forbids();
         Self {
             method: parts.method.clone(),

@@ -109,7 +109,12 @@ impl HttpLayer {
     /// If one is neither a field name nor a pattern.
     #[track_caller]
     pub fn credential_headers<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
-        add_patterns("credential_headers", &mut self.rules.config.credential_headers, names);
+        let config = &mut self.rules.config;
+        for text in names {
+            let is_one = config.credential_headers.add(text);
+            assert!(is_one, "`credential_headers`: `{text}` is no field name and no pattern");
+            config.cookie_is_credential |= text.eq_ignore_ascii_case("cookie");
+        }
         self
     }
 
@@ -127,6 +132,7 @@ impl HttpLayer {
         names: impl IntoIterator<Item = &'a str>,
     ) -> Self {
         self.rules.config.credential_headers = FieldNames::none();
+        self.rules.config.cookie_is_credential = true;
         self.credential_headers(names)
     }
 
@@ -223,11 +229,4 @@ impl HttpLayer {
 
 fn forget<T: Send + Sync + 'static>(extensions: &mut Extensions) {
     extensions.remove::<T>();
-}
-
-#[track_caller]
-fn add_patterns<'a>(setting: &str, set: &mut FieldNames, texts: impl IntoIterator<Item = &'a str>) {
-    for text in texts {
-        assert!(set.add(text), "`{setting}`: `{text}` is no field name and no pattern");
-    }
 }

@@ -175,7 +175,7 @@ impl Head {
         let Self { caller, leader, .. } = &self;
         fill::announce(caller, &entry, &|| leader.may_store(&entry.tags));
         // From now on requests of this kind may be expected elsewhere.
-        let key = caller.flight_key();
+        let key = caller.expected_flight_key();
         let is_expected = key != *leader.key() && !is_validated_by_each(&entry);
         let beside = if is_expected { leader.beside(key) } else { None };
         if let Some(beside) = &beside {
