@@ -20,7 +20,7 @@ const SWR: &str = "max-age=10, stale-while-revalidate=600";
 #[derive(Clone)]
 struct User(&'static str);
 
-/// Finds who asks by what no list of fields has.
+/// Finds the user by a field that is on no list.
 async fn find_user(mut request: Request<Body>) -> Request<Body> {
     let is_alice = request.headers().get("x-sid").is_some_and(|sid| sid == "a11ce");
     request.extensions_mut().insert(User(if is_alice { "alice" } else { "bob" }));

@@ -381,7 +381,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             mark.pause_refreshes(now, engine.settings.hold);
             None
         });
-        // Only now: whoever wakes must not find this flight again.
+        // Only now: a waiter that wakes must not find this flight again.
         self.flight.publish(Verdict::Abandoned(Abandonment::OwnAffair));
     }
 

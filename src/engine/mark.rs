@@ -22,8 +22,8 @@ pub(crate) struct Mark {
     /// What the last answer said of sharing between callers with credentials.
     shared: bool,
     shared_until: Tick,
-    /// When the next background refresh may start: another process is at it,
-    /// or the last ones were declined.
+    /// When the next background refresh may start: another process refreshes,
+    /// or the last refreshes were declined.
     refresh_from: Tick,
     declined_refreshes: u32,
     remembered_until: Tick,
