@@ -3,14 +3,14 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::engine::grant::Version;
+use crate::freshness::Window;
 use crate::key::Tag;
-use crate::policy::Window;
+use crate::lease::grant::Version;
 
 /// When a computation started: by the clock, and by the invalidation log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Started {
-    pub(crate) tick: crate::engine::time::Tick,
+pub(crate) struct ComputationStart {
+    pub(crate) tick: crate::clock::Tick,
     pub(crate) seq: u64,
 }
 

@@ -3,8 +3,8 @@
 use bytes::Bytes;
 
 use crate::StoredResponse;
-use crate::engine::grant::{ServerTime, Version};
 use crate::key::{Key, Tag};
+use crate::lease::grant::{ServerTime, Version};
 use crate::remote::Remotable;
 use crate::remote::envelope::{self, Envelope, Kind};
 
@@ -55,7 +55,7 @@ pub fn read(bytes: &Bytes) {
 /// Returns responses and indexes as bytes.
 #[must_use]
 pub fn responses() -> Vec<Bytes> {
-    crate::http::wire::samples()
+    crate::http::stored::wire::samples()
 }
 
 /// Returns the envelope of a response.

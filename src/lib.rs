@@ -235,56 +235,46 @@
 #[doc(hidden)]
 #[path = "fuzz.rs"]
 pub mod __fuzz;
-mod adapter;
-mod builder;
+mod cache;
+mod clock;
 mod computed;
-mod drive;
+mod entry;
+mod error;
 #[cfg_attr(
     not(feature = "http"),
     expect(dead_code, reason = "verdicts and marks that only HTTP has a use for")
 )]
-mod engine;
-mod entry;
-mod error;
-mod future;
+mod flight;
+mod freshness;
 pub mod guide;
-mod handle;
 #[cfg(feature = "http")]
 mod http;
-mod inner;
+mod invalidation;
 mod key;
-mod layer;
-mod local;
+mod lease;
 mod observe;
-mod oneshot;
 mod outcome;
-mod policy;
 #[cfg(feature = "remote")]
 #[cfg_attr(docsrs, doc(cfg(feature = "remote")))]
 pub mod remote;
-mod serve;
-mod service;
-mod tell;
+mod store;
+mod tower;
 
-pub use adapter::Adapter;
-pub use builder::{Builder, FailureAction};
-pub use computed::Computed;
-pub use engine::Mode;
+pub use cache::builder::{Builder, FailureAction};
+pub use cache::handle::{Announcement, Health, Invalidation, Stampede};
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
-pub use engine::time::ManualClock;
+pub use clock::ManualClock;
+pub use computed::Computed;
 pub use error::{BoxError, ConfigError, Error, ErrorKind};
-pub use future::ResponseFuture;
-pub use handle::{Health, Invalidation, Stampede, Told};
+pub use flight::engine::Mode;
 #[cfg(feature = "http")]
 #[cfg_attr(docsrs, doc(cfg(feature = "http")))]
 pub use http::{
-    BodyError, BodyErrorKind, CacheFor, HttpFuture, HttpLayer, HttpService, HttpStampede, Refused,
+    BodyError, BodyErrorKind, CacheFor, HttpFuture, HttpLayer, HttpService, HttpStampede, Refusal,
     ResponseBody, SetCookie, StoredResponse,
 };
 pub use key::{Key, KeyBuf, Tag, ToKey};
-pub use layer::StampedeLayer;
-pub use local::Eviction;
 pub use observe::{Event, Stats};
 pub use outcome::CacheOutcome;
 #[cfg(feature = "remote")]
@@ -296,7 +286,11 @@ pub use remote::{LegacyLock, LegacyLockGuard};
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use remote::{Redis, RedisLock, RedisLockGuard};
-pub use service::StampedeService;
+pub use store::Eviction;
+pub use tower::adapter::Adapter;
+pub use tower::future::ResponseFuture;
+pub use tower::layer::StampedeLayer;
+pub use tower::service::StampedeService;
 
 // The README's code runs as a test; it shows the HTTP layer, and Redis.
 #[cfg(all(doctest, feature = "axum", feature = "redis"))]

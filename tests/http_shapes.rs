@@ -23,7 +23,7 @@ use tower::{BoxError, Service, ServiceBuilder};
 use tower_layer::Layer;
 use tower_stampede::CacheOutcome::*;
 use tower_stampede::{
-    CacheFor, ErrorKind, HttpFuture, HttpLayer, HttpService, HttpStampede, Mode, Refused,
+    CacheFor, ErrorKind, HttpFuture, HttpLayer, HttpService, HttpStampede, Mode, Refusal,
     ResponseBody, Stampede, StoredResponse,
 };
 
@@ -87,7 +87,7 @@ fn its_types_go_where_services_go() {
     is_shared::<HttpService<Origin>>();
     is_shared::<HttpStampede>();
     is_shared::<StoredResponse>();
-    is_shared::<Refused>();
+    is_shared::<Refusal>();
     is_send::<HttpFuture<Body, Infallible>>();
     is_send::<ResponseBody<Body>>();
     is_debug::<HttpFuture<Body, Infallible>>();

@@ -13,7 +13,7 @@ use std::time::Instant;
 use redis_caches::*;
 use redis_support::{Proxy, Server, eventually};
 use support::{Origin, SECOND};
-use tower_stampede::{Computed, Health, Redis, Told};
+use tower_stampede::{Announcement, Computed, Health, Redis};
 
 /// What is done to every value in these tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +26,7 @@ enum How {
 const EVERY: [How; 3] = [How::Key, How::Tag, How::All];
 
 impl How {
-    async fn invalidate(self, cache: &Cache, key: &str) -> Told {
+    async fn invalidate(self, cache: &Cache, key: &str) -> Announcement {
         let done = match self {
             Self::Key => cache.invalidate(key).await,
             Self::Tag => cache.invalidate_tag(tag(key)).await,
@@ -86,7 +86,7 @@ async fn what_one_process_invalidates_no_process_serves_once_it_has_heard() {
             is_filled(&server, &key).await;
         }
         a_millisecond_later(&server).await;
-        assert_eq!(how.invalidate(&caches[0], &key).await, Told::Done);
+        assert_eq!(how.invalidate(&caches[0], &key).await, Announcement::Done);
         a_millisecond_later(&server).await;
         assert_eq!(load_tagged(&caches[0], &origin, &key).await, 2, "{how:?}: at once here");
         is_filled(&server, &key).await;
@@ -204,7 +204,7 @@ async fn what_is_invalidated_while_redis_is_away_does_not_come_back_with_it() {
         a_millisecond_later(&server).await;
         // Frozen: the old value is still there afterwards.
         server.freeze();
-        assert_eq!(how.invalidate(&caches[0], &key).await, Told::Queued, "{how:?}");
+        assert_eq!(how.invalidate(&caches[0], &key).await, Announcement::Queued, "{how:?}");
         assert_eq!(caches[0].health(), Health::Degraded);
         let newer = load_tagged(&caches[0], &origin, &key).await;
         assert!(newer >= 2, "{how:?}: the old value while Redis is away");

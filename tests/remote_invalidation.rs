@@ -10,7 +10,7 @@ use remote_support::*;
 use support::*;
 use tokio::task::JoinHandle;
 use tower_stampede::remote::{Double, RemoteErrorKind, RemoteOp::*};
-use tower_stampede::{Computed, Error, Told};
+use tower_stampede::{Announcement, Computed, Error};
 
 #[derive(Clone, Copy, Debug)]
 enum How {
@@ -23,14 +23,14 @@ enum How {
 const EVERY: [How; 4] = [How::Key, How::Tag, How::All, How::Put];
 
 impl How {
-    async fn invalidate(self, process: &Process) -> Told {
+    async fn invalidate(self, process: &Process) -> Announcement {
         match self {
             Self::Key => process.invalidate("k").await.remote,
             Self::Tag => process.invalidate_tag("t").await.remote,
             Self::All => process.invalidate_all().await.remote,
             Self::Put => {
                 process.put("k", 100).await;
-                Told::Done
+                Announcement::Done
             }
         }
     }
@@ -62,7 +62,7 @@ async fn what_is_stored_is_gone_in_every_process() {
             all_have_run().await;
         }
         pass(10 * MS).await;
-        assert_eq!(how.invalidate(&processes[1]).await, Told::Done, "{how:?}");
+        assert_eq!(how.invalidate(&processes[1]).await, Announcement::Done, "{how:?}");
         pass(10 * MS).await;
         for process in &processes {
             assert_eq!(answer(process, &origin).await, how.then(2), "{how:?}");
@@ -257,7 +257,7 @@ async fn an_invalidation_that_the_remote_executed_and_did_not_confirm_is_told_ag
         assert_eq!(answer(&processes[0], &origin).await, 1);
         pass(10 * MS).await;
         double.break_replies(&[Invalidate, InvalidateTags], RemoteErrorKind::Connection);
-        assert_eq!(how.invalidate(&processes[0]).await, Told::Queued);
+        assert_eq!(how.invalidate(&processes[0]).await, Announcement::Queued);
         assert_eq!(answer(&processes[0], &origin).await, 2);
         double.heal(&[Invalidate, InvalidateTags]);
         pass(10 * SECOND).await;

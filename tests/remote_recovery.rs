@@ -11,7 +11,7 @@ use std::time::Duration;
 use remote_support::*;
 use support::*;
 use tower_stampede::remote::{Double, RemoteErrorKind, RemoteOp, RemoteSettings};
-use tower_stampede::{Computed, Health, Told};
+use tower_stampede::{Announcement, Computed, Health};
 
 #[derive(Clone, Copy, Debug)]
 enum How {
@@ -31,10 +31,10 @@ impl How {
             Self::All => process.invalidate_all().await.remote,
             Self::Put => {
                 process.put("k", 100).await;
-                Told::Queued
+                Announcement::Queued
             }
         };
-        assert_ne!(told, Told::NoRemote);
+        assert_ne!(told, Announcement::NoRemote);
     }
 }
 
@@ -213,14 +213,14 @@ async fn an_invalidation_while_the_remote_is_away_is_queued_and_told_when_it_is_
         pass(10 * MS).await;
     }
     double.fail(RemoteOp::ALL, RemoteErrorKind::Connection);
-    assert_eq!(processes[0].invalidate("k").await.remote, Told::Queued);
-    assert_eq!(processes[0].invalidate_tag("t").await.remote, Told::Queued);
-    assert_eq!(processes[0].invalidate_all().await.remote, Told::Queued);
+    assert_eq!(processes[0].invalidate("k").await.remote, Announcement::Queued);
+    assert_eq!(processes[0].invalidate_tag("t").await.remote, Announcement::Queued);
+    assert_eq!(processes[0].invalidate_all().await.remote, Announcement::Queued);
     assert_eq!(ask(&processes[1], &origin).await, 1, "nobody could tell it");
     double.heal(RemoteOp::ALL);
     pass(6 * SECOND).await;
     assert_ne!(ask(&processes[1], &origin).await, 1);
-    assert_eq!(processes[0].invalidate("k").await.remote, Told::Done);
+    assert_eq!(processes[0].invalidate("k").await.remote, Announcement::Done);
 }
 
 #[tokio::test(start_paused = true)]

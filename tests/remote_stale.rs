@@ -125,11 +125,11 @@ async fn a_refresh_whose_process_died_is_done_by_one_after_the_lease() {
     let (double, processes) = with_old_value(4, stale).await;
     let dead = double.process();
     let seen = seen_version(&double).await;
-    let ask = tower_stampede::remote::Ask::new(5 * SECOND, MINUTE).seen(seen);
+    let ask = tower_stampede::remote::LeaseRequest::new(5 * SECOND, MINUTE).seen(seen);
     use tower_stampede::remote::Remote;
     assert!(matches!(
         dead.acquire(&k(), &ask).await,
-        Ok(tower_stampede::remote::Acquired::Granted(_))
+        Ok(tower_stampede::remote::AcquireOutcome::Granted(_))
     ));
     let origin = second_call(100 * MS).await;
     let began = Instant::now();

@@ -15,7 +15,7 @@ const CLIENTS_A_PROCESS: f64 = 1000.0;
 /// A client asks for one of the keys once in so many seconds.
 const PAUSE: f64 = 4.0;
 
-/// Of the message and its envelope: `filled` of `src/remote/redis/wake.rs`, in
+/// Of the message and its envelope: `filled` of `src/remote/redis/subscriber.rs`, in
 /// the inbox that `src/remote/redis/names.rs` names, as RESP2 writes it.
 const MESSAGE: &str = "*3\r\n$7\r\nmessage\r\n$36\r\nstampede:1:fleet:in:0123456789abcdef\r\n$26\r\n\
                        1Fkeykeyke0123456789abcdef\r\n";

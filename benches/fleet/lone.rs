@@ -1,6 +1,6 @@
 //! Processes that do not coalesce: each request looks and computes for itself.
 
-use crate::policy::Freshness;
+use crate::freshness::Freshness;
 use crate::queue::{Moment, seconds};
 use crate::redis::Value;
 use crate::world::{Event, State, World};

@@ -12,7 +12,7 @@
 //! - Costs: what the bench `scaling` measured (`DIR/parts/scaling.json`), or
 //!   values that the part's notes call assumed.
 //! - Rules: when an entry is fresh, jitter, early refresh, the breaker and its
-//!   pauses are the product's own files (`src/policy`, `src/remote/breaker.rs`).
+//!   pauses are the product's own files (`src/freshness`, `src/remote/breaker.rs`).
 //!   The scripts and the way from a look to a value are written again, each
 //!   with the name of the file whose rule it is.
 //!
@@ -34,18 +34,20 @@ mod bench;
 #[path = "../../src/remote/breaker.rs"]
 #[allow(dead_code, unused_imports, reason = "the model uses a part of it")]
 mod breaker;
+#[path = "../../src/clock.rs"]
+#[allow(dead_code, unreachable_pub, unused_imports, reason = "the model uses a part of it")]
+mod clock;
 mod costs;
 mod early;
-mod engine;
 mod expiries;
 mod failures;
 mod fault;
+#[path = "../../src/freshness/mod.rs"]
+#[allow(dead_code, unused_imports, reason = "the model uses a part of it")]
+mod freshness;
 mod growth;
 mod lone;
 mod plan;
-#[path = "../../src/policy/mod.rs"]
-#[allow(dead_code, unused_imports, reason = "the model uses a part of it")]
-mod policy;
 mod process;
 mod published;
 mod queue;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::costs::Costs;
-use crate::policy::EarlyRefresh;
+use crate::freshness::EarlyRefresh;
 use crate::queue::{MILLISECOND, Moment, SECOND, moment, seconds};
 
 /// What processes do about a value that is not fresh.

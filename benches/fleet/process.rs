@@ -1,23 +1,23 @@
 //! A process: how it comes by a value that it does not have fresh.
 //!
-//! The rules are those of `src/engine/remote_leader.rs`, `src/serve.rs`,
-//! `src/engine/lease.rs` and `src/remote/link.rs`: a look, an acquire, a wait
+//! The rules are those of `src/lease/acquire.rs`, `src/cache/lead.rs`,
+//! `src/lease/hold.rs` and `src/remote/sync.rs`: a look, an acquire, a wait
 //! that a message or a timer ends, a computation, a fill. The strategies
 //! beside ours go the same way and leave out the steps they do not have.
 
+use crate::freshness::Freshness;
 use crate::plan::{LEASE, Strategy};
-use crate::policy::Freshness;
 use crate::queue::{MILLISECOND, Moment, SECOND};
-use crate::redis::{Acquired, Token, Value};
+use crate::redis::{AcquireOutcome, Token, Value};
 use crate::world::{Answer, Event, Purpose, State, World};
 
-/// `LONGEST_WAIT` of `src/engine/remote_leader.rs`.
+/// `LONGEST_WAIT` of `src/lease/acquire.rs`.
 const LONGEST_WAIT: Moment = SECOND;
 
-/// `REFRESH_AGAIN` of `src/serve.rs`.
+/// `REFRESH_AGAIN` of `src/cache/lead.rs`.
 const REFRESH_AGAIN: Moment = 100 * MILLISECOND;
 
-/// `STEADY_AFTER` of `src/remote/link.rs`.
+/// `STEADY_AFTER` of `src/remote/sync.rs`.
 const STEADY_AFTER: Moment = 10 * SECOND;
 
 /// The shard that holds what a process asks for to see whether all is well.
@@ -113,9 +113,9 @@ impl World<'_> {
             .then_some(u32::try_from(process).expect("counted in 32 bits"));
         let acquired = self.redis.acquire(self.key_of(seat), registers, seen, now);
         let (answer, granted) = match acquired.reply {
-            Acquired::Hit(value) => (Answer::Hit(value), None),
-            Acquired::Granted(token) => (Answer::Granted(token), Some(token)),
-            Acquired::Locked(left) => (Answer::Locked(left), None),
+            AcquireOutcome::Hit(value) => (Answer::Hit(value), None),
+            AcquireOutcome::Granted(token) => (Answer::Granted(token), Some(token)),
+            AcquireOutcome::Locked(left) => (Answer::Locked(left), None),
         };
         self.hears(seat, turn, acquired.at, Event::Asked { seat, turn, answer }, granted);
     }
@@ -275,7 +275,7 @@ impl World<'_> {
         }
     }
 
-    /// The breaker has opened: `tend_once` of `src/remote/link.rs`.
+    /// The breaker has opened: `tend_once` of `src/remote/sync.rs`.
     fn is_away(&mut self, process: usize) {
         let now = self.queue.now;
         let pace = &mut self.processes[process].pace;

@@ -45,7 +45,7 @@ struct Records {
 pub(crate) type Token = u64;
 
 #[derive(Debug)]
-pub(crate) enum Acquired {
+pub(crate) enum AcquireOutcome {
     Hit(Value),
     Granted(Token),
     Locked(Moment),
@@ -120,29 +120,29 @@ impl Redis {
         registers: Option<u32>,
         seen: Option<Value>,
         sent: Moment,
-    ) -> Executed<Acquired> {
+    ) -> Executed<AcquireOutcome> {
         let shard = self.shard_of(key);
         let executed = self.execute(shard, sent, 0);
         let records = &mut self.records[key as usize];
         let stored = records.value_at(executed);
         let (reply, cost) = if let Some(value) = stored.filter(|value| Some(*value) != seen) {
-            (Acquired::Hit(value), self.costs.locked)
+            (AcquireOutcome::Hit(value), self.costs.locked)
         } else if let Some(left) = records.lock_left(executed) {
             registers.into_iter().for_each(|process| records.register(process));
-            (Acquired::Locked(left), self.costs.locked)
+            (AcquireOutcome::Locked(left), self.costs.locked)
         } else {
             self.tokens += 1;
             records.lock = Some((self.tokens, executed + LEASE));
             records.right = Some((self.tokens, stored));
-            (Acquired::Granted(self.tokens), self.costs.acquire)
+            (AcquireOutcome::Granted(self.tokens), self.costs.acquire)
         };
         let commands = self.on(key);
         commands.evalsha += 1;
         match reply {
-            Acquired::Hit(_) => commands.get += 1,
-            Acquired::Granted(_) => commands.set += 1,
+            AcquireOutcome::Hit(_) => commands.get += 1,
+            AcquireOutcome::Granted(_) => commands.set += 1,
             // `SET NX` in vain, then who holds it.
-            Acquired::Locked(_) => {
+            AcquireOutcome::Locked(_) => {
                 (commands.set, commands.get) = (commands.set + 1, commands.get + 1);
             }
         }

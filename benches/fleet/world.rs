@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use crate::breaker::Backoff;
 use crate::breaker::Breaker;
-use crate::engine::time::Tick;
+use crate::clock::Tick;
+use crate::freshness::{self, Freshness, Lifetimes, Window};
 use crate::lone::Lone;
 use crate::plan::{BREAKER_FAILURES, Fault, Plan, Strategy};
-use crate::policy::{self, Freshness, Lifetimes, Window};
 use crate::queue::{MILLISECOND, Moment, Queue, moment, seconds};
 use crate::redis::{Redis, Token, Value};
 use crate::tally::Tally;
@@ -45,7 +45,7 @@ pub(crate) struct Process {
     pub(crate) is_dead: bool,
 }
 
-/// How often a remote that is away is probed: `Pace` of `src/remote/link.rs`.
+/// How often a remote that is away is probed: `Pace` of `src/remote/sync.rs`.
 pub(crate) struct Pace {
     pub(crate) probes: Backoff,
     pub(crate) relapses: Backoff,
@@ -278,7 +278,7 @@ impl<'a> World<'a> {
         let window = &self.values[value as usize].window;
         let rng = &mut self.rng;
         let sample = || 1.0 - rng.f64();
-        policy::decide(window, Tick::from_nanos(at), self.plan.early.as_ref(), sample)
+        freshness::decide(window, Tick::from_nanos(at), self.plan.early.as_ref(), sample)
     }
 
     /// Notes the next request that does not simply read the copy.

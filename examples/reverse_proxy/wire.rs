@@ -33,10 +33,10 @@ pub(crate) struct Wire {
 
 /// Where informational responses are handed in.
 #[derive(Clone, Default)]
-pub(crate) struct Desk(Arc<Mutex<Told>>);
+pub(crate) struct Desk(Arc<Mutex<Announcement>>);
 
 #[derive(Default)]
-struct Told {
+struct Announcement {
     /// The request that is being answered; requests are counted.
     open: Option<u64>,
     requests: u64,
@@ -74,7 +74,7 @@ impl Wire {
     }
 }
 
-impl Told {
+impl Announcement {
     /// Returns whether there is a message to go on with.
     fn begin(&mut self, only_begun: bool) -> bool {
         if self.begun == 0 && !only_begun {
@@ -106,7 +106,7 @@ impl Told {
 }
 
 impl Desk {
-    fn lock(&self) -> MutexGuard<'_, Told> {
+    fn lock(&self) -> MutexGuard<'_, Announcement> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::header::{self, HeaderName};
 
-use super::field_names::FieldNames;
+use crate::http::rules::field_names::FieldNames;
 
 /// What happens to a response with `Set-Cookie`.
 ///

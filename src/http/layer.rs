@@ -13,14 +13,14 @@ use http::request::Parts;
 use http::{Extensions, Response};
 use tower_layer::Layer;
 
-use super::config::{HttpConfig, SetCookie};
-use super::headers::HitStatus;
-use super::key::key_start;
-use super::refused::Refused;
-use super::service::HttpService;
-use super::stored::StoredResponse;
-use super::target::path_tag;
-use crate::handle::{Invalidation, Stampede};
+use crate::cache::handle::{Invalidation, Stampede};
+use crate::http::config::{HttpConfig, SetCookie};
+use crate::http::flow::error_response::Refusal;
+use crate::http::flow::service::HttpService;
+use crate::http::rules::fields::HitStatus;
+use crate::http::rules::key::key_start;
+use crate::http::rules::target::path_tag;
+use crate::http::stored::response::StoredResponse;
 use crate::key::{KeyBuf, ToKey};
 
 /// The handle of a cache of HTTP responses.
@@ -29,11 +29,11 @@ pub type HttpStampede = Stampede<StoredResponse>;
 type KeyRule = Arc<dyn Fn(&Parts, &mut KeyBuf) -> bool + Send + Sync>;
 type BypassRule = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 type DisconnectedRule = Arc<dyn Fn(&dyn Any) -> bool + Send + Sync>;
-type RefusalRule = Arc<dyn Fn(&Refused) -> Response<Bytes> + Send + Sync>;
+type RefusalRule = Arc<dyn Fn(&Refusal) -> Response<Bytes> + Send + Sync>;
 
 /// The rules of one layer: data, and closures of the user's.
 #[derive(Clone)]
-pub(super) struct Rules {
+pub(crate) struct Rules {
     pub(super) config: HttpConfig,
     pub(super) scheme: String,
     pub(super) body_idle_timeout: Duration,
@@ -525,7 +525,7 @@ impl HttpLayer {
     /// whatever the response says. Defaults to a line of text.
     pub fn on_refusal(
         mut self,
-        response: impl Fn(&Refused) -> Response<Bytes> + Send + Sync + 'static,
+        response: impl Fn(&Refusal) -> Response<Bytes> + Send + Sync + 'static,
     ) -> Self {
         self.rules.refusal = Some(Arc::new(response));
         self

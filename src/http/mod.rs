@@ -1,59 +1,20 @@
 //! The HTTP face.
 
-mod answer;
-mod body;
-mod cache_for;
-mod client;
-mod conditions;
-mod config;
-mod confirm;
-mod credentials;
-mod date;
+pub(crate) mod body;
+pub(crate) mod cache_for;
+pub(crate) mod config;
+pub(crate) mod flow;
+pub(crate) mod layer;
+pub(crate) mod rules;
+pub(crate) mod stored;
 #[cfg(test)]
-mod differential;
-mod directives;
-mod disconnected;
-mod field_names;
-mod fill;
-mod freshness;
-mod future;
-mod headers;
-mod host;
-mod key;
-mod layer;
-mod lead;
-mod lookup;
-mod members;
-mod miss;
-mod nested;
-mod normal_form;
-mod question;
-mod range;
-#[cfg(test)]
-mod reference;
-mod refresh;
-mod refusal;
-mod refused;
-mod remote;
-mod request;
-mod request_directives;
-mod service;
-mod shape;
-mod storable;
-mod stored;
-mod target;
-mod targeted;
-mod unsafe_method;
-mod validate;
-mod vary;
-#[cfg(feature = "remote")]
-pub(crate) mod wire;
+mod tests;
 
 pub use body::{BodyError, BodyErrorKind, ResponseBody};
 pub use cache_for::CacheFor;
 pub use config::SetCookie;
-pub use future::HttpFuture;
+pub use flow::error_response::Refusal;
+pub use flow::future::HttpFuture;
+pub use flow::service::HttpService;
 pub use layer::{HttpLayer, HttpStampede};
-pub use refused::Refused;
-pub use service::HttpService;
-pub use stored::StoredResponse;
+pub use stored::response::StoredResponse;

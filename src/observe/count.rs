@@ -1,6 +1,6 @@
 //! What is counted.
 
-use crate::engine::ports::{ComputedEnd, WakeCause};
+use crate::flight::ports::{ComputedEnd, WakeCause};
 use crate::outcome::CacheOutcome;
 
 pub(super) const ENDS: [ComputedEnd; 7] = [

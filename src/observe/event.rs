@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::engine::Mode;
-use crate::engine::ports::{ComputedEnd, Happening};
+use crate::flight::engine::Mode;
+use crate::flight::ports::{ComputedEnd, Occurrence};
 use crate::key::{Key, Tag};
 
 /// Something that happened in the cache; see
@@ -90,24 +90,24 @@ pub enum Event {
 }
 
 impl Event {
-    pub(super) fn of(what: &Happening<'_>) -> Option<Self> {
+    pub(super) fn of(what: &Occurrence<'_>) -> Option<Self> {
         Some(match *what {
-            Happening::Computed { key, took, end } => computed(key.clone(), took, end),
-            Happening::FillRefused { key } => Self::FillRefused { key: key.clone() },
-            Happening::WaitTimedOut { key } => Self::WaitTimedOut { key: key.clone() },
-            Happening::Overloaded { key } => Self::Overloaded { key: key.clone() },
-            Happening::Held { key } => Self::Held { key: key.clone() },
-            Happening::Led
-            | Happening::Joined
-            | Happening::Waited { .. }
-            | Happening::Locked { .. }
-            | Happening::Woken { .. }
-            | Happening::Asked { .. }
-            | Happening::Damaged { .. }
-            | Happening::RemoteAttached => return None,
-            Happening::RemoteIs { up } => Self::RemoteChanged { up },
-            Happening::Unshareable { key } => Self::Unshareable { key: key.clone() },
-            Happening::InvalidatedElsewhere { key } => Self::Invalidated { key: key.clone() },
+            Occurrence::Computed { key, took, end } => computed(key.clone(), took, end),
+            Occurrence::FillRefused { key } => Self::FillRefused { key: key.clone() },
+            Occurrence::WaitTimedOut { key } => Self::WaitTimedOut { key: key.clone() },
+            Occurrence::Overloaded { key } => Self::Overloaded { key: key.clone() },
+            Occurrence::Held { key } => Self::Held { key: key.clone() },
+            Occurrence::Led
+            | Occurrence::Joined
+            | Occurrence::Waited { .. }
+            | Occurrence::Locked { .. }
+            | Occurrence::Woken { .. }
+            | Occurrence::RemoteCalled { .. }
+            | Occurrence::Damaged { .. }
+            | Occurrence::RemoteAttached => return None,
+            Occurrence::RemoteIs { up } => Self::RemoteChanged { up },
+            Occurrence::Unshareable { key } => Self::Unshareable { key: key.clone() },
+            Occurrence::InvalidatedElsewhere { key } => Self::Invalidated { key: key.clone() },
         })
     }
 }

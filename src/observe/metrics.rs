@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
-use super::Stats;
-use crate::engine::ports::{ComputedEnd, Happening, RemoteOp};
+use crate::flight::ports::{ComputedEnd, Occurrence, RemoteOp};
+use crate::observe::Stats;
 use crate::outcome::CacheOutcome;
 
 #[derive(Debug)]
@@ -101,18 +101,18 @@ impl Meters {
         self.fills_refused.increment(1);
     }
 
-    pub(super) fn happened(&self, what: &Happening<'_>) {
+    pub(super) fn happened(&self, what: &Occurrence<'_>) {
         match *what {
-            Happening::Led => self.locks[0].increment(1),
-            Happening::Joined => self.locks[1].increment(1),
-            Happening::Held { .. } => self.locks[2].increment(1),
-            Happening::Overloaded { .. } => self.locks[3].increment(1),
-            Happening::Locked { answer } => self.remote_locks[answer as usize].increment(1),
-            Happening::Woken { cause } => self.wakes[cause as usize].increment(1),
-            Happening::Asked { op, took, error } => self.asked(op, took, error),
-            Happening::RemoteAttached => self.remote_is(true),
-            Happening::RemoteIs { up } => self.remote_is(up),
-            Happening::Damaged { how } => self.failed_to_read(how),
+            Occurrence::Led => self.locks[0].increment(1),
+            Occurrence::Joined => self.locks[1].increment(1),
+            Occurrence::Held { .. } => self.locks[2].increment(1),
+            Occurrence::Overloaded { .. } => self.locks[3].increment(1),
+            Occurrence::Locked { answer } => self.remote_locks[answer as usize].increment(1),
+            Occurrence::Woken { cause } => self.wakes[cause as usize].increment(1),
+            Occurrence::RemoteCalled { op, took, error } => self.asked(op, took, error),
+            Occurrence::RemoteAttached => self.remote_is(true),
+            Occurrence::RemoteIs { up } => self.remote_is(up),
+            Occurrence::Damaged { how } => self.failed_to_read(how),
             _ => {}
         }
     }

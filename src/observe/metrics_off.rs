@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use super::Stats;
-use crate::engine::ports::{ComputedEnd, Happening};
+use crate::flight::ports::{ComputedEnd, Occurrence};
+use crate::observe::Stats;
 use crate::outcome::CacheOutcome;
 
 #[derive(Debug)]
-pub(super) struct Meters;
+pub(super) struct MetersOff;
 
 #[expect(clippy::unused_self, reason = "the shape of the real one")]
-impl Meters {
+impl MetersOff {
     pub(super) fn new(_: &str) -> Self {
         Self
     }
@@ -27,7 +27,7 @@ impl Meters {
 
     pub(super) fn fill_refused(&self) {}
 
-    pub(super) fn happened(&self, _: &Happening<'_>) {}
+    pub(super) fn happened(&self, _: &Occurrence<'_>) {}
 
     pub(super) fn waited(&self, _: Duration) {}
 

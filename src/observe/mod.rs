@@ -33,10 +33,10 @@ pub use stats::Stats;
 pub(crate) use spans::going_on;
 pub(crate) use spans::{leading, waiting};
 
-use self::count::Count;
-use self::counter::Counters;
-use self::metrics::Meters;
-use crate::engine::ports::{ComputedEnd, Happening, Observe};
+use crate::flight::ports::{ComputedEnd, Observe, Occurrence};
+use crate::observe::count::Count;
+use crate::observe::counter::Counters;
+use crate::observe::metrics::Meters;
 use crate::outcome::CacheOutcome;
 
 /// Events kept for a reader that falls behind.
@@ -152,36 +152,36 @@ impl Observer {
 }
 
 impl Observe for Observer {
-    fn happened(&self, what: Happening<'_>) {
+    fn happened(&self, what: Occurrence<'_>) {
         match what {
-            Happening::Computed { took, end, .. } => {
+            Occurrence::Computed { took, end, .. } => {
                 self.count(Count::Ended(end));
                 self.meters.computed(end.as_str(), took);
                 self.meters.filled(end);
             }
-            Happening::FillRefused { .. } => {
+            Occurrence::FillRefused { .. } => {
                 self.count(Count::RefusedFill);
                 self.meters.fill_refused();
             }
-            Happening::Led => {}
-            Happening::Joined => self.count(Count::Joined),
-            Happening::Waited { took } => self.meters.waited(took),
-            Happening::WaitTimedOut { .. } => self.count(Count::WaitTimeout),
-            Happening::Overloaded { .. } => self.count(Count::Overloaded),
-            Happening::Held { .. } => self.count(Count::Held),
-            Happening::Locked { .. } => {}
-            Happening::Woken { cause } => self.count(Count::Woken(cause)),
-            Happening::Asked { error, .. } => {
+            Occurrence::Led => {}
+            Occurrence::Joined => self.count(Count::Joined),
+            Occurrence::Waited { took } => self.meters.waited(took),
+            Occurrence::WaitTimedOut { .. } => self.count(Count::WaitTimeout),
+            Occurrence::Overloaded { .. } => self.count(Count::Overloaded),
+            Occurrence::Held { .. } => self.count(Count::Held),
+            Occurrence::Locked { .. } => {}
+            Occurrence::Woken { cause } => self.count(Count::Woken(cause)),
+            Occurrence::RemoteCalled { error, .. } => {
                 self.count(Count::RemoteCall);
                 if error.is_some() {
                     self.count(Count::RemoteError);
                 }
             }
-            Happening::Damaged { .. } => self.count(Count::Damaged),
-            Happening::RemoteAttached
-            | Happening::RemoteIs { .. }
-            | Happening::Unshareable { .. } => {}
-            Happening::InvalidatedElsewhere { .. } => self.meters.invalidated("remote"),
+            Occurrence::Damaged { .. } => self.count(Count::Damaged),
+            Occurrence::RemoteAttached
+            | Occurrence::RemoteIs { .. }
+            | Occurrence::Unshareable { .. } => {}
+            Occurrence::InvalidatedElsewhere { .. } => self.meters.invalidated("remote"),
         }
         self.meters.happened(&what);
         spans::happened(&self.cache, &what);

@@ -10,7 +10,7 @@ use std::panic::Location;
 use tracing::field::Empty;
 use tracing::{Instrument, Span, debug, debug_span, warn};
 
-use crate::engine::ports::Happening;
+use crate::flight::ports::Occurrence;
 use crate::key::Key;
 
 /// Runs the work of a leader in a span below its caller's, on whatever task.
@@ -59,15 +59,15 @@ fn span(cache: &str, key: &Key, role: &'static str) -> Span {
     )
 }
 
-pub(super) fn happened(cache: &str, what: &Happening<'_>) {
-    if let Happening::RemoteIs { up } = *what {
+pub(super) fn happened(cache: &str, what: &Occurrence<'_>) {
+    if let Occurrence::RemoteIs { up } = *what {
         return remote_is(cache, up);
     }
     if !tracing::enabled!(target: "tower_stampede", tracing::Level::DEBUG) {
         return;
     }
     match what {
-        Happening::Computed { key, took, end } => debug!(
+        Occurrence::Computed { key, took, end } => debug!(
             target: "tower_stampede",
             cache,
             key_hash = format_args!("{:016x}", key.stable_hash()),
@@ -75,21 +75,21 @@ pub(super) fn happened(cache: &str, what: &Happening<'_>) {
             end = end.as_str(),
             "computed"
         ),
-        Happening::Waited { took } => {
+        Occurrence::Waited { took } => {
             debug!(target: "tower_stampede", cache, role = "waiter", wait_ms = took.as_secs_f64() * 1e3, "waited");
         }
-        Happening::FillRefused { key } => refused(cache, "fill refused", key),
-        Happening::WaitTimedOut { key } => refused(cache, "waited too long", key),
-        Happening::Overloaded { key } => refused(cache, "overloaded", key),
-        Happening::Held { key } => refused(cache, "held", key),
-        Happening::Led
-        | Happening::Joined
-        | Happening::Locked { .. }
-        | Happening::Woken { .. }
-        | Happening::RemoteIs { .. }
-        | Happening::RemoteAttached
-        | Happening::InvalidatedElsewhere { .. } => (),
-        Happening::Asked { op, took, error } => debug!(
+        Occurrence::FillRefused { key } => refused(cache, "fill refused", key),
+        Occurrence::WaitTimedOut { key } => refused(cache, "waited too long", key),
+        Occurrence::Overloaded { key } => refused(cache, "overloaded", key),
+        Occurrence::Held { key } => refused(cache, "held", key),
+        Occurrence::Led
+        | Occurrence::Joined
+        | Occurrence::Locked { .. }
+        | Occurrence::Woken { .. }
+        | Occurrence::RemoteIs { .. }
+        | Occurrence::RemoteAttached
+        | Occurrence::InvalidatedElsewhere { .. } => (),
+        Occurrence::RemoteCalled { op, took, error } => debug!(
             target: "tower_stampede",
             cache,
             op = op.as_str(),
@@ -97,10 +97,10 @@ pub(super) fn happened(cache: &str, what: &Happening<'_>) {
             error,
             "asked the remote"
         ),
-        Happening::Damaged { how } => {
+        Occurrence::Damaged { how } => {
             debug!(target: "tower_stampede", cache, how, "damaged value in the remote");
         }
-        Happening::Unshareable { key } => refused(cache, "not for the remote", key),
+        Occurrence::Unshareable { key } => refused(cache, "not for the remote", key),
     }
 }
 

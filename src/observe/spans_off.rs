@@ -4,7 +4,7 @@ use std::future::Future;
 #[cfg(feature = "http")]
 use std::panic::Location;
 
-use crate::engine::ports::Happening;
+use crate::flight::ports::Occurrence;
 use crate::key::Key;
 
 pub(crate) fn leading<F: Future>(_: &str, _: &Key, work: F) -> F {
@@ -19,7 +19,7 @@ pub(crate) fn waiting<F: Future>(_: &str, _: &Key, wait: F) -> F {
     wait
 }
 
-pub(super) fn happened(_: &str, _: &Happening<'_>) {}
+pub(super) fn happened(_: &str, _: &Occurrence<'_>) {}
 
 #[cfg(feature = "http")]
 pub(super) fn layer_is_nested(_: &str, _: &Location<'_>, _: &Location<'_>, _: bool) {}

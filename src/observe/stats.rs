@@ -1,8 +1,8 @@
 //! The counts at one moment.
 
-use super::Observer;
-use super::count::{Count, ENDS};
-use crate::engine::ports::{ComputedEnd, WakeCause};
+use crate::flight::ports::{ComputedEnd, WakeCause};
+use crate::observe::Observer;
+use crate::observe::count::{Count, ENDS};
 use crate::outcome::CacheOutcome;
 
 /// What the cache has done since it was built, and what it holds now; see

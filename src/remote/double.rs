@@ -14,15 +14,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-pub use self::process::DoubleProcess;
-pub use self::records::Record;
-use self::server::{Client, Fault, Server};
 use crate::key::Key;
 use crate::remote::RemoteErrorKind;
+pub use crate::remote::double::process::DoubleProcess;
+pub use crate::remote::double::records::Record;
+use crate::remote::double::server::{DoubleClient, DoubleServer, Fault};
 
 /// A remote in memory: a server that several processes of a test share.
 ///
-/// It keeps to what [`Remote`](super::Remote) promises as a Redis server does,
+/// It keeps to what [`Remote`](crate::remote::Remote) promises as a Redis server does,
 /// and does wrong what it is told to. Its time is tokio's, so a test that
 /// pauses it waits for nothing. A process hears wake-ups and notices once
 /// something is attached to it, which a cache does when it is built.
@@ -53,52 +53,52 @@ use crate::remote::RemoteErrorKind;
 /// other.attach(Arc::downgrade(&ignore));
 ///
 /// let key = Key::from("k");
-/// let ask = || Ask::new(Duration::from_secs(5), Duration::from_secs(60));
-/// let Acquired::Granted(grant) = one.acquire(&key, &ask()).await? else { panic!("not ours") };
+/// let ask = || LeaseRequest::new(Duration::from_secs(5), Duration::from_secs(60));
+/// let AcquireOutcome::Granted(grant) = one.acquire(&key, &ask()).await? else { panic!("not ours") };
 ///
 /// let mut listener = other.listen(&key);
 /// let locked = other.acquire(&key, &ask().register()).await?;
-/// assert!(matches!(locked, Acquired::Locked { .. }));
+/// assert!(matches!(locked, AcquireOutcome::Locked { .. }));
 ///
 /// let envelope = format!("TEST{}value", grant.version);
 /// let filled = one.fill(&key, &grant, Duration::from_secs(60), envelope.into()).await?;
-/// assert_eq!(filled, Filled::Stored);
+/// assert_eq!(filled, FillOutcome::Stored);
 /// listener.woken().await;
 /// assert!(other.get(&key).await?.unwrap().ends_with(b"value"));
 /// assert_eq!(double.calls(RemoteOp::Acquire), 2);
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Default)]
-pub struct Double(Arc<Server>);
+pub struct Double(Arc<DoubleServer>);
 
 /// What a process asks of a remote: the methods of
-/// [`Remote`](super::Remote) that are round trips.
+/// [`Remote`](crate::remote::Remote) that are round trips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum RemoteOp {
-    /// [`Remote::get`](super::Remote::get)
+    /// [`Remote::get`](crate::remote::Remote::get)
     Get,
-    /// [`Remote::acquire`](super::Remote::acquire)
+    /// [`Remote::acquire`](crate::remote::Remote::acquire)
     Acquire,
-    /// [`Remote::fill`](super::Remote::fill)
+    /// [`Remote::fill`](crate::remote::Remote::fill)
     Fill,
-    /// [`Remote::renew`](super::Remote::renew)
+    /// [`Remote::renew`](crate::remote::Remote::renew)
     Renew,
-    /// [`Remote::abandon`](super::Remote::abandon)
+    /// [`Remote::abandon`](crate::remote::Remote::abandon)
     Abandon,
-    /// [`Remote::invalidate`](super::Remote::invalidate)
+    /// [`Remote::invalidate`](crate::remote::Remote::invalidate)
     Invalidate,
-    /// [`Remote::invalidate_tags`](super::Remote::invalidate_tags)
+    /// [`Remote::invalidate_tags`](crate::remote::Remote::invalidate_tags)
     InvalidateTags,
-    /// [`Remote::read_tags`](super::Remote::read_tags)
+    /// [`Remote::read_tags`](crate::remote::Remote::read_tags)
     ReadTags,
-    /// [`Remote::restore_tags`](super::Remote::restore_tags)
+    /// [`Remote::restore_tags`](crate::remote::Remote::restore_tags)
     RestoreTags,
-    /// [`Remote::trim_tags`](super::Remote::trim_tags)
+    /// [`Remote::trim_tags`](crate::remote::Remote::trim_tags)
     TrimTags,
-    /// [`Remote::put`](super::Remote::put)
+    /// [`Remote::put`](crate::remote::Remote::put)
     Put,
-    /// [`Remote::probe`](super::Remote::probe)
+    /// [`Remote::probe`](crate::remote::Remote::probe)
     Probe,
 }
 
@@ -131,7 +131,7 @@ impl Double {
     #[must_use]
     pub fn process(&self) -> Arc<DoubleProcess> {
         let (inbox, wakes) = self.0.with(|state, _| {
-            let client = Client::default();
+            let client = DoubleClient::default();
             let wakes = client.wakes.clone();
             state.clients.push(client);
             (state.clients.len() - 1, wakes)

@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::engine::grant::{ServerTime, Version};
 use crate::key::{Key, Tag};
+use crate::lease::grant::{ServerTime, Version};
 
 const MAGIC: [u8; 2] = *b"ts";
 const FORMAT: u8 = 2;
@@ -66,7 +66,7 @@ pub(crate) enum Kind {
 
 /// What was found in the remote.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct EnvelopeContents {
     /// `None` if the digits are none: then nothing but an acquire is possible.
     pub(crate) version: Option<Version>,
     pub(crate) envelope: Envelope,
@@ -150,7 +150,7 @@ pub(crate) fn open(
     key: &Key,
     schema: u32,
     max_bytes: usize,
-) -> Result<Opened, Damage> {
+) -> Result<EnvelopeContents, Damage> {
     let head = Head::read(bytes)?;
     if head.payload_len > max_bytes as u64 {
         return Err(Damage::TooLarge);
@@ -182,7 +182,7 @@ pub(crate) fn open(
         tags,
         payload: rest,
     };
-    Ok(Opened { version: version_of(bytes), envelope })
+    Ok(EnvelopeContents { version: version_of(bytes), envelope })
 }
 
 /// Returns the version of what stands in the remote, damaged or not.

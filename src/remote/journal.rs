@@ -27,16 +27,16 @@ pub(crate) enum Work {
     Tags(Vec<Tag>),
 }
 
-type Noted<T> = HashMap<T, State, foldhash::fast::RandomState>;
+type JournalEntry<T> = HashMap<T, JournalState, foldhash::fast::RandomState>;
 
 #[derive(Debug, Default)]
 struct Pending {
-    keys: Noted<Key>,
-    tags: Noted<Tag>,
+    keys: JournalEntry<Key>,
+    tags: JournalEntry<Tag>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum JournalState {
     Noted,
     /// Handed out and not noted again since.
     Handed,
@@ -51,7 +51,7 @@ impl Journal {
     pub(crate) fn note_key(&self, key: Key) {
         let mut pending = self.pending.lock();
         if !pending.covers_all() {
-            pending.keys.insert(key, State::Noted);
+            pending.keys.insert(key, JournalState::Noted);
             pending.shrink_to(self.max);
         }
     }
@@ -62,7 +62,7 @@ impl Journal {
             if tag.is_everything() {
                 pending.collapse();
             } else if !pending.covers_all() {
-                pending.tags.insert(tag.clone(), State::Noted);
+                pending.tags.insert(tag.clone(), JournalState::Noted);
                 pending.shrink_to(self.max);
             }
         }
@@ -103,12 +103,12 @@ impl Journal {
 impl Pending {
     /// Whether "everything" is noted and will be told after what is noted now.
     fn covers_all(&self) -> bool {
-        self.tags.get(&b"*"[..]) == Some(&State::Noted)
+        self.tags.get(&b"*"[..]) == Some(&JournalState::Noted)
     }
 
     fn collapse(&mut self) {
         *self = Self::default();
-        self.tags.insert(Tag::from("*"), State::Noted);
+        self.tags.insert(Tag::from("*"), JournalState::Noted);
     }
 
     fn shrink_to(&mut self, max: usize) {
@@ -118,16 +118,16 @@ impl Pending {
     }
 }
 
-fn hand_out<T: Clone>(noted: &mut Noted<T>) -> Vec<T> {
+fn hand_out<T: Clone>(noted: &mut JournalEntry<T>) -> Vec<T> {
     let batch = noted.iter_mut().take(BATCH).map(|(one, state)| {
-        *state = State::Handed;
+        *state = JournalState::Handed;
         one.clone()
     });
     batch.collect()
 }
 
-fn remove<T: std::hash::Hash + Eq>(noted: &mut Noted<T>, told: &T) {
-    if noted.get(told) == Some(&State::Handed) {
+fn remove<T: std::hash::Hash + Eq>(noted: &mut JournalEntry<T>, told: &T) {
+    if noted.get(told) == Some(&JournalState::Handed) {
         noted.remove(told);
     }
 }

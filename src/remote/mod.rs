@@ -5,23 +5,23 @@
 //! around a value, the breaker, the invalidation log's mirror, is the same for
 //! every remote.
 
+mod attach;
 pub(crate) mod breaker;
+pub(crate) mod clock;
 mod codec;
+mod coordinator;
 #[cfg(feature = "test-util")]
 mod double;
 pub(crate) mod envelope;
 mod error;
-mod gate;
+mod guard;
 pub(crate) mod journal;
-mod kept;
-mod link;
-pub(crate) mod mirror;
-mod plan;
+mod log_retention;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
-pub(crate) mod server_clock;
 mod settings;
-mod shared;
+mod sync;
+pub(crate) mod tag_log;
 
 use std::fmt;
 use std::future::Future;
@@ -31,21 +31,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-pub use self::codec::Remotable;
+use crate::key::{Key, Tag};
+pub use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, ServerTime, Token, Version};
+pub use crate::lease::wakes::{Listener, Wakes};
+pub use crate::remote::codec::Remotable;
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
-pub use self::double::{Double, DoubleProcess, Record, RemoteOp};
-pub use self::error::{RemoteError, RemoteErrorKind};
+pub use crate::remote::double::{Double, DoubleProcess, Record, RemoteOp};
+pub use crate::remote::error::{RemoteError, RemoteErrorKind};
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
-pub use self::redis::{ConnectError, Redis, RedisLock, RedisLockGuard};
+pub use crate::remote::redis::{ConnectError, Redis, RedisLock, RedisLockGuard};
 #[cfg(feature = "redis-legacy-lock")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis-legacy-lock")))]
-pub use self::redis::{LegacyLock, LegacyLockGuard};
-pub use self::settings::RemoteSettings;
-pub use crate::engine::grant::{Ask, Filled, Grant, ServerTime, Token, Version};
-pub use crate::engine::wakes::{Listener, Wakes};
-use crate::key::{Key, Tag};
+pub use crate::remote::redis::{LegacyLock, LegacyLockGuard};
+pub use crate::remote::settings::RemoteSettings;
 
 /// What every call to a remote returns.
 ///
@@ -54,7 +54,7 @@ pub type Call<'a, T> = Pin<Box<dyn Future<Output = Result<T, RemoteError>> + Sen
 
 /// What an acquire is answered with.
 #[derive(Clone, PartialEq, Eq)]
-pub enum Acquired {
+pub enum AcquireOutcome {
     /// A value is there that the asker has not seen: no lease is needed.
     Hit {
         /// The remote's time.
@@ -81,7 +81,7 @@ pub enum Acquired {
 }
 
 // A value is the user's: not in logs.
-impl fmt::Debug for Acquired {
+impl fmt::Debug for AcquireOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Hit { now, envelope } => {
@@ -100,7 +100,7 @@ impl fmt::Debug for Acquired {
 
 /// What an invalidation found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Invalidated {
+pub struct InvalidatedRecords {
     /// Whether there was a value.
     pub value: bool,
     /// Whether somebody's lease or right to fill was ended.
@@ -147,7 +147,7 @@ pub trait Remote: Send + Sync + 'static {
     /// Asks for the lease of `key`. Repeating a call with the same token is
     /// the same grant. Registers the process for a wake-up where another holds
     /// the lease and `ask.register` is set, in the same atomic step.
-    fn acquire<'a>(&'a self, key: &'a Key, ask: &'a Ask) -> Call<'a, Acquired>;
+    fn acquire<'a>(&'a self, key: &'a Key, ask: &'a LeaseRequest) -> Call<'a, AcquireOutcome>;
 
     /// Stores `envelope` for `ttl` and ends the lease, unless the right to
     /// fill has ended; wakes every process that waits.
@@ -157,10 +157,11 @@ pub trait Remote: Send + Sync + 'static {
         grant: &'a Grant,
         ttl: Duration,
         envelope: Bytes,
-    ) -> Call<'a, Filled>;
+    ) -> Call<'a, FillOutcome>;
 
     /// Prolongs the lease. Returns whether it is still the asker's.
-    fn renew<'a>(&'a self, key: &'a Key, grant: &'a Grant, ask: &'a Ask) -> Call<'a, bool>;
+    fn renew<'a>(&'a self, key: &'a Key, grant: &'a Grant, ask: &'a LeaseRequest)
+    -> Call<'a, bool>;
 
     /// Gives the lease up and wakes one process that waits; with a `hold`,
     /// nobody computes for so long and all are woken. Returns whether `token`
@@ -174,7 +175,7 @@ pub trait Remote: Send + Sync + 'static {
 
     /// Removes the value, the lease and the right to fill, wakes every process
     /// that waits, and tells all others.
-    fn invalidate<'a>(&'a self, key: &'a Key) -> Call<'a, Invalidated>;
+    fn invalidate<'a>(&'a self, key: &'a Key) -> Call<'a, InvalidatedRecords>;
 
     /// Writes the remote's time into the invalidation log under each tag, and
     /// tells all other processes. Returns that time.

@@ -15,7 +15,7 @@ pub(crate) async fn an_abandon_frees_the_lock_and_wakes_one_process(w: &World<im
     assert!(is_left_alone(&mut waiters[other]).await, "one is enough");
     let process = [&w.two, &w.three][chosen];
     let grant = process.lead().await;
-    assert_eq!(process.fill(&grant).await, Filled::Stored);
+    assert_eq!(process.fill(&grant).await, FillOutcome::Stored);
     woken(&mut waiters[other]).await;
     assert!(is_left_alone(&mut waiters[chosen]).await, "who is woken waits no more");
 }
@@ -55,7 +55,7 @@ pub(crate) async fn a_hold_wakes_every_process(w: &World<impl Server>) {
 pub(crate) async fn a_hold_ends_the_right_to_fill_and_to_renew(w: &World<impl Server>) {
     let failed = w.one.lead().await;
     w.one.abandon(&failed, Some(LONG)).await;
-    assert_eq!(w.one.fill(&failed).await, Filled::Refused);
+    assert_eq!(w.one.fill(&failed).await, FillOutcome::Refused);
     assert!(!w.one.renew(&failed).await);
     left_of_hold(w.two.acquire(&ask(LONG)).await);
 }
@@ -76,7 +76,7 @@ pub(crate) async fn a_hold_keeps_strangers_out(w: &World<impl Server>) {
 pub(crate) async fn a_hold_is_ended_by_an_invalidation(w: &World<impl Server>) {
     let failed = w.one.lead().await;
     w.one.abandon(&failed, Some(LONG)).await;
-    assert_eq!(w.two.invalidate().await, Invalidated { value: false, lease: true });
+    assert_eq!(w.two.invalidate().await, InvalidatedRecords { value: false, lease: true });
     w.two.lead().await;
 }
 
@@ -94,5 +94,5 @@ pub(crate) async fn without_memory_an_abandon_ends_the_right_and_wakes(w: &World
     assert!(w.one.abandon(&failed, Some(LONG)).await);
     woken(&mut waiter).await;
     w.server.out_of_memory(false).await;
-    assert_eq!(w.one.fill(&failed).await, Filled::Refused);
+    assert_eq!(w.one.fill(&failed).await, FillOutcome::Refused);
 }

@@ -8,26 +8,26 @@ pub(crate) async fn a_fill_stores_the_envelope_as_it_is_and_leaves_neither_lock_
     w: &World<impl Server>,
 ) {
     let grant = w.one.lead().await;
-    assert_eq!(w.one.fill(&grant).await, Filled::Stored);
+    assert_eq!(w.one.fill(&grant).await, FillOutcome::Stored);
     assert_eq!(w.two.value().await, Some(envelope(grant.version, "filled")));
     let found = w.two.invalidate().await;
-    assert_eq!(found, Invalidated { value: true, lease: false });
+    assert_eq!(found, InvalidatedRecords { value: true, lease: false });
 }
 
 pub(crate) async fn a_fill_sent_twice_is_stored_once(w: &World<impl Server>) {
     let grant = w.one.lead().await;
-    assert_eq!(w.one.fill(&grant).await, Filled::Stored);
-    assert_eq!(w.one.fill(&grant).await, Filled::StoredBefore);
+    assert_eq!(w.one.fill(&grant).await, FillOutcome::Stored);
+    assert_eq!(w.one.fill(&grant).await, FillOutcome::StoredBefore);
 }
 
 pub(crate) async fn a_fill_without_a_grant_is_refused(w: &World<impl Server>) {
     let never = Grant::new(ask(LONG).token, Version::new(9).unwrap(), ServerTime::default());
-    assert_eq!(w.one.fill(&never).await, Filled::Refused);
+    assert_eq!(w.one.fill(&never).await, FillOutcome::Refused);
     let grant = w.one.lead().await;
-    assert_eq!(w.two.fill(&never).await, Filled::Refused);
+    assert_eq!(w.two.fill(&never).await, FillOutcome::Refused);
     assert_eq!(w.two.value().await, None);
-    assert_eq!(w.one.fill(&grant).await, Filled::Stored);
-    assert_eq!(w.two.fill(&never).await, Filled::Refused);
+    assert_eq!(w.one.fill(&grant).await, FillOutcome::Stored);
+    assert_eq!(w.two.fill(&never).await, FillOutcome::Refused);
 }
 
 pub(crate) async fn a_fill_under_another_version_is_refused_and_frees_the_lock(
@@ -35,7 +35,7 @@ pub(crate) async fn a_fill_under_another_version_is_refused_and_frees_the_lock(
 ) {
     let grant = w.one.lead().await;
     let other = Grant::new(grant.token, long_after(grant.version), grant.now);
-    assert_eq!(w.one.fill(&other).await, Filled::Refused);
+    assert_eq!(w.one.fill(&other).await, FillOutcome::Refused);
     assert_eq!(w.one.value().await, None);
     w.two.lead().await;
 }
@@ -43,7 +43,7 @@ pub(crate) async fn a_fill_under_another_version_is_refused_and_frees_the_lock(
 pub(crate) async fn a_late_fill_that_nobody_came_before_is_stored(w: &World<impl Server>) {
     let grant = w.one.lead_for(SHORT).await;
     lapse().await;
-    assert_eq!(w.one.fill(&grant).await, Filled::Stored);
+    assert_eq!(w.one.fill(&grant).await, FillOutcome::Stored);
     w.assert_idle().await;
 }
 
@@ -51,15 +51,15 @@ pub(crate) async fn a_fill_that_another_grant_came_before_is_refused(w: &World<i
     let late = w.one.lead_for(SHORT).await;
     lapse().await;
     let next = w.two.lead().await;
-    assert_eq!(w.two.fill(&next).await, Filled::Stored);
-    assert_eq!(w.one.fill(&late).await, Filled::Refused);
+    assert_eq!(w.two.fill(&next).await, FillOutcome::Stored);
+    assert_eq!(w.one.fill(&late).await, FillOutcome::Refused);
     assert_eq!(w.one.value().await, Some(envelope(next.version, "filled")));
 }
 
 pub(crate) async fn a_fill_after_an_invalidation_is_refused(w: &World<impl Server>) {
     let grant = w.one.lead().await;
-    assert_eq!(w.two.invalidate().await, Invalidated { value: false, lease: true });
-    assert_eq!(w.one.fill(&grant).await, Filled::Refused);
+    assert_eq!(w.two.invalidate().await, InvalidatedRecords { value: false, lease: true });
+    assert_eq!(w.one.fill(&grant).await, FillOutcome::Refused);
     assert_eq!(w.one.value().await, None);
 }
 
@@ -72,7 +72,7 @@ pub(crate) async fn an_acquire_that_arrives_after_an_invalidation_does_not_reviv
     let copy = granted(w.one.acquire(&ask).await);
     assert!(copy.version > old.version);
     assert!(!w.one.renew(&old).await);
-    assert_eq!(w.one.fill(&old).await, Filled::Refused);
+    assert_eq!(w.one.fill(&old).await, FillOutcome::Refused);
     assert_eq!(w.one.value().await, None);
     // The lock that nobody knows of went with the refusal.
     w.two.lead().await;
@@ -82,7 +82,7 @@ pub(crate) async fn a_value_is_gone_after_its_ttl(w: &World<impl Server>) {
     let grant = w.one.lead().await;
     let envelope = envelope(grant.version, "brief");
     let filled = w.one.remote.fill(&key(), &grant, SHORT, envelope).await.unwrap();
-    assert_eq!(filled, Filled::Stored);
+    assert_eq!(filled, FillOutcome::Stored);
     lapse().await;
     assert_eq!(w.two.value().await, None);
     w.two.lead().await;
@@ -96,7 +96,7 @@ pub(crate) async fn a_value_of_another_type_is_bytes_of_none_and_filled_over(
     let grant = w.one.lead().await;
     assert!(w.two.is_locked_out().await);
     assert!(w.one.renew(&grant).await);
-    assert_eq!(w.one.fill(&grant).await, Filled::Stored);
+    assert_eq!(w.one.fill(&grant).await, FillOutcome::Stored);
     assert_eq!(w.two.value().await, Some(envelope(grant.version, "filled")));
     w.server.set_foreign_value(&key()).await;
     let (_, version) = w.one.put().await;
@@ -112,7 +112,7 @@ pub(crate) async fn a_damaged_value_is_no_hit_and_filled_over(w: &World<impl Ser
         assert_eq!(w.one.value().await.as_deref(), Some(damaged));
         let grant = w.one.lead().await;
         assert!(w.two.is_locked_out().await);
-        assert_eq!(w.one.fill(&grant).await, Filled::Stored);
+        assert_eq!(w.one.fill(&grant).await, FillOutcome::Stored);
         assert_eq!(w.one.value().await, Some(envelope(grant.version, "filled")));
     }
 }
@@ -122,7 +122,7 @@ pub(crate) async fn digits_that_are_no_version_do_not_freeze_the_version(w: &Wor
     for digits in ["4503599627370496", "9999999999999999", "0000000000000000", " 123456789012345"] {
         w.server.set_value(&key(), format!("SP10{digits}x").into()).await;
         let first = w.one.lead().await;
-        assert_eq!(w.one.fill(&first).await, Filled::Stored);
+        assert_eq!(w.one.fill(&first).await, FillOutcome::Stored);
         let next = granted(w.two.acquire(&ask(LONG).seen(Some(first.version))).await);
         assert!(next.version > first.version);
         w.two.invalidate().await;
@@ -136,7 +136,7 @@ pub(crate) async fn bytes_of_every_kind_and_number_come_back(w: &World<impl Serv
         bytes.extend((0..len).map(|n| (n % 256) as u8));
         let bytes = Bytes::from(bytes);
         let filled = w.one.remote.fill(&key(), &grant, LONG, bytes.clone()).await.unwrap();
-        assert_eq!(filled, Filled::Stored);
+        assert_eq!(filled, FillOutcome::Stored);
         assert!(w.two.value().await.unwrap() == bytes, "{len} bytes");
         assert!(hit(w.two.acquire(&ask(LONG)).await) == bytes, "{len} bytes");
         w.one.invalidate().await;
@@ -149,7 +149,7 @@ pub(crate) async fn keys_of_every_kind_are_kept_apart(w: &World<impl Server>) {
         let grant = granted(w.one.remote.acquire(key, &ask(LONG)).await.unwrap());
         let envelope = envelope(grant.version, &n.to_string());
         let filled = w.one.remote.fill(key, &grant, LONG, envelope).await.unwrap();
-        assert_eq!(filled, Filled::Stored, "{key:?}");
+        assert_eq!(filled, FillOutcome::Stored, "{key:?}");
     }
     for (n, key) in keys.iter().enumerate() {
         let found = w.two.remote.get(key).await.unwrap().unwrap();
@@ -170,14 +170,14 @@ pub(crate) fn odd_keys() -> Vec<Key> {
 }
 
 pub(crate) async fn an_invalidation_says_what_it_found(w: &World<impl Server>) {
-    assert_eq!(w.one.invalidate().await, Invalidated::default());
+    assert_eq!(w.one.invalidate().await, InvalidatedRecords::default());
     let grant = w.one.lead().await;
-    assert_eq!(w.two.invalidate().await, Invalidated { value: false, lease: true });
-    assert_eq!(w.two.invalidate().await, Invalidated::default());
+    assert_eq!(w.two.invalidate().await, InvalidatedRecords { value: false, lease: true });
+    assert_eq!(w.two.invalidate().await, InvalidatedRecords::default());
     assert!(!w.one.renew(&grant).await);
     let (_, version) = w.one.put().await;
     granted(w.one.acquire(&ask(LONG).seen(Some(version))).await);
-    assert_eq!(w.two.invalidate().await, Invalidated { value: true, lease: true });
+    assert_eq!(w.two.invalidate().await, InvalidatedRecords { value: true, lease: true });
     w.one.lead_for(SHORT).await;
     lapse().await;
     assert!(w.two.invalidate().await.lease, "the right outlives the lease");
@@ -194,5 +194,5 @@ pub(crate) async fn without_memory_an_acquire_and_a_fill_say_so(w: &World<impl S
     assert_eq!(filled.unwrap_err().kind(), RemoteErrorKind::OutOfMemory);
     assert_eq!(version_of(&w.two.value().await.unwrap()), Some(seen), "reading goes on");
     w.server.out_of_memory(false).await;
-    assert_eq!(w.one.fill(&grant).await, Filled::Stored);
+    assert_eq!(w.one.fill(&grant).await, FillOutcome::Stored);
 }

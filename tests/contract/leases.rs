@@ -15,7 +15,7 @@ pub(crate) async fn an_acquire_sent_twice_is_one_grant(w: &World<impl Server>) {
     let first = granted(w.one.acquire(&ask).await);
     let second = granted(w.one.acquire(&ask).await);
     assert_eq!(first.version, second.version);
-    assert_eq!(w.one.fill(&first).await, Filled::Stored);
+    assert_eq!(w.one.fill(&first).await, FillOutcome::Stored);
 }
 
 pub(crate) async fn another_token_is_locked_out_for_what_is_left_of_the_lease(
@@ -41,12 +41,12 @@ pub(crate) async fn who_lost_the_lease_to_another_can_do_nothing_to_it(w: &World
     let lost = w.one.lead_for(SHORT).await;
     lapse().await;
     let next = w.two.lead().await;
-    assert_eq!(w.one.fill(&lost).await, Filled::Refused);
+    assert_eq!(w.one.fill(&lost).await, FillOutcome::Refused);
     assert!(!w.one.renew(&lost).await);
     assert!(!w.one.abandon(&lost, None).await);
     assert!(!w.one.abandon(&lost, Some(LONG)).await);
     assert!(w.two.renew(&next).await);
-    assert_eq!(w.two.fill(&next).await, Filled::Stored);
+    assert_eq!(w.two.fill(&next).await, FillOutcome::Stored);
 }
 
 pub(crate) async fn a_renewed_lease_lasts_longer(w: &World<impl Server>) {
@@ -54,7 +54,7 @@ pub(crate) async fn a_renewed_lease_lasts_longer(w: &World<impl Server>) {
     assert!(w.one.renew(&grant).await);
     lapse().await;
     assert!(w.two.is_locked_out().await);
-    assert_eq!(w.one.fill(&grant).await, Filled::Stored);
+    assert_eq!(w.one.fill(&grant).await, FillOutcome::Stored);
 }
 
 pub(crate) async fn a_lease_that_lapsed_with_nobody_after_it_is_renewed(w: &World<impl Server>) {
@@ -79,7 +79,7 @@ pub(crate) async fn a_value_that_was_seen_is_refreshed_under_a_higher_version(
     w.one.fill(&first).await;
     let refresh = granted(w.two.acquire(&ask(LONG).seen(Some(first.version))).await);
     assert!(refresh.version > first.version);
-    assert_eq!(w.two.fill(&refresh).await, Filled::Stored);
+    assert_eq!(w.two.fill(&refresh).await, FillOutcome::Stored);
     assert_eq!(w.one.value().await, Some(envelope(refresh.version, "filled")));
 }
 
@@ -126,7 +126,7 @@ pub(crate) async fn a_grant_is_above_the_version_of_a_value_from_the_future(
     w.server.set_value(&key(), envelope(future, "future")).await;
     let grant = granted(w.two.acquire(&ask(LONG).seen(Some(future))).await);
     assert!(grant.version > future);
-    assert_eq!(w.two.fill(&grant).await, Filled::Stored);
+    assert_eq!(w.two.fill(&grant).await, FillOutcome::Stored);
 }
 
 pub(crate) async fn a_grant_is_above_the_grants_before_it(w: &World<impl Server>) {
@@ -144,12 +144,12 @@ pub(crate) async fn the_remotes_time_never_goes_back(w: &World<impl Server>) {
     let grant = w.two.lead().await;
     times.push(grant.now);
     match w.one.acquire(&ask(LONG)).await {
-        Acquired::Locked { now, .. } => times.push(now),
+        AcquireOutcome::Locked { now, .. } => times.push(now),
         other => panic!("not locked: {other:?}"),
     }
     w.two.fill(&grant).await;
     match w.one.acquire(&ask(LONG)).await {
-        Acquired::Hit { now, .. } => times.push(now),
+        AcquireOutcome::Hit { now, .. } => times.push(now),
         other => panic!("no hit: {other:?}"),
     }
     times.push(w.two.put().await.0);

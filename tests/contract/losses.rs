@@ -5,7 +5,7 @@ use super::*;
 pub(crate) async fn without_the_right_a_fill_goes_by_the_lock(w: &World<impl Server>) {
     let grant = w.one.lead().await;
     w.lose(Record::Right).await;
-    assert_eq!(w.one.fill(&grant).await, Filled::Stored);
+    assert_eq!(w.one.fill(&grant).await, FillOutcome::Stored);
     w.assert_idle().await;
 }
 
@@ -21,7 +21,7 @@ pub(crate) async fn without_the_right_a_repeated_acquire_is_a_newer_grant(w: &Wo
     w.lose(Record::Right).await;
     let new = granted(w.one.acquire(&ask).await);
     assert!(new.version > old.version);
-    assert_eq!(w.one.fill(&new).await, Filled::Stored);
+    assert_eq!(w.one.fill(&new).await, FillOutcome::Stored);
 }
 
 pub(crate) async fn without_the_right_a_renewal_puts_it_back(w: &World<impl Server>) {
@@ -29,7 +29,7 @@ pub(crate) async fn without_the_right_a_renewal_puts_it_back(w: &World<impl Serv
     w.lose(Record::Right).await;
     assert!(w.one.renew(&grant).await);
     w.lose(Record::Lock).await;
-    assert_eq!(w.one.fill(&grant).await, Filled::Stored);
+    assert_eq!(w.one.fill(&grant).await, FillOutcome::Stored);
 }
 
 pub(crate) async fn without_the_right_an_invalidation_still_ends_the_computation(
@@ -38,7 +38,7 @@ pub(crate) async fn without_the_right_an_invalidation_still_ends_the_computation
     let grant = w.one.lead().await;
     w.lose(Record::Right).await;
     w.two.invalidate().await;
-    assert_eq!(w.one.fill(&grant).await, Filled::Refused);
+    assert_eq!(w.one.fill(&grant).await, FillOutcome::Refused);
     assert_eq!(w.one.value().await, None);
 }
 
@@ -53,7 +53,7 @@ pub(crate) async fn without_the_right_a_new_waiter_is_woken(w: &World<impl Serve
     let grant = w.one.lead().await;
     w.lose(Record::Right).await;
     let mut waiter = w.two.wait().await;
-    assert_eq!(w.one.fill(&grant).await, Filled::Stored);
+    assert_eq!(w.one.fill(&grant).await, FillOutcome::Stored);
     woken(&mut waiter).await;
 }
 
@@ -62,7 +62,7 @@ pub(crate) async fn without_the_lock_a_renewal_takes_it_again(w: &World<impl Ser
     w.lose(Record::Lock).await;
     assert!(w.one.renew(&grant).await);
     assert!(w.two.is_locked_out().await);
-    assert_eq!(w.one.fill(&grant).await, Filled::Stored);
+    assert_eq!(w.one.fill(&grant).await, FillOutcome::Stored);
     w.assert_idle().await;
 }
 
@@ -81,17 +81,17 @@ pub(crate) async fn without_the_lock_another_may_take_it_and_is_safe_from_the_fi
     w.lose(Record::Lock).await;
     let second = w.two.lead().await;
     assert!(!w.one.renew(&first).await);
-    assert_eq!(w.one.fill(&first).await, Filled::Refused);
+    assert_eq!(w.one.fill(&first).await, FillOutcome::Refused);
     assert!(!w.one.abandon(&first, None).await);
     assert!(w.three.is_locked_out().await);
-    assert_eq!(w.two.fill(&second).await, Filled::Stored);
+    assert_eq!(w.two.fill(&second).await, FillOutcome::Stored);
 }
 
 pub(crate) async fn without_both_nothing_is_allowed(w: &World<impl Server>) {
     let grant = w.one.lead().await;
     w.lose(Record::Lock).await;
     w.lose(Record::Right).await;
-    assert_eq!(w.one.fill(&grant).await, Filled::Refused);
+    assert_eq!(w.one.fill(&grant).await, FillOutcome::Refused);
     assert!(!w.one.renew(&grant).await);
     assert!(!w.one.abandon(&grant, None).await);
     assert_eq!(w.one.value().await, None);
@@ -102,10 +102,10 @@ pub(crate) async fn after_a_flush_nothing_is_allowed_and_nothing_is_locked(w: &W
     let grant = w.one.lead().await;
     w.server.flush().await;
     assert!(!w.one.renew(&grant).await);
-    assert_eq!(w.one.fill(&grant).await, Filled::Refused);
+    assert_eq!(w.one.fill(&grant).await, FillOutcome::Refused);
     assert_eq!(w.one.remote.read_tags().await.unwrap(), []);
     let next = w.two.lead().await;
-    assert_eq!(w.two.fill(&next).await, Filled::Stored);
+    assert_eq!(w.two.fill(&next).await, FillOutcome::Stored);
 }
 
 pub(crate) async fn without_the_value_its_refresh_goes_on(w: &World<impl Server>) {
@@ -115,5 +115,5 @@ pub(crate) async fn without_the_value_its_refresh_goes_on(w: &World<impl Server>
     w.lose(Record::Lock).await;
     assert!(w.one.renew(&refresh).await);
     assert!(w.two.is_locked_out().await);
-    assert_eq!(w.one.fill(&refresh).await, Filled::Stored);
+    assert_eq!(w.one.fill(&refresh).await, FillOutcome::Stored);
 }

@@ -11,8 +11,8 @@ use tokio::sync::{Mutex, mpsc};
 use tokio::time::timeout;
 use tower_stampede::Key;
 use tower_stampede::remote::{
-    Acquired, Ask, Filled, Grant, Invalidated, Listener, Notice, OnNotice, Record, Remote,
-    RemoteError, ServerTime, Version,
+    AcquireOutcome, FillOutcome, Grant, InvalidatedRecords, LeaseRequest, Listener, Notice,
+    OnNotice, Record, Remote, RemoteError, ServerTime, Version,
 };
 
 pub(crate) mod abandons;
@@ -109,7 +109,7 @@ impl Process {
         timeout(PATIENCE, notices.recv()).await.expect("no notice came").unwrap()
     }
 
-    pub(crate) async fn acquire(&self, ask: &Ask) -> Acquired {
+    pub(crate) async fn acquire(&self, ask: &LeaseRequest) -> AcquireOutcome {
         self.remote.acquire(&key(), ask).await.unwrap()
     }
 
@@ -132,17 +132,17 @@ impl Process {
     /// Asks with a token that is never used again. Must not be granted.
     pub(crate) async fn is_locked_out(&self) -> bool {
         match self.acquire(&ask(LONG)).await {
-            Acquired::Locked { .. } => true,
-            Acquired::Granted(_) => false,
+            AcquireOutcome::Locked { .. } => true,
+            AcquireOutcome::Granted(_) => false,
             other => panic!("neither locked nor free: {other:?}"),
         }
     }
 
-    pub(crate) async fn fill(&self, grant: &Grant) -> Filled {
+    pub(crate) async fn fill(&self, grant: &Grant) -> FillOutcome {
         self.try_fill(grant).await.unwrap()
     }
 
-    pub(crate) async fn try_fill(&self, grant: &Grant) -> Result<Filled, RemoteError> {
+    pub(crate) async fn try_fill(&self, grant: &Grant) -> Result<FillOutcome, RemoteError> {
         self.remote.fill(&key(), grant, LONG, envelope(grant.version, "filled")).await
     }
 
@@ -158,7 +158,7 @@ impl Process {
         self.remote.abandon(&key(), &grant.token, hold).await.unwrap()
     }
 
-    pub(crate) async fn invalidate(&self) -> Invalidated {
+    pub(crate) async fn invalidate(&self) -> InvalidatedRecords {
         self.remote.invalidate(&key()).await.unwrap()
     }
 
@@ -181,8 +181,8 @@ pub(crate) fn key() -> Key {
 }
 
 /// A new token.
-pub(crate) fn ask(lease: Duration) -> Ask {
-    Ask::new(lease, 2 * LONG)
+pub(crate) fn ask(lease: Duration) -> LeaseRequest {
+    LeaseRequest::new(lease, 2 * LONG)
 }
 
 pub(crate) fn envelope(version: Version, payload: &str) -> Bytes {
@@ -198,30 +198,30 @@ pub(crate) fn long_after(version: Version) -> Version {
     Version::new(version.get() + 1_000_000_000_000).unwrap()
 }
 
-pub(crate) fn granted(acquired: Acquired) -> Grant {
+pub(crate) fn granted(acquired: AcquireOutcome) -> Grant {
     match acquired {
-        Acquired::Granted(grant) => grant,
+        AcquireOutcome::Granted(grant) => grant,
         other => panic!("not granted: {other:?}"),
     }
 }
 
-pub(crate) fn hit(acquired: Acquired) -> Bytes {
+pub(crate) fn hit(acquired: AcquireOutcome) -> Bytes {
     match acquired {
-        Acquired::Hit { envelope, .. } => envelope,
+        AcquireOutcome::Hit { envelope, .. } => envelope,
         other => panic!("no hit: {other:?}"),
     }
 }
 
-pub(crate) fn left_of_lock(acquired: Acquired) -> Duration {
+pub(crate) fn left_of_lock(acquired: AcquireOutcome) -> Duration {
     match acquired {
-        Acquired::Locked { left, .. } => left,
+        AcquireOutcome::Locked { left, .. } => left,
         other => panic!("not locked: {other:?}"),
     }
 }
 
-pub(crate) fn left_of_hold(acquired: Acquired) -> Duration {
+pub(crate) fn left_of_hold(acquired: AcquireOutcome) -> Duration {
     match acquired {
-        Acquired::Held { left, .. } => left,
+        AcquireOutcome::Held { left, .. } => left,
         other => panic!("not held: {other:?}"),
     }
 }

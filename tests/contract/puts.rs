@@ -15,7 +15,7 @@ pub(crate) async fn a_put_ends_the_computation(w: &World<impl Server>) {
     let grant = w.one.lead().await;
     let (_, version) = w.two.put().await;
     assert!(version > grant.version);
-    assert_eq!(w.one.fill(&grant).await, Filled::Refused);
+    assert_eq!(w.one.fill(&grant).await, FillOutcome::Refused);
     assert!(!w.one.renew(&grant).await);
     assert_eq!(w.one.value().await, Some(envelope(version, "put")));
     w.assert_idle().await;
@@ -59,6 +59,6 @@ pub(crate) async fn without_memory_a_put_says_so_and_drops_the_old_value(w: &Wor
     assert_eq!(put.unwrap_err().kind(), RemoteErrorKind::OutOfMemory);
     w.server.out_of_memory(false).await;
     assert_eq!(w.one.value().await, None);
-    assert_eq!(w.two.fill(&grant).await, Filled::Refused);
+    assert_eq!(w.two.fill(&grant).await, FillOutcome::Refused);
     w.assert_idle().await;
 }

@@ -13,7 +13,7 @@ pub(crate) async fn a_strangers_lock_is_safe_from_us(w: &World<impl Server>) {
     assert!(w.server.lock_as_stranger(&key(), LONG).await);
     let never = Grant::new(ask(LONG).token, Version::new(9).unwrap(), ServerTime::default());
     assert!(!w.one.renew(&never).await);
-    assert_eq!(w.one.fill(&never).await, Filled::Refused);
+    assert_eq!(w.one.fill(&never).await, FillOutcome::Refused);
     assert!(!w.one.abandon(&never, None).await);
     assert!(w.server.unlock_as_stranger(&key()).await);
 }
@@ -22,7 +22,7 @@ pub(crate) async fn a_strangers_lock_is_ended_by_an_invalidation_and_by_a_put(
     w: &World<impl Server>,
 ) {
     assert!(w.server.lock_as_stranger(&key(), LONG).await);
-    assert_eq!(w.one.invalidate().await, Invalidated { value: false, lease: true });
+    assert_eq!(w.one.invalidate().await, InvalidatedRecords { value: false, lease: true });
     assert!(!w.server.unlock_as_stranger(&key()).await);
     assert!(w.server.lock_as_stranger(&key(), LONG).await);
     w.one.put().await;
@@ -59,7 +59,7 @@ pub(crate) async fn a_strangers_value_ends_our_right(w: &World<impl Server>) {
     w.server.set_value(&key(), theirs.clone()).await;
     assert!(w.server.unlock_as_stranger(&key()).await);
     assert!(!w.one.renew(&grant).await);
-    assert_eq!(w.one.fill(&grant).await, Filled::Refused);
+    assert_eq!(w.one.fill(&grant).await, FillOutcome::Refused);
     assert_eq!(w.one.value().await, Some(theirs));
 }
 
@@ -71,7 +71,7 @@ pub(crate) async fn a_strangers_value_written_without_the_lock_ends_our_right_an
     assert!(w.one.renew(&grant).await);
     let theirs = envelope(Version::new(6).unwrap(), "theirs");
     w.server.set_value(&key(), theirs.clone()).await;
-    assert_eq!(w.one.fill(&grant).await, Filled::Refused);
+    assert_eq!(w.one.fill(&grant).await, FillOutcome::Refused);
     woken(&mut waiter).await;
     assert_eq!(w.one.value().await, Some(theirs));
     w.assert_idle().await;
@@ -82,7 +82,7 @@ pub(crate) async fn a_strangers_lock_alone_does_not_end_our_right(w: &World<impl
     lapse().await;
     assert!(w.server.lock_as_stranger(&key(), LONG).await);
     assert!(!w.one.renew(&grant).await, "the lock is theirs");
-    assert_eq!(w.one.fill(&grant).await, Filled::Stored);
+    assert_eq!(w.one.fill(&grant).await, FillOutcome::Stored);
     assert!(w.server.unlock_as_stranger(&key()).await, "their lock stays");
 }
 

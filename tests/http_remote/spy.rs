@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tower_stampede::remote::{
-    Acquired, Ask, Call, Double, DoubleProcess, Filled, Grant, Invalidated, Listener, OnNotice,
-    Remote, RemoteErrorKind, ServerTime, Token, Version,
+    AcquireOutcome, Call, Double, DoubleProcess, FillOutcome, Grant, InvalidatedRecords,
+    LeaseRequest, Listener, OnNotice, Remote, RemoteErrorKind, ServerTime, Token, Version,
 };
 use tower_stampede::{Key, Tag};
 
@@ -39,7 +39,7 @@ impl Remote for Spy {
         self.inner.get(key)
     }
 
-    fn acquire<'a>(&'a self, key: &'a Key, ask: &'a Ask) -> Call<'a, Acquired> {
+    fn acquire<'a>(&'a self, key: &'a Key, ask: &'a LeaseRequest) -> Call<'a, AcquireOutcome> {
         self.inner.acquire(key, ask)
     }
 
@@ -49,12 +49,17 @@ impl Remote for Spy {
         grant: &'a Grant,
         ttl: Duration,
         envelope: Bytes,
-    ) -> Call<'a, Filled> {
+    ) -> Call<'a, FillOutcome> {
         self.written.note(&envelope);
         self.inner.fill(key, grant, ttl, envelope)
     }
 
-    fn renew<'a>(&'a self, key: &'a Key, grant: &'a Grant, ask: &'a Ask) -> Call<'a, bool> {
+    fn renew<'a>(
+        &'a self,
+        key: &'a Key,
+        grant: &'a Grant,
+        ask: &'a LeaseRequest,
+    ) -> Call<'a, bool> {
         self.inner.renew(key, grant, ask)
     }
 
@@ -67,7 +72,7 @@ impl Remote for Spy {
         self.inner.abandon(key, token, hold)
     }
 
-    fn invalidate<'a>(&'a self, key: &'a Key) -> Call<'a, Invalidated> {
+    fn invalidate<'a>(&'a self, key: &'a Key) -> Call<'a, InvalidatedRecords> {
         self.inner.invalidate(key)
     }
 

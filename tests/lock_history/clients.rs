@@ -7,7 +7,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tower_stampede::Key;
 use tower_stampede::remote::{
-    Acquired, Ask, Filled, Grant, Invalidated, Listener, Notice, OnNotice, Redis, Remote, Token,
+    AcquireOutcome, FillOutcome, Grant, InvalidatedRecords, LeaseRequest, Listener, Notice,
+    OnNotice, Redis, Remote, Token,
 };
 
 use crate::redis_support::{Reply, Resp, Server, eventually};
@@ -82,8 +83,8 @@ impl Process {
         self.remote.get(&key()).await.unwrap()
     }
 
-    pub(crate) async fn acquire(&self, lease: Duration) -> Acquired {
-        self.remote.acquire(&key(), &Ask::new(lease, LONG)).await.unwrap()
+    pub(crate) async fn acquire(&self, lease: Duration) -> AcquireOutcome {
+        self.remote.acquire(&key(), &LeaseRequest::new(lease, LONG)).await.unwrap()
     }
 
     pub(crate) async fn leads(&self) -> Grant {
@@ -92,7 +93,7 @@ impl Process {
 
     pub(crate) async fn leads_for(&self, lease: Duration) -> Grant {
         match self.acquire(lease).await {
-            Acquired::Granted(grant) => grant,
+            AcquireOutcome::Granted(grant) => grant,
             other => panic!("not granted: {other:?}"),
         }
     }
@@ -104,7 +105,7 @@ impl Process {
 
     pub(crate) async fn is_locked_out_of(&self, lease: Duration) -> Duration {
         match self.acquire(lease).await {
-            Acquired::Locked { left, .. } => left,
+            AcquireOutcome::Locked { left, .. } => left,
             other => panic!("not locked out: {other:?}"),
         }
     }
@@ -112,16 +113,16 @@ impl Process {
     /// Is locked out, and registered for a wake-up in the same step.
     pub(crate) async fn registers(&self) -> Listener {
         let listener = self.remote.listen(&key());
-        let answer = self.remote.acquire(&key(), &Ask::new(LONG, LONG).register()).await;
-        assert!(matches!(answer.unwrap(), Acquired::Locked { .. }));
+        let answer = self.remote.acquire(&key(), &LeaseRequest::new(LONG, LONG).register()).await;
+        assert!(matches!(answer.unwrap(), AcquireOutcome::Locked { .. }));
         listener
     }
 
     pub(crate) async fn renew(&self, grant: &Grant) -> bool {
-        self.remote.renew(&key(), grant, &Ask::new(LONG, LONG)).await.unwrap()
+        self.remote.renew(&key(), grant, &LeaseRequest::new(LONG, LONG)).await.unwrap()
     }
 
-    pub(crate) async fn fill(&self, grant: &Grant, value: &str) -> Filled {
+    pub(crate) async fn fill(&self, grant: &Grant, value: &str) -> FillOutcome {
         let envelope = format!("ts10{}{value}", grant.version).into();
         self.remote.fill(&key(), grant, LONG, envelope).await.unwrap()
     }
@@ -130,7 +131,7 @@ impl Process {
         self.remote.abandon(&key(), token, None).await.unwrap()
     }
 
-    pub(crate) async fn invalidate(&self) -> Invalidated {
+    pub(crate) async fn invalidate(&self) -> InvalidatedRecords {
         self.remote.invalidate(&key()).await.unwrap()
     }
 

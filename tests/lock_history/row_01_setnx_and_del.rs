@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::timeout;
-use tower_stampede::remote::Acquired;
+use tower_stampede::remote::AcquireOutcome;
 
 use crate::clients::{Client, LONG, Process, has_set, left_of, our_lock};
 use crate::redis_support::Server;
@@ -31,7 +31,7 @@ async fn with_ours_the_next_gets_it_when_the_lease_of_the_dead_has_ended() {
     a.leads_for(LEASE).await;
     drop(a);
     let asks_until_it_leads = async {
-        while let Acquired::Locked { left, .. } = b.acquire(LONG).await {
+        while let AcquireOutcome::Locked { left, .. } = b.acquire(LONG).await {
             assert!(left <= LEASE);
             tokio::time::sleep(left).await;
         }

@@ -1,6 +1,6 @@
 //! `SET NX PX` to lock, `DEL` to unlock, whoever's lock it is.
 
-use tower_stampede::remote::Filled;
+use tower_stampede::remote::FillOutcome;
 
 use crate::clients::{Client, Process, has_set, our_lock, the_lease_ends};
 use crate::redis_support::Server;
@@ -32,7 +32,7 @@ async fn with_ours_who_worked_past_its_lease_cannot_unlock_the_next_holders_lock
     let late = a.leads().await;
     the_lease_ends(&server, &our_lock(&server)).await;
     let grant = b.leads().await;
-    assert_eq!(a.fill(&late, "late").await, Filled::Refused);
+    assert_eq!(a.fill(&late, "late").await, FillOutcome::Refused);
     assert!(!a.release(&late.token).await);
     c.is_locked_out().await;
     assert!(b.renew(&grant).await);

@@ -1,7 +1,7 @@
 //! A lock without fault: `SET NX PX` with a token, compared and deleted by one
 //! script. The value is written with a plain `SET`.
 
-use tower_stampede::remote::Filled;
+use tower_stampede::remote::FillOutcome;
 
 use crate::clients::{Client, Process, has_set, our_lock, the_lease_ends};
 use crate::redis_support::{Reply, Server};
@@ -51,9 +51,9 @@ async fn with_ours_the_late_fill_is_refused() {
 
     database = "new";
     let grant = b.leads().await;
-    assert_eq!(b.fill(&grant, database).await, Filled::Stored);
+    assert_eq!(b.fill(&grant, database).await, FillOutcome::Stored);
 
-    assert_eq!(a.fill(&late, read_by_a).await, Filled::Refused);
+    assert_eq!(a.fill(&late, read_by_a).await, FillOutcome::Refused);
     assert_eq!(b.reads().await, "new");
 }
 
@@ -64,6 +64,6 @@ async fn with_ours_a_late_fill_that_nobody_came_before_is_stored() {
     let a = Process::of(&server).await;
     let late = a.leads().await;
     the_lease_ends(&server, &our_lock(&server)).await;
-    assert_eq!(a.fill(&late, "late").await, Filled::Stored);
+    assert_eq!(a.fill(&late, "late").await, FillOutcome::Stored);
     assert_eq!(a.reads().await, "late");
 }

@@ -1,7 +1,7 @@
 //! The value is written only by who has the lock, in one script. To invalidate,
 //! the value is deleted.
 
-use tower_stampede::remote::Filled;
+use tower_stampede::remote::FillOutcome;
 
 use crate::clients::{Client, Process, has_set};
 use crate::redis_support::{Reply, Server};
@@ -48,10 +48,10 @@ async fn with_ours_an_invalidation_ends_the_right_to_fill() {
     let database = "new";
     assert!(writer.invalidate().await.lease);
 
-    assert_eq!(a.fill(&grant, read_by_a).await, Filled::Refused);
+    assert_eq!(a.fill(&grant, read_by_a).await, FillOutcome::Refused);
     assert_eq!(a.get().await, None);
     // Whoever asks now computes anew, at once.
     let grant = writer.leads().await;
-    assert_eq!(writer.fill(&grant, database).await, Filled::Stored);
+    assert_eq!(writer.fill(&grant, database).await, FillOutcome::Stored);
     assert_eq!(a.reads().await, "new");
 }

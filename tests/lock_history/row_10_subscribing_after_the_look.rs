@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tokio::time::timeout;
-use tower_stampede::remote::Filled;
+use tower_stampede::remote::FillOutcome;
 
 use crate::clients::{Client, Process, has_set};
 use crate::redis_support::Server;
@@ -36,7 +36,7 @@ async fn with_ours_who_was_locked_out_is_registered_already() {
     let (a, b) = (Process::of(&server).await, Process::of(&server).await);
     let grant = a.leads().await;
     let mut registered = b.registers().await;
-    assert_eq!(a.fill(&grant, "value").await, Filled::Stored);
+    assert_eq!(a.fill(&grant, "value").await, FillOutcome::Stored);
     // It begins to wait only now.
     let woken = timeout(Duration::from_secs(10), registered.woken());
     woken.await.expect("the message was missed");

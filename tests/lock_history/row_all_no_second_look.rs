@@ -1,7 +1,7 @@
 //! Who missed and then gets the lock computes, without looking again.
 
 use bytes::Bytes;
-use tower_stampede::remote::{Acquired, Filled};
+use tower_stampede::remote::{AcquireOutcome, FillOutcome};
 
 use crate::clients::{Client, LONG, Process, has_set};
 use crate::redis_support::Server;
@@ -38,7 +38,7 @@ async fn with_ours_who_missed_before_the_fill_is_given_the_value_in_place_of_the
     let (a, b) = (Process::of(&server).await, Process::of(&server).await);
     assert_eq!((a.get().await, b.get().await), (None, None));
     let grant = a.leads().await;
-    assert_eq!(a.fill(&grant, "computed once").await, Filled::Stored);
-    let Acquired::Hit { envelope, .. } = b.acquire(LONG).await else { panic!("no value") };
+    assert_eq!(a.fill(&grant, "computed once").await, FillOutcome::Stored);
+    let AcquireOutcome::Hit { envelope, .. } = b.acquire(LONG).await else { panic!("no value") };
     assert_eq!(envelope.slice(20..), Bytes::from("computed once"));
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tower_stampede::remote::{
-    Acquired, Ask, Double, DoubleProcess, Grant, Remote, RemoteOp, RemoteSettings,
+    AcquireOutcome, Double, DoubleProcess, Grant, LeaseRequest, Remote, RemoteOp, RemoteSettings,
 };
 use tower_stampede::{Builder, Error, Key, Stampede};
 
@@ -100,8 +100,8 @@ pub(crate) fn commands(double: &Double) -> Vec<(RemoteOp, usize)> {
 /// A process that takes the lease of `k` and is never heard of again.
 pub(crate) async fn lock_and_die(double: &Double, lease: Duration) -> (Arc<DoubleProcess>, Grant) {
     let dead = double.process();
-    let ask = Ask::new(lease, MINUTE);
-    let Ok(Acquired::Granted(grant)) = dead.acquire(&k(), &ask).await else {
+    let ask = LeaseRequest::new(lease, MINUTE);
+    let Ok(AcquireOutcome::Granted(grant)) = dead.acquire(&k(), &ask).await else {
         panic!("the lease is free");
     };
     double.forget_calls();

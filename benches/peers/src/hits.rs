@@ -71,13 +71,13 @@ pub(crate) fn allocations(peer: &Peer, count: impl Fn() -> usize) -> f64 {
 }
 
 /// With some keys in memory.
-struct Filled {
+struct FillOutcome {
     subject: Arc<dyn Subject>,
     origin: Origin,
     calls: usize,
 }
 
-fn start(runtime: &Runtime, start: Start, keys: u64) -> Filled {
+fn start(runtime: &Runtime, start: Start, keys: u64) -> FillOutcome {
     let origin = Origin::new(Script::AtOnce);
     let subject = runtime.block_on(async {
         let subject = start(origin.clone()).await;
@@ -87,7 +87,7 @@ fn start(runtime: &Runtime, start: Start, keys: u64) -> Filled {
         fill(&*subject, keys).await;
         subject
     });
-    Filled { subject, calls: origin.calls(), origin }
+    FillOutcome { subject, calls: origin.calls(), origin }
 }
 
 async fn fill(subject: &dyn Subject, keys: u64) {
@@ -96,7 +96,7 @@ async fn fill(subject: &dyn Subject, keys: u64) {
     }
 }
 
-impl Filled {
+impl FillOutcome {
     /// Otherwise it is something else that was measured.
     fn check(&self, peer: &Peer) {
         let is_bare = peer.id == "bare";
@@ -106,7 +106,7 @@ impl Filled {
 
 fn pair(
     peer: &Peer,
-    [reference, filled]: [Filled; 2],
+    [reference, filled]: [FillOutcome; 2],
     slice: impl Fn(&Arc<dyn Subject>, usize) -> Duration,
 ) -> Cost {
     const TRIAL: usize = 1000;

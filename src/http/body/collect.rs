@@ -10,8 +10,8 @@ use bytes::Bytes;
 use http_body::Frame;
 use tokio::time::Instant;
 
-use super::{BodyError, BodyErrorKind, ResponseBody, SourceBody, poll_bytes};
-use crate::http::refusal::Refusal;
+use crate::http::body::{BodyError, BodyErrorKind, ResponseBody, SourceBody, poll_bytes};
+use crate::http::rules::decline_reason::DeclineReason;
 
 /// How many frames are taken without a pause: a body that is always ready
 /// must not keep its thread from others.
@@ -54,7 +54,7 @@ impl Limits {
 
 /// The outcome of [`collect`]. Whatever it is, the client whose request was
 /// forwarded gets every frame.
-pub(crate) enum Collected<B> {
+pub(crate) enum Collection<B> {
     Complete(Bytes),
     /// There will be more.
     Arriving {
@@ -65,7 +65,7 @@ pub(crate) enum Collected<B> {
     Streams {
         so_far: VecDeque<Frame<Bytes>>,
         rest: Pin<Box<B>>,
-        why: Refusal,
+        why: DeclineReason,
     },
     Broken {
         so_far: VecDeque<Frame<Bytes>>,
@@ -73,7 +73,7 @@ pub(crate) enum Collected<B> {
     },
 }
 
-impl<B: SourceBody> Collected<B> {
+impl<B: SourceBody> Collection<B> {
     /// Makes the body for the client whose request was forwarded.
     pub(crate) fn into_body(self) -> ResponseBody<B> {
         match self {
@@ -87,15 +87,15 @@ impl<B: SourceBody> Collected<B> {
 }
 
 /// Collects what is there of a body that is to be stored, without waiting.
-pub(crate) async fn collect<B: SourceBody>(body: B, limits: &Limits) -> Collected<B> {
+pub(crate) async fn collect<B: SourceBody>(body: B, limits: &Limits) -> Collection<B> {
     let mut collecting = Collecting { so_far: VecDeque::new(), bytes: 0, rest: Box::pin(body) };
     let why = poll_fn(|cx| Poll::Ready(collecting.poll(cx, limits))).await;
     let Collecting { so_far, bytes, rest } = collecting;
     match why {
-        Stop::Complete => Collected::Complete(joined(&so_far, bytes)),
-        Stop::Waits => Collected::Arriving { so_far, rest },
-        Stop::Refused(why) => Collected::Streams { so_far, rest, why },
-        Stop::Broken(error) => Collected::Broken { so_far, error },
+        CollectEnd::Complete => Collection::Complete(joined(&so_far, bytes)),
+        CollectEnd::Waits => Collection::Arriving { so_far, rest },
+        CollectEnd::Refused(why) => Collection::Streams { so_far, rest, why },
+        CollectEnd::Broken(error) => Collection::Broken { so_far, error },
     }
 }
 
@@ -106,47 +106,47 @@ struct Collecting<B> {
 }
 
 /// Why no more is collected.
-enum Stop {
+enum CollectEnd {
     Complete,
     Waits,
-    Refused(Refusal),
+    Refused(DeclineReason),
     Broken(BodyError),
 }
 
 impl<B: SourceBody> Collecting<B> {
-    fn poll(&mut self, cx: &mut Context<'_>, limits: &Limits) -> Stop {
+    fn poll(&mut self, cx: &mut Context<'_>, limits: &Limits) -> CollectEnd {
         if limits.is_over(self.rest.size_hint().lower()) {
-            return Stop::Refused(Refusal::TooLarge);
+            return CollectEnd::Refused(DeclineReason::TooLarge);
         }
         for _ in 0..FRAMES_AT_ONCE {
             let stop = match poll_bytes(self.rest.as_mut(), cx) {
                 Poll::Ready(Some(Ok(frame))) => self.push(frame, limits),
-                Poll::Ready(Some(Err(error))) => Some(Stop::Broken(error)),
+                Poll::Ready(Some(Err(error))) => Some(CollectEnd::Broken(error)),
                 Poll::Ready(None) if limits.is_broken(self.bytes, true) => {
-                    Some(Stop::Broken(BodyError::new(BodyErrorKind::BrokenOff)))
+                    Some(CollectEnd::Broken(BodyError::new(BodyErrorKind::BrokenOff)))
                 }
-                Poll::Ready(None) => Some(Stop::Complete),
-                Poll::Pending if limits.is_declared(self.bytes) => Some(Stop::Complete),
-                Poll::Pending => Some(Stop::Waits),
+                Poll::Ready(None) => Some(CollectEnd::Complete),
+                Poll::Pending if limits.is_declared(self.bytes) => Some(CollectEnd::Complete),
+                Poll::Pending => Some(CollectEnd::Waits),
             };
             if let Some(stop) = stop {
                 return stop;
             }
         }
-        Stop::Waits
+        CollectEnd::Waits
     }
 
     /// Takes a frame; says why it is the last, if so.
-    fn push(&mut self, frame: Frame<Bytes>, limits: &Limits) -> Option<Stop> {
+    fn push(&mut self, frame: Frame<Bytes>, limits: &Limits) -> Option<CollectEnd> {
         let length = frame.data_ref().map(Bytes::len);
         if length != Some(0) {
             self.so_far.push_back(frame);
         }
         self.bytes = self.bytes.saturating_add(length.unwrap_or(0) as u64);
         if length.is_none() {
-            return Some(Stop::Refused(Refusal::Trailers));
+            return Some(CollectEnd::Refused(DeclineReason::Trailers));
         }
-        limits.is_over(self.bytes).then_some(Stop::Refused(Refusal::TooLarge))
+        limits.is_over(self.bytes).then_some(CollectEnd::Refused(DeclineReason::TooLarge))
     }
 }
 

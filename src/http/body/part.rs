@@ -5,8 +5,8 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 
-use super::Next;
-use super::shared::Reader;
+use crate::http::body::Next;
+use crate::http::body::shared::Reader;
 
 /// Reads some of the bytes of a body, and nothing after them.
 pub(crate) struct PartReader {

@@ -11,8 +11,8 @@ use http_body::{Frame, SizeHint};
 use parking_lot::MutexGuard;
 use tokio::time::Instant;
 
-use super::buffer::Buffer;
-use super::{BodyError, BodyErrorKind, Next};
+use crate::http::body::buffer::Buffer;
+use crate::http::body::{BodyError, BodyErrorKind, Next};
 
 /// How far the source may be ahead of the slowest reader once it passes.
 const WINDOW: u64 = 64 << 10;
@@ -21,7 +21,7 @@ const WINDOW: u64 = 64 << 10;
 const LOOKS_PER_STALL: u32 = 50;
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct BufferState {
     pub(super) buffer: Buffer,
     pub(super) trailers: Option<HeaderMap>,
     pub(super) end: Option<End>,
@@ -52,7 +52,7 @@ struct Reading {
 
 /// Whether the source may be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Gate {
+pub(crate) enum ReadGate {
     Open,
     /// A reader is too far behind; at the given time it may have stalled.
     Closed(Option<Instant>),
@@ -70,14 +70,14 @@ pub(super) struct Loose {
 }
 
 impl Loose {
-    pub(super) fn after(self, lock: MutexGuard<'_, State>) {
+    pub(super) fn after(self, lock: MutexGuard<'_, BufferState>) {
         drop(lock);
         self.woken.into_iter().for_each(Waker::wake);
         drop((self.dropped, self.freed));
     }
 }
 
-impl State {
+impl BufferState {
     pub(super) fn enter(&mut self) -> u64 {
         let id = self.next_reader;
         self.next_reader += 1;
@@ -152,34 +152,39 @@ impl State {
 
     /// Says whether the source may be read, after stalled readers were evicted;
     /// the feeder is woken when that changes, but not by time.
-    pub(super) fn gate(&mut self, cx: &Context<'_>, stall: Duration, loose: &mut Loose) -> Gate {
+    pub(super) fn gate(
+        &mut self,
+        cx: &Context<'_>,
+        stall: Duration,
+        loose: &mut Loose,
+    ) -> ReadGate {
         loose.dropped.extend(self.feeder.replace(cx.waker().clone()));
         loop {
             let gate = self.look(stall);
-            let Gate::Closed(Some(due)) = gate else { return gate };
+            let ReadGate::Closed(Some(due)) = gate else { return gate };
             let now = Instant::now();
             if due > now {
-                return Gate::Closed(Some(due.max(now + stall / LOOKS_PER_STALL)));
+                return ReadGate::Closed(Some(due.max(now + stall / LOOKS_PER_STALL)));
             }
             self.evict(now, stall, loose);
             self.free(loose);
         }
     }
 
-    fn look(&mut self, stall: Duration) -> Gate {
+    fn look(&mut self, stall: Duration) -> ReadGate {
         if self.readers.is_empty() {
-            return Gate::Deserted;
+            return ReadGate::Deserted;
         }
         if self.is_open() {
             self.waited_since = None;
-            return Gate::Open;
+            return ReadGate::Open;
         }
         if self.readers.values().all(|reading| reading.waker.is_none()) {
             self.waited_since = None;
-            return Gate::Closed(None);
+            return ReadGate::Closed(None);
         }
         let since = *self.waited_since.get_or_insert_with(Instant::now);
-        Gate::Closed(self.behind().filter_map(|(_, reading)| reading.due(since, stall)).min())
+        ReadGate::Closed(self.behind().filter_map(|(_, reading)| reading.due(since, stall)).min())
     }
 
     /// Those for whom the source is not read.

@@ -15,13 +15,13 @@ use http::HeaderMap;
 use http_body::SizeHint;
 use parking_lot::Mutex;
 
-use super::readers::{End, Gate, Loose, State};
-use super::{BodyError, BodyErrorKind, Next};
+use crate::http::body::readers::{BufferState, End, Loose, ReadGate};
+use crate::http::body::{BodyError, BodyErrorKind, Next};
 
 /// What is there of a body, and who reads it.
 pub(crate) struct SharedBody {
     declared: Option<u64>,
-    state: Mutex<State>,
+    state: Mutex<BufferState>,
 }
 
 impl SharedBody {
@@ -111,23 +111,23 @@ impl Feed {
 
     /// From now on nothing is kept that everybody has read.
     pub(crate) fn pass(&self) {
-        self.change(State::pass);
+        self.change(BufferState::pass);
     }
 
     /// Asks whether to read on, and evicts readers that made no progress for
     /// `stall` while another waited for them. The task is woken when the
     /// answer changes, but not by time.
-    pub(crate) fn gate(&self, cx: &Context<'_>, stall: Duration) -> Gate {
+    pub(crate) fn gate(&self, cx: &Context<'_>, stall: Duration) -> ReadGate {
         self.change(|state, loose| state.gate(cx, stall, loose))
     }
 
-    fn change<T>(&self, change: impl FnOnce(&mut State, &mut Loose) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut BufferState, &mut Loose) -> T) -> T {
         self.0.change(change)
     }
 }
 
 impl SharedBody {
-    fn change<T>(&self, change: impl FnOnce(&mut State, &mut Loose) -> T) -> T {
+    fn change<T>(&self, change: impl FnOnce(&mut BufferState, &mut Loose) -> T) -> T {
         let (mut state, mut loose) = (self.state.lock(), Loose::default());
         let result = change(&mut state, &mut loose);
         loose.after(state);

@@ -5,8 +5,8 @@ use futures_util::{StreamExt as _, stream};
 use http::{HeaderMap, HeaderValue};
 use http_body_util::{BodyExt, Empty, Full, StreamBody};
 
-use super::*;
-use crate::http::refusal::Refusal;
+use crate::http::body::*;
+use crate::http::rules::decline_reason::DeclineReason;
 
 type Item = Result<Frame<Bytes>, &'static str>;
 
@@ -27,15 +27,15 @@ fn limits(bytes: usize) -> Limits {
     Limits { bytes, declared: None, idle, stall }
 }
 
-fn why<B>(collected: &Collected<B>) -> Option<Refusal> {
+fn why<B>(collected: &Collection<B>) -> Option<DeclineReason> {
     match collected {
-        Collected::Streams { why, .. } => Some(*why),
+        Collection::Streams { why, .. } => Some(*why),
         _ => None,
     }
 }
 
 /// The body as its reader sees it: data, `+` for trailers, `!` for an error.
-async fn read<B: SourceBody>(collected: Collected<B>) -> String {
+async fn read<B: SourceBody>(collected: Collection<B>) -> String {
     let mut body = Box::pin(collected.into_body());
     let mut seen = String::new();
     while let Some(frame) = body.frame().await {
@@ -55,7 +55,7 @@ async fn read<B: SourceBody>(collected: Collected<B>) -> String {
 #[tokio::test(start_paused = true)]
 async fn a_body_within_its_limit_is_complete() {
     let collected = collect(body(vec![data("ab"), data(""), data("c")]), &limits(3)).await;
-    let Collected::Complete(bytes) = collected else { panic!("it is complete") };
+    let Collection::Complete(bytes) = collected else { panic!("it is complete") };
     assert_eq!(bytes, "abc");
 }
 
@@ -63,14 +63,14 @@ async fn a_body_within_its_limit_is_complete() {
 async fn over_its_limit_a_body_streams_and_nothing_is_lost() {
     let collected =
         collect(body(vec![data("ab"), data("cd"), data("ef"), trailers()]), &limits(3)).await;
-    assert_eq!(why(&collected), Some(Refusal::TooLarge));
+    assert_eq!(why(&collected), Some(DeclineReason::TooLarge));
     assert_eq!(read(collected).await, "abcdef+");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_body_known_to_be_too_large_is_not_even_begun() {
     let collected = collect(Full::new(Bytes::from_static(b"abcd")), &limits(3)).await;
-    let Collected::Streams { so_far, why: Refusal::TooLarge, .. } = collected else {
+    let Collection::Streams { so_far, why: DeclineReason::TooLarge, .. } = collected else {
         panic!("it is too large");
     };
     assert!(so_far.is_empty());
@@ -79,14 +79,14 @@ async fn a_body_known_to_be_too_large_is_not_even_begun() {
 #[tokio::test(start_paused = true)]
 async fn a_body_with_trailers_streams_and_they_come_last() {
     let collected = collect(body(vec![data("ab"), trailers()]), &limits(3)).await;
-    assert_eq!(why(&collected), Some(Refusal::Trailers));
+    assert_eq!(why(&collected), Some(DeclineReason::Trailers));
     assert_eq!(read(collected).await, "ab+");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_breaks_gives_its_bytes_and_then_its_error() {
     let collected = collect(body(vec![data("ab"), Err("reset"), data("c")]), &limits(9)).await;
-    assert!(matches!(collected, Collected::Broken { .. }));
+    assert!(matches!(collected, Collection::Broken { .. }));
     assert_eq!(read(collected).await, "ab!reset");
 }
 
@@ -95,7 +95,7 @@ async fn a_body_of_another_length_than_declared_is_broken_off() {
     for (declared, expected) in [(1, "ab!"), (2, "ab"), (3, "ab!")] {
         let limits = Limits { declared: Some(declared), ..limits(9) };
         let collected = collect(body(vec![data("ab")]), &limits).await;
-        assert_eq!(matches!(collected, Collected::Complete(_)), declared == 2);
+        assert_eq!(matches!(collected, Collection::Complete(_)), declared == 2);
         assert_eq!(read(collected).await, expected, "{declared}");
     }
 }
@@ -104,7 +104,7 @@ async fn a_body_of_another_length_than_declared_is_broken_off() {
 async fn a_body_that_waits_is_not_waited_for() {
     let later = stream::iter([data("ab")]).chain(stream::pending());
     let collected = collect(StreamBody::new(later), &limits(9)).await;
-    let Collected::Arriving { so_far, .. } = collected else { panic!("there will be more") };
+    let Collection::Arriving { so_far, .. } = collected else { panic!("there will be more") };
     assert_eq!(so_far.len(), 1);
 }
 
@@ -119,7 +119,7 @@ async fn a_body_that_has_its_declared_length_is_complete_although_it_does_not_en
 async fn a_body_that_is_always_ready_does_not_keep_its_thread() {
     let endless = StreamBody::new(stream::repeat_with(|| data("")));
     let collected = collect(endless, &limits(9)).await;
-    assert!(matches!(collected, Collected::Arriving { .. }));
+    assert!(matches!(collected, Collection::Arriving { .. }));
 }
 
 #[tokio::test]

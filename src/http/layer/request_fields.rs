@@ -4,9 +4,9 @@
 use http::Extensions;
 use http::header::{self, HeaderName};
 
-use super::{HttpLayer, field_names};
 use crate::http::config;
-use crate::http::field_names::FieldNames;
+use crate::http::layer::{HttpLayer, field_names};
+use crate::http::rules::field_names::FieldNames;
 
 impl HttpLayer {
     /// Adds request fields that select a variant as if every response named

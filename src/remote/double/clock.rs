@@ -10,7 +10,7 @@ use crate::remote::{ServerTime, Version};
 const START: Micros = Micros(1_577_836_800_000_000);
 
 /// The clock of a server.
-pub(super) struct ServerClock {
+pub(super) struct DoubleClock {
     started: Instant,
     newest: Micros,
 }
@@ -28,13 +28,13 @@ pub(super) struct Now {
     stamp: Micros,
 }
 
-impl Default for ServerClock {
+impl Default for DoubleClock {
     fn default() -> Self {
         Self { started: Instant::now(), newest: Micros::default() }
     }
 }
 
-impl ServerClock {
+impl DoubleClock {
     pub(super) fn now(&mut self) -> Now {
         let time = START.plus(Instant::now().saturating_duration_since(self.started));
         self.newest = time.max(Micros(self.newest.0 + 1));

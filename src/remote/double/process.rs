@@ -8,30 +8,30 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::RemoteOp;
-use super::clock::Now;
-use super::records::{Full, Inbox};
-use super::server::{Command, Fault, Server, State};
 use crate::key::{Key, Tag};
+use crate::remote::double::RemoteOp;
+use crate::remote::double::clock::Now;
+use crate::remote::double::records::{Full, Inbox};
+use crate::remote::double::server::{DoubleCommand, DoubleServer, DoubleState, Fault};
 use crate::remote::{
-    Acquired, Ask, Call, Filled, Grant, Invalidated, Listener, Notice, OnNotice, Remote,
-    RemoteError, RemoteErrorKind, ServerTime, Token, Version, Wakes,
+    AcquireOutcome, Call, FillOutcome, Grant, InvalidatedRecords, LeaseRequest, Listener, Notice,
+    OnNotice, Remote, RemoteError, RemoteErrorKind, ServerTime, Token, Version, Wakes,
 };
 
 /// Shorter envelopes have no room for a version.
 const SHORTEST: usize = 20;
 
-/// One process's client of a [`Double`](super::Double), with wake-ups and
+/// One process's client of a [`Double`](crate::remote::double::Double), with wake-ups and
 /// notices of its own.
 pub struct DoubleProcess {
-    server: Arc<Server>,
+    server: Arc<DoubleServer>,
     inbox: Inbox,
     wakes: Wakes,
     suspicions: Mutex<Vec<RemoteErrorKind>>,
 }
 
 impl DoubleProcess {
-    pub(super) fn new(server: Arc<Server>, inbox: Inbox, wakes: Wakes) -> Self {
+    pub(super) fn new(server: Arc<DoubleServer>, inbox: Inbox, wakes: Wakes) -> Self {
         Self { server, inbox, wakes, suspicions: Mutex::default() }
     }
 
@@ -70,7 +70,7 @@ impl DoubleProcess {
     async fn send(
         &self,
         op: RemoteOp,
-        command: Command,
+        command: DoubleCommand,
     ) -> Result<(Duration, Option<Fault>), RemoteError> {
         let way = self.server.with(|state, _| state.way_there);
         if way.is_zero() {
@@ -89,11 +89,11 @@ impl DoubleProcess {
     fn call<'a, T: Send + 'static>(
         &'a self,
         op: RemoteOp,
-        work: impl FnOnce(&mut State, Now) -> Result<T, RemoteError> + Send + 'static,
+        work: impl FnOnce(&mut DoubleState, Now) -> Result<T, RemoteError> + Send + 'static,
     ) -> Call<'a, T> {
         Box::pin(async move {
             let (reply, answer) = oneshot::channel();
-            let command = Box::new(move |state: &mut State, now| {
+            let command = Box::new(move |state: &mut DoubleState, now| {
                 // Whoever asked may be gone.
                 let _ = reply.send(work(state, now));
             });
@@ -120,7 +120,7 @@ impl Remote for DoubleProcess {
         self.call(RemoteOp::Get, move |state, now| Ok(state.at(&key, now, |r| r.envelope())))
     }
 
-    fn acquire<'a>(&'a self, key: &'a Key, ask: &'a Ask) -> Call<'a, Acquired> {
+    fn acquire<'a>(&'a self, key: &'a Key, ask: &'a LeaseRequest) -> Call<'a, AcquireOutcome> {
         let (key, ask, inbox) = (key.clone(), *ask, self.inbox);
         self.call(RemoteOp::Acquire, move |state, now| {
             let (full, subscribed) = (state.full, state.is_subscribed(inbox));
@@ -135,7 +135,7 @@ impl Remote for DoubleProcess {
         grant: &'a Grant,
         ttl: Duration,
         envelope: Bytes,
-    ) -> Call<'a, Filled> {
+    ) -> Call<'a, FillOutcome> {
         let (key, grant) = (key.clone(), *grant);
         self.call(RemoteOp::Fill, move |state, now| {
             let full = state.full;
@@ -146,7 +146,12 @@ impl Remote for DoubleProcess {
         })
     }
 
-    fn renew<'a>(&'a self, key: &'a Key, grant: &'a Grant, ask: &'a Ask) -> Call<'a, bool> {
+    fn renew<'a>(
+        &'a self,
+        key: &'a Key,
+        grant: &'a Grant,
+        ask: &'a LeaseRequest,
+    ) -> Call<'a, bool> {
         let (key, grant, ask) = (key.clone(), *grant, *ask);
         self.call(RemoteOp::Renew, move |state, now| {
             Ok(state.at(&key, now, |records| records.renew(now, &grant, &ask)))
@@ -169,7 +174,7 @@ impl Remote for DoubleProcess {
         })
     }
 
-    fn invalidate<'a>(&'a self, key: &'a Key) -> Call<'a, Invalidated> {
+    fn invalidate<'a>(&'a self, key: &'a Key) -> Call<'a, InvalidatedRecords> {
         let (key, inbox) = (key.clone(), self.inbox);
         self.call(RemoteOp::Invalidate, move |state, now| {
             let (found, woken) = state.at(&key, now, |records| records.invalidate());
@@ -252,7 +257,7 @@ impl Remote for DoubleProcess {
     }
 }
 
-impl State {
+impl DoubleState {
     fn remember_tags(
         &mut self,
         tags: impl IntoIterator<Item = (Tag, ServerTime)>,

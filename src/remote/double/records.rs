@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 
-use super::clock::{Micros, Now};
-use crate::remote::{Acquired, Ask, Filled, Grant, Invalidated, Token, Version};
+use crate::remote::double::clock::{Micros, Now};
+use crate::remote::{
+    AcquireOutcome, FillOutcome, Grant, InvalidatedRecords, LeaseRequest, Token, Version,
+};
 
 /// Where the version's digits lie in an envelope.
 const DIGITS: std::ops::Range<usize> = 4..20;
@@ -93,16 +95,16 @@ impl Records {
     pub(super) fn acquire(
         &mut self,
         now: Now,
-        ask: &Ask,
+        ask: &LeaseRequest,
         inbox: Option<Inbox>,
         full: bool,
-    ) -> Result<Acquired, Full> {
+    ) -> Result<AcquireOutcome, Full> {
         let version = self.version();
         if version.is_some()
             && version != ask.seen
             && let Some(envelope) = self.envelope()
         {
-            return Ok(Acquired::Hit { now: now.reading(), envelope });
+            return Ok(AcquireOutcome::Hit { now: now.reading(), envelope });
         }
         if full {
             return Err(Full);
@@ -114,15 +116,15 @@ impl Records {
             }
             Some((Holder::Leader(token), _)) if token == ask.token => {}
             Some((Holder::Hold, left)) => {
-                return Ok(Acquired::Held { now: now.reading(), left });
+                return Ok(AcquireOutcome::Held { now: now.reading(), left });
             }
             Some(_) => return Ok(self.locked(now, ask, inbox)),
         }
-        Ok(Acquired::Granted(self.grant(now, ask)))
+        Ok(AcquireOutcome::Granted(self.grant(now, ask)))
     }
 
     /// The lock is the asker's: the grant it has, or a new one.
-    fn grant(&mut self, now: Now, ask: &Ask) -> Grant {
+    fn grant(&mut self, now: Now, ask: &LeaseRequest) -> Grant {
         let (value, found) = (self.version(), self.mark());
         let right = self.right.get_or_insert_default();
         right.prolong(now, ask.keep);
@@ -140,7 +142,7 @@ impl Records {
     }
 
     /// The lock is another's.
-    fn locked(&mut self, now: Now, ask: &Ask, inbox: Option<Inbox>) -> Acquired {
+    fn locked(&mut self, now: Now, ask: &LeaseRequest, inbox: Option<Inbox>) -> AcquireOutcome {
         self.cap(now, ask.lease);
         if let Some(inbox) = inbox {
             let right = self.right.get_or_insert_default();
@@ -148,7 +150,7 @@ impl Records {
             right.register(inbox);
         }
         let left = self.lock.as_ref().map_or(Duration::ZERO, |lock| now.until(lock.until));
-        Acquired::Locked { now: now.reading(), left }
+        AcquireOutcome::Locked { now: now.reading(), left }
     }
 
     /// A lease that has more left than it can have: the server's clock was set
@@ -168,9 +170,9 @@ impl Records {
         ttl: Duration,
         envelope: Bytes,
         full: bool,
-    ) -> Result<(Filled, Woken), Full> {
+    ) -> Result<(FillOutcome, Woken), Full> {
         if self.version() == Some(grant.version) {
-            return Ok((Filled::StoredBefore, Woken::new()));
+            return Ok((FillOutcome::StoredBefore, Woken::new()));
         }
         let granted = self.is_granted(&grant.token, grant.version);
         let right_lost = self.holds(&grant.token) && self.right_token().is_none();
@@ -181,14 +183,14 @@ impl Records {
         self.unlock(&grant.token);
         if allowed {
             self.value = Some(Value { envelope: Some(envelope), until: now.plus(ttl) });
-            return Ok((Filled::Stored, self.forget_right()));
+            return Ok((FillOutcome::Stored, self.forget_right()));
         }
         // Only the value was changed: nobody else will wake those who wait.
         let woken = if granted { self.forget_right() } else { Woken::new() };
-        Ok((Filled::Refused, woken))
+        Ok((FillOutcome::Refused, woken))
     }
 
-    pub(super) fn renew(&mut self, now: Now, grant: &Grant, ask: &Ask) -> bool {
+    pub(super) fn renew(&mut self, now: Now, grant: &Grant, ask: &LeaseRequest) -> bool {
         let mine = self.right_token() == Some(grant.token);
         if mine && !self.is_granted(&grant.token, grant.version) {
             return false;
@@ -238,11 +240,11 @@ impl Records {
         (true, waiting.unwrap_or_default())
     }
 
-    pub(super) fn invalidate(&mut self) -> (Invalidated, Woken) {
+    pub(super) fn invalidate(&mut self) -> (InvalidatedRecords, Woken) {
         let value = self.value.take().is_some();
         let right = self.right_token().is_some();
         let lease = self.lock.take().is_some() || right;
-        (Invalidated { value, lease }, self.forget_right())
+        (InvalidatedRecords { value, lease }, self.forget_right())
     }
 
     /// Stores a value whose version is written here. The caller has looked at

@@ -6,28 +6,28 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::RemoteOp;
-use super::clock::{Now, ServerClock};
-use super::records::{Inbox, Records, Woken};
 use crate::key::{Key, Tag};
+use crate::remote::double::RemoteOp;
+use crate::remote::double::clock::{DoubleClock, Now};
+use crate::remote::double::records::{Inbox, Records, Woken};
 use crate::remote::{Notice, OnNotice, RemoteError, RemoteErrorKind, ServerTime, Wakes};
 
 /// What is done once a command has arrived.
-pub(super) type Command = Box<dyn FnOnce(&mut State, Now) + Send>;
+pub(super) type DoubleCommand = Box<dyn FnOnce(&mut DoubleState, Now) + Send>;
 
 #[derive(Default)]
-pub(super) struct Server {
-    state: Mutex<State>,
+pub(super) struct DoubleServer {
+    state: Mutex<DoubleState>,
     /// Held while messages are handed out: one after the other, in order.
     delivery: Mutex<()>,
 }
 
 #[derive(Default)]
-pub(super) struct State {
-    clock: ServerClock,
+pub(super) struct DoubleState {
+    clock: DoubleClock,
     records: HashMap<Key, Records>,
     pub(super) tags: HashMap<Tag, ServerTime>,
-    pub(super) clients: Vec<Client>,
+    pub(super) clients: Vec<DoubleClient>,
     pub(super) calls: BTreeMap<RemoteOp, usize>,
     pub(super) faults: HashMap<RemoteOp, Fault>,
     pub(super) delay: Duration,
@@ -36,13 +36,13 @@ pub(super) struct State {
     pub(super) loses_messages: bool,
     pub(super) full: bool,
     /// Commands that arrived while frozen.
-    backlog: VecDeque<Command>,
+    backlog: VecDeque<DoubleCommand>,
     mail: VecDeque<(Inbox, Message)>,
 }
 
 /// The subscriber connection of a process.
 #[derive(Clone, Default)]
-pub(super) struct Client {
+pub(super) struct DoubleClient {
     pub(super) wakes: Wakes,
     pub(super) listener: Option<Weak<dyn OnNotice>>,
     /// Cut off by the test.
@@ -64,9 +64,9 @@ enum Message {
     Notice(Notice),
 }
 
-impl Server {
+impl DoubleServer {
     /// Looks at the state, or changes it, and hands out the messages of it.
-    pub(super) fn with<T>(&self, work: impl FnOnce(&mut State, Now) -> T) -> T {
+    pub(super) fn with<T>(&self, work: impl FnOnce(&mut DoubleState, Now) -> T) -> T {
         let result = {
             let mut state = self.state.lock();
             let now = state.clock.now();
@@ -81,7 +81,7 @@ impl Server {
     pub(super) fn accept(
         &self,
         op: RemoteOp,
-        command: Command,
+        command: DoubleCommand,
     ) -> Result<(Duration, Option<Fault>), RemoteError> {
         self.with(|state, now| {
             *state.calls.entry(op).or_default() += 1;
@@ -114,14 +114,14 @@ impl Server {
         }
     }
 
-    fn next_message(&self) -> Option<(Client, Message)> {
+    fn next_message(&self) -> Option<(DoubleClient, Message)> {
         let mut state = self.state.lock();
         let (inbox, message) = state.mail.pop_front()?;
         Some((state.clients[inbox].clone(), message))
     }
 }
 
-impl Client {
+impl DoubleClient {
     fn receive(self, message: Message) {
         match message {
             Message::Wake(hash) => self.wakes.wake(hash),
@@ -137,7 +137,7 @@ impl Client {
     }
 }
 
-impl State {
+impl DoubleState {
     /// Works on the records of `key`.
     pub(super) fn at<T>(&mut self, key: &Key, now: Now, work: impl FnOnce(&mut Records) -> T) -> T {
         let records = self.records.entry(key.clone()).or_default();

@@ -4,8 +4,10 @@ use std::pin::pin;
 use futures_util::FutureExt;
 use parking_lot::Mutex;
 
-use super::*;
-use crate::remote::{Acquired, Ask, Filled, Grant, Notice, OnNotice, Remote, RemoteError};
+use crate::remote::double::*;
+use crate::remote::{
+    AcquireOutcome, FillOutcome, Grant, LeaseRequest, Notice, OnNotice, Remote, RemoteError,
+};
 
 const LONG: Duration = Duration::from_secs(100);
 
@@ -30,13 +32,13 @@ fn key() -> Key {
 }
 
 async fn lead(process: &DoubleProcess) -> Grant {
-    match process.acquire(&key(), &Ask::new(LONG, LONG)).await {
-        Ok(Acquired::Granted(grant)) => grant,
+    match process.acquire(&key(), &LeaseRequest::new(LONG, LONG)).await {
+        Ok(AcquireOutcome::Granted(grant)) => grant,
         other => panic!("not granted: {other:?}"),
     }
 }
 
-async fn fill(process: &DoubleProcess, grant: &Grant) -> Result<Filled, RemoteError> {
+async fn fill(process: &DoubleProcess, grant: &Grant) -> Result<FillOutcome, RemoteError> {
     let envelope = format!("TEST{}", grant.version);
     process.fill(&key(), grant, LONG, envelope.into()).await
 }
@@ -56,7 +58,7 @@ async fn a_failed_call_is_counted_and_not_executed() {
     assert_eq!(error.kind(), RemoteErrorKind::ReadOnly);
     assert_eq!(process.get(&key()).await.unwrap(), None);
     double.heal(RemoteOp::ALL);
-    assert_eq!(fill(&process, &grant).await.unwrap(), Filled::Stored);
+    assert_eq!(fill(&process, &grant).await.unwrap(), FillOutcome::Stored);
     assert_eq!(double.calls(RemoteOp::Fill), 2);
     let all = [(RemoteOp::Get, 1), (RemoteOp::Acquire, 1), (RemoteOp::Fill, 2)];
     assert_eq!(double.all_calls(), all.into());
@@ -75,7 +77,7 @@ async fn a_call_whose_reply_is_lost_or_broken_is_executed() {
     let error = fill(&process, &grant).await.unwrap_err();
     assert_eq!(error.kind(), RemoteErrorKind::Connection);
     double.heal(&[RemoteOp::Fill]);
-    assert_eq!(fill(&process, &grant).await.unwrap(), Filled::StoredBefore);
+    assert_eq!(fill(&process, &grant).await.unwrap(), FillOutcome::StoredBefore);
 }
 
 #[tokio::test(start_paused = true)]
@@ -130,7 +132,7 @@ async fn who_is_cut_off_is_not_registered() {
     let (_ears, _kept_too) = listen_to(&three);
     let grant = lead(&one).await;
     two.unsubscribe();
-    let register = Ask::new(LONG, LONG).register();
+    let register = LeaseRequest::new(LONG, LONG).register();
     two.acquire(&key(), &register).await.unwrap();
     two.subscribe();
     three.acquire(&key(), &register).await.unwrap();
@@ -147,7 +149,7 @@ async fn an_abandon_wakes_the_first_that_still_hears() {
     let (_ears, _kept) = listen_to(&two);
     let (_ears, _kept_too) = listen_to(&three);
     let grant = lead(&one).await;
-    let register = Ask::new(LONG, LONG).register();
+    let register = LeaseRequest::new(LONG, LONG).register();
     two.acquire(&key(), &register).await.unwrap();
     three.acquire(&key(), &register).await.unwrap();
     two.unsubscribe();

@@ -1,4 +1,4 @@
-use super::*;
+use crate::remote::envelope::*;
 use proptest::prelude::*;
 
 const MAX: usize = 1 << 20;

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::connection::Command;
-use super::link::Link;
-use super::names::Names;
-use super::reply::{Failure, Reply};
-use super::scripts;
 use crate::error::ConfigError;
 use crate::key::Key;
+use crate::remote::redis::connection::Command;
+use crate::remote::redis::names::Names;
+use crate::remote::redis::pool::Pool;
+use crate::remote::redis::reply::{CallFailure, ServerReply};
+use crate::remote::redis::scripts;
 use crate::remote::{RemoteError, RemoteErrorKind};
 
 /// How long a check may take.
@@ -65,7 +65,7 @@ impl ConnectError {
         Self { what: what.into(), source: None }
     }
 
-    fn caused(what: impl Into<String>, failure: Failure) -> Self {
+    fn caused(what: impl Into<String>, failure: CallFailure) -> Self {
         Self { what: what.into(), source: Some(Source::Remote(failure.into())) }
     }
 
@@ -107,7 +107,7 @@ impl From<ConfigError> for ConnectError {
 }
 
 /// Writes the least rights that `ACL SETUSER` has to give.
-pub(super) fn acl_rules(link: &Link, prefix: &str) -> String {
+pub(super) fn acl_rules(link: &Pool, prefix: &str) -> String {
     let pattern = escape_glob(prefix);
     let mut rules = format!("~{pattern}* &{pattern}*");
     for command in COMMANDS.into_iter().chain(link.target().own_commands()) {
@@ -130,7 +130,7 @@ fn escape_glob(text: &str) -> String {
 
 /// Checks what does not depend on the names of keys: that a server answers,
 /// how old it is, and that it runs scripts.
-pub(super) async fn server(link: &Link) -> Result<(), ConnectError> {
+pub(super) async fn server(link: &Pool) -> Result<(), ConnectError> {
     limited(async {
         ask(link, "PING", Command::new("PING")).await?;
         let info = ask(link, "INFO", Command::new("INFO").arg("server")).await?;
@@ -143,7 +143,7 @@ pub(super) async fn server(link: &Link) -> Result<(), ConnectError> {
 }
 
 /// Checks every right that is needed below `namespace`.
-pub(super) async fn rights(link: &Link, namespace: &str) -> Result<(), ConnectError> {
+pub(super) async fn rights(link: &Pool, namespace: &str) -> Result<(), ConnectError> {
     let names = Names::new(namespace, "rights")?;
     limited(async {
         let entry = names.entry(&Key::from(fastrand::u64(..)));
@@ -170,22 +170,22 @@ pub(super) async fn rights(link: &Link, namespace: &str) -> Result<(), ConnectEr
 async fn limited(
     check: impl Future<Output = Result<(), ConnectError>>,
 ) -> Result<(), ConnectError> {
-    let late = || ConnectError::caused("no answer", Failure::late());
+    let late = || ConnectError::caused("no answer", CallFailure::late());
     timeout(LIMIT, check).await.unwrap_or_else(|_| Err(late()))
 }
 
-async fn ask(link: &Link, what: &str, command: Command) -> Result<Reply, ConnectError> {
+async fn ask(link: &Pool, what: &str, command: Command) -> Result<ServerReply, ConnectError> {
     link.send(&command).await.map_err(|failure| refused_by_server(what, failure))
 }
 
-fn refused_by_server(what: &str, failure: Failure) -> ConnectError {
+fn refused_by_server(what: &str, failure: CallFailure) -> ConnectError {
     if failure.kind == RemoteErrorKind::Connection {
         return ConnectError::caused("cannot connect", failure);
     }
     ConnectError::caused(format!("the server refuses {what} ({failure})"), failure)
 }
 
-fn none_refused(reply: &Reply) -> Result<(), ConnectError> {
+fn none_refused(reply: &ServerReply) -> Result<(), ConnectError> {
     let (pairs, _) = reply.array().unwrap_or_default().as_chunks();
     let refused: Vec<_> = pairs
         .iter()

@@ -29,10 +29,10 @@ use redis::{
 };
 use tokio::time::timeout;
 
-use super::reply::{Cause, Failure, Reply};
-use super::tls;
 use crate::error::ConfigError;
 use crate::remote::RemoteErrorKind;
+use crate::remote::redis::reply::{CallFailure, Cause, ServerReply};
+use crate::remote::redis::tls;
 
 /// How long a connection may take until it is usable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -163,7 +163,7 @@ impl Target {
         &self,
         scripts: &[&Script],
         patience: Duration,
-    ) -> Result<Connection, Failure> {
+    ) -> Result<Connection, CallFailure> {
         within(self.connect_timeout().max(patience), async {
             let connection = self.open_connection().await?;
             connection.load(scripts).await?;
@@ -172,7 +172,7 @@ impl Target {
         .await
     }
 
-    async fn open_connection(&self) -> Result<Connection, Failure> {
+    async fn open_connection(&self) -> Result<Connection, CallFailure> {
         match &self.servers {
             Servers::Single(info) => self.open(info).await.map(Connection::Single),
             #[cfg(feature = "redis-cluster")]
@@ -198,7 +198,7 @@ impl Target {
         }
     }
 
-    async fn open(&self, info: &ConnectionInfo) -> Result<MultiplexedConnection, Failure> {
+    async fn open(&self, info: &ConnectionInfo) -> Result<MultiplexedConnection, CallFailure> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
             .set_response_timeout(None)
@@ -207,7 +207,7 @@ impl Target {
         client.get_multiplexed_async_connection_with_config(&config).await.map_err(failure)
     }
 
-    fn client(&self, info: &ConnectionInfo) -> Result<Client, Failure> {
+    fn client(&self, info: &ConnectionInfo) -> Result<Client, CallFailure> {
         let mut info = info.clone();
         if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
             tls::choose_cryptography();
@@ -223,7 +223,7 @@ impl Target {
         &self,
         channels: &[&str],
         patience: Duration,
-    ) -> Result<(Pulse, Messages), Failure> {
+    ) -> Result<(Pulse, Messages), CallFailure> {
         within(self.connect_timeout().max(patience), async {
             let pubsub = match &self.servers {
                 Servers::Single(info) => self.pubsub(info).await?,
@@ -243,7 +243,7 @@ impl Target {
         .await
     }
 
-    async fn pubsub(&self, info: &ConnectionInfo) -> Result<PubSub, Failure> {
+    async fn pubsub(&self, info: &ConnectionInfo) -> Result<PubSub, CallFailure> {
         self.client(info)?.get_async_pubsub().await.map_err(failure)
     }
 
@@ -328,9 +328,9 @@ impl Target {
         builder
     }
 
-    async fn pubsub_of_any(&self, nodes: &[ConnectionInfo]) -> Result<PubSub, Failure> {
+    async fn pubsub_of_any(&self, nodes: &[ConnectionInfo]) -> Result<PubSub, CallFailure> {
         let first = fastrand::usize(..nodes.len());
-        let mut failed = Failure::nonsense();
+        let mut failed = CallFailure::nonsense();
         for node in nodes[first..].iter().chain(&nodes[..first]) {
             match within(CONNECT_TIMEOUT, self.pubsub(node)).await {
                 Ok(pubsub) => return Ok(pubsub),
@@ -349,7 +349,7 @@ impl Target {
         &self,
         sentinels: &[ConnectionInfo],
         name: &str,
-    ) -> Result<(ConnectionInfo, MultiplexedConnection), Failure> {
+    ) -> Result<(ConnectionInfo, MultiplexedConnection), CallFailure> {
         let asked = sentinels.iter().map(|sentinel| Box::pin(self.primary_by(sentinel, name)));
         let (found, _) = futures_util::future::select_ok(asked).await?;
         Ok(found)
@@ -359,22 +359,26 @@ impl Target {
         &self,
         sentinel: &ConnectionInfo,
         name: &str,
-    ) -> Result<(ConnectionInfo, MultiplexedConnection), Failure> {
+    ) -> Result<(ConnectionInfo, MultiplexedConnection), CallFailure> {
         let connection = Connection::Single(self.open_sentinel(sentinel).await?);
         let ask = Command::new("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);
         let answer = connection.send(&ask).await?;
         let address = match answer.array() {
             Ok([host, port]) => (host.text()?.to_owned(), port.text()?.parse().ok()),
-            _ => return Err(Failure::disconnected("the sentinel knows no primary of this name")),
+            _ => {
+                return Err(CallFailure::disconnected(
+                    "the sentinel knows no primary of this name",
+                ));
+            }
         };
-        let (host, Some(port)) = address else { return Err(Failure::nonsense()) };
+        let (host, Some(port)) = address else { return Err(CallFailure::nonsense()) };
         let info = sentinel.clone().set_addr(moved(sentinel.addr(), host, port));
 
         let open = self.open(&info).await?;
         let role = Connection::Single(open.clone()).send(&Command::new("ROLE")).await?;
-        match role.array()?.first().map(Reply::text) {
+        match role.array()?.first().map(ServerReply::text) {
             Some(Ok("master")) => Ok((info, open)),
-            _ => Err(Failure::disconnected("the sentinel's primary is a replica by now")),
+            _ => Err(CallFailure::disconnected("the sentinel's primary is a replica by now")),
         }
     }
 
@@ -382,7 +386,7 @@ impl Target {
     async fn open_sentinel(
         &self,
         sentinel: &ConnectionInfo,
-    ) -> Result<MultiplexedConnection, Failure> {
+    ) -> Result<MultiplexedConnection, CallFailure> {
         let settings = RedisConnectionInfo::default().set_skip_set_lib_name();
         let anonymous = sentinel.clone().set_redis_settings(settings.clone());
         let user = sentinel.redis_settings();
@@ -420,7 +424,7 @@ impl Connection {
     /// Sends a command and waits for its reply.
     ///
     /// Dropping the future does not keep the server from executing it.
-    pub(super) async fn send(&self, command: &Command) -> Result<Reply, Failure> {
+    pub(super) async fn send(&self, command: &Command) -> Result<ServerReply, CallFailure> {
         let value = match self {
             Self::Single(connection) => connection.clone().req_packed_command(&command.0).await,
             #[cfg(feature = "redis-cluster")]
@@ -440,7 +444,7 @@ impl Connection {
 
     /// Loads `scripts`. A refusal is no failure: it comes again with the first
     /// call, which says what is wrong.
-    async fn load(&self, scripts: &[&Script]) -> Result<(), Failure> {
+    async fn load(&self, scripts: &[&Script]) -> Result<(), CallFailure> {
         let loads = scripts.iter().map(|script| {
             let load = script.load();
             async move { self.send(&load).await }
@@ -459,7 +463,7 @@ impl Connection {
 pub(super) struct Pulse(PubSubSink);
 
 impl Pulse {
-    pub(super) async fn beat(&mut self) -> Result<(), Failure> {
+    pub(super) async fn beat(&mut self) -> Result<(), CallFailure> {
         self.0.ping::<Value>().await.map(drop).map_err(failure)
     }
 }
@@ -482,9 +486,9 @@ impl Messages {
 
 async fn within<T>(
     limit: Duration,
-    work: impl Future<Output = Result<T, Failure>>,
-) -> Result<T, Failure> {
-    let late = || Failure::disconnected("no connection in time");
+    work: impl Future<Output = Result<T, CallFailure>>,
+) -> Result<T, CallFailure> {
+    let late = || CallFailure::disconnected("no connection in time");
     timeout(limit, work).await.unwrap_or_else(|_| Err(late()))
 }
 
@@ -559,31 +563,31 @@ fn with_user_timeout(settings: TcpSettings) -> TcpSettings {
     settings
 }
 
-fn reply(value: Value) -> Result<Reply, Failure> {
+fn reply(value: Value) -> Result<ServerReply, CallFailure> {
     Ok(match value {
-        Value::Nil => Reply::Nil,
-        Value::Int(number) => Reply::Int(number),
-        Value::BulkString(bytes) => Reply::Bytes(bytes.into()),
-        Value::SimpleString(text) => Reply::Bytes(text.into()),
-        Value::Okay => Reply::Bytes(Bytes::from_static(b"OK")),
+        Value::Nil => ServerReply::Nil,
+        Value::Int(number) => ServerReply::Int(number),
+        Value::BulkString(bytes) => ServerReply::Bytes(bytes.into()),
+        Value::SimpleString(text) => ServerReply::Bytes(text.into()),
+        Value::Okay => ServerReply::Bytes(Bytes::from_static(b"OK")),
         Value::Array(items) => {
-            Reply::Array(items.into_iter().map(reply).collect::<Result<_, _>>()?)
+            ServerReply::Array(items.into_iter().map(reply).collect::<Result<_, _>>()?)
         }
         // What each node of a cluster says, by its address.
         Value::Map(pairs) => {
             let items = pairs.into_iter().flat_map(|(address, said)| [address, said]);
-            Reply::Array(items.map(reply).collect::<Result<_, _>>()?)
+            ServerReply::Array(items.map(reply).collect::<Result<_, _>>()?)
         }
         Value::ServerError(error) => return Err(refusal(&error)),
-        _ => return Err(Failure::nonsense()),
+        _ => return Err(CallFailure::nonsense()),
     })
 }
 
-fn refusal(error: &ServerError) -> Failure {
-    Failure::of_server(error.code(), error.details().unwrap_or_default())
+fn refusal(error: &ServerError) -> CallFailure {
+    CallFailure::of_server(error.code(), error.details().unwrap_or_default())
 }
 
-fn failure(error: RedisError) -> Failure {
+fn failure(error: RedisError) -> CallFailure {
     match ServerError::try_from(error) {
         Ok(error) => refusal(&error),
         Err(error) => client_failure(&error),
@@ -591,15 +595,15 @@ fn failure(error: RedisError) -> Failure {
 }
 
 /// Judges what the client crate found itself.
-fn client_failure(error: &RedisError) -> Failure {
+fn client_failure(error: &RedisError) -> CallFailure {
     let gone = error.is_unrecoverable_error() || error.is_io_error();
     match error.kind() {
         ErrorKind::AuthenticationFailed => {
-            Failure::new(RemoteErrorKind::Denied, Cause::Plain, "wrong user or password")
+            CallFailure::new(RemoteErrorKind::Denied, Cause::Plain, "wrong user or password")
         }
         // TLS that is refused is such a thing too.
-        ErrorKind::Client => Failure::disconnected(error.to_string()),
-        _ if gone => Failure::disconnected(error.to_string()),
-        _ => Failure::new(RemoteErrorKind::Protocol, Cause::Plain, error.category()),
+        ErrorKind::Client => CallFailure::disconnected(error.to_string()),
+        _ if gone => CallFailure::disconnected(error.to_string()),
+        _ => CallFailure::new(RemoteErrorKind::Protocol, Cause::Plain, error.category()),
     }
 }

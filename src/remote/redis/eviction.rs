@@ -2,7 +2,7 @@
 
 use std::sync::Once;
 
-use super::connection::Connection;
+use crate::remote::redis::connection::Connection;
 
 /// Reads how the server makes room, and warns once if it is by what hits the
 /// locks. A server that does not say is left in peace.
@@ -10,7 +10,7 @@ use super::connection::Connection;
 pub(super) async fn warn_once(warned: &Once, connection: &Connection) {
     use std::time::Duration;
 
-    use super::connection::Command;
+    use crate::remote::redis::connection::Command;
 
     if warned.is_completed() {
         return;

@@ -9,11 +9,11 @@ use std::time::{Duration, SystemTime};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-use super::Redis;
-use super::connection::Command;
-use super::link::Link;
-use super::reply::{Failure, Reply};
-use crate::engine::grant::Token;
+use crate::lease::grant::Token;
+use crate::remote::redis::Redis;
+use crate::remote::redis::connection::Command;
+use crate::remote::redis::pool::Pool;
+use crate::remote::redis::reply::{CallFailure, ServerReply};
 use crate::remote::{RemoteError, RemoteErrorKind};
 
 /// A lock by `SETNX` and `GETSET`, for servers and proxies that know neither
@@ -25,7 +25,7 @@ use crate::remote::{RemoteError, RemoteErrorKind};
 ///
 /// # Its flaws
 ///
-/// Use [`RedisLock`](super::RedisLock) wherever the server allows it. Here:
+/// Use [`RedisLock`](crate::remote::redis::RedisLock) wherever the server allows it. Here:
 ///
 /// - The clocks of the clients decide. One that is a lease ahead takes a lock
 ///   that is held.
@@ -57,7 +57,7 @@ use crate::remote::{RemoteError, RemoteErrorKind};
 #[derive(Clone)]
 #[must_use]
 pub struct LegacyLock {
-    link: Link,
+    link: Pool,
     name: Arc<[u8]>,
     lease: Duration,
     op_timeout: Duration,
@@ -82,7 +82,7 @@ impl LegacyLock {
     /// Sets how long the lock stays taken when its holder dies, from a
     /// millisecond to a year. Defaults to 10 s.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = super::lock::countable(lease);
+        self.lease = crate::remote::redis::lock::countable(lease);
         self
     }
 
@@ -130,14 +130,14 @@ impl LegacyLock {
 
     /// Sends a command. What it does if it is executed twice, a lost reply in
     /// between, is harmless: the lock bears our mark, and is ours or runs out.
-    async fn send(&self, command: Command) -> Result<Reply, RemoteError> {
+    async fn send(&self, command: Command) -> Result<ServerReply, RemoteError> {
         self.limited(self.link.send(&command)).await
     }
 
     async fn limited(
         &self,
-        call: impl Future<Output = Result<Reply, Failure>>,
-    ) -> Result<Reply, RemoteError> {
+        call: impl Future<Output = Result<ServerReply, CallFailure>>,
+    ) -> Result<ServerReply, RemoteError> {
         match timeout(self.op_timeout, call).await {
             Ok(reply) => Ok(reply?),
             Err(_) => {
@@ -234,10 +234,10 @@ impl Mark {
         self.until <= now()
     }
 
-    fn read(reply: &Reply) -> Result<Option<Self>, Failure> {
+    fn read(reply: &ServerReply) -> Result<Option<Self>, CallFailure> {
         match reply {
-            Reply::Nil => Ok(None),
-            reply => reply.text()?.parse().map(Some).map_err(|NoMark| Failure::nonsense()),
+            ServerReply::Nil => Ok(None),
+            reply => reply.text()?.parse().map(Some).map_err(|NoMark| CallFailure::nonsense()),
         }
     }
 }

@@ -8,11 +8,11 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::connection::Script;
-use super::link::Link;
-use super::remote::{EndOnDrop, millis};
-use super::{Redis, scripts};
-use crate::engine::grant::Token;
+use crate::lease::grant::Token;
+use crate::remote::redis::connection::Script;
+use crate::remote::redis::pool::Pool;
+use crate::remote::redis::remote::{EndOnDrop, millis};
+use crate::remote::redis::{Redis, scripts};
 use crate::remote::{RemoteError, RemoteErrorKind};
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(25);
@@ -53,7 +53,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 #[derive(Clone)]
 #[must_use]
 pub struct RedisLock {
-    link: Link,
+    link: Pool,
     name: Arc<[u8]>,
     lease: Duration,
     extend: bool,
@@ -105,7 +105,7 @@ impl RedisLock {
     pub async fn try_acquire(&self) -> Result<Option<RedisLockGuard>, RemoteError> {
         let runtime = Handle::try_current()
             .map_err(|error| RemoteError::caused(RemoteErrorKind::Connection, error))?;
-        let held = Held {
+        let held = LockLease {
             lock: self.clone(),
             token: Token::random().to_string(),
             until: Mutex::new(Instant::now() + self.lease),
@@ -180,7 +180,7 @@ impl fmt::Debug for RedisLock {
 /// that it is free calls [`release`](Self::release).
 #[must_use = "the lock is given back when this is dropped"]
 pub struct RedisLockGuard {
-    held: Arc<Held>,
+    held: Arc<LockLease>,
     extending: Option<EndOnDrop>,
     /// Whether there is, or may be, something to give back.
     taken: bool,
@@ -245,7 +245,7 @@ impl fmt::Debug for RedisLockGuard {
     }
 }
 
-struct Held {
+struct LockLease {
     lock: RedisLock,
     token: String,
     /// When the lease ends at the latest, counted from before it was asked for.
@@ -253,7 +253,7 @@ struct Held {
     runtime: Handle,
 }
 
-impl Held {
+impl LockLease {
     async fn call(&self, script: &Script, lease: Option<Duration>) -> Result<bool, RemoteError> {
         let lock = &self.lock;
         let lease = lease.map(millis);

@@ -5,31 +5,31 @@ mod connection;
 mod eviction;
 #[cfg(feature = "redis-legacy-lock")]
 mod legacy;
-mod link;
 mod lock;
 mod names;
+mod pool;
 mod remote;
 mod reply;
 mod scripts;
+mod subscriber;
 #[cfg(test)]
 mod tests;
 mod tls;
-mod wake;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use self::check::ConnectError;
-use self::connection::Target;
-#[cfg(feature = "redis-legacy-lock")]
-pub use self::legacy::{LegacyLock, LegacyLockGuard};
-use self::link::Link;
-pub use self::lock::{RedisLock, RedisLockGuard};
-use self::names::Names;
-use self::remote::RedisRemote;
-use super::{Remote, RemoteSettings};
 use crate::error::ConfigError;
+pub use crate::remote::redis::check::ConnectError;
+use crate::remote::redis::connection::Target;
+#[cfg(feature = "redis-legacy-lock")]
+pub use crate::remote::redis::legacy::{LegacyLock, LegacyLockGuard};
+pub use crate::remote::redis::lock::{RedisLock, RedisLockGuard};
+use crate::remote::redis::names::Names;
+use crate::remote::redis::pool::Pool;
+use crate::remote::redis::remote::RedisRemote;
+use crate::remote::{Remote, RemoteSettings};
 
 /// A Redis or Valkey server that caches of many processes share.
 ///
@@ -54,7 +54,7 @@ use crate::error::ConfigError;
 #[derive(Clone)]
 #[must_use]
 pub struct Redis {
-    link: Link,
+    link: Pool,
     namespace: Arc<str>,
     pub(crate) settings: RemoteSettings,
 }
@@ -114,13 +114,13 @@ impl Redis {
     #[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
     #[cfg_attr(docsrs, doc(cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))))]
     pub fn root_certificates(mut self, pem: impl AsRef<[u8]>) -> Result<Self, ConfigError> {
-        self.link = Link::new(self.link.target().clone().with_roots(pem.as_ref())?);
+        self.link = Pool::new(self.link.target().clone().with_roots(pem.as_ref())?);
         Ok(self)
     }
 
     fn new(target: Target) -> Self {
         Self {
-            link: Link::new(target),
+            link: Pool::new(target),
             namespace: "stampede".into(),
             settings: RemoteSettings::new(),
         }

@@ -8,21 +8,21 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 
-use super::connection::{Command, Script};
-use super::link::Link;
-use super::names::{EntryNames, Names};
-use super::reply::{Cause, Failure, Reply};
-use super::scripts;
-use super::wake::{self, Ear};
-use crate::engine::grant::{Ask, Filled, Grant, ServerTime, Token, Version};
-use crate::engine::wakes::Listener;
 use crate::key::{Key, Tag};
-use crate::remote::{Acquired, Call, Invalidated, OnNotice, Remote, RemoteErrorKind};
+use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, ServerTime, Token, Version};
+use crate::lease::wakes::Listener;
+use crate::remote::redis::connection::{Command, Script};
+use crate::remote::redis::names::{EntryNames, Names};
+use crate::remote::redis::pool::Pool;
+use crate::remote::redis::reply::{CallFailure, Cause, ServerReply};
+use crate::remote::redis::scripts;
+use crate::remote::redis::subscriber::{self, Ear};
+use crate::remote::{AcquireOutcome, Call, InvalidatedRecords, OnNotice, Remote, RemoteErrorKind};
 
 /// Redis as the remote of one cache.
 #[derive(Debug)]
 pub(super) struct RedisRemote {
-    link: Link,
+    link: Pool,
     names: Names,
     ear: Arc<Ear>,
     listening: Mutex<Option<EndOnDrop>>,
@@ -39,7 +39,7 @@ impl Drop for EndOnDrop {
 }
 
 impl RedisRemote {
-    pub(super) fn new(link: Link, names: Names) -> Self {
+    pub(super) fn new(link: Pool, names: Names) -> Self {
         // As random as the operating system's: processes that start together,
         // on machines that do, must not be taken for each other.
         let process = RandomState::new().hash_one(std::process::id());
@@ -48,13 +48,18 @@ impl RedisRemote {
     }
 
     /// Runs a script on the names of an entry.
-    async fn run(&self, script: &Script, key: &Key, args: &[&[u8]]) -> Result<Reply, Failure> {
+    async fn run(
+        &self,
+        script: &Script,
+        key: &Key,
+        args: &[&[u8]],
+    ) -> Result<ServerReply, CallFailure> {
         let EntryNames { value, lock, right } = self.names.entry(key);
         self.link.run(script, &[&value, &lock, &right], args).await
     }
 
     /// Returns the channel that an acquire registers, where that is of use.
-    fn inbox(&self, ask: &Ask) -> &str {
+    fn inbox(&self, ask: &LeaseRequest) -> &str {
         if ask.register && self.ear.is_subscribed() { &self.ear.inbox } else { "" }
     }
 }
@@ -63,7 +68,7 @@ impl Remote for RedisRemote {
     fn get<'a>(&'a self, key: &'a Key) -> Call<'a, Option<Bytes>> {
         Box::pin(async move {
             match self.link.send(&Command::new("GET").arg(self.names.value(key))).await {
-                Ok(Reply::Nil) => Ok(None),
+                Ok(ServerReply::Nil) => Ok(None),
                 Ok(reply) => Ok(Some(reply.bytes()?.clone())),
                 Err(failure) if failure.cause == Cause::WrongType => Ok(Some(Bytes::new())),
                 Err(failure) => Err(failure.into()),
@@ -71,7 +76,7 @@ impl Remote for RedisRemote {
         })
     }
 
-    fn acquire<'a>(&'a self, key: &'a Key, ask: &'a Ask) -> Call<'a, Acquired> {
+    fn acquire<'a>(&'a self, key: &'a Key, ask: &'a LeaseRequest) -> Call<'a, AcquireOutcome> {
         Box::pin(async move {
             let args = [
                 ask.token.to_string(),
@@ -92,21 +97,26 @@ impl Remote for RedisRemote {
         grant: &'a Grant,
         ttl: Duration,
         envelope: Bytes,
-    ) -> Call<'a, Filled> {
+    ) -> Call<'a, FillOutcome> {
         Box::pin(async move {
             let (token, version) = (grant.token.to_string(), grant.version.to_string());
-            let (ttl, message) = (millis(ttl), wake::filled(key, grant.version));
+            let (ttl, message) = (millis(ttl), subscriber::filled(key, grant.version));
             let args = [token.as_bytes(), version.as_bytes(), ttl.as_bytes(), &envelope, &message];
             match self.run(&scripts::FILL, key, &args).await?.int()? {
-                0 => Ok(Filled::Refused),
-                1 => Ok(Filled::Stored),
-                2 => Ok(Filled::StoredBefore),
-                _ => Err(Failure::nonsense().into()),
+                0 => Ok(FillOutcome::Refused),
+                1 => Ok(FillOutcome::Stored),
+                2 => Ok(FillOutcome::StoredBefore),
+                _ => Err(CallFailure::nonsense().into()),
             }
         })
     }
 
-    fn renew<'a>(&'a self, key: &'a Key, grant: &'a Grant, ask: &'a Ask) -> Call<'a, bool> {
+    fn renew<'a>(
+        &'a self,
+        key: &'a Key,
+        grant: &'a Grant,
+        ask: &'a LeaseRequest,
+    ) -> Call<'a, bool> {
         Box::pin(async move {
             let args = [
                 grant.token.to_string(),
@@ -127,7 +137,7 @@ impl Remote for RedisRemote {
     ) -> Call<'a, bool> {
         Box::pin(async move {
             let EntryNames { lock, right, .. } = self.names.entry(key);
-            let (token, message) = (token.to_string(), wake::abandoned(key));
+            let (token, message) = (token.to_string(), subscriber::abandoned(key));
             let hold = hold.map_or_else(|| "0".to_owned(), millis);
             let args = [token.as_bytes(), hold.as_bytes(), &message];
             let reply = self.link.run(&scripts::ABANDON, &[&lock, &right], &args).await?;
@@ -135,23 +145,23 @@ impl Remote for RedisRemote {
         })
     }
 
-    fn invalidate<'a>(&'a self, key: &'a Key) -> Call<'a, Invalidated> {
+    fn invalidate<'a>(&'a self, key: &'a Key) -> Call<'a, InvalidatedRecords> {
         Box::pin(async move {
-            let message = wake::invalidated(self.ear.process, key);
+            let message = subscriber::invalidated(self.ear.process, key);
             let args = [self.ear.broadcast.as_bytes(), &message];
             let reply = self.run(&scripts::INVALIDATE, key, &args).await?;
             match reply.array()? {
                 [value, lease] => {
-                    Ok(Invalidated { value: value.int()? == 1, lease: lease.int()? == 1 })
+                    Ok(InvalidatedRecords { value: value.int()? == 1, lease: lease.int()? == 1 })
                 }
-                _ => Err(Failure::nonsense().into()),
+                _ => Err(CallFailure::nonsense().into()),
             }
         })
     }
 
     fn invalidate_tags<'a>(&'a self, tags: &'a [Tag]) -> Call<'a, ServerTime> {
         Box::pin(async move {
-            let head = wake::tags_invalidated(self.ear.process);
+            let head = subscriber::tags_invalidated(self.ear.process);
             let mut args = vec![self.ear.broadcast.as_bytes(), &head];
             args.extend(tags.iter().map(Tag::as_bytes));
             let log = self.names.log();
@@ -200,11 +210,11 @@ impl Remote for RedisRemote {
         envelope: Bytes,
     ) -> Call<'a, (ServerTime, Version)> {
         Box::pin(async move {
-            let (ttl, message) = (millis(ttl), wake::invalidated(self.ear.process, key));
+            let (ttl, message) = (millis(ttl), subscriber::invalidated(self.ear.process, key));
             let args = [ttl.as_bytes(), &envelope, self.ear.broadcast.as_bytes(), &message];
             match self.run(&scripts::PUT, key, &args).await?.array()? {
                 [now, digits] => Ok((time(now)?, version(digits)?)),
-                _ => Err(Failure::nonsense().into()),
+                _ => Err(CallFailure::nonsense().into()),
             }
         })
     }
@@ -246,33 +256,35 @@ pub(super) fn millis(duration: Duration) -> String {
     millis.clamp(1, CENTURY).to_string()
 }
 
-fn acquired(token: &Token, reply: &Reply) -> Result<Acquired, Failure> {
-    let [what, now, rest @ ..] = reply.array()? else { return Err(Failure::nonsense()) };
+fn acquired(token: &Token, reply: &ServerReply) -> Result<AcquireOutcome, CallFailure> {
+    let [what, now, rest @ ..] = reply.array()? else { return Err(CallFailure::nonsense()) };
     let now = time(now)?;
     match (&**what.bytes()?, rest) {
-        (b"H", [envelope]) => Ok(Acquired::Hit { now, envelope: envelope.bytes()?.clone() }),
-        (b"A", [digits, _]) => Ok(Acquired::Granted(Grant::new(*token, version(digits)?, now))),
-        (b"L", [rest]) => Ok(Acquired::Locked { now, left: left(rest)? }),
-        (b"B", [rest]) => Ok(Acquired::Held { now, left: left(rest)? }),
-        _ => Err(Failure::nonsense()),
+        (b"H", [envelope]) => Ok(AcquireOutcome::Hit { now, envelope: envelope.bytes()?.clone() }),
+        (b"A", [digits, _]) => {
+            Ok(AcquireOutcome::Granted(Grant::new(*token, version(digits)?, now)))
+        }
+        (b"L", [rest]) => Ok(AcquireOutcome::Locked { now, left: left(rest)? }),
+        (b"B", [rest]) => Ok(AcquireOutcome::Held { now, left: left(rest)? }),
+        _ => Err(CallFailure::nonsense()),
     }
 }
 
-fn time(reply: &Reply) -> Result<ServerTime, Failure> {
+fn time(reply: &ServerReply) -> Result<ServerTime, CallFailure> {
     Ok(ServerTime::from_millis(reply.number()?))
 }
 
-fn left(reply: &Reply) -> Result<Duration, Failure> {
+fn left(reply: &ServerReply) -> Result<Duration, CallFailure> {
     Ok(Duration::from_millis(reply.number()?))
 }
 
-fn version(reply: &Reply) -> Result<Version, Failure> {
-    Version::from_digits(reply.bytes()?).ok_or_else(Failure::nonsense)
+fn version(reply: &ServerReply) -> Result<Version, CallFailure> {
+    Version::from_digits(reply.bytes()?).ok_or_else(CallFailure::nonsense)
 }
 
 /// Reads a tag and its time. What could not be a time, or lies so far ahead
 /// that its entries would never live again, is none.
-fn log_entry([tag, score]: &[Reply; 2]) -> Option<(Tag, ServerTime)> {
+fn log_entry([tag, score]: &[ServerReply; 2]) -> Option<(Tag, ServerTime)> {
     let score: f64 = score.text().ok()?.parse().ok()?;
     let plausible = (0.0..9e15).contains(&score);
     plausible

@@ -9,58 +9,58 @@ use crate::remote::{RemoteError, RemoteErrorKind};
 
 /// What a command is answered with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Reply {
+pub(super) enum ServerReply {
     Nil,
     Int(i64),
     /// Also a status, which is text.
     Bytes(Bytes),
-    Array(Vec<Reply>),
+    Array(Vec<ServerReply>),
 }
 
-impl Reply {
-    pub(super) fn int(&self) -> Result<i64, Failure> {
+impl ServerReply {
+    pub(super) fn int(&self) -> Result<i64, CallFailure> {
         match self {
             Self::Int(number) => Ok(*number),
-            _ => Err(Failure::nonsense()),
+            _ => Err(CallFailure::nonsense()),
         }
     }
 
     /// Reads a number that cannot be negative.
-    pub(super) fn number(&self) -> Result<u64, Failure> {
-        u64::try_from(self.int()?).map_err(|_| Failure::nonsense())
+    pub(super) fn number(&self) -> Result<u64, CallFailure> {
+        u64::try_from(self.int()?).map_err(|_| CallFailure::nonsense())
     }
 
-    pub(super) fn bytes(&self) -> Result<&Bytes, Failure> {
+    pub(super) fn bytes(&self) -> Result<&Bytes, CallFailure> {
         match self {
             Self::Bytes(bytes) => Ok(bytes),
-            _ => Err(Failure::nonsense()),
+            _ => Err(CallFailure::nonsense()),
         }
     }
 
-    pub(super) fn text(&self) -> Result<&str, Failure> {
-        std::str::from_utf8(self.bytes()?).map_err(|_| Failure::nonsense())
+    pub(super) fn text(&self) -> Result<&str, CallFailure> {
+        std::str::from_utf8(self.bytes()?).map_err(|_| CallFailure::nonsense())
     }
 
     /// Reads what a server says of itself; of a cluster, what the first node
     /// does, after its address.
-    pub(super) fn said(&self) -> Result<&str, Failure> {
+    pub(super) fn said(&self) -> Result<&str, CallFailure> {
         match self {
-            Self::Array(items) => items.get(1).ok_or_else(Failure::nonsense)?.text(),
+            Self::Array(items) => items.get(1).ok_or_else(CallFailure::nonsense)?.text(),
             said => said.text(),
         }
     }
 
-    pub(super) fn array(&self) -> Result<&[Reply], Failure> {
+    pub(super) fn array(&self) -> Result<&[ServerReply], CallFailure> {
         match self {
             Self::Array(items) => Ok(items),
-            _ => Err(Failure::nonsense()),
+            _ => Err(CallFailure::nonsense()),
         }
     }
 }
 
 /// Why a command was not answered as asked.
 #[derive(Clone, Debug)]
-pub(super) struct Failure {
+pub(super) struct CallFailure {
     pub(super) kind: RemoteErrorKind,
     pub(super) cause: Cause,
     said: String,
@@ -88,7 +88,7 @@ impl Cause {
     }
 }
 
-impl Failure {
+impl CallFailure {
     pub(super) fn new(kind: RemoteErrorKind, cause: Cause, said: impl Into<String>) -> Self {
         Self { kind, cause, said: said.into() }
     }
@@ -148,16 +148,16 @@ fn without_arguments(text: &str) -> &str {
     text.split_once("with args beginning").map_or(text, |(before, _)| before)
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for CallFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.said)
     }
 }
 
-impl StdError for Failure {}
+impl StdError for CallFailure {}
 
-impl From<Failure> for RemoteError {
-    fn from(failure: Failure) -> Self {
+impl From<CallFailure> for RemoteError {
+    fn from(failure: CallFailure) -> Self {
         Self::caused(failure.kind, failure)
     }
 }
@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     fn kind(code: &str, text: &str) -> RemoteErrorKind {
-        Failure::of_server(code, text).kind
+        CallFailure::of_server(code, text).kind
     }
 
     #[test]
@@ -185,11 +185,12 @@ mod tests {
         let wrap = |text: &str| {
             format!("Error running script (call to f_a9): @user_script:3: {text} when writing")
         };
-        let failure = Failure::of_server("ERR", &wrap("@user_script: 3: -OOM command not allowed"));
+        let failure =
+            CallFailure::of_server("ERR", &wrap("@user_script: 3: -OOM command not allowed"));
         assert_eq!(failure.kind, RemoteErrorKind::OutOfMemory);
-        let failure = Failure::of_server("ERR", &wrap("-READONLY You can't write"));
+        let failure = CallFailure::of_server("ERR", &wrap("-READONLY You can't write"));
         assert_eq!((failure.kind, failure.cause), (RemoteErrorKind::ReadOnly, Cause::Misled));
-        let failure = Failure::of_server(
+        let failure = CallFailure::of_server(
             "ERR",
             "The user executing the script can't run this command or subcommand",
         );
@@ -198,7 +199,7 @@ mod tests {
 
     #[test]
     fn what_a_failure_says_quotes_no_arguments() {
-        let failure = Failure::of_server(
+        let failure = CallFailure::of_server(
             "ERR",
             "unknown command 'EVALSHA', with args beginning with: 'aa' '3' 'secret'",
         );
@@ -208,10 +209,10 @@ mod tests {
 
     #[test]
     fn a_reply_of_another_form_is_a_failure_and_no_panic() {
-        assert!(Reply::Nil.int().is_err());
-        assert!(Reply::Int(-1).number().is_err());
-        assert!(Reply::Int(1).bytes().is_err());
-        assert!(Reply::Bytes(Bytes::from_static(b"\xff")).text().is_err());
-        assert!(Reply::Bytes(Bytes::new()).array().is_err());
+        assert!(ServerReply::Nil.int().is_err());
+        assert!(ServerReply::Int(-1).number().is_err());
+        assert!(ServerReply::Int(1).bytes().is_err());
+        assert!(ServerReply::Bytes(Bytes::from_static(b"\xff")).text().is_err());
+        assert!(ServerReply::Bytes(Bytes::new()).array().is_err());
     }
 }

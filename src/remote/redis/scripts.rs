@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use super::connection::Script;
+use crate::remote::redis::connection::Script;
 
 macro_rules! scripts {
     ($($name:ident = $file:literal),+ $(,)?) => {

@@ -1,7 +1,7 @@
 //! What `rediss://` needs beside the client crate.
 
 #[cfg(feature = "redis-tls-rustls")]
-pub(super) use self::rustls_needs::{choose_cryptography, system_roots};
+pub(super) use crate::remote::redis::tls::rustls_needs::{choose_cryptography, system_roots};
 
 /// The system's own library brings its cryptography and its certificates.
 #[cfg(not(feature = "redis-tls-rustls"))]
@@ -22,7 +22,7 @@ mod rustls_needs {
     /// rustls takes what the process has chosen, and panics if that is
     /// nothing: then it is chosen here. This is late, when the first
     /// connection is opened, so that an application can be first.
-    pub(in super::super) fn choose_cryptography() {
+    pub(in crate::remote::redis) fn choose_cryptography() {
         if CryptoProvider::get_default().is_none() {
             // An error says that another thread was faster.
             let _ = ring::default_provider().install_default();
@@ -32,7 +32,7 @@ mod rustls_needs {
     /// Returns the certificates that the system trusts, in PEM, read once. The
     /// client would read them for every connection, fail for a single bad one,
     /// and read none where it is built with both TLS libraries.
-    pub(in super::super) fn system_roots() -> Option<&'static [u8]> {
+    pub(in crate::remote::redis) fn system_roots() -> Option<&'static [u8]> {
         static ROOTS: OnceLock<Vec<u8>> = OnceLock::new();
         let roots = ROOTS.get_or_init(|| {
             let found = rustls_native_certs::load_native_certs();

@@ -1,7 +1,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
 
-use super::*;
+use crate::http::body::shared::*;
 
 const STALL: Duration = Duration::from_secs(5);
 const CHUNK: usize = 1024;
@@ -46,7 +46,7 @@ impl Fed {
         self.chunks.load(Ordering::SeqCst)
     }
 
-    fn gate(&self) -> Gate {
+    fn gate(&self) -> ReadGate {
         self.feed.gate(&Context::from_waker(Waker::noop()), STALL)
     }
 }
@@ -83,10 +83,10 @@ async fn an_evicted_reader_frees_its_share_and_takes_no_part_any_more() {
     let (mut fast, mut slow) = (fed.body.reader(), fed.body.reader());
     fed.feed.pass();
     read(&mut fast, 101);
-    assert!(matches!(fed.gate(), Gate::Closed(Some(_))));
+    assert!(matches!(fed.gate(), ReadGate::Closed(Some(_))));
     tokio::time::advance(STALL).await;
     assert_eq!(fed.held(), 100);
-    assert_eq!(fed.gate(), Gate::Open);
+    assert_eq!(fed.gate(), ReadGate::Open);
     assert_eq!(fed.held(), 0);
     let cx = Context::from_waker(Waker::noop());
     let Poll::Ready(Some(Err(error))) = slow.poll_frame(&cx) else { panic!("it is told") };

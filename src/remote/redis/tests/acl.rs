@@ -2,7 +2,7 @@
 
 use std::error::Error as _;
 
-use super::*;
+use crate::remote::redis::tests::*;
 
 /// Makes a user with exactly `rules`, and returns who connects as this user.
 async fn user(server: &Server, rules: &str) -> Redis {

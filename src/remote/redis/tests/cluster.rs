@@ -1,8 +1,8 @@
 //! Redis Cluster.
 
-use super::server::free_port;
-use super::*;
 use crate::key::Tag;
+use crate::remote::redis::tests::server::free_port;
+use crate::remote::redis::tests::*;
 
 /// Starts three nodes that share the slots.
 async fn cluster() -> Vec<Server> {
@@ -88,7 +88,7 @@ async fn the_nodes_of_a_cluster_that_live_are_served_while_another_is_frozen_or_
     nodes[1].signal("-STOP");
     let live = async |key: &Key| {
         let acquired = remote.acquire(key, &ask()).await;
-        matches!(acquired, Ok(Acquired::Granted(_))).then_some(())
+        matches!(acquired, Ok(AcquireOutcome::Granted(_))).then_some(())
     };
     // `foo` has slot 12182, `b` slot 3300.
     until_ok("served", async || live(&Key::from("foo")).await).await;

@@ -1,6 +1,6 @@
 //! What goes wrong, and that it heals by itself.
 
-use super::*;
+use crate::remote::redis::tests::*;
 
 async fn works(remote: &dyn Remote) {
     fills(remote, &Key::from(fastrand::u64(..))).await;

@@ -18,19 +18,19 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use self::server::Server;
-use super::Redis;
-use crate::engine::grant::{Ask, Grant, Version};
-use crate::engine::wakes::Listener;
 use crate::key::Key;
-use crate::remote::{Acquired, Notice, OnNotice, Remote, RemoteErrorKind};
+use crate::lease::grant::{Grant, LeaseRequest, Version};
+use crate::lease::wakes::Listener;
+use crate::remote::redis::Redis;
+use crate::remote::redis::tests::server::Server;
+use crate::remote::{AcquireOutcome, Notice, OnNotice, Remote, RemoteErrorKind};
 
 const LEASE: Duration = Duration::from_secs(5);
 const KEEP: Duration = Duration::from_secs(60);
 const TTL: Duration = Duration::from_secs(30);
 
-fn ask() -> Ask {
-    Ask::new(LEASE, KEEP)
+fn ask() -> LeaseRequest {
+    LeaseRequest::new(LEASE, KEEP)
 }
 
 /// An envelope as far as the remote knows it.
@@ -39,9 +39,9 @@ fn envelope(version: impl Into<Option<Version>>, body: &str) -> Bytes {
     format!("TEST{number:016}{body}").into()
 }
 
-async fn granted(remote: &dyn Remote, key: &Key, ask: &Ask) -> Grant {
+async fn granted(remote: &dyn Remote, key: &Key, ask: &LeaseRequest) -> Grant {
     match remote.acquire(key, ask).await.unwrap() {
-        Acquired::Granted(grant) => grant,
+        AcquireOutcome::Granted(grant) => grant,
         other => panic!("not granted: {other:?}"),
     }
 }

@@ -1,9 +1,9 @@
 //! What each operation does, once.
 
-use super::*;
-use crate::engine::grant::{Filled, ServerTime, Token};
 use crate::key::Tag;
-use crate::remote::Invalidated;
+use crate::lease::grant::{FillOutcome, ServerTime, Token};
+use crate::remote::InvalidatedRecords;
+use crate::remote::redis::tests::*;
 
 #[tokio::test]
 async fn a_value_is_acquired_filled_and_read() {
@@ -16,19 +16,19 @@ async fn a_value_is_acquired_filled_and_read() {
     let grant = granted(&*remote, &key, &ask).await;
     assert_eq!(granted(&*remote, &key, &ask).await.version, grant.version, "the same try");
     let stored = envelope(grant.version, "body");
-    assert_eq!(remote.fill(&key, &grant, TTL, stored.clone()).await.unwrap(), Filled::Stored);
+    assert_eq!(remote.fill(&key, &grant, TTL, stored.clone()).await.unwrap(), FillOutcome::Stored);
     let again = remote.fill(&key, &grant, TTL, stored.clone()).await.unwrap();
-    assert_eq!(again, Filled::StoredBefore);
+    assert_eq!(again, FillOutcome::StoredBefore);
 
     assert_eq!(remote.get(&key).await.unwrap(), Some(stored.clone()));
-    match remote.acquire(&key, &super::ask()).await.unwrap() {
-        Acquired::Hit { envelope, now } => {
+    match remote.acquire(&key, &crate::remote::redis::tests::ask()).await.unwrap() {
+        AcquireOutcome::Hit { envelope, now } => {
             assert_eq!(envelope, stored);
             assert!(now >= grant.now);
         }
         other => panic!("the second look missed it: {other:?}"),
     }
-    granted(&*remote, &key, &super::ask().seen(Some(grant.version))).await;
+    granted(&*remote, &key, &crate::remote::redis::tests::ask().seen(Some(grant.version))).await;
 }
 
 #[tokio::test]
@@ -39,7 +39,7 @@ async fn a_lease_keeps_others_out_until_it_is_given_up() {
     let first = ask();
     let grant = granted(&*remote, &key, &first).await;
     match remote.acquire(&key, &ask()).await.unwrap() {
-        Acquired::Locked { left, .. } => assert!(left <= LEASE && !left.is_zero()),
+        AcquireOutcome::Locked { left, .. } => assert!(left <= LEASE && !left.is_zero()),
         other => panic!("not locked: {other:?}"),
     }
     assert!(remote.renew(&key, &grant, &first).await.unwrap());
@@ -50,7 +50,7 @@ async fn a_lease_keeps_others_out_until_it_is_given_up() {
     let second = granted(&*remote, &key, &ask()).await;
     assert!(second.version > grant.version);
     let late = remote.fill(&key, &grant, TTL, envelope(grant.version, "late")).await.unwrap();
-    assert_eq!(late, Filled::Refused);
+    assert_eq!(late, FillOutcome::Refused);
 }
 
 #[tokio::test]
@@ -61,7 +61,7 @@ async fn nobody_computes_during_a_hold() {
     let grant = granted(&*remote, &key, &ask()).await;
     assert!(remote.abandon(&key, &grant.token, Some(Duration::from_secs(9))).await.unwrap());
     match remote.acquire(&key, &ask()).await.unwrap() {
-        Acquired::Held { left, .. } => assert!(left > Duration::from_secs(8)),
+        AcquireOutcome::Held { left, .. } => assert!(left > Duration::from_secs(8)),
         other => panic!("not held: {other:?}"),
     }
 }
@@ -71,15 +71,15 @@ async fn an_invalidation_ends_the_value_and_the_right_to_fill() {
     let server = Server::start();
     let remote = server.redis().open("c").unwrap();
     let key = Key::from("k");
-    assert_eq!(remote.invalidate(&key).await.unwrap(), Invalidated::default());
+    assert_eq!(remote.invalidate(&key).await.unwrap(), InvalidatedRecords::default());
     let grant = granted(&*remote, &key, &ask()).await;
     let found = remote.invalidate(&key).await.unwrap();
-    assert_eq!(found, Invalidated { value: false, lease: true });
+    assert_eq!(found, InvalidatedRecords { value: false, lease: true });
     let late = remote.fill(&key, &grant, TTL, envelope(grant.version, "old")).await.unwrap();
-    assert_eq!(late, Filled::Refused);
+    assert_eq!(late, FillOutcome::Refused);
     remote.put(&key, TTL, envelope(None, "new")).await.unwrap();
     let found = remote.invalidate(&key).await.unwrap();
-    assert_eq!(found, Invalidated { value: true, lease: false });
+    assert_eq!(found, InvalidatedRecords { value: true, lease: false });
     assert_eq!(remote.get(&key).await.unwrap(), None);
 }
 
@@ -93,7 +93,7 @@ async fn a_put_stands_above_what_is_being_computed() {
     assert!(version > grant.version && now >= grant.now);
     assert_eq!(remote.get(&key).await.unwrap(), Some(envelope(version, "put")));
     let late = remote.fill(&key, &grant, TTL, envelope(grant.version, "late")).await.unwrap();
-    assert_eq!(late, Filled::Refused);
+    assert_eq!(late, FillOutcome::Refused);
 }
 
 #[tokio::test]
@@ -106,7 +106,7 @@ async fn a_value_of_another_type_is_an_envelope_without_bytes_and_is_overwritten
     assert_eq!(remote.get(&key).await.unwrap(), Some(Bytes::new()));
     let grant = granted(&*remote, &key, &ask()).await;
     let stored = envelope(grant.version, "right");
-    assert_eq!(remote.fill(&key, &grant, TTL, stored.clone()).await.unwrap(), Filled::Stored);
+    assert_eq!(remote.fill(&key, &grant, TTL, stored.clone()).await.unwrap(), FillOutcome::Stored);
     assert_eq!(remote.get(&key).await.unwrap(), Some(stored));
 }
 
@@ -171,11 +171,15 @@ async fn durations_without_an_end_are_taken() {
     let server = Server::start();
     let remote = server.redis().open("c").unwrap();
     let key = Key::from("k");
-    let grant = granted(&*remote, &key, &Ask::new(Duration::MAX, Duration::MAX)).await;
+    let grant = granted(&*remote, &key, &LeaseRequest::new(Duration::MAX, Duration::MAX)).await;
     let stored = envelope(grant.version, "x");
-    assert_eq!(remote.fill(&key, &grant, Duration::MAX, stored).await.unwrap(), Filled::Stored);
+    assert_eq!(
+        remote.fill(&key, &grant, Duration::MAX, stored).await.unwrap(),
+        FillOutcome::Stored
+    );
     let grant =
-        granted(&*remote, &key, &Ask::new(Duration::ZERO, KEEP).seen(Some(grant.version))).await;
+        granted(&*remote, &key, &LeaseRequest::new(Duration::ZERO, KEEP).seen(Some(grant.version)))
+            .await;
     assert!(grant.version > version(1));
 }
 

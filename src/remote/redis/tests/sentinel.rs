@@ -1,6 +1,6 @@
 //! A primary that sentinels know.
 
-use super::*;
+use crate::remote::redis::tests::*;
 
 async fn replicating(replica: &Server) {
     until_ok("replicates", async || {
@@ -35,7 +35,7 @@ async fn sentinels_lead_to_the_new_primary_after_a_failover() {
     let key = Key::from("after");
     until_ok("fails over", async || {
         let acquired = remote.acquire(&key, &ask().seen(None)).await;
-        matches!(acquired, Ok(Acquired::Granted(_))).then_some(())
+        matches!(acquired, Ok(AcquireOutcome::Granted(_))).then_some(())
     })
     .await;
     until("listens again", || notices.count(&Notice::Subscribed) == 2).await;

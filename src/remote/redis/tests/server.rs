@@ -6,9 +6,9 @@ use std::process::{Child, Command as Process, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::super::connection::{Command, Target};
-use super::super::reply::Reply;
-use super::Redis;
+use crate::remote::redis::connection::{Command, Target};
+use crate::remote::redis::reply::ServerReply;
+use crate::remote::redis::tests::Redis;
 
 pub(super) struct Server {
     pub(super) port: u16,
@@ -60,7 +60,7 @@ impl Server {
     }
 
     /// Sends a command over a connection of its own.
-    pub(super) async fn tell(&self, words: &[&str]) -> Reply {
+    pub(super) async fn tell(&self, words: &[&str]) -> ServerReply {
         let connection =
             Target::single(&self.url()).unwrap().connect(&[], Duration::ZERO).await.unwrap();
         connection.send(&Command::new(words[0]).args(&words[1..])).await.unwrap()

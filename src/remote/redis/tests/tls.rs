@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::server::{free_port, new_folder};
-use super::*;
+use crate::remote::redis::tests::server::{free_port, new_folder};
+use crate::remote::redis::tests::*;
 
 /// Starts a server with a certificate of its own, in `folder`.
 fn tls_server(folder: &Path) -> (Server, String, String) {

@@ -2,9 +2,9 @@
 
 use futures_util::FutureExt;
 
-use super::*;
-use crate::engine::grant::ServerTime;
 use crate::key::Tag;
+use crate::lease::grant::ServerTime;
+use crate::remote::redis::tests::*;
 
 #[tokio::test]
 async fn a_fill_wakes_those_who_wait_in_another_process() {
@@ -16,7 +16,7 @@ async fn a_fill_wakes_those_who_wait_in_another_process() {
 
     let mut listener = waiter.listen(&key);
     let locked = waiter.acquire(&key, &ask().register()).await.unwrap();
-    assert!(matches!(locked, Acquired::Locked { .. }));
+    assert!(matches!(locked, AcquireOutcome::Locked { .. }));
     assert!(listener.woken().now_or_never().is_none());
     leader.fill(&key, &grant, TTL, envelope(grant.version, "x")).await.unwrap();
     woken(&mut listener).await;

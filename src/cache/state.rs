@@ -1,0 +1,243 @@
+//! What a handle and its layers share, and the look-up they have in common.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use crate::cache::builder::Values;
+use crate::clock::{Clock, Tick};
+use crate::computed::Computed;
+use crate::entry::{ComputationStart, Entry};
+use crate::flight::engine::{Engine, EngineSettings, Mode};
+use crate::flight::leader::Leader;
+use crate::flight::ports::Store;
+use crate::freshness::{self, Freshness, Lifetimes, Window};
+use crate::key::{Key, Tag};
+use crate::observe::{Event, Observer, Stats};
+use crate::store::{LocalSettings, LocalStore};
+
+/// How often a quiet cache is tidied.
+const SWEEP_EVERY: Duration = Duration::from_secs(30);
+
+pub(crate) struct CacheState<V: Clone + Send + Sync + 'static> {
+    pub(crate) local: Arc<LocalStore<V>>,
+    pub(crate) engine: Arc<Engine<V>>,
+    pub(crate) observer: Arc<Observer>,
+    pub(crate) values: Values<V>,
+    tidying: AtomicBool,
+    /// The longest time any entry may be of use, in nanoseconds.
+    longest_kept: AtomicU64,
+}
+
+/// What the store says of a key at one moment.
+pub(crate) enum Lookup<V> {
+    Fresh(Arc<Entry<V>>),
+    Early(Arc<Entry<V>>),
+    Stale(Arc<Entry<V>>),
+    /// Nothing to serve; perhaps something to serve in place of a failure.
+    Miss(Option<Arc<Entry<V>>>),
+}
+
+impl<V: Clone + Send + Sync + 'static> CacheState<V> {
+    pub(crate) fn new(
+        name: &str,
+        engine: EngineSettings,
+        local: &LocalSettings,
+        values: Values<V>,
+        clock: Clock,
+    ) -> Self {
+        let local = Arc::new(LocalStore::new(local));
+        let observer = Arc::new(Observer::new(name));
+        let store: Arc<dyn Store<V>> = Arc::clone(&local) as _;
+        let engine = Arc::new(Engine::new(engine, clock, store, Arc::clone(&observer) as _));
+        let (tidying, longest_kept) = (AtomicBool::new(false), AtomicU64::new(0));
+        Self { local, engine, observer, values, tidying, longest_kept }
+    }
+
+    #[inline]
+    pub(crate) fn now(&self) -> Tick {
+        self.engine.clock.now()
+    }
+
+    /// Asks the store. The only place where an entry is judged before it is
+    /// served.
+    #[inline]
+    pub(crate) fn look(&self, key: &[u8]) -> Lookup<V> {
+        if self.engine.mode() == Mode::On { self.peek(key) } else { self.look_off_duty(key) }
+    }
+
+    #[cold]
+    fn look_off_duty(&self, key: &[u8]) -> Lookup<V> {
+        if self.engine.mode() == Mode::Observe && !matches!(self.peek(key), Lookup::Miss(_)) {
+            self.observer.would_have_answered();
+        }
+        Lookup::Miss(None)
+    }
+
+    #[inline]
+    pub(crate) fn peek(&self, key: &[u8]) -> Lookup<V> {
+        let Some(entry) = self.local.get(key) else { return Lookup::Miss(None) };
+        if !self.engine.log.is_alive(&entry) {
+            return Lookup::Miss(None);
+        }
+        match self.judge(&entry, self.engine.clock.now()) {
+            Freshness::Fresh => Lookup::Fresh(entry),
+            Freshness::Early => Lookup::Early(entry),
+            Freshness::Stale => Lookup::Stale(entry),
+            Freshness::StaleIfError => Lookup::Miss(Some(entry)),
+            Freshness::Expired => Lookup::Miss(None),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn judge(&self, entry: &Entry<V>, now: Tick) -> Freshness {
+        freshness::decide(&entry.window, now, self.values.early.as_ref(), freshness::sample)
+    }
+
+    /// Returns whether `entry` may stand in for a failure now.
+    pub(crate) fn may_stand_in(&self, entry: &Entry<V>) -> bool {
+        self.judge(entry, self.now()) != Freshness::Expired && self.engine.log.is_alive(entry)
+    }
+
+    pub(crate) fn entry(
+        self: &Arc<Self>,
+        computed: Computed<V>,
+        leader: &Leader<V>,
+    ) -> (Arc<Entry<V>>, bool) {
+        let (entry, keep) =
+            self.make_entry(computed, leader.key(), leader.started(), leader.took());
+        let entry = entry.with_version(leader.version());
+        self.tidy_from_now_on();
+        (Arc::new(entry), keep)
+    }
+
+    /// Makes an entry, and returns whether it is worth keeping.
+    pub(crate) fn make_entry(
+        &self,
+        computed: Computed<V>,
+        key: &Key,
+        started: ComputationStart,
+        took: Duration,
+    ) -> (Entry<V>, bool) {
+        let window = Window::new(started.tick, self.lifetimes(&computed), took);
+        let weight = (self.values.weigher)(&computed.value) + key.heap_bytes();
+        let entry = Entry::new(computed.value, window, computed.tags.into(), started.seq);
+        let weight = weight + entry.tag_bytes();
+        let keep = self.engine.clock.now() < window.useful_until();
+        self.keeps_for(window);
+        (entry.with_weight(weight, self.values.least_weight), keep)
+    }
+
+    /// Takes note of an entry that came from elsewhere.
+    pub(crate) fn adopted(self: &Arc<Self>, entry: &Entry<V>) {
+        self.keeps_for(entry.window);
+        self.tidy_from_now_on();
+    }
+
+    fn lifetimes(&self, computed: &Computed<V>) -> Lifetimes {
+        let negative =
+            self.values.negative.filter(|(_, is)| is(&computed.value)).map(|(ttl, _)| ttl);
+        let ours = negative.or(self.values.lifetimes.map(|lifetimes| lifetimes.ttl));
+        let lifetimes = Lifetimes {
+            ttl: computed.ttl.or(ours).unwrap_or_default(),
+            stale_for: computed.stale_for.unwrap_or(self.values.stale_for),
+            stale_if_error: computed.stale_if_error.unwrap_or(self.values.stale_if_error),
+        };
+        if lifetimes.ttl.is_zero() {
+            // Nothing to be stale after: such a value is for this wave alone.
+            return Lifetimes {
+                stale_for: computed.stale_for.unwrap_or_default(),
+                stale_if_error: computed.stale_if_error.unwrap_or_default(),
+                ..lifetimes
+            };
+        }
+        lifetimes.jittered(self.values.jitter, freshness::sample())
+    }
+
+    /// Remembers how long entries can be of use: the invalidation log keeps
+    /// its records for as long.
+    pub(crate) fn keeps_for(&self, window: Window) {
+        let span = window.kept_until().since(window.started);
+        let nanos = u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        self.longest_kept.fetch_max(nanos, Ordering::Relaxed);
+    }
+
+    pub(crate) fn invalidate_tag_now(&self, tag: Tag) {
+        let everything = tag.is_everything();
+        let seq = self.engine.log.invalidate(tag.clone(), self.engine.clock.now());
+        if everything {
+            self.engine.table.forget_before(seq);
+        }
+        let kind = if everything { "all" } else { "tag" };
+        self.observer.invalidated(kind, || Event::TagInvalidated { tag });
+    }
+
+    pub(crate) fn mark_stale_now(&self, key: &Key) -> bool {
+        let Some(entry) = self.local.get(key.as_bytes()) else { return false };
+        let window = entry.window.stale_from(self.engine.clock.now());
+        // Cloned before the key is locked: a value's `clone` is the user's code.
+        let marked = Arc::new(entry.with_window(window));
+        self.local.update(key, |current| {
+            current.filter(|current| Arc::ptr_eq(current, &entry)).map(|_| marked)
+        })
+    }
+
+    pub(crate) fn stats(&self) -> Stats {
+        self.local.settle();
+        let stats = Stats {
+            evictions: self.local.evictions(),
+            entries: self.local.entries(),
+            bytes: self.local.bytes(),
+            flights: self.engine.table.running(),
+            waiting: self.engine.waiting(),
+            ..self.observer.stats()
+        };
+        self.observer.gauge(&stats);
+        stats
+    }
+
+    /// Starts the task that tidies a quiet cache, once. It ends with the cache.
+    pub(crate) fn tidy_from_now_on(self: &Arc<Self>)
+    where
+        V: Clone,
+    {
+        if self.tidying.load(Ordering::Relaxed) {
+            return;
+        }
+        // Outside of a runtime the next fill tries again.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        if !self.tidying.swap(true, Ordering::Relaxed) {
+            runtime.spawn(tidy(Tidying(Arc::downgrade(self))));
+        }
+    }
+
+    async fn sweep(&self) {
+        let now = self.engine.clock.now();
+        let dead =
+            |entry: &Entry<V>| now >= entry.window.kept_until() || !self.engine.log.is_alive(entry);
+        self.local.sweep(dead).await;
+        self.engine.sweep(Duration::from_nanos(self.longest_kept.load(Ordering::Relaxed)));
+        self.stats();
+    }
+}
+
+/// The claim to be the one who tidies. Given up however the task ends: a cache
+/// may outlive its runtime, and is tidied on the next one it is used on.
+struct Tidying<V: Clone + Send + Sync + 'static>(Weak<CacheState<V>>);
+
+impl<V: Clone + Send + Sync + 'static> Drop for Tidying<V> {
+    fn drop(&mut self) {
+        if let Some(inner) = self.0.upgrade() {
+            inner.tidying.store(false, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Sweeps until the cache is gone, or the runtime.
+async fn tidy<V: Clone + Send + Sync + 'static>(tidying: Tidying<V>) {
+    loop {
+        tokio::time::sleep(SWEEP_EVERY).await;
+        let Some(inner) = tidying.0.upgrade() else { return };
+        inner.sweep().await;
+    }
+}

@@ -1,0 +1,167 @@
+//! What is done to entries by name: here at once, then in the remote.
+//!
+//! The order is the same everywhere: first here, then there, then here again.
+//! What this process takes over from the remote between the first two steps is
+//! what the second one ends.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cache::handle::{Announcement, Invalidation};
+use crate::cache::state::CacheState;
+use crate::computed::Computed;
+use crate::entry::{ComputationStart, Entry};
+use crate::flight::engine::{Admission, FlightRequest, Mode};
+use crate::flight::ports::Store;
+use crate::freshness::Freshness;
+use crate::key::{Key, Tag};
+use crate::lease::shared_store::{Delivery, RemoteHealth, RemoteValue, SharedStore};
+use crate::observe::Event;
+
+impl<V: Clone + Send + Sync + 'static> CacheState<V> {
+    pub(crate) fn remote_health(&self) -> Option<RemoteHealth> {
+        self.engine.shared.get().map(|shared| shared.health())
+    }
+
+    pub(crate) async fn invalidate(self: &Arc<Self>, key: Key) -> Invalidation {
+        self.observer.invalidated("key", || Event::Invalidated { key: key.clone() });
+        self.revoke(key).await
+    }
+
+    async fn revoke(self: &Arc<Self>, key: Key) -> Invalidation {
+        let local = self.drop_here(&key);
+        let remote = self.tell(|inner, shared| async move {
+            let told = shared.invalidate(&key).await;
+            inner.drop_here(&key);
+            told
+        });
+        Invalidation { local, remote: remote.await }
+    }
+
+    /// Ends the local use of a key, and returns whether there was one.
+    fn drop_here(&self, key: &Key) -> bool {
+        // In this order: a fill that is not refused is removed.
+        let forgotten = self.engine.table.forget(key);
+        self.local.remove(key) || forgotten
+    }
+
+    pub(crate) async fn invalidate_tags(self: &Arc<Self>, tags: Box<[Tag]>) -> Invalidation {
+        for tag in &tags {
+            self.invalidate_tag_now(tag.clone());
+        }
+        let remote = self.tell(|inner, shared| inner.tell_tags(shared, tags));
+        Invalidation { local: true, remote: remote.await }
+    }
+
+    /// The same from where nothing can be awaited.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's unsafe methods"))]
+    pub(crate) fn invalidate_tags_unseen(self: &Arc<Self>, tags: &[Tag]) {
+        for tag in tags {
+            self.invalidate_tag_now(tag.clone());
+        }
+        let Some(shared) = self.engine.shared.get() else { return };
+        let tell = Arc::clone(self).tell_tags(Arc::clone(shared), tags.into());
+        self.engine.errand_unseen(async move {
+            tell.await;
+        });
+    }
+
+    async fn tell_tags(
+        self: Arc<Self>,
+        shared: Arc<dyn SharedStore<V>>,
+        tags: Box<[Tag]>,
+    ) -> Delivery {
+        let told = shared.invalidate_tags(&tags).await;
+        if told == Delivery::Queued {
+            for tag in tags {
+                self.engine.log.invalidate(tag, self.now());
+            }
+        }
+        told
+    }
+
+    pub(crate) async fn put(self: &Arc<Self>, key: Key, computed: Computed<V>) {
+        self.engine.table.forget(&key);
+        if self.engine.mode() == Mode::Off || !computed.storable {
+            // What others hold is out of date as well.
+            self.revoke(key).await;
+            return;
+        }
+        let started = ComputationStart { tick: self.now(), seq: self.engine.log.seq() };
+        let (entry, keep) = self.make_entry(computed, &key, started, Duration::ZERO);
+        if !keep {
+            self.revoke(key).await;
+            return;
+        }
+        let entry = Arc::new(entry);
+        self.local.fill(&key, Arc::clone(&entry), &|| true);
+        self.tidy_from_now_on();
+        self.tell(|inner, shared| async move {
+            let told = shared.put(&key, &entry).await;
+            inner.drop_others(&key, &entry);
+            told
+        })
+        .await;
+    }
+
+    /// Ends the local use of whatever is not `entry`: it may have come from the
+    /// remote before that was overwritten.
+    fn drop_others(&self, key: &Key, entry: &Arc<Entry<V>>) {
+        self.engine.table.forget(key);
+        if let Some(other) = self.local.get(key.as_bytes())
+            && !Arc::ptr_eq(&other, entry)
+        {
+            self.local.remove_exactly(key, &other);
+        }
+    }
+
+    /// Tells the remote, on a task of its own: a caller that goes away must not
+    /// leave it half told.
+    async fn tell<F>(
+        self: &Arc<Self>,
+        errand: impl FnOnce(Arc<Self>, Arc<dyn SharedStore<V>>) -> F,
+    ) -> Announcement
+    where
+        F: Future<Output = Delivery> + Send + 'static,
+    {
+        let Some(shared) = self.engine.shared.get() else { return Announcement::NoRemote };
+        let errand = errand(Arc::clone(self), Arc::clone(shared));
+        match self.engine.errand(errand).await {
+            Some(Delivery::Done) => Announcement::Done,
+            // Also when the runtime shut down before it was told.
+            Some(Delivery::Queued) | None => Announcement::Queued,
+        }
+    }
+
+    /// Asks the remote for a value that may be served, and keeps a copy.
+    pub(crate) async fn fetch(self: &Arc<Self>, key: Key) -> Option<Arc<Entry<V>>> {
+        let shared = Arc::clone(self.engine.shared.get()?);
+        if self.engine.mode() != Mode::On || !shared.is_up() {
+            return None;
+        }
+        let mut boarding = FlightRequest::to(key).without_waiting();
+        boarding.despite_hold = true;
+        // Leading a flight, it cannot store what is invalidated meanwhile.
+        let Admission::Lead(leader) = self.engine.enter(&boarding, &mut None) else {
+            let found = shared.get(&boarding.key).await;
+            return found.ok().and_then(|found| self.servable(&boarding.key, found));
+        };
+        let found = shared.get(&boarding.key).await;
+        let Some(entry) = found.ok().and_then(|found| self.servable(&boarding.key, found)) else {
+            leader.withdraw();
+            return None;
+        };
+        leader.adopt(&entry);
+        self.adopted(&entry);
+        leader.stand_down(Arc::clone(&entry));
+        Some(entry)
+    }
+
+    fn servable(&self, key: &Key, found: RemoteValue<V>) -> Option<Arc<Entry<V>>> {
+        let RemoteValue::Entry(entry) = found else { return None };
+        match self.judge_found(key, &entry) {
+            Freshness::Fresh | Freshness::Early | Freshness::Stale => Some(entry),
+            Freshness::StaleIfError | Freshness::Expired => None,
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! When an entry may be used: pure functions of a reading of the clock.
+//!
+//! [`decide`] is the only judge of fresh, early, stale and expired. The store
+//! may forget an entry sooner, to save memory; nothing but this module says
+//! that one may be served.
+
+use super::{EarlyRefresh, Window};
+use crate::clock::Tick;
+
+/// What an entry is good for at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Freshness {
+    /// To be served as it is.
+    Fresh,
+    /// To be served as it is, and this reader has drawn the early refresh.
+    Early,
+    /// To be served at once, and refreshed in the background.
+    Stale,
+    /// To be served only in place of a failure.
+    StaleIfError,
+    /// Not to be served.
+    Expired,
+}
+
+/// Judges `window` at `now`. `sample` draws from (0, 1]; it is asked only
+/// when early refresh is on and the end of the lifetime is near.
+#[inline]
+pub(crate) fn decide(
+    window: &Window,
+    now: Tick,
+    early: Option<&EarlyRefresh>,
+    sample: impl FnOnce() -> f64,
+) -> Freshness {
+    if now < window.fresh_until {
+        return match early {
+            Some(early) if early.is_due(window, now, sample) => Freshness::Early,
+            _ => Freshness::Fresh,
+        };
+    }
+    if now < window.stale_until {
+        Freshness::Stale
+    } else if now < window.error_until {
+        Freshness::StaleIfError
+    } else {
+        Freshness::Expired
+    }
+}
+
+/// Draws from (0, 1], never 0: a logarithm is taken of it.
+pub(crate) fn sample() -> f64 {
+    1.0 - fastrand::f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::freshness::Lifetimes;
+    use std::time::Duration;
+
+    fn window() -> Window {
+        let lifetimes = Lifetimes {
+            ttl: Duration::from_secs(10),
+            stale_for: Duration::from_secs(5),
+            stale_if_error: Duration::from_secs(20),
+        };
+        Window::new(Tick::from_nanos(0), lifetimes, Duration::from_secs(1))
+    }
+
+    #[test]
+    fn an_entry_goes_from_fresh_to_stale_to_expired_at_the_stated_moments() {
+        for (millis, expected) in [
+            (0, Freshness::Fresh),
+            (9_999, Freshness::Fresh),
+            (10_000, Freshness::Stale),
+            (14_999, Freshness::Stale),
+            (15_000, Freshness::StaleIfError),
+            (29_999, Freshness::StaleIfError),
+            (30_000, Freshness::Expired),
+        ] {
+            let now = Tick::from_nanos(millis * 1_000_000);
+            assert_eq!(decide(&window(), now, None, sample), expected, "at {millis} ms");
+        }
+    }
+
+    #[test]
+    fn without_early_refresh_no_sample_is_drawn() {
+        decide(&window(), Tick::from_nanos(9_999_000_000), None, || panic!("drawn"));
+    }
+
+    #[test]
+    fn far_from_the_end_no_sample_is_drawn() {
+        let early = EarlyRefresh { beta: 1.0, max_share: 0.25 };
+        decide(&window(), Tick::from_nanos(7_000_000_000), Some(&early), || panic!("drawn"));
+    }
+}

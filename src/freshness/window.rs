@@ -1,0 +1,159 @@
+//! The moments between which an entry is fresh or stale.
+
+use std::time::Duration;
+
+use crate::clock::Tick;
+
+/// How long an entry is fresh, and for how long after that it may be served
+/// stale. Both stale windows begin where the lifetime ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lifetimes {
+    pub(crate) ttl: Duration,
+    pub(crate) stale_for: Duration,
+    pub(crate) stale_if_error: Duration,
+}
+
+impl Lifetimes {
+    /// Shortens the lifetime by up to `jitter` of itself, so that entries
+    /// filled together do not end together.
+    pub(crate) fn jittered(mut self, jitter: f64, sample: f64) -> Self {
+        // What is cut off is never the whole: a product with 1 could overflow.
+        let cut = self.ttl.mul_f64((jitter * sample).clamp(0.0, 1.0 - f64::EPSILON));
+        self.ttl = self.ttl.saturating_sub(cut);
+        self
+    }
+}
+
+/// When an entry is fresh, stale and expired; frozen when it is filled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+// Ordered as `Entry` says.
+#[repr(C)]
+pub(crate) struct Window {
+    pub(crate) fresh_until: Tick,
+    /// When the computation started: age counts from here, so that a slow
+    /// computation cannot make old data look young.
+    pub(crate) started: Tick,
+    pub(crate) stale_until: Tick,
+    pub(crate) error_until: Tick,
+    /// How long the computation took, in microseconds. There is one in every
+    /// entry: what is longer than an hour counts as little more than that.
+    computed_micros: u32,
+    /// How many seconds the entry is kept longer than it may be served.
+    kept_longer: u32,
+}
+
+impl Window {
+    pub(crate) fn new(started: Tick, lifetimes: Lifetimes, computed_in: Duration) -> Self {
+        let fresh_until = started.plus(lifetimes.ttl);
+        Self {
+            started,
+            fresh_until,
+            stale_until: fresh_until.plus(lifetimes.stale_for),
+            error_until: fresh_until.plus(lifetimes.stale_if_error),
+            computed_micros: u32::try_from(computed_in.as_micros()).unwrap_or(u32::MAX),
+            kept_longer: 0,
+        }
+    }
+
+    /// Keeps the entry for so long after it may be served no more, in whole
+    /// seconds rounded up: what it holds may yet be confirmed.
+    #[cfg_attr(
+        not(any(feature = "http", feature = "remote")),
+        allow(dead_code, reason = "who keeps entries longer")
+    )]
+    pub(crate) fn kept_longer(mut self, longer: Duration) -> Self {
+        let seconds = longer.as_secs().saturating_add(u64::from(longer.subsec_nanos() > 0));
+        self.kept_longer = u32::try_from(seconds).unwrap_or(u32::MAX);
+        self
+    }
+
+    /// Returns how long the computation took; early refresh leads by it.
+    pub(crate) fn computed_in(&self) -> Duration {
+        Duration::from_micros(self.computed_micros.into())
+    }
+
+    /// Returns the window of the same entry, stale from `now` on.
+    pub(crate) fn stale_from(mut self, now: Tick) -> Self {
+        let early_by = self.fresh_until.since(now);
+        self.fresh_until = self.fresh_until.minus(early_by);
+        self.stale_until = self.stale_until.minus(early_by);
+        self.error_until = self.error_until.minus(early_by);
+        self
+    }
+
+    pub(crate) fn lifetime(&self) -> Duration {
+        self.fresh_until.since(self.started)
+    }
+
+    /// Returns the moment after which the entry may not be served any more.
+    pub(crate) fn useful_until(&self) -> Tick {
+        self.fresh_until.max(self.stale_until).max(self.error_until)
+    }
+
+    /// Returns the moment after which the entry is of no use to anybody.
+    pub(crate) fn kept_until(&self) -> Tick {
+        self.useful_until().plus(Duration::from_secs(self.kept_longer.into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn marking_stale_moves_every_window_forward_and_keeps_its_length() {
+        let lifetimes =
+            Lifetimes { ttl: SECOND * 10, stale_for: SECOND * 5, stale_if_error: SECOND * 20 };
+        let window = Window::new(Tick::from_nanos(0), lifetimes, SECOND);
+        let marked = window.stale_from(Tick::from_nanos(4_000_000_000));
+        assert_eq!(marked.fresh_until, Tick::from_nanos(4_000_000_000));
+        assert_eq!(marked.stale_until.since(marked.fresh_until), SECOND * 5);
+        assert_eq!(marked.error_until.since(marked.fresh_until), SECOND * 20);
+        assert_eq!(window.stale_from(Tick::from_nanos(11_000_000_000)), window, "already stale");
+    }
+
+    #[test]
+    fn an_entry_is_kept_longer_than_it_is_useful_and_marking_it_stale_changes_neither_length() {
+        let lifetimes =
+            Lifetimes { ttl: SECOND * 10, stale_for: SECOND * 5, stale_if_error: SECOND * 20 };
+        let window = Window::new(Tick::from_nanos(0), lifetimes, SECOND);
+        assert_eq!(window.kept_until(), window.useful_until());
+        let kept = window.kept_longer(SECOND / 2 + SECOND * 9);
+        assert_eq!(kept.useful_until(), window.useful_until());
+        assert_eq!(kept.kept_until(), Tick::from_nanos(40_000_000_000));
+        let marked = kept.stale_from(Tick::from_nanos(4_000_000_000));
+        assert_eq!(marked.kept_until().since(marked.useful_until()), SECOND * 10);
+        let for_ever = window.kept_longer(Duration::MAX);
+        assert!(for_ever.kept_until() > window.useful_until());
+    }
+
+    #[test]
+    fn a_window_is_no_larger_than_five_moments() {
+        assert!(size_of::<Window>() <= 40);
+    }
+
+    #[test]
+    fn a_computation_of_any_length_has_a_length() {
+        let lifetimes = Lifetimes { ttl: SECOND, stale_for: SECOND, stale_if_error: SECOND };
+        let took = |time| Window::new(Tick::from_nanos(0), lifetimes, time).computed_in();
+        assert_eq!(took(SECOND * 3), SECOND * 3);
+        assert!(took(Duration::MAX) > SECOND * 3600);
+    }
+
+    proptest! {
+        #[test]
+        fn jitter_only_shortens_and_never_by_more_than_its_share(
+            ttl in 0_u64..=u64::MAX / 4, jitter in 0.0_f64..1.0, sample in 0.0_f64..=1.0,
+        ) {
+            let ttl = Duration::from_nanos(ttl);
+            let lifetimes = Lifetimes { ttl, stale_for: SECOND, stale_if_error: SECOND };
+            let jittered = lifetimes.jittered(jitter, sample);
+            prop_assert!(jittered.ttl <= ttl + SECOND / 1000);
+            prop_assert!(jittered.ttl + SECOND / 1000 >= ttl.mul_f64(1.0 - jitter));
+            prop_assert_eq!(jittered.stale_for, lifetimes.stale_for);
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! The body of every response that leaves the layer, and how one is collected
+//! to be stored and read meanwhile.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Buf, Bytes};
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+
+use crate::error::BoxError;
+
+mod buffer;
+mod collect;
+mod error;
+mod part;
+mod readers;
+mod shared;
+
+pub(super) use collect::{Collection, Limits, collect};
+pub use error::{BodyError, BodyErrorKind};
+use part::PartReader;
+pub(super) use readers::ReadGate;
+pub(super) use shared::{Feed, Reader, SharedBody};
+
+/// What the layer asks of the service's bodies: they may move between threads,
+/// and need not be shared by them.
+pub(super) trait SourceBody: Body<Error: Into<BoxError>> + Send + 'static {}
+
+impl<B> SourceBody for B
+where
+    B: Body + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+}
+
+pin_project! {
+    /// The body of a response that went through the HTTP layer.
+    ///
+    /// Bytes from the cache, whose exact length is known; or the body of the
+    /// inner service; or one that arrives, and that others read too.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use http_body::Body;
+    /// use http_body_util::Full;
+    /// use tower_stampede::ResponseBody;
+    /// use bytes::Bytes;
+    ///
+    /// let body: ResponseBody<Full<Bytes>> = ResponseBody::default();
+    /// assert_eq!(body.size_hint().exact(), Some(0));
+    /// ```
+    pub struct ResponseBody<B>
+    where
+        B: Body,
+    {
+        #[pin]
+        state: State<B>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    enum State<B>
+    where
+        B: Body,
+    {
+        Full { bytes: Option<Bytes> },
+        Queue { frames: VecDeque<Frame<Bytes>>, then: Then<B> },
+        Reading { reader: Reader },
+        Part { reader: PartReader },
+        Inner { #[pin] body: B },
+    }
+}
+
+/// What follows the frames that were collected.
+enum Then<B: Body> {
+    End,
+    Rest(Pin<Box<B>>),
+    Error(BodyError),
+}
+
+impl<B: Body> ResponseBody<B> {
+    #[inline]
+    pub(crate) fn full(bytes: Bytes) -> Self {
+        Self { state: State::Full { bytes: Some(bytes).filter(|bytes| !bytes.is_empty()) } }
+    }
+
+    pub(crate) fn inner(body: B) -> Self {
+        Self { state: State::Inner { body } }
+    }
+
+    /// What arrives for several.
+    pub(crate) fn reading(reader: Reader) -> Self {
+        Self { state: State::Reading { reader } }
+    }
+
+    /// `length` bytes of it, from the one at `first` on.
+    pub(crate) fn reading_part(reader: Reader, first: u64, length: u64) -> Self {
+        Self { state: State::Part { reader: PartReader::new(reader, first, length) } }
+    }
+
+    /// First what was collected, then what is left.
+    pub(crate) fn streaming(so_far: VecDeque<Frame<Bytes>>, rest: Pin<Box<B>>) -> Self {
+        Self { state: State::Queue { frames: so_far, then: Then::Rest(rest) } }
+    }
+
+    /// First what was collected, then the error.
+    pub(crate) fn broken(so_far: VecDeque<Frame<Bytes>>, error: BodyError) -> Self {
+        Self { state: State::Queue { frames: so_far, then: Then::Error(error) } }
+    }
+}
+
+impl<B: Body> Default for ResponseBody<B> {
+    fn default() -> Self {
+        Self::full(Bytes::new())
+    }
+}
+
+impl<B: Body> fmt::Debug for ResponseBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.state {
+            State::Full { .. } => "Full",
+            State::Queue { .. } => "Queue",
+            State::Reading { .. } => "Reading",
+            State::Part { .. } => "Part",
+            State::Inner { .. } => "Inner",
+        };
+        f.debug_tuple("ResponseBody").field(&kind).finish()
+    }
+}
+
+pub(crate) type Next = Option<Result<Frame<Bytes>, BodyError>>;
+
+impl<B> Body for ResponseBody<B>
+where
+    B: Body,
+    B::Error: Into<BoxError>,
+{
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Next> {
+        match self.project().state.project() {
+            StateProj::Full { bytes } => Poll::Ready(bytes.take().map(Frame::data).map(Ok)),
+            StateProj::Inner { body } => poll_bytes(body, cx),
+            StateProj::Reading { reader } => reader.poll_frame(cx),
+            StateProj::Part { reader } => reader.poll_frame(cx),
+            StateProj::Queue { frames, then } => match frames.pop_front() {
+                Some(frame) => Poll::Ready(Some(Ok(frame))),
+                None => then.poll(cx),
+            },
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.state {
+            State::Full { bytes } => bytes.is_none(),
+            State::Queue { frames, then } => frames.is_empty() && then.is_end(),
+            State::Reading { reader } => reader.is_end_stream(),
+            State::Part { reader } => reader.is_end_stream(),
+            State::Inner { body } => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.state {
+            State::Full { bytes } => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64)
+            }
+            State::Queue { frames, then } => {
+                let queued =
+                    frames.iter().filter_map(Frame::data_ref).map(Bytes::len).sum::<usize>();
+                plus(then.size_hint(), queued as u64)
+            }
+            State::Reading { reader } => reader.size_hint(),
+            State::Part { reader } => reader.size_hint(),
+            State::Inner { body } => body.size_hint(),
+        }
+    }
+}
+
+impl<B: Body> Then<B> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Next>
+    where
+        B::Error: Into<BoxError>,
+    {
+        if let Self::Rest(body) = self {
+            let next = ready!(poll_bytes(body.as_mut(), cx));
+            if next.is_none() {
+                *self = Self::End;
+            }
+            return Poll::Ready(next);
+        }
+        match std::mem::replace(self, Self::End) {
+            Self::Error(error) => Poll::Ready(Some(Err(error))),
+            _ => Poll::Ready(None),
+        }
+    }
+
+    fn is_end(&self) -> bool {
+        match self {
+            Self::End => true,
+            Self::Rest(body) => body.is_end_stream(),
+            Self::Error(_) => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::End => SizeHint::with_exact(0),
+            Self::Rest(body) => body.size_hint(),
+            Self::Error(_) => SizeHint::default(),
+        }
+    }
+}
+
+/// Polls for the next frame, with its data as bytes and its error as ours.
+pub(crate) fn poll_bytes<B>(body: Pin<&mut B>, cx: &mut Context<'_>) -> Poll<Next>
+where
+    B: Body,
+    B::Error: Into<BoxError>,
+{
+    let to_bytes = |mut data: B::Data| data.copy_to_bytes(data.remaining());
+    let frame = ready!(body.poll_frame(cx));
+    let frame = frame.map(|frame| frame.map(|frame| frame.map_data(to_bytes)));
+    Poll::Ready(frame.map(|frame| frame.map_err(BodyError::of_service)))
+}
+
+fn plus(hint: SizeHint, more: u64) -> SizeHint {
+    let mut sum = SizeHint::new();
+    sum.set_lower(hint.lower().saturating_add(more));
+    if let Some(upper) = hint.upper() {
+        sum.set_upper(upper.saturating_add(more));
+    }
+    sum
+}
+
+#[cfg(test)]
+mod tests;

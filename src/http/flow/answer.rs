@@ -1,0 +1,298 @@
+//! Responses as clients get them.
+
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+use http::header::{self, HeaderMap, HeaderValue};
+use http::{Extensions, Response, StatusCode};
+use http_body::Body;
+
+use crate::clock::Tick;
+use crate::error::Error;
+use crate::http::body::ResponseBody;
+use crate::http::cache_for::CacheFor;
+use crate::http::flow::error_response::{Make, Refusal};
+use crate::http::flow::lookup::{Forward, StoredEntry};
+use crate::http::flow::origin_call::ForwardStatus;
+use crate::http::layer::Rules;
+use crate::http::rules::fields::{
+    CACHE_STATUS, age_value, append_cache_status, cache_status_forward, cache_status_hit,
+    cache_status_refused,
+};
+use crate::http::rules::request::{BypassReason, RequestMethod};
+use crate::http::rules::shape::Shape;
+use crate::http::stored::response;
+use crate::outcome::CacheOutcome;
+
+/// How a response from the service came to this client.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Provenance<'a> {
+    pub(super) fwd: &'a str,
+    pub(super) stored: bool,
+    pub(super) collapsed: bool,
+    pub(super) detail: Option<&'a str>,
+    /// What the service answered, where this client gets something else.
+    pub(super) fwd_status: Option<StatusCode>,
+    pub(super) outcome: CacheOutcome,
+}
+
+impl Provenance<'_> {
+    pub(super) fn bypass(reason: BypassReason) -> Self {
+        let fwd = if reason == BypassReason::Method { "method" } else { "bypass" };
+        let detail = (fwd == "bypass").then(|| reason.as_str());
+        let outcome = CacheOutcome::Bypass;
+        Provenance { fwd, stored: false, collapsed: false, detail, fwd_status: None, outcome }
+    }
+}
+
+/// Makes an answer of this shape out of what is stored. `status` is what
+/// `Cache-Status` says of it.
+pub(super) fn from_entry<B: Body>(
+    rules: &Rules,
+    entry: &StoredEntry,
+    method: RequestMethod,
+    shape: Shape,
+    status: impl FnOnce() -> HeaderValue,
+    now: Tick,
+) -> Response<ResponseBody<B>> {
+    let mut response = Response::new(ResponseBody::default());
+    write(&mut response, rules, entry, (method, shape), status, now);
+    response
+}
+
+/// Does the same in the place of an empty response: one is large enough for
+/// each move of it to show in what a hit costs.
+#[inline]
+pub(super) fn write<B: Body>(
+    response: &mut Response<ResponseBody<B>>,
+    rules: &Rules,
+    entry: &StoredEntry,
+    (method, shape): (RequestMethod, Shape),
+    status: impl FnOnce() -> HeaderValue,
+    now: Tick,
+) {
+    let Some(stored) = entry.value.response() else {
+        *response = refusal(rules, Error::new(crate::ErrorKind::ShutDown));
+        return;
+    };
+    if method == RequestMethod::Get {
+        // Nothing is lost: both the body and the fields in their places are
+        // empty.
+        std::mem::forget(std::mem::replace(response.body_mut(), shape.body(&stored.body)));
+    }
+    *response.status_mut() = shape.status(stored.status);
+    let headers = response.headers_mut();
+    std::mem::forget(std::mem::replace(headers, shape.fields(&stored.headers)));
+    if method == RequestMethod::Head {
+        write_length(headers, stored, shape);
+    }
+    write_own_fields(headers, rules, || age_of(entry, now), status);
+}
+
+#[cold]
+fn write_length(headers: &mut HeaderMap, stored: &response::CachedResponse, shape: Shape) {
+    // RFC 9110, 8.6: a 204 must not have one.
+    if shape == Shape::Whole
+        && stored.status != StatusCode::NO_CONTENT
+        && let Some(length) = stored.body.length()
+    {
+        headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));
+    }
+}
+
+/// Says in the extensions of a response that it is a hit. `spare` are those of
+/// the request: where a server or a router has put something in, they have the
+/// memory for it.
+#[inline]
+pub(super) fn mark_hit(extensions: &mut Extensions, mut spare: Extensions) {
+    static HIT: LazyLock<Extensions> = LazyLock::new(|| {
+        let mut hit = Extensions::new();
+        hit.insert(CacheOutcome::Hit);
+        hit
+    });
+    if spare.is_empty() {
+        *extensions = HIT.clone();
+    } else {
+        spare.clear();
+        spare.insert(CacheOutcome::Hit);
+        *extensions = spare;
+    }
+}
+
+#[inline]
+fn age_of(entry: &StoredEntry, now: Tick) -> HeaderValue {
+    age_value(now.since(entry.window.started).as_secs().min(1 << 31))
+}
+
+/// Writes `Age` and `Cache-Status` into the places that the stored fields have
+/// for them: no look-up, and the map does not grow.
+#[inline]
+fn write_own_fields(
+    headers: &mut HeaderMap,
+    rules: &Rules,
+    age: impl FnOnce() -> HeaderValue,
+    status: impl FnOnce() -> HeaderValue,
+) {
+    if !rules.config.age || rules.hit_status.is_none() {
+        let age = rules.config.age.then(age);
+        let status = rules.hit_status.is_some().then(status);
+        write_anywhere(headers, age, status);
+        return clear_places(headers, rules);
+    }
+    let mut fields = headers.iter_mut();
+    match (fields.next(), fields.next()) {
+        // Where we made them.
+        (Some((age_name, age_place)), Some((name, place)))
+            if age_name == header::AGE && name == CACHE_STATUS && place.is_empty() =>
+        {
+            *age_place = age();
+            *place = status();
+        }
+        _ => write_anywhere(headers, Some(age()), Some(status())),
+    }
+}
+
+#[cold]
+fn write_anywhere(
+    headers: &mut HeaderMap,
+    mut age: Option<HeaderValue>,
+    mut status: Option<HeaderValue>,
+) {
+    for (name, value) in headers.iter_mut() {
+        if name == header::AGE {
+            put(value, &mut age);
+        } else if value.is_empty() && name == CACHE_STATUS {
+            put(value, &mut status);
+        }
+    }
+    if let Some(status) = status {
+        // Caches before us wrote theirs: ours follows.
+        append_cache_status(headers, status);
+    }
+}
+
+fn put(place: &mut HeaderValue, value: &mut Option<HeaderValue>) {
+    if let Some(value) = value.take() {
+        *place = value;
+    }
+}
+
+/// Removes the places of fields that are switched off.
+#[cold]
+fn clear_places(headers: &mut HeaderMap, rules: &Rules) {
+    if !rules.config.age {
+        headers.remove(header::AGE);
+    }
+    if rules.hit_status.is_none() && headers.get(CACHE_STATUS).is_some_and(HeaderValue::is_empty) {
+        headers.remove(CACHE_STATUS);
+    }
+}
+
+/// Returns what `Cache-Status` says of a stored answer that came about so.
+pub(super) fn status(
+    rules: &Rules,
+    entry: &StoredEntry,
+    outcome: CacheOutcome,
+    forward: Forward,
+    now: Tick,
+) -> HeaderValue {
+    match (outcome, entry.value.response()) {
+        (CacheOutcome::Joined, Some(stored)) => joined_status(rules, stored.status, forward),
+        _ => hit_status(rules, entry, now),
+    }
+}
+
+fn joined_status(rules: &Rules, status: StatusCode, forward: Forward) -> HeaderValue {
+    let name = rules.config.cache_status.as_deref().unwrap_or_default();
+    cache_status_forward(name, forward.as_str(), Some(status), false, true, None)
+}
+
+#[inline]
+pub(super) fn hit_status(rules: &Rules, entry: &StoredEntry, now: Tick) -> HeaderValue {
+    let window = &entry.window;
+    if now < window.fresh_until
+        && let Some(status) = &rules.hit_status
+    {
+        return status.value(window.fresh_until.since(now).as_secs());
+    }
+    stale_status(rules, entry, now)
+}
+
+#[cold]
+fn stale_status(rules: &Rules, entry: &StoredEntry, now: Tick) -> HeaderValue {
+    // RFC 9211, 2.2: negative once it is stale, so never zero here.
+    let over = now.since(entry.window.fresh_until).as_secs();
+    let over = i64::try_from(over).unwrap_or(i64::MAX - 1) + 1;
+    cache_status_hit(rules.config.cache_status.as_deref().unwrap_or_default(), -over)
+}
+
+/// Makes an answer out of the service's own response.
+pub(super) fn from_service<B: Body>(
+    rules: &Rules,
+    response: Response<ResponseBody<B>>,
+    came: Provenance<'_>,
+) -> Response<ResponseBody<B>> {
+    let mut response = response;
+    response.extensions_mut().remove::<CacheFor>();
+    response.extensions_mut().insert(came.outcome);
+    if let Some(name) = &rules.config.cache_status {
+        let asked = response.extensions_mut().remove::<ForwardStatus>().map(|status| status.0);
+        let status = asked.or(came.fwd_status).or(Some(response.status()));
+        let member =
+            cache_status_forward(name, came.fwd, status, came.stored, came.collapsed, came.detail);
+        append_cache_status(response.headers_mut(), member);
+    }
+    response
+}
+
+/// Makes of the service's own response what this client gets of it.
+pub(super) fn shaped<B: Body>(
+    response: Response<ResponseBody<B>>,
+    shape: Shape,
+) -> Response<ResponseBody<B>> {
+    if shape != Shape::NotModified {
+        return response;
+    }
+    let (mut head, _) = response.into_parts();
+    head.status = shape.status(head.status);
+    head.headers = shape.fields(&head.headers);
+    Response::from_parts(head, ResponseBody::default())
+}
+
+/// Makes the answer to a request that is to be answered from the store or not
+/// at all (RFC 9111, 5.2.1.7).
+pub(super) fn not_cached<B: Body>(rules: &Rules) -> Response<ResponseBody<B>> {
+    let text = "nothing is stored that may be served\n";
+    let mut response = Response::new(ResponseBody::full(Bytes::from_static(text.as_bytes())));
+    *response.status_mut() = StatusCode::GATEWAY_TIMEOUT;
+    let headers = response.headers_mut();
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    if let Some(name) = &rules.config.cache_status {
+        append_cache_status(headers, cache_status_refused(name, "only-if-cached"));
+    }
+    response.extensions_mut().insert(CacheOutcome::Refused);
+    response
+}
+
+/// Makes the response of our own that stands for `error`.
+pub(super) fn refusal<B: Body>(rules: &Rules, error: Error) -> Response<ResponseBody<B>> {
+    let refused = Refusal::new(error);
+    let make = rules.refusal.as_ref().map(|make| &**make as Make<'_>);
+    let mut response = refused.response(make).map(ResponseBody::full);
+    response.extensions_mut().insert(CacheOutcome::Refused);
+    if let Some(name) = &rules.config.cache_status {
+        let member = if refused.was_forwarded() {
+            cache_status_forward(name, "miss", None, false, false, Some(refused.as_str()))
+        } else {
+            cache_status_refused(name, refused.as_str())
+        };
+        append_cache_status(response.headers_mut(), member);
+    }
+    response
+}
+
+/// Statuses that end a wave as a failure (RFC 5861, 4).
+pub(super) fn is_failure(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 500 | 502 | 503 | 504)
+}

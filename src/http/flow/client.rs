@@ -1,0 +1,140 @@
+//! What the client gets whose own request was forwarded for all.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+
+use http::header::{self, HeaderName};
+use http::{HeaderMap, Response, StatusCode};
+use http_body::Body;
+
+use crate::error::Error;
+use crate::http::body::ResponseBody;
+use crate::http::flow::answer::{self, Provenance};
+use crate::http::flow::lead::OriginOutcome;
+use crate::http::flow::lookup::{HttpCaller, StoredEntry};
+use crate::http::flow::miss::answered;
+use crate::http::rules::decline_reason::DeclineReason;
+use crate::http::rules::shape::Shape;
+use crate::outcome::CacheOutcome;
+
+/// What the leader's own client needs once the leader has gone to work.
+pub(super) struct OriginClient {
+    pub(super) caller: HttpCaller,
+}
+
+/// Returns what `Cache-Status` says where a credential keeps a response from
+/// being shared.
+pub(super) fn credential_detail(name: &HeaderName) -> String {
+    let detail = DeclineReason::Credentials.as_str();
+    // A pattern matches names of any length, which the client chooses.
+    if name.as_str().len() > MAX_NAMED { detail.into() } else { format!("{detail}:{name}") }
+}
+
+/// The longest field name that is repeated to a client or in a log line.
+const MAX_NAMED: usize = 64;
+
+impl HttpCaller {
+    /// Returns how much this client gets of the response that it led to, which
+    /// is for others too.
+    pub(super) fn shape_of_own<B>(&self, response: &Response<B>) -> Shape {
+        if !self.wishes.is_shaped() {
+            return Shape::Whole;
+        }
+        let (status, now) = (response.status(), self.cache.engine.clock.wall());
+        Shape::of(self.wishes, &self.headers, status, response.headers(), None, now)
+    }
+
+    /// Returns what `Cache-Status` says of a response that is not stored.
+    fn refusal_detail(&self, why: DeclineReason) -> Cow<'static, str> {
+        match &self.credential {
+            Some(name) if why == DeclineReason::Credentials => {
+                self.warn_of_credential(name);
+                credential_detail(name).into()
+            }
+            _ => why.as_str().into(),
+        }
+    }
+
+    /// Warns where it may be a surprise: that `Authorization` and `Cookie` are
+    /// credentials is not.
+    fn warn_of_credential(&self, name: &HeaderName) {
+        let is_plain = matches!(*name, header::AUTHORIZATION | header::COOKIE);
+        if !is_plain && name.as_str().len() <= MAX_NAMED {
+            self.cache.observer.credential_refused(name.as_str());
+        }
+    }
+
+    /// Returns whether a part is wanted of what has no length yet.
+    pub(super) fn cannot_cut(&self, entry: &StoredEntry) -> bool {
+        let stored = entry.value.response().filter(|_| self.wishes.range);
+        stored.is_some_and(|it| it.status == StatusCode::OK && it.body.length().is_none())
+    }
+
+    pub(super) fn for_client(&self) -> OriginClient {
+        let is_shaped = self.wishes.is_shaped();
+        OriginClient {
+            caller: Self {
+                cache: Arc::clone(&self.cache),
+                rules: Arc::clone(&self.rules),
+                asked: self.asked,
+                wishes: self.wishes,
+                not_before: self.not_before,
+                headers: if is_shaped { self.headers.clone() } else { HeaderMap::new() },
+                primary: self.primary.clone(),
+                tags: Box::default(),
+                stale: self.stale.clone(),
+                forward: self.forward,
+                claim: None,
+                refreshed: None,
+                credential: self.credential.clone(),
+            },
+        }
+    }
+}
+
+impl OriginClient {
+    fn fail<B: Body, E>(&self, error: E, failure: Error) -> Result<Response<ResponseBody<B>>, E> {
+        let caller = &self.caller;
+        if let Some(entry) = caller.in_hand_for(&failure) {
+            return Ok(answered(caller, &entry, CacheOutcome::StaleIfError));
+        }
+        caller.instead_of(error, failure)
+    }
+
+    pub(super) fn receive<B: Body, E>(
+        self,
+        own: OriginOutcome<B, E>,
+        outcome: CacheOutcome,
+    ) -> Result<Response<ResponseBody<B>>, E> {
+        let caller = &self.caller;
+        let stale = || {
+            let entry = caller.in_hand()?;
+            Some(answered(caller, &entry, CacheOutcome::StaleIfError))
+        };
+        let came = |stored, detail| Provenance {
+            fwd: caller.forward.as_str(),
+            stored,
+            collapsed: false,
+            detail,
+            fwd_status: None,
+            outcome,
+        };
+        match own {
+            OriginOutcome::Response { response, stored, why } => {
+                let detail = why.map(|why| caller.refusal_detail(why));
+                let fwd_status = Some(response.status());
+                let shape =
+                    if why.is_none() { caller.shape_of_own(&response) } else { Shape::Whole };
+                let came = Provenance { fwd_status, ..came(stored, detail.as_deref()) };
+                Ok(answer::from_service(&caller.rules, answer::shaped(response, shape), came))
+            }
+            OriginOutcome::Failed(response) => Ok(stale().unwrap_or_else(|| {
+                answer::from_service(&caller.rules, response, came(false, None))
+            })),
+            OriginOutcome::Error { error, failure } => self.fail(error, failure),
+            OriginOutcome::Nothing(error) => {
+                Ok(stale().unwrap_or_else(|| answer::refusal(&caller.rules, error)))
+            }
+        }
+    }
+}

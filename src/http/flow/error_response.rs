@@ -1,0 +1,154 @@
+//! Responses of our own, in place of one we could not get.
+
+use std::fmt;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{self, HeaderValue};
+use http::{Response, StatusCode};
+
+use crate::error::{Error, ErrorKind};
+use crate::http::flow::fallback::MustRevalidate;
+
+/// Makes a response of ours.
+pub(super) type Make<'a> = &'a dyn Fn(&Refusal) -> Response<Bytes>;
+
+/// Why a client gets a response of ours; see
+/// [`HttpLayer::on_refusal`](crate::HttpLayer::on_refusal).
+#[derive(Clone, Debug)]
+pub struct Refusal {
+    error: Error,
+}
+
+impl Refusal {
+    pub(super) fn new(error: Error) -> Self {
+        Self { error }
+    }
+
+    /// Returns what went wrong.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.error.kind()
+    }
+
+    /// Returns the status: 502 for a service that failed, its own 500, 502,
+    /// 503 or 504, 504 for a time-out and where what is stored must be
+    /// validated (RFC 9111, 5.2.2.2), 500 for a panic, and 503 where the
+    /// cache refuses.
+    #[must_use]
+    pub fn status(&self) -> StatusCode {
+        match self.error.kind() {
+            _ if self.must_revalidate() => StatusCode::GATEWAY_TIMEOUT,
+            ErrorKind::Inner => self
+                .error
+                .inner::<OriginStatus>()
+                .map_or(StatusCode::BAD_GATEWAY, |origin| origin.0),
+            ErrorKind::ComputeTimeout => StatusCode::GATEWAY_TIMEOUT,
+            ErrorKind::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
+            _ => StatusCode::SERVICE_UNAVAILABLE,
+        }
+    }
+
+    /// Returns after how long asking again makes sense.
+    #[must_use]
+    pub fn retry_after(&self) -> Duration {
+        self.error.retry_after().unwrap_or(Duration::from_secs(1))
+    }
+
+    fn must_revalidate(&self) -> bool {
+        self.error.inner::<MustRevalidate>().is_some()
+    }
+
+    pub(super) fn as_str(&self) -> &'static str {
+        match self.error.kind() {
+            _ if self.must_revalidate() => "must-revalidate",
+            ErrorKind::Inner => "failed",
+            ErrorKind::ComputeTimeout => "compute-timeout",
+            ErrorKind::Panicked => "panicked",
+            ErrorKind::Overloaded => "overloaded",
+            ErrorKind::Held => "held",
+            ErrorKind::WaitTimeout => "wait-timeout",
+            ErrorKind::ShutDown => "shut-down",
+        }
+    }
+
+    /// Returns whether the service was asked, by this client or by one it
+    /// waited for.
+    pub(super) fn was_forwarded(&self) -> bool {
+        use ErrorKind::{ComputeTimeout, Inner, Panicked, WaitTimeout};
+        matches!(self.error.kind(), Inner | ComputeTimeout | Panicked | WaitTimeout)
+    }
+
+    /// Makes the response, with `Retry-After` and `Cache-Control: no-store`.
+    pub(super) fn response(&self, make: Option<Make<'_>>) -> Response<Bytes> {
+        let mut response = make.map_or_else(|| self.plain(), |make| make(self));
+        *response.status_mut() = self.status();
+        let headers = response.headers_mut();
+        let secs = self.retry_after().as_secs_f64().ceil() as u64;
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(secs.max(1)));
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        response
+    }
+
+    fn plain(&self) -> Response<Bytes> {
+        let mut response = Response::new(Bytes::from(format!("{}\n", self.error)));
+        let text = HeaderValue::from_static("text/plain; charset=utf-8");
+        response.headers_mut().insert(header::CONTENT_TYPE, text);
+        response
+    }
+}
+
+/// The status of a failed response, as waiters learn it: nothing else of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OriginStatus(pub(super) StatusCode);
+
+impl fmt::Display for OriginStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the service answered {}", self.0)
+    }
+}
+
+impl std::error::Error for OriginStatus {}
+
+/// Stands for an error of the inner service, which only its own caller gets.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TransportError;
+
+impl fmt::Display for TransportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the service failed")
+    }
+}
+
+impl std::error::Error for TransportError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_failure_has_its_status() {
+        let origin = OriginStatus(StatusCode::BAD_GATEWAY);
+        for (error, status) in [
+            (Error::inner_error(TransportError), 502),
+            (Error::inner_error(origin), 502),
+            (Error::inner_error(OriginStatus(StatusCode::INTERNAL_SERVER_ERROR)), 500),
+            (Error::inner_error(MustRevalidate), 504),
+            (Error::new(ErrorKind::ComputeTimeout), 504),
+            (Error::new(ErrorKind::Panicked), 500),
+            (Error::new(ErrorKind::Overloaded), 503),
+            (Error::new(ErrorKind::Held), 503),
+            (Error::new(ErrorKind::WaitTimeout), 503),
+        ] {
+            assert_eq!(Refusal::new(error.clone()).status(), status, "{error:?}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_says_when_to_come_back_and_is_not_stored_downstream() {
+        let error = Error::retry_in(ErrorKind::Held, Duration::from_millis(1500));
+        let response = Refusal::new(error).response(None);
+        assert_eq!(response.headers()["retry-after"], "2");
+        assert_eq!(response.headers()["cache-control"], "no-store");
+    }
+}

@@ -1,0 +1,137 @@
+//! What is served when the service cannot be reached (RFC 9111, 4.2.4).
+
+use std::any::Any;
+use std::fmt;
+
+use http::Response;
+use http_body::Body;
+
+use crate::clock::Tick;
+use crate::error::Error;
+use crate::flight::waiter::Caller;
+use crate::http::body::ResponseBody;
+use crate::http::flow::answer;
+use crate::http::flow::error_response::TransportError;
+use crate::http::flow::lookup::{HttpCaller, StoredEntry, find};
+use crate::http::layer::Rules;
+
+/// Stands for an error that says the service was not reached, or broke off
+/// before its header section ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Disconnected;
+
+impl fmt::Display for Disconnected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the service cannot be reached")
+    }
+}
+
+impl std::error::Error for Disconnected {}
+
+impl Rules {
+    /// Returns the failure that waiters learn of: never the service's own
+    /// error, which belongs to its own caller.
+    pub(super) fn transport_failure<E: 'static>(&self, error: &E) -> Error {
+        let is_disconnected = self.disconnected.as_ref().is_none_or(|is| is(error as &dyn Any));
+        if is_disconnected {
+            Error::inner_error(Disconnected)
+        } else {
+            Error::inner_error(TransportError)
+        }
+    }
+}
+
+/// Returns whether a failure, or the one that a hold repeats, says that the
+/// service is out of reach.
+fn is_disconnected(failure: &Error) -> bool {
+    failure.inner::<Disconnected>().is_some()
+}
+
+impl HttpCaller {
+    /// Returns until when `entry` may be served while the service is out of
+    /// reach; `None` if that is forbidden or not wished for.
+    fn disconnected_until(&self, entry: &StoredEntry) -> Option<Tick> {
+        let longest = self.rules.config.stale_if_disconnected;
+        let stored = entry.value.response()?;
+        let may_be_stale = !longest.is_zero() && stored.facts.directives.allows_stale();
+        may_be_stale.then(|| entry.window.fresh_until.plus(longest))
+    }
+
+    fn serves_disconnected(&self, entry: &StoredEntry) -> bool {
+        let until = self.disconnected_until(entry);
+        let now = self.cache.now();
+        until.is_some_and(|until| now < until) && self.cache.engine.log.is_alive(entry)
+    }
+
+    /// Returns what this caller has found so far, if it may be served in place
+    /// of `failure`.
+    pub(super) fn in_hand_for(&self, failure: &Error) -> Option<StoredEntry> {
+        let serves =
+            |entry: &StoredEntry| is_disconnected(failure) && self.serves_disconnected(entry);
+        self.in_hand().or_else(|| self.stale.clone().filter(serves))
+    }
+
+    /// Returns what this request selects, if it may be served in place of
+    /// `failure`.
+    pub(super) fn stands_in_for(&self, failure: &Error) -> Option<StoredEntry> {
+        self.fallback().or_else(|| {
+            let entry = self.selected().filter(|_| is_disconnected(failure))?;
+            self.serves_disconnected(&entry).then_some(entry)
+        })
+    }
+
+    /// Returns until when something may be served in place of `failure`.
+    pub(super) fn stands_in_until(&self, failure: &Error) -> Option<Tick> {
+        let entry = self.stands_in_for(failure)?;
+        let longer = self.disconnected_until(&entry).filter(|_| is_disconnected(failure));
+        Some(longer.map_or(entry.window.useful_until(), |end| end.max(entry.window.useful_until())))
+    }
+
+    /// Returns what this request selects, however old.
+    fn selected(&self) -> Option<StoredEntry> {
+        self.stale.clone().or_else(|| {
+            let Self { cache, rules, asked, headers, primary, .. } = self;
+            find(cache, rules, primary.as_bytes(), asked, headers).ok()
+        })
+    }
+
+    /// Returns what the client gets whose own request failed: the service's
+    /// error, unless a response of ours has to stand for it.
+    pub(super) fn instead_of<B: Body, E>(
+        &self,
+        error: E,
+        failure: Error,
+    ) -> Result<Response<ResponseBody<B>>, E> {
+        let told = self.told_of(failure);
+        let is_ours = told.inner::<MustRevalidate>().is_some();
+        if is_ours { Ok(answer::refusal(&self.rules, told)) } else { Err(error) }
+    }
+
+    /// Returns the failure as this caller is told of it: where what is stored
+    /// forbids to be served stale, nothing but a 504 may be (RFC 9111,
+    /// 5.2.2.2).
+    pub(super) fn told_of(&self, failure: Error) -> Error {
+        let forbids = |entry: &StoredEntry| {
+            let stored = entry.value.response();
+            stored.is_some_and(|stored| !stored.facts.directives.allows_stale())
+        };
+        let is_told_apart = self.rules.disconnected.is_some() && is_disconnected(&failure);
+        if is_told_apart && self.stale.as_ref().is_some_and(forbids) {
+            Error::inner_error(MustRevalidate)
+        } else {
+            failure
+        }
+    }
+}
+
+/// Stands for a service out of reach that nothing stale may stand in for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MustRevalidate;
+
+impl fmt::Display for MustRevalidate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the service cannot be reached, and what is stored must be validated")
+    }
+}
+
+impl std::error::Error for MustRevalidate {}

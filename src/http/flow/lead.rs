@@ -1,0 +1,313 @@
+//! The leader of an HTTP flight: from the request to the verdict.
+
+mod keep;
+mod pump;
+
+use std::sync::Arc;
+
+use http::{Request, Response, StatusCode};
+use http_body::Body;
+use tower_service::Service;
+
+use crate::cache::lead::REFRESH_AGAIN;
+use crate::clock::Tick;
+use crate::error::{Error, ErrorKind};
+use crate::flight::leader::{FailureRule, HoldRule, Leader};
+use crate::flight::waiter::Caller;
+use crate::http::body::{ResponseBody, SourceBody};
+use crate::http::cache_for::CacheFor;
+use crate::http::flow::answer::is_failure;
+use crate::http::flow::error_response::OriginStatus;
+use crate::http::flow::lookup::{HttpCaller, StoredEntry};
+use crate::http::flow::origin_call::{OriginReply, OriginRequest};
+use crate::http::flow::remote::{self, HttpPurpose, HttpSearch};
+use crate::http::rules::lifetime::Times;
+use crate::http::rules::storable::{Decision, DeclineReason, Plan, judge};
+use crate::http::stored::fill::{self, ArrivalTime};
+use crate::http::stored::response::StoredResponse;
+use crate::key::Tag;
+use crate::lease::acquire::Clearance;
+
+/// What the leader's own client gets.
+pub(super) enum OriginOutcome<B: Body, E> {
+    /// The service's response, complete or still arriving.
+    Response { response: Response<ResponseBody<B>>, stored: bool, why: Option<DeclineReason> },
+    /// The service answered with a failure, and something stale may stand in.
+    Failed(Response<ResponseBody<B>>),
+    /// The service's own error, and the failure that waiters learn of.
+    Error { error: E, failure: Error },
+    /// There is no response: no place, or too late.
+    Nothing(Error),
+}
+
+/// What became of a leader's way.
+pub(super) enum HttpLeadOutcome<S, Q, B: Body, E> {
+    Own {
+        own: OriginOutcome<B, E>,
+        /// Found on the way.
+        stale: Option<StoredEntry>,
+    },
+    /// The service was not asked: the remote has an answer.
+    Back(Box<FoundElsewhere<S, Q>>),
+}
+
+/// The work of a leader that did not have to do it.
+pub(super) struct FoundElsewhere<S, Q> {
+    pub(super) caller: HttpCaller,
+    pub(super) service: S,
+    pub(super) request: Request<Q>,
+    pub(super) found: StoredEntry,
+}
+
+/// Looks into the remote, asks the service, and leaves a verdict. Every exit
+/// gives one: by name here, or by the leader's guard when this future is
+/// dropped or panics.
+pub(super) async fn lead<S, Q, B>(
+    mut caller: HttpCaller,
+    mut leader: Leader<StoredResponse>,
+    purpose: HttpPurpose,
+    service: S,
+    request: Request<Q>,
+) -> HttpLeadOutcome<S, Q, B, S::Error>
+where
+    S: Service<Request<Q>, Response = Response<B>> + Clone,
+    S::Error: 'static,
+    Q: 'static,
+    B: SourceBody,
+{
+    let patience = purpose.patience(&mut caller);
+    if !caller.asked.credentials.is_anonymous() {
+        leader.hold_here_alone();
+    }
+    let mut wanted = HttpSearch::new(&caller, purpose);
+    let cleared = leader.clear(&mut wanted, patience).await;
+    let stale = wanted.stand_in.take().filter(|found| caller.is_news(found));
+    let occupied = wanted.occupied;
+    if let Some(found) = &stale {
+        remote::adopt(&caller, found, &|| leader.may_adopt(found));
+        caller.stale = Some(Arc::clone(found));
+    }
+    let own = match cleared {
+        Clearance::Compute => ask(caller, leader, occupied, service, request).await,
+        Clearance::Found(found) => {
+            // Stored before it is handed over, like what is computed.
+            remote::adopt(&caller, &found, &|| leader.may_adopt(&found));
+            leader.stand_down(Arc::clone(&found));
+            return HttpLeadOutcome::Back(Box::new(FoundElsewhere {
+                caller,
+                service,
+                request,
+                found,
+            }));
+        }
+        Clearance::Held(rest) => OriginOutcome::Nothing(leader.hold_back(rest)),
+        Clearance::LeftToAnother(left) => {
+            leader.leave_to_another(left.min(REFRESH_AGAIN));
+            OriginOutcome::Nothing(Error::new(ErrorKind::WaitTimeout))
+        }
+        Clearance::TimedOut => {
+            let settings = &caller.cache.engine.settings;
+            if settings.compute_after_wait && caller.fallback().is_none() && leader.try_place() {
+                ask(caller, leader, occupied, service, request).await
+            } else {
+                let error = caller.cache.engine.waited_too_long(leader.key());
+                leader.withdraw();
+                OriginOutcome::Nothing(error)
+            }
+        }
+        Clearance::Refused(error) => {
+            leader.fail(error.clone(), rule(HoldRule::Never, None));
+            OriginOutcome::Nothing(error)
+        }
+    };
+    // Also where nothing was computed: what was found on the way may stand in.
+    HttpLeadOutcome::Own { own, stale }
+}
+
+/// Asks the service and leaves a verdict.
+async fn ask<S, Q, B>(
+    caller: HttpCaller,
+    mut leader: Leader<StoredResponse>,
+    occupied: bool,
+    service: S,
+    request: Request<Q>,
+) -> OriginOutcome<B, S::Error>
+where
+    S: Service<Request<Q>, Response = Response<B>> + Clone,
+    S::Error: 'static,
+    Q: 'static,
+    B: SourceBody,
+{
+    let stale_until = caller.fallback().map(|entry| entry.window.useful_until());
+    leader.on_panic(rule(HoldRule::Never, stale_until));
+    // A second failure of the way to the service, in a row, is worth a pause;
+    // the first may be a single lost connection.
+    let transport = rule(HoldRule::After(2), stale_until);
+    let question = OriginRequest::new(&caller, service, request);
+    match leader.compute(question.put(&caller.cache)).await {
+        Err(timeout) => {
+            leader.fail(timeout.clone(), transport);
+            OriginOutcome::Nothing(timeout)
+        }
+        Ok(Err(error)) => {
+            let failure = caller.rules.transport_failure(&error);
+            let stale_until = caller.stands_in_until(&failure);
+            if stale_until.is_some() && caller.fallback().is_none() {
+                // What may be served here, other processes may not know of.
+                leader.hold_here_alone();
+            }
+            leader.fail(failure.clone(), rule(HoldRule::After(2), stale_until));
+            OriginOutcome::Error { error, failure }
+        }
+        Ok(Ok(reply)) => {
+            leader.arrives();
+            let received = ArrivalTime::now(&caller.cache, leader.started());
+            let times = received.times();
+            let head = Head { caller, leader, received, stale_until, occupied };
+            match reply {
+                OriginReply::Response(response) => head.decide(response, times).await,
+                OriginReply::Confirmed(confirmed) => head.confirm(confirmed, times),
+            }
+        }
+    }
+}
+
+/// With something stale to serve, every failure is worth a pause.
+fn rule(hold: HoldRule, stale_until: Option<Tick>) -> FailureRule {
+    let hold = if stale_until.is_some() { HoldRule::After(1) } else { hold };
+    FailureRule { hold, stale_until, each_itself: false }
+}
+
+/// A leader whose response has its header section.
+pub(super) struct Head {
+    pub(super) caller: HttpCaller,
+    pub(super) leader: Leader<StoredResponse>,
+    pub(super) received: ArrivalTime,
+    pub(super) stale_until: Option<Tick>,
+    /// Something good stands in the remote where the response would go.
+    pub(super) occupied: bool,
+}
+
+impl Head {
+    async fn decide<B: SourceBody, E>(
+        self,
+        mut response: Response<B>,
+        times: Times,
+    ) -> OriginOutcome<B, E> {
+        let cache_for = response.extensions_mut().remove::<CacheFor>();
+        let tags = match self.tags(cache_for.as_ref()) {
+            Ok(tags) => tags,
+            Err(why) => return self.decline(response, why),
+        };
+        let (head, body) = response.into_parts();
+        let decision = judge(
+            &self.caller.asked,
+            &head,
+            body.size_hint().exact(),
+            cache_for.as_ref(),
+            &self.caller.rules.config,
+            times,
+        );
+        let response = Response::from_parts(head, body);
+        let status = response.status();
+        let is_failure = is_failure(status);
+        match decision {
+            // What can be stored for a while is better than a failure, unless
+            // something good is there already.
+            Decision::Store(plan)
+                if !is_failure || plan.explicit && !self.would_replace_something_good(&plan) =>
+            {
+                self.keep(response, plan, tags).await
+            }
+            _ if is_failure => self.fail(response, status),
+            Decision::Store(_) => self.decline(response, DeclineReason::Status),
+            Decision::Decline(why) => self.decline(response, why),
+        }
+    }
+
+    fn tags(&self, cache_for: Option<&CacheFor>) -> Result<Box<[Tag]>, DeclineReason> {
+        let own = cache_for.map(CacheFor::tags).unwrap_or_default();
+        if own.len() > self.caller.rules.config.max_tags {
+            return Err(DeclineReason::TooManyTags);
+        }
+        Ok(self.caller.tags.iter().chain(own).cloned().collect())
+    }
+
+    /// Returns whether something usable is stored already where a response
+    /// would go: also what this request itself may not be answered with.
+    fn would_replace_something_good(&self, plan: &Plan) -> bool {
+        if self.occupied || self.stale_until.is_some() {
+            return true;
+        }
+        let Head { caller, .. } = self;
+        let found = fill::place(caller, plan);
+        found.is_some_and(|entry| {
+            let is_good = entry.value.response().is_none_or(|stored| !is_failure(stored.status));
+            is_good && caller.cache.may_stand_in(&entry)
+        })
+    }
+
+    fn fail<B: Body, E>(self, response: Response<B>, status: StatusCode) -> OriginOutcome<B, E> {
+        let error = Error::inner_error(OriginStatus(status));
+        self.leader.fail(error, rule(HoldRule::Never, self.stale_until));
+        OriginOutcome::Failed(response.map(ResponseBody::inner))
+    }
+
+    /// Ends the flight where the response is stored for none, for a while.
+    pub(super) fn decline_unshared(self) {
+        match self.caller.refreshed {
+            Some(_) => self.leader.decline_refresh(),
+            None => self.leader.decline_here(true),
+        }
+    }
+
+    /// Ends the flight without storing; the response streams through.
+    fn decline<B: Body, E>(self, response: Response<B>, why: DeclineReason) -> OriginOutcome<B, E> {
+        self.decline_response(response.map(ResponseBody::inner), why)
+    }
+
+    pub(super) fn decline_response<B: Body, E>(
+        self,
+        response: Response<ResponseBody<B>>,
+        why: DeclineReason,
+    ) -> OriginOutcome<B, E> {
+        let status = response.status();
+        if why == DeclineReason::Credentials && self.caller.refreshed.is_none() {
+            let settings = &self.caller.cache.engine.settings;
+            self.leader.remember_shared(false, self.received.at.plus(settings.uncacheable_for));
+        }
+        self.decline_as(status, why);
+        OriginOutcome::Response { response, stored: false, why: Some(why) }
+    }
+
+    fn decline_as(self, status: StatusCode, why: DeclineReason) {
+        if self.caller.refreshed.is_some() {
+            return self.leader.decline_refresh();
+        }
+        let asks_to_log_in = matches!(status.as_u16(), 401 | 403 | 407);
+        let own_affair = status.is_client_error() || status.is_server_error();
+        if own_affair && !asks_to_log_in || why == DeclineReason::BrokenOff {
+            self.leader.own_affair();
+        } else if self.caller.asked.credentials.is_anonymous() {
+            self.leader.decline(why.marks_uncacheable(status));
+        } else {
+            // Says nothing of requests without credentials, and in the remote
+            // there is one word for both.
+            self.leader.decline_here(why.marks_uncacheable(status));
+        }
+    }
+
+    /// Sends the others to the service at once where each has to ask for
+    /// itself.
+    pub(super) fn leave_to_each(&mut self, plan: &Plan) {
+        if !plan.is_shareable() {
+            self.leader.leave_to_each();
+        }
+    }
+}
+
+impl<B: Body, E> OriginOutcome<B, E> {
+    pub(super) fn shut_down() -> Self {
+        Self::Nothing(Error::new(ErrorKind::ShutDown))
+    }
+}

@@ -1,0 +1,250 @@
+//! Carries a body from the service to those who read it, and the response into
+//! the store once it is complete.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::StatusCode;
+use tokio::time::error::Elapsed;
+use tokio::time::{Instant, Sleep, timeout_at};
+
+use crate::flight::leader::Leader;
+use crate::http::body::{
+    BodyError, BodyErrorKind, Feed, Limits, Next, ReadGate, SourceBody, poll_bytes,
+};
+use crate::http::flow::lead::Head;
+use crate::http::flow::lookup::StoredEntry;
+use crate::http::rules::storable::DeclineReason;
+use crate::http::stored::fill;
+use crate::http::stored::response::StoredResponse;
+
+/// After so many frames other tasks run: a body that is always ready must not
+/// keep its thread from them.
+const FRAMES_AT_ONCE: u32 = 64;
+
+/// A flight whose answer is published, and whose body arrives.
+pub(super) struct Arrival {
+    head: Head,
+    entry: StoredEntry,
+    status: StatusCode,
+    beside: Beside,
+}
+
+/// The same flight under another key; it ends with the first.
+struct Beside(Option<Leader<StoredResponse>>);
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        if let Some(leader) = self.0.take() {
+            leader.withdraw();
+        }
+    }
+}
+
+impl Arrival {
+    pub(super) fn new(
+        head: Head,
+        entry: StoredEntry,
+        status: StatusCode,
+        beside: Option<Leader<StoredResponse>>,
+    ) -> Self {
+        Self { head, entry, status, beside: Beside(beside) }
+    }
+
+    /// Says that more is expected within the limit.
+    fn goes_on(&self, limits: &Limits) {
+        for leader in std::iter::once(&self.head.leader).chain(&self.beside.0) {
+            leader.expect_within(limits.idle);
+        }
+    }
+
+    /// The flights are out of the table when this returns, or with a remote
+    /// once it has the response.
+    fn complete(self, body: Bytes) {
+        if let Some(whole) = fill::completed(&self.head.caller, &self.entry, body) {
+            self.head.store(whole);
+        }
+    }
+
+    fn decline(self, why: DeclineReason) {
+        self.head.decline_as(self.status, why);
+    }
+}
+
+/// What came of waiting for a frame.
+enum FrameKind {
+    Data,
+    Trailers,
+    End,
+    Broken(BodyError),
+}
+
+/// Why a body is not kept any longer.
+enum PumpEnd {
+    Complete,
+    Broken(BodyError),
+    Refused(DeclineReason),
+}
+
+/// The task that reads the source.
+///
+/// The order of the fields is the order in which they are dropped: who learns
+/// of the end of a body must not find its flight.
+pub(super) struct Pump<B> {
+    /// None where nothing is to be stored.
+    flight: Option<Arrival>,
+    feed: Feed,
+    source: Pin<Box<B>>,
+    limits: Limits,
+    frames: u32,
+}
+
+impl<B: SourceBody> Pump<B> {
+    pub(super) fn new(
+        flight: Option<Arrival>,
+        feed: Feed,
+        source: Pin<Box<B>>,
+        limits: Limits,
+    ) -> Self {
+        Self { flight, feed, source, limits, frames: 0 }
+    }
+
+    /// Dropped at any point, it leaves nobody waiting: its flight is abandoned,
+    /// and the readers are told.
+    pub(super) async fn run(mut self) {
+        let stop = self.keep().await;
+        let flight = self.flight.take();
+        match stop {
+            PumpEnd::Complete => {
+                let whole = self.feed.whole();
+                // Before its end is told: who has it may ask for it again.
+                flight.into_iter().for_each(|flight| flight.complete(whole.clone()));
+                self.feed.end();
+            }
+            PumpEnd::Broken(error) => {
+                flight.into_iter().for_each(|flight| flight.decline(DeclineReason::BrokenOff));
+                self.feed.fail(error);
+            }
+            PumpEnd::Refused(why) => {
+                flight.into_iter().for_each(|flight| flight.decline(why));
+                self.pass().await;
+            }
+        }
+    }
+
+    /// Reads at the source's own speed, and keeps what comes.
+    async fn keep(&mut self) -> PumpEnd {
+        let mut until = self.goes_on();
+        loop {
+            let before = self.feed.length();
+            let Ok(next) = self.next(until).await else {
+                return PumpEnd::Refused(DeclineReason::Slow);
+            };
+            match self.hand_on(next) {
+                FrameKind::Data if self.limits.is_over(self.feed.length()) => {
+                    return PumpEnd::Refused(DeclineReason::TooLarge);
+                }
+                FrameKind::Data if self.feed.length() > before => until = self.goes_on(),
+                // Empty chunks that are always there never let the timer speak.
+                FrameKind::Data if until.is_some_and(|until| until <= Instant::now()) => {
+                    return PumpEnd::Refused(DeclineReason::Slow);
+                }
+                FrameKind::Data => (),
+                FrameKind::Trailers => return PumpEnd::Refused(DeclineReason::Trailers),
+                FrameKind::End => return PumpEnd::Complete,
+                FrameKind::Broken(error) => return PumpEnd::Broken(error),
+            }
+            self.let_others_run().await;
+        }
+    }
+
+    /// Returns until when more is expected.
+    fn goes_on(&self) -> Option<Instant> {
+        self.flight.iter().for_each(|flight| flight.goes_on(&self.limits));
+        self.limits.idle_until()
+    }
+
+    /// Waits for the next frame; not if the body has its declared length.
+    async fn next(&mut self, until: Option<Instant>) -> Result<Next, Elapsed> {
+        let has_all = self.limits.is_declared(self.feed.length());
+        let next = poll_fn(|cx| match poll_bytes(self.source.as_mut(), cx) {
+            Poll::Pending if has_all => Poll::Ready(None),
+            next => next,
+        });
+        match until {
+            Some(until) => timeout_at(until, next).await,
+            None => Ok(next.await),
+        }
+    }
+
+    fn hand_on(&self, next: Next) -> FrameKind {
+        let frame = match next {
+            Some(Ok(frame)) => frame,
+            Some(Err(error)) => return FrameKind::Broken(error),
+            None if self.limits.is_broken(self.feed.length(), true) => return broken_off(),
+            None => return FrameKind::End,
+        };
+        match frame.into_data() {
+            Ok(data) => {
+                self.feed.push(data);
+                let is_broken = self.limits.is_broken(self.feed.length(), false);
+                if is_broken { broken_off() } else { FrameKind::Data }
+            }
+            Err(frame) => {
+                frame
+                    .into_trailers()
+                    .into_iter()
+                    .for_each(|fields| self.feed.push_trailers(fields));
+                FrameKind::Trailers
+            }
+        }
+    }
+
+    /// Reads at the speed of the slowest reader, as long as there is one.
+    async fn pass(mut self) {
+        self.feed.pass();
+        let mut stalls = Box::pin(tokio::time::sleep(Duration::ZERO));
+        while let Some(next) = poll_fn(|cx| self.poll_gated(stalls.as_mut(), cx)).await {
+            match self.hand_on(next) {
+                FrameKind::Data | FrameKind::Trailers => self.let_others_run().await,
+                FrameKind::End => return self.feed.end(),
+                FrameKind::Broken(error) => return self.feed.fail(error),
+            }
+        }
+    }
+
+    /// Polls for the next frame if the readers are ready for it; none if there
+    /// are none.
+    fn poll_gated(
+        &mut self,
+        mut stalls: Pin<&mut Sleep>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Next>> {
+        loop {
+            match self.feed.gate(cx, self.limits.stall) {
+                ReadGate::Deserted => return Poll::Ready(None),
+                ReadGate::Open => return poll_bytes(self.source.as_mut(), cx).map(Some),
+                ReadGate::Closed(None) => return Poll::Pending,
+                ReadGate::Closed(Some(at)) => {
+                    stalls.as_mut().reset(at);
+                    ready!(stalls.as_mut().poll(cx));
+                }
+            }
+        }
+    }
+
+    async fn let_others_run(&mut self) {
+        self.frames += 1;
+        if self.frames >= FRAMES_AT_ONCE {
+            self.frames = 0;
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+fn broken_off() -> FrameKind {
+    FrameKind::Broken(BodyError::new(BodyErrorKind::BrokenOff))
+}

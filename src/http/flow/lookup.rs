@@ -1,0 +1,425 @@
+//! One request on its way through the cache: where its answer may stand, which
+//! flight it belongs to, and what may answer it.
+
+use std::sync::Arc;
+
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, Uri};
+
+use crate::cache::state::{CacheState, Lookup};
+use crate::clock::Tick;
+use crate::entry::Entry;
+use crate::error::Error;
+use crate::flight::engine::FlightRequest;
+use crate::flight::waiter::Caller;
+use crate::freshness::Freshness;
+use crate::http::body::Reader;
+use crate::http::layer::Rules;
+use crate::http::rules::key::{HostPlace, push_request, push_start};
+use crate::http::rules::request::{
+    BypassReason, Credentials, FieldScan, RequestFacts, RequestMethod, Wishes,
+};
+use crate::http::rules::target::{absolute_uri, path_tag, uri_tag};
+use crate::http::rules::vary::{Fingerprint, VaryList, variant_key};
+use crate::http::stored::fill::variant_of;
+use crate::http::stored::response::{Content, Slot, StoredResponse, reusable, selects};
+use crate::key::{Key, KeyBuf, Tag};
+
+pub(crate) type HttpCache = CacheState<StoredResponse>;
+pub(crate) type StoredEntry = Arc<Entry<StoredResponse>>;
+
+/// How keys of flights begin: they are never stored, so they need only differ
+/// from each other.
+const FLIGHT: [u8; 2] = [0, b'f'];
+
+/// Why the service is asked, in RFC 9211's words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Forward {
+    UriMiss,
+    VaryMiss,
+    Stale,
+    /// What is stored may not answer this request.
+    Request,
+}
+
+impl Forward {
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::UriMiss => "uri-miss",
+            Self::VaryMiss => "vary-miss",
+            Self::Stale => "stale",
+            Self::Request => "request",
+        }
+    }
+}
+
+/// Returns the URI as received, before any router rewrote it.
+#[inline]
+pub(super) fn received_uri(parts: &Parts) -> &Uri {
+    #[cfg(feature = "axum")]
+    if let Some(original) = parts.extensions.get::<axum::extract::OriginalUri>() {
+        return &original.0;
+    }
+    &parts.uri
+}
+
+#[inline]
+pub(super) fn scheme<'a>(uri: &'a Uri, rules: &'a Rules) -> &'a str {
+    uri.scheme_str().unwrap_or(&rules.scheme)
+}
+
+/// Writes the primary key of a request, whose fields are `seen`.
+#[inline]
+pub(super) fn primary_key(
+    key: &mut KeyBuf,
+    parts: &Parts,
+    seen: &FieldScan<'_>,
+    rules: &Rules,
+) -> Result<(), BypassReason> {
+    if rules.bypass.as_ref().is_some_and(|bypass| bypass(parts)) {
+        return Err(BypassReason::ByRule);
+    }
+    let uri = received_uri(parts);
+    let scheme = scheme(uri, rules);
+    match HostPlace::of(uri, seen.host) {
+        HostPlace::Field if uri.scheme().is_none() => key.push(&rules.key_start),
+        place => push_start(key, place, rules.config.scope.as_deref(), scheme),
+    }
+    push_request(key, parts, seen, uri, scheme, &rules.config)?;
+    for rule in &rules.key_rules {
+        if !rule(parts, key) {
+            return Err(BypassReason::Identity);
+        }
+    }
+    // Once more: what a rule adds may come from the request too.
+    let too_long = key.as_bytes().len() > rules.config.max_key_bytes;
+    if too_long { Err(BypassReason::KeyTooLong) } else { Ok(()) }
+}
+
+/// Makes the primary key of a request that is not looked up.
+pub(super) fn owned_primary_key(parts: &Parts, rules: &Rules) -> Option<Key> {
+    let seen = FieldScan::of(&parts.headers, &rules.config);
+    let mut key = KeyBuf::new();
+    primary_key(&mut key, parts, &seen, rules).ok().map(|()| key.to_key())
+}
+
+/// The tags by which every response to this request is invalidated.
+pub(super) fn automatic_tags(parts: &Parts, rules: &Rules) -> Box<[Tag]> {
+    let uri = received_uri(parts);
+    let path = path_tag(rules.config.scope.as_deref(), uri.path());
+    match absolute_uri(parts, uri, scheme(uri, rules)) {
+        Ok(absolute) => Box::new([uri_tag(&absolute, &rules.config), path]),
+        Err(_) => Box::new([path]),
+    }
+}
+
+/// Returns the lists of fields by which responses of a URI are selected: those
+/// of `entry`, and those that its index knows.
+pub(super) fn selecting_fields(
+    cache: &HttpCache,
+    primary: &[u8],
+    entry: &StoredEntry,
+) -> Vec<VaryList> {
+    let own = entry.value.response().and_then(|stored| stored.facts.vary.clone());
+    let mut lists: Vec<_> = own.into_iter().collect();
+    if let Some(at_primary) = cache.local.get(primary)
+        && let Slot::Index(index) = at_primary.value.slot()
+    {
+        lists.extend(index.lists.iter().cloned());
+    }
+    lists
+}
+
+/// Returns the stored response that this request selects, however old it is.
+#[inline]
+pub(super) fn find(
+    cache: &HttpCache,
+    rules: &Rules,
+    primary: &[u8],
+    asked: &RequestFacts,
+    headers: &HeaderMap,
+) -> Result<StoredEntry, Forward> {
+    let alive = |entry: &StoredEntry| cache.engine.log.is_alive(entry);
+    let entry = cache.local.get(primary).filter(alive).ok_or(Forward::UriMiss)?;
+    match entry.value.slot() {
+        Slot::Response(stored) if selects(stored, asked, headers, &rules.config) => Ok(entry),
+        Slot::Response(_) => Err(Forward::Request),
+        Slot::Index(index) => {
+            let variants = index.candidates(headers, &rules.config);
+            let matching = variants.filter_map(|fingerprint| {
+                let variant = variant_key(primary, fingerprint);
+                let entry = cache.local.get(variant.as_bytes()).filter(alive)?;
+                let stored = entry.value.response()?;
+                selects(stored, asked, headers, &rules.config).then_some(entry)
+            });
+            // RFC 9111, 4: the most recent one, when responses have named
+            // different fields.
+            let age = |entry: &StoredEntry| entry.window.started;
+            let found = matching.reduce(|a, b| if age(&b) > age(&a) { b } else { a });
+            let found = found.ok_or(Forward::VaryMiss)?;
+            if let Some(stored) = found.value.response() {
+                stored.touch(cache.now());
+            }
+            Ok(found)
+        }
+    }
+}
+
+/// Returns what the store has for a request, judged.
+#[inline]
+pub(super) fn look(
+    cache: &HttpCache,
+    rules: &Rules,
+    primary: &[u8],
+    asked: &RequestFacts,
+    headers: &HeaderMap,
+    now: Tick,
+) -> (Lookup<StoredResponse>, Forward) {
+    let entry = match find(cache, rules, primary, asked, headers) {
+        Ok(entry) => entry,
+        Err(forward) => return (Lookup::Miss(None), forward),
+    };
+    if must_be_validated(&entry) {
+        return (Lookup::Miss(Some(entry)), Forward::Stale);
+    }
+    let look = match cache.judge(&entry, now) {
+        Freshness::Fresh => Lookup::Fresh(entry),
+        Freshness::Early => Lookup::Early(entry),
+        Freshness::Stale => Lookup::Stale(entry),
+        // Kept in hand even when expired: it may be validated, and knows whose
+        // credentials may share.
+        Freshness::StaleIfError | Freshness::Expired => Lookup::Miss(Some(entry)),
+    };
+    (look, Forward::Stale)
+}
+
+impl Wishes {
+    /// Returns whether what is stored is as new as the client wants it.
+    pub(super) fn are_met_by(self, entry: &Entry<StoredResponse>, now: Tick) -> bool {
+        let window = &entry.window;
+        self.demand.is_none_or(|demand| {
+            demand.accepts(now.since(window.started), window.fresh_until.since(now))
+        })
+    }
+
+    /// What is not new enough is a miss, with something in hand.
+    pub(super) fn judge(
+        self,
+        (look, forward): (Lookup<StoredResponse>, Forward),
+        now: Tick,
+    ) -> (Lookup<StoredResponse>, Forward) {
+        match look {
+            Lookup::Fresh(entry) | Lookup::Early(entry) if !self.are_met_by(&entry, now) => {
+                (Lookup::Miss(Some(entry)), Forward::Request)
+            }
+            // Without `max-stale`, nothing stale is what it wants.
+            Lookup::Stale(entry) if self.demand.is_some() => {
+                (Lookup::Miss(Some(entry)), Forward::Stale)
+            }
+            look => (look, forward),
+        }
+    }
+}
+
+/// Returns whether a stored response answers nobody before the service has
+/// confirmed it (RFC 9111, 5.2.2.4).
+#[inline]
+pub(super) fn must_be_validated(entry: &Entry<StoredResponse>) -> bool {
+    entry.value.response().is_some_and(|stored| stored.facts.directives.no_cache)
+}
+
+/// Returns whether each request has to validate an entry for itself.
+pub(super) fn is_validated_by_each(entry: &Entry<StoredResponse>) -> bool {
+    let window = &entry.window;
+    let is_never_fresh = window.lifetime().is_zero() && window.stale_until <= window.fresh_until;
+    is_never_fresh || must_be_validated(entry)
+}
+
+/// A request without a fresh answer, as the engine sees it.
+pub(crate) struct HttpCaller {
+    pub(crate) cache: Arc<HttpCache>,
+    pub(crate) rules: Arc<Rules>,
+    pub(crate) asked: RequestFacts,
+    pub(super) wishes: Wishes,
+    /// The first flight that took off after the request came.
+    pub(super) not_before: u64,
+    /// As received; the request itself may have gone to the service.
+    pub(crate) headers: HeaderMap,
+    pub(crate) primary: Key,
+    pub(super) tags: Box<[Tag]>,
+    pub(super) stale: Option<StoredEntry>,
+    pub(super) forward: Forward,
+    /// The place at the beginning of a body that arrives.
+    pub(super) claim: Option<Reader>,
+    /// What a background refresh is to replace.
+    pub(super) refreshed: Option<StoredEntry>,
+    /// The credential because of which its answer may be for it alone.
+    pub(super) credential: Option<HeaderName>,
+}
+
+impl HttpCaller {
+    /// Returns the key of the flight: the predicted variant and whether
+    /// credentials are carried tell flights apart, not entries.
+    pub(super) fn flight_key(&self) -> Key {
+        self.flight_key_of(self.predicted())
+    }
+
+    /// Returns the key of the flight that requests of this kind look for now, by
+    /// what is known of variants: a refresh is of the variant that it replaces.
+    pub(super) fn expected_flight_key(&self) -> Key {
+        self.flight_key_of(self.newest_prediction())
+    }
+
+    fn flight_key_of(&self, predicted: Option<Fingerprint>) -> Key {
+        let mut key = KeyBuf::new();
+        key.push(&FLIGHT);
+        key.push(&[self.credentials().class()]);
+        key.push_part(predicted.as_ref().map_or(&[], |fingerprint| fingerprint.as_bytes()));
+        key.push(self.primary.as_bytes());
+        key.to_key()
+    }
+
+    /// Returns where the response to this request is expected to be stored.
+    pub(super) fn store_key(&self) -> Key {
+        match self.predicted() {
+            Some(fingerprint) => variant_key(self.primary.as_bytes(), fingerprint),
+            None => self.primary.clone(),
+        }
+    }
+
+    /// Returns the credentials of the requests that a flight of this caller is
+    /// for: a refresh is for those like the first one.
+    fn credentials(&self) -> Credentials {
+        let refreshed = self.refreshed.as_ref().and_then(|entry| entry.value.response());
+        refreshed.map_or(self.asked.credentials, |stored| stored.facts.from)
+    }
+
+    fn predicted(&self) -> Option<Fingerprint> {
+        if let Some(refreshed) = &self.refreshed {
+            // Not what the newest list of the index says: this very entry.
+            return variant_of(refreshed);
+        }
+        self.newest_prediction()
+    }
+
+    fn newest_prediction(&self) -> Option<Fingerprint> {
+        let index = self.cache.local.get(self.primary.as_bytes())?;
+        let Slot::Index(index) = index.value.slot() else { return None };
+        index.candidates(&self.headers, &self.rules.config).next()
+    }
+
+    /// Returns whether others' answers are known to be shared with requests
+    /// that carry such credentials. At first sight they are not, and each goes
+    /// straight through: one of them must not make a crowd wait for nothing.
+    fn may_share(&self, flight: &Key) -> bool {
+        if self.asked.credentials.is_anonymous() {
+            return true;
+        }
+        let now = self.cache.now();
+        let last = self.cache.engine.table.read_mark(flight, |mark| mark.is_shared(now));
+        last.flatten().unwrap_or_else(|| self.stale_permits())
+    }
+
+    /// Returns whether the last answer is known to be for one caller alone.
+    pub(super) fn is_not_shared(&self) -> bool {
+        let now = self.cache.now();
+        let table = &self.cache.engine.table;
+        let known = table.read_mark(&self.flight_key(), |mark| {
+            mark.is_uncacheable(now) || mark.is_shared(now) == Some(false)
+        });
+        known.unwrap_or(false)
+    }
+
+    /// Returns the credential because of which its answer is not shared, if
+    /// that is known.
+    pub(super) fn refused_credential(&self) -> Option<&HeaderName> {
+        let name = self.credential.as_ref()?;
+        (!self.may_share(&self.flight_key())).then_some(name)
+    }
+
+    /// Returns whether the service's answer to this request is none for others.
+    pub(super) fn joins_only(&self) -> bool {
+        self.asked.method == RequestMethod::Head || self.wishes.range
+    }
+
+    /// Returns what this caller has found so far, if it may stand in for a
+    /// failure.
+    pub(super) fn in_hand(&self) -> Option<StoredEntry> {
+        self.stale.clone().filter(|entry| self.may_stand_in(entry))
+    }
+
+    fn may_stand_in(&self, entry: &StoredEntry) -> bool {
+        self.cache.may_stand_in(entry) && !must_be_validated(entry)
+    }
+
+    /// Returns whether answers are known to be validated by each request for
+    /// itself: then none waits for another.
+    pub(super) fn validates_itself(&self) -> bool {
+        self.stale.as_deref().is_some_and(is_validated_by_each)
+    }
+
+    /// Looks again for what is to be validated: somebody may have stored or
+    /// removed it since the first look.
+    pub(super) fn look_again(&mut self) {
+        let Self { cache, rules, asked, headers, primary, .. } = self;
+        self.stale = find(cache, rules, primary.as_bytes(), asked, headers).ok();
+    }
+
+    /// Returns whether what is stored permits to share; that it may answer
+    /// this request is not enough, if it came from one without credentials.
+    fn stale_permits(&self) -> bool {
+        let stored = self.stale.as_ref().and_then(|entry| entry.value.response());
+        stored.is_some_and(|stored| stored.facts.permits.contains(self.asked.credentials))
+    }
+}
+
+impl Caller<StoredResponse> for HttpCaller {
+    fn boarding(&mut self) -> FlightRequest {
+        let key = self.flight_key();
+        let never_wait = self.validates_itself() || !self.may_share(&key);
+        let never_lead = self.joins_only();
+        FlightRequest { tags: self.tags.clone(), never_wait, never_lead, ..FlightRequest::to(key) }
+    }
+
+    fn second_look(&mut self) -> Option<StoredEntry> {
+        let primary = self.primary.as_bytes();
+        let now = self.cache.now();
+        match look(&self.cache, &self.rules, primary, &self.asked, &self.headers, now).0 {
+            Lookup::Fresh(entry) | Lookup::Early(entry) => {
+                Some(entry).filter(|entry| self.wishes.are_met_by(entry, now))
+            }
+            Lookup::Stale(_) | Lookup::Miss(_) => None,
+        }
+    }
+
+    fn reusable(&self, entry: &Entry<StoredResponse>) -> bool {
+        let stored = entry.value.response();
+        stored.is_some_and(|s| reusable(s, &self.asked, &self.headers, &self.rules.config))
+    }
+
+    fn fallback_for(&self, failure: &Error) -> Option<StoredEntry> {
+        self.stands_in_for(failure)
+    }
+
+    fn claim(&mut self, entry: &Entry<StoredResponse>) -> bool {
+        let Some(stored) = entry.value.response() else { return false };
+        if let (Content::Arriving(body), RequestMethod::Get) = (&stored.body, self.asked.method) {
+            self.claim = body.claim();
+            return self.claim.is_some();
+        }
+        true
+    }
+
+    fn is_new_enough(&self, flight: u64, entry: &Entry<StoredResponse>) -> bool {
+        flight >= self.not_before || self.wishes.are_met_by(entry, self.cache.now())
+    }
+
+    fn fallback(&self) -> Option<StoredEntry> {
+        // The leader may have found one on its way.
+        self.in_hand().or_else(|| {
+            let Self { cache, rules, asked, headers, primary, .. } = self;
+            let found = find(cache, rules, primary.as_bytes(), asked, headers).ok();
+            found.filter(|entry| self.may_stand_in(entry))
+        })
+    }
+}

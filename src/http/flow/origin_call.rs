@@ -1,0 +1,201 @@
+//! What the service is asked: for a response, or whether a stored one is still
+//! good.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response, StatusCode, header, response::Parts};
+use tower_service::Service;
+
+use crate::http::body::ResponseBody;
+use crate::http::cache_for::CacheFor;
+use crate::http::flow::lookup::{HttpCache, HttpCaller, StoredEntry};
+use crate::http::layer::Rules;
+use crate::http::rules::request::RequestMethod;
+use crate::http::rules::validation::{self, Validators, validators};
+use crate::http::stored::response::selects;
+use crate::tower::oneshot::Oneshot;
+
+/// A request on its way to the service.
+pub(super) struct OriginRequest<S, Q> {
+    service: S,
+    request: Request<Q>,
+    about: Option<About<Q>>,
+}
+
+/// A stored response that the service is asked about.
+struct About<Q> {
+    entry: StoredEntry,
+    validators: Validators,
+    /// For asking again, once, if the answer is about something else.
+    spare: Q,
+}
+
+/// What the service says.
+pub(super) enum OriginReply<B> {
+    Response(Response<B>),
+    /// What is stored is still good.
+    Confirmed(Confirmation),
+}
+
+impl<S, Q: 'static> OriginRequest<S, Q> {
+    /// Asks about what the caller has in hand, if that can be validated.
+    pub(super) fn new(caller: &HttpCaller, service: S, request: Request<Q>) -> Self {
+        let about = caller.to_validate().and_then(|(entry, validators)| {
+            Some(About { entry, validators, spare: empty_body(&caller.rules)? })
+        });
+        Self { service, request, about }
+    }
+
+    /// Returns whether it is asked under a condition of ours, and no other.
+    pub(super) fn is_conditional(&self) -> bool {
+        self.about.is_some()
+    }
+
+    /// Asks. A 304 that is not about the stored response, or comes when that
+    /// has been invalidated, updates nothing (RFC 9111, 4.3.4): then the
+    /// service is asked once more, without a condition.
+    pub(super) async fn put<B>(self, cache: &HttpCache) -> Result<OriginReply<B>, S::Error>
+    where
+        S: Service<Request<Q>, Response = Response<B>> + Clone,
+    {
+        let Self { service, request, about } = self;
+        let Some(About { entry, validators, spare }) = about else {
+            return Oneshot::new(service, request).await.map(OriginReply::Response);
+        };
+        let (mut parts, body) = request.into_parts();
+        let mut again = parts.clone();
+        validation::ask(&mut parts.headers, &validators);
+        let conditional = Request::from_parts(parts, body);
+        let response = Oneshot::new(service.clone(), conditional).await?;
+        if response.status() != StatusCode::NOT_MODIFIED {
+            return Ok(OriginReply::Response(response));
+        }
+        let is_about_it = validators.are_confirmed_by(response.headers());
+        if is_about_it && cache.engine.log.is_alive(&entry) {
+            let not_modified = response.into_parts().0;
+            return Ok(OriginReply::Confirmed(Confirmation { entry, not_modified }));
+        }
+        drop(response);
+        validation::ask_unconditionally(&mut again.headers);
+        let unconditional = Request::from_parts(again, spare);
+        Oneshot::new(service, unconditional).await.map(OriginReply::Response)
+    }
+}
+
+impl HttpCaller {
+    /// Returns what may be validated for this request: a stored response that
+    /// it selects, and nobody has invalidated.
+    pub(super) fn to_validate(&self) -> Option<(StoredEntry, Validators)> {
+        // A part is asked for under the client's own condition.
+        let is_whole = self.asked.method == RequestMethod::Get && !self.wishes.range;
+        let entry = self.stale.as_ref().filter(|_| is_whole && !self.wishes.no_store)?;
+        let stored = entry.value.response()?;
+        let is_selected = selects(stored, &self.asked, &self.headers, &self.rules.config);
+        let is_alive = || self.cache.engine.log.is_alive(entry);
+        stored.body.whole()?;
+        let validators = validators(stored).filter(|_| is_selected && is_alive())?;
+        Some((Arc::clone(entry), validators))
+    }
+}
+
+/// A request may have to be sent twice, and its body is gone with the first
+/// time. Returns an empty one of the same type, which is what a GET has, where
+/// that can be made: of other types no GET is sent with a condition of ours.
+fn empty_body<Q: 'static>(rules: &Rules) -> Option<Q> {
+    let make = rules.empty_body.as_ref().and_then(|make| make.downcast_ref::<fn() -> Q>());
+    make.map(|make| make()).or_else(known_empty_body)
+}
+
+fn known_empty_body<Q: 'static>() -> Option<Q> {
+    let mut empty = None::<Q>;
+    #[cfg(feature = "axum")]
+    fill(&mut empty, axum::body::Body::empty);
+    fill(&mut empty, http_body_util::Empty::<Bytes>::new);
+    fill(&mut empty, http_body_util::Full::<Bytes>::default);
+    fill(&mut empty, String::new);
+    empty
+}
+
+fn fill<Q: 'static, T: 'static>(empty: &mut Option<Q>, make: impl FnOnce() -> T) {
+    if let Some(place) = (empty as &mut dyn Any).downcast_mut::<Option<T>>() {
+        *place = Some(make());
+    }
+}
+
+/// A stored response of which the service has just said that it is good.
+pub(super) struct Confirmation {
+    pub(super) entry: StoredEntry,
+    not_modified: Parts,
+}
+
+/// The same as a response of now.
+pub(super) struct RenewedResponse {
+    pub(super) entry: StoredEntry,
+    pub(super) head: Parts,
+    pub(super) body: Bytes,
+    pub(super) cache_for: Option<CacheFor>,
+    /// Meant for the client whose request was forwarded, and for no other.
+    cookies: Vec<HeaderValue>,
+}
+
+impl Confirmation {
+    /// Returns the stored response with the fields of the 304.
+    pub(super) fn renew(self, received: SystemTime) -> RenewedResponse {
+        let Self { entry, not_modified: mut head } = self;
+        let stored = entry.value.response().expect("no index is asked about");
+        let cookies = head.headers.get_all(header::SET_COOKIE).iter().cloned().collect();
+        head.headers = validation::merge(&stored.headers, &head.headers, received);
+        head.status = stored.status;
+        let body = stored.body.whole().expect("only what is complete is asked about").clone();
+        RenewedResponse { cookies, ..RenewedResponse::new(entry, head, body) }
+    }
+}
+
+impl RenewedResponse {
+    pub(super) fn new(entry: StoredEntry, mut head: Parts, body: Bytes) -> Self {
+        let cache_for = head.extensions.remove();
+        Self { entry, head, body, cache_for, cookies: Vec::new() }
+    }
+
+    /// Returns the response for the client whose request was forwarded.
+    pub(super) fn response<B: http_body::Body>(mut self) -> Response<ResponseBody<B>> {
+        if !self.cookies.is_empty() {
+            self.head.headers.remove(header::SET_COOKIE);
+        }
+        for cookie in self.cookies {
+            // A map that is full to the brim goes without.
+            let _ = self.head.headers.try_append(header::SET_COOKIE, cookie);
+        }
+        self.head.extensions.insert(ForwardStatus(StatusCode::NOT_MODIFIED));
+        Response::from_parts(self.head, ResponseBody::full(self.body))
+    }
+}
+
+/// What the service answered, where that is not the status of the response.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ForwardStatus(pub(super) StatusCode);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body::Body;
+
+    #[test]
+    fn a_body_can_be_made_anew_of_the_types_that_services_commonly_take() {
+        assert!(
+            known_empty_body::<http_body_util::Empty<Bytes>>()
+                .is_some_and(|body| body.is_end_stream())
+        );
+        assert!(
+            known_empty_body::<http_body_util::Full<Bytes>>()
+                .is_some_and(|body| body.is_end_stream())
+        );
+        assert!(known_empty_body::<String>().is_some_and(|body| body.is_end_stream()));
+        #[cfg(feature = "axum")]
+        assert!(known_empty_body::<axum::body::Body>().is_some_and(|body| body.is_end_stream()));
+        assert!(known_empty_body::<hyper::body::Incoming>().is_none());
+    }
+}

@@ -1,0 +1,108 @@
+//! Computes anew what is served stale meanwhile.
+
+use std::sync::Arc;
+
+use http::header::{self, HeaderMap, HeaderName};
+use http::{Method, Request, Response};
+use http_body::Body;
+use tower_service::Service;
+
+use crate::cache::lead::ReplacedEntry;
+use crate::error::BoxError;
+use crate::flight::waiter::Caller;
+use crate::http::flow::lead::lead;
+use crate::http::flow::lookup::{self, HttpCaller, StoredEntry};
+use crate::http::flow::remote::HttpPurpose;
+use crate::http::rules::request::{Credentials, RequestMethod, Wishes, credentials};
+use crate::http::rules::shape::ask_for_the_whole;
+use crate::http::stored::fill::key_of;
+
+/// Refreshes in the background, as a GET without what belongs to the client
+/// that happened to ask.
+pub(super) fn refresh<S, Q, B>(
+    mut caller: HttpCaller,
+    seen: &StoredEntry,
+    service: S,
+    mut request: Request<Q>,
+) where
+    S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Send,
+    Q: Send + 'static,
+    B: Body + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    let keeps_all =
+        !caller.rules.key_rules.is_empty() && caller.rules.config.refresh_headers.is_none();
+    let is_of_another_method = keeps_all && *request.method() != Method::GET;
+    if caller.wishes.no_store || is_of_another_method {
+        // The rules have not seen the GET that this one would become.
+        return;
+    }
+    *request.method_mut() = Method::GET;
+    ask_for_the_whole(request.headers_mut());
+    let (mut parts, body) = request.into_parts();
+    keep_what_is_keyed(&caller, seen, keeps_all, &mut parts.headers);
+    caller.rules.forgets.iter().for_each(|forget| forget(&mut parts.extensions));
+    caller.headers = parts.headers.clone();
+    let request = Request::from_parts(parts, body);
+    caller.asked.method = RequestMethod::Get;
+    caller.wishes = Wishes::default();
+    caller.stale = Some(Arc::clone(seen));
+    caller.refreshed = Some(Arc::clone(seen));
+    caller.asked.credentials = credentials(&caller.headers, &caller.rules.config);
+    let boarding = caller.boarding().without_waiting();
+    let engine = Arc::clone(&caller.cache.engine);
+    let from = seen.value.response().map(|stored| stored.facts.from).unwrap_or_default();
+    let lacks_credentials = !caller.asked.credentials.contains(from);
+    let was_declined = || engine.table.read_mark(&boarding.key, |mark| mark.has_declined_refresh());
+    if lacks_credentials && was_declined().unwrap_or(false) {
+        // Left to a client with credentials, for which the response was computed.
+        return;
+    }
+    let (cache, place) = (Arc::clone(&caller.cache), key_of(&caller, seen));
+    let still_wanted = || {
+        let now = cache.local.get(place.as_bytes());
+        now.is_some_and(|entry| Arc::ptr_eq(&entry, seen) && cache.engine.log.is_alive(&entry))
+    };
+    let purpose = HttpPurpose::Refresh(ReplacedEntry::of(seen));
+    engine.refresh(&boarding, still_wanted, |leader| async move {
+        drop(lead(caller, leader, purpose, service, request).await);
+    });
+}
+
+/// Removes the fields by which nothing was selected: what a client says there
+/// must not shape what others get.
+///
+/// A rule of the application may make the key of any field, and only the rule
+/// knows of which. Without the field the service would answer for another key.
+/// So where there are rules, all fields stay, unless the application has named
+/// those that a refresh carries. A rule is never run to find out: it may rely on
+/// what the application's other layers write into every request.
+fn keep_what_is_keyed(
+    caller: &HttpCaller,
+    seen: &StoredEntry,
+    keeps_all: bool,
+    headers: &mut HeaderMap,
+) {
+    let HttpCaller { cache, rules, .. } = caller;
+    let config = &rules.config;
+    let from = seen.value.response().map(|stored| stored.facts.from).unwrap_or_default();
+    let lists = lookup::selecting_fields(cache, caller.primary.as_bytes(), seen);
+    let stays = |name: &HeaderName| {
+        if config.is_credential(name) {
+            return from.contains(Credentials::of(name));
+        }
+        keeps_all
+            || *name == header::HOST
+            || config.keyed_headers.contains(name)
+            || config.vary.contains(name)
+            || config.unkeyed_headers.contains(name)
+            || config.refresh_headers.as_ref().is_some_and(|kept| kept.contains(name))
+            || lists.iter().any(|list| list.selects(name))
+    };
+    let others: Vec<_> = headers.keys().filter(|name| !stays(name)).cloned().collect();
+    for name in others {
+        headers.remove(name);
+    }
+}

@@ -1,0 +1,185 @@
+//! What becomes of a stored response that the service has confirmed.
+
+use std::sync::Arc;
+
+use http::{Response, StatusCode, header, response::Parts};
+use http_body::Body;
+
+use crate::http::body::ResponseBody;
+use crate::http::flow::lead::{Head, OriginOutcome};
+use crate::http::flow::lookup::{HttpCaller, StoredEntry};
+use crate::http::flow::origin_call::{Confirmation, OriginReply, RenewedResponse};
+use crate::http::rules::lifetime::Times;
+use crate::http::rules::request::{RequestFacts, RequestMethod};
+use crate::http::rules::storable::{Decision, DeclineReason, Plan, content_length, judge};
+use crate::http::rules::validation::{merge, validators};
+use crate::http::stored::fill::{self, ArrivalTime};
+use crate::http::stored::response::{CachedResponse, Content};
+use crate::invalidation::ASKED_NOW;
+use crate::key::Tag;
+
+impl Head {
+    /// Judges a confirmed response from the start, as if it had come whole: it
+    /// is stored anew and handed over, or is no more.
+    pub(super) fn confirm<B: Body, E>(
+        mut self,
+        confirmed: Confirmation,
+        times: Times,
+    ) -> OriginOutcome<B, E> {
+        let renewed = confirmed.renew(times.response);
+        match self.caller.judge_renewed(&renewed, times) {
+            Ok((plan, tags)) => {
+                self.leave_to_each(&plan);
+                // Its body came in answer to another request.
+                self.caller.asked = self.caller.asked_of(&renewed.entry);
+                if fill::fingerprint_of(&self.caller, &plan) != fill::variant_of(&renewed.entry) {
+                    fill::unstore(&self.caller, &renewed.entry);
+                }
+                let stored = self.fill(&renewed.head, renewed.body.clone(), &plan, tags);
+                OriginOutcome::Response { response: renewed.response(), stored, why: None }
+            }
+            Err(why) => {
+                if ends(&renewed.entry, why) {
+                    fill::unstore(&self.caller, &renewed.entry);
+                    self.leader.replaces_nothing_good();
+                }
+                self.decline_response(renewed.response(), why)
+            }
+        }
+    }
+}
+
+impl<B: Body> OriginReply<B> {
+    /// Makes the answer to one that went alone. What is stored stays as it is:
+    /// the others ask for themselves.
+    pub(super) fn for_one(
+        self,
+        caller: &HttpCaller,
+        received: ArrivalTime,
+    ) -> Response<ResponseBody<B>> {
+        match self {
+            Self::Response(response) => {
+                let (head, body) = response.into_parts();
+                caller.freshen(&head, received);
+                Response::from_parts(head, ResponseBody::inner(body))
+            }
+            Self::Confirmed(confirmed) => {
+                let renewed = confirmed.renew(received.wall);
+                if let Err(why) = caller.judge_renewed(&renewed, received.times())
+                    && ends(&renewed.entry, why)
+                {
+                    fill::unstore(caller, &renewed.entry);
+                }
+                renewed.response()
+            }
+        }
+    }
+}
+
+/// Returns whether a stored response that may not be stored any more is to go:
+/// not where that is for the sake of one request's credentials.
+fn ends(entry: &StoredEntry, why: DeclineReason) -> bool {
+    let stored = entry.value.response();
+    why != DeclineReason::Credentials
+        || stored.is_none_or(|stored| !stored.facts.from.is_anonymous())
+}
+
+impl HttpCaller {
+    fn judge_renewed(
+        &self,
+        renewed: &RenewedResponse,
+        times: Times,
+    ) -> Result<(Plan, Box<[Tag]>), DeclineReason> {
+        let RenewedResponse { entry, head, body, cache_for, .. } = renewed;
+        let asked = self.asked_of(entry);
+        let length = Some(body.len() as u64);
+        let config = &self.rules.config;
+        match judge(&asked, head, length, cache_for.as_ref(), config, times) {
+            Decision::Store(plan) => {
+                let own = cache_for.as_ref().map(|said| said.tags()).unwrap_or_default();
+                Ok((plan, self.tags_of(entry, own)?))
+            }
+            Decision::Decline(why) => Err(why),
+        }
+    }
+
+    /// Returns as whose answer a renewed response counts: the body is that of
+    /// one request, the fields are those of another.
+    fn asked_of(&self, entry: &StoredEntry) -> RequestFacts {
+        let from = entry.value.response().map(|stored| stored.facts.from).unwrap_or_default();
+        RequestFacts { method: RequestMethod::Get, credentials: self.asked.credentials | from }
+    }
+
+    /// Returns the tags of a renewed response: a 304 need not repeat them.
+    fn tags_of(&self, entry: &StoredEntry, own: &[Tag]) -> Result<Box<[Tag]>, DeclineReason> {
+        let mut tags = self.tags.to_vec();
+        for tag in entry.tags.iter().chain(own) {
+            if !tags.contains(tag) {
+                tags.push(tag.clone());
+            }
+        }
+        let most = self.rules.config.max_tags.saturating_add(self.tags.len());
+        if tags.len() > most { Err(DeclineReason::TooManyTags) } else { Ok(tags.into()) }
+    }
+
+    /// Brings what is stored up to date with the response to a HEAD (RFC 9111,
+    /// 4.3.5).
+    pub(super) fn freshen(&self, head: &Parts, received: ArrivalTime) {
+        let is_head = self.asked.method == RequestMethod::Head && head.status == StatusCode::OK;
+        // Beside a cookie the other fields may be for one person too.
+        let is_for_all = !head.headers.contains_key(header::SET_COOKIE);
+        let Some(entry) = self.stale.as_ref().filter(|_| is_head && is_for_all) else { return };
+        let new = match self.freshened(entry, head, received) {
+            // RFC 9111, 5.2.1.5: no part of what it brought is stored.
+            Freshening::Renewed(_) if self.wishes.no_store => return,
+            Freshening::Renewed(new) => new,
+            Freshening::Stale => Arc::new(entry.with_window(entry.window.stale_from(received.at))),
+            Freshening::Gone => return fill::unstore(self, entry),
+        };
+        let log = &self.cache.engine.log;
+        let (seq, tags) = (received.started.seq, &new.tags);
+        let allowed = || !log.is_doubted(seq) && !log.is_dead(tags, seq, ASKED_NOW);
+        self.cache.local.update(&fill::key_of(self, entry), |current| {
+            // Whoever stored something else meanwhile knows better.
+            let is_same = current.is_some_and(|current| Arc::ptr_eq(current, entry));
+            (is_same && allowed()).then(|| Arc::clone(&new))
+        });
+    }
+
+    fn freshened(&self, entry: &StoredEntry, head: &Parts, received: ArrivalTime) -> Freshening {
+        let stored = entry.value.response().filter(|stored| is_about(stored, head));
+        let body = stored.and_then(|stored| stored.body.whole());
+        let Some((stored, body)) = stored.zip(body) else { return Freshening::Stale };
+        let mut parts = head.clone();
+        parts.headers = merge(&stored.headers, &head.headers, received.wall);
+        let renewed = RenewedResponse::new(Arc::clone(entry), parts, body.clone());
+        let (plan, tags) = match self.judge_renewed(&renewed, received.times()) {
+            Ok(judged) => judged,
+            Err(why) if ends(entry, why) => return Freshening::Gone,
+            Err(_) => return Freshening::Stale,
+        };
+        if fill::fingerprint_of(self, &plan) != stored.facts.fingerprint {
+            // It belongs under another key, and a HEAD fills none.
+            return Freshening::Gone;
+        }
+        let RenewedResponse { head, body, .. } = renewed;
+        let new =
+            fill::entry(self, &head, Content::Whole(body), &plan, tags, received, entry.version);
+        Freshening::Renewed(new)
+    }
+}
+
+/// What a HEAD makes of a stored response.
+enum Freshening {
+    Renewed(StoredEntry),
+    /// It is about another one.
+    Stale,
+    /// It may not be stored any more.
+    Gone,
+}
+
+fn is_about(stored: &CachedResponse, head: &Parts) -> bool {
+    let length = stored.body.length();
+    let is_as_long = content_length(&head.headers).is_ok_and(|n| n.is_none() || n == length);
+    is_as_long && validators(stored).is_some_and(|ours| ours.agree_with(&head.headers))
+}

@@ -1,0 +1,242 @@
+//! Requests that change things: they go through, and what they touched is
+//! invalidated (RFC 9111, 4.4).
+
+use std::sync::Arc;
+
+use http::request::Parts;
+use http::{HeaderMap, Method, Request, Response, Uri, header, response};
+use http_body::Body;
+use tower_service::Service;
+
+use crate::entry::ComputationStart;
+use crate::flight::engine::Admission;
+use crate::flight::waiter::Caller;
+use crate::http::body::{ResponseBody, SourceBody};
+use crate::http::cache_for::CacheFor;
+use crate::http::flow::answer::{self, Provenance};
+use crate::http::flow::lead::{Head, OriginOutcome};
+use crate::http::flow::lookup::{
+    Forward, HttpCache, HttpCaller, automatic_tags, owned_primary_key, received_uri, scheme,
+};
+use crate::http::flow::nested::{self, Position};
+use crate::http::flow::normal_form;
+use crate::http::layer::Rules;
+use crate::http::rules::lifetime::Times;
+use crate::http::rules::request::{
+    BypassReason, Credentials, RequestFacts, RequestMethod, Wishes, credentials,
+};
+use crate::http::rules::request_directives;
+use crate::http::rules::storable::{Decision, Plan, post_storable};
+use crate::http::rules::target::{absolute_uri, same_origin_target, uri_tag};
+use crate::http::stored::fill::ArrivalTime;
+use crate::invalidation;
+use crate::key::Tag;
+use crate::tower::oneshot::Oneshot;
+
+/// What is remembered of a request while the service has it.
+struct Sent {
+    method: Method,
+    target: Option<Uri>,
+    credentials: Credentials,
+    headers: HeaderMap,
+    primary: Option<crate::key::Key>,
+    tags: Box<[Tag]>,
+    started: ComputationStart,
+}
+
+pub(super) async fn pass<S, Q, B>(
+    cache: Arc<HttpCache>,
+    rules: Arc<Rules>,
+    service: S,
+    parts: Parts,
+    body: Q,
+    position: Position,
+) -> Result<Response<ResponseBody<B>>, S::Error>
+where
+    S: Service<Request<Q>, Response = Response<B>>,
+    B: SourceBody,
+{
+    let sent = Sent::of(&cache, &rules, &parts, position);
+    let unknown = Unknown { cache: &cache, tags: &sent.tags };
+    let response = Oneshot::new(service, Request::from_parts(parts, body)).await?;
+    // From here on the response says what was touched.
+    std::mem::forget(unknown);
+    let (mut head, body) = response.into_parts();
+    let is_outermost = position == Position::Outermost;
+    // What a handler says is for the outermost layer.
+    let cache_for = if is_outermost { head.extensions.remove::<CacheFor>() } else { None };
+    if position == (Position::Inside { is_alike: false }) {
+        nested::forbid_sharing(&mut head.extensions);
+    }
+    let touched = head.status.is_success() || head.status.is_redirection();
+    let said = cache_for.as_ref();
+    // Read before anything is judged by it.
+    let seq = cache.engine.log.seq();
+    let plan = if touched { sent.storable(&cache, &rules, &head, &body, said) } else { None };
+    let tags = if touched { sent.touched(&rules, &head) } else { Vec::new() };
+    let own = tags.len() as u64;
+    if touched {
+        // Before the answer: its client may ask another process next.
+        cache.invalidate_tags(tags.into()).await;
+    }
+    let response = Response::from_parts(head, body);
+    let came = Provenance::bypass(BypassReason::Method);
+    let response = match plan {
+        Some(plan) => {
+            let tags = cache_for.as_ref().map(CacheFor::tags).unwrap_or_default();
+            sent.keep(cache, &rules, response, plan, tags, seq + own).await
+        }
+        None => response.map(ResponseBody::inner),
+    };
+    if !is_outermost {
+        return Ok(response);
+    }
+    Ok(answer::from_service(&rules, response, came))
+}
+
+/// Stands for a request whose end nobody saw: its client hung up, or the
+/// service failed or panicked. It may have changed the resource all the same,
+/// so what is stored of it ends.
+struct Unknown<'a> {
+    cache: &'a Arc<HttpCache>,
+    tags: &'a [Tag],
+}
+
+impl Drop for Unknown<'_> {
+    fn drop(&mut self) {
+        self.cache.invalidate_tags_unseen(self.tags);
+    }
+}
+
+impl Sent {
+    fn of(cache: &HttpCache, rules: &Rules, parts: &Parts, position: Position) -> Self {
+        let uri = received_uri(parts);
+        let is_post = parts.method == Method::POST;
+        // RFC 9111, 5.2.1.5
+        let forbids = || request_directives::read(&parts.headers).no_store;
+        // Unlike a GET, a POST goes on as it came: what it says beside its key
+        // must not shape what all get.
+        let is_outermost = position == Position::Outermost;
+        let is_wanted = is_post && is_outermost && rules.config.store_post_responses;
+        let may_store = is_wanted && !normal_form::is_other(parts, rules) && !forbids();
+        Self {
+            method: parts.method.clone(),
+            target: absolute_uri(parts, uri, scheme(uri, rules)).ok(),
+            credentials: credentials(&parts.headers, &rules.config),
+            headers: if may_store { parts.headers.clone() } else { HeaderMap::new() },
+            primary: owned_primary_key(parts, rules).filter(|_| may_store),
+            tags: automatic_tags(parts, rules),
+            started: ComputationStart { tick: cache.now(), seq: cache.engine.log.seq() },
+        }
+    }
+
+    /// Returns the tags of what the request touched.
+    fn touched(&self, rules: &Rules, head: &response::Parts) -> Vec<Tag> {
+        let Some(target) = &self.target else { return self.tags.to_vec() };
+        let mut tags = vec![uri_tag(target, &rules.config)];
+        for name in [header::LOCATION, header::CONTENT_LOCATION] {
+            for value in head.headers.get_all(name) {
+                let other = same_origin_target(target, value).filter(|other| other != target);
+                tags.extend(other.map(|other| uri_tag(&other, &rules.config)));
+            }
+        }
+        tags
+    }
+
+    /// Returns how the response to a POST is stored for later GETs, if it is.
+    fn storable<B: Body>(
+        &self,
+        cache: &HttpCache,
+        rules: &Rules,
+        head: &response::Parts,
+        body: &B,
+        cache_for: Option<&CacheFor>,
+    ) -> Option<Plan> {
+        let target = self.target.as_ref()?;
+        self.primary.as_ref()?;
+        if cache.engine.shared.get().is_some() {
+            // What other processes changed meanwhile is known too late.
+            return None;
+        }
+        // Another request changed the resource meanwhile: this is not its
+        // latest state.
+        let asked = invalidation::ASKED_NOW;
+        if cache.engine.log.is_dead(&self.tags, self.started.seq, asked) {
+            return None;
+        }
+        let own_tags = cache_for.map(CacheFor::tags).unwrap_or_default();
+        let is_dead = cache.engine.log.is_dead(own_tags, self.started.seq, asked);
+        if is_dead || own_tags.len() > rules.config.max_tags {
+            return None;
+        }
+        let length = body.size_hint().exact();
+        let decision = post_storable(
+            &self.method,
+            self.credentials,
+            target,
+            head,
+            length,
+            cache_for,
+            &rules.config,
+            self.times(cache),
+        );
+        match decision {
+            Decision::Store(plan) => Some(plan),
+            Decision::Decline(_) => None,
+        }
+    }
+
+    fn times(&self, cache: &HttpCache) -> Times {
+        let response_delay = cache.now().since(self.started.tick);
+        Times { response: cache.engine.clock.wall(), response_delay }
+    }
+
+    /// Stores the response under a flight of its own, taken without waiting
+    /// and after the invalidation.
+    async fn keep<B: SourceBody>(
+        self,
+        cache: Arc<HttpCache>,
+        rules: &Arc<Rules>,
+        response: Response<B>,
+        plan: Plan,
+        own_tags: &[Tag],
+        expected_seq: u64,
+    ) -> Response<ResponseBody<B>> {
+        let Some(primary) = self.primary else { return response.map(ResponseBody::inner) };
+        let (at, wall) = (cache.now(), cache.engine.clock.wall());
+        let mut caller = HttpCaller {
+            cache: Arc::clone(&cache),
+            rules: Arc::clone(rules),
+            asked: RequestFacts { method: RequestMethod::Get, credentials: self.credentials },
+            wishes: Wishes::default(),
+            not_before: 0,
+            headers: self.headers,
+            primary,
+            tags: self.tags,
+            stale: None,
+            forward: Forward::UriMiss,
+            claim: None,
+            refreshed: None,
+            credential: None,
+        };
+        let boarding = caller.boarding().without_waiting();
+        let Admission::Lead(leader) = cache.engine.enter(&boarding, &mut None) else {
+            return response.map(ResponseBody::inner);
+        };
+        if leader.started().seq != expected_seq {
+            // Somebody else invalidated since this response was judged,
+            // perhaps this very resource.
+            leader.withdraw();
+            return response.map(ResponseBody::inner);
+        }
+        let started = ComputationStart { tick: self.started.tick, seq: leader.started().seq };
+        let tags = caller.tags.iter().chain(own_tags).cloned().collect();
+        let received = ArrivalTime { started, at, wall };
+        let head = Head { caller, leader, received, stale_until: None, occupied: false };
+        match head.keep::<B, std::convert::Infallible>(response, plan, tags).await {
+            OriginOutcome::Response { response, .. } | OriginOutcome::Failed(response) => response,
+            OriginOutcome::Error { error, .. } => match error {},
+            OriginOutcome::Nothing(_) => unreachable!("keeping a response ends with a response"),
+        }
+    }
+}

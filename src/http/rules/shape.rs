@@ -1,0 +1,214 @@
+//! How much of a response a request gets: conditions first, then the range
+//! (RFC 9110, 13.2.2).
+
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use http::StatusCode;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http_body::Body;
+
+use crate::http::body::ResponseBody;
+use crate::http::rules::conditions::is_not_modified;
+use crate::http::rules::range::{self, Cut, Part};
+use crate::http::rules::request::Wishes;
+use crate::http::stored::response::Content;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    Whole,
+    NotModified,
+    Part(Part),
+    /// Of a body of this length it asks for nothing that there is.
+    Unsatisfiable(u64),
+}
+
+/// Fields that describe the body which a 304 does not have. Everything else
+/// stays: what belongs to the exchange, such as permission to read it from
+/// another origin, is needed with a 304 too (RFC 9110, 15.4.5).
+const OF_THE_BODY: [HeaderName; 10] = [
+    header::CONTENT_ENCODING,
+    header::CONTENT_LANGUAGE,
+    header::CONTENT_LENGTH,
+    header::CONTENT_RANGE,
+    header::CONTENT_TYPE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    HeaderName::from_static("content-md5"),
+    HeaderName::from_static("content-digest"),
+    HeaderName::from_static("repr-digest"),
+];
+
+impl Shape {
+    /// Returns the shape of a complete response for one request. Without the
+    /// `length` of its body no part is cut out.
+    pub(crate) fn of(
+        wishes: Wishes,
+        request: &HeaderMap,
+        status: StatusCode,
+        response: &HeaderMap,
+        length: Option<u64>,
+        now: SystemTime,
+    ) -> Self {
+        if wishes.condition && status.is_success() && is_not_modified(request, response, now) {
+            return Self::NotModified;
+        }
+        let length = length.filter(|_| wishes.range && status == StatusCode::OK);
+        let Some(length) = length else { return Self::Whole };
+        match range::cut(request, response, length, now) {
+            Cut::Whole => Self::Whole,
+            Cut::Part(part) => Self::Part(part),
+            Cut::Unsatisfiable => Self::Unsatisfiable(length),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn status(&self, whole: StatusCode) -> StatusCode {
+        match self {
+            Self::Whole => whole,
+            Self::NotModified => StatusCode::NOT_MODIFIED,
+            Self::Part(_) => StatusCode::PARTIAL_CONTENT,
+            Self::Unsatisfiable(_) => StatusCode::RANGE_NOT_SATISFIABLE,
+        }
+    }
+
+    /// Returns the fields of an answer of this shape.
+    #[inline]
+    pub(crate) fn fields(&self, whole: &HeaderMap) -> HeaderMap {
+        if matches!(self, Self::Whole) { whole.clone() } else { self.changed(whole) }
+    }
+
+    #[cold]
+    fn changed(&self, whole: &HeaderMap) -> HeaderMap {
+        let mut whole = whole.clone();
+        match self {
+            Self::Whole => whole,
+            Self::NotModified => {
+                OF_THE_BODY.iter().for_each(|name| drop(whole.remove(name)));
+                if whole.contains_key(header::ETAG) {
+                    whole.remove(header::LAST_MODIFIED);
+                }
+                whole
+            }
+            Self::Part(part) => {
+                // They were made of the whole.
+                whole.remove("content-md5");
+                whole.remove("content-digest");
+                put(&mut whole, header::CONTENT_LENGTH, HeaderValue::from(part.length()));
+                put(&mut whole, header::CONTENT_RANGE, part.content_range());
+                whole
+            }
+            // Nothing of the stored response: with its lifetime, a cache
+            // behind us would keep the refusal in its place.
+            Self::Unsatisfiable(length) => {
+                HeaderMap::from_iter([(header::CONTENT_RANGE, range::unsatisfied(*length))])
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn body<B: Body>(&self, whole: &Content) -> ResponseBody<B> {
+        match (self, whole) {
+            (Self::Whole, whole) => whole.to_body(),
+            (Self::Part(part), Content::Whole(bytes)) => ResponseBody::full(part.of(bytes)),
+            (Self::Part(part), Content::Arriving(body)) => {
+                ResponseBody::reading_part(body.reader(), part.first(), part.length())
+            }
+            (Self::NotModified | Self::Unsatisfiable(_), _) => ResponseBody::full(Bytes::new()),
+        }
+    }
+}
+
+/// A map that is full to the brim goes without.
+fn put(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
+    let _ = headers.try_insert(name, value);
+}
+
+/// Fields by which a request asks for less than the whole.
+const ASKS_FOR_LESS: [HeaderName; 4] =
+    [header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE, header::IF_RANGE, header::RANGE];
+
+/// Makes a request ask for the whole: what comes back is for everybody.
+pub(crate) fn ask_for_the_whole(request: &mut HeaderMap) {
+    ASKS_FOR_LESS.iter().for_each(|name| drop(request.remove(name)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(fields: &[(&'static str, &'static str)]) -> HeaderMap {
+        let fields = fields
+            .iter()
+            .map(|&(name, value)| (HeaderName::from_static(name), HeaderValue::from_static(value)));
+        fields.collect()
+    }
+
+    fn shape(request: &[(&'static str, &'static str)], status: u16) -> Shape {
+        let wishes = Wishes { condition: true, range: true, ..Wishes::default() };
+        let response = headers(&[("etag", "\"a\"")]);
+        let status = StatusCode::from_u16(status).unwrap();
+        let now = SystemTime::UNIX_EPOCH;
+        Shape::of(wishes, &headers(request), status, &response, Some(10), now)
+    }
+
+    #[test]
+    fn conditions_go_before_ranges_and_concern_some_statuses_only() {
+        // RFC 9110, 13.2.1, 13.2.2 and 14.2; RFC 9111, 4.3.2
+        let both = &[("if-none-match", "\"a\""), ("range", "bytes=0-1")];
+        assert_eq!(shape(both, 200), Shape::NotModified);
+        assert_eq!(shape(both, 203), Shape::NotModified);
+        for status in [301, 404, 410, 500] {
+            assert_eq!(shape(both, status), Shape::Whole, "{status}");
+        }
+        let differs = &[("if-none-match", "\"b\""), ("range", "bytes=0-1")];
+        assert!(matches!(shape(differs, 200), Shape::Part(_)));
+        assert_eq!(shape(differs, 203), Shape::Whole, "a part of a 200 alone");
+        let past = &[("if-none-match", "\"b\""), ("range", "bytes=10-")];
+        assert_eq!(shape(past, 200), Shape::Unsatisfiable(10));
+    }
+
+    #[test]
+    fn a_304_says_nothing_of_a_body_and_keeps_what_else_there_is() {
+        // RFC 9110, 15.4.5
+        let whole = headers(&[
+            ("cache-control", "max-age=1"),
+            ("content-location", "/a"),
+            ("date", "x"),
+            ("etag", "\"a\""),
+            ("expires", "x"),
+            ("vary", "a"),
+            ("age", "1"),
+            ("access-control-allow-origin", "*"),
+            ("last-modified", "x"),
+            ("content-type", "x"),
+            ("content-length", "9"),
+            ("content-encoding", "gzip"),
+            ("content-language", "de"),
+            ("content-digest", "x"),
+        ]);
+        let left = Shape::NotModified.fields(&whole);
+        let names: Vec<_> = left.keys().map(HeaderName::as_str).collect();
+        for name in ["cache-control", "content-location", "date", "etag", "expires", "vary", "age"]
+        {
+            assert!(names.contains(&name), "{name}");
+        }
+        assert!(names.contains(&"access-control-allow-origin"));
+        assert_eq!(names.len(), 8, "{names:?}");
+        let undated = Shape::NotModified.fields(&headers(&[("last-modified", "x")]));
+        assert!(undated.contains_key("last-modified"), "there is no better validator");
+    }
+
+    #[test]
+    fn a_request_for_the_whole_keeps_its_other_fields() {
+        let mut request = headers(&[
+            ("if-none-match", "x"),
+            ("if-modified-since", "x"),
+            ("if-range", "x"),
+            ("range", "x"),
+            ("accept", "x"),
+        ]);
+        ask_for_the_whole(&mut request);
+        assert_eq!(request.keys().collect::<Vec<_>>(), ["accept"]);
+    }
+}

@@ -1,0 +1,339 @@
+//! Whether a response may be stored, and who may be answered with it.
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Method, StatusCode, Uri, response::Parts};
+
+use crate::http::cache_for::CacheFor;
+use crate::http::config::{HttpConfig, SetCookie};
+use crate::http::flow::nested;
+use crate::http::rules::conditions::entity_tag;
+pub(crate) use crate::http::rules::decline_reason::DeclineReason;
+use crate::http::rules::directives::{DirectiveSet, Directives, Lifetime};
+use crate::http::rules::lifetime::{self, Source, Terms, Times, only_date};
+use crate::http::rules::request::{Credentials, RequestFacts, RequestMethod};
+use crate::http::rules::target::same_origin_target;
+use crate::http::rules::targeted;
+use crate::http::rules::vary::{self, Vary, VaryList};
+use crate::http::stored::response::Facts;
+
+/// Different fields that a stored response may have, whatever their size. A
+/// map panics when a field is inserted beyond 24,576 of them, and every answer
+/// out of the store needs room for ours.
+const MOST_FIELDS: usize = 16_384;
+
+#[derive(Clone, Debug)]
+pub(crate) enum Decision {
+    Store(Plan),
+    Decline(DeclineReason),
+}
+
+/// How a response is stored.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) terms: Terms,
+    pub(crate) directives: Directives,
+    /// The credentials that requests may carry which are answered with it.
+    pub(crate) permits: Credentials,
+    /// The origin itself said how long it is fresh.
+    pub(crate) explicit: bool,
+    pub(crate) vary: Option<VaryList>,
+    /// Fields that are left out.
+    pub(crate) withheld: Vec<HeaderName>,
+    pub(crate) strip_set_cookie: bool,
+    /// The length that the body must have.
+    pub(crate) length: Option<u64>,
+    /// It answers nobody without validation (RFC 9111, 5.2.2.4).
+    pub(crate) only_validated: bool,
+}
+
+impl Plan {
+    /// Returns whether those who wait may be answered with it: while it is
+    /// fresh, or as stale in its window.
+    pub(crate) fn is_shareable(&self) -> bool {
+        !self.only_validated && self.terms.cover_a_moment()
+    }
+
+    /// Returns why those who wait get nothing of it.
+    pub(crate) fn why_not_shared(&self) -> DeclineReason {
+        if self.only_validated { DeclineReason::NoCache } else { DeclineReason::NoFreshness }
+    }
+}
+
+/// Judges a response by its head.
+pub(crate) fn judge(
+    asked: &RequestFacts,
+    parts: &Parts,
+    declared_length: Option<u64>,
+    cache_for: Option<&CacheFor>,
+    config: &HttpConfig,
+    times: Times,
+) -> Decision {
+    let response = Response { parts, declared_length, cache_for, config, times };
+    response.judge(asked).map_or_else(Decision::Decline, Decision::Store)
+}
+
+/// Judges the response to a POST, which may be stored for later GETs (RFC
+/// 9110, 9.3.3). `target` is the request's absolute URI.
+#[expect(clippy::too_many_arguments, reason = "all that is known of the exchange")]
+pub(crate) fn post_storable(
+    method: &Method,
+    credentials: Credentials,
+    target: &Uri,
+    parts: &Parts,
+    declared_length: Option<u64>,
+    cache_for: Option<&CacheFor>,
+    config: &HttpConfig,
+    times: Times,
+) -> Decision {
+    let mut locations = parts.headers.get_all(header::CONTENT_LOCATION).iter();
+    let location = locations.next().and_then(|value| same_origin_target(target, value));
+    let is_this = location.as_ref() == Some(target) && locations.next().is_none();
+    if method != Method::POST || !parts.status.is_success() || !is_this {
+        return Decision::Decline(DeclineReason::OtherResource);
+    }
+    let asked = RequestFacts { method: RequestMethod::Get, credentials };
+    match judge(&asked, parts, declared_length, cache_for, config, times) {
+        Decision::Store(_) if !credentials.is_anonymous() => {
+            Decision::Decline(DeclineReason::Credentials)
+        }
+        Decision::Store(plan) if !plan.explicit || !plan.is_shareable() => {
+            Decision::Decline(plan.why_not_shared())
+        }
+        decision => decision,
+    }
+}
+
+/// Returns whether a stored response may answer a request with these
+/// credentials (RFC 9111, 3.5).
+#[inline]
+pub(crate) fn may_answer(stored: &Facts, asked: &RequestFacts) -> bool {
+    if asked.credentials.is_anonymous() {
+        return true;
+    }
+    // "Log in first" is no answer to somebody who has.
+    if matches!(stored.status.as_u16(), 401 | 403 | 407) {
+        return false;
+    }
+    // What an anonymous request got holds nobody's data, if the origin knows
+    // of caches at all: then a cookie makes no difference.
+    let holds_no_data =
+        stored.from.is_anonymous() && stored.explicit && stored.source == Source::Origin;
+    let free = if holds_no_data { Credentials::COOKIE } else { Credentials::NONE };
+    stored.permits.contains(asked.credentials.without(free))
+}
+
+struct Response<'a> {
+    parts: &'a Parts,
+    declared_length: Option<u64>,
+    cache_for: Option<&'a CacheFor>,
+    config: &'a HttpConfig,
+    times: Times,
+}
+
+impl Response<'_> {
+    fn judge(&self, asked: &RequestFacts) -> Result<Plan, DeclineReason> {
+        // Before anything is read that may be as large as it likes.
+        self.check_fields()?;
+        refuse_if(nested::forbids_sharing(&self.parts.extensions), DeclineReason::Nested)?;
+        let DirectiveSet { directives, withheld } = self.governing();
+        self.check_status(asked)?;
+        self.check_directives(&directives)?;
+        let can_be_validated = self.can_be_validated(&withheld);
+        let only_validated = directives.no_cache;
+        refuse_if(only_validated && !can_be_validated, DeclineReason::NoCache)?;
+        let length = self.check_body()?;
+        let vary = self.vary()?;
+        let terms = self.terms(&directives)?;
+        let explicit = directives.is_explicit();
+        let by_origin = explicit && terms.source == Source::Origin;
+        let permits = self.permits(&directives, by_origin);
+        let strip_set_cookie = self.check_cookies(asked, &withheld, by_origin)?;
+        if !permits.contains(asked.credentials) {
+            return Err(DeclineReason::Credentials);
+        }
+        refuse_if(!can_be_validated && !terms.cover_anything(), DeclineReason::NoFreshness)?;
+        Ok(Plan {
+            terms,
+            directives,
+            permits,
+            explicit,
+            vary,
+            withheld,
+            strip_set_cookie,
+            length,
+            only_validated,
+        })
+    }
+
+    fn check_fields(&self) -> Result<(), DeclineReason> {
+        let headers = &self.parts.headers;
+        let is_over =
+            headers.keys_len() > MOST_FIELDS || weight(headers) > self.config.max_header_bytes;
+        refuse_if(is_over, DeclineReason::HeadersTooLarge)
+    }
+
+    fn governing(&self) -> DirectiveSet {
+        targeted::governing(&self.parts.headers, self.config, self.times.response)
+    }
+
+    fn check_status(&self, asked: &RequestFacts) -> Result<(), DeclineReason> {
+        let status = self.parts.status;
+        let is_partial = matches!(status, StatusCode::PARTIAL_CONTENT | StatusCode::NOT_MODIFIED);
+        refuse_if(asked.method != RequestMethod::Get, DeclineReason::Method)?;
+        refuse_if(status.is_informational() || is_partial, DeclineReason::Status)
+    }
+
+    fn check_directives(&self, said: &Directives) -> Result<(), DeclineReason> {
+        refuse_if(said.unreadable, DeclineReason::Unreadable)?;
+        let understood = said.must_understand && understands(self.parts.status);
+        refuse_if(said.must_understand && !understood, DeclineReason::MustUnderstand)?;
+        refuse_if(said.no_store && !understood, DeclineReason::NoStore)?;
+        refuse_if(said.private, DeclineReason::Private)
+    }
+
+    /// Only a 200 is validated, by an entity tag or a date that is stored with
+    /// it (RFC 9111, 4.3.1).
+    fn can_be_validated(&self, withheld: &[HeaderName]) -> bool {
+        let Parts { status, headers, .. } = self.parts;
+        let kept = |name| !withheld.contains(name);
+        let received = self.times.response;
+        let by_date = || only_date(headers, &header::LAST_MODIFIED, received).is_some();
+        *status == StatusCode::OK
+            && (kept(&header::ETAG) && entity_tag(headers).is_some()
+                || kept(&header::LAST_MODIFIED) && by_date())
+    }
+
+    fn check_body(&self) -> Result<Option<u64>, DeclineReason> {
+        let headers = &self.parts.headers;
+        let has_coding = headers.contains_key(header::TRANSFER_ENCODING);
+        refuse_if(
+            has_coding && headers.contains_key(header::CONTENT_LENGTH),
+            DeclineReason::Framing,
+        )?;
+        let length = content_length(headers)?;
+        let contradicts = |(a, b): (u64, u64)| a != b;
+        refuse_if(
+            length.zip(self.declared_length).is_some_and(contradicts),
+            DeclineReason::Framing,
+        )?;
+        let length = length.or(self.declared_length);
+        refuse_if(
+            length.is_some_and(|n| n > self.config.max_body as u64),
+            DeclineReason::TooLarge,
+        )?;
+        refuse_if(headers.contains_key(header::TRAILER), DeclineReason::Trailers)?;
+        refuse_if(is_event_stream(headers), DeclineReason::EventStream)?;
+        Ok(length)
+    }
+
+    fn vary(&self) -> Result<Option<VaryList>, DeclineReason> {
+        match vary::parse(&self.parts.headers, &self.config.vary) {
+            Vary::None => Ok(None),
+            Vary::Any => Err(DeclineReason::VaryAny),
+            Vary::Fields(list) => Ok(Some(list)),
+        }
+    }
+
+    fn terms(&self, said: &Directives) -> Result<Terms, DeclineReason> {
+        let Parts { status, headers, .. } = self.parts;
+        let terms =
+            lifetime::terms(*status, said, headers, self.cache_for, self.config, self.times);
+        if said.no_cache {
+            let source = terms.map_or(Source::Origin, |terms| terms.source);
+            return Ok(Terms::never_fresh(source, headers, self.times));
+        }
+        // What is wrong with one request is kept only at the origin's word.
+        let needs_origin = matches!(status.as_u16(), 400 | 413 | 421 | 429 | 431);
+        refuse_if(needs_origin && !said.is_explicit(), DeclineReason::NoFreshness)?;
+        terms.ok_or(DeclineReason::NoFreshness)
+    }
+
+    /// An origin that says for how long a response is fresh knows of shared
+    /// caches. Without a lifetime of its own, `must-revalidate` is what many
+    /// frameworks write into every personal page.
+    /// A lifetime of zero beside one of the handler's is no permission.
+    fn permits(&self, said: &Directives, by_origin: bool) -> Credentials {
+        let by_handler = self.cache_for.is_some_and(CacheFor::is_public);
+        let has_lifetime = by_origin || matches!(said.lifetime, Lifetime::Seconds(1..));
+        if by_handler || has_lifetime && (said.public || said.has_s_maxage) {
+            Credentials::ALL
+        } else if has_lifetime && said.must_revalidate {
+            Credentials::AUTHORIZATION
+        } else {
+            Credentials::NONE
+        }
+    }
+
+    /// Returns whether the cookies are to be left out.
+    fn check_cookies(
+        &self,
+        asked: &RequestFacts,
+        withheld: &[HeaderName],
+        is_explicit: bool,
+    ) -> Result<bool, DeclineReason> {
+        let headers = &self.parts.headers;
+        if !headers.contains_key(header::SET_COOKIE) || withheld.contains(&header::SET_COOKIE) {
+            return Ok(false);
+        }
+        match self.config.set_cookie {
+            SetCookie::Refuse => Err(DeclineReason::SetCookie),
+            SetCookie::Strip => Ok(true),
+            SetCookie::Explicit => {
+                let mut cookies = headers.get_all(header::SET_COOKIE).iter();
+                let is_shared = is_explicit && !cookies.any(is_personal);
+                refuse_if(!is_shared, DeclineReason::SetCookie)?;
+                refuse_if(!asked.credentials.is_anonymous(), DeclineReason::Credentials)?;
+                Ok(false)
+            }
+        }
+    }
+}
+
+fn refuse_if(condition: bool, refusal: DeclineReason) -> Result<(), DeclineReason> {
+    if condition { Err(refusal) } else { Ok(()) }
+}
+
+/// Statuses whose rules of caching are implemented (RFC 9111, 5.2.2.3).
+fn understands(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 200 | 203 | 204 | 300..=303 | 307 | 308 | 404 | 405 | 410 | 414 | 501)
+}
+
+/// Reads `Content-Length`; equal repetitions count once (RFC 9110, 8.6).
+pub(crate) fn content_length(headers: &HeaderMap) -> Result<Option<u64>, DeclineReason> {
+    let mut length = None;
+    for line in headers.get_all(header::CONTENT_LENGTH) {
+        for member in line.as_bytes().split(|&b| b == b',') {
+            let text = str::from_utf8(member.trim_ascii()).unwrap_or_default();
+            let is_number = text.bytes().all(|b| b.is_ascii_digit());
+            let n = text.parse().ok().filter(|_| is_number).ok_or(DeclineReason::Framing)?;
+            refuse_if(length.is_some_and(|other| other != n), DeclineReason::Framing)?;
+            length = Some(n);
+        }
+    }
+    Ok(length)
+}
+
+fn weight(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum()
+}
+
+fn is_event_stream(headers: &HeaderMap) -> bool {
+    // A list is no media type, but whoever reads its first or last member
+    // waits for events.
+    let is_it = |part: &[u8]| part.trim_ascii().eq_ignore_ascii_case(b"text/event-stream");
+    let mut values = headers.get_all(header::CONTENT_TYPE).iter();
+    values.any(|value| value.as_bytes().split(|b| matches!(b, b';' | b',')).any(is_it))
+}
+
+/// Whether a cookie is surely meant for one person.
+fn is_personal(cookie: &HeaderValue) -> bool {
+    let mut parts = cookie.as_bytes().split(|&b| b == b';').map(<[u8]>::trim_ascii);
+    let pair = parts.next().unwrap_or_default().to_ascii_lowercase();
+    let pair = pair.strip_prefix(b"=").unwrap_or(&pair).trim_ascii();
+    let prefixes: [&[u8]; 4] = [b"__host-", b"__secure-", b"__http-", b"__host-http-"];
+    let is_http_only = |attribute: &[u8]| {
+        let name = attribute.split(|&b| b == b'=').next().unwrap_or_default();
+        name.trim_ascii().eq_ignore_ascii_case(b"httponly")
+    };
+    prefixes.iter().any(|prefix| pair.starts_with(prefix)) || parts.any(is_http_only)
+}

@@ -1,0 +1,256 @@
+//! How a complete response gets into the store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{self, HeaderMap, HeaderValue};
+use http::response::Parts;
+
+use crate::clock::Tick;
+use crate::entry::{ComputationStart, Entry};
+use crate::flight::ports::Store;
+use crate::freshness::{self, Lifetimes, Window};
+use crate::http::flow::lookup::{HttpCache, HttpCaller, StoredEntry};
+use crate::http::rules::fields::CACHE_STATUS;
+use crate::http::rules::lifetime::{Source, Times};
+use crate::http::rules::request::RequestFacts;
+use crate::http::rules::storable::Plan;
+use crate::http::rules::validation::validators;
+use crate::http::rules::vary::{Fingerprint, fingerprint, variant_key};
+use crate::http::stored::response::{self, Content, Index, Slot, StoredResponse};
+use crate::key::{Key, Tag};
+use crate::lease::grant::Version;
+
+/// When a response was asked for and came.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ArrivalTime {
+    pub(crate) started: ComputationStart,
+    pub(crate) at: Tick,
+    pub(crate) wall: std::time::SystemTime,
+}
+
+impl ArrivalTime {
+    pub(crate) fn now(cache: &HttpCache, started: ComputationStart) -> Self {
+        let clock = &cache.engine.clock;
+        Self { started, at: clock.now(), wall: clock.wall() }
+    }
+
+    pub(crate) fn times(&self) -> Times {
+        Times { response: self.wall, response_delay: self.delay() }
+    }
+
+    pub(crate) fn delay(&self) -> Duration {
+        self.at.since(self.started.tick)
+    }
+}
+
+/// Makes the entry of a response.
+pub(crate) fn entry(
+    caller: &HttpCaller,
+    head: &Parts,
+    body: Content,
+    plan: &Plan,
+    tags: Box<[Tag]>,
+    received: ArrivalTime,
+    version: Option<Version>,
+) -> StoredEntry {
+    let asked = RequestFacts { ..caller.asked };
+    let selected = fingerprint_of(caller, plan);
+    let mut stored =
+        response::CachedResponse::new(head, body, plan, &asked, selected, received.wall);
+    make_place(&mut stored.headers);
+    // Being filled is being used, by the one who asked.
+    stored.touch(received.at);
+    let longer = kept_longer(&stored).max(caller.rules.config.stale_if_disconnected);
+    let window = window(&caller.cache, plan, received).kept_longer(longer);
+    caller.cache.keeps_for(window);
+    let entry = Entry::new(stored.into(), window, tags, received.started.seq);
+    weighed(caller, entry.with_version(version))
+}
+
+fn weighed(caller: &HttpCaller, entry: Entry<StoredResponse>) -> StoredEntry {
+    let weight = entry.value.weight() + caller.primary.heap_bytes() + entry.tag_bytes();
+    Arc::new(entry.with_weight(weight, caller.cache.values.least_weight))
+}
+
+/// Makes the entry to store of one whose body was arriving. `None` if it is no
+/// response.
+pub(crate) fn completed(
+    caller: &HttpCaller,
+    entry: &StoredEntry,
+    body: Bytes,
+) -> Option<StoredEntry> {
+    let stored = entry.value.response()?.completed(body);
+    let whole = Entry::new(stored.into(), entry.window, entry.tags.clone(), entry.started_seq);
+    Some(weighed(caller, whole.with_version(entry.version)))
+}
+
+/// Returns the variant that a response is to this request.
+pub(crate) fn fingerprint_of(caller: &HttpCaller, plan: &Plan) -> Option<Fingerprint> {
+    let list = plan.vary.as_ref()?;
+    Some(fingerprint(list, &caller.headers, &caller.rules.config))
+}
+
+/// Makes a place for the two fields that every hit writes: before all others,
+/// where a hit finds it first.
+fn make_place(headers: &mut HeaderMap) {
+    let Ok(mut placed) = HeaderMap::try_with_capacity(headers.keys_len() + 2) else { return };
+    placed.insert(header::AGE, HeaderValue::from_static("0"));
+    if !headers.contains_key(CACHE_STATUS) {
+        placed.insert(CACHE_STATUS, HeaderValue::from_static(""));
+    }
+    headers.remove(header::AGE);
+    placed.extend(std::mem::take(headers));
+    *headers = placed;
+}
+
+fn window(cache: &HttpCache, plan: &Plan, received: ArrivalTime) -> Window {
+    let terms = plan.terms;
+    let lifetimes = Lifetimes {
+        ttl: terms.lifetime,
+        stale_for: terms.stale_while_revalidate,
+        stale_if_error: terms.stale_if_error,
+    };
+    // The origin's word is kept as it is; only what we chose is shortened.
+    let lifetimes = match terms.source {
+        Source::Layer => lifetimes.jittered(cache.values.jitter, freshness::sample()),
+        Source::CacheFor | Source::Origin | Source::Heuristic => lifetimes,
+    };
+    // Age counts from the start of the computation whoever chose the lifetime:
+    // a slow service cannot make old data look young.
+    let born = received.at.minus(terms.initial_age).min(received.started.tick);
+    Window::new(born, lifetimes, received.delay())
+}
+
+/// For how long after its last window a response is kept that may yet be
+/// confirmed.
+const VALIDATED_FOR: Duration = Duration::from_secs(600);
+
+fn kept_longer(stored: &response::CachedResponse) -> Duration {
+    if validators(stored).is_some() { VALIDATED_FOR } else { Duration::ZERO }
+}
+
+/// Returns what a response would replace: what stands in its place, or what
+/// its index would stand in place of.
+pub(crate) fn place(caller: &HttpCaller, plan: &Plan) -> Option<StoredEntry> {
+    let primary = caller.primary.as_bytes();
+    let at_primary = caller.cache.local.get(primary);
+    match fingerprint_of(caller, plan) {
+        Some(selected) => at_primary
+            .filter(|entry| index_of(entry).is_none())
+            .or_else(|| caller.cache.local.get(variant_key(primary, selected).as_bytes())),
+        None => at_primary,
+    }
+}
+
+/// Stores `entry` where later requests of its kind look, if `allowed`.
+pub(crate) fn store(caller: &HttpCaller, entry: &StoredEntry, allowed: &dyn Fn() -> bool) -> bool {
+    let facts = entry.value.response().map(|stored| &stored.facts);
+    let varies = facts.and_then(|facts| Some((facts.vary.clone()?, facts.fingerprint?)));
+    let local = &caller.cache.local;
+    let Some((list, selected)) = varies else {
+        return local.fill(&caller.primary, Arc::clone(entry), allowed);
+    };
+    let variant = variant_key(caller.primary.as_bytes(), selected);
+    if !local.fill(&variant, Arc::clone(entry), allowed) {
+        return false;
+    }
+    let remembered = caller.cache.engine.settings.uncacheable_for;
+    local.update(&caller.primary, |old| {
+        let old_index = old.and_then(|old| index_of(old));
+        let index = old_index.cloned().unwrap_or_default().with(&list, selected);
+        allowed().then(|| Arc::new(index_entry(index, entry, old, remembered)))
+    });
+    make_room(caller, selected);
+    true
+}
+
+/// Says by which fields the responses of this URI are selected, before there
+/// is one: who belongs to another variant need not wait for its body. Nothing
+/// usable makes room for that: this body may yet break off.
+pub(crate) fn announce(caller: &HttpCaller, entry: &StoredEntry, allowed: &dyn Fn() -> bool) {
+    let facts = entry.value.response().map(|stored| &stored.facts);
+    let Some(list) = facts.and_then(|facts| facts.vary.as_ref()) else { return };
+    let cache = &caller.cache;
+    let is_usable = |old: &StoredEntry| {
+        index_of(old).is_none() && cache.engine.log.is_alive(old) && cache.may_stand_in(old)
+    };
+    let remembered = cache.engine.settings.uncacheable_for;
+    cache.local.update(&caller.primary, |old| {
+        if old.is_some_and(is_usable) || !allowed() {
+            return None;
+        }
+        let index = old.and_then(|old| index_of(old)).cloned().unwrap_or_default();
+        Some(Arc::new(index_entry(index.announcing(list), entry, old, remembered)))
+    });
+}
+
+/// Takes back what was stored, if it still stands there.
+pub(crate) fn unstore(caller: &HttpCaller, entry: &StoredEntry) {
+    caller.cache.local.remove_exactly(&key_of(caller, entry), entry);
+}
+
+/// Returns which variant an entry is.
+pub(crate) fn variant_of(entry: &StoredEntry) -> Option<Fingerprint> {
+    entry.value.response()?.facts.fingerprint
+}
+
+/// Returns where an entry stands.
+pub(crate) fn key_of(caller: &HttpCaller, entry: &StoredEntry) -> Key {
+    match variant_of(entry) {
+        Some(selected) => variant_key(caller.primary.as_bytes(), selected),
+        None => caller.primary.clone(),
+    }
+}
+
+pub(crate) fn index_of(entry: &Entry<StoredResponse>) -> Option<&Index> {
+    match entry.value.slot() {
+        Slot::Index(index) => Some(index),
+        Slot::Response(_) => None,
+    }
+}
+
+/// An index lives `longer` than the variant that lives longest: it tells the
+/// crowd at its end apart. It carries no tags: it says where to look, not what
+/// is there.
+pub(crate) fn index_entry(
+    index: Index,
+    newest: &StoredEntry,
+    old: Option<&StoredEntry>,
+    longer: Duration,
+) -> Entry<StoredResponse> {
+    let mut window = newest.window.kept_longer(Duration::ZERO);
+    window.error_until = newest.window.kept_until().plus(longer);
+    if let Some(old) = old.filter(|old| index_of(old).is_some()) {
+        window.error_until = window.error_until.max(old.window.kept_until());
+    }
+    let value = StoredResponse::from(index);
+    let weight = value.weight();
+    Entry::new(value, window, Box::default(), newest.started_seq).with_weight(weight, 1)
+}
+
+/// Removes the least recently used variants of a URI that has too many.
+fn make_room(caller: &HttpCaller, newest: Fingerprint) {
+    let cap = caller.rules.config.max_variants.max(1);
+    let local = &caller.cache.local;
+    let key = |fingerprint| variant_key(caller.primary.as_bytes(), fingerprint);
+    let last_used = |fingerprint: &Fingerprint| {
+        let found = local.get(key(*fingerprint).as_bytes());
+        found.and_then(|entry| Some(entry.value.response()?.last_used()))
+    };
+    // Until it fits: two fills at once may have chosen the same victim.
+    while let Some(entry) = local.get(caller.primary.as_bytes()) {
+        let index = index_of(&entry).filter(|index| index.variants.len() > cap);
+        let Some(index) = index else { return };
+        let others = index.variants.iter().filter(|variant| **variant != newest);
+        let victim = others.min_by_key(|variant| last_used(variant)).copied();
+        let Some(victim) = victim else { return };
+        local.update(&caller.primary, |old| {
+            let old = old?;
+            let index = index_of(old)?.without(victim);
+            Some(Arc::new(index_entry(index, old, Some(old), Duration::ZERO)))
+        });
+        local.remove(&key(victim));
+    }
+}

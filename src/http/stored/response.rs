@@ -1,0 +1,483 @@
+//! What the store holds for a URI.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::SystemTime;
+
+use bytes::Bytes;
+use http::header::{self, HeaderMap, HeaderValue};
+use http::{StatusCode, response::Parts};
+use http_body::Body;
+
+use crate::clock::Tick;
+use crate::http::body::{ResponseBody, SharedBody};
+use crate::http::config::HttpConfig;
+use crate::http::rules::directives::Directives;
+use crate::http::rules::fields::strip_for_storage;
+use crate::http::rules::lifetime::Source;
+use crate::http::rules::request::{Credentials, RequestFacts};
+use crate::http::rules::storable::{Plan, may_answer};
+use crate::http::rules::vary::{Fingerprint, VaryList, fingerprint};
+
+/// Lists of fields that an index remembers.
+pub(crate) const MAX_LISTS: usize = 4;
+/// What a field costs besides its text: its places in the map.
+const FIELD_BYTES: usize = 128;
+
+/// A response as the HTTP layer stores it.
+///
+/// Opaque: it is made and read by the layer alone. It appears in signatures
+/// because the handle of an HTTP cache is a
+/// `Stampede<StoredResponse>`. A clone counts a reference.
+///
+/// # Examples
+///
+/// ```
+/// use tower_stampede::StoredResponse;
+///
+/// fn is_shared_between_threads<T: Clone + Send + Sync + 'static>() {}
+/// is_shared_between_threads::<StoredResponse>();
+/// ```
+#[derive(Clone)]
+pub struct StoredResponse(Arc<Slot>);
+
+/// What stands under a key.
+#[derive(Debug)]
+pub(crate) enum Slot {
+    Response(CachedResponse),
+    /// The responses of this URI vary; they stand under keys of their own.
+    Index(Index),
+}
+
+impl StoredResponse {
+    #[inline]
+    pub(crate) fn slot(&self) -> &Slot {
+        &self.0
+    }
+
+    /// Returns the response, unless this is an index.
+    #[inline]
+    pub(crate) fn response(&self) -> Option<&CachedResponse> {
+        match self.slot() {
+            Slot::Response(stored) => Some(stored),
+            Slot::Index(_) => None,
+        }
+    }
+
+    /// Returns about how many bytes it occupies.
+    pub(crate) fn weight(&self) -> usize {
+        size_of::<Slot>()
+            + match self.slot() {
+                Slot::Response(stored) => stored.heap_bytes(),
+                Slot::Index(index) => index.heap_bytes(),
+            }
+    }
+}
+
+impl From<CachedResponse> for StoredResponse {
+    fn from(stored: CachedResponse) -> Self {
+        Self(Arc::new(Slot::Response(stored)))
+    }
+}
+
+impl From<Index> for StoredResponse {
+    fn from(index: Index) -> Self {
+        Self(Arc::new(Slot::Index(index)))
+    }
+}
+
+impl fmt::Debug for StoredResponse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("StoredResponse");
+        match self.slot() {
+            Slot::Response(stored) => shown.field("status", &stored.status),
+            Slot::Index(index) => shown.field("variants", &index.variants.len()),
+        };
+        shown.finish_non_exhaustive()
+    }
+}
+
+/// A response without what belongs to one exchange.
+#[derive(Debug)]
+pub(crate) struct CachedResponse {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Content,
+    pub(crate) facts: Facts,
+    /// When a variant was last used, for making room among its siblings.
+    used: AtomicU64,
+}
+
+/// The body of a response. Only whole ones are stored, here or elsewhere; who
+/// joins a flight may get one that arrives.
+#[derive(Clone, Debug)]
+pub(crate) enum Content {
+    Whole(Bytes),
+    Arriving(Arc<SharedBody>),
+}
+
+impl Content {
+    /// Returns the bytes, unless they are still arriving.
+    pub(crate) fn whole(&self) -> Option<&Bytes> {
+        match self {
+            Self::Whole(bytes) => Some(bytes),
+            Self::Arriving(_) => None,
+        }
+    }
+
+    /// Returns how many bytes there are or will be, if that is known.
+    pub(crate) fn length(&self) -> Option<u64> {
+        match self {
+            Self::Whole(bytes) => Some(bytes.len() as u64),
+            Self::Arriving(body) => body.declared(),
+        }
+    }
+
+    /// Returns it as a body that is read from the beginning.
+    #[inline]
+    pub(crate) fn to_body<B: Body>(&self) -> ResponseBody<B> {
+        match self {
+            Self::Whole(bytes) => ResponseBody::full(bytes.clone()),
+            Self::Arriving(body) => ResponseBody::reading(body.reader()),
+        }
+    }
+}
+
+/// What must be known of a stored response to answer with it.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    pub(crate) directives: Directives,
+    pub(crate) permits: Credentials,
+    /// What the request carried that it answered first.
+    pub(crate) from: Credentials,
+    pub(crate) explicit: bool,
+    pub(crate) source: Source,
+    pub(crate) status: StatusCode,
+    pub(crate) vary: Option<VaryList>,
+    /// The values of the fields in `vary`.
+    pub(crate) fingerprint: Option<Fingerprint>,
+}
+
+impl CachedResponse {
+    /// Makes what `plan` says of a response. `fingerprint` is that of the
+    /// request over the fields of `plan.vary`.
+    pub(crate) fn new(
+        head: &Parts,
+        body: Content,
+        plan: &Plan,
+        asked: &RequestFacts,
+        fingerprint: Option<Fingerprint>,
+        received: SystemTime,
+    ) -> Self {
+        let mut headers = head.headers.clone();
+        if plan.strip_set_cookie {
+            headers.remove(header::SET_COOKIE);
+        }
+        strip_for_storage(&mut headers, &plan.withheld, received);
+        write_length(&mut headers, head.status, &body);
+        own_values(&mut headers);
+        let facts = Facts {
+            directives: plan.directives,
+            permits: plan.permits,
+            from: asked.credentials,
+            explicit: plan.explicit,
+            source: plan.terms.source,
+            status: head.status,
+            vary: plan.vary.clone(),
+            fingerprint,
+        };
+        Self { status: head.status, headers, body, facts, used: AtomicU64::new(0) }
+    }
+
+    /// Makes what another process stored. It has not been used here.
+    #[cfg(feature = "remote")]
+    pub(crate) fn from_wire(headers: HeaderMap, body: Bytes, facts: Facts) -> Self {
+        let body = Content::Whole(body);
+        Self { status: facts.status, headers, body, facts, used: AtomicU64::new(0) }
+    }
+
+    /// Makes the same with its whole body.
+    pub(super) fn completed(&self, body: Bytes) -> Self {
+        let (mut headers, body) = (self.headers.clone(), Content::Whole(body));
+        write_length(&mut headers, self.status, &body);
+        Self {
+            status: self.status,
+            headers,
+            body,
+            facts: self.facts.clone(),
+            used: AtomicU64::new(self.last_used()),
+        }
+    }
+
+    pub(crate) fn touch(&self, now: Tick) {
+        self.used.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn last_used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    fn heap_bytes(&self) -> usize {
+        let field = |(name, value): (&header::HeaderName, &header::HeaderValue)| {
+            name.as_str().len() + value.len() + FIELD_BYTES
+        };
+        self.body.whole().map_or(0, Bytes::len) + self.headers.iter().map(field).sum::<usize>()
+    }
+}
+
+/// Copies the values: each may be a part of a connection's read buffer, which it
+/// would keep alive as a whole, and the store would not know.
+///
+/// All into one piece of memory, so that a hit, which counts a user of each,
+/// counts in one place.
+fn own_values(headers: &mut HeaderMap) {
+    let all: Vec<u8> = headers.values().flat_map(HeaderValue::as_bytes).copied().collect();
+    let (all, mut at) = (Bytes::from(all), 0);
+    for value in headers.values_mut() {
+        let (from, is_sensitive) = (at, value.is_sensitive());
+        at += value.len();
+        if let Ok(own) = HeaderValue::from_maybe_shared(all.slice(from..at)) {
+            *value = own;
+            value.set_sensitive(is_sensitive);
+        }
+    }
+}
+
+/// Writes the length of a body that is known: once here, where a server would
+/// write it anew at every hit.
+fn write_length(headers: &mut HeaderMap, status: StatusCode, body: &Content) {
+    let Some(bytes) = body.whole() else { return };
+    // RFC 9110, 8.6: neither of these has one, and that of a 304 would be of a
+    // body that is not here.
+    let has_none = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    if has_none || status.is_informational() {
+        headers.remove(header::CONTENT_LENGTH);
+        return;
+    }
+    // A map that is full to the brim goes without.
+    let _ = headers.try_insert(header::CONTENT_LENGTH, HeaderValue::from(bytes.len()));
+}
+
+/// Returns whether a stored response answers a request: the one judge for
+/// hits and waiters, RFC 9111, 4, all but freshness.
+pub(crate) fn reusable(
+    stored: &CachedResponse,
+    asked: &RequestFacts,
+    request_headers: &HeaderMap,
+    config: &HttpConfig,
+) -> bool {
+    !stored.facts.directives.no_cache && selects(stored, asked, request_headers, config)
+}
+
+/// Returns whether a stored response is the one that a request selects, if
+/// only to ask whether it is still good.
+#[inline]
+pub(crate) fn selects(
+    stored: &CachedResponse,
+    asked: &RequestFacts,
+    request_headers: &HeaderMap,
+    config: &HttpConfig,
+) -> bool {
+    let facts = &stored.facts;
+    let matches = |list| Some(fingerprint(list, request_headers, config)) == facts.fingerprint;
+    may_answer(facts, asked)
+        && knows_our_fields(facts, config)
+        && facts.vary.as_ref().is_none_or(matches)
+}
+
+/// Returns whether a response was selected by all fields that the layer names in
+/// `vary`. A layer or a process with other settings may have stored it.
+#[inline]
+fn knows_our_fields(facts: &Facts, config: &HttpConfig) -> bool {
+    let knows = |name| facts.vary.as_ref().is_some_and(|list| list.contains(name));
+    config.vary.is_empty() || config.vary.iter().all(knows)
+}
+
+/// The variants of a URI.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Index {
+    /// By which fields they were selected, newest first.
+    pub(crate) lists: Vec<VaryList>,
+    /// Newest first.
+    pub(crate) variants: Vec<Fingerprint>,
+}
+
+impl Index {
+    /// Returns the index after a response with `list` was filled under
+    /// `fingerprint`.
+    pub(crate) fn with(&self, list: &VaryList, fingerprint: Fingerprint) -> Self {
+        let mut index = self.announcing(list);
+        index.variants = moved_to_front(&self.variants, &fingerprint);
+        index
+    }
+
+    /// Returns the index as it says where to look once a response with `list`
+    /// has come; no variant stands there yet.
+    pub(crate) fn announcing(&self, list: &VaryList) -> Self {
+        let mut lists = moved_to_front(&self.lists, list);
+        lists.truncate(MAX_LISTS);
+        Self { lists, variants: self.variants.clone() }
+    }
+
+    /// Returns the index without one variant.
+    pub(crate) fn without(&self, variant: Fingerprint) -> Self {
+        let variants = self.variants.iter().filter(|other| **other != variant);
+        Self { lists: self.lists.clone(), variants: variants.copied().collect() }
+    }
+
+    /// Returns the index without what is beyond its bounds.
+    pub(crate) fn at_most(mut self, max_variants: usize) -> Self {
+        self.lists.truncate(MAX_LISTS);
+        self.variants.truncate(max_variants.max(1));
+        self
+    }
+
+    /// Returns where a request may find its response, the likeliest first.
+    pub(crate) fn candidates(
+        &self,
+        request_headers: &HeaderMap,
+        config: &HttpConfig,
+    ) -> impl Iterator<Item = Fingerprint> {
+        self.lists.iter().map(|list| fingerprint(list, request_headers, config))
+    }
+
+    fn heap_bytes(&self) -> usize {
+        let names = self.lists.iter().map(|list| 32 + list.names().len() * 64);
+        names.sum::<usize>() + self.variants.len() * size_of::<Fingerprint>()
+    }
+}
+
+fn moved_to_front<T: Clone + PartialEq>(all: &[T], first: &T) -> Vec<T> {
+    let others = all.iter().filter(|other| *other != first);
+    std::iter::once(first).chain(others).cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http::rules::request::RequestMethod;
+    use crate::http::rules::request::tests::request;
+    use crate::http::rules::storable::Decision;
+    use crate::http::tests::storable::{anonymous, decide, response};
+
+    fn store(fields: &[(&str, &str)], from: &RequestParts, config: &HttpConfig) -> CachedResponse {
+        let head = response(200, fields);
+        let Decision::Store(plan) = decide(&anonymous(), &head, None, config) else {
+            panic!("{fields:?} is storable");
+        };
+        let print = plan.vary.as_ref().map(|list| fingerprint(list, &from.headers, config));
+        let now = SystemTime::UNIX_EPOCH;
+        CachedResponse::new(
+            &head,
+            Content::Whole(Bytes::from_static(b"body")),
+            &plan,
+            &anonymous(),
+            print,
+            now,
+        )
+    }
+
+    type RequestParts = http::request::Parts;
+
+    #[test]
+    fn a_variant_answers_only_requests_that_select_it() {
+        let config = HttpConfig::default();
+        let get = |language: &str| request("GET", "/", &[("accept-language", language)]);
+        let fields = [("cache-control", "max-age=9"), ("vary", "Accept-Language")];
+        let stored = store(&fields, &get("de"), &config);
+        let answers =
+            |parts: &RequestParts| reusable(&stored, &anonymous(), &parts.headers, &config);
+        assert!(answers(&get("DE")));
+        assert!(!answers(&get("en")));
+        assert!(!answers(&request("GET", "/", &[])));
+    }
+
+    #[test]
+    fn a_response_without_variants_answers_get_and_head() {
+        let config = HttpConfig::default();
+        let parts = request("GET", "/", &[("accept", "x")]);
+        let stored = store(&[("cache-control", "max-age=9")], &parts, &config);
+        for method in [RequestMethod::Get, RequestMethod::Head] {
+            let asked = RequestFacts { method, ..anonymous() };
+            assert!(reusable(&stored, &asked, &parts.headers, &config));
+        }
+    }
+
+    #[test]
+    fn credentials_and_no_cache_are_asked_at_every_answer() {
+        let config = HttpConfig::default();
+        let parts = request("GET", "/", &[]);
+        let mut stored = store(&[("cache-control", "max-age=9")], &parts, &config);
+        let asked = RequestFacts { credentials: Credentials::AUTHORIZATION, ..anonymous() };
+        assert!(!reusable(&stored, &asked, &parts.headers, &config));
+        // RFC 9111, 5.2.2.4: not without validation.
+        stored.facts.directives.no_cache = true;
+        assert!(!reusable(&stored, &anonymous(), &parts.headers, &config));
+    }
+
+    #[test]
+    fn stripped_cookies_and_withheld_fields_are_not_stored() {
+        use crate::http::SetCookie;
+        let config = HttpConfig { set_cookie: SetCookie::Strip, ..HttpConfig::default() };
+        let fields = [
+            ("cache-control", "max-age=9, private=\"x-a\""),
+            ("set-cookie", "a=b"),
+            ("x-a", "1"),
+            ("x-b", "1"),
+        ];
+        let stored = store(&fields, &request("GET", "/", &[]), &config);
+        let names: Vec<_> = stored.headers.keys().map(header::HeaderName::as_str).collect();
+        assert_eq!(names, ["cache-control", "x-b", "date", "content-length"]);
+    }
+
+    #[test]
+    fn the_length_of_a_whole_body_is_stored_where_there_may_be_one() {
+        // RFC 9110, 8.6
+        for (status, expected) in [(200, Some("4")), (404, Some("4")), (204, None), (304, None)] {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::CONTENT_LENGTH, HeaderValue::from_static("9"));
+            let status = StatusCode::from_u16(status).unwrap();
+            write_length(&mut headers, status, &Content::Whole(Bytes::from_static(b"body")));
+            let length = headers.get(header::CONTENT_LENGTH).map(|value| value.to_str().unwrap());
+            assert_eq!(length, expected, "{status}");
+        }
+        let mut headers = HeaderMap::new();
+        let (arriving, _feed) = SharedBody::new(Some(4));
+        write_length(&mut headers, StatusCode::OK, &Content::Arriving(arriving));
+        assert!(headers.is_empty(), "it may yet break off");
+    }
+
+    #[test]
+    fn the_weight_covers_body_and_fields() {
+        let parts = request("GET", "/", &[]);
+        let stored = store(&[("cache-control", "max-age=9")], &parts, &HttpConfig::default());
+        let weight = StoredResponse::from(stored).weight();
+        assert!(weight > size_of::<Slot>() + 4 + 2 * FIELD_BYTES, "{weight}");
+    }
+
+    #[test]
+    fn an_index_keeps_the_newest_lists_and_every_variant_until_it_is_removed() {
+        let config = HttpConfig::default();
+        let lists: Vec<_> = ["a", "b", "c", "d", "e"]
+            .map(|name| {
+                let parsed =
+                    crate::http::rules::vary::parse(&response(200, &[("vary", name)]).headers, &[]);
+                let crate::http::rules::vary::Vary::Fields(list) = parsed else {
+                    panic!("{name} is a field")
+                };
+                list
+            })
+            .to_vec();
+        let none = HeaderMap::new();
+        let prints: Vec<_> = lists.iter().map(|list| fingerprint(list, &none, &config)).collect();
+        let filled = lists.iter().zip(&prints);
+        let index = filled.fold(Index::default(), |index, (list, print)| index.with(list, *print));
+        assert_eq!(index.lists, [4, 3, 2, 1].map(|i| lists[i].clone()));
+        assert_eq!(index.candidates(&none, &config).next(), Some(prints[4]));
+
+        let again = index.with(&lists[2], prints[0]).without(prints[4]);
+        assert_eq!(again.lists, [2, 4, 3, 1].map(|i| lists[i].clone()));
+        assert_eq!(again.variants, [0, 3, 2, 1].map(|i| prints[i]));
+    }
+}

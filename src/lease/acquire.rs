@@ -1,0 +1,344 @@
+//! The leader of a process among the leaders of all processes: before it
+//! computes, it looks into the remote and takes the lease.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::clock::Tick;
+use crate::entry::Entry;
+use crate::error::{Error, ErrorKind};
+use crate::flight::engine::{Engine, Mode};
+use crate::flight::leader::Leader;
+use crate::flight::ports::{LockAnswer, Occurrence, WakeCause};
+use crate::key::Key;
+use crate::lease::grant::Version;
+use crate::lease::hold::{Attempt, Errands};
+use crate::lease::shared_store::{AcquireAnswer, RemoteValue, SharedStore, Unavailable};
+use crate::lease::wakes::Listener;
+
+/// How often one look may show another place to look at, and one acquire a
+/// value that does not serve.
+const MAX_TURNS: u8 = 4;
+
+/// The longest wait without a look: wake-ups can be lost.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
+
+/// Between looks while no wake-up can arrive.
+const FIRST_POLL: Duration = Duration::from_millis(25);
+const LONGEST_POLL: Duration = Duration::from_millis(250);
+
+/// What a leader looks for in the remote.
+pub(crate) trait Search<V>: Send {
+    /// Returns where it looks now.
+    fn key(&self) -> &Key;
+
+    /// Judges what stands there.
+    fn judge(&mut self, found: &Arc<Entry<V>>) -> Judgement;
+
+    /// Is told that there is nothing to judge, but perhaps something of this
+    /// version that cannot be used.
+    fn found_nothing(&mut self, _: Option<Version>) {}
+
+    /// Returns whether it computes although a failure has just been shared.
+    fn despite_hold(&self) -> bool {
+        false
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Judgement {
+    /// It answers those who wait.
+    Serves,
+    /// It says where to look instead; [`Search::key`] has changed.
+    Elsewhere,
+    /// It is to be replaced.
+    Useless,
+    /// It is to be replaced, and nobody may be served with it any more.
+    Expired,
+    /// The same, and what replaces it will be shared with nobody.
+    ForEach,
+}
+
+/// What a leader does while another process holds the lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// Waits for the other's result.
+    Wait,
+    /// Leaves the work to the other: nobody waits for this one.
+    GiveUp,
+    /// Computes nevertheless.
+    GoOn,
+    /// Looks for a value, and computes without the lease where there is none:
+    /// the result is not expected to be one that others may have.
+    Apart,
+}
+
+/// How a leader goes on.
+#[derive(Debug)]
+pub(crate) enum Clearance<V> {
+    /// It has a place, and the lease if the remote is there: compute.
+    Compute,
+    /// This is the answer.
+    Found(Arc<Entry<V>>),
+    /// The computation failed elsewhere; nobody tries again for so long.
+    Held(Duration),
+    /// Another computes; its lease has so long left.
+    LeftToAnother(Duration),
+    /// Waited too long for another.
+    TimedOut,
+    /// No place.
+    Refused(Error),
+}
+
+enum Turn<V> {
+    Done(Clearance<V>),
+    /// Look again from the start.
+    Again,
+    /// Nothing that serves; this version is there.
+    Acquire(Option<Version>),
+}
+
+impl<V: Send + Sync + 'static> Leader<V> {
+    /// Finds out whether to compute, and takes the place and the lease for it.
+    ///
+    /// Dropped at any point, it leaves no lease behind: a try that may have
+    /// been granted is given up.
+    pub(crate) async fn clear(
+        &mut self,
+        wanted: &mut dyn Search<V>,
+        patience: Patience,
+    ) -> Clearance<V> {
+        let deadline = self.deadline();
+        let shared = match self.engine().shared.get() {
+            Some(shared) if self.engine().mode() == Mode::On => Arc::clone(shared),
+            _ => return self.compute_without_lease(deadline).await,
+        };
+        if !shared.is_up() {
+            return self.compute_without_lease(deadline).await;
+        }
+        let poll = FIRST_POLL;
+        let mut way = LeaseWait { shared, deadline, patience, poll, turns: 0, over_value: false };
+        match self.clear_with(&mut way, wanted).await {
+            Ok(cleared) => cleared,
+            Err(Unavailable) => self.compute_without_lease(deadline).await,
+        }
+    }
+
+    async fn compute_without_lease(&mut self, deadline: Instant) -> Clearance<V> {
+        match self.take_place(deadline).await {
+            Ok(()) => Clearance::Compute,
+            Err(error) => Clearance::Refused(error),
+        }
+    }
+
+    async fn clear_with(
+        &mut self,
+        way: &mut LeaseWait<V>,
+        wanted: &mut dyn Search<V>,
+    ) -> Result<Clearance<V>, Unavailable> {
+        loop {
+            let found = way.shared.get(wanted.key()).await?;
+            let seen = match self.weigh(way, found, wanted) {
+                Turn::Done(cleared) => return Ok(cleared),
+                Turn::Again if way.may_turn() => continue,
+                Turn::Again => None,
+                Turn::Acquire(seen) => seen,
+            };
+            match self.acquire(way, wanted, seen).await? {
+                Turn::Done(cleared) => return Ok(cleared),
+                Turn::Again | Turn::Acquire(_) if Instant::now() < way.deadline => (),
+                Turn::Again | Turn::Acquire(_) => return Ok(Clearance::TimedOut),
+            }
+        }
+    }
+
+    /// Asks for the lease until it is granted, or not needed, or another's;
+    /// then waits.
+    async fn acquire(
+        &mut self,
+        way: &mut LeaseWait<V>,
+        wanted: &mut dyn Search<V>,
+        mut seen: Option<Version>,
+    ) -> Result<Turn<V>, Unavailable> {
+        if let Err(error) = self.take_place(way.deadline).await {
+            return Ok(Turn::Done(Clearance::Refused(error)));
+        }
+        if way.patience == Patience::Apart {
+            return Ok(Turn::Done(Clearance::Compute));
+        }
+        let errands = self.engine().errands();
+        for _ in 0..MAX_TURNS {
+            let key = wanted.key().clone();
+            let mut ask = way.shared.ask().seen(seen);
+            ask.register = way.patience == Patience::Wait && way.shared.is_subscribed();
+            // Before the command goes out: what wakes us must find us.
+            let listener = way.shared.listen(&key);
+            let attempt = Attempt::begin(&way.shared, &key, &ask, &errands);
+            let answer = way.shared.acquire(&key, &ask).await?;
+            self.observe(Occurrence::Locked { answer: lock_answer(&answer) });
+            let found = match answer {
+                AcquireAnswer::Granted(grant) => {
+                    self.take_lease(attempt, grant, &ask, way.over_value);
+                    return Ok(Turn::Done(Clearance::Compute));
+                }
+                AcquireAnswer::Hit(found) => {
+                    attempt.was_answered();
+                    found
+                }
+                AcquireAnswer::Held(left) => {
+                    attempt.was_answered();
+                    // Without the lease, which the hold stands in place of.
+                    let despite = wanted.despite_hold();
+                    let cleared = if despite { Clearance::Compute } else { Clearance::Held(left) };
+                    return Ok(Turn::Done(cleared));
+                }
+                AcquireAnswer::Locked(left) => {
+                    attempt.was_answered();
+                    let listener = ask.register.then_some(listener);
+                    return Ok(self.give_way(way, left, listener).await);
+                }
+            };
+            match self.weigh(way, found, wanted) {
+                Turn::Acquire(version) => seen = version,
+                turn => {
+                    self.leave_place();
+                    return Ok(turn);
+                }
+            }
+        }
+        // Values come faster than they can be looked at: not worth a lease.
+        Ok(Turn::Done(Clearance::Compute))
+    }
+
+    /// Another holds the lease.
+    async fn give_way(
+        &mut self,
+        way: &mut LeaseWait<V>,
+        left: Duration,
+        listener: Option<Listener>,
+    ) -> Turn<V> {
+        match way.patience {
+            Patience::GoOn | Patience::Apart => return Turn::Done(Clearance::Compute),
+            Patience::GiveUp => return Turn::Done(Clearance::LeftToAnother(left)),
+            Patience::Wait => self.leave_place(),
+        }
+        let cause = way.wait(left, listener).await;
+        self.observe(Occurrence::Woken { cause });
+        if Instant::now() < way.deadline { Turn::Again } else { Turn::Done(Clearance::TimedOut) }
+    }
+
+    fn weigh(
+        &self,
+        way: &mut LeaseWait<V>,
+        found: RemoteValue<V>,
+        wanted: &mut dyn Search<V>,
+    ) -> Turn<V> {
+        way.over_value = false;
+        match found {
+            RemoteValue::Nothing => replace(wanted, None),
+            RemoteValue::Useless(version) => replace(wanted, version),
+            RemoteValue::Uncacheable { until, version } => {
+                // It lets the crowd pass and forbids nothing: the next answer
+                // may be storable, and then it replaces the marker.
+                self.go_on_apart(way, until);
+                replace(wanted, version)
+            }
+            RemoteValue::Entry(entry) => match wanted.judge(&entry) {
+                Judgement::Serves => Turn::Done(Clearance::Found(entry)),
+                Judgement::Elsewhere => Turn::Again,
+                Judgement::Useless => {
+                    way.over_value = true;
+                    Turn::Acquire(entry.version)
+                }
+                Judgement::Expired => Turn::Acquire(entry.version),
+                Judgement::ForEach => {
+                    let engine = self.engine();
+                    let until = engine.clock.now().plus(engine.settings.uncacheable_for);
+                    self.go_on_apart(way, until);
+                    Turn::Acquire(entry.version)
+                }
+            },
+        }
+    }
+
+    /// Nobody waits for what is not shared, here or in another process.
+    fn go_on_apart(&self, way: &mut LeaseWait<V>, until: Tick) {
+        if way.patience == Patience::Wait {
+            self.let_others_pass(until);
+            way.patience = Patience::GoOn;
+        }
+    }
+
+    fn observe(&self, what: Occurrence<'_>) {
+        self.engine().observer.happened(what);
+    }
+}
+
+/// There is nothing to judge, but perhaps something to replace.
+fn replace<V>(wanted: &mut dyn Search<V>, version: Option<Version>) -> Turn<V> {
+    wanted.found_nothing(version);
+    Turn::Acquire(version)
+}
+
+/// What a leader takes along from look to look.
+struct LeaseWait<V: Send + Sync + 'static> {
+    shared: Arc<dyn SharedStore<V>>,
+    deadline: Instant,
+    patience: Patience,
+    poll: Duration,
+    turns: u8,
+    /// Whether a value stands there that does not serve and may yet be of use,
+    /// as by standing in for a failure.
+    over_value: bool,
+}
+
+impl<V: Send + Sync + 'static> LeaseWait<V> {
+    fn may_turn(&mut self) -> bool {
+        self.turns += 1;
+        self.turns <= MAX_TURNS
+    }
+
+    /// Waits for a wake-up, or for the time after which a look is due.
+    async fn wait(&mut self, left: Duration, listener: Option<Listener>) -> WakeCause {
+        let Some(mut listener) = listener else {
+            tokio::time::sleep_until(self.until(self.poll.mul_f64(0.8 + 0.4 * fastrand::f64())))
+                .await;
+            self.poll = (self.poll * 2).min(LONGEST_POLL);
+            return WakeCause::Poll;
+        };
+        // A little later than the lease ends: then it has ended.
+        let pause = left.min(LONGEST_WAIT).mul_f64(1.0 + 0.1 * fastrand::f64());
+        let until = self.until(pause + Duration::from_millis(1));
+        match tokio::time::timeout_at(until, listener.woken()).await {
+            Ok(()) => WakeCause::Push,
+            Err(_) => WakeCause::Timer,
+        }
+    }
+
+    fn until(&self, pause: Duration) -> Instant {
+        self.deadline.min(Instant::now() + pause)
+    }
+}
+
+fn lock_answer<V>(asked: &AcquireAnswer<V>) -> LockAnswer {
+    match asked {
+        AcquireAnswer::Granted(_) => LockAnswer::Acquired,
+        AcquireAnswer::Hit(_) => LockAnswer::Hit,
+        AcquireAnswer::Locked(_) => LockAnswer::Locked,
+        AcquireAnswer::Held(_) => LockAnswer::Held,
+    }
+}
+
+impl<V: Send + Sync + 'static> Engine<V> {
+    fn errands(&self) -> Errands {
+        Errands { tasks: self.tasks.clone(), runtime: tokio::runtime::Handle::current() }
+    }
+
+    /// Gives up waiting for another process.
+    pub(crate) fn waited_too_long(&self, key: &Key) -> Error {
+        self.observer.happened(Occurrence::WaitTimedOut { key });
+        Error::retry_in(ErrorKind::WaitTimeout, self.settings.hold.first)
+    }
+}

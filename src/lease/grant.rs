@@ -1,0 +1,196 @@
+//! What a lease on a key is made of, whoever grants it.
+
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::num::NonZeroU64;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Versions from 2^52 on are not versions: Lua's numbers lose digits there.
+const VERSIONS: u64 = 1 << 52;
+
+/// Marks one try to get a lease: 128 random bits, made by the client.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Token(u128);
+
+impl Token {
+    /// Makes a new token: a count of this process under a secret that the
+    /// operating system gave it, so that no two processes make the same one
+    /// and nobody can guess the next.
+    #[must_use]
+    pub fn random() -> Self {
+        static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let half = |which: u8| u128::from(SECRET.hash_one((count, which)));
+        Self(half(0) << 64 | half(1))
+    }
+}
+
+/// Writes 32 hexadecimal digits.
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+// A token is the right to write: not in logs.
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Token(..)")
+    }
+}
+
+/// Orders the values of one key between two invalidations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version(NonZeroU64);
+
+impl Version {
+    /// Takes a number as a version, if it is one: above 0 and below 2^52.
+    #[must_use]
+    pub const fn new(number: u64) -> Option<Self> {
+        match NonZeroU64::new(number) {
+            Some(number) if number.get() < VERSIONS => Some(Self(number)),
+            _ => None,
+        }
+    }
+
+    /// Reads 16 decimal digits.
+    #[must_use]
+    pub fn from_digits(digits: &[u8]) -> Option<Self> {
+        if digits.len() != 16 || !digits.iter().all(u8::is_ascii_digit) {
+            return None;
+        }
+        Self::new(digits.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0')))
+    }
+
+    /// Returns the number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0.get()
+    }
+}
+
+/// Writes 16 decimal digits.
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016}", self.0)
+    }
+}
+
+/// A reading of the remote's clock, in milliseconds since the UNIX epoch. Only
+/// readings of the same remote are ever compared.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServerTime(u64);
+
+impl ServerTime {
+    /// Takes milliseconds since the UNIX epoch.
+    #[must_use]
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(millis)
+    }
+
+    /// Returns milliseconds since the UNIX epoch.
+    #[must_use]
+    pub const fn as_millis(self) -> u64 {
+        self.0
+    }
+}
+
+/// The right to fill a key, until the lease is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Grant {
+    /// The token it was granted to.
+    pub token: Token,
+    /// The version under which to fill.
+    pub version: Version,
+    /// The remote's time when it was granted; the computation starts after it.
+    pub now: ServerTime,
+}
+
+impl Grant {
+    /// Makes a grant.
+    #[must_use]
+    pub const fn new(token: Token, version: Version, now: ServerTime) -> Self {
+        Self { token, version, now }
+    }
+}
+
+/// What a leader asks a lease with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LeaseRequest {
+    /// A new token for every try; the same one to repeat a call whose reply
+    /// was lost.
+    pub token: Token,
+    /// How long the lease holds without a renewal.
+    pub lease: Duration,
+    /// How long the record of the right to fill is kept: longer than leases
+    /// and values.
+    pub keep: Duration,
+    /// Whether to be woken when the key is filled or abandoned by another.
+    pub register: bool,
+    /// The version of the value that is there and does not serve.
+    pub seen: Option<Version>,
+}
+
+impl LeaseRequest {
+    /// Asks with a new token, without registering, whatever value is there.
+    #[must_use]
+    pub fn new(lease: Duration, keep: Duration) -> Self {
+        Self { token: Token::random(), lease, keep, register: false, seen: None }
+    }
+
+    /// Asks to be woken.
+    #[must_use]
+    pub fn register(mut self) -> Self {
+        self.register = true;
+        self
+    }
+
+    /// Says which value does not serve.
+    #[must_use]
+    pub fn seen(mut self, seen: Option<Version>) -> Self {
+        self.seen = seen;
+        self
+    }
+}
+
+/// What became of a fill.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FillOutcome {
+    /// Stored.
+    Stored,
+    /// Stored already, by an earlier try whose reply was lost.
+    StoredBefore,
+    /// Not stored: superseded, invalidated, or the value was changed by others.
+    Refused,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_sixteen_digits_below_two_to_the_52nd() {
+        let top = Version::new(VERSIONS - 1).unwrap();
+        assert_eq!(Version::from_digits(top.to_string().as_bytes()), Some(top));
+        assert_eq!(Version::from_digits(b"4503599627370496"), None);
+        assert_eq!(Version::from_digits(b"9999999999999999"), None);
+        assert_eq!(Version::from_digits(b"0000000000000000"), None);
+        assert_eq!(Version::from_digits(b"000000000000001"), None);
+        assert_eq!(Version::from_digits(b"00000000000000 1"), None);
+        assert_eq!(Version::from_digits(b"-000000000000001"), None);
+        assert_eq!(Version::from_digits(b"0000000000000042").map(Version::get), Some(42));
+    }
+
+    #[test]
+    fn a_token_is_written_in_full_and_never_logged() {
+        let token = Token::random();
+        assert_eq!(token.to_string().len(), 32);
+        assert_eq!(format!("{token:?}"), "Token(..)");
+        assert_ne!(token, Token::random());
+    }
+}

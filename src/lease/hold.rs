@@ -1,0 +1,285 @@
+//! A lease that is held: renewed while it is needed, and given up however its
+//! holder ends.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio_util::task::TaskTracker;
+
+use crate::clock::Clock;
+use crate::entry::Entry;
+use crate::flight::phase::Flight;
+use crate::key::Key;
+use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, Token, Version};
+use crate::lease::shared_store::{
+    AcquireAnswer, FillPayload, RemoteValue, SharedStore, Unavailable,
+};
+
+/// How often an offer is made over, when something else stands there.
+const MAX_OFFERS: u8 = 3;
+
+/// Where commands go that nobody waits for.
+#[derive(Clone, Debug)]
+pub(crate) struct Errands {
+    pub(super) tasks: TaskTracker,
+    pub(super) runtime: Handle,
+}
+
+impl Errands {
+    pub(crate) fn run(&self, errand: impl Future<Output = ()> + Send + 'static) {
+        drop(self.tasks.spawn_on(errand, &self.runtime));
+    }
+}
+
+/// A key of the remote, and what is to stand there.
+pub(crate) struct FillTarget<V> {
+    key: Key,
+    entry: Arc<Entry<V>>,
+    merge: Option<Merge<V>>,
+}
+
+/// Makes the entry to store from one that stands there already, or none if
+/// that one is to stay.
+pub(crate) type Merge<V> = Box<dyn FnMut(&Arc<Entry<V>>) -> Option<Arc<Entry<V>>> + Send>;
+
+impl<V> FillTarget<V> {
+    pub(crate) fn new(key: Key, entry: Arc<Entry<V>>) -> Self {
+        Self { key, entry, merge: None }
+    }
+
+    /// Sets what to do where something stands already that this leader has no
+    /// lease to replace. Without it, that stays.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP has several places"))]
+    pub(crate) fn merging(mut self, merge: Merge<V>) -> Self {
+        self.merge = Some(merge);
+        self
+    }
+}
+
+impl<V> FillTarget<V> {
+    /// Returns the version to replace, unless what was found stays.
+    fn give_in_to(&mut self, found: RemoteValue<V>) -> Option<Version> {
+        match found {
+            RemoteValue::Nothing => None,
+            RemoteValue::Useless(version) | RemoteValue::Uncacheable { version, .. } => version,
+            RemoteValue::Entry(entry) => {
+                self.entry = self.merge.as_mut()?(&entry)?;
+                entry.version
+            }
+        }
+    }
+}
+
+/// A try to get a lease whose reply is awaited. Dropped without a word, it may
+/// have been granted: then it is given up.
+pub(crate) struct Attempt<V: Send + Sync + 'static> {
+    shared: Arc<dyn SharedStore<V>>,
+    key: Key,
+    token: Token,
+    errands: Errands,
+    over: bool,
+}
+
+impl<V: Send + Sync + 'static> Attempt<V> {
+    pub(super) fn begin(
+        shared: &Arc<dyn SharedStore<V>>,
+        key: &Key,
+        ask: &LeaseRequest,
+        errands: &Errands,
+    ) -> Self {
+        let (shared, key, errands) = (Arc::clone(shared), key.clone(), errands.clone());
+        Self { shared, key, token: ask.token, errands, over: false }
+    }
+
+    /// Says that the reply is known, and nothing was granted.
+    pub(super) fn was_answered(mut self) {
+        self.over = true;
+    }
+
+    /// Goes over into a lease that is renewed while `flight` is expected to
+    /// go on.
+    pub(crate) fn was_granted(
+        mut self,
+        grant: Grant,
+        ask: &LeaseRequest,
+        over_value: bool,
+        flight: &Arc<Flight<V>>,
+        watch: &Clock,
+    ) -> Lease<V> {
+        self.over = true;
+        let renewal = Renewal {
+            shared: Arc::clone(&self.shared),
+            key: self.key.clone(),
+            grant,
+            ask: *ask,
+            flight: Arc::clone(flight),
+            watch: watch.clone(),
+        };
+        let renewal = self.errands.runtime.spawn(renewal.run()).abort_handle();
+        Lease {
+            shared: Arc::clone(&self.shared),
+            key: self.key.clone(),
+            grant,
+            over_value,
+            renewal,
+            errands: self.errands.clone(),
+            over: false,
+        }
+    }
+}
+
+impl<V: Send + Sync + 'static> Drop for Attempt<V> {
+    fn drop(&mut self) {
+        if !self.over {
+            abandon(&self.errands, &self.shared, &self.key, self.token, None);
+        }
+    }
+}
+
+fn abandon<V: Send + Sync + 'static>(
+    errands: &Errands,
+    shared: &Arc<dyn SharedStore<V>>,
+    key: &Key,
+    token: Token,
+    hold: Option<Duration>,
+) {
+    let (shared, key) = (Arc::clone(shared), key.clone());
+    errands.run(async move { shared.abandon(&key, &token, hold).await });
+}
+
+struct Renewal<V: Send + Sync + 'static> {
+    shared: Arc<dyn SharedStore<V>>,
+    key: Key,
+    grant: Grant,
+    ask: LeaseRequest,
+    flight: Arc<Flight<V>>,
+    watch: Clock,
+}
+
+impl<V: Send + Sync + 'static> Renewal<V> {
+    /// Renews until the lease is lost, or its flight is overdue: a leader that
+    /// is neither polled nor dropped must not keep it for ever.
+    async fn run(self) {
+        loop {
+            tokio::time::sleep(self.ask.lease / 3).await;
+            if self.flight.is_overdue(self.watch.now()) {
+                return;
+            }
+            let renewed = self.shared.renew(&self.key, &self.grant, &self.ask).await;
+            if renewed == Ok(false) {
+                return;
+            }
+        }
+    }
+}
+
+/// The lease of a key. Dropped without a word, it is given up, and one of the
+/// processes that wait is woken.
+pub(crate) struct Lease<V: Send + Sync + 'static> {
+    shared: Arc<dyn SharedStore<V>>,
+    pub(super) key: Key,
+    pub(crate) grant: Grant,
+    /// Whether a value is there that may yet be of use.
+    over_value: bool,
+    renewal: tokio::task::AbortHandle,
+    errands: Errands,
+    over: bool,
+}
+
+impl<V: Send + Sync + 'static> Lease<V> {
+    pub(crate) fn errands(&self) -> &Errands {
+        &self.errands
+    }
+
+    /// Fills the places: last the one the lease is for, since those who wait
+    /// for it are woken by that and may look at the others. If it is for none
+    /// of them, the lease is given up.
+    pub(crate) async fn share(
+        self,
+        places: Vec<FillTarget<V>>,
+    ) -> Result<FillOutcome, Unavailable> {
+        let (mut own, others): (Vec<_>, Vec<_>) =
+            places.into_iter().partition(|place| place.key == self.key);
+        for place in others {
+            self.offer(place).await?;
+        }
+        match own.pop() {
+            Some(place) => self.fill(&FillPayload::Entry(place.entry)).await,
+            None => Ok(FillOutcome::Stored),
+        }
+    }
+
+    /// Fills a place that this lease is not for, if nobody else is at it.
+    async fn offer(&self, mut place: FillTarget<V>) -> Result<(), Unavailable> {
+        let mut ask = self.shared.ask();
+        for _ in 0..MAX_OFFERS {
+            let attempt = Attempt::begin(&self.shared, &place.key, &ask, &self.errands);
+            match self.shared.acquire(&place.key, &ask).await? {
+                AcquireAnswer::Granted(grant) => {
+                    let share = FillPayload::Entry(Arc::clone(&place.entry));
+                    // The computation started under our own lease: what was
+                    // invalidated since then must find this too old.
+                    let grant = Grant::new(grant.token, grant.version, self.grant.now);
+                    self.shared.fill(&place.key, &grant, &share).await?;
+                    attempt.was_answered();
+                    return Ok(());
+                }
+                AcquireAnswer::Hit(found) => {
+                    attempt.was_answered();
+                    let Some(seen) = place.give_in_to(found) else { return Ok(()) };
+                    ask = self.shared.ask().seen(Some(seen));
+                }
+                AcquireAnswer::Locked(_) | AcquireAnswer::Held(_) => {
+                    attempt.was_answered();
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills, and gives the lease up if that fails.
+    ///
+    /// Dropped while it waits, it gives the lease up; if the fill was executed
+    /// nevertheless, that finds nothing to give up.
+    pub(super) async fn fill(mut self, share: &FillPayload<V>) -> Result<FillOutcome, Unavailable> {
+        let filled = self.shared.fill(&self.key, &self.grant, share).await;
+        // A refused fill has given up what was left of the lease.
+        self.over = filled.is_ok();
+        filled
+    }
+
+    /// Says that no value that may yet be of use is there any more.
+    pub(crate) fn replaces_nothing_good(&mut self) {
+        self.over_value = false;
+    }
+
+    /// Says that answers of this key may not be shared, unless there is still
+    /// a value.
+    pub(crate) fn mark_uncacheable(self, span: Duration) {
+        if self.over_value {
+            return;
+        }
+        let errands = self.errands.clone();
+        errands.run(async move {
+            let _ = self.fill(&FillPayload::Uncacheable(span)).await;
+        });
+    }
+
+    /// Gives the lease up; with a `hold`, nobody computes for so long.
+    pub(crate) fn give_up(mut self, hold: Option<Duration>) {
+        self.over = true;
+        abandon(&self.errands, &self.shared, &self.key, self.grant.token, hold);
+    }
+}
+
+impl<V: Send + Sync + 'static> Drop for Lease<V> {
+    fn drop(&mut self) {
+        self.renewal.abort();
+        if !self.over {
+            abandon(&self.errands, &self.shared, &self.key, self.grant.token, None);
+        }
+    }
+}

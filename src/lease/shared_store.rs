@@ -1,0 +1,129 @@
+//! The store that several processes share, as the engine sees it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::clock::Tick;
+use crate::entry::Entry;
+use crate::key::{Key, Tag};
+use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, Token, Version};
+use crate::lease::wakes::Listener;
+
+/// The remote did not answer, or is known not to: go on without it, and ask
+/// nothing more for the same request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unavailable;
+
+pub(crate) type RemoteFuture<'a, T> =
+    Pin<Box<dyn Future<Output = Result<T, Unavailable>> + Send + 'a>>;
+pub(crate) type NoticeFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// What stands under a key in the remote.
+#[derive(Debug)]
+pub(crate) enum RemoteValue<V> {
+    Nothing,
+    /// A value that no invalidation has reached, however old it is.
+    Entry(Arc<Entry<V>>),
+    /// Whoever computed last says: answers of this key may not be shared.
+    Uncacheable {
+        until: Tick,
+        version: Option<Version>,
+    },
+    /// Something that cannot be used: damaged, foreign, invalidated.
+    Useless(Option<Version>),
+}
+
+/// What an acquire was answered with.
+#[derive(Debug)]
+pub(crate) enum AcquireAnswer<V> {
+    Hit(RemoteValue<V>),
+    Granted(Grant),
+    /// Another holds the lease for so long, if it is not renewed.
+    Locked(Duration),
+    /// Nobody computes for so long.
+    Held(Duration),
+}
+
+/// Whether the remote was told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Delivery {
+    Done,
+    /// It is away; it will be told before it is asked again.
+    Queued,
+}
+
+/// One entry, or the word that there is none to share.
+#[derive(Debug)]
+pub(crate) enum FillPayload<V> {
+    Entry(Arc<Entry<V>>),
+    Uncacheable(Duration),
+}
+
+/// The store and the lock that several processes share. Every call ends within
+/// a bound of its own.
+pub(crate) trait SharedStore<V>: Send + Sync + 'static {
+    /// Returns whether it is worth asking.
+    fn is_up(&self) -> bool;
+
+    fn get<'a>(&'a self, key: &'a Key) -> RemoteFuture<'a, RemoteValue<V>>;
+
+    fn acquire<'a>(
+        &'a self,
+        key: &'a Key,
+        ask: &'a LeaseRequest,
+    ) -> RemoteFuture<'a, AcquireAnswer<V>>;
+
+    /// Fills under a lease.
+    fn fill<'a>(
+        &'a self,
+        key: &'a Key,
+        grant: &'a Grant,
+        share: &'a FillPayload<V>,
+    ) -> RemoteFuture<'a, FillOutcome>;
+
+    /// Returns whether the lease still holds.
+    fn renew<'a>(
+        &'a self,
+        key: &'a Key,
+        grant: &'a Grant,
+        ask: &'a LeaseRequest,
+    ) -> RemoteFuture<'a, bool>;
+
+    fn abandon<'a>(
+        &'a self,
+        key: &'a Key,
+        token: &'a Token,
+        hold: Option<Duration>,
+    ) -> NoticeFuture<'a, ()>;
+
+    fn invalidate<'a>(&'a self, key: &'a Key) -> NoticeFuture<'a, Delivery>;
+
+    /// Whatever was taken over before this is done, and has one of the tags, is
+    /// dead afterwards.
+    fn invalidate_tags<'a>(&'a self, tags: &'a [Tag]) -> NoticeFuture<'a, Delivery>;
+
+    /// Stores without a lease, in place of whatever is there.
+    fn put<'a>(&'a self, key: &'a Key, entry: &'a Entry<V>) -> NoticeFuture<'a, Delivery>;
+
+    fn listen(&self, key: &Key) -> Listener;
+
+    /// Returns whether wake-ups arrive.
+    fn is_subscribed(&self) -> bool;
+
+    /// Returns a new try to get a lease.
+    fn ask(&self) -> LeaseRequest;
+
+    fn health(&self) -> RemoteHealth;
+}
+
+/// How the remote is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RemoteHealth {
+    Up,
+    /// It answers and its messages do not arrive.
+    Unsubscribed,
+    /// Nobody asks it until a probe has reached it.
+    Away,
+}

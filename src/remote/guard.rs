@@ -1,0 +1,150 @@
+//! The one way to the remote: a deadline around every call, and a breaker
+//! behind it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::flight::ports::{Observe, Occurrence, RemoteOp};
+use crate::remote::breaker::Breaker;
+use crate::remote::journal::Journal;
+use crate::remote::{Call, Remote, RemoteErrorKind, RemoteSettings};
+
+const MIB: f64 = 1024.0 * 1024.0;
+
+pub(super) struct Guard {
+    pub(super) remote: Arc<dyn Remote>,
+    pub(super) settings: RemoteSettings,
+    /// What the remote must be told before it is asked again.
+    pub(super) journal: Journal,
+    breaker: Breaker,
+    observer: Arc<dyn Observe>,
+    /// Wakes the task that brings a remote back.
+    pub(super) tend: Arc<Notify>,
+    /// Bytes of the largest value seen: how much a read may have to carry.
+    largest: AtomicUsize,
+}
+
+/// Why a call came to nothing; `None` when it was not made.
+pub(super) type RemoteFailure = Option<RemoteErrorKind>;
+
+impl Guard {
+    pub(super) fn new(
+        remote: Arc<dyn Remote>,
+        settings: RemoteSettings,
+        observer: Arc<dyn Observe>,
+    ) -> Self {
+        Self {
+            remote,
+            journal: Journal::new(settings.max_journal),
+            breaker: Breaker::new(settings.breaker_failures),
+            settings,
+            observer,
+            tend: Arc::new(Notify::new()),
+            largest: AtomicUsize::new(0),
+        }
+    }
+
+    /// Returns whether the remote may be asked: it answered last time, and has
+    /// been told everything it must know.
+    pub(super) fn is_open(&self) -> bool {
+        self.breaker.allows() && self.journal.is_empty()
+    }
+
+    /// Makes a call that carries about `bytes`, unless the remote is away.
+    ///
+    /// Cancel safe as far as the remote's own call is; a dropped one counts
+    /// neither as success nor as failure.
+    pub(super) async fn call<'a, T>(
+        &self,
+        op: RemoteOp,
+        bytes: usize,
+        call: impl FnOnce() -> Call<'a, T>,
+    ) -> Result<T, RemoteFailure> {
+        if !self.is_open() {
+            return Err(None);
+        }
+        let result = self.attempt(op, bytes, call()).await;
+        self.count(op, result.is_ok());
+        result.map_err(Some)
+    }
+
+    /// Counts a call as the breaker does.
+    pub(super) fn count(&self, op: RemoteOp, success: bool) {
+        let opened = match (op, success) {
+            (RemoteOp::Get, true) => return self.breaker.look_succeeded(),
+            (_, true) => return self.breaker.succeeded(),
+            (RemoteOp::Get, false) => self.breaker.look_failed(),
+            (_, false) => self.breaker.failed(),
+        };
+        if opened {
+            self.is_away();
+        }
+    }
+
+    /// The same past the breaker: for what is done in the background.
+    pub(super) async fn attempt<T>(
+        &self,
+        op: RemoteOp,
+        bytes: usize,
+        call: Call<'_, T>,
+    ) -> Result<T, RemoteErrorKind> {
+        let from = Instant::now();
+        let result = match tokio::time::timeout(self.deadline(bytes), call).await {
+            Ok(result) => result.map_err(|error| error.kind()),
+            Err(_) => Err(RemoteErrorKind::Timeout),
+        };
+        let error = result.as_ref().err().copied();
+        if let Some(kind) = error {
+            self.remote.suspect(kind);
+        }
+        let error = error.map(RemoteErrorKind::as_str);
+        self.observer.happened(Occurrence::RemoteCalled { op, took: from.elapsed(), error });
+        result
+    }
+
+    fn deadline(&self, bytes: usize) -> Duration {
+        #[expect(clippy::cast_precision_loss, reason = "an allowance, not a count")]
+        let mib = bytes as f64 / MIB;
+        self.settings.op_timeout + self.settings.op_timeout_per_mib.mul_f64(mib)
+    }
+
+    pub(super) fn observe(&self, what: Occurrence<'_>) {
+        self.observer.happened(what);
+    }
+
+    /// Returns how much a read may have to carry.
+    pub(super) fn largest(&self) -> usize {
+        self.largest.load(Ordering::Relaxed)
+    }
+
+    /// Takes note of the size of a value. One that is too large to be taken
+    /// does not prolong the calls after it.
+    pub(super) fn has_seen(&self, bytes: usize) {
+        let bytes = bytes.min(self.settings.max_value_bytes);
+        self.largest.fetch_max(bytes, Ordering::Relaxed);
+    }
+
+    /// Asks nothing more until the remote has been told what is in the journal.
+    pub(super) fn trip(&self) {
+        // Who brings it back looks at the journal again before it stops, and
+        // is not to be hurried by every invalidation.
+        if self.breaker.trip() {
+            self.is_away();
+        }
+    }
+
+    fn is_away(&self) {
+        self.observer.happened(Occurrence::RemoteIs { up: false });
+        self.tend.notify_one();
+    }
+
+    pub(super) fn close(&self) {
+        if self.breaker.close() {
+            self.observer.happened(Occurrence::RemoteIs { up: true });
+        }
+    }
+}

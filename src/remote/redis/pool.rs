@@ -1,0 +1,242 @@
+//! One connection, shared by all who send commands: opened when first needed,
+//! replaced when it is of no use any more.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Once};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::remote::redis::connection::{Command, Connection, Messages, Pulse, Script, Target};
+use crate::remote::redis::reply::{CallFailure, Cause, ServerReply};
+use crate::remote::redis::{eviction, scripts};
+
+/// After how many calls in a row without an answer a connection is replaced.
+const STRIKES: u32 = 3;
+
+/// A younger connection is not the one that whoever gives up now has asked.
+const YOUNGEST_SUSPECT: Duration = Duration::from_millis(20);
+
+/// A clone shares the connection.
+#[derive(Clone)]
+pub(super) struct Pool(Arc<PoolState>);
+
+struct PoolState {
+    target: Target,
+    slot: Mutex<Slot>,
+    strikes: AtomicU32,
+    /// The longest that any caller waits for an answer, in ms.
+    patience: AtomicU64,
+    /// What is sent to a new connection before anything else.
+    scripts: Vec<&'static Script>,
+    advised: Once,
+    #[cfg(feature = "redis-legacy-lock")]
+    plain: std::sync::OnceLock<Pool>,
+}
+
+#[derive(Default)]
+struct Slot {
+    open: Option<Open>,
+    opening: Option<Attempt>,
+    opened: u64,
+}
+
+#[derive(Clone)]
+struct Open {
+    number: u64,
+    since: Instant,
+    connection: Connection,
+}
+
+/// Tells everybody who waits for it how an attempt to connect has ended.
+type Attempt = watch::Receiver<Option<Result<Open, CallFailure>>>;
+
+impl Pool {
+    pub(super) fn new(target: Target) -> Self {
+        Self::loading(target, scripts::all())
+    }
+
+    fn loading(target: Target, scripts: Vec<&'static Script>) -> Self {
+        Self(Arc::new(PoolState {
+            target,
+            slot: Mutex::default(),
+            strikes: AtomicU32::new(0),
+            patience: AtomicU64::new(0),
+            scripts,
+            advised: Once::new(),
+            #[cfg(feature = "redis-legacy-lock")]
+            plain: std::sync::OnceLock::new(),
+        }))
+    }
+
+    /// Returns a link of its own to the same servers that sends nothing but
+    /// what it is told: some proxies hang up on a command they do not know.
+    #[cfg(feature = "redis-legacy-lock")]
+    pub(super) fn plain(&self) -> Self {
+        self.0.plain.get_or_init(|| Self::loading(self.target().clone(), vec![])).clone()
+    }
+
+    /// Sends `command`, connecting first if need be.
+    ///
+    /// A connection that turns out to be broken is replaced, and the command
+    /// is sent again, once: the server was restarted since the last command.
+    /// Every command of ours may be executed twice.
+    pub(super) async fn send(&self, command: &Command) -> Result<ServerReply, CallFailure> {
+        let Some(open) = self.0.open() else {
+            return self.send_on(&self.0.opened().await?, command).await;
+        };
+        match self.send_on(&open, command).await {
+            Err(failure) if failure.cause == Cause::Broken && !open.connection.heals_itself() => {
+                self.send_on(&self.0.opened().await?, command).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// Sends `command`, and not again, whatever becomes of it.
+    #[cfg(feature = "redis-legacy-lock")]
+    pub(super) async fn send_once(&self, command: &Command) -> Result<ServerReply, CallFailure> {
+        self.send_on(&self.0.opened().await?, command).await
+    }
+
+    async fn send_on(&self, open: &Open, command: &Command) -> Result<ServerReply, CallFailure> {
+        let answer = open.connection.send(command).await;
+        let useless = answer.as_ref().is_err_and(|failure| failure.cause.is_useless_connection());
+        if !useless {
+            self.0.strikes.store(0, Ordering::Relaxed);
+        } else if open.connection.heals_itself() {
+            self.suspect();
+        } else {
+            self.0.close(open.number);
+        }
+        answer
+    }
+
+    /// Runs `script`: one round trip, unless the server has forgotten it.
+    pub(super) async fn run(
+        &self,
+        script: &Script,
+        keys: &[&[u8]],
+        args: &[&[u8]],
+    ) -> Result<ServerReply, CallFailure> {
+        match self.send(&script.by_digest(keys, args)).await {
+            Err(failure) if failure.cause == Cause::NoScript => {
+                self.send(&script.in_full(keys, args)).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// Opens a connection of its own that hears what is published on
+    /// `channels`.
+    pub(super) async fn subscribe(
+        &self,
+        channels: &[&str],
+    ) -> Result<(Pulse, Messages), CallFailure> {
+        self.0.target.subscribe(channels, self.0.patience()).await
+    }
+
+    /// Is told how long callers wait for an answer: whoever waits longer than a
+    /// connection may usually take gets as much time for it.
+    pub(super) fn is_awaited_for(&self, patience: Duration) {
+        let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+        self.0.patience.fetch_max(millis, Ordering::Relaxed);
+    }
+
+    pub(super) fn target(&self) -> &Target {
+        &self.0.target
+    }
+
+    /// Is told that a caller gave up waiting for an answer.
+    pub(super) fn suspect(&self) {
+        let mut slot = self.0.slot.lock();
+        let Some(open) = &slot.open else { return };
+        if open.since.elapsed() < YOUNGEST_SUSPECT {
+            return;
+        }
+        if self.0.strikes.fetch_add(1, Ordering::Relaxed) + 1 >= STRIKES {
+            self.0.strikes.store(0, Ordering::Relaxed);
+            slot.open = None;
+        }
+    }
+}
+
+impl PoolState {
+    fn patience(&self) -> Duration {
+        Duration::from_millis(self.patience.load(Ordering::Relaxed))
+    }
+
+    fn open(&self) -> Option<Open> {
+        self.slot.lock().open.clone()
+    }
+
+    /// Returns the open connection, or waits for the attempt to open one that
+    /// everybody shares.
+    async fn opened(self: &Arc<Self>) -> Result<Open, CallFailure> {
+        let mut attempt = {
+            let mut slot = self.slot.lock();
+            if let Some(open) = &slot.open {
+                return Ok(open.clone());
+            }
+            match slot.opening.take().filter(|attempt| attempt.has_changed().is_ok()) {
+                Some(attempt) => slot.opening.insert(attempt).clone(),
+                None => slot.opening.insert(self.attempt()?).clone(),
+            }
+        };
+        match attempt.wait_for(Option::is_some).await.as_deref() {
+            Ok(Some(ended)) => ended.clone(),
+            _ => Err(CallFailure::disconnected("the runtime that was connecting is gone")),
+        }
+    }
+
+    /// Begins to connect, on a task that no caller can take along.
+    fn attempt(self: &Arc<Self>) -> Result<Attempt, CallFailure> {
+        let runtime = Handle::try_current()
+            .map_err(|_| CallFailure::disconnected("there is no tokio runtime here"))?;
+        let (ended, attempt) = watch::channel(None);
+        let shared = Arc::clone(self);
+        runtime.spawn(async move {
+            let connected = shared.target.connect(&shared.scripts, shared.patience()).await;
+            let opened = shared.end_attempt(connected);
+            ended.send_replace(Some(opened.clone()));
+            if let (Ok(open), false) = (opened, shared.scripts.is_empty()) {
+                eviction::warn_once(&shared.advised, &open.connection).await;
+            }
+        });
+        Ok(attempt)
+    }
+
+    /// Keeps the connection in one step with the end of the attempt, so that
+    /// nobody sees neither of the two.
+    fn end_attempt(&self, connected: Result<Connection, CallFailure>) -> Result<Open, CallFailure> {
+        let mut slot = self.slot.lock();
+        slot.opening = None;
+        connected.map(|connection| slot.opened(connection))
+    }
+
+    /// Forgets the connection with this number, if it is still the one in use.
+    fn close(&self, number: u64) {
+        let mut slot = self.slot.lock();
+        if slot.open.as_ref().is_some_and(|open| open.number == number) {
+            slot.open = None;
+        }
+    }
+}
+
+impl Slot {
+    fn opened(&mut self, connection: Connection) -> Open {
+        self.opened += 1;
+        let open = Open { number: self.opened, since: Instant::now(), connection };
+        self.open.insert(open).clone()
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.target.fmt(f)
+    }
+}

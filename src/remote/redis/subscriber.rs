@@ -1,0 +1,260 @@
+//! What processes tell each other: wake-ups and invalidations.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::{Either, select};
+use tokio::time::{sleep, timeout};
+
+use crate::key::{Key, Tag};
+use crate::lease::grant::{ServerTime, Version};
+use crate::lease::wakes::Wakes;
+use crate::remote::redis::connection::{Messages, Pulse};
+use crate::remote::redis::pool::Pool;
+use crate::remote::{Notice, OnNotice};
+
+/// The first byte of every message. A message in another format is a hint to
+/// look at everything.
+const FORMAT: u8 = b'1';
+
+const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// How often a subscribed server is asked whether it lives, and how long it
+/// may take to say so.
+const PULSE: Duration = Duration::from_secs(1);
+
+/// What is published.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    /// A key, by its stable hash, was filled or given up.
+    Woken(u64),
+    /// The process with this number invalidated or put a key.
+    Invalidated(u64, Key),
+    /// The process with this number invalidated tags.
+    TagsInvalidated(u64, Vec<Tag>, ServerTime),
+}
+
+/// Writes what wakes those who wait for a value.
+pub(super) fn filled(key: &Key, version: Version) -> Vec<u8> {
+    let mut message = wake(b'F', key);
+    message.extend_from_slice(version.to_string().as_bytes());
+    message
+}
+
+/// Writes what wakes whoever is to compute next, or to see the hold.
+pub(super) fn abandoned(key: &Key) -> Vec<u8> {
+    wake(b'A', key)
+}
+
+fn wake(event: u8, key: &Key) -> Vec<u8> {
+    let mut message = vec![FORMAT, event];
+    message.extend_from_slice(&key.stable_hash().to_be_bytes());
+    message
+}
+
+/// Writes what tells of an invalidated key, to those who wait and to all.
+pub(super) fn invalidated(process: u64, key: &Key) -> Vec<u8> {
+    let mut message = vec![FORMAT, b'I'];
+    message.extend_from_slice(&process.to_be_bytes());
+    message.extend_from_slice(key.as_bytes());
+    message
+}
+
+/// Writes the beginning of what tells of invalidated tags. The script writes
+/// the rest: its time in 16 digits, then each tag after its length.
+pub(super) fn tags_invalidated(process: u64) -> Vec<u8> {
+    let mut message = vec![FORMAT, b'T'];
+    message.extend_from_slice(&process.to_be_bytes());
+    message
+}
+
+impl Message {
+    /// Reads a message. Nothing if it makes no sense, whoever sent it.
+    pub(super) fn decode(message: &[u8]) -> Option<Self> {
+        let (&[format, event], rest) = message.split_first_chunk()?;
+        let (number, rest) = rest.split_first_chunk()?;
+        let number = u64::from_be_bytes(*number);
+        match (format, event) {
+            (FORMAT, b'F') => Version::from_digits(rest).map(|_| Self::Woken(number)),
+            (FORMAT, b'A') => rest.is_empty().then_some(Self::Woken(number)),
+            (FORMAT, b'I') => Some(Self::Invalidated(number, Key::from_encoded(rest))),
+            (FORMAT, b'T') => {
+                let (digits, tags) = rest.split_at_checked(16)?;
+                let now = std::str::from_utf8(digits).ok()?.parse().ok()?;
+                Some(Self::TagsInvalidated(number, read_tags(tags)?, ServerTime::from_millis(now)))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn read_tags(mut bytes: &[u8]) -> Option<Vec<Tag>> {
+    let mut tags = Vec::new();
+    while !bytes.is_empty() {
+        let (len, rest) = bytes.split_first_chunk()?;
+        let (tag, rest) = rest.split_at_checked(u32::from_be_bytes(*len) as usize)?;
+        tags.push(Tag::from_encoded(tag));
+        bytes = rest;
+    }
+    Some(tags)
+}
+
+/// Listens to the other processes for one cache.
+#[derive(Debug)]
+pub(super) struct Ear {
+    pub(super) process: u64,
+    pub(super) inbox: String,
+    pub(super) broadcast: String,
+    pub(super) wakes: Wakes,
+    subscribed: AtomicBool,
+}
+
+impl Ear {
+    pub(super) fn new(process: u64, inbox: String, broadcast: String) -> Self {
+        let subscribed = AtomicBool::new(false);
+        Self { process, inbox, broadcast, wakes: Wakes::new(), subscribed }
+    }
+
+    pub(super) fn is_subscribed(&self) -> bool {
+        self.subscribed.load(Ordering::Acquire)
+    }
+
+    /// Subscribes and listens, again and again, until nobody takes notice.
+    pub(super) async fn listen(self: Arc<Self>, link: Pool, listener: Weak<dyn OnNotice>) {
+        let mut pause = SHORTEST_PAUSE;
+        while listener.strong_count() > 0 {
+            if let Ok((pulse, messages)) = link.subscribe(&[&self.inbox, &self.broadcast]).await {
+                pause = SHORTEST_PAUSE;
+                self.hear(pulse, messages, &listener).await;
+            }
+            sleep(pause.mul_f64(0.8 + 0.4 * fastrand::f64())).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    async fn hear(&self, pulse: Pulse, mut messages: Messages, listener: &Weak<dyn OnNotice>) {
+        let subscribed = Subscription::from_now_on(&self.subscribed);
+        notify(listener, Notice::Subscribed);
+        // A wake-up may have been published while nobody listened.
+        self.wakes.wake_all();
+        let mut death = std::pin::pin!(until_death(pulse));
+        loop {
+            let next = std::pin::pin!(messages.next());
+            match select(next, death.as_mut()).await {
+                Either::Left((Some((channel, message)), _)) => {
+                    self.take(&channel, &message, listener);
+                }
+                Either::Left((None, _)) | Either::Right(_) => break,
+            }
+        }
+        drop(subscribed);
+        notify(listener, Notice::Unsubscribed);
+    }
+
+    fn take(&self, channel: &str, message: &Bytes, listener: &Weak<dyn OnNotice>) {
+        let message = Message::decode(message);
+        if channel == self.inbox {
+            match message {
+                Some(Message::Woken(hash)) => self.wakes.wake(hash),
+                Some(Message::Invalidated(_, key)) => self.wakes.wake(key.stable_hash()),
+                _ => self.wakes.wake_all(),
+            }
+            return;
+        }
+        match message {
+            Some(Message::Invalidated(from, key)) if from != self.process => {
+                notify(listener, Notice::Invalidated(key));
+            }
+            Some(Message::TagsInvalidated(from, tags, now)) if from != self.process => {
+                notify(listener, Notice::TagsInvalidated(tags, now));
+            }
+            _ => (),
+        }
+    }
+}
+
+/// Marks that messages arrive, however the listening ends.
+struct Subscription<'a>(&'a AtomicBool);
+
+impl<'a> Subscription<'a> {
+    fn from_now_on(mark: &'a AtomicBool) -> Self {
+        mark.store(true, Ordering::Release);
+        Self(mark)
+    }
+}
+
+impl Drop for Subscription<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
+fn notify(listener: &Weak<dyn OnNotice>, notice: Notice) {
+    if let Some(listener) = listener.upgrade() {
+        listener.on_notice(notice);
+    }
+}
+
+/// A server that is frozen, or behind a cut cable, sends nothing, like one
+/// that has nothing to send: so it is asked.
+async fn until_death(mut pulse: Pulse) {
+    loop {
+        sleep(PULSE).await;
+        if !matches!(timeout(PULSE, pulse.beat()).await, Ok(Ok(()))) {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let key = Key::from("user:7");
+        let version = Version::new(42).unwrap();
+        let woken = Message::Woken(key.stable_hash());
+        assert_eq!(Message::decode(&filled(&key, version)), Some(woken.clone()));
+        assert_eq!(Message::decode(&abandoned(&key)), Some(woken));
+        let message = Message::decode(&invalidated(7, &key));
+        assert_eq!(message, Some(Message::Invalidated(7, key)));
+    }
+
+    #[test]
+    fn tags_are_read_as_the_script_writes_them() {
+        let mut message = tags_invalidated(7);
+        message.extend_from_slice(b"0000000000001234\0\0\0\x01a\0\0\0\0");
+        let tags = vec![Tag::from("a"), Tag::from("")];
+        let expected = Message::TagsInvalidated(7, tags, ServerTime::from_millis(1234));
+        assert_eq!(Message::decode(&message), Some(expected));
+        message.pop();
+        assert_eq!(Message::decode(&message), None, "cut");
+    }
+
+    #[test]
+    fn a_message_in_another_format_is_not_understood() {
+        let mut message = abandoned(&Key::from("k"));
+        message[0] = b'2';
+        assert_eq!(Message::decode(&message), None);
+    }
+
+    #[test]
+    fn a_tag_longer_than_the_message_needs_no_memory() {
+        let mut message = tags_invalidated(7);
+        message.extend_from_slice(b"0000000000001234\xff\xff\xff\xffa");
+        assert_eq!(Message::decode(&message), None);
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_no_message_and_no_panic(event: u8, garbage: Vec<u8>) {
+            let _ = Message::decode(&garbage);
+            let _ = Message::decode(&[&[FORMAT, event], &*garbage].concat());
+        }
+    }
+}
