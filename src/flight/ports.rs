@@ -50,7 +50,7 @@ pub(crate) enum Occurrence<'a> {
     /// A leader that waits for another process looks again.
     Woken { cause: WakeCause },
     /// A call to the remote ended.
-    RemoteCalled { op: RemoteOp, took: std::time::Duration, error: Option<&'static str> },
+    RemoteCalled { op: RemoteCall, took: std::time::Duration, error: Option<&'static str> },
     /// There is a remote, and it is asked.
     RemoteAttached,
     /// The remote is asked again, or not any more.
@@ -65,7 +65,7 @@ pub(crate) enum Occurrence<'a> {
 
 /// What the remote is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RemoteOp {
+pub(crate) enum RemoteCall {
     Get,
     Acquire,
     Fill,
@@ -80,7 +80,7 @@ pub(crate) enum RemoteOp {
     Probe,
 }
 
-impl RemoteOp {
+impl RemoteCall {
     pub(crate) const ALL: [Self; 12] = [
         Self::Get,
         Self::Acquire,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 
-use crate::flight::ports::{ComputedEnd, Occurrence, RemoteOp};
+use crate::flight::ports::{ComputedEnd, Occurrence, RemoteCall};
 use crate::observe::Stats;
 use crate::outcome::CacheOutcome;
 
@@ -20,7 +20,7 @@ pub(super) struct Meters {
     locks: [Counter; 4],
     remote_locks: [Counter; 4],
     wakes: [Counter; 3],
-    remote: [Histogram; RemoteOp::ALL.len()],
+    remote: [Histogram; RemoteCall::ALL.len()],
     /// Only where there is a remote: at zero, it wakes somebody up.
     remote_up: OnceLock<Gauge>,
     fills_stored: Counter,
@@ -48,7 +48,7 @@ impl Meters {
         let wakes = ["push", "timer", "poll"].map(
             |cause| counter!("stampede_wake_total", "cache" => cache.clone(), "cause" => cause),
         );
-        let remote = RemoteOp::ALL.map(|op| {
+        let remote = RemoteCall::ALL.map(|op| {
             histogram!("stampede_store_duration_seconds", "cache" => cache.clone(), "store" => "remote", "op" => op.as_str())
         });
         Self {
@@ -124,7 +124,7 @@ impl Meters {
         gauge.set(f64::from(u8::from(up)));
     }
 
-    fn asked(&self, op: RemoteOp, took: Duration, error: Option<&'static str>) {
+    fn asked(&self, op: RemoteCall, took: Duration, error: Option<&'static str>) {
         self.remote[op as usize].record(took);
         if let Some(kind) = error {
             counter!("stampede_store_errors_total", "cache" => self.cache.clone(), "store" => "remote", "op" => op.as_str(), "kind" => kind)

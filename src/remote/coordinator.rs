@@ -10,7 +10,7 @@ use bytes::Bytes;
 use crate::clock::Tick;
 use crate::entry::Entry;
 use crate::flight::engine::Engine;
-use crate::flight::ports::{Observe, Occurrence, RemoteOp};
+use crate::flight::ports::{Observe, Occurrence, RemoteCall};
 use crate::freshness::{Lifetimes, Window};
 use crate::key::{Key, Tag};
 use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, Token};
@@ -252,7 +252,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         self.prepared().await?;
         let seq = self.seq()?;
         let largest = self.gate.largest();
-        let found = self.gate.call(RemoteOp::Get, largest, || self.remote().get(key)).await;
+        let found = self.gate.call(RemoteCall::Get, largest, || self.remote().get(key)).await;
         match found.map_err(away)? {
             None => Ok(RemoteValue::Nothing),
             Some(bytes) => Ok(self.open(key, &bytes, seq)),
@@ -268,7 +268,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         let (seq, sent) = (self.seq()?, self.tick());
         let largest = self.gate.largest();
         let asked =
-            self.gate.call(RemoteOp::Acquire, largest, || self.remote().acquire(key, ask)).await;
+            self.gate.call(RemoteCall::Acquire, largest, || self.remote().acquire(key, ask)).await;
         let (now, asked) = match asked.map_err(away)? {
             AcquireOutcome::Hit { now, envelope } => (now, Err(envelope)),
             AcquireOutcome::Granted(grant) => (grant.now, Ok(AcquireAnswer::Granted(grant))),
@@ -295,12 +295,12 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         };
         self.tell_longest().await;
         let fill = || self.remote().fill(key, grant, ttl, bytes.clone());
-        self.gate.call(RemoteOp::Fill, bytes.len(), fill).await.map_err(away)
+        self.gate.call(RemoteCall::Fill, bytes.len(), fill).await.map_err(away)
     }
 
     async fn invalidate_now(&self, key: &Key) -> Delivery {
         self.start();
-        match self.gate.call(RemoteOp::Invalidate, 0, || self.remote().invalidate(key)).await {
+        match self.gate.call(RemoteCall::Invalidate, 0, || self.remote().invalidate(key)).await {
             Ok(_) => Delivery::Done,
             Err(_) => self.queue(|journal| journal.note_key(key.clone())),
         }
@@ -309,7 +309,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     async fn invalidate_tags_now(&self, tags: &[Tag]) -> Delivery {
         self.start();
         let call = || self.remote().invalidate_tags(tags);
-        match self.gate.call(RemoteOp::InvalidateTags, 0, call).await {
+        match self.gate.call(RemoteCall::InvalidateTags, 0, call).await {
             Ok(at) => {
                 self.heard_of(tags, at);
                 Delivery::Done
@@ -336,7 +336,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         };
         self.tell_longest().await;
         let put = || self.remote().put(key, ttl, bytes.clone());
-        match self.gate.call(RemoteOp::Put, bytes.len(), put).await {
+        match self.gate.call(RemoteCall::Put, bytes.len(), put).await {
             Ok((now, _)) => {
                 self.sample(sent, now);
                 Delivery::Done
@@ -393,7 +393,7 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
         ask: &'a LeaseRequest,
     ) -> RemoteFuture<'a, bool> {
         let renew = move || self.remote().renew(key, grant, ask);
-        Box::pin(async move { self.gate.call(RemoteOp::Renew, 0, renew).await.map_err(away) })
+        Box::pin(async move { self.gate.call(RemoteCall::Renew, 0, renew).await.map_err(away) })
     }
 
     fn abandon<'a>(
@@ -406,7 +406,7 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
             // Past the breaker: the call that opened it may have been an acquire,
             // executed late. If this does not arrive, the lease ends by itself.
             let abandon = self.remote().abandon(key, token, hold);
-            let _ = self.gate.attempt(RemoteOp::Abandon, 0, abandon).await;
+            let _ = self.gate.attempt(RemoteCall::Abandon, 0, abandon).await;
         })
     }
 

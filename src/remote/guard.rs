@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::flight::ports::{Observe, Occurrence, RemoteOp};
+use crate::flight::ports::{Observe, Occurrence, RemoteCall};
 use crate::remote::breaker::Breaker;
 use crate::remote::journal::Journal;
 use crate::remote::{Call, Remote, RemoteErrorKind, RemoteSettings};
@@ -60,7 +60,7 @@ impl Guard {
     /// neither as success nor as failure.
     pub(super) async fn call<'a, T>(
         &self,
-        op: RemoteOp,
+        op: RemoteCall,
         bytes: usize,
         call: impl FnOnce() -> Call<'a, T>,
     ) -> Result<T, RemoteFailure> {
@@ -73,11 +73,11 @@ impl Guard {
     }
 
     /// Counts a call as the breaker does.
-    pub(super) fn count(&self, op: RemoteOp, success: bool) {
+    pub(super) fn count(&self, op: RemoteCall, success: bool) {
         let opened = match (op, success) {
-            (RemoteOp::Get, true) => return self.breaker.look_succeeded(),
+            (RemoteCall::Get, true) => return self.breaker.look_succeeded(),
             (_, true) => return self.breaker.succeeded(),
-            (RemoteOp::Get, false) => self.breaker.look_failed(),
+            (RemoteCall::Get, false) => self.breaker.look_failed(),
             (_, false) => self.breaker.failed(),
         };
         if opened {
@@ -88,7 +88,7 @@ impl Guard {
     /// The same past the breaker: for what is done in the background.
     pub(super) async fn attempt<T>(
         &self,
-        op: RemoteOp,
+        op: RemoteCall,
         bytes: usize,
         call: Call<'_, T>,
     ) -> Result<T, RemoteErrorKind> {

@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::flight::ports::RemoteOp;
+use crate::flight::ports::RemoteCall;
 use crate::key::Tag;
 use crate::remote::ServerTime;
 use crate::remote::coordinator::EntryRemote;
@@ -58,7 +58,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         let record =
             [(Tag::from_encoded(NAME), ServerTime::from_millis(ABOVE_ALL_TIMES + longest))];
         let tell = || self.remote().restore_tags(&record);
-        if self.gate.call(RemoteOp::RestoreTags, 0, tell).await.is_ok() {
+        if self.gate.call(RemoteCall::RestoreTags, 0, tell).await.is_ok() {
             self.told.0.fetch_max(longest, Ordering::Relaxed);
         }
     }

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::flight::ports::RemoteOp;
+use crate::flight::ports::RemoteCall;
 use crate::key::{Key, Tag};
 use crate::lease::grant::Token;
 use crate::lease::shared_store::Unavailable;
@@ -149,7 +149,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             self.first_subscription().await;
         }
         let result = self.read_log().await;
-        self.gate.count(RemoteOp::ReadTags, result.is_ok());
+        self.gate.count(RemoteCall::ReadTags, result.is_ok());
         result
     }
 
@@ -169,7 +169,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         let at = Instant::now();
         let read = self.remote().read_tags();
         let bytes = self.link.log_bytes.load(Ordering::Relaxed);
-        let read = self.gate.attempt(RemoteOp::ReadTags, bytes.max(self.gate.largest()), read);
+        let read = self.gate.attempt(RemoteCall::ReadTags, bytes.max(self.gate.largest()), read);
         let read = read.await;
         if matches!(read, Err(RemoteErrorKind::Timeout)) {
             let more = (bytes * 2).clamp(LONG_LOG, LONGEST_LOG);
@@ -182,7 +182,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         *self.link.read.lock() = Some((epoch, at));
         for lost in merged.missing.chunks(TAGS_AT_ONCE) {
             let restore = self.remote().restore_tags(lost);
-            self.gate.attempt(RemoteOp::RestoreTags, 0, restore).await?;
+            self.gate.attempt(RemoteCall::RestoreTags, 0, restore).await?;
         }
         self.tell_longest().await;
         Ok(())
@@ -190,7 +190,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
 
     async fn read_clock(&self) -> Result<(), RemoteErrorKind> {
         let sent = self.tick();
-        let now = self.gate.attempt(RemoteOp::Probe, 0, self.remote().probe()).await?;
+        let now = self.gate.attempt(RemoteCall::Probe, 0, self.remote().probe()).await?;
         self.sample(sent, now);
         Ok(())
     }
@@ -278,7 +278,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         if vouched < local_ttl {
             return local_ttl - vouched;
         }
-        let probe = self.gate.call(RemoteOp::Probe, 0, || self.remote().probe()).await;
+        let probe = self.gate.call(RemoteCall::Probe, 0, || self.remote().probe()).await;
         if probe.is_ok() && !self.link.is_subscribed() {
             self.doubt();
         }
@@ -316,13 +316,13 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
                     // with an application that goes on invalidating.
                     let invalidate = |key| {
                         let invalidate = self.remote().invalidate(key);
-                        self.gate.attempt(RemoteOp::Invalidate, 0, invalidate)
+                        self.gate.attempt(RemoteCall::Invalidate, 0, invalidate)
                     };
                     try_join_all(keys.iter().map(invalidate)).await?;
                 }
                 Work::Tags(tags) => {
                     let invalidate = self.remote().invalidate_tags(tags);
-                    let at = self.gate.attempt(RemoteOp::InvalidateTags, 0, invalidate).await?;
+                    let at = self.gate.attempt(RemoteCall::InvalidateTags, 0, invalidate).await?;
                     self.heard_of(tags, at);
                 }
             }
@@ -337,7 +337,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         self.read_clock().await?;
         let (nobodys, nothing) = (Token::random(), Key::from("probe"));
         let abandon = self.remote().abandon(&nothing, &nobodys, None);
-        self.gate.attempt(RemoteOp::Abandon, 0, abandon).await.map(drop)
+        self.gate.attempt(RemoteCall::Abandon, 0, abandon).await.map(drop)
     }
 
     async fn trim(&self) {
@@ -359,7 +359,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         let Some(before) = before else { return };
         self.mirror.trim(before);
         let trim = || self.remote().trim_tags(before);
-        let _ = self.gate.call(RemoteOp::TrimTags, 0, trim).await;
+        let _ = self.gate.call(RemoteCall::TrimTags, 0, trim).await;
     }
 }
 
