@@ -4,13 +4,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
+mod edge_support;
 mod support;
 
 use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
 use std::pin::pin;
-use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use tower_stampede::{Builder, Computed, Eviction, Stampede};
 
+use edge_support::alone;
 use support::{MINUTE, SECOND, settings};
 
 /// What a piece of the application's code does with a key of the cache.
@@ -123,49 +124,18 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// Names the operation in a process that runs nothing else.
-const OPERATION: &str = "EDGE_DROPS_OPERATION";
-
-/// Runs `work` in a process of its own, once for each operation that calls
-/// back, and fails for those that do not end or never called back. One thread
-/// that deadlocks would keep the store from dropping anything in its process.
+/// Runs `work` once for each operation that calls back. One thread that
+/// deadlocks would keep the store from dropping anything in its process.
 fn each<F: Future<Output = ()>>(
     operations: Operations,
     build: fn() -> Builder<Value>,
     work: fn(Stampede<Value>, Bell) -> F,
 ) {
-    if let Ok(name) = std::env::var(OPERATION) {
+    let names: Vec<_> = operations.iter().map(|(name, _)| *name).collect();
+    alone(&names, |name| {
         let (_, operation) = operations.iter().find(|(other, _)| *other == name).unwrap();
-        return call_back(*operation, build, work);
-    }
-    let test = std::thread::current().name().expect("a test's thread has its name").to_owned();
-    let start = |name: &'static str| {
-        let mut process = Command::new(std::env::current_exe().unwrap());
-        process.args(["--exact", &test, "--test-threads=2"]).env(OPERATION, name);
-        (name, process.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
-    };
-    let mut running: Vec<_> = operations.iter().map(|(name, _)| start(name)).collect();
-    let until = Instant::now() + Duration::from_secs(20);
-    let mut failed = Vec::new();
-    while !running.is_empty() {
-        let is_late = Instant::now() >= until;
-        running.retain_mut(|(name, process)| {
-            let ended = process.try_wait().unwrap();
-            match ended {
-                Some(status) if status.success() => {}
-                Some(_) => failed.push(format!("{name} fails")),
-                None if is_late => {
-                    process.kill().unwrap();
-                    process.wait().unwrap();
-                    failed.push(format!("{name} deadlocks"));
-                }
-                None => {}
-            }
-            ended.is_none() && !is_late
-        });
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    assert!(failed.is_empty(), "called while a value is dropped: {failed:?}");
+        call_back(*operation, build, work);
+    });
 }
 
 fn call_back<F: Future<Output = ()>>(

@@ -171,6 +171,41 @@ async fn a_put_is_not_replaced_by_a_computation_that_began_before_it_ended() {
     assert_eq!(cache.get("k").await, Some(PUT));
 }
 
+// ---- what a waiter finds ----
+
+/// Two threads that really run at once: the waiter looks as soon as it is
+/// answered, while the leader is still at its end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_that_is_answered_finds_the_value_in_the_store() {
+    const ROUNDS: u64 = 5000;
+    let cache: Stampede<u64> = settings().build().unwrap();
+    let mut missed = 0;
+    for key in 0..ROUNDS {
+        let (open, gate) = oneshot::channel::<()>();
+        let (begins, begun) = oneshot::channel::<()>();
+        let handle = cache.clone();
+        let leader = tokio::spawn(async move {
+            let compute = move || async move {
+                begins.send(()).unwrap();
+                gate.await.unwrap();
+                Ok::<_, OriginError>(key)
+            };
+            handle.get_or_compute(key, compute).await.unwrap();
+        });
+        begun.await.unwrap();
+        let waiter = cache.get_or_compute(key, || async { Err::<u64, _>(OriginError(0)) });
+        let waiter = async {
+            let waited = waiter.await.unwrap();
+            (waited, cache.get(key).await)
+        };
+        let ((waited, found), ()) = tokio::join!(waiter, async { open.send(()).unwrap() });
+        assert_eq!(waited, key);
+        missed += u64::from(found.is_none());
+        leader.await.unwrap();
+    }
+    assert_eq!(missed, 0, "of {ROUNDS} waiters");
+}
+
 // ---- weights ----
 
 #[tokio::test(start_paused = true)]
