@@ -6,6 +6,7 @@ mod support;
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -53,7 +54,7 @@ async fn after_a_long_outage() -> (Stampede<u64>, Origin) {
 }
 
 /// Asks every 100 ms until there is a value, and returns how long that took.
-async fn refused_for(cache: &Stampede<u64>, origin: &Origin) -> std::time::Duration {
+async fn refused_for(cache: &Stampede<u64>, origin: &Origin) -> Duration {
     let from = Instant::now();
     while let Err(error) = ask(cache, origin).await.unwrap() {
         assert_eq!(error.kind(), ErrorKind::Held);
@@ -68,7 +69,7 @@ async fn refused_for(cache: &Stampede<u64>, origin: &Origin) -> std::time::Durat
 async fn after_an_invalidation_a_grown_hold_refuses_no_caller() {
     let (cache, origin) = after_a_long_outage().await;
     cache.invalidate("k").await;
-    assert_eq!(refused_for(&cache, &origin).await, 0 * SECOND);
+    assert_eq!(refused_for(&cache, &origin).await, Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]
@@ -90,18 +91,18 @@ async fn after_everything_is_invalidated_a_grown_hold_lasts_as_long_as_one_witho
 #[tokio::test(start_paused = true)]
 async fn a_put_ends_a_grown_hold() {
     let (cache, origin) = after_a_long_outage().await;
-    let short = Computed::new(7).ttl(2 * SECOND).stale_if_error(0 * SECOND);
+    let short = Computed::new(7).ttl(2 * SECOND).stale_if_error(Duration::ZERO);
     cache.put_with("k", short).await;
     assert_eq!(ask(&cache, &origin).await.unwrap().unwrap(), 7);
     pass(3 * SECOND).await;
-    assert_eq!(refused_for(&cache, &origin).await, 0 * SECOND);
+    assert_eq!(refused_for(&cache, &origin).await, Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_put_of_a_value_that_may_not_be_stored_ends_a_grown_hold() {
     let (cache, origin) = after_a_long_outage().await;
     cache.put_with("k", Computed::new(7).do_not_store()).await;
-    assert_eq!(refused_for(&cache, &origin).await, 0 * SECOND);
+    assert_eq!(refused_for(&cache, &origin).await, Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]
@@ -206,7 +207,9 @@ fn held_events(events: &mut tokio::sync::broadcast::Receiver<Event>) -> usize {
 #[tokio::test(start_paused = true)]
 async fn callers_that_are_served_stale_during_a_hold_are_not_counted_as_held() {
     // Once served while it would be refreshed, once in place of the failure.
-    for (stale_for, stale_if_error) in [(60 * MINUTE, 0 * MINUTE), (0 * MINUTE, 60 * MINUTE)] {
+    for (stale_for, stale_if_error) in
+        [(60 * MINUTE, Duration::ZERO), (Duration::ZERO, 60 * MINUTE)]
+    {
         let cache: Stampede<u64> = settings()
             .stale_for(stale_for)
             .stale_if_error(stale_if_error)
@@ -259,11 +262,7 @@ async fn two_panics_a_week_apart_are_not_in_a_row() {
 
 /// Callers that compute inside their own task, in which another part panics
 /// later.
-fn page_with_a_bug(
-    cache: &Stampede<u64>,
-    origin: &Origin,
-    later: std::time::Duration,
-) -> [JoinHandle<()>; 2] {
+fn page_with_a_bug(cache: &Stampede<u64>, origin: &Origin, later: Duration) -> [JoinHandle<()>; 2] {
     let bug = move || async move {
         pass(later).await;
         panic!("another part of the page panics, as the test told it");

@@ -125,7 +125,7 @@ async fn a_computation_that_was_invalidated_is_not_stored_however_many_invalidat
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_computation_that_ends_after_many_invalidations_is_shared_with_those_who_waited() {
+async fn a_computation_that_ends_after_many_invalidations_is_shared_with_its_waiters() {
     let cache: Stampede<u64> = settings().build().unwrap();
     let origin = Origin::taking(100 * MS);
     let ask = |_| {

@@ -373,7 +373,7 @@ async fn a_place_comes_back_from_an_inner_computation_that_fails_or_panics() {
 // ---- places for refreshes ----
 
 /// Two threads that really run at once: one reads a stale key whose flight
-/// somebody else leads, the other one needs the only permit.
+/// another caller leads, the other one needs the only permit.
 #[test]
 fn a_background_refresh_takes_no_permit_for_a_flight_that_another_caller_leads() {
     const ROUNDS: usize = 3000;

@@ -65,7 +65,7 @@ fn failing_after(time: Duration) -> Origin {
 #[tokio::test(start_paused = true)]
 async fn an_inline_refresh_that_fails_after_the_stale_window_returns_its_error() {
     for caller in INLINE {
-        let cache = stale_value(0 * SECOND).await;
+        let cache = stale_value(Duration::ZERO).await;
         let got = caller(&cache, &failing_after(25 * SECOND)).await;
         assert!(got.is_err(), "{got:?} at 37 s");
     }
@@ -75,7 +75,7 @@ async fn an_inline_refresh_that_fails_after_the_stale_window_returns_its_error()
 async fn an_inline_refresh_that_fails_returns_no_value_that_was_invalidated_meanwhile() {
     for caller in INLINE {
         for by_tag in [false, true] {
-            let cache = stale_value(0 * SECOND).await;
+            let cache = stale_value(Duration::ZERO).await;
             let refreshing = tokio::spawn(caller(&cache, &failing_after(2 * SECOND)));
             pass(SECOND).await;
             if by_tag {
@@ -92,7 +92,7 @@ async fn an_inline_refresh_that_fails_returns_no_value_that_was_invalidated_mean
 #[tokio::test(start_paused = true)]
 async fn an_inline_refresh_that_fails_within_the_windows_returns_the_stale_value() {
     for caller in INLINE {
-        let cache = stale_value(0 * SECOND).await;
+        let cache = stale_value(Duration::ZERO).await;
         assert_eq!(caller(&cache, &failing_after(2 * SECOND)).await.unwrap(), 1000);
         let cache = stale_value(MINUTE).await;
         assert_eq!(caller(&cache, &failing_after(25 * SECOND)).await.unwrap(), 1000);
@@ -102,7 +102,7 @@ async fn an_inline_refresh_that_fails_within_the_windows_returns_the_stale_value
 #[tokio::test(start_paused = true)]
 async fn an_inline_refresh_that_takes_too_long_returns_no_value_past_its_window() {
     for caller in INLINE {
-        let cache = stale_value(0 * SECOND).await;
+        let cache = stale_value(Duration::ZERO).await;
         let error = caller(&cache, &Origin::taking(MINUTE)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ComputeTimeout, "at 42 s");
     }
@@ -127,7 +127,7 @@ async fn an_inline_caller_with_a_stale_value_does_not_queue_for_a_place() {
         all_have_run().await;
         let from = Instant::now();
         assert_eq!(caller(&cache, &origin).await.unwrap(), 1000);
-        assert_eq!(from.elapsed(), 0 * SECOND);
+        assert_eq!(from.elapsed(), Duration::ZERO);
         assert_eq!(origin.calls(), 0);
         leader.await.unwrap().unwrap();
         assert_eq!(caller(&cache, &origin).await.unwrap(), 1, "the next caller refreshes");
@@ -297,14 +297,14 @@ async fn hits_after(
 #[tokio::test(start_paused = true)]
 async fn a_ttl_counts_from_the_end_of_the_computation() {
     let cache = settings().ttl(1500 * MS).build().unwrap();
-    let hits = hits_after(&cache, None, [0 * MS, 1400 * MS, 1600 * MS]).await;
+    let hits = hits_after(&cache, None, [Duration::ZERO, 1400 * MS, 1600 * MS]).await;
     assert_eq!(hits, [true, true, false]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_ttl_of_a_computed_value_counts_from_the_end_of_the_computation() {
     let cache = settings().build().unwrap();
-    let hits = hits_after(&cache, Some(1500 * MS), [0 * MS, 1400 * MS, 1600 * MS]).await;
+    let hits = hits_after(&cache, Some(1500 * MS), [Duration::ZERO, 1400 * MS, 1600 * MS]).await;
     assert_eq!(hits, [true, true, false]);
 }
 
