@@ -1,0 +1,88 @@
+//! Holds in other processes: what one process invalidates, puts or computes
+//! reaches the callers that another one refuses.
+
+#![cfg(all(feature = "remote", feature = "test-util"))]
+#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
+
+mod remote_support;
+mod support;
+
+use remote_support::*;
+use support::*;
+use tower_stampede::remote::Double;
+use tower_stampede::{Builder, ErrorKind};
+
+fn long_hold() -> Builder<u64> {
+    settings().hold(30 * SECOND)
+}
+
+/// Two processes that both refuse the callers of a key, which failed just now.
+async fn two_that_hold() -> (Double, Vec<Process>, Origin) {
+    let double = Double::new();
+    let processes = Process::several_with(2, &double, long_hold).await;
+    let origin = Origin::taking(10 * MS);
+    origin.next([Answer::Fail]);
+    let failed = processes[0].spawn(&origin).await.unwrap().unwrap_err();
+    assert_eq!(failed.kind(), ErrorKind::Inner);
+    all_have_run().await;
+    for process in &processes {
+        let held = process.spawn(&origin).await.unwrap().unwrap_err();
+        assert_eq!(held.kind(), ErrorKind::Held);
+    }
+    assert_eq!(origin.calls(), 1);
+    (double, processes, origin)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_invalidation_ends_the_hold_in_every_process() {
+    for by in [0, 1] {
+        let (_double, processes, origin) = two_that_hold().await;
+        processes[by].invalidate("k").await;
+        all_have_run().await;
+        for process in [&processes[1 - by], &processes[by]] {
+            let got = process.spawn(&origin).await.unwrap();
+            assert_eq!(got.ok(), Some(2), "invalidated by process {by}");
+        }
+        assert_eq!(origin.calls(), 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_put_ends_the_hold_in_every_process() {
+    for by in [0, 1] {
+        let (_double, processes, origin) = two_that_hold().await;
+        processes[by].put("k", 1000).await;
+        all_have_run().await;
+        for process in &processes {
+            let got = process.spawn(&origin).await.unwrap();
+            assert_eq!(got.ok(), Some(1000), "put by process {by}");
+        }
+        assert_eq!(origin.calls(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_reads_what_another_process_computed_before_it_is_refused() {
+    for by in [0, 1] {
+        let (_double, processes, origin) = two_that_hold().await;
+        // A refresh by name does not wait for the end of the hold.
+        assert_eq!(processes[by].refresh_with("k", origin.compute()).await.unwrap(), 2);
+        all_have_run().await;
+        let got = processes[1 - by].spawn(&origin).await.unwrap();
+        assert_eq!(got.ok(), Some(2), "computed by process {by}");
+        assert_eq!(origin.calls(), 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_is_refused_while_no_process_has_a_value() {
+    let (_double, processes, origin) = two_that_hold().await;
+    pass(29 * SECOND).await;
+    for process in &processes {
+        let held = process.spawn(&origin).await.unwrap().unwrap_err();
+        assert_eq!(held.kind(), ErrorKind::Held);
+    }
+    pass(2 * SECOND).await;
+    assert_eq!(processes[1].spawn(&origin).await.unwrap().ok(), Some(2));
+    assert_eq!(origin.calls(), 2);
+}
