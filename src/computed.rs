@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::entry::Entry;
 use crate::key::Tag;
 
 /// A value with its own lifetime and tags; see
@@ -24,6 +25,9 @@ pub struct Computed<V> {
     pub(crate) stale_if_error: Option<Duration>,
     pub(crate) tags: Vec<Tag>,
     pub(crate) storable: bool,
+    /// Whether the tags are those of the value that is replaced: the caller had no way to
+    /// name any.
+    pub(crate) inherits_tags: bool,
 }
 
 impl<V> Computed<V> {
@@ -36,7 +40,23 @@ impl<V> Computed<V> {
             stale_if_error: None,
             tags: Vec::new(),
             storable: true,
+            inherits_tags: false,
         }
+    }
+
+    /// Takes a value from a caller that can say nothing more about it.
+    pub(crate) fn plain(value: V) -> Self {
+        Self { inherits_tags: true, ..Self::new(value) }
+    }
+
+    /// Gives the value the tags of the one that it replaces, unless it may name its own.
+    pub(crate) fn with_tags_of(mut self, replaced: Option<&Entry<V>>) -> Self {
+        if self.inherits_tags
+            && let Some(replaced) = replaced
+        {
+            self.tags = replaced.tags.to_vec();
+        }
+        self
     }
 
     /// Sets how long the value is fresh. Zero means: it goes to those who wait

@@ -258,6 +258,7 @@ mod outcome;
 #[cfg_attr(docsrs, doc(cfg(feature = "remote")))]
 pub mod remote;
 mod store;
+mod sync;
 mod tower;
 
 pub use cache::builder::{Builder, FailureAction};

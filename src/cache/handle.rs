@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::broadcast;
 
 use crate::cache::builder::Builder;
-use crate::cache::lead::{Answer, ComputationResult};
+use crate::cache::compute::{Answer, ComputationResult};
 use crate::cache::state::{CacheState, Lookup};
 use crate::computed::Computed;
 use crate::entry::Entry;
@@ -132,9 +132,9 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
         };
         let made = move || async move {
             let value = compute().await?;
-            Ok::<ComputationResult<V, V>, E>((Some(Computed::new(value.clone())), value))
+            Ok::<ComputationResult<V, V>, E>((Some(Computed::plain(value.clone())), value))
         };
-        Box::pin(self.0.serve_detached(key, look, made)).await.map(Answer::into_value)
+        Box::pin(self.0.answer_detached(key, look, made)).await.map(Answer::into_value)
     }
 
     /// Like [`get_or_compute`](Self::get_or_compute), with a value that sets
@@ -167,7 +167,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
             let own = computed.value.clone();
             Ok::<ComputationResult<V, V>, E>((Some(computed), own))
         };
-        Box::pin(self.0.serve_detached(key, look, made)).await.map(Answer::into_value)
+        Box::pin(self.0.answer_detached(key, look, made)).await.map(Answer::into_value)
     }
 
     /// Like [`get_or_compute`](Self::get_or_compute), with a computation that
@@ -203,9 +203,9 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
         };
         let made = move || async move {
             let value = compute().await?;
-            Ok::<ComputationResult<V, V>, E>((Some(Computed::new(value.clone())), value))
+            Ok::<ComputationResult<V, V>, E>((Some(Computed::plain(value.clone())), value))
         };
-        Box::pin(self.0.serve_inline(key, look, made)).await.map(Answer::into_value)
+        Box::pin(self.0.answer_inline(key, look, made)).await.map(Answer::into_value)
     }
 
     /// Returns the value of `key` if it is fresh, or stale in its window. Never
@@ -304,7 +304,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     #[expect(clippy::unused_async, reason = "as the operations beside it")]
     pub async fn mark_stale<K: ToKey>(&self, key: K) -> bool {
         let key = key.to_key();
-        self.0.engine.table.forget(&key);
+        self.0.engine.forget(&key);
         self.0.mark_stale_now(&key)
     }
 
@@ -333,9 +333,9 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     {
         let made = move || async move {
             let value = compute().await?;
-            Ok::<ComputationResult<V, V>, E>((Some(Computed::new(value.clone())), value))
+            Ok::<ComputationResult<V, V>, E>((Some(Computed::plain(value.clone())), value))
         };
-        Box::pin(self.0.recompute(key.to_key(), made)).await.map(Answer::into_value)
+        Box::pin(self.0.answer_fresh(key.to_key(), made)).await.map(Answer::into_value)
     }
 
     /// Returns the counts. Reading them also sets the gauges of the `metrics`

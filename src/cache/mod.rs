@@ -1,8 +1,8 @@
 //! What an application holds: the handle, its settings, and the one orchestrator.
 
 pub(crate) mod builder;
+pub(crate) mod compute;
 pub(crate) mod handle;
-pub(crate) mod lead;
 pub(crate) mod run;
 pub(crate) mod state;
 pub(crate) mod write;

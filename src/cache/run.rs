@@ -1,287 +1,234 @@
-//! How a caller's computation is run: on a task of its own, inside the
-//! caller, or in the background.
+//! The one orchestrator: from a caller without a fresh answer to its answer.
+//!
+//! Generic or HTTP, detached or inline, miss or refresh: all go through here.
+//!
+//! - [`Work`] is what a caller brings: what it looks for, what may answer it, and the call
+//!   of the origin. There are two: `cache::compute::KeyWork` and `http::flow::work::HttpWork`.
+//! - [`run`] takes a caller that found nothing fresh: it waits, leads, computes alone or is
+//!   refused.
+//! - [`begin_refresh`] takes the lead for a caller that has something to go on with.
+//! - [`lead`] is the way of a leader from its lead to its end. Whether it runs on a task of
+//!   its own or inside the caller is up to the closure that `run` is given.
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::cache::lead::{
-    self, Answer, ComputationResult, KeyCaller, Purpose, ReplacedEntry, Resolution,
-};
-use crate::cache::state::{CacheState, Lookup};
+use crate::clock::Tick;
 use crate::entry::Entry;
-use crate::error::{BoxError, Error};
-use crate::flight::engine::{Admission, FlightRequest, Mode};
+use crate::error::{Error, ErrorKind};
+use crate::flight::end::End;
+use crate::flight::engine::{Admission, Engine, FlightRequest, LedFor, PlaceForOne};
 use crate::flight::leader::Leader;
-use crate::key::Key;
+use crate::flight::waiter::{AloneReason, Caller, Resolver, Step};
+use crate::lease::acquire::{Clearance, Patience, Search};
 use crate::outcome::CacheOutcome;
 
-impl<V: Clone + Send + Sync + 'static> CacheState<V> {
-    /// Answers a caller that found nothing fresh, with a computation that can
-    /// run on its own task.
-    pub(crate) async fn serve_detached<T, E, F, Fut>(
-        self: &Arc<Self>,
-        key: Key,
-        look: Lookup<V>,
-        work: F,
-    ) -> Result<Answer<V, T>, Error>
-    where
-        T: Send + 'static,
-        E: Into<BoxError> + Send + 'static,
-        F: FnOnce() -> Fut + Send + 'static,
-        Fut: Future<Output = Result<ComputationResult<V, T>, E>> + Send + 'static,
-    {
-        let result = match look {
-            Lookup::Fresh(entry) => Ok(Answer::Entry(entry, CacheOutcome::Hit)),
-            Lookup::Early(entry) => {
-                self.refresh(key, &entry, work);
-                Ok(Answer::Entry(entry, CacheOutcome::Hit))
-            }
-            Lookup::Stale(entry) => {
-                self.refresh(key, &entry, work);
-                Ok(Answer::Entry(entry, CacheOutcome::Stale))
-            }
-            Lookup::Miss(_) if self.engine.mode() != Mode::On => {
-                let lead = |l, f, w| self.lead_detached(l, Purpose::Serve, f, w);
-                self.off_duty(key, work, lead, alone).await
-            }
-            Lookup::Miss(stale) => {
-                let lead = |l, f, w| self.lead_detached(l, Purpose::Serve, f, w);
-                let caller = KeyCaller::new(self, &key, stale);
-                match lead::resolve(self, caller, work, lead, alone).await {
-                    Ok(Resolution::Served(served)) => Ok(served),
-                    Ok(Resolution::Found(entry, work)) => Ok(self.serve_found(key, entry, work)),
-                    Err(error) => Err(error),
-                }
-            }
-        };
-        self.count(result)
-    }
+/// When a refresh that was left to another process looks again.
+const REFRESH_AGAIN: Duration = Duration::from_millis(100);
 
-    /// Serves what the remote had.
-    fn serve_found<T, E, F, Fut>(
-        self: &Arc<Self>,
-        key: Key,
-        entry: Arc<Entry<V>>,
-        work: F,
-    ) -> Answer<V, T>
-    where
-        T: Send + 'static,
-        E: Into<BoxError> + Send + 'static,
-        F: FnOnce() -> Fut + Send + 'static,
-        Fut: Future<Output = Result<ComputationResult<V, T>, E>> + Send + 'static,
-    {
-        if self.now() < entry.window.fresh_until {
-            return Answer::Entry(entry, CacheOutcome::Hit);
-        }
-        self.refresh(key, &entry, work);
-        Answer::Entry(entry, CacheOutcome::Stale)
-    }
+/// What a caller brings.
+pub(crate) trait Work<V: Send + Sync + 'static>: Caller<V> + Search<V> + Sized {
+    /// What the leader's own caller gets from the origin.
+    type Output;
 
-    /// The same with a computation that runs inside the caller.
-    pub(crate) async fn serve_inline<T, E, F, Fut>(
-        self: &Arc<Self>,
-        key: Key,
-        look: Lookup<V>,
-        work: F,
-    ) -> Result<Answer<V, T>, Error>
-    where
-        E: Into<BoxError>,
-        F: FnOnce() -> Fut,
-        Fut: Future<Output = Result<ComputationResult<V, T>, E>>,
-    {
-        let lead = |leader, fallbacks, work| {
-            lead::lead(Arc::clone(self), leader, Purpose::Serve, fallbacks, work)
-        };
-        let result = match look {
-            Lookup::Fresh(entry) => Ok(Answer::Entry(entry, CacheOutcome::Hit)),
-            Lookup::Early(entry) => self.refresh_inline(key, entry, CacheOutcome::Hit, work).await,
-            Lookup::Stale(entry) => {
-                self.refresh_inline(key, entry, CacheOutcome::Stale, work).await
-            }
-            Lookup::Miss(_) if self.engine.mode() != Mode::On => {
-                self.off_duty(key, work, lead, alone).await
-            }
-            Lookup::Miss(stale) => {
-                let caller = KeyCaller::new(self, &key, stale);
-                match lead::resolve(self, caller, work, lead, alone).await {
-                    Ok(Resolution::Served(served)) => Ok(served),
-                    Ok(Resolution::Found(entry, work)) => {
-                        self.serve_found_inline(key, entry, work).await
-                    }
-                    Err(error) => Err(error),
-                }
-            }
-        };
-        self.count(result)
-    }
+    /// Returns what a leader does while another process holds the lease.
+    fn patience(&mut self) -> Patience;
 
-    /// Computes for this caller alone, and stores where nobody else computes.
-    async fn off_duty<T, W, L, LF, A, AF>(
-        self: &Arc<Self>,
-        key: Key,
-        work: W,
-        lead: L,
-        alone: A,
-    ) -> Result<Answer<V, T>, Error>
-    where
-        L: FnOnce(Leader<V>, lead::Fallbacks, W) -> LF,
-        LF: Future<Output = Result<lead::LeadOutcome<V, T, W>, Error>>,
-        A: FnOnce(W) -> AF,
-        AF: Future<Output = Result<T, Error>>,
-    {
-        let fallbacks = lead::Fallbacks { stale_until: None };
-        let mut boarding = FlightRequest::to(key).without_waiting();
-        boarding.despite_hold = true;
-        let own = match self.engine.enter(&boarding, &mut None) {
-            Admission::Lead(leader) => match lead(leader, fallbacks, work).await {
-                Ok(lead::LeadOutcome::Own(own)) => Ok(own),
-                // Switched on meanwhile.
-                Ok(lead::LeadOutcome::Found(_, work)) => self.timed_alone(alone(work)).await,
-                Err(error) => Err(error),
-            },
-            _ => self.timed_alone(alone(work)).await,
-        };
-        own.map(|own| Answer::Own(own, CacheOutcome::Alone))
-    }
+    /// Is told, before the leader begins, what must be known of it.
+    fn prepare(&mut self, _: &mut Leader<V>) {}
 
-    pub(crate) async fn recompute<E, F, Fut>(
-        self: &Arc<Self>,
-        key: Key,
-        work: F,
-    ) -> Result<Answer<V, V>, Error>
-    where
-        E: Into<BoxError> + Send + 'static,
-        F: FnOnce() -> Fut + Send + 'static,
-        Fut: Future<Output = Result<ComputationResult<V, V>, E>> + Send + 'static,
-    {
-        let lead = |l, f, w| self.lead_detached(l, Purpose::Recompute, f, w);
-        let caller = lead::Recompute::of(&key);
-        let result = match lead::resolve(self, caller, work, lead, alone).await {
-            Ok(Resolution::Served(served)) => Ok(served),
-            // Computed by another process since this one asked.
-            Ok(Resolution::Found(entry, _)) => Ok(Answer::Entry(entry, CacheOutcome::Joined)),
-            Err(error) => Err(error),
-        };
-        self.count(result)
-    }
+    /// Keeps what the search has found and what may stand in for a failure.
+    fn keep_stand_in(&mut self, leader: &Leader<V>);
 
-    async fn lead_detached<T, E, F, Fut>(
-        self: &Arc<Self>,
-        leader: Leader<V>,
-        purpose: Purpose,
-        fallbacks: lead::Fallbacks,
-        work: F,
-    ) -> Result<lead::LeadOutcome<V, T, F>, Error>
-    where
-        T: Send + 'static,
-        E: Into<BoxError> + Send + 'static,
-        F: FnOnce() -> Fut + Send + 'static,
-        Fut: Future<Output = Result<ComputationResult<V, T>, E>> + Send + 'static,
-    {
-        let key = leader.key().clone();
-        let lead = lead::lead(Arc::clone(self), leader, purpose, fallbacks, work);
-        self.engine.detached(&key, lead).await.and_then(std::convert::identity)
-    }
+    /// Stores what the search has found and what answers the callers.
+    fn adopt(&mut self, leader: &Leader<V>, found: &Arc<Entry<V>>);
 
-    fn refresh<T, E, F, Fut>(self: &Arc<Self>, key: Key, seen: &Arc<Entry<V>>, work: F)
-    where
-        T: Send + 'static,
-        E: Into<BoxError> + Send + 'static,
-        F: FnOnce() -> Fut + Send + 'static,
-        Fut: Future<Output = Result<ComputationResult<V, T>, E>> + Send + 'static,
-    {
-        let fallbacks = lead::Fallbacks { stale_until: Some(seen.window.useful_until()) };
-        let boarding = FlightRequest::to(key).without_waiting();
-        let unchanged = || self.is_still(boarding.key.as_bytes(), seen);
-        let purpose = Purpose::Refresh(ReplacedEntry::of(seen));
-        self.engine.refresh(&boarding, unchanged, |leader| {
-            let lead = lead::lead(Arc::clone(self), leader, purpose, fallbacks, work);
-            async move { drop(lead.await) }
-        });
-    }
+    /// Asks the origin, and ends the leader.
+    fn call(self, leader: Leader<V>) -> impl Future<Output = Self::Output>;
 
-    /// Returns whether the store still holds the very entry that was seen.
-    pub(crate) fn is_still(&self, key: &[u8], seen: &Arc<Entry<V>>) -> bool {
-        self.local.get(key).is_some_and(|entry| Arc::ptr_eq(&entry, seen))
-    }
-
-    async fn refresh_inline<T, E, F, Fut>(
-        self: &Arc<Self>,
-        key: Key,
-        seen: Arc<Entry<V>>,
-        otherwise: CacheOutcome,
-        work: F,
-    ) -> Result<Answer<V, T>, Error>
-    where
-        E: Into<BoxError>,
-        F: FnOnce() -> Fut,
-        Fut: Future<Output = Result<ComputationResult<V, T>, E>>,
-    {
-        let boarding = FlightRequest::to(key).without_waiting();
-        let may_refresh = self.engine.may_refresh(&boarding.key);
-        if may_refresh && let Admission::Lead(leader) = self.engine.enter(&boarding, &mut None) {
-            if !self.is_still(boarding.key.as_bytes(), &seen) {
-                leader.withdraw();
-            } else {
-                let fallbacks = lead::Fallbacks { stale_until: Some(seen.window.useful_until()) };
-                let purpose = Purpose::Refresh(ReplacedEntry::of(&seen));
-                let lead = lead::lead(Arc::clone(self), leader, purpose, fallbacks, work);
-                match lead.await {
-                    Ok(lead::LeadOutcome::Own(own)) => {
-                        return Ok(Answer::Own(own, CacheOutcome::Computed));
-                    }
-                    Ok(lead::LeadOutcome::Found(entry, _)) => {
-                        return Ok(Answer::Entry(entry, CacheOutcome::Hit));
-                    }
-                    Err(_) => (),
-                }
-            }
-        }
-        Ok(Answer::Entry(seen, otherwise))
-    }
-
-    async fn serve_found_inline<T, E, F, Fut>(
-        self: &Arc<Self>,
-        key: Key,
-        entry: Arc<Entry<V>>,
-        work: F,
-    ) -> Result<Answer<V, T>, Error>
-    where
-        E: Into<BoxError>,
-        F: FnOnce() -> Fut,
-        Fut: Future<Output = Result<ComputationResult<V, T>, E>>,
-    {
-        if self.now() < entry.window.fresh_until {
-            return Ok(Answer::Entry(entry, CacheOutcome::Hit));
-        }
-        self.refresh_inline(key, entry, CacheOutcome::Stale, work).await
-    }
-
-    fn count<T>(&self, result: Result<Answer<V, T>, Error>) -> Result<Answer<V, T>, Error> {
-        let outcome = match &result {
-            Ok(Answer::Entry(_, outcome) | Answer::Own(_, outcome)) => *outcome,
-            Err(error) if error.kind() == crate::ErrorKind::Inner => CacheOutcome::Computed,
-            Err(_) => CacheOutcome::Refused,
-        };
-        self.observer.answered(outcome);
-        result
+    /// Returns until when something stale may be served in place of a failure.
+    fn stale_until(&self) -> Option<Tick> {
+        self.fallback().map(|entry| entry.window.useful_until())
     }
 }
 
-async fn alone<V, T, E, F, Fut>(work: F) -> Result<T, Error>
+/// What became of a leader's way.
+pub(crate) enum LeadOutcome<V, W: Work<V>>
 where
-    E: Into<BoxError>,
-    F: FnOnce() -> Fut,
-    Fut: Future<Output = Result<ComputationResult<V, T>, E>>,
+    V: Send + Sync + 'static,
 {
-    work().await.map(|(_, own)| own).map_err(Error::inner_error)
+    /// The origin was asked.
+    Called(W::Output),
+    /// The remote has a value; the origin was not asked.
+    Found(Arc<Entry<V>>, W),
+    /// There is no value. The work is gone where its task was cut off.
+    Refused(Error, Option<W>),
 }
 
-impl<V: Clone> Answer<V, V> {
-    pub(crate) fn into_value(self) -> V {
+/// How a caller goes on.
+pub(crate) enum RunOutcome<V, W: Work<V>>
+where
+    V: Send + Sync + 'static,
+{
+    Answer(Arc<Entry<V>>, CacheOutcome, W),
+    /// It led, and asked the origin.
+    Called(W::Output, CacheOutcome),
+    /// The remote has a value, which may be stale.
+    Found(Arc<Entry<V>>, W),
+    /// It computes for itself. A caller whose patience is over has one of the places for
+    /// computations; others need none: that is the traffic there would be without a cache.
+    Alone(AloneReason, Option<PlaceForOne<V>>, W),
+    Refused(Error, Option<W>),
+}
+
+/// Answers a caller that found nothing fresh. `lead_by` runs [`lead`].
+pub(crate) async fn run<V, W, LF>(
+    engine: &Arc<Engine<V>>,
+    mut work: W,
+    lead_by: impl FnOnce(Leader<V>, W) -> LF,
+) -> RunOutcome<V, W>
+where
+    V: Send + Sync + 'static,
+    W: Work<V>,
+    LF: Future<Output = LeadOutcome<V, W>>,
+{
+    let mut resolver = Resolver::new(engine);
+    match resolver.resolve(&mut work).await {
+        Step::Answer(entry, outcome) => RunOutcome::Answer(entry, outcome, work),
+        Step::Refuse(error) => RunOutcome::Refused(error, Some(work)),
+        Step::Alone(reason @ AloneReason::WaitTimeout) => match engine.try_place() {
+            Some(place) => RunOutcome::Alone(reason, Some(place), work),
+            None => {
+                let error = engine.overloaded(&work.flight_request().key);
+                RunOutcome::Refused(error, Some(work))
+            }
+        },
+        Step::Alone(reason) => RunOutcome::Alone(reason, None, work),
+        Step::Lead(leader) => lead_by(leader, work).await.for_caller(CacheOutcome::Computed),
+    }
+}
+
+/// Lets a caller compute for itself while the handle observes or is switched off. It is
+/// neither delayed nor refused. An observing handle stores the result, unless another
+/// caller computes already.
+pub(crate) async fn run_unprotected<V, W, LF>(
+    engine: &Arc<Engine<V>>,
+    mut work: W,
+    lead_by: impl FnOnce(Leader<V>, W) -> LF,
+) -> RunOutcome<V, W>
+where
+    V: Send + Sync + 'static,
+    W: Work<V>,
+    LF: Future<Output = LeadOutcome<V, W>>,
+{
+    let request = work.flight_request().without_waiting().despite_hold();
+    let request = request.led_for(LedFor::CallerWithValue);
+    match engine.enter(&request, &mut None) {
+        Admission::Lead(leader) => {
+            match lead_by(leader, work).await.for_caller(CacheOutcome::Alone) {
+                // Switched on in this moment, or a bound that does not hold here.
+                RunOutcome::Found(_, work) | RunOutcome::Refused(_, Some(work)) => {
+                    RunOutcome::Alone(AloneReason::Observe, None, work)
+                }
+                outcome => outcome,
+            }
+        }
+        Admission::Alone(AloneReason::Off) => RunOutcome::Alone(AloneReason::Off, None, work),
+        _ => RunOutcome::Alone(AloneReason::Observe, None, work),
+    }
+}
+
+impl<V: Send + Sync + 'static, W: Work<V>> LeadOutcome<V, W> {
+    fn for_caller(self, outcome: CacheOutcome) -> RunOutcome<V, W> {
         match self {
-            Self::Entry(entry, _) => entry.value.clone(),
-            Self::Own(value, _) => value,
+            Self::Called(output) => RunOutcome::Called(output, outcome),
+            Self::Found(entry, work) => RunOutcome::Found(entry, work),
+            Self::Refused(error, work) => RunOutcome::Refused(error, work),
+        }
+    }
+}
+
+/// Makes an outcome of what a task says that may have been cut off.
+pub(crate) async fn from_task<V, W>(
+    task: impl Future<Output = Result<LeadOutcome<V, W>, Error>>,
+) -> LeadOutcome<V, W>
+where
+    V: Send + Sync + 'static,
+    W: Work<V>,
+{
+    task.await.unwrap_or_else(|error| LeadOutcome::Refused(error, None))
+}
+
+/// Takes the lead of a refresh, unless a computation of the key runs here or did so
+/// elsewhere a moment ago, the key is held, or `max_refreshes` are under way.
+/// `is_still_wanted` is asked once the lead is taken.
+pub(crate) fn begin_refresh<V: Send + Sync + 'static>(
+    engine: &Arc<Engine<V>>,
+    request: FlightRequest,
+    led_for: LedFor,
+    is_still_wanted: impl FnOnce() -> bool,
+) -> Option<Leader<V>> {
+    if !engine.may_refresh(&request.key) {
+        return None;
+    }
+    let request = request.without_waiting().led_for(led_for);
+    let Admission::Lead(leader) = engine.enter(&request, &mut None) else { return None };
+    if is_still_wanted() {
+        return Some(leader);
+    }
+    leader.end(End::Withdrawn);
+    None
+}
+
+/// The way of a leader from its lead to its end. Every exit ends it: by name here, or by
+/// the guard when this future is dropped or panics.
+pub(crate) async fn lead<V, W>(mut leader: Leader<V>, mut work: W) -> LeadOutcome<V, W>
+where
+    V: Send + Sync + 'static,
+    W: Work<V>,
+{
+    work.prepare(&mut leader);
+    let patience = work.patience();
+    let clearance = leader.clear(&mut work, patience).await;
+    work.keep_stand_in(&leader);
+    match clearance {
+        Clearance::Compute => LeadOutcome::Called(work.call(leader).await),
+        Clearance::Found(found) => {
+            // Stored before it is handed over, like what is computed.
+            work.adopt(&leader, &found);
+            leader.end(End::Found(Arc::clone(&found)));
+            LeadOutcome::Found(found, work)
+        }
+        Clearance::Held(held) => {
+            let error = leader.engine().held(leader.key(), held);
+            leader.end(End::Held { error: error.clone(), noted: None });
+            LeadOutcome::Refused(error, Some(work))
+        }
+        Clearance::HeldElsewhere(rest) => {
+            let held = crate::flight::hold::HeldKey { rest, error: None };
+            let error = leader.engine().held(leader.key(), held);
+            leader.end(End::Held { error: error.clone(), noted: Some(rest) });
+            LeadOutcome::Refused(error, Some(work))
+        }
+        Clearance::LeftToAnother(left) => {
+            leader.end(End::LeftToAnother(left.min(REFRESH_AGAIN)));
+            LeadOutcome::Refused(Error::new(ErrorKind::WaitTimeout), Some(work))
+        }
+        Clearance::TimedOut => {
+            let settings = &leader.engine().settings;
+            let may_compute = settings.compute_after_wait && work.stale_until().is_none();
+            if may_compute && leader.try_place() {
+                return LeadOutcome::Called(work.call(leader).await);
+            }
+            let error = leader.engine().waited_too_long(leader.key());
+            leader.end(End::Withdrawn);
+            LeadOutcome::Refused(error, Some(work))
+        }
+        // Its waiters have a patience of their own: the next of them leads.
+        Clearance::Refused(error) => {
+            leader.end(End::Withdrawn);
+            LeadOutcome::Refused(error, Some(work))
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::entry::{ComputationStart, Entry};
 use crate::flight::engine::{Engine, EngineSettings, Mode};
 use crate::flight::leader::Leader;
 use crate::flight::ports::Store;
+use crate::flight::waiter::AloneReason;
 use crate::freshness::{self, Freshness, Lifetimes, Window};
 use crate::key::{Key, Tag};
 use crate::observe::{Event, Observer, Stats};
@@ -63,11 +64,11 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     /// served.
     #[inline]
     pub(crate) fn look(&self, key: &[u8]) -> Lookup<V> {
-        if self.engine.mode() == Mode::On { self.peek(key) } else { self.look_off_duty(key) }
+        if self.engine.mode() == Mode::On { self.peek(key) } else { self.look_unprotected(key) }
     }
 
     #[cold]
-    fn look_off_duty(&self, key: &[u8]) -> Lookup<V> {
+    fn look_unprotected(&self, key: &[u8]) -> Lookup<V> {
         if self.engine.mode() == Mode::Observe && !matches!(self.peek(key), Lookup::Miss(_)) {
             self.observer.would_have_answered();
         }
@@ -92,6 +93,34 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     #[inline]
     pub(crate) fn judge(&self, entry: &Entry<V>, now: Tick) -> Freshness {
         freshness::decide(&entry.window, now, self.values.early.as_ref(), freshness::sample)
+    }
+
+    /// Returns what may be served in place of a failure: what the caller has in hand, or
+    /// what a leader has found meanwhile.
+    pub(crate) fn fallback(
+        &self,
+        key: &Key,
+        in_hand: Option<&Arc<Entry<V>>>,
+    ) -> Option<Arc<Entry<V>>> {
+        let in_hand = in_hand.filter(|entry| self.may_stand_in(entry)).cloned();
+        in_hand.or_else(|| match self.peek(key.as_bytes()) {
+            Lookup::Miss(stale) => stale,
+            Lookup::Fresh(entry) | Lookup::Early(entry) | Lookup::Stale(entry) => Some(entry),
+        })
+    }
+
+    /// Returns whether the store still holds the very entry that was seen.
+    pub(crate) fn is_still(&self, key: &[u8], seen: &Arc<Entry<V>>) -> bool {
+        self.local.get(key).is_some_and(|entry| Arc::ptr_eq(&entry, seen))
+    }
+
+    /// Returns how long a caller may compute for itself. While the cache is not on, it
+    /// ends no work.
+    pub(crate) fn time_alone(&self, reason: AloneReason) -> Duration {
+        match reason {
+            AloneReason::Observe | AloneReason::Off => Duration::MAX,
+            _ => self.engine.settings.compute_timeout,
+        }
     }
 
     /// Returns whether `entry` may stand in for a failure now.

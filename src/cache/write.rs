@@ -4,6 +4,7 @@
 //! What this process takes over from the remote between the first two steps is
 //! what the second one ends.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use crate::cache::handle::{Announcement, Invalidation};
 use crate::cache::state::CacheState;
 use crate::computed::Computed;
 use crate::entry::{ComputationStart, Entry};
-use crate::flight::engine::{Admission, FlightRequest, Mode};
+use crate::flight::end::End;
+use crate::flight::engine::{Admission, FlightRequest, LedFor, Mode};
 use crate::flight::ports::Store;
 use crate::freshness::Freshness;
 use crate::key::{Key, Tag};
@@ -41,7 +43,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     /// Ends the local use of a key, and returns whether there was one.
     fn drop_here(&self, key: &Key) -> bool {
         // In this order: a fill that is not refused is removed.
-        let forgotten = self.engine.table.forget(key);
+        let forgotten = self.engine.forget(key);
         self.local.remove(key) || forgotten
     }
 
@@ -55,13 +57,13 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
 
     /// The same from where nothing can be awaited.
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's unsafe methods"))]
-    pub(crate) fn invalidate_tags_unseen(self: &Arc<Self>, tags: &[Tag]) {
+    pub(crate) fn invalidate_tags_in_background(self: &Arc<Self>, tags: &[Tag]) {
         for tag in tags {
             self.invalidate_tag_now(tag.clone());
         }
         let Some(shared) = self.engine.shared.get() else { return };
         let tell = Arc::clone(self).tell_tags(Arc::clone(shared), tags.into());
-        self.engine.errand_unseen(async move {
+        self.engine.errand_in_background(async move {
             tell.await;
         });
     }
@@ -81,7 +83,6 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     }
 
     pub(crate) async fn put(self: &Arc<Self>, key: Key, computed: Computed<V>) {
-        self.engine.table.forget(&key);
         if self.engine.mode() == Mode::Off || !computed.storable {
             // What others hold is out of date as well.
             self.revoke(key).await;
@@ -94,7 +95,14 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             return;
         }
         let entry = Arc::new(entry);
-        self.local.fill(&key, Arc::clone(&entry), &|| true);
+        // Under the lock of the key in the store: a computation that began before this has
+        // stored its result already, and is overwritten, or will not store it.
+        let removed = RefCell::new(Vec::new());
+        self.local.fill(&key, Arc::clone(&entry), &|| {
+            removed.borrow_mut().push(self.engine.table.forget(&key));
+            true
+        });
+        drop(removed);
         self.tidy_from_now_on();
         self.tell(|inner, shared| async move {
             let told = shared.put(&key, &entry).await;
@@ -107,7 +115,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     /// Ends the local use of whatever is not `entry`: it may have come from the
     /// remote before that was overwritten.
     fn drop_others(&self, key: &Key, entry: &Arc<Entry<V>>) {
-        self.engine.table.forget(key);
+        self.engine.forget(key);
         if let Some(other) = self.local.get(key.as_bytes())
             && !Arc::ptr_eq(&other, entry)
         {
@@ -139,21 +147,21 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         if self.engine.mode() != Mode::On || !shared.is_up() {
             return None;
         }
-        let mut boarding = FlightRequest::to(key).without_waiting();
-        boarding.despite_hold = true;
+        let request = FlightRequest::of(key).without_waiting().despite_hold();
+        let request = request.led_for(LedFor::CallerWithValue);
         // Leading a flight, it cannot store what is invalidated meanwhile.
-        let Admission::Lead(leader) = self.engine.enter(&boarding, &mut None) else {
-            let found = shared.get(&boarding.key).await;
-            return found.ok().and_then(|found| self.servable(&boarding.key, found));
+        let Admission::Lead(leader) = self.engine.enter(&request, &mut None) else {
+            let found = shared.get(&request.key).await;
+            return found.ok().and_then(|found| self.servable(&request.key, found));
         };
-        let found = shared.get(&boarding.key).await;
-        let Some(entry) = found.ok().and_then(|found| self.servable(&boarding.key, found)) else {
-            leader.withdraw();
+        let found = shared.get(&request.key).await;
+        let Some(entry) = found.ok().and_then(|found| self.servable(&request.key, found)) else {
+            leader.end(End::Withdrawn);
             return None;
         };
         leader.adopt(&entry);
         self.adopted(&entry);
-        leader.stand_down(Arc::clone(&entry));
+        leader.end(End::Found(Arc::clone(&entry)));
         Some(entry)
     }
 

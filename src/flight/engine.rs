@@ -1,10 +1,10 @@
-//! Flights: one computation per key, and everybody else waits for its verdict.
+//! The engine: who leads, who joins, who computes alone, who is refused.
 //!
-//! The engine knows neither HTTP nor Redis nor the store it fills; it sees
-//! them through [`ports`]. Time is a parameter.
+//! It knows neither HTTP nor Redis nor the store that it fills; it sees them through
+//! ports. Time is a parameter.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -13,19 +13,23 @@ use tokio_util::task::TaskTracker;
 
 use crate::clock::{Clock, Tick};
 use crate::error::{Error, ErrorKind};
+use crate::flight::hold::{HeldKey, HoldCheck};
 use crate::flight::hold_policy::HoldPolicy;
-use crate::flight::leader::{FailureRule, HoldRule, Leader};
-use crate::flight::mark::Mark;
-use crate::flight::phase::{Failure, Flight, Verdict};
+use crate::flight::leader::Leader;
+use crate::flight::lending;
+use crate::flight::marks::Marks;
+use crate::flight::phase::{Failure, Flight, Interest, Verdict};
+use crate::flight::places::{Computation, Offer, Places};
 use crate::flight::ports::{Observe, Occurrence, Store};
-use crate::flight::table::{Shard, Table};
+use crate::flight::table::{Removed, Shard, Table};
 use crate::flight::waiter::{AloneReason, WaitSlot, Waiter};
-pub(crate) use crate::invalidation::{ASKED_NOW, InvalidationLog};
+use crate::invalidation::{ASKED_NOW, InvalidationLog};
 use crate::key::{Key, Tag};
 use crate::lease::shared_store::SharedStore;
+use crate::sync::Arc;
 
-/// How long past its own time-out a leader is left in peace. Its own timer
-/// comes first; only a leader that is not polled any more gets here.
+/// How long past its own time-out a leader is left in peace. Its own timer comes first;
+/// only a leader that is not polled any more gets here.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
 
 /// The settings the engine itself goes by; all checked when the handle is built.
@@ -70,37 +74,69 @@ impl Mode {
     }
 }
 
+/// Which part a caller may take in a flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// It leads or waits.
+    Any,
+    /// It leads at once or computes alone: it never waits.
+    LeadOnly,
+    /// It waits or computes alone: what the origin answers it is no answer for others.
+    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP's HEAD and ranges"))]
+    WaitOnly,
+}
+
+/// For whom a flight is led.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LedFor {
+    /// For a caller that waits, and may wait for a place.
+    Caller,
+    /// For a caller that has a value in hand: it waits for nothing.
+    CallerWithValue,
+    /// For no caller, in the background; one of `max_refreshes`.
+    Refresh,
+}
+
 /// Which flight a caller belongs to, and how it enters.
 #[derive(Clone, Debug)]
 pub(crate) struct FlightRequest {
     pub(crate) key: Key,
     /// Tags known before the computation.
     pub(crate) tags: Box<[Tag]>,
-    /// Whether to lead at once or go alone, and never to wait.
-    pub(crate) never_wait: bool,
-    /// Whether to join or go alone, and never to lead: what this caller is
-    /// answered is no answer for others.
-    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP's HEAD and ranges"))]
-    pub(crate) never_lead: bool,
-    /// Whether to let a hold pass: for a refresh somebody asked for by name.
-    pub(crate) despite_hold: bool,
+    pub(crate) part: Part,
+    pub(crate) hold: HoldCheck,
+    pub(crate) led_for: LedFor,
+    /// The caller's rank in the queue for places, if it has waited for one.
+    pub(crate) rank: Option<u64>,
 }
 
 impl FlightRequest {
-    /// Boards the flight of `key`, waiting where somebody else leads.
-    pub(crate) fn to(key: Key) -> Self {
+    /// Enters the flight of `key`, and waits where another caller leads.
+    pub(crate) fn of(key: Key) -> Self {
         Self {
             key,
             tags: Box::default(),
-            never_wait: false,
-            never_lead: false,
-            despite_hold: false,
+            part: Part::Any,
+            hold: HoldCheck::WithFallback,
+            led_for: LedFor::Caller,
+            rank: None,
         }
     }
 
-    /// Leads at once or goes alone.
+    /// Leads at once or computes alone.
     pub(crate) fn without_waiting(mut self) -> Self {
-        self.never_wait = true;
+        self.part = Part::LeadOnly;
+        self
+    }
+
+    /// Computes whatever has failed before.
+    pub(crate) fn despite_hold(mut self) -> Self {
+        self.hold = HoldCheck::Ignored;
+        self
+    }
+
+    pub(crate) fn led_for(mut self, led_for: LedFor) -> Self {
+        self.led_for = led_for;
         self
     }
 }
@@ -109,31 +145,17 @@ pub(crate) enum Admission<V: Send + Sync + 'static> {
     Lead(Leader<V>),
     Join(Waiter<V>),
     Alone(AloneReason),
-    Held(Error),
-    Overloaded(Error),
-}
-
-/// What a failure did to the mark of its key.
-pub(crate) struct FailureCount {
-    /// Dropped without the lock: an error's `Drop` is the user's code.
-    pub(crate) replaced: Option<Error>,
-    pub(crate) hold: Option<Duration>,
-}
-
-/// What the table has for a caller, found under its lock.
-enum TableAnswer<V: Send + Sync + 'static> {
-    Passed,
-    Joined(Waiter<V>),
-    Full,
-    Held(Duration, Option<Error>),
-    Led(Leader<V>),
+    /// Held; not yet told to the observer, since the caller may have a fallback.
+    Held(HeldKey),
+    /// A bound on waiters is reached.
+    Overloaded,
 }
 
 pub(crate) struct Engine<V: Send + Sync + 'static> {
     pub(crate) settings: EngineSettings,
     pub(crate) clock: Clock,
-    /// Tells when a leader is overdue: always the timers' own clock, which a
-    /// test that sets the time by hand does not move.
+    /// Tells when a leader is overdue: always the timers' own clock, which a test that
+    /// sets the time by hand does not move.
     pub(crate) watch: Clock,
     pub(crate) log: InvalidationLog,
     pub(crate) table: Table<V>,
@@ -141,8 +163,8 @@ pub(crate) struct Engine<V: Send + Sync + 'static> {
     /// Set once while the handle is built, if there is one.
     pub(crate) shared: OnceLock<Arc<dyn SharedStore<V>>>,
     pub(crate) observer: Arc<dyn Observe>,
-    pub(crate) computations: Arc<Semaphore>,
-    pub(crate) refreshes: Arc<Semaphore>,
+    pub(crate) places: Arc<Places>,
+    refreshes: Arc<Semaphore>,
     pub(crate) waiting: AtomicUsize,
     mode: AtomicU8,
     pub(crate) tasks: TaskTracker,
@@ -157,7 +179,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         observer: Arc<dyn Observe>,
     ) -> Self {
         Self {
-            computations: Arc::new(Semaphore::new(settings.max_computations)),
+            places: Arc::new(Places::new(settings.max_computations)),
             refreshes: Arc::new(Semaphore::new(settings.max_refreshes)),
             log: InvalidationLog::new(settings.max_logged_tags),
             settings,
@@ -189,112 +211,165 @@ impl<V: Send + Sync + 'static> Engine<V> {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Enters the table: the first of a key leads, the others join.
+    /// Returns the remote, if there is one and it is worth asking.
+    pub(crate) fn remote(&self) -> Option<&Arc<dyn SharedStore<V>>> {
+        self.shared.get().filter(|shared| self.mode() == Mode::On && shared.is_up())
+    }
+
+    /// Enters the table: the first caller of a key leads, the others join.
     pub(crate) fn enter(
         self: &Arc<Self>,
-        boarding: &FlightRequest,
-        seat: &mut Option<WaitSlot<V>>,
+        request: &FlightRequest,
+        slot: &mut Option<WaitSlot<V>>,
     ) -> Admission<V> {
         if self.mode() == Mode::Off {
             return Admission::Alone(AloneReason::Off);
         }
-        // What is observed is told without the lock: listeners are not ours.
-        match self.find_place(boarding, seat) {
-            TableAnswer::Passed => Admission::Alone(AloneReason::Declined),
-            TableAnswer::Joined(waiter) => {
-                self.observer.happened(Occurrence::Joined);
-                Admission::Join(waiter)
-            }
-            TableAnswer::Full => Admission::Overloaded(self.overloaded(&boarding.key)),
-            TableAnswer::Held(rest, error) => {
-                self.observer.happened(Occurrence::Held { key: &boarding.key });
-                Admission::Held(Error::held(rest, error))
-            }
-            TableAnswer::Led(leader) => {
-                self.observer.happened(Occurrence::Led);
-                Admission::Lead(leader)
-            }
-        }
-    }
-
-    fn find_place(
-        self: &Arc<Self>,
-        boarding: &FlightRequest,
-        seat: &mut Option<WaitSlot<V>>,
-    ) -> TableAnswer<V> {
+        let mut removed = Removed::default();
         let now = self.clock.now();
-        let mut shard = self.table.shard(&boarding.key).lock();
-        let mark = shard.marks.get(&boarding.key);
-        let passes = boarding.never_wait || mark.is_some_and(|mark| mark.is_uncacheable(now));
-        let hold = mark.and_then(|mark| mark.hold(now)).filter(|_| !boarding.despite_hold);
-        match (self.current_flight(&shard, boarding), hold) {
-            (Some(_), _) if passes => TableAnswer::Passed,
-            (Some(flight), _) => {
-                self.join(&flight, seat).map_or(TableAnswer::Full, TableAnswer::Joined)
-            }
-            (None, Some((rest, error))) => TableAnswer::Held(rest, error),
-            (None, None) if boarding.never_lead => TableAnswer::Passed,
-            (None, None) => TableAnswer::Led(self.take_off(&mut shard, boarding, now)),
+        let mut shard = self.table.shard(&request.key).lock();
+        let admission = self.admit(&mut shard, request, slot, now, &mut removed);
+        // What is observed is told without the lock: listeners are the user's.
+        drop(shard);
+        self.retire(removed);
+        match &admission {
+            Admission::Lead(_) => self.observer.happened(Occurrence::Led),
+            Admission::Join(_) => self.observer.happened(Occurrence::Joined),
+            Admission::Alone(_) | Admission::Held(_) | Admission::Overloaded => {}
         }
+        admission
     }
 
-    /// Returns the flight a caller may join: not one whose result is known to
-    /// be dead for it, nor one whose leader is gone without a word.
-    pub(crate) fn current_flight(
-        &self,
-        shard: &Shard<V>,
-        boarding: &FlightRequest,
-    ) -> Option<Arc<Flight<V>>> {
-        let flight = shard.flights.get(&boarding.key)?;
+    fn admit(
+        self: &Arc<Self>,
+        shard: &mut Shard<V>,
+        request: &FlightRequest,
+        slot: &mut Option<WaitSlot<V>>,
+        now: Tick,
+        removed: &mut Removed<V>,
+    ) -> Admission<V> {
+        let marks = shard.marks.get(&request.key);
+        let is_uncacheable = marks.is_some_and(|marks| marks.is_uncacheable(now));
+        if let Some(flight) = self.current_flight(shard, request) {
+            if request.part == Part::LeadOnly || is_uncacheable {
+                return Admission::Alone(AloneReason::Passed);
+            }
+            return self.join(&flight, slot).map_or(Admission::Overloaded, Admission::Join);
+        }
+        let held = marks.and_then(|marks| marks.hold.check(now, request.hold, &self.log));
+        if let Some(held) = &held
+            && !self.may_look_elsewhere(request)
+        {
+            return Admission::Held(held.clone());
+        }
+        if request.part == Part::WaitOnly {
+            return Admission::Alone(AloneReason::Passed);
+        }
+        let permit = match request.led_for {
+            LedFor::Refresh => match Arc::clone(&self.refreshes).try_acquire_owned() {
+                Ok(permit) => Some(permit),
+                Err(_) => return Admission::Alone(AloneReason::Passed),
+            },
+            LedFor::Caller | LedFor::CallerWithValue => None,
+        };
+        let flight = self.begin_flight(shard, request, removed);
+        let mut leader = self.lead(flight, request.led_for, permit, now);
+        leader.set_held(held);
+        Admission::Lead(leader)
+    }
+
+    /// Returns whether a caller that is held may find a value in the remote: another
+    /// process may have computed one since.
+    fn may_look_elsewhere(&self, request: &FlightRequest) -> bool {
+        request.hold == HoldCheck::WithoutFallback
+            && request.part == Part::Any
+            && self.remote().is_some()
+    }
+
+    /// Returns the flight that a caller may join: not one whose result is known to be
+    /// dead for it, nor one whose leader is silent.
+    fn current_flight(&self, shard: &Shard<V>, request: &FlightRequest) -> Option<Arc<Flight<V>>> {
+        let flight = shard.flight(&request.key)?;
         // Once it is published, its tags are known although it is not settled.
-        let published_dead = match flight.verdict() {
+        let is_published_dead = match flight.verdict() {
             Some(Verdict::Filled(entry)) => {
                 self.log.is_dead(&entry.tags, entry.started_seq, ASKED_NOW)
             }
             _ => false,
         };
-        let dead = published_dead || self.log.is_dead(&flight.tags, flight.seq, ASKED_NOW);
-        (!dead && !flight.is_overdue(self.watch.now())).then(|| Arc::clone(flight))
+        let is_dead = is_published_dead || self.log.is_dead(&flight.tags, flight.seq, ASKED_NOW);
+        (!is_dead && !flight.is_overdue(self.watch.now())).then(|| Arc::clone(flight))
     }
 
-    pub(crate) fn take_off(
-        self: &Arc<Self>,
+    fn begin_flight(
+        &self,
         shard: &mut Shard<V>,
-        boarding: &FlightRequest,
-        now: Tick,
-    ) -> Leader<V> {
+        request: &FlightRequest,
+        removed: &mut Removed<V>,
+    ) -> Arc<Flight<V>> {
         // Until it computes, a leader may wait for a place that long.
         let overdue_at = self.watch.now().plus(self.settings.wait_timeout).plus(GRACE);
-        let flight = Arc::new(Flight::new(
-            self.table.next_id(),
-            boarding.key.clone(),
-            boarding.tags.clone(),
-            self.log.seq(),
-            overdue_at,
-        ));
-        self.table.insert(shard, Arc::clone(&flight));
-        Leader::new(Arc::clone(self), flight, now)
+        let number = self.table.next_number();
+        let computation = Arc::new(Computation::new(number, overdue_at, request.rank));
+        let (key, tags) = (request.key.clone(), request.tags.clone());
+        let flight = Arc::new(Flight::new(number, key, tags, self.log.seq(), computation));
+        *removed = self.table.insert(shard, Arc::clone(&flight));
+        flight
+    }
+
+    fn lead(
+        self: &Arc<Self>,
+        flight: Arc<Flight<V>>,
+        led_for: LedFor,
+        permit: Option<OwnedSemaphorePermit>,
+        now: Tick,
+    ) -> Leader<V> {
+        let interest = (led_for != LedFor::Refresh).then(|| Interest::in_flight(&flight));
+        let offer = self.offer_to(&flight);
+        Leader::new(Arc::clone(self), flight, now, led_for).with(interest, offer, permit)
+    }
+
+    /// Takes the lead of another key as well, unless a flight of it runs.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP's results arrive"))]
+    pub(crate) fn lead_beside(self: &Arc<Self>, request: &FlightRequest) -> Option<Leader<V>> {
+        let mut removed = Removed::default();
+        let mut shard = self.table.shard(&request.key).lock();
+        if self.current_flight(&shard, request).is_some() {
+            return None;
+        }
+        let flight = self.begin_flight(&mut shard, request, &mut removed);
+        drop(shard);
+        self.retire(removed);
+        Some(Leader::new(Arc::clone(self), flight, self.clock.now(), request.led_for))
+    }
+
+    /// Lends the place of the computation in which the caller runs, if it runs in one.
+    pub(crate) fn offer_to(self: &Arc<Self>, flight: &Flight<V>) -> Option<Offer> {
+        let lender = lending::computation_of_caller(&self.places)?;
+        Some(self.places.offer(&lender, &flight.computation))
     }
 
     fn join(
         self: &Arc<Self>,
         flight: &Arc<Flight<V>>,
-        seat: &mut Option<WaitSlot<V>>,
+        slot: &mut Option<WaitSlot<V>>,
     ) -> Option<Waiter<V>> {
-        if seat.is_none() {
-            *seat = WaitSlot::take(self);
+        if slot.is_none() {
+            *slot = WaitSlot::take(self);
         }
-        seat.as_ref().and_then(|_| Waiter::join(flight, self.settings.max_waiters))
+        slot.as_ref().and_then(|_| Waiter::join(flight, self.settings.max_waiters))
     }
 
-    #[cfg(test)]
-    pub(crate) fn try_places(&self) -> usize {
-        self.computations.available_permits()
-    }
-
-    /// Takes a place for a computation if one is free now.
-    pub(crate) fn try_place(&self) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.computations).try_acquire_owned().ok()
+    /// Takes a place for a caller that computes alone because its patience is over, if
+    /// one is free now.
+    pub(crate) fn try_place(self: &Arc<Self>) -> Option<PlaceForOne<V>> {
+        let now = self.watch.now();
+        let overdue_at = now.plus(self.settings.compute_timeout).plus(GRACE);
+        let computation = Arc::new(Computation::new(self.table.next_number(), overdue_at, None));
+        let lender = lending::computation_of_caller(&self.places);
+        let _offer = lender.map(|lender| self.places.offer(&lender, &computation));
+        let is_placed = self.places.try_take(&computation, now);
+        is_placed.then(|| PlaceForOne { engine: Arc::clone(self), computation })
     }
 
     pub(crate) fn overloaded(&self, key: &Key) -> Error {
@@ -302,50 +377,62 @@ impl<V: Send + Sync + 'static> Engine<V> {
         Error::retry_in(ErrorKind::Overloaded, self.settings.hold.first)
     }
 
-    /// Ends the flight of a leader that will not end it itself.
+    pub(crate) fn held(&self, key: &Key, held: HeldKey) -> Error {
+        self.observer.happened(Occurrence::Held { key });
+        Error::held(held.rest, held.error)
+    }
+
+    /// Ends the flight of a leader that is silent: it is neither polled nor dropped.
     pub(crate) fn depose(&self, flight: &Arc<Flight<V>>) {
         flight.forget();
-        let error = Error::new(ErrorKind::ComputeTimeout);
         let mut shard = self.table.shard(&flight.key).lock();
-        self.table.remove(&mut shard, flight);
+        let removed = self.table.remove(&mut shard, flight);
         drop(shard);
-        flight.settle();
-        flight.publish(Verdict::Failed(Failure { error, each_itself: false }));
+        self.end_deposed(flight);
+        drop(removed);
+    }
+
+    fn end_deposed(&self, flight: &Flight<V>) {
+        let error = Error::new(ErrorKind::ComputeTimeout);
+        let unused = flight.settle(Verdict::Failed(Failure { error, each_computes: false }));
+        flight.wake();
+        drop(unused);
+        self.places.release(&flight.computation, self.watch.now());
+    }
+
+    /// Drops what left the table. A flight that was replaced because its leader is silent
+    /// ends with that.
+    fn retire(&self, removed: Removed<V>) {
+        if let Some(flight) = &removed.flight
+            && flight.is_overdue(self.watch.now())
+        {
+            self.end_deposed(flight);
+        }
+    }
+
+    /// Forgets the flight and the hold of `key`. Returns whether there was a flight.
+    pub(crate) fn forget(&self, key: &Key) -> bool {
+        let (had_flight, removed) = self.table.forget(key);
+        drop(removed);
+        had_flight
     }
 
     /// Ends the local use of a key that another process invalidated or put.
     #[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "a remote tells of it"))]
     pub(crate) fn invalidated_elsewhere(&self, key: &Key) {
         // In this order: a fill that is not refused is removed.
-        self.table.forget(key);
+        self.forget(key);
         self.local.remove(key);
         self.observer.happened(Occurrence::InvalidatedElsewhere { key });
     }
 
-    pub(crate) fn count_failure(
-        &self,
-        mark: &mut Mark,
-        now: Tick,
-        error: &Error,
-        rule: FailureRule,
-    ) -> FailureCount {
-        let HoldRule::After(least) = rule.hold else {
-            // Not part of a row that ends in a hold; it interrupts one.
-            return FailureCount { replaced: mark.end_of_failures(), hold: None };
-        };
-        let (failures, replaced) = mark.count_failure(now, error);
-        let mut hold = None;
-        if failures >= least {
-            let policy = self.settings.hold;
-            let serves_stale = rule.stale_until.is_some();
-            let until = now.plus(policy.after(failures, serves_stale, crate::freshness::sample()));
-            // A longer hold is for those who are served meanwhile: it ends
-            // with what they are served.
-            let until = rule.stale_until.map_or(until, |end| until.min(end));
-            mark.hold_until(until);
-            hold = Some(until.since(now));
-        }
-        FailureCount { replaced, hold }
+    /// Changes what is remembered of a key.
+    pub(crate) fn note(&self, key: &Key, note: impl FnOnce(&mut Marks)) {
+        let mut shard = self.table.shard(key).lock();
+        let (marks, removed) = shard.marks.of(key, self.clock.now());
+        note(marks);
+        drop(shard);
+        drop(removed);
     }
 
     /// Forgets what is remembered about old failures and old invalidations.
@@ -354,6 +441,18 @@ impl<V: Send + Sync + 'static> Engine<V> {
         self.table.sweep(now);
         let running = self.settings.compute_timeout * 2 + self.settings.wait_timeout;
         self.log.trim(now, longest_kept.saturating_add(running));
+    }
+}
+
+/// The place of a caller that computes alone.
+pub(crate) struct PlaceForOne<V: Send + Sync + 'static> {
+    engine: Arc<Engine<V>>,
+    computation: Arc<Computation>,
+}
+
+impl<V: Send + Sync + 'static> Drop for PlaceForOne<V> {
+    fn drop(&mut self) {
+        self.engine.places.release(&self.computation, self.engine.watch.now());
     }
 }
 

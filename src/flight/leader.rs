@@ -1,100 +1,160 @@
-//! The one who computes. A [`Leader`] is a guard: however it goes away, the
-//! flight has a verdict, is out of the table, and nobody waits for it.
+//! The leader: the one caller of a key that computes.
+//!
+//! A [`Leader`] is a guard. However it goes away, its flight ends in `end.rs`, by name
+//! or by `Drop`: there is a verdict, the flight is out of the table, its place is
+//! returned. Here is what a leader does before that, in this order:
+//!
+//! 1. it looks into the remote (`lease/acquire.rs`), takes a place, and the lease;
+//! 2. [`compute`](Leader::compute) drives the work;
+//! 3. in HTTP it says that the head [arrives](Leader::arrive), and publishes an entry
+//!    whose body is still to come;
+//! 4. [`fill`](Leader::fill) or [`finish`](Leader::finish) stores the result, or
+//!    [`end`](Leader::end) says why there is none.
 
 use std::future::Future;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use crate::clock::Tick;
 use crate::entry::{ComputationStart, Entry};
 use crate::error::{Error, ErrorKind};
-use crate::flight::engine::{Engine, FlightRequest, Mode};
-use crate::flight::phase::{Abandonment, Failure, Flight, Verdict};
-use crate::flight::ports::{ComputedEnd, Occurrence};
+use crate::flight::end::End;
+use crate::flight::engine::{Engine, FlightRequest, GRACE, LedFor, Mode};
+use crate::flight::hold::{FailureRule, HeldKey, HoldRule};
+use crate::flight::lending::{self, Scope};
+use crate::flight::phase::{Flight, Interest, Verdict};
+use crate::flight::places::{NoPlace, Offer};
+use crate::flight::waiter::WaitSlot;
+use crate::invalidation::ASKED_NOW;
 use crate::key::{Key, Tag};
 use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, Version};
 use crate::lease::hold::{Attempt, FillTarget, Lease};
 use crate::lease::shared_store::Unavailable;
-
-/// After how many failures in a row a key is left alone for a while.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum HoldRule {
-    Never,
-    After(u32),
-}
-
-/// How the failure of a computation is treated.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct FailureRule {
-    pub(crate) hold: HoldRule,
-    /// Until when the callers have something stale to go on with.
-    pub(crate) stale_until: Option<Tick>,
-    /// Whether every waiter tries for itself.
-    pub(crate) each_itself: bool,
-}
+use crate::sync::Arc;
 
 pub(crate) struct Leader<V: Send + Sync + 'static> {
-    engine: Arc<Engine<V>>,
-    flight: Arc<Flight<V>>,
-    started: ComputationStart,
-    /// What follows the second panic in a row.
-    panic_rule: FailureRule,
-    /// What `Drop` reports unless a verdict was given.
-    end: ComputedEnd,
-    /// Until then there is no computation to report.
-    computes: AtomicBool,
-    settled: bool,
-    /// Given up however the flight ends, unless it is filled.
-    lease: Option<Box<Lease<V>>>,
-    /// How long its caller waits, who may have waited already.
+    pub(super) engine: Arc<Engine<V>>,
+    pub(super) flight: Arc<Flight<V>>,
+    pub(super) started: ComputationStart,
+    led_for: LedFor,
+    /// The computation in which the leader's caller runs.
+    scope: Option<Arc<Scope>>,
+    /// Until when its caller waits, which may have waited already.
     deadline: Option<Instant>,
+    /// What follows the second panic in a row.
+    pub(super) panic_rule: FailureRule,
+    /// Whether a panic that unwinds through here is the computation's: on a task of its
+    /// own nothing else can panic.
+    is_alone_on_task: bool,
+    /// The key is held, and the caller has no fallback: the leader only looks for a value.
+    held: Option<HeldKey>,
+    /// Whether the work has begun: before that there is no computation to report.
+    pub(super) has_computed: bool,
+    pub(super) is_ended: bool,
+    /// Given up however the flight ends, unless it is filled.
+    pub(super) lease: Option<Box<Lease<V>>>,
     /// Whether a hold that follows a failure concerns other processes.
-    holds_elsewhere: bool,
+    pub(super) holds_elsewhere: bool,
     /// Whether what is stored is for each caller alone.
-    for_each: bool,
+    pub(super) is_for_each: bool,
+    /// The leader's own caller, as long as it waits.
+    interest: Option<Interest<V>>,
+    /// A leader in the queue for a place counts as a waiter.
+    slot: Option<WaitSlot<V>>,
+    /// Lends it the place of the computation in which its caller runs.
+    offer: Option<Offer>,
+    _refresh_permit: Option<OwnedSemaphorePermit>,
 }
 
 impl<V: Send + Sync + 'static> Leader<V> {
-    pub(super) fn new(engine: Arc<Engine<V>>, flight: Arc<Flight<V>>, now: Tick) -> Self {
+    pub(super) fn new(
+        engine: Arc<Engine<V>>,
+        flight: Arc<Flight<V>>,
+        now: Tick,
+        led_for: LedFor,
+    ) -> Self {
         let started = ComputationStart { tick: now, seq: flight.seq };
+        let hold = HoldRule::After(1);
         Self {
             engine,
             flight,
             started,
-            panic_rule: FailureRule {
-                hold: HoldRule::After(1),
-                stale_until: None,
-                each_itself: false,
-            },
-            end: ComputedEnd::Dropped,
-            computes: AtomicBool::new(false),
-            settled: false,
-            lease: None,
+            led_for,
+            scope: lending::scope_of_caller(),
             deadline: None,
+            panic_rule: FailureRule { hold, stale_until: None, each_computes: false },
+            is_alone_on_task: false,
+            held: None,
+            has_computed: false,
+            is_ended: false,
+            lease: None,
             holds_elsewhere: true,
-            for_each: false,
+            is_for_each: false,
+            interest: None,
+            slot: None,
+            offer: None,
+            _refresh_permit: None,
         }
+    }
+
+    pub(super) fn with(
+        mut self,
+        interest: Option<Interest<V>>,
+        offer: Option<Offer>,
+        refresh_permit: Option<OwnedSemaphorePermit>,
+    ) -> Self {
+        self.interest = interest;
+        self.offer = offer;
+        self._refresh_permit = refresh_permit;
+        self
+    }
+
+    pub(super) fn set_held(&mut self, held: Option<HeldKey>) {
+        self.held = held;
+    }
+
+    /// Sets until when it may wait, and the slot its caller has waited in.
+    pub(super) fn wait_until(&mut self, deadline: Instant, slot: Option<WaitSlot<V>>) {
+        self.deadline = Some(deadline);
+        self.slot = slot;
+    }
+
+    /// Says that the leader runs on a task of its own, and hands out its caller, which
+    /// waits outside of the task.
+    pub(super) fn move_to_task(&mut self) -> Option<Interest<V>> {
+        self.is_alone_on_task = true;
+        self.interest.take()
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine<V>> {
         &self.engine
     }
 
-    /// Sets how long it may wait for others. Defaults to `wait_timeout` from
-    /// when it begins to.
-    pub(super) fn wait_until(&mut self, deadline: Instant) {
-        self.deadline = Some(deadline);
-    }
-
-    pub(crate) fn deadline(&self) -> Instant {
-        self.deadline.unwrap_or_else(|| Instant::now() + self.engine.settings.wait_timeout)
+    pub(crate) fn key(&self) -> &Key {
+        &self.flight.key
     }
 
     pub(crate) fn started(&self) -> ComputationStart {
         self.started
+    }
+
+    pub(crate) fn took(&self) -> Duration {
+        self.engine.clock.now().since(self.started.tick)
+    }
+
+    /// Returns until when it may wait for others: `wait_timeout` unless its caller has
+    /// waited already.
+    pub(crate) fn deadline(&self) -> Instant {
+        self.deadline.unwrap_or_else(|| Instant::now() + self.engine.settings.wait_timeout)
+    }
+
+    /// Returns why it may only look for a value, if so.
+    pub(crate) fn held(&self) -> Option<&HeldKey> {
+        self.held.as_ref()
     }
 
     /// Sets what follows the second panic in a row. Defaults to a hold.
@@ -102,64 +162,70 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.panic_rule = rule;
     }
 
-    /// Says that a failure of this computation is no word about anybody else's:
-    /// in the remote, where there is one lock for all, it holds nobody back.
+    /// Says that a failure of this computation says nothing about other callers: in the
+    /// remote, where there is one lock for all, it holds nobody back.
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's credentials"))]
-    pub(crate) fn hold_here_alone(&mut self) {
+    pub(crate) fn keep_hold_local(&mut self) {
         self.holds_elsewhere = false;
     }
 
-    pub(crate) fn key(&self) -> &Key {
-        &self.flight.key
-    }
-
-    pub(crate) fn took(&self) -> Duration {
-        self.engine.clock.now().since(self.started.tick)
-    }
-
-    /// Waits for one of the `max_computations` places.
+    /// Takes one of the `max_computations` places, and waits for one where its caller
+    /// has nothing else to do.
     ///
-    /// Not cancel safe in the sense that a dropped leader abandons its flight;
-    /// that is what it is for.
-    pub(crate) async fn take_place(&mut self, deadline: Instant) -> Result<(), Error> {
-        let place = Arc::clone(&self.engine.computations).acquire_owned();
-        match tokio::time::timeout_at(deadline, place).await {
-            Ok(Ok(permit)) => {
-                self.flight.take_place(permit);
-                // Age counts from here, not from the queue.
-                self.started.tick = self.engine.clock.now();
-                self.starts_now();
+    /// Cancel safe: a leader that is dropped leaves the queue.
+    pub(crate) async fn take_place(&mut self) -> Result<(), Error> {
+        if self.try_place() {
+            return Ok(());
+        }
+        if self.led_for != LedFor::Caller {
+            return Err(Error::new(ErrorKind::Overloaded));
+        }
+        if self.slot.is_none() {
+            self.slot = WaitSlot::take(&self.engine);
+        }
+        if self.slot.is_none() {
+            return Err(self.engine.overloaded(&self.flight.key));
+        }
+        let deadline = self.deadline();
+        let (places, computation) = (&self.engine.places, &self.flight.computation);
+        let is_wanted = || self.flight.is_wanted();
+        let waited = places.wait(computation, deadline, &self.engine.watch, is_wanted).await;
+        self.slot = None;
+        match waited {
+            Ok(()) => {
+                self.start_now();
                 Ok(())
             }
-            Ok(Err(_)) => Err(Error::new(ErrorKind::ShutDown)),
-            Err(_) => Err(self.engine.overloaded(&self.flight.key)),
+            Err(NoPlace::TimedOut) => Err(self.engine.overloaded(&self.flight.key)),
+            // There is no caller to be told.
+            Err(NoPlace::Unwanted) => Err(Error::new(ErrorKind::Overloaded)),
         }
     }
 
-    /// Takes a place if one is free now.
+    /// Takes a place if one is free now. A cache that only observes bounds nothing.
     pub(crate) fn try_place(&mut self) -> bool {
-        let place = self.engine.try_place();
-        let is_free = place.is_some();
-        if let Some(place) = place {
-            self.flight.take_place(place);
-            self.started.tick = self.engine.clock.now();
-            self.starts_now();
+        let (places, computation) = (&self.engine.places, &self.flight.computation);
+        let has_place =
+            self.engine.mode() != Mode::On || places.try_take(computation, self.engine.watch.now());
+        if has_place {
+            self.start_now();
         }
-        is_free
+        has_place
     }
 
-    /// Whatever was invalidated until now does not concern what is computed
-    /// from now on.
-    fn starts_now(&mut self) {
+    /// Returns the place: the leader waits for another process.
+    pub(crate) fn leave_place(&self) {
+        self.engine.places.release(&self.flight.computation, self.engine.watch.now());
+    }
+
+    /// Age counts from here, not from the queue; and what was invalidated until now does
+    /// not concern what is computed from now on.
+    fn start_now(&mut self) {
+        self.started.tick = self.engine.clock.now();
         self.started.seq = self.engine.log.seq();
     }
 
-    pub(crate) fn leave_place(&self) {
-        self.flight.leave_place();
-    }
-
-    /// `over_value` says that the lease is for replacing a value that may yet
-    /// be of use.
+    /// `over_value` says that the lease is for replacing a value that may yet be of use.
     pub(crate) fn take_lease(
         &mut self,
         attempt: Attempt<V>,
@@ -167,7 +233,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         ask: &LeaseRequest,
         over_value: bool,
     ) {
-        self.starts_now();
+        self.started.seq = self.engine.log.seq();
         let watch = &self.engine.watch;
         let lease = attempt.was_granted(grant, ask, over_value, &self.flight, watch);
         self.lease = Some(Box::new(lease));
@@ -178,43 +244,71 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.lease.as_ref().map(|lease| lease.grant.version)
     }
 
-    /// Drives `work`, at most `compute_timeout` long; then it is dropped.
-    pub(crate) async fn compute<F: Future>(&self, work: F) -> Result<F::Output, Error> {
-        let limit = self.engine.settings.compute_timeout;
+    /// Says that what stands in the remote is of no use any more, though it was when the
+    /// lease was granted.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's validation"))]
+    pub(crate) fn discard_remote_value(&mut self) {
+        if let Some(lease) = &mut self.lease {
+            lease.discard_remote_value();
+        }
+    }
+
+    /// Drives `work`, at most `compute_timeout` long; then it is dropped. A cache that
+    /// only observes ends no work.
+    ///
+    /// # Panics
+    ///
+    /// When the work does; the flight has ended before that.
+    pub(crate) async fn compute<F: Future>(&mut self, work: F) -> Result<F::Output, Error> {
+        let is_bounded = self.engine.mode() == Mode::On;
+        let limit = if is_bounded { self.engine.settings.compute_timeout } else { Duration::MAX };
         self.expect_within(limit);
-        self.computes.store(true, Ordering::Relaxed);
-        let timed = tokio::time::timeout(limit, work).await;
-        timed.map_err(|_| Error::new(ErrorKind::ComputeTimeout))
+        self.has_computed = true;
+        self.flight.compute(self.engine.table.next_number());
+        let (places, computation) = (&self.engine.places, &self.flight.computation);
+        let work = lending::within(places, computation, self.scope.take(), work);
+        let work = AssertUnwindSafe(work).catch_unwind();
+        match tokio::time::timeout(limit, work).await {
+            Ok(Ok(output)) => Ok(output),
+            Ok(Err(panic)) => {
+                self.conclude(End::Panicked);
+                std::panic::resume_unwind(panic)
+            }
+            Err(_) => Err(Error::new(ErrorKind::ComputeTimeout)),
+        }
     }
 
-    /// Says that the result has begun to arrive: those who join from now on
-    /// get it only as long as it is fresh.
-    pub(crate) fn arrives(&self) {
-        self.flight.arrives();
+    /// Says that the head of the result is there: callers that join from now on get it
+    /// only as long as it is fresh.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP's results arrive"))]
+    pub(crate) fn arrive(&self) {
+        self.flight.arrive();
     }
 
-    /// Says that the flight ends within `limit`, so that waiters do not depose
-    /// a leader that is still at work.
+    /// Says that the flight ends within `limit`, so that waiters do not depose a leader
+    /// that is still at work.
     pub(crate) fn expect_within(&self, limit: Duration) {
-        self.flight
-            .expect_until(self.engine.watch.now().plus(limit).plus(crate::flight::engine::GRACE));
+        let overdue_at = self.engine.watch.now().plus(limit).plus(GRACE);
+        self.engine.places.expect_until(&self.flight.computation, overdue_at);
     }
 
-    /// Returns whether a result with `tags` may be stored now. Asked under the
-    /// store's lock, so that an invalidation comes before or after, not during.
+    /// Takes the lead of another key too, unless a flight of it runs: for those who will
+    /// look there for this leader's result.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP's results arrive"))]
+    pub(crate) fn lead_beside(&self, key: Key) -> Option<Self> {
+        let tags = self.flight.tags.clone();
+        self.engine.lead_beside(&FlightRequest { tags, ..FlightRequest::of(key) })
+    }
+
+    /// Returns whether a result with `tags` may be stored now. Asked under the store's
+    /// lock, so that an invalidation comes before or after, not during.
     pub(crate) fn may_store(&self, tags: &[Tag]) -> bool {
         // With a lease the remote knows of what may have been missed here.
         let vouched = self.lease.is_some() || !self.engine.log.is_doubted(self.started.seq);
         self.engine.mode() != Mode::Off
             && vouched
             && !self.flight.is_forgotten()
-            && !self.engine.log.is_dead(tags, self.started.seq, crate::flight::engine::ASKED_NOW)
-    }
-
-    /// Stores what the remote has, unless it was invalidated since this leader
-    /// asked.
-    pub(crate) fn adopt(&self, entry: &Arc<Entry<V>>) -> bool {
-        self.engine.local.fill(&self.flight.key, Arc::clone(entry), &|| self.may_adopt(entry))
+            && !self.engine.log.is_dead(tags, self.started.seq, ASKED_NOW)
     }
 
     /// Returns whether an entry of the remote may be stored now.
@@ -222,92 +316,88 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.engine.mode() != Mode::Off
             && !self.flight.is_forgotten()
             && !self.engine.log.is_doubted(entry.started_seq)
-            && !self.engine.log.is_dead(
-                &entry.tags,
-                entry.started_seq,
-                crate::flight::engine::ASKED_NOW,
-            )
+            && !self.engine.log.is_dead(&entry.tags, entry.started_seq, ASKED_NOW)
     }
 
-    /// First phase: hands `entry` to everybody who waits. The flight stays
-    /// joinable until it is settled.
+    /// Stores what the remote has, unless it was invalidated since this leader asked.
+    pub(crate) fn adopt(&self, entry: &Arc<Entry<V>>) -> bool {
+        self.engine.local.fill(&self.flight.key, Arc::clone(entry), &|| self.may_adopt(entry))
+    }
+
+    /// Hands `entry` to the waiters. The flight stays joinable until it ends.
     pub(crate) fn publish(&self, entry: Arc<Entry<V>>) {
         self.flight.publish(Verdict::Filled(entry));
     }
 
-    /// Takes the lead of another key too, unless somebody has it: for those
-    /// who will look there for this leader's result.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP's results arrive"))]
-    pub(crate) fn beside(&self, key: Key) -> Option<Self> {
-        let engine = &self.engine;
-        let boarding = FlightRequest { tags: self.flight.tags.clone(), ..FlightRequest::to(key) };
-        let mut shard = engine.table.shard(&boarding.key).lock();
-        let is_free = engine.current_flight(&shard, &boarding).is_none();
-        is_free.then(|| engine.take_off(&mut shard, &boarding, engine.clock.now()))
+    /// Sends every other caller to the origin, now and until then: the answers of this
+    /// key are not shared. This leader goes on, since the next answer may be.
+    pub(crate) fn publish_uncacheable(&self, until: Tick) {
+        self.engine.note(&self.flight.key, |marks| marks.set_uncacheable(until));
+        self.flight.publish(Verdict::Declined);
     }
 
-    /// Second phase: the result is complete, and stored or not.
-    pub(crate) fn settle(mut self, stored: bool) {
-        self.end = if stored { ComputedEnd::Stored } else { ComputedEnd::Shared };
-        if !stored {
-            self.engine.observer.happened(Occurrence::FillRefused { key: &self.flight.key });
-        }
-        let is_shared = !self.for_each;
-        self.close(|_, mark, _| {
-            if is_shared {
-                mark.set_storable();
-            }
-            mark.end_of_failures()
+    /// The same for a result that is stored and yet handed to no caller: each asks the
+    /// origin about it, now and for a while.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's validation"))]
+    pub(crate) fn publish_for_each(&mut self) {
+        self.is_for_each = true;
+        let span = self.engine.settings.uncacheable_for;
+        self.publish_uncacheable(self.engine.clock.now().plus(span));
+    }
+
+    /// Notes whether answers under this key may be shared between callers with
+    /// credentials of this class.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's credentials"))]
+    pub(crate) fn note_sharing(&self, is_shared: bool, until: Tick) {
+        self.engine.note(&self.flight.key, |marks| marks.set_shared(is_shared, until));
+    }
+
+    /// Stores the result under the flight's key, and ends the flight.
+    pub(crate) fn fill(self, entry: &Arc<Entry<V>>) {
+        let (key, local) = (&self.flight.key, &self.engine.local);
+        let stored = local.fill(key, Arc::clone(entry), &|| self.may_store(&entry.tags));
+        let target = FillTarget::new(key.clone(), Arc::clone(entry));
+        let unstore = (Arc::clone(local), key.clone(), Arc::clone(entry));
+        self.finish(Arc::clone(entry), stored, vec![target], move || {
+            let (local, key, entry) = unstore;
+            local.remove_exactly(&key, &entry);
         });
     }
 
-    /// Both phases at once, with the result stored under the flight's key.
-    pub(crate) fn fill(self, entry: &Arc<Entry<V>>, keep: bool) {
-        self.publish(Arc::clone(entry));
-        if !keep {
-            return self.shared_only();
-        }
-        let allowed = || self.may_store(&entry.tags);
-        let key = &self.flight.key;
-        let stored = self.engine.local.fill(key, Arc::clone(entry), &allowed);
-        let (local, key, entry) = (Arc::clone(&self.engine.local), key.clone(), Arc::clone(entry));
-        let unstore = (key.clone(), Arc::clone(&entry));
-        self.finish(stored, vec![FillTarget::new(key, entry)], move || {
-            local.remove_exactly(&unstore.0, &unstore.1);
-        });
-    }
-
-    /// Second phase of a result that is stored in this process, or not. With a
-    /// lease it goes to the remote too, on a task of its own: nobody waits for
-    /// that. Where the remote refuses it, `unstore` takes it back.
+    /// Ends a flight whose result is stored in this process, or not. With a lease it goes
+    /// to the remote too, on a task of its own: no caller waits for that. Where the remote
+    /// refuses it, `unstore` takes it back.
     ///
-    /// Also what may not be stored here is offered: an invalidation that came
-    /// before the lease was granted ends nothing of it, and one that came after
-    /// has ended the right to fill. Only the remote knows which it was.
+    /// Also what may not be stored here is offered: an invalidation that came before the
+    /// lease was granted ends nothing of it, and one that came after has ended the right
+    /// to fill. Only the remote knows which it was.
     pub(crate) fn finish(
         mut self,
+        entry: Arc<Entry<V>>,
         stored: bool,
-        places: Vec<FillTarget<V>>,
+        targets: Vec<FillTarget<V>>,
         unstore: impl FnOnce() + Send + 'static,
     ) {
         match self.lease.take() {
             Some(lease) if self.engine.mode() != Mode::Off => {
+                self.publish(Arc::clone(&entry));
                 self.leave_place();
                 let errands = lease.errands().clone();
-                errands.run(self.share(lease, stored, places, unstore));
+                errands.run(self.share(lease, entry, stored, targets, unstore));
             }
-            _ => self.settle(stored),
+            _ => self.end(End::Filled { entry, stored }),
         }
     }
 
     async fn share(
         self,
         lease: Box<Lease<V>>,
+        entry: Arc<Entry<V>>,
         stored: bool,
-        places: Vec<FillTarget<V>>,
+        targets: Vec<FillTarget<V>>,
         unstore: impl FnOnce(),
     ) {
-        let stands = match lease.share(places).await {
+        let stands = match lease.share(targets).await {
             Ok(filled) => filled != FillOutcome::Refused,
             // The remote cannot say; what may have been missed decides.
             Err(Unavailable) => stored && !self.engine.log.is_doubted(self.started.seq),
@@ -315,236 +405,24 @@ impl<V: Send + Sync + 'static> Leader<V> {
         if !stands {
             unstore();
         }
-        self.settle(stands);
+        self.end(End::Filled { entry, stored: stands });
     }
 
-    /// Second phase of a result that was for this wave alone.
-    pub(crate) fn shared_only(mut self) {
-        self.end = ComputedEnd::Shared;
-        self.close(|_, mark, _| mark.end_of_failures());
+    /// Ends the flight.
+    pub(crate) fn end(mut self, end: End<V>) {
+        self.conclude(end);
     }
 
-    /// Ends the flight with what somebody else has computed meanwhile.
-    pub(crate) fn stand_down(mut self, entry: Arc<Entry<V>>) {
-        self.flight.publish(Verdict::Filled(entry));
-        self.is_shared_again();
-        self.leave();
-    }
-
-    /// Ends the flight without a computation: nobody needs one any more.
-    pub(crate) fn withdraw(mut self) {
-        self.leave();
-        self.flight.publish(Verdict::Abandoned(Abandonment::Lost));
-    }
-
-    /// Takes the flight out of the table; nothing was computed.
-    fn leave(&mut self) {
-        self.settled = true;
-        let mut shard = self.engine.table.shard(&self.flight.key).lock();
-        self.engine.table.remove(&mut shard, &self.flight);
-        drop(shard);
-        self.flight.settle();
-    }
-
-    /// Ends the flight: the result may not be shared. With `remember` the key
-    /// is uncacheable for a while and the next crowd does not queue, here and
-    /// in the other processes.
-    pub(crate) fn decline(mut self, remember: bool) {
-        if let Some(lease) = self.lease.take().filter(|_| remember) {
-            lease.mark_uncacheable(self.engine.settings.uncacheable_for);
-        }
-        self.decline_here(remember);
-    }
-
-    /// The same where it says nothing to other processes.
-    pub(crate) fn decline_here(mut self, remember: bool) {
-        self.end = ComputedEnd::Declined;
-        self.flight.publish(Verdict::Declined);
-        self.close(|engine, mark, now| {
-            if remember {
-                mark.set_uncacheable(now.plus(engine.settings.uncacheable_for));
-            }
-            mark.end_of_failures()
-        });
-    }
-
-    /// Ends the flight: the result concerns this request alone, and one of
-    /// the waiters tries next.
-    pub(crate) fn own_affair(mut self) {
-        self.end = ComputedEnd::Declined;
-        self.close(|_, mark, _| mark.end_of_failures());
-        // Only now: whoever wakes must not find this flight again.
-        self.flight.publish(Verdict::Abandoned(Abandonment::OwnAffair));
-    }
-
-    /// Ends a refresh whose result may not be stored. It carried less than the
-    /// request of a client, so it says nothing of what clients get: a waiter
-    /// tries next. The next refresh waits, longer each time.
-    pub(crate) fn decline_refresh(mut self) {
-        self.end = ComputedEnd::Declined;
-        self.close(|engine, mark, now| {
-            mark.pause_refreshes(now, engine.settings.hold);
-            None
-        });
-        // Only now: a waiter that wakes must not find this flight again.
-        self.flight.publish(Verdict::Abandoned(Abandonment::OwnAffair));
-    }
-
-    /// Sends everybody else on their own way, now and until then: another
-    /// process has found that the answers of this key are not shared. This
-    /// leader goes on, since the next answer may be one that is.
-    pub(crate) fn let_others_pass(&self, until: Tick) {
-        self.note(|mark| mark.set_uncacheable(until));
-        self.flight.publish(Verdict::Declined);
-    }
-
-    /// First phase of a result that is stored and yet handed to nobody: each
-    /// caller asks the service about it, now and for a while.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's validation"))]
-    pub(crate) fn leave_to_each(&mut self) {
-        let now = self.engine.clock.now();
-        self.for_each = true;
-        self.let_others_pass(now.plus(self.engine.settings.uncacheable_for));
-    }
-
-    /// Says that what stands in the remote is of no use any more, though it
-    /// was when the lease was granted.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's validation"))]
-    pub(crate) fn replaces_nothing_good(&mut self) {
-        if let Some(lease) = &mut self.lease {
-            lease.replaces_nothing_good();
-        }
-    }
-
-    /// Ends the flight: the computation has failed in another process, and is
-    /// not tried again for so long.
-    pub(crate) fn hold_back(mut self, rest: Duration) -> Error {
-        let error = Error::held(rest, None);
-        let until = self.engine.clock.now().plus(rest);
-        self.note(|mark| mark.hold_until(until));
-        self.leave();
-        let failure = Failure { error: error.clone(), each_itself: false };
-        self.flight.publish(Verdict::Failed(failure));
-        self.engine.observer.happened(Occurrence::Held { key: &self.flight.key });
-        error
-    }
-
-    /// Ends the flight of a refresh that another process is at; this one looks
-    /// again after `pause`.
-    pub(crate) fn leave_to_another(self, pause: Duration) {
-        let until = self.engine.clock.now().plus(pause);
-        self.note(|mark| mark.no_refresh_before(until));
-        self.withdraw();
-    }
-
-    /// What was found says more of the key than what is remembered of it.
-    fn is_shared_again(&self) {
-        let mut shard = self.engine.table.shard(&self.flight.key).lock();
-        if let Some(mark) = shard.marks.get_mut(&self.flight.key) {
-            mark.set_storable();
-        }
-    }
-
-    fn note(&self, note: impl FnOnce(&mut crate::flight::mark::Mark)) {
-        let mut shard = self.engine.table.shard(&self.flight.key).lock();
-        note(shard.marks.of(&self.flight.key, self.engine.clock.now()));
-    }
-
-    /// Ends the flight with a failure that is shared.
-    pub(crate) fn fail(mut self, error: Error, rule: FailureRule) {
-        let timed_out = error.kind() == ErrorKind::ComputeTimeout;
-        self.end = if timed_out { ComputedEnd::TimedOut } else { ComputedEnd::Failed };
-        let mut hold = None;
-        self.close(|engine, mark, now| {
-            let counted = engine.count_failure(mark, now, &error, rule);
-            hold = counted.hold;
-            counted.replaced
-        });
-        if let Some(lease) = self.lease.take() {
-            lease.give_up(hold.filter(|_| self.holds_elsewhere));
-        }
-        let failure = Failure { error, each_itself: rule.each_itself };
-        self.flight.publish(Verdict::Failed(failure));
-    }
-
-    /// Notes whether answers under this key may be shared between callers with
-    /// credentials of this class.
-    pub(crate) fn remember_shared(&self, shared: bool, until: Tick) {
-        let mut shard = self.engine.table.shard(&self.flight.key).lock();
-        shard.marks.of(&self.flight.key, self.started.tick).set_shared(shared, until);
-    }
-
-    /// Takes the flight out of the table and updates the key's mark, in one
-    /// critical section: nobody leads before the mark is there.
-    fn close(
-        &mut self,
-        update: impl FnOnce(&Engine<V>, &mut crate::flight::mark::Mark, Tick) -> Option<Error>,
-    ) {
-        self.settled = true;
-        let engine = &*self.engine;
-        let now = engine.clock.now();
-        let end = self.end;
-        let mut shard = engine.table.shard(&self.flight.key).lock();
-        let current = shard.flights.get(&self.flight.key);
-        let is_current = current.is_some_and(|current| current.id == self.flight.id);
-        let mark = match end {
-            // A flight that was forgotten says nothing of the key any more.
-            _ if !is_current => None,
-            ComputedEnd::Stored | ComputedEnd::Shared | ComputedEnd::Dropped => {
-                shard.marks.get_mut(&self.flight.key)
-            }
-            _ => Some(shard.marks.of(&self.flight.key, now)),
-        };
-        let replaced = mark.and_then(|mark| update(engine, mark, now));
-        engine.table.remove(&mut shard, &self.flight);
-        drop(shard);
-        // An error's `Drop` is the user's code: not under the lock.
-        drop(replaced);
-        self.flight.settle();
-        let took = now.since(self.started.tick);
-        engine.observer.happened(Occurrence::Computed { key: &self.flight.key, took, end });
-    }
-
-    /// The way out of a leader that gave no verdict.
-    fn abandon(&mut self) {
-        if !std::thread::panicking() {
-            if !self.computes.load(Ordering::Relaxed) {
-                self.leave();
-                self.flight.publish(Verdict::Abandoned(Abandonment::Lost));
-                return;
-            }
-            self.end = ComputedEnd::Dropped;
-            self.close(|_, _, _| None);
-            self.flight.publish(Verdict::Abandoned(Abandonment::Lost));
-            return;
-        }
-        self.end = ComputedEnd::Panicked;
-        let error = Error::new(ErrorKind::Panicked);
-        let (mut again, mut hold) = (false, None);
-        let rule = self.panic_rule;
-        self.close(|engine, mark, now| {
-            again = mark.count_panic(now);
-            let counted = again.then(|| engine.count_failure(mark, now, &error, rule))?;
-            hold = counted.hold;
-            counted.replaced
-        });
-        if let Some(lease) = self.lease.take() {
-            lease.give_up(hold);
-        }
-        let verdict = if again {
-            Verdict::Failed(Failure { error, each_itself: false })
-        } else {
-            Verdict::Abandoned(Abandonment::Lost)
-        };
-        self.flight.publish(verdict);
+    /// Returns whether a panic of the computation unwinds through the leader.
+    fn is_panicking(&self) -> bool {
+        self.is_alone_on_task && self.has_computed && std::thread::panicking()
     }
 }
 
 impl<V: Send + Sync + 'static> Drop for Leader<V> {
     fn drop(&mut self) {
-        if !self.settled {
-            // Also when a verdict was given: dropped between the two phases.
-            self.abandon();
+        if !self.is_ended {
+            self.conclude(if self.is_panicking() { End::Panicked } else { End::Lost });
         }
         debug_assert!(self.flight.verdict().is_some(), "a leader leaves a verdict");
     }

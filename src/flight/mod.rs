@@ -1,10 +1,14 @@
 //! Flights: one computation per key, and every other caller waits for its verdict.
 
+pub(crate) mod end;
 pub(crate) mod engine;
+pub(crate) mod hold;
 pub(crate) mod hold_policy;
 pub(crate) mod leader;
-pub(crate) mod mark;
+pub(crate) mod lending;
+pub(crate) mod marks;
 pub(crate) mod phase;
+pub(crate) mod places;
 #[cfg_attr(
     not(all(feature = "remote", feature = "metrics", feature = "tracing")),
     allow(dead_code, reason = "some things happen to a remote alone, or are only told")

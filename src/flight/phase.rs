@@ -1,26 +1,34 @@
-//! One running computation, and the place where those who wait for it look.
-
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
-
-use parking_lot::Mutex;
-use tokio::sync::{Notify, OwnedSemaphorePermit};
+//! One running computation of one key, and the phase it is in.
+//!
+//! | phase | what holds | who leaves it |
+//! |---|---|---|
+//! | `Waiting` | the leader looks elsewhere for a value, or waits for a place | the leader |
+//! | `Computing` | the origin is being called | the leader |
+//! | `Arriving` | the head of the result is there; a caller that joins now makes a look-up | the leader |
+//! | `Published` | callers know how to go on; the leader may still be at work | the leader, or a waiter that deposes it |
+//! | `Settled` | the flight is out of the table and its result is stored, or never will be | nobody |
+//!
+//! Phases only go forward. Beside the phase there is one more fact: a flight that was
+//! *forgotten* (its key was invalidated or put, or its leader was replaced) goes on for
+//! those who wait already, and its result is not stored.
 
 use crate::clock::Tick;
 use crate::entry::Entry;
 use crate::error::Error;
+use crate::flight::places::Computation;
 use crate::key::{Key, Tag};
+use crate::sync::{Arc, AtomicU32, Mutex, Notify, Ordering};
 
 /// What a leader leaves behind, in every case.
 #[derive(Debug)]
 pub(crate) enum Verdict<V> {
     /// Computed, may be shared.
     Filled(Arc<Entry<V>>),
-    /// Computed, may not be shared: everybody goes to the service alone.
+    /// Computed, may not be shared: every caller goes to the origin alone.
     Declined,
     /// The computation failed or took too long.
     Failed(Failure),
-    /// There is no result: everybody looks again, and the first one leads.
+    /// There is no result: the waiters look again, and the first of them leads.
     Abandoned(Abandonment),
 }
 
@@ -40,146 +48,232 @@ impl<V> Clone for Verdict<V> {
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) error: Error,
-    /// Whether each waiter tries for itself instead of sharing the failure.
-    pub(crate) each_itself: bool,
+    /// Whether each waiter computes for itself instead of sharing the failure.
+    pub(crate) each_computes: bool,
 }
 
 /// Why there is no result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Abandonment {
-    /// The leader's future was dropped; or the first panic in a row.
+    /// The leader is gone without a result.
     Lost,
     /// The result concerns the leader's own request only.
-    OwnAffair,
+    NotShared,
+}
+
+#[derive(Debug)]
+pub(crate) enum Phase<V> {
+    Waiting,
+    Computing,
+    Arriving,
+    Published(Verdict<V>),
+    Settled(Verdict<V>),
+}
+
+impl<V> Phase<V> {
+    fn verdict(&self) -> Option<&Verdict<V>> {
+        match self {
+            Self::Waiting | Self::Computing | Self::Arriving => None,
+            Self::Published(verdict) | Self::Settled(verdict) => Some(verdict),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Progress<V> {
+    phase: Phase<V>,
+    is_forgotten: bool,
+    /// The number of the computation; zero until it begins. Flights and computations
+    /// are numbered from one counter.
+    began: u64,
 }
 
 #[derive(Debug)]
 pub(crate) struct Flight<V> {
-    /// Told apart from an earlier or later flight of the same key.
+    /// Tells it from an earlier or later flight of the same key.
     pub(crate) id: u64,
     pub(crate) key: Key,
     /// Tags known before the computation.
     pub(crate) tags: Box<[Tag]>,
-    /// Sequence number of the invalidation log at take-off.
+    /// Sequence number of the invalidation log when the flight began.
     pub(crate) seq: u64,
-    forgotten: AtomicBool,
-    /// What is computed has begun to arrive.
-    arriving: AtomicBool,
-    /// When waiters may depose the leader; see [`Flight::is_overdue`].
-    overdue_at: AtomicU64,
-    pub(crate) waiters: AtomicU32,
-    verdict: OnceLock<Verdict<V>>,
-    settled: AtomicBool,
-    /// The leader's place among the computations. It lies here so that it
-    /// comes free when the flight ends, also where its leader does not.
-    place: Mutex<Option<OwnedSemaphorePermit>>,
+    pub(crate) computation: Arc<Computation>,
+    progress: Mutex<Progress<V>>,
+    /// Callers that wait here.
+    waiters: AtomicU32,
+    /// The same and the leader's own caller: without them a leader in the queue
+    /// leaves it.
+    interest: AtomicU32,
     wake: Notify,
 }
 
 impl<V> Flight<V> {
-    pub(crate) fn new(id: u64, key: Key, tags: Box<[Tag]>, seq: u64, overdue_at: Tick) -> Self {
+    pub(crate) fn new(
+        id: u64,
+        key: Key,
+        tags: Box<[Tag]>,
+        seq: u64,
+        computation: Arc<Computation>,
+    ) -> Self {
+        let progress = Progress { phase: Phase::Waiting, is_forgotten: false, began: 0 };
         Self {
             id,
             key,
             tags,
             seq,
-            forgotten: AtomicBool::new(false),
-            arriving: AtomicBool::new(false),
-            overdue_at: AtomicU64::new(overdue_at.as_nanos()),
+            computation,
+            progress: Mutex::new(progress),
             waiters: AtomicU32::new(0),
-            verdict: OnceLock::new(),
-            settled: AtomicBool::new(false),
-            place: Mutex::new(None),
+            interest: AtomicU32::new(0),
             wake: Notify::new(),
         }
     }
 
-    /// Publishes the verdict unless there is one, and wakes everybody. Returns
-    /// whether this was the one.
-    pub(crate) fn publish(&self, verdict: Verdict<V>) -> bool {
-        let first = self.verdict.set(verdict).is_ok();
-        self.wake.notify_waiters();
-        first
+    /// The computation begins, with a number of its own.
+    pub(crate) fn compute(&self, number: u64) {
+        let mut progress = self.progress.lock();
+        if matches!(progress.phase, Phase::Waiting) {
+            progress.phase = Phase::Computing;
+        }
+        progress.began = number;
     }
 
-    pub(crate) fn verdict(&self) -> Option<&Verdict<V>> {
-        self.verdict.get()
+    /// Returns the number of the computation, if it has begun.
+    pub(crate) fn began(&self) -> Option<u64> {
+        Some(self.progress.lock().began).filter(|number| *number > 0)
+    }
+
+    /// The head of the result is there.
+    pub(crate) fn arrive(&self) {
+        let mut progress = self.progress.lock();
+        if matches!(progress.phase, Phase::Waiting | Phase::Computing) {
+            progress.phase = Phase::Arriving;
+        }
+    }
+
+    /// Returns whether a caller that joins now makes a look-up: it may have the result
+    /// only as long as it is fresh.
+    pub(crate) fn has_arrived(&self) -> bool {
+        !matches!(self.progress.lock().phase, Phase::Waiting | Phase::Computing)
+    }
+
+    /// Publishes `verdict` unless there is one, and wakes the waiters. The flight stays
+    /// in the table.
+    pub(crate) fn publish(&self, verdict: Verdict<V>) {
+        let mut progress = self.progress.lock();
+        if progress.phase.verdict().is_none() {
+            progress.phase = Phase::Published(verdict);
+            drop(progress);
+            self.wake();
+        }
+    }
+
+    /// Ends the flight with `verdict`, or with the one that was published before; then
+    /// `verdict` is returned, to be dropped without the table's lock. Wakes nobody: that
+    /// is for after the lock.
+    #[must_use = "to be dropped without the table's lock"]
+    pub(crate) fn settle(&self, verdict: Verdict<V>) -> Option<Verdict<V>> {
+        let mut progress = self.progress.lock();
+        let (settled, unused) = match std::mem::replace(&mut progress.phase, Phase::Waiting) {
+            Phase::Published(earlier) | Phase::Settled(earlier) => (earlier, Some(verdict)),
+            Phase::Waiting | Phase::Computing | Phase::Arriving => (verdict, None),
+        };
+        progress.phase = Phase::Settled(settled);
+        unused
+    }
+
+    pub(crate) fn wake(&self) {
+        self.wake.notify_waiters();
+    }
+
+    pub(crate) fn verdict(&self) -> Option<Verdict<V>> {
+        self.progress.lock().phase.verdict().cloned()
     }
 
     /// Waits for the verdict.
     ///
     /// Cancel safe: a dropped wait leaves nothing behind.
-    pub(crate) async fn wait(&self) -> &Verdict<V> {
+    pub(crate) async fn wait(&self) -> Verdict<V> {
         loop {
             // Registered before looking: a verdict in between wakes us.
             let woken = self.wake.notified();
-            if let Some(verdict) = self.verdict.get() {
+            if let Some(verdict) = self.verdict() {
                 return verdict;
             }
             woken.await;
         }
     }
 
-    pub(crate) fn take_place(&self, place: OwnedSemaphorePermit) {
-        *self.place.lock() = Some(place);
-    }
-
-    pub(crate) fn leave_place(&self) {
-        let place = self.place.lock().take();
-        drop(place);
-    }
-
-    /// Says that the result is stored or not, and the flight out of the table.
-    pub(crate) fn settle(&self) {
-        self.leave_place();
-        self.settled.store(true, Ordering::Release);
-        self.wake.notify_waiters();
-    }
-
-    /// Waits until the flight is settled: who looks again before would find
-    /// this very flight, and not yet what it stored.
+    /// Waits until the flight is settled: a caller that looks again before that would
+    /// find this very flight, and not yet what it stored.
     ///
     /// Cancel safe: a dropped wait leaves nothing behind.
     pub(crate) async fn wait_settled(&self) {
         loop {
             let woken = self.wake.notified();
-            if self.settled.load(Ordering::Acquire) {
+            if matches!(self.progress.lock().phase, Phase::Settled(_)) {
                 return;
             }
             woken.await;
         }
     }
 
-    /// From now on whoever joins asks for what is there, not for what will be.
-    pub(crate) fn arrives(&self) {
-        self.arriving.store(true, Ordering::Release);
-    }
-
-    pub(crate) fn is_arriving(&self) -> bool {
-        self.arriving.load(Ordering::Acquire)
-    }
-
-    /// From now on the result belongs to those who wait already: it is not
-    /// stored, and nobody joins.
+    /// From now on the result belongs to those who wait already: it is not stored, and
+    /// no caller joins.
     pub(crate) fn forget(&self) {
-        self.forgotten.store(true, Ordering::Release);
+        self.progress.lock().is_forgotten = true;
     }
 
     pub(crate) fn is_forgotten(&self) -> bool {
-        self.forgotten.load(Ordering::Acquire)
+        self.progress.lock().is_forgotten
     }
 
-    pub(crate) fn expect_until(&self, overdue_at: Tick) {
-        self.overdue_at.store(overdue_at.as_nanos(), Ordering::Release);
-    }
-
-    pub(crate) fn overdue_at(&self) -> Tick {
-        Tick::from_nanos(self.overdue_at.load(Ordering::Acquire))
-    }
-
-    /// Returns whether the leader should have ended by itself. One that runs
-    /// in a future nobody polls any more never does, and is deposed.
+    /// Returns whether the leader should have ended by itself.
     pub(crate) fn is_overdue(&self, now: Tick) -> bool {
-        now >= self.overdue_at()
+        self.computation.is_overdue(now)
+    }
+
+    /// Returns whether any caller still wants the result.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.interest.load(Ordering::Acquire) > 0
+    }
+
+    /// Takes a place among the waiters if there are fewer than `max`.
+    pub(crate) fn add_waiter(&self, max: u32) -> bool {
+        let is_taken = self.waiters.fetch_add(1, Ordering::AcqRel) < max;
+        if is_taken {
+            self.interest.fetch_add(1, Ordering::AcqRel);
+        } else {
+            self.waiters.fetch_sub(1, Ordering::AcqRel);
+        }
+        is_taken
+    }
+
+    pub(crate) fn remove_waiter(&self) {
+        self.waiters.fetch_sub(1, Ordering::AcqRel);
+        self.lose_interest();
+    }
+
+    fn lose_interest(&self) {
+        if self.interest.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.computation.wake();
+        }
+    }
+}
+
+/// The leader's own caller, as long as it waits for the leader.
+#[derive(Debug)]
+pub(crate) struct Interest<V>(Arc<Flight<V>>);
+
+impl<V> Interest<V> {
+    pub(crate) fn in_flight(flight: &Arc<Flight<V>>) -> Self {
+        flight.interest.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(flight))
+    }
+}
+
+impl<V> Drop for Interest<V> {
+    fn drop(&mut self) {
+        self.0.lose_interest();
     }
 }

@@ -1,113 +1,165 @@
-//! The table of running flights: who leads, who joins, who is turned away.
+//! The table of running flights, in shards: who leads, who joins, who is turned away.
+//!
+//! A shard's lock is held for a few lines at a time, never over an await, and no code
+//! of the user's runs under it: what leaves a shard is handed out as [`Removed`] and
+//! dropped afterwards.
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-
-use parking_lot::Mutex;
 
 use crate::clock::Tick;
-use crate::flight::mark::{Mark, Marks};
+use crate::error::Error;
+use crate::flight::marks::{MarkMap, Marks};
 use crate::flight::phase::Flight;
 use crate::key::Key;
+use crate::sync::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering};
 
-const SHARDS: usize = 64;
+const SHARDS: usize = if cfg!(stampede_model) { 1 } else { 64 };
 
-/// Marks kept per shard, about 16,000 in all.
+/// Keys with marks per shard, about 16,000 in all.
 const MARKS_PER_SHARD: usize = 256;
+
+/// Shards smaller than this are not worth shrinking.
+const LEAST_CAPACITY: usize = 64;
 
 pub(crate) struct Table<V> {
     shards: Box<[Mutex<Shard<V>>]>,
     hasher: foldhash::fast::RandomState,
-    next_id: AtomicU64,
+    /// Numbers flights and computations; none is zero.
+    next_number: AtomicU64,
     running: AtomicUsize,
 }
 
 pub(crate) struct Shard<V> {
-    pub(crate) flights: HashMap<Key, Arc<Flight<V>>, foldhash::fast::RandomState>,
-    pub(crate) marks: Marks,
+    flights: HashMap<Key, Arc<Flight<V>>, foldhash::fast::RandomState>,
+    pub(crate) marks: MarkMap,
+}
+
+/// What left a shard under its lock, to be dropped without it.
+#[must_use = "to be dropped without the shard's lock"]
+pub(crate) struct Removed<V> {
+    pub(crate) flight: Option<Arc<Flight<V>>>,
+    _error: Option<Error>,
+}
+
+impl<V> Default for Removed<V> {
+    fn default() -> Self {
+        Self { flight: None, _error: None }
+    }
+}
+
+impl<V> Removed<V> {
+    pub(crate) fn and_error(mut self, error: Option<Error>) -> Self {
+        self._error = error;
+        self
+    }
+}
+
+impl<V> Shard<V> {
+    pub(crate) fn flight(&self, key: &Key) -> Option<&Arc<Flight<V>>> {
+        self.flights.get(key)
+    }
+
+    /// Returns whether the flight is the one in the table.
+    pub(crate) fn is_current(&self, flight: &Flight<V>) -> bool {
+        self.flight(&flight.key).is_some_and(|current| current.id == flight.id)
+    }
 }
 
 impl<V> Table<V> {
     pub(crate) fn new() -> Self {
         let shard = || {
-            Mutex::new(Shard { flights: HashMap::default(), marks: Marks::new(MARKS_PER_SHARD) })
+            let marks = MarkMap::new(MARKS_PER_SHARD);
+            Mutex::new(Shard { flights: HashMap::default(), marks })
         };
         Self {
             shards: std::iter::repeat_with(shard).take(SHARDS).collect(),
             hasher: foldhash::fast::RandomState::default(),
-            next_id: AtomicU64::new(0),
+            next_number: AtomicU64::new(1),
             running: AtomicUsize::new(0),
         }
     }
 
-    /// The lock of a key's flight and mark. Held for a few lines at a time,
-    /// never over an await and never around code of the user's.
+    /// The lock of a key's flight and marks.
     pub(crate) fn shard(&self, key: &Key) -> &Mutex<Shard<V>> {
         &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
     }
 
-    pub(crate) fn next_id(&self) -> u64 {
-        self.next_id.fetch_add(1, Ordering::Relaxed)
+    pub(crate) fn next_number(&self) -> u64 {
+        self.next_number.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Flights that take off from now on have this number or a higher one.
-    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP's directives"))]
-    pub(crate) fn upcoming_id(&self) -> u64 {
-        self.next_id.load(Ordering::Relaxed)
+    /// Flights and computations that begin from now on have this number or a higher one.
+    pub(crate) fn upcoming_number(&self) -> u64 {
+        self.next_number.load(Ordering::Relaxed)
     }
 
     pub(crate) fn running(&self) -> usize {
         self.running.load(Ordering::Relaxed)
     }
 
-    /// Puts a flight into its shard; one that it replaces is forgotten.
-    pub(crate) fn insert(&self, shard: &mut Shard<V>, flight: Arc<Flight<V>>) {
-        match shard.flights.insert(flight.key.clone(), flight) {
+    /// Puts a flight into its shard. One that it replaces is forgotten.
+    pub(crate) fn insert(&self, shard: &mut Shard<V>, flight: Arc<Flight<V>>) -> Removed<V> {
+        let replaced = shard.flights.insert(flight.key.clone(), flight);
+        match &replaced {
             Some(replaced) => replaced.forget(),
             None => {
                 self.running.fetch_add(1, Ordering::Relaxed);
             }
         }
+        Removed { flight: replaced, ..Removed::default() }
     }
 
-    /// Takes a flight out, if it is still the one in the table: a late leader
-    /// must not close a newer flight.
-    pub(crate) fn remove(&self, shard: &mut Shard<V>, flight: &Flight<V>) {
-        let ours = shard.flights.get(&flight.key).is_some_and(|current| current.id == flight.id);
-        if ours {
-            shard.flights.remove(&flight.key);
-            self.running.fetch_sub(1, Ordering::Relaxed);
+    /// Takes a flight out, if it is still the one in the table: a late leader must not
+    /// close a newer flight.
+    pub(crate) fn remove(&self, shard: &mut Shard<V>, flight: &Flight<V>) -> Removed<V> {
+        if !shard.is_current(flight) {
+            return Removed::default();
         }
+        let flight = shard.flights.remove(&flight.key);
+        self.running.fetch_sub(1, Ordering::Relaxed);
+        let len = shard.flights.len();
+        if shard.flights.capacity() > LEAST_CAPACITY.max(len * 4) {
+            shard.flights.shrink_to(len * 2);
+        }
+        Removed { flight, ..Removed::default() }
     }
 
-    /// Forgets the flight of `key`: nobody joins it, its result is not stored.
-    pub(crate) fn forget(&self, key: &Key) -> bool {
+    /// Ends what is known of the data of `key`: no caller joins its flight, the result is
+    /// not stored, and a hold is over. Returns whether there was a flight.
+    pub(crate) fn forget(&self, key: &Key) -> (bool, Removed<V>) {
         let mut shard = self.shard(key).lock();
-        let Some(flight) = shard.flights.get(key).cloned() else { return false };
+        let error = shard.marks.end_hold(key);
+        let Some(flight) = shard.flights.get(key).cloned() else {
+            return (false, Removed::default().and_error(error));
+        };
         flight.forget();
-        self.remove(&mut shard, &flight);
-        true
+        (true, self.remove(&mut shard, &flight).and_error(error))
     }
 
-    /// Forgets every flight that took off before `seq`.
+    /// Forgets every flight that began before `seq` of the invalidation log.
     pub(crate) fn forget_before(&self, seq: u64) {
         for shard in &self.shards {
             let mut shard = shard.lock();
             let old: Vec<_> =
                 shard.flights.values().filter(|flight| flight.seq < seq).cloned().collect();
-            for flight in old {
-                flight.forget();
-                self.remove(&mut shard, &flight);
-            }
+            let removed: Vec<_> = old
+                .iter()
+                .map(|flight| {
+                    flight.forget();
+                    self.remove(&mut shard, flight)
+                })
+                .collect();
+            drop(shard);
+            drop((old, removed));
         }
     }
 
-    pub(crate) fn read_mark<T>(&self, key: &Key, read: impl FnOnce(&Mark) -> T) -> Option<T> {
+    pub(crate) fn read_marks<T>(&self, key: &Key, read: impl FnOnce(&Marks) -> T) -> Option<T> {
         self.shard(key).lock().marks.get(key).map(read)
     }
 
+    /// Forgets the marks that say nothing any more.
     pub(crate) fn sweep(&self, now: Tick) {
         for shard in &self.shards {
             let idle = shard.lock().marks.sweep(now);

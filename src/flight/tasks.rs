@@ -1,34 +1,42 @@
-//! Where computations run: on a task of their own, so that a caller that goes
-//! away wastes nothing, and until a shutdown at most.
+//! Where computations run: on a task of their own, so that a caller that goes away wastes
+//! nothing, and until a shutdown at most.
 
 use std::future::Future;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
-use crate::flight::engine::{Admission, Engine, FlightRequest, Mode};
+use crate::flight::engine::{Engine, Mode};
 use crate::flight::leader::Leader;
 use crate::key::Key;
 
+/// How long a shutdown waits until the tasks that it has cut off are dropped. A task whose
+/// computation blocks its thread is not waited for.
+const DROP_TIME: Duration = Duration::from_millis(10);
+
 impl<V: Send + Sync + 'static> Engine<V> {
-    /// Runs `work` on its own task and waits for its result. A panic of the
+    /// Runs the leader's work on its own task and waits for its result. A panic of the
     /// task goes on in the caller.
     ///
-    /// Begins at once: a future that held the work until it is polled would be
-    /// as large as the work, also in those who wait and never lead.
+    /// Begins at once: a future that held the work until it is polled would be as large as
+    /// the work, also in those who wait and never lead.
     ///
-    /// Cancel safe: when the caller is dropped, the task goes on.
-    pub(crate) fn detached<T, F>(
+    /// Cancel safe: when the caller is dropped, the task goes on, unless it still waits for
+    /// a place and no other caller waits for it.
+    pub(crate) fn detached<T, F, W>(
         &self,
-        key: &Key,
-        work: F,
-    ) -> impl Future<Output = Result<T, Error>> + Send + use<V, T, F>
+        mut leader: Leader<V>,
+        work: W,
+    ) -> impl Future<Output = Result<T, Error>> + Send + use<V, T, F, W>
     where
+        W: FnOnce(Leader<V>) -> F,
         F: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
-        let task = self.spawn(key, work);
+        let key = leader.key().clone();
+        let interest = leader.move_to_task();
+        let task = self.spawn(&key, work(leader));
         async {
+            let _interest = interest;
             match task.await {
                 Ok(Some(result)) => Ok(result),
                 Ok(None) => Err(Error::new(ErrorKind::ShutDown)),
@@ -38,6 +46,16 @@ impl<V: Send + Sync + 'static> Engine<V> {
                 Err(_) => Err(Error::new(ErrorKind::ShutDown)),
             }
         }
+    }
+
+    /// Runs the leader's work on its own task; no caller waits for it.
+    pub(crate) fn in_background<F>(&self, mut leader: Leader<V>, work: impl FnOnce(Leader<V>) -> F)
+    where
+        F: Future<Output: Send + 'static> + Send + 'static,
+    {
+        let key = leader.key().clone();
+        drop(leader.move_to_task());
+        drop(self.spawn(&key, work(leader)));
     }
 
     fn spawn<T, F>(&self, key: &Key, work: F) -> tokio::task::JoinHandle<Option<T>>
@@ -50,8 +68,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         self.tasks.spawn(crate::observe::leading(&self.settings.name, key, work))
     }
 
-    /// Goes on with a leader's work on a task of its own, in the span in which
-    /// it is.
+    /// Goes on with a leader's work on a task of its own, in the span in which it is.
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP's results arrive"))]
     pub(crate) fn go_on(&self, work: impl Future<Output = ()> + Send + 'static) {
         let stop = self.stop.clone();
@@ -59,41 +76,14 @@ impl<V: Send + Sync + 'static> Engine<V> {
         drop(self.tasks.spawn(crate::observe::going_on(work)));
     }
 
-    /// Starts a refresh that nobody waits for, unless one of the key runs here
-    /// or did so elsewhere a moment ago, the key is held, or `max_refreshes` are under way. `still_wanted` is asked
-    /// once the lead is taken.
-    pub(crate) fn refresh<F>(
-        self: &Arc<Self>,
-        boarding: &FlightRequest,
-        still_wanted: impl FnOnce() -> bool,
-        work: impl FnOnce(Leader<V>) -> F,
-    ) where
-        F: Future<Output = ()> + Send + 'static,
-    {
-        if !self.may_refresh(&boarding.key) {
-            return;
-        }
-        let Ok(place) = Arc::clone(&self.refreshes).try_acquire_owned() else { return };
-        let Admission::Lead(leader) = self.enter(boarding, &mut None) else { return };
-        if !still_wanted() {
-            leader.withdraw();
-            return;
-        }
-        let work = work(leader);
-        drop(self.spawn(&boarding.key, async move {
-            work.await;
-            drop(place);
-        }));
-    }
-
-    /// Returns whether no other process was found at a refresh a moment ago, and
-    /// the last refresh was not declined a moment ago.
+    /// Returns whether no other process was found at a refresh a moment ago, and the last
+    /// refresh was not declined a moment ago.
     pub(crate) fn may_refresh(&self, key: &Key) -> bool {
         let now = self.clock.now();
-        self.table.read_mark(key, |mark| mark.may_refresh(now)).unwrap_or(true)
+        self.table.read_marks(key, |marks| marks.refresh_pause.is_over(now)).unwrap_or(true)
     }
 
-    /// Runs what must be done also if whoever asked for it goes away.
+    /// Runs what must be done also if its caller goes away.
     ///
     /// Cancel safe: when the caller is dropped, the errand goes on.
     pub(crate) async fn errand<T: Send + 'static>(
@@ -103,22 +93,23 @@ impl<V: Send + Sync + 'static> Engine<V> {
         self.tasks.spawn(errand).await.ok()
     }
 
-    /// The same where nobody waits, perhaps outside of a runtime.
-    pub(crate) fn errand_unseen(&self, errand: impl Future<Output = ()> + Send + 'static) {
+    /// The same where no caller waits, perhaps outside of a runtime.
+    pub(crate) fn errand_in_background(&self, errand: impl Future<Output = ()> + Send + 'static) {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             drop(self.tasks.spawn_on(errand, &runtime));
         }
     }
 
-    /// Ends all work: new callers compute for themselves, running computations
-    /// have until `deadline`. Returns how many were cut off.
+    /// Ends all work: new callers compute for themselves, running computations have until
+    /// `deadline`. Returns how many were cut off.
     pub(crate) async fn shut_down(&self, deadline: Duration) -> usize {
         self.set_mode(Mode::Off);
         self.tasks.close();
         let finished = tokio::time::timeout(deadline, self.tasks.wait()).await;
         let left = if finished.is_ok() { 0 } else { self.tasks.len() };
         self.stop.cancel();
-        self.tasks.wait().await;
+        // One that blocks its thread may take for ever.
+        let _ = tokio::time::timeout(DROP_TIME, self.tasks.wait()).await;
         left
     }
 }

@@ -10,9 +10,11 @@ use parking_lot::Mutex;
 use crate::clock::{Clock, Tick};
 use crate::entry::Entry;
 use crate::error::{Error, ErrorKind};
+use crate::flight::end::{End, Remember};
 use crate::flight::engine::{Admission, Engine, EngineSettings, FlightRequest};
+use crate::flight::hold::{FailureRule, HoldRule};
 use crate::flight::hold_policy::HoldPolicy;
-use crate::flight::leader::{FailureRule, HoldRule, Leader};
+use crate::flight::leader::Leader;
 use crate::flight::ports::{Observe, Occurrence, Store};
 use crate::flight::waiter::{Caller, Resolver, Step};
 use crate::freshness::{Lifetimes, Window};
@@ -83,8 +85,13 @@ fn entry(leader: &Leader<u32>, value: u32) -> Arc<Entry<u32>> {
     Arc::new(Entry::new(value, window, Box::default(), leader.started().seq))
 }
 
+fn end_filled(leader: Leader<u32>, value: u32) {
+    let entry = entry(&leader, value);
+    leader.end(End::Filled { entry, stored: false });
+}
+
 fn lead(engine: &Arc<Engine<u32>>) -> Leader<u32> {
-    match engine.enter(&FlightRequest::to("k".into()), &mut None) {
+    match engine.enter(&FlightRequest::of("k".into()), &mut None) {
         Admission::Lead(leader) => leader,
         _ => panic!("there is a flight already"),
     }
@@ -98,16 +105,16 @@ struct Picky {
 }
 
 impl Caller<u32> for Picky {
-    fn boarding(&mut self) -> FlightRequest {
-        FlightRequest::to("k".into())
+    fn flight_request(&mut self) -> FlightRequest {
+        FlightRequest::of("k".into())
     }
 
     fn second_look(&mut self) -> Option<Arc<Entry<u32>>> {
         let found = self.map.0.lock().get(&Key::from("k")).cloned();
-        found.filter(|entry| self.engine.log.is_alive(entry) && self.reusable(entry))
+        found.filter(|entry| self.engine.log.is_alive(entry) && self.is_answered_by(entry))
     }
 
-    fn reusable(&self, entry: &Entry<u32>) -> bool {
+    fn is_answered_by(&self, entry: &Entry<u32>) -> bool {
         entry.value < self.less_than
     }
 
@@ -122,7 +129,7 @@ fn ask(
     less_than: u32,
 ) -> tokio::task::JoinHandle<Step<u32>> {
     let mut caller = Picky { engine: Arc::clone(engine), map: Arc::clone(map), less_than };
-    let mut ticket = Resolver::new(engine, engine.log.seq());
+    let mut ticket = Resolver::new(engine);
     tokio::spawn(async move { ticket.resolve(&mut caller).await })
 }
 
@@ -151,7 +158,7 @@ async fn a_published_answer_is_there_for_who_waits_and_for_who_comes_before_it_i
     let late = ask(&engine, &map, 100);
     assert_eq!(value(late).await, 7);
     assert_eq!(engine.table.running(), 1, "joinable until it settles");
-    leader.settle(false);
+    end_filled(leader, 7);
     assert_eq!(engine.table.running(), 0);
 }
 
@@ -165,7 +172,7 @@ async fn who_comes_after_the_answer_was_published_gets_it_only_while_it_is_fresh
     let late = ask(&engine, &map, 100);
     settle().await;
     assert!(!late.is_finished(), "it waits for the flight to settle");
-    leader.settle(false);
+    end_filled(leader, 7);
     assert!(matches!(late.await.unwrap(), Step::Lead(_)));
 }
 
@@ -178,7 +185,7 @@ async fn who_cannot_use_the_answer_looks_again_only_when_the_flight_is_settled()
     leader.publish(entry(&leader, 7));
     settle().await;
     assert!(!picky.is_finished());
-    leader.settle(false);
+    end_filled(leader, 7);
     assert!(matches!(picky.await.unwrap(), Step::Lead(_)), "then it leads its own");
 }
 
@@ -199,15 +206,15 @@ async fn a_leader_dropped_between_the_two_phases_leaves_nobody_behind() {
 async fn a_late_leader_neither_closes_a_newer_flight_nor_stores_over_its_value() {
     let (engine, map) = engine();
     let old = lead(&engine);
-    engine.table.forget(&"k".into());
+    engine.forget(&"k".into());
     let new = lead(&engine);
     let waiter = ask(&engine, &map, 100);
     settle().await;
     let (old_value, new_value) = (entry(&old, 1), entry(&new, 2));
-    old.fill(&old_value, true);
+    old.fill(&old_value);
     assert_eq!(engine.table.running(), 1, "the newer flight is still there");
     assert!(map.0.lock().is_empty(), "and nothing is stored");
-    new.fill(&new_value, true);
+    new.fill(&new_value);
     assert_eq!(value(waiter).await, 2);
     assert_eq!(map.0.lock()[&Key::from("k")].value, 2);
 }
@@ -216,38 +223,40 @@ async fn a_late_leader_neither_closes_a_newer_flight_nor_stores_over_its_value()
 async fn a_leader_that_nobody_polls_is_deposed_and_its_late_result_is_not_stored() {
     let (engine, map) = engine();
     let mut leader = lead(&engine);
-    leader.take_place(tokio::time::Instant::now() + SECOND).await.unwrap();
+    leader.take_place().await.unwrap();
     leader.expect_within(SECOND * 10);
     let waiter = ask(&engine, &map, 100);
     let step = waiter.await.unwrap();
     let Step::Refuse(error) = step else { panic!("{step:?}") };
     assert_eq!(error.kind(), ErrorKind::ComputeTimeout);
-    assert_eq!(engine.try_places(), 10, "its place is free again");
+    assert_eq!(engine.places.free(), 10, "its place is free again");
     let newer = lead(&engine);
     let late = entry(&leader, 1);
-    leader.fill(&late, true);
+    leader.fill(&late);
     assert!(map.0.lock().is_empty());
     drop(newer);
 }
 
-type End = fn(Leader<u32>, FailureRule);
+type Ending = fn(Leader<u32>, FailureRule);
 
 #[tokio::test(start_paused = true)]
 async fn however_a_leader_ends_it_is_out_of_the_table_and_its_waiters_go_on() {
-    let rule = FailureRule { hold: HoldRule::Never, stale_until: None, each_itself: false };
-    let ends: [(&str, End); 8] = [
+    let rule = FailureRule { hold: HoldRule::Never, stale_until: None, each_computes: false };
+    let ends: [(&str, Ending); 8] = [
         ("drop", |leader, _| drop(leader)),
-        ("withdraw", |leader, _| leader.withdraw()),
-        ("decline", |leader, _| leader.decline(false)),
-        ("own affair", |leader, _| leader.own_affair()),
-        ("fail", |leader, rule| leader.fail(Error::new(ErrorKind::Inner), rule)),
+        ("withdraw", |leader, _| leader.end(End::Withdrawn)),
+        ("decline", |leader, _| leader.end(End::Declined(Remember::Nothing))),
+        ("not shared", |leader, _| leader.end(End::NotShared)),
+        ("fail", |leader, rule| {
+            leader.end(End::Failed { error: Error::new(ErrorKind::Inner), rule })
+        }),
         ("fill", |leader, _| {
             let entry = entry(&leader, 7);
-            leader.fill(&entry, true);
+            leader.fill(&entry);
         }),
-        ("stand down", |leader, _| {
+        ("found", |leader, _| {
             let entry = entry(&leader, 7);
-            leader.stand_down(entry);
+            leader.end(End::Found(entry));
         }),
         ("panic", |leader, _| {
             let panicked = catch_unwind(AssertUnwindSafe(|| {
@@ -278,14 +287,14 @@ async fn a_result_that_is_its_leaders_own_affair_elects_twice_and_then_everybody
     let first = lead(&engine);
     let mut waiters: Vec<_> = (0..20).map(|_| ask(&engine, &map, 100)).collect();
     settle().await;
-    first.own_affair();
+    first.end(End::NotShared);
     for round in 0..2 {
         settle().await;
         let at = waiters.iter().position(|waiter| waiter.is_finished()).expect("one is elected");
         let step = waiters.remove(at).await.unwrap();
         let Step::Lead(leader) = step else { panic!("round {round}: {step:?}") };
         assert!(waiters.iter().all(|waiter| !waiter.is_finished()), "only one");
-        leader.own_affair();
+        leader.end(End::NotShared);
     }
     for waiter in waiters {
         assert!(matches!(waiter.await.unwrap(), Step::Alone(_)));
@@ -295,11 +304,11 @@ async fn a_result_that_is_its_leaders_own_affair_elects_twice_and_then_everybody
 #[tokio::test(start_paused = true)]
 async fn an_uncacheable_key_is_led_by_one_and_passed_by_the_others() {
     let (engine, map) = engine();
-    lead(&engine).decline(true);
+    lead(&engine).end(End::Declined(Remember::Everywhere));
     let leader = lead(&engine);
     assert!(matches!(ask(&engine, &map, 100).await.unwrap(), Step::Alone(_)));
     let stored = entry(&leader, 7);
-    leader.fill(&stored, true);
+    leader.fill(&stored);
     let leader = lead(&engine);
     let joined = ask(&engine, &map, 100);
     settle().await;

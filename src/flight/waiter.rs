@@ -1,6 +1,10 @@
-//! Those who do not compute: how a caller comes by its answer.
+//! Callers that do not compute: how each comes by its answer.
+//!
+//! A [`Resolver`] takes one caller from flight to flight until it has a [`Step`]: an
+//! answer, the lead, a computation of its own, or a refusal. It ends: each wait ends at
+//! the caller's deadline, and results that do not fit the caller's own request are
+//! counted.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -8,41 +12,50 @@ use tokio::time::Instant;
 
 use crate::entry::Entry;
 use crate::error::{Error, ErrorKind};
+use crate::flight::end::End;
 use crate::flight::engine::{Admission, Engine, FlightRequest};
+use crate::flight::hold::HoldCheck;
 use crate::flight::leader::Leader;
 use crate::flight::phase::{Abandonment, Flight, Verdict};
 use crate::flight::ports::Occurrence;
 use crate::outcome::CacheOutcome;
+use crate::sync::Arc;
 
-/// How often a caller whose own request the result does not fit looks again
-/// before it computes for itself.
+/// How often a caller whose own request the result does not fit looks again before it
+/// computes for itself.
 const MAX_REENTRIES: u8 = 2;
 
-/// How often a caller stands for election after results that concerned their
-/// leader's request alone.
+/// How often a caller stands for election after results that concerned their leader's
+/// request alone.
 const MAX_ELECTIONS: u8 = 2;
 
 /// What the engine asks of a caller.
 pub(crate) trait Caller<V> {
     /// Returns the flight this caller belongs to, as far as it knows now.
-    fn boarding(&mut self) -> FlightRequest;
+    fn flight_request(&mut self) -> FlightRequest;
 
     /// Looks into the store once more, for a fresh entry this caller may have.
     fn second_look(&mut self) -> Option<Arc<Entry<V>>>;
 
     /// Returns whether `entry` is an answer to this caller's own request.
-    fn reusable(&self, entry: &Entry<V>) -> bool;
+    fn is_answered_by(&self, entry: &Entry<V>) -> bool;
 
-    /// Takes a part in a result that still arrives. Returns whether there was
-    /// one: what comes may be gone for those who have not begun.
+    /// Takes a part in a result that still arrives. Returns whether there was one: what
+    /// comes may be gone for callers that have not begun.
     fn claim(&mut self, _: &Entry<V>) -> bool {
         true
     }
 
-    /// Returns whether `entry`, the result of a flight with this number, is new
-    /// enough for this caller. Flights are numbered as they take off.
-    fn is_new_enough(&self, _flight: u64, _entry: &Entry<V>) -> bool {
+    /// Returns whether `entry` is new enough for this caller. `began` is the number of
+    /// the computation behind it, if it was computed here.
+    fn is_new_enough(&self, _began: Option<u64>, _entry: &Entry<V>) -> bool {
         true
+    }
+
+    /// Returns the number from which on computations are new enough for this caller,
+    /// where no other result is of any interest to it.
+    fn wants_computation_from(&self) -> Option<u64> {
+        None
     }
 
     /// Returns what may be served in place of a failure.
@@ -68,23 +81,33 @@ pub(crate) enum Step<V: Send + Sync + 'static> {
 /// Why a caller computes for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AloneReason {
-    /// The answers of this key are not shared.
+    /// The result of the flight may not be shared.
     Declined,
-    /// Waited too long, and the policy allows an own computation.
+    /// The answers of the key are known not to be shared, or the caller never waits.
+    Passed,
+    /// The computation failed, and each waiter computes for itself.
+    EachComputes,
+    /// Too many results did not fit the caller's own request.
+    ReentriesExhausted,
+    /// Too many results concerned their leaders' requests alone.
+    ElectionsExhausted,
+    /// Waited too long, and the policy allows a computation.
     WaitTimeout,
+    /// The handle only observes.
+    Observe,
     /// The handle is switched off or shut down.
     Off,
 }
 
-/// A place among those who wait, in all flights together; travels along when
-/// its holder re-enters.
+/// A place among those who wait, in all flights together; travels along when its holder
+/// enters another flight.
 pub(crate) struct WaitSlot<V: Send + Sync + 'static>(Arc<Engine<V>>);
 
 impl<V: Send + Sync + 'static> WaitSlot<V> {
     pub(super) fn take(engine: &Arc<Engine<V>>) -> Option<Self> {
         let taken = engine.waiting.fetch_add(1, Ordering::AcqRel);
-        let seat = Self(Arc::clone(engine));
-        (taken < engine.settings.max_waiters_in_all).then_some(seat)
+        let slot = Self(Arc::clone(engine));
+        (taken < engine.settings.max_waiters_in_all).then_some(slot)
     }
 }
 
@@ -97,66 +120,70 @@ impl<V: Send + Sync + 'static> Drop for WaitSlot<V> {
 /// One caller's place in one flight.
 pub(crate) struct Waiter<V> {
     flight: Arc<Flight<V>>,
-    /// Joined after the answer was published, or had begun to arrive: to this
-    /// caller it is a look-up, and subject to freshness like any other.
-    late: bool,
+    /// Joined after the answer was published, or had begun to arrive: to this caller it
+    /// is a look-up, and subject to freshness like any other.
+    is_late: bool,
 }
 
 impl<V> Waiter<V> {
-    /// Takes a place if fewer than `max` callers wait. Called under the lock
-    /// of the flight's shard.
+    /// Takes a place if fewer than `max` callers wait. Called under the lock of the
+    /// flight's shard.
     pub(super) fn join(flight: &Arc<Flight<V>>, max: u32) -> Option<Self> {
-        let late = flight.is_arriving() || flight.verdict().is_some();
-        let waiter = Self { flight: Arc::clone(flight), late };
-        (flight.waiters.fetch_add(1, Ordering::AcqRel) < max).then_some(waiter)
+        let is_late = flight.has_arrived();
+        flight.add_waiter(max).then(|| Self { flight: Arc::clone(flight), is_late })
     }
 }
 
 impl<V> Drop for Waiter<V> {
     fn drop(&mut self) {
-        self.flight.waiters.fetch_sub(1, Ordering::AcqRel);
+        self.flight.remove_waiter();
     }
 }
 
-/// One caller on its way to an answer: what it takes along from flight to
-/// flight.
+/// One caller on its way to an answer: what it takes along from flight to flight.
 pub(crate) struct Resolver<V: Send + Sync + 'static> {
     engine: Arc<Engine<V>>,
     deadline: Instant,
     /// Sequence number of the invalidation log when the caller asked.
-    pub(crate) asked: u64,
+    asked: u64,
     reentries: u8,
     elections: u8,
-    pub(super) seat: Option<WaitSlot<V>>,
+    slot: Option<WaitSlot<V>>,
+    /// The best rank in the queue for places of any leader that it has waited for.
+    rank: Option<u64>,
+    hold: Option<HoldCheck>,
 }
 
 impl<V: Send + Sync + 'static> Resolver<V> {
-    pub(crate) fn new(engine: &Arc<Engine<V>>, asked: u64) -> Self {
+    pub(crate) fn new(engine: &Arc<Engine<V>>) -> Self {
         Self {
             engine: Arc::clone(engine),
             deadline: Instant::now() + engine.settings.wait_timeout,
-            asked,
+            asked: engine.log.seq(),
             reentries: 0,
             elections: 0,
-            seat: None,
+            slot: None,
+            rank: None,
+            hold: None,
         }
     }
 
     /// Goes from flight to flight until the caller knows how to go on.
     ///
-    /// Cancel safe: a dropped caller gives up its places. If it has just been
-    /// made the leader, the leader's guard hands the lead over.
+    /// Cancel safe: a dropped caller gives up its places. If it has just been made the
+    /// leader, the leader's guard hands the lead over.
     pub(crate) async fn resolve<C: Caller<V>>(&mut self, caller: &mut C) -> Step<V> {
         let mut joined_at = None;
         let step = loop {
             if joined_at.is_some() && Instant::now() >= self.deadline {
                 break self.timed_out(caller);
             }
-            let boarding = caller.boarding();
-            match self.engine.enter(&boarding, &mut self.seat) {
-                Admission::Lead(mut leader) => {
-                    leader.wait_until(self.deadline);
-                    if let Some(step) = lead(leader, caller) {
+            let mut request = caller.flight_request();
+            request.rank = self.rank;
+            request.hold = self.hold.unwrap_or(request.hold);
+            match self.engine.enter(&request, &mut self.slot) {
+                Admission::Lead(leader) => {
+                    if let Some(step) = self.lead(leader, caller) {
                         break step;
                     }
                 }
@@ -164,48 +191,80 @@ impl<V: Send + Sync + 'static> Resolver<V> {
                     joined_at.get_or_insert_with(Instant::now);
                     let name = &self.engine.settings.name;
                     let wait = self.await_verdict(&waiter);
-                    let verdict = crate::observe::waiting(name, &boarding.key, wait).await;
-                    if let Some(step) = self.judge(caller, &waiter, verdict, &boarding) {
+                    let verdict = crate::observe::waiting(name, &request.key, wait).await;
+                    self.rank = self.rank.into_iter().chain(waiter.flight.computation.rank()).min();
+                    if let Some(step) = self.judge(caller, &waiter, verdict, &request) {
                         break step;
                     }
-                    // Who belongs elsewhere by now need not wait for what this
+                    // A caller that belongs elsewhere by now need not wait for what this
                     // flight stores.
-                    if caller.boarding().key == boarding.key {
+                    if caller.flight_request().key == request.key {
                         // At the deadline the next round ends the wait.
                         let settled = waiter.flight.wait_settled();
                         let _ = tokio::time::timeout_at(self.deadline, settled).await;
                     }
                 }
-                Admission::Alone(why) => break Step::Alone(why),
-                Admission::Held(error) | Admission::Overloaded(error) => {
+                Admission::Alone(reason) => break Step::Alone(reason),
+                Admission::Held(held) => {
+                    let error = Error::held(held.rest, held.error.clone());
+                    if let Some(entry) = caller.fallback_for(&error) {
+                        break Step::Answer(entry, CacheOutcome::StaleIfError);
+                    }
+                    if self.hold.is_some() {
+                        break Step::Refuse(self.engine.held(&request.key, held));
+                    }
+                    // The later end of a hold is not for a caller without a fallback.
+                    self.hold = Some(HoldCheck::WithoutFallback);
+                }
+                Admission::Overloaded => {
+                    let error = self.engine.overloaded(&request.key);
                     break stale_or_refuse(caller, error);
                 }
             }
         };
-        self.seat = None;
+        self.slot = None;
         if let Some(at) = joined_at {
             self.engine.observer.happened(Occurrence::Waited { took: at.elapsed() });
         }
         step
     }
 
-    /// Waits for the verdict, deposes a leader that is overdue, and returns
-    /// `None` at this caller's own deadline.
+    /// Waits for the verdict, deposes a leader that is overdue, and returns `None` at
+    /// this caller's own deadline.
     async fn await_verdict(&self, waiter: &Waiter<V>) -> Option<Verdict<V>> {
+        let flight = &waiter.flight;
+        let _offer = self.engine.offer_to(flight);
         loop {
             let now = self.engine.watch.now();
-            let patience = waiter.flight.overdue_at().since(now).max(Duration::from_millis(1));
-            let until = self.deadline.min(Instant::now() + patience);
-            if let Ok(verdict) = tokio::time::timeout_at(until, waiter.flight.wait()).await {
-                return Some(verdict.clone());
+            let patience = flight.computation.overdue_at().since(now);
+            let patience = patience.max(Duration::from_millis(1));
+            let until = Instant::now().checked_add(patience);
+            let until = until.map_or(self.deadline, |until| until.min(self.deadline));
+            if let Ok(verdict) = tokio::time::timeout_at(until, flight.wait()).await {
+                return Some(verdict);
             }
             if Instant::now() >= self.deadline {
                 return None;
             }
-            if waiter.flight.is_overdue(self.engine.watch.now()) {
-                self.engine.depose(&waiter.flight);
+            if flight.is_overdue(self.engine.watch.now()) {
+                self.engine.depose(flight);
             }
         }
+    }
+
+    /// The second look: a value may have come between the first look and the lead. Returns
+    /// `None` if that showed that this caller belongs to another flight.
+    fn lead<C: Caller<V>>(&mut self, mut leader: Leader<V>, caller: &mut C) -> Option<Step<V>> {
+        if let Some(entry) = caller.second_look() {
+            leader.end(End::Found(Arc::clone(&entry)));
+            return Some(Step::Answer(entry, CacheOutcome::Hit));
+        }
+        if caller.flight_request().key != *leader.key() {
+            leader.end(End::Withdrawn);
+            return None;
+        }
+        leader.wait_until(self.deadline, self.slot.take());
+        Some(Step::Lead(leader))
     }
 
     /// Returns how to go on after `verdict`, or `None` to look again.
@@ -214,23 +273,34 @@ impl<V: Send + Sync + 'static> Resolver<V> {
         caller: &mut C,
         waiter: &Waiter<V>,
         verdict: Option<Verdict<V>>,
-        boarding: &FlightRequest,
+        request: &FlightRequest,
     ) -> Option<Step<V>> {
+        let Some(verdict) = verdict else {
+            self.engine.observer.happened(Occurrence::WaitTimedOut { key: &request.key });
+            return Some(self.timed_out(caller));
+        };
+        let began = waiter.flight.began();
+        let is_too_old =
+            caller.wants_computation_from().is_some_and(|from| began.is_none_or(|it| it < from));
         match verdict {
-            Some(Verdict::Filled(entry)) => self.take(caller, waiter, entry),
-            Some(Verdict::Declined) => Some(Step::Alone(AloneReason::Declined)),
-            Some(Verdict::Failed(failure)) if failure.each_itself => {
-                Some(Step::Alone(AloneReason::Declined))
+            // What became of a computation that began too early says nothing; a value from
+            // another process may still be new enough.
+            Verdict::Filled(entry) if is_too_old => {
+                let is_new = caller.is_new_enough(began, &entry);
+                is_new.then_some(Step::Answer(entry, CacheOutcome::Joined))
             }
-            Some(Verdict::Failed(failure)) => Some(stale_or_refuse(caller, failure.error)),
-            Some(Verdict::Abandoned(Abandonment::Lost)) => None,
-            Some(Verdict::Abandoned(Abandonment::OwnAffair)) => {
+            _ if is_too_old => None,
+            Verdict::Filled(entry) => self.take(caller, waiter, entry),
+            Verdict::Declined => Some(Step::Alone(AloneReason::Declined)),
+            Verdict::Failed(failure) if failure.each_computes => {
+                Some(Step::Alone(AloneReason::EachComputes))
+            }
+            Verdict::Failed(failure) => Some(stale_or_refuse(caller, failure.error)),
+            Verdict::Abandoned(Abandonment::Lost) => None,
+            Verdict::Abandoned(Abandonment::NotShared) => {
                 self.elections += 1;
-                (self.elections > MAX_ELECTIONS).then_some(Step::Alone(AloneReason::Declined))
-            }
-            None => {
-                self.engine.observer.happened(Occurrence::WaitTimedOut { key: &boarding.key });
-                Some(self.timed_out(caller))
+                (self.elections > MAX_ELECTIONS)
+                    .then_some(Step::Alone(AloneReason::ElectionsExhausted))
             }
         }
     }
@@ -245,15 +315,15 @@ impl<V: Send + Sync + 'static> Resolver<V> {
             return Some(Step::Answer(entry, CacheOutcome::Joined));
         }
         self.reentries += 1;
-        (self.reentries > MAX_REENTRIES).then_some(Step::Alone(AloneReason::Declined))
+        (self.reentries > MAX_REENTRIES).then_some(Step::Alone(AloneReason::ReentriesExhausted))
     }
 
     fn may_have<C: Caller<V>>(&self, caller: &C, waiter: &Waiter<V>, entry: &Entry<V>) -> bool {
-        let fresh_enough = !waiter.late || self.engine.clock.now() < entry.window.fresh_until;
-        fresh_enough
+        let is_fresh_enough = !waiter.is_late || self.engine.clock.now() < entry.window.fresh_until;
+        is_fresh_enough
             && !self.engine.log.is_dead(&entry.tags, entry.started_seq, self.asked)
-            && caller.reusable(entry)
-            && caller.is_new_enough(waiter.flight.id, entry)
+            && caller.is_answered_by(entry)
+            && caller.is_new_enough(waiter.flight.began(), entry)
     }
 
     fn timed_out<C: Caller<V>>(&self, caller: &C) -> Step<V> {
@@ -272,21 +342,4 @@ fn stale_or_refuse<V: Send + Sync + 'static, C: Caller<V>>(caller: &C, error: Er
         Some(entry) => Step::Answer(entry, CacheOutcome::StaleIfError),
         None => Step::Refuse(error),
     }
-}
-
-/// The second look: somebody may have filled between our look and our lead.
-/// Returns `None` if that showed that this caller belongs to another flight.
-fn lead<V: Send + Sync + 'static, C: Caller<V>>(
-    leader: Leader<V>,
-    caller: &mut C,
-) -> Option<Step<V>> {
-    if let Some(entry) = caller.second_look() {
-        leader.stand_down(Arc::clone(&entry));
-        return Some(Step::Answer(entry, CacheOutcome::Hit));
-    }
-    if caller.boarding().key != *leader.key() {
-        leader.withdraw();
-        return None;
-    }
-    Some(Step::Lead(leader))
 }

@@ -9,7 +9,8 @@ use tokio::time::Instant;
 use crate::clock::Tick;
 use crate::entry::Entry;
 use crate::error::{Error, ErrorKind};
-use crate::flight::engine::{Engine, Mode};
+use crate::flight::engine::Engine;
+use crate::flight::hold::HeldKey;
 use crate::flight::leader::Leader;
 use crate::flight::ports::{LockAnswer, Occurrence, WakeCause};
 use crate::key::Key;
@@ -30,16 +31,12 @@ const FIRST_POLL: Duration = Duration::from_millis(25);
 const LONGEST_POLL: Duration = Duration::from_millis(250);
 
 /// What a leader looks for in the remote.
-pub(crate) trait Search<V>: Send {
+pub(crate) trait Search<V> {
     /// Returns where it looks now.
     fn key(&self) -> &Key;
 
     /// Judges what stands there.
     fn judge(&mut self, found: &Arc<Entry<V>>) -> Judgement;
-
-    /// Is told that there is nothing to judge, but perhaps something of this
-    /// version that cannot be used.
-    fn found_nothing(&mut self, _: Option<Version>) {}
 
     /// Returns whether it computes although a failure has just been shared.
     fn despite_hold(&self) -> bool {
@@ -82,13 +79,15 @@ pub(crate) enum Clearance<V> {
     Compute,
     /// This is the answer.
     Found(Arc<Entry<V>>),
-    /// The computation failed elsewhere; nobody tries again for so long.
-    Held(Duration),
+    /// The computation failed here, and there is still no value elsewhere.
+    Held(HeldKey),
+    /// The computation failed elsewhere; it is not tried again for so long.
+    HeldElsewhere(Duration),
     /// Another computes; its lease has so long left.
     LeftToAnother(Duration),
     /// Waited too long for another.
     TimedOut,
-    /// No place.
+    /// There is no place, or none in time.
     Refused(Error),
 }
 
@@ -103,31 +102,29 @@ enum Turn<V> {
 impl<V: Send + Sync + 'static> Leader<V> {
     /// Finds out whether to compute, and takes the place and the lease for it.
     ///
-    /// Dropped at any point, it leaves no lease behind: a try that may have
-    /// been granted is given up.
+    /// Dropped at any point, it leaves no lease behind: a try that may have been granted
+    /// is given up.
     pub(crate) async fn clear(
         &mut self,
-        wanted: &mut dyn Search<V>,
+        wanted: &mut impl Search<V>,
         patience: Patience,
     ) -> Clearance<V> {
-        let deadline = self.deadline();
-        let shared = match self.engine().shared.get() {
-            Some(shared) if self.engine().mode() == Mode::On => Arc::clone(shared),
-            _ => return self.compute_without_lease(deadline).await,
+        let Some(shared) = self.engine().remote().map(Arc::clone) else {
+            return self.clear_without_remote().await;
         };
-        if !shared.is_up() {
-            return self.compute_without_lease(deadline).await;
-        }
-        let poll = FIRST_POLL;
+        let (deadline, poll) = (self.deadline(), FIRST_POLL);
         let mut way = LeaseWait { shared, deadline, patience, poll, turns: 0, over_value: false };
         match self.clear_with(&mut way, wanted).await {
             Ok(cleared) => cleared,
-            Err(Unavailable) => self.compute_without_lease(deadline).await,
+            Err(Unavailable) => self.clear_without_remote().await,
         }
     }
 
-    async fn compute_without_lease(&mut self, deadline: Instant) -> Clearance<V> {
-        match self.take_place(deadline).await {
+    async fn clear_without_remote(&mut self) -> Clearance<V> {
+        if let Some(held) = self.held() {
+            return Clearance::Held(held.clone());
+        }
+        match self.take_place().await {
             Ok(()) => Clearance::Compute,
             Err(error) => Clearance::Refused(error),
         }
@@ -136,7 +133,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
     async fn clear_with(
         &mut self,
         way: &mut LeaseWait<V>,
-        wanted: &mut dyn Search<V>,
+        wanted: &mut impl Search<V>,
     ) -> Result<Clearance<V>, Unavailable> {
         loop {
             let found = way.shared.get(wanted.key()).await?;
@@ -146,6 +143,9 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 Turn::Again => None,
                 Turn::Acquire(seen) => seen,
             };
+            if let Some(held) = self.held() {
+                return Ok(Clearance::Held(held.clone()));
+            }
             match self.acquire(way, wanted, seen).await? {
                 Turn::Done(cleared) => return Ok(cleared),
                 Turn::Again | Turn::Acquire(_) if Instant::now() < way.deadline => (),
@@ -159,10 +159,10 @@ impl<V: Send + Sync + 'static> Leader<V> {
     async fn acquire(
         &mut self,
         way: &mut LeaseWait<V>,
-        wanted: &mut dyn Search<V>,
+        wanted: &mut impl Search<V>,
         mut seen: Option<Version>,
     ) -> Result<Turn<V>, Unavailable> {
-        if let Err(error) = self.take_place(way.deadline).await {
+        if let Err(error) = self.take_place().await {
             return Ok(Turn::Done(Clearance::Refused(error)));
         }
         if way.patience == Patience::Apart {
@@ -191,7 +191,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
                     attempt.was_answered();
                     // Without the lease, which the hold stands in place of.
                     let despite = wanted.despite_hold();
-                    let cleared = if despite { Clearance::Compute } else { Clearance::Held(left) };
+                    let cleared =
+                        if despite { Clearance::Compute } else { Clearance::HeldElsewhere(left) };
                     return Ok(Turn::Done(cleared));
                 }
                 AcquireAnswer::Locked(left) => {
@@ -233,17 +234,17 @@ impl<V: Send + Sync + 'static> Leader<V> {
         &self,
         way: &mut LeaseWait<V>,
         found: RemoteValue<V>,
-        wanted: &mut dyn Search<V>,
+        wanted: &mut impl Search<V>,
     ) -> Turn<V> {
         way.over_value = false;
         match found {
-            RemoteValue::Nothing => replace(wanted, None),
-            RemoteValue::Useless(version) => replace(wanted, version),
+            RemoteValue::Nothing => Turn::Acquire(None),
+            RemoteValue::Useless(version) => Turn::Acquire(version),
             RemoteValue::Uncacheable { until, version } => {
                 // It lets the crowd pass and forbids nothing: the next answer
                 // may be storable, and then it replaces the marker.
-                self.go_on_apart(way, until);
-                replace(wanted, version)
+                self.stop_waiting(way, until);
+                Turn::Acquire(version)
             }
             RemoteValue::Entry(entry) => match wanted.judge(&entry) {
                 Judgement::Serves => Turn::Done(Clearance::Found(entry)),
@@ -256,7 +257,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 Judgement::ForEach => {
                     let engine = self.engine();
                     let until = engine.clock.now().plus(engine.settings.uncacheable_for);
-                    self.go_on_apart(way, until);
+                    self.stop_waiting(way, until);
                     Turn::Acquire(entry.version)
                 }
             },
@@ -264,9 +265,9 @@ impl<V: Send + Sync + 'static> Leader<V> {
     }
 
     /// Nobody waits for what is not shared, here or in another process.
-    fn go_on_apart(&self, way: &mut LeaseWait<V>, until: Tick) {
+    fn stop_waiting(&self, way: &mut LeaseWait<V>, until: Tick) {
         if way.patience == Patience::Wait {
-            self.let_others_pass(until);
+            self.publish_uncacheable(until);
             way.patience = Patience::GoOn;
         }
     }
@@ -274,12 +275,6 @@ impl<V: Send + Sync + 'static> Leader<V> {
     fn observe(&self, what: Occurrence<'_>) {
         self.engine().observer.happened(what);
     }
-}
-
-/// There is nothing to judge, but perhaps something to replace.
-fn replace<V>(wanted: &mut dyn Search<V>, version: Option<Version>) -> Turn<V> {
-    wanted.found_nothing(version);
-    Turn::Acquire(version)
 }
 
 /// What a leader takes along from look to look.

@@ -252,7 +252,7 @@ impl<V: Send + Sync + 'static> Lease<V> {
     }
 
     /// Says that no value that may yet be of use is there any more.
-    pub(crate) fn replaces_nothing_good(&mut self) {
+    pub(crate) fn discard_remote_value(&mut self) {
         self.over_value = false;
     }
 

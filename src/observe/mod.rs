@@ -36,7 +36,10 @@ pub(crate) use spans::{leading, waiting};
 use crate::flight::ports::{ComputedEnd, Observe, Occurrence};
 use crate::observe::count::Count;
 use crate::observe::counter::Counters;
+#[cfg(feature = "metrics")]
 use crate::observe::metrics::Meters;
+#[cfg(not(feature = "metrics"))]
+use crate::observe::metrics::MetersOff as Meters;
 use crate::outcome::CacheOutcome;
 
 /// Events kept for a reader that falls behind.

@@ -5,8 +5,8 @@ use std::task::{Context, Poll};
 
 use tower_service::Service;
 
+use crate::cache::compute::{Answer, ComputationResult};
 use crate::cache::handle::Stampede;
-use crate::cache::lead::{Answer, ComputationResult};
 use crate::cache::state::Lookup;
 use crate::computed::Computed;
 use crate::error::{BoxError, Error};
@@ -104,14 +104,14 @@ where
         let freezing = Arc::clone(&adapter);
         let work = move || async move {
             let response = Oneshot::new(service, request).await?;
-            let frozen = freezing.freeze(&response).map(Computed::new);
+            let frozen = freezing.freeze(&response).map(Computed::plain);
             Ok::<ComputationResult<V, S::Response>, S::Error>((frozen, response))
         };
         ResponseFuture::pending(async move {
             let served = if inline {
-                inner.serve_inline(key, look, work).await?
+                inner.answer_inline(key, look, work).await?
             } else {
-                inner.serve_detached(key, look, work).await?
+                inner.answer_detached(key, look, work).await?
             };
             Ok(match served {
                 Answer::Entry(entry, _) => adapter.thaw(&entry.value),

@@ -93,6 +93,12 @@ impl HttpCaller {
 }
 
 impl OriginClient {
+    /// Takes what the leader has found on its way.
+    pub(super) fn with_stale(mut self, stale: Option<StoredEntry>) -> Self {
+        self.caller.stale = stale.or(self.caller.stale);
+        self
+    }
+
     fn fail<B: Body, E>(&self, error: E, failure: Error) -> Result<Response<ResponseBody<B>>, E> {
         let caller = &self.caller;
         if let Some(entry) = caller.in_hand_for(&failure) {

@@ -3,30 +3,27 @@
 mod keep;
 mod pump;
 
-use std::sync::Arc;
-
 use http::{Request, Response, StatusCode};
 use http_body::Body;
 use tower_service::Service;
 
-use crate::cache::lead::REFRESH_AGAIN;
 use crate::clock::Tick;
-use crate::error::{Error, ErrorKind};
-use crate::flight::leader::{FailureRule, HoldRule, Leader};
+use crate::error::Error;
+use crate::flight::end::{End, Remember};
+use crate::flight::hold::{FailureRule, HoldRule};
+use crate::flight::leader::Leader;
 use crate::flight::waiter::Caller;
 use crate::http::body::{ResponseBody, SourceBody};
 use crate::http::cache_for::CacheFor;
 use crate::http::flow::answer::is_failure;
 use crate::http::flow::error_response::OriginStatus;
-use crate::http::flow::lookup::{HttpCaller, StoredEntry};
+use crate::http::flow::lookup::HttpCaller;
 use crate::http::flow::origin_call::{OriginReply, OriginRequest};
-use crate::http::flow::remote::{self, HttpPurpose, HttpSearch};
 use crate::http::rules::lifetime::Times;
 use crate::http::rules::storable::{Decision, DeclineReason, Plan, judge};
 use crate::http::stored::fill::{self, ArrivalTime};
 use crate::http::stored::response::StoredResponse;
 use crate::key::Tag;
-use crate::lease::acquire::Clearance;
 
 /// What the leader's own client gets.
 pub(super) enum OriginOutcome<B: Body, E> {
@@ -40,92 +37,8 @@ pub(super) enum OriginOutcome<B: Body, E> {
     Nothing(Error),
 }
 
-/// What became of a leader's way.
-pub(super) enum HttpLeadOutcome<S, Q, B: Body, E> {
-    Own {
-        own: OriginOutcome<B, E>,
-        /// Found on the way.
-        stale: Option<StoredEntry>,
-    },
-    /// The service was not asked: the remote has an answer.
-    Back(Box<FoundElsewhere<S, Q>>),
-}
-
-/// The work of a leader that did not have to do it.
-pub(super) struct FoundElsewhere<S, Q> {
-    pub(super) caller: HttpCaller,
-    pub(super) service: S,
-    pub(super) request: Request<Q>,
-    pub(super) found: StoredEntry,
-}
-
-/// Looks into the remote, asks the service, and leaves a verdict. Every exit
-/// gives one: by name here, or by the leader's guard when this future is
-/// dropped or panics.
-pub(super) async fn lead<S, Q, B>(
-    mut caller: HttpCaller,
-    mut leader: Leader<StoredResponse>,
-    purpose: HttpPurpose,
-    service: S,
-    request: Request<Q>,
-) -> HttpLeadOutcome<S, Q, B, S::Error>
-where
-    S: Service<Request<Q>, Response = Response<B>> + Clone,
-    S::Error: 'static,
-    Q: 'static,
-    B: SourceBody,
-{
-    let patience = purpose.patience(&mut caller);
-    if !caller.asked.credentials.is_anonymous() {
-        leader.hold_here_alone();
-    }
-    let mut wanted = HttpSearch::new(&caller, purpose);
-    let cleared = leader.clear(&mut wanted, patience).await;
-    let stale = wanted.stand_in.take().filter(|found| caller.is_news(found));
-    let occupied = wanted.occupied;
-    if let Some(found) = &stale {
-        remote::adopt(&caller, found, &|| leader.may_adopt(found));
-        caller.stale = Some(Arc::clone(found));
-    }
-    let own = match cleared {
-        Clearance::Compute => ask(caller, leader, occupied, service, request).await,
-        Clearance::Found(found) => {
-            // Stored before it is handed over, like what is computed.
-            remote::adopt(&caller, &found, &|| leader.may_adopt(&found));
-            leader.stand_down(Arc::clone(&found));
-            return HttpLeadOutcome::Back(Box::new(FoundElsewhere {
-                caller,
-                service,
-                request,
-                found,
-            }));
-        }
-        Clearance::Held(rest) => OriginOutcome::Nothing(leader.hold_back(rest)),
-        Clearance::LeftToAnother(left) => {
-            leader.leave_to_another(left.min(REFRESH_AGAIN));
-            OriginOutcome::Nothing(Error::new(ErrorKind::WaitTimeout))
-        }
-        Clearance::TimedOut => {
-            let settings = &caller.cache.engine.settings;
-            if settings.compute_after_wait && caller.fallback().is_none() && leader.try_place() {
-                ask(caller, leader, occupied, service, request).await
-            } else {
-                let error = caller.cache.engine.waited_too_long(leader.key());
-                leader.withdraw();
-                OriginOutcome::Nothing(error)
-            }
-        }
-        Clearance::Refused(error) => {
-            leader.fail(error.clone(), rule(HoldRule::Never, None));
-            OriginOutcome::Nothing(error)
-        }
-    };
-    // Also where nothing was computed: what was found on the way may stand in.
-    HttpLeadOutcome::Own { own, stale }
-}
-
 /// Asks the service and leaves a verdict.
-async fn ask<S, Q, B>(
+pub(super) async fn ask<S, Q, B>(
     caller: HttpCaller,
     mut leader: Leader<StoredResponse>,
     occupied: bool,
@@ -146,7 +59,7 @@ where
     let question = OriginRequest::new(&caller, service, request);
     match leader.compute(question.put(&caller.cache)).await {
         Err(timeout) => {
-            leader.fail(timeout.clone(), transport);
+            leader.end(End::Failed { error: timeout.clone(), rule: transport });
             OriginOutcome::Nothing(timeout)
         }
         Ok(Err(error)) => {
@@ -154,13 +67,14 @@ where
             let stale_until = caller.stands_in_until(&failure);
             if stale_until.is_some() && caller.fallback().is_none() {
                 // What may be served here, other processes may not know of.
-                leader.hold_here_alone();
+                leader.keep_hold_local();
             }
-            leader.fail(failure.clone(), rule(HoldRule::After(2), stale_until));
+            let rule = rule(HoldRule::After(2), stale_until);
+            leader.end(End::Failed { error: failure.clone(), rule });
             OriginOutcome::Error { error, failure }
         }
         Ok(Ok(reply)) => {
-            leader.arrives();
+            leader.arrive();
             let received = ArrivalTime::now(&caller.cache, leader.started());
             let times = received.times();
             let head = Head { caller, leader, received, stale_until, occupied };
@@ -175,7 +89,7 @@ where
 /// With something stale to serve, every failure is worth a pause.
 fn rule(hold: HoldRule, stale_until: Option<Tick>) -> FailureRule {
     let hold = if stale_until.is_some() { HoldRule::After(1) } else { hold };
-    FailureRule { hold, stale_until, each_itself: false }
+    FailureRule { hold, stale_until, each_computes: false }
 }
 
 /// A leader whose response has its header section.
@@ -249,15 +163,16 @@ impl Head {
 
     fn fail<B: Body, E>(self, response: Response<B>, status: StatusCode) -> OriginOutcome<B, E> {
         let error = Error::inner_error(OriginStatus(status));
-        self.leader.fail(error, rule(HoldRule::Never, self.stale_until));
+        let rule = rule(HoldRule::Never, self.stale_until);
+        self.leader.end(End::Failed { error, rule });
         OriginOutcome::Failed(response.map(ResponseBody::inner))
     }
 
     /// Ends the flight where the response is stored for none, for a while.
     pub(super) fn decline_unshared(self) {
         match self.caller.refreshed {
-            Some(_) => self.leader.decline_refresh(),
-            None => self.leader.decline_here(true),
+            Some(_) => self.leader.end(End::RefreshDeclined),
+            None => self.leader.end(End::Declined(Remember::Here)),
         }
     }
 
@@ -274,40 +189,40 @@ impl Head {
         let status = response.status();
         if why == DeclineReason::Credentials && self.caller.refreshed.is_none() {
             let settings = &self.caller.cache.engine.settings;
-            self.leader.remember_shared(false, self.received.at.plus(settings.uncacheable_for));
+            self.leader.note_sharing(false, self.received.at.plus(settings.uncacheable_for));
         }
         self.decline_as(status, why);
         OriginOutcome::Response { response, stored: false, why: Some(why) }
     }
 
     fn decline_as(self, status: StatusCode, why: DeclineReason) {
-        if self.caller.refreshed.is_some() {
-            return self.leader.decline_refresh();
-        }
-        let asks_to_log_in = matches!(status.as_u16(), 401 | 403 | 407);
-        let own_affair = status.is_client_error() || status.is_server_error();
-        if own_affair && !asks_to_log_in || why == DeclineReason::BrokenOff {
-            self.leader.own_affair();
+        self.leader.end(if self.caller.refreshed.is_some() {
+            End::RefreshDeclined
+        } else if concerns_one_request(status, why) {
+            End::NotShared
+        } else if !why.marks_uncacheable(status) {
+            End::Declined(Remember::Nothing)
         } else if self.caller.asked.credentials.is_anonymous() {
-            self.leader.decline(why.marks_uncacheable(status));
+            End::Declined(Remember::Everywhere)
         } else {
-            // Says nothing of requests without credentials, and in the remote
-            // there is one word for both.
-            self.leader.decline_here(why.marks_uncacheable(status));
-        }
+            // Says nothing of requests without credentials, and in the remote there is
+            // one word for both.
+            End::Declined(Remember::Here)
+        });
     }
 
     /// Sends the others to the service at once where each has to ask for
     /// itself.
-    pub(super) fn leave_to_each(&mut self, plan: &Plan) {
+    pub(super) fn publish_for_each(&mut self, plan: &Plan) {
         if !plan.is_shareable() {
-            self.leader.leave_to_each();
+            self.leader.publish_for_each();
         }
     }
 }
 
-impl<B: Body, E> OriginOutcome<B, E> {
-    pub(super) fn shut_down() -> Self {
-        Self::Nothing(Error::new(ErrorKind::ShutDown))
-    }
+/// Returns whether a response says nothing of what other requests would get.
+fn concerns_one_request(status: StatusCode, why: DeclineReason) -> bool {
+    let asks_to_log_in = matches!(status.as_u16(), 401 | 403 | 407);
+    let is_error = status.is_client_error() || status.is_server_error();
+    is_error && !asks_to_log_in || why == DeclineReason::BrokenOff
 }

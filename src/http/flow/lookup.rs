@@ -10,7 +10,7 @@ use crate::cache::state::{CacheState, Lookup};
 use crate::clock::Tick;
 use crate::entry::Entry;
 use crate::error::Error;
-use crate::flight::engine::FlightRequest;
+use crate::flight::engine::{FlightRequest, Part};
 use crate::flight::waiter::Caller;
 use crate::freshness::Freshness;
 use crate::http::body::Reader;
@@ -241,7 +241,8 @@ pub(crate) struct HttpCaller {
     pub(crate) rules: Arc<Rules>,
     pub(crate) asked: RequestFacts,
     pub(super) wishes: Wishes,
-    /// The first flight that took off after the request came.
+    /// The first computation that begins after the request came has this number or a
+    /// higher one.
     pub(super) not_before: u64,
     /// As received; the request itself may have gone to the service.
     pub(crate) headers: HeaderMap,
@@ -316,7 +317,7 @@ impl HttpCaller {
             return true;
         }
         let now = self.cache.now();
-        let last = self.cache.engine.table.read_mark(flight, |mark| mark.is_shared(now));
+        let last = self.cache.engine.table.read_marks(flight, |marks| marks.is_shared(now));
         last.flatten().unwrap_or_else(|| self.stale_permits())
     }
 
@@ -324,8 +325,8 @@ impl HttpCaller {
     pub(super) fn is_not_shared(&self) -> bool {
         let now = self.cache.now();
         let table = &self.cache.engine.table;
-        let known = table.read_mark(&self.flight_key(), |mark| {
-            mark.is_uncacheable(now) || mark.is_shared(now) == Some(false)
+        let known = table.read_marks(&self.flight_key(), |marks| {
+            marks.is_uncacheable(now) || marks.is_shared(now) == Some(false)
         });
         known.unwrap_or(false)
     }
@@ -338,7 +339,7 @@ impl HttpCaller {
     }
 
     /// Returns whether the service's answer to this request is none for others.
-    pub(super) fn joins_only(&self) -> bool {
+    pub(super) fn waits_only(&self) -> bool {
         self.asked.method == RequestMethod::Head || self.wishes.range
     }
 
@@ -374,11 +375,16 @@ impl HttpCaller {
 }
 
 impl Caller<StoredResponse> for HttpCaller {
-    fn boarding(&mut self) -> FlightRequest {
+    fn flight_request(&mut self) -> FlightRequest {
         let key = self.flight_key();
-        let never_wait = self.validates_itself() || !self.may_share(&key);
-        let never_lead = self.joins_only();
-        FlightRequest { tags: self.tags.clone(), never_wait, never_lead, ..FlightRequest::to(key) }
+        let part = if self.validates_itself() || !self.may_share(&key) {
+            Part::LeadOnly
+        } else if self.waits_only() {
+            Part::WaitOnly
+        } else {
+            Part::Any
+        };
+        FlightRequest { tags: self.tags.clone(), part, ..FlightRequest::of(key) }
     }
 
     fn second_look(&mut self) -> Option<StoredEntry> {
@@ -392,7 +398,7 @@ impl Caller<StoredResponse> for HttpCaller {
         }
     }
 
-    fn reusable(&self, entry: &Entry<StoredResponse>) -> bool {
+    fn is_answered_by(&self, entry: &Entry<StoredResponse>) -> bool {
         let stored = entry.value.response();
         stored.is_some_and(|s| reusable(s, &self.asked, &self.headers, &self.rules.config))
     }
@@ -410,8 +416,9 @@ impl Caller<StoredResponse> for HttpCaller {
         true
     }
 
-    fn is_new_enough(&self, flight: u64, entry: &Entry<StoredResponse>) -> bool {
-        flight >= self.not_before || self.wishes.are_met_by(entry, self.cache.now())
+    fn is_new_enough(&self, began: Option<u64>, entry: &Entry<StoredResponse>) -> bool {
+        began.is_some_and(|began| began >= self.not_before)
+            || self.wishes.are_met_by(entry, self.cache.now())
     }
 
     fn fallback(&self) -> Option<StoredEntry> {

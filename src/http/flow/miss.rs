@@ -6,20 +6,20 @@ use http::{HeaderMap, Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
+use crate::cache::run::{self, RunOutcome};
 use crate::cache::state::Lookup;
 use crate::entry::ComputationStart;
 use crate::error::{BoxError, Error};
-use crate::flight::engine::{Admission, Mode};
-use crate::flight::leader::Leader;
-use crate::flight::waiter::{Caller, Resolver, Step};
+use crate::flight::engine::Mode;
+use crate::flight::waiter::{AloneReason, Caller};
 use crate::http::body::ResponseBody;
 use crate::http::flow::answer::{self, Provenance};
 use crate::http::flow::client::credential_detail;
-use crate::http::flow::lead::{FoundElsewhere, HttpLeadOutcome, OriginOutcome, lead};
+use crate::http::flow::lead::OriginOutcome;
 use crate::http::flow::lookup::{HttpCache, HttpCaller, StoredEntry};
 use crate::http::flow::origin_call::{OriginReply, OriginRequest};
 use crate::http::flow::refresh::refresh;
-use crate::http::flow::remote::HttpPurpose;
+use crate::http::flow::work::HttpWork;
 use crate::http::rules::request::{BypassReason, RequestMethod, Wishes};
 use crate::http::rules::shape::{Shape, ask_for_the_whole};
 use crate::http::stored::fill::ArrivalTime;
@@ -45,11 +45,11 @@ where
         Lookup::Stale(entry) if !caller.wishes.no_store => (entry, CacheOutcome::Stale),
         Lookup::Stale(entry) => {
             caller.stale = Some(entry);
-            return Miss { caller, service, request }.resolve().await;
+            return HttpWork::answering(caller, service, request).resolve().await;
         }
         Lookup::Miss(stale) => {
             caller.stale = stale;
-            return Miss { caller, service, request }.resolve().await;
+            return HttpWork::answering(caller, service, request).resolve().await;
         }
     };
     let answer = answered(&caller, &entry, outcome);
@@ -89,14 +89,7 @@ pub(super) fn answered<B: Body>(
     response
 }
 
-/// A request that has to wait, lead or go alone.
-struct Miss<S, Q> {
-    caller: HttpCaller,
-    service: S,
-    request: Request<Q>,
-}
-
-impl<S, Q, B> Miss<S, Q>
+impl<S, Q, B> HttpWork<S, Q, B>
 where
     S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
     S::Future: Send,
@@ -107,118 +100,126 @@ where
 {
     async fn resolve(mut self) -> Result<Response<ResponseBody<B>>, S::Error> {
         let engine = Arc::clone(&self.caller.cache.engine);
-        if engine.mode() != Mode::On {
-            return self.off_duty().await;
-        }
-        if self.caller.wishes.only_if_cached {
+        let is_on = engine.mode() == Mode::On;
+        if is_on && self.caller.wishes.only_if_cached {
             return Ok(answer::not_cached(&self.caller.rules));
         }
-        if self.caller.wishes.no_store {
-            return self.go_past(BypassReason::NoStore).await;
+        if is_on && self.caller.wishes.no_store {
+            return self.forward_uncached(BypassReason::NoStore).await;
         }
-        let mut ticket = Resolver::new(&engine, engine.log.seq());
-        match ticket.resolve(&mut self.caller).await {
-            Step::Answer(entry, _) if self.caller.cannot_cut(&entry) => {
-                self.caller.claim = None;
-                self.go_past(BypassReason::Range).await
+        if !is_on && !self.fills_while_observing() {
+            return self.forward_unprotected(AloneReason::Off).await;
+        }
+        // What the client needs once the leader has gone to work.
+        let mut client = None;
+        let lead_by = |leader, mut work: Self| {
+            if is_on && !work.forwards_conditions() {
+                ask_for_the_whole(work.request.headers_mut());
             }
-            Step::Answer(entry, outcome) => Ok(answered(&self.caller, &entry, outcome)),
-            Step::Refuse(error) => {
-                let error = self.caller.told_of(error);
-                Ok(answer::refusal(&self.caller.rules, error))
+            client = Some(work.caller.for_client());
+            run::from_task(engine.detached(leader, |leader| run::lead(leader, work)))
+        };
+        let outcome = if is_on {
+            run::run(&engine, self, lead_by).await
+        } else {
+            run::run_unprotected(&engine, self, lead_by).await
+        };
+        match (outcome, client) {
+            (RunOutcome::Answer(entry, _, mut work), _) if work.caller.cannot_cut(&entry) => {
+                work.caller.claim = None;
+                work.forward_uncached(BypassReason::Range).await
             }
-            Step::Lead(leader) => {
-                if !self.forwards_conditions() {
-                    ask_for_the_whole(self.request.headers_mut());
-                }
-                self.lead(leader, CacheOutcome::Computed).await
+            (RunOutcome::Answer(entry, outcome, work), _) => {
+                Ok(answered(&work.caller, &entry, outcome))
             }
-            Step::Alone(why) => {
-                let key = self.caller.flight_key();
-                match self.caller.cache.place_to_go_alone(why, &key) {
-                    Ok(_place) => self.go_unshared().await,
-                    Err(error) => Ok(answer::refusal(&self.caller.rules, error)),
-                }
+            (RunOutcome::Called(result, outcome), Some(client)) => {
+                client.with_stale(result.stale).receive(result.own, outcome)
+            }
+            (RunOutcome::Found(entry, work), _) => Ok(work.answer_found(&entry)),
+            (RunOutcome::Alone(reason @ (AloneReason::Observe | AloneReason::Off), _, work), _) => {
+                work.forward_unprotected(reason).await
+            }
+            (RunOutcome::Alone(reason, _place, work), _) => work.forward_alone(reason).await,
+            (RunOutcome::Refused(error, work), Some(client)) => {
+                let stale = work.and_then(|work| work.stale);
+                client
+                    .with_stale(stale)
+                    .receive(OriginOutcome::Nothing(error), CacheOutcome::Refused)
+            }
+            (RunOutcome::Refused(error, Some(work)), None) => {
+                let error = work.caller.told_of(error);
+                Ok(answer::refusal(&work.caller.rules, error))
+            }
+            (RunOutcome::Called(..) | RunOutcome::Refused(_, None), None) => {
+                unreachable!("the client of a leader is kept")
             }
         }
     }
 
+    /// Returns whether the answer may be stored while the handle observes. A request that
+    /// asks for less is forwarded as it is.
+    fn fills_while_observing(&mut self) -> bool {
+        let HttpCaller { cache, wishes, .. } = &self.caller;
+        if cache.engine.mode() != Mode::Observe {
+            return false;
+        }
+        let is_plain = *wishes == Wishes::default();
+        if self.caller.second_look().is_some() {
+            self.caller.cache.observer.would_have_answered();
+        }
+        is_plain
+    }
+
     /// Asks for what no flight had for this client.
-    async fn go_unshared(mut self) -> Result<Response<ResponseBody<B>>, S::Error> {
+    async fn forward_alone(
+        mut self,
+        reason: AloneReason,
+    ) -> Result<Response<ResponseBody<B>>, S::Error> {
         self.caller.look_again();
-        if !self.caller.joins_only() {
+        if !self.caller.waits_only() {
             // Known before it is asked: the answer may change what is known.
             let detail = self.caller.refused_credential().map(credential_detail);
-            let came = self.came_alone(detail.as_deref());
-            return self.go_alone(came).await;
+            let came = self.alone(detail.as_deref());
+            return self.forward(came, reason).await;
         }
-        // Somebody may have filled between our look and our way to the table.
+        // A response may have come between the first look and the look into the table.
         if let Some(entry) = self.caller.second_look() {
             return Ok(answered(&self.caller, &entry, CacheOutcome::Hit));
         }
         let is_head = self.caller.asked.method == RequestMethod::Head;
-        self.go_past(if is_head { BypassReason::Method } else { BypassReason::Range }).await
+        self.forward_uncached(if is_head { BypassReason::Method } else { BypassReason::Range })
+            .await
     }
 
     /// Sends the request as it is; the answer is for this client alone.
-    async fn go_past(self, reason: BypassReason) -> Result<Response<ResponseBody<B>>, S::Error> {
+    async fn forward_uncached(
+        self,
+        reason: BypassReason,
+    ) -> Result<Response<ResponseBody<B>>, S::Error> {
         self.caller.cache.observer.bypass_reason(reason.as_str());
-        self.go_alone(Provenance::bypass(reason)).await
+        self.forward(Provenance::bypass(reason), AloneReason::Passed).await
     }
 
-    /// Returns whether the client's conditions go to the service as they are:
-    /// where answers are known not to be shared, a 304 for this client is all
-    /// that can be saved. What is stored has conditions of its own.
+    /// The same while the handle observes or is switched off.
+    async fn forward_unprotected(
+        self,
+        reason: AloneReason,
+    ) -> Result<Response<ResponseBody<B>>, S::Error> {
+        let came = self.alone(Some("off"));
+        self.forward(came, reason).await
+    }
+
+    /// Returns whether the client's conditions go to the service as they are: where answers
+    /// are known not to be shared, a 304 for this client is all that can be saved. What is
+    /// stored has conditions of its own.
     fn forwards_conditions(&self) -> bool {
         let Self { caller, .. } = self;
         caller.wishes.condition && caller.stale.is_none() && caller.is_not_shared()
     }
 
-    /// Asks the service whatever is stored, and stores where nobody else asks.
-    async fn off_duty(mut self) -> Result<Response<ResponseBody<B>>, S::Error> {
-        let engine = Arc::clone(&self.caller.cache.engine);
-        if engine.mode() == Mode::Observe {
-            if self.caller.second_look().is_some() {
-                self.caller.cache.observer.would_have_answered();
-            }
-            let mut boarding = self.caller.boarding().without_waiting();
-            boarding.despite_hold = true;
-            // What asks for less goes as it is, and fills nothing.
-            let is_plain = self.caller.wishes == Wishes::default();
-            if is_plain && let Admission::Lead(leader) = engine.enter(&boarding, &mut None) {
-                return self.lead(leader, CacheOutcome::Alone).await;
-            }
-        }
-        let came = self.came_alone(Some("off"));
-        self.go_alone(came).await
-    }
-
-    async fn lead(
-        self,
-        leader: Leader<StoredResponse>,
-        outcome: CacheOutcome,
-    ) -> Result<Response<ResponseBody<B>>, S::Error> {
-        let Self { caller, service, request } = self;
-        let mut client = caller.for_client();
-        let engine = Arc::clone(&caller.cache.engine);
-        let key = leader.key().clone();
-        let work = lead(caller, leader, HttpPurpose::Answer, service, request);
-        match engine.detached(&key, work).await {
-            Ok(HttpLeadOutcome::Own { own, stale }) => {
-                client.caller.stale = stale.or(client.caller.stale);
-                client.receive(own, outcome)
-            }
-            Ok(HttpLeadOutcome::Back(back)) => {
-                let FoundElsewhere { caller, service, request, found } = *back;
-                Ok(Miss { caller, service, request }.answer_found(&found))
-            }
-            Err(_) => client.receive(OriginOutcome::shut_down(), outcome),
-        }
-    }
-
     /// Answers with what the remote has.
     fn answer_found(self, entry: &StoredEntry) -> Response<ResponseBody<B>> {
-        let Self { caller, service, request } = self;
+        let Self { caller, service, request, .. } = self;
         if caller.cache.now() < entry.window.fresh_until {
             return answered(&caller, entry, CacheOutcome::Hit);
         }
@@ -227,11 +228,15 @@ where
         answer
     }
 
-    /// Asks the service for this client alone. A failure is answered stale
-    /// where that is allowed.
-    async fn go_alone(self, came: Provenance<'_>) -> Result<Response<ResponseBody<B>>, S::Error> {
-        let Self { caller, service, request } = self;
-        let limit = caller.cache.engine.settings.compute_timeout;
+    /// Asks the service for this client alone. A failure is answered stale where that is
+    /// allowed.
+    async fn forward(
+        self,
+        came: Provenance<'_>,
+        reason: AloneReason,
+    ) -> Result<Response<ResponseBody<B>>, S::Error> {
+        let Self { caller, service, request, .. } = self;
+        let limit = caller.cache.time_alone(reason);
         let started =
             ComputationStart { tick: caller.cache.now(), seq: caller.cache.engine.log.seq() };
         let question = OriginRequest::new(&caller, service, request);
@@ -271,8 +276,8 @@ where
     }
 }
 
-impl<S, Q> Miss<S, Q> {
-    fn came_alone<'a>(&self, detail: Option<&'a str>) -> Provenance<'a> {
+impl<S, Q, B> HttpWork<S, Q, B> {
+    fn alone<'a>(&self, detail: Option<&'a str>) -> Provenance<'a> {
         Provenance {
             fwd: self.caller.forward.as_str(),
             stored: false,

@@ -16,3 +16,4 @@ pub(crate) mod remote;
 pub(crate) mod revalidate;
 pub(crate) mod service;
 pub(crate) mod unsafe_method;
+pub(crate) mod work;

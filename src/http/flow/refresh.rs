@@ -7,12 +7,12 @@ use http::{Method, Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
-use crate::cache::lead::ReplacedEntry;
+use crate::cache::run;
 use crate::error::BoxError;
+use crate::flight::engine::LedFor;
 use crate::flight::waiter::Caller;
-use crate::http::flow::lead::lead;
 use crate::http::flow::lookup::{self, HttpCaller, StoredEntry};
-use crate::http::flow::remote::HttpPurpose;
+use crate::http::flow::work::HttpWork;
 use crate::http::rules::request::{Credentials, RequestMethod, Wishes, credentials};
 use crate::http::rules::shape::ask_for_the_whole;
 use crate::http::stored::fill::key_of;
@@ -51,24 +51,25 @@ pub(super) fn refresh<S, Q, B>(
     caller.stale = Some(Arc::clone(seen));
     caller.refreshed = Some(Arc::clone(seen));
     caller.asked.credentials = credentials(&caller.headers, &caller.rules.config);
-    let boarding = caller.boarding().without_waiting();
+    let flight = caller.flight_request();
     let engine = Arc::clone(&caller.cache.engine);
     let from = seen.value.response().map(|stored| stored.facts.from).unwrap_or_default();
     let lacks_credentials = !caller.asked.credentials.contains(from);
-    let was_declined = || engine.table.read_mark(&boarding.key, |mark| mark.has_declined_refresh());
+    let now = caller.cache.now();
+    let was_declined =
+        || engine.table.read_marks(&flight.key, |marks| marks.refresh_pause.has_declined(now));
     if lacks_credentials && was_declined().unwrap_or(false) {
         // Left to a client with credentials, for which the response was computed.
         return;
     }
     let (cache, place) = (Arc::clone(&caller.cache), key_of(&caller, seen));
-    let still_wanted = || {
-        let now = cache.local.get(place.as_bytes());
-        now.is_some_and(|entry| Arc::ptr_eq(&entry, seen) && cache.engine.log.is_alive(&entry))
-    };
-    let purpose = HttpPurpose::Refresh(ReplacedEntry::of(seen));
-    engine.refresh(&boarding, still_wanted, |leader| async move {
-        drop(lead(caller, leader, purpose, service, request).await);
-    });
+    let is_still_wanted =
+        || cache.is_still(place.as_bytes(), seen) && cache.engine.log.is_alive(seen);
+    let leader = run::begin_refresh(&engine, flight, LedFor::Refresh, is_still_wanted);
+    if let Some(leader) = leader {
+        let work = HttpWork::refreshing(caller, seen, service, request);
+        engine.in_background(leader, |leader| run::lead(leader, work));
+    }
 }
 
 /// Removes the fields by which nothing was selected: what a client says there

@@ -1,130 +1,14 @@
-//! Where the responses of a URI stand in the remote, and what a leader looks
-//! for there.
+//! Where the responses of a URI stand in the remote, and how they get there.
 
 use std::sync::Arc;
 
-use crate::cache::lead::ReplacedEntry;
 use crate::entry::Entry;
-use crate::flight::waiter::Caller;
-use crate::freshness::Freshness;
-use crate::http::flow::answer::is_failure;
-use crate::http::flow::lookup::{
-    HttpCache, HttpCaller, StoredEntry, is_validated_by_each, must_be_validated,
-};
-use crate::http::rules::validation::validators;
+use crate::http::flow::lookup::{HttpCache, HttpCaller, StoredEntry};
 use crate::http::rules::vary::variant_key;
 use crate::http::stored::fill::{self, index_entry, index_of};
-use crate::http::stored::response::{Index, MAX_LISTS, Slot, StoredResponse, selects};
+use crate::http::stored::response::{Index, MAX_LISTS, StoredResponse};
 use crate::key::Key;
-use crate::lease::acquire::{Judgement, Patience, Search};
 use crate::lease::hold::{FillTarget, Merge};
-
-/// What the leader of an HTTP flight is out for.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum HttpPurpose {
-    /// A response that answers this request.
-    Answer,
-    /// A newer one than this; nobody waits.
-    Refresh(ReplacedEntry),
-}
-
-impl HttpPurpose {
-    pub(super) fn patience(self, caller: &mut HttpCaller) -> Patience {
-        match self {
-            Self::Refresh(_) => Patience::GiveUp,
-            // Answers are not shared: the lease is for who may store one.
-            Self::Answer if caller.validates_itself() => Patience::GoOn,
-            // In the remote there is one lock for all: whose answers are known
-            // to be for them alone must not keep it from those who share.
-            Self::Answer if caller.boarding().never_wait && caller.is_not_shared() => {
-                Patience::Apart
-            }
-            // Answers are not known to be shared with such credentials.
-            Self::Answer if caller.boarding().never_wait => Patience::GoOn,
-            Self::Answer => Patience::Wait,
-        }
-    }
-}
-
-/// A request, in the remote.
-pub(super) struct HttpSearch<'a> {
-    caller: &'a HttpCaller,
-    key: Key,
-    purpose: HttpPurpose,
-    /// Found on the way: may stand in for a failure, or be validated.
-    pub(super) stand_in: Option<StoredEntry>,
-    /// Whether something good stands there, also what this request may not be
-    /// answered with.
-    pub(super) occupied: bool,
-}
-
-impl<'a> HttpSearch<'a> {
-    pub(super) fn new(caller: &'a HttpCaller, purpose: HttpPurpose) -> Self {
-        Self { caller, key: caller.store_key(), purpose, stand_in: None, occupied: false }
-    }
-
-    fn follow(&mut self, found: &StoredEntry) -> Judgement {
-        let max_variants = self.caller.rules.config.max_variants;
-        learn(&self.caller.cache, &self.caller.primary, found, max_variants);
-        let key = self.caller.store_key();
-        if key == self.key {
-            return Judgement::Useless;
-        }
-        self.key = key;
-        Judgement::Elsewhere
-    }
-
-    fn judge_response(&mut self, found: &StoredEntry) -> Judgement {
-        let serves = match self.purpose {
-            HttpPurpose::Answer => true,
-            HttpPurpose::Refresh(seen) if seen.is_no_older_than(found) => {
-                return Judgement::Useless;
-            }
-            HttpPurpose::Refresh(_) => false,
-        };
-        let (wishes, now) = (self.caller.wishes, self.caller.cache.now());
-        let freshness = match self.caller.cache.judge(found, now) {
-            _ if must_be_validated(found) => Freshness::Expired,
-            freshness => freshness,
-        };
-        let meets = wishes.are_met_by(found, now);
-        match freshness {
-            Freshness::Fresh | Freshness::Early if meets => Judgement::Serves,
-            Freshness::Stale if serves && wishes.demand.is_none() => Judgement::Serves,
-            Freshness::Fresh | Freshness::Early | Freshness::Stale | Freshness::StaleIfError => {
-                self.stand_in = serves.then(|| Arc::clone(found));
-                Judgement::Useless
-            }
-            Freshness::Expired => {
-                let stored = found.value.response();
-                let may_be_validated = stored.is_some_and(|stored| validators(stored).is_some());
-                self.stand_in = may_be_validated.then(|| Arc::clone(found));
-                if is_validated_by_each(found) { Judgement::ForEach } else { Judgement::Expired }
-            }
-        }
-    }
-}
-
-impl Search<StoredResponse> for HttpSearch<'_> {
-    fn key(&self) -> &Key {
-        &self.key
-    }
-
-    fn judge(&mut self, found: &StoredEntry) -> Judgement {
-        let HttpCaller { asked, headers, rules, .. } = self.caller;
-        match found.value.slot() {
-            Slot::Index(_) => self.follow(found),
-            Slot::Response(stored) => {
-                self.occupied = !is_failure(stored.status) && self.caller.cache.may_stand_in(found);
-                if selects(stored, asked, headers, &rules.config) {
-                    self.judge_response(found)
-                } else {
-                    Judgement::Useless
-                }
-            }
-        }
-    }
-}
 
 impl HttpCaller {
     /// Returns whether `found` is newer than what is in hand.
@@ -135,7 +19,7 @@ impl HttpCaller {
 
 /// Takes over what the remote knows of the variants of a URI. It says where to
 /// look, not what is there: an invalidation does not concern it.
-fn learn(cache: &HttpCache, primary: &Key, found: &StoredEntry, max_variants: usize) {
+pub(super) fn learn(cache: &HttpCache, primary: &Key, found: &StoredEntry, max_variants: usize) {
     let Some(index) = index_of(found) else { return };
     cache.local.update(primary, |old| {
         let merged = match old.and_then(|old| index_of(old)) {
@@ -158,7 +42,10 @@ pub(super) fn adopt(caller: &HttpCaller, entry: &StoredEntry, allowed: &dyn Fn()
 }
 
 /// Returns where a stored response and the index to it go in the remote.
-pub(super) fn places(caller: &HttpCaller, entry: &StoredEntry) -> Vec<FillTarget<StoredResponse>> {
+pub(super) fn fill_targets(
+    caller: &HttpCaller,
+    entry: &StoredEntry,
+) -> Vec<FillTarget<StoredResponse>> {
     let facts = entry.value.response().map(|stored| &stored.facts);
     let Some(selected) = facts.and_then(|facts| facts.fingerprint) else {
         let place = FillTarget::new(caller.primary.clone(), Arc::clone(entry));

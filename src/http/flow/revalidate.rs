@@ -29,7 +29,7 @@ impl Head {
         let renewed = confirmed.renew(times.response);
         match self.caller.judge_renewed(&renewed, times) {
             Ok((plan, tags)) => {
-                self.leave_to_each(&plan);
+                self.publish_for_each(&plan);
                 // Its body came in answer to another request.
                 self.caller.asked = self.caller.asked_of(&renewed.entry);
                 if fill::fingerprint_of(&self.caller, &plan) != fill::variant_of(&renewed.entry) {
@@ -41,7 +41,7 @@ impl Head {
             Err(why) => {
                 if ends(&renewed.entry, why) {
                     fill::unstore(&self.caller, &renewed.entry);
-                    self.leader.replaces_nothing_good();
+                    self.leader.discard_remote_value();
                 }
                 self.decline_response(renewed.response(), why)
             }

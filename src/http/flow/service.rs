@@ -244,7 +244,7 @@ impl<S> HttpService<S> {
             rules: Arc::clone(&self.rules),
             asked,
             wishes,
-            not_before: self.cache.engine.table.upcoming_id(),
+            not_before: self.cache.engine.table.upcoming_number(),
             headers: parts.headers.clone(),
             primary: primary.to_key(),
             tags: automatic_tags(&parts, &self.rules),

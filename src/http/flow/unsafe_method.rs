@@ -9,6 +9,7 @@ use http_body::Body;
 use tower_service::Service;
 
 use crate::entry::ComputationStart;
+use crate::flight::end::End;
 use crate::flight::engine::Admission;
 use crate::flight::waiter::Caller;
 use crate::http::body::{ResponseBody, SourceBody};
@@ -104,7 +105,7 @@ struct Unknown<'a> {
 
 impl Drop for Unknown<'_> {
     fn drop(&mut self) {
-        self.cache.invalidate_tags_unseen(self.tags);
+        self.cache.invalidate_tags_in_background(self.tags);
     }
 }
 
@@ -219,14 +220,14 @@ impl Sent {
             refreshed: None,
             credential: None,
         };
-        let boarding = caller.boarding().without_waiting();
-        let Admission::Lead(leader) = cache.engine.enter(&boarding, &mut None) else {
+        let request = caller.flight_request().without_waiting();
+        let Admission::Lead(leader) = cache.engine.enter(&request, &mut None) else {
             return response.map(ResponseBody::inner);
         };
         if leader.started().seq != expected_seq {
             // Somebody else invalidated since this response was judged,
             // perhaps this very resource.
-            leader.withdraw();
+            leader.end(End::Withdrawn);
             return response.map(ResponseBody::inner);
         }
         let started = ComputationStart { tick: self.started.tick, seq: leader.started().seq };

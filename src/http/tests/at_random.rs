@@ -6,17 +6,12 @@ use http::header::VARY;
 use proptest::prelude::*;
 
 use crate::http::rules::directives::tests::{PALETTE, cache_control, disturb};
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use http::{Method, StatusCode, Uri, response::Parts};
+use http::header::{HeaderMap, HeaderValue};
 
 use crate::http::cache_for::CacheFor;
 use crate::http::config::{HttpConfig, SetCookie};
-use crate::http::rules::decline_reason::DeclineReason;
-use crate::http::rules::lifetime::{Source, Times};
-use crate::http::rules::request::{Credentials, RequestFacts, RequestMethod};
+use crate::http::rules::request::Credentials;
 use crate::http::rules::storable::*;
-use crate::http::rules::vary::{Vary, VaryList};
-use crate::http::stored::response::Facts;
 use crate::http::tests::storable::{decide, layer, response, with};
 
 /// Directives that can stand in a targeted field too.

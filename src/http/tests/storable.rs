@@ -3,17 +3,14 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use crate::http::rules::lifetime::tests::times;
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::HeaderValue;
 use http::{Method, StatusCode, Uri, response::Parts};
 
 use crate::http::cache_for::CacheFor;
 use crate::http::config::{HttpConfig, SetCookie};
 use crate::http::rules::decline_reason::DeclineReason;
-use crate::http::rules::lifetime::{Source, Times};
 use crate::http::rules::request::{Credentials, RequestFacts, RequestMethod};
 use crate::http::rules::storable::*;
-use crate::http::rules::vary::{Vary, VaryList};
-use crate::http::stored::response::Facts;
 use crate::http::stored::response::{CachedResponse, Content};
 
 pub(in crate::http) fn anonymous() -> RequestFacts {

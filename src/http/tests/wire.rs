@@ -1,4 +1,4 @@
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes};
 use http::StatusCode;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
@@ -10,7 +10,7 @@ use crate::http::rules::request::{RequestFacts, RequestMethod};
 use crate::http::rules::vary::fingerprint;
 use crate::http::rules::vary::{Fingerprint, VaryList};
 use crate::http::stored::response::{
-    CachedResponse, Content, Facts, Index, MAX_LISTS, Slot, StoredResponse, reusable,
+    CachedResponse, Facts, Index, MAX_LISTS, StoredResponse, reusable,
 };
 use crate::http::stored::wire::*;
 use crate::remote::Remotable;

@@ -10,6 +10,7 @@ use http::Response;
 use http::response::Parts;
 use http_body::Frame;
 
+use crate::flight::end::End;
 use crate::http::body::collect;
 use crate::http::body::{Collection, Limits, ResponseBody, SharedBody, SourceBody};
 use crate::http::flow::lead::pump::{Arrival, Pump};
@@ -47,7 +48,7 @@ impl Head {
         tags: Box<[Tag]>,
     ) -> OriginOutcome<B, E> {
         let (head, body) = response.into_parts();
-        self.leave_to_each(&plan);
+        self.publish_for_each(&plan);
         let limits = self.limits(&plan);
         let collected = collect(body, &limits).await;
         let why = match collected {
@@ -99,7 +100,7 @@ impl Head {
         };
         if !caller.asked.credentials.is_anonymous() && share != Recipients::Each {
             let least = received.at.plus(caller.cache.engine.settings.uncacheable_for);
-            leader.remember_shared(true, longest.max(least));
+            leader.note_sharing(true, longest.max(least));
         }
         (entry, share)
     }
@@ -117,7 +118,7 @@ impl Head {
             Recipients::Nobody => self.decline_unshared(),
             Recipients::Wave => self.share_with_wave(entry),
             Recipients::Each => {
-                self.leader.leave_to_each();
+                self.leader.publish_for_each();
                 return self.store(entry);
             }
             Recipients::Everybody => return self.store(entry),
@@ -126,8 +127,7 @@ impl Head {
     }
 
     fn share_with_wave(self, entry: StoredEntry) {
-        self.leader.publish(entry);
-        self.leader.shared_only();
+        self.leader.end(End::ForWaiters(entry));
     }
 
     /// Stores a whole response before it is handed over: a waiter that it does
@@ -135,10 +135,10 @@ impl Head {
     pub(super) fn store(self, entry: StoredEntry) -> bool {
         let Self { caller, leader, .. } = self;
         let stored = fill::store(&caller, &entry, &|| leader.may_store(&entry.tags));
-        leader.publish(Arc::clone(&entry));
         caller.cache.tidy_from_now_on();
-        let places = remote::places(&caller, &entry);
-        leader.finish(stored, places, move || fill::unstore(&caller, &entry));
+        let targets = remote::fill_targets(&caller, &entry);
+        let published = Arc::clone(&entry);
+        leader.finish(published, stored, targets, move || fill::unstore(&caller, &entry));
         stored
     }
 
@@ -159,7 +159,7 @@ impl Head {
             return OriginOutcome::Response { response, stored: false, why: None };
         }
         if share == Recipients::Each {
-            self.leader.leave_to_each();
+            self.leader.publish_for_each();
         }
         let is_kept = matches!(share, Recipients::Everybody | Recipients::Each);
         let stored = is_kept && self.leader.may_store(&entry.tags);
@@ -185,7 +185,7 @@ impl Head {
         // From now on requests of this kind may be expected elsewhere.
         let key = caller.expected_flight_key();
         let is_expected = key != *leader.key() && !is_validated_by_each(&entry);
-        let beside = if is_expected { leader.beside(key) } else { None };
+        let beside = if is_expected { leader.lead_beside(key) } else { None };
         if let Some(beside) = &beside {
             beside.publish(Arc::clone(&entry));
         }

@@ -11,6 +11,7 @@ use http::StatusCode;
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, Sleep, timeout_at};
 
+use crate::flight::end::End;
 use crate::flight::leader::Leader;
 use crate::http::body::{
     BodyError, BodyErrorKind, Feed, Limits, Next, ReadGate, SourceBody, poll_bytes,
@@ -39,7 +40,7 @@ struct Beside(Option<Leader<StoredResponse>>);
 impl Drop for Beside {
     fn drop(&mut self) {
         if let Some(leader) = self.0.take() {
-            leader.withdraw();
+            leader.end(End::Withdrawn);
         }
     }
 }

@@ -1,0 +1,536 @@
+//! The work of a caller that asks for a key: `get_or_compute` and its kin, and the layer
+//! for any tower service.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use crate::cache::builder::FailureAction;
+use crate::cache::run::{self, LeadOutcome, RunOutcome, Work};
+use crate::cache::state::{CacheState, Lookup};
+use crate::clock::Tick;
+use crate::computed::Computed;
+use crate::entry::Entry;
+use crate::error::{BoxError, Error, ErrorKind};
+use crate::flight::end::{End, Remember};
+use crate::flight::engine::{FlightRequest, LedFor, Mode};
+use crate::flight::hold::{FailureRule, HoldRule};
+use crate::flight::leader::Leader;
+use crate::flight::waiter::{AloneReason, Caller};
+use crate::freshness::Freshness;
+use crate::key::Key;
+use crate::lease::acquire::{Judgement, Patience, Search};
+use crate::lease::grant::Version;
+use crate::outcome::CacheOutcome;
+
+/// What a computation hands to its leader: the value to keep, if it may be kept, and what
+/// the leader's own caller gets.
+pub(crate) type ComputationResult<V, T> = (Option<Computed<V>>, T);
+
+/// An answer, from wherever it came.
+pub(crate) enum Answer<V, T> {
+    Entry(Arc<Entry<V>>, CacheOutcome),
+    Own(T, CacheOutcome),
+}
+
+impl<V: Clone> Answer<V, V> {
+    pub(crate) fn into_value(self) -> V {
+        match self {
+            Self::Entry(entry, _) => entry.value.clone(),
+            Self::Own(value, _) => value,
+        }
+    }
+}
+
+/// The entry that is to be refreshed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReplacedEntry {
+    version: Option<Version>,
+    started: Tick,
+}
+
+impl ReplacedEntry {
+    pub(crate) fn of<V>(entry: &Entry<V>) -> Self {
+        Self { version: entry.version, started: entry.window.started }
+    }
+
+    /// Returns whether `found` is no news.
+    pub(crate) fn is_no_older_than<V>(self, found: &Entry<V>) -> bool {
+        let same = self.version.is_some() && found.version == self.version;
+        same || found.window.started <= self.started
+    }
+}
+
+/// What a caller is out for.
+#[derive(Clone, Copy, Debug)]
+enum Purpose {
+    /// Any value that may be served.
+    Serve,
+    /// A newer value than this one; its caller has a value to go on with.
+    Refresh(ReplacedEntry),
+    /// A value whose computation began after the call: by the number of the computation,
+    /// or where another process computed it, by the clock.
+    FreshRead { from_number: u64, after: Tick },
+}
+
+/// One caller's work.
+pub(crate) struct KeyWork<V: Clone + Send + Sync + 'static, F> {
+    state: Arc<CacheState<V>>,
+    key: Key,
+    purpose: Purpose,
+    /// Found by the caller's first look, or on the leader's way.
+    in_hand: Option<Arc<Entry<V>>>,
+    /// Found by the search: not an answer, but perhaps something in place of a failure.
+    stand_in: Option<Arc<Entry<V>>>,
+    /// What is replaced by the result, whose tags it may inherit.
+    replaced: Option<Arc<Entry<V>>>,
+    compute: F,
+}
+
+impl<V: Clone + Send + Sync + 'static, F> KeyWork<V, F> {
+    pub(crate) fn serve(
+        state: &Arc<CacheState<V>>,
+        key: Key,
+        stale: Option<Arc<Entry<V>>>,
+        compute: F,
+    ) -> Self {
+        let state = Arc::clone(state);
+        let purpose = Purpose::Serve;
+        Self { state, key, purpose, in_hand: stale, stand_in: None, replaced: None, compute }
+    }
+
+    fn refreshing(mut self, seen: &Arc<Entry<V>>) -> Self {
+        self.purpose = Purpose::Refresh(ReplacedEntry::of(seen));
+        self.in_hand = Some(Arc::clone(seen));
+        self.replaced = Some(Arc::clone(seen));
+        self
+    }
+
+    fn reading_fresh(mut self) -> Self {
+        let from_number = self.state.engine.table.upcoming_number();
+        self.purpose = Purpose::FreshRead { from_number, after: self.state.now() };
+        self.replaced = self.state.local.get(self.key.as_bytes());
+        self
+    }
+
+    /// Returns whether the value is the one that is to be replaced.
+    fn is_replaced(&self, found: &Entry<V>) -> bool {
+        match self.purpose {
+            Purpose::Serve => false,
+            Purpose::Refresh(seen) => seen.is_no_older_than(found),
+            Purpose::FreshRead { after, .. } => found.window.started <= after,
+        }
+    }
+
+    fn rule(&self, hold: HoldRule) -> FailureRule {
+        FailureRule { hold, stale_until: self.stale_until_of_any(), each_computes: false }
+    }
+
+    /// Returns until when any caller of the key has something stale.
+    fn stale_until_of_any(&self) -> Option<Tick> {
+        let fallback = self.state.fallback(&self.key, self.in_hand.as_ref());
+        fallback.map(|entry| entry.window.useful_until())
+    }
+}
+
+impl<V: Clone + Send + Sync + 'static, F> Caller<V> for KeyWork<V, F> {
+    fn flight_request(&mut self) -> FlightRequest {
+        let request = FlightRequest::of(self.key.clone());
+        match self.purpose {
+            Purpose::FreshRead { .. } => request.despite_hold(),
+            Purpose::Serve | Purpose::Refresh(_) => request,
+        }
+    }
+
+    fn second_look(&mut self) -> Option<Arc<Entry<V>>> {
+        if matches!(self.purpose, Purpose::FreshRead { .. }) {
+            return None;
+        }
+        match self.state.look(self.key.as_bytes()) {
+            Lookup::Fresh(entry) | Lookup::Early(entry) => Some(entry),
+            Lookup::Stale(_) | Lookup::Miss(_) => None,
+        }
+    }
+
+    fn is_answered_by(&self, _: &Entry<V>) -> bool {
+        true
+    }
+
+    fn is_new_enough(&self, began: Option<u64>, entry: &Entry<V>) -> bool {
+        match self.purpose {
+            Purpose::FreshRead { from_number, after } => {
+                began.is_some_and(|began| began >= from_number) || entry.window.started > after
+            }
+            Purpose::Serve | Purpose::Refresh(_) => true,
+        }
+    }
+
+    fn wants_computation_from(&self) -> Option<u64> {
+        match self.purpose {
+            Purpose::FreshRead { from_number, .. } => Some(from_number),
+            Purpose::Serve | Purpose::Refresh(_) => None,
+        }
+    }
+
+    fn fallback(&self) -> Option<Arc<Entry<V>>> {
+        match self.purpose {
+            // The caller has asked for a new value by name.
+            Purpose::FreshRead { .. } => None,
+            Purpose::Serve | Purpose::Refresh(_) => {
+                self.state.fallback(&self.key, self.in_hand.as_ref())
+            }
+        }
+    }
+}
+
+impl<V: Clone + Send + Sync + 'static, F> Search<V> for KeyWork<V, F> {
+    fn key(&self) -> &Key {
+        &self.key
+    }
+
+    fn judge(&mut self, found: &Arc<Entry<V>>) -> Judgement {
+        if self.is_replaced(found) {
+            self.replaced = Some(Arc::clone(found));
+            return Judgement::Useless;
+        }
+        match self.state.judge_found(&self.key, found) {
+            Freshness::Fresh | Freshness::Early => Judgement::Serves,
+            Freshness::Stale if matches!(self.purpose, Purpose::Serve) => Judgement::Serves,
+            Freshness::Stale | Freshness::StaleIfError => {
+                let serves = matches!(self.purpose, Purpose::Serve);
+                self.stand_in = serves.then(|| Arc::clone(found));
+                Judgement::Useless
+            }
+            Freshness::Expired => Judgement::Useless,
+        }
+    }
+
+    fn despite_hold(&self) -> bool {
+        matches!(self.purpose, Purpose::FreshRead { .. })
+    }
+}
+
+impl<V, T, E, F, Fut> Work<V> for KeyWork<V, F>
+where
+    V: Clone + Send + Sync + 'static,
+    E: Into<BoxError>,
+    F: FnOnce() -> Fut,
+    Fut: Future<Output = Result<ComputationResult<V, T>, E>>,
+{
+    type Output = Result<T, Error>;
+
+    fn patience(&mut self) -> Patience {
+        match self.purpose {
+            Purpose::Serve | Purpose::FreshRead { .. } => Patience::Wait,
+            Purpose::Refresh(_) => Patience::GiveUp,
+        }
+    }
+
+    fn keep_stand_in(&mut self, leader: &Leader<V>) {
+        let Some(found) = self.stand_in.take() else { return };
+        let here = self.state.local.get(self.key.as_bytes());
+        if here.is_none_or(|here| here.window.started < found.window.started) {
+            leader.adopt(&found);
+            self.in_hand = Some(found);
+        }
+    }
+
+    fn adopt(&mut self, leader: &Leader<V>, found: &Arc<Entry<V>>) {
+        leader.adopt(found);
+        self.state.adopted(found);
+    }
+
+    async fn call(self, mut leader: Leader<V>) -> Result<T, Error> {
+        let shared = self.rule(HoldRule::Never);
+        let Self { state, replaced, compute, .. } = self;
+        // Also a cache that only fails has something to forget.
+        state.tidy_from_now_on();
+        match leader.compute(async { compute().await }).await {
+            Ok(Ok((Some(computed), own))) if computed.storable => {
+                let computed = computed.with_tags_of(replaced.as_deref());
+                match state.entry(computed, &leader) {
+                    (entry, true) => leader.fill(&entry),
+                    (entry, false) => leader.end(End::ForWaiters(entry)),
+                }
+                Ok(own)
+            }
+            Ok(Ok((_, own))) => {
+                leader.end(End::Declined(Remember::Everywhere));
+                Ok(own)
+            }
+            Ok(Err(error)) => {
+                let error = error.into();
+                let rule = state.rule_for(&*error, shared);
+                let error = Error::inner_error(error);
+                leader.end(End::Failed { error: error.clone(), rule });
+                Err(error)
+            }
+            Err(timeout) => {
+                let rule = FailureRule { hold: HoldRule::After(1), ..shared };
+                leader.end(End::Failed { error: timeout.clone(), rule });
+                Err(timeout)
+            }
+        }
+    }
+}
+
+/// What a caller has in hand while a refresh runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Otherwise {
+    Hit,
+    Stale,
+}
+
+impl Otherwise {
+    const fn outcome(self) -> CacheOutcome {
+        match self {
+            Self::Hit => CacheOutcome::Hit,
+            Self::Stale => CacheOutcome::Stale,
+        }
+    }
+}
+
+impl<V: Clone + Send + Sync + 'static> CacheState<V> {
+    /// Answers a caller with a computation that can run on its own task: a stale value is
+    /// served at once, and refreshed in the background.
+    pub(crate) async fn answer_detached<T, E, F, Fut>(
+        self: &Arc<Self>,
+        key: Key,
+        lookup: Lookup<V>,
+        compute: F,
+    ) -> Result<Answer<V, T>, Error>
+    where
+        T: Send + 'static,
+        E: Into<BoxError> + Send + 'static,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = Result<ComputationResult<V, T>, E>> + Send + 'static,
+    {
+        let work = KeyWork::serve(self, key, None, compute);
+        let engine = &self.engine;
+        let in_background = |leader, work| {
+            engine.in_background(leader, |leader| run::lead(leader, work));
+            std::future::ready(None)
+        };
+        let on_task = |leader, work| {
+            run::from_task(engine.detached(leader, |leader| run::lead(leader, work)))
+        };
+        self.answer(work, lookup, on_task, (LedFor::Refresh, in_background)).await
+    }
+
+    /// Answers a caller with a computation that runs inside it. Nothing can run in the
+    /// background for such a caller: the first that finds a stale value refreshes it.
+    pub(crate) async fn answer_inline<T, E, F, Fut>(
+        self: &Arc<Self>,
+        key: Key,
+        lookup: Lookup<V>,
+        compute: F,
+    ) -> Result<Answer<V, T>, Error>
+    where
+        E: Into<BoxError>,
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<ComputationResult<V, T>, E>>,
+    {
+        let work = KeyWork::serve(self, key, None, compute);
+        let inside = |leader, work| async { Some(run::lead(leader, work).await) };
+        self.answer(work, lookup, run::lead, (LedFor::CallerWithValue, inside)).await
+    }
+
+    /// Answers with a value whose computation began after the call.
+    pub(crate) async fn answer_fresh<E, F, Fut>(
+        self: &Arc<Self>,
+        key: Key,
+        compute: F,
+    ) -> Result<Answer<V, V>, Error>
+    where
+        E: Into<BoxError> + Send + 'static,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = Result<ComputationResult<V, V>, E>> + Send + 'static,
+    {
+        let work = KeyWork::serve(self, key, None, compute).reading_fresh();
+        let engine = &self.engine;
+        let on_task = |leader, work| {
+            run::from_task(engine.detached(leader, |leader| run::lead(leader, work)))
+        };
+        let outcome = self.run(work, on_task).await;
+        let result = match outcome {
+            // Computed by another process since the call.
+            RunOutcome::Found(entry, _) => Ok(Answer::Entry(entry, CacheOutcome::Joined)),
+            outcome => self.conclude(outcome, |_| None).await,
+        };
+        self.count(result)
+    }
+
+    /// The way of every caller: what is fresh is served, what is stale is served and
+    /// refreshed, and the others wait or compute.
+    async fn answer<T, E, F, Fut, LF, RF>(
+        self: &Arc<Self>,
+        mut work: KeyWork<V, F>,
+        lookup: Lookup<V>,
+        lead_by: impl FnOnce(Leader<V>, KeyWork<V, F>) -> LF,
+        refresh_by: (LedFor, impl FnOnce(Leader<V>, KeyWork<V, F>) -> RF),
+    ) -> Result<Answer<V, T>, Error>
+    where
+        E: Into<BoxError>,
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<ComputationResult<V, T>, E>>,
+        LF: Future<Output = LeadOutcome<V, KeyWork<V, F>>>,
+        RF: Future<Output = Option<LeadOutcome<V, KeyWork<V, F>>>>,
+    {
+        let result = match lookup {
+            Lookup::Fresh(entry) => Ok(Answer::Entry(entry, CacheOutcome::Hit)),
+            Lookup::Early(entry) => self.refresh(work, entry, Otherwise::Hit, refresh_by).await,
+            Lookup::Stale(entry) => self.refresh(work, entry, Otherwise::Stale, refresh_by).await,
+            Lookup::Miss(stale) => {
+                work.in_hand = stale;
+                let (key, in_hand) = (work.key.clone(), work.in_hand.clone());
+                match self.run(work, lead_by).await {
+                    RunOutcome::Found(entry, _) if self.now() < entry.window.fresh_until => {
+                        Ok(Answer::Entry(entry, CacheOutcome::Hit))
+                    }
+                    RunOutcome::Found(entry, work) => {
+                        self.refresh(work, entry, Otherwise::Stale, refresh_by).await
+                    }
+                    outcome => {
+                        let fallback = |_: &Error| self.fallback(&key, in_hand.as_ref());
+                        self.conclude(outcome, fallback).await
+                    }
+                }
+            }
+        };
+        self.count(result)
+    }
+
+    async fn run<W: Work<V>, LF>(
+        self: &Arc<Self>,
+        work: W,
+        lead_by: impl FnOnce(Leader<V>, W) -> LF,
+    ) -> RunOutcome<V, W>
+    where
+        LF: Future<Output = LeadOutcome<V, W>>,
+    {
+        if self.engine.mode() == Mode::On {
+            run::run(&self.engine, work, lead_by).await
+        } else {
+            run::run_unprotected(&self.engine, work, lead_by).await
+        }
+    }
+
+    async fn conclude<T, E, F, Fut>(
+        &self,
+        outcome: RunOutcome<V, KeyWork<V, F>>,
+        fallback: impl FnOnce(&Error) -> Option<Arc<Entry<V>>>,
+    ) -> Result<Answer<V, T>, Error>
+    where
+        E: Into<BoxError>,
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<ComputationResult<V, T>, E>>,
+    {
+        let (result, outcome) = match outcome {
+            RunOutcome::Answer(entry, outcome, _) => return Ok(Answer::Entry(entry, outcome)),
+            RunOutcome::Found(entry, _) => return Ok(Answer::Entry(entry, CacheOutcome::Hit)),
+            RunOutcome::Called(result, outcome) => (result, outcome),
+            RunOutcome::Alone(reason, _place, work) => {
+                (self.compute_alone(reason, work.compute).await, CacheOutcome::Alone)
+            }
+            RunOutcome::Refused(error, _) => (Err(error), CacheOutcome::Refused),
+        };
+        result.map(|own| Answer::Own(own, outcome)).or_else(|error| match fallback(&error) {
+            Some(entry) => Ok(Answer::Entry(entry, CacheOutcome::StaleIfError)),
+            None => Err(error),
+        })
+    }
+
+    /// Serves `seen`, and takes the lead of its refresh where no other caller has it.
+    async fn refresh<T, E, F, Fut, RF>(
+        self: &Arc<Self>,
+        work: KeyWork<V, F>,
+        seen: Arc<Entry<V>>,
+        otherwise: Otherwise,
+        refresh_by: (LedFor, impl FnOnce(Leader<V>, KeyWork<V, F>) -> RF),
+    ) -> Result<Answer<V, T>, Error>
+    where
+        E: Into<BoxError>,
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<ComputationResult<V, T>, E>>,
+        RF: Future<Output = Option<LeadOutcome<V, KeyWork<V, F>>>>,
+    {
+        let key = work.key.clone();
+        let request = FlightRequest::of(key.clone());
+        let is_unchanged = || self.is_still(key.as_bytes(), &seen);
+        let (led_for, refresh_by) = refresh_by;
+        let leader = run::begin_refresh(&self.engine, request, led_for, is_unchanged);
+        let Some(leader) = leader else {
+            return Ok(Answer::Entry(seen, otherwise.outcome()));
+        };
+        let error = match refresh_by(leader, work.refreshing(&seen)).await {
+            None => return Ok(Answer::Entry(seen, otherwise.outcome())),
+            Some(LeadOutcome::Called(Ok(own))) => {
+                return Ok(Answer::Own(own, CacheOutcome::Computed));
+            }
+            Some(LeadOutcome::Found(entry, _)) => {
+                return Ok(Answer::Entry(entry, CacheOutcome::Hit));
+            }
+            Some(LeadOutcome::Called(Err(error)) | LeadOutcome::Refused(error, _)) => error,
+        };
+        // Time has passed: what was served stale before may not be any more.
+        match self.look(key.as_bytes()) {
+            Lookup::Fresh(entry) | Lookup::Early(entry) => {
+                Ok(Answer::Entry(entry, CacheOutcome::Hit))
+            }
+            Lookup::Stale(entry) => Ok(Answer::Entry(entry, CacheOutcome::Stale)),
+            Lookup::Miss(Some(entry)) => Ok(Answer::Entry(entry, CacheOutcome::StaleIfError)),
+            Lookup::Miss(None) => Err(error),
+        }
+    }
+
+    /// Computes for one caller. While the cache is not on, nothing limits the time.
+    async fn compute_alone<T, E, F, Fut>(&self, reason: AloneReason, compute: F) -> Result<T, Error>
+    where
+        E: Into<BoxError>,
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<ComputationResult<V, T>, E>>,
+    {
+        let from = self.engine.clock.now();
+        let work = async { compute().await };
+        let result = tokio::time::timeout(self.time_alone(reason), work).await;
+        self.observer.computed_alone(self.engine.clock.now().since(from));
+        match result {
+            Ok(result) => result.map(|(_, own)| own).map_err(Error::inner_error),
+            Err(_) => Err(Error::new(ErrorKind::ComputeTimeout)),
+        }
+    }
+
+    /// Judges what the remote has. A copy of it that is here may have been marked stale:
+    /// then that counts.
+    pub(crate) fn judge_found(&self, key: &Key, found: &Entry<V>) -> Freshness {
+        let here = self.local.get(key.as_bytes());
+        let copy = here.filter(|here| {
+            ReplacedEntry::of(here).is_no_older_than(found)
+                && here.window.fresh_until < found.window.fresh_until
+        });
+        self.judge(copy.as_deref().unwrap_or(found), self.now())
+    }
+
+    fn rule_for(
+        &self,
+        error: &(dyn std::error::Error + Send + Sync + 'static),
+        shared: FailureRule,
+    ) -> FailureRule {
+        let action =
+            self.values.on_failure.as_ref().map_or_else(Default::default, |hook| hook(error));
+        let hold = match action {
+            FailureAction::Hold => HoldRule::After(1),
+            FailureAction::ShareOnly | FailureAction::EachItself => HoldRule::Never,
+        };
+        FailureRule { hold, each_computes: action == FailureAction::EachItself, ..shared }
+    }
+
+    fn count<T>(&self, result: Result<Answer<V, T>, Error>) -> Result<Answer<V, T>, Error> {
+        let outcome = match &result {
+            Ok(Answer::Entry(_, outcome) | Answer::Own(_, outcome)) => *outcome,
+            Err(error) if error.kind() == ErrorKind::Inner => CacheOutcome::Computed,
+            Err(_) => CacheOutcome::Refused,
+        };
+        self.observer.answered(outcome);
+        result
+    }
+}

@@ -1,0 +1,257 @@
+//! Every way in which a leader can end, and the one order of steps.
+//!
+//! 1. **Under the table's lock:** what is remembered of the key is brought up to date,
+//!    the flight is settled with its verdict, and it leaves the table. A caller that comes
+//!    in after that finds what is remembered, and never this flight; one that came before
+//!    is a waiter and will be woken. No order between the two can be seen.
+//! 2. **The waiters are woken.** From here on nothing that follows can delay them.
+//! 3. **The place is returned,** so that the next computation can begin.
+//! 4. **The lease is given up,** on a task of its own. A result that goes to the remote
+//!    has gone there before this function is called.
+//! 5. **The observer is told.** It is the user's code: it may be slow.
+//! 6. **What has left the table is dropped.** An error's `Drop` is the user's code too.
+//!
+//! What is stored is stored before this function is called: a woken caller that looks
+//! into the store finds it there.
+
+use std::time::Duration;
+
+use crate::clock::Tick;
+use crate::entry::Entry;
+use crate::error::{Error, ErrorKind};
+use crate::flight::hold::{FailureCount, FailureRule};
+use crate::flight::leader::Leader;
+use crate::flight::marks::Marks;
+use crate::flight::phase::{Abandonment, Failure, Verdict};
+use crate::flight::ports::{ComputedEnd, Occurrence};
+use crate::sync::Arc;
+
+/// How a leader ends.
+#[derive(Debug)]
+pub(crate) enum End<V> {
+    /// The result is stored, or was refused: it was invalidated meanwhile.
+    Filled { entry: Arc<Entry<V>>, stored: bool },
+    /// The result is for those who wait already, and is not stored.
+    ForWaiters(Arc<Entry<V>>),
+    /// A value was found elsewhere.
+    Found(Arc<Entry<V>>),
+    /// The result may not be shared: every caller computes for itself.
+    Declined(Remember),
+    /// The result concerns the leader's own request: one of the waiters leads next.
+    NotShared,
+    /// A refresh may not be stored. It carried less than the request of a client, so it
+    /// says nothing of what clients get; the next refresh waits, longer each time.
+    RefreshDeclined,
+    /// The computation failed.
+    Failed { error: Error, rule: FailureRule },
+    /// The computation panicked.
+    Panicked,
+    /// The computation has failed elsewhere or before, and is not tried again yet.
+    Held { error: Error, noted: Option<Duration> },
+    /// Another process refreshes the key; this one looks again after a pause.
+    LeftToAnother(Duration),
+    /// No computation is needed, or this leader may not wait for one any longer.
+    Withdrawn,
+    /// The leader was dropped, at any point.
+    Lost,
+}
+
+/// For whom a declined result marks the key as uncacheable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Remember {
+    /// For nobody: the next result may be different.
+    Nothing,
+    /// For the callers of this process.
+    Here,
+    /// For those of other processes too.
+    Everywhere,
+}
+
+/// What becomes of the lease.
+enum LeaseEnd {
+    GivenUp { hold: Option<Duration> },
+    MarkUncacheable,
+}
+
+/// What the steps need to know of an end.
+struct Steps<V> {
+    verdict: Verdict<V>,
+    lease: LeaseEnd,
+    /// How the computation ended, if there was one.
+    computation: Option<ComputedEnd>,
+    /// For the user's `Drop` to run without the lock.
+    replaced: Option<Error>,
+}
+
+impl<V> Steps<V> {
+    fn of(verdict: Verdict<V>, computation: Option<ComputedEnd>) -> Self {
+        Self { verdict, lease: LeaseEnd::GivenUp { hold: None }, computation, replaced: None }
+    }
+}
+
+impl<V: Send + Sync + 'static> Leader<V> {
+    pub(super) fn conclude(&mut self, end: End<V>) {
+        self.is_ended = true;
+        let (engine, flight) = (&*self.engine, &self.flight);
+        let now = engine.clock.now();
+        let refused = matches!(end, End::Filled { stored: false, .. });
+
+        let mut shard = engine.table.shard(&flight.key).lock();
+        // A flight that was forgotten says nothing of the key any more.
+        let is_current = shard.is_current(flight);
+        let (mut unheard, mut evicted) = (Marks::default(), None);
+        let marks = if !is_current {
+            &mut unheard
+        } else if end.is_worth_marks() {
+            let (marks, removed) = shard.marks.of(&flight.key, now);
+            evicted = Some(removed);
+            marks
+        } else {
+            shard.marks.get_mut(&flight.key).unwrap_or(&mut unheard)
+        };
+        let steps = self.steps(end, marks, now);
+        let unused = flight.settle(steps.verdict);
+        let removed = engine.table.remove(&mut shard, flight);
+        drop(shard);
+
+        flight.wake();
+
+        engine.places.release(&flight.computation, engine.watch.now());
+
+        if let Some(lease) = self.lease.take() {
+            match steps.lease {
+                LeaseEnd::GivenUp { hold } => {
+                    lease.give_up(hold.filter(|_| is_current && self.holds_elsewhere));
+                }
+                LeaseEnd::MarkUncacheable => {
+                    lease.mark_uncacheable(engine.settings.uncacheable_for);
+                }
+            }
+        }
+
+        if refused {
+            engine.observer.happened(Occurrence::FillRefused { key: &flight.key });
+        }
+        if let Some(end) = steps.computation {
+            let took = now.since(self.started.tick);
+            engine.observer.happened(Occurrence::Computed { key: &flight.key, took, end });
+        }
+        drop((removed, evicted, unheard, unused, steps.replaced));
+    }
+
+    /// Updates what is remembered of the key, and says how the steps go.
+    fn steps(&self, end: End<V>, marks: &mut Marks, now: Tick) -> Steps<V> {
+        match end {
+            End::Filled { entry, stored } => {
+                if !self.is_for_each {
+                    marks.set_storable();
+                }
+                let how = if stored { ComputedEnd::Stored } else { ComputedEnd::Shared };
+                let replaced = marks.hold.end_row();
+                Steps { replaced, ..Steps::of(Verdict::Filled(entry), Some(how)) }
+            }
+            End::ForWaiters(entry) => {
+                let replaced = marks.hold.end_row();
+                let verdict = Verdict::Filled(entry);
+                Steps { replaced, ..Steps::of(verdict, Some(ComputedEnd::Shared)) }
+            }
+            End::Found(entry) => {
+                marks.set_storable();
+                let replaced = marks.hold.end_row();
+                Steps { replaced, ..Steps::of(Verdict::Filled(entry), None) }
+            }
+            End::Declined(remember) => {
+                if remember != Remember::Nothing {
+                    marks.set_uncacheable(now.plus(self.engine.settings.uncacheable_for));
+                }
+                let steps = Steps::of(Verdict::Declined, Some(ComputedEnd::Declined));
+                let replaced = marks.hold.end_row();
+                match remember {
+                    Remember::Everywhere => {
+                        Steps { replaced, lease: LeaseEnd::MarkUncacheable, ..steps }
+                    }
+                    Remember::Here | Remember::Nothing => Steps { replaced, ..steps },
+                }
+            }
+            End::NotShared => {
+                let verdict = Verdict::Abandoned(Abandonment::NotShared);
+                let replaced = marks.hold.end_row();
+                Steps { replaced, ..Steps::of(verdict, Some(ComputedEnd::Declined)) }
+            }
+            End::RefreshDeclined => {
+                marks.decline_refresh(now, self.engine.settings.hold);
+                let verdict = Verdict::Abandoned(Abandonment::NotShared);
+                Steps::of(verdict, Some(ComputedEnd::Declined))
+            }
+            End::Failed { error, rule } => {
+                let is_late = error.kind() == ErrorKind::ComputeTimeout;
+                let how = if is_late { ComputedEnd::TimedOut } else { ComputedEnd::Failed };
+                self.failed(error, rule, marks, now, how)
+            }
+            End::Panicked => {
+                let error = Error::new(ErrorKind::Panicked);
+                if marks.hold.count_panic(now) {
+                    self.failed(error, self.panic_rule, marks, now, ComputedEnd::Panicked)
+                } else {
+                    let verdict = Verdict::Abandoned(Abandonment::Lost);
+                    Steps::of(verdict, Some(ComputedEnd::Panicked))
+                }
+            }
+            End::Held { error, noted } => {
+                if let Some(rest) = noted {
+                    let seq = self.engine.log.seq();
+                    marks.hold.adopt(now, seq, rest, self.engine.settings.hold);
+                }
+                Steps::of(Verdict::Failed(Failure { error, each_computes: false }), None)
+            }
+            End::LeftToAnother(pause) => {
+                marks.pause_refreshes_until(now.plus(pause));
+                Steps::of(Verdict::Abandoned(Abandonment::Lost), None)
+            }
+            End::Withdrawn => Steps::of(Verdict::Abandoned(Abandonment::Lost), None),
+            End::Lost => {
+                let how = self.has_computed.then_some(ComputedEnd::Dropped);
+                Steps::of(Verdict::Abandoned(Abandonment::Lost), how)
+            }
+        }
+    }
+
+    fn failed(
+        &self,
+        error: Error,
+        rule: FailureRule,
+        marks: &mut Marks,
+        now: Tick,
+        how: ComputedEnd,
+    ) -> Steps<V> {
+        let policy = self.engine.settings.hold;
+        let began = (now, self.started.seq);
+        let FailureCount { replaced, hold } =
+            marks.hold.count_failure(began, &self.flight.tags, &error, rule, policy);
+        let failure = Failure { error, each_computes: rule.each_computes };
+        let steps = Steps::of(Verdict::Failed(failure), Some(how));
+        Steps { replaced, lease: LeaseEnd::GivenUp { hold }, ..steps }
+    }
+}
+
+impl<V> End<V> {
+    /// Returns whether marks are made for a key that has none: only what says something
+    /// bad is worth remembering.
+    fn is_worth_marks(&self) -> bool {
+        match self {
+            Self::Declined(remember) => *remember != Remember::Nothing,
+            Self::RefreshDeclined
+            | Self::Failed { .. }
+            | Self::Panicked
+            | Self::Held { noted: Some(_), .. }
+            | Self::LeftToAnother(_) => true,
+            Self::Filled { .. }
+            | Self::ForWaiters(_)
+            | Self::Found(_)
+            | Self::NotShared
+            | Self::Held { noted: None, .. }
+            | Self::Withdrawn
+            | Self::Lost => false,
+        }
+    }
+}

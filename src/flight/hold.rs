@@ -1,0 +1,244 @@
+//! Why a key is left alone for a while: its computations fail.
+//!
+//! A hold has two ends. Callers with something stale to be served are content until
+//! the later one: it doubles with each failure in a row, so that a dead origin is
+//! called rarely. Callers without a fallback are refused until the earlier one only,
+//! which never grows: for them every second of hold is a second of errors.
+//!
+//! It ends before that with a successful computation, and with everything that says
+//! that the data has changed: `invalidate`, `put`, and the invalidation of one of the
+//! tags that were known before the computation. Two minutes after its last end it is
+//! forgotten, and with it how many failures there were in a row.
+
+use std::time::Duration;
+
+use crate::clock::Tick;
+use crate::error::Error;
+use crate::flight::hold_policy::HoldPolicy;
+use crate::freshness;
+use crate::invalidation::{ASKED_NOW, InvalidationLog};
+use crate::key::Tag;
+
+/// A failing key is forgotten this long after its last failure or hold.
+const REMEMBERED: Duration = Duration::from_secs(120);
+
+#[derive(Debug, Default)]
+pub(crate) struct Hold {
+    failures: u32,
+    has_panicked: bool,
+    with_fallback_until: Tick,
+    without_fallback_until: Tick,
+    error: Option<Error>,
+    tags: Box<[Tag]>,
+    /// Number of the invalidation log when the computation began.
+    seq: u64,
+    remembered_until: Tick,
+}
+
+/// What a failure did to the hold of its key.
+#[derive(Debug, Default)]
+pub(crate) struct FailureCount {
+    /// For the caller to drop without the table's lock: an error's `Drop` is the
+    /// user's code.
+    pub(crate) replaced: Option<Error>,
+    /// For how long nobody computes.
+    pub(crate) hold: Option<Duration>,
+}
+
+/// Whether a caller has something else to be served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HoldCheck {
+    /// It has, or does not know yet.
+    WithFallback,
+    /// It has nothing.
+    WithoutFallback,
+    /// It computes whatever has failed: somebody has asked for that by name.
+    Ignored,
+}
+
+/// For how long a key is still held, and the failure behind it.
+#[derive(Clone, Debug)]
+pub(crate) struct HeldKey {
+    pub(crate) rest: Duration,
+    pub(crate) error: Option<Error>,
+}
+
+/// After how many failures in a row a key is left alone for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HoldRule {
+    Never,
+    After(u32),
+}
+
+/// How the failure of a computation is treated.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FailureRule {
+    pub(crate) hold: HoldRule,
+    /// Until when the callers have something stale to be served.
+    pub(crate) stale_until: Option<Tick>,
+    /// Whether every waiter computes for itself.
+    pub(crate) each_computes: bool,
+}
+
+impl Hold {
+    /// Returns for how long a caller is held, if it is.
+    pub(crate) fn check(
+        &self,
+        now: Tick,
+        check: HoldCheck,
+        log: &InvalidationLog,
+    ) -> Option<HeldKey> {
+        let until = match check {
+            HoldCheck::WithFallback => self.with_fallback_until,
+            HoldCheck::WithoutFallback => self.without_fallback_until,
+            HoldCheck::Ignored => return None,
+        };
+        let is_held = now < until && !log.is_dead(&self.tags, self.seq, ASKED_NOW);
+        is_held.then(|| HeldKey { rest: until.since(now), error: self.error.clone() })
+    }
+
+    /// Counts a failure of a computation that began at `seq`.
+    pub(crate) fn count_failure(
+        &mut self,
+        (now, seq): (Tick, u64),
+        tags: &[Tag],
+        error: &Error,
+        rule: FailureRule,
+        policy: HoldPolicy,
+    ) -> FailureCount {
+        let HoldRule::After(least) = rule.hold else {
+            // No failure of a row that ends in a hold; it interrupts one.
+            return FailureCount { replaced: self.end_row(), hold: None };
+        };
+        let mut replaced = self.forget_if_old(now);
+        self.failures = self.failures.saturating_add(1);
+        replaced = self.error.replace(error.clone()).or(replaced);
+        self.remember(now);
+        let mut hold = None;
+        if self.failures >= least {
+            let serves_stale = rule.stale_until.is_some();
+            let longest = policy.after(self.failures, serves_stale, freshness::sample());
+            // The later end is for those who are served meanwhile: it comes no later
+            // than the end of what they are served.
+            let end = now.plus(longest);
+            let end = rule.stale_until.map_or(end, |stale_until| end.min(stale_until));
+            self.tags = tags.into();
+            self.seq = seq;
+            self.begin(now, end, policy);
+            hold = Some(end.since(now));
+        }
+        FailureCount { replaced, hold }
+    }
+
+    /// Holds the key because a computation elsewhere has failed.
+    pub(crate) fn adopt(&mut self, now: Tick, seq: u64, rest: Duration, policy: HoldPolicy) {
+        self.tags = Box::default();
+        self.seq = seq;
+        self.begin(now, now.plus(rest), policy);
+    }
+
+    fn begin(&mut self, now: Tick, end: Tick, policy: HoldPolicy) {
+        self.with_fallback_until = end;
+        self.without_fallback_until = end.min(now.plus(policy.first));
+        self.remember(end);
+    }
+
+    /// Notes a panic and returns whether the computation before this one panicked too.
+    pub(crate) fn count_panic(&mut self, now: Tick) -> bool {
+        if self.is_old(now) {
+            self.has_panicked = false;
+        }
+        self.remember(now);
+        std::mem::replace(&mut self.has_panicked, true)
+    }
+
+    /// Ends the row of failures, and the hold.
+    #[must_use = "to be dropped without the table's lock"]
+    pub(crate) fn end_row(&mut self) -> Option<Error> {
+        std::mem::take(self).error
+    }
+
+    fn forget_if_old(&mut self, now: Tick) -> Option<Error> {
+        if self.is_old(now) { self.end_row() } else { None }
+    }
+
+    fn remember(&mut self, from: Tick) {
+        self.remembered_until = self.remembered_until.max(from.plus(REMEMBERED));
+    }
+
+    /// Returns whether nothing is to be remembered any more.
+    pub(crate) fn is_old(&self, now: Tick) -> bool {
+        now >= self.remembered_until
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::ErrorKind;
+
+    const T0: Tick = Tick::from_nanos(1_000_000_000_000);
+    const SECOND: Duration = Duration::from_secs(1);
+    const POLICY: HoldPolicy = HoldPolicy { first: SECOND, longest: Duration::from_secs(60) };
+    const RULE: FailureRule =
+        FailureRule { hold: HoldRule::After(1), stale_until: None, each_computes: false };
+
+    fn fail(hold: &mut Hold, now: Tick, rule: FailureRule) -> Option<Duration> {
+        let error = Error::new(ErrorKind::Inner);
+        hold.count_failure((now, 0), &[], &error, rule, POLICY).hold
+    }
+
+    fn rest(hold: &Hold, now: Tick, check: HoldCheck) -> Option<Duration> {
+        hold.check(now, check, &InvalidationLog::new(10)).map(|held| held.rest)
+    }
+
+    #[test]
+    fn a_hold_grows_for_callers_with_a_fallback_only() {
+        let mut hold = Hold::default();
+        let stale = FailureRule { stale_until: Some(T0.plus(SECOND * 1000)), ..RULE };
+        for _ in 0..6 {
+            fail(&mut hold, T0, stale);
+        }
+        assert!(rest(&hold, T0, HoldCheck::WithFallback).unwrap() > SECOND * 20);
+        assert_eq!(rest(&hold, T0, HoldCheck::WithoutFallback), Some(SECOND));
+        assert_eq!(rest(&hold, T0, HoldCheck::Ignored), None);
+    }
+
+    #[test]
+    fn a_hold_ends_with_what_its_callers_are_served() {
+        let mut hold = Hold::default();
+        let stale = FailureRule { stale_until: Some(T0.plus(SECOND / 2)), ..RULE };
+        fail(&mut hold, T0, stale);
+        assert_eq!(rest(&hold, T0, HoldCheck::WithFallback), Some(SECOND / 2));
+    }
+
+    #[test]
+    fn failures_two_minutes_apart_are_not_in_a_row() {
+        let mut hold = Hold::default();
+        let second = FailureRule { hold: HoldRule::After(2), ..RULE };
+        assert_eq!(fail(&mut hold, T0, second), None);
+        assert_eq!(fail(&mut hold, T0.plus(REMEMBERED), second), None);
+        assert!(fail(&mut hold, T0.plus(REMEMBERED), second).is_some());
+    }
+
+    #[test]
+    fn panics_two_minutes_apart_are_not_in_a_row() {
+        let mut hold = Hold::default();
+        assert!(!hold.count_panic(T0));
+        assert!(!hold.count_panic(T0.plus(REMEMBERED)));
+        assert!(hold.count_panic(T0.plus(REMEMBERED)));
+    }
+
+    #[test]
+    fn the_invalidation_of_a_tag_that_was_known_before_ends_the_hold() {
+        let log = InvalidationLog::new(10);
+        let mut hold = Hold::default();
+        let error = Error::new(ErrorKind::Inner);
+        let tags = [Tag::from("a")];
+        hold.count_failure((T0, log.seq()), &tags, &error, RULE, POLICY);
+        log.invalidate("b".into(), T0);
+        assert!(hold.check(T0, HoldCheck::WithFallback, &log).is_some());
+        log.invalidate("a".into(), T0);
+        assert!(hold.check(T0, HoldCheck::WithFallback, &log).is_none());
+    }
+}

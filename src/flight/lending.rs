@@ -1,0 +1,53 @@
+//! In which computation a caller runs.
+//!
+//! A computation that asks its own handle for another key waits for it and does not
+//! work meanwhile. So that it can lend its place, the engine has to know who asks: each
+//! computation runs within a task-local scope that names it. Work that the computation
+//! spawns on tasks of its own is outside of that scope, and lends nothing.
+
+use std::future::Future;
+
+use crate::flight::places::{Computation, Places};
+use crate::sync::Arc;
+
+tokio::task_local! {
+    static SCOPE: Arc<Scope>;
+}
+
+/// A computation, and the one whose caller asked for it.
+#[derive(Debug)]
+pub(crate) struct Scope {
+    /// Tells one handle from another.
+    places: Arc<Places>,
+    computation: Arc<Computation>,
+    outer: Option<Arc<Scope>>,
+}
+
+/// Returns the scope in which the caller runs, for a computation that will run on
+/// another task.
+pub(crate) fn scope_of_caller() -> Option<Arc<Scope>> {
+    SCOPE.try_with(Arc::clone).ok()
+}
+
+/// Returns the innermost computation of the same handle in which the caller runs.
+pub(crate) fn computation_of_caller(places: &Arc<Places>) -> Option<Arc<Computation>> {
+    SCOPE
+        .try_with(|scope| {
+            let scopes = std::iter::successors(Some(scope), |scope| scope.outer.as_ref());
+            let mut own = scopes.filter(|scope| Arc::ptr_eq(&scope.places, places));
+            own.next().map(|scope| Arc::clone(&scope.computation))
+        })
+        .ok()
+        .flatten()
+}
+
+/// Runs `work` as a part of `computation`.
+pub(crate) async fn within<F: Future>(
+    places: &Arc<Places>,
+    computation: &Arc<Computation>,
+    outer: Option<Arc<Scope>>,
+    work: F,
+) -> F::Output {
+    let (places, computation) = (Arc::clone(places), Arc::clone(computation));
+    SCOPE.scope(Arc::new(Scope { places, computation, outer }), work).await
+}

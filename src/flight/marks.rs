@@ -1,0 +1,202 @@
+//! What is remembered of a key besides its value. Each fact ends by itself.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::clock::Tick;
+use crate::error::Error;
+use crate::flight::hold::Hold;
+use crate::flight::hold_policy::HoldPolicy;
+use crate::freshness;
+use crate::key::Key;
+
+/// How often refreshes were declined is forgotten this long after the last pause.
+const REMEMBERED: Duration = Duration::from_secs(120);
+
+/// When the next background refresh may start: another process refreshes, or the last
+/// refreshes were declined.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RefreshPause {
+    until: Tick,
+    declined: u32,
+    remembered_until: Tick,
+}
+
+impl RefreshPause {
+    pub(crate) fn is_over(&self, now: Tick) -> bool {
+        now >= self.until
+    }
+
+    /// Returns whether the last result of a refresh might not be stored.
+    pub(crate) fn has_declined(&self, now: Tick) -> bool {
+        self.declined > 0 && !self.is_old(now)
+    }
+
+    fn pause_until(&mut self, until: Tick) {
+        self.until = until;
+        self.remembered_until = self.remembered_until.max(until);
+    }
+
+    fn decline(&mut self, now: Tick, policy: HoldPolicy) {
+        if self.is_old(now) {
+            self.declined = 0;
+        }
+        self.declined = self.declined.saturating_add(1);
+        let pause = policy.after(self.declined, true, freshness::sample());
+        self.pause_until(now.plus(pause));
+        self.remembered_until = now.plus(pause).plus(REMEMBERED);
+    }
+
+    fn is_old(&self, now: Tick) -> bool {
+        now >= self.remembered_until
+    }
+}
+
+/// What the last answer said of sharing between callers with credentials.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sharing {
+    is_shared: bool,
+    until: Tick,
+}
+
+/// The facts of one key.
+#[derive(Debug, Default)]
+pub(crate) struct Marks {
+    pub(crate) hold: Hold,
+    pub(crate) refresh_pause: RefreshPause,
+    uncacheable_until: Tick,
+    sharing: Sharing,
+}
+
+impl Marks {
+    pub(crate) fn is_uncacheable(&self, now: Tick) -> bool {
+        now < self.uncacheable_until
+    }
+
+    /// Returns whether answers are shared between callers with credentials, if that is
+    /// known.
+    pub(crate) fn is_shared(&self, now: Tick) -> Option<bool> {
+        (now < self.sharing.until).then_some(self.sharing.is_shared)
+    }
+
+    pub(crate) fn set_uncacheable(&mut self, until: Tick) {
+        self.uncacheable_until = until;
+        self.sharing = Sharing::default();
+    }
+
+    /// Notes that a result was stored, or may be: what was declined before says nothing
+    /// of it.
+    pub(crate) fn set_storable(&mut self) {
+        self.uncacheable_until = Tick::default();
+        self.refresh_pause = RefreshPause::default();
+    }
+
+    pub(crate) fn set_shared(&mut self, is_shared: bool, until: Tick) {
+        self.sharing = Sharing { is_shared, until };
+    }
+
+    pub(crate) fn pause_refreshes_until(&mut self, until: Tick) {
+        self.refresh_pause.pause_until(until);
+    }
+
+    /// Notes that the result of a refresh may not be stored. The pause grows with each.
+    pub(crate) fn decline_refresh(&mut self, now: Tick, policy: HoldPolicy) {
+        self.refresh_pause.decline(now, policy);
+    }
+
+    fn is_idle(&self, now: Tick) -> bool {
+        self.hold.is_old(now)
+            && self.refresh_pause.is_old(now)
+            && now >= self.uncacheable_until
+            && now >= self.sharing.until
+    }
+}
+
+/// The marks of many keys, bounded.
+#[derive(Debug)]
+pub(crate) struct MarkMap {
+    by_key: HashMap<Key, Marks, foldhash::fast::RandomState>,
+    max: usize,
+}
+
+/// What left a map under the table's lock, to be dropped without it: the `Drop` of an
+/// error is the user's code.
+#[derive(Debug, Default)]
+#[must_use = "to be dropped without the table's lock"]
+pub(crate) struct RemovedMarks(Vec<Marks>);
+
+impl MarkMap {
+    pub(crate) fn new(max: usize) -> Self {
+        Self { by_key: HashMap::default(), max }
+    }
+
+    pub(crate) fn get(&self, key: &Key) -> Option<&Marks> {
+        // Most keys have none, and most shards: no hashing then.
+        if self.by_key.is_empty() { None } else { self.by_key.get(key) }
+    }
+
+    pub(crate) fn get_mut(&mut self, key: &Key) -> Option<&mut Marks> {
+        if self.by_key.is_empty() { None } else { self.by_key.get_mut(key) }
+    }
+
+    /// Returns the marks of `key`, new if there are none. At the bound an arbitrary key
+    /// makes room: a lost mark costs a computation, no more.
+    pub(crate) fn of(&mut self, key: &Key, now: Tick) -> (&mut Marks, RemovedMarks) {
+        let mut removed = RemovedMarks::default();
+        if self.by_key.len() >= self.max && !self.by_key.contains_key(key) {
+            removed = self.sweep(now);
+            if self.by_key.len() >= self.max
+                && let Some(victim) = self.by_key.keys().next().cloned()
+            {
+                removed.0.extend(self.by_key.remove(&victim));
+            }
+        }
+        (self.by_key.entry(key.clone()).or_default(), removed)
+    }
+
+    /// Ends the hold of `key`.
+    #[must_use = "to be dropped without the table's lock"]
+    pub(crate) fn end_hold(&mut self, key: &Key) -> Option<Error> {
+        self.get_mut(key)?.hold.end_row()
+    }
+
+    /// Forgets the marks that say nothing any more.
+    pub(crate) fn sweep(&mut self, now: Tick) -> RemovedMarks {
+        let idle = self.by_key.extract_if(|_, marks| marks.is_idle(now));
+        let removed = RemovedMarks(idle.map(|(_, marks)| marks).collect());
+        if self.by_key.is_empty() {
+            self.by_key.shrink_to_fit();
+        }
+        removed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const T0: Tick = Tick::from_nanos(0);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn the_number_of_marks_is_bounded() {
+        let mut marks = MarkMap::new(4);
+        for n in 0..100_u32 {
+            let (mark, removed) = marks.of(&n.into(), T0);
+            mark.set_uncacheable(T0.plus(SECOND));
+            drop(removed);
+        }
+        assert!(marks.by_key.len() <= 4);
+        assert!(marks.get(&99_u32.into()).is_some(), "the newest is kept");
+    }
+
+    #[test]
+    fn marks_that_say_nothing_any_more_are_swept() {
+        let mut marks = MarkMap::new(4);
+        marks.of(&"a".into(), T0).0.set_uncacheable(T0.plus(SECOND));
+        assert_eq!(marks.sweep(T0).0.len(), 0);
+        assert!(marks.get(&"a".into()).is_some());
+        assert_eq!(marks.sweep(T0.plus(SECOND)).0.len(), 1);
+        assert!(marks.get(&"a".into()).is_none());
+    }
+}

@@ -1,0 +1,404 @@
+//! The places of `max_computations`, and the queue for them.
+//!
+//! A place belongs to a [`Computation`], not to a future: whoever ends the
+//! computation returns the place, also where the future that began it is neither
+//! polled nor dropped any more. Each computation is in one of three states here:
+//!
+//! - *unknown*: it neither has a place nor waits for one;
+//! - *queued*: it waits. The longest waiting is served first; a caller keeps its rank
+//!   when it is elected after the leader it waited for;
+//! - *placed*: it has a place, its own or a borrowed one.
+//!
+//! A computation may ask the same handle for other keys. It waits then and does not
+//! work, so it lends its place to what it waits for: an [`Offer`]. The place goes to
+//! one borrower at a time and returns when the borrower ends; so a computation that
+//! asks for many keys at once does not run them all at once. A lender that stops
+//! waiting goes on at once, and the borrower keeps the place until it ends: that long,
+//! one computation more than the bound runs.
+//!
+//! A computation that is overdue loses its place to the next that needs one.
+
+use std::collections::{BTreeSet, HashMap};
+
+use tokio::time::Instant;
+
+use crate::clock::{Clock, Tick};
+use crate::sync::{Arc, AtomicU64, Mutex, Notify, Ordering};
+
+/// Maps smaller than this are not worth shrinking.
+const LEAST_CAPACITY: usize = 64;
+
+/// One call of the origin, for one flight or several.
+#[derive(Debug)]
+pub(crate) struct Computation {
+    id: u64,
+    /// When others may take its place away.
+    overdue_at: AtomicU64,
+    /// Its rank in the queue; the lower, the earlier. Zero: none yet.
+    rank: AtomicU64,
+    /// Wakes the leader that waits for a place.
+    wake: Notify,
+}
+
+impl Computation {
+    pub(crate) fn new(id: u64, overdue_at: Tick, rank: Option<u64>) -> Self {
+        Self {
+            id,
+            overdue_at: AtomicU64::new(overdue_at.as_nanos()),
+            rank: AtomicU64::new(rank.unwrap_or_default()),
+            wake: Notify::new(),
+        }
+    }
+
+    pub(crate) fn overdue_at(&self) -> Tick {
+        Tick::from_nanos(self.overdue_at.load(Ordering::Acquire))
+    }
+
+    /// Returns whether its leader should have ended it by now. A leader in a future
+    /// that is not polled any more never does.
+    pub(crate) fn is_overdue(&self, now: Tick) -> bool {
+        now >= self.overdue_at()
+    }
+
+    /// Returns its rank in the queue, if it has ever waited.
+    pub(crate) fn rank(&self) -> Option<u64> {
+        Some(self.rank.load(Ordering::Relaxed)).filter(|rank| *rank > 0)
+    }
+
+    /// Makes a leader that waits for a place look around.
+    pub(crate) fn wake(&self) {
+        self.wake.notify_one();
+    }
+}
+
+/// Why a computation has no place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoPlace {
+    /// None came free in time.
+    TimedOut,
+    /// No caller wants the result any more.
+    Unwanted,
+}
+
+#[derive(Debug)]
+pub(crate) struct Places {
+    state: Mutex<State>,
+    /// No placed computation is overdue before this.
+    next_overdue: AtomicU64,
+}
+
+#[derive(Debug)]
+struct State {
+    free: usize,
+    members: HashMap<u64, Member, foldhash::fast::RandomState>,
+    queue: BTreeSet<(u64, u64)>,
+    last_rank: u64,
+    /// Whom each lender waits for, in the order in which it began to.
+    borrowers: HashMap<u64, Vec<u64>, foldhash::fast::RandomState>,
+    /// Who would lend to each borrower.
+    lenders: HashMap<u64, Vec<u64>, foldhash::fast::RandomState>,
+}
+
+#[derive(Debug)]
+struct Member {
+    computation: Arc<Computation>,
+    standing: Standing,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    Queued { rank: u64 },
+    Placed { lender: Option<u64>, lent_to: Option<u64> },
+}
+
+impl Places {
+    pub(crate) fn new(max: usize) -> Self {
+        let state = State {
+            free: max,
+            members: HashMap::default(),
+            queue: BTreeSet::new(),
+            last_rank: 0,
+            borrowers: HashMap::default(),
+            lenders: HashMap::default(),
+        };
+        Self { state: Mutex::new(state), next_overdue: AtomicU64::new(u64::MAX) }
+    }
+
+    /// Takes a place if there is one now, free or lent. Returns whether the
+    /// computation has one.
+    pub(crate) fn try_take(&self, computation: &Arc<Computation>, now: Tick) -> bool {
+        let mut state = self.state.lock();
+        self.reclaim(&mut state, now);
+        let is_placed = state.try_place(computation);
+        drop(state);
+        self.note_overdue(computation);
+        is_placed
+    }
+
+    /// Enters the queue, unless there is a place. Returns whether there was.
+    pub(crate) fn join_queue(&self, computation: &Arc<Computation>, now: Tick) -> bool {
+        let mut state = self.state.lock();
+        self.reclaim(&mut state, now);
+        let is_placed = state.try_place(computation);
+        if !is_placed {
+            state.enqueue(computation);
+        }
+        drop(state);
+        self.note_overdue(computation);
+        is_placed
+    }
+
+    /// Waits for a place until `deadline`, as long as `is_wanted`.
+    ///
+    /// Dropped while it waits, it leaves the computation in the queue; the owner of
+    /// the computation has to [`release`](Self::release) it.
+    pub(crate) async fn wait(
+        &self,
+        computation: &Arc<Computation>,
+        deadline: Instant,
+        clock: &Clock,
+        is_wanted: impl Fn() -> bool,
+    ) -> Result<(), NoPlace> {
+        while !self.join_queue(computation, clock.now()) {
+            if !is_wanted() {
+                self.release(computation, clock.now());
+                return Err(NoPlace::Unwanted);
+            }
+            if Instant::now() >= deadline {
+                self.release(computation, clock.now());
+                return Err(NoPlace::TimedOut);
+            }
+            let overdue = Tick::from_nanos(self.next_overdue.load(Ordering::Acquire));
+            let pause = overdue.since(clock.now()).max(std::time::Duration::from_millis(1));
+            let until = Instant::now().checked_add(pause).map_or(deadline, |at| at.min(deadline));
+            // Woken or not: the queue says how it stands.
+            let _ = tokio::time::timeout_at(until, computation.wake.notified()).await;
+        }
+        Ok(())
+    }
+
+    /// Ends what the computation has here: its place, or its wait for one.
+    pub(crate) fn release(&self, computation: &Computation, now: Tick) {
+        let mut state = self.state.lock();
+        state.release(computation.id, now);
+        state.shrink();
+    }
+
+    /// Says until when a computation is expected to end.
+    pub(crate) fn expect_until(&self, computation: &Computation, overdue_at: Tick) {
+        computation.overdue_at.store(overdue_at.as_nanos(), Ordering::Release);
+        self.note_overdue(computation);
+    }
+
+    fn note_overdue(&self, computation: &Computation) {
+        let at = computation.overdue_at.load(Ordering::Acquire);
+        self.next_overdue.fetch_min(at, Ordering::AcqRel);
+    }
+
+    /// Takes the places of computations that are overdue.
+    fn reclaim(&self, state: &mut State, now: Tick) {
+        if now.as_nanos() < self.next_overdue.load(Ordering::Acquire) {
+            return;
+        }
+        self.next_overdue.store(u64::MAX, Ordering::Release);
+        let overdue: Vec<u64> = state
+            .members
+            .iter()
+            .filter(|(_, member)| member.computation.is_overdue(now))
+            .map(|(id, _)| *id)
+            .collect();
+        for id in overdue {
+            state.release(id, now);
+        }
+        for member in state.members.values() {
+            self.note_overdue(&member.computation);
+        }
+    }
+
+    /// Says that the caller inside `lender` waits for `borrower`.
+    pub(crate) fn offer(
+        self: &Arc<Self>,
+        lender: &Arc<Computation>,
+        borrower: &Arc<Computation>,
+    ) -> Offer {
+        let mut state = self.state.lock();
+        state.borrowers.entry(lender.id).or_default().push(borrower.id);
+        state.lenders.entry(borrower.id).or_default().push(lender.id);
+        state.lend(lender.id);
+        Offer { places: Arc::clone(self), lender: lender.id, borrower: borrower.id }
+    }
+
+    /// Returns how many places are free.
+    #[cfg(any(test, stampede_model))]
+    pub(crate) fn free(&self) -> usize {
+        self.state.lock().free
+    }
+}
+
+impl State {
+    fn try_place(&mut self, computation: &Arc<Computation>) -> bool {
+        if let Some(Standing::Placed { .. }) = self.standing(computation.id) {
+            return true;
+        }
+        let is_first = self.queue.first().is_none_or(|(_, first)| *first == computation.id);
+        let standing = if self.free > 0 && is_first {
+            self.free -= 1;
+            Standing::Placed { lender: None, lent_to: None }
+        } else if let Some(lender) = self.lender_of(computation.id) {
+            self.set_lent(lender, Some(computation.id));
+            Standing::Placed { lender: Some(lender), lent_to: None }
+        } else {
+            return false;
+        };
+        self.place(Arc::clone(computation), standing);
+        true
+    }
+
+    fn enqueue(&mut self, computation: &Arc<Computation>) {
+        if self.standing(computation.id).is_some() {
+            return;
+        }
+        self.last_rank += 1;
+        let rank = computation.rank().unwrap_or(self.last_rank);
+        computation.rank.store(rank, Ordering::Relaxed);
+        self.queue.insert((rank, computation.id));
+        let standing = Standing::Queued { rank };
+        self.members
+            .insert(computation.id, Member { computation: Arc::clone(computation), standing });
+    }
+
+    fn standing(&self, id: u64) -> Option<Standing> {
+        self.members.get(&id).map(|member| member.standing)
+    }
+
+    fn place(&mut self, computation: Arc<Computation>, standing: Standing) {
+        let id = computation.id;
+        if let Some(Standing::Queued { rank }) = self.standing(id) {
+            self.queue.remove(&(rank, id));
+        }
+        self.members.insert(id, Member { computation, standing });
+        // It may wait for others itself.
+        self.lend(id);
+    }
+
+    fn set_lent(&mut self, lender: u64, borrower: Option<u64>) {
+        if let Some(member) = self.members.get_mut(&lender)
+            && let Standing::Placed { lent_to, .. } = &mut member.standing
+        {
+            *lent_to = borrower;
+        }
+    }
+
+    /// Returns whether a computation has a place that it has not lent.
+    fn can_lend(&self, id: u64) -> bool {
+        matches!(self.standing(id), Some(Standing::Placed { lent_to: None, .. }))
+    }
+
+    fn lender_of(&self, borrower: u64) -> Option<u64> {
+        let lenders = self.lenders.get(&borrower)?;
+        lenders.iter().copied().find(|lender| *lender != borrower && self.can_lend(*lender))
+    }
+
+    /// Lends the place of `lender` to the first of those that it waits for and that
+    /// are queued.
+    fn lend(&mut self, lender: u64) {
+        if !self.can_lend(lender) {
+            return;
+        }
+        let Some(borrowers) = self.borrowers.get(&lender) else { return };
+        let queued = |id: &u64| matches!(self.standing(*id), Some(Standing::Queued { .. }));
+        let Some(borrower) = borrowers.iter().copied().find(queued) else { return };
+        let Some(member) = self.members.get(&borrower) else { return };
+        let computation = Arc::clone(&member.computation);
+        self.set_lent(lender, Some(borrower));
+        computation.wake();
+        self.place(computation, Standing::Placed { lender: Some(lender), lent_to: None });
+    }
+
+    fn release(&mut self, id: u64, now: Tick) {
+        let Some(member) = self.members.remove(&id) else { return };
+        match member.standing {
+            Standing::Queued { rank } => {
+                self.queue.remove(&(rank, id));
+            }
+            // The borrower goes on with the place.
+            Standing::Placed { lender, lent_to: Some(borrower) } => {
+                if let Some(member) = self.members.get_mut(&borrower)
+                    && let Standing::Placed { lender: from, .. } = &mut member.standing
+                {
+                    *from = lender;
+                }
+                if let Some(lender) = lender {
+                    self.set_lent(lender, Some(borrower));
+                }
+            }
+            Standing::Placed { lender: Some(lender), lent_to: None } => {
+                self.set_lent(lender, None);
+                self.lend(lender);
+            }
+            Standing::Placed { lender: None, lent_to: None } => {
+                self.free += 1;
+                self.hand_over(now);
+            }
+        }
+    }
+
+    /// Gives free places to those who have waited longest.
+    fn hand_over(&mut self, now: Tick) {
+        while self.free > 0
+            && let Some((rank, id)) = self.queue.pop_first()
+        {
+            let Some(member) = self.members.remove(&id) else { continue };
+            debug_assert_eq!(member.standing, Standing::Queued { rank });
+            // Its leader is silent: it would take the place and not use it.
+            if member.computation.is_overdue(now) {
+                continue;
+            }
+            self.free -= 1;
+            member.computation.wake();
+            self.place(member.computation, Standing::Placed { lender: None, lent_to: None });
+        }
+    }
+
+    fn withdraw_offer(&mut self, lender: u64, borrower: u64) {
+        remove_once(&mut self.borrowers, lender, borrower);
+        remove_once(&mut self.lenders, borrower, lender);
+    }
+
+    /// Returns memory after a crowd has gone.
+    fn shrink(&mut self) {
+        let len = self.members.len();
+        if self.members.capacity() > LEAST_CAPACITY.max(len * 4) {
+            self.members.shrink_to(len * 2);
+        }
+    }
+}
+
+fn remove_once(
+    map: &mut HashMap<u64, Vec<u64>, foldhash::fast::RandomState>,
+    key: u64,
+    value: u64,
+) {
+    let Some(values) = map.get_mut(&key) else { return };
+    if let Some(at) = values.iter().position(|each| *each == value) {
+        values.remove(at);
+    }
+    if values.is_empty() {
+        map.remove(&key);
+    }
+}
+
+/// Lends the place of one computation to another, as long as it lives.
+#[derive(Debug)]
+#[must_use = "an offer ends when it is dropped"]
+pub(crate) struct Offer {
+    places: Arc<Places>,
+    lender: u64,
+    borrower: u64,
+}
+
+impl Drop for Offer {
+    fn drop(&mut self) {
+        self.places.state.lock().withdraw_offer(self.lender, self.borrower);
+    }
+}

@@ -1,0 +1,228 @@
+//! What a request brings to the orchestrator: what it looks for in the remote, and the
+//! call of the service.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use http::{Request, Response};
+use tower_service::Service;
+
+use crate::cache::compute::ReplacedEntry;
+use crate::cache::run::Work;
+use crate::entry::Entry;
+use crate::error::Error;
+use crate::flight::engine::{FlightRequest, Part};
+use crate::flight::leader::Leader;
+use crate::flight::waiter::Caller;
+use crate::freshness::Freshness;
+use crate::http::body::SourceBody;
+use crate::http::flow::answer::is_failure;
+use crate::http::flow::lead::{OriginOutcome, ask};
+use crate::http::flow::lookup::{HttpCaller, StoredEntry, is_validated_by_each, must_be_validated};
+use crate::http::flow::remote;
+use crate::http::rules::validation::validators;
+use crate::http::stored::response::{Slot, StoredResponse, selects};
+use crate::key::Key;
+use crate::lease::acquire::{Judgement, Patience, Search};
+
+/// What a request is out for.
+#[derive(Clone, Copy, Debug)]
+enum HttpPurpose {
+    /// A response that answers it.
+    Answer,
+    /// A newer response than this; no client waits.
+    Refresh(ReplacedEntry),
+}
+
+/// What the leader's own client gets, once the service was asked.
+pub(super) struct LeadResult<B: http_body::Body, E> {
+    pub(super) own: OriginOutcome<B, E>,
+    /// Found in the remote on the way.
+    pub(super) stale: Option<StoredEntry>,
+}
+
+/// One request, and the service that answers it.
+pub(super) struct HttpWork<S, Q, B> {
+    pub(super) caller: HttpCaller,
+    pub(super) service: S,
+    pub(super) request: Request<Q>,
+    purpose: HttpPurpose,
+    /// Where it looks in the remote now.
+    key: Key,
+    /// Found on the way: may stand in for a failure, or be validated.
+    stand_in: Option<StoredEntry>,
+    /// The same, once it is in this process.
+    pub(super) stale: Option<StoredEntry>,
+    /// Whether something good stands there, also what this request may not be answered
+    /// with.
+    is_occupied: bool,
+    body: PhantomData<fn() -> B>,
+}
+
+impl<S, Q, B> HttpWork<S, Q, B> {
+    pub(super) fn answering(caller: HttpCaller, service: S, request: Request<Q>) -> Self {
+        Self {
+            key: caller.store_key(),
+            caller,
+            service,
+            request,
+            purpose: HttpPurpose::Answer,
+            stand_in: None,
+            stale: None,
+            is_occupied: false,
+            body: PhantomData,
+        }
+    }
+
+    pub(super) fn refreshing(
+        caller: HttpCaller,
+        replaced: &StoredEntry,
+        service: S,
+        request: Request<Q>,
+    ) -> Self {
+        let purpose = HttpPurpose::Refresh(ReplacedEntry::of(replaced));
+        Self { purpose, ..Self::answering(caller, service, request) }
+    }
+
+    fn follow(&mut self, found: &StoredEntry) -> Judgement {
+        let max_variants = self.caller.rules.config.max_variants;
+        remote::learn(&self.caller.cache, &self.caller.primary, found, max_variants);
+        let key = self.caller.store_key();
+        if key == self.key {
+            return Judgement::Useless;
+        }
+        self.key = key;
+        Judgement::Elsewhere
+    }
+
+    fn judge_response(&mut self, found: &StoredEntry) -> Judgement {
+        let serves = match self.purpose {
+            HttpPurpose::Answer => true,
+            HttpPurpose::Refresh(replaced) if replaced.is_no_older_than(found) => {
+                return Judgement::Useless;
+            }
+            HttpPurpose::Refresh(_) => false,
+        };
+        let (wishes, now) = (self.caller.wishes, self.caller.cache.now());
+        let freshness = match self.caller.cache.judge(found, now) {
+            _ if must_be_validated(found) => Freshness::Expired,
+            freshness => freshness,
+        };
+        let meets = wishes.are_met_by(found, now);
+        match freshness {
+            Freshness::Fresh | Freshness::Early if meets => Judgement::Serves,
+            Freshness::Stale if serves && wishes.demand.is_none() => Judgement::Serves,
+            Freshness::Fresh | Freshness::Early | Freshness::Stale | Freshness::StaleIfError => {
+                self.stand_in = serves.then(|| Arc::clone(found));
+                Judgement::Useless
+            }
+            Freshness::Expired => {
+                let stored = found.value.response();
+                let may_be_validated = stored.is_some_and(|stored| validators(stored).is_some());
+                self.stand_in = may_be_validated.then(|| Arc::clone(found));
+                if is_validated_by_each(found) { Judgement::ForEach } else { Judgement::Expired }
+            }
+        }
+    }
+}
+
+impl<S, Q, B> Search<StoredResponse> for HttpWork<S, Q, B> {
+    fn key(&self) -> &Key {
+        &self.key
+    }
+
+    fn judge(&mut self, found: &StoredEntry) -> Judgement {
+        let HttpCaller { asked, headers, rules, .. } = &self.caller;
+        match found.value.slot() {
+            Slot::Index(_) => self.follow(found),
+            Slot::Response(stored) => {
+                let is_good = !is_failure(stored.status) && self.caller.cache.may_stand_in(found);
+                let is_selected = selects(stored, asked, headers, &rules.config);
+                self.is_occupied = is_good;
+                if is_selected { self.judge_response(found) } else { Judgement::Useless }
+            }
+        }
+    }
+}
+
+impl<S, Q, B> Caller<StoredResponse> for HttpWork<S, Q, B> {
+    fn flight_request(&mut self) -> FlightRequest {
+        self.caller.flight_request()
+    }
+
+    fn second_look(&mut self) -> Option<StoredEntry> {
+        self.caller.second_look()
+    }
+
+    fn is_answered_by(&self, entry: &Entry<StoredResponse>) -> bool {
+        self.caller.is_answered_by(entry)
+    }
+
+    fn claim(&mut self, entry: &Entry<StoredResponse>) -> bool {
+        self.caller.claim(entry)
+    }
+
+    fn is_new_enough(&self, began: Option<u64>, entry: &Entry<StoredResponse>) -> bool {
+        self.caller.is_new_enough(began, entry)
+    }
+
+    fn fallback(&self) -> Option<StoredEntry> {
+        self.caller.fallback()
+    }
+
+    fn fallback_for(&self, failure: &Error) -> Option<StoredEntry> {
+        self.caller.fallback_for(failure)
+    }
+}
+
+impl<S, Q, B> Work<StoredResponse> for HttpWork<S, Q, B>
+where
+    S: Service<Request<Q>, Response = Response<B>> + Clone,
+    S::Error: 'static,
+    Q: 'static,
+    B: SourceBody,
+{
+    type Output = LeadResult<B, S::Error>;
+
+    fn patience(&mut self) -> Patience {
+        let caller = &mut self.caller;
+        let leads_only = |caller: &mut HttpCaller| caller.flight_request().part == Part::LeadOnly;
+        match self.purpose {
+            HttpPurpose::Refresh(_) => Patience::GiveUp,
+            // Answers are not shared: the lease is for who may store one.
+            HttpPurpose::Answer if caller.validates_itself() => Patience::GoOn,
+            // In the remote there is one lock for all: callers whose answers are known to be
+            // for them alone must not keep it from those who share.
+            HttpPurpose::Answer if leads_only(caller) && caller.is_not_shared() => Patience::Apart,
+            // Answers are not known to be shared with such credentials.
+            HttpPurpose::Answer if leads_only(caller) => Patience::GoOn,
+            HttpPurpose::Answer => Patience::Wait,
+        }
+    }
+
+    fn prepare(&mut self, leader: &mut Leader<StoredResponse>) {
+        if !self.caller.asked.credentials.is_anonymous() {
+            leader.keep_hold_local();
+        }
+        self.key = self.caller.store_key();
+    }
+
+    fn keep_stand_in(&mut self, leader: &Leader<StoredResponse>) {
+        let found = self.stand_in.take().filter(|found| self.caller.is_news(found));
+        if let Some(found) = found {
+            remote::adopt(&self.caller, &found, &|| leader.may_adopt(&found));
+            self.caller.stale = Some(Arc::clone(&found));
+            self.stale = Some(found);
+        }
+    }
+
+    fn adopt(&mut self, leader: &Leader<StoredResponse>, found: &StoredEntry) {
+        remote::adopt(&self.caller, found, &|| leader.may_adopt(found));
+    }
+
+    async fn call(self, leader: Leader<StoredResponse>) -> Self::Output {
+        let Self { caller, service, request, stale, is_occupied, .. } = self;
+        let own = ask(caller, leader, is_occupied, service, request).await;
+        LeadResult { own, stale }
+    }
+}

@@ -1,0 +1,17 @@
+//! The primitives whose order the models check.
+//!
+//! Everything that threads share in a flight, the table, the places and the
+//! invalidation log comes from here. With `--cfg stampede_model` (see `scripts/model`), the same
+//! names stand for those of the model checker.
+
+#[cfg(not(stampede_model))]
+mod product {
+    pub(crate) use std::sync::Arc;
+    pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+    pub(crate) use parking_lot::Mutex;
+    pub(crate) use tokio::sync::Notify;
+}
+
+#[cfg(not(stampede_model))]
+pub(crate) use product::*;
