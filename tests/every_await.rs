@@ -4,7 +4,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
-mod support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -13,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use tower::{ServiceExt, service_fn};
 use tower_stampede::{Builder, Error, Stampede};
 
-use support::*;
+use crate::kit::origin::*;
 
 type Asking = Pin<Box<dyn Future<Output = Result<u64, Error>> + Send>>;
 

@@ -2,13 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
-mod support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tower_stampede::{Computed, Error, ErrorKind, FailureAction, Stampede};
 
-use support::*;
+use crate::kit::origin::*;
 
 type Answered = Result<u64, Error>;
 

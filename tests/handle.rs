@@ -3,14 +3,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
-mod support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::convert::Infallible;
 
 use tokio::time::Instant;
 use tower_stampede::{Computed, ErrorKind, Stampede};
 
-use support::*;
+use crate::kit::origin::*;
 
 #[tokio::test(start_paused = true)]
 async fn an_absent_value_is_remembered_for_the_negative_ttl() {

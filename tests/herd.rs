@@ -2,12 +2,13 @@
 
 #![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
-mod support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use tokio::time::Instant;
 use tower_stampede::{Error, Stampede};
 
-use support::*;
+use crate::kit::origin::*;
 
 const HERDS: [usize; 3] = [10, 1000, 10_000];
 

@@ -3,7 +3,8 @@
 #![cfg(feature = "axum")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod http_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -12,11 +13,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use crate::kit::http::*;
 use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::{Frame, SizeHint};
-use http_support::*;
 use tokio::time::Sleep;
 use tower_layer::Layer;
 use tower_stampede::CacheOutcome::*;

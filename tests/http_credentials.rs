@@ -4,9 +4,10 @@
 #![cfg(feature = "http")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod http_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
-use http_support::*;
+use crate::kit::http::*;
 use tower_stampede::CacheOutcome::*;
 use tower_stampede::HttpLayer;
 

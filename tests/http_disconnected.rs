@@ -4,9 +4,10 @@
 #![cfg(feature = "axum")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod http_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
-use http_support::*;
+use crate::kit::http::*;
 use tower_stampede::CacheOutcome::*;
 
 const KEEPS: u64 = 600;

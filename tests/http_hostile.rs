@@ -4,7 +4,8 @@
 #![cfg(feature = "axum")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod http_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -12,11 +13,11 @@ use std::fmt::Write;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use crate::kit::http::*;
 use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request};
 use http_body::{Frame, SizeHint};
-use http_support::*;
 use tower_stampede::CacheOutcome::*;
 use tower_stampede::{CacheFor, SetCookie};
 

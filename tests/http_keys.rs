@@ -3,13 +3,14 @@
 #![cfg(feature = "axum")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod http_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
+use crate::kit::http::*;
 use axum::extract::{OriginalUri, RawQuery};
 use axum::routing::get as on_get;
 use axum::{Extension, Router};
 use http::HeaderMap;
-use http_support::*;
 use tower_layer::Layer;
 use tower_stampede::CacheOutcome::*;
 use tower_stampede::HttpLayer;

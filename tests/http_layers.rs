@@ -4,15 +4,16 @@
 #![cfg(feature = "axum")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod http_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::kit::http::*;
 use axum::body::Body;
 use http::Request;
-use http_support::*;
 use tower::ServiceBuilder;
 use tower_http::auth::AddAuthorizationLayer;
 use tower_http::compression::CompressionLayer;

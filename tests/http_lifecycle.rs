@@ -3,16 +3,17 @@
 #![cfg(all(feature = "http", feature = "axum"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod http_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
+use crate::kit::http::*;
 use axum::body::Body;
 use http::request::Parts;
 use http::{Request, Response};
-use http_support::*;
 use tower::ServiceExt;
 use tower::util::BoxCloneSyncService;
 use tower_layer::Layer;

@@ -3,11 +3,12 @@
 #![cfg(feature = "axum")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod http_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
+use crate::kit::http::*;
 use axum::Router;
 use axum::routing::any;
-use http_support::*;
 use tower_layer::Layer;
 use tower_stampede::CacheOutcome::*;
 use tower_stampede::{CacheFor, HttpLayer, HttpStampede, SetCookie};

@@ -3,15 +3,16 @@
 #![cfg(feature = "axum")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod http_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
+use crate::kit::http::*;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::OriginalUri;
 use axum::middleware::map_request;
 use axum::routing::any;
 use http::{Request, Uri};
-use http_support::*;
 use tower_layer::Layer;
 use tower_stampede::CacheOutcome::*;
 

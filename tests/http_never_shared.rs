@@ -3,14 +3,15 @@
 #![cfg(feature = "axum")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod http_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
+use crate::kit::http::*;
 use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, Request};
 use http_body::Frame;
 use http_body_util::StreamBody;
-use http_support::*;
 use proptest::prelude::*;
 use tower_stampede::CacheOutcome::Refused;
 use tower_stampede::Stampede;

@@ -3,11 +3,12 @@
 #![cfg(feature = "axum")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod http_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
+use crate::kit::http::*;
 use axum::body::Body;
 use http::Uri;
-use http_support::*;
 use tower_stampede::CacheOutcome::*;
 
 const SWR: &str = "max-age=10, stale-while-revalidate=600";

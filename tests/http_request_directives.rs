@@ -3,12 +3,13 @@
 #![cfg(feature = "axum")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod http_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::time::Duration;
 
+use crate::kit::http::*;
 use axum::body::Body;
-use http_support::*;
 use tower_stampede::CacheOutcome::*;
 use tower_stampede::Mode;
 

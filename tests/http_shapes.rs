@@ -4,18 +4,19 @@
 #![cfg(feature = "axum")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod http_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::convert::Infallible;
 use std::time::Duration;
 
+use crate::kit::http::*;
 use axum::Router;
 use axum::body::Body;
 use axum::routing::get as on_get;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Empty};
-use http_support::*;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};

@@ -3,16 +3,17 @@
 #![cfg(feature = "axum")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod http_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::collections::HashMap;
 use std::sync::Mutex;
 
+use crate::kit::http::*;
 use axum::Router;
 use axum::extract::OriginalUri;
 use axum::routing::{any, get as on_get};
 use http::{Method, Uri};
-use http_support::*;
 use tower_layer::Layer;
 use tower_stampede::CacheOutcome::*;
 use tower_stampede::{CacheFor, HttpStampede};

@@ -3,10 +3,11 @@
 #![cfg(feature = "axum")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod http_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
+use crate::kit::http::*;
 use http::Request;
-use http_support::*;
 use tower_stampede::CacheOutcome::*;
 
 fn speaks(vary: &'static str) -> Origin {

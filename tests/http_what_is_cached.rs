@@ -3,11 +3,12 @@
 #![cfg(feature = "axum")]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod http_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
+use crate::kit::http::*;
 use axum::body::Body;
 use http::Request;
-use http_support::*;
 use tokio::time::Instant;
 use tower_stampede::CacheOutcome::*;
 use tower_stampede::{CacheFor, HttpLayer, HttpService, Stampede};

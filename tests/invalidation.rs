@@ -3,7 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
-mod support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::sync::{Arc, OnceLock};
 
@@ -11,7 +12,7 @@ use futures_util::FutureExt;
 use tokio::task::JoinHandle;
 use tower_stampede::{Computed, Error, Stampede};
 
-use support::*;
+use crate::kit::origin::*;
 
 /// The three ways to invalidate `k`, which carries the tag `t`.
 #[derive(Clone, Copy, Debug)]

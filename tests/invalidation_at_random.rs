@@ -3,7 +3,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
-mod support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,7 +14,7 @@ use futures_util::future::BoxFuture;
 use proptest::prelude::*;
 use tower_stampede::{Computed, Error, ErrorKind, Mode, Stampede};
 
-use support::*;
+use crate::kit::origin::*;
 
 const KEYS: usize = 4;
 

@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
-mod support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::pin::pin;
 use std::task::{Context, Waker};
@@ -13,7 +14,7 @@ use tokio::time::Instant;
 use tower::{Service, ServiceExt, service_fn};
 use tower_stampede::{Error, ErrorKind, Stampede};
 
-use support::*;
+use crate::kit::origin::*;
 
 type Answered = Result<u64, Error>;
 

@@ -7,7 +7,8 @@
 #![cfg(all(unix, feature = "redis", feature = "test-util"))]
 #![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
-mod redis_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 #[path = "lock_history/clients.rs"]
 mod clients;

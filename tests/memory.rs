@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
-mod support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::alloc::System;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use tower_stampede::Stampede;
 
-use support::*;
+use crate::kit::origin::*;
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;

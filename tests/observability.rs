@@ -2,14 +2,15 @@
 
 #![cfg(all(feature = "metrics", feature = "tracing"))]
 
-mod support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 
+use crate::kit::origin::{MS, Origin, SECOND, settings};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
-use support::{MS, Origin, SECOND, settings};
 use tower_stampede::Stampede;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};

@@ -2,13 +2,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
-mod support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use tokio::sync::broadcast::error::TryRecvError;
 use tokio::time::Instant;
 use tower_stampede::{ErrorKind, Event, Health, Key, Mode, Stampede};
 
-use support::*;
+use crate::kit::origin::*;
 
 fn ask(
     cache: &Stampede<u64>,

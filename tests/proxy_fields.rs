@@ -3,13 +3,14 @@
 
 #![cfg(all(unix, feature = "http"))]
 
-mod proxy_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
+use crate::kit::proxy::scripted::{Scripted, fresh};
+use crate::kit::proxy::{Head, Origin, Proxy, soon};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request};
 use http_body_util::{BodyExt, Full, StreamBody};
-use proxy_support::scripted::{Scripted, fresh};
-use proxy_support::{Head, Origin, Proxy, soon};
 
 const EMPTY: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 const UNDERSCORES: &[&str] = &["--underscores-in-headers"];

@@ -4,12 +4,13 @@
 
 #![cfg(all(unix, feature = "http"))]
 
-mod proxy_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use proxy_support::{Head, Origin, Peer, Proxy, soon};
+use crate::kit::proxy::{Head, Origin, Peer, Proxy, soon};
 use tokio::time::timeout;
 
 /// Longer than a request takes that is passed on by mistake.

@@ -3,17 +3,18 @@
 
 #![cfg(all(unix, feature = "http"))]
 
-mod proxy_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use crate::kit::proxy::{Origin, Proxy, soon};
 use bytes::Bytes;
 use http::{Request, Version};
 use http_body_util::{BodyExt, Empty, Full};
 use hyper_util::rt::TokioExecutor;
-use proxy_support::{Origin, Proxy, soon};
 use rustix::process::Signal;
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";

@@ -2,13 +2,13 @@
 
 #![cfg(all(unix, feature = "http", feature = "redis"))]
 
-mod proxy_support;
-mod redis_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::time::Duration;
 
-use proxy_support::{Origin, Peer, Proxy, soon};
-use redis_support::Server;
+use crate::kit::proxy::{Origin, Peer, Proxy, soon};
+use crate::kit::redis::Server;
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 

@@ -3,11 +3,12 @@
 
 #![cfg(all(unix, feature = "http"))]
 
-mod proxy_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::time::Duration;
 
-use proxy_support::{Head, Origin, Proxy};
+use crate::kit::proxy::{Head, Origin, Proxy};
 
 const EMPTY: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 

@@ -2,13 +2,14 @@
 
 #![cfg(all(unix, feature = "http"))]
 
-mod proxy_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use proxy_support::{Origin, Peer, Proxy, Reply, soon};
+use crate::kit::proxy::{Origin, Peer, Proxy, Reply, soon};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const FRESH: &str = "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\n";

@@ -3,19 +3,18 @@
 
 #![cfg(all(target_os = "linux", feature = "http"))]
 
-mod proxy_support;
-#[cfg(feature = "redis")]
-mod redis_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::collections::HashSet;
 use std::iter::repeat_with;
 use std::time::Duration;
 
-use proxy_support::stage::{
+use crate::kit::proxy::stage::{
     CROWD, FAILURE, FRESH, PRIVATE, SHORT, SMALL_CROWD, STALE_IF_ERROR, STALE_MEANWHILE, Stage,
     VARYING, ask_on, same, variants,
 };
-use proxy_support::{Pace, Seen, get, soon};
+use crate::kit::proxy::{Pace, Seen, get, soon};
 
 #[track_caller]
 fn assert_all(seen: &[Seen], status: u16, body: &str) {
@@ -261,8 +260,8 @@ async fn the_next_request_on_a_connection_that_was_served_stale_is_never_late() 
 #[cfg(feature = "redis")]
 mod with_redis {
     use super::*;
-    use crate::proxy_support::Answer;
-    use crate::redis_support::Server;
+    use crate::kit::proxy::Answer;
+    use crate::kit::redis::Server;
 
     /// Runs a scenario with `--redis`.
     async fn play<F: Future<Output = ()>>(

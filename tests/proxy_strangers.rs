@@ -3,13 +3,14 @@
 #![cfg(all(unix, feature = "http"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod proxy_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
+use crate::kit::proxy::scripted::{Scripted, fresh, varying};
+use crate::kit::proxy::soon;
 use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
-use proxy_support::scripted::{Scripted, fresh, varying};
-use proxy_support::soon;
 
 /// 64 KiB of fields are the default; who allows more must not get a panic:
 /// `HeaderMap::with_capacity` has one above 24,576, and counts values.

@@ -3,11 +3,12 @@
 
 #![cfg(all(unix, feature = "http"))]
 
-mod proxy_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::time::{Duration, Instant};
 
-use proxy_support::{Origin, Peer, Proxy};
+use crate::kit::proxy::{Origin, Peer, Proxy};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const EMPTY: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";

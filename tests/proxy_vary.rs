@@ -3,15 +3,16 @@
 
 #![cfg(all(unix, feature = "http"))]
 
-mod proxy_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::net::Ipv4Addr;
 
+use crate::kit::proxy::scripted::{Scripted, fresh, varying};
+use crate::kit::proxy::{Head, Proxy, soon};
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Full};
-use proxy_support::scripted::{Scripted, fresh, varying};
-use proxy_support::{Head, Proxy, soon};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 

@@ -6,15 +6,14 @@
 #![cfg(all(unix, feature = "redis"))]
 #![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
-mod redis_caches;
-mod redis_support;
-mod support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::time::{Duration, Instant};
 
-use redis_caches::*;
-use redis_support::{Monitor, Proxy, Server, eventually};
-use support::{MS, Origin};
+use crate::kit::origin::{MS, Origin};
+use crate::kit::redis::{Monitor, Proxy, Server, eventually};
+use crate::kit::redis_caches::*;
 
 /// Processes that reach the server through a proxy each, which counts what
 /// they send.

@@ -3,13 +3,12 @@
 #![cfg(all(unix, feature = "redis"))]
 #![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
-mod redis_caches;
-mod redis_support;
-mod support;
+#[path = "kit/mod.rs"]
+mod kit;
 
-use redis_caches::*;
-use redis_support::{Proxy, Server, eventually};
-use support::{MS, Origin};
+use crate::kit::origin::{MS, Origin};
+use crate::kit::redis::{Proxy, Server, eventually};
+use crate::kit::redis_caches::*;
 use tower_stampede::Health;
 
 /// Processes behind one network that misbehaves as long as the test says.

@@ -4,13 +4,12 @@
 #![cfg(all(unix, feature = "redis"))]
 #![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
-mod redis_caches;
-mod redis_support;
-mod support;
+#[path = "kit/mod.rs"]
+mod kit;
 
-use redis_caches::*;
-use redis_support::{Server, eventually};
-use support::{MINUTE, Origin, SECOND, settings};
+use crate::kit::origin::{MINUTE, Origin, SECOND, settings};
+use crate::kit::redis::{Server, eventually};
+use crate::kit::redis_caches::*;
 use tower_stampede::{Redis, Stampede};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -76,7 +75,7 @@ async fn under_pressure(policy: &str) {
                 cache.get_or_compute(&*key, compute).await.expect("no request fails")
             });
         }
-        let answers = support::within(LIMIT, herd.join_all()).await;
+        let answers = kit::origin::within(LIMIT, herd.join_all()).await;
         assert!(answers.iter().all(|answer| answer.starts_with(&format!("{n}-"))));
     }
     let calls = origin.calls();

@@ -3,13 +3,12 @@
 #![cfg(all(unix, feature = "redis"))]
 #![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
-mod redis_caches;
-mod redis_support;
-mod support;
+#[path = "kit/mod.rs"]
+mod kit;
 
-use redis_caches::*;
-use redis_support::{Proxy, Server, eventually};
-use support::{MINUTE, Origin, SECOND, settings};
+use crate::kit::origin::{MINUTE, Origin, SECOND, settings};
+use crate::kit::redis::{Proxy, Server, eventually};
+use crate::kit::redis_caches::*;
 use tower_stampede::{Redis, Stampede};
 
 /// A server, and processes of which the first computes "k" and all others
@@ -188,7 +187,7 @@ const DAMAGES: &[Damage] = &[
 
 fn cut(server: &Server, name: &str, len: i64) {
     let whole = server.cli(&["GETRANGE", name, "0", &(len - 1).to_string()]);
-    let redis_support::Reply::Bulk(bytes) = whole else { panic!("no string") };
+    let kit::redis::Reply::Bulk(bytes) = whole else { panic!("no string") };
     server.cli(&[b"SET", name.as_bytes(), &bytes]);
 }
 

@@ -4,15 +4,14 @@
 #![cfg(all(unix, feature = "redis"))]
 #![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
-mod redis_caches;
-mod redis_support;
-mod support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::time::Instant;
 
-use redis_caches::*;
-use redis_support::{Server, eventually};
-use support::{MS, Origin, SECOND};
+use crate::kit::origin::{MS, Origin, SECOND};
+use crate::kit::redis::{Server, eventually};
+use crate::kit::redis_caches::*;
 use tower_stampede::{Health, Redis};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,17 +3,16 @@
 #![cfg(all(unix, feature = "redis-sentinel", feature = "redis-cluster"))]
 #![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
-mod redis_caches;
-mod redis_support;
-mod support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use redis_caches::*;
-use redis_support::{Cluster, Sentinels, Server, eventually, slot_of, wait_until};
-use support::{MS, Origin};
+use crate::kit::origin::{MS, Origin};
+use crate::kit::redis::{Cluster, Sentinels, Server, eventually, slot_of, wait_until};
+use crate::kit::redis_caches::*;
 use tower_stampede::{Health, Redis};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

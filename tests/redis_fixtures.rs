@@ -3,11 +3,12 @@
 #![cfg(unix)]
 #![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
-mod redis_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::time::{Duration, Instant};
 
-use redis_support::*;
+use crate::kit::redis::*;
 
 fn status(text: &str) -> Reply {
     Reply::Status(text.to_owned())

@@ -4,13 +4,12 @@
 #![cfg(all(unix, feature = "redis"))]
 #![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
-mod redis_caches;
-mod redis_support;
-mod support;
+#[path = "kit/mod.rs"]
+mod kit;
 
-use redis_caches::*;
-use redis_support::{Reply, Resp, Server, eventually};
-use support::{Origin, SECOND};
+use crate::kit::origin::{Origin, SECOND};
+use crate::kit::redis::{Reply, Resp, Server, eventually};
+use crate::kit::redis_caches::*;
 
 const COMPARE_AND_DELETE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
 
@@ -102,13 +101,13 @@ async fn strangers_and_ours_take_turns_and_never_overlap() {
             tokio::task::spawn_blocking(move || {
                 for _ in 0..rounds {
                     while !stranger.locks("k") {
-                        std::thread::sleep(support::MS);
+                        std::thread::sleep(kit::origin::MS);
                     }
                     assert_eq!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
-                    std::thread::sleep(2 * support::MS);
+                    std::thread::sleep(2 * kit::origin::MS);
                     assert_eq!(inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst), 1);
                     assert!(stranger.unlocks("k"));
-                    std::thread::sleep(2 * support::MS);
+                    std::thread::sleep(2 * kit::origin::MS);
                 }
             })
         })
@@ -122,11 +121,11 @@ async fn strangers_and_ours_take_turns_and_never_overlap() {
                     let inside = inside.clone();
                     let compute = move || async move {
                         assert_eq!(inside.fetch_add(1, std::sync::atomic::Ordering::SeqCst), 0);
-                        tokio::time::sleep(2 * support::MS).await;
+                        tokio::time::sleep(2 * kit::origin::MS).await;
                         assert_eq!(inside.fetch_sub(1, std::sync::atomic::Ordering::SeqCst), 1);
                         // Over when it begins: the next round computes again.
-                        let brief = tower_stampede::Computed::new(1).ttl(support::MS);
-                        Ok::<_, support::OriginError>(brief)
+                        let brief = tower_stampede::Computed::new(1).ttl(kit::origin::MS);
+                        Ok::<_, kit::origin::OriginError>(brief)
                     };
                     cache.get_or_compute_with("k", compute).await.unwrap();
                 }
@@ -134,10 +133,10 @@ async fn strangers_and_ours_take_turns_and_never_overlap() {
         })
         .collect();
     for ours in ours {
-        support::within(LIMIT, ours).await.unwrap();
+        kit::origin::within(LIMIT, ours).await.unwrap();
     }
     for stranger in strangers {
-        support::within(LIMIT, stranger).await.unwrap();
+        kit::origin::within(LIMIT, stranger).await.unwrap();
     }
 }
 
@@ -181,7 +180,7 @@ async fn what_a_stranger_wrote_ends_the_right_of_a_late_leader() {
 async fn a_lock_without_an_end_is_waited_for_no_longer_than_callers_wait() {
     let server = Server::start();
     let redis = tower_stampede::Redis::lazy(&server.url()).unwrap().op_timeout(SECOND);
-    let builder = support::settings().lease(4 * SECOND).wait_timeout(5 * SECOND);
+    let builder = kit::origin::settings().lease(4 * SECOND).wait_timeout(5 * SECOND);
     let cache: Cache = builder.redis(redis).build().unwrap();
     server.cli(&["SET", &record("k", 'l'), "for ever"]);
     let error = cache.get_or_compute("k", Origin::new().compute()).await.unwrap_err();

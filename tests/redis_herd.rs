@@ -3,21 +3,20 @@
 #![cfg(all(unix, feature = "redis"))]
 #![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
-mod redis_caches;
-mod redis_support;
-mod support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::sync::Arc;
 
-use redis_caches::*;
-use redis_support::{Server, eventually};
-use support::{MS, Origin, within};
+use crate::kit::origin::{MS, Origin, within};
+use crate::kit::redis::{Server, eventually};
+use crate::kit::redis_caches::*;
 use tokio::task::JoinSet;
 
 /// So many processes, none of which has said a word to Redis before.
 async fn a_cold_key(processes: usize, callers: usize) {
     let (server, origin) = (Server::start(), Origin::taking(200 * MS));
-    let caches = redis_caches::processes(processes, &server.url());
+    let caches = kit::redis_caches::processes(processes, &server.url());
     let answers = herd(&caches, callers, &origin, "k").await;
     assert_eq!(answers.len(), processes * callers);
     assert!(answers.iter().all(|answer| *answer == 1));

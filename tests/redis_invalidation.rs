@@ -4,15 +4,14 @@
 #![cfg(all(unix, feature = "redis"))]
 #![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
-mod redis_caches;
-mod redis_support;
-mod support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::time::Instant;
 
-use redis_caches::*;
-use redis_support::{Proxy, Server, eventually};
-use support::{Origin, SECOND};
+use crate::kit::origin::{Origin, SECOND};
+use crate::kit::redis::{Proxy, Server, eventually};
+use crate::kit::redis_caches::*;
 use tower_stampede::{Computed, Health, Redis, Told};
 
 /// What is done to every value in these tests.
@@ -44,7 +43,7 @@ fn tag(key: &str) -> String {
 async fn load_tagged(cache: &Cache, origin: &Origin, key: &str) -> u64 {
     let (loading, tag) = (origin.clone(), tag(key));
     let compute = move || async move { loading.load().await.map(|n| Computed::new(n).tag(tag)) };
-    let answer = support::within(LIMIT, cache.get_or_compute_with(key, compute)).await;
+    let answer = kit::origin::within(LIMIT, cache.get_or_compute_with(key, compute)).await;
     answer.expect("no request fails because of Redis")
 }
 
@@ -166,7 +165,7 @@ impl Tagged {
                     loading.await.map(|n| Computed::new(n).tag(tag))
                 }
             };
-            support::within(LIMIT, cache.get_or_compute_with(&*key, compute)).await.unwrap()
+            kit::origin::within(LIMIT, cache.get_or_compute_with(&*key, compute)).await.unwrap()
         })
     }
 }
@@ -213,7 +212,7 @@ async fn what_is_invalidated_while_redis_is_away_does_not_come_back_with_it() {
         for _ in 0..50 {
             let seen = load_tagged(&caches[0], &origin, &key).await;
             assert!(seen >= 2, "{how:?}: the old value came back");
-            tokio::time::sleep(support::MS).await;
+            tokio::time::sleep(kit::origin::MS).await;
         }
         all_are_well(&caches).await;
         let seen = load_tagged(&caches[0], &origin, &key).await;
@@ -258,7 +257,7 @@ async fn who_hears_nothing_uses_its_copies_no_longer_than_the_local_ttl() {
         let start = Instant::now();
         while load_tagged(&caches[1], &origin, "k").await == 1 {
             assert!(start.elapsed() < 20 * SECOND, "{how:?}: twenty times the local ttl");
-            tokio::time::sleep(support::MS).await;
+            tokio::time::sleep(kit::origin::MS).await;
         }
         assert_eq!(origin.calls(), 2, "{how:?}");
     }
@@ -278,7 +277,7 @@ async fn what_was_missed_between_two_subscriptions_is_dropped_after_the_second()
         let start = Instant::now();
         while load_tagged(&caches[1], &origin, "k").await == 1 {
             assert!(start.elapsed() < LIMIT, "{how:?}: the old copy stays");
-            tokio::time::sleep(support::MS).await;
+            tokio::time::sleep(kit::origin::MS).await;
         }
         assert_eq!(origin.calls(), 2, "{how:?}");
     }
@@ -325,7 +324,7 @@ async fn namespaces_and_caches_of_other_names_do_not_see_each_other() {
     let server = Server::start();
     let redis = || Redis::lazy(&server.url()).unwrap().op_timeout(5 * SECOND);
     let build = |name: &str, redis: Redis| -> Cache {
-        let builder = Cache::builder(name).ttl(support::MINUTE).jitter(0.0);
+        let builder = Cache::builder(name).ttl(kit::origin::MINUTE).jitter(0.0);
         builder.lease(20 * SECOND).wait_timeout(LIMIT).redis(redis).build().unwrap()
     };
     let strangers = [

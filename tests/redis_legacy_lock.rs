@@ -3,11 +3,12 @@
 
 #![cfg(unix)]
 
-mod redis_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::time::{Duration, SystemTime};
 
-use redis_support::Server;
+use crate::kit::redis::Server;
 use tower_stampede::remote::RemoteErrorKind;
 use tower_stampede::{LegacyLock, LegacyLockGuard, Redis};
 

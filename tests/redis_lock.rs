@@ -2,11 +2,12 @@
 
 #![cfg(unix)]
 
-mod redis_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::time::Duration;
 
-use redis_support::Server;
+use crate::kit::redis::Server;
 use tower_stampede::remote::RemoteErrorKind;
 use tower_stampede::{Redis, RedisLock, RedisLockGuard};
 

@@ -4,19 +4,20 @@
 
 #![cfg(all(unix, feature = "redis", feature = "axum"))]
 
-mod redis_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::kit::redis::{Server, eventually};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use redis_support::{Server, eventually};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use serde_json::Value;
 use tokio::task::JoinHandle;

@@ -3,11 +3,11 @@
 #![cfg(all(unix, feature = "redis"))]
 #![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
-mod redis_support;
-mod support;
+#[path = "kit/mod.rs"]
+mod kit;
 
-use redis_support::{Server, eventually};
-use support::{MINUTE, MS, Origin, SECOND, settings, within};
+use crate::kit::origin::{MINUTE, MS, Origin, SECOND, settings, within};
+use crate::kit::redis::{Server, eventually};
 use tokio::runtime::Runtime;
 use tower_stampede::{Health, Redis, Stampede};
 

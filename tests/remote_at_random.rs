@@ -10,7 +10,8 @@
 #![cfg(all(feature = "remote", feature = "test-util"))]
 #![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
-mod support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -21,7 +22,7 @@ use tokio::task::JoinSet;
 use tower_stampede::remote::{Double, DoubleProcess, RemoteErrorKind, RemoteOp, RemoteSettings};
 use tower_stampede::{Computed, Key, Stampede};
 
-use support::*;
+use crate::kit::origin::*;
 
 const KEYS: usize = 3;
 const PROCESSES: usize = 3;

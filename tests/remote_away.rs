@@ -3,13 +3,13 @@
 
 #![cfg(all(feature = "remote", feature = "test-util"))]
 
-mod remote_support;
-mod support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::time::Duration;
 
-use remote_support::*;
-use support::*;
+use crate::kit::origin::*;
+use crate::kit::remote::*;
 use tokio::time::Instant;
 use tower_stampede::remote::{Double, RemoteErrorKind, RemoteOp, RemoteSettings};
 use tower_stampede::{Event, Health};

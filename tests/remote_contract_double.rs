@@ -3,7 +3,8 @@
 #![cfg(feature = "test-util")]
 #![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
-mod contract;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::future::ready;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use bytes::Bytes;
 use tower_stampede::Key;
 use tower_stampede::remote::{Double, Record, Remote};
 
-use contract::contract;
+use crate::kit::contract::{self, contract};
 
 impl contract::Server for Double {
     async fn connect(&self) -> Arc<dyn Remote> {

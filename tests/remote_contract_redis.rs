@@ -3,8 +3,8 @@
 #![cfg(all(unix, feature = "redis", feature = "test-util"))]
 #![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
-mod contract;
-mod redis_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +13,8 @@ use bytes::Bytes;
 use tower_stampede::Key;
 use tower_stampede::remote::{Record, Redis, Remote, Version};
 
-use contract::contract;
-use redis_support::{Reply, Server};
+use crate::kit::contract::{self, contract};
+use crate::kit::redis::{Reply, Server};
 
 /// A server of its own for every sentence.
 struct Fresh {

@@ -3,12 +3,12 @@
 
 #![cfg(all(feature = "remote", feature = "test-util"))]
 
-mod remote_support;
-mod support;
+#[path = "kit/mod.rs"]
+mod kit;
 
+use crate::kit::origin::*;
+use crate::kit::remote::*;
 use bytes::Bytes;
-use remote_support::*;
-use support::*;
 use tower_stampede::remote::{Double, Remote, RemoteOp::*, RemoteSettings};
 use tower_stampede::{Key, Stampede};
 

@@ -2,14 +2,14 @@
 
 #![cfg(all(feature = "remote", feature = "test-util"))]
 
-mod remote_support;
-mod support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::future::Future;
 use std::pin::Pin;
 
-use remote_support::*;
-use support::*;
+use crate::kit::origin::*;
+use crate::kit::remote::*;
 use tower::{ServiceExt, service_fn};
 use tower_stampede::remote::{Double, RemoteOp::*};
 use tower_stampede::{Computed, Error, Stampede};

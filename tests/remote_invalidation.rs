@@ -3,11 +3,11 @@
 
 #![cfg(all(feature = "remote", feature = "test-util"))]
 
-mod remote_support;
-mod support;
+#[path = "kit/mod.rs"]
+mod kit;
 
-use remote_support::*;
-use support::*;
+use crate::kit::origin::*;
+use crate::kit::remote::*;
 use tokio::task::JoinHandle;
 use tower_stampede::remote::{Double, RemoteErrorKind, RemoteOp::*};
 use tower_stampede::{Computed, Error, Told};

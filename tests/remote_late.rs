@@ -3,11 +3,11 @@
 
 #![cfg(all(feature = "remote", feature = "test-util"))]
 
-mod remote_support;
-mod support;
+#[path = "kit/mod.rs"]
+mod kit;
 
-use remote_support::*;
-use support::*;
+use crate::kit::origin::*;
+use crate::kit::remote::*;
 use tower_stampede::remote::{Double, RemoteErrorKind, RemoteOp, RemoteSettings};
 
 /// Processes whose leaders do not renew: they stall past their leases.

@@ -2,13 +2,13 @@
 
 #![cfg(all(feature = "remote", feature = "test-util"))]
 
-mod remote_support;
-mod support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::time::Duration;
 
-use remote_support::*;
-use support::*;
+use crate::kit::origin::*;
+use crate::kit::remote::*;
 use tower_stampede::remote::{Double, RemoteErrorKind, RemoteOp};
 use tower_stampede::{Computed, Health};
 

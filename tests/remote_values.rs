@@ -3,11 +3,12 @@
 #![cfg(all(feature = "remote", feature = "test-util"))]
 #![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
-mod support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::time::Duration;
 
-use support::{MS, Origin, SECOND, settings};
+use crate::kit::origin::{MS, Origin, SECOND, settings};
 use tokio::time::Instant;
 use tower_stampede::remote::{Double, RemoteSettings};
 use tower_stampede::{Key, Stampede};

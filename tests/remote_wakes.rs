@@ -2,11 +2,11 @@
 
 #![cfg(all(feature = "remote", feature = "test-util"))]
 
-mod remote_support;
-mod support;
+#[path = "kit/mod.rs"]
+mod kit;
 
-use remote_support::*;
-use support::*;
+use crate::kit::origin::*;
+use crate::kit::remote::*;
 use tokio::time::Instant;
 use tower_stampede::Stats;
 use tower_stampede::remote::{Double, RemoteOp};

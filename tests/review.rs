@@ -2,15 +2,16 @@
 
 #![cfg(feature = "axum")]
 
-mod http_support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
+use crate::kit::http::*;
 use axum::body::Body;
 use bytes::Bytes;
-use http_support::*;
 use tower::ServiceExt;
 use tower_stampede::CacheOutcome::Hit;
 use tower_stampede::{CacheFor, Computed, Stampede};

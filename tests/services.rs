@@ -2,7 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
-mod support;
+#[path = "kit/mod.rs"]
+mod kit;
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -22,7 +23,7 @@ use tower_stampede::{
 };
 use tower_test::{assert_request_eq, mock};
 
-use support::*;
+use crate::kit::origin::*;
 
 fn by_number() -> impl Fn(&u32) -> Option<u32> + Clone + Send + Sync + 'static {
     |n: &u32| (*n != 0).then_some(*n)

@@ -3,7 +3,7 @@
 use tower_stampede::CacheOutcome;
 use tower_stampede::remote::Double;
 
-use crate::http_support::{Answer, Origin, WORK, crowd, get, ms, pass, secs, send, slowest, with};
+use crate::kit::http::{Answer, Origin, WORK, crowd, get, ms, pass, secs, send, slowest, with};
 use crate::{everywhere, process, processes};
 
 fn good() -> Origin {
@@ -21,7 +21,7 @@ async fn a_stale_response_stands_in_for_a_failure_in_every_process() {
     apps.push(process(&double, &origin));
     for app in apps.iter().rev() {
         let replies = crowd(app, 10, |_| get("http://a/x")).await;
-        let stale = |reply: &crate::http_support::Reply| {
+        let stale = |reply: &crate::kit::http::Reply| {
             reply.text() == "good 0" && reply.is(CacheOutcome::StaleIfError)
         };
         assert!(replies.iter().all(stale), "{replies:?}");

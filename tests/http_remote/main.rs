@@ -6,8 +6,8 @@
 #![cfg(all(feature = "http", feature = "axum", feature = "remote", feature = "test-util"))]
 
 mod failures;
-#[path = "../http_support/mod.rs"]
-mod http_support;
+#[path = "../kit/mod.rs"]
+mod kit;
 mod privacy;
 mod sharing;
 mod spy;
@@ -20,7 +20,7 @@ use tower_layer::Layer;
 use tower_stampede::remote::{Double, RemoteSettings};
 use tower_stampede::{Builder, HttpService, HttpStampede, Stampede, StoredResponse};
 
-use http_support::{Origin, Reply, try_send};
+use crate::kit::http::{Origin, Reply, try_send};
 
 type App = HttpService<Origin>;
 

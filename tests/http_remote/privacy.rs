@@ -5,7 +5,7 @@ use tower_layer::Layer;
 use tower_stampede::CacheOutcome;
 use tower_stampede::remote::{Double, RemoteOp, RemoteSettings};
 
-use crate::http_support::{
+use crate::kit::http::{
     Answer, Call, Origin, WORK, crowd, get, ms, pass, secs, send, slowest, with,
 };
 use crate::spy::Written;

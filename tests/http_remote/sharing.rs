@@ -4,9 +4,7 @@ use tower_layer::Layer;
 use tower_stampede::remote::{Double, RemoteOp, RemoteSettings};
 use tower_stampede::{CacheFor, CacheOutcome};
 
-use crate::http_support::{
-    Answer, Origin, WORK, crowd, get, ms, pass, request, secs, send, slowest,
-};
+use crate::kit::http::{Answer, Origin, WORK, crowd, get, ms, pass, request, secs, send, slowest};
 use crate::{everywhere, joined, process, processes, settings};
 
 fn minute() -> Origin {

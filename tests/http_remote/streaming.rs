@@ -9,7 +9,7 @@ use tower_stampede::CacheOutcome::*;
 use tower_stampede::remote::Double;
 
 use super::*;
-use crate::http_support::*;
+use crate::kit::http::*;
 
 type Feeder = Arc<Mutex<Option<UnboundedSender<&'static str>>>>;
 

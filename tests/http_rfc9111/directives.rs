@@ -2,7 +2,7 @@
 
 use tower_stampede::CacheFor;
 
-use crate::http_support::*;
+use crate::kit::http::*;
 use crate::lab::*;
 
 cases! {

@@ -1,7 +1,7 @@
 //! Sections 5.1, 5.2.1 and 5.3.
 
 use crate::dates::date;
-use crate::http_support::*;
+use crate::kit::http::*;
 use crate::lab::*;
 
 cases! {

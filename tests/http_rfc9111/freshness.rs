@@ -3,7 +3,7 @@
 use tower_stampede::Stampede;
 
 use crate::dates::{asctime, date, in_zone, rfc850};
-use crate::http_support::*;
+use crate::kit::http::*;
 use crate::lab::*;
 
 cases! {

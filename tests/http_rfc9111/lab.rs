@@ -6,7 +6,7 @@ use axum::body::Body;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use tower_stampede::{HttpLayer, HttpService};
 
-use crate::http_support::*;
+use crate::kit::http::*;
 
 pub(crate) type Fields<'a> = &'a [(&'a str, &'a str)];
 

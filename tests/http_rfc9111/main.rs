@@ -17,9 +17,9 @@ mod dates;
 mod directives;
 mod fields;
 mod freshness;
-#[path = "../http_support/mod.rs"]
-mod http_support;
 mod invalidation;
+#[path = "../kit/mod.rs"]
+mod kit;
 mod lab;
 mod preconditions;
 mod reusing;

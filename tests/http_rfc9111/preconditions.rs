@@ -1,7 +1,7 @@
 //! Section 4.3.2.
 
 use crate::dates::date;
-use crate::http_support::*;
+use crate::kit::http::*;
 use crate::lab::*;
 
 cases! {

@@ -1,7 +1,7 @@
 //! Sections 4 and 4.1.
 
 use crate::dates::date;
-use crate::http_support::*;
+use crate::kit::http::*;
 use crate::lab::*;
 
 cases! {

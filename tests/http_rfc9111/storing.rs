@@ -7,7 +7,7 @@ use http_body::Frame;
 use http_body_util::StreamBody;
 
 use crate::dates::date;
-use crate::http_support::*;
+use crate::kit::http::*;
 use crate::lab::*;
 
 cases! {

@@ -1,7 +1,7 @@
 //! Sections 3.2, 4.3.1, 4.3.3, 4.3.4 and 4.3.5.
 
 use crate::dates::date;
-use crate::http_support::*;
+use crate::kit::http::*;
 use crate::lab::*;
 
 cases! {

@@ -5,7 +5,7 @@ use tower_stampede::CacheOutcome::*;
 use tower_stampede::{BodyErrorKind, HttpStampede};
 
 use crate::fed::*;
-use crate::http_support::*;
+use crate::kit::http::*;
 
 fn with_length(length: &'static str, sources: &Sources) -> Origin {
     sources.origin(move |call, answer| match call.n {

@@ -16,7 +16,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tower::ServiceExt;
 use tower_stampede::{BodyError, BodyErrorKind, CacheOutcome, HttpService, ResponseBody};
 
-use crate::http_support::*;
+use crate::kit::http::*;
 
 enum Act {
     Data(Bytes),

@@ -5,7 +5,7 @@ use tower_stampede::CacheOutcome::*;
 use tower_stampede::Stampede;
 
 use crate::fed::*;
-use crate::http_support::*;
+use crate::kit::http::*;
 
 #[tokio::test(start_paused = true)]
 async fn the_leaders_client_and_all_who_wait_read_the_first_chunk_before_the_second_is_sent() {

@@ -5,8 +5,8 @@
 
 mod ends;
 mod fed;
-#[path = "../http_support/mod.rs"]
-mod http_support;
 mod keeping;
+#[path = "../kit/mod.rs"]
+mod kit;
 mod passing;
 mod variants;

@@ -4,7 +4,7 @@ use tower_stampede::BodyErrorKind;
 use tower_stampede::CacheOutcome::*;
 
 use crate::fed::*;
-use crate::http_support::*;
+use crate::kit::http::*;
 
 const KIB: usize = 1024;
 

@@ -3,7 +3,7 @@
 use tower_stampede::CacheOutcome::*;
 
 use crate::fed::*;
-use crate::http_support::*;
+use crate::kit::http::*;
 
 fn language(language: &str) -> http::Request<axum::body::Body> {
     with("/report", &[("accept-language", language)])

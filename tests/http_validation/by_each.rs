@@ -2,7 +2,7 @@
 
 use tower_stampede::CacheOutcome::*;
 
-use crate::http_support::*;
+use crate::kit::http::*;
 use crate::{TAG, expired, is_conditional, not_modified};
 
 #[tokio::test(start_paused = true)]

@@ -9,7 +9,7 @@ use http_body_util::{Either, Empty};
 use tower::ServiceExt;
 use tower_layer::Layer;
 
-use crate::http_support::*;
+use crate::kit::http::*;
 use crate::{TAG, expired, is_conditional, not_modified, origin, report};
 
 const DAY: &str = "Wed, 01 Jan 2020 00:00:00 GMT";

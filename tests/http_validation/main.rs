@@ -6,11 +6,11 @@
 mod by_each;
 mod by_one;
 mod head;
-#[path = "../http_support/mod.rs"]
-mod http_support;
+#[path = "../kit/mod.rs"]
+mod kit;
 mod many_processes;
 
-use http_support::*;
+use crate::kit::http::*;
 use tower_stampede::HttpService;
 
 const TAG: &str = "\"v1\"";

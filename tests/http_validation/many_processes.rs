@@ -5,7 +5,7 @@ use tower_stampede::CacheOutcome::*;
 use tower_stampede::remote::{Double, RemoteErrorKind, RemoteOp, RemoteSettings};
 use tower_stampede::{HttpService, HttpStampede, Stampede};
 
-use crate::http_support::*;
+use crate::kit::http::*;
 use crate::{TAG, is_conditional, not_modified, origin, report};
 
 fn process(double: &Double) -> HttpStampede {

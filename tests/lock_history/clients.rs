@@ -10,7 +10,7 @@ use tower_stampede::remote::{
     Acquired, Ask, Filled, Grant, Invalidated, Listener, Notice, OnNotice, Redis, Remote, Token,
 };
 
-use crate::redis_support::{Reply, Resp, Server, eventually};
+use crate::kit::redis::{Reply, Resp, Server, eventually};
 
 /// Outlasts every test.
 pub(crate) const LONG: Duration = Duration::from_secs(100);

@@ -6,7 +6,7 @@ use tokio::time::timeout;
 use tower_stampede::remote::Acquired;
 
 use crate::clients::{Client, LONG, Process, has_set, left_of, our_lock};
-use crate::redis_support::Server;
+use crate::kit::redis::Server;
 
 fn lock(client: &mut Client) -> bool {
     has_set(&client.say("SETNX lock 1"))

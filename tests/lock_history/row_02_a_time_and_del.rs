@@ -2,7 +2,7 @@
 //! deletes the lock and tries again.
 
 use crate::clients::{Client, Process, has_set, our_lock, the_lease_ends};
-use crate::redis_support::Server;
+use crate::kit::redis::Server;
 
 const PAST: i64 = 1_000;
 const NOW: i64 = 2_000;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::clients::{Client, LONG, Process, has_set, left_of, our_lock, the_lease_ends};
-use crate::redis_support::Server;
+use crate::kit::redis::Server;
 
 const LEASE: i64 = 1_000;
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clients::{Client, Process, has_set, left_of, our_lock};
-use crate::redis_support::{Server, eventually};
+use crate::kit::redis::{Server, eventually};
 
 const LEASE: Duration = Duration::from_secs(60);
 /// More than one transaction takes.

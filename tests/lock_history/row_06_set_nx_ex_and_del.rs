@@ -3,7 +3,7 @@
 use tower_stampede::remote::Filled;
 
 use crate::clients::{Client, Process, has_set, our_lock, the_lease_ends};
-use crate::redis_support::Server;
+use crate::kit::redis::Server;
 
 fn lock(client: &mut Client) -> bool {
     has_set(&client.say("SET lock 1 NX PX 10000"))

@@ -1,7 +1,7 @@
 //! `SET NX PX` with a token; to unlock, `GET`, compare, `DEL`.
 
 use crate::clients::{Client, Process, has_set, our_lock, the_lease_ends};
-use crate::redis_support::Server;
+use crate::kit::redis::Server;
 
 fn lock(client: &mut Client, token: &str) -> bool {
     has_set(&client.say(&format!("SET lock {token} NX PX 10000")))

@@ -4,7 +4,7 @@
 use tower_stampede::remote::Filled;
 
 use crate::clients::{Client, Process, has_set};
-use crate::redis_support::{Reply, Server};
+use crate::kit::redis::{Reply, Server};
 
 const SET_IF_MINE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then \
                            redis.call('set', KEYS[2], ARGV[2]); \

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use tower_stampede::remote::Filled;
 
 use crate::clients::{Client, Process, has_set};
-use crate::redis_support::Server;
+use crate::kit::redis::Server;
 
 fn lock(client: &mut Client) -> bool {
     has_set(&client.say("SET lock 1 NX PX 10000"))

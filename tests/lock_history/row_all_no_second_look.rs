@@ -4,7 +4,7 @@ use bytes::Bytes;
 use tower_stampede::remote::{Acquired, Filled};
 
 use crate::clients::{Client, LONG, Process, has_set};
-use crate::redis_support::Server;
+use crate::kit::redis::Server;
 
 fn misses(client: &mut Client) -> bool {
     client.say("GET value").is_nil()

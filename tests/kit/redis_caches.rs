@@ -4,8 +4,6 @@
 //! Time is real here. Whatever must happen is waited for, and the bounds are
 //! for machines that do other things as well.
 
-#![allow(dead_code, reason = "every test binary uses its own part")]
-
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -15,8 +13,8 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tower_stampede::{Builder, Error, Health, Redis, Stampede, ToKey};
 
-use crate::redis_support::{Server, eventually};
-use crate::support::{MINUTE, MS, Origin, SECOND, settings, within};
+use crate::kit::origin::{MINUTE, MS, Origin, SECOND, settings, within};
+use crate::kit::redis::{Server, eventually};
 
 pub(crate) type Cache = Stampede<u64>;
 

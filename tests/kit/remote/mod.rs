@@ -1,8 +1,6 @@
 //! What the tests of many processes share: processes on one double in memory,
 //! and the commands they send. Time is paused.
 
-#![allow(dead_code, reason = "every test binary uses its own part")]
-
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +11,7 @@ use tower_stampede::remote::{
 };
 use tower_stampede::{Builder, Error, Key, Stampede};
 
-use crate::support::{MINUTE, Origin, all_have_run, settings};
+use crate::kit::origin::{MINUTE, Origin, all_have_run, settings};
 
 /// One process: its cache and its way to the remote.
 #[derive(Clone)]

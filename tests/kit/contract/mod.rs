@@ -17,11 +17,11 @@ use tower_stampede::remote::{
 
 pub(crate) mod abandons;
 pub(crate) mod fills;
+pub(crate) mod foreign_locks;
 pub(crate) mod leases;
 pub(crate) mod losses;
 pub(crate) mod messages;
 pub(crate) mod puts;
-pub(crate) mod strangers;
 pub(crate) mod tags;
 
 /// Outlasts every test.
@@ -315,7 +315,7 @@ macro_rules! contract {
                 a_put_value_is_gone_after_its_ttl
                 without_memory_a_put_says_so_and_drops_the_old_value
             }
-            strangers {
+            foreign_locks {
                 a_strangers_lock_locks_us_out
                 a_strangers_lock_is_safe_from_us
                 a_strangers_lock_is_ended_by_an_invalidation_and_by_a_put

@@ -1,8 +1,6 @@
 //! What the behaviour tests share: an origin whose answers the test controls,
 //! and herds of callers.
 
-#![allow(dead_code, reason = "every test binary uses its own part")]
-
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;

@@ -1,6 +1,5 @@
 //! An origin whose answers a test controls, and clients that look at replies.
 
-#![allow(dead_code, reason = "each test binary uses a part")]
 #![allow(clippy::needless_pass_by_value, reason = "so that tests read well")]
 
 use std::convert::Infallible;
