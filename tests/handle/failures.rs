@@ -1,10 +1,5 @@
 //! A computation that fails, and one whose result may not be shared.
 
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tower_stampede::{Computed, Error, ErrorKind, FailureAction, Stampede};

@@ -1,10 +1,5 @@
 //! What an operator sees and does: counts, events, switching off, shutting down.
 
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use tokio::sync::broadcast::error::TryRecvError;
 use tokio::time::Instant;
 use tower_stampede::{ErrorKind, Event, Health, Key, Mode, Stampede};

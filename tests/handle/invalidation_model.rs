@@ -1,11 +1,6 @@
 //! Invalidations at random moments, against a model: a database of versions,
 //! and for each key the oldest version that a caller who asks now may get.
 
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 

@@ -1,11 +1,6 @@
 //! Who asks after an invalidation has returned never gets the old value,
 //! whatever was going on meanwhile.
 
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::sync::{Arc, OnceLock};
 
 use futures_util::FutureExt;

@@ -1,20 +1,16 @@
 //! What an operator sees through the `metrics` and `tracing` facades.
 
-#![cfg(all(feature = "metrics", feature = "tracing"))]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 
-use crate::kit::origin::{MS, Origin, SECOND, settings};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tower_stampede::Stampede;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
+
+use crate::kit::origin::{MS, Origin, SECOND, settings};
 
 fn paused_runtime() -> tokio::runtime::Runtime {
     let mut runtime = tokio::runtime::Builder::new_current_thread();

@@ -2,11 +2,6 @@
 //! done. Whatever it was doing, another caller then gets the value, nobody
 //! hangs, nothing is left over, and the calls stay within their bound.
 
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};

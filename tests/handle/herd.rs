@@ -1,10 +1,5 @@
 //! A herd on one key costs one computation, whatever state the key is in.
 
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use tokio::time::Instant;
 use tower_stampede::{Error, Stampede};
 

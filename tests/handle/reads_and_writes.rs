@@ -1,11 +1,6 @@
 //! What the handle offers besides computing once: lifetimes that values set
 //! themselves, writes, refreshes, looks.
 
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::convert::Infallible;
 
 use tokio::time::Instant;

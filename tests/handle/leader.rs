@@ -1,10 +1,5 @@
 //! However a leader goes away, those who wait go on.
 
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::pin::pin;
 use std::task::{Context, Waker};
 use std::time::Duration;

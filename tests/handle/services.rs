@@ -1,10 +1,5 @@
 //! The layer over tower services of every kind.
 
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::cell::Cell;
 use std::convert::Infallible;
 use std::future::{Ready, ready};

@@ -1,10 +1,5 @@
 //! The bounds: on those who wait, on computations, on refreshes, on patience.
 
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tower_stampede::{Error, ErrorKind, Event, Stampede};
