@@ -1,15 +1,11 @@
 //! How those who wait for another process learn that they can go on.
 
-#![cfg(all(feature = "remote", feature = "test-util"))]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
-use crate::kit::origin::*;
-use crate::kit::remote::*;
 use tokio::time::Instant;
 use tower_stampede::Stats;
 use tower_stampede::remote::{Double, RemoteOp};
+
+use crate::kit::origin::*;
+use crate::kit::remote::*;
 
 fn wakes(stats: &Stats) -> (u64, u64, u64) {
     (stats.wakes_by_push, stats.wakes_by_timer, stats.wakes_by_poll)

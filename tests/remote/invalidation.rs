@@ -1,16 +1,12 @@
 //! Invalidations over many processes: what was computed before them is served
 //! to nobody who asks after them.
 
-#![cfg(all(feature = "remote", feature = "test-util"))]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
-use crate::kit::origin::*;
-use crate::kit::remote::*;
 use tokio::task::JoinHandle;
 use tower_stampede::remote::{Double, RemoteErrorKind, RemoteOp::*};
 use tower_stampede::{Computed, Error, Told};
+
+use crate::kit::origin::*;
+use crate::kit::remote::*;
 
 #[derive(Clone, Copy, Debug)]
 enum How {

@@ -1,17 +1,12 @@
 //! What may stand in the remote beside values of this process's own kind.
 
-#![cfg(all(feature = "remote", feature = "test-util"))]
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::time::Duration;
 
-use crate::kit::origin::{MS, Origin, SECOND, settings};
 use tokio::time::Instant;
 use tower_stampede::remote::{Double, RemoteSettings};
 use tower_stampede::{Key, Stampede};
+
+use crate::kit::origin::{MS, Origin, SECOND, settings};
 
 fn process(double: &Double, schema: u32) -> Stampede<u64> {
     settings().schema(schema).remote(double.process(), RemoteSettings::new()).build().unwrap()

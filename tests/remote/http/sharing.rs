@@ -4,8 +4,8 @@ use tower_layer::Layer;
 use tower_stampede::remote::{Double, RemoteOp, RemoteSettings};
 use tower_stampede::{CacheFor, CacheOutcome};
 
+use super::{everywhere, joined, process, processes, settings};
 use crate::kit::http::{Answer, Origin, WORK, crowd, get, ms, pass, request, secs, send, slowest};
-use crate::{everywhere, joined, process, processes, settings};
 
 fn minute() -> Origin {
     Origin::new(|call| Answer::ok("max-age=60", format!("answer {}", call.n)))

@@ -3,8 +3,8 @@
 use tower_stampede::CacheOutcome;
 use tower_stampede::remote::Double;
 
+use super::{everywhere, process, processes};
 use crate::kit::http::{Answer, Origin, WORK, crowd, get, ms, pass, secs, send, slowest, with};
-use crate::{everywhere, process, processes};
 
 fn good() -> Origin {
     Origin::new(|call| Answer::ok("max-age=10, stale-if-error=600", format!("good {}", call.n)))

@@ -1,18 +1,14 @@
 //! Answers that may not be shared: no process waits for another's.
 
-#![cfg(all(feature = "remote", feature = "test-util"))]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::time::Duration;
 
-use crate::kit::origin::*;
-use crate::kit::remote::*;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tower_stampede::remote::{Double, RemoteOp};
 use tower_stampede::{Computed, Error};
+
+use crate::kit::origin::*;
+use crate::kit::remote::*;
 
 fn ask(process: &Process, origin: &Origin) -> JoinHandle<Result<u64, Error>> {
     let (cache, origin) = (process.cache.clone(), origin.clone());

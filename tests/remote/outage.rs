@@ -1,18 +1,14 @@
 //! A remote in trouble: no request fails by it, none waits for long, and each
 //! process computes at most once.
 
-#![cfg(all(feature = "remote", feature = "test-util"))]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::time::Duration;
 
-use crate::kit::origin::*;
-use crate::kit::remote::*;
 use tokio::time::Instant;
 use tower_stampede::remote::{Double, RemoteErrorKind, RemoteOp, RemoteSettings};
 use tower_stampede::{Event, Health};
+
+use crate::kit::origin::*;
+use crate::kit::remote::*;
 
 const KINDS: [RemoteErrorKind; 7] = [
     RemoteErrorKind::Timeout,

@@ -1,20 +1,16 @@
 //! Every await of a leader among many processes is a place to die, or to hang:
 //! who frees the lease then, and who wakes those who wait?
 
-#![cfg(all(feature = "remote", feature = "test-util"))]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::time::Duration;
 
-use crate::kit::origin::*;
-use crate::kit::remote::*;
 use tokio::runtime::Builder as Runtime;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tower_stampede::remote::{Double, RemoteErrorKind, RemoteOp, RemoteSettings};
 use tower_stampede::{Error, ErrorKind};
+
+use crate::kit::origin::*;
+use crate::kit::remote::*;
 
 type Asking = JoinHandle<Result<u64, Error>>;
 

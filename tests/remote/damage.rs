@@ -1,16 +1,12 @@
 //! What stands in the remote is not trusted: what cannot be used is a miss,
 //! counted, and replaced.
 
-#![cfg(all(feature = "remote", feature = "test-util"))]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
-use crate::kit::origin::*;
-use crate::kit::remote::*;
 use bytes::Bytes;
 use tower_stampede::remote::{Double, Remote, RemoteOp::*, RemoteSettings};
 use tower_stampede::{Key, Stampede};
+
+use crate::kit::origin::*;
+use crate::kit::remote::*;
 
 /// Returns what a process stores under `key`.
 async fn envelope_of(key: &'static str) -> Bytes {

@@ -1,14 +1,10 @@
 //! Leaders that come late: what they bring is stored only where nobody else
 //! has been there.
 
-#![cfg(all(feature = "remote", feature = "test-util"))]
-
-#[path = "kit/mod.rs"]
-mod kit;
+use tower_stampede::remote::{Double, RemoteErrorKind, RemoteOp, RemoteSettings};
 
 use crate::kit::origin::*;
 use crate::kit::remote::*;
-use tower_stampede::remote::{Double, RemoteErrorKind, RemoteOp, RemoteSettings};
 
 /// Processes whose leaders do not renew: they stall past their leases.
 async fn stalling(n: usize, double: &Double) -> Vec<Process> {

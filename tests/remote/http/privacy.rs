@@ -5,11 +5,11 @@ use tower_layer::Layer;
 use tower_stampede::CacheOutcome;
 use tower_stampede::remote::{Double, RemoteOp, RemoteSettings};
 
+use super::spy::Written;
+use super::{App, everywhere, process, processes, settings};
 use crate::kit::http::{
     Answer, Call, Origin, WORK, crowd, get, ms, pass, secs, send, slowest, with,
 };
-use crate::spy::Written;
-use crate::{App, everywhere, process, processes, settings};
 
 fn watched(double: &Double, written: &Written, origin: &Origin) -> App {
     let remote = written.process(double);

@@ -1,16 +1,12 @@
 //! What a hostile reader of the distributed half suspected, and what is true.
 
-#![cfg(all(feature = "remote", feature = "test-util"))]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::time::Duration;
+
+use tower_stampede::remote::{Double, RemoteErrorKind, RemoteOp};
+use tower_stampede::{Computed, Health};
 
 use crate::kit::origin::*;
 use crate::kit::remote::*;
-use tower_stampede::remote::{Double, RemoteErrorKind, RemoteOp};
-use tower_stampede::{Computed, Health};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 

@@ -7,12 +7,6 @@
 //! nothing happens to it, this holds in every process, and each key is computed
 //! once for each time it was invalidated.
 
-#![cfg(all(feature = "remote", feature = "test-util"))]
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;

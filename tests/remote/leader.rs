@@ -1,19 +1,15 @@
 //! The life of a leader among many processes: it keeps its lease as long as it
 //! computes, and however it ends, another process can go on.
 
-#![cfg(all(feature = "remote", feature = "test-util"))]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::time::Duration;
 
-use crate::kit::origin::*;
-use crate::kit::remote::*;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tower_stampede::remote::{Double, RemoteOp};
 use tower_stampede::{Builder, Error, ErrorKind, FailureAction};
+
+use crate::kit::origin::*;
+use crate::kit::remote::*;
 
 #[tokio::test(start_paused = true)]
 async fn a_computation_that_is_longer_than_the_lease_keeps_it() {

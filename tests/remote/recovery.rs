@@ -1,17 +1,13 @@
 //! What happens while a remote is away is made good when it is back, and
 //! coming back is no herd.
 
-#![cfg(all(feature = "remote", feature = "test-util"))]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::time::Duration;
+
+use tower_stampede::remote::{Double, RemoteErrorKind, RemoteOp, RemoteSettings};
+use tower_stampede::{Computed, Health, Told};
 
 use crate::kit::origin::*;
 use crate::kit::remote::*;
-use tower_stampede::remote::{Double, RemoteErrorKind, RemoteOp, RemoteSettings};
-use tower_stampede::{Computed, Health, Told};
 
 #[derive(Clone, Copy, Debug)]
 enum How {

@@ -1,11 +1,5 @@
 //! The double keeps the contract of a remote.
 
-#![cfg(feature = "test-util")]
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;

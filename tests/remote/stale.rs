@@ -1,15 +1,11 @@
 //! Stale values over many processes: served at once, refreshed once.
 
-#![cfg(all(feature = "remote", feature = "test-util"))]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
-use crate::kit::origin::*;
-use crate::kit::remote::*;
 use tokio::time::Instant;
 use tower_stampede::remote::{Double, RemoteErrorKind, RemoteOp::*};
 use tower_stampede::{Builder, ErrorKind, Stampede};
+
+use crate::kit::origin::*;
+use crate::kit::remote::*;
 
 fn stale() -> Builder<u64> {
     settings().stale_for(10 * MINUTE)

@@ -1,18 +1,14 @@
 //! Many processes compute once, and what that costs in commands.
 
-#![cfg(all(feature = "remote", feature = "test-util"))]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::future::Future;
 use std::pin::Pin;
 
-use crate::kit::origin::*;
-use crate::kit::remote::*;
 use tower::{ServiceExt, service_fn};
 use tower_stampede::remote::{Double, RemoteOp::*};
 use tower_stampede::{Computed, Error, Stampede};
+
+use crate::kit::origin::*;
+use crate::kit::remote::*;
 
 #[tokio::test(start_paused = true)]
 async fn a_local_hit_asks_the_remote_nothing() {

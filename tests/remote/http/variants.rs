@@ -4,8 +4,8 @@ use tower_layer::Layer;
 use tower_stampede::CacheOutcome;
 use tower_stampede::remote::Double;
 
+use super::{App, everywhere, joined, process, processes, settings};
 use crate::kit::http::{Answer, Origin, get, pass, secs, send, with};
-use crate::{App, everywhere, joined, process, processes, settings};
 
 const LANGUAGES: [&str; 3] = ["de", "en", "fr"];
 

@@ -1,13 +1,9 @@
 //! The HTTP layer in many processes with one remote.
 //!
 //! The remote is the double in memory, and time is paused; the same with real
-//! processes on a real server is in `tests/redis_processes.rs`.
-
-#![cfg(all(feature = "http", feature = "axum", feature = "remote", feature = "test-util"))]
+//! processes on a real server is in `tests/redis/processes.rs`.
 
 mod failures;
-#[path = "../kit/mod.rs"]
-mod kit;
 mod privacy;
 mod sharing;
 mod spy;
