@@ -1,15 +1,10 @@
 //! A cache that outlives the runtime it was first used on.
 
-#![cfg(all(unix, feature = "redis"))]
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-#[path = "kit/mod.rs"]
-mod kit;
+use tokio::runtime::Runtime;
+use tower_stampede::{Health, Redis, Stampede};
 
 use crate::kit::origin::{MINUTE, MS, Origin, SECOND, settings, within};
 use crate::kit::redis::{Server, eventually};
-use tokio::runtime::Runtime;
-use tower_stampede::{Health, Redis, Stampede};
 
 fn process(server: &Server) -> Stampede<u64> {
     settings().ttl(10 * MINUTE).redis(Redis::lazy(&server.url()).unwrap()).build().unwrap()

@@ -3,12 +3,6 @@
 //! Setting up (connecting, loading scripts, reading the clock and the
 //! invalidation log) and the subscriber's pings are not counted.
 
-#![cfg(all(unix, feature = "redis"))]
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::time::{Duration, Instant};
 
 use crate::kit::origin::{MS, Origin};

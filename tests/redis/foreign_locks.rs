@@ -1,12 +1,7 @@
 //! The refresh lock and the plain one of other programs, in other languages,
 //! exclude each other: `SET NX PX` with a token, compare-and-delete in Lua.
 
-#![cfg(all(unix, feature = "redis"))]
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
+use crate::kit;
 use crate::kit::origin::{Origin, SECOND};
 use crate::kit::redis::{Reply, Resp, Server, eventually};
 use crate::kit::redis_caches::*;

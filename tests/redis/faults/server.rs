@@ -1,18 +1,13 @@
 //! Servers that die, freeze, pause or are not there: requests are served, each
 //! process computes a key at most once, and all is well again afterwards.
 
-#![cfg(all(unix, feature = "redis"))]
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::time::Instant;
+
+use tower_stampede::{Health, Redis};
 
 use crate::kit::origin::{MS, Origin, SECOND};
 use crate::kit::redis::{Server, eventually};
 use crate::kit::redis_caches::*;
-use tower_stampede::{Health, Redis};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_server_delays_nobody_and_an_empty_one_is_taken_over() {

@@ -1,7 +1,7 @@
 //! `SETNX` with the time of expiry as value; who finds that it has passed
 //! deletes the lock and tries again.
 
-use crate::clients::{Client, Process, has_set, our_lock, the_lease_ends};
+use super::clients::{Client, Process, has_set, our_lock, the_lease_ends};
 use crate::kit::redis::Server;
 
 const PAST: i64 = 1_000;

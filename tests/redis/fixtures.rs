@@ -1,11 +1,5 @@
 //! The fixtures do what the fault tests rely on.
 
-#![cfg(unix)]
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::time::{Duration, Instant};
 
 use crate::kit::redis::*;

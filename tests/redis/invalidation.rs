@@ -1,18 +1,14 @@
 //! Invalidation across processes: by key, by tag, of everything; during
 //! computations, and while Redis is away.
 
-#![cfg(all(unix, feature = "redis"))]
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::time::Instant;
 
+use tower_stampede::{Computed, Health, Redis, Told};
+
+use crate::kit;
 use crate::kit::origin::{Origin, SECOND};
 use crate::kit::redis::{Proxy, Server, eventually};
 use crate::kit::redis_caches::*;
-use tower_stampede::{Computed, Health, Redis, Told};
 
 /// What is done to every value in these tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

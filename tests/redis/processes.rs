@@ -2,17 +2,11 @@
 //! compute together, and what becomes of it when one of them is stopped or
 //! killed, or Redis is.
 
-#![cfg(all(unix, feature = "redis", feature = "axum"))]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use crate::kit::redis::{Server, eventually};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Empty};
 use hyper_util::client::legacy::Client;
@@ -21,6 +15,8 @@ use hyper_util::rt::TokioExecutor;
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use serde_json::Value;
 use tokio::task::JoinHandle;
+
+use crate::kit::redis::{Server, eventually};
 
 /// Cargo puts examples beside the folder of the tests, and builds them for
 /// `cargo test`.

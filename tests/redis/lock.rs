@@ -1,15 +1,11 @@
 //! The lock alone, against a real server.
 
-#![cfg(unix)]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::time::Duration;
 
-use crate::kit::redis::Server;
 use tower_stampede::remote::RemoteErrorKind;
 use tower_stampede::{Redis, RedisLock, RedisLockGuard};
+
+use crate::kit::redis::Server;
 
 /// Longer than any of these tests waits.
 const LEASE: Duration = Duration::from_secs(60);

@@ -3,7 +3,7 @@
 
 use tower_stampede::remote::Filled;
 
-use crate::clients::{Client, Process, has_set};
+use super::clients::{Client, Process, has_set};
 use crate::kit::redis::{Reply, Server};
 
 const SET_IF_MINE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then \

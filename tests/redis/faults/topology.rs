@@ -1,19 +1,14 @@
 //! More servers than one: replicas, sentinels, clusters.
 
-#![cfg(all(unix, feature = "redis-sentinel", feature = "redis-cluster"))]
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use tower_stampede::{Health, Redis};
+
 use crate::kit::origin::{MS, Origin};
 use crate::kit::redis::{Cluster, Sentinels, Server, eventually, slot_of, wait_until};
 use crate::kit::redis_caches::*;
-use tower_stampede::{Health, Redis};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replica_is_of_no_use_until_it_is_promoted() {

@@ -1,17 +1,13 @@
 //! Any number of processes on one Redis compute once.
 
-#![cfg(all(unix, feature = "redis"))]
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::sync::Arc;
 
+use tokio::task::JoinSet;
+
+use crate::kit;
 use crate::kit::origin::{MS, Origin, within};
 use crate::kit::redis::{Server, eventually};
 use crate::kit::redis_caches::*;
-use tokio::task::JoinSet;
 
 /// So many processes, none of which has said a word to Redis before.
 async fn a_cold_key(processes: usize, callers: usize) {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::clients::{Client, Process, has_set, left_of, our_lock};
+use super::clients::{Client, Process, has_set, left_of, our_lock};
 use crate::kit::redis::{Server, eventually};
 
 const LEASE: Duration = Duration::from_secs(60);

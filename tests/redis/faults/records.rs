@@ -1,15 +1,11 @@
 //! Records that are lost, damaged, or somebody else's.
 
-#![cfg(all(unix, feature = "redis"))]
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
+use tower_stampede::{Redis, Stampede};
 
-#[path = "kit/mod.rs"]
-mod kit;
-
+use crate::kit;
 use crate::kit::origin::{MINUTE, Origin, SECOND, settings};
 use crate::kit::redis::{Proxy, Server, eventually};
 use crate::kit::redis_caches::*;
-use tower_stampede::{Redis, Stampede};
 
 /// A server, and processes of which the first computes "k" and all others
 /// wait for it.

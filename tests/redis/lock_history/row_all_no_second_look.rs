@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use tower_stampede::remote::{Acquired, Filled};
 
-use crate::clients::{Client, LONG, Process, has_set};
+use super::clients::{Client, LONG, Process, has_set};
 use crate::kit::redis::Server;
 
 fn misses(client: &mut Client) -> bool {

@@ -1,6 +1,6 @@
 //! `SET NX PX` with a token; to unlock, `GET`, compare, `DEL`.
 
-use crate::clients::{Client, Process, has_set, our_lock, the_lease_ends};
+use super::clients::{Client, Process, has_set, our_lock, the_lease_ends};
 use crate::kit::redis::Server;
 
 fn lock(client: &mut Client, token: &str) -> bool {

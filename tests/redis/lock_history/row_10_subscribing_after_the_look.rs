@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tower_stampede::remote::Filled;
 
-use crate::clients::{Client, Process, has_set};
+use super::clients::{Client, Process, has_set};
 use crate::kit::redis::Server;
 
 fn lock(client: &mut Client) -> bool {

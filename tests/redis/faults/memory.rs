@@ -1,16 +1,12 @@
 //! Servers without memory: those that refuse to write, and those that throw
 //! away what they like.
 
-#![cfg(all(unix, feature = "redis"))]
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
+use tower_stampede::{Redis, Stampede};
 
-#[path = "kit/mod.rs"]
-mod kit;
-
+use crate::kit;
 use crate::kit::origin::{MINUTE, Origin, SECOND, settings};
 use crate::kit::redis::{Server, eventually};
 use crate::kit::redis_caches::*;
-use tower_stampede::{Redis, Stampede};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_server_that_evicts_nothing_is_left_alone_until_there_is_room() {

@@ -1,6 +1,6 @@
 //! `SETNX`, then `EXPIRE` if that has set.
 
-use crate::clients::{Client, LONG, Process, has_set, left_of, our_lock};
+use super::clients::{Client, LONG, Process, has_set, left_of, our_lock};
 use crate::kit::redis::Server;
 
 const TO_LOCK: [&str; 2] = ["SETNX lock 1", "PEXPIRE lock 10000"];

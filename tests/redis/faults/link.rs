@@ -1,15 +1,10 @@
 //! Networks between processes and Redis that delay, lose, cut and half-open.
 
-#![cfg(all(unix, feature = "redis"))]
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-#[path = "kit/mod.rs"]
-mod kit;
+use tower_stampede::Health;
 
 use crate::kit::origin::{MS, Origin};
 use crate::kit::redis::{Proxy, Server, eventually};
 use crate::kit::redis_caches::*;
-use tower_stampede::Health;
 
 /// Processes behind one network that misbehaves as long as the test says.
 struct Behind {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::clients::{Client, LONG, Process, has_set, left_of, our_lock, the_lease_ends};
+use super::clients::{Client, LONG, Process, has_set, left_of, our_lock, the_lease_ends};
 use crate::kit::redis::Server;
 
 const LEASE: i64 = 1_000;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use tower_stampede::remote::Acquired;
 
-use crate::clients::{Client, LONG, Process, has_set, left_of, our_lock};
+use super::clients::{Client, LONG, Process, has_set, left_of, our_lock};
 use crate::kit::redis::Server;
 
 fn lock(client: &mut Client) -> bool {

@@ -2,7 +2,7 @@
 
 use tower_stampede::remote::Filled;
 
-use crate::clients::{Client, Process, has_set, our_lock, the_lease_ends};
+use super::clients::{Client, Process, has_set, our_lock, the_lease_ends};
 use crate::kit::redis::Server;
 
 fn lock(client: &mut Client) -> bool {

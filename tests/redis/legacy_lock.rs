@@ -1,16 +1,12 @@
 //! The lock of the time before `SET NX PX`, against a real server: what it
 //! does, and what it cannot.
 
-#![cfg(unix)]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::time::{Duration, SystemTime};
 
-use crate::kit::redis::Server;
 use tower_stampede::remote::RemoteErrorKind;
 use tower_stampede::{LegacyLock, LegacyLockGuard, Redis};
+
+use crate::kit::redis::Server;
 
 const KEY: &str = "shop:legacy:orders:42";
 

@@ -1,11 +1,5 @@
 //! Redis keeps the contract of a remote.
 
-#![cfg(all(unix, feature = "redis", feature = "test-util"))]
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 
 use tower_stampede::remote::Filled;
 
-use crate::clients::{Client, Process, has_set, our_lock, the_lease_ends};
+use super::clients::{Client, Process, has_set, our_lock, the_lease_ends};
 use crate::kit::redis::{Reply, Server};
 
 const COMPARE_AND_DELETE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then \
