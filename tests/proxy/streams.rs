@@ -1,11 +1,6 @@
 //! What flows through the example proxy while it flows: bodies, pauses, web
 //! sockets, events, and what the origin says before it answers.
 
-#![cfg(all(unix, feature = "http"))]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::time::{Duration, Instant};
 
 use crate::kit::proxy::{Origin, Peer, Proxy};

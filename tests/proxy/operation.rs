@@ -1,21 +1,17 @@
 //! Running the example proxy: flags, HTTP/2 clients, crowds, limits and
 //! shutdown.
 
-#![cfg(all(unix, feature = "http"))]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::kit::proxy::{Origin, Proxy, soon};
 use bytes::Bytes;
 use http::{Request, Version};
 use http_body_util::{BodyExt, Empty, Full};
 use hyper_util::rt::TokioExecutor;
 use rustix::process::Signal;
+
+use crate::kit::proxy::{Origin, Proxy, soon};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const EMPTY: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";

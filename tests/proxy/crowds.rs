@@ -1,11 +1,6 @@
 //! Crowds at the example proxy, on real connections. Origins hold their answers
 //! back until the test lets go, so that a count of requests depends on no clock.
 
-#![cfg(all(target_os = "linux", feature = "http"))]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::collections::HashSet;
 use std::iter::repeat_with;
 use std::time::Duration;

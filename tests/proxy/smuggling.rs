@@ -2,16 +2,12 @@
 //! origins: refused, or forwarded in one form; and whoever comes next gets the
 //! answer to its own request.
 
-#![cfg(all(unix, feature = "http"))]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::kit::proxy::{Head, Origin, Peer, Proxy, soon};
 use tokio::time::timeout;
+
+use crate::kit::proxy::{Head, Origin, Peer, Proxy, soon};
 
 /// Longer than a request takes that is passed on by mistake.
 const A_WHILE: Duration = Duration::from_millis(50);

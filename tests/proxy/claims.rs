@@ -1,16 +1,11 @@
 //! Attacks on the example proxy that once worked.
 
-#![cfg(all(unix, feature = "http"))]
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
-use crate::kit::proxy::scripted::{Scripted, fresh, varying};
-use crate::kit::proxy::soon;
 use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
+
+use crate::kit::proxy::scripted::{Scripted, fresh, varying};
+use crate::kit::proxy::soon;
 
 /// 64 KiB of fields are the default; who allows more must not get a panic:
 /// `HeaderMap::with_capacity` has one above 24,576, and counts values.

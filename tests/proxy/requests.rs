@@ -1,11 +1,6 @@
 //! What the example proxy makes of requests: which it refuses, and what the
 //! origin sees of the others.
 
-#![cfg(all(unix, feature = "http"))]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::time::Duration;
 
 use crate::kit::proxy::{Head, Origin, Proxy};

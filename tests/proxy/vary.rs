@@ -1,18 +1,14 @@
 //! `Vary` and the cache key of the example proxy see every field that the
 //! origin sees.
 
-#![cfg(all(unix, feature = "http"))]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::net::Ipv4Addr;
 
-use crate::kit::proxy::scripted::{Scripted, fresh, varying};
-use crate::kit::proxy::{Head, Proxy, soon};
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Full};
+
+use crate::kit::proxy::scripted::{Scripted, fresh, varying};
+use crate::kit::proxy::{Head, Proxy, soon};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 

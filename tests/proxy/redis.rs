@@ -1,10 +1,5 @@
 //! Two processes of the example proxy on one Redis server.
 
-#![cfg(all(unix, feature = "http", feature = "redis"))]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
 use std::time::Duration;
 
 use crate::kit::proxy::{Origin, Peer, Proxy, soon};

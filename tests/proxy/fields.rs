@@ -1,16 +1,12 @@
 //! Which fields of a request the example proxy drops, joins or brings into one
 //! form before it looks the request up.
 
-#![cfg(all(unix, feature = "http"))]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
-use crate::kit::proxy::scripted::{Scripted, fresh};
-use crate::kit::proxy::{Head, Origin, Proxy, soon};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request};
 use http_body_util::{BodyExt, Full, StreamBody};
+
+use crate::kit::proxy::scripted::{Scripted, fresh};
+use crate::kit::proxy::{Head, Origin, Proxy, soon};
 
 const EMPTY: &str = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 const UNDERSCORES: &[&str] = &["--underscores-in-headers"];
