@@ -1,21 +1,14 @@
 //! The page of the report: scales, numbers, and what may be in a part. What a
 //! reader sees of it is looked at by `scripts/check_report`, in a browser.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-#[path = "report/fixtures.rs"]
-mod fixtures;
-#[path = "../benches/report/mod.rs"]
-mod report;
-
 use std::fs;
 use std::path::Path;
 
-use fixtures::{exhibit, line, part, parts};
-use report::page::number::{short, tick, with_unit};
-use report::page::scale::{Direction, Ruler};
-use report::page::{assemble, page};
-use report::{Axis, BarSeries, Cell, Content, Figure, Part, Role, Scale};
+use crate::fixtures::{exhibit, line, part, parts};
+use crate::report::page::number::{short, tick, with_unit};
+use crate::report::page::scale::{Direction, Ruler};
+use crate::report::page::{assemble, page};
+use crate::report::{Axis, BarSeries, Cell, Content, Figure, Part, Role, Scale};
 
 const SCALES: [Scale; 3] = [Scale::Linear, Scale::Log, Scale::Percentile];
 const DIRECTIONS: [Direction; 3] = [Direction::Across, Direction::Up, Direction::Bars];
