@@ -1,8 +1,8 @@
 //! Sections 5.1, 5.2.1 and 5.3.
 
-use crate::dates::date;
+use super::dates::date;
+use super::lab::*;
 use crate::kit::http::*;
-use crate::lab::*;
 
 cases! {
     "R5.1-1" "of several ages the first" the_first_age;

@@ -1,8 +1,8 @@
 //! Sections 4 and 4.1.
 
-use crate::dates::date;
+use super::dates::date;
+use super::lab::*;
 use crate::kit::http::*;
-use crate::lab::*;
 
 cases! {
     "R4-1" "another target is another response" another_target;

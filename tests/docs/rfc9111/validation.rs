@@ -1,8 +1,8 @@
 //! Sections 3.2, 4.3.1, 4.3.3, 4.3.4 and 4.3.5.
 
-use crate::dates::date;
+use super::dates::date;
+use super::lab::*;
 use crate::kit::http::*;
-use crate::lab::*;
 
 cases! {
     "R3.2-1" "a 304 replaces the fields it brings" a_304_replaces_fields;
@@ -107,7 +107,7 @@ async fn the_tag_is_sent() {
 }
 
 async fn the_date_is_sent() {
-    for before in [date(-86_400), crate::dates::asctime(-86_400)] {
+    for before in [date(-86_400), super::dates::asctime(-86_400)] {
         for tag in [None, Some(TAG)] {
             let mut fields = vec![TEN, ("last-modified", &*before)];
             fields.extend(tag);

@@ -6,9 +6,9 @@ use http::HeaderMap;
 use http_body::Frame;
 use http_body_util::StreamBody;
 
-use crate::dates::date;
+use super::dates::date;
+use super::lab::*;
 use crate::kit::http::*;
-use crate::lab::*;
 
 cases! {
     "R1.2.2-1" "numbers beyond any range count as the largest" numbers_saturate;

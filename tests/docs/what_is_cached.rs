@@ -1,19 +1,14 @@
 //! `docs/what-is-cached.md`, table by table: each row is sent through the layer.
 
-#![cfg(feature = "axum")]
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-#[path = "kit/mod.rs"]
-mod kit;
-
-use crate::kit::http::*;
 use axum::body::Body;
 use http::Request;
 use tokio::time::Instant;
 use tower_stampede::CacheOutcome::*;
 use tower_stampede::{CacheFor, HttpLayer, HttpService, Stampede};
 
-const PAGE: &str = include_str!("../docs/what-is-cached.md");
+use crate::kit::http::*;
+
+const PAGE: &str = include_str!("../../docs/what-is-cached.md");
 
 type Row = Vec<&'static str>;
 

@@ -2,9 +2,9 @@
 
 use tower_stampede::Stampede;
 
-use crate::dates::{asctime, date, in_zone, rfc850};
+use super::dates::{asctime, date, in_zone, rfc850};
+use super::lab::*;
 use crate::kit::http::*;
-use crate::lab::*;
 
 cases! {
     "R4.2-1" "dates in three forms and any case" dates_in_any_case;

@@ -2,8 +2,8 @@
 
 use tower_stampede::CacheFor;
 
+use super::lab::*;
 use crate::kit::http::*;
-use crate::lab::*;
 
 cases! {
     "R5.2.2-1" "directives in every spelling" spellings_of_a_lifetime;

@@ -1,8 +1,8 @@
 //! Section 4.3.2.
 
-use crate::dates::date;
+use super::dates::date;
+use super::lab::*;
 use crate::kit::http::*;
-use crate::lab::*;
 
 cases! {
     "R4.3.2-1" "preconditions are held against the stored response" against_what_is_stored;

@@ -1,6 +1,6 @@
 //! Section 4.4.
 
-use crate::lab::*;
+use super::lab::*;
 
 cases! {
     "R4.4-1" "unsafe and unknown methods invalidate" unsafe_methods_invalidate;
