@@ -1,8 +1,6 @@
 //! How much memory the cache holds, by an allocator that counts.
 
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-#[path = "kit/mod.rs"]
+#[path = "../kit/mod.rs"]
 mod kit;
 
 use std::alloc::System;

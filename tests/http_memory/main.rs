@@ -1,7 +1,6 @@
 //! What floods cost in memory, by an allocator that counts.
 
 #![cfg(feature = "axum")]
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
 use std::alloc::System;
 use std::convert::Infallible;
