@@ -11,6 +11,7 @@ mod failures;
 mod herd;
 mod invalidation;
 mod invalidation_model;
+mod invalidation_stress;
 mod leader;
 mod operation;
 mod reads_and_writes;

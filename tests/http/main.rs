@@ -10,6 +10,8 @@ mod kit;
 mod body;
 #[cfg(feature = "axum")]
 mod conditions;
+#[cfg(feature = "axum")]
+mod credential_settings;
 mod credentials;
 #[cfg(feature = "axum")]
 mod fields;

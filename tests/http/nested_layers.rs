@@ -222,3 +222,60 @@ mod warning {
         assert!(!text.contains("=me") && !text.contains("\"me\""), "{text}");
     }
 }
+
+// ===== Writes and identities =====
+
+/// Each layer invalidates what it has stored.
+#[tokio::test(start_paused = true)]
+async fn a_write_through_nested_layers_ends_what_the_inner_one_stored() {
+    let origin = Origin::new(|call| Answer::ok("max-age=60", call.n.to_string()));
+    let cache = origin_only();
+    let inner = cache.http_layer().scope("shop");
+    let handler = origin.clone();
+    let route = any(move |request| handler.clone().handle(request)).layer(inner);
+    // The same routes once with a layer around them, and once without.
+    let public: Router = Router::new().route("/page", route).layer(cache.http_layer());
+    let handler = origin.clone();
+    let route = any(move |request| handler.clone().handle(request));
+    let internal: Router =
+        Router::new().route("/page", route.layer(cache.http_layer().scope("shop")));
+    assert_eq!(send(&internal, get("/page")).await.text(), "0");
+    assert!(send(&internal, get("/page")).await.is(Hit));
+    assert_eq!(send(&public, request("POST", "/page", &[])).await.text(), "1");
+    assert_eq!(send(&internal, get("/page")).await.text(), "2");
+}
+
+/// A route with an identity below a layer of the whole router, of one handle or
+/// of two. The handler sets `CacheFor`.
+async fn is_shared_across_users(outer: &HttpStampede, inner: &HttpStampede) -> bool {
+    let origin = Origin::new(|call| {
+        let user = call.parts.extensions.get::<User>().unwrap().0;
+        Answer::status(200).body(user).extension(CacheFor::new(secs(60)))
+    });
+    let route = inner.http_layer().identity(|parts| parts.extensions.get::<User>().map(|u| u.0));
+    let route = any(move |request| origin.clone().handle(request)).layer(route);
+    // Who asks is found between the two, by what no list of fields has.
+    let router: Router = Router::new()
+        .route("/me", route)
+        .layer(axum::middleware::map_request(
+            |mut request: http::Request<axum::body::Body>| async {
+                let is_alice = request.headers().get("x-sid").is_some_and(|sid| sid == "a11ce");
+                request.extensions_mut().insert(User(if is_alice { "alice" } else { "bob" }));
+                request
+            },
+        ))
+        .layer(outer.http_layer());
+    let ask = |sid| with("/me", &[("x-sid", sid)]);
+    assert_eq!(send(&router, ask("a11ce")).await.text(), "alice");
+    send(&router, ask("b0b")).await.text() != "bob"
+}
+
+#[derive(Clone)]
+struct User(&'static str);
+
+#[tokio::test(start_paused = true)]
+async fn a_nested_layer_with_an_identity_still_keeps_users_apart() {
+    assert!(!is_shared_across_users(&origin_only(), &origin_only()).await, "two handles");
+    let cache = origin_only();
+    assert!(!is_shared_across_users(&cache, &cache).await, "one handle");
+}

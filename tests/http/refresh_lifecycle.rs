@@ -1,12 +1,14 @@
-//! Refreshes, nested layers and warnings where several things happen at once.
+//! The life of a refresh: who triggers it, how often, what it carries, and what
+//! nested layers and warnings do to it.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use axum::body::Body;
 use http::request::Parts;
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use tower::ServiceExt;
 use tower::util::BoxCloneSyncService;
 use tower_layer::Layer;
@@ -16,6 +18,7 @@ use tower_stampede::HttpStampede;
 use crate::kit::http::*;
 
 const SWR: &str = "max-age=10, stale-while-revalidate=600";
+const SHORT_SWR: &str = "max-age=10, stale-while-revalidate=60";
 
 type Client = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
 
@@ -473,4 +476,91 @@ mod once {
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         assert_eq!(in_vain.load(SeqCst), 0, "the others waited for the line");
     }
+}
+
+// ===== What a refresh carries =====
+
+fn region(parts: &http::request::Parts) -> String {
+    parts.headers.get("x-region").map_or("none", |value| value.to_str().unwrap()).to_owned()
+}
+
+/// A HEAD may meet a stale copy. Its refresh would be a GET, for which the rule of
+/// `bypass` gives another answer.
+#[tokio::test(start_paused = true)]
+async fn a_refresh_that_a_head_triggers_carries_what_was_keyed() {
+    let origin = Origin::new(|call| {
+        let preview = call.header("x-preview").unwrap_or("-");
+        Answer::ok(SHORT_SWR, format!("{} {preview}", region(&call.parts)))
+    });
+    let layer = origin_only()
+        .http_layer()
+        .key(region)
+        .bypass(|parts| parts.method == Method::GET && parts.headers.contains_key("x-preview"));
+    let app = layered(layer, &origin);
+    let victim = || with("/page", &[("x-region", "eu")]);
+    assert_eq!(send(&app, victim()).await.text(), "eu -");
+    pass(secs(11)).await;
+    let fields = [("x-region", "eu"), ("x-preview", "evil")];
+    assert!(send(&app, request("HEAD", "/page", &fields)).await.is(Stale));
+    pass(secs(1)).await;
+    let reply = send(&app, victim()).await;
+    assert_eq!(reply.text(), "eu -", "{}", reply.cache_status());
+}
+
+/// The same where a rule reads what the layer hides from the service.
+#[tokio::test(start_paused = true)]
+async fn a_refresh_carries_what_a_rule_reads_though_another_reads_a_hidden_cookie() {
+    let origin = Origin::new(|call| Answer::ok(SHORT_SWR, region(&call.parts)));
+    let layer = origin_only()
+        .http_layer()
+        .ignore_cookies()
+        // Nobody is cached who has not consented.
+        .identity(|parts| parts.headers.get("cookie").map(|_| "consented"))
+        .key(region);
+    let app = layered(layer, &origin);
+    let eu = || with("/page", &[("x-region", "eu"), ("cookie", "consent=1")]);
+    assert_eq!(send(&app, eu()).await.text(), "eu");
+    pass(secs(11)).await;
+    assert!(send(&app, eu()).await.is(Stale));
+    pass(secs(1)).await;
+    assert_eq!(send(&app, eu()).await.text(), "eu");
+}
+
+/// A layer further out guarantees the field; the rule may count on it.
+#[tokio::test(start_paused = true)]
+async fn a_rule_is_not_run_on_requests_that_nobody_sent() {
+    let origin = Origin::new(|call| Answer::ok(SHORT_SWR, region(&call.parts)));
+    let known: Mutex<HashMap<String, u64>> = Mutex::default();
+    let layer = origin_only().http_layer().key(move |parts| {
+        let mut known = known.lock().unwrap();
+        let next = known.len() as u64;
+        let region = parts.headers["x-region"].to_str().unwrap().to_owned();
+        *known.entry(region).or_insert(next)
+    });
+    let app = layered(layer, &origin);
+    let eu = || with("/page", &[("x-region", "eu")]);
+    send(&app, eu()).await;
+    pass(secs(11)).await;
+    assert!(send(&app, eu()).await.is(Stale));
+    pass(secs(1)).await;
+    // In a task: the rule's mutex is poisoned.
+    let app_of_victim = app.clone();
+    let victim = tokio::spawn(async move { send(&app_of_victim, eu()).await.status }).await;
+    assert!(victim.is_ok(), "every request panics from now on");
+}
+
+/// The refresh of what came by permission, by somebody else's credential.
+#[tokio::test(start_paused = true)]
+async fn a_refresh_carries_no_credential_of_a_kind_that_the_first_request_had_not() {
+    let origin = Origin::new(|call| {
+        let of = |name| call.header(name).unwrap_or("-").to_owned();
+        Answer::ok("public, max-age=10, stale-while-revalidate=60", of("cookie") + &of("x-api-key"))
+    });
+    let app = app(&origin);
+    send(&app, with("/page", &[("x-api-key", "k")])).await;
+    pass(secs(11)).await;
+    let fields = [("x-api-key", "l"), ("cookie", "sid=alice")];
+    assert!(send(&app, with("/page", &fields)).await.is(Stale));
+    pass(secs(1)).await;
+    assert_eq!(send(&app, get("/page")).await.text(), "-l");
 }

@@ -1,48 +1,12 @@
-//! Attacks on mendings that once worked.
+//! After a refresh whose response is not stored, refreshes of that entry pause: for
+//! how long, and what crowds cost meanwhile.
 
 use axum::body::Body;
-use http::Uri;
 use tower_stampede::CacheOutcome::*;
 
 use crate::kit::http::*;
 
 const SWR: &str = "max-age=10, stale-while-revalidate=600";
-
-#[tokio::test(start_paused = true)]
-async fn a_cookie_that_is_named_a_credential_after_its_exemption_is_one() {
-    let origin = Origin::new(|call| {
-        Answer::status(200).body(call.header("cookie").unwrap_or("nobody").to_owned())
-    });
-    let layer = with_ttl(60).http_layer().not_a_credential("cookie");
-    let app = layered(layer.credential_headers(["cookie"]), &origin);
-    for user in ["sid=eve", "sid=bob"] {
-        assert_eq!(send(&app, with("/page", &[("cookie", user)])).await.text(), user);
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_cookie_that_is_named_in_a_replaced_list_after_its_exemption_is_a_credential() {
-    let origin = Origin::new(|call| {
-        Answer::status(200).body(call.header("cookie").unwrap_or("nobody").to_owned())
-    });
-    let layer = with_ttl(60).http_layer().not_a_credential("cookie");
-    let app = layered(layer.replace_credential_headers(["cookie", "x-api-key"]), &origin);
-    for user in ["sid=eve", "sid=bob"] {
-        assert_eq!(send(&app, with("/page", &[("cookie", user)])).await.text(), user);
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_credential_that_is_keyed_and_then_not_keyed_is_a_credential_again() {
-    let origin = Origin::new(|call| {
-        Answer::status(200).body(call.header("x-api-key").unwrap_or("nobody").to_owned())
-    });
-    let layer = with_ttl(60).http_layer().keyed_headers(["x-api-key"]).not_keyed("x-api-key");
-    let app = layered(layer, &origin);
-    for user in ["eve", "bob"] {
-        assert_eq!(send(&app, with("/page", &[("x-api-key", user)])).await.text(), user);
-    }
-}
 
 /// The pause belongs to what was stored then.
 #[tokio::test(start_paused = true)]
@@ -131,40 +95,6 @@ async fn a_crowd_behind_a_declined_refresh_does_not_queue() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn two_layers_of_which_one_names_a_field_in_vary_do_not_replace_each_others_entries() {
-    let origin = Origin::new(|call| Answer::ok("max-age=60", call.n.to_string()));
-    let cache = origin_only();
-    let plain = layered(cache.http_layer(), &origin);
-    let varying = layered(cache.http_layer().vary(["x-shop"]), &origin);
-    for _ in 0..20 {
-        send(&plain, get("/page")).await;
-        send(&varying, with("/page", &[("x-shop", "a")])).await;
-    }
-    assert!(origin.calls() <= 4, "{} calls for 40 requests", origin.calls());
-}
-
-/// `public, max-age=0` says nothing of stale answers; the layer's window does.
-#[tokio::test(start_paused = true)]
-async fn a_lifetime_of_zero_permits_nobody_to_share_in_the_layers_own_stale_window() {
-    let mut shared = Vec::new();
-    for (directives, name) in [
-        ("max-age=0, must-revalidate", "authorization"),
-        ("s-maxage=0", "cookie"),
-        ("public, max-age=0", "x-api-key"),
-    ] {
-        let origin = Origin::new(move |call| {
-            Answer::ok(directives, call.header(name).unwrap_or("nobody").to_owned())
-        });
-        let app = layered(origin_only().http_layer().stale_for(secs(60)), &origin);
-        send(&app, with("/page", &[(name, "alice")])).await;
-        if send(&app, with("/page", &[(name, "bob")])).await.text() != "bob" {
-            shared.push((directives, name));
-        }
-    }
-    assert!(shared.is_empty(), "{shared:?}");
-}
-
 /// How long the pause lasts, and that without it there is none.
 #[tokio::test(start_paused = true)]
 async fn a_pause_of_refreshes_ends_with_the_entry() {
@@ -199,49 +129,6 @@ async fn a_pause_of_refreshes_ends_with_the_entry() {
     assert!(waited.iter().all(|(_, tenths)| *tenths < 20), "declined, tenths: {waited:?}");
 }
 
-/// What has an own path for each form, and none panics.
-#[tokio::test(start_paused = true)]
-async fn targets_of_every_form_reach_the_service_as_they_are_keyed() {
-    let origin = Origin::new(|call| Answer::ok("max-age=60", call.uri()));
-    for query in [None, Some(&[][..]), Some(&["x"][..])] {
-        let mut layer = origin_only().http_layer();
-        if let Some(query) = query {
-            layer = layer.query(query.iter().copied());
-        }
-        let app = layered(layer, &origin);
-        let forms = [
-            "/",
-            "//",
-            "//evil",
-            "//evil?x=1&y=2",
-            "//evil?y=2",
-            "/?",
-            "/?&",
-            "/?x",
-            "*",
-            "victim",
-            "victim:80",
-            "http://victim",
-            "http://victim?x=1",
-            "http://victim?y=1",
-            "http://victim/?x=1",
-            "http://VICTIM:80//evil?y=1",
-            "https://victim:443/",
-            "https://victim:80/",
-            "ftp://victim/",
-        ];
-        for form in forms {
-            let first = send(&app, get(form)).await;
-            let again = send(&app, get(form)).await;
-            assert_eq!(first.text(), again.text(), "{form} {query:?}");
-            let seen = first.text().parse::<Uri>().unwrap();
-            let own = form.parse::<Uri>().unwrap();
-            assert_eq!(seen.path(), own.path(), "{form}");
-            assert_eq!(seen.scheme(), own.scheme(), "{form}");
-        }
-    }
-}
-
 /// Who belongs to what a refresh brings waits for it.
 #[tokio::test(start_paused = true)]
 async fn a_crowd_that_comes_while_a_refresh_with_another_vary_arrives_is_no_call() {
@@ -267,22 +154,6 @@ async fn a_crowd_that_comes_while_a_refresh_with_another_vary_arrives_is_no_call
     let replies = crowd(&app, 50, ask).await;
     assert!(replies.iter().all(|reply| reply.text().starts_with("new")), "{:?}", replies[0]);
     assert_eq!(origin.calls() - before, 0);
-}
-
-/// The refresh of what came by permission, by somebody else's credential.
-#[tokio::test(start_paused = true)]
-async fn a_refresh_carries_no_credential_of_a_kind_that_the_first_request_had_not() {
-    let origin = Origin::new(|call| {
-        let of = |name| call.header(name).unwrap_or("-").to_owned();
-        Answer::ok("public, max-age=10, stale-while-revalidate=60", of("cookie") + &of("x-api-key"))
-    });
-    let app = app(&origin);
-    send(&app, with("/page", &[("x-api-key", "k")])).await;
-    pass(secs(11)).await;
-    let fields = [("x-api-key", "l"), ("cookie", "sid=alice")];
-    assert!(send(&app, with("/page", &fields)).await.is(Stale));
-    pass(secs(1)).await;
-    assert_eq!(send(&app, get("/page")).await.text(), "-l");
 }
 
 /// The control: who leads in the foreground is joined.
@@ -311,25 +182,6 @@ async fn a_crowd_that_comes_while_a_miss_with_another_vary_arrives_is_no_call() 
     assert!(replies.iter().all(|reply| reply.text().starts_with("new")));
     assert_eq!(origin.calls(), 2);
     first.await.unwrap();
-}
-
-/// The route alone waits for itself; do others that share the refreshes' places wait too?
-#[tokio::test(start_paused = true)]
-async fn the_order_of_setters_with_a_pattern_and_its_member_is_kept() {
-    for (name, is_shared) in [("x-acme-a", false), ("x-acme-b", true), ("x_acme_b", false)] {
-        let origin = Origin::new(move |call| {
-            Answer::status(200).body(call.header(name).unwrap_or("nobody").to_owned())
-        });
-        let layer = with_ttl(60)
-            .http_layer()
-            .credential_headers(["x-acme-*"])
-            .not_a_credential("x-acme-b")
-            .vary(["x-acme-c"]);
-        let app = layered(layer, &origin);
-        send(&app, with("/page", &[(name, "eve")])).await;
-        let reply = send(&app, with("/page", &[(name, "bob")])).await;
-        assert_eq!(reply.text() == "eve", is_shared, "{name}");
-    }
 }
 
 /// The stale window of what is refreshed for nobody: a layer used twice, one HEAD.

@@ -1,19 +1,13 @@
-//! Attacks on the layer that once worked.
-
-use std::collections::HashMap;
-use std::sync::Mutex;
+//! What the key and the service see of a request: two requests that reach the
+//! service as different ones never share a response.
 
 use axum::Router;
 use axum::extract::OriginalUri;
-use axum::routing::{any, get as on_get};
-use http::{Method, Uri};
+use axum::routing::get as on_get;
+use http::Uri;
 use tower_layer::Layer;
-use tower_stampede::CacheOutcome::*;
-use tower_stampede::{CacheFor, HttpStampede};
 
 use crate::kit::http::*;
-
-const DIRECTIVES: &str = "max-age=10, stale-while-revalidate=60";
 
 // ===== The key and what the service sees =====
 
@@ -65,132 +59,8 @@ async fn a_client_of_http_1_without_a_path_does_not_choose_the_root_of_http_2() 
     assert_eq!((head.status.as_u16(), &body[..]), (200, &b"home"[..]), "{got} {:?}", head.headers);
 }
 
-// ===== Nested layers =====
-
-/// Each layer invalidates what it has stored.
-#[tokio::test(start_paused = true)]
-async fn a_write_through_nested_layers_ends_what_the_inner_one_stored() {
-    let origin = Origin::new(|call| Answer::ok("max-age=60", call.n.to_string()));
-    let cache = origin_only();
-    let inner = cache.http_layer().scope("shop");
-    let handler = origin.clone();
-    let route = any(move |request| handler.clone().handle(request)).layer(inner);
-    // The same routes once with a layer around them, and once without.
-    let public: Router = Router::new().route("/page", route).layer(cache.http_layer());
-    let handler = origin.clone();
-    let route = any(move |request| handler.clone().handle(request));
-    let internal: Router =
-        Router::new().route("/page", route.layer(cache.http_layer().scope("shop")));
-    assert_eq!(send(&internal, get("/page")).await.text(), "0");
-    assert!(send(&internal, get("/page")).await.is(Hit));
-    assert_eq!(send(&public, request("POST", "/page", &[])).await.text(), "1");
-    assert_eq!(send(&internal, get("/page")).await.text(), "2");
-}
-
-/// A route with an identity below a layer of the whole router, of one handle or
-/// of two. The handler sets `CacheFor`.
-async fn is_shared_across_users(outer: &HttpStampede, inner: &HttpStampede) -> bool {
-    let origin = Origin::new(|call| {
-        let user = call.parts.extensions.get::<User>().unwrap().0;
-        Answer::status(200).body(user).extension(CacheFor::new(secs(60)))
-    });
-    let route = inner.http_layer().identity(|parts| parts.extensions.get::<User>().map(|u| u.0));
-    let route = any(move |request| origin.clone().handle(request)).layer(route);
-    // Who asks is found between the two, by what no list of fields has.
-    let router: Router = Router::new()
-        .route("/me", route)
-        .layer(axum::middleware::map_request(
-            |mut request: http::Request<axum::body::Body>| async {
-                let is_alice = request.headers().get("x-sid").is_some_and(|sid| sid == "a11ce");
-                request.extensions_mut().insert(User(if is_alice { "alice" } else { "bob" }));
-                request
-            },
-        ))
-        .layer(outer.http_layer());
-    let ask = |sid| with("/me", &[("x-sid", sid)]);
-    assert_eq!(send(&router, ask("a11ce")).await.text(), "alice");
-    send(&router, ask("b0b")).await.text() != "bob"
-}
-
-#[derive(Clone)]
-struct User(&'static str);
-
-#[tokio::test(start_paused = true)]
-async fn a_nested_layer_with_an_identity_still_keeps_users_apart() {
-    assert!(!is_shared_across_users(&origin_only(), &origin_only()).await, "two handles");
-    let cache = origin_only();
-    assert!(!is_shared_across_users(&cache, &cache).await, "one handle");
-}
-
-// ===== Credentials =====
-
 fn who(call: &Call, name: &str) -> Answer {
     Answer::status(200).body(call.header(name).unwrap_or("nobody").to_owned())
-}
-
-/// The one after the other: a mesh's fields are exempted, one is added again.
-#[tokio::test(start_paused = true)]
-async fn a_field_that_is_named_a_credential_after_a_wider_exemption_is_one() {
-    let origin = Origin::new(|call| who(call, "x-auth-user"));
-    let layer = with_ttl(60).http_layer().not_a_credential("x-auth-*");
-    let app = layered(layer.credential_headers(["x-auth-user"]), &origin);
-    for user in ["eve", "bob"] {
-        assert_eq!(send(&app, with("/page", &[("x-auth-user", user)])).await.text(), user);
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_field_in_vary_is_no_credential_though_it_is_named_among_them() {
-    for name in ["x-api-key", "authorization", "cookie"] {
-        let origin = Origin::new(move |call| who(call, name));
-        let layer = with_ttl(60).http_layer().credential_headers([name]).vary([name]);
-        let app = layered(layer, &origin);
-        send(&app, with("/page", &[(name, "me")])).await;
-        let reply = send(&app, with("/page", &[(name, "me")])).await;
-        assert!(reply.is(Hit), "{name}: {}", reply.cache_status());
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_refusal_names_the_field_though_it_is_named_twice() {
-    let origin = Origin::new(|call| who(call, "authorization"));
-    // The list as the call wanted it when it still replaced the defaults.
-    let layer = with_ttl(60).http_layer().credential_headers(["authorization", "x-api-key"]);
-    let app = layered(layer.vary(["authorization"]), &origin);
-    let reply = send(&app, with("/page", &[("authorization", "me")])).await;
-    let status = reply.cache_status();
-    assert!(
-        !status.contains("credentials") || status.contains("credentials:authorization"),
-        "{status}"
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn ignored_cookies_are_no_credentials_though_the_field_is_named_among_them() {
-    let origin = Origin::new(|call| who(call, "cookie"));
-    let layer = with_ttl(60).http_layer().credential_headers(["cookie", "x-sid"]).ignore_cookies();
-    let app = layered(layer, &origin);
-    send(&app, with("/page", &[("cookie", "_ga=1")])).await;
-    let reply = send(&app, with("/page", &[("cookie", "_ga=2")])).await;
-    assert!(reply.is(Hit), "{}", reply.cache_status());
-}
-
-#[tokio::test(start_paused = true)]
-async fn common_spellings_of_authorization_are_credentials() {
-    let names = ["x-authorization", "x-original-authorization", "authentication", "x-auth"];
-    let shared: Vec<_> = {
-        let mut shared = Vec::new();
-        for name in names {
-            let origin = Origin::new(move |call| who(call, name));
-            let app = layered(with_ttl(60).http_layer(), &origin);
-            send(&app, with("/page", &[(name, "eve")])).await;
-            if send(&app, with("/page", &[(name, "bob")])).await.text() != "bob" {
-                shared.push(name);
-            }
-        }
-        shared
-    };
-    assert!(shared.is_empty(), "shared across users: {shared:?}");
 }
 
 /// Rows of the proxy's own table of fields that "frameworks build URLs from".
@@ -216,75 +86,47 @@ async fn what_the_proxy_takes_for_a_claim_is_keyed_by_the_layer() {
     assert!(poisoned.is_empty(), "{poisoned:?}");
 }
 
-// ===== Refreshes =====
-
-fn region(parts: &http::request::Parts) -> String {
-    parts.headers.get("x-region").map_or("none", |value| value.to_str().unwrap()).to_owned()
-}
-
-/// A HEAD may meet a stale copy. Its refresh would be a GET, for which the rule of
-/// `bypass` gives another answer.
+/// What has an own path for each form, and none panics.
 #[tokio::test(start_paused = true)]
-async fn a_refresh_that_a_head_triggers_carries_what_was_keyed() {
-    let origin = Origin::new(|call| {
-        let preview = call.header("x-preview").unwrap_or("-");
-        Answer::ok(DIRECTIVES, format!("{} {preview}", region(&call.parts)))
-    });
-    let layer = origin_only()
-        .http_layer()
-        .key(region)
-        .bypass(|parts| parts.method == Method::GET && parts.headers.contains_key("x-preview"));
-    let app = layered(layer, &origin);
-    let victim = || with("/page", &[("x-region", "eu")]);
-    assert_eq!(send(&app, victim()).await.text(), "eu -");
-    pass(secs(11)).await;
-    let fields = [("x-region", "eu"), ("x-preview", "evil")];
-    assert!(send(&app, request("HEAD", "/page", &fields)).await.is(Stale));
-    pass(secs(1)).await;
-    let reply = send(&app, victim()).await;
-    assert_eq!(reply.text(), "eu -", "{}", reply.cache_status());
-}
-
-/// The same where a rule reads what the layer hides from the service.
-#[tokio::test(start_paused = true)]
-async fn a_refresh_carries_what_a_rule_reads_though_another_reads_a_hidden_cookie() {
-    let origin = Origin::new(|call| Answer::ok(DIRECTIVES, region(&call.parts)));
-    let layer = origin_only()
-        .http_layer()
-        .ignore_cookies()
-        // Nobody is cached who has not consented.
-        .identity(|parts| parts.headers.get("cookie").map(|_| "consented"))
-        .key(region);
-    let app = layered(layer, &origin);
-    let eu = || with("/page", &[("x-region", "eu"), ("cookie", "consent=1")]);
-    assert_eq!(send(&app, eu()).await.text(), "eu");
-    pass(secs(11)).await;
-    assert!(send(&app, eu()).await.is(Stale));
-    pass(secs(1)).await;
-    assert_eq!(send(&app, eu()).await.text(), "eu");
-}
-
-/// A layer further out guarantees the field; the rule may count on it.
-#[tokio::test(start_paused = true)]
-async fn a_rule_is_not_run_on_requests_that_nobody_sent() {
-    let origin = Origin::new(|call| Answer::ok(DIRECTIVES, region(&call.parts)));
-    let known: Mutex<HashMap<String, u64>> = Mutex::default();
-    let layer = origin_only().http_layer().key(move |parts| {
-        let mut known = known.lock().unwrap();
-        let next = known.len() as u64;
-        let region = parts.headers["x-region"].to_str().unwrap().to_owned();
-        *known.entry(region).or_insert(next)
-    });
-    let app = layered(layer, &origin);
-    let eu = || with("/page", &[("x-region", "eu")]);
-    send(&app, eu()).await;
-    pass(secs(11)).await;
-    assert!(send(&app, eu()).await.is(Stale));
-    pass(secs(1)).await;
-    // In a task: the rule's mutex is poisoned.
-    let app_of_victim = app.clone();
-    let victim = tokio::spawn(async move { send(&app_of_victim, eu()).await.status }).await;
-    assert!(victim.is_ok(), "every request panics from now on");
+async fn targets_of_every_form_reach_the_service_as_they_are_keyed() {
+    let origin = Origin::new(|call| Answer::ok("max-age=60", call.uri()));
+    for query in [None, Some(&[][..]), Some(&["x"][..])] {
+        let mut layer = origin_only().http_layer();
+        if let Some(query) = query {
+            layer = layer.query(query.iter().copied());
+        }
+        let app = layered(layer, &origin);
+        let forms = [
+            "/",
+            "//",
+            "//evil",
+            "//evil?x=1&y=2",
+            "//evil?y=2",
+            "/?",
+            "/?&",
+            "/?x",
+            "*",
+            "victim",
+            "victim:80",
+            "http://victim",
+            "http://victim?x=1",
+            "http://victim?y=1",
+            "http://victim/?x=1",
+            "http://VICTIM:80//evil?y=1",
+            "https://victim:443/",
+            "https://victim:80/",
+            "ftp://victim/",
+        ];
+        for form in forms {
+            let first = send(&app, get(form)).await;
+            let again = send(&app, get(form)).await;
+            assert_eq!(first.text(), again.text(), "{form} {query:?}");
+            let seen = first.text().parse::<Uri>().unwrap();
+            let own = form.parse::<Uri>().unwrap();
+            assert_eq!(seen.path(), own.path(), "{form}");
+            assert_eq!(seen.scheme(), own.scheme(), "{form}");
+        }
+    }
 }
 
 // ===== Underscores =====
@@ -304,31 +146,6 @@ async fn a_field_that_vary_names_is_found_with_an_underscore_too() {
     assert_eq!(send(&app, get("/page")).await.text(), "none");
 }
 
-// ===== Permissions =====
-
-/// `max-age=0` and `s-maxage=0` are what frameworks write against caches. The
-/// lifetime is the handler's, who has not said `public()`.
-#[tokio::test(start_paused = true)]
-async fn a_lifetime_of_zero_beside_one_of_the_handlers_permits_nobody_to_share() {
-    let mut shared = Vec::new();
-    for (directives, name) in [
-        ("max-age=0, must-revalidate", "authorization"),
-        ("s-maxage=0", "cookie"),
-        ("public, max-age=0", "x-api-key"),
-    ] {
-        let origin = Origin::new(move |call| {
-            let body = call.header(name).unwrap_or("nobody").to_owned();
-            Answer::ok(directives, body).extension(CacheFor::new(secs(20)))
-        });
-        let app = layered(origin_only().http_layer(), &origin);
-        send(&app, with("/page", &[(name, "alice")])).await;
-        if send(&app, with("/page", &[(name, "bob")])).await.text() != "bob" {
-            shared.push((directives, name));
-        }
-    }
-    assert!(shared.is_empty(), "{shared:?}");
-}
-
 // ===== Two layers on one handle, or two processes with one remote =====
 
 /// `vary` treats every response as if it named the field. One that another
@@ -344,4 +161,17 @@ async fn what_was_stored_without_a_field_in_vary_answers_no_request_that_has_it(
         assert_eq!(send(&plain, get("/page")).await.text(), "nobody");
         assert_eq!(send(&varying, with("/page", &[(name, "bob")])).await.text(), "bob", "{name}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_layers_of_which_one_names_a_field_in_vary_do_not_replace_each_others_entries() {
+    let origin = Origin::new(|call| Answer::ok("max-age=60", call.n.to_string()));
+    let cache = origin_only();
+    let plain = layered(cache.http_layer(), &origin);
+    let varying = layered(cache.http_layer().vary(["x-shop"]), &origin);
+    for _ in 0..20 {
+        send(&plain, get("/page")).await;
+        send(&varying, with("/page", &[("x-shop", "a")])).await;
+    }
+    assert!(origin.calls() <= 4, "{} calls for 40 requests", origin.calls());
 }

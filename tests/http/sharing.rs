@@ -404,3 +404,49 @@ async fn explicitly_shared_cookies_are_shared_under_every_one_of_the_conditions(
     assert_eq!(send(&app, get("/report")).await.text(), "1");
     assert_eq!(origin.calls(), 2);
 }
+
+// ===== Lifetimes of zero =====
+
+/// `max-age=0` and `s-maxage=0` are what frameworks write against caches. The
+/// lifetime is the handler's, who has not said `public()`.
+#[tokio::test(start_paused = true)]
+async fn a_lifetime_of_zero_beside_one_of_the_handlers_permits_nobody_to_share() {
+    let mut shared = Vec::new();
+    for (directives, name) in [
+        ("max-age=0, must-revalidate", "authorization"),
+        ("s-maxage=0", "cookie"),
+        ("public, max-age=0", "x-api-key"),
+    ] {
+        let origin = Origin::new(move |call| {
+            let body = call.header(name).unwrap_or("nobody").to_owned();
+            Answer::ok(directives, body).extension(CacheFor::new(secs(20)))
+        });
+        let app = layered(origin_only().http_layer(), &origin);
+        send(&app, with("/page", &[(name, "alice")])).await;
+        if send(&app, with("/page", &[(name, "bob")])).await.text() != "bob" {
+            shared.push((directives, name));
+        }
+    }
+    assert!(shared.is_empty(), "{shared:?}");
+}
+
+/// `public, max-age=0` says nothing of stale answers; the layer's window does.
+#[tokio::test(start_paused = true)]
+async fn a_lifetime_of_zero_permits_nobody_to_share_in_the_layers_own_stale_window() {
+    let mut shared = Vec::new();
+    for (directives, name) in [
+        ("max-age=0, must-revalidate", "authorization"),
+        ("s-maxage=0", "cookie"),
+        ("public, max-age=0", "x-api-key"),
+    ] {
+        let origin = Origin::new(move |call| {
+            Answer::ok(directives, call.header(name).unwrap_or("nobody").to_owned())
+        });
+        let app = layered(origin_only().http_layer().stale_for(secs(60)), &origin);
+        send(&app, with("/page", &[(name, "alice")])).await;
+        if send(&app, with("/page", &[(name, "bob")])).await.text() != "bob" {
+            shared.push((directives, name));
+        }
+    }
+    assert!(shared.is_empty(), "{shared:?}");
+}

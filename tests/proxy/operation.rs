@@ -11,6 +11,7 @@ use http_body_util::{BodyExt, Empty, Full};
 use hyper_util::rt::TokioExecutor;
 use rustix::process::Signal;
 
+use crate::kit::proxy::scripted::{Scripted, fresh};
 use crate::kit::proxy::{Origin, Proxy, soon};
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -298,4 +299,20 @@ async fn the_ordinary_client_of_hyper_gets_on_with_it() {
     peer.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").await;
     let answer = soon("an answer", answer).await.unwrap().unwrap();
     assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "ok");
+}
+
+/// 64 KiB of fields are the default; who allows more must not get a panic:
+/// `HeaderMap::with_capacity` has one above 24,576, and counts values.
+#[tokio::test]
+async fn many_short_fields_within_the_limit_do_not_break_the_connection() {
+    let flags = ["--max-header-bytes", "2000000"];
+    let (_origin, proxy) = Scripted::start(&flags, |_| (fresh(), "page".into())).await;
+    let mut client = proxy.connect_http2().await;
+    let mut request = Request::get("http://a/").body(Full::<Bytes>::default()).unwrap();
+    request.headers_mut().append("x_y", "1".parse().unwrap());
+    for _ in 0..25_000 {
+        request.headers_mut().append("a", "1".parse().unwrap());
+    }
+    let response = soon("an answer", client.send_request(request)).await;
+    assert!(response.is_ok(), "{response:?}");
 }

@@ -1,4 +1,5 @@
-//! A cache that outlives the runtime it was first used on.
+//! The log of invalidations: a process reads it on a second runtime as on the
+//! first, and however long it is.
 
 use tokio::runtime::Runtime;
 use tower_stampede::{Health, Redis, Stampede};

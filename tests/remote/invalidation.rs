@@ -1,6 +1,8 @@
 //! Invalidations over many processes: what was computed before them is served
 //! to nobody who asks after them.
 
+use std::time::Duration;
+
 use tokio::task::JoinHandle;
 use tower_stampede::remote::{Double, RemoteErrorKind, RemoteOp::*};
 use tower_stampede::{Computed, Error, Told};
@@ -332,4 +334,33 @@ async fn a_put_is_not_undone_by_who_reads_the_old_value_while_it_is_under_way() 
     assert_eq!(processes[0].get("k").await, Some(1), "the put is not done yet");
     put.await.unwrap();
     assert_eq!(processes[0].get("k").await, Some(100));
+}
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+async fn load_tagged(process: &Process, origin: &Origin, ttl: Duration) -> u64 {
+    let origin = origin.clone();
+    let compute = move || async move {
+        let value = origin.load().await?;
+        Ok::<_, OriginError>(Computed::new(value).ttl(ttl).tag("t"))
+    };
+    process.get_or_compute_with("k", compute).await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_invalidated_entry_with_a_long_life_stays_dead_whoever_trims_the_log() {
+    let (double, origin) = (Double::new(), Origin::new());
+    let long = Process::on(&double);
+    assert_eq!(load_tagged(&long, &origin, 30 * DAY).await, 1);
+    all_have_run().await;
+    long.invalidate_tag("t").await;
+    drop(long);
+    pass(3 * DAY).await;
+    // Knows nothing of entries that live so long.
+    let other = Process::on(&double);
+    other.prepare(&double).await;
+    pass(2 * 60 * MINUTE).await;
+    drop(other);
+    let new = Process::on(&double);
+    assert_eq!(load_tagged(&new, &origin, 30 * DAY).await, 2, "what was invalidated is back");
 }

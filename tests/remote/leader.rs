@@ -225,3 +225,17 @@ async fn a_lock_that_is_lost_alone_is_taken_again_by_its_renewal() {
     assert_eq!(waiter.await.unwrap().unwrap(), 1);
     assert_eq!(origin.calls(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_refresh_asked_for_by_name_is_not_held_back_by_the_hold_of_a_failure() {
+    let (double, origin) = (Double::new(), Origin::new());
+    let processes = Process::several(2, &double).await;
+    origin.next([Answer::Fail]);
+    assert!(processes[0].get_or_compute("k", origin.compute()).await.is_err());
+    all_have_run().await;
+    for process in &processes {
+        let calls = origin.calls();
+        let refreshed = process.refresh_with("k", origin.compute()).await;
+        assert_eq!(refreshed.ok(), Some(calls as u64 + 1));
+    }
+}

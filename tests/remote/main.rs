@@ -13,8 +13,6 @@ mod consistency_model;
 mod contract;
 #[cfg(feature = "remote")]
 mod damage;
-#[cfg(feature = "remote")]
-mod holds_and_log;
 #[cfg(all(feature = "http", feature = "axum", feature = "remote"))]
 mod http;
 #[cfg(feature = "remote")]

@@ -383,3 +383,43 @@ async fn an_invalidation_in_the_very_moment_of_recovery_is_told_before_anybody_a
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_invalidates_all_the_time_comes_back_to_the_remote() {
+    let double = Double::new();
+    double.delay(2 * MS);
+    let one = Process::on(&double);
+    one.prepare(&double).await;
+    double.fail(RemoteOp::ALL, RemoteErrorKind::Unavailable);
+    let busy = one.clone();
+    let invalidating = tokio::spawn(async move {
+        for n in 0_u64.. {
+            busy.invalidate(n).await;
+            pass(4 * MS).await;
+        }
+    });
+    pass(SECOND).await;
+    assert_eq!(one.health(), Health::Degraded);
+    double.heal(RemoteOp::ALL);
+    let back = async {
+        while one.health() != Health::Up {
+            all_have_run().await;
+        }
+    };
+    within(10 * SECOND, back).await;
+    invalidating.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_only_puts_makes_up_for_an_outage_as_well() {
+    let (double, origin) = (Double::new(), Origin::new());
+    let writer = Process::on(&double);
+    writer.put("k", 7).await;
+    double.fail(RemoteOp::ALL, RemoteErrorKind::Unavailable);
+    writer.put("k", 8).await;
+    double.heal(RemoteOp::ALL);
+    pass(10 * SECOND).await;
+    let reader = Process::on(&double);
+    assert_ne!(reader.get_or_compute("k", origin.compute()).await.unwrap(), 7);
+    assert_eq!(writer.health(), Health::Up);
+}
