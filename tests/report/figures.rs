@@ -6,7 +6,7 @@
 //! digits as the author likes. `PART.date`, `PART.processor`, `PART.cores` and
 //! `PART.rustc` say when and on what a part was measured.
 //!
-//! After a new report, `UPDATE_FIGURES=1 cargo test --test figures` writes the
+//! After a new report, `UPDATE_FIGURES=1 cargo test --test report figures` writes the
 //! new figures into the texts.
 
 use std::collections::BTreeMap;
