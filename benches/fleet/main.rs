@@ -55,7 +55,7 @@ mod queue;
 mod real;
 mod redis;
 #[cfg(unix)]
-#[path = "../../tests/redis_support/mod.rs"]
+#[path = "../../tests/kit/redis/mod.rs"]
 mod redis_support;
 #[path = "../report/mod.rs"]
 mod report;

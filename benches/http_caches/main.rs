@@ -16,7 +16,7 @@
 mod findings;
 mod floor;
 mod plays;
-#[path = "../../tests/proxy_support/mod.rs"]
+#[path = "../../tests/kit/proxy/mod.rs"]
 mod proxy_support;
 #[path = "../report/mod.rs"]
 mod report;

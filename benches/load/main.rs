@@ -12,9 +12,9 @@
 //! stuck requests that is not as promised ends it with a failure; times are
 //! shown. The quick profile takes about a minute, the full one less than six.
 
-#[path = "../../tests/proxy_support/mod.rs"]
+#[path = "../../tests/kit/proxy/mod.rs"]
 mod proxy_support;
-#[path = "../../tests/redis_support/mod.rs"]
+#[path = "../../tests/kit/redis/mod.rs"]
 mod redis_support;
 #[path = "../report/mod.rs"]
 mod report;

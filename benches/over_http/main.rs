@@ -14,7 +14,7 @@
 mod bare;
 mod findings;
 mod load;
-#[path = "../../tests/proxy_support/mod.rs"]
+#[path = "../../tests/kit/proxy/mod.rs"]
 mod proxy_support;
 #[path = "../report/mod.rs"]
 mod report;

@@ -39,7 +39,7 @@ mod processes_shown;
 #[cfg(unix)]
 mod profile;
 #[cfg(unix)]
-#[path = "../../tests/redis_support/mod.rs"]
+#[path = "../../tests/kit/redis/mod.rs"]
 mod redis_support;
 #[cfg(unix)]
 #[path = "../report/mod.rs"]

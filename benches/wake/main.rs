@@ -21,7 +21,7 @@ mod polling;
 #[cfg(unix)]
 mod processes;
 #[cfg(unix)]
-#[path = "../../tests/redis_support/mod.rs"]
+#[path = "../../tests/kit/redis/mod.rs"]
 mod redis_support;
 #[cfg(unix)]
 #[path = "../report/mod.rs"]

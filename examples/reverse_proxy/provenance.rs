@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Extensions, Version};
 
-use crate::via::Via;
+use super::via::Via;
 
 const HTTP: HeaderValue = HeaderValue::from_static("http");
 

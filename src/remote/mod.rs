@@ -135,7 +135,7 @@ pub trait OnNotice: Send + Sync + 'static {
 /// 16 decimal digits at bytes 4 to 19), the lease, and the right to fill with
 /// the processes that wait. Each method is one round trip and atomic. What an
 /// implementation must do is told by the contract suite in the repository's
-/// `tests/contract`.
+/// `tests/kit/contract`.
 ///
 /// A method need not bound its time: the caller does, and calls
 /// [`suspect`](Self::suspect) after a call that took too long.

@@ -46,11 +46,11 @@ mod case;
 mod client;
 mod grammar;
 mod judge;
+#[path = "../kit/mod.rs"]
+mod kit;
 mod layer;
 mod persona;
 mod proxy;
-#[path = "../proxy_support/mod.rs"]
-mod proxy_support;
 mod running;
 mod search;
 mod settings;

@@ -18,7 +18,7 @@ mod hits;
 mod origin;
 mod peers;
 #[allow(clippy::unwrap_used, reason = "made for tests")]
-#[path = "../../../tests/redis_support/mod.rs"]
+#[path = "../../../tests/kit/redis/mod.rs"]
 mod redis_support;
 #[path = "../../report/mod.rs"]
 mod report;

@@ -1,0 +1,257 @@
+//! What the handle offers besides computing once: lifetimes that values set
+//! themselves, writes, refreshes, looks.
+
+use std::convert::Infallible;
+
+use tokio::time::Instant;
+use tower_stampede::{Computed, ErrorKind, Stampede};
+
+use crate::kit::origin::*;
+
+#[tokio::test(start_paused = true)]
+async fn an_absent_value_is_remembered_for_the_negative_ttl() {
+    let cache: Stampede<Option<u64>> = settings().negative_ttl(5 * SECOND).build().unwrap();
+    let origin = Origin::new();
+    let ask = |key: &'static str, found: bool| {
+        let load = origin.load();
+        let compute = move || async move { load.await.map(|n| found.then_some(n)) };
+        cache.get_or_compute(key, compute)
+    };
+    // `ask` makes the call, used or not, so ask only where one is expected.
+    assert_eq!(ask("absent", false).await.unwrap(), None);
+    assert_eq!(ask("there", true).await.unwrap(), Some(2));
+    pass(4 * SECOND).await;
+    assert_eq!(cache.get("absent").await, Some(None));
+    pass(2 * SECOND).await;
+    assert_eq!(cache.get("absent").await, None);
+    assert_eq!(cache.get("there").await, Some(Some(2)));
+    assert_eq!(ask("absent", true).await.unwrap(), Some(3));
+    assert_eq!(origin.calls(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_value_that_sets_its_own_ttl_is_fresh_for_that_long() {
+    let (cache, origin) = (settings::<u64>().build().unwrap(), Origin::new());
+    let ask = || {
+        let compute = origin.compute();
+        cache.get_or_compute_with("k", move || async move {
+            compute().await.map(|n| Computed::new(n).ttl(10 * SECOND).stale_for(10 * SECOND))
+        })
+    };
+    assert_eq!(ask().await.unwrap(), 1);
+    pass(9 * SECOND).await;
+    assert_eq!(ask().await.unwrap(), 1);
+    assert_eq!(cache.stats().stale, 0);
+    pass(2 * SECOND).await;
+    assert_eq!(ask().await.unwrap(), 1);
+    assert_eq!(cache.stats().stale, 1);
+    all_have_run().await;
+    assert_eq!(ask().await.unwrap(), 2);
+    assert_eq!(origin.calls(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ttl_of_zero_serves_those_who_wait_and_keeps_nothing() {
+    let cache: Stampede<u64> = settings().stale_for(MINUTE).build().unwrap();
+    let origin = Origin::taking(100 * MS);
+    let wave = || {
+        herd(100, |_| {
+            let (cache, compute) = (cache.clone(), origin.compute());
+            async move {
+                let computed = move || async move {
+                    compute().await.map(|n| Computed::new(n).ttl(std::time::Duration::ZERO))
+                };
+                cache.get_or_compute_with("k", computed).await.unwrap()
+            }
+        })
+    };
+    assert_eq!(wave().await, [1; 100]);
+    assert_eq!(cache.get("k").await, None);
+    assert_eq!(wave().await, [2; 100]);
+    assert_eq!(origin.calls(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn age_counts_from_the_start_of_the_computation() {
+    let (cache, origin) = (settings::<u64>().build().unwrap(), Origin::taking(20 * SECOND));
+    cache.get_or_compute("k", origin.compute()).await.unwrap();
+    pass(39 * SECOND).await;
+    assert_eq!(cache.get("k").await, Some(1));
+    pass(2 * SECOND).await;
+    assert_eq!(cache.get("k").await, None);
+    assert_eq!(origin.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn refreshing_computes_however_fresh_the_value_is_and_serves_it_meanwhile() {
+    let (cache, origin) = (settings::<u64>().build().unwrap(), Origin::taking(100 * MS));
+    cache.get_or_compute("k", origin.compute()).await.unwrap();
+    let refreshes = spawn_herd(100, |_| {
+        let (cache, origin) = (cache.clone(), origin.clone());
+        async move { cache.refresh_with("k", origin.compute()).await.unwrap() }
+    });
+    all_have_run().await;
+    assert_eq!(cache.get_or_compute("k", origin.compute()).await.unwrap(), 1);
+    assert_eq!(gather(refreshes).await, [2; 100]);
+    assert_eq!(cache.get("k").await, Some(2));
+    assert_eq!(origin.calls(), 2);
+    assert_quiet(&cache);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_refresh_leaves_the_value_and_does_not_mind_a_hold() {
+    let (cache, origin) = (settings::<u64>().build().unwrap(), Origin::new());
+    cache.get_or_compute("k", origin.compute()).await.unwrap();
+    origin.next([Answer::Fail]);
+    let error = cache.refresh_with("k", origin.compute()).await.unwrap_err();
+    assert_eq!(error.inner::<OriginError>(), Some(&OriginError(2)));
+    assert_eq!(cache.get("k").await, Some(1));
+    assert_eq!(cache.refresh_with("k", origin.compute()).await.unwrap(), 3);
+    assert_eq!(cache.get("k").await, Some(3));
+    assert_eq!(origin.calls(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_value_marked_stale_is_served_while_one_refresh_runs() {
+    let cache: Stampede<u64> = settings().stale_for(MINUTE).build().unwrap();
+    let origin = Origin::taking(100 * MS);
+    cache.get_or_compute("k", origin.compute()).await.unwrap();
+    assert!(cache.mark_stale("k").await);
+    assert!(!cache.mark_stale("nothing there").await);
+
+    let from = Instant::now();
+    let answers = herd(1000, |_| {
+        let (cache, origin) = (cache.clone(), origin.clone());
+        async move { cache.get_or_compute("k", origin.compute()).await.unwrap() }
+    });
+    assert_eq!(answers.await, [1; 1000]);
+    assert!(from.elapsed().is_zero());
+    pass(101 * MS).await;
+    assert_eq!(cache.get("k").await, Some(2));
+    assert_eq!(origin.calls(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_stale_window_a_value_marked_stale_is_not_served() {
+    let (cache, origin) = (settings::<u64>().build().unwrap(), Origin::taking(100 * MS));
+    cache.get_or_compute("k", origin.compute()).await.unwrap();
+    assert!(cache.mark_stale("k").await);
+    assert_eq!(cache.get_or_compute("k", origin.compute()).await.unwrap(), 2);
+    assert_eq!(origin.calls(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_result_of_a_computation_that_ran_when_its_key_was_marked_stale_is_not_stored() {
+    let (cache, origin) = (settings::<u64>().build().unwrap(), Origin::taking(100 * MS));
+    let (asking, compute) = (cache.clone(), origin.compute());
+    let leader = tokio::spawn(async move { asking.get_or_compute("k", compute).await });
+    all_have_run().await;
+    cache.mark_stale("k").await;
+    assert_eq!(leader.await.unwrap().unwrap(), 1);
+    assert_eq!(cache.get("k").await, None);
+    assert_eq!(cache.stats().refused_fills, 1);
+    assert_eq!(origin.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_put_takes_the_place_of_what_is_stored_and_of_what_is_being_computed() {
+    let (cache, origin) = (settings::<u64>().build().unwrap(), Origin::taking(100 * MS));
+    let (asking, compute) = (cache.clone(), origin.compute());
+    let leader = tokio::spawn(async move { asking.get_or_compute("k", compute).await });
+    all_have_run().await;
+    cache.put("k", 10).await;
+    assert_eq!(cache.get_or_compute("k", origin.compute()).await.unwrap(), 10);
+    assert_eq!(leader.await.unwrap().unwrap(), 1, "its own caller still gets its result");
+    assert_eq!(cache.get("k").await, Some(10));
+    cache.put_with("k", Computed::new(11).ttl(5 * SECOND).tag("t")).await;
+    assert_eq!(cache.get("k").await, Some(11));
+    cache.invalidate_tag("t").await;
+    assert_eq!(cache.get("k").await, None);
+    assert_eq!(origin.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_put_and_not_to_be_kept_still_takes_the_place_of_what_is_stored() {
+    let cache: Stampede<u64> = settings().build().unwrap();
+    let gone = [Computed::new(2).ttl(std::time::Duration::ZERO), Computed::new(2).do_not_store()];
+    for computed in gone {
+        cache.put("k", 1).await;
+        cache.put_with("k", computed).await;
+        assert_eq!(cache.get("k").await, None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_never_computes_and_finds_what_is_stale() {
+    let cache: Stampede<u64> = settings().stale_for(MINUTE).build().unwrap();
+    assert_eq!(cache.get("k").await, None);
+    cache.put("k", 1).await;
+    assert_eq!(cache.get("k").await, Some(1));
+    pass(MINUTE).await;
+    assert_eq!(cache.get("k").await, Some(1));
+    pass(MINUTE).await;
+    assert_eq!(cache.get("k").await, None);
+    assert_eq!(cache.stats().computations, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_finds_every_fresh_value_also_where_it_draws_the_early_refresh() {
+    let cache: Stampede<u64> =
+        settings().early_refresh(1.0).early_refresh_share(1.0).build().unwrap();
+    let origin = Origin::taking(20 * SECOND);
+    cache.get_or_compute("k", origin.compute()).await.unwrap();
+    pass(20 * SECOND).await;
+    for _ in 0..1000 {
+        assert_eq!(cache.get("k").await, Some(1));
+    }
+    assert_eq!(origin.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_clone_shares_values_and_computations() {
+    let (cache, origin) = (settings::<u64>().build().unwrap(), Origin::taking(100 * MS));
+    let clones: Vec<_> = (0..10).map(|_| cache.clone()).collect();
+    herd(10, |i| {
+        let (cache, origin) = (clones[i].clone(), origin.clone());
+        async move { cache.get_or_compute("k", origin.compute()).await.unwrap() }
+    })
+    .await;
+    assert_eq!(origin.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_borrowing_computation_may_use_what_lives_on_the_stack() {
+    let cache: Stampede<usize> = settings().build().unwrap();
+    let text = String::from("borrowed");
+    let calls = std::cell::Cell::new(0);
+    let length = || async {
+        calls.set(calls.get() + 1);
+        Ok::<_, Infallible>(text.len())
+    };
+    assert_eq!(cache.get_or_compute_scoped("k", length).await.unwrap(), 8);
+    assert_eq!(cache.get_or_compute_scoped("k", length).await.unwrap(), 8);
+    assert_eq!(calls.get(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_reaches_its_caller_as_what_it_is() {
+    let (cache, origin) = (settings::<u64>().build().unwrap(), Origin::new());
+    origin.next([Answer::Fail]);
+    let error = cache.get_or_compute("k", origin.compute()).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Inner);
+    assert_eq!(error.inner::<OriginError>(), Some(&OriginError(1)));
+    assert_eq!(origin.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_time_stands_still_no_value_ends_however_long_the_test_takes() {
+    let nanosecond = std::time::Duration::from_nanos(1);
+    let cache: Stampede<u64> = settings().ttl(nanosecond).build().unwrap();
+    for key in 0..1000_u64 {
+        cache.put(key, key).await;
+    }
+    assert_eq!(cache.stats().entries, 1000);
+    for key in 0..1000_u64 {
+        assert_eq!(cache.get(key).await, Some(key));
+    }
+}

@@ -1,0 +1,237 @@
+//! What an operator sees through the `metrics` and `tracing` facades.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex};
+
+use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use tower_stampede::Stampede;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+use crate::kit::origin::{MS, Origin, SECOND, settings};
+
+fn paused_runtime() -> tokio::runtime::Runtime {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    runtime.enable_all().start_paused(true).build().expect("a runtime starts")
+}
+
+// ===== metrics =====
+
+/// Runs `work` with a recorder of its own, and returns every counter and gauge
+/// as `name{label=value,…}`.
+fn recorded<F: Future<Output = ()>>(
+    work: impl FnOnce(Stampede<u64>) -> F,
+) -> BTreeMap<String, f64> {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    metrics::with_local_recorder(&recorder, || {
+        let runtime = paused_runtime();
+        let cache = settings().build().expect("the settings are good");
+        runtime.block_on(work(cache));
+    });
+    read(&snapshotter)
+}
+
+fn read(snapshotter: &Snapshotter) -> BTreeMap<String, f64> {
+    let metrics = snapshotter.snapshot().into_vec();
+    let numbers = metrics.into_iter().map(|(key, _, _, value)| {
+        let key = key.key();
+        let labels: Vec<_> =
+            key.labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
+        let value = match value {
+            DebugValue::Counter(count) => count as f64,
+            DebugValue::Gauge(gauge) => gauge.into_inner(),
+            DebugValue::Histogram(values) => values.len() as f64,
+        };
+        (format!("{}{{{}}}", key.name(), labels.join(",")), value)
+    });
+    numbers.collect()
+}
+
+#[test]
+fn every_way_to_an_answer_is_counted_under_its_own_labels() {
+    let seen = recorded(|cache| async move {
+        let origin = Origin::taking(100 * MS);
+        let herd: Vec<_> = (0..10)
+            .map(|_| {
+                let (cache, origin) = (cache.clone(), origin.clone());
+                tokio::spawn(async move { cache.get_or_compute("k", move || origin.load()).await })
+            })
+            .collect();
+        for caller in herd {
+            assert_eq!(caller.await.unwrap().unwrap(), 1);
+        }
+        let load = origin.clone();
+        cache.get_or_compute("k", move || load.load()).await.unwrap();
+        cache.invalidate("k").await;
+        cache.invalidate_tag("t").await;
+        assert_eq!(origin.calls(), 1);
+        assert_eq!(cache.stats().flights, 0);
+    });
+    for (name, expected) in [
+        ("stampede_requests_total{cache=test,outcome=computed}", 1.0),
+        ("stampede_requests_total{cache=test,outcome=joined}", 9.0),
+        ("stampede_requests_total{cache=test,outcome=hit}", 1.0),
+        ("stampede_origin_calls_total{cache=test,reason=stored}", 1.0),
+        ("stampede_origin_duration_seconds{cache=test}", 1.0),
+        ("stampede_wait_duration_seconds{cache=test}", 9.0),
+        ("stampede_lock_total{cache=test,scope=local,result=acquired}", 1.0),
+        ("stampede_lock_total{cache=test,scope=local,result=joined}", 9.0),
+        ("stampede_fill_total{cache=test,result=stored}", 1.0),
+        ("stampede_invalidations_total{cache=test,kind=key}", 1.0),
+        ("stampede_invalidations_total{cache=test,kind=tag}", 1.0),
+        ("stampede_inflight{cache=test}", 0.0),
+        ("stampede_waiters{cache=test}", 0.0),
+    ] {
+        assert_eq!(seen.get(name), Some(&expected), "{name} in {seen:#?}");
+    }
+}
+
+#[test]
+fn no_metric_carries_a_key() {
+    let seen = recorded(|cache| async move {
+        let origin = Origin::new();
+        let secret = "secret-key";
+        cache.get_or_compute(secret, move || origin.load()).await.unwrap();
+        cache.invalidate(secret).await;
+        let _ = cache.stats();
+    });
+    assert!(!seen.is_empty());
+    assert!(seen.keys().all(|name| !name.contains("secret")), "{seen:#?}");
+}
+
+/// Whoever is woken by a zero must not be woken by a cache that has none, or
+/// whose remote has not failed yet.
+#[cfg(all(feature = "remote", feature = "test-util"))]
+#[test]
+fn a_remote_is_up_until_it_fails_and_where_there_is_none_nothing_is_said() {
+    use tower_stampede::Builder;
+    use tower_stampede::remote::{Double, RemoteSettings};
+
+    const UP: &str = "stampede_store_up{cache=test,store=remote}";
+    assert_eq!(recorded(|_| async {}).get(UP), None);
+
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    metrics::with_local_recorder(&recorder, || {
+        paused_runtime().block_on(async {
+            let double = Double::new();
+            let with =
+                |settings: Builder<u64>| settings.remote(double.process(), RemoteSettings::new());
+            let cache = with(settings()).build().expect("the settings are good");
+            assert_eq!(read(&snapshotter).get(UP), Some(&1.0));
+            double.freeze();
+            let origin = Origin::new();
+            for key in 0..10_u64 {
+                let origin = origin.clone();
+                cache.get_or_compute(key, move || origin.load()).await.expect("it is served");
+            }
+            assert_eq!(read(&snapshotter).get(UP), Some(&0.0));
+        });
+    });
+}
+
+// ===== tracing =====
+
+/// Notes every span and event of ours as a line, with its fields.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<String>>>);
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        write!(self.0, " {}={value:?}", field.name()).expect("a string takes everything");
+    }
+}
+
+impl Lines {
+    fn all(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+
+    fn push(&self, line: Line) {
+        self.0.lock().unwrap().push(line.0);
+    }
+}
+
+impl Subscriber for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "tower_stampede"
+    }
+
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        let mut line = Line(format!("span {}", span.metadata().name()));
+        span.record(&mut line);
+        self.push(line);
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, values: &Record<'_>) {
+        let mut line = Line("record".into());
+        values.record(&mut line);
+        self.push(line);
+    }
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut line = Line(format!("{}", event.metadata().level()));
+        event.record(&mut line);
+        self.push(line);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// Runs a herd of two on a key named `secret-key`, and then a hit.
+fn traced() -> (Vec<String>, Vec<String>) {
+    let lines = Lines::default();
+    let runtime = paused_runtime();
+    let _guard = tracing::subscriber::set_default(lines.clone());
+    let cache: Stampede<u64> = settings().build().expect("the settings are good");
+    let origin = Origin::taking(SECOND);
+    let ask = || {
+        let (cache, origin) = (cache.clone(), origin.clone());
+        async move { cache.get_or_compute("secret-key", move || origin.load()).await.unwrap() }
+    };
+    let herd = runtime.block_on(async { tokio::join!(ask(), ask()) });
+    assert_eq!(herd, (1, 1));
+    let before = lines.all();
+    runtime.block_on(ask());
+    assert_eq!(origin.calls(), 1);
+    (before.clone(), lines.all().split_off(before.len()))
+}
+
+#[test]
+fn leader_and_waiter_have_a_span_each_with_cache_role_and_the_hash_of_the_key() {
+    let (herd, _) = traced();
+    for role in ["leader", "waiter"] {
+        let role = format!("role=\"{role}\"");
+        let spans = herd.iter().filter(|line| line.starts_with("span stampede"));
+        let of_role: Vec<_> = spans.filter(|line| line.contains(&role)).collect();
+        assert_eq!(of_role.len(), 1, "{role}: {herd:#?}");
+        assert!(of_role[0].contains("cache=\"test\"") && of_role[0].contains("key_hash="));
+    }
+    assert!(herd.iter().any(|line| line.starts_with("record wait_ms=1")), "{herd:#?}");
+    assert!(herd.iter().any(|line| line.contains("computed") && line.contains("end=\"stored\"")));
+}
+
+#[test]
+fn no_line_carries_a_key_and_none_is_louder_than_debug() {
+    let (herd, _) = traced();
+    assert!(!herd.is_empty());
+    assert!(herd.iter().all(|line| !line.contains("secret")), "{herd:#?}");
+    let loud = |line: &&String| ["INFO", "WARN", "ERROR"].iter().any(|l| line.starts_with(l));
+    assert_eq!(herd.iter().find(loud), None);
+}
+
+#[test]
+fn a_hit_makes_no_span_and_no_line() {
+    let (_, hit) = traced();
+    assert_eq!(hit, Vec::<String>::new());
+}

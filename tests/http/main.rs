@@ -1,0 +1,62 @@
+//! The HTTP layer in one process: what it stores, for whom, for how long, and what
+//! clients and the origin see of it. Time is paused.
+
+#![cfg(feature = "http")]
+
+#[path = "../kit/mod.rs"]
+mod kit;
+
+#[cfg(feature = "axum")]
+mod body;
+#[cfg(feature = "axum")]
+mod conditions;
+#[cfg(feature = "axum")]
+mod credential_settings;
+mod credentials;
+#[cfg(feature = "axum")]
+mod fields;
+#[cfg(feature = "axum")]
+mod herd;
+#[cfg(feature = "axum")]
+mod hostile_input;
+#[cfg(feature = "axum")]
+mod keys;
+#[cfg(feature = "axum")]
+mod methods;
+#[cfg(feature = "axum")]
+mod neighbour_layers;
+#[cfg(feature = "axum")]
+mod nested_layers;
+#[cfg(feature = "axum")]
+mod nested_rewrites;
+#[cfg(feature = "axum")]
+mod placement;
+#[cfg(feature = "axum")]
+mod privacy_model;
+#[cfg(feature = "axum")]
+mod ranges;
+#[cfg(feature = "axum")]
+mod refresh_lifecycle;
+#[cfg(feature = "axum")]
+mod refresh_pauses;
+mod refresh_requests;
+#[cfg(feature = "axum")]
+mod request_directives;
+#[cfg(feature = "axum")]
+mod request_identity;
+#[cfg(feature = "axum")]
+mod sharing;
+#[cfg(feature = "axum")]
+mod sharing_model;
+#[cfg(feature = "axum")]
+mod stored_responses;
+#[cfg(feature = "axum")]
+mod streaming;
+#[cfg(feature = "axum")]
+mod uncacheable;
+#[cfg(feature = "axum")]
+mod unreachable_origin;
+#[cfg(all(feature = "axum", feature = "remote", feature = "test-util"))]
+mod validation;
+#[cfg(feature = "axum")]
+mod variants;

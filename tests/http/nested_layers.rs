@@ -1,0 +1,281 @@
+//! A layer on a route inside a layer of the same handle on the router.
+
+use axum::Router;
+use axum::routing::any;
+use tower_layer::Layer;
+use tower_stampede::CacheOutcome::*;
+use tower_stampede::{CacheFor, HttpLayer, HttpStampede, SetCookie};
+
+use crate::kit::http::*;
+
+/// A route with a layer of its own, below a layer of the whole router.
+fn nested(cache: &HttpStampede, origin: &Origin) -> Router {
+    let origin = origin.clone();
+    let handler = any(move |request| origin.clone().handle(request));
+    Router::new().route("/page", handler.layer(cache.http_layer())).layer(cache.http_layer())
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_inner_layer_passes_requests_through() {
+    let origin = Origin::new(|call| Answer::ok("max-age=60", call.n.to_string()));
+    let app = nested(&origin_only(), &origin);
+    let first = send(&app, get("/page")).await;
+    assert_eq!((first.status, first.text()), (200, "0"));
+    assert!(first.took < secs(1), "{:?}", first.took);
+    assert_eq!(first.all("cache-status").len(), 1, "the inner layer says nothing");
+    assert!(send(&app, get("/page")).await.is(Hit));
+    assert_eq!(origin.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crowd_at_nested_layers_is_one_call() {
+    let origin = Origin::new(|_| Answer::ok("max-age=60", "page"));
+    let app = nested(&origin_only(), &origin);
+    let replies = crowd(&app, 100, |_| get("/page")).await;
+    assert!(replies.iter().all(|reply| reply.text() == "page"));
+    assert_eq!(origin.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_way_past_the_outer_layer_leads_past_the_inner_one() {
+    let cache = with_ttl(60);
+    let origin = Origin::new(|call| match call.parts.method.as_str() {
+        "GET" if call.header("cookie").is_some() => Answer::ok("private", "mine"),
+        _ => Answer::ok("max-age=10, stale-while-revalidate=60", call.n.to_string()),
+    });
+    let app = nested(&cache, &origin);
+    for (n, request) in [
+        with("/page", &[("cookie", "a=b")]),
+        with("/page", &[("if-match", "*")]),
+        with("/page", &[("cache-control", "no-store")]),
+        with("/page", &[("range", "bytes=0-1")]),
+        request("POST", "/page", &[]),
+        request("HEAD", "/page", &[]),
+        request("OPTIONS", "/page", &[]),
+        get("/page"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let reply = send(&app, request).await;
+        assert_eq!(reply.status, 200);
+        assert!(reply.took < secs(1), "{:?}", reply.took);
+        assert_eq!(origin.calls(), n + 1);
+    }
+    // A refresh in the background reaches the handler too.
+    pass(secs(11)).await;
+    assert!(send(&app, get("/page")).await.is(Stale));
+    pass(secs(1)).await;
+    assert_eq!(origin.calls(), 9);
+    assert_eq!(send(&app, get("/page")).await.text(), "8");
+    assert_eq!(cache.stats().flights, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_handler_says_in_extensions_reaches_the_outer_layer() {
+    let origin = Origin::new(|_| {
+        Answer::status(200).body("page").extension(CacheFor::new(secs(60)).tag("pages"))
+    });
+    let cache = origin_only();
+    let app = nested(&cache, &origin);
+    send(&app, get("/page")).await;
+    assert!(send(&app, get("/page")).await.is(Hit));
+    cache.invalidate_tag("pages").await;
+    assert!(send(&app, get("/page")).await.is(Computed));
+    assert_eq!(origin.calls(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stricter_layer_on_a_route_stays_strict_inside_a_laxer_one() {
+    type Tune = fn(HttpLayer) -> HttpLayer;
+    let stricter: [(&str, Tune); 8] = [
+        ("identity", |layer| layer.identity(|parts| Some(parts.headers.len()))),
+        ("credentials", |layer| layer.credential_headers(["x-mine"])),
+        ("bypass", |layer| layer.bypass(|_| true)),
+        ("origin_only", HttpLayer::origin_only),
+        ("vary", |layer| layer.vary(["x-mine"])),
+        ("keyed", |layer| layer.keyed_headers(["x-mine"])),
+        ("scope", |layer| layer.scope("inner")),
+        ("cookies", |layer| layer.set_cookie(SetCookie::Strip)),
+    ];
+    for (what, tune) in stricter {
+        let cache = with_ttl(60);
+        let origin = Origin::new(|call| {
+            Answer::status(200).body(call.header("x-mine").unwrap_or("nothing").to_owned())
+        });
+        let inner = tune(cache.http_layer()).layer(origin.infallible());
+        let app = cache.http_layer().layer(inner);
+        for client in ["alice", "bob"] {
+            let reply = send(&app, with("/me", &[("x-mine", client)])).await;
+            assert_eq!(reply.text(), client, "{what}");
+            assert!(reply.cache_status().ends_with("detail=nested"), "{what}: {reply:?}");
+        }
+        // A crowd does not wait for what it may not share.
+        let replies = crowd(&app, 10, |i| with("/me", &[("x-mine", ["a", "b"][i % 2])])).await;
+        assert!(slowest(&replies) < secs(1));
+        for (i, reply) in replies.iter().enumerate() {
+            assert_eq!(reply.text(), ["a", "b"][i % 2], "{what}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_layer_used_twice_and_layers_that_differ_in_lifetimes_alone_share() {
+    let origin = Origin::new(|_| Answer::status(200).body("page"));
+    let cache = with_ttl(60);
+    let layer = cache.http_layer().key(|parts| parts.uri.path().to_owned());
+    let other = layer.clone().ttl(secs(1)).stale_for(secs(1)).max_body(10);
+    for inner in [layer.clone(), other] {
+        cache.invalidate_all().await;
+        let before = origin.calls();
+        let app = layer.layer(inner.layer(origin.infallible()));
+        send(&app, get("/page")).await;
+        assert!(send(&app, get("/page")).await.is(Hit));
+        assert_eq!(origin.calls() - before, 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_layer_of_another_handle_between_the_two_works_as_usual() {
+    let (pages, parts) = (origin_only(), origin_only());
+    let origin = Origin::new(|_| Answer::ok("max-age=60", "page"));
+    let innermost = pages.http_layer().layer(origin.infallible());
+    let app = pages.http_layer().layer(parts.http_layer().layer(innermost));
+    let first = send(&app, get("/page")).await;
+    assert!(first.took < secs(1), "{:?}", first.took);
+    assert!(send(&app, get("/page")).await.is(Hit));
+    pages.invalidate_all().await;
+    assert_eq!(first.all("cache-status").len(), 2);
+    // The layer between them has kept its own.
+    assert!(send(&app, get("/page")).await.is(Computed));
+    assert_eq!(origin.calls(), 1);
+}
+
+#[cfg(feature = "tracing")]
+mod warning {
+    use super::*;
+    use std::io::Write;
+    use std::sync::{Arc, Mutex};
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Lines {
+        fn text(&self) -> String {
+            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        }
+
+        fn listen(&self) -> tracing::subscriber::DefaultGuard {
+            let lines = self.clone();
+            let subscriber = tracing_subscriber::fmt()
+                .with_ansi(false)
+                .with_max_level(tracing::Level::WARN)
+                .with_writer(move || lines.clone())
+                .finish();
+            tracing::subscriber::set_default(subscriber)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_warning_names_both_layers() {
+        let lines = Lines::default();
+        let _listening = lines.listen();
+        let origin = Origin::new(|_| Answer::ok("no-store", "page"));
+        let cache = origin_only();
+        let inner_line = line!() + 1;
+        let inner = cache.http_layer().layer(origin.infallible());
+        let outer_line = line!() + 1;
+        let app = cache.http_layer().layer(inner);
+        for _ in 0..3 {
+            send(&app, get("/page")).await;
+        }
+        let text = lines.text();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        for line in [inner_line, outer_line] {
+            assert!(text.contains(&format!("nested_layers.rs:{line}")), "{text}");
+        }
+        assert!(text.contains("WARN") && text.contains("cache=\"test\""), "{text}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_warning_names_the_field_that_keeps_responses_from_being_shared() {
+        let lines = Lines::default();
+        let _listening = lines.listen();
+        let origin = Origin::new(|_| Answer::ok("max-age=60", "page"));
+        let app = app(&origin);
+        for field in ["cookie", "authorization", "x-forwarded-client-cert", "x-api-key"] {
+            send(&app, with("/page", &[(field, "me")])).await;
+        }
+        let text = lines.text();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(text.contains("not_a_credential(\"x-forwarded-client-cert\")"), "{text}");
+        assert!(!text.contains("=me") && !text.contains("\"me\""), "{text}");
+    }
+}
+
+// ===== Writes and identities =====
+
+/// Each layer invalidates what it has stored.
+#[tokio::test(start_paused = true)]
+async fn a_write_through_nested_layers_ends_what_the_inner_one_stored() {
+    let origin = Origin::new(|call| Answer::ok("max-age=60", call.n.to_string()));
+    let cache = origin_only();
+    let inner = cache.http_layer().scope("shop");
+    let handler = origin.clone();
+    let route = any(move |request| handler.clone().handle(request)).layer(inner);
+    // The same routes once with a layer around them, and once without.
+    let public: Router = Router::new().route("/page", route).layer(cache.http_layer());
+    let handler = origin.clone();
+    let route = any(move |request| handler.clone().handle(request));
+    let internal: Router =
+        Router::new().route("/page", route.layer(cache.http_layer().scope("shop")));
+    assert_eq!(send(&internal, get("/page")).await.text(), "0");
+    assert!(send(&internal, get("/page")).await.is(Hit));
+    assert_eq!(send(&public, request("POST", "/page", &[])).await.text(), "1");
+    assert_eq!(send(&internal, get("/page")).await.text(), "2");
+}
+
+/// A route with an identity below a layer of the whole router, of one handle or
+/// of two. The handler sets `CacheFor`.
+async fn is_shared_across_users(outer: &HttpStampede, inner: &HttpStampede) -> bool {
+    let origin = Origin::new(|call| {
+        let user = call.parts.extensions.get::<User>().unwrap().0;
+        Answer::status(200).body(user).extension(CacheFor::new(secs(60)))
+    });
+    let route = inner.http_layer().identity(|parts| parts.extensions.get::<User>().map(|u| u.0));
+    let route = any(move |request| origin.clone().handle(request)).layer(route);
+    // Who asks is found between the two, by what no list of fields has.
+    let router: Router = Router::new()
+        .route("/me", route)
+        .layer(axum::middleware::map_request(
+            |mut request: http::Request<axum::body::Body>| async {
+                let is_alice = request.headers().get("x-sid").is_some_and(|sid| sid == "a11ce");
+                request.extensions_mut().insert(User(if is_alice { "alice" } else { "bob" }));
+                request
+            },
+        ))
+        .layer(outer.http_layer());
+    let ask = |sid| with("/me", &[("x-sid", sid)]);
+    assert_eq!(send(&router, ask("a11ce")).await.text(), "alice");
+    send(&router, ask("b0b")).await.text() != "bob"
+}
+
+#[derive(Clone)]
+struct User(&'static str);
+
+#[tokio::test(start_paused = true)]
+async fn a_nested_layer_with_an_identity_still_keeps_users_apart() {
+    assert!(!is_shared_across_users(&origin_only(), &origin_only()).await, "two handles");
+    let cache = origin_only();
+    assert!(!is_shared_across_users(&cache, &cache).await, "one handle");
+}

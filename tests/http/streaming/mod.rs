@@ -1,0 +1,7 @@
+//! Bodies that are read while they arrive.
+
+mod ends;
+mod fed;
+mod keeping;
+mod passing;
+mod variants;

@@ -1,0 +1,223 @@
+//! What floods cost in memory, by an allocator that counts.
+
+#![cfg(feature = "axum")]
+
+use std::alloc::System;
+use std::convert::Infallible;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use futures_util::FutureExt;
+use http::{Request, Response};
+use http_body::Frame;
+use http_body_util::{BodyExt, StreamBody};
+use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tower::{Service, ServiceExt, service_fn};
+use tower_layer::Layer;
+use tower_stampede::{BodyErrorKind, HttpLayer, HttpStampede, Stampede};
+
+#[global_allocator]
+static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
+
+const KIB: usize = 1024;
+const MIB: usize = 1024 * KIB;
+
+/// Runs `scenario` on a runtime of its own, with paused time, while no other
+/// runs: they all read the same counter.
+fn alone(scenario: impl Future<Output = ()>) {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let guard = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.unwrap().block_on(scenario);
+    drop(guard);
+}
+
+/// Bytes that are allocated now.
+fn live() -> usize {
+    let stats = ALLOCATOR.stats();
+    stats.bytes_allocated - stats.bytes_deallocated
+}
+
+fn cache(max_bytes: usize) -> HttpStampede {
+    Stampede::builder("test").origin_only().max_bytes(max_bytes as u64).build().unwrap()
+}
+
+fn get(uri: &str) -> Request<Body> {
+    Request::get(uri).body(Body::empty()).unwrap()
+}
+
+/// Enough to fill every table more than once: a million tell no more, and take
+/// minutes in a build for tests.
+const MANY: usize = 40_000;
+
+/// What is held after so many requests, each for another resource.
+async fn flooded(directives: &'static str, request: impl Fn(usize) -> Request<Body>, bound: usize) {
+    let before = live();
+    let cache = cache(4 * MIB);
+    let origin = service_fn(move |_: Request<Body>| async move {
+        let response = Response::builder().header("cache-control", directives);
+        Ok::<_, Infallible>(response.body(Body::from("x")).unwrap())
+    });
+    let app = cache.http_layer().layer(origin);
+    let mut most = 0;
+    for n in 0..MANY {
+        let response = app.clone().oneshot(request(n)).await.unwrap();
+        assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "x");
+        if n % 1_000 == 0 {
+            assert!(cache.stats().bytes <= 4 * MIB as u64);
+            most = most.max(live().saturating_sub(before));
+        }
+    }
+    assert_eq!((cache.stats().flights, cache.stats().waiting), (0, 0));
+    assert!(most <= bound, "{most} bytes at most");
+    println!("{directives}: {} KiB at most, {} entries", most / KIB, cache.stats().entries);
+}
+
+#[test]
+fn random_query_strings_take_no_more_than_the_bytes_of_the_store() {
+    let query = |n: usize| get(&format!("/report?{:016x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15)));
+    // Beside what counts, an entry has its place in the store.
+    alone(flooded("max-age=600", query, 8 * MIB));
+}
+
+#[test]
+fn markers_of_random_query_strings_take_a_bounded_number_of_places() {
+    alone(flooded("no-store", |n| get(&format!("/report?{n}")), 8 * MIB));
+}
+
+#[test]
+fn writes_to_random_resources_leave_a_bounded_log() {
+    let post = |n: usize| Request::post(format!("http://x/{n}")).body(Body::empty()).unwrap();
+    alone(flooded("max-age=600", post, 24 * MIB));
+}
+
+// ===== Readers that do not read =====
+
+type Feed = UnboundedSender<Bytes>;
+
+/// An app in front of a body that the test feeds.
+fn fed(
+    cache: &HttpStampede,
+    set: impl FnOnce(HttpLayer) -> HttpLayer,
+) -> (
+    impl Service<
+        Request<Body>,
+        Response = Response<tower_stampede::ResponseBody<Body>>,
+        Error = Infallible,
+        Future: Send,
+    > + Clone,
+    Feed,
+) {
+    let (feed, received) = unbounded_channel::<Bytes>();
+    let received = std::sync::Arc::new(Mutex::new(Some(received)));
+    let origin = service_fn(move |_: Request<Body>| {
+        let received = received.lock().unwrap().take().expect("it is asked once");
+        async move {
+            let frames = futures_util::stream::unfold(received, |mut received| async move {
+                let data = received.recv().await?;
+                Some((Ok::<_, Infallible>(Frame::data(data)), received))
+            });
+            let response = Response::builder().header("cache-control", "max-age=600");
+            Ok::<_, Infallible>(response.body(Body::new(StreamBody::new(frames))).unwrap())
+        }
+    });
+    (set(cache.http_layer()).layer(origin), feed)
+}
+
+/// Far more than any socket would hold back.
+const READERS: usize = 3_000;
+
+/// What a reader that does not read may cost: its place, and its response.
+const PLACE: usize = 4 * KIB;
+
+async fn settle() {
+    tokio::time::sleep(Duration::from_millis(1)).await;
+}
+
+#[test]
+fn readers_that_never_read_share_one_body_and_hold_nobody_back() {
+    alone(async {
+        let before = live();
+        let cache = cache(16 * MIB);
+        let (app, feed) = fed(&cache, |layer| layer);
+        let slow = (0..READERS).map(|_| app.clone().oneshot(get("/report")));
+        let slow = futures_util::future::join_all(slow).await;
+        let quick = app.clone().oneshot(get("/report")).await.unwrap();
+        let quick = tokio::spawn(async { quick.into_body().collect().await.unwrap().to_bytes() });
+        for _ in 0..60 {
+            feed.send(Bytes::from(vec![b'x'; 16 * KIB])).unwrap();
+            settle().await;
+        }
+        drop(feed);
+        assert_eq!(quick.await.unwrap().len(), 960 * KIB, "nobody waits below the limit");
+        let held = live() - before;
+        assert!(held <= 4 * MIB + READERS * PLACE, "{held} bytes");
+        // An hour later they read it all the same: it is stored, and theirs.
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        for response in slow {
+            let body = response.unwrap().into_body().collect().await.unwrap().to_bytes();
+            assert_eq!(body.len(), 960 * KIB);
+        }
+        assert_eq!((cache.stats().flights, cache.stats().waiting), (0, 0));
+    });
+}
+
+#[test]
+fn over_the_limit_who_never_reads_is_cut_off_while_another_waits_for_it() {
+    alone(async {
+        let before = live();
+        let cache = cache(16 * MIB);
+        let (app, feed) = fed(&cache, |layer| layer.max_body(256 * KIB));
+        let slow = (0..READERS).map(|_| app.clone().oneshot(get("/report")));
+        let mut slow = futures_util::future::join_all(slow).await;
+        let quick = app.clone().oneshot(get("/report")).await.unwrap();
+        let began = tokio::time::Instant::now();
+        let quick = tokio::spawn(async { quick.into_body().collect().await.unwrap().to_bytes() });
+        let chunk = Bytes::from(vec![b'x'; 16 * KIB]);
+        // The channel holds handles of one chunk: it is the test's own.
+        (0..1_000).for_each(|_| feed.send(chunk.clone()).unwrap());
+        drop((feed, chunk));
+        settle().await;
+        let held = live() - before;
+        assert!(held <= 2 * MIB + READERS * PLACE, "{held} bytes");
+        assert_eq!(quick.await.unwrap().len(), 16_000 * KIB);
+        let took = began.elapsed();
+        let stall = Duration::from_secs(5);
+        assert!(took >= stall && took < 2 * stall, "{took:?}");
+        for response in &mut slow {
+            let frame = response.as_mut().unwrap().body_mut().frame().now_or_never().unwrap();
+            assert_eq!(frame.unwrap().unwrap_err().kind(), BodyErrorKind::Stalled);
+        }
+        let stats = cache.stats();
+        assert_eq!((stats.flights, stats.waiting, stats.entries), (0, 0, 0));
+    });
+}
+
+#[test]
+fn over_the_limit_nobody_is_cut_off_while_nobody_waits_and_the_source_is_held_back() {
+    alone(async {
+        let before = live();
+        let cache = cache(16 * MIB);
+        let (app, feed) = fed(&cache, |layer| layer.max_body(256 * KIB));
+        let slow = (0..READERS).map(|_| app.clone().oneshot(get("/report")));
+        let slow = futures_util::future::join_all(slow).await;
+        for _ in 0..1_000 {
+            feed.send(Bytes::from(vec![b'x'; KIB])).unwrap();
+        }
+        // A day of it: no other holds anything in the meantime.
+        tokio::time::sleep(Duration::from_secs(24 * 3600)).await;
+        let held = live() - before;
+        assert!(held <= 4 * MIB + READERS * PLACE, "{held} bytes");
+        assert_eq!((cache.stats().flights, cache.stats().waiting), (0, 0));
+        drop(feed);
+        let all = slow.into_iter().map(|response| async {
+            response.unwrap().into_body().collect().await.unwrap().to_bytes().len()
+        });
+        let read = futures_util::future::join_all(all).await;
+        assert!(read.iter().all(|read| *read == 1_000 * KIB));
+    });
+}

@@ -1,0 +1,30 @@
+//! What the tests share: origins, crowds, servers and processes.
+//!
+//! Each test binary includes the whole kit and uses a part of it. The rooms:
+//!
+//! - `origin`: a service that a test controls, a crowd of callers, short names for times.
+//! - `http`: an HTTP origin with scripted answers, and clients that look at replies.
+//! - `remote`: processes on the remote in memory (`remote::Double`), under paused time.
+//! - `contract`: what every remote promises, as tests for any server.
+//! - `redis`: real Redis servers, clusters and sentinels, and a TCP proxy that fails on
+//!   request. It needs nothing of our crate.
+//! - `redis_caches`: caches on one of these servers.
+//! - `proxy`: the example `reverse_proxy` as a process, with clients and origins on sockets.
+//!
+//! Benches include `redis` and `proxy` by their paths: these two use no other room.
+
+#![allow(dead_code, unused_imports, unused_macros, reason = "each test binary uses a part")]
+
+#[cfg(feature = "test-util")]
+pub(crate) mod contract;
+#[cfg(feature = "http")]
+pub(crate) mod http;
+pub(crate) mod origin;
+#[cfg(all(unix, feature = "http"))]
+pub(crate) mod proxy;
+#[cfg(unix)]
+pub(crate) mod redis;
+#[cfg(all(unix, feature = "redis"))]
+pub(crate) mod redis_caches;
+#[cfg(all(feature = "remote", feature = "test-util"))]
+pub(crate) mod remote;

@@ -1,0 +1,29 @@
+//! The example `reverse_proxy` as a process of its own: clients and origins are
+//! sockets in the hands of the tests. Time is real.
+
+#![cfg(feature = "http")]
+
+#[path = "../kit/mod.rs"]
+mod kit;
+
+#[cfg(unix)]
+mod claims;
+#[cfg(target_os = "linux")]
+mod crowds;
+#[cfg(unix)]
+mod fields;
+#[cfg(unix)]
+mod operation;
+mod parts;
+#[cfg(all(unix, feature = "redis"))]
+mod redis;
+#[cfg(unix)]
+mod requests;
+#[cfg(unix)]
+mod responses;
+#[cfg(unix)]
+mod smuggling;
+#[cfg(unix)]
+mod streams;
+#[cfg(unix)]
+mod vary;

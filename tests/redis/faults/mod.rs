@@ -1,0 +1,12 @@
+//! What goes wrong between processes and Redis, and what becomes of requests.
+
+#[cfg(feature = "redis")]
+mod link;
+#[cfg(feature = "redis")]
+mod memory;
+#[cfg(feature = "redis")]
+mod records;
+#[cfg(feature = "redis")]
+mod server;
+#[cfg(all(feature = "redis-sentinel", feature = "redis-cluster"))]
+mod topology;

@@ -1,0 +1,355 @@
+//! Invalidation across processes: by key, by tag, of everything; during
+//! computations, and while Redis is away.
+
+use std::time::Instant;
+
+use tower_stampede::{Announcement, Computed, Health, Redis};
+
+use crate::kit;
+use crate::kit::origin::{Origin, SECOND};
+use crate::kit::redis::{Proxy, Server, eventually};
+use crate::kit::redis_caches::*;
+
+/// What is done to every value in these tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    Key,
+    Tag,
+    All,
+}
+
+const EVERY: [How; 3] = [How::Key, How::Tag, How::All];
+
+impl How {
+    async fn invalidate(self, cache: &Cache, key: &str) -> Announcement {
+        let done = match self {
+            Self::Key => cache.invalidate(key).await,
+            Self::Tag => cache.invalidate_tag(tag(key)).await,
+            Self::All => cache.invalidate_all().await,
+        };
+        done.remote
+    }
+}
+
+fn tag(key: &str) -> String {
+    format!("tag of {key}")
+}
+
+/// A request whose value carries the key's tag.
+async fn load_tagged(cache: &Cache, origin: &Origin, key: &str) -> u64 {
+    let (loading, tag) = (origin.clone(), tag(key));
+    let compute = move || async move { loading.load().await.map(|n| Computed::new(n).tag(tag)) };
+    let answer = kit::origin::within(LIMIT, cache.get_or_compute_with(key, compute)).await;
+    answer.expect("no request fails because of Redis")
+}
+
+async fn listening(n: usize, server: &Server) -> Vec<Cache> {
+    let caches = processes(n, &server.url());
+    all_listen(&caches).await;
+    caches
+}
+
+async fn is_filled(server: &Server, key: &str) {
+    let value = record(key, 'v');
+    eventually("it is filled", || !server.cli(&["GET", &value]).is_nil()).await;
+}
+
+/// Time in the log has milliseconds: what starts in the same one as an
+/// invalidation is dead. Waits until the server's clock has moved on.
+async fn a_millisecond_later(server: &Server) {
+    let now = || {
+        server
+            .cli(&[
+                "EVAL",
+                "local t = redis.call('time') return t[1] * 1000 + math.floor(t[2] / 1000)",
+                "0",
+            ])
+            .int()
+    };
+    let then = now();
+    eventually("time passes", || now() > then).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_one_process_invalidates_no_process_serves_once_it_has_heard() {
+    let server = Server::start();
+    let caches = listening(4, &server).await;
+    for how in EVERY {
+        let (key, origin) = (fresh_key(), Origin::new());
+        for cache in &caches {
+            assert_eq!(load_tagged(cache, &origin, &key).await, 1);
+            is_filled(&server, &key).await;
+        }
+        a_millisecond_later(&server).await;
+        assert_eq!(how.invalidate(&caches[0], &key).await, Announcement::Done);
+        a_millisecond_later(&server).await;
+        assert_eq!(load_tagged(&caches[0], &origin, &key).await, 2, "{how:?}: at once here");
+        is_filled(&server, &key).await;
+        for cache in &caches[1..] {
+            // Whoever has not heard yet serves what it holds.
+            let mut seen = 1;
+            while seen == 1 {
+                seen = load_tagged(cache, &origin, &key).await;
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(seen, 2, "{how:?}");
+        }
+        assert_eq!(origin.calls(), 2, "{how:?}: computed once for all");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_invalidation_during_a_computation_keeps_its_result_from_later_callers() {
+    let server = Server::start();
+    let caches = listening(3, &server).await;
+    for how in EVERY {
+        // By the process that computes, by one that waits, by a third.
+        for by in 0..3 {
+            let (key, origin) = (fresh_key(), Origin::new());
+            let old = Tagged::new(&origin);
+            let leader = old.ask(&caches[0], &key);
+            eventually("it computes", || origin.calls() == 1).await;
+            a_millisecond_later(&server).await;
+            how.invalidate(&caches[by], &key).await;
+            a_millisecond_later(&server).await;
+            let (cache, asked, of) = (caches[by].clone(), origin.clone(), key.clone());
+            let newer = tokio::spawn(async move { load_tagged(&cache, &asked, &of).await });
+            if how == How::Key {
+                // The lease has ended: nobody waits for the old computation.
+                eventually("it is computed anew", || origin.calls() == 2).await;
+            }
+            old.open();
+            assert_eq!(leader.await.unwrap(), 1, "its own caller gets its result");
+            assert!(newer.await.unwrap() >= 2, "{how:?} by {by}: asked later");
+            let fresh = process(&server.url());
+            let now = load_tagged(&fresh, &origin, &key).await;
+            assert!(now >= 2, "{how:?} by {by}: the old result is served");
+            for cache in &caches {
+                let mut seen = 1;
+                while seen == 1 {
+                    seen = load_tagged(cache, &origin, &key).await;
+                    tokio::task::yield_now().await;
+                }
+            }
+        }
+    }
+}
+
+/// A computation of a tagged value behind a door.
+struct Tagged {
+    origin: Origin,
+    open: tokio::sync::watch::Sender<bool>,
+}
+
+impl Tagged {
+    fn new(origin: &Origin) -> Self {
+        Self { origin: origin.clone(), open: tokio::sync::watch::Sender::new(false) }
+    }
+
+    fn open(&self) {
+        self.open.send_replace(true);
+    }
+
+    fn ask(&self, cache: &Cache, key: &str) -> tokio::task::JoinHandle<u64> {
+        let (cache, key, tag) = (cache.clone(), key.to_owned(), tag(key));
+        let (origin, mut open) = (self.origin.clone(), self.open.subscribe());
+        tokio::spawn(async move {
+            let compute = move || {
+                let loading = origin.load();
+                async move {
+                    open.wait_for(|open| *open).await.expect("the door is there");
+                    loading.await.map(|n| Computed::new(n).tag(tag))
+                }
+            };
+            kit::origin::within(LIMIT, cache.get_or_compute_with(&*key, compute)).await.unwrap()
+        })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_put_reaches_every_process() {
+    let server = Server::start();
+    let caches = listening(3, &server).await;
+    let origin = Origin::new();
+    for cache in &caches {
+        assert_eq!(load(cache, &origin, "k").await, 1);
+    }
+    caches[0].put("k", 77).await;
+    assert_eq!(load(&caches[0], &origin, "k").await, 77);
+    for cache in &caches[1..] {
+        let mut seen = 1;
+        while seen == 1 {
+            seen = load(cache, &origin, "k").await;
+        }
+        assert_eq!(seen, 77);
+    }
+    assert_eq!(origin.calls(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_invalidated_while_redis_is_away_does_not_come_back_with_it() {
+    for how in EVERY {
+        let server = Server::start();
+        let caches = hasty_ones(2, &server.url()).await;
+        let (key, origin) = (fresh_key(), Origin::new());
+        for cache in &caches {
+            assert_eq!(load_tagged(cache, &origin, &key).await, 1);
+            is_filled(&server, &key).await;
+        }
+        a_millisecond_later(&server).await;
+        // Frozen: the old value is still there afterwards.
+        server.freeze();
+        assert_eq!(how.invalidate(&caches[0], &key).await, Announcement::Queued, "{how:?}");
+        assert_eq!(caches[0].health(), Health::Degraded);
+        let newer = load_tagged(&caches[0], &origin, &key).await;
+        assert!(newer >= 2, "{how:?}: the old value while Redis is away");
+        assert_eq!(load_tagged(&caches[1], &origin, &key).await, 1, "it cannot have heard");
+        server.thaw();
+        for _ in 0..50 {
+            let seen = load_tagged(&caches[0], &origin, &key).await;
+            assert!(seen >= 2, "{how:?}: the old value came back");
+            tokio::time::sleep(kit::origin::MS).await;
+        }
+        all_are_well(&caches).await;
+        let seen = load_tagged(&caches[0], &origin, &key).await;
+        assert!(seen >= 2, "{how:?}: the old value came back");
+        eventually("the other process hears of it", || {
+            caches[1].health() == Health::Up && caches[0].health() == Health::Up
+        })
+        .await;
+        let mut seen = 1;
+        while seen == 1 {
+            seen = load_tagged(&caches[1], &origin, &key).await;
+            tokio::task::yield_now().await;
+        }
+        let fresh = hasty(&server.url());
+        assert!(load_tagged(&fresh, &origin, &key).await >= 2, "{how:?}: for a new process");
+    }
+}
+
+/// One process beside a proxy, and one behind it, that holds "k".
+async fn one_is_deaf() -> (Server, Proxy, [Cache; 2], Origin) {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let caches = [process(&server.url()), process(&proxy.url())];
+    all_listen(&caches).await;
+    let origin = Origin::new();
+    for cache in &caches {
+        assert_eq!(load_tagged(cache, &origin, "k").await, 1);
+        is_filled(&server, "k").await;
+    }
+    a_millisecond_later(&server).await;
+    (server, proxy, caches, origin)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_hears_nothing_uses_its_copies_no_longer_than_the_local_ttl() {
+    for how in EVERY {
+        let (server, proxy, caches, origin) = one_is_deaf().await;
+        proxy.block_subscribers(true);
+        eventually("it hears nothing", || caches[1].health() == Health::Degraded).await;
+        how.invalidate(&caches[0], "k").await;
+        a_millisecond_later(&server).await;
+        let start = Instant::now();
+        while load_tagged(&caches[1], &origin, "k").await == 1 {
+            assert!(start.elapsed() < 20 * SECOND, "{how:?}: twenty times the local ttl");
+            tokio::time::sleep(kit::origin::MS).await;
+        }
+        assert_eq!(origin.calls(), 2, "{how:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_missed_between_two_subscriptions_is_dropped_after_the_second() {
+    for how in EVERY {
+        let (server, proxy, caches, origin) = one_is_deaf().await;
+        // Nothing arrives, and nobody notices, until the connection is cut.
+        proxy.mute_subscribers(true);
+        how.invalidate(&caches[0], "k").await;
+        a_millisecond_later(&server).await;
+        assert_eq!(load_tagged(&caches[1], &origin, "k").await, 1, "{how:?}: it cannot know");
+        proxy.pass();
+        proxy.cut_subscribers();
+        let start = Instant::now();
+        while load_tagged(&caches[1], &origin, "k").await == 1 {
+            assert!(start.elapsed() < LIMIT, "{how:?}: the old copy stays");
+            tokio::time::sleep(kit::origin::MS).await;
+        }
+        assert_eq!(origin.calls(), 2, "{how:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_log_is_written_back_by_running_processes() {
+    let server = Server::start();
+    let caches = listening(2, &server).await;
+    let (key, origin) = (fresh_key(), Origin::new());
+    load_tagged(&caches[0], &origin, &key).await;
+    is_filled(&server, &key).await;
+    a_millisecond_later(&server).await;
+    How::Tag.invalidate(&caches[0], &key).await;
+    let time = server.cli(&["ZSCORE", LOG, &tag(&key)]);
+    assert!(!time.is_nil());
+    server.cli(&["DEL", LOG]);
+    // Whoever comes back reads the log, and sees what it has lost.
+    server.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    eventually("it is written back", || server.cli(&["ZSCORE", LOG, &tag(&key)]) == time).await;
+    a_millisecond_later(&server).await;
+    let fresh = process(&server.url());
+    assert_eq!(load_tagged(&fresh, &origin, &key).await, 2, "V is there, and dead");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flushed_server_gets_its_log_back_after_the_next_outage() {
+    let server = Server::start();
+    let caches = hasty_ones(2, &server.url()).await;
+    let (key, origin) = (fresh_key(), Origin::new());
+    load_tagged(&caches[0], &origin, &key).await;
+    a_millisecond_later(&server).await;
+    How::All.invalidate(&caches[0], &key).await;
+    server.restart();
+    eventually("everything is in the log again", || {
+        server.try_cli(&["ZSCORE", LOG, "*"]).is_ok_and(|time| !time.is_nil())
+    })
+    .await;
+    assert_healed(&server, &caches).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn namespaces_and_caches_of_other_names_do_not_see_each_other() {
+    let server = Server::start();
+    let redis = || Redis::lazy(&server.url()).unwrap().op_timeout(5 * SECOND);
+    let build = |name: &str, redis: Redis| -> Cache {
+        let builder = Cache::builder(name).ttl(kit::origin::MINUTE).jitter(0.0);
+        builder.lease(20 * SECOND).wait_timeout(LIMIT).redis(redis).build().unwrap()
+    };
+    let strangers = [
+        build("a", redis()),
+        build("b", redis()),
+        build("a", redis().namespace("shop")),
+        build("b", redis().namespace("shop")),
+    ];
+    let sibling = build("a", redis());
+    all_listen(&strangers).await;
+    all_listen(std::slice::from_ref(&sibling)).await;
+    let origins: Vec<_> = strangers.iter().map(|_| Origin::new()).collect();
+    for (cache, origin) in strangers.iter().zip(&origins) {
+        assert_eq!(load_tagged(cache, origin, "k").await, 1);
+        assert_eq!(origin.calls(), 1, "nobody else's value");
+    }
+    eventually("a's is filled", || !server.cli(&["GET", "stampede:1:a:{k}:v"]).is_nil()).await;
+    assert_eq!(load_tagged(&sibling, &origins[0], "k").await, 1);
+    assert_eq!(origins[0].calls(), 1, "the same cache in another process");
+    a_millisecond_later(&server).await;
+    for how in EVERY {
+        how.invalidate(&strangers[0], "k").await;
+    }
+    eventually("the sibling has heard", || {
+        sibling.stats().entries == 0 || sibling.stats().invalidations > 0
+    })
+    .await;
+    for (cache, origin) in strangers[1..].iter().zip(&origins[1..]) {
+        assert_eq!(load_tagged(cache, origin, "k").await, 1);
+        assert_eq!(origin.calls(), 1, "another cache's invalidation");
+    }
+}

@@ -1,0 +1,223 @@
+//! The lock alone, against a real server.
+
+use std::time::Duration;
+
+use tower_stampede::remote::RemoteErrorKind;
+use tower_stampede::{Redis, RedisLock, RedisLockGuard};
+
+use crate::kit::redis::Server;
+
+/// Longer than any of these tests waits.
+const LEASE: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_secs(5);
+
+/// A lock that lasts for as long as it is told to, on a handle of its own.
+fn lock(server: &Server) -> RedisLock {
+    let redis = Redis::lazy(&server.url()).unwrap().op_timeout(Duration::from_secs(2));
+    RedisLock::new(&redis, "orders:42").lease(LEASE).auto_extend(false)
+}
+
+async fn taken(lock: &RedisLock) -> RedisLockGuard {
+    lock.try_acquire().await.unwrap().expect("nobody has it")
+}
+
+/// Waits until `is` holds; fails after ten seconds.
+async fn until(what: &str, mut is: impl FnMut() -> bool) {
+    for _ in 0..1000 {
+        if is() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("never: {what}");
+}
+
+#[tokio::test]
+async fn one_holder_at_a_time() {
+    let server = Server::start();
+    let (here, there) = (lock(&server), lock(&server));
+    let guard = taken(&here).await;
+    assert!(!guard.is_lost());
+    assert!(there.try_acquire().await.unwrap().is_none());
+    assert!(here.clone().try_acquire().await.unwrap().is_none(), "nor the same lock twice");
+    assert!(guard.release().await.unwrap());
+    taken(&there).await.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn the_name_is_the_key_and_other_languages_can_hold_it() {
+    let server = Server::start();
+    let lock = lock(&server);
+    let guard = taken(&lock).await;
+    assert_eq!(server.tell("SET orders:42 uuid NX PX 10000"), "$-1");
+    let left: u64 = server.tell("PTTL orders:42")[1..].parse().unwrap();
+    assert!(left > 50_000 && left <= 60_000);
+    guard.release().await.unwrap();
+    assert_eq!(server.tell("SET orders:42 uuid NX PX 10000"), "+OK");
+    assert!(lock.try_acquire().await.unwrap().is_none());
+    assert_eq!(server.tell("DEL orders:42"), ":1");
+    assert_eq!(server.tell("LPUSH orders:42 x"), ":1");
+    assert!(lock.try_acquire().await.unwrap().is_none(), "whatever it is, it is not ours");
+}
+
+#[tokio::test]
+async fn a_dropped_guard_gives_the_lock_back() {
+    let server = Server::start();
+    let lock = lock(&server);
+    drop(taken(&lock).await);
+    until("given back", || server.tell("EXISTS orders:42") == ":0").await;
+}
+
+#[test]
+fn a_guard_dropped_outside_a_runtime_gives_the_lock_back_or_leaves_it_to_the_lease() {
+    let server = Server::start();
+    let lock = lock(&server);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    drop(runtime.block_on(taken(&lock)));
+    runtime.block_on(until("given back", || server.tell("EXISTS orders:42") == ":0"));
+    let guard = runtime.block_on(taken(&lock));
+    drop(runtime);
+    drop(guard);
+    assert_eq!(server.tell("EXISTS orders:42"), ":1");
+}
+
+#[tokio::test]
+async fn a_lock_that_was_lost_is_neither_extended_nor_taken_from_the_next() {
+    let server = Server::start();
+    let guard = taken(&lock(&server)).await;
+    server.tell("DEL orders:42");
+    server.tell("SET orders:42 next PX 10000");
+    assert!(!guard.is_lost(), "nothing told us");
+    assert!(!guard.extend(LEASE).await.unwrap());
+    assert!(guard.is_lost());
+    assert!(!guard.release().await.unwrap());
+    assert_eq!(server.tell("EXISTS orders:42"), ":1");
+}
+
+#[tokio::test]
+async fn a_lease_is_over_when_it_is_over() {
+    let server = Server::start();
+    let guard = taken(&lock(&server).lease(Duration::from_millis(50))).await;
+    until("lost", || guard.is_lost()).await;
+    until("over", || server.tell("EXISTS orders:42") == ":0").await;
+    assert!(!guard.extend(LEASE).await.unwrap());
+}
+
+#[tokio::test]
+async fn extending_never_shortens() {
+    let server = Server::start();
+    let guard = taken(&lock(&server)).await;
+    assert!(guard.extend(2 * LEASE).await.unwrap());
+    assert!(guard.extend(Duration::from_millis(1)).await.unwrap());
+    let left: u64 = server.tell("PTTL orders:42")[1..].parse().unwrap();
+    assert!(left > 100_000);
+    assert!(guard.extend(Duration::MAX).await.unwrap());
+    assert!(!guard.is_lost());
+}
+
+#[tokio::test]
+async fn a_living_guard_extends_itself_and_a_dead_one_does_not() {
+    let server = Server::start();
+    let short = lock(&server).lease(Duration::from_millis(900)).auto_extend(true);
+    let guard = taken(&short).await;
+    let (mut last, mut rises) = (0, 0);
+    until("prolonged, again and again", || {
+        let left: u32 = server.tell("PTTL orders:42")[1..].parse().expect("still there");
+        rises += u32::from(left > last);
+        last = left;
+        rises == 4
+    })
+    .await;
+    assert!(!guard.is_lost());
+
+    server.tell("SET orders:42 next");
+    until("noticed", || guard.is_lost()).await;
+    drop(guard);
+    assert_eq!(server.tell("PTTL orders:42"), ":-1", "another's is left alone");
+}
+
+#[tokio::test]
+async fn who_waits_gets_the_lock_or_nothing() {
+    let server = Server::start();
+    let lock = lock(&server);
+    let guard = taken(&lock).await;
+    assert!(lock.acquire(Duration::from_millis(60)).await.unwrap().is_none());
+    assert!(lock.acquire(Duration::ZERO).await.unwrap().is_none());
+    let waiting = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire(SOON).await.unwrap().expect("in time") }
+    });
+    guard.release().await.unwrap();
+    waiting.await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn many_who_wait_have_it_one_after_the_other() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    let server = Server::start();
+    let inside = Arc::new(AtomicU32::new(0));
+    let workers: Vec<_> = (0..8)
+        .map(|_| {
+            let (lock, inside) = (lock(&server), Arc::clone(&inside));
+            tokio::spawn(async move {
+                let guard = lock.acquire(Duration::from_secs(30)).await.unwrap().unwrap();
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "alone");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+                assert!(guard.release().await.unwrap());
+            })
+        })
+        .collect();
+    for worker in workers {
+        worker.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_took_too_long_gives_back_what_it_took() {
+    let server = Server::start();
+    let redis = Redis::lazy(&server.url()).unwrap().op_timeout(Duration::from_millis(300));
+    let lock = RedisLock::new(&redis, "orders:42").lease(LEASE);
+    taken(&lock).await.release().await.unwrap();
+
+    server.tell("CLIENT PAUSE 600 WRITE");
+    let error = lock.try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), RemoteErrorKind::Timeout);
+    taken_soon(&lock).await;
+}
+
+#[tokio::test]
+async fn an_acquire_that_is_dropped_takes_nothing() {
+    let server = Server::start();
+    let lock = lock(&server);
+    taken(&lock).await.release().await.unwrap();
+    server.tell("CLIENT PAUSE 1000 WRITE");
+    let dropped = tokio::time::timeout(Duration::from_millis(30), lock.try_acquire()).await;
+    assert!(dropped.is_err());
+    taken_soon(&lock).await;
+}
+
+async fn taken_soon(lock: &RedisLock) {
+    let guard = lock.acquire(SOON).await.unwrap().expect("long before the lease ends");
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_server_that_is_away_is_waited_for_only_in_an_acquire_with_patience() {
+    let redis = Redis::lazy("redis://127.0.0.1:1").unwrap();
+    let lock = RedisLock::new(&redis, "orders:42");
+    let error = lock.try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), RemoteErrorKind::Connection);
+    let error = lock.acquire(Duration::from_millis(80)).await.unwrap_err();
+    assert_eq!(error.kind(), RemoteErrorKind::Connection);
+}
+
+#[test]
+fn neither_name_nor_token_nor_password_is_shown() {
+    let redis = Redis::lazy("redis://:secret@host").unwrap();
+    let lock = RedisLock::new(&redis, "private");
+    let shown = format!("{lock:?}");
+    assert!(!shown.contains("secret") && !shown.contains("private"), "{shown}");
+}

@@ -1,0 +1,30 @@
+//! Many processes on real Redis servers, which the tests start on free ports. Time
+//! is real.
+
+#![cfg(unix)]
+
+#[path = "../kit/mod.rs"]
+mod kit;
+
+#[cfg(feature = "redis")]
+mod commands;
+#[cfg(all(feature = "redis", feature = "test-util"))]
+mod contract;
+mod faults;
+mod fixtures;
+#[cfg(feature = "redis")]
+mod foreign_locks;
+#[cfg(feature = "redis")]
+mod herd;
+#[cfg(feature = "redis")]
+mod invalidation;
+#[cfg(feature = "redis")]
+mod invalidation_log;
+#[cfg(feature = "redis-legacy-lock")]
+mod legacy_lock;
+#[cfg(feature = "redis")]
+mod lock;
+#[cfg(all(feature = "redis", feature = "test-util"))]
+mod lock_history;
+#[cfg(all(feature = "redis", feature = "axum"))]
+mod processes;

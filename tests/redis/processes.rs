@@ -1,0 +1,294 @@
+//! Real processes of the example server on a real Redis server: what they
+//! compute together, and what becomes of it when one of them is stopped or
+//! killed, or Redis is.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Empty};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+use serde_json::Value;
+use tokio::task::JoinHandle;
+
+use crate::kit::redis::{Server, eventually};
+
+/// Cargo puts examples beside the folder of the tests, and builds them for
+/// `cargo test`.
+fn program() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    let profile = test.ancestors().find(|path| path.join("examples").is_dir());
+    let program = profile.expect("target/<profile>").join("examples/web_server");
+    assert!(
+        program.is_file(),
+        "{} is missing: `cargo build --example web_server` with the features of this test \
+         makes it, as `cargo test` without `--test` does",
+        program.display()
+    );
+    program
+}
+
+/// One process of the example, on a port of its own.
+struct Instance {
+    process: Child,
+    url: String,
+    client: Client<HttpConnector, Empty<Bytes>>,
+}
+
+impl Instance {
+    fn start(redis: &Server, flags: &[&str]) -> Self {
+        let mut process = Command::new(program())
+            .args(["--listen", "127.0.0.1:0", "--redis", &redis.url(), "--ttl-ms", "60000"])
+            .args(flags)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let url = line.trim().strip_prefix("listening on ").expect("it listens").to_owned();
+        let client = Client::builder(TokioExecutor::new()).build_http();
+        Self { process, url, client }
+    }
+
+    fn start_four(redis: &Server, flags: &[&str]) -> Vec<Self> {
+        (0..4).map(|_| Self::start(redis, flags)).collect()
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.process)
+    }
+
+    /// Stops it with `SIGSTOP`, and returns once it has stopped.
+    fn freeze(&self) {
+        kill_process(self.pid(), Signal::STOP).unwrap();
+        waitpid(Some(self.pid()), WaitOptions::UNTRACED).unwrap();
+    }
+
+    fn thaw(&self) {
+        kill_process(self.pid(), Signal::CONT).unwrap();
+    }
+
+    fn get(&self, path: &str) -> JoinHandle<Got> {
+        let (client, uri) = (self.client.clone(), format!("{}{path}", self.url));
+        tokio::spawn(async move {
+            let from = Instant::now();
+            let response = client.get(uri.parse().unwrap()).await.map_err(|e| e.to_string())?;
+            let status = response.status().as_u16();
+            let body = response.into_body().collect().await.map_err(|e| e.to_string())?;
+            let body = String::from_utf8(body.to_bytes().into()).unwrap();
+            Ok(Reply { status, body, took: from.elapsed() })
+        })
+    }
+
+    async fn json(&self, path: &str) -> Value {
+        let reply = self.get(path).await.unwrap().unwrap();
+        serde_json::from_str(&reply.body).unwrap()
+    }
+
+    /// How often this process has begun to compute `id`.
+    async fn calls(&self, id: &str) -> u64 {
+        let stats = self.json("/stats").await;
+        stats["origin_calls"]["protected"]["per_id"][id].as_u64().unwrap_or_default()
+    }
+
+    /// Waits until `/stats` is as it should be.
+    async fn until(&self, what: &str, is: impl Fn(&Value) -> bool) {
+        let give_up = Instant::now() + Duration::from_secs(30);
+        while !is(&self.json("/stats").await) {
+            assert!(Instant::now() < give_up, "waited in vain: {what}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        // It may be dead already: no matter.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[derive(Debug)]
+struct Reply {
+    status: u16,
+    body: String,
+    took: Duration,
+}
+
+type Got = Result<Reply, String>;
+
+/// `n` clients at each instance, all at once.
+fn crowd(instances: &[Instance], n: usize, path: &str) -> Vec<JoinHandle<Got>> {
+    (0..n).flat_map(|_| instances.iter().map(|instance| instance.get(path))).collect()
+}
+
+/// Everybody was answered; returns the answers.
+async fn answers(crowd: Vec<JoinHandle<Got>>) -> Vec<Reply> {
+    let mut replies = Vec::new();
+    for client in crowd {
+        let reply = client.await.unwrap().expect("an answer");
+        assert_eq!(reply.status, 200, "{reply:?}");
+        replies.push(reply);
+    }
+    replies
+}
+
+async fn calls_in_all(instances: &[Instance], id: &str) -> u64 {
+    let mut calls = 0;
+    for instance in instances {
+        calls += instance.calls(id).await;
+    }
+    calls
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hundreds_of_requests_at_four_processes_are_one_call() {
+    let redis = Server::start();
+    let instances = Instance::start_four(&redis, &[]);
+    for instance in &instances {
+        assert_eq!(instance.json("/stats").await["remote"], "up");
+    }
+    for id in ["a", "b", "c"] {
+        let replies = answers(crowd(&instances, 100, &format!("/report/{id}"))).await;
+        assert!(replies.iter().all(|reply| reply.body == replies[0].body));
+        assert_eq!(calls_in_all(&instances, id).await, 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_invalidation_at_one_process_is_one_new_call_for_all() {
+    let redis = Server::start();
+    let instances = Instance::start_four(&redis, &["--work-ms", "50"]);
+    let old = answers(crowd(&instances, 5, "/report/a")).await;
+    let post = hyper::Request::post(format!("{}/invalidate/a", instances[0].url));
+    let post = post.body(Empty::new()).unwrap();
+    assert_eq!(instances[0].client.request(post).await.unwrap().status(), 200);
+    // Elsewhere it is known one message later.
+    for instance in &instances {
+        let give_up = Instant::now() + Duration::from_secs(30);
+        while instance.get("/report/a").await.unwrap().unwrap().body == old[0].body {
+            assert!(Instant::now() < give_up);
+        }
+    }
+    assert_eq!(calls_in_all(&instances, "a").await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_is_stopped_past_its_lease_is_replaced_by_one_and_its_fill_is_refused() {
+    let redis = Server::start();
+    let mut others = Instance::start_four(&redis, &["--lease-ms", "1000"]);
+    let leader = others.remove(0);
+    let path = "/report/a?work_ms=1200";
+    let late = leader.get(path);
+    leader
+        .until("it computes", |stats| {
+            stats["flights"] == 1 && stats["origin_calls"]["protected"]["total"] == 1
+        })
+        .await;
+    let waiting = crowd(&others, 50, path);
+    leader.freeze();
+    let replies = answers(waiting).await;
+    assert!(replies.iter().all(|reply| reply.body == replies[0].body));
+    assert_eq!(calls_in_all(&others, "a").await, 1);
+    let slowest = replies.iter().map(|reply| reply.took).max().unwrap();
+    assert!(slowest < Duration::from_secs(8), "{slowest:?}");
+
+    leader.thaw();
+    let late = late.await.unwrap().unwrap();
+    assert_eq!(late.status, 200);
+    assert_ne!(late.body, replies[0].body, "its own client has its own result");
+    leader.until("its fill is refused", |stats| stats["refused_fills"] == 1).await;
+    // What the others have is what it serves from now on.
+    for instance in others.iter().chain([&leader]) {
+        assert_eq!(instance.get(path).await.unwrap().unwrap().body, replies[0].body);
+    }
+    assert_eq!(calls_in_all(&others, "a").await + leader.calls("a").await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_leader_that_is_killed_is_replaced_by_one_after_its_lease() {
+    let redis = Server::start();
+    let mut others = Instance::start_four(&redis, &["--lease-ms", "1000"]);
+    let mut leader = others.remove(0);
+    let path = "/report/a?work_ms=500";
+    let lost = leader.get(path);
+    leader.until("it computes", |stats| stats["origin_calls"]["protected"]["total"] == 1).await;
+    let waiting = crowd(&others, 100, path);
+    leader.process.kill().unwrap();
+    leader.process.wait().unwrap();
+    let replies = answers(waiting).await;
+    assert!(replies.iter().all(|reply| reply.body == replies[0].body));
+    assert_eq!(calls_in_all(&others, "a").await, 1);
+    let slowest = replies.iter().map(|reply| reply.took).max().unwrap();
+    assert!(slowest < Duration::from_secs(7), "{slowest:?}");
+    assert!(lost.await.unwrap().is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_request_fails_while_redis_is_killed_and_comes_back() {
+    let redis = Server::start();
+    let instances = Instance::start_four(&redis, &["--work-ms", "20"]);
+    answers(crowd(&instances, 1, "/report/held")).await;
+    let mut all = Vec::new();
+    for round in 0..60 {
+        match round {
+            20 => redis.kill(),
+            40 => redis.restart(),
+            _ => (),
+        }
+        all.extend(crowd(&instances, 5, &format!("/report/r{round}")));
+        all.extend(crowd(&instances, 5, "/report/held"));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let replies = answers(all).await;
+    assert_eq!(replies.len(), 60 * 40);
+    for round in 0..60 {
+        let calls = calls_in_all(&instances, &format!("r{round}")).await;
+        assert!((1..=4).contains(&calls), "{calls} calls in round {round}");
+    }
+    for instance in &instances {
+        instance.until("Redis is back", |stats| stats["remote"] == "up").await;
+    }
+    answers(crowd(&instances, 20, "/report/after")).await;
+    assert_eq!(calls_in_all(&instances, "after").await, 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_is_down_is_no_reason_not_to_start() {
+    let redis = Server::start();
+    redis.kill();
+    let instance = Instance::start(&redis, &["--work-ms", "20"]);
+    assert_eq!(instance.json("/stats").await["remote"], "down");
+    let slow = instance.get("/report/a").await.unwrap().unwrap();
+    assert_eq!(slow.status, 200);
+    redis.restart();
+    instance.until("Redis is there", |stats| stats["remote"] == "up").await;
+    eventually("it is linked", || redis.clients("pubsub") > 0).await;
+    let other = Instance::start(&redis, &["--work-ms", "20"]);
+    let both = [instance, other];
+    answers(crowd(&both, 20, "/report/b")).await;
+    assert_eq!(calls_in_all(&both, "b").await, 1);
+}
+
+#[test]
+fn flags_that_cannot_be_followed_end_with_2_and_show_no_password() {
+    for flags in [
+        &["--redis", "http://user:hidden@127.0.0.1"][..],
+        &["--redis", "no url with hidden in it"],
+        &["--redis", ""],
+        &["--redis"],
+        &["--redis", "redis://127.0.0.1", "--namespace", "a{b"],
+        &["--redis", "redis://127.0.0.1", "--lease-ms", "5000", "--wait-timeout-ms", "5000"],
+    ] {
+        let output = Command::new(program()).args(flags).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{flags:?}: {said}");
+        assert!(said.contains("--") && !said.contains("hidden"), "{flags:?}: {said}");
+    }
+}

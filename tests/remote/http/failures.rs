@@ -1,0 +1,121 @@
+//! Origins that fail, in many processes.
+
+use tower_stampede::CacheOutcome;
+use tower_stampede::remote::Double;
+
+use super::{everywhere, process, processes};
+use crate::kit::http::{Answer, Origin, WORK, crowd, get, ms, pass, secs, send, slowest, with};
+
+fn good() -> Origin {
+    Origin::new(|call| Answer::ok("max-age=10, stale-if-error=600", format!("good {}", call.n)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stale_response_stands_in_for_a_failure_in_every_process() {
+    let (double, origin) = (Double::new(), good());
+    let mut apps = processes(&double, &origin, 2);
+    everywhere(&apps, 1, |_| get("http://a/x")).await;
+    pass(secs(20)).await;
+    origin.answers(|_| Answer::status(500));
+    // One that has nothing yet.
+    apps.push(process(&double, &origin));
+    for app in apps.iter().rev() {
+        let replies = crowd(app, 10, |_| get("http://a/x")).await;
+        let stale = |reply: &crate::kit::http::Reply| {
+            reply.text() == "good 0" && reply.is(CacheOutcome::StaleIfError)
+        };
+        assert!(replies.iter().all(stale), "{replies:?}");
+    }
+    // The hold after the first failure is for all.
+    assert_eq!(origin.calls(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_origin_sees_a_handful_of_attempts_and_comes_back() {
+    let (double, origin) = (Double::new(), good());
+    let apps = processes(&double, &origin, 4);
+    everywhere(&apps, 1, |_| get("http://a/x")).await;
+    pass(secs(20)).await;
+    origin.answers(|_| Answer::error());
+    for _ in 0..30 {
+        let replies = everywhere(&apps, 5, |_| get("http://a/x")).await;
+        assert!(replies.iter().all(|reply| reply.text() == "good 0"));
+        pass(secs(1)).await;
+    }
+    assert!(origin.calls() < 40, "{}", origin.calls());
+    origin.answers(|_| Answer::ok("max-age=10", "back"));
+    pass(secs(61)).await;
+    everywhere(&apps, 1, |_| get("http://a/x")).await;
+    let replies = everywhere(&apps, 1, |_| get("http://a/x")).await;
+    assert!(replies.iter().all(|reply| reply.text() == "back"), "{replies:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cold_failure_is_one_call_per_process_and_shows_waiters_nothing_of_the_origin() {
+    let origin = Origin::new(|_| Answer::status(503).header("x-secret", "1").body("secret"));
+    let double = Double::new();
+    let apps = processes(&double, &origin, 3);
+    let replies = everywhere(&apps, 20, |_| get("http://a/x")).await;
+    assert!(replies.iter().all(|reply| reply.status == 503));
+    let own = replies.iter().filter(|reply| reply.text() == "secret").count();
+    assert_eq!(own, origin.calls());
+    assert!(origin.calls() <= 3, "{}", origin.calls());
+    // Nothing to serve: no hold after the first failure.
+    origin.answers(|_| Answer::ok("max-age=60", "back"));
+    assert_eq!(send(&apps[2], get("http://a/x")).await.text(), "back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_that_may_be_stored_is_one_call_for_all() {
+    let origin =
+        Origin::new(|_| Answer::status(503).header("cache-control", "max-age=5").body("busy"));
+    let double = Double::new();
+    let apps = processes(&double, &origin, 4);
+    let replies = everywhere(&apps, 20, |_| get("http://a/x")).await;
+    assert!(replies.iter().all(|reply| reply.status == 503 && reply.text() == "busy"));
+    assert_eq!(origin.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_that_may_be_stored_replaces_nothing_good_in_the_remote() {
+    let (double, origin) = (Double::new(), good());
+    let apps = processes(&double, &origin, 2);
+    everywhere(&apps, 1, |_| get("http://a/x")).await;
+    pass(secs(20)).await;
+    origin.answers(|_| Answer::status(503).header("cache-control", "public, max-age=60"));
+    // Alice may not have the good one; it is the others' all the same.
+    let fresh = process(&double, &origin);
+    let alice = send(&fresh, with("http://a/x", &[("authorization", "alice")])).await;
+    assert_eq!(alice.status, 503);
+    pass(ms(1)).await;
+    let reply = send(&process(&double, &origin), get("http://a/x")).await;
+    assert_eq!(reply.text(), "good 0");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_elsewhere_elects_another_process() {
+    let origin = Origin::new(|call| match call.n {
+        0 => Answer::panic(),
+        _ => Answer::ok("max-age=60", "good"),
+    });
+    let double = Double::new();
+    let apps = processes(&double, &origin, 2);
+    let app = apps[0].clone();
+    let unlucky = tokio::spawn(async move { send(&app, get("http://a/x")).await });
+    pass(ms(1)).await;
+    let replies = crowd(&apps[1], 10, |_| get("http://a/x")).await;
+    assert!(replies.iter().all(|reply| reply.text() == "good"));
+    assert!(slowest(&replies) < 2 * WORK + ms(10), "{:?}", slowest(&replies));
+    assert!(unlucky.await.is_err());
+    assert_eq!(origin.calls(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_page_that_may_not_be_stored_concerns_each_process_for_itself() {
+    let origin = Origin::new(|_| Answer::status(404).header("cache-control", "no-store"));
+    let double = Double::new();
+    let apps = processes(&double, &origin, 2);
+    let replies = everywhere(&apps, 10, |_| get("http://a/x")).await;
+    assert!(replies.iter().all(|reply| reply.status == 404));
+    assert!(slowest(&replies) < 8 * WORK, "{:?}", slowest(&replies));
+}
