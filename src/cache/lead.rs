@@ -251,7 +251,7 @@ where
         Step::Refuse(error) => return Err(error),
         Step::Alone(why) => {
             let _place = inner.place_to_go_alone(why, &caller.boarding().key)?;
-            (inner.timed_alone(alone(work)).await, CacheOutcome::Alone)
+            (inner.timed_alone(why, alone(work)).await, CacheOutcome::Alone)
         }
         Step::Lead(leader) => match lead(leader, Fallbacks::of(&caller), work).await {
             Ok(LeadOutcome::Found(entry, work)) => return Ok(Resolution::Found(entry, work)),
@@ -438,12 +438,13 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
 
     pub(crate) async fn timed_alone<T>(
         &self,
+        why: AloneReason,
         work: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
         let limit = self.engine.settings.compute_timeout;
         let from = self.engine.clock.now();
         let result = tokio::time::timeout(limit, work).await;
-        self.observer.computed_alone(self.engine.clock.now().since(from));
+        self.observer.computed_alone(self.engine.clock.now().since(from), why.as_str());
         result.unwrap_or_else(|_| Err(Error::new(ErrorKind::ComputeTimeout)))
     }
 }

@@ -10,9 +10,11 @@ use crate::cache::lead::{
 use crate::cache::state::{CacheState, Lookup};
 use crate::entry::Entry;
 use crate::error::{BoxError, Error};
-use crate::flight::engine::{Admission, FlightRequest, Mode};
+use crate::flight::engine::{Admission, FlightRequest};
 use crate::flight::leader::Leader;
+use crate::flight::waiter::AloneReason;
 use crate::key::Key;
+use crate::mode::Mode;
 use crate::outcome::CacheOutcome;
 
 impl<V: Clone + Send + Sync + 'static> CacheState<V> {
@@ -136,10 +138,12 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             Admission::Lead(leader) => match lead(leader, fallbacks, work).await {
                 Ok(lead::LeadOutcome::Own(own)) => Ok(own),
                 // Switched on meanwhile.
-                Ok(lead::LeadOutcome::Found(_, work)) => self.timed_alone(alone(work)).await,
+                Ok(lead::LeadOutcome::Found(_, work)) => {
+                    self.timed_alone(AloneReason::Off, alone(work)).await
+                }
                 Err(error) => Err(error),
             },
-            _ => self.timed_alone(alone(work)).await,
+            _ => self.timed_alone(AloneReason::Off, alone(work)).await,
         };
         own.map(|own| Answer::Own(own, CacheOutcome::Alone))
     }

@@ -11,13 +11,14 @@ use tokio::time::Instant;
 use crate::clock::Tick;
 use crate::entry::{ComputationStart, Entry};
 use crate::error::{Error, ErrorKind};
-use crate::flight::engine::{Engine, FlightRequest, Mode};
+use crate::flight::engine::{Engine, FlightRequest};
 use crate::flight::phase::{Abandonment, Failure, Flight, Verdict};
-use crate::flight::ports::{ComputedEnd, Occurrence};
 use crate::key::{Key, Tag};
 use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, Version};
 use crate::lease::hold::{Attempt, FillTarget, Lease};
 use crate::lease::shared_store::Unavailable;
+use crate::mode::Mode;
+use crate::observe::{ComputationEnd, Occurrence};
 
 /// After how many failures in a row a key is left alone for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +44,7 @@ pub(crate) struct Leader<V: Send + Sync + 'static> {
     /// What follows the second panic in a row.
     panic_rule: FailureRule,
     /// What `Drop` reports unless a verdict was given.
-    end: ComputedEnd,
+    end: ComputationEnd,
     /// Until then there is no computation to report.
     computes: AtomicBool,
     settled: bool,
@@ -69,7 +70,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 stale_until: None,
                 each_itself: false,
             },
-            end: ComputedEnd::Dropped,
+            end: ComputationEnd::Dropped,
             computes: AtomicBool::new(false),
             settled: false,
             lease: None,
@@ -248,7 +249,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
 
     /// Second phase: the result is complete, and stored or not.
     pub(crate) fn settle(mut self, stored: bool) {
-        self.end = if stored { ComputedEnd::Stored } else { ComputedEnd::Shared };
+        self.end = if stored { ComputationEnd::Stored } else { ComputationEnd::Shared };
         if !stored {
             self.engine.observer.happened(Occurrence::FillRefused { key: &self.flight.key });
         }
@@ -320,7 +321,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
 
     /// Second phase of a result that was for this wave alone.
     pub(crate) fn shared_only(mut self) {
-        self.end = ComputedEnd::Shared;
+        self.end = ComputationEnd::Shared;
         self.close(|_, mark, _| mark.end_of_failures());
     }
 
@@ -358,7 +359,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
 
     /// The same where it says nothing to other processes.
     pub(crate) fn decline_here(mut self, remember: bool) {
-        self.end = ComputedEnd::Declined;
+        self.end = ComputationEnd::Declined;
         self.flight.publish(Verdict::Declined);
         self.close(|engine, mark, now| {
             if remember {
@@ -371,7 +372,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// Ends the flight: the result concerns this request alone, and one of
     /// the waiters tries next.
     pub(crate) fn own_affair(mut self) {
-        self.end = ComputedEnd::Declined;
+        self.end = ComputationEnd::Declined;
         self.close(|_, mark, _| mark.end_of_failures());
         // Only now: whoever wakes must not find this flight again.
         self.flight.publish(Verdict::Abandoned(Abandonment::OwnAffair));
@@ -381,7 +382,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// request of a client, so it says nothing of what clients get: a waiter
     /// tries next. The next refresh waits, longer each time.
     pub(crate) fn decline_refresh(mut self) {
-        self.end = ComputedEnd::Declined;
+        self.end = ComputationEnd::Declined;
         self.close(|engine, mark, now| {
             mark.pause_refreshes(now, engine.settings.hold);
             None
@@ -453,7 +454,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// Ends the flight with a failure that is shared.
     pub(crate) fn fail(mut self, error: Error, rule: FailureRule) {
         let timed_out = error.kind() == ErrorKind::ComputeTimeout;
-        self.end = if timed_out { ComputedEnd::TimedOut } else { ComputedEnd::Failed };
+        self.end = if timed_out { ComputationEnd::TimedOut } else { ComputationEnd::Failed };
         let mut hold = None;
         self.close(|engine, mark, now| {
             let counted = engine.count_failure(mark, now, &error, rule);
@@ -490,7 +491,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         let mark = match end {
             // A flight that was forgotten says nothing of the key any more.
             _ if !is_current => None,
-            ComputedEnd::Stored | ComputedEnd::Shared | ComputedEnd::Dropped => {
+            ComputationEnd::Stored | ComputationEnd::Shared | ComputationEnd::Dropped => {
                 shard.marks.get_mut(&self.flight.key)
             }
             _ => Some(shard.marks.of(&self.flight.key, now)),
@@ -513,12 +514,12 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 self.flight.publish(Verdict::Abandoned(Abandonment::Lost));
                 return;
             }
-            self.end = ComputedEnd::Dropped;
+            self.end = ComputationEnd::Dropped;
             self.close(|_, _, _| None);
             self.flight.publish(Verdict::Abandoned(Abandonment::Lost));
             return;
         }
-        self.end = ComputedEnd::Panicked;
+        self.end = ComputationEnd::Panicked;
         let error = Error::new(ErrorKind::Panicked);
         let (mut again, mut hold) = (false, None);
         let rule = self.panic_rule;

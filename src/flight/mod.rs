@@ -5,10 +5,6 @@ pub(crate) mod hold_policy;
 pub(crate) mod leader;
 pub(crate) mod mark;
 pub(crate) mod phase;
-#[cfg_attr(
-    not(all(feature = "remote", feature = "metrics", feature = "tracing")),
-    allow(dead_code, reason = "some things happen to a remote alone, or are only told")
-)]
 pub(crate) mod ports;
 pub(crate) mod table;
 pub(crate) mod tasks;

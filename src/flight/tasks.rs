@@ -6,9 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
-use crate::flight::engine::{Admission, Engine, FlightRequest, Mode};
+use crate::flight::engine::{Admission, Engine, FlightRequest};
 use crate::flight::leader::Leader;
 use crate::key::Key;
+use crate::mode::Mode;
 
 impl<V: Send + Sync + 'static> Engine<V> {
     /// Runs `work` on its own task and waits for its result. A panic of the

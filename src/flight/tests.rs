@@ -13,10 +13,11 @@ use crate::error::{Error, ErrorKind};
 use crate::flight::engine::{Admission, Engine, EngineSettings, FlightRequest};
 use crate::flight::hold_policy::HoldPolicy;
 use crate::flight::leader::{FailureRule, HoldRule, Leader};
-use crate::flight::ports::{Observe, Occurrence, Store};
+use crate::flight::ports::Store;
 use crate::flight::waiter::{Caller, Resolver, Step};
 use crate::freshness::{Lifetimes, Window};
 use crate::key::Key;
+use crate::observe::{Observe, Occurrence};
 use crate::outcome::CacheOutcome;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -11,7 +11,7 @@ use crate::error::{Error, ErrorKind};
 use crate::flight::engine::{Admission, Engine, FlightRequest};
 use crate::flight::leader::Leader;
 use crate::flight::phase::{Abandonment, Flight, Verdict};
-use crate::flight::ports::Occurrence;
+use crate::observe::Occurrence;
 use crate::outcome::CacheOutcome;
 
 /// How often a caller whose own request the result does not fit looks again
@@ -74,6 +74,17 @@ pub(crate) enum AloneReason {
     WaitTimeout,
     /// The handle is switched off or shut down.
     Off,
+}
+
+impl AloneReason {
+    /// Returns the word used in metrics.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Declined => "declined",
+            Self::WaitTimeout => "wait_timeout",
+            Self::Off => "off",
+        }
+    }
 }
 
 /// A place among those who wait, in all flights together; travels along when

@@ -9,14 +9,15 @@ use tokio::time::Instant;
 use crate::clock::Tick;
 use crate::entry::Entry;
 use crate::error::{Error, ErrorKind};
-use crate::flight::engine::{Engine, Mode};
+use crate::flight::engine::Engine;
 use crate::flight::leader::Leader;
-use crate::flight::ports::{LockAnswer, Occurrence, WakeCause};
 use crate::key::Key;
 use crate::lease::grant::Version;
 use crate::lease::hold::{Attempt, Errands};
 use crate::lease::shared_store::{AcquireAnswer, RemoteValue, SharedStore, Unavailable};
 use crate::lease::wakes::Listener;
+use crate::mode::Mode;
+use crate::observe::{LockAnswer, Occurrence, WakeCause};
 
 /// How often one look may show another place to look at, and one acquire a
 /// value that does not serve.

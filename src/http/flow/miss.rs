@@ -9,9 +9,9 @@ use tower_service::Service;
 use crate::cache::state::Lookup;
 use crate::entry::ComputationStart;
 use crate::error::{BoxError, Error};
-use crate::flight::engine::{Admission, Mode};
+use crate::flight::engine::Admission;
 use crate::flight::leader::Leader;
-use crate::flight::waiter::{Caller, Resolver, Step};
+use crate::flight::waiter::{AloneReason, Caller, Resolver, Step};
 use crate::http::body::ResponseBody;
 use crate::http::flow::answer::{self, Provenance};
 use crate::http::flow::client::credential_detail;
@@ -24,6 +24,7 @@ use crate::http::rules::request::{BypassReason, RequestMethod, Wishes};
 use crate::http::rules::shape::{Shape, ask_for_the_whole};
 use crate::http::stored::fill::ArrivalTime;
 use crate::http::stored::response::StoredResponse;
+use crate::mode::Mode;
 use crate::outcome::CacheOutcome;
 
 pub(super) async fn serve<S, Q, B>(
@@ -136,7 +137,7 @@ where
             Step::Alone(why) => {
                 let key = self.caller.flight_key();
                 match self.caller.cache.place_to_go_alone(why, &key) {
-                    Ok(_place) => self.go_unshared().await,
+                    Ok(_place) => self.go_unshared(why).await,
                     Err(error) => Ok(answer::refusal(&self.caller.rules, error)),
                 }
             }
@@ -144,13 +145,16 @@ where
     }
 
     /// Asks for what no flight had for this client.
-    async fn go_unshared(mut self) -> Result<Response<ResponseBody<B>>, S::Error> {
+    async fn go_unshared(
+        mut self,
+        why: AloneReason,
+    ) -> Result<Response<ResponseBody<B>>, S::Error> {
         self.caller.look_again();
         if !self.caller.joins_only() {
             // Known before it is asked: the answer may change what is known.
             let detail = self.caller.refused_credential().map(credential_detail);
             let came = self.came_alone(detail.as_deref());
-            return self.go_alone(came).await;
+            return self.go_alone(came, why.as_str()).await;
         }
         // Somebody may have filled between our look and our way to the table.
         if let Some(entry) = self.caller.second_look() {
@@ -163,7 +167,7 @@ where
     /// Sends the request as it is; the answer is for this client alone.
     async fn go_past(self, reason: BypassReason) -> Result<Response<ResponseBody<B>>, S::Error> {
         self.caller.cache.observer.bypass_reason(reason.as_str());
-        self.go_alone(Provenance::bypass(reason)).await
+        self.go_alone(Provenance::bypass(reason), "bypass").await
     }
 
     /// Returns whether the client's conditions go to the service as they are:
@@ -190,7 +194,7 @@ where
             }
         }
         let came = self.came_alone(Some("off"));
-        self.go_alone(came).await
+        self.go_alone(came, AloneReason::Off.as_str()).await
     }
 
     async fn lead(
@@ -229,7 +233,11 @@ where
 
     /// Asks the service for this client alone. A failure is answered stale
     /// where that is allowed.
-    async fn go_alone(self, came: Provenance<'_>) -> Result<Response<ResponseBody<B>>, S::Error> {
+    async fn go_alone(
+        self,
+        came: Provenance<'_>,
+        why: &'static str,
+    ) -> Result<Response<ResponseBody<B>>, S::Error> {
         let Self { caller, service, request } = self;
         let limit = caller.cache.engine.settings.compute_timeout;
         let started =
@@ -238,7 +246,7 @@ where
         let is_ours = question.is_conditional();
         let call = tokio::time::timeout(limit, question.put(&caller.cache)).await;
         let received = ArrivalTime::now(&caller.cache, started);
-        caller.cache.observer.computed_alone(received.delay());
+        caller.cache.observer.computed_alone(received.delay(), why);
         let failed = match &call {
             Ok(Ok(OriginReply::Response(response))) => answer::is_failure(response.status()),
             Ok(Ok(OriginReply::Confirmed(_))) => false,

@@ -150,9 +150,7 @@ mod tests {
 
     #[test]
     fn pragma_knows_one_directive() {
-        for (line, expected) in
-            [("no-cache", true), ("x, No-Cache", true), ("x=no-cache", false)]
-        {
+        for (line, expected) in [("no-cache", true), ("x, No-Cache", true), ("x=no-cache", false)] {
             let value = HeaderValue::from_static(line);
             let demand = pragma(&HeaderMap::from_iter([(header::PRAGMA, value)]));
             assert_eq!(!demand.is_none(), expected, "{line}");
