@@ -13,7 +13,7 @@
 //! [`leading`], [`waiting`] and [`going_on`].
 //!
 //! Metrics recorders and tracing subscribers are the user's code. They are
-//! called outside all our locks, and a panic in them ends at
+//! called while no lock of the table or the store is held, and a panic ends at
 //! [`contain_panic`]: the computation goes on. Hits are the exception: to
 //! catch a panic there would cost every hit.
 //!
