@@ -251,7 +251,9 @@ pub mod guide;
 mod http;
 mod invalidation;
 mod key;
+#[cfg_attr(not(feature = "http"), expect(dead_code, reason = "judgements that only HTTP makes"))]
 mod lease;
+mod mode;
 mod observe;
 mod outcome;
 #[cfg(feature = "remote")]
@@ -268,7 +270,6 @@ pub use cache::handle::{Announcement, Health, Invalidation, Stampede};
 pub use clock::ManualClock;
 pub use computed::Computed;
 pub use error::{BoxError, ConfigError, Error, ErrorKind};
-pub use flight::engine::Mode;
 #[cfg(feature = "http")]
 #[cfg_attr(docsrs, doc(cfg(feature = "http")))]
 pub use http::{
@@ -276,6 +277,7 @@ pub use http::{
     ResponseBody, SetCookie, StoredResponse,
 };
 pub use key::{Key, KeyBuf, Tag, ToKey};
+pub use mode::Mode;
 pub use observe::{Event, Stats};
 pub use outcome::CacheOutcome;
 #[cfg(feature = "remote")]

@@ -12,7 +12,8 @@ use crate::computed::Computed;
 use crate::entry::Entry;
 use crate::error::{BoxError, Error, ErrorKind};
 use crate::flight::end::{End, Remember};
-use crate::flight::engine::{FlightRequest, LedFor, Mode};
+use crate::flight::engine::{FlightRequest, LedFor};
+use crate::mode::Mode;
 use crate::flight::hold::{FailureRule, HoldRule};
 use crate::flight::leader::Leader;
 use crate::flight::waiter::{AloneReason, Caller};
@@ -492,7 +493,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let from = self.engine.clock.now();
         let work = async { compute().await };
         let result = tokio::time::timeout(self.time_alone(reason), work).await;
-        self.observer.computed_alone(self.engine.clock.now().since(from));
+        self.observer.computed_alone(self.engine.clock.now().since(from), reason.as_str());
         match result {
             Ok(result) => result.map(|(_, own)| own).map_err(Error::inner_error),
             Err(_) => Err(Error::new(ErrorKind::ComputeTimeout)),

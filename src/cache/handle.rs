@@ -12,10 +12,10 @@ use crate::cache::state::{CacheState, Lookup};
 use crate::computed::Computed;
 use crate::entry::Entry;
 use crate::error::{BoxError, Error};
-use crate::flight::engine::Mode;
 use crate::key::{Key, KeyBuf, Tag, ToKey};
 use crate::lease::shared_store::RemoteHealth;
-use crate::observe::{Event, Stats};
+use crate::mode::Mode;
+use crate::observe::{Event, Observe, Occurrence, Stats};
 use crate::outcome::CacheOutcome;
 
 /// A cache that computes each value once.
@@ -374,7 +374,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// effect after [`shutdown`](Self::shutdown).
     pub fn set_mode(&self, mode: Mode) {
         self.0.engine.set_mode(mode);
-        self.0.observer.emit(|| Event::ModeChanged { mode });
+        self.0.observer.happened(Occurrence::ModeChanged { mode });
     }
 
     /// Switches the cache off and waits for running computations, at most

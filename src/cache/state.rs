@@ -8,13 +8,14 @@ use crate::cache::builder::Values;
 use crate::clock::{Clock, Tick};
 use crate::computed::Computed;
 use crate::entry::{ComputationStart, Entry};
-use crate::flight::engine::{Engine, EngineSettings, Mode};
+use crate::flight::engine::{Engine, EngineSettings};
 use crate::flight::leader::Leader;
 use crate::flight::ports::Store;
 use crate::flight::waiter::AloneReason;
 use crate::freshness::{self, Freshness, Lifetimes, Window};
 use crate::key::{Key, Tag};
-use crate::observe::{Event, Observer, Stats};
+use crate::mode::Mode;
+use crate::observe::{Observe, Observer, Occurrence, Stats};
 use crate::store::{LocalSettings, LocalStore};
 
 /// How often a quiet cache is tidied.
@@ -191,14 +192,12 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         self.longest_kept.fetch_max(nanos, Ordering::Relaxed);
     }
 
-    pub(crate) fn invalidate_tag_now(&self, tag: Tag) {
-        let everything = tag.is_everything();
+    pub(crate) fn invalidate_tag_now(&self, tag: &Tag) {
         let seq = self.engine.log.invalidate(tag.clone(), self.engine.clock.now());
-        if everything {
+        if tag.is_everything() {
             self.engine.table.forget_before(seq);
         }
-        let kind = if everything { "all" } else { "tag" };
-        self.observer.invalidated(kind, || Event::TagInvalidated { tag });
+        self.observer.happened(Occurrence::TagInvalidated { tag });
     }
 
     pub(crate) fn mark_stale_now(&self, key: &Key) -> bool {

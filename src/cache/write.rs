@@ -13,12 +13,13 @@ use crate::cache::state::CacheState;
 use crate::computed::Computed;
 use crate::entry::{ComputationStart, Entry};
 use crate::flight::end::End;
-use crate::flight::engine::{Admission, FlightRequest, LedFor, Mode};
+use crate::flight::engine::{Admission, FlightRequest, LedFor};
+use crate::mode::Mode;
 use crate::flight::ports::Store;
 use crate::freshness::Freshness;
 use crate::key::{Key, Tag};
 use crate::lease::shared_store::{Delivery, RemoteHealth, RemoteValue, SharedStore};
-use crate::observe::Event;
+use crate::observe::{Observe, Occurrence};
 
 impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     pub(crate) fn remote_health(&self) -> Option<RemoteHealth> {
@@ -26,7 +27,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     }
 
     pub(crate) async fn invalidate(self: &Arc<Self>, key: Key) -> Invalidation {
-        self.observer.invalidated("key", || Event::Invalidated { key: key.clone() });
+        self.observer.happened(Occurrence::Invalidated { key: &key });
         self.revoke(key).await
     }
 
@@ -49,7 +50,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
 
     pub(crate) async fn invalidate_tags(self: &Arc<Self>, tags: Box<[Tag]>) -> Invalidation {
         for tag in &tags {
-            self.invalidate_tag_now(tag.clone());
+            self.invalidate_tag_now(tag);
         }
         let remote = self.tell(|inner, shared| inner.tell_tags(shared, tags));
         Invalidation { local: true, remote: remote.await }
@@ -59,7 +60,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's unsafe methods"))]
     pub(crate) fn invalidate_tags_in_background(self: &Arc<Self>, tags: &[Tag]) {
         for tag in tags {
-            self.invalidate_tag_now(tag.clone());
+            self.invalidate_tag_now(tag);
         }
         let Some(shared) = self.engine.shared.get() else { return };
         let tell = Arc::clone(self).tell_tags(Arc::clone(shared), tags.into());

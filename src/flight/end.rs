@@ -23,7 +23,7 @@ use crate::flight::hold::{FailureCount, FailureRule};
 use crate::flight::leader::Leader;
 use crate::flight::marks::Marks;
 use crate::flight::phase::{Abandonment, Failure, Verdict};
-use crate::flight::ports::{ComputedEnd, Occurrence};
+use crate::observe::{ComputationEnd, Occurrence};
 use crate::sync::Arc;
 
 /// How a leader ends.
@@ -78,13 +78,13 @@ struct Steps<V> {
     verdict: Verdict<V>,
     lease: LeaseEnd,
     /// How the computation ended, if there was one.
-    computation: Option<ComputedEnd>,
+    computation: Option<ComputationEnd>,
     /// For the user's `Drop` to run without the lock.
     replaced: Option<Error>,
 }
 
 impl<V> Steps<V> {
-    fn of(verdict: Verdict<V>, computation: Option<ComputedEnd>) -> Self {
+    fn of(verdict: Verdict<V>, computation: Option<ComputationEnd>) -> Self {
         Self { verdict, lease: LeaseEnd::GivenUp { hold: None }, computation, replaced: None }
     }
 }
@@ -146,14 +146,14 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 if !self.is_for_each {
                     marks.set_storable();
                 }
-                let how = if stored { ComputedEnd::Stored } else { ComputedEnd::Shared };
+                let how = if stored { ComputationEnd::Stored } else { ComputationEnd::Shared };
                 let replaced = marks.hold.end_row();
                 Steps { replaced, ..Steps::of(Verdict::Filled(entry), Some(how)) }
             }
             End::ForWaiters(entry) => {
                 let replaced = marks.hold.end_row();
                 let verdict = Verdict::Filled(entry);
-                Steps { replaced, ..Steps::of(verdict, Some(ComputedEnd::Shared)) }
+                Steps { replaced, ..Steps::of(verdict, Some(ComputationEnd::Shared)) }
             }
             End::Found(entry) => {
                 marks.set_storable();
@@ -164,7 +164,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 if remember != Remember::Nothing {
                     marks.set_uncacheable(now.plus(self.engine.settings.uncacheable_for));
                 }
-                let steps = Steps::of(Verdict::Declined, Some(ComputedEnd::Declined));
+                let steps = Steps::of(Verdict::Declined, Some(ComputationEnd::Declined));
                 let replaced = marks.hold.end_row();
                 match remember {
                     Remember::Everywhere => {
@@ -176,25 +176,25 @@ impl<V: Send + Sync + 'static> Leader<V> {
             End::NotShared => {
                 let verdict = Verdict::Abandoned(Abandonment::NotShared);
                 let replaced = marks.hold.end_row();
-                Steps { replaced, ..Steps::of(verdict, Some(ComputedEnd::Declined)) }
+                Steps { replaced, ..Steps::of(verdict, Some(ComputationEnd::Declined)) }
             }
             End::RefreshDeclined => {
                 marks.decline_refresh(now, self.engine.settings.hold);
                 let verdict = Verdict::Abandoned(Abandonment::NotShared);
-                Steps::of(verdict, Some(ComputedEnd::Declined))
+                Steps::of(verdict, Some(ComputationEnd::Declined))
             }
             End::Failed { error, rule } => {
                 let is_late = error.kind() == ErrorKind::ComputeTimeout;
-                let how = if is_late { ComputedEnd::TimedOut } else { ComputedEnd::Failed };
+                let how = if is_late { ComputationEnd::TimedOut } else { ComputationEnd::Failed };
                 self.failed(error, rule, marks, now, how)
             }
             End::Panicked => {
                 let error = Error::new(ErrorKind::Panicked);
                 if marks.hold.count_panic(now) {
-                    self.failed(error, self.panic_rule, marks, now, ComputedEnd::Panicked)
+                    self.failed(error, self.panic_rule, marks, now, ComputationEnd::Panicked)
                 } else {
                     let verdict = Verdict::Abandoned(Abandonment::Lost);
-                    Steps::of(verdict, Some(ComputedEnd::Panicked))
+                    Steps::of(verdict, Some(ComputationEnd::Panicked))
                 }
             }
             End::Held { error, noted } => {
@@ -210,7 +210,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             }
             End::Withdrawn => Steps::of(Verdict::Abandoned(Abandonment::Lost), None),
             End::Lost => {
-                let how = self.has_computed.then_some(ComputedEnd::Dropped);
+                let how = self.has_computed.then_some(ComputationEnd::Dropped);
                 Steps::of(Verdict::Abandoned(Abandonment::Lost), how)
             }
         }
@@ -222,7 +222,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         rule: FailureRule,
         marks: &mut Marks,
         now: Tick,
-        how: ComputedEnd,
+        how: ComputationEnd,
     ) -> Steps<V> {
         let policy = self.engine.settings.hold;
         let began = (now, self.started.seq);

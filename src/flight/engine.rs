@@ -20,12 +20,14 @@ use crate::flight::lending;
 use crate::flight::marks::Marks;
 use crate::flight::phase::{Failure, Flight, Interest, Verdict};
 use crate::flight::places::{Computation, Offer, Places};
-use crate::flight::ports::{Observe, Occurrence, Store};
+use crate::flight::ports::Store;
+use crate::observe::{Observe, Occurrence};
 use crate::flight::table::{Removed, Shard, Table};
 use crate::flight::waiter::{AloneReason, WaitSlot, Waiter};
 use crate::invalidation::{ASKED_NOW, InvalidationLog};
 use crate::key::{Key, Tag};
 use crate::lease::shared_store::SharedStore;
+use crate::mode::Mode;
 use crate::sync::Arc;
 
 /// How long past its own time-out a leader is left in peace. Its own timer comes first;
@@ -47,31 +49,6 @@ pub(crate) struct EngineSettings {
     pub(crate) max_computations: usize,
     pub(crate) max_refreshes: usize,
     pub(crate) max_logged_tags: usize,
-}
-
-/// Whether the cache takes part.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Mode {
-    /// Answers come from the cache where they may.
-    #[default]
-    On,
-    /// Every caller computes for itself. The cache is filled and counts what
-    /// it would have done, and answers nobody: for the day somebody doubts it.
-    Observe,
-    /// Every caller computes for itself, and nothing is stored.
-    /// Invalidations still take effect, so switching back on is safe.
-    Off,
-}
-
-impl Mode {
-    fn from_u8(code: u8) -> Self {
-        match code {
-            0 => Self::On,
-            1 => Self::Observe,
-            _ => Self::Off,
-        }
-    }
 }
 
 /// Which part a caller may take in a flight.

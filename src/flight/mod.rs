@@ -9,10 +9,6 @@ pub(crate) mod lending;
 pub(crate) mod marks;
 pub(crate) mod phase;
 pub(crate) mod places;
-#[cfg_attr(
-    not(all(feature = "remote", feature = "metrics", feature = "tracing")),
-    allow(dead_code, reason = "some things happen to a remote alone, or are only told")
-)]
 pub(crate) mod ports;
 pub(crate) mod table;
 pub(crate) mod tasks;

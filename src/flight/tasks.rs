@@ -5,7 +5,8 @@ use std::future::Future;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
-use crate::flight::engine::{Engine, Mode};
+use crate::flight::engine::Engine;
+use crate::mode::Mode;
 use crate::flight::leader::Leader;
 use crate::key::Key;
 

@@ -17,7 +17,7 @@ use crate::flight::engine::{Admission, Engine, FlightRequest};
 use crate::flight::hold::HoldCheck;
 use crate::flight::leader::Leader;
 use crate::flight::phase::{Abandonment, Flight, Verdict};
-use crate::flight::ports::Occurrence;
+use crate::observe::Occurrence;
 use crate::outcome::CacheOutcome;
 use crate::sync::Arc;
 
@@ -91,12 +91,32 @@ pub(crate) enum AloneReason {
     ReentriesExhausted,
     /// Too many results concerned their leaders' requests alone.
     ElectionsExhausted,
+    /// The request asks for something that no flight is for.
+    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP's requests"))]
+    Bypass,
     /// Waited too long, and the policy allows a computation.
     WaitTimeout,
     /// The handle only observes.
     Observe,
     /// The handle is switched off or shut down.
     Off,
+}
+
+impl AloneReason {
+    /// Returns the word used in metrics.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Declined => "declined",
+            Self::Passed => "passed",
+            Self::Bypass => "bypass",
+            Self::EachComputes => "each_computes",
+            Self::ReentriesExhausted => "reentries_exhausted",
+            Self::ElectionsExhausted => "elections_exhausted",
+            Self::WaitTimeout => "wait_timeout",
+            Self::Observe => "observe",
+            Self::Off => "off",
+        }
+    }
 }
 
 /// A place among those who wait, in all flights together; travels along when its holder

@@ -12,7 +12,7 @@ use crate::error::{Error, ErrorKind};
 use crate::flight::engine::Engine;
 use crate::flight::hold::HeldKey;
 use crate::flight::leader::Leader;
-use crate::flight::ports::{LockAnswer, Occurrence, WakeCause};
+use crate::observe::{LockAnswer, Occurrence, WakeCause};
 use crate::key::Key;
 use crate::lease::grant::Version;
 use crate::lease::hold::{Attempt, Errands};

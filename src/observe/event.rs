@@ -1,10 +1,9 @@
-//! Things that happen, for an application that wants to know of each.
+//! The public events: what an application can subscribe to.
 
 use std::time::Duration;
 
-use crate::flight::engine::Mode;
-use crate::flight::ports::{ComputedEnd, Occurrence};
 use crate::key::{Key, Tag};
+use crate::mode::Mode;
 
 /// Something that happened in the cache; see
 /// [`Stampede::events`](crate::Stampede::events). Hits are not events: they
@@ -87,35 +86,4 @@ pub enum Event {
         /// To what.
         mode: Mode,
     },
-}
-
-impl Event {
-    pub(super) fn of(what: &Occurrence<'_>) -> Option<Self> {
-        Some(match *what {
-            Occurrence::Computed { key, took, end } => computed(key.clone(), took, end),
-            Occurrence::FillRefused { key } => Self::FillRefused { key: key.clone() },
-            Occurrence::WaitTimedOut { key } => Self::WaitTimedOut { key: key.clone() },
-            Occurrence::Overloaded { key } => Self::Overloaded { key: key.clone() },
-            Occurrence::Held { key } => Self::Held { key: key.clone() },
-            Occurrence::Led
-            | Occurrence::Joined
-            | Occurrence::Waited { .. }
-            | Occurrence::Locked { .. }
-            | Occurrence::Woken { .. }
-            | Occurrence::RemoteCalled { .. }
-            | Occurrence::Damaged { .. }
-            | Occurrence::RemoteAttached => return None,
-            Occurrence::RemoteIs { up } => Self::RemoteChanged { up },
-            Occurrence::Unshareable { key } => Self::Unshareable { key: key.clone() },
-            Occurrence::InvalidatedElsewhere { key } => Self::Invalidated { key: key.clone() },
-        })
-    }
-}
-
-fn computed(key: Key, took: Duration, end: ComputedEnd) -> Event {
-    match end {
-        ComputedEnd::Stored | ComputedEnd::Shared => Event::Computed { key, took, shared: true },
-        ComputedEnd::Declined => Event::Computed { key, took, shared: false },
-        _ => Event::Failed { key, took, how: end.as_str() },
-    }
 }

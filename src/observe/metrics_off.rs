@@ -1,37 +1,25 @@
-//! Stands in for the metrics where the feature is off: costs nothing.
+//! Stands in for the `metrics` facade where the feature is off: costs nothing.
 
 use std::time::Duration;
 
-use crate::flight::ports::{ComputedEnd, Occurrence};
-use crate::observe::Stats;
-use crate::outcome::CacheOutcome;
+pub(super) use self::{Handle as Counter, Handle as Histogram};
+pub(super) use self::{handle as counter, handle as gauge, handle as histogram};
 
 #[derive(Debug)]
-pub(super) struct MetersOff;
+pub(super) struct Handle;
 
-#[expect(clippy::unused_self, reason = "the shape of the real one")]
-impl MetersOff {
-    pub(super) fn new(_: &str) -> Self {
-        Self
-    }
-
+#[expect(clippy::unused_self, reason = "the shape of the real ones")]
+impl Handle {
     #[inline]
-    pub(super) fn answered(&self, _: CacheOutcome) {}
+    pub(super) fn increment(&self, _: u64) {}
 
-    #[cfg(feature = "http")]
-    pub(super) fn bypassed(&self, _: &'static str) {}
+    pub(super) fn absolute(&self, _: u64) {}
 
-    pub(super) fn computed(&self, _: &'static str, _: Duration) {}
+    pub(super) fn set(&self, _: f64) {}
 
-    pub(super) fn filled(&self, _: ComputedEnd) {}
+    pub(super) fn record(&self, _: Duration) {}
+}
 
-    pub(super) fn fill_refused(&self) {}
-
-    pub(super) fn happened(&self, _: &Occurrence<'_>) {}
-
-    pub(super) fn waited(&self, _: Duration) {}
-
-    pub(super) fn invalidated(&self, _: &'static str) {}
-
-    pub(super) fn gauge(&self, _: &Stats) {}
+pub(super) fn handle(_: &str, _: &'static str, _: &[(&'static str, &str)]) -> Handle {
+    Handle
 }

@@ -1,6 +1,33 @@
-//! What an operator sees: counts, events, metrics and spans.
+//! What an operator sees: counters, public events, metrics, spans and log lines.
+//!
+//! An [`Occurrence`] enters: the engine and its surroundings report each thing
+//! that happens with one call of [`Observe::happened`]. What leaves is up to
+//! four things, which the one row of the occurrence in [`table`] names: a
+//! counter of [`Stats`], an [`Event`] for the receivers of `Stampede::events`,
+//! a metric (feature `metrics`) and a log line (feature `tracing`). The room
+//! knows keys, outcomes and the mode, and nothing further out.
+//!
+//! Two things do not pass the table. A hit is counted by
+//! [`Observer::answered`] alone: one counter of ours and one handle of the
+//! recorder, nothing else. Spans enclose work instead of reporting it:
+//! [`leading`], [`waiting`] and [`going_on`].
+//!
+//! Metrics recorders and tracing subscribers are the user's code. They are
+//! called while no lock of the table or the store is held, and a panic ends at
+//! [`contain_panic`]: the computation goes on. Hits are the exception: to
+//! catch a panic there would cost every hit.
+//!
+//! To add an event: add a variant with its meaning to [`Occurrence`] and its
+//! row to [`table`]. A new counter is a line of [`Count`](stats::Count) and a
+//! field of [`Stats`]; a new public event is a variant of [`Event`]. Then
+//! describe metrics and log lines in `docs/operating-redis.md` (remote) or
+//! `docs/how-it-works.md` (all else).
+//!
+//! Reading order: `occurrence`, `table`, `stats` and `event`; then
+//! `counter` (how threads count without contention), `metrics` and `spans`
+//! (the two facades, each with a file that stands in for it where the feature
+//! is off).
 
-mod count;
 mod counter;
 mod event;
 #[cfg(feature = "metrics")]
@@ -8,17 +35,23 @@ mod metrics;
 #[cfg(not(feature = "metrics"))]
 #[path = "metrics_off.rs"]
 mod metrics;
+#[cfg_attr(
+    not(all(feature = "http", feature = "remote")),
+    allow(dead_code, reason = "some things happen to HTTP or to a remote alone")
+)]
+mod occurrence;
 #[cfg(feature = "tracing")]
 mod spans;
 #[cfg(not(feature = "tracing"))]
 #[path = "spans_off.rs"]
 mod spans;
 mod stats;
+mod table;
+#[cfg(test)]
+mod tests;
 
-#[cfg(feature = "http")]
-use std::panic::Location;
-#[cfg(feature = "http")]
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tokio::sync::broadcast;
@@ -26,6 +59,9 @@ use tokio::sync::broadcast;
 pub use event::Event;
 pub use stats::Stats;
 
+#[cfg_attr(not(feature = "remote"), allow(unused_imports, reason = "only a remote is called"))]
+pub(crate) use occurrence::RemoteCall;
+pub(crate) use occurrence::{ComputationEnd, LockAnswer, Observe, Occurrence, WakeCause};
 #[cfg_attr(
     not(feature = "http"),
     allow(unused_imports, reason = "only HTTP's results arrive")
@@ -33,13 +69,9 @@ pub use stats::Stats;
 pub(crate) use spans::going_on;
 pub(crate) use spans::{leading, waiting};
 
-use crate::flight::ports::{ComputedEnd, Observe, Occurrence};
-use crate::observe::count::Count;
 use crate::observe::counter::Counters;
-#[cfg(feature = "metrics")]
-use crate::observe::metrics::Meters;
-#[cfg(not(feature = "metrics"))]
-use crate::observe::metrics::MetersOff as Meters;
+use crate::observe::stats::{COUNTERS, Counted};
+use crate::observe::table::Meters;
 use crate::outcome::CacheOutcome;
 
 /// Events kept for a reader that falls behind.
@@ -49,13 +81,11 @@ const EVENT_BUFFER: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct Observer {
     cache: String,
-    counts: Counters<{ Count::KINDS }>,
+    counts: Counters<COUNTERS>,
     events: broadcast::Sender<Event>,
     meters: Meters,
-    #[cfg(feature = "http")]
-    warned_of_nesting: AtomicBool,
-    #[cfg(feature = "http")]
-    warned_of_credentials: AtomicBool,
+    has_warned_of_nesting: AtomicBool,
+    has_warned_of_credentials: AtomicBool,
 }
 
 impl Observer {
@@ -65,73 +95,43 @@ impl Observer {
             counts: Counters::default(),
             events: broadcast::Sender::new(EVENT_BUFFER),
             meters: Meters::new(cache),
-            #[cfg(feature = "http")]
-            warned_of_nesting: AtomicBool::new(false),
-            #[cfg(feature = "http")]
-            warned_of_credentials: AtomicBool::new(false),
+            has_warned_of_nesting: AtomicBool::new(false),
+            has_warned_of_credentials: AtomicBool::new(false),
         }
     }
 
     /// Counts one answered request.
     #[inline]
     pub(crate) fn answered(&self, outcome: CacheOutcome) {
-        self.count(Count::Outcome(outcome));
-        self.meters.answered(outcome);
+        self.count(outcome);
+        if outcome == CacheOutcome::Hit {
+            self.meters.requests[CacheOutcome::Hit as usize].increment(1);
+        } else {
+            contain_panic(|| self.meters.requests[outcome as usize].increment(1));
+        }
     }
 
     /// Counts a request that the cache could have answered, and did not
     /// because it only observes.
     pub(crate) fn would_have_answered(&self) {
-        self.count(Count::WouldHaveAnswered);
+        self.happened(Occurrence::WouldHaveAnswered);
     }
 
-    /// Counts a request that went past the cache, by reason.
-    #[cfg(feature = "http")]
-    pub(crate) fn bypassed(&self, reason: &'static str) {
-        self.answered(CacheOutcome::Bypass);
-        self.bypass_reason(reason);
+    /// Counts a computation that belongs to no flight.
+    pub(crate) fn computed_alone(&self, took: Duration, reason: &'static str) {
+        self.happened(Occurrence::ComputedAlone { reason, took });
     }
 
-    /// Counts why a request that is counted elsewhere went past the cache.
-    #[cfg(feature = "http")]
-    pub(crate) fn bypass_reason(&self, reason: &'static str) {
-        self.meters.bypassed(reason);
+    /// Sets the gauges.
+    pub(crate) fn gauge(&self, stats: &Stats) {
+        contain_panic(|| self.meters.gauge(stats));
     }
 
-    /// Warns, once, that requests reach one layer of the cache through another.
-    #[cfg(feature = "http")]
-    pub(crate) fn layer_is_nested(
-        &self,
-        outer: &Location<'_>,
-        inner: &Location<'_>,
-        is_alike: bool,
-    ) {
-        if !self.warned_of_nesting.swap(true, Ordering::Relaxed) {
-            spans::layer_is_nested(&self.cache, outer, inner, is_alike);
-        }
+    pub(crate) fn subscribe(&self) -> broadcast::Receiver<Event> {
+        self.events.subscribe()
     }
 
-    /// Warns, once, that a response was not shared because its request carries
-    /// this field.
-    #[cfg(feature = "http")]
-    pub(crate) fn credential_refused(&self, field: &str) {
-        if !self.warned_of_credentials.swap(true, Ordering::Relaxed) {
-            spans::credential_refused(&self.cache, field);
-        }
-    }
-
-    /// Counts a call of the service that belongs to no flight.
-    pub(crate) fn computed_alone(&self, took: Duration) {
-        self.meters.computed("alone", took);
-    }
-
-    pub(crate) fn invalidated(&self, kind: &'static str, event: impl FnOnce() -> Event) {
-        self.count(Count::Invalidation);
-        self.meters.invalidated(kind);
-        self.emit(event);
-    }
-
-    pub(crate) fn emit(&self, event: impl FnOnce() -> Event) {
+    fn emit(&self, event: impl FnOnce() -> Event) {
         // The event is built only when somebody listens.
         if self.events.receiver_count() > 0 {
             // Fails when the last listener has just left.
@@ -139,71 +139,43 @@ impl Observer {
         }
     }
 
-    /// Sets the gauges.
-    pub(crate) fn gauge(&self, stats: &Stats) {
-        self.meters.gauge(stats);
-    }
-
-    pub(crate) fn subscribe(&self) -> broadcast::Receiver<Event> {
-        self.events.subscribe()
-    }
-
     #[inline]
-    fn count(&self, what: Count) {
+    fn count(&self, what: impl Counted) {
         self.counts.add_one(what.place());
+    }
+}
+
+#[cfg(feature = "http")]
+impl Observer {
+    /// Counts a request that was forwarded uncached, by reason.
+    pub(crate) fn bypassed(&self, reason: &'static str) {
+        self.answered(CacheOutcome::Bypass);
+        self.bypass_reason(reason);
+    }
+
+    /// Counts why a request that is counted elsewhere was forwarded uncached.
+    pub(crate) fn bypass_reason(&self, reason: &'static str) {
+        self.happened(Occurrence::Bypassed { reason });
     }
 }
 
 impl Observe for Observer {
     fn happened(&self, what: Occurrence<'_>) {
-        match what {
-            Occurrence::Computed { took, end, .. } => {
-                self.count(Count::Ended(end));
-                self.meters.computed(end.as_str(), took);
-                self.meters.filled(end);
-            }
-            Occurrence::FillRefused { .. } => {
-                self.count(Count::RefusedFill);
-                self.meters.fill_refused();
-            }
-            Occurrence::Led => {}
-            Occurrence::Joined => self.count(Count::Joined),
-            Occurrence::Waited { took } => self.meters.waited(took),
-            Occurrence::WaitTimedOut { .. } => self.count(Count::WaitTimeout),
-            Occurrence::Overloaded { .. } => self.count(Count::Overloaded),
-            Occurrence::Held { .. } => self.count(Count::Held),
-            Occurrence::Locked { .. } => {}
-            Occurrence::Woken { cause } => self.count(Count::Woken(cause)),
-            Occurrence::RemoteCalled { error, .. } => {
-                self.count(Count::RemoteCall);
-                if error.is_some() {
-                    self.count(Count::RemoteError);
-                }
-            }
-            Occurrence::Damaged { .. } => self.count(Count::Damaged),
-            Occurrence::RemoteAttached
-            | Occurrence::RemoteIs { .. }
-            | Occurrence::Unshareable { .. } => {}
-            Occurrence::InvalidatedElsewhere { .. } => self.meters.invalidated("remote"),
-        }
-        self.meters.happened(&what);
-        spans::happened(&self.cache, &what);
-        if let Some(event) = Event::of(&what).filter(|_| self.events.receiver_count() > 0) {
-            self.emit(|| event);
-        }
+        contain_panic(|| self.record(what));
     }
 }
 
-impl ComputedEnd {
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Stored => "stored",
-            Self::Shared => "shared",
-            Self::Declined => "declined",
-            Self::Failed => "failed",
-            Self::TimedOut => "timed_out",
-            Self::Panicked => "panicked",
-            Self::Dropped => "dropped",
+/// Calls the user's code. A panic in it ends here, after the panic hook has
+/// reported it.
+fn contain_panic<T>(call: impl FnOnce() -> T) -> Option<T> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(result) => Some(result),
+        Err(panic) => {
+            // A payload's `Drop` is the user's code, too.
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+                std::mem::forget(panic);
+            }
+            None
         }
     }
 }

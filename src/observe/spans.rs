@@ -1,52 +1,36 @@
-//! Spans and lines through `tracing`, target `tower_stampede`. Nothing on the
-//! path of a hit, nothing at INFO, a WARN when the remote goes or comes back
-//! and once for a setting that keeps requests from being shared, and a key only
-//! as its hash.
+//! Spans and log lines through `tracing`, target `tower_stampede`.
 
 use std::future::Future;
-#[cfg(feature = "http")]
-use std::panic::Location;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 
-use tracing::field::Empty;
-use tracing::{Instrument, Span, debug, debug_span, warn};
+use pin_project_lite::pin_project;
+use tokio::time::Instant;
+use tracing::field::{Empty, display};
+use tracing::{Level, Span, debug_span, enabled, event};
 
-use crate::flight::ports::Occurrence;
 use crate::key::Key;
+use crate::observe::contain_panic;
+use crate::observe::table::Line;
 
 /// Runs the work of a leader in a span below its caller's, on whatever task.
-pub(crate) fn leading<F: Future>(
-    cache: &str,
-    key: &Key,
-    work: F,
-) -> impl Future<Output = F::Output> + use<F> {
-    work.instrument(span(cache, key, "leader"))
+pub(crate) fn leading<F: Future>(cache: &str, key: &Key, work: F) -> SpanScope<F> {
+    SpanScope::new(|| span(cache, key, "leader"), work, None)
 }
 
-/// Runs what is left of a leader's work in the span it is in.
-pub(crate) fn going_on<F: Future>(work: F) -> impl Future<Output = F::Output> + use<F> {
-    work.in_current_span()
+/// Runs the rest of a leader's work in the current span.
+pub(crate) fn going_on<F: Future>(work: F) -> SpanScope<F> {
+    SpanScope::new(Span::current, work, None)
 }
 
-/// Runs a wait in a span of its own, and notes how long it took.
-pub(crate) fn waiting<F: Future>(
-    cache: &str,
-    key: &Key,
-    wait: F,
-) -> impl Future<Output = F::Output> + use<F> {
-    let span = span(cache, key, "waiter");
-    let noted = span.clone();
-    async move {
-        let from = tokio::time::Instant::now();
-        let result = wait.await;
-        noted.record("wait_ms", from.elapsed().as_secs_f64() * 1e3);
-        result
-    }
-    .instrument(span)
+/// Runs a wait in its own span, and records in it how long the wait took.
+pub(crate) fn waiting<F: Future>(cache: &str, key: &Key, wait: F) -> SpanScope<F> {
+    SpanScope::new(|| span(cache, key, "waiter"), wait, Some(Instant::now()))
 }
 
 fn span(cache: &str, key: &Key, role: &'static str) -> Span {
-    // The hash is computed only where somebody looks at it.
-    if !tracing::enabled!(target: "tower_stampede", tracing::Level::DEBUG) {
+    // The hash is computed only where a subscriber reads it.
+    if !enabled!(target: "tower_stampede", Level::DEBUG) {
         return Span::none();
     }
     debug_span!(
@@ -54,112 +38,105 @@ fn span(cache: &str, key: &Key, role: &'static str) -> Span {
         "stampede",
         cache,
         role,
-        key_hash = format_args!("{:016x}", key.stable_hash()),
+        key_hash = hash(key),
         wait_ms = Empty,
     )
 }
 
-pub(super) fn happened(cache: &str, what: &Occurrence<'_>) {
-    if let Occurrence::RemoteIs { up } = *what {
-        return remote_is(cache, up);
-    }
-    if !tracing::enabled!(target: "tower_stampede", tracing::Level::DEBUG) {
+fn hash(key: &Key) -> impl tracing::Value + use<> {
+    display(format!("{:016x}", key.stable_hash()))
+}
+
+pub(super) fn debug(cache: &str, line: &Line<'_>) {
+    if !enabled!(target: "tower_stampede", Level::DEBUG) {
         return;
     }
-    match what {
-        Occurrence::Computed { key, took, end } => debug!(
-            target: "tower_stampede",
-            cache,
-            key_hash = format_args!("{:016x}", key.stable_hash()),
-            took_ms = took.as_secs_f64() * 1e3,
-            end = end.as_str(),
-            "computed"
-        ),
-        Occurrence::Waited { took } => {
-            debug!(target: "tower_stampede", cache, role = "waiter", wait_ms = took.as_secs_f64() * 1e3, "waited");
-        }
-        Occurrence::FillRefused { key } => refused(cache, "fill refused", key),
-        Occurrence::WaitTimedOut { key } => refused(cache, "waited too long", key),
-        Occurrence::Overloaded { key } => refused(cache, "overloaded", key),
-        Occurrence::Held { key } => refused(cache, "held", key),
-        Occurrence::Led
-        | Occurrence::Joined
-        | Occurrence::Locked { .. }
-        | Occurrence::Woken { .. }
-        | Occurrence::RemoteIs { .. }
-        | Occurrence::RemoteAttached
-        | Occurrence::InvalidatedElsewhere { .. } => (),
-        Occurrence::RemoteCalled { op, took, error } => debug!(
-            target: "tower_stampede",
-            cache,
-            op = op.as_str(),
-            took_ms = took.as_secs_f64() * 1e3,
-            error,
-            "asked the remote"
-        ),
-        Occurrence::Damaged { how } => {
-            debug!(target: "tower_stampede", cache, how, "damaged value in the remote");
-        }
-        Occurrence::Unshareable { key } => refused(cache, "not for the remote", key),
-    }
-}
-
-/// Once per change, never per request.
-fn remote_is(cache: &str, up: bool) {
-    if up {
-        warn!(target: "tower_stampede", cache, "the remote answers again");
-    } else {
-        warn!(
-            target: "tower_stampede",
-            cache,
-            "the remote is away: this process goes on with what it has and computes for itself"
-        );
-    }
-}
-
-#[cfg(feature = "http")]
-pub(super) fn layer_is_nested(
-    cache: &str,
-    outer: &Location<'_>,
-    inner: &Location<'_>,
-    is_alike: bool,
-) {
-    if is_alike {
-        warn!(
-            target: "tower_stampede",
-            cache,
-            outer_created_at = %outer,
-            inner_created_at = %inner,
-            "two layers of one cache are nested: the inner one passes all requests through, and \
-             its lifetimes have no effect; remove one of them"
-        );
-    } else {
-        warn!(
-            target: "tower_stampede",
-            cache,
-            outer_created_at = %outer,
-            inner_created_at = %inner,
-            "two layers of one cache are nested and differ in what they share: the inner one \
-             passes all requests through, and the outer one stores none of their responses; \
-             remove one of them"
-        );
-    }
-}
-
-#[cfg(feature = "http")]
-pub(super) fn credential_refused(cache: &str, field: &str) {
-    warn!(
+    event!(
         target: "tower_stampede",
+        Level::DEBUG,
         cache,
-        field,
-        "a response was not shared because its request carries a field that counts as a \
-         credential; if the field does not say which user asks, exempt it with \
-         HttpLayer::not_a_credential({field:?}); if each value of it may have responses of its \
-         own, name it in HttpLayer::vary"
+        role = line.role,
+        key_hash = line.key.map(hash),
+        op = line.op,
+        took_ms = line.took.map(|took| took.as_secs_f64() * 1e3),
+        wait_ms = line.waited.map(|waited| waited.as_secs_f64() * 1e3),
+        end = line.end,
+        error = line.error,
+        how = line.how,
+        "{}",
+        line.message
     );
 }
 
-fn refused(cache: &str, what: &str, key: &Key) {
-    let key_hash = format_args!("{:016x}", key.stable_hash()).to_string();
-    debug!(target: "tower_stampede", cache, key_hash, "{what}");
+pub(super) fn warn(cache: &str, line: &Line<'_>) {
+    event!(
+        target: "tower_stampede",
+        Level::WARN,
+        cache,
+        field = line.field,
+        outer_created_at = line.outer.map(display),
+        inner_created_at = line.inner.map(display),
+        "{}",
+        line.message
+    );
+}
+
+pin_project! {
+    /// A future that runs, and is dropped, in a span. Unlike tracing's own, it
+    /// survives a subscriber that panics: the work goes on without the span.
+    pub(crate) struct SpanScope<F> {
+        #[pin]
+        work: Option<F>,
+        span: Span,
+        waits_from: Option<Instant>,
+    }
+
+    impl<F> PinnedDrop for SpanScope<F> {
+        fn drop(this: Pin<&mut Self>) {
+            let mut this = this.project();
+            let entered = Entered::new(this.span);
+            this.work.set(None);
+            drop(entered);
+            contain_panic(|| drop(std::mem::replace(this.span, Span::none())));
+        }
+    }
+}
+
+impl<F: Future> SpanScope<F> {
+    fn new(span: impl FnOnce() -> Span, work: F, waits_from: Option<Instant>) -> Self {
+        let span = contain_panic(span).unwrap_or_else(Span::none);
+        Self { work: Some(work), span, waits_from }
+    }
+}
+
+impl<F: Future> Future for SpanScope<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        // It is there until the drop.
+        let Some(work) = this.work.as_pin_mut() else { return Poll::Pending };
+        let _entered = Entered::new(this.span);
+        let result = work.poll(cx);
+        if let (Poll::Ready(_), Some(from)) = (&result, this.waits_from) {
+            let waited = from.elapsed().as_secs_f64() * 1e3;
+            contain_panic(|| this.span.record("wait_ms", waited).is_none());
+        }
+        result
+    }
+}
+
+/// A stay in a span.
+struct Entered<'a>(Option<tracing::span::Entered<'a>>);
+
+impl<'a> Entered<'a> {
+    fn new(span: &'a Span) -> Self {
+        Self(contain_panic(|| span.enter()))
+    }
+}
+
+impl Drop for Entered<'_> {
+    fn drop(&mut self) {
+        contain_panic(|| drop(self.0.take()));
+    }
 }

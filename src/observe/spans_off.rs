@@ -1,11 +1,9 @@
-//! Stands in for the spans where the feature is off: costs nothing.
+//! Stands in for spans and log lines where the feature is off: costs nothing.
 
 use std::future::Future;
-#[cfg(feature = "http")]
-use std::panic::Location;
 
-use crate::flight::ports::Occurrence;
 use crate::key::Key;
+use crate::observe::table::Line;
 
 pub(crate) fn leading<F: Future>(_: &str, _: &Key, work: F) -> F {
     work
@@ -19,10 +17,6 @@ pub(crate) fn waiting<F: Future>(_: &str, _: &Key, wait: F) -> F {
     wait
 }
 
-pub(super) fn happened(_: &str, _: &Occurrence<'_>) {}
+pub(super) fn debug(_: &str, _: &Line<'_>) {}
 
-#[cfg(feature = "http")]
-pub(super) fn layer_is_nested(_: &str, _: &Location<'_>, _: &Location<'_>, _: bool) {}
-
-#[cfg(feature = "http")]
-pub(super) fn credential_refused(_: &str, _: &str) {}
+pub(super) fn warn(_: &str, _: &Line<'_>) {}

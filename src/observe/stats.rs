@@ -1,8 +1,7 @@
-//! The counts at one moment.
+//! What is counted, and the counts at one moment.
 
-use crate::flight::ports::{ComputedEnd, WakeCause};
 use crate::observe::Observer;
-use crate::observe::count::{Count, ENDS};
+use crate::observe::occurrence::{ComputationEnd, WakeCause};
 use crate::outcome::CacheOutcome;
 
 /// What the cache has done since it was built, and what it holds now; see
@@ -68,36 +67,90 @@ pub struct Stats {
     pub waiting: usize,
 }
 
+/// Something that has a counter, at a place among the counters of a cache.
+pub(super) trait Counted: Copy {
+    fn place(self) -> usize;
+}
+
+impl Counted for CacheOutcome {
+    #[inline]
+    fn place(self) -> usize {
+        self as usize
+    }
+}
+
+impl Counted for ComputationEnd {
+    fn place(self) -> usize {
+        ENDS + self as usize
+    }
+}
+
+impl Counted for WakeCause {
+    fn place(self) -> usize {
+        WAKES + self as usize
+    }
+}
+
+/// The counters of single events.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Count {
+    WouldHaveAnswered,
+    RefusedFill,
+    Joined,
+    WaitTimeout,
+    Overloaded,
+    Held,
+    Invalidation,
+    RemoteCall,
+    RemoteError,
+    Damaged,
+    /// No counter, but how many there are.
+    Total,
+}
+
+impl Counted for Count {
+    fn place(self) -> usize {
+        SINGLES + self as usize
+    }
+}
+
+const ENDS: usize = CacheOutcome::ALL.len();
+const WAKES: usize = ENDS + ComputationEnd::WORDS.len();
+const SINGLES: usize = WAKES + WakeCause::ALL.len();
+pub(super) const COUNTERS: usize = SINGLES + Count::Total as usize;
+
 impl Observer {
     /// Returns the counts; the caller adds what the store and the table know.
     pub(crate) fn stats(&self) -> Stats {
-        let count = |what: Count| self.counts.get(what.place());
-        let outcome = |outcome| count(Count::Outcome(outcome));
-        let ends = |ends: &[ComputedEnd]| ends.iter().map(|end| count(Count::Ended(*end))).sum();
+        let ended = |from| (from..WAKES).map(|place| self.counts.get(place)).sum();
         Stats {
-            hits: outcome(CacheOutcome::Hit),
-            stale: outcome(CacheOutcome::Stale),
-            stale_if_error: outcome(CacheOutcome::StaleIfError),
-            computed: outcome(CacheOutcome::Computed),
-            joined: outcome(CacheOutcome::Joined),
-            alone: outcome(CacheOutcome::Alone),
-            bypassed: outcome(CacheOutcome::Bypass),
-            refused: outcome(CacheOutcome::Refused),
-            would_have_answered: count(Count::WouldHaveAnswered),
-            computations: ends(&ENDS),
-            failures: ends(&ENDS[3..]),
-            refused_fills: count(Count::RefusedFill),
-            wait_timeouts: count(Count::WaitTimeout),
-            overloaded: count(Count::Overloaded),
-            held: count(Count::Held),
-            invalidations: count(Count::Invalidation),
-            remote_calls: count(Count::RemoteCall),
-            remote_errors: count(Count::RemoteError),
-            damaged: count(Count::Damaged),
-            wakes_by_push: count(Count::Woken(WakeCause::Push)),
-            wakes_by_timer: count(Count::Woken(WakeCause::Timer)),
-            wakes_by_poll: count(Count::Woken(WakeCause::Poll)),
+            hits: self.counted(CacheOutcome::Hit),
+            stale: self.counted(CacheOutcome::Stale),
+            stale_if_error: self.counted(CacheOutcome::StaleIfError),
+            computed: self.counted(CacheOutcome::Computed),
+            joined: self.counted(CacheOutcome::Joined),
+            alone: self.counted(CacheOutcome::Alone),
+            bypassed: self.counted(CacheOutcome::Bypass),
+            refused: self.counted(CacheOutcome::Refused),
+            would_have_answered: self.counted(Count::WouldHaveAnswered),
+            computations: ended(ENDS),
+            failures: ended(ComputationEnd::Failed.place()),
+            refused_fills: self.counted(Count::RefusedFill),
+            wait_timeouts: self.counted(Count::WaitTimeout),
+            overloaded: self.counted(Count::Overloaded),
+            held: self.counted(Count::Held),
+            invalidations: self.counted(Count::Invalidation),
+            remote_calls: self.counted(Count::RemoteCall),
+            remote_errors: self.counted(Count::RemoteError),
+            damaged: self.counted(Count::Damaged),
+            wakes_by_push: self.counted(WakeCause::Push),
+            wakes_by_timer: self.counted(WakeCause::Timer),
+            wakes_by_poll: self.counted(WakeCause::Poll),
             ..Stats::default()
         }
+    }
+
+    fn counted(&self, what: impl Counted) -> u64 {
+        self.counts.get(what.place())
     }
 }

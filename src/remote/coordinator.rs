@@ -10,7 +10,6 @@ use bytes::Bytes;
 use crate::clock::Tick;
 use crate::entry::Entry;
 use crate::flight::engine::Engine;
-use crate::flight::ports::{Observe, Occurrence, RemoteCall};
 use crate::freshness::{Lifetimes, Window};
 use crate::key::{Key, Tag};
 use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, Token};
@@ -19,6 +18,7 @@ use crate::lease::shared_store::{
     SharedStore, Unavailable,
 };
 use crate::lease::wakes::Listener;
+use crate::observe::{Observe, Occurrence, RemoteCall};
 use crate::remote::clock::ServerClock;
 use crate::remote::envelope::{self, Envelope, EnvelopeContents, Kind};
 use crate::remote::guard::{Guard, RemoteFailure};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::flight::ports::{Observe, Occurrence, RemoteCall};
+use crate::observe::{Observe, Occurrence, RemoteCall};
 use crate::remote::breaker::Breaker;
 use crate::remote::journal::Journal;
 use crate::remote::{Call, Remote, RemoteErrorKind, RemoteSettings};
@@ -138,13 +138,13 @@ impl Guard {
     }
 
     fn is_away(&self) {
-        self.observer.happened(Occurrence::RemoteIs { up: false });
+        self.observer.happened(Occurrence::RemoteChanged { up: false });
         self.tend.notify_one();
     }
 
     pub(super) fn close(&self) {
         if self.breaker.close() {
-            self.observer.happened(Occurrence::RemoteIs { up: true });
+            self.observer.happened(Occurrence::RemoteChanged { up: true });
         }
     }
 }

@@ -7,8 +7,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::flight::ports::RemoteCall;
 use crate::key::Tag;
+use crate::observe::RemoteCall;
 use crate::remote::ServerTime;
 use crate::remote::coordinator::EntryRemote;
 

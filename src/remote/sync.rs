@@ -11,10 +11,10 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::flight::ports::RemoteCall;
 use crate::key::{Key, Tag};
 use crate::lease::grant::Token;
 use crate::lease::shared_store::Unavailable;
+use crate::observe::RemoteCall;
 use crate::remote::breaker::Backoff;
 use crate::remote::coordinator::EntryRemote;
 use crate::remote::journal::Work;

@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
-use tower_stampede::Stampede;
+use tower_stampede::{Computed, Mode, Stampede};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use crate::kit::origin::{MS, Origin, SECOND, settings};
+use crate::kit::origin::{Answer, MS, Origin, SECOND, settings};
 
 fn paused_runtime() -> tokio::runtime::Runtime {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
@@ -234,4 +234,187 @@ fn no_line_carries_a_key_and_none_is_louder_than_debug() {
 fn a_hit_makes_no_span_and_no_line() {
     let (_, hit) = traced();
     assert_eq!(hit, Vec::<String>::new());
+}
+
+// ===== observers that panic =====
+
+/// Gives out handles that panic whenever they are used, except for hits.
+struct PanickingRecorder;
+
+struct PanickingHandle;
+
+impl metrics::CounterFn for PanickingHandle {
+    fn increment(&self, _: u64) {
+        panic!("the recorder panics");
+    }
+
+    fn absolute(&self, _: u64) {
+        panic!("the recorder panics");
+    }
+}
+
+impl metrics::GaugeFn for PanickingHandle {
+    fn increment(&self, _: f64) {
+        panic!("the recorder panics");
+    }
+
+    fn decrement(&self, _: f64) {
+        panic!("the recorder panics");
+    }
+
+    fn set(&self, _: f64) {
+        panic!("the recorder panics");
+    }
+}
+
+impl metrics::HistogramFn for PanickingHandle {
+    fn record(&self, _: f64) {
+        panic!("the recorder panics");
+    }
+}
+
+type Described = metrics::KeyName;
+type Text = metrics::SharedString;
+
+impl metrics::Recorder for PanickingRecorder {
+    fn describe_counter(&self, _: Described, _: Option<metrics::Unit>, _: Text) {}
+
+    fn describe_gauge(&self, _: Described, _: Option<metrics::Unit>, _: Text) {}
+
+    fn describe_histogram(&self, _: Described, _: Option<metrics::Unit>, _: Text) {}
+
+    fn register_counter(&self, key: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Counter {
+        if key.labels().any(|label| label.value() == "hit") {
+            return metrics::Counter::noop();
+        }
+        metrics::Counter::from_arc(Arc::new(PanickingHandle))
+    }
+
+    fn register_gauge(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Gauge {
+        metrics::Gauge::from_arc(Arc::new(PanickingHandle))
+    }
+
+    fn register_histogram(
+        &self,
+        _: &metrics::Key,
+        _: &metrics::Metadata<'_>,
+    ) -> metrics::Histogram {
+        metrics::Histogram::from_arc(Arc::new(PanickingHandle))
+    }
+}
+
+/// Panics in every callback that follows a span or a line, after it was asked
+/// whether it wants them.
+struct PanickingSubscriber;
+
+impl Subscriber for PanickingSubscriber {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "tower_stampede"
+    }
+
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        let mut line = Line(String::new());
+        span.record(&mut line);
+        // The waiter's span is made: entering it panics instead.
+        assert!(line.0.contains("waiter"), "the subscriber panics");
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {
+        panic!("the subscriber panics");
+    }
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {
+        panic!("the subscriber panics");
+    }
+
+    fn enter(&self, _: &Id) {
+        panic!("the subscriber panics");
+    }
+
+    fn exit(&self, _: &Id) {
+        panic!("the subscriber panics");
+    }
+
+    fn try_close(&self, _: Id) -> bool {
+        panic!("the subscriber panics");
+    }
+}
+
+/// Runs a herd whose computation succeeds, one that fails, one whose
+/// computation panics, and a hit; and returns the events of the cache.
+async fn herds_under_a_panicking_observer(cache: Stampede<u64>) {
+    let mut events = cache.events();
+    let origin = Origin::taking(100 * MS);
+    let ask = |key: &'static str| {
+        let (cache, origin) = (cache.clone(), origin.clone());
+        async move { cache.get_or_compute(key, move || origin.load()).await }
+    };
+    let herd = tokio::join!(ask("k"), ask("k"));
+    assert_eq!((herd.0.unwrap(), herd.1.unwrap()), (1, 1));
+    origin.next([Answer::Fail]);
+    let herd = tokio::join!(ask("fails"), ask("fails"));
+    assert!(herd.0.is_err() && herd.1.is_err());
+    // The leader's caller receives the panic; the waiter computes once more.
+    origin.next([Answer::Panic]);
+    let (leader, waiter) = (tokio::spawn(ask("panics")), tokio::spawn(ask("panics")));
+    assert!(leader.await.unwrap_err().is_panic());
+    assert_eq!(waiter.await.unwrap().unwrap(), 4);
+    assert_eq!(ask("k").await.unwrap(), 1);
+    cache.invalidate("k").await;
+    assert_eq!(ask("k").await.unwrap(), origin.calls() as u64);
+
+    let stats = cache.stats();
+    assert_eq!((stats.flights, stats.waiting), (0, 0));
+    assert_eq!((stats.hits, stats.computations, stats.failures), (1, 5, 2), "{stats:#?}");
+    let names: Vec<_> = std::iter::from_fn(|| events.try_recv().ok())
+        .map(|event| format!("{event:?}").split(' ').next().map(str::to_owned).unwrap())
+        .collect();
+    assert_eq!(names, ["Computed", "Failed", "Failed", "Computed", "Invalidated", "Computed"]);
+}
+
+#[test]
+fn a_metrics_recorder_that_panics_ends_no_computation() {
+    metrics::with_local_recorder(&PanickingRecorder, || {
+        let runtime = paused_runtime();
+        let cache = settings().build().expect("the settings are good");
+        runtime.block_on(herds_under_a_panicking_observer(cache));
+    });
+}
+
+#[test]
+fn a_tracing_subscriber_that_panics_ends_no_computation() {
+    let runtime = paused_runtime();
+    let _guard = tracing::subscriber::set_default(PanickingSubscriber);
+    let cache = settings().build().expect("the settings are good");
+    runtime.block_on(herds_under_a_panicking_observer(cache));
+}
+
+// ===== computations outside flights =====
+
+#[test]
+fn computations_outside_flights_are_told_apart_by_their_reason() {
+    let seen = recorded(|cache| async move {
+        let ask = |key: &'static str| {
+            let cache = cache.clone();
+            async move {
+                let work = || async {
+                    tokio::time::sleep(SECOND).await;
+                    Ok::<_, std::io::Error>(Computed::new(1).do_not_store())
+                };
+                cache.get_or_compute_with(key, work).await.unwrap()
+            }
+        };
+        // The leader's result may not be shared: the waiter computes its own.
+        tokio::join!(ask("declined"), ask("declined"));
+        cache.set_mode(Mode::Off);
+        ask("off").await;
+    });
+    for (reason, expected) in [("declined", 1.0), ("alone_declined", 1.0), ("alone_off", 1.0)] {
+        let name = format!("stampede_origin_calls_total{{cache=test,reason={reason}}}");
+        assert_eq!(seen.get(&name), Some(&expected), "{name} in {seen:#?}");
+    }
+    assert_eq!(seen.get("stampede_origin_duration_seconds{cache=test}"), Some(&3.0));
 }

@@ -15,6 +15,7 @@ use crate::http::flow::lookup::{HttpCaller, StoredEntry};
 use crate::http::flow::miss::answered;
 use crate::http::rules::decline_reason::DeclineReason;
 use crate::http::rules::shape::Shape;
+use crate::observe::{Observe, Occurrence};
 use crate::outcome::CacheOutcome;
 
 /// What the leader's own client needs once the leader has gone to work.
@@ -60,7 +61,7 @@ impl HttpCaller {
     fn warn_of_credential(&self, name: &HeaderName) {
         let is_plain = matches!(*name, header::AUTHORIZATION | header::COOKIE);
         if !is_plain && name.as_str().len() <= MAX_NAMED {
-            self.cache.observer.credential_refused(name.as_str());
+            self.cache.observer.happened(Occurrence::CredentialRefused { field: name.as_str() });
         }
     }
 

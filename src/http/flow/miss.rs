@@ -10,7 +10,7 @@ use crate::cache::run::{self, RunOutcome};
 use crate::cache::state::Lookup;
 use crate::entry::ComputationStart;
 use crate::error::{BoxError, Error};
-use crate::flight::engine::Mode;
+use crate::mode::Mode;
 use crate::flight::waiter::{AloneReason, Caller};
 use crate::http::body::ResponseBody;
 use crate::http::flow::answer::{self, Provenance};
@@ -197,7 +197,7 @@ where
         reason: BypassReason,
     ) -> Result<Response<ResponseBody<B>>, S::Error> {
         self.caller.cache.observer.bypass_reason(reason.as_str());
-        self.forward(Provenance::bypass(reason), AloneReason::Passed).await
+        self.forward(Provenance::bypass(reason), AloneReason::Bypass).await
     }
 
     /// The same while the handle observes or is switched off.
@@ -243,7 +243,7 @@ where
         let is_ours = question.is_conditional();
         let call = tokio::time::timeout(limit, question.put(&caller.cache)).await;
         let received = ArrivalTime::now(&caller.cache, started);
-        caller.cache.observer.computed_alone(received.delay());
+        caller.cache.observer.computed_alone(received.delay(), reason.as_str());
         let failed = match &call {
             Ok(Ok(OriginReply::Response(response))) => answer::is_failure(response.status()),
             Ok(Ok(OriginReply::Confirmed(_))) => false,

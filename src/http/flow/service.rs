@@ -11,7 +11,6 @@ use tower_service::Service;
 use crate::cache::state::Lookup;
 use crate::clock::Tick;
 use crate::error::BoxError;
-use crate::flight::engine::Mode;
 use crate::http::body::ResponseBody;
 use crate::http::flow::answer::{self, Provenance};
 use crate::http::flow::future::HttpFuture;
@@ -28,6 +27,8 @@ use crate::http::rules::request::{
 };
 use crate::http::stored::response::StoredResponse;
 use crate::key::KeyBuf;
+use crate::mode::Mode;
+use crate::observe::{Observe, Occurrence};
 use crate::outcome::CacheOutcome;
 use crate::tower::oneshot::Oneshot;
 
@@ -153,7 +154,8 @@ impl<S> HttpService<S> {
         B::Error: Into<BoxError>,
     {
         let is_alike = self.rules.share_like(outer);
-        self.cache.observer.layer_is_nested(outer.made_at, self.rules.made_at, is_alike);
+        let (outer, inner) = (outer.made_at, self.rules.made_at);
+        self.cache.observer.happened(Occurrence::LayersNested { outer, inner, is_alike });
         if is_unsafe(&parts.method) {
             return self.pass_unsafe(parts, body, Position::Inside { is_alike });
         }
