@@ -258,7 +258,10 @@ mod over_http {
     }
 
     /// Asserts that a response is fresh for [`LIFETIME`] after its arrival.
-    async fn assert_fresh_for_the_lifetime(app: &tower_stampede::HttpService<Origin>, origin: &Origin) {
+    async fn assert_fresh_for_the_lifetime(
+        app: &tower_stampede::HttpService<Origin>,
+        origin: &Origin,
+    ) {
         send(app, get("/")).await;
         pass(LIFETIME - MS).await;
         assert!(send(app, get("/")).await.is(Hit));
