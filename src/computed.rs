@@ -59,8 +59,10 @@ impl<V> Computed<V> {
         self
     }
 
-    /// Sets how long the value is fresh. Zero means: it goes to those who wait
-    /// for it now, and is not kept. Defaults to the cache's `ttl`.
+    /// Sets how long the value is fresh, counted from the end of the
+    /// computation or, with `put_with`, from the call: the value is at most
+    /// `ttl` + `compute_timeout` old. Zero means: it goes to the callers that
+    /// wait for it now, and is not kept. Defaults to the cache's `ttl`.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self

@@ -81,7 +81,8 @@
 //!
 //! ## Fresh, stale, expired
 //!
-//! An entry is *fresh* for its `ttl`, counted from the start of its computation.
+//! An entry is *fresh* for its `ttl`, counted from the end of its computation: it is
+//! at most `ttl` + `compute_timeout` old.
 //! For `stale_for` longer it is *stale*: served at once, while one refresh runs in
 //! the background. Within `stale_if_error` it stands in for a failure. After that
 //! it is *expired*. A value may set its own times and tags ([`Computed`]), and so

@@ -167,8 +167,12 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         }
     }
 
-    /// Sets how long a value is fresh, counted from the start of its
-    /// computation. There is no default: a wrong guess would be wrong silently.
+    /// Sets how long a value is fresh, counted from the end of its
+    /// computation, or from the call of `put`.
+    ///
+    /// A computation reads its data after its start, so a fresh value is at
+    /// most `ttl` + `compute_timeout` old. There is no default: a wrong guess
+    /// would be wrong silently.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
@@ -484,6 +488,7 @@ impl Semaphore {
 impl<T: Clone + Send + Sync + 'static> Builder<Option<T>> {
     /// Sets how long a `None` is fresh, where that differs from the `ttl`:
     /// the absence of a thing is often worth remembering, for less long.
+    /// Counted from the end of the computation, as the `ttl` is.
     pub fn negative_ttl(mut self, ttl: Duration) -> Self {
         self.negative = Some((ttl, Option::is_none));
         self

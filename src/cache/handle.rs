@@ -86,6 +86,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     }
 
     /// Makes a cache for this process with every other setting at its default.
+    /// Values are fresh for `ttl`, counted from the end of their computation.
     ///
     /// # Panics
     ///

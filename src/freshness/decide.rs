@@ -57,6 +57,7 @@ mod tests {
     use crate::freshness::Lifetimes;
     use std::time::Duration;
 
+    /// The window of a computation from 0 s to 1 s.
     fn window() -> Window {
         let lifetimes = Lifetimes {
             ttl: Duration::from_secs(10),
@@ -69,13 +70,13 @@ mod tests {
     #[test]
     fn an_entry_goes_from_fresh_to_stale_to_expired_at_the_stated_moments() {
         for (millis, expected) in [
-            (0, Freshness::Fresh),
-            (9_999, Freshness::Fresh),
-            (10_000, Freshness::Stale),
-            (14_999, Freshness::Stale),
-            (15_000, Freshness::StaleIfError),
-            (29_999, Freshness::StaleIfError),
-            (30_000, Freshness::Expired),
+            (1_000, Freshness::Fresh),
+            (10_999, Freshness::Fresh),
+            (11_000, Freshness::Stale),
+            (15_999, Freshness::Stale),
+            (16_000, Freshness::StaleIfError),
+            (30_999, Freshness::StaleIfError),
+            (31_000, Freshness::Expired),
         ] {
             let now = Tick::from_nanos(millis * 1_000_000);
             assert_eq!(decide(&window(), now, None, sample), expected, "at {millis} ms");
@@ -84,12 +85,12 @@ mod tests {
 
     #[test]
     fn without_early_refresh_no_sample_is_drawn() {
-        decide(&window(), Tick::from_nanos(9_999_000_000), None, || panic!("drawn"));
+        decide(&window(), Tick::from_nanos(10_999_000_000), None, || panic!("drawn"));
     }
 
     #[test]
     fn far_from_the_end_no_sample_is_drawn() {
         let early = EarlyRefresh { beta: 1.0, max_share: 0.25 };
-        decide(&window(), Tick::from_nanos(7_000_000_000), Some(&early), || panic!("drawn"));
+        decide(&window(), Tick::from_nanos(8_000_000_000), Some(&early), || panic!("drawn"));
     }
 }

@@ -53,15 +53,16 @@ mod tests {
             stale_if_error: Duration::ZERO,
         };
         let window = Window::new(Tick::from_nanos(0), lifetimes, Duration::from_secs_f64(delta));
+        let end = delta + ttl;
         // Reads before this are never early: the chance is below e^-20.
-        let mut at = ttl - 25.0 * early.beta * delta;
+        let mut at = end - 25.0 * early.beta * delta;
         let (mut recomputations, mut lead, mut refreshed_at) = (0, 0.0, f64::INFINITY);
         while at < refreshed_at {
             let now = Tick::from_nanos((at * 1e9) as u64);
             if decide(&window, now, Some(&early), || 1.0 - rng.f64()) != Freshness::Fresh {
                 recomputations += 1;
                 if recomputations == 1 {
-                    lead = ttl - at;
+                    lead = end - at;
                     refreshed_at = at + delta;
                 }
             }
@@ -122,7 +123,7 @@ mod tests {
         let at = |secs: u64| {
             decide(&window, Tick::from_nanos(secs * 1_000_000_000), Some(&early), || 1e-9)
         };
-        assert_eq!(at(5), Freshness::Fresh);
-        assert_eq!(at(6), Freshness::Early);
+        assert_eq!(at(65), Freshness::Fresh);
+        assert_eq!(at(66), Freshness::Early);
     }
 }

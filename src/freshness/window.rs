@@ -25,13 +25,18 @@ impl Lifetimes {
 }
 
 /// When an entry is fresh, stale and expired; frozen when it is filled.
+///
+/// A lifetime counts from the end of the computation where the application
+/// chose it, and from the start where the origin stated it. See `DESIGN.md`,
+/// "From which moment does a lifetime count?".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 // Ordered as `Entry` says.
 #[repr(C)]
 pub(crate) struct Window {
     pub(crate) fresh_until: Tick,
-    /// When the computation started: age counts from here, so that a slow
-    /// computation cannot make old data look young.
+    /// When the computation started, or earlier where the response was older
+    /// on arrival. Entries of a key are ordered by it, and HTTP's `Age` counts
+    /// from here: a slow computation cannot make old data look young.
     pub(crate) started: Tick,
     pub(crate) stale_until: Tick,
     pub(crate) error_until: Tick,
@@ -43,13 +48,32 @@ pub(crate) struct Window {
 }
 
 impl Window {
+    /// Makes the window of lifetimes that count from the end of the
+    /// computation.
     pub(crate) fn new(started: Tick, lifetimes: Lifetimes, computed_in: Duration) -> Self {
-        let fresh_until = started.plus(lifetimes.ttl);
+        Self::counted_from(started.plus(computed_in), started, lifetimes, computed_in)
+    }
+
+    /// Makes the window of lifetimes that count from `from`.
+    pub(crate) fn counted_from(
+        from: Tick,
+        started: Tick,
+        lifetimes: Lifetimes,
+        computed_in: Duration,
+    ) -> Self {
+        let end = from.plus(lifetimes.ttl);
+        // Without a lifetime there is no moment at which the entry is fresh.
+        // `is_never_fresh` says so after every translation to another clock.
+        let fresh_until = if lifetimes.ttl.is_zero() { started } else { end };
+        let stale_until = |span: Duration| {
+            // Without a stale window there is no moment of that either.
+            if span.is_zero() { fresh_until } else { end.plus(span) }
+        };
         Self {
             started,
             fresh_until,
-            stale_until: fresh_until.plus(lifetimes.stale_for),
-            error_until: fresh_until.plus(lifetimes.stale_if_error),
+            stale_until: stale_until(lifetimes.stale_for),
+            error_until: stale_until(lifetimes.stale_if_error),
             computed_micros: u32::try_from(computed_in.as_micros()).unwrap_or(u32::MAX),
             kept_longer: 0,
         }
@@ -81,8 +105,19 @@ impl Window {
         self
     }
 
+    /// Returns for how long after its computation the entry is fresh.
+    ///
+    /// Early refresh takes its share of this. It is longer by the age that a
+    /// response had on arrival.
     pub(crate) fn lifetime(&self) -> Duration {
-        self.fresh_until.since(self.started)
+        self.fresh_until.since(self.started.plus(self.computed_in()))
+    }
+
+    /// Returns whether the entry was given no lifetime at all. One whose
+    /// lifetime was over on arrival was given one.
+    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP's validation"))]
+    pub(crate) fn is_never_fresh(&self) -> bool {
+        self.fresh_until <= self.started
     }
 
     /// Returns the moment after which the entry may not be served any more.
@@ -123,11 +158,53 @@ mod tests {
         assert_eq!(window.kept_until(), window.useful_until());
         let kept = window.kept_longer(SECOND / 2 + SECOND * 9);
         assert_eq!(kept.useful_until(), window.useful_until());
-        assert_eq!(kept.kept_until(), Tick::from_nanos(40_000_000_000));
+        assert_eq!(kept.kept_until(), Tick::from_nanos(41_000_000_000));
         let marked = kept.stale_from(Tick::from_nanos(4_000_000_000));
         assert_eq!(marked.kept_until().since(marked.useful_until()), SECOND * 10);
         let for_ever = window.kept_longer(Duration::MAX);
         assert!(for_ever.kept_until() > window.useful_until());
+    }
+
+    #[test]
+    fn a_lifetime_counts_from_the_end_of_the_computation_or_from_the_moment_given() {
+        let at = |seconds: u64| Tick::from_nanos(seconds * 1_000_000_000);
+        let lifetimes = Lifetimes { ttl: SECOND * 3, stale_for: SECOND, stale_if_error: SECOND };
+        let ours = Window::new(at(10), lifetimes, SECOND * 5);
+        assert_eq!((ours.started, ours.fresh_until, ours.stale_until), (at(10), at(18), at(19)));
+        assert_eq!(ours.lifetime(), SECOND * 3);
+        let marked = ours.stale_from(at(16));
+        assert_eq!(marked.lifetime(), SECOND, "fresh from 15 s to 16 s");
+        // RFC 9111, 4.2.3: of 8 s, 5 were over when the response arrived.
+        let stated = Lifetimes { ttl: SECOND * 8, ..lifetimes };
+        let origin = Window::counted_from(at(10), at(10), stated, SECOND * 5);
+        assert_eq!((origin.fresh_until, origin.stale_until), (at(18), at(19)));
+        assert_eq!(origin.lifetime(), SECOND * 3);
+    }
+
+    #[test]
+    fn only_an_entry_that_was_given_no_lifetime_is_never_fresh() {
+        let window = |ttl, stale_for, took| {
+            Window::new(
+                Tick::from_nanos(7),
+                Lifetimes { ttl, stale_for, stale_if_error: Duration::ZERO },
+                took,
+            )
+        };
+        let zero = Duration::ZERO;
+        assert!(window(zero, zero, SECOND).is_never_fresh());
+        assert_eq!(window(zero, zero, SECOND).useful_until(), Tick::from_nanos(7));
+        let only_stale = window(zero, SECOND * 2, SECOND);
+        assert!(only_stale.is_never_fresh());
+        assert_eq!(only_stale.stale_until, Tick::from_nanos(3_000_000_007), "from the end");
+        assert!(!window(SECOND, zero, SECOND).is_never_fresh());
+        let over_on_arrival = Window::counted_from(
+            Tick::from_nanos(7),
+            Tick::from_nanos(7),
+            Lifetimes { ttl: SECOND, stale_for: zero, stale_if_error: zero },
+            SECOND * 2,
+        );
+        assert!(!over_on_arrival.is_never_fresh());
+        assert!(over_on_arrival.lifetime().is_zero());
     }
 
     #[test]

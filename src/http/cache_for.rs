@@ -44,7 +44,10 @@ pub struct CacheFor {
 }
 
 impl CacheFor {
-    /// Keeps the response for `ttl`.
+    /// Keeps the response for `ttl`, counted from the arrival of its head.
+    ///
+    /// The data was read after the request went out, so it is at most `ttl` +
+    /// `compute_timeout` old. `Age` still counts from the request.
     ///
     /// Zero means: keep it for nobody, and share it only as stale, where a
     /// stale window covers it.

@@ -323,7 +323,8 @@ impl HttpLayer {
         store_post_responses: bool;
     }
 
-    /// Sets the lifetime of responses that say nothing. Defaults to the handle's.
+    /// Sets the lifetime of responses that say nothing, counted from the
+    /// arrival of their head. Defaults to the handle's.
     ///
     /// # Panics
     ///

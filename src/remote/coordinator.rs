@@ -164,11 +164,12 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     ) -> Option<Entry<V>> {
         let value = (self.codec.decode)(envelope.payload)?;
         let lifetimes = Lifetimes {
-            ttl: envelope.fresh.saturating_add(envelope.age),
+            ttl: envelope.fresh,
             stale_for: envelope.stale_for,
             stale_if_error: envelope.stale_if_error,
         };
-        let window = Window::new(started.minus(envelope.age), lifetimes, envelope.took)
+        let born = started.minus(envelope.age);
+        let window = Window::counted_from(born, born, lifetimes, envelope.took)
             .kept_longer(envelope.kept_longer);
         self.keeps_for(window.kept_until().since(started));
         let weight = (self.codec.weigh)(&value) + key.heap_bytes();
@@ -195,7 +196,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             kind: Kind::Value,
             started,
             age,
-            fresh: window.fresh_until.since(window.started).saturating_sub(age),
+            fresh: window.fresh_until.since(window.started),
             stale_for: window.stale_until.since(window.fresh_until),
             stale_if_error: window.error_until.since(window.fresh_until),
             kept_longer: window.kept_until().since(window.useful_until()),

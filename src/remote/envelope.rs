@@ -44,7 +44,9 @@ pub(crate) struct Envelope {
     pub(crate) started: ServerTime,
     /// How old the value was then: an origin may answer from a cache.
     pub(crate) age: Duration,
-    /// Counted from `started`, as are the windows after it.
+    /// How long the value is fresh, counted from when it was of age zero: `age`
+    /// before `started`. It includes the time of the computation where the
+    /// lifetime counts from its end. The stale windows begin where it ends.
     pub(crate) fresh: Duration,
     pub(crate) stale_for: Duration,
     pub(crate) stale_if_error: Duration,

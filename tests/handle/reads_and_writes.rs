@@ -72,10 +72,10 @@ async fn a_ttl_of_zero_serves_those_who_wait_and_keeps_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn age_counts_from_the_start_of_the_computation() {
+async fn a_lifetime_counts_from_the_end_of_the_computation() {
     let (cache, origin) = (settings::<u64>().build().unwrap(), Origin::taking(20 * SECOND));
     cache.get_or_compute("k", origin.compute()).await.unwrap();
-    pass(39 * SECOND).await;
+    pass(59 * SECOND).await;
     assert_eq!(cache.get("k").await, Some(1));
     pass(2 * SECOND).await;
     assert_eq!(cache.get("k").await, None);

@@ -178,7 +178,8 @@ async fn an_early_refresh_carries_no_more_than_a_late_one() {
     let app = layered(cache.http_layer(), &origin);
     let client = [("x-anything", "evil"), ("host", "a")];
     send(&app, with("/page", &client)).await;
-    pass(secs(7)).await;
+    // The last quarter of 10 s after the arrival.
+    pass(secs(8)).await;
     assert!(send(&app, with("/page", &client)).await.is(Hit));
     pass(secs(3)).await;
     assert_eq!(origin.calls(), 2);

@@ -264,11 +264,11 @@ async fn a_value_marked_stale_is_refreshed_over_what_the_remote_has() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_age_of_a_value_counts_from_the_start_of_its_computation_in_every_process() {
+async fn the_lifetime_of_a_value_counts_from_the_end_of_its_computation_in_every_process() {
     let (double, origin) = (Double::new(), Origin::taking(20 * SECOND));
     let processes = Process::several(2, &double).await;
     assert_eq!(processes[0].load(&origin).await, 1);
-    pass(39 * SECOND).await;
+    pass(59 * SECOND).await;
     assert_eq!(processes[1].get("k").await, Some(1));
     pass(2 * SECOND).await;
     assert_eq!(processes[0].get("k").await, None);

@@ -188,7 +188,7 @@ fn windows(
 /// RFC 9111, 4.2.3: `corrected_initial_age`.
 ///
 /// For a lifetime that was chosen here the time the response took does not
-/// make it older: it is counted where its window begins.
+/// make it older: such a lifetime counts from the arrival of the response.
 fn initial_age(headers: &HeaderMap, source: Source, times: Times) -> Duration {
     let delay = match source {
         Source::Origin | Source::Heuristic => times.response_delay,

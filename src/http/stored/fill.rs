@@ -117,10 +117,15 @@ fn window(cache: &HttpCache, plan: &Plan, received: ArrivalTime) -> Window {
         Source::Layer => lifetimes.jittered(cache.values.jitter, freshness::sample()),
         Source::CacheFor | Source::Origin | Source::Heuristic => lifetimes,
     };
-    // Age counts from the start of the computation whoever chose the lifetime:
-    // a slow service cannot make old data look young.
+    // `Age` counts from the request, no matter who chose the lifetime: a slow
+    // service cannot make old data look young.
     let born = received.at.minus(terms.initial_age).min(received.started.tick);
-    Window::new(born, lifetimes, received.delay())
+    let from = match terms.source {
+        Source::CacheFor | Source::Layer => received.at,
+        // RFC 9111, 4.2.3: what the response took is part of its age.
+        Source::Origin | Source::Heuristic => born,
+    };
+    Window::counted_from(from, born, lifetimes, received.delay())
 }
 
 /// For how long after its last window a response is kept that may yet be
