@@ -153,6 +153,7 @@ impl Without {
         "scoped",
         "eviction",
         "hangs",
+        "stats_in_drop",
     ];
 
     /// Reads names separated by commas.
@@ -233,7 +234,7 @@ impl Dice<'_> {
             max_refreshes: self.rng.usize(1..3).min(max_computations),
             max_entries: self.one_in(3, "eviction").then(|| self.rng.u64(1..3)),
             eviction: self.of(&[Eviction::Lru, Eviction::Lru, Eviction::TinyLfu]),
-            on_drop: self.reaction(&[Reaction::Stats, Reaction::Get, Reaction::Invalidate]),
+            on_drop: self.reaction_in_drop(),
             on_clone: self.reaction(&[Reaction::Stats, Reaction::Get, Reaction::Invalidate]),
             on_weigh: self.reaction(&[
                 Reaction::Stats,
@@ -249,9 +250,16 @@ impl Dice<'_> {
         if self.one_in(4, "reactions") { self.of(choices) } else { Reaction::Nothing }
     }
 
+    fn reaction_in_drop(&mut self) -> Reaction {
+        match self.reaction(&[Reaction::Stats, Reaction::Get, Reaction::Invalidate]) {
+            reaction if self.without.has("stats_in_drop") => reaction,
+            Reaction::Stats => Reaction::Nothing,
+            reaction => reaction,
+        }
+    }
+
     fn op(&mut self) -> Op {
         loop {
-            let without = self.without;
             let (op, feature) = match self.rng.u32(..100) {
                 0..34 => (self.new_caller(), ""),
                 34..40 => (Op::Poll(self.actor()), ""),
@@ -272,7 +280,7 @@ impl Dice<'_> {
                 74..96 => (Op::Pass(self.time()), ""),
                 _ => (Op::Jump(self.time()), "jumps"),
             };
-            if without.has(feature) {
+            if self.without.has(feature) {
                 return op;
             }
         }

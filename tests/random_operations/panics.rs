@@ -24,3 +24,8 @@ pub(crate) fn note_those_of(thread: &'static str) {
 pub(crate) fn forget() -> Vec<String> {
     std::mem::take(&mut *NOTED.lock().unwrap())
 }
+
+/// Returns whether there was none.
+pub(crate) fn is_none_noted() -> bool {
+    NOTED.lock().unwrap().is_empty()
+}

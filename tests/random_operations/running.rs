@@ -47,12 +47,9 @@ impl Record {
             .filter(|(_, other)| other.key == own.key && other.ended.is_none())
             .collect();
         for (place, other) in others {
-            let is_ended = self
-                .cuts
-                .iter()
-                .any(|cut| other.begun.is_before(cut.begun) && cut.what.concerns(own.key, true))
-                // While it waited for its place.
-                || self.is_cut_since(self.calls[other.call].asked, own.key);
+            // An invalidation while one of them ran, or waited for its place.
+            let is_ended = self.is_cut_since(self.calls[other.call].asked, own.key)
+                || self.is_cut_since(asking.asked, own.key);
             if !is_ended && !self.is_apart(&other, begun) {
                 let detail = format!("computations {place} and {number}: {other:?}, {asking:?}");
                 self.violate("one computation of a key runs at a time", detail);
@@ -229,6 +226,8 @@ impl Record {
     }
 
     pub(crate) fn shelve_put(&mut self, facts: Facts) {
+        // Certain from here on, not from the beginning of the `put`.
+        let facts = Facts { ended: self.now(), ..facts };
         let is_stored =
             self.mode != tower_stampede::Mode::Off && !facts.do_not_store && !facts.ttl.is_zero();
         self.key(facts.key).shelf = match (is_stored, facts.heavy) {

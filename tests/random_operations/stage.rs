@@ -21,8 +21,8 @@ use crate::panics;
 use crate::record::{Record, Violation, What};
 use crate::world::{ScriptedPanic, Value, World};
 
-/// Longer than any call and any interval at which the cache tidies up.
-const DRAIN: Duration = Duration::from_secs(100);
+/// Longer than any call, and than the interval at which the cache tidies up.
+const DRAIN: Duration = Duration::from_secs(32);
 
 /// Callers that are not of the schedule are numbered from here on.
 const EXTRA: usize = 1_000_000;
@@ -42,7 +42,15 @@ pub(crate) fn run(case: &Case, keeps_history: bool) -> Outcome {
         .start_paused(true)
         .build()
         .expect("a runtime starts");
-    let world = runtime.block_on(play(case, keeps_history));
+    let world = {
+        let _inside = runtime.enter();
+        World::new(&case.settings, keeps_history)
+    };
+    // A panic of the crate's own is noted by the hook, and ends the case.
+    let played = catch_unwind(AssertUnwindSafe(|| runtime.block_on(play(case, &world))));
+    if played.is_err() {
+        world.set_cache(None);
+    }
     drop(runtime);
     let mut record = world.record();
     for panic in panics::forget() {
@@ -55,12 +63,11 @@ pub(crate) fn run(case: &Case, keeps_history: bool) -> Outcome {
     }
 }
 
-async fn play(case: &Case, keeps_history: bool) -> Arc<World> {
-    let world = World::new(&case.settings, keeps_history);
+async fn play(case: &Case, world: &Arc<World>) {
     let cache = world.build();
     let events = cache.events();
     let mut stage = Stage {
-        world: Arc::clone(&world),
+        world: Arc::clone(world),
         cache,
         callers: BTreeMap::new(),
         driver: Arc::default(),
@@ -75,7 +82,6 @@ async fn play(case: &Case, keeps_history: bool) -> Arc<World> {
     stage.check_rest().await;
     drop(events);
     check_gone(stage).await;
-    world
 }
 
 /// A caller: a future that is polled by hand.
@@ -286,7 +292,7 @@ impl Stage {
             let detail = format!("{begun} of {wanted} begin although nothing else runs");
             self.world.record().violate("every place is free in the end", detail);
         }
-        self.pass(DRAIN).await;
+        self.pass(Duration::from_secs(2)).await;
         for number in first..=self.extra {
             drop(self.callers.remove(&number));
         }
