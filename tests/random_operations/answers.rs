@@ -8,9 +8,13 @@ use crate::case::How;
 use crate::record::{
     Call, CallEnd, ComputationEnd, Facts, FailureFacts, Moment, Record, Source, What,
 };
+use crate::world::INSIDE;
 
 /// A caller is answered this much later than the sum of the time-outs at most.
 const SLACK: Duration = Duration::from_millis(10);
+
+/// Two panics that are further apart are not in a row.
+const PANICS_IN_A_ROW: Duration = Duration::from_secs(600);
 
 impl Record {
     pub(crate) fn call_begins(
@@ -89,8 +93,11 @@ impl Record {
             self.violate("a cache that is not on answers no caller", detail("another call's"));
         }
         self.check_cuts(call, facts, &detail);
-        if facts.ended.is_before(call.asked) {
+        // User code may ask between the end of a computation and its verdict.
+        let is_within = call.actor == INSIDE && call.asked.at == facts.ended.at;
+        if facts.ended.is_before(call.asked) && !is_within {
             self.check_window(call, facts, now, &detail);
+            self.check_no_wait(call, facts, now, &detail);
             self.check_youth(call, facts, now, &detail);
         }
     }
@@ -130,7 +137,7 @@ impl Record {
         now: Moment,
         detail: &dyn Fn(&str) -> String,
     ) {
-        let fresh_until = self.fresh_until(facts);
+        let fresh_until = self.fresh_until(facts, call.asked);
         // Where it is fresh for no time, nothing is stale after it.
         let (stale_for, stale_if_error) = match facts.ttl.is_zero() {
             true => (0, 0),
@@ -148,6 +155,27 @@ impl Record {
         } else if !self.has_failed_since(call, facts, now) {
             let detail = detail(&format!("at {:?}, stale until {stale_until:?}", now.at));
             self.violate("`stale_if_error` is for failures", detail);
+        }
+    }
+
+    /// A caller that finds a value it may have does not wait.
+    fn check_no_wait(
+        &mut self,
+        call: &Call,
+        facts: &Facts,
+        now: Moment,
+        detail: &dyn Fn(&str) -> String,
+    ) {
+        let stale_until =
+            self.fresh_until(facts, call.asked) + Duration::from_millis(self.settings.stale_for);
+        let jumped = self.jumped - call.jumped;
+        let computes_at_once =
+            call.own.is_some_and(|own| self.computations[own].begun.at <= call.asked.at + jumped);
+        let has_waited = now.at > call.asked.at + jumped && !computes_at_once;
+        let is_free = self.silent_ever.contains(&call.actor) || !self.is_on_since(call.asked);
+        if has_waited && !is_free && call.asked.at < stale_until && !facts.ttl.is_zero() {
+            let detail = detail(&format!("at {:?}, stale until {stale_until:?}", now.at));
+            self.violate("a caller that finds a stale value does not wait", detail);
         }
     }
 
@@ -217,6 +245,7 @@ impl Record {
         now: Moment,
     ) {
         let detail = format!("call {number}: {kind:?} of {failure:?}, {call:?}");
+        self.held += u64::from(kind == ErrorKind::Held);
         if let Some(failure) = failure
             && failure.key != call.key
         {
@@ -226,6 +255,13 @@ impl Record {
         let is_own = |failure: FailureFacts| call.own == Some(failure.computation);
         if is_bypassed && !self.is_own_end(call, kind, failure) {
             self.violate("a cache that is not on refuses no caller", detail.clone());
+            return;
+        }
+        if matches!(kind, ErrorKind::WaitTimeout | ErrorKind::Overloaded)
+            && call.own.is_none()
+            && self.is_lent_a_place(number, now)
+        {
+            self.violate("a computation lends its place to what it asks for", detail);
             return;
         }
         match kind {
@@ -335,7 +371,9 @@ impl Record {
         let panics = self.computations.iter().filter(|one| {
             one.key == call.key && matches!(one.ended, Some((_, ComputationEnd::Panicked)))
         });
-        let ends = panics.filter_map(|one| one.ended);
-        ends.clone().count() >= 2 && ends.clone().any(|(ended, _)| call.asked.is_before(ended))
+        let mut ends: Vec<_> = panics.filter_map(|one| one.ended).map(|(at, _)| at).collect();
+        ends.sort_by_key(|ended| ended.order);
+        ends.windows(2)
+            .any(|pair| call.asked.is_before(pair[1]) && pair[1].at - pair[0].at < PANICS_IN_A_ROW)
     }
 }

@@ -6,9 +6,6 @@ use std::sync::Arc;
 use fastrand::Rng;
 use tower_stampede::{Eviction, FailureAction, Mode};
 
-/// The keys that callers ask for.
-pub(crate) const KEYS: usize = 3;
-
 /// Keys from here on belong to the checks at the end of a case.
 pub(crate) const SPARE_KEY: usize = 100;
 
@@ -31,6 +28,8 @@ pub(crate) enum Reaction {
 /// Times are in milliseconds.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
+    /// How many keys callers ask for.
+    pub(crate) keys: usize,
     pub(crate) ttl: u64,
     pub(crate) stale_for: u64,
     pub(crate) stale_if_error: u64,
@@ -105,6 +104,8 @@ pub(crate) enum Op {
     Ask(usize, Arc<Ask>),
     Poll(usize),
     Drop(usize),
+    /// Drops the caller while its thread panics, as beside other work that does.
+    DropInPanic(usize),
     /// Keeps the caller and polls it no more.
     Silence(usize),
     Resume(usize),
@@ -173,6 +174,11 @@ impl Without {
         )
     }
 
+    fn and_some_more(&self, rng: &mut Rng) -> Self {
+        let more = Self::NAMES.iter().filter(|_| rng.u32(..5) == 0);
+        Self(self.0.iter().cloned().chain(more.map(|name| (*name).to_owned())).collect())
+    }
+
     fn has(&self, name: &str) -> bool {
         !self.0.contains(name)
     }
@@ -180,10 +186,12 @@ impl Without {
 
 impl Case {
     pub(crate) fn generate(seed: u64, without: &Without) -> Self {
-        let mut dice = Dice { rng: Rng::with_seed(seed), without, declines: false, actors: 0 };
+        let mut rng = Rng::with_seed(seed);
+        // Each case leaves out some features: what remains meets more often.
+        let without = without.and_some_more(&mut rng);
+        let keys = if rng.u32(..4) == 0 { 12 } else { 3 };
+        let mut dice = Dice { rng, without: &without, keys, actors: 0 };
         let settings = dice.settings();
-        // Half of the cases decline nothing: there exactness is checked longer.
-        dice.declines = dice.rng.bool() && without.has("declines");
         let length = dice.rng.usize(5..60);
         let ops = (0..length).map(|_| dice.op()).collect();
         Self { seed, settings, ops }
@@ -193,7 +201,7 @@ impl Case {
 struct Dice<'a> {
     rng: Rng,
     without: &'a Without,
-    declines: bool,
+    keys: usize,
     actors: usize,
 }
 
@@ -209,7 +217,7 @@ impl Dice<'_> {
 
     fn key(&mut self) -> usize {
         // The first key meets half of all callers.
-        if self.rng.bool() { 0 } else { self.rng.usize(..KEYS) }
+        if self.rng.bool() { 0 } else { self.rng.usize(..self.keys) }
     }
 
     fn settings(&mut self) -> Settings {
@@ -219,6 +227,7 @@ impl Dice<'_> {
         let hold = self.of(&[5, 20, 100]);
         let stale = self.without.has("stale");
         Settings {
+            keys: self.keys,
             ttl: self.of(&[5, 20, 60, 1000]),
             stale_for: if stale { self.of(&[0, 10, 50]) } else { 0 },
             stale_if_error: if stale { self.of(&[0, 15, 200]) } else { 0 },
@@ -263,7 +272,8 @@ impl Dice<'_> {
             let (op, feature) = match self.rng.u32(..100) {
                 0..34 => (self.new_caller(), ""),
                 34..40 => (Op::Poll(self.actor()), ""),
-                40..45 => (Op::Drop(self.actor()), "drops"),
+                40..44 => (Op::Drop(self.actor()), "drops"),
+                44 => (Op::DropInPanic(self.actor()), "panics"),
                 45..47 => (Op::Silence(self.actor()), "silence"),
                 47..48 => (Op::Resume(self.actor()), "silence"),
                 48..52 => (Op::Put(self.key(), self.kept()), "puts"),
@@ -292,7 +302,7 @@ impl Dice<'_> {
             20..32 => self.rng.u64(0..30),
             32..38 => self.rng.u64(0..150),
             38 => 1_200,
-            _ => 31_000,
+            _ => self.of(&[31_000, 31_000, 700_000]),
         }
     }
 
@@ -351,7 +361,7 @@ impl Dice<'_> {
         if self.one_in(8, "failures") {
             return End::Fail(match self.rng.u32(..4) {
                 0 => FailureAction::ShareOnly,
-                1 if self.declines => FailureAction::EachItself,
+                1 if self.without.has("declines") => FailureAction::EachItself,
                 _ => FailureAction::Hold,
             });
         }
@@ -376,7 +386,7 @@ impl Dice<'_> {
                 _ => None,
             },
             tag: self.rng.u32(..3) == 0,
-            do_not_store: self.declines && self.rng.u32(..6) == 0,
+            do_not_store: self.one_in(8, "declines"),
             heavy: self.one_in(60, "heavy"),
         }
     }

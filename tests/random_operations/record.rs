@@ -176,6 +176,8 @@ pub(crate) struct Record {
     pub(crate) silent_ever: BTreeSet<usize>,
     /// Calls of computations that ended while what they waited for ran on.
     pub(crate) deserted: usize,
+    /// Callers that were refused by a hold.
+    pub(crate) held: u64,
     pub(crate) violations: Vec<Violation>,
     /// The history as text, where it is wanted.
     pub(crate) history: Option<Vec<String>>,
@@ -198,6 +200,7 @@ impl Record {
             keys: BTreeMap::new(),
             silent_ever: BTreeSet::new(),
             deserted: 0,
+            held: 0,
             violations: Vec::new(),
             history: keeps_history.then(Vec::new),
         }
@@ -273,12 +276,14 @@ impl Record {
         }
     }
 
-    /// Returns from when on a value is not fresh any more, marks included.
-    pub(crate) fn fresh_until(&self, facts: &Facts) -> Duration {
-        let marks = self
-            .cuts
-            .iter()
-            .filter(|cut| cut.what == What::Stale(facts.key) && facts.ended.is_before(cut.begun));
+    /// Returns from when on a value is not fresh any more for a caller that asked
+    /// then, marks included.
+    pub(crate) fn fresh_until(&self, facts: &Facts, asked: Moment) -> Duration {
+        let marks = self.cuts.iter().filter(|cut| {
+            cut.what == What::Stale(facts.key)
+                && facts.ended.is_before(cut.begun)
+                && cut.ended.is_some_and(|ended| ended.is_before(asked))
+        });
         marks.map(|cut| cut.begun.at).fold(facts.ended.at + facts.ttl, Duration::min)
     }
 

@@ -7,6 +7,7 @@ use crate::case::{How, Kept};
 use crate::record::{
     Call, Computation, ComputationEnd, Cut, Facts, Moment, Record, Shelf, Source, What,
 };
+use crate::world::INSIDE;
 
 impl Record {
     pub(crate) fn computation_begins(&mut self, call: usize) -> usize {
@@ -22,6 +23,7 @@ impl Record {
         self.check_places(number, begun);
         self.check_is_wanted(number, &asking, begun);
         self.check_is_not_delayed(number, &asking, begun);
+        self.check_place_is_lent(number, &asking, begun);
         number
     }
 
@@ -58,7 +60,8 @@ impl Record {
     }
 
     fn is_cut_since(&self, then: Moment, key: usize) -> bool {
-        self.cuts.iter().any(|cut| then.is_before(cut.begun) && cut.what.concerns(key, true))
+        let is_later = |cut: &Cut| cut.ended.is_none_or(|ended| then.is_before(ended));
+        self.cuts.iter().any(|cut| is_later(cut) && cut.what.concerns(key, true))
     }
 
     /// No computation begins while a fresh value is there.
@@ -75,7 +78,9 @@ impl Record {
     /// Returns the fresh value that was stored when the call began and is now,
     /// if that is certain.
     pub(crate) fn certainly_stored(&mut self, call: &Call, now: Moment) -> Option<Facts> {
-        if self.settings.max_entries.is_some() || !self.is_on_since(call.asked) {
+        // User code may ask between the end of a computation and its fill.
+        let is_inside = call.actor == INSIDE;
+        if is_inside || self.settings.max_entries.is_some() || !self.is_on_since(call.asked) {
             return None;
         }
         let key = self.key(call.key);
@@ -135,6 +140,41 @@ impl Record {
             let detail = format!("computation {number} after {waited:?}: {asking:?}");
             self.violate("a cache that is not on delays no caller", detail);
         }
+    }
+
+    /// What a computation asks for begins at once: it has a place already.
+    fn check_place_is_lent(&mut self, number: usize, asking: &Call, begun: Moment) {
+        let waited = begun.at - asking.asked.at;
+        if waited > self.jumped - asking.jumped
+            && self.is_lent_a_place(self.computations[number].call, begun)
+        {
+            let detail = format!("computation {number} after {waited:?}: {asking:?}");
+            self.violate("a computation lends its place to what it asks for", detail);
+        }
+    }
+
+    /// Returns whether a call comes from a computation with a place, and meets no
+    /// other caller of its key.
+    pub(crate) fn is_lent_a_place(&mut self, number: usize, now: Moment) -> bool {
+        let call = self.calls[number].clone();
+        let Some(parent) = call.parent else { return false };
+        let parent = self.computations[parent].clone();
+        let meets = |other: &Call| {
+            other.key == call.key
+                && other.asked != call.asked
+                && (other.ended.is_none_or(|ended| call.asked.is_before(ended))
+                    || other.own.is_none()
+                    || other.own.is_some_and(|own| {
+                        let end = self.computations[own].ended;
+                        end.is_none_or(|(ended, _)| call.asked.is_before(ended))
+                    }))
+        };
+        let is_alone = !self.calls.iter().any(meets);
+        is_alone
+            && self.deserted == 0
+            && self.is_on_since(call.asked)
+            && !self.silent_ever.contains(&call.actor)
+            && !self.is_apart(&parent, now)
     }
 
     /// Notes the end, and returns what the value says of itself if it is one.

@@ -21,6 +21,7 @@ impl Display for Op {
             Self::Ask(actor, ask) => write!(f, "caller {actor}: {ask}"),
             Self::Poll(actor) => write!(f, "poll caller {actor}"),
             Self::Drop(actor) => write!(f, "drop caller {actor}"),
+            Self::DropInPanic(actor) => write!(f, "a panic elsewhere drops caller {actor}"),
             Self::Silence(actor) => write!(f, "poll caller {actor} no more"),
             Self::Resume(actor) => write!(f, "poll caller {actor} again"),
             Self::Put(key, kept) => write!(f, "put key {key}{kept}"),

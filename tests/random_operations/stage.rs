@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
@@ -23,6 +23,9 @@ use crate::world::{ScriptedPanic, Value, World};
 
 /// Longer than any call, and than the interval at which the cache tidies up.
 const DRAIN: Duration = Duration::from_secs(32);
+
+/// Longer than failures are remembered, and than the cache takes to tidy up.
+const FORGOTTEN: Duration = Duration::from_secs(160);
 
 /// Callers that are not of the schedule are numbered from here on.
 const EXTRA: usize = 1_000_000;
@@ -70,7 +73,6 @@ async fn play(case: &Case, world: &Arc<World>) {
         world: Arc::clone(world),
         cache,
         callers: BTreeMap::new(),
-        driver: Arc::default(),
         rng: Rng::with_seed(!case.seed),
         extra: EXTRA,
     };
@@ -94,16 +96,13 @@ struct Caller {
 /// Notes that a caller wants to be polled, and wakes the driver.
 struct Bell {
     rings: AtomicBool,
-    driver: Arc<Mutex<Option<Waker>>>,
+    world: Arc<World>,
 }
 
 impl Wake for Bell {
     fn wake(self: Arc<Self>) {
         self.rings.store(true, SeqCst);
-        let driver = self.driver.lock().unwrap().clone();
-        if let Some(driver) = driver {
-            driver.wake();
-        }
+        self.world.wake_driver();
     }
 }
 
@@ -111,7 +110,6 @@ struct Stage {
     world: Arc<World>,
     cache: Stampede<Value>,
     callers: BTreeMap<usize, Caller>,
-    driver: Arc<Mutex<Option<Waker>>>,
     rng: Rng,
     extra: usize,
 }
@@ -124,6 +122,7 @@ impl Stage {
             }
             Op::Poll(caller) => self.poll(*caller),
             Op::Drop(caller) => drop(self.callers.remove(caller)),
+            Op::DropInPanic(caller) => self.drop_in_panic(*caller),
             Op::Silence(caller) => {
                 if let Some(silenced) = self.callers.get_mut(caller) {
                     silenced.is_silent = true;
@@ -172,9 +171,19 @@ impl Stage {
         self.adopt();
     }
 
+    fn drop_in_panic(&mut self, caller: usize) {
+        let Some(caller) = self.callers.remove(&caller) else { return };
+        self.world.drops_in_panic.store(true, SeqCst);
+        let panics = catch_unwind(AssertUnwindSafe(move || {
+            let _caller = caller;
+            std::panic::resume_unwind(Box::new(ScriptedPanic))
+        }));
+        let _: Result<(), _> = panics.map_err(drop);
+        self.world.drops_in_panic.store(false, SeqCst);
+    }
+
     fn begin(&mut self, number: usize, future: impl Future<Output = ()> + Send + 'static) {
-        let bell =
-            Arc::new(Bell { rings: AtomicBool::new(true), driver: Arc::clone(&self.driver) });
+        let bell = Arc::new(Bell { rings: AtomicBool::new(true), world: Arc::clone(&self.world) });
         let caller = Caller { future: future.boxed(), bell, is_silent: false };
         self.callers.insert(number, caller);
         self.poll(number);
@@ -225,12 +234,12 @@ impl Stage {
     async fn pass(&mut self, time: Duration) {
         let mut sleep = pin!(tokio::time::sleep(time));
         poll_fn(|context| {
-            *self.driver.lock().unwrap() = Some(context.waker().clone());
+            *self.world.driver.lock().unwrap() = Some(context.waker().clone());
             while self.poll_ready() {}
             sleep.as_mut().poll(context)
         })
         .await;
-        *self.driver.lock().unwrap() = None;
+        *self.world.driver.lock().unwrap() = None;
     }
 
     fn check_bounds(&mut self) {
@@ -302,9 +311,20 @@ impl Stage {
         drop(std::mem::take(&mut self.callers));
         self.pass(Duration::from_millis(1)).await;
         let stats = self.cache.stats();
+        let held = self.world.record().held;
+        if stats.held > held {
+            let detail = format!("{} are counted, {held} were refused", stats.held);
+            self.world.record().violate("who is served stale is not counted as held", detail);
+        }
         if (stats.flights, stats.waiting) != (0, 0) {
             let detail = format!("{} flights, {} waiting", stats.flights, stats.waiting);
             self.world.record().violate("nothing is left over", detail);
+        }
+        self.pass(FORGOTTEN).await;
+        let failures = self.world.live_failures.load(SeqCst);
+        if failures > 0 {
+            let detail = format!("{failures} errors are left after {FORGOTTEN:?}");
+            self.world.record().violate("failures are forgotten", detail);
         }
     }
 }
@@ -328,7 +348,7 @@ async fn check_gone(stage: Stage) {
         world.record().violate("no task outlives the handle", format!("{tasks} tasks"));
     }
     collect(&world);
-    let live = world.live.load(SeqCst);
+    let live = world.live.load(SeqCst) + world.live_failures.load(SeqCst);
     if live > 0 {
         let detail = format!("{live} values and errors are left");
         world.record().violate("the handle keeps nothing alive", detail);

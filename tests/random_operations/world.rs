@@ -29,8 +29,13 @@ pub(crate) struct World {
     reacts: AtomicBool,
     /// Values and errors that live.
     pub(crate) live: AtomicUsize,
+    pub(crate) live_failures: AtomicUsize,
+    /// Whether a caller is dropped by a panic that is not of a computation.
+    pub(crate) drops_in_panic: AtomicBool,
     /// Callers that user code has begun, to be polled on.
     pub(crate) adopted: Mutex<Vec<BoxFuture<'static, ()>>>,
+    /// Wakes the task that polls the callers.
+    pub(crate) driver: Arc<Mutex<Option<Waker>>>,
 }
 
 /// A value, one count of what it says of itself.
@@ -55,7 +60,10 @@ impl World {
             settings: settings.clone(),
             reacts: AtomicBool::new(false),
             live: AtomicUsize::new(0),
+            live_failures: AtomicUsize::new(0),
+            drops_in_panic: AtomicBool::new(false),
             adopted: Mutex::new(Vec::new()),
+            driver: Arc::default(),
         })
     }
 
@@ -70,6 +78,17 @@ impl World {
 
     pub(crate) fn cache(&self) -> Option<Stampede<Value>> {
         self.cache.lock().unwrap().clone()
+    }
+
+    fn computation_panics(&self) -> bool {
+        std::thread::panicking() && !self.drops_in_panic.load(SeqCst)
+    }
+
+    pub(crate) fn wake_driver(&self) {
+        let driver = self.driver.lock().unwrap().clone();
+        if let Some(driver) = driver {
+            driver.wake();
+        }
     }
 
     /// Makes the cache of the case.
@@ -146,6 +165,7 @@ impl World {
         let mut asking = asking.boxed();
         if poll_once(&mut asking).is_none() {
             self.adopted.lock().unwrap().push(asking);
+            self.wake_driver();
         }
     }
 
@@ -287,7 +307,7 @@ impl CallGuard {
 impl Drop for CallGuard {
     fn drop(&mut self) {
         if !self.has_ended {
-            let panics = std::thread::panicking();
+            let panics = self.world.computation_panics();
             let end = if panics { CallEnd::Panicked } else { CallEnd::Dropped };
             self.world.record().call_ends(self.number, &end);
         }
@@ -319,7 +339,7 @@ impl ComputationGuard {
         let end = ComputationEnd::Failed(action);
         let kept = Kept::default();
         let key = self.world.record().computation_ends(self.number, end, kept).key;
-        self.world.live.fetch_add(1, SeqCst);
+        self.world.live_failures.fetch_add(1, SeqCst);
         let facts = FailureFacts { key, computation: self.number, action };
         Failure { facts, world: Arc::clone(&self.world) }
     }
@@ -328,7 +348,7 @@ impl ComputationGuard {
 impl Drop for ComputationGuard {
     fn drop(&mut self) {
         if !self.has_ended {
-            let panics = std::thread::panicking();
+            let panics = self.world.computation_panics();
             let end = if panics { ComputationEnd::Panicked } else { ComputationEnd::Dropped };
             self.world.record().computation_ends(self.number, end, Kept::default());
         }
@@ -371,7 +391,7 @@ impl Drop for Payload {
 
 impl Drop for Failure {
     fn drop(&mut self) {
-        self.world.live.fetch_sub(1, SeqCst);
+        self.world.live_failures.fetch_sub(1, SeqCst);
         self.world.react(self.world.settings.on_drop);
     }
 }
