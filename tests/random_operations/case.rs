@@ -154,7 +154,7 @@ impl Without {
         "scoped",
         "eviction",
         "hangs",
-        "stats_in_drop",
+        "work_in_drop",
     ];
 
     /// Reads names separated by commas.
@@ -261,9 +261,9 @@ impl Dice<'_> {
 
     fn reaction_in_drop(&mut self) -> Reaction {
         match self.reaction(&[Reaction::Stats, Reaction::Get, Reaction::Invalidate]) {
-            reaction if self.without.has("stats_in_drop") => reaction,
-            Reaction::Stats => Reaction::Nothing,
-            reaction => reaction,
+            reaction if self.without.has("work_in_drop") => reaction,
+            Reaction::Get => Reaction::Get,
+            _ => Reaction::Nothing,
         }
     }
 
@@ -288,6 +288,7 @@ impl Dice<'_> {
                 62..66 => (Op::Stats, ""),
                 66..74 => (Op::Yield(self.rng.u32(1..4)), ""),
                 74..96 => (Op::Pass(self.time()), ""),
+                96 if self.rng.u32(..8) == 0 => (Op::Jump(700_000), "jumps"),
                 _ => (Op::Jump(self.time()), "jumps"),
             };
             if self.without.has(feature) {
@@ -302,7 +303,7 @@ impl Dice<'_> {
             20..32 => self.rng.u64(0..30),
             32..38 => self.rng.u64(0..150),
             38 => 1_200,
-            _ => self.of(&[31_000, 31_000, 700_000]),
+            _ => 31_000,
         }
     }
 

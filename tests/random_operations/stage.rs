@@ -320,6 +320,12 @@ impl Stage {
             let detail = format!("{} flights, {} waiting", stats.flights, stats.waiting);
             self.world.record().violate("nothing is left over", detail);
         }
+        if self.world.live_failures.load(SeqCst) > 0 && self.rng.u32(..8) == 0 {
+            self.check_failures().await;
+        }
+    }
+
+    async fn check_failures(&mut self) {
         self.pass(FORGOTTEN).await;
         let failures = self.world.live_failures.load(SeqCst);
         if failures > 0 {
