@@ -189,8 +189,10 @@ impl Case {
         let mut rng = Rng::with_seed(seed);
         // Each case leaves out some features: what remains meets more often.
         let without = without.and_some_more(&mut rng);
+        // In some cases nothing ever succeeds.
+        let is_down = rng.u32(..16) == 0 && without.has("failures");
         let keys = if rng.u32(..4) == 0 { 12 } else { 3 };
-        let mut dice = Dice { rng, without: &without, keys, actors: 0 };
+        let mut dice = Dice { rng, without: &without, keys, is_down, actors: 0 };
         let settings = dice.settings();
         let length = dice.rng.usize(5..60);
         let ops = (0..length).map(|_| dice.op()).collect();
@@ -202,6 +204,7 @@ struct Dice<'a> {
     rng: Rng,
     without: &'a Without,
     keys: usize,
+    is_down: bool,
     actors: usize,
 }
 
@@ -276,6 +279,7 @@ impl Dice<'_> {
                 44 => (Op::DropInPanic(self.actor()), "panics"),
                 45..47 => (Op::Silence(self.actor()), "silence"),
                 47..48 => (Op::Resume(self.actor()), "silence"),
+                48..52 if self.is_down => continue,
                 48..52 => (Op::Put(self.key(), self.kept()), "puts"),
                 52..56 => (Op::Invalidate(self.key()), "cuts"),
                 56..58 => (Op::InvalidateTag, "cuts"),
@@ -345,7 +349,7 @@ impl Dice<'_> {
                 Step::Ask(ask)
             };
         }
-        if self.one_in(25, "puts") {
+        if !self.is_down && self.one_in(25, "puts") {
             return Step::Put(self.key(), self.kept());
         }
         if self.one_in(25, "cuts") {
@@ -359,7 +363,7 @@ impl Dice<'_> {
     }
 
     fn end(&mut self, how: How) -> End {
-        if self.one_in(8, "failures") {
+        if self.is_down || self.one_in(8, "failures") {
             return End::Fail(match self.rng.u32(..4) {
                 0 => FailureAction::ShareOnly,
                 1 if self.without.has("declines") => FailureAction::EachItself,
