@@ -254,7 +254,7 @@ impl Record {
         let is_bypassed = self.is_not_on_since(call.asked);
         let is_own = |failure: FailureFacts| call.own == Some(failure.computation);
         if is_bypassed && !self.is_own_end(call, kind, failure) {
-            self.violate("a cache that is not on refuses no caller", detail.clone());
+            self.violate("a cache that is not on refuses no caller", detail);
             return;
         }
         if matches!(kind, ErrorKind::WaitTimeout | ErrorKind::Overloaded)

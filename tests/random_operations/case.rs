@@ -28,8 +28,6 @@ pub(crate) enum Reaction {
 /// Times are in milliseconds.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// How many keys callers ask for.
-    pub(crate) keys: usize,
     pub(crate) ttl: u64,
     pub(crate) stale_for: u64,
     pub(crate) stale_if_error: u64,
@@ -203,6 +201,7 @@ impl Case {
 struct Dice<'a> {
     rng: Rng,
     without: &'a Without,
+    /// How many keys callers ask for.
     keys: usize,
     is_down: bool,
     actors: usize,
@@ -230,7 +229,6 @@ impl Dice<'_> {
         let hold = self.of(&[5, 20, 100]);
         let stale = self.without.has("stale");
         Settings {
-            keys: self.keys,
             ttl: self.of(&[5, 20, 60, 1000]),
             stale_for: if stale { self.of(&[0, 10, 50]) } else { 0 },
             stale_if_error: if stale { self.of(&[0, 15, 200]) } else { 0 },

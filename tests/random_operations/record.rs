@@ -148,6 +148,8 @@ pub(crate) struct KeyState {
     pub(crate) shelf: Shelf,
     /// Whether its answers were ever left to each caller.
     pub(crate) is_each_callers: bool,
+    /// Whether a value of it ever had the tag. A later one may have inherited it.
+    pub(crate) was_tagged: bool,
     /// The youngest value that came from the store, and when it did.
     pub(crate) newest: Option<(Facts, Moment)>,
 }

@@ -226,6 +226,7 @@ impl Record {
         if facts.do_not_store || facts.ttl.is_zero() {
             return;
         }
+        self.key(facts.key).was_tagged |= facts.tagged;
         let computation = self.computations[number].clone();
         let asked = self.calls[computation.call].asked;
         let is_certain = !facts.heavy
@@ -253,11 +254,13 @@ impl Record {
             What::Key(_) | What::Tag | What::All => Shelf::Empty,
         };
         for (key, state) in &mut self.keys {
-            // Without the tag a value stays, and it may have been replaced by
-            // another one within the cut: both are uncertain.
+            // Without the tag a value stays, unless it has inherited the tag.
             if what.concerns(*key, true) {
                 state.shelf = match (what, state.shelf) {
-                    (What::Tag, Shelf::Holds(facts)) if !facts.tagged => state.shelf,
+                    (What::Tag, Shelf::Holds(facts)) if !facts.tagged && !state.was_tagged => {
+                        state.shelf
+                    }
+                    (What::Tag, Shelf::Holds(facts)) if !facts.tagged => Shelf::Unknown,
                     (What::Tag, Shelf::Unknown) => Shelf::Unknown,
                     _ => shelf,
                 };
@@ -268,6 +271,7 @@ impl Record {
     pub(crate) fn shelve_put(&mut self, facts: Facts) {
         // Certain from here on, not from the beginning of the `put`.
         let facts = Facts { ended: self.now(), ..facts };
+        self.key(facts.key).was_tagged |= facts.tagged;
         let is_stored =
             self.mode != tower_stampede::Mode::Off && !facts.do_not_store && !facts.ttl.is_zero();
         self.key(facts.key).shelf = match (is_stored, facts.heavy) {

@@ -48,7 +48,7 @@ impl Plan {
     /// Runs the cases on a thread of their own, which may get stuck.
     pub(crate) fn run(self) -> Survey {
         panics::note_those_of(THREAD);
-        let shared = Arc::new(Shared { plan: self.clone(), ..Shared::default() });
+        let shared = Arc::new(Shared { plan: self, ..Shared::default() });
         let running = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name(THREAD.into());
         // Keeps on when it is stuck; the process ends it.
