@@ -13,7 +13,6 @@ use crate::entry::Entry;
 use crate::error::{BoxError, Error, ErrorKind};
 use crate::flight::end::{End, Remember};
 use crate::flight::engine::{FlightRequest, LedFor};
-use crate::mode::Mode;
 use crate::flight::hold::{FailureRule, HoldRule};
 use crate::flight::leader::Leader;
 use crate::flight::waiter::{AloneReason, Caller};
@@ -21,6 +20,7 @@ use crate::freshness::Freshness;
 use crate::key::Key;
 use crate::lease::acquire::{Judgement, Patience, Search};
 use crate::lease::grant::Version;
+use crate::mode::Mode;
 use crate::outcome::CacheOutcome;
 
 /// What a computation hands to its leader: the value to keep, if it may be kept, and what

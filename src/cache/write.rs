@@ -14,11 +14,11 @@ use crate::computed::Computed;
 use crate::entry::{ComputationStart, Entry};
 use crate::flight::end::End;
 use crate::flight::engine::{Admission, FlightRequest, LedFor};
-use crate::mode::Mode;
 use crate::flight::ports::Store;
 use crate::freshness::Freshness;
 use crate::key::{Key, Tag};
 use crate::lease::shared_store::{Delivery, RemoteHealth, RemoteValue, SharedStore};
+use crate::mode::Mode;
 use crate::observe::{Observe, Occurrence};
 
 impl<V: Clone + Send + Sync + 'static> CacheState<V> {

@@ -21,13 +21,13 @@ use crate::flight::marks::Marks;
 use crate::flight::phase::{Failure, Flight, Interest, Verdict};
 use crate::flight::places::{Computation, Offer, Places};
 use crate::flight::ports::Store;
-use crate::observe::{Observe, Occurrence};
 use crate::flight::table::{Removed, Shard, Table};
 use crate::flight::waiter::{AloneReason, WaitSlot, Waiter};
 use crate::invalidation::{ASKED_NOW, InvalidationLog};
 use crate::key::{Key, Tag};
 use crate::lease::shared_store::SharedStore;
 use crate::mode::Mode;
+use crate::observe::{Observe, Occurrence};
 use crate::sync::Arc;
 
 /// How long past its own time-out a leader is left in peace. Its own timer comes first;

@@ -24,7 +24,6 @@ use crate::entry::{ComputationStart, Entry};
 use crate::error::{Error, ErrorKind};
 use crate::flight::end::End;
 use crate::flight::engine::{Engine, FlightRequest, GRACE, LedFor};
-use crate::mode::Mode;
 use crate::flight::hold::{FailureRule, HeldKey, HoldRule};
 use crate::flight::lending::{self, Scope};
 use crate::flight::phase::{Flight, Interest, Verdict};
@@ -35,6 +34,7 @@ use crate::key::{Key, Tag};
 use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, Version};
 use crate::lease::hold::{Attempt, FillTarget, Lease};
 use crate::lease::shared_store::Unavailable;
+use crate::mode::Mode;
 use crate::sync::Arc;
 
 pub(crate) struct Leader<V: Send + Sync + 'static> {

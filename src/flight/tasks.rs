@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
 use crate::flight::engine::Engine;
-use crate::mode::Mode;
 use crate::flight::leader::Leader;
 use crate::key::Key;
+use crate::mode::Mode;
 
 /// How long a shutdown waits until the tasks that it has cut off are dropped. A task whose
 /// computation blocks its thread is not waited for.

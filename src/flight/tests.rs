@@ -16,10 +16,10 @@ use crate::flight::hold::{FailureRule, HoldRule};
 use crate::flight::hold_policy::HoldPolicy;
 use crate::flight::leader::Leader;
 use crate::flight::ports::Store;
-use crate::observe::{Observe, Occurrence};
 use crate::flight::waiter::{Caller, Resolver, Step};
 use crate::freshness::{Lifetimes, Window};
 use crate::key::Key;
+use crate::observe::{Observe, Occurrence};
 use crate::outcome::CacheOutcome;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -12,12 +12,12 @@ use crate::error::{Error, ErrorKind};
 use crate::flight::engine::Engine;
 use crate::flight::hold::HeldKey;
 use crate::flight::leader::Leader;
-use crate::observe::{LockAnswer, Occurrence, WakeCause};
 use crate::key::Key;
 use crate::lease::grant::Version;
 use crate::lease::hold::{Attempt, Errands};
 use crate::lease::shared_store::{AcquireAnswer, RemoteValue, SharedStore, Unavailable};
 use crate::lease::wakes::Listener;
+use crate::observe::{LockAnswer, Occurrence, WakeCause};
 
 /// How often one look may show another place to look at, and one acquire a
 /// value that does not serve.

@@ -7,14 +7,23 @@ mod kit;
 
 mod bounds;
 mod cancellation;
+mod dropped_values;
 mod failures;
+mod fresh_reads;
 mod herd;
+mod holds;
 mod invalidation;
+mod invalidation_log;
 mod invalidation_model;
 mod invalidation_stress;
 mod leader;
+mod modes;
+#[cfg(all(feature = "metrics", feature = "tracing"))]
+mod observer;
 mod operation;
+mod places;
 mod reads_and_writes;
 mod services;
 #[cfg(all(feature = "metrics", feature = "tracing"))]
 mod telemetry;
+mod user_code;

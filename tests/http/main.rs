@@ -14,6 +14,8 @@ mod conditions;
 mod credential_settings;
 mod credentials;
 #[cfg(feature = "axum")]
+mod engine_edges;
+#[cfg(feature = "axum")]
 mod fields;
 #[cfg(feature = "axum")]
 mod herd;
@@ -21,6 +23,7 @@ mod herd;
 mod hostile_input;
 #[cfg(feature = "axum")]
 mod keys;
+mod lifetimes;
 #[cfg(feature = "axum")]
 mod methods;
 #[cfg(feature = "axum")]

@@ -4,6 +4,7 @@
 //!
 //! - `origin`: a service that a test controls, a crowd of callers, short names for times.
 //! - `http`: an HTTP origin with scripted answers, and clients that look at replies.
+//! - `alone`: runs a part of a test in a process of its own: one that may deadlock or abort.
 //! - `remote`: processes on the remote in memory (`remote::Double`), under paused time.
 //! - `contract`: what every remote promises, as tests for any server.
 //! - `redis`: real Redis servers, clusters and sentinels, and a TCP proxy that fails on
@@ -15,6 +16,7 @@
 
 #![allow(dead_code, unused_imports, unused_macros, reason = "each test binary uses a part")]
 
+pub(crate) mod alone;
 #[cfg(feature = "test-util")]
 pub(crate) mod contract;
 #[cfg(feature = "http")]

@@ -13,6 +13,8 @@ mod consistency_model;
 mod contract;
 #[cfg(feature = "remote")]
 mod damage;
+#[cfg(all(feature = "remote", feature = "test-util"))]
+mod holds;
 #[cfg(all(feature = "http", feature = "axum", feature = "remote"))]
 mod http;
 #[cfg(feature = "remote")]

@@ -10,7 +10,6 @@ use crate::cache::run::{self, RunOutcome};
 use crate::cache::state::Lookup;
 use crate::entry::ComputationStart;
 use crate::error::{BoxError, Error};
-use crate::mode::Mode;
 use crate::flight::waiter::{AloneReason, Caller};
 use crate::http::body::ResponseBody;
 use crate::http::flow::answer::{self, Provenance};
@@ -24,6 +23,7 @@ use crate::http::rules::request::{BypassReason, RequestMethod, Wishes};
 use crate::http::rules::shape::{Shape, ask_for_the_whole};
 use crate::http::stored::fill::ArrivalTime;
 use crate::http::stored::response::StoredResponse;
+use crate::mode::Mode;
 use crate::outcome::CacheOutcome;
 
 pub(super) async fn serve<S, Q, B>(

@@ -6,13 +6,9 @@
 //! as RFC 9111, 4.2.3 says, so the response delay is part of the age. The order
 //! against invalidations counts from the start.
 
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-mod support;
-
 use std::time::Duration;
 
-use support::*;
+use crate::kit::origin::*;
 use tower_stampede::{Computed, Stampede};
 
 /// Shorter than the work, so that a lifetime that counts from the start of the
@@ -180,12 +176,10 @@ async fn an_early_refresh_falls_into_the_last_part_of_the_time_after_the_computa
 }
 
 #[cfg(all(feature = "remote", feature = "test-util"))]
-mod remote_support;
-
 #[cfg(all(feature = "remote", feature = "test-util"))]
 mod between_processes {
-    use super::remote_support::*;
     use super::*;
+    use crate::kit::remote::*;
     use tower_stampede::Builder;
     use tower_stampede::remote::Double;
 
@@ -240,12 +234,10 @@ mod between_processes {
 }
 
 #[cfg(feature = "axum")]
-mod http_support;
-
 #[cfg(feature = "axum")]
 mod over_http {
-    use super::http_support::*;
     use super::{LIFETIME, WORK};
+    use crate::kit::http::*;
     use std::time::Duration;
     use tower_layer::Layer;
     use tower_stampede::CacheOutcome::*;

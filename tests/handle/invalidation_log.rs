@@ -1,16 +1,12 @@
 //! Many invalidations by tag: what they concern is dead, and nothing else.
 
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-mod support;
-
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::oneshot;
 use tower_stampede::{Computed, Stampede};
 
-use support::*;
+use crate::kit::origin::*;
 
 /// More than the log of a cache keeps by default.
 const MANY: u64 = 100_000;

@@ -1,10 +1,6 @@
 //! The places of `max_computations` when leaders queue, fall silent, lose
 //! their callers, or ask for other keys.
 
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-mod support;
-
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,7 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tower_stampede::{Builder, Error, ErrorKind, Stampede, ToKey};
 
-use support::*;
+use crate::kit::origin::*;
 
 type Answered = Result<u64, Error>;
 

@@ -1,14 +1,8 @@
 //! Holds in other processes: what one process invalidates, puts or computes
 //! reaches the callers that another one refuses.
 
-#![cfg(all(feature = "remote", feature = "test-util"))]
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-mod remote_support;
-mod support;
-
-use remote_support::*;
-use support::*;
+use crate::kit::origin::*;
+use crate::kit::remote::*;
 use tower_stampede::remote::Double;
 use tower_stampede::{Builder, ErrorKind};
 

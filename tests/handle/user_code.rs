@@ -1,10 +1,6 @@
 //! Code of the application that the cache runs, and that calls back into the
 //! cache or is slow. `Drop` has a file of its own.
 
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-mod support;
-
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
@@ -17,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tower_stampede::{Computed, Stampede};
 
-use support::{MINUTE, OriginError, settings};
+use crate::kit::origin::{MINUTE, OriginError, settings};
 
 // ---- weigher and clone ----
 

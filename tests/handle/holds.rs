@@ -1,9 +1,5 @@
 //! How long a key is left alone after failures, and what ends that.
 
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-mod support;
-
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +9,7 @@ use tokio::time::Instant;
 use tower::{ServiceExt, service_fn};
 use tower_stampede::{Computed, Error, ErrorKind, Event, Stampede};
 
-use support::*;
+use crate::kit::origin::*;
 
 type Answered = Result<u64, Error>;
 

@@ -1,10 +1,6 @@
 //! Refreshes inside a caller, refreshes asked for by name, and from when a
 //! lifetime counts.
 
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-mod support;
-
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
@@ -14,7 +10,7 @@ use tokio::time::Instant;
 use tower::{ServiceExt, service_fn};
 use tower_stampede::{Computed, Error, ErrorKind, Stampede};
 
-use support::*;
+use crate::kit::origin::*;
 
 type Answered = Result<u64, Error>;
 type Asking = Pin<Box<dyn Future<Output = Answered> + Send>>;

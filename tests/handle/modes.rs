@@ -1,9 +1,5 @@
 //! What a cache does that only observes, is switched off or shut down.
 
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-mod support;
-
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Condvar, Mutex};
@@ -13,7 +9,7 @@ use tokio::time::Instant;
 use tower::{ServiceExt, service_fn};
 use tower_stampede::{Builder, Error, ErrorKind, Mode, Stampede};
 
-use support::*;
+use crate::kit::origin::*;
 
 type Answered = Result<u64, Error>;
 type Asking = Pin<Box<dyn Future<Output = Answered> + Send>>;

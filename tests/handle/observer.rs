@@ -1,12 +1,6 @@
 //! The application's recorder of metrics and its subscriber of traces are code
 //! of the application: they may call the cache, be slow, or panic.
 
-#![cfg(all(feature = "metrics", feature = "tracing"))]
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-mod edge_support;
-mod support;
-
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
@@ -24,8 +18,8 @@ use tracing::instrument::WithSubscriber;
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Subscriber};
 
-use edge_support::alone;
-use support::*;
+use crate::kit::alone::alone;
+use crate::kit::origin::*;
 
 /// What happens when a counter of this name goes up.
 #[derive(Clone)]

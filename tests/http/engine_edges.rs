@@ -1,11 +1,6 @@
 //! HTTP at the edges: writes after an outage, clients that hang up, lifetimes
 //! of slow responses, and modes.
 
-#![cfg(feature = "axum")]
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-mod http_support;
-
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::pin;
@@ -14,9 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use crate::kit::http::*;
 use axum::body::Body;
 use bytes::Bytes;
-use http_support::*;
 use tokio::time::Instant;
 use tower_stampede::CacheOutcome::Hit;
 use tower_stampede::{CacheFor, HttpService, Mode, Stampede};

@@ -2,11 +2,6 @@
 //! into the cache. A store that drops values itself may hold a lock of its own
 //! then: from there the counts can be read at least.
 
-#![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
-
-mod edge_support;
-mod support;
-
 use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
@@ -18,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use tower_stampede::{Builder, Computed, Eviction, Stampede};
 
-use edge_support::alone;
-use support::{MINUTE, SECOND, settings};
+use crate::kit::alone::alone;
+use crate::kit::origin::{MINUTE, SECOND, settings};
 
 /// What a piece of the application's code does with a key of the cache.
 type Operation = fn(&Stampede<Value>, u64);
