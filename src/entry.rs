@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use crate::engine::grant::Version;
+use crate::garbage::Bin;
 use crate::key::Tag;
 use crate::policy::Window;
 
@@ -28,16 +30,20 @@ pub(crate) struct Entry<V> {
     pub(crate) tags: Box<[Tag]>,
     /// Sequence number of the invalidation log when the computation started.
     pub(crate) started_seq: u64,
-    /// What the entry counts for against the bound on memory.
-    pub(crate) weight: u32,
+    /// What the entry counts for against the bound on memory. May be more than
+    /// the store can count; such an entry is not stored.
+    pub(crate) weight: u64,
     /// Under which it stands in the remote, if it does.
     pub(crate) version: Option<Version>,
+    /// The bin of the store that the entry was filled into.
+    bin: OnceLock<Arc<Bin<V>>>,
 }
 
 impl<V> Entry<V> {
     pub(crate) fn new(value: V, window: Window, tags: Box<[Tag]>, started_seq: u64) -> Self {
         let alive_at = AtomicU64::new(started_seq);
-        Self { value, window, tags, started_seq, alive_at, weight: 1, version: None }
+        let bin = OnceLock::new();
+        Self { value, window, tags, started_seq, alive_at, weight: 1, version: None, bin }
     }
 
     pub(crate) fn with_version(mut self, version: Option<Version>) -> Self {
@@ -46,8 +52,19 @@ impl<V> Entry<V> {
     }
 
     pub(crate) fn with_weight(mut self, bytes: usize, least: u32) -> Self {
-        self.weight = u32::try_from(bytes).unwrap_or(u32::MAX).max(least);
+        self.weight = u64::try_from(bytes).unwrap_or(u64::MAX).max(u64::from(least));
         self
+    }
+
+    /// Says into which store the entry is filled.
+    pub(crate) fn belongs_to(&self, bin: &Arc<Bin<V>>) {
+        self.bin.get_or_init(|| Arc::clone(bin));
+    }
+
+    /// Returns where the entry goes that its store lets go of. `None` if it was
+    /// never filled into one.
+    pub(crate) fn bin(&self) -> Option<&Arc<Bin<V>>> {
+        self.bin.get()
     }
 
     pub(crate) fn tag_bytes(&self) -> usize {
@@ -58,8 +75,10 @@ impl<V> Entry<V> {
         self.alive_at.load(Ordering::Relaxed)
     }
 
+    /// Remembers that no invalidation up to `seq` concerns the entry. What was
+    /// found at a higher number stays known.
     pub(crate) fn found_alive_at(&self, seq: u64) {
-        self.alive_at.store(seq, Ordering::Relaxed);
+        self.alive_at.fetch_max(seq, Ordering::Relaxed);
     }
 }
 
@@ -74,6 +93,7 @@ impl<V: Clone> Entry<V> {
             alive_at: AtomicU64::new(self.alive_at()),
             weight: self.weight,
             version: self.version,
+            bin: OnceLock::new(),
         }
     }
 }

@@ -120,12 +120,14 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
         took: Duration,
     ) -> (Entry<V>, bool) {
         let window = Window::new(started.tick, self.lifetimes(&computed), took);
-        let weight = (self.values.weigher)(&computed.value) + key.heap_bytes();
+        let weight = (self.values.weigher)(&computed.value).saturating_add(key.heap_bytes());
         let entry = Entry::new(computed.value, window, computed.tags.into(), started.seq);
-        let weight = weight + entry.tag_bytes();
-        let keep = self.engine.clock.now() < window.useful_until();
+        let weight = weight.saturating_add(entry.tag_bytes());
+        let entry = entry.with_weight(weight, self.values.least_weight);
+        let is_of_use = self.engine.clock.now() < window.useful_until();
         self.keeps_for(window);
-        (entry.with_weight(weight, self.values.least_weight), keep)
+        let keep = is_of_use && self.local.is_storable(&entry);
+        (entry, keep)
     }
 
     /// Takes note of an entry that came from elsewhere.
@@ -177,13 +179,15 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
         let window = entry.window.stale_from(self.engine.clock.now());
         // Cloned before the key is locked: a value's `clone` is the user's code.
         let marked = Arc::new(entry.with_window(window));
-        self.local.update(key, |current| {
-            current.filter(|current| Arc::ptr_eq(current, &entry)).map(|_| marked)
-        })
+        let change = self.local.update(key, |current| {
+            let is_same = current.is_some_and(|current| Arc::ptr_eq(current, &entry));
+            is_same.then(|| Arc::clone(&marked))
+        });
+        change.finish()
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        self.local.settle();
+        drop(self.local.settle());
         let stats = Stats {
             evictions: self.local.evictions(),
             entries: self.local.entries(),

@@ -247,6 +247,7 @@ mod engine;
 mod entry;
 mod error;
 mod future;
+mod garbage;
 pub mod guide;
 mod handle;
 #[cfg(feature = "http")]

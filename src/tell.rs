@@ -42,7 +42,7 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
     fn drop_here(&self, key: &Key) -> bool {
         // In this order: a fill that is not refused is removed.
         let forgotten = self.engine.table.forget(key);
-        self.local.remove(key) || forgotten
+        self.local.remove(key).finish() || forgotten
     }
 
     pub(crate) async fn invalidate_tags(self: &Arc<Self>, tags: Box<[Tag]>) -> Invalidation {
@@ -94,7 +94,7 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
             return;
         }
         let entry = Arc::new(entry);
-        self.local.fill(&key, Arc::clone(&entry), &|| true);
+        self.local.fill(&key, Arc::clone(&entry), &|| true).finish();
         self.tidy_from_now_on();
         self.tell(|inner, shared| async move {
             let told = shared.put(&key, &entry).await;
@@ -111,7 +111,7 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
         if let Some(other) = self.local.get(key.as_bytes())
             && !Arc::ptr_eq(&other, entry)
         {
-            self.local.remove_exactly(key, &other);
+            drop(self.local.remove_exactly(key, &other));
         }
     }
 

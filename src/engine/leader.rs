@@ -213,7 +213,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// Stores what the remote has, unless it was invalidated since this leader
     /// asked.
     pub(crate) fn adopt(&self, entry: &Arc<Entry<V>>) -> bool {
-        self.engine.local.fill(&self.flight.key, Arc::clone(entry), &|| self.may_adopt(entry))
+        let allowed = || self.may_adopt(entry);
+        self.engine.local.fill(&self.flight.key, Arc::clone(entry), &allowed).finish()
     }
 
     /// Returns whether an entry of the remote may be stored now.
@@ -264,12 +265,14 @@ impl<V: Send + Sync + 'static> Leader<V> {
         }
         let allowed = || self.may_store(&entry.tags);
         let key = &self.flight.key;
-        let stored = self.engine.local.fill(key, Arc::clone(entry), &allowed);
+        let change = self.engine.local.fill(key, Arc::clone(entry), &allowed);
         let (local, key, entry) = (Arc::clone(&self.engine.local), key.clone(), Arc::clone(entry));
         let unstore = (key.clone(), Arc::clone(&entry));
-        self.finish(stored, vec![Place::new(key, entry)], move || {
-            local.remove_exactly(&unstore.0, &unstore.1);
+        self.finish(change.applied, vec![Place::new(key, entry)], move || {
+            drop(local.remove_exactly(&unstore.0, &unstore.1));
         });
+        // Last: the `Drop` of values is code of the user's.
+        drop(change.garbage);
     }
 
     /// Second phase of a result that is stored in this process, or not. With a

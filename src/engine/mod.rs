@@ -342,7 +342,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
     pub(crate) fn invalidated_elsewhere(&self, key: &Key) {
         // In this order: a fill that is not refused is removed.
         self.table.forget(key);
-        self.local.remove(key);
+        drop(self.local.remove(key));
         self.observer.happened(Happening::InvalidatedElsewhere { key });
     }
 

@@ -8,12 +8,13 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::leader::{FailureRule, HoldRule, Leader};
-use super::ports::{Happening, Local, Observe};
+use super::ports::{Happening, Local, Observe, StoreChange};
 use super::time::{Clock, Tick};
 use super::waiter::{Caller, Step, Ticket};
 use super::{Boarding, Engine, EngineSettings, Entered};
 use crate::entry::Entry;
 use crate::error::{Error, ErrorKind};
+use crate::garbage::Garbage;
 use crate::key::Key;
 use crate::outcome::CacheOutcome;
 use crate::policy::{HoldPolicy, Lifetimes, Window};
@@ -24,28 +25,41 @@ const SECOND: Duration = Duration::from_secs(1);
 struct Map(Mutex<HashMap<Key, Arc<Entry<u32>>>>);
 
 impl Local<u32> for Map {
-    fn fill(&self, key: &Key, entry: Arc<Entry<u32>>, allowed: &dyn Fn() -> bool) -> bool {
+    fn fill(
+        &self,
+        key: &Key,
+        entry: Arc<Entry<u32>>,
+        allowed: &dyn Fn() -> bool,
+    ) -> StoreChange<u32> {
         let mut map = self.0.lock();
-        let allowed = allowed();
-        if allowed {
+        let applied = allowed();
+        if applied {
             map.insert(key.clone(), entry);
         }
-        allowed
+        StoreChange { applied, garbage: Garbage::none() }
     }
 
-    fn remove(&self, key: &Key) -> bool {
-        self.0.lock().remove(key).is_some()
+    fn remove(&self, key: &Key) -> StoreChange<u32> {
+        let applied = self.0.lock().remove(key).is_some();
+        StoreChange { applied, garbage: Garbage::none() }
     }
 
-    fn clear(&self) {
+    fn clear(&self) -> Garbage<u32> {
         self.0.lock().clear();
+        Garbage::none()
     }
 
-    fn remove_exactly(&self, key: &Key, entry: &Arc<Entry<u32>>) {
+    fn remove_exactly(&self, key: &Key, entry: &Arc<Entry<u32>>) -> Garbage<u32> {
         let mut map = self.0.lock();
         if map.get(key).is_some_and(|found| Arc::ptr_eq(found, entry)) {
             map.remove(key);
         }
+        Garbage::none()
+    }
+
+    fn retain(&self, keep: &dyn Fn(&Entry<u32>) -> bool) -> Garbage<u32> {
+        self.0.lock().retain(|_, entry| keep(entry));
+        Garbage::none()
     }
 }
 

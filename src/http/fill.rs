@@ -15,9 +15,10 @@ use super::stored::{self, Content, Index, Slot, StoredResponse};
 use super::validate::validators;
 use super::vary::{Fingerprint, fingerprint, variant_key};
 use crate::engine::grant::Version;
-use crate::engine::ports::Local;
+use crate::engine::ports::{Local, StoreChange};
 use crate::engine::time::Tick;
 use crate::entry::{Entry, Started};
+use crate::garbage::Garbage;
 use crate::http::freshness::{Source, Times};
 use crate::key::{Key, Tag};
 use crate::policy::{self, Lifetimes, Window};
@@ -140,7 +141,11 @@ pub(super) fn place(caller: &HttpCaller, plan: &Plan) -> Option<Stored> {
 }
 
 /// Stores `entry` where later requests of its kind look, if `allowed`.
-pub(super) fn store(caller: &HttpCaller, entry: &Stored, allowed: &dyn Fn() -> bool) -> bool {
+pub(super) fn store(
+    caller: &HttpCaller,
+    entry: &Stored,
+    allowed: &dyn Fn() -> bool,
+) -> StoreChange<StoredResponse> {
     let facts = entry.value.response().map(|stored| &stored.facts);
     let varies = facts.and_then(|facts| Some((facts.vary.clone()?, facts.fingerprint?)));
     let local = &caller.cache.local;
@@ -148,17 +153,19 @@ pub(super) fn store(caller: &HttpCaller, entry: &Stored, allowed: &dyn Fn() -> b
         return local.fill(&caller.primary, Arc::clone(entry), allowed);
     };
     let variant = variant_key(caller.primary.as_bytes(), selected);
-    if !local.fill(&variant, Arc::clone(entry), allowed) {
-        return false;
+    let mut change = local.fill(&variant, Arc::clone(entry), allowed);
+    if !change.applied {
+        return change;
     }
     let remembered = caller.cache.engine.settings.uncacheable_for;
-    local.update(&caller.primary, |old| {
+    let indexed = local.update(&caller.primary, |old| {
         let old_index = old.and_then(|old| index_of(old));
         let index = old_index.cloned().unwrap_or_default().with(&list, selected);
         allowed().then(|| Arc::new(index_entry(index, entry, old, remembered)))
     });
-    make_room(caller, selected);
-    true
+    change.garbage.extend(indexed.garbage);
+    make_room(caller, selected, &mut change.garbage);
+    change
 }
 
 /// Says by which fields the responses of this URI are selected, before there
@@ -172,18 +179,19 @@ pub(super) fn announce(caller: &HttpCaller, entry: &Stored, allowed: &dyn Fn() -
         index_of(old).is_none() && cache.engine.log.is_alive(old) && cache.may_stand_in(old)
     };
     let remembered = cache.engine.settings.uncacheable_for;
-    cache.local.update(&caller.primary, |old| {
+    let change = cache.local.update(&caller.primary, |old| {
         if old.is_some_and(is_usable) || !allowed() {
             return None;
         }
         let index = old.and_then(|old| index_of(old)).cloned().unwrap_or_default();
         Some(Arc::new(index_entry(index.announcing(list), entry, old, remembered)))
     });
+    change.finish();
 }
 
 /// Takes back what was stored, if it still stands there.
 pub(super) fn unstore(caller: &HttpCaller, entry: &Stored) {
-    caller.cache.local.remove_exactly(&key_of(caller, entry), entry);
+    drop(caller.cache.local.remove_exactly(&key_of(caller, entry), entry));
 }
 
 /// Returns which variant an entry is.
@@ -226,7 +234,7 @@ pub(super) fn index_entry(
 }
 
 /// Removes the least recently used variants of a URI that has too many.
-fn make_room(caller: &HttpCaller, newest: Fingerprint) {
+fn make_room(caller: &HttpCaller, newest: Fingerprint, garbage: &mut Garbage<StoredResponse>) {
     let cap = caller.rules.config.max_variants.max(1);
     let local = &caller.cache.local;
     let key = |fingerprint| variant_key(caller.primary.as_bytes(), fingerprint);
@@ -241,11 +249,12 @@ fn make_room(caller: &HttpCaller, newest: Fingerprint) {
         let others = index.variants.iter().filter(|variant| **variant != newest);
         let victim = others.min_by_key(|variant| last_used(variant)).copied();
         let Some(victim) = victim else { return };
-        local.update(&caller.primary, |old| {
+        let change = local.update(&caller.primary, |old| {
             let old = old?;
             let index = index_of(old)?.without(victim);
             Some(Arc::new(index_entry(index, old, Some(old), Duration::ZERO)))
         });
-        local.remove(&key(victim));
+        garbage.extend(change.garbage);
+        garbage.extend(local.remove(&key(victim)).garbage);
     }
 }

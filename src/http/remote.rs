@@ -133,7 +133,7 @@ impl HttpCaller {
 /// look, not what is there: an invalidation does not concern it.
 fn learn(cache: &Cache, primary: &Key, found: &Stored, max_variants: usize) {
     let Some(index) = index_of(found) else { return };
-    cache.local.update(primary, |old| {
+    let change = cache.local.update(primary, |old| {
         let merged = match old.and_then(|old| index_of(old)) {
             Some(ours) => ours.merged(index),
             None => index.clone(),
@@ -141,6 +141,7 @@ fn learn(cache: &Cache, primary: &Key, found: &Stored, max_variants: usize) {
         let merged = merged.at_most(max_variants);
         Some(Arc::new(index_entry(merged, found, old, std::time::Duration::ZERO)))
     });
+    change.finish();
 }
 
 /// Stores what the remote has, unless it was invalidated meanwhile.
@@ -149,7 +150,7 @@ pub(super) fn adopt(caller: &HttpCaller, entry: &Stored, allowed: &dyn Fn() -> b
         // By the one who asked; here nobody used it before.
         stored.touch(caller.cache.now());
     }
-    fill::store(caller, entry, allowed);
+    fill::store(caller, entry, allowed).finish();
     caller.cache.adopted(entry);
 }
 

@@ -222,7 +222,7 @@ impl<V: Send + Sync + 'static> SharedStore<V> {
     fn doubt(&self) {
         let Some(engine) = self.engine.upgrade() else { return };
         engine.log.doubt();
-        engine.local.clear();
+        drop(engine.local.clear());
         *self.link.vouched.lock() = Some(Instant::now());
     }
 

@@ -126,11 +126,13 @@ impl Head {
     /// not fit looks into the index for its own variant at once.
     pub(super) fn store(self, entry: Stored) -> bool {
         let Self { caller, leader, .. } = self;
-        let stored = fill::store(&caller, &entry, &|| leader.may_store(&entry.tags));
+        let change = fill::store(&caller, &entry, &|| leader.may_store(&entry.tags));
+        let stored = change.applied;
         leader.publish(Arc::clone(&entry));
         caller.cache.tidy_from_now_on();
         let places = remote::places(&caller, &entry);
         leader.finish(stored, places, move || fill::unstore(&caller, &entry));
+        drop(change.garbage);
         stored
     }
 
