@@ -166,7 +166,7 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
 
     pub(crate) fn invalidate_tag_now(&self, tag: Tag) {
         let everything = tag.is_everything();
-        let seq = self.engine.log.invalidate(tag.clone(), self.engine.clock.now());
+        let seq = self.engine.invalidate_tag(tag.clone(), self.engine.clock.now());
         if everything {
             self.engine.table.forget_before(seq);
         }
@@ -219,7 +219,13 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
         let now = self.engine.clock.now();
         let dead =
             |entry: &Entry<V>| now >= entry.window.kept_until() || !self.engine.log.is_alive(entry);
+        // Chosen first: the sweep checks every entry against it.
+        let log = &self.engine.log;
+        let slice = log.wants_room().then(|| log.oldest_slice());
         self.local.sweep(dead).await;
+        if let Some(slice) = slice {
+            log.drop_slice(slice);
+        }
         self.engine.sweep(Duration::from_nanos(self.longest_kept.load(Ordering::Relaxed)));
         self.stats();
     }
@@ -237,11 +243,18 @@ impl<V: Clone + Send + Sync + 'static> Drop for Tidying<V> {
     }
 }
 
-/// Sweeps until the cache is gone, or the runtime.
+/// Sweeps until the cache is gone, or the runtime: twice a minute, and when the
+/// invalidation log wants room.
 async fn tidy<V: Clone + Send + Sync + 'static>(tidying: Tidying<V>) {
+    let Some(inner) = tidying.0.upgrade() else { return };
+    let room_wanted = inner.engine.log.room_wanted();
+    drop(inner);
     loop {
-        tokio::time::sleep(SWEEP_EVERY).await;
+        let woken = tokio::time::timeout(SWEEP_EVERY, room_wanted.notified()).await;
         let Some(inner) = tidying.0.upgrade() else { return };
-        inner.sweep().await;
+        // There may be room again: every record from the mark on notifies.
+        if woken.is_err() || inner.engine.log.wants_room() {
+            inner.sweep().await;
+        }
     }
 }

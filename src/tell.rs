@@ -74,7 +74,7 @@ impl<V: Clone + Send + Sync + 'static> Inner<V> {
         let told = shared.invalidate_tags(&tags).await;
         if told == shared::Told::Queued {
             for tag in tags {
-                self.engine.log.invalidate(tag, self.now());
+                self.engine.invalidate_tag(tag, self.now());
             }
         }
         told

@@ -17,7 +17,7 @@ use super::time::Tick;
 use super::{Boarding, Engine, Mode};
 use crate::entry::{Entry, Started};
 use crate::error::{Error, ErrorKind};
-use crate::key::{Key, Tag};
+use crate::key::Key;
 
 /// After how many failures in a row a key is left alone for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -199,15 +199,15 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.flight.expect_until(self.engine.watch.now().plus(limit).plus(super::GRACE));
     }
 
-    /// Returns whether a result with `tags` may be stored now. Asked under the
-    /// store's lock, so that an invalidation comes before or after, not during.
-    pub(crate) fn may_store(&self, tags: &[Tag]) -> bool {
+    /// Returns whether the result may be stored now. Asked under the store's
+    /// lock, so that an invalidation comes before or after, not during.
+    pub(crate) fn may_store(&self, entry: &Entry<V>) -> bool {
         // With a lease the remote knows of what may have been missed here.
         let vouched = self.lease.is_some() || !self.engine.log.is_doubted(self.started.seq);
         self.engine.mode() != Mode::Off
             && vouched
             && !self.flight.is_forgotten()
-            && !self.engine.log.is_dead(tags, self.started.seq, super::ASKED_NOW)
+            && self.engine.log.admits(entry, self.started.seq)
     }
 
     /// Stores what the remote has, unless it was invalidated since this leader
@@ -222,7 +222,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.engine.mode() != Mode::Off
             && !self.flight.is_forgotten()
             && !self.engine.log.is_doubted(entry.started_seq)
-            && !self.engine.log.is_dead(&entry.tags, entry.started_seq, super::ASKED_NOW)
+            && self.engine.log.admits(entry, entry.started_seq)
     }
 
     /// First phase: hands `entry` to everybody who waits. The flight stays
@@ -263,7 +263,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         if !keep {
             return self.shared_only();
         }
-        let allowed = || self.may_store(&entry.tags);
+        let allowed = || self.may_store(entry);
         let key = &self.flight.key;
         let change = self.engine.local.fill(key, Arc::clone(entry), &allowed);
         let (local, key, entry) = (Arc::clone(&self.engine.local), key.clone(), Arc::clone(entry));

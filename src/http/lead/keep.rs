@@ -126,7 +126,7 @@ impl Head {
     /// not fit looks into the index for its own variant at once.
     pub(super) fn store(self, entry: Stored) -> bool {
         let Self { caller, leader, .. } = self;
-        let change = fill::store(&caller, &entry, &|| leader.may_store(&entry.tags));
+        let change = fill::store(&caller, &entry, &|| leader.may_store(&entry));
         let stored = change.applied;
         leader.publish(Arc::clone(&entry));
         caller.cache.tidy_from_now_on();
@@ -156,7 +156,7 @@ impl Head {
             self.leader.leave_to_each();
         }
         let is_kept = matches!(share, Share::Everybody | Share::Each);
-        let stored = is_kept && self.leader.may_store(&entry.tags);
+        let stored = is_kept && self.leader.may_store(&entry);
         let engine = Arc::clone(&self.caller.cache.engine);
         // Before anything can be freed.
         let own = ResponseBody::reading(body.reader());
@@ -175,7 +175,7 @@ impl Head {
     /// Publishes an entry whose body arrives.
     fn arrive(self, entry: Stored, status: http::StatusCode) -> Arrival {
         let Self { caller, leader, .. } = &self;
-        fill::announce(caller, &entry, &|| leader.may_store(&entry.tags));
+        fill::announce(caller, &entry, &|| leader.may_store(&entry));
         // From now on requests of this kind may be expected elsewhere.
         let key = caller.expected_flight_key();
         let is_expected = key != *leader.key() && !is_validated_by_each(&entry);
