@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::engine::time::Clock;
 use crate::engine::{Engine, EngineSettings};
+use crate::entry::TOO_HEAVY;
 use crate::error::ConfigError;
 use crate::handle::Stampede;
 use crate::inner::Inner;
@@ -379,7 +380,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             early: self
                 .early_refresh
                 .map(|beta| EarlyRefresh { beta, max_share: self.early_refresh_share }),
-            least_weight: u32::try_from(least).unwrap_or(u32::MAX),
+            least_weight: u32::try_from(least).unwrap_or(TOO_HEAVY).min(TOO_HEAVY - 1),
             weigher: self.weigher,
             negative: self.negative,
             on_failure: self.on_failure,

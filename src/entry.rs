@@ -1,11 +1,10 @@
 //! What the store holds under a key.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::engine::grant::Version;
-use crate::garbage::Bin;
+use crate::garbage::BinId;
 use crate::key::Tag;
 use crate::policy::Window;
 
@@ -15,6 +14,10 @@ pub(crate) struct Started {
     pub(crate) tick: crate::engine::time::Tick,
     pub(crate) seq: u64,
 }
+
+/// The weight of an entry that is heavier than the store can count. It is not
+/// stored.
+pub(crate) const TOO_HEAVY: u32 = u32::MAX;
 
 /// A value with the moments between which it may be used.
 ///
@@ -30,19 +33,20 @@ pub(crate) struct Entry<V> {
     pub(crate) tags: Box<[Tag]>,
     /// Sequence number of the invalidation log when the computation started.
     pub(crate) started_seq: u64,
-    /// What the entry counts for against the bound on memory. May be more than
-    /// the store can count; such an entry is not stored.
-    pub(crate) weight: u64,
+    /// What the entry counts for against the bound on memory, or
+    /// [`TOO_HEAVY`].
+    pub(crate) weight: u32,
+    /// The bin of the store that the entry was filled into. A number fits beside
+    /// the weight; a reference would make every entry larger.
+    bin: AtomicU32,
     /// Under which it stands in the remote, if it does.
     pub(crate) version: Option<Version>,
-    /// The bin of the store that the entry was filled into.
-    bin: OnceLock<Arc<Bin<V>>>,
 }
 
 impl<V> Entry<V> {
     pub(crate) fn new(value: V, window: Window, tags: Box<[Tag]>, started_seq: u64) -> Self {
         let alive_at = AtomicU64::new(started_seq);
-        let bin = OnceLock::new();
+        let bin = AtomicU32::new(BinId::NONE.0);
         Self { value, window, tags, started_seq, alive_at, weight: 1, version: None, bin }
     }
 
@@ -52,19 +56,18 @@ impl<V> Entry<V> {
     }
 
     pub(crate) fn with_weight(mut self, bytes: usize, least: u32) -> Self {
-        self.weight = u64::try_from(bytes).unwrap_or(u64::MAX).max(u64::from(least));
+        self.weight = u32::try_from(bytes).unwrap_or(TOO_HEAVY).max(least);
         self
     }
 
     /// Says into which store the entry is filled.
-    pub(crate) fn belongs_to(&self, bin: &Arc<Bin<V>>) {
-        self.bin.get_or_init(|| Arc::clone(bin));
+    pub(crate) fn belongs_to(&self, bin: BinId) {
+        self.bin.store(bin.0, Ordering::Relaxed);
     }
 
-    /// Returns where the entry goes that its store lets go of. `None` if it was
-    /// never filled into one.
-    pub(crate) fn bin(&self) -> Option<&Arc<Bin<V>>> {
-        self.bin.get()
+    /// Returns where the entry goes when its store lets go of it.
+    pub(crate) fn bin(&self) -> BinId {
+        BinId(self.bin.load(Ordering::Relaxed))
     }
 
     pub(crate) fn tag_bytes(&self) -> usize {
@@ -93,7 +96,7 @@ impl<V: Clone> Entry<V> {
             alive_at: AtomicU64::new(self.alive_at()),
             weight: self.weight,
             version: self.version,
-            bin: OnceLock::new(),
+            bin: AtomicU32::new(BinId::NONE.0),
         }
     }
 }

@@ -8,72 +8,65 @@
 //! store that write take it out again, as [`Garbage`]:
 //!
 //! ```text
-//! library drops a Shelved ──▶ Bin ──▶ Garbage ──▶ user's Drop
-//! (under its locks)                   (no lock is held)
+//! library drops a `Shelved` ──▶ Bin ──▶ Garbage ──▶ user's Drop
+//! (under its locks)                     (no lock is held)
 //! ```
 //!
 //! A read never empties the bin, so a hit runs no `Drop` but that of the entry
 //! it has asked for. The next write, `stats()`, or the tidying task does.
 
+use std::any::Any;
 use std::cell::RefCell;
+use std::collections::HashMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use crate::entry::Entry;
 
+/// Names the bin of one store in this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct BinId(pub(crate) u32);
+
+impl BinId {
+    /// The bin of an entry that no store has held.
+    pub(crate) const NONE: Self = Self(0);
+
+    fn next() -> Self {
+        static LAST: AtomicU32 = AtomicU32::new(0);
+        Self(LAST.fetch_add(1, Ordering::Relaxed).wrapping_add(1))
+    }
+}
+
 /// Entries that one store has let go of.
-pub(crate) struct Bin<V> {
-    contents: Mutex<Contents<V>>,
-}
+#[derive(Default)]
+pub(crate) struct Bin<V>(Mutex<Vec<Entry<V>>>);
 
-struct Contents<V> {
-    entries: Vec<Entry<V>>,
-    /// The store is gone: nobody will empty this bin.
-    is_closed: bool,
-}
-
-impl<V: Send + Sync + 'static> Bin<V> {
-    pub(crate) fn new() -> Arc<Self> {
-        let contents = Contents { entries: Vec::new(), is_closed: false };
-        Arc::new(Self { contents: Mutex::new(contents) })
+impl<V> Bin<V> {
+    fn take(&self) -> Vec<Entry<V>> {
+        std::mem::take(&mut self.0.lock())
     }
+}
 
-    /// Takes over an entry that may not be dropped here. Runs no code of the
-    /// user's while a store lives.
-    pub(crate) fn put(&self, entry: Entry<V>) {
-        let mut contents = self.contents.lock();
-        if contents.is_closed {
-            drop(contents);
+/// The bins of the stores that live, by name. An entry knows the name alone, so
+/// that it neither grows by a reference nor keeps its bin.
+static OPEN: RwLock<Option<HashMap<BinId, Arc<dyn Any + Send + Sync>>>> = RwLock::new(None);
+
+/// Takes over an entry that may not be dropped here. Runs no code of the user's
+/// while a store lives.
+#[cold]
+pub(crate) fn discard<V: Send + Sync + 'static>(entry: Entry<V>) {
+    let open = OPEN.read();
+    let bin = open.as_ref().and_then(|open| open.get(&entry.bin()));
+    match bin.and_then(|bin| bin.downcast_ref::<Bin<V>>()) {
+        Some(bin) => bin.0.lock().push(entry),
+        None => {
+            drop(open);
             orphans::put(Box::new(entry));
-        } else {
-            contents.entries.push(entry);
         }
-    }
-
-    /// Takes out what is there, to be dropped by the caller once it holds no
-    /// lock.
-    pub(crate) fn empty(self: &Arc<Self>) -> Garbage<V> {
-        let entries = std::mem::take(&mut self.contents.lock().entries);
-        Garbage { entries, orphans: orphans::take(), bin: Some(Arc::clone(self)) }
-    }
-
-    /// Says that the store is gone, and empties the bin for the last time.
-    pub(crate) fn close(self: &Arc<Self>) -> Garbage<V> {
-        self.contents.lock().is_closed = true;
-        self.empty()
-    }
-
-    fn put_back(&self, entries: Vec<Entry<V>>) {
-        // Also into a closed bin: the caller is about to empty it.
-        self.contents.lock().entries.extend(entries);
-    }
-
-    fn id(&self) -> usize {
-        std::ptr::from_ref(self).addr()
     }
 }
 
@@ -86,7 +79,7 @@ impl<V: Send + Sync + 'static> Bin<V> {
 pub(crate) struct Garbage<V: Send + Sync + 'static> {
     entries: Vec<Entry<V>>,
     orphans: Vec<orphans::Orphan>,
-    bin: Option<Arc<Bin<V>>>,
+    bin: Option<(BinId, Arc<Bin<V>>)>,
 }
 
 impl<V: Send + Sync + 'static> Garbage<V> {
@@ -107,15 +100,15 @@ impl<V: Send + Sync + 'static> Drop for Garbage<V> {
     fn drop(&mut self) {
         self.orphans.drain(..).for_each(drop_caught);
         let mut entries = std::mem::take(&mut self.entries);
-        let Some(bin) = self.bin.take().filter(|_| !entries.is_empty()) else { return };
+        let Some((id, bin)) = self.bin.take().filter(|_| !entries.is_empty()) else { return };
         // A `Drop` that writes to its own cache gets here again. Its garbage is
         // left to the loop below, further out on this thread: a chain of values
         // that replace each other must not nest on the stack.
-        let Some(emptying) = Emptying::begin(bin.id()) else { return bin.put_back(entries) };
+        let Some(emptying) = Emptying::begin(id) else { return bin.0.lock().extend(entries) };
         while !entries.is_empty() {
             entries.drain(..).for_each(drop_caught);
             if emptying.is_wanted_again() {
-                entries = std::mem::take(&mut bin.contents.lock().entries);
+                entries = bin.take();
             }
         }
     }
@@ -138,15 +131,15 @@ impl<V: Send + Sync + 'static> fmt::Debug for Garbage<V> {
 thread_local! {
     /// The bins whose garbage this thread is dropping, and whether a `Drop` has
     /// put more into them.
-    static EMPTYING: RefCell<Vec<(usize, bool)>> = const { RefCell::new(Vec::new()) };
+    static EMPTYING: RefCell<Vec<(BinId, bool)>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The claim of this thread to drop the garbage of one bin.
-struct Emptying(usize);
+struct Emptying(BinId);
 
 impl Emptying {
     /// `None` if this thread does so already, further out.
-    fn begin(bin: usize) -> Option<Self> {
+    fn begin(bin: BinId) -> Option<Self> {
         let begun = EMPTYING.try_with(|emptying| {
             let mut emptying = emptying.borrow_mut();
             if let Some((_, again)) = emptying.iter_mut().find(|(id, _)| *id == bin) {
@@ -229,37 +222,46 @@ mod orphans {
     }
 }
 
-/// A bin that is open as long as its store is there. Declared after the
-/// library's cache, so that what the cache drops last is in it.
-#[derive(Debug)]
-pub(crate) struct OpenBin<V: Send + Sync + 'static>(Arc<Bin<V>>);
+/// The bin of a store that lives. Declared after the library's cache, so that
+/// what the cache drops last is in it.
+pub(crate) struct OpenBin<V: Send + Sync + 'static> {
+    id: BinId,
+    bin: Arc<Bin<V>>,
+}
 
 impl<V: Send + Sync + 'static> OpenBin<V> {
     pub(crate) fn new() -> Self {
+        let (id, bin) = (BinId::next(), Arc::new(Bin(Mutex::default())));
         orphans::open();
-        Self(Bin::new())
+        OPEN.write().get_or_insert_default().insert(id, Arc::clone(&bin) as _);
+        Self { id, bin }
     }
-}
 
-impl<V: Send + Sync + 'static> std::ops::Deref for OpenBin<V> {
-    type Target = Arc<Bin<V>>;
+    pub(crate) fn id(&self) -> BinId {
+        self.id
+    }
 
-    fn deref(&self) -> &Arc<Bin<V>> {
-        &self.0
+    /// Takes out what is there, to be dropped by the caller once it holds no
+    /// lock.
+    pub(crate) fn empty(&self) -> Garbage<V> {
+        let (entries, orphans) = (self.bin.take(), orphans::take());
+        Garbage { entries, orphans, bin: Some((self.id, Arc::clone(&self.bin))) }
     }
 }
 
 impl<V: Send + Sync + 'static> Drop for OpenBin<V> {
     fn drop(&mut self) {
-        let mut garbage = self.0.close();
+        // Outside of the lock: the bin is not empty yet.
+        let closed = OPEN.write().as_mut().and_then(|open| open.remove(&self.id));
+        let mut garbage = self.empty();
         garbage.orphans.append(&mut orphans::close());
-        drop(garbage);
+        drop((closed, garbage));
     }
 }
 
-impl<V> fmt::Debug for Bin<V> {
+impl<V: Send + Sync + 'static> fmt::Debug for OpenBin<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bin").field("entries", &self.contents.lock().entries.len()).finish()
+        f.debug_struct("OpenBin").field("id", &self.id).finish_non_exhaustive()
     }
 }
 
@@ -283,14 +285,17 @@ mod tests {
         }
     }
 
-    fn entry(on_drop: impl Fn() + Send + Sync + 'static) -> Entry<OnDrop> {
+    /// Drops, as the library would, an entry of the store with this bin.
+    fn discard_in(bin: BinId, on_drop: impl Fn() + Send + Sync + 'static) {
         let lifetimes = Lifetimes {
             ttl: Duration::from_secs(1),
             stale_for: Duration::ZERO,
             stale_if_error: Duration::ZERO,
         };
         let window = Window::new(Tick::from_nanos(0), lifetimes, Duration::ZERO);
-        Entry::new(OnDrop(Box::new(on_drop)), window, Box::default(), 0)
+        let entry = Entry::new(OnDrop(Box::new(on_drop)), window, Box::default(), 0);
+        entry.belongs_to(bin);
+        discard(entry);
     }
 
     fn counting() -> (Arc<AtomicUsize>, impl Fn() + Send + Sync + Clone + 'static) {
@@ -303,35 +308,36 @@ mod tests {
 
     #[test]
     fn values_whose_drop_empties_the_bin_again_do_not_nest_on_the_stack() {
-        fn chain(bin: &Arc<Bin<OnDrop>>, length: usize, count: &Arc<AtomicUsize>) {
+        fn chain(bin: &Arc<OpenBin<OnDrop>>, length: usize, count: &Arc<AtomicUsize>) {
             let (next, counted) = (Arc::clone(bin), Arc::clone(count));
-            bin.put(entry(move || {
+            discard_in(bin.id(), move || {
                 counted.fetch_add(1, Ordering::SeqCst);
                 if length > 1 {
                     chain(&next, length - 1, &counted);
                 }
-            }));
+            });
             drop(bin.empty());
         }
         let (count, _) = counting();
-        chain(&Bin::new(), 100_000, &count);
+        chain(&Arc::new(OpenBin::new()), 100_000, &count);
         assert_eq!(count.load(Ordering::SeqCst), 100_000);
     }
 
     #[test]
     fn a_panic_ends_at_its_value_and_the_others_are_dropped() {
         let (count, counted) = counting();
-        let bin = Bin::new();
+        let bin = OpenBin::<OnDrop>::new();
         for n in 0..9 {
             let counted = counted.clone();
-            bin.put(entry(move || {
+            discard_in(bin.id(), move || {
                 counted();
                 assert_ne!(n % 3, 0, "a value's own");
-            }));
+            });
         }
+        assert_eq!(count.load(Ordering::SeqCst), 0, "nothing is dropped before");
         drop(bin.empty());
         assert_eq!(count.load(Ordering::SeqCst), 9);
-        bin.put(entry(counted));
+        discard_in(bin.id(), counted);
         drop(bin.empty());
         assert_eq!(count.load(Ordering::SeqCst), 10, "the bin works on");
     }
@@ -339,8 +345,8 @@ mod tests {
     #[test]
     fn a_panic_of_the_caller_loses_no_garbage() {
         let (count, counted) = counting();
-        let bin = Bin::new();
-        bin.put(entry(counted));
+        let bin = OpenBin::<OnDrop>::new();
+        discard_in(bin.id(), counted);
         let garbage = bin.empty();
         let ended = catch_unwind(AssertUnwindSafe(move || {
             let _garbage = garbage;
@@ -351,15 +357,24 @@ mod tests {
     }
 
     #[test]
+    fn a_store_that_ends_drops_what_is_in_its_bin() {
+        let (count, counted) = counting();
+        let bin = OpenBin::<OnDrop>::new();
+        discard_in(bin.id(), counted);
+        drop(bin);
+        assert_eq!(count.load(Ordering::SeqCst), 1);
+    }
+
+    #[test]
     fn what_comes_after_its_store_is_gone_waits_for_another_store() {
         let (count, counted) = counting();
-        let another = OpenBin::<OnDrop>::new();
+        let another = OpenBin::<u32>::new();
         let gone = OpenBin::<OnDrop>::new();
-        let bin = Arc::clone(&gone);
+        let id = gone.id();
         drop(gone);
-        bin.put(entry(counted));
-        // Another test's store may have emptied it, but not this call.
+        discard_in(id, counted);
         drop(another.empty());
+        // Another test's store may have taken it, and drop it only now.
         for _ in 0..1_000 {
             if count.load(Ordering::SeqCst) == 1 {
                 return;
@@ -373,17 +388,19 @@ mod tests {
     fn a_store_may_end_while_its_garbage_is_dropped() {
         let (count, counted) = counting();
         let store = OpenBin::<OnDrop>::new();
-        let bin = Arc::clone(&store);
-        let store = Mutex::new(Some(store));
-        bin.put(entry(counted.clone()));
-        let inner = Arc::clone(&bin);
-        bin.put(entry(move || {
-            inner.put(entry(counted.clone()));
-            let store = store.lock().take();
+        let (id, garbage) = (store.id(), |store: &OpenBin<OnDrop>| store.empty());
+        discard_in(id, counted.clone());
+        let last = Arc::new(Mutex::new(None));
+        let taken = Arc::clone(&last);
+        discard_in(id, move || {
+            discard_in(id, counted.clone());
+            let store = taken.lock().take();
             drop(store);
-        }));
-        drop(bin.empty());
+        });
+        let garbage = garbage(&store);
+        *last.lock() = Some(store);
+        drop(garbage);
         assert_eq!(count.load(Ordering::SeqCst), 2);
-        assert_eq!(Arc::strong_count(&bin), 1, "an entry keeps its bin");
+        assert!(OPEN.read().as_ref().is_some_and(|open| !open.contains_key(&id)));
     }
 }

@@ -161,6 +161,7 @@ impl InvalidationLog {
     }
 
     #[cold]
+    #[inline(never)]
     fn look_up<V>(&self, entry: &Entry<V>, seq: u64) -> bool {
         let since = entry.alive_at();
         let is_dead = self.is_recorded(&entry.tags, since)

@@ -19,8 +19,8 @@ use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 
 use crate::engine::ports::{Local, StoreChange};
-use crate::entry::Entry;
-use crate::garbage::{Garbage, OpenBin};
+use crate::entry::{Entry, TOO_HEAVY};
+use crate::garbage::{self, Garbage, OpenBin};
 use crate::key::Key;
 
 type Hasher = foldhash::fast::RandomState;
@@ -55,7 +55,7 @@ pub(crate) struct LocalStore<V: Send + Sync + 'static> {
     /// After the cache: what that drops last, this one takes.
     bin: OpenBin<V>,
     evictions: Arc<AtomicU64>,
-    max_weight: u64,
+    max_bytes: u64,
 }
 
 /// An entry in moka's hands. `None` once the entry was taken out.
@@ -67,7 +67,7 @@ impl<V: Send + Sync + 'static> Shelved<V> {
         self.0.as_ref()
     }
 
-    #[inline]
+    #[inline(always)]
     fn into_entry(mut self) -> Option<Stored<V>> {
         let entry = self.0.take();
         // It is empty. Dropping it would cost a hit a call that does nothing.
@@ -87,15 +87,8 @@ impl<V: Send + Sync + 'static> Drop for Shelved<V> {
     fn drop(&mut self) {
         // Of several that drop the last references at once, one gets the entry.
         if let Some(entry) = self.0.take().and_then(Arc::into_inner) {
-            discard(entry);
+            garbage::discard(entry);
         }
-    }
-}
-
-#[cold]
-fn discard<V: Send + Sync + 'static>(entry: Entry<V>) {
-    if let Some(bin) = entry.bin().cloned() {
-        bin.put(entry);
     }
 }
 
@@ -111,19 +104,18 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
             .name(&settings.name)
             .max_capacity(settings.max_bytes)
             .eviction_policy(policy)
-            .weigher(|_, shelved: &Shelved<V>| weight(shelved))
+            .weigher(|_, shelved: &Shelved<V>| shelved.entry().map_or(0, |entry| entry.weight))
             .eviction_listener(move |_, _, cause| {
                 if cause == RemovalCause::Size {
                     counted.fetch_add(1, Ordering::Relaxed);
                 }
             })
             .build_with_hasher(Hasher::default());
-        let max_weight = settings.max_bytes.min(u64::from(u32::MAX));
-        Self { cache, bin: OpenBin::new(), evictions, max_weight }
+        Self { cache, bin: OpenBin::new(), evictions, max_bytes: settings.max_bytes }
     }
 
     /// Never empties the bin: a hit runs no `Drop` of another entry.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get(&self, key: &[u8]) -> Option<Stored<V>> {
         self.cache.get(key).and_then(Shelved::into_entry)
     }
@@ -131,7 +123,7 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
     /// Returns whether an entry of this weight can be stored: one that weighs
     /// more than all may together would only clear the store.
     pub(crate) fn is_storable(&self, entry: &Entry<V>) -> bool {
-        entry.weight <= self.max_weight
+        entry.weight != TOO_HEAVY && u64::from(entry.weight) <= self.max_bytes
     }
 
     /// Replaces the entry by what `change` makes of it, serial with fills.
@@ -146,7 +138,7 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
             let found = found.as_ref().and_then(|found| found.value().entry());
             match change(found).filter(|entry| self.is_storable(entry)) {
                 Some(entry) => {
-                    entry.belongs_to(&self.bin);
+                    entry.belongs_to(self.bin.id());
                     Op::Put(Shelved(Some(entry)))
                 }
                 None => Op::Nop,
@@ -207,11 +199,6 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
             }
         });
     }
-}
-
-fn weight<V: Send + Sync + 'static>(shelved: &Shelved<V>) -> u32 {
-    let weight = shelved.entry().map_or(0, |entry| entry.weight);
-    u32::try_from(weight).unwrap_or(u32::MAX)
 }
 
 impl<V: Send + Sync + 'static> Local<V> for LocalStore<V> {
