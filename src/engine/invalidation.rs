@@ -474,11 +474,11 @@ mod tests {
         let (mine, older) = (entry(&["mine"], 1), entry(&["old"], 0));
         log.append("old".into(), T0).unwrap();
         assert!(log.admits(&mine, 1) && log.admits(&older, 1));
+        assert!(!log.is_alive(&older), "it was invalidated before its leader began");
         log.append("another".into(), T0).unwrap();
         assert!(log.admits(&mine, 1));
         log.drop_slice(Slice(2));
         assert!(log.is_alive(&mine));
-        assert!(!log.is_alive(&older), "it was invalidated before its leader began");
         assert!(!log.admits(&entry(&["mine"], 1), 1), "began before a dropped record");
     }
 
@@ -530,6 +530,29 @@ mod tests {
             }
         });
         assert!(log.len() <= 16);
+    }
+
+    #[test]
+    fn under_concurrency_an_unrelated_entry_is_alive_while_slices_are_dropped() {
+        let (log, mine) = (InvalidationLog::new(2), entry(&["mine"], 0));
+        let ended = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !ended.load(Ordering::Relaxed) {
+                        assert!(log.is_alive(&mine));
+                    }
+                });
+            }
+            for n in 0..50_000_u32 {
+                while log.append(n.into(), T0).is_err() {
+                    let slice = log.oldest_slice();
+                    assert!(log.is_alive(&mine));
+                    log.drop_slice(slice);
+                }
+            }
+            ended.store(true, Ordering::Relaxed);
+        });
     }
 
     mod with_a_store {
