@@ -240,8 +240,8 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         ///
         /// A task in the background makes room from three quarters of the bound
         /// on. When it does not keep up, the invalidation that reaches the bound
-        /// checks the local entries itself, which takes about a
-        /// microsecond for each. Defaults to 100,000.
+        /// checks the local entries itself: about a second for a million of
+        /// them on a free core. Defaults to 100,000.
         max_logged_tags: usize;
         /// Sets the number of the format in which values leave the process.
         /// Values of another number are a miss: raise it when the fields of
