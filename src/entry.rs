@@ -1,9 +1,10 @@
 //! What the store holds under a key.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::freshness::Window;
+use crate::garbage::BinId;
 use crate::key::Tag;
 use crate::lease::grant::Version;
 
@@ -13,6 +14,10 @@ pub(crate) struct ComputationStart {
     pub(crate) tick: crate::clock::Tick,
     pub(crate) seq: u64,
 }
+
+/// The weight of an entry that is heavier than the store can count. It is not
+/// stored.
+pub(crate) const TOO_HEAVY: u32 = u32::MAX;
 
 /// A value with the moments between which it may be used.
 ///
@@ -28,8 +33,12 @@ pub(crate) struct Entry<V> {
     pub(crate) tags: Box<[Tag]>,
     /// Sequence number of the invalidation log when the computation started.
     pub(crate) started_seq: u64,
-    /// What the entry counts for against the bound on memory.
+    /// What the entry counts for against the bound on memory, or
+    /// [`TOO_HEAVY`].
     pub(crate) weight: u32,
+    /// The bin of the store that the entry was filled into. A number fits beside
+    /// the weight; a reference would make every entry larger.
+    bin: AtomicU32,
     /// Under which it stands in the remote, if it does.
     pub(crate) version: Option<Version>,
 }
@@ -37,7 +46,8 @@ pub(crate) struct Entry<V> {
 impl<V> Entry<V> {
     pub(crate) fn new(value: V, window: Window, tags: Box<[Tag]>, started_seq: u64) -> Self {
         let alive_at = AtomicU64::new(started_seq);
-        Self { value, window, tags, started_seq, alive_at, weight: 1, version: None }
+        let bin = AtomicU32::new(BinId::NONE.0);
+        Self { value, window, tags, started_seq, alive_at, weight: 1, version: None, bin }
     }
 
     pub(crate) fn with_version(mut self, version: Option<Version>) -> Self {
@@ -46,8 +56,18 @@ impl<V> Entry<V> {
     }
 
     pub(crate) fn with_weight(mut self, bytes: usize, least: u32) -> Self {
-        self.weight = u32::try_from(bytes).unwrap_or(u32::MAX).max(least);
+        self.weight = u32::try_from(bytes).unwrap_or(TOO_HEAVY).max(least);
         self
+    }
+
+    /// Says into which store the entry is filled.
+    pub(crate) fn belongs_to(&self, bin: BinId) {
+        self.bin.store(bin.0, Ordering::Relaxed);
+    }
+
+    /// Returns where the entry goes when its store lets go of it.
+    pub(crate) fn bin(&self) -> BinId {
+        BinId(self.bin.load(Ordering::Relaxed))
     }
 
     pub(crate) fn tag_bytes(&self) -> usize {
@@ -58,8 +78,10 @@ impl<V> Entry<V> {
         self.alive_at.load(Ordering::Relaxed)
     }
 
+    /// Remembers that no invalidation up to `seq` concerns the entry. What was
+    /// found at a higher number stays known.
     pub(crate) fn found_alive_at(&self, seq: u64) {
-        self.alive_at.store(seq, Ordering::Relaxed);
+        self.alive_at.fetch_max(seq, Ordering::Relaxed);
     }
 }
 
@@ -74,6 +96,7 @@ impl<V: Clone> Entry<V> {
             alive_at: AtomicU64::new(self.alive_at()),
             weight: self.weight,
             version: self.version,
+            bin: AtomicU32::new(BinId::NONE.0),
         }
     }
 }

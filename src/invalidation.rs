@@ -5,12 +5,34 @@
 //! sequence number: an entry whose computation started before its tag's last
 //! invalidation is dead. A hit compares one number with the one it remembers
 //! and looks tags up only when it has moved.
+//!
+//! The log is bounded, and its oldest records go first, an eighth of the bound
+//! at a time. Before they go, every entry of the local store is checked against
+//! them: a dead one is removed, a living one remembers the number at which it
+//! was found alive, and is judged from that number on. So no entry dies because
+//! records were dropped. For a computation that began before a dropped record,
+//! and whose tags are known only with its result, the log cannot tell; its
+//! result counts as dead, goes to the callers that wait, and is not stored.
+//!
+//! # Locks
+//!
+//! Writers take `appending`, then the lock of one shard. They publish the number
+//! last: a reader that sees it finds the record. A reader takes the shards of
+//! its own tags, for reading; for an entry without tags it reads one atomic.
+//! Records are removed after `dropped` was raised, and a reader looks at
+//! `dropped` after it has looked for records: what it no longer finds there, it
+//! finds here. No lock is held while the store is checked, except the one that
+//! keeps other threads from checking it as well.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use crossbeam_utils::CachePadded;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::Notify;
 
 use crate::clock::Tick;
 use crate::entry::Entry;
@@ -19,23 +41,31 @@ use crate::key::Tag;
 /// A caller that has not said when it asked: later than everything.
 pub(crate) const ASKED_NOW: u64 = u64::MAX;
 
+const SHARDS: usize = 64;
+
+type Hasher = foldhash::fast::RandomState;
+type Records = HashMap<Tag, Record, Hasher>;
+
 #[derive(Debug)]
 pub(crate) struct InvalidationLog {
     seq: AtomicU64,
     /// Of what was read before this number, an invalidation may have been
     /// missed.
     doubted: AtomicU64,
-    records: Mutex<Records>,
+    /// When everything was last invalidated.
+    everything: AtomicU64,
+    /// Stands for the records that were dropped: whatever has a tag and is not
+    /// known to be alive at this number counts as dead.
+    dropped: AtomicU64,
+    shards: Box<[CachePadded<RwLock<Records>>]>,
+    hasher: Hasher,
+    /// Held by whoever gives out a number or removes records.
+    appending: Mutex<()>,
+    records: AtomicUsize,
+    /// Held by the thread that checks the store because the log is full.
+    pub(crate) checking: Mutex<()>,
+    room_wanted: Arc<Notify>,
     max_tags: usize,
-}
-
-#[derive(Debug, Default)]
-struct Records {
-    tags: HashMap<Tag, Record, foldhash::fast::RandomState>,
-    everything: u64,
-    /// Stands for records dropped to stay within the bound: whatever has a
-    /// tag and started before this counts as dead.
-    dropped: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -44,13 +74,28 @@ struct Record {
     at: Tick,
 }
 
+/// The log is at its bound, and has no record of this tag yet.
+#[derive(Debug)]
+pub(crate) struct Full(pub(crate) Tag);
+
+/// The oldest records, up to a number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slice(u64);
+
 impl InvalidationLog {
     pub(crate) fn new(max_tags: usize) -> Self {
         Self {
             seq: AtomicU64::new(0),
             doubted: AtomicU64::new(0),
-            records: Mutex::default(),
-            max_tags,
+            everything: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            shards: std::iter::repeat_with(CachePadded::default).take(SHARDS).collect(),
+            hasher: Hasher::default(),
+            appending: Mutex::default(),
+            records: AtomicUsize::new(0),
+            checking: Mutex::default(),
+            room_wanted: Arc::default(),
+            max_tags: max_tags.max(1),
         }
     }
 
@@ -61,25 +106,41 @@ impl InvalidationLog {
         self.seq.load(Ordering::Acquire)
     }
 
-    /// Records that whatever started so far with `tag` is dead.
-    pub(crate) fn invalidate(&self, tag: Tag, at: Tick) -> u64 {
-        let mut records = self.records.lock();
+    fn shard(&self, tag: &[u8]) -> &RwLock<Records> {
+        &self.shards[self.hasher.hash_one(tag) as usize % SHARDS]
+    }
+
+    /// Records that whatever started so far with `tag` is dead, if there is
+    /// room.
+    pub(crate) fn append(&self, tag: Tag, at: Tick) -> Result<u64, Full> {
+        let appending = self.appending.lock();
         let seq = self.seq.load(Ordering::Relaxed) + 1;
         if tag.is_everything() {
-            records.everything = seq;
+            self.everything.store(seq, Ordering::Release);
         } else {
-            records.tags.insert(tag, Record { seq, at });
-            records.shrink_to(self.max_tags);
+            let mut shard = self.shard(tag.as_bytes()).write();
+            match shard.get_mut(tag.as_bytes()) {
+                Some(record) => *record = Record { seq, at },
+                None if self.len() >= self.max_tags => return Err(Full(tag)),
+                None => {
+                    shard.insert(tag, Record { seq, at });
+                    self.records.fetch_add(1, Ordering::Relaxed);
+                }
+            }
         }
         // Published last: who reads the new number finds the record.
         self.seq.store(seq, Ordering::Release);
-        seq
+        drop(appending);
+        if self.wants_room() {
+            self.room_wanted.notify_one();
+        }
+        Ok(seq)
     }
 
     /// Says that invalidations may have been missed up to now.
     #[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "a remote's are missed"))]
     pub(crate) fn doubt(&self) {
-        let _records = self.records.lock();
+        let _appending = self.appending.lock();
         let seq = self.seq.load(Ordering::Relaxed) + 1;
         self.doubted.store(seq, Ordering::Release);
         self.seq.store(seq, Ordering::Release);
@@ -99,12 +160,17 @@ impl InvalidationLog {
     }
 
     #[cold]
+    #[inline(never)]
     fn look_up<V>(&self, entry: &Entry<V>, seq: u64) -> bool {
-        let alive = !self.is_dead(&entry.tags, entry.started_seq, ASKED_NOW);
-        if alive {
+        let since = entry.alive_at();
+        let is_dead = self.is_recorded(&entry.tags, since)
+            // The number is read again: the entry may have been found alive, and
+            // the records dropped, since it was read first.
+            || self.was_dropped(&entry.tags, || entry.alive_at());
+        if !is_dead {
             entry.found_alive_at(seq);
         }
-        alive
+        !is_dead
     }
 
     /// Returns whether a result with `tags`, whose computation started at
@@ -118,13 +184,40 @@ impl InvalidationLog {
         if asked <= started || self.seq() == started {
             return false;
         }
-        let records = self.records.lock();
-        let dead_by = |at: u64| started < at;
-        dead_by(records.everything)
-            || !tags.is_empty() && dead_by(records.dropped)
+        self.is_recorded(tags, started) || self.was_dropped(tags, || started)
+    }
+
+    /// Returns whether `entry` may be stored, the result of a computation that
+    /// started at `started`. If so it remembers the number of now: it does not
+    /// die when older records are dropped.
+    pub(crate) fn admits<V>(&self, entry: &Entry<V>, started: u64) -> bool {
+        let seq = self.seq();
+        let is_alive = !self.is_dead(&entry.tags, started, ASKED_NOW);
+        // An entry may have begun before the leader that brings it; of the time
+        // between the two nothing was found out.
+        if is_alive && started <= entry.started_seq {
+            entry.found_alive_at(seq);
+        }
+        is_alive
+    }
+
+    fn is_recorded(&self, tags: &[Tag], since: u64) -> bool {
+        let dead_by = |at: u64| since < at;
+        dead_by(self.everything.load(Ordering::Acquire))
             || tags.iter().any(|tag| {
-                records.tags.get(tag.as_bytes()).is_some_and(|record| dead_by(record.seq))
+                let shard = self.shard(tag.as_bytes()).read();
+                shard.get(tag.as_bytes()).is_some_and(|record| dead_by(record.seq))
             })
+    }
+
+    /// To be asked after [`is_recorded`](Self::is_recorded): records are
+    /// removed after `dropped` was raised.
+    fn was_dropped(&self, tags: &[Tag], since: impl FnOnce() -> u64) -> bool {
+        if tags.is_empty() {
+            return false;
+        }
+        let dropped = self.dropped.load(Ordering::Acquire);
+        since() < dropped
     }
 
     /// Drops records older than `horizon`: nothing that started before them
@@ -132,36 +225,66 @@ impl InvalidationLog {
     /// may yet bring such a thing; with any tag it counts as dead.
     pub(crate) fn trim(&self, now: Tick, horizon: Duration) {
         let oldest = now.minus(horizon);
-        let mut records = self.records.lock();
-        let Records { tags, dropped, .. } = &mut *records;
-        tags.retain(|_, record| {
-            let is_kept = record.at >= oldest;
-            if !is_kept {
-                *dropped = record.seq.max(*dropped);
-            }
-            is_kept
+        let _appending = self.appending.lock();
+        let is_old = |record: &&Record| record.at < oldest;
+        let newest = self.shards.iter().filter_map(|shard| {
+            shard.read().values().filter(is_old).map(|record| record.seq).max()
         });
+        let Some(newest) = newest.max() else { return };
+        self.remove(newest, |record| is_old(&record));
     }
 
-    #[cfg(test)]
     fn len(&self) -> usize {
-        self.records.lock().tags.len()
+        self.records.load(Ordering::Relaxed)
     }
-}
 
-impl Records {
-    /// Drops the older half when there are more than `max` records. Safe, not
-    /// free: entries with any tag that started before them are computed again.
-    fn shrink_to(&mut self, max: usize) {
-        if self.tags.len() <= max {
-            return;
+    pub(crate) fn is_full(&self) -> bool {
+        self.len() >= self.max_tags
+    }
+
+    /// Returns whether the tidying task should drop a slice before the log is
+    /// full: from three quarters of the bound on.
+    pub(crate) fn wants_room(&self) -> bool {
+        self.len() >= self.max_tags - self.max_tags / 4
+    }
+
+    /// Is notified when the log [wants room](Self::wants_room).
+    pub(crate) fn room_wanted(&self) -> Arc<Notify> {
+        Arc::clone(&self.room_wanted)
+    }
+
+    /// Returns the records to drop next: the oldest, an eighth of the bound.
+    pub(crate) fn oldest_slice(&self) -> Slice {
+        let mut seqs = Vec::with_capacity(self.len());
+        for shard in &self.shards {
+            seqs.extend(shard.read().values().map(|record| record.seq));
         }
-        let mut seqs: Vec<u64> = self.tags.values().map(|record| record.seq).collect();
-        let middle = seqs.len() / 2;
-        let (_, cut, _) = seqs.select_nth_unstable(middle);
-        let cut = *cut;
-        self.tags.retain(|_, record| record.seq > cut);
-        self.dropped = self.dropped.max(cut);
+        let size = (self.max_tags / 8).clamp(1, seqs.len().max(1));
+        if seqs.is_empty() {
+            return Slice(0);
+        }
+        let (_, newest, _) = seqs.select_nth_unstable(size - 1);
+        Slice(*newest)
+    }
+
+    /// Drops the records of `slice`. Every entry of the store was looked at
+    /// with [`is_alive`](Self::is_alive) since the slice was chosen, or admitted.
+    pub(crate) fn drop_slice(&self, slice: Slice) {
+        let _appending = self.appending.lock();
+        self.remove(slice.0, |record| record.seq <= slice.0);
+    }
+
+    /// Removes records, `newest` the newest of them. The caller holds
+    /// `appending`.
+    fn remove(&self, newest: u64, is_removed: impl Fn(&Record) -> bool) {
+        // First: a reader that does not find the record finds this number.
+        self.dropped.fetch_max(newest, Ordering::Release);
+        for shard in &self.shards {
+            let mut shard = shard.write();
+            let before = shard.len();
+            shard.retain(|_, record| !is_removed(record));
+            self.records.fetch_sub(before - shard.len(), Ordering::Relaxed);
+        }
     }
 }
 
@@ -170,6 +293,22 @@ mod tests {
     use super::*;
 
     const T0: Tick = Tick::from_nanos(0);
+
+    impl InvalidationLog {
+        /// As [`Engine::invalidate_tag`], with no store to check.
+        fn invalidate(&self, tag: Tag, at: Tick) -> u64 {
+            let mut appended = self.append(tag, at);
+            loop {
+                match appended {
+                    Ok(seq) => return seq,
+                    Err(Full(tag)) => {
+                        self.drop_slice(self.oldest_slice());
+                        appended = self.append(tag, at);
+                    }
+                }
+            }
+        }
+    }
 
     fn tags(names: &[&str]) -> Vec<Tag> {
         names.iter().map(|name| Tag::from(*name)).collect()
@@ -249,5 +388,214 @@ mod tests {
         assert_eq!(log.len(), 0);
         assert!(log.is_dead(&tags(&["a"]), started, ASKED_NOW));
         assert!(!log.is_dead(&tags(&["a"]), log.seq(), ASKED_NOW));
+    }
+
+    #[test]
+    fn a_dropped_slice_is_the_oldest_eighth_of_the_bound() {
+        let log = InvalidationLog::new(80);
+        for n in 0..80_u32 {
+            log.append(n.into(), T0).unwrap();
+        }
+        let started = log.seq();
+        assert!(log.append("one more".into(), T0).is_err());
+        log.append(79_u32.into(), T0).expect("a tag that has a record takes no room");
+        log.append("*".into(), T0).expect("nor does everything");
+        log.drop_slice(log.oldest_slice());
+        assert_eq!(log.len(), 70);
+        assert_eq!(log.oldest_slice().0, 20, "the second ten are next");
+        log.append("one more".into(), T0).unwrap();
+        assert!(log.is_dead(&tags(&["one more"]), started, ASKED_NOW));
+    }
+
+    fn entry(names: &[&str], started: u64) -> Entry<u32> {
+        let lifetimes = crate::freshness::Lifetimes {
+            ttl: Duration::from_secs(60),
+            stale_for: Duration::ZERO,
+            stale_if_error: Duration::ZERO,
+        };
+        let window = crate::freshness::Window::new(T0, lifetimes, Duration::ZERO);
+        Entry::new(1, window, tags(names).into(), started)
+    }
+
+    #[test]
+    fn an_entry_found_alive_outlives_the_records_up_to_then_and_no_other() {
+        let log = InvalidationLog::new(8);
+        let (checked, unchecked) = (entry(&["mine"], log.seq()), entry(&["mine"], log.seq()));
+        let plain = entry(&[], log.seq());
+        for n in 0..8_u32 {
+            log.append(n.into(), T0).unwrap();
+        }
+        assert!(log.is_alive(&checked));
+        log.drop_slice(log.oldest_slice());
+        assert!(log.is_alive(&checked), "found alive before the slice was dropped");
+        assert!(log.is_alive(&plain), "no tag, no record");
+        assert!(!log.is_alive(&unchecked), "nobody knows");
+        log.append("mine".into(), T0).unwrap();
+        assert!(!log.is_alive(&checked));
+    }
+
+    #[test]
+    fn an_admitted_entry_remembers_the_number_unless_it_is_older_than_its_leader() {
+        let log = InvalidationLog::new(8);
+        let (mine, older) = (entry(&["mine"], 1), entry(&["old"], 0));
+        log.append("old".into(), T0).unwrap();
+        assert!(log.admits(&mine, 1) && log.admits(&older, 1));
+        assert!(!log.is_alive(&older), "it was invalidated before its leader began");
+        log.append("another".into(), T0).unwrap();
+        assert!(log.admits(&mine, 1));
+        log.drop_slice(Slice(2));
+        assert!(log.is_alive(&mine));
+        assert!(!log.admits(&entry(&["mine"], 1), 1), "began before a dropped record");
+    }
+
+    #[test]
+    fn an_entry_without_tags_takes_no_lock() {
+        let log = InvalidationLog::new(8);
+        let plain = entry(&[], log.seq());
+        log.append("a".into(), T0).unwrap();
+        let _appending = log.appending.lock();
+        let _checking = log.checking.lock();
+        let _shards: Vec<_> = log.shards.iter().map(|shard| shard.write()).collect();
+        assert!(log.is_alive(&plain));
+        assert!(!log.is_dead(&[], 0, ASKED_NOW));
+    }
+
+    #[test]
+    fn a_look_up_of_tags_waits_for_no_lock_but_those_of_its_tags() {
+        let log = InvalidationLog::new(8);
+        let mine = entry(&["mine"], log.seq());
+        log.append("a".into(), T0).unwrap();
+        let _appending = log.appending.lock();
+        let _checking = log.checking.lock();
+        let own: *const _ = log.shard(b"mine");
+        let others = log.shards.iter().filter(|shard| !std::ptr::eq(&raw const ***shard, own));
+        let _others: Vec<_> = others.map(|shard| shard.write()).collect();
+        let _readers = log.shard(b"mine").read();
+        assert!(log.is_alive(&mine));
+    }
+
+    /// Threads that invalidate and drop slices as fast as they can.
+    #[test]
+    fn under_concurrency_a_reader_of_a_new_number_finds_the_record_or_what_stands_for_it() {
+        let log = InvalidationLog::new(16);
+        std::thread::scope(|scope| {
+            for thread in 0..3_u32 {
+                let log = &log;
+                scope.spawn(move || {
+                    for n in 0..20_000_u32 {
+                        let tag = Tag::from((thread, n));
+                        let started = log.seq();
+                        let mut found = entry(&[], started);
+                        found.tags = Box::new([tag.clone()]);
+                        log.is_alive(&found);
+                        log.invalidate(tag, T0);
+                        assert!(!log.is_alive(&found), "invalidation {n} is missed");
+                        assert!(log.is_dead(&found.tags, started, ASKED_NOW));
+                    }
+                });
+            }
+        });
+        assert!(log.len() <= 16);
+    }
+
+    #[test]
+    fn under_concurrency_an_unrelated_entry_is_alive_while_slices_are_dropped() {
+        let (log, mine) = (InvalidationLog::new(2), entry(&["mine"], 0));
+        let ended = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !ended.load(Ordering::Relaxed) {
+                        assert!(log.is_alive(&mine));
+                    }
+                });
+            }
+            for n in 0..50_000_u32 {
+                while log.append(n.into(), T0).is_err() {
+                    let slice = log.oldest_slice();
+                    assert!(log.is_alive(&mine));
+                    log.drop_slice(slice);
+                }
+            }
+            ended.store(true, Ordering::Relaxed);
+        });
+    }
+
+    mod with_a_store {
+        use super::*;
+        use crate::{Computed, Stampede};
+
+        fn cache(max_tags: usize) -> Stampede<u32> {
+            let builder = Stampede::builder("test").ttl(Duration::from_secs(60));
+            builder.max_logged_tags(max_tags).build().unwrap()
+        }
+
+        #[tokio::test(start_paused = true)]
+        async fn the_log_never_holds_more_than_its_bound() {
+            let cache = cache(100);
+            cache.put_with("k", Computed::new(1).tag("mine")).await;
+            let mut most = 0;
+            for n in 0..2_000_u32 {
+                cache.invalidate_tag(n).await;
+                most = most.max(cache.0.engine.log.len());
+            }
+            assert_eq!(most, 100);
+            assert_eq!(cache.get("k").await, Some(1));
+        }
+
+        #[tokio::test(start_paused = true)]
+        async fn the_tidying_task_makes_room_from_three_quarters_of_the_bound_on() {
+            let cache = cache(100);
+            cache.put_with("k", Computed::new(1).tag("mine")).await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            let mut most = 0;
+            for n in 0..2_000_u32 {
+                cache.invalidate_tag(n).await;
+                most = most.max(cache.0.engine.log.len());
+                // Less than half a minute in all: the sweep by the clock has no
+                // part in it.
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            assert_eq!(most, 75);
+            assert_eq!(cache.get("k").await, Some(1));
+        }
+
+        #[tokio::test(start_paused = true)]
+        async fn a_check_removes_the_dead_entries() {
+            let cache = cache(8);
+            for n in 0..100_u32 {
+                cache.put_with(n, Computed::new(n).tag("one").tag(("each", n))).await;
+            }
+            cache.invalidate_tag("one").await;
+            for n in 0..8_u32 {
+                cache.invalidate_tag(n).await;
+            }
+            assert_eq!(cache.stats().entries, 0);
+        }
+
+        /// `cargo test --release --lib --all-features -- --ignored one_inline_check`
+        #[test]
+        #[ignore = "a measurement"]
+        fn what_one_inline_check_costs() {
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            runtime.block_on(async {
+                let builder = Stampede::builder("test").ttl(Duration::from_secs(3600));
+                let cache = builder.max_bytes(1 << 32).build().unwrap();
+                for n in 0..1_000_000_u32 {
+                    cache.put_with(n, Computed::new(n).tag(("tag", n % 1000))).await;
+                }
+                let mut slowest = Duration::ZERO;
+                let mut all = Duration::ZERO;
+                for n in 0..100_001_u32 {
+                    let begin = std::time::Instant::now();
+                    cache.invalidate_tag(("other", n)).await;
+                    slowest = slowest.max(begin.elapsed());
+                    all += begin.elapsed();
+                }
+                println!("slowest invalidation: {slowest:?}, all 100,001: {all:?}");
+                let entries = cache.stats().entries;
+                println!("entries: {entries}");
+            });
+        }
     }
 }

@@ -247,6 +247,7 @@ mod error;
 )]
 mod flight;
 mod freshness;
+mod garbage;
 pub mod guide;
 #[cfg(feature = "http")]
 mod http;

@@ -4,6 +4,11 @@
 //! an entry, and a hit three tenths of a look-up. [`decide`](crate::freshness::decide)
 //! alone says what may be served. What is past its last stale window makes room
 //! for others, and [`LocalStore::sweep`] frees it within half a minute.
+//!
+//! moka drops entries under its own locks, and an entry's `Drop` is code of the
+//! user's. So moka holds entries in a [`Shelved`], which hands the entry to the
+//! [`Bin`](crate::garbage::Bin) of the store when moka drops it. Every operation
+//! that writes empties the bin and returns what was in it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,12 +18,13 @@ use moka::ops::compute::Op;
 use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 
-use crate::entry::Entry;
-use crate::flight::ports::Store;
+use crate::entry::{Entry, TOO_HEAVY};
+use crate::flight::ports::{Store, StoreChange};
+use crate::garbage::{self, Garbage, OpenBin};
 use crate::key::Key;
 
 type Hasher = foldhash::fast::RandomState;
-type MokaEntry<V> = Arc<Entry<V>>;
+type EntryRef<V> = Arc<Entry<V>>;
 
 /// How many entries a sweep judges before it lets other tasks run.
 const SWEEP_BATCH: usize = 512;
@@ -45,8 +51,45 @@ pub(crate) struct LocalSettings {
 
 #[derive(Debug)]
 pub(crate) struct LocalStore<V: Send + Sync + 'static> {
-    cache: Cache<Key, MokaEntry<V>, Hasher>,
+    cache: Cache<Key, Shelved<V>, Hasher>,
+    /// After the cache: what that drops last, this one takes.
+    bin: OpenBin<V>,
     evictions: Arc<AtomicU64>,
+    max_bytes: u64,
+}
+
+/// An entry in moka's hands. `None` once the entry was taken out.
+#[derive(Debug)]
+struct Shelved<V: Send + Sync + 'static>(Option<EntryRef<V>>);
+
+impl<V: Send + Sync + 'static> Shelved<V> {
+    fn entry(&self) -> Option<&EntryRef<V>> {
+        self.0.as_ref()
+    }
+
+    #[inline(always)]
+    fn into_entry(mut self) -> Option<EntryRef<V>> {
+        let entry = self.0.take();
+        // It is empty. Dropping it would cost a hit a call that does nothing.
+        std::mem::forget(self);
+        entry
+    }
+}
+
+impl<V: Send + Sync + 'static> Clone for Shelved<V> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<V: Send + Sync + 'static> Drop for Shelved<V> {
+    #[inline]
+    fn drop(&mut self) {
+        // Of several that drop the last references at once, one gets the entry.
+        if let Some(entry) = self.0.take().and_then(Arc::into_inner) {
+            garbage::discard(entry);
+        }
+    }
 }
 
 impl<V: Send + Sync + 'static> LocalStore<V> {
@@ -61,36 +104,50 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
             .name(&settings.name)
             .max_capacity(settings.max_bytes)
             .eviction_policy(policy)
-            .weigher(|_, entry: &MokaEntry<V>| entry.weight)
+            .weigher(|_, shelved: &Shelved<V>| shelved.entry().map_or(0, |entry| entry.weight))
             .eviction_listener(move |_, _, cause| {
                 if cause == RemovalCause::Size {
                     counted.fetch_add(1, Ordering::Relaxed);
                 }
             })
             .build_with_hasher(Hasher::default());
-        Self { cache, evictions }
+        Self { cache, bin: OpenBin::new(), evictions, max_bytes: settings.max_bytes }
     }
 
-    #[inline]
-    pub(crate) fn get(&self, key: &[u8]) -> Option<MokaEntry<V>> {
-        self.cache.get(key)
+    /// Never empties the bin: a hit runs no `Drop` of another entry.
+    #[inline(always)]
+    pub(crate) fn get(&self, key: &[u8]) -> Option<EntryRef<V>> {
+        self.cache.get(key).and_then(Shelved::into_entry)
+    }
+
+    /// Returns whether an entry of this weight can be stored: one that weighs
+    /// more than all may together would only clear the store.
+    pub(crate) fn is_storable(&self, entry: &Entry<V>) -> bool {
+        entry.weight != TOO_HEAVY && u64::from(entry.weight) <= self.max_bytes
     }
 
     /// Replaces the entry by what `change` makes of it, serial with fills.
-    /// `change` must not run code of the user's: the key is locked.
+    /// `change` must not run code of the user's, nor own the last reference to
+    /// an entry: the key is locked.
     pub(crate) fn update(
         &self,
         key: &Key,
-        change: impl FnOnce(Option<&MokaEntry<V>>) -> Option<MokaEntry<V>>,
-    ) -> bool {
+        change: impl FnOnce(Option<&EntryRef<V>>) -> Option<EntryRef<V>>,
+    ) -> StoreChange<V> {
         let result = self.cache.entry(key.clone()).and_compute_with(|found| {
-            match change(found.as_ref().map(moka::Entry::value)) {
-                Some(entry) => Op::Put(entry),
+            let found = found.as_ref().and_then(|found| found.value().entry());
+            match change(found).filter(|entry| self.is_storable(entry)) {
+                Some(entry) => {
+                    entry.belongs_to(self.bin.id());
+                    Op::Put(Shelved(Some(entry)))
+                }
                 None => Op::Nop,
             }
         });
         use moka::ops::compute::CompResult::{Inserted, ReplacedWith};
-        matches!(result, Inserted(_) | ReplacedWith(_))
+        let applied = matches!(result, Inserted(_) | ReplacedWith(_));
+        drop(result);
+        StoreChange { applied, garbage: self.bin.empty() }
     }
 
     pub(crate) fn entries(&self) -> u64 {
@@ -106,58 +163,81 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
     }
 
     /// Applies what moka has put off: evictions, expiry, counts.
-    pub(crate) fn settle(&self) {
+    pub(crate) fn settle(&self) -> Garbage<V> {
         self.cache.run_pending_tasks();
+        self.bin.empty()
     }
 
-    /// Removes what `is_dead` says. moka evicts only while it is used; without
-    /// this a quiet cache would keep what nobody may be served.
+    /// Removes what `is_dead` says, and drops it. moka evicts only while it is
+    /// used; without this a quiet cache would keep what nobody may be served.
     ///
     /// Cancel safe: stops between two entries.
     pub(crate) async fn sweep(&self, is_dead: impl Fn(&Entry<V>) -> bool) {
-        for (n, (key, entry)) in self.cache.iter().enumerate() {
-            if is_dead(&entry) {
-                self.remove_exactly(&key, &entry);
-            }
+        for (n, (key, shelved)) in self.cache.iter().enumerate() {
+            self.remove_unless(&key, &shelved, &|entry| !is_dead(entry));
             if n % SWEEP_BATCH == SWEEP_BATCH - 1 {
+                drop(self.bin.empty());
                 tokio::task::yield_now().await;
             }
         }
-        self.settle();
+        drop(self.settle());
+    }
+
+    fn remove_unless(&self, key: &Key, shelved: &Shelved<V>, keep: &dyn Fn(&Entry<V>) -> bool) {
+        if let Some(entry) = shelved.entry().filter(|entry| !keep(entry)) {
+            self.take_exactly(key, entry);
+        }
+    }
+
+    /// What it removes goes into the bin.
+    fn take_exactly(&self, key: &Key, entry: &EntryRef<V>) {
+        let is_it = |found: &EntryRef<V>| Arc::ptr_eq(found, entry);
+        self.cache.entry(key.clone()).and_compute_with(|found| {
+            match found.as_ref().and_then(|found| found.value().entry()) {
+                Some(found) if is_it(found) => Op::Remove,
+                _ => Op::Nop,
+            }
+        });
     }
 }
 
 impl<V: Send + Sync + 'static> Store<V> for LocalStore<V> {
-    fn fill(&self, key: &Key, entry: MokaEntry<V>, allowed: &dyn Fn() -> bool) -> bool {
-        if !self.update(key, |_| allowed().then_some(Arc::clone(&entry))) {
-            return false;
-        }
+    fn fill(&self, key: &Key, entry: EntryRef<V>, allowed: &dyn Fn() -> bool) -> StoreChange<V> {
+        let mut change = self.update(key, |_| allowed().then(|| Arc::clone(&entry)));
         // Once more: a `clear` between the first time and the insertion has not
         // seen the entry.
-        let stays = allowed();
-        if !stays {
-            self.remove_exactly(key, &entry);
+        if change.applied && !allowed() {
+            change.applied = false;
+            change.garbage.extend(self.remove_exactly(key, &entry));
         }
-        stays
+        change
     }
 
-    fn remove(&self, key: &Key) -> bool {
+    fn remove(&self, key: &Key) -> StoreChange<V> {
         let result = self.cache.entry(key.clone()).and_compute_with(|found| match found {
             Some(_) => Op::Remove,
             None => Op::Nop,
         });
-        matches!(result, moka::ops::compute::CompResult::Removed(_))
+        let applied = matches!(result, moka::ops::compute::CompResult::Removed(_));
+        drop(result);
+        StoreChange { applied, garbage: self.bin.empty() }
     }
 
-    fn clear(&self) {
+    fn clear(&self) -> Garbage<V> {
         self.cache.invalidate_all();
+        self.bin.empty()
     }
 
-    fn remove_exactly(&self, key: &Key, entry: &MokaEntry<V>) {
-        self.cache.entry(key.clone()).and_compute_with(|found| match found {
-            Some(found) if Arc::ptr_eq(found.value(), entry) => Op::Remove,
-            _ => Op::Nop,
-        });
+    fn remove_exactly(&self, key: &Key, entry: &EntryRef<V>) -> Garbage<V> {
+        self.take_exactly(key, entry);
+        self.bin.empty()
+    }
+
+    fn retain(&self, keep: &dyn Fn(&Entry<V>) -> bool) -> Garbage<V> {
+        for (key, shelved) in &self.cache {
+            self.remove_unless(&key, &shelved, keep);
+        }
+        self.bin.empty()
     }
 }
 
@@ -176,7 +256,7 @@ mod tests {
         (LocalStore::new(&settings), clock)
     }
 
-    fn entry(clock: &Clock, value: u32, weight: usize) -> MokaEntry<u32> {
+    fn entry(clock: &Clock, value: u32, weight: usize) -> EntryRef<u32> {
         let lifetimes = Lifetimes {
             ttl: Duration::from_secs(60),
             stale_for: Duration::ZERO,
@@ -190,8 +270,8 @@ mod tests {
     fn a_fill_that_is_not_allowed_leaves_what_was_there() {
         let (store, clock) = store(100);
         let key = Key::from("k");
-        assert!(store.fill(&key, entry(&clock, 1, 1), &|| true));
-        assert!(!store.fill(&key, entry(&clock, 2, 1), &|| false));
+        assert!(store.fill(&key, entry(&clock, 1, 1), &|| true).finish());
+        assert!(!store.fill(&key, entry(&clock, 2, 1), &|| false).finish());
         assert_eq!(store.get(key.as_bytes()).unwrap().value, 1);
     }
 
@@ -199,8 +279,8 @@ mod tests {
     fn a_new_entry_is_always_taken_and_the_least_recently_used_one_goes() {
         let (store, clock) = store(10);
         for n in 0..100_u32 {
-            store.fill(&n.into(), entry(&clock, n, 1), &|| true);
-            store.settle();
+            store.fill(&n.into(), entry(&clock, n, 1), &|| true).finish();
+            drop(store.settle());
             assert!(store.get(Key::from(n).as_bytes()).is_some(), "entry {n}");
         }
         assert_eq!(store.entries(), 10);
@@ -211,7 +291,7 @@ mod tests {
     async fn a_sweep_removes_what_is_dead_and_nothing_else() {
         let (store, clock) = store(10_000);
         for n in 0..2000_u32 {
-            store.fill(&n.into(), entry(&clock, n, 1), &|| true);
+            store.fill(&n.into(), entry(&clock, n, 1), &|| true).finish();
         }
         store.sweep(|entry| entry.value % 2 == 0).await;
         assert_eq!(store.entries(), 1000);

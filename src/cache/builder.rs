@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::cache::handle::Stampede;
 use crate::cache::state::CacheState;
 use crate::clock::Clock;
+use crate::entry::TOO_HEAVY;
 use crate::error::ConfigError;
 use crate::flight::engine::{Engine, EngineSettings};
 use crate::flight::hold_policy::HoldPolicy;
@@ -97,6 +98,7 @@ pub struct Builder<V: Send + Sync + 'static> {
     max_waiters_in_all: usize,
     max_computations: usize,
     max_refreshes: usize,
+    max_logged_tags: usize,
     weigher: Weigher<V>,
     on_failure: Option<FailureHook>,
     clock: Option<Clock>,
@@ -158,6 +160,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             max_waiters_in_all: 1_000_000,
             max_computations: 1024,
             max_refreshes: 256,
+            max_logged_tags: 100_000,
             weigher: Arc::new(|_| size_of::<V>()),
             on_failure: None,
             clock: None,
@@ -233,6 +236,18 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         /// Sets how many background refreshes may run at once; further ones
         /// are left to the next reader. Defaults to 256.
         max_refreshes: usize;
+        /// Sets how many invalidated tags the process remembers. At the bound
+        /// the oldest eighth of the records is dropped, after every local entry
+        /// was checked against them: no entry dies because of that. A
+        /// computation that began before a dropped record, and whose tags are
+        /// known only with its result, counts as invalidated; its result is
+        /// handed to its callers and not stored.
+        ///
+        /// A task in the background makes room from three quarters of the bound
+        /// on. When it does not keep up, the invalidation that reaches the bound
+        /// checks the local entries itself: about a second for a million of
+        /// them on a free core. Defaults to 100,000.
+        max_logged_tags: usize;
         /// Sets the number of the format in which values leave the process.
         /// Values of another number are a miss: raise it when the fields of
         /// `V` change. Defaults to 0; without a remote it has no effect.
@@ -351,7 +366,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             max_waiters_in_all: self.max_waiters_in_all,
             max_computations: self.max_computations,
             max_refreshes: self.max_refreshes,
-            max_logged_tags: 100_000,
+            max_logged_tags: self.max_logged_tags,
         }
     }
 
@@ -370,7 +385,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             early: self
                 .early_refresh
                 .map(|beta| EarlyRefresh { beta, max_share: self.early_refresh_share }),
-            least_weight: u32::try_from(least).unwrap_or(u32::MAX),
+            least_weight: u32::try_from(least).unwrap_or(TOO_HEAVY).min(TOO_HEAVY - 1),
             weigher: self.weigher,
             negative: self.negative,
             on_failure: self.on_failure,
@@ -457,6 +472,10 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
                 return Err(ConfigError::new(field, "is zero"));
             }
         }
+        if self.max_logged_tags == 0 {
+            let rule = "(0) must be at least 1; leave it unset for 100,000";
+            return Err(ConfigError::new(&["max_logged_tags"], rule));
+        }
         if self.max_entries.is_some_and(|most| most > self.max_bytes) {
             return Err(ConfigError::new(
                 &["max_entries", "max_bytes"],
@@ -537,6 +556,7 @@ mod tests {
         assert_eq!(refused(builder().max_waiters(0)), ["max_waiters"]);
         assert_eq!(refused(builder().max_computations(0)), ["max_computations"]);
         assert_eq!(refused(builder().max_refreshes(0)), ["max_refreshes"]);
+        assert_eq!(refused(builder().max_logged_tags(0)), ["max_logged_tags"]);
     }
 
     #[test]

@@ -63,12 +63,14 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
 
     /// Asks the store. The only place where an entry is judged before it is
     /// served.
-    #[inline]
+    // Always, as `peek`: a call would cost a hit twenty instructions.
+    #[inline(always)]
     pub(crate) fn look(&self, key: &[u8]) -> Lookup<V> {
         if self.engine.mode() == Mode::On { self.peek(key) } else { self.look_unprotected(key) }
     }
 
     #[cold]
+    #[inline(never)]
     fn look_unprotected(&self, key: &[u8]) -> Lookup<V> {
         if self.engine.mode() == Mode::Observe && !matches!(self.peek(key), Lookup::Miss(_)) {
             self.observer.would_have_answered();
@@ -76,7 +78,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         Lookup::Miss(None)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn peek(&self, key: &[u8]) -> Lookup<V> {
         let Some(entry) = self.local.get(key) else { return Lookup::Miss(None) };
         if !self.engine.log.is_alive(&entry) {
@@ -150,12 +152,14 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         took: Duration,
     ) -> (Entry<V>, bool) {
         let window = Window::new(started.tick, self.lifetimes(&computed), took);
-        let weight = (self.values.weigher)(&computed.value) + key.heap_bytes();
+        let weight = (self.values.weigher)(&computed.value).saturating_add(key.heap_bytes());
         let entry = Entry::new(computed.value, window, computed.tags.into(), started.seq);
-        let weight = weight + entry.tag_bytes();
-        let keep = self.engine.clock.now() < window.useful_until();
+        let weight = weight.saturating_add(entry.tag_bytes());
+        let entry = entry.with_weight(weight, self.values.least_weight);
+        let is_of_use = self.engine.clock.now() < window.useful_until();
         self.keeps_for(window);
-        (entry.with_weight(weight, self.values.least_weight), keep)
+        let keep = is_of_use && self.local.is_storable(&entry);
+        (entry, keep)
     }
 
     /// Takes note of an entry that came from elsewhere.
@@ -193,7 +197,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     }
 
     pub(crate) fn invalidate_tag_now(&self, tag: &Tag) {
-        let seq = self.engine.log.invalidate(tag.clone(), self.engine.clock.now());
+        let seq = self.engine.invalidate_tag(tag.clone(), self.engine.clock.now());
         if tag.is_everything() {
             self.engine.table.forget_before(seq);
         }
@@ -205,13 +209,15 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let window = entry.window.stale_from(self.engine.clock.now());
         // Cloned before the key is locked: a value's `clone` is the user's code.
         let marked = Arc::new(entry.with_window(window));
-        self.local.update(key, |current| {
-            current.filter(|current| Arc::ptr_eq(current, &entry)).map(|_| marked)
-        })
+        let change = self.local.update(key, |current| {
+            let is_same = current.is_some_and(|current| Arc::ptr_eq(current, &entry));
+            is_same.then(|| Arc::clone(&marked))
+        });
+        change.finish()
     }
 
     pub(crate) fn stats(&self) -> Stats {
-        self.local.settle();
+        drop(self.local.settle());
         let stats = Stats {
             evictions: self.local.evictions(),
             entries: self.local.entries(),
@@ -243,7 +249,13 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let now = self.engine.clock.now();
         let dead =
             |entry: &Entry<V>| now >= entry.window.kept_until() || !self.engine.log.is_alive(entry);
+        // Chosen first: the sweep checks every entry against it.
+        let log = &self.engine.log;
+        let slice = log.wants_room().then(|| log.oldest_slice());
         self.local.sweep(dead).await;
+        if let Some(slice) = slice {
+            log.drop_slice(slice);
+        }
         self.engine.sweep(Duration::from_nanos(self.longest_kept.load(Ordering::Relaxed)));
         self.stats();
     }
@@ -261,11 +273,18 @@ impl<V: Clone + Send + Sync + 'static> Drop for Tidying<V> {
     }
 }
 
-/// Sweeps until the cache is gone, or the runtime.
+/// Sweeps until the cache is gone, or the runtime: twice a minute, and when the
+/// invalidation log wants room.
 async fn tidy<V: Clone + Send + Sync + 'static>(tidying: Tidying<V>) {
+    let Some(state) = tidying.0.upgrade() else { return };
+    let room_wanted = state.engine.log.room_wanted();
+    drop(state);
     loop {
-        tokio::time::sleep(SWEEP_EVERY).await;
-        let Some(inner) = tidying.0.upgrade() else { return };
-        inner.sweep().await;
+        let woken = tokio::time::timeout(SWEEP_EVERY, room_wanted.notified()).await;
+        let Some(state) = tidying.0.upgrade() else { return };
+        // There may be room again: every record from the mark on notifies.
+        if woken.is_err() || state.engine.log.wants_room() {
+            state.sweep().await;
+        }
     }
 }

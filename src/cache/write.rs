@@ -45,7 +45,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     fn drop_here(&self, key: &Key) -> bool {
         // In this order: a fill that is not refused is removed.
         let forgotten = self.engine.forget(key);
-        self.local.remove(key) || forgotten
+        self.local.remove(key).finish() || forgotten
     }
 
     pub(crate) async fn invalidate_tags(self: &Arc<Self>, tags: Box<[Tag]>) -> Invalidation {
@@ -77,7 +77,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let told = shared.invalidate_tags(&tags).await;
         if told == Delivery::Queued {
             for tag in tags {
-                self.engine.log.invalidate(tag, self.now());
+                self.engine.invalidate_tag(tag, self.now());
             }
         }
         told
@@ -99,11 +99,11 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         // Under the lock of the key in the store: a computation that began before this has
         // stored its result already, and is overwritten, or will not store it.
         let removed = RefCell::new(Vec::new());
-        self.local.fill(&key, Arc::clone(&entry), &|| {
+        let change = self.local.fill(&key, Arc::clone(&entry), &|| {
             removed.borrow_mut().push(self.engine.table.forget(&key));
             true
         });
-        drop(removed);
+        drop((removed, change));
         self.tidy_from_now_on();
         self.tell(|inner, shared| async move {
             let told = shared.put(&key, &entry).await;
@@ -120,7 +120,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         if let Some(other) = self.local.get(key.as_bytes())
             && !Arc::ptr_eq(&other, entry)
         {
-            self.local.remove_exactly(key, &other);
+            drop(self.local.remove_exactly(key, &other));
         }
     }
 

@@ -23,7 +23,7 @@ use crate::flight::places::{Computation, Offer, Places};
 use crate::flight::ports::Store;
 use crate::flight::table::{Removed, Shard, Table};
 use crate::flight::waiter::{AloneReason, WaitSlot, Waiter};
-use crate::invalidation::{ASKED_NOW, InvalidationLog};
+use crate::invalidation::{ASKED_NOW, Full, InvalidationLog};
 use crate::key::{Key, Tag};
 use crate::lease::shared_store::SharedStore;
 use crate::mode::Mode;
@@ -399,8 +399,39 @@ impl<V: Send + Sync + 'static> Engine<V> {
     pub(crate) fn invalidated_elsewhere(&self, key: &Key) {
         // In this order: a fill that is not refused is removed.
         self.forget(key);
-        self.local.remove(key);
+        self.local.remove(key).finish();
         self.observer.happened(Occurrence::InvalidatedElsewhere { key });
+    }
+
+    /// Records that whatever started so far with `tag` is dead, and returns the
+    /// number of the record. Never waits, but checks the local store when the
+    /// log is full: the tidying task, which does so from three quarters of the
+    /// bound on, could not keep up, or there is none.
+    pub(crate) fn invalidate_tag(&self, tag: Tag, at: Tick) -> u64 {
+        let mut appended = self.log.append(tag, at);
+        loop {
+            match appended {
+                Ok(seq) => return seq,
+                Err(Full(tag)) => {
+                    self.drop_oldest_records();
+                    appended = self.log.append(tag, at);
+                }
+            }
+        }
+    }
+
+    fn drop_oldest_records(&self) {
+        let checking = self.log.checking.lock();
+        if !self.log.is_full() {
+            // Another thread has just done it.
+            return;
+        }
+        let slice = self.log.oldest_slice();
+        let garbage = self.local.retain(&|entry| self.log.is_alive(entry));
+        self.log.drop_slice(slice);
+        drop(checking);
+        // Last: the `Drop` of values is code of the user's.
+        drop(garbage);
     }
 
     /// Changes what is remembered of a key.

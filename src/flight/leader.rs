@@ -29,8 +29,7 @@ use crate::flight::lending::{self, Scope};
 use crate::flight::phase::{Flight, Interest, Verdict};
 use crate::flight::places::{NoPlace, Offer};
 use crate::flight::waiter::WaitSlot;
-use crate::invalidation::ASKED_NOW;
-use crate::key::{Key, Tag};
+use crate::key::Key;
 use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, Version};
 use crate::lease::hold::{Attempt, FillTarget, Lease};
 use crate::lease::shared_store::Unavailable;
@@ -301,15 +300,15 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.engine.lead_beside(&FlightRequest { tags, ..FlightRequest::of(key) })
     }
 
-    /// Returns whether a result with `tags` may be stored now. Asked under the store's
-    /// lock, so that an invalidation comes before or after, not during.
-    pub(crate) fn may_store(&self, tags: &[Tag]) -> bool {
+    /// Returns whether the result may be stored now. Asked under the store's lock, so that
+    /// an invalidation comes before or after, not during.
+    pub(crate) fn may_store(&self, entry: &Entry<V>) -> bool {
         // With a lease the remote knows of what may have been missed here.
         let vouched = self.lease.is_some() || !self.engine.log.is_doubted(self.started.seq);
         self.engine.mode() != Mode::Off
             && vouched
             && !self.flight.is_forgotten()
-            && !self.engine.log.is_dead(tags, self.started.seq, ASKED_NOW)
+            && self.engine.log.admits(entry, self.started.seq)
     }
 
     /// Returns whether an entry of the remote may be stored now.
@@ -317,12 +316,13 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.engine.mode() != Mode::Off
             && !self.flight.is_forgotten()
             && !self.engine.log.is_doubted(entry.started_seq)
-            && !self.engine.log.is_dead(&entry.tags, entry.started_seq, ASKED_NOW)
+            && self.engine.log.admits(entry, entry.started_seq)
     }
 
     /// Stores what the remote has, unless it was invalidated since this leader asked.
     pub(crate) fn adopt(&self, entry: &Arc<Entry<V>>) -> bool {
-        self.engine.local.fill(&self.flight.key, Arc::clone(entry), &|| self.may_adopt(entry))
+        let allowed = || self.may_adopt(entry);
+        self.engine.local.fill(&self.flight.key, Arc::clone(entry), &allowed).finish()
     }
 
     /// Hands `entry` to the waiters. The flight stays joinable until it ends.
@@ -356,13 +356,15 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// Stores the result under the flight's key, and ends the flight.
     pub(crate) fn fill(self, entry: &Arc<Entry<V>>) {
         let (key, local) = (&self.flight.key, &self.engine.local);
-        let stored = local.fill(key, Arc::clone(entry), &|| self.may_store(&entry.tags));
+        let change = local.fill(key, Arc::clone(entry), &|| self.may_store(entry));
         let target = FillTarget::new(key.clone(), Arc::clone(entry));
         let unstore = (Arc::clone(local), key.clone(), Arc::clone(entry));
-        self.finish(Arc::clone(entry), stored, vec![target], move || {
+        self.finish(Arc::clone(entry), change.applied, vec![target], move || {
             let (local, key, entry) = unstore;
-            local.remove_exactly(&key, &entry);
+            drop(local.remove_exactly(&key, &entry));
         });
+        // Last: the `Drop` of values is the user's code.
+        drop(change.garbage);
     }
 
     /// Ends a flight whose result is stored in this process, or not. With a lease it goes

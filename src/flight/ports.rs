@@ -1,23 +1,51 @@
-//! What the engine needs of the world outside.
+//! The store, as the engine sees it.
 
 use std::sync::Arc;
 
 use crate::entry::Entry;
+use crate::garbage::Garbage;
 use crate::key::Key;
 
 /// The store of this process. Fills and removals of one key are serial: what
 /// `allowed` says is decided under the same lock as the write it allows.
-pub(crate) trait Store<V>: Send + Sync + 'static {
-    /// Stores `entry` if `allowed`, and returns whether it did.
-    fn fill(&self, key: &Key, entry: Arc<Entry<V>>, allowed: &dyn Fn() -> bool) -> bool;
+///
+/// No operation drops an entry: each hands out what it has replaced, removed or
+/// evicted, and the caller drops it when it holds no lock and has published what
+/// others wait for.
+pub(crate) trait Store<V: Send + Sync + 'static>: Send + Sync + 'static {
+    /// Stores `entry` if `allowed`, unless it is too heavy to be stored.
+    fn fill(&self, key: &Key, entry: Arc<Entry<V>>, allowed: &dyn Fn() -> bool) -> StoreChange<V>;
 
-    /// Removes whatever stands there, and returns whether something did.
-    fn remove(&self, key: &Key) -> bool;
+    /// Removes whatever stands there.
+    fn remove(&self, key: &Key) -> StoreChange<V>;
 
     /// Removes everything.
     #[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "a remote that was away"))]
-    fn clear(&self);
+    fn clear(&self) -> Garbage<V>;
 
     /// Removes this very entry.
-    fn remove_exactly(&self, key: &Key, entry: &Arc<Entry<V>>);
+    fn remove_exactly(&self, key: &Key, entry: &Arc<Entry<V>>) -> Garbage<V>;
+
+    /// Shows every entry to `keep`, and removes those that it does not keep.
+    /// What is filled meanwhile may be shown or not.
+    fn retain(&self, keep: &dyn Fn(&Entry<V>) -> bool) -> Garbage<V>;
+}
+
+/// What an operation of the store did.
+#[derive(Debug)]
+#[must_use = "dropping it runs code of the user's: say when"]
+pub(crate) struct StoreChange<V: Send + Sync + 'static> {
+    /// Whether the entry was stored, or an entry removed.
+    pub(crate) applied: bool,
+    /// What the operation has left behind, whether it was applied or not.
+    pub(crate) garbage: Garbage<V>,
+}
+
+impl<V: Send + Sync + 'static> StoreChange<V> {
+    /// Drops the garbage now, and returns whether the change was applied.
+    pub(crate) fn finish(self) -> bool {
+        let Self { applied, garbage } = self;
+        drop(garbage);
+        applied
+    }
 }

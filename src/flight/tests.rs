@@ -15,9 +15,10 @@ use crate::flight::engine::{Admission, Engine, EngineSettings, FlightRequest};
 use crate::flight::hold::{FailureRule, HoldRule};
 use crate::flight::hold_policy::HoldPolicy;
 use crate::flight::leader::Leader;
-use crate::flight::ports::Store;
+use crate::flight::ports::{Store, StoreChange};
 use crate::flight::waiter::{Caller, Resolver, Step};
 use crate::freshness::{Lifetimes, Window};
+use crate::garbage::Garbage;
 use crate::key::Key;
 use crate::observe::{Observe, Occurrence};
 use crate::outcome::CacheOutcome;
@@ -27,29 +28,45 @@ const SECOND: Duration = Duration::from_secs(1);
 #[derive(Default)]
 struct Map(Mutex<HashMap<Key, Arc<Entry<u32>>>>);
 
+fn changed(applied: bool) -> StoreChange<u32> {
+    StoreChange { applied, garbage: Garbage::none() }
+}
+
 impl Store<u32> for Map {
-    fn fill(&self, key: &Key, entry: Arc<Entry<u32>>, allowed: &dyn Fn() -> bool) -> bool {
+    fn fill(
+        &self,
+        key: &Key,
+        entry: Arc<Entry<u32>>,
+        allowed: &dyn Fn() -> bool,
+    ) -> StoreChange<u32> {
         let mut map = self.0.lock();
-        let allowed = allowed();
-        if allowed {
+        let applied = allowed();
+        if applied {
             map.insert(key.clone(), entry);
         }
-        allowed
+        changed(applied)
     }
 
-    fn remove(&self, key: &Key) -> bool {
-        self.0.lock().remove(key).is_some()
+    fn remove(&self, key: &Key) -> StoreChange<u32> {
+        changed(self.0.lock().remove(key).is_some())
     }
 
-    fn clear(&self) {
+    fn clear(&self) -> Garbage<u32> {
         self.0.lock().clear();
+        Garbage::none()
     }
 
-    fn remove_exactly(&self, key: &Key, entry: &Arc<Entry<u32>>) {
+    fn remove_exactly(&self, key: &Key, entry: &Arc<Entry<u32>>) -> Garbage<u32> {
         let mut map = self.0.lock();
         if map.get(key).is_some_and(|found| Arc::ptr_eq(found, entry)) {
             map.remove(key);
         }
+        Garbage::none()
+    }
+
+    fn retain(&self, keep: &dyn Fn(&Entry<u32>) -> bool) -> Garbage<u32> {
+        self.0.lock().retain(|_, entry| keep(entry));
+        Garbage::none()
     }
 }
 

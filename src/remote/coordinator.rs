@@ -172,9 +172,9 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         let window = Window::counted_from(born, born, lifetimes, envelope.took)
             .kept_longer(envelope.kept_longer);
         self.keeps_for(window.kept_until().since(started));
-        let weight = (self.codec.weigh)(&value) + key.heap_bytes();
+        let weight = (self.codec.weigh)(&value).saturating_add(key.heap_bytes());
         let entry = Entry::new(value, window, envelope.tags.into(), seq).with_version(version);
-        let weight = weight + entry.tag_bytes();
+        let weight = weight.saturating_add(entry.tag_bytes());
         Some(entry.with_weight(weight, self.codec.least_weight))
     }
 

@@ -210,7 +210,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     fn invalidate_here(&self, tags: &[Tag]) {
         let Some(engine) = self.engine.upgrade() else { return };
         for tag in tags {
-            let seq = engine.log.invalidate(tag.clone(), engine.clock.now());
+            let seq = engine.invalidate_tag(tag.clone(), engine.clock.now());
             if tag.is_everything() {
                 engine.table.forget_before(seq);
             }
@@ -222,7 +222,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     fn doubt(&self) {
         let Some(engine) = self.engine.upgrade() else { return };
         engine.log.doubt();
-        engine.local.clear();
+        drop(engine.local.clear());
         *self.link.vouched.lock() = Some(Instant::now());
     }
 

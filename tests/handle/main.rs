@@ -17,6 +17,7 @@ mod invalidation_log;
 mod invalidation_model;
 mod invalidation_stress;
 mod leader;
+mod log_bound;
 mod modes;
 #[cfg(all(feature = "metrics", feature = "tracing"))]
 mod observer;
@@ -24,6 +25,7 @@ mod operation;
 mod places;
 mod reads_and_writes;
 mod services;
+mod store_drops;
 #[cfg(all(feature = "metrics", feature = "tracing"))]
 mod telemetry;
 mod user_code;

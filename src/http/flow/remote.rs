@@ -21,7 +21,7 @@ impl HttpCaller {
 /// look, not what is there: an invalidation does not concern it.
 pub(super) fn learn(cache: &HttpCache, primary: &Key, found: &StoredEntry, max_variants: usize) {
     let Some(index) = index_of(found) else { return };
-    cache.local.update(primary, |old| {
+    let change = cache.local.update(primary, |old| {
         let merged = match old.and_then(|old| index_of(old)) {
             Some(ours) => ours.merged(index),
             None => index.clone(),
@@ -29,6 +29,7 @@ pub(super) fn learn(cache: &HttpCache, primary: &Key, found: &StoredEntry, max_v
         let merged = merged.at_most(max_variants);
         Some(Arc::new(index_entry(merged, found, old, std::time::Duration::ZERO)))
     });
+    change.finish();
 }
 
 /// Stores what the remote has, unless it was invalidated meanwhile.
@@ -37,7 +38,7 @@ pub(super) fn adopt(caller: &HttpCaller, entry: &StoredEntry, allowed: &dyn Fn()
         // By the one who asked; here nobody used it before.
         stored.touch(caller.cache.now());
     }
-    fill::store(caller, entry, allowed);
+    fill::store(caller, entry, allowed).finish();
     caller.cache.adopted(entry);
 }
 

@@ -139,11 +139,12 @@ impl HttpCaller {
         let log = &self.cache.engine.log;
         let (seq, tags) = (received.started.seq, &new.tags);
         let allowed = || !log.is_doubted(seq) && !log.is_dead(tags, seq, ASKED_NOW);
-        self.cache.local.update(&fill::key_of(self, entry), |current| {
+        let change = self.cache.local.update(&fill::key_of(self, entry), |current| {
             // Whoever stored something else meanwhile knows better.
             let is_same = current.is_some_and(|current| Arc::ptr_eq(current, entry));
             (is_same && allowed()).then(|| Arc::clone(&new))
         });
+        change.finish();
     }
 
     fn freshened(&self, entry: &StoredEntry, head: &Parts, received: ArrivalTime) -> Freshening {

@@ -9,8 +9,9 @@ use http::response::Parts;
 
 use crate::clock::Tick;
 use crate::entry::{ComputationStart, Entry};
-use crate::flight::ports::Store;
+use crate::flight::ports::{Store, StoreChange};
 use crate::freshness::{self, Lifetimes, Window};
+use crate::garbage::Garbage;
 use crate::http::flow::lookup::{HttpCache, HttpCaller, StoredEntry};
 use crate::http::rules::fields::CACHE_STATUS;
 use crate::http::rules::lifetime::{Source, Times};
@@ -150,7 +151,11 @@ pub(crate) fn place(caller: &HttpCaller, plan: &Plan) -> Option<StoredEntry> {
 }
 
 /// Stores `entry` where later requests of its kind look, if `allowed`.
-pub(crate) fn store(caller: &HttpCaller, entry: &StoredEntry, allowed: &dyn Fn() -> bool) -> bool {
+pub(crate) fn store(
+    caller: &HttpCaller,
+    entry: &StoredEntry,
+    allowed: &dyn Fn() -> bool,
+) -> StoreChange<StoredResponse> {
     let facts = entry.value.response().map(|stored| &stored.facts);
     let varies = facts.and_then(|facts| Some((facts.vary.clone()?, facts.fingerprint?)));
     let local = &caller.cache.local;
@@ -158,17 +163,19 @@ pub(crate) fn store(caller: &HttpCaller, entry: &StoredEntry, allowed: &dyn Fn()
         return local.fill(&caller.primary, Arc::clone(entry), allowed);
     };
     let variant = variant_key(caller.primary.as_bytes(), selected);
-    if !local.fill(&variant, Arc::clone(entry), allowed) {
-        return false;
+    let mut change = local.fill(&variant, Arc::clone(entry), allowed);
+    if !change.applied {
+        return change;
     }
     let remembered = caller.cache.engine.settings.uncacheable_for;
-    local.update(&caller.primary, |old| {
+    let indexed = local.update(&caller.primary, |old| {
         let old_index = old.and_then(|old| index_of(old));
         let index = old_index.cloned().unwrap_or_default().with(&list, selected);
         allowed().then(|| Arc::new(index_entry(index, entry, old, remembered)))
     });
-    make_room(caller, selected);
-    true
+    change.garbage.extend(indexed.garbage);
+    make_room(caller, selected, &mut change.garbage);
+    change
 }
 
 /// Says by which fields the responses of this URI are selected, before there
@@ -182,18 +189,19 @@ pub(crate) fn announce(caller: &HttpCaller, entry: &StoredEntry, allowed: &dyn F
         index_of(old).is_none() && cache.engine.log.is_alive(old) && cache.may_stand_in(old)
     };
     let remembered = cache.engine.settings.uncacheable_for;
-    cache.local.update(&caller.primary, |old| {
+    let change = cache.local.update(&caller.primary, |old| {
         if old.is_some_and(is_usable) || !allowed() {
             return None;
         }
         let index = old.and_then(|old| index_of(old)).cloned().unwrap_or_default();
         Some(Arc::new(index_entry(index.announcing(list), entry, old, remembered)))
     });
+    change.finish();
 }
 
 /// Takes back what was stored, if it still stands there.
 pub(crate) fn unstore(caller: &HttpCaller, entry: &StoredEntry) {
-    caller.cache.local.remove_exactly(&key_of(caller, entry), entry);
+    drop(caller.cache.local.remove_exactly(&key_of(caller, entry), entry));
 }
 
 /// Returns which variant an entry is.
@@ -236,7 +244,7 @@ pub(crate) fn index_entry(
 }
 
 /// Removes the least recently used variants of a URI that has too many.
-fn make_room(caller: &HttpCaller, newest: Fingerprint) {
+fn make_room(caller: &HttpCaller, newest: Fingerprint, garbage: &mut Garbage<StoredResponse>) {
     let cap = caller.rules.config.max_variants.max(1);
     let local = &caller.cache.local;
     let key = |fingerprint| variant_key(caller.primary.as_bytes(), fingerprint);
@@ -251,11 +259,12 @@ fn make_room(caller: &HttpCaller, newest: Fingerprint) {
         let others = index.variants.iter().filter(|variant| **variant != newest);
         let victim = others.min_by_key(|variant| last_used(variant)).copied();
         let Some(victim) = victim else { return };
-        local.update(&caller.primary, |old| {
+        let change = local.update(&caller.primary, |old| {
             let old = old?;
             let index = index_of(old)?.without(victim);
             Some(Arc::new(index_entry(index, old, Some(old), Duration::ZERO)))
         });
-        local.remove(&key(victim));
+        garbage.extend(change.garbage);
+        garbage.extend(local.remove(&key(victim)).garbage);
     }
 }

@@ -134,11 +134,13 @@ impl Head {
     /// not fit looks into the index for its own variant at once.
     pub(super) fn store(self, entry: StoredEntry) -> bool {
         let Self { caller, leader, .. } = self;
-        let stored = fill::store(&caller, &entry, &|| leader.may_store(&entry.tags));
+        let change = fill::store(&caller, &entry, &|| leader.may_store(&entry));
+        let stored = change.applied;
         caller.cache.tidy_from_now_on();
         let targets = remote::fill_targets(&caller, &entry);
         let published = Arc::clone(&entry);
         leader.finish(published, stored, targets, move || fill::unstore(&caller, &entry));
+        drop(change.garbage);
         stored
     }
 
@@ -162,7 +164,7 @@ impl Head {
             self.leader.publish_for_each();
         }
         let is_kept = matches!(share, Recipients::Everybody | Recipients::Each);
-        let stored = is_kept && self.leader.may_store(&entry.tags);
+        let stored = is_kept && self.leader.may_store(&entry);
         let engine = Arc::clone(&self.caller.cache.engine);
         // Before anything can be freed.
         let own = ResponseBody::reading(body.reader());
@@ -181,7 +183,7 @@ impl Head {
     /// Publishes an entry whose body arrives.
     fn arrive(self, entry: StoredEntry, status: http::StatusCode) -> Arrival {
         let Self { caller, leader, .. } = &self;
-        fill::announce(caller, &entry, &|| leader.may_store(&entry.tags));
+        fill::announce(caller, &entry, &|| leader.may_store(&entry));
         // From now on requests of this kind may be expected elsewhere.
         let key = caller.expected_flight_key();
         let is_expected = key != *leader.key() && !is_validated_by_each(&entry);
