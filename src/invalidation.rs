@@ -572,30 +572,5 @@ mod tests {
             }
             assert_eq!(cache.stats().entries, 0);
         }
-
-        /// `cargo test --release --lib --all-features -- --ignored one_inline_check`
-        #[test]
-        #[ignore = "a measurement"]
-        fn what_one_inline_check_costs() {
-            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-            runtime.block_on(async {
-                let builder = Stampede::builder("test").ttl(Duration::from_secs(3600));
-                let cache = builder.max_bytes(1 << 32).build().unwrap();
-                for n in 0..1_000_000_u32 {
-                    cache.put_with(n, Computed::new(n).tag(("tag", n % 1000))).await;
-                }
-                let mut slowest = Duration::ZERO;
-                let mut all = Duration::ZERO;
-                for n in 0..100_001_u32 {
-                    let begin = std::time::Instant::now();
-                    cache.invalidate_tag(("other", n)).await;
-                    slowest = slowest.max(begin.elapsed());
-                    all += begin.elapsed();
-                }
-                println!("slowest invalidation: {slowest:?}, all 100,001: {all:?}");
-                let entries = cache.stats().entries;
-                println!("entries: {entries}");
-            });
-        }
     }
 }
