@@ -105,6 +105,10 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         key: &Key,
         in_hand: Option<&Arc<Entry<V>>>,
     ) -> Option<Arc<Entry<V>>> {
+        if self.engine.mode() != Mode::On {
+            // Switched off or observing, the cache answers no caller.
+            return None;
+        }
         let in_hand = in_hand.filter(|entry| self.may_stand_in(entry)).cloned();
         in_hand.or_else(|| match self.peek(key.as_bytes()) {
             Lookup::Miss(stale) => stale,

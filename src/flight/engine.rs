@@ -61,6 +61,19 @@ pub(crate) enum Part {
     /// It waits or computes alone: what the origin answers it is no answer for others.
     #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP's HEAD and ranges"))]
     WaitOnly,
+    /// It computes alone, for both reasons.
+    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP's HEAD and ranges"))]
+    None,
+}
+
+impl Part {
+    fn waits(self) -> bool {
+        matches!(self, Self::Any | Self::WaitOnly)
+    }
+
+    pub(crate) fn leads(self) -> bool {
+        matches!(self, Self::Any | Self::LeadOnly)
+    }
 }
 
 /// For whom a flight is led.
@@ -102,7 +115,7 @@ impl FlightRequest {
 
     /// Leads at once or computes alone.
     pub(crate) fn without_waiting(mut self) -> Self {
-        self.part = Part::LeadOnly;
+        self.part = if self.part.leads() { Part::LeadOnly } else { Part::None };
         self
     }
 
@@ -228,7 +241,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         let marks = shard.marks.get(&request.key);
         let is_uncacheable = marks.is_some_and(|marks| marks.is_uncacheable(now));
         if let Some(flight) = self.current_flight(shard, request) {
-            if request.part == Part::LeadOnly || is_uncacheable {
+            if !request.part.waits() || is_uncacheable {
                 return Admission::Alone(AloneReason::Passed);
             }
             return self.join(&flight, slot).map_or(Admission::Overloaded, Admission::Join);
@@ -239,7 +252,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         {
             return Admission::Held(held.clone());
         }
-        if request.part == Part::WaitOnly {
+        if !request.part.leads() {
             return Admission::Alone(AloneReason::Passed);
         }
         let permit = match request.led_for {

@@ -79,6 +79,14 @@ impl<V> Phase<V> {
     }
 }
 
+/// When a flight and its computation began, counted by one counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FlightNumbers {
+    pub(crate) flight: u64,
+    /// None before it begins, and where the result was found elsewhere.
+    pub(crate) computation: Option<u64>,
+}
+
 #[derive(Debug)]
 struct Progress<V> {
     phase: Phase<V>,
@@ -138,9 +146,9 @@ impl<V> Flight<V> {
         progress.began = number;
     }
 
-    /// Returns the number of the computation, if it has begun.
-    pub(crate) fn began(&self) -> Option<u64> {
-        Some(self.progress.lock().began).filter(|number| *number > 0)
+    pub(crate) fn numbers(&self) -> FlightNumbers {
+        let began = self.progress.lock().began;
+        FlightNumbers { flight: self.id, computation: Some(began).filter(|number| *number > 0) }
     }
 
     /// The head of the result is there.

@@ -16,7 +16,7 @@ use crate::flight::end::End;
 use crate::flight::engine::{Admission, Engine, FlightRequest};
 use crate::flight::hold::HoldCheck;
 use crate::flight::leader::Leader;
-use crate::flight::phase::{Abandonment, Flight, Verdict};
+use crate::flight::phase::{Abandonment, Flight, FlightNumbers, Verdict};
 use crate::observe::Occurrence;
 use crate::outcome::CacheOutcome;
 use crate::sync::Arc;
@@ -46,9 +46,8 @@ pub(crate) trait Caller<V> {
         true
     }
 
-    /// Returns whether `entry` is new enough for this caller. `began` is the number of
-    /// the computation behind it, if it was computed here.
-    fn is_new_enough(&self, _began: Option<u64>, _entry: &Entry<V>) -> bool {
+    /// Returns whether `entry`, the result of this flight, is new enough for this caller.
+    fn is_new_enough(&self, _flight: FlightNumbers, _entry: &Entry<V>) -> bool {
         true
     }
 
@@ -299,14 +298,14 @@ impl<V: Send + Sync + 'static> Resolver<V> {
             self.engine.observer.happened(Occurrence::WaitTimedOut { key: &request.key });
             return Some(self.timed_out(caller));
         };
-        let began = waiter.flight.began();
-        let is_too_old =
-            caller.wants_computation_from().is_some_and(|from| began.is_none_or(|it| it < from));
+        let numbers = waiter.flight.numbers();
+        let is_before = |from| numbers.computation.is_none_or(|number| number < from);
+        let is_too_old = caller.wants_computation_from().is_some_and(is_before);
         match verdict {
             // What became of a computation that began too early says nothing; a value from
             // another process may still be new enough.
             Verdict::Filled(entry) if is_too_old => {
-                let is_new = caller.is_new_enough(began, &entry);
+                let is_new = caller.is_new_enough(numbers, &entry);
                 is_new.then_some(Step::Answer(entry, CacheOutcome::Joined))
             }
             _ if is_too_old => None,
@@ -343,7 +342,7 @@ impl<V: Send + Sync + 'static> Resolver<V> {
         is_fresh_enough
             && !self.engine.log.is_dead(&entry.tags, entry.started_seq, self.asked)
             && caller.is_answered_by(entry)
-            && caller.is_new_enough(waiter.flight.began(), entry)
+            && caller.is_new_enough(waiter.flight.numbers(), entry)
     }
 
     fn timed_out<C: Caller<V>>(&self, caller: &C) -> Step<V> {
