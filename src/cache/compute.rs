@@ -516,12 +516,9 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     {
         let from = self.engine.clock.now();
         let work = async { compute().await };
-        let result = tokio::time::timeout(self.time_alone(reason), work).await;
+        let result = self.engine.compute_alone(work).await;
         self.observer.computed_alone(self.engine.clock.now().since(from), reason.as_str());
-        match result {
-            Ok(result) => result.map(|(_, own)| own).map_err(Error::inner_error),
-            Err(_) => Err(Error::new(ErrorKind::ComputeTimeout)),
-        }
+        result?.map(|(_, own)| own).map_err(Error::inner_error)
     }
 
     /// Judges what the remote has. A copy of it that is here may have been marked stale:

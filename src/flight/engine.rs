@@ -4,7 +4,7 @@
 //! ports. Time is a parameter.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicU8;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -28,7 +28,7 @@ use crate::key::{Key, Tag};
 use crate::lease::shared_store::SharedStore;
 use crate::mode::Mode;
 use crate::observe::{Observe, Occurrence};
-use crate::sync::Arc;
+use crate::sync::{Arc, AtomicUsize, Ordering};
 
 /// How long past its own time-out a leader is left in peace. Its own timer comes first;
 /// only a leader that is not polled any more gets here.
@@ -155,7 +155,7 @@ pub(crate) struct Engine<V: Send + Sync + 'static> {
     pub(crate) observer: Arc<dyn Observe>,
     pub(crate) places: Arc<Places>,
     refreshes: Arc<Semaphore>,
-    pub(crate) waiting: AtomicUsize,
+    waiting: Arc<AtomicUsize>,
     mode: AtomicU8,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
@@ -179,7 +179,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
             local,
             shared: OnceLock::new(),
             observer,
-            waiting: AtomicUsize::new(0),
+            waiting: Arc::new(AtomicUsize::new(0)),
             mode: AtomicU8::new(Mode::On as u8),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
@@ -210,7 +210,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
     pub(crate) fn enter(
         self: &Arc<Self>,
         request: &FlightRequest,
-        slot: &mut Option<WaitSlot<V>>,
+        slot: &mut Option<WaitSlot>,
     ) -> Admission<V> {
         if self.mode() == Mode::Off {
             return Admission::Alone(AloneReason::Off);
@@ -234,7 +234,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         self: &Arc<Self>,
         shard: &mut Shard<V>,
         request: &FlightRequest,
-        slot: &mut Option<WaitSlot<V>>,
+        slot: &mut Option<WaitSlot>,
         now: Tick,
         removed: &mut Removed<V>,
     ) -> Admission<V> {
@@ -302,7 +302,9 @@ impl<V: Send + Sync + 'static> Engine<V> {
         let number = self.table.next_number();
         let computation = Arc::new(Computation::new(number, overdue_at, request.rank));
         let (key, tags) = (request.key.clone(), request.tags.clone());
-        let flight = Arc::new(Flight::new(number, key, tags, self.log.seq(), computation));
+        let places = Arc::clone(&self.places);
+        let flight = Flight::new(number, key, tags, self.log.seq(), computation, places);
+        let flight = Arc::new(flight);
         *removed = self.table.insert(shard, Arc::clone(&flight));
         flight
     }
@@ -314,9 +316,10 @@ impl<V: Send + Sync + 'static> Engine<V> {
         permit: Option<OwnedSemaphorePermit>,
         now: Tick,
     ) -> Leader<V> {
-        let interest = (led_for != LedFor::Refresh).then(|| Interest::in_flight(&flight));
-        let offer = self.offer_to(&flight);
-        Leader::new(Arc::clone(self), flight, now, led_for).with(interest, offer, permit)
+        // A refresh in the background has no caller that waits.
+        let interest = (led_for != LedFor::Refresh)
+            .then(|| Interest::in_flight(&flight, self.offer_to(&flight)));
+        Leader::new(Arc::clone(self), flight, now, led_for).with(interest, permit)
     }
 
     /// Takes the lead of another key as well, unless a flight of it runs.
@@ -339,13 +342,18 @@ impl<V: Send + Sync + 'static> Engine<V> {
         Some(self.places.offer(&lender, &flight.computation))
     }
 
+    /// Takes a slot among the callers that wait, if the bound allows one more.
+    pub(super) fn take_slot(&self) -> Option<WaitSlot> {
+        WaitSlot::take(&self.waiting, self.settings.max_waiters_in_all)
+    }
+
     fn join(
         self: &Arc<Self>,
         flight: &Arc<Flight<V>>,
-        slot: &mut Option<WaitSlot<V>>,
+        slot: &mut Option<WaitSlot>,
     ) -> Option<Waiter<V>> {
         if slot.is_none() {
-            *slot = WaitSlot::take(self);
+            *slot = self.take_slot();
         }
         slot.as_ref().and_then(|_| Waiter::join(flight, self.settings.max_waiters))
     }

@@ -15,7 +15,7 @@
 use crate::clock::Tick;
 use crate::entry::Entry;
 use crate::error::Error;
-use crate::flight::places::Computation;
+use crate::flight::places::{Computation, Offer, Places};
 use crate::key::{Key, Tag};
 use crate::sync::{Arc, AtomicU32, Mutex, Notify, Ordering};
 
@@ -113,6 +113,7 @@ pub(crate) struct Flight<V> {
     /// leaves it.
     interest: AtomicU32,
     wake: Notify,
+    places: Arc<Places>,
 }
 
 impl<V> Flight<V> {
@@ -122,6 +123,7 @@ impl<V> Flight<V> {
         tags: Box<[Tag]>,
         seq: u64,
         computation: Arc<Computation>,
+        places: Arc<Places>,
     ) -> Self {
         let progress = Progress { phase: Phase::Waiting, is_forgotten: false, began: 0 };
         Self {
@@ -134,6 +136,7 @@ impl<V> Flight<V> {
             waiters: AtomicU32::new(0),
             interest: AtomicU32::new(0),
             wake: Notify::new(),
+            places,
         }
     }
 
@@ -264,24 +267,28 @@ impl<V> Flight<V> {
 
     fn lose_interest(&self) {
         if self.interest.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.computation.wake();
+            self.places.leave_queue(&self.computation);
         }
     }
 }
 
 /// The leader's own caller, as long as it waits for the leader.
 #[derive(Debug)]
-pub(crate) struct Interest<V>(Arc<Flight<V>>);
+pub(crate) struct Interest<V> {
+    flight: Arc<Flight<V>>,
+    /// Lends the place of the computation in which the caller runs.
+    _offer: Option<Offer>,
+}
 
 impl<V> Interest<V> {
-    pub(crate) fn in_flight(flight: &Arc<Flight<V>>) -> Self {
+    pub(crate) fn in_flight(flight: &Arc<Flight<V>>, offer: Option<Offer>) -> Self {
         flight.interest.fetch_add(1, Ordering::AcqRel);
-        Self(Arc::clone(flight))
+        Self { flight: Arc::clone(flight), _offer: offer }
     }
 }
 
 impl<V> Drop for Interest<V> {
     fn drop(&mut self) {
-        self.0.lose_interest();
+        self.flight.lose_interest();
     }
 }

@@ -5,7 +5,6 @@
 //! the caller's deadline, and results that do not fit the caller's own request are
 //! counted.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -19,7 +18,7 @@ use crate::flight::leader::Leader;
 use crate::flight::phase::{Abandonment, Flight, FlightNumbers, Verdict};
 use crate::observe::Occurrence;
 use crate::outcome::CacheOutcome;
-use crate::sync::Arc;
+use crate::sync::{Arc, AtomicUsize, Ordering};
 
 /// How often a caller whose own request the result does not fit looks again before it
 /// computes for itself.
@@ -120,19 +119,21 @@ impl AloneReason {
 
 /// A place among those who wait, in all flights together; travels along when its holder
 /// enters another flight.
-pub(crate) struct WaitSlot<V: Send + Sync + 'static>(Arc<Engine<V>>);
+#[derive(Debug)]
+pub(crate) struct WaitSlot(Arc<AtomicUsize>);
 
-impl<V: Send + Sync + 'static> WaitSlot<V> {
-    pub(super) fn take(engine: &Arc<Engine<V>>) -> Option<Self> {
-        let taken = engine.waiting.fetch_add(1, Ordering::AcqRel);
-        let slot = Self(Arc::clone(engine));
-        (taken < engine.settings.max_waiters_in_all).then_some(slot)
+impl WaitSlot {
+    /// Takes a slot if fewer than `max` are taken of those that `taken` counts.
+    pub(super) fn take(taken: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
+        let before = taken.fetch_add(1, Ordering::AcqRel);
+        let slot = Self(Arc::clone(taken));
+        (before < max).then_some(slot)
     }
 }
 
-impl<V: Send + Sync + 'static> Drop for WaitSlot<V> {
+impl Drop for WaitSlot {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::AcqRel);
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -167,7 +168,7 @@ pub(crate) struct Resolver<V: Send + Sync + 'static> {
     asked: u64,
     reentries: u8,
     elections: u8,
-    slot: Option<WaitSlot<V>>,
+    slot: Option<WaitSlot>,
     /// The best rank in the queue for places of any leader that it has waited for.
     rank: Option<u64>,
     hold: Option<HoldCheck>,
@@ -283,7 +284,13 @@ impl<V: Send + Sync + 'static> Resolver<V> {
             return None;
         }
         leader.wait_until(self.deadline, self.slot.take());
-        Some(Step::Lead(leader))
+        match leader.enter_queue() {
+            Ok(()) => Some(Step::Lead(leader)),
+            Err(error) => {
+                leader.end(End::Withdrawn);
+                Some(stale_or_refuse(caller, error))
+            }
+        }
     }
 
     /// Returns how to go on after `verdict`, or `None` to look again.
