@@ -5,4 +5,6 @@ pub(crate) mod compute;
 pub(crate) mod handle;
 pub(crate) mod run;
 pub(crate) mod state;
+#[cfg(test)]
+mod tests;
 pub(crate) mod write;

@@ -53,7 +53,7 @@ pub(crate) struct EngineSettings {
 
 /// Which part a caller may take in a flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum Role {
     /// It leads or waits.
     Any,
     /// It leads at once or computes alone: it never waits.
@@ -63,10 +63,10 @@ pub(crate) enum Part {
     WaitOnly,
     /// It computes alone, for both reasons.
     #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP's HEAD and ranges"))]
-    None,
+    Neither,
 }
 
-impl Part {
+impl Role {
     fn waits(self) -> bool {
         matches!(self, Self::Any | Self::WaitOnly)
     }
@@ -93,7 +93,7 @@ pub(crate) struct FlightRequest {
     pub(crate) key: Key,
     /// Tags known before the computation.
     pub(crate) tags: Box<[Tag]>,
-    pub(crate) part: Part,
+    pub(crate) role: Role,
     pub(crate) hold: HoldCheck,
     pub(crate) led_for: LedFor,
     /// The caller's rank in the queue for places, if it has waited for one.
@@ -106,7 +106,7 @@ impl FlightRequest {
         Self {
             key,
             tags: Box::default(),
-            part: Part::Any,
+            role: Role::Any,
             hold: HoldCheck::WithFallback,
             led_for: LedFor::Caller,
             rank: None,
@@ -115,7 +115,7 @@ impl FlightRequest {
 
     /// Leads at once or computes alone.
     pub(crate) fn without_waiting(mut self) -> Self {
-        self.part = if self.part.leads() { Part::LeadOnly } else { Part::None };
+        self.role = if self.role.leads() { Role::LeadOnly } else { Role::Neither };
         self
     }
 
@@ -241,7 +241,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         let marks = shard.marks.get(&request.key);
         let is_uncacheable = marks.is_some_and(|marks| marks.is_uncacheable(now));
         if let Some(flight) = self.current_flight(shard, request) {
-            if !request.part.waits() || is_uncacheable {
+            if !request.role.waits() || is_uncacheable {
                 return Admission::Alone(AloneReason::Passed);
             }
             return self.join(&flight, slot).map_or(Admission::Overloaded, Admission::Join);
@@ -252,7 +252,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         {
             return Admission::Held(held.clone());
         }
-        if !request.part.leads() {
+        if !request.role.leads() {
             return Admission::Alone(AloneReason::Passed);
         }
         let permit = match request.led_for {
@@ -272,7 +272,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
     /// process may have computed one since.
     fn may_look_elsewhere(&self, request: &FlightRequest) -> bool {
         request.hold == HoldCheck::WithoutFallback
-            && request.part == Part::Any
+            && request.role == Role::Any
             && self.remote().is_some()
     }
 

@@ -22,7 +22,7 @@ pub(crate) struct Journal {
 
 /// What is told to the remote at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Work {
+pub(crate) enum JournalWork {
     Keys(Vec<Key>),
     Tags(Vec<Tag>),
 }
@@ -74,22 +74,22 @@ impl Journal {
     }
 
     /// Returns what to tell next, the same again until it is [`done`](Self::done).
-    pub(crate) fn next(&self) -> Option<Work> {
+    pub(crate) fn next(&self) -> Option<JournalWork> {
         let mut pending = self.pending.lock();
         if !pending.tags.is_empty() {
-            return Some(Work::Tags(hand_out(&mut pending.tags)));
+            return Some(JournalWork::Tags(hand_out(&mut pending.tags)));
         }
         let keys = hand_out(&mut pending.keys);
-        (!keys.is_empty()).then_some(Work::Keys(keys))
+        (!keys.is_empty()).then_some(JournalWork::Keys(keys))
     }
 
     /// Removes what has been told. What was noted again since it was handed out
     /// stays: that invalidation came later.
-    pub(crate) fn done(&self, work: &Work) {
+    pub(crate) fn done(&self, work: &JournalWork) {
         let mut pending = self.pending.lock();
         match work {
-            Work::Keys(keys) => keys.iter().for_each(|key| remove(&mut pending.keys, key)),
-            Work::Tags(tags) => tags.iter().for_each(|tag| remove(&mut pending.tags, tag)),
+            JournalWork::Keys(keys) => keys.iter().for_each(|key| remove(&mut pending.keys, key)),
+            JournalWork::Tags(tags) => tags.iter().for_each(|tag| remove(&mut pending.tags, tag)),
         }
     }
 
@@ -140,7 +140,7 @@ mod tests {
         names.iter().map(|name| Tag::from(*name)).collect()
     }
 
-    fn drain(journal: &Journal) -> Vec<Work> {
+    fn drain(journal: &Journal) -> Vec<JournalWork> {
         let next = || journal.next().inspect(|work| journal.done(work));
         std::iter::from_fn(next).collect()
     }
@@ -157,8 +157,12 @@ mod tests {
         let (mut keys, mut told) = (Vec::new(), Vec::new());
         for work in drain(&journal) {
             match work {
-                Work::Keys(batch) => keys.extend(batch.iter().map(|key| key.as_bytes().to_vec())),
-                Work::Tags(batch) => told.extend(batch.iter().map(|tag| tag.as_bytes().to_vec())),
+                JournalWork::Keys(batch) => {
+                    keys.extend(batch.iter().map(|key| key.as_bytes().to_vec()))
+                }
+                JournalWork::Tags(batch) => {
+                    told.extend(batch.iter().map(|tag| tag.as_bytes().to_vec()))
+                }
             }
         }
         keys.sort();
@@ -177,8 +181,8 @@ mod tests {
         journal.note_tags(&all);
         (0..150_u32).for_each(|n| journal.note_key(n.into()));
         let sizes = drain(&journal).into_iter().map(|work| match work {
-            Work::Tags(batch) => batch.len(),
-            Work::Keys(batch) => batch.len(),
+            JournalWork::Tags(batch) => batch.len(),
+            JournalWork::Keys(batch) => batch.len(),
         });
         assert_eq!(sizes.collect::<Vec<_>>(), [100, 100, 50, 100, 50]);
     }
@@ -187,8 +191,8 @@ mod tests {
     fn what_was_not_told_is_handed_out_again() {
         let journal = Journal::new(10);
         journal.note_key("k".into());
-        assert_eq!(journal.next(), Some(Work::Keys(vec!["k".into()])));
-        assert_eq!(journal.next(), Some(Work::Keys(vec!["k".into()])));
+        assert_eq!(journal.next(), Some(JournalWork::Keys(vec!["k".into()])));
+        assert_eq!(journal.next(), Some(JournalWork::Keys(vec!["k".into()])));
         assert!(!journal.is_empty());
     }
 
@@ -218,7 +222,7 @@ mod tests {
         assert_eq!(journal.len(), 1);
         journal.note_key("k".into());
         journal.note_tags(&tags(&["g"]));
-        assert_eq!(drain(&journal), [Work::Tags(tags(&["*"]))]);
+        assert_eq!(drain(&journal), [JournalWork::Tags(tags(&["*"]))]);
     }
 
     #[test]
@@ -226,7 +230,7 @@ mod tests {
         let journal = Journal::new(10);
         journal.note_key("k".into());
         journal.note_tags(&tags(&["a", "*", "b"]));
-        assert_eq!(drain(&journal), [Work::Tags(tags(&["*"]))]);
+        assert_eq!(drain(&journal), [JournalWork::Tags(tags(&["*"]))]);
     }
 
     #[test]
@@ -236,7 +240,7 @@ mod tests {
         let everything = journal.next().unwrap();
         journal.note_key("k".into());
         journal.done(&everything);
-        assert_eq!(drain(&journal), [Work::Keys(vec!["k".into()])]);
+        assert_eq!(drain(&journal), [JournalWork::Keys(vec!["k".into()])]);
 
         journal.note_tags(&tags(&["*"]));
         let everything = journal.next().unwrap();
@@ -252,6 +256,6 @@ mod tests {
         let work = journal.next().unwrap();
         journal.note_key("l".into());
         journal.done(&work);
-        assert_eq!(drain(&journal), [Work::Tags(tags(&["*"]))]);
+        assert_eq!(drain(&journal), [JournalWork::Tags(tags(&["*"]))]);
     }
 }

@@ -17,7 +17,7 @@ use crate::lease::shared_store::Unavailable;
 use crate::observe::RemoteCall;
 use crate::remote::breaker::Backoff;
 use crate::remote::coordinator::EntryRemote;
-use crate::remote::journal::Work;
+use crate::remote::journal::JournalWork;
 use crate::remote::{Notice, OnNotice, RemoteErrorKind, ServerTime};
 
 /// How often a quiet link is looked after.
@@ -311,7 +311,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     async fn replay(&self) -> Result<(), RemoteErrorKind> {
         while let Some(work) = self.gate.journal.next() {
             match &work {
-                Work::Keys(keys) => {
+                JournalWork::Keys(keys) => {
                     // Together: one round trip after the other would not keep up
                     // with an application that goes on invalidating.
                     let invalidate = |key| {
@@ -320,7 +320,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
                     };
                     try_join_all(keys.iter().map(invalidate)).await?;
                 }
-                Work::Tags(tags) => {
+                JournalWork::Tags(tags) => {
                     let invalidate = self.remote().invalidate_tags(tags);
                     let at = self.gate.attempt(RemoteCall::InvalidateTags, 0, invalidate).await?;
                     self.heard_of(tags, at);

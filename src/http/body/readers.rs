@@ -24,7 +24,7 @@ const LOOKS_PER_STALL: u32 = 50;
 pub(super) struct BufferState {
     pub(super) buffer: Buffer,
     pub(super) trailers: Option<HeaderMap>,
-    pub(super) end: Option<End>,
+    pub(super) end: Option<BodyEnd>,
     passes: bool,
     readers: HashMap<u64, Reading, foldhash::fast::RandomState>,
     next_reader: u64,
@@ -37,7 +37,7 @@ pub(super) struct BufferState {
 }
 
 #[derive(Clone)]
-pub(super) enum End {
+pub(super) enum BodyEnd {
     Clean,
     Failed(BodyError),
 }
@@ -109,7 +109,7 @@ impl BufferState {
     }
 
     /// Ends the body, unless it has ended.
-    pub(super) fn finish(&mut self, end: End, loose: &mut Loose) {
+    pub(super) fn finish(&mut self, end: BodyEnd, loose: &mut Loose) {
         self.end.get_or_insert(end);
         loose.dropped.extend(self.feeder.take());
         self.wake_all(loose);
@@ -217,10 +217,10 @@ impl BufferState {
             return Poll::Ready(Some(Ok(Frame::data(piece))));
         }
         match &self.end {
-            Some(End::Clean) => {
+            Some(BodyEnd::Clean) => {
                 Poll::Ready(self.trailers.clone().map(|fields| Ok(Frame::trailers(fields))))
             }
-            Some(End::Failed(error)) => Poll::Ready(Some(Err(error.clone()))),
+            Some(BodyEnd::Failed(error)) => Poll::Ready(Some(Err(error.clone()))),
             None => {
                 self.wait(id, cx, loose);
                 Poll::Pending
@@ -261,7 +261,7 @@ impl BufferState {
         let here = self.buffer.end() - reading.at;
         let mut hint = SizeHint::new();
         match (&self.end, declared) {
-            (Some(End::Clean), _) => hint.set_exact(here),
+            (Some(BodyEnd::Clean), _) => hint.set_exact(here),
             (_, Some(declared)) => hint.set_exact(declared.saturating_sub(reading.at)),
             _ => hint.set_lower(here),
         }
@@ -270,7 +270,7 @@ impl BufferState {
 
     pub(super) fn is_read(&self, id: u64) -> bool {
         let at_end = |reading: &Reading| reading.at == self.buffer.end();
-        matches!(self.end, Some(End::Clean))
+        matches!(self.end, Some(BodyEnd::Clean))
             && self.trailers.is_none()
             && self.readers.get(&id).is_some_and(at_end)
     }

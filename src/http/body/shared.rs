@@ -15,7 +15,7 @@ use http::HeaderMap;
 use http_body::SizeHint;
 use parking_lot::Mutex;
 
-use crate::http::body::readers::{BufferState, End, Loose, ReadGate};
+use crate::http::body::readers::{BodyEnd, BufferState, Loose, ReadGate};
 use crate::http::body::{BodyError, BodyErrorKind, Next};
 
 /// What is there of a body, and who reads it.
@@ -40,7 +40,7 @@ impl SharedBody {
     /// has failed.
     pub(crate) fn claim(self: &Arc<Self>) -> Option<Reader> {
         let mut state = self.state.lock();
-        let has_failed = matches!(state.end, Some(End::Failed(_)));
+        let has_failed = matches!(state.end, Some(BodyEnd::Failed(_)));
         if has_failed || state.buffer.start() > 0 {
             return None;
         }
@@ -102,11 +102,11 @@ impl Feed {
 
     /// Says that this was all.
     pub(crate) fn end(self) {
-        self.change(|state, loose| state.finish(End::Clean, loose));
+        self.change(|state, loose| state.finish(BodyEnd::Clean, loose));
     }
 
     pub(crate) fn fail(self, error: BodyError) {
-        self.change(|state, loose| state.finish(End::Failed(error), loose));
+        self.change(|state, loose| state.finish(BodyEnd::Failed(error), loose));
     }
 
     /// From now on nothing is kept that everybody has read.
@@ -137,7 +137,7 @@ impl SharedBody {
 
 impl Drop for Feed {
     fn drop(&mut self) {
-        let end = End::Failed(BodyError::new(BodyErrorKind::Ended));
+        let end = BodyEnd::Failed(BodyError::new(BodyErrorKind::Ended));
         self.change(|state, loose| state.finish(end, loose));
     }
 }

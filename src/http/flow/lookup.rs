@@ -10,7 +10,7 @@ use crate::cache::state::{CacheState, Lookup};
 use crate::clock::Tick;
 use crate::entry::Entry;
 use crate::error::Error;
-use crate::flight::engine::{FlightRequest, Part};
+use crate::flight::engine::{FlightRequest, Role};
 use crate::flight::phase::FlightNumbers;
 use crate::flight::waiter::Caller;
 use crate::freshness::Freshness;
@@ -379,13 +379,13 @@ impl Caller<StoredResponse> for HttpCaller {
     fn flight_request(&mut self) -> FlightRequest {
         let key = self.flight_key();
         let waits = !self.validates_itself() && self.may_share(&key);
-        let part = match (waits, !self.waits_only()) {
-            (true, true) => Part::Any,
-            (true, false) => Part::WaitOnly,
-            (false, true) => Part::LeadOnly,
-            (false, false) => Part::None,
+        let role = match (waits, !self.waits_only()) {
+            (true, true) => Role::Any,
+            (true, false) => Role::WaitOnly,
+            (false, true) => Role::LeadOnly,
+            (false, false) => Role::Neither,
         };
-        FlightRequest { tags: self.tags.clone(), part, ..FlightRequest::of(key) }
+        FlightRequest { tags: self.tags.clone(), role, ..FlightRequest::of(key) }
     }
 
     fn second_look(&mut self) -> Option<StoredEntry> {

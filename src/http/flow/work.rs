@@ -11,7 +11,7 @@ use crate::cache::compute::ReplacedEntry;
 use crate::cache::run::Work;
 use crate::entry::Entry;
 use crate::error::Error;
-use crate::flight::engine::{FlightRequest, Part};
+use crate::flight::engine::{FlightRequest, Role};
 use crate::flight::leader::Leader;
 use crate::flight::phase::FlightNumbers;
 use crate::flight::waiter::Caller;
@@ -187,7 +187,7 @@ where
 
     fn patience(&mut self) -> Patience {
         let caller = &mut self.caller;
-        let leads_only = |caller: &mut HttpCaller| caller.flight_request().part == Part::LeadOnly;
+        let leads_only = |caller: &mut HttpCaller| caller.flight_request().role == Role::LeadOnly;
         match self.purpose {
             HttpPurpose::Refresh(_) => Patience::GiveUp,
             // Answers are not shared: the lease is for who may store one.

@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use crate::key::{Key, Tag};
 use crate::remote::double::RemoteOp;
 use crate::remote::double::clock::Now;
-use crate::remote::double::records::{Full, Inbox};
+use crate::remote::double::records::{Inbox, OutOfMemory};
 use crate::remote::double::server::{DoubleCommand, DoubleServer, DoubleState, Fault};
 use crate::remote::{
     AcquireOutcome, Call, FillOutcome, Grant, InvalidatedRecords, LeaseRequest, Listener, Notice,
@@ -263,7 +263,7 @@ impl DoubleState {
         tags: impl IntoIterator<Item = (Tag, ServerTime)>,
     ) -> Result<(), RemoteError> {
         if self.full {
-            return Err(Full.into());
+            return Err(OutOfMemory.into());
         }
         for (tag, at) in tags {
             let known = self.tags.entry(tag).or_default();
@@ -273,8 +273,8 @@ impl DoubleState {
     }
 }
 
-impl From<Full> for RemoteError {
-    fn from(_: Full) -> Self {
+impl From<OutOfMemory> for RemoteError {
+    fn from(_: OutOfMemory) -> Self {
         Self::new(RemoteErrorKind::OutOfMemory)
     }
 }

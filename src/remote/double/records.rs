@@ -71,7 +71,7 @@ struct Right {
 }
 
 /// No memory for another record.
-pub(super) struct Full;
+pub(super) struct OutOfMemory;
 
 /// Who is woken.
 pub(super) type Woken = Vec<Inbox>;
@@ -98,7 +98,7 @@ impl Records {
         ask: &LeaseRequest,
         inbox: Option<Inbox>,
         full: bool,
-    ) -> Result<AcquireOutcome, Full> {
+    ) -> Result<AcquireOutcome, OutOfMemory> {
         let version = self.version();
         if version.is_some()
             && version != ask.seen
@@ -107,7 +107,7 @@ impl Records {
             return Ok(AcquireOutcome::Hit { now: now.reading(), envelope });
         }
         if full {
-            return Err(Full);
+            return Err(OutOfMemory);
         }
         match self.lock.as_ref().map(|lock| (lock.holder, now.until(lock.until))) {
             None => {
@@ -170,7 +170,7 @@ impl Records {
         ttl: Duration,
         envelope: Bytes,
         full: bool,
-    ) -> Result<(FillOutcome, Woken), Full> {
+    ) -> Result<(FillOutcome, Woken), OutOfMemory> {
         if self.version() == Some(grant.version) {
             return Ok((FillOutcome::StoredBefore, Woken::new()));
         }
@@ -178,7 +178,7 @@ impl Records {
         let right_lost = self.holds(&grant.token) && self.right_token().is_none();
         let allowed = (granted && self.is_undisturbed()) || right_lost;
         if allowed && full {
-            return Err(Full);
+            return Err(OutOfMemory);
         }
         self.unlock(&grant.token);
         if allowed {
@@ -255,12 +255,12 @@ impl Records {
         ttl: Duration,
         envelope: &[u8],
         full: bool,
-    ) -> (Result<Version, Full>, Woken) {
+    ) -> (Result<Version, OutOfMemory>, Woken) {
         let granted = self.right.as_ref().and_then(|right| right.granted);
         let version = now.version_above(self.version().max(granted));
         let (_, woken) = self.invalidate();
         if full {
-            return (Err(Full), woken);
+            return (Err(OutOfMemory), woken);
         }
         let mut envelope = BytesMut::from(envelope);
         envelope[DIGITS].copy_from_slice(version.to_string().as_bytes());
