@@ -235,7 +235,7 @@ impl Double {
         self.0.with(|state, _| state.way_there = delay);
     }
 
-    /// Stops the server: calls wait, also those nobody waits for any more.
+    /// Stops the server: calls wait, also calls whose callers have gone.
     pub fn freeze(&self) {
         self.0.with(|state, _| state.frozen = true);
     }
@@ -293,8 +293,8 @@ impl Double {
         self.0.with(|state, now| state.at(key, now, |records| records.unlock_by_stranger()))
     }
 
-    /// Lets a lease have so much left, whoever holds it: what a server's clock
-    /// does that is set.
+    /// Sets how much is left of a lease, for any holder: a server does this when its clock
+    /// is set.
     pub fn stretch_lease(&self, key: &Key, left: Duration) {
         self.0.with(|state, now| state.at(key, now, |records| records.stretch_lease(now, left)));
     }

@@ -91,26 +91,26 @@ pub use crate::remote::settings::RemoteSettings;
 /// Dropping it must be safe at any point; the command may still be executed.
 pub type Call<'a, T> = Pin<Box<dyn Future<Output = Result<T, RemoteError>> + Send + 'a>>;
 
-/// What an acquire is answered with.
+/// The answer to an acquire.
 #[derive(Clone, PartialEq, Eq)]
 pub enum AcquireOutcome {
-    /// A value is there that the asker has not seen: no lease is needed.
+    /// There is a value that the caller has not seen: no lease is needed.
     Hit {
         /// The remote's time.
         now: ServerTime,
         /// The value's envelope.
         envelope: Bytes,
     },
-    /// The lease is the asker's.
+    /// The caller has the lease.
     Granted(Grant),
-    /// Another holds the lease, for so long if it is not renewed.
+    /// Another process holds the lease, for so long if it is not renewed.
     Locked {
         /// The remote's time.
         now: ServerTime,
         /// What is left of the lease.
         left: Duration,
     },
-    /// Nobody computes for so long: the last computation failed.
+    /// The last computation failed; no process computes for so long.
     Held {
         /// The remote's time.
         now: ServerTime,
@@ -142,11 +142,11 @@ impl fmt::Debug for AcquireOutcome {
 pub struct InvalidatedRecords {
     /// Whether there was a value.
     pub value: bool,
-    /// Whether somebody's lease or right to fill was ended.
+    /// Whether a lease or a right to fill was ended.
     pub lease: bool,
 }
 
-/// What a remote tells of its own accord; never about this process's own
+/// A message of the remote about other processes, never about this process's own
 /// invalidations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -198,12 +198,12 @@ pub trait Remote: Send + Sync + 'static {
         envelope: Bytes,
     ) -> Call<'a, FillOutcome>;
 
-    /// Prolongs the lease. Returns whether it is still the asker's.
+    /// Prolongs the lease. Returns whether the caller still has it.
     fn renew<'a>(&'a self, key: &'a Key, grant: &'a Grant, ask: &'a LeaseRequest)
     -> Call<'a, bool>;
 
     /// Gives the lease up and wakes one process that waits; with a `hold`,
-    /// nobody computes for so long and all are woken. Returns whether `token`
+    /// no process computes for so long and all are woken. Returns whether `token`
     /// had a lease or a right to fill.
     fn abandon<'a>(
         &'a self,

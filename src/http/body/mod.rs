@@ -78,7 +78,7 @@ pin_project! {
     /// The body of a response that went through the HTTP layer.
     ///
     /// Bytes from the cache, whose exact length is known; or the body of the
-    /// inner service; or one that arrives, and that others read too.
+    /// inner service; or a body that still arrives, and that other clients read too.
     ///
     /// # Examples
     ///
