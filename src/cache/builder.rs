@@ -221,7 +221,8 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         ///
         /// The hold ends early when the data may have changed: with
         /// `invalidate`, `put` or `mark_stale` of the key, `invalidate_all`, or
-        /// a successful computation. Two minutes after a hold, its failures are
+        /// a successful computation. With a remote, only `invalidate` and `put` end
+        /// the hold of all processes. Two minutes after a hold, its failures are
         /// forgotten. Defaults to 1 s.
         hold: Duration;
         /// Sets up to where the hold doubles, failure by failure, for callers
