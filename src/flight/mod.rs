@@ -57,7 +57,7 @@
 //! - `places`: the bound on computations, its queue, and who lends a place to whom.
 //!
 //! Then the way of a caller:
-//! - `engine`: `enter` decides who leads, joins, computes alone or is refused.
+//! - `engine`: `enter` decides whether a caller leads, joins, computes alone or is refused.
 //! - `waiter`: takes a caller from flight to flight until it has a step.
 //! - `leader`: what a leader does from the lead to its result.
 //! - `end`: every way in which a leader ends, and the one order of steps.
