@@ -3,8 +3,9 @@
 /// Whether the cache takes part; see [`Stampede::set_mode`](crate::Stampede::set_mode).
 ///
 /// In `Observe` and `Off` every caller computes for itself at once. No bound and no
-/// time-out of the cache applies: not `max_computations`, `max_waiters`,
-/// `wait_timeout`, `compute_timeout` or `hold`. The service gets the traffic that it would get
+/// time-out of the cache applies to it: not `max_computations`, `max_waiters`,
+/// `wait_timeout`, `compute_timeout` or `hold`. No stale value takes the place of a failure. The
+/// service gets the traffic that it would get
 /// without a cache. The remote is asked for no value and no lease. Invalidations take
 /// effect in every mode, here and in the remote, so switching back on is safe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -15,6 +15,7 @@ use crate::flight::end::{End, Remember};
 use crate::flight::engine::{FlightRequest, LedFor};
 use crate::flight::hold::{FailureRule, HoldRule};
 use crate::flight::leader::Leader;
+use crate::flight::phase::FlightNumbers;
 use crate::flight::waiter::{AloneReason, Caller};
 use crate::freshness::Freshness;
 use crate::key::Key;
@@ -73,6 +74,28 @@ enum Purpose {
     FreshRead { from_number: u64, after: Tick },
 }
 
+impl Purpose {
+    /// Returns what may be served in place of a failure. A caller that has asked for a new
+    /// value by name is served nothing else.
+    fn fallback<V: Clone + Send + Sync + 'static>(
+        self,
+        state: &CacheState<V>,
+        key: &Key,
+        in_hand: Option<&Arc<Entry<V>>>,
+    ) -> Option<Arc<Entry<V>>> {
+        match self {
+            Self::FreshRead { .. } => None,
+            Self::Serve | Self::Refresh(_) => state.fallback(key, in_hand),
+        }
+    }
+}
+
+/// A computation that failed, and what its own caller may be served instead.
+pub(crate) struct FailedCall<V> {
+    error: Error,
+    fallback: Option<Arc<Entry<V>>>,
+}
+
 /// One caller's work.
 pub(crate) struct KeyWork<V: Clone + Send + Sync + 'static, F> {
     state: Arc<CacheState<V>>,
@@ -118,18 +141,13 @@ impl<V: Clone + Send + Sync + 'static, F> KeyWork<V, F> {
         match self.purpose {
             Purpose::Serve => false,
             Purpose::Refresh(seen) => seen.is_no_older_than(found),
-            Purpose::FreshRead { after, .. } => found.window.started <= after,
+            Purpose::FreshRead { after, .. } => found.window.started < after,
         }
     }
 
     fn rule(&self, hold: HoldRule) -> FailureRule {
-        FailureRule { hold, stale_until: self.stale_until_of_any(), each_computes: false }
-    }
-
-    /// Returns until when any caller of the key has something stale.
-    fn stale_until_of_any(&self) -> Option<Tick> {
-        let fallback = self.state.fallback(&self.key, self.in_hand.as_ref());
-        fallback.map(|entry| entry.window.useful_until())
+        let stale_until = self.fallback().map(|entry| entry.window.useful_until());
+        FailureRule { hold, stale_until, each_computes: false }
     }
 }
 
@@ -156,11 +174,12 @@ impl<V: Clone + Send + Sync + 'static, F> Caller<V> for KeyWork<V, F> {
         true
     }
 
-    fn is_new_enough(&self, began: Option<u64>, entry: &Entry<V>) -> bool {
+    fn is_new_enough(&self, numbers: FlightNumbers, entry: &Entry<V>) -> bool {
         match self.purpose {
-            Purpose::FreshRead { from_number, after } => {
-                began.is_some_and(|began| began >= from_number) || entry.window.started > after
-            }
+            Purpose::FreshRead { from_number, after } => match numbers.computation {
+                Some(number) => number >= from_number,
+                None => entry.window.started >= after,
+            },
             Purpose::Serve | Purpose::Refresh(_) => true,
         }
     }
@@ -173,13 +192,7 @@ impl<V: Clone + Send + Sync + 'static, F> Caller<V> for KeyWork<V, F> {
     }
 
     fn fallback(&self) -> Option<Arc<Entry<V>>> {
-        match self.purpose {
-            // The caller has asked for a new value by name.
-            Purpose::FreshRead { .. } => None,
-            Purpose::Serve | Purpose::Refresh(_) => {
-                self.state.fallback(&self.key, self.in_hand.as_ref())
-            }
-        }
+        self.purpose.fallback(&self.state, &self.key, self.in_hand.as_ref())
     }
 }
 
@@ -217,7 +230,7 @@ where
     F: FnOnce() -> Fut,
     Fut: Future<Output = Result<ComputationResult<V, T>, E>>,
 {
-    type Output = Result<T, Error>;
+    type Output = Result<T, FailedCall<V>>;
 
     fn patience(&mut self) -> Patience {
         match self.purpose {
@@ -240,9 +253,13 @@ where
         self.state.adopted(found);
     }
 
-    async fn call(self, mut leader: Leader<V>) -> Result<T, Error> {
+    async fn call(self, mut leader: Leader<V>) -> Self::Output {
         let shared = self.rule(HoldRule::Never);
-        let Self { state, replaced, compute, .. } = self;
+        let Self { state, key, purpose, in_hand, replaced, compute, .. } = self;
+        let failed = |error| {
+            let fallback = purpose.fallback(&state, &key, in_hand.as_ref());
+            Err(FailedCall { error, fallback })
+        };
         // Also a cache that only fails has something to forget.
         state.tidy_from_now_on();
         match leader.compute(async { compute().await }).await {
@@ -263,12 +280,12 @@ where
                 let rule = state.rule_for(&*error, shared);
                 let error = Error::inner_error(error);
                 leader.end(End::Failed { error: error.clone(), rule });
-                Err(error)
+                failed(error)
             }
             Err(timeout) => {
                 let rule = FailureRule { hold: HoldRule::After(1), ..shared };
                 leader.end(End::Failed { error: timeout.clone(), rule });
-                Err(timeout)
+                failed(timeout)
             }
         }
     }
@@ -355,7 +372,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let result = match outcome {
             // Computed by another process since the call.
             RunOutcome::Found(entry, _) => Ok(Answer::Entry(entry, CacheOutcome::Joined)),
-            outcome => self.conclude(outcome, |_| None).await,
+            outcome => self.conclude(outcome).await,
         };
         self.count(result)
     }
@@ -382,7 +399,6 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             Lookup::Stale(entry) => self.refresh(work, entry, Otherwise::Stale, refresh_by).await,
             Lookup::Miss(stale) => {
                 work.in_hand = stale;
-                let (key, in_hand) = (work.key.clone(), work.in_hand.clone());
                 match self.run(work, lead_by).await {
                     RunOutcome::Found(entry, _) if self.now() < entry.window.fresh_until => {
                         Ok(Answer::Entry(entry, CacheOutcome::Hit))
@@ -390,10 +406,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
                     RunOutcome::Found(entry, work) => {
                         self.refresh(work, entry, Otherwise::Stale, refresh_by).await
                     }
-                    outcome => {
-                        let fallback = |_: &Error| self.fallback(&key, in_hand.as_ref());
-                        self.conclude(outcome, fallback).await
-                    }
+                    outcome => self.conclude(outcome).await,
                 }
             }
         };
@@ -418,26 +431,36 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     async fn conclude<T, E, F, Fut>(
         &self,
         outcome: RunOutcome<V, KeyWork<V, F>>,
-        fallback: impl FnOnce(&Error) -> Option<Arc<Entry<V>>>,
     ) -> Result<Answer<V, T>, Error>
     where
         E: Into<BoxError>,
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<ComputationResult<V, T>, E>>,
     {
-        let (result, outcome) = match outcome {
+        let FailedCall { error, fallback } = match outcome {
             RunOutcome::Answer(entry, outcome, _) => return Ok(Answer::Entry(entry, outcome)),
             RunOutcome::Found(entry, _) => return Ok(Answer::Entry(entry, CacheOutcome::Hit)),
-            RunOutcome::Called(result, outcome) => (result, outcome),
+            RunOutcome::Called(Ok(own), outcome) => return Ok(Answer::Own(own, outcome)),
+            RunOutcome::Called(Err(failed), _) => failed,
             RunOutcome::Alone(reason, _place, work) => {
-                (self.compute_alone(reason, work.compute).await, CacheOutcome::Alone)
+                let KeyWork { key, purpose, in_hand, compute, .. } = work;
+                match self.compute_alone(reason, compute).await {
+                    Ok(own) => return Ok(Answer::Own(own, CacheOutcome::Alone)),
+                    Err(error) => {
+                        let fallback = purpose.fallback(self, &key, in_hand.as_ref());
+                        FailedCall { error, fallback }
+                    }
+                }
             }
-            RunOutcome::Refused(error, _) => (Err(error), CacheOutcome::Refused),
+            RunOutcome::Refused(error, work) => {
+                let fallback = work.and_then(|work| work.fallback());
+                FailedCall { error, fallback }
+            }
         };
-        result.map(|own| Answer::Own(own, outcome)).or_else(|error| match fallback(&error) {
+        match fallback {
             Some(entry) => Ok(Answer::Entry(entry, CacheOutcome::StaleIfError)),
             None => Err(error),
-        })
+        }
     }
 
     /// Serves `seen`, and takes the lead of its refresh where no other caller has it.
@@ -470,7 +493,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             Some(LeadOutcome::Found(entry, _)) => {
                 return Ok(Answer::Entry(entry, CacheOutcome::Hit));
             }
-            Some(LeadOutcome::Called(Err(error)) | LeadOutcome::Refused(error, _)) => error,
+            Some(LeadOutcome::Called(Err(failed))) => failed.error,
+            Some(LeadOutcome::Refused(error, _)) => error,
         };
         // Time has passed: the stale entry may not be served any more.
         match self.look(key.as_bytes()) {
@@ -492,12 +516,9 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     {
         let from = self.engine.clock.now();
         let work = async { compute().await };
-        let result = tokio::time::timeout(self.time_alone(reason), work).await;
+        let result = self.engine.compute_alone(work).await;
         self.observer.computed_alone(self.engine.clock.now().since(from), reason.as_str());
-        match result {
-            Ok(result) => result.map(|(_, own)| own).map_err(Error::inner_error),
-            Err(_) => Err(Error::new(ErrorKind::ComputeTimeout)),
-        }
+        result?.map(|(_, own)| own).map_err(Error::inner_error)
     }
 
     /// Judges an entry of the remote. This process may have marked its own copy stale: then

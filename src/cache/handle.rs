@@ -408,8 +408,9 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// Switches the cache at run time, for every clone and layer; see [`Mode`].
     /// Has no effect after [`shutdown`](Self::shutdown).
     ///
-    /// Callers that wait already go on waiting, and a running computation keeps
-    /// its time-out. Its result is not stored if the cache is `Off` by then.
+    /// Callers that wait already go on waiting. A running computation goes on; while the
+    /// mode is not `On`, `compute_timeout` does not end it as long as a caller waits for
+    /// it. Its result is not stored if the cache is `Off` by then.
     ///
     /// # Examples
     ///

@@ -12,7 +12,6 @@ use crate::entry::{ComputationStart, Entry};
 use crate::flight::engine::{Engine, EngineSettings};
 use crate::flight::leader::Leader;
 use crate::flight::ports::Store;
-use crate::flight::waiter::AloneReason;
 use crate::freshness::{self, Freshness, Lifetimes, Window};
 use crate::key::{Key, Tag};
 use crate::mode::Mode;
@@ -106,6 +105,10 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         key: &Key,
         in_hand: Option<&Arc<Entry<V>>>,
     ) -> Option<Arc<Entry<V>>> {
+        if self.engine.mode() != Mode::On {
+            // Switched off or observing, the cache answers no caller.
+            return None;
+        }
         let in_hand = in_hand.filter(|entry| self.may_stand_in(entry)).cloned();
         in_hand.or_else(|| match self.peek(key.as_bytes()) {
             Lookup::Miss(stale) => stale,
@@ -116,15 +119,6 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     /// Returns whether the store still holds the very entry that was seen.
     pub(crate) fn is_still(&self, key: &[u8], seen: &Arc<Entry<V>>) -> bool {
         self.local.get(key).is_some_and(|entry| Arc::ptr_eq(&entry, seen))
-    }
-
-    /// Returns how long a caller may compute for itself. While the cache is not on, it
-    /// ends no work.
-    pub(crate) fn time_alone(&self, reason: AloneReason) -> Duration {
-        match reason {
-            AloneReason::Observe | AloneReason::Off => Duration::MAX,
-            _ => self.engine.settings.compute_timeout,
-        }
     }
 
     /// Returns whether `entry` may stand in for a failure now.

@@ -4,7 +4,7 @@
 //! ports. Time is a parameter.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicU8;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -28,7 +28,7 @@ use crate::key::{Key, Tag};
 use crate::lease::shared_store::SharedStore;
 use crate::mode::Mode;
 use crate::observe::{Observe, Occurrence};
-use crate::sync::Arc;
+use crate::sync::{Arc, AtomicUsize, Ordering};
 
 /// How long after its own time-out a leader counts as overdue. Its own timer comes first;
 /// only a leader that is no longer polled gets this far.
@@ -61,6 +61,19 @@ pub(crate) enum Part {
     /// It waits or computes alone: the origin's response to it is no answer for others.
     #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP's HEAD and ranges"))]
     WaitOnly,
+    /// It computes alone, for both reasons.
+    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP's HEAD and ranges"))]
+    None,
+}
+
+impl Part {
+    fn waits(self) -> bool {
+        matches!(self, Self::Any | Self::WaitOnly)
+    }
+
+    pub(crate) fn leads(self) -> bool {
+        matches!(self, Self::Any | Self::LeadOnly)
+    }
 }
 
 /// The caller that a flight is led for.
@@ -102,7 +115,7 @@ impl FlightRequest {
 
     /// Leads at once or computes alone.
     pub(crate) fn without_waiting(mut self) -> Self {
-        self.part = Part::LeadOnly;
+        self.part = if self.part.leads() { Part::LeadOnly } else { Part::None };
         self
     }
 
@@ -142,7 +155,7 @@ pub(crate) struct Engine<V: Send + Sync + 'static> {
     pub(crate) observer: Arc<dyn Observe>,
     pub(crate) places: Arc<Places>,
     refreshes: Arc<Semaphore>,
-    pub(crate) waiting: AtomicUsize,
+    waiting: Arc<AtomicUsize>,
     mode: AtomicU8,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
@@ -166,7 +179,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
             local,
             shared: OnceLock::new(),
             observer,
-            waiting: AtomicUsize::new(0),
+            waiting: Arc::new(AtomicUsize::new(0)),
             mode: AtomicU8::new(Mode::On as u8),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
@@ -197,7 +210,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
     pub(crate) fn enter(
         self: &Arc<Self>,
         request: &FlightRequest,
-        slot: &mut Option<WaitSlot<V>>,
+        slot: &mut Option<WaitSlot>,
     ) -> Admission<V> {
         if self.mode() == Mode::Off {
             return Admission::Alone(AloneReason::Off);
@@ -221,14 +234,14 @@ impl<V: Send + Sync + 'static> Engine<V> {
         self: &Arc<Self>,
         shard: &mut Shard<V>,
         request: &FlightRequest,
-        slot: &mut Option<WaitSlot<V>>,
+        slot: &mut Option<WaitSlot>,
         now: Tick,
         removed: &mut Removed<V>,
     ) -> Admission<V> {
         let marks = shard.marks.get(&request.key);
         let is_uncacheable = marks.is_some_and(|marks| marks.is_uncacheable(now));
         if let Some(flight) = self.current_flight(shard, request) {
-            if request.part == Part::LeadOnly || is_uncacheable {
+            if !request.part.waits() || is_uncacheable {
                 return Admission::Alone(AloneReason::Passed);
             }
             return self.join(&flight, slot).map_or(Admission::Overloaded, Admission::Join);
@@ -239,7 +252,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         {
             return Admission::Held(held.clone());
         }
-        if request.part == Part::WaitOnly {
+        if !request.part.leads() {
             return Admission::Alone(AloneReason::Passed);
         }
         let permit = match request.led_for {
@@ -289,7 +302,9 @@ impl<V: Send + Sync + 'static> Engine<V> {
         let number = self.table.next_number();
         let computation = Arc::new(Computation::new(number, overdue_at, request.rank));
         let (key, tags) = (request.key.clone(), request.tags.clone());
-        let flight = Arc::new(Flight::new(number, key, tags, self.log.seq(), computation));
+        let places = Arc::clone(&self.places);
+        let flight = Flight::new(number, key, tags, self.log.seq(), computation, places);
+        let flight = Arc::new(flight);
         *removed = self.table.insert(shard, Arc::clone(&flight));
         flight
     }
@@ -301,9 +316,10 @@ impl<V: Send + Sync + 'static> Engine<V> {
         permit: Option<OwnedSemaphorePermit>,
         now: Tick,
     ) -> Leader<V> {
-        let interest = (led_for != LedFor::Refresh).then(|| Interest::in_flight(&flight));
-        let offer = self.offer_to(&flight);
-        Leader::new(Arc::clone(self), flight, now, led_for).with(interest, offer, permit)
+        // A refresh in the background has no caller that waits.
+        let interest = (led_for != LedFor::Refresh)
+            .then(|| Interest::in_flight(&flight, self.offer_to(&flight)));
+        Leader::new(Arc::clone(self), flight, now, led_for).with(interest, permit)
     }
 
     /// Takes the lead of another key as well, unless a flight of it runs.
@@ -326,13 +342,18 @@ impl<V: Send + Sync + 'static> Engine<V> {
         Some(self.places.offer(&lender, &flight.computation))
     }
 
+    /// Takes a slot among the callers that wait, if the bound allows one more.
+    pub(super) fn take_slot(&self) -> Option<WaitSlot> {
+        WaitSlot::take(&self.waiting, self.settings.max_waiters_in_all)
+    }
+
     fn join(
         self: &Arc<Self>,
         flight: &Arc<Flight<V>>,
-        slot: &mut Option<WaitSlot<V>>,
+        slot: &mut Option<WaitSlot>,
     ) -> Option<Waiter<V>> {
         if slot.is_none() {
-            *slot = WaitSlot::take(self);
+            *slot = self.take_slot();
         }
         slot.as_ref().and_then(|_| Waiter::join(flight, self.settings.max_waiters))
     }

@@ -27,7 +27,7 @@ use crate::flight::engine::{Engine, FlightRequest, GRACE, LedFor};
 use crate::flight::hold::{FailureRule, HeldKey, HoldRule};
 use crate::flight::lending::{self, Scope};
 use crate::flight::phase::{Flight, Interest, Verdict};
-use crate::flight::places::{NoPlace, Offer};
+use crate::flight::places::NoPlace;
 use crate::flight::waiter::WaitSlot;
 use crate::key::Key;
 use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, Version};
@@ -64,10 +64,10 @@ pub(crate) struct Leader<V: Send + Sync + 'static> {
     pub(super) is_for_each: bool,
     /// The leader's own caller, as long as it waits.
     interest: Option<Interest<V>>,
-    /// A leader in the queue for a place counts as a waiter.
-    slot: Option<WaitSlot<V>>,
-    /// Lends the leader the place of the computation in which its caller runs.
-    offer: Option<Offer>,
+    /// The slot in which its caller has waited; the queue for a place needs one.
+    slot: Option<WaitSlot>,
+    /// Whether it waits for a place. Then it does not begin without a caller.
+    is_queued: bool,
     _refresh_permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -97,7 +97,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             is_for_each: false,
             interest: None,
             slot: None,
-            offer: None,
+            is_queued: false,
             _refresh_permit: None,
         }
     }
@@ -105,11 +105,9 @@ impl<V: Send + Sync + 'static> Leader<V> {
     pub(super) fn with(
         mut self,
         interest: Option<Interest<V>>,
-        offer: Option<Offer>,
         refresh_permit: Option<OwnedSemaphorePermit>,
     ) -> Self {
         self.interest = interest;
-        self.offer = offer;
         self._refresh_permit = refresh_permit;
         self
     }
@@ -119,7 +117,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
     }
 
     /// Sets until when it may wait, and the slot its caller has waited in.
-    pub(super) fn wait_until(&mut self, deadline: Instant, slot: Option<WaitSlot<V>>) {
+    pub(super) fn wait_until(&mut self, deadline: Instant, slot: Option<WaitSlot>) {
         self.deadline = Some(deadline);
         self.slot = slot;
     }
@@ -170,30 +168,50 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.holds_elsewhere = false;
     }
 
-    /// Takes one of the `max_computations` places, and waits for one where its caller
-    /// has nothing else to do.
-    ///
-    /// Cancel safe: a leader that is dropped leaves the queue.
-    pub(crate) async fn take_place(&mut self) -> Result<(), Error> {
-        if self.try_place() {
+    /// Takes one of the `max_computations` places, or enters the queue for them where the
+    /// caller has nothing else to do. Where the bound on waiters is reached, the caller is
+    /// refused before any task is spawned for it. With a remote the leader looks there first.
+    pub(super) fn enter_queue(&mut self) -> Result<(), Error> {
+        if self.engine.remote().is_some() || self.held.is_some() {
             return Ok(());
+        }
+        self.join_queue().map(drop)
+    }
+
+    /// Returns whether there is a place.
+    fn join_queue(&mut self) -> Result<bool, Error> {
+        if self.try_place() {
+            return Ok(true);
         }
         if self.led_for != LedFor::Caller {
             return Err(Error::new(ErrorKind::Overloaded));
         }
-        if self.slot.is_none() {
-            self.slot = WaitSlot::take(&self.engine);
+        if !self.is_queued {
+            self.slot = self.slot.take().or_else(|| self.engine.take_slot());
+            if self.slot.is_none() {
+                return Err(self.engine.overloaded(&self.flight.key));
+            }
         }
-        if self.slot.is_none() {
-            return Err(self.engine.overloaded(&self.flight.key));
+        let (places, computation) = (&self.engine.places, &self.flight.computation);
+        let has_place = places.join_queue(computation, &mut self.slot, self.engine.watch.now());
+        self.is_queued = !has_place;
+        Ok(has_place)
+    }
+
+    /// Takes a place, and waits for one where its caller has nothing else to do.
+    ///
+    /// Cancel safe: a leader that is dropped leaves the queue.
+    pub(crate) async fn take_place(&mut self) -> Result<(), Error> {
+        let was_queued = self.is_queued;
+        if self.join_queue()? && !was_queued {
+            return Ok(());
         }
         let deadline = self.deadline();
         let (places, computation) = (&self.engine.places, &self.flight.computation);
         let is_wanted = || self.flight.is_wanted();
-        let waited = places.wait(computation, deadline, &self.engine.watch, is_wanted).await;
-        self.slot = None;
-        match waited {
+        match places.wait(computation, deadline, &self.engine.watch, is_wanted).await {
             Ok(()) => {
+                self.is_queued = false;
                 self.start_now();
                 Ok(())
             }
@@ -254,28 +272,31 @@ impl<V: Send + Sync + 'static> Leader<V> {
         }
     }
 
-    /// Drives `work`, at most `compute_timeout` long; then it is dropped. A cache that
-    /// only observes ends no work.
+    /// Drives `work`, at most `compute_timeout` long; then it is dropped. A cache that is not
+    /// on, or was not when the work began, ends no work that a caller waits for.
     ///
     /// # Panics
     ///
     /// When the work does; the flight has ended before that.
     pub(crate) async fn compute<F: Future>(&mut self, work: F) -> Result<F::Output, Error> {
-        let is_bounded = self.engine.mode() == Mode::On;
-        let limit = if is_bounded { self.engine.settings.compute_timeout } else { Duration::MAX };
-        self.expect_within(limit);
         self.has_computed = true;
         self.flight.compute(self.engine.table.next_number());
         let (places, computation) = (&self.engine.places, &self.flight.computation);
-        let work = lending::within(places, computation, self.scope.take(), work);
-        let work = AssertUnwindSafe(work).catch_unwind();
-        match tokio::time::timeout(limit, work).await {
-            Ok(Ok(output)) => Ok(output),
-            Ok(Err(panic)) => {
-                self.conclude(End::Panicked);
-                std::panic::resume_unwind(panic)
+        let scope = Scope::new(places, computation, self.scope.take());
+        let work = lending::within(scope, work);
+        let mut work = std::pin::pin!(AssertUnwindSafe(work).catch_unwind());
+        let (limit, begun_in) = (self.engine.settings.compute_timeout, self.engine.mode());
+        loop {
+            self.expect_within(limit);
+            match tokio::time::timeout(limit, work.as_mut()).await {
+                Ok(Ok(output)) => return Ok(output),
+                Ok(Err(panic)) => {
+                    self.conclude(End::Panicked);
+                    std::panic::resume_unwind(panic)
+                }
+                Err(_) if !self.engine.ends_work(begun_in) && self.flight.is_wanted() => {}
+                Err(_) => return Err(Error::new(ErrorKind::ComputeTimeout)),
             }
-            Err(_) => Err(Error::new(ErrorKind::ComputeTimeout)),
         }
     }
 

@@ -41,13 +41,18 @@ pub(crate) fn computation_of_caller(places: &Arc<Places>) -> Option<Arc<Computat
         .flatten()
 }
 
-/// Runs `work` as a part of `computation`.
-pub(crate) async fn within<F: Future>(
-    places: &Arc<Places>,
-    computation: &Arc<Computation>,
-    outer: Option<Arc<Scope>>,
-    work: F,
-) -> F::Output {
-    let (places, computation) = (Arc::clone(places), Arc::clone(computation));
-    SCOPE.scope(Arc::new(Scope { places, computation, outer }), work).await
+impl Scope {
+    pub(crate) fn new(
+        places: &Arc<Places>,
+        computation: &Arc<Computation>,
+        outer: Option<Arc<Self>>,
+    ) -> Arc<Self> {
+        let (places, computation) = (Arc::clone(places), Arc::clone(computation));
+        Arc::new(Self { places, computation, outer })
+    }
+}
+
+/// Runs `work` within `scope`.
+pub(crate) fn within<F: Future>(scope: Arc<Scope>, work: F) -> impl Future<Output = F::Output> {
+    SCOPE.scope(scope, work)
 }

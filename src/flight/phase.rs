@@ -16,7 +16,7 @@
 use crate::clock::Tick;
 use crate::entry::Entry;
 use crate::error::Error;
-use crate::flight::places::Computation;
+use crate::flight::places::{Computation, Offer, Places};
 use crate::key::{Key, Tag};
 use crate::sync::{Arc, AtomicU32, Mutex, Notify, Ordering};
 
@@ -80,6 +80,14 @@ impl<V> Phase<V> {
     }
 }
 
+/// When a flight and its computation began, counted by one counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FlightNumbers {
+    pub(crate) flight: u64,
+    /// None before it begins, and where the result was found elsewhere.
+    pub(crate) computation: Option<u64>,
+}
+
 #[derive(Debug)]
 struct Progress<V> {
     phase: Phase<V>,
@@ -106,6 +114,7 @@ pub(crate) struct Flight<V> {
     /// leaves it.
     interest: AtomicU32,
     wake: Notify,
+    places: Arc<Places>,
 }
 
 impl<V> Flight<V> {
@@ -115,6 +124,7 @@ impl<V> Flight<V> {
         tags: Box<[Tag]>,
         seq: u64,
         computation: Arc<Computation>,
+        places: Arc<Places>,
     ) -> Self {
         let progress = Progress { phase: Phase::Waiting, is_forgotten: false, began: 0 };
         Self {
@@ -127,6 +137,7 @@ impl<V> Flight<V> {
             waiters: AtomicU32::new(0),
             interest: AtomicU32::new(0),
             wake: Notify::new(),
+            places,
         }
     }
 
@@ -139,9 +150,9 @@ impl<V> Flight<V> {
         progress.began = number;
     }
 
-    /// Returns the number of the computation, if it has begun.
-    pub(crate) fn began(&self) -> Option<u64> {
-        Some(self.progress.lock().began).filter(|number| *number > 0)
+    pub(crate) fn numbers(&self) -> FlightNumbers {
+        let began = self.progress.lock().began;
+        FlightNumbers { flight: self.id, computation: Some(began).filter(|number| *number > 0) }
     }
 
     /// The head of the result is there.
@@ -257,24 +268,28 @@ impl<V> Flight<V> {
 
     fn lose_interest(&self) {
         if self.interest.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.computation.wake();
+            self.places.leave_queue(&self.computation);
         }
     }
 }
 
 /// The leader's own caller, as long as it waits for the leader.
 #[derive(Debug)]
-pub(crate) struct Interest<V>(Arc<Flight<V>>);
+pub(crate) struct Interest<V> {
+    flight: Arc<Flight<V>>,
+    /// Lends the place of the computation in which the caller runs.
+    _offer: Option<Offer>,
+}
 
 impl<V> Interest<V> {
-    pub(crate) fn in_flight(flight: &Arc<Flight<V>>) -> Self {
+    pub(crate) fn in_flight(flight: &Arc<Flight<V>>, offer: Option<Offer>) -> Self {
         flight.interest.fetch_add(1, Ordering::AcqRel);
-        Self(Arc::clone(flight))
+        Self { flight: Arc::clone(flight), _offer: offer }
     }
 }
 
 impl<V> Drop for Interest<V> {
     fn drop(&mut self) {
-        self.0.lose_interest();
+        self.flight.lose_interest();
     }
 }

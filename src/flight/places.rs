@@ -23,6 +23,7 @@ use std::collections::{BTreeSet, HashMap};
 use tokio::time::Instant;
 
 use crate::clock::{Clock, Tick};
+use crate::flight::waiter::WaitSlot;
 use crate::sync::{Arc, AtomicU64, Mutex, Notify, Ordering};
 
 /// Maps smaller than this are not worth shrinking.
@@ -103,6 +104,8 @@ struct State {
 struct Member {
     computation: Arc<Computation>,
     standing: Standing,
+    /// A computation in the queue counts as a waiter, until it has a place.
+    _slot: Option<WaitSlot>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,19 +139,24 @@ impl Places {
     }
 
     /// Enters the queue, unless there is a place. Returns whether there was.
-    pub(crate) fn join_queue(&self, computation: &Arc<Computation>, now: Tick) -> bool {
+    pub(crate) fn join_queue(
+        &self,
+        computation: &Arc<Computation>,
+        slot: &mut Option<WaitSlot>,
+        now: Tick,
+    ) -> bool {
         let mut state = self.state.lock();
         self.reclaim(&mut state, now);
         let is_placed = state.try_place(computation);
         if !is_placed {
-            state.enqueue(computation);
+            state.enqueue(computation, slot);
         }
         drop(state);
         self.note_overdue(computation);
         is_placed
     }
 
-    /// Waits for a place until `deadline`, as long as `is_wanted`.
+    /// Waits in the queue until `deadline`, as long as `is_wanted`.
     ///
     /// Dropped while it waits, it leaves the computation in the queue; the owner of
     /// the computation has to [`release`](Self::release) it.
@@ -159,10 +167,14 @@ impl Places {
         clock: &Clock,
         is_wanted: impl Fn() -> bool,
     ) -> Result<(), NoPlace> {
-        while !self.join_queue(computation, clock.now()) {
+        loop {
+            let has_place = self.join_queue(computation, &mut None, clock.now());
             if !is_wanted() {
                 self.release(computation, clock.now());
                 return Err(NoPlace::Unwanted);
+            }
+            if has_place {
+                return Ok(());
             }
             if Instant::now() >= deadline {
                 self.release(computation, clock.now());
@@ -174,7 +186,6 @@ impl Places {
             // Woken or not: the queue says how it stands.
             let _ = tokio::time::timeout_at(until, computation.wake.notified()).await;
         }
-        Ok(())
     }
 
     /// Ends what the computation has here: its place, or its wait for one.
@@ -182,6 +193,19 @@ impl Places {
         let mut state = self.state.lock();
         state.release(computation.id, now);
         state.shrink();
+    }
+
+    /// Takes a computation that no caller wants any more out of the queue, and wakes its
+    /// leader. One that has a place keeps it.
+    pub(crate) fn leave_queue(&self, computation: &Computation) {
+        let mut state = self.state.lock();
+        if let Some(Standing::Queued { rank }) = state.standing(computation.id) {
+            state.queue.remove(&(rank, computation.id));
+            state.members.remove(&computation.id);
+            state.shrink();
+        }
+        drop(state);
+        computation.wake();
     }
 
     /// Says until when a computation is expected to end.
@@ -254,7 +278,7 @@ impl State {
         true
     }
 
-    fn enqueue(&mut self, computation: &Arc<Computation>) {
+    fn enqueue(&mut self, computation: &Arc<Computation>, slot: &mut Option<WaitSlot>) {
         if self.standing(computation.id).is_some() {
             return;
         }
@@ -262,9 +286,9 @@ impl State {
         let rank = computation.rank().unwrap_or(self.last_rank);
         computation.rank.store(rank, Ordering::Relaxed);
         self.queue.insert((rank, computation.id));
-        let standing = Standing::Queued { rank };
-        self.members
-            .insert(computation.id, Member { computation: Arc::clone(computation), standing });
+        let (standing, slot) = (Standing::Queued { rank }, slot.take());
+        let computation = Arc::clone(computation);
+        self.members.insert(computation.id, Member { computation, standing, _slot: slot });
     }
 
     fn standing(&self, id: u64) -> Option<Standing> {
@@ -276,7 +300,7 @@ impl State {
         if let Some(Standing::Queued { rank }) = self.standing(id) {
             self.queue.remove(&(rank, id));
         }
-        self.members.insert(id, Member { computation, standing });
+        self.members.insert(id, Member { computation, standing, _slot: None });
         // It may wait for another computation itself.
         self.lend(id);
     }

@@ -59,6 +59,25 @@ impl<V: Send + Sync + 'static> Engine<V> {
         drop(self.spawn(&key, work(leader)));
     }
 
+    /// Returns whether work that began in that mode ends at its time-out.
+    pub(super) fn ends_work(&self, begun_in: Mode) -> bool {
+        begun_in == Mode::On && self.mode() == Mode::On
+    }
+
+    /// Drives the work of a caller that computes alone, at most `compute_timeout` long. A
+    /// cache that is not on ends no work.
+    pub(crate) async fn compute_alone<F: Future>(&self, work: F) -> Result<F::Output, Error> {
+        let mut work = std::pin::pin!(work);
+        let (limit, begun_in) = (self.settings.compute_timeout, self.mode());
+        loop {
+            match tokio::time::timeout(limit, work.as_mut()).await {
+                Ok(output) => return Ok(output),
+                Err(_) if !self.ends_work(begun_in) => {}
+                Err(_) => return Err(Error::new(ErrorKind::ComputeTimeout)),
+            }
+        }
+    }
+
     fn spawn<T, F>(&self, key: &Key, work: F) -> tokio::task::JoinHandle<Option<T>>
     where
         F: Future<Output = T> + Send + 'static,

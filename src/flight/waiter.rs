@@ -5,7 +5,6 @@
 //! each wait ends at the caller's deadline, and results that do not answer the caller's own
 //! request are counted.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -16,10 +15,10 @@ use crate::flight::end::End;
 use crate::flight::engine::{Admission, Engine, FlightRequest};
 use crate::flight::hold::HoldCheck;
 use crate::flight::leader::Leader;
-use crate::flight::phase::{Abandonment, Flight, Verdict};
+use crate::flight::phase::{Abandonment, Flight, FlightNumbers, Verdict};
 use crate::observe::Occurrence;
 use crate::outcome::CacheOutcome;
-use crate::sync::Arc;
+use crate::sync::{Arc, AtomicUsize, Ordering};
 
 /// After so many results that do not answer its own request a caller still enters again;
 /// after one more it computes for itself.
@@ -45,9 +44,8 @@ pub(crate) trait Caller<V> {
         true
     }
 
-    /// Returns whether `entry` is new enough for this caller. `began` is the number of
-    /// the computation behind it, if it was computed here.
-    fn is_new_enough(&self, _began: Option<u64>, _entry: &Entry<V>) -> bool {
+    /// Returns whether `entry`, the result of this flight, is new enough for this caller.
+    fn is_new_enough(&self, _flight: FlightNumbers, _entry: &Entry<V>) -> bool {
         true
     }
 
@@ -119,19 +117,21 @@ impl AloneReason {
 }
 
 /// One of the `max_waiters_in_all`. A caller keeps it when it enters another flight.
-pub(crate) struct WaitSlot<V: Send + Sync + 'static>(Arc<Engine<V>>);
+#[derive(Debug)]
+pub(crate) struct WaitSlot(Arc<AtomicUsize>);
 
-impl<V: Send + Sync + 'static> WaitSlot<V> {
-    pub(super) fn take(engine: &Arc<Engine<V>>) -> Option<Self> {
-        let taken = engine.waiting.fetch_add(1, Ordering::AcqRel);
-        let slot = Self(Arc::clone(engine));
-        (taken < engine.settings.max_waiters_in_all).then_some(slot)
+impl WaitSlot {
+    /// Takes a slot if fewer than `max` are taken of those that `taken` counts.
+    pub(super) fn take(taken: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
+        let before = taken.fetch_add(1, Ordering::AcqRel);
+        let slot = Self(Arc::clone(taken));
+        (before < max).then_some(slot)
     }
 }
 
-impl<V: Send + Sync + 'static> Drop for WaitSlot<V> {
+impl Drop for WaitSlot {
     fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::AcqRel);
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -166,7 +166,7 @@ pub(crate) struct Resolver<V: Send + Sync + 'static> {
     asked: u64,
     reentries: u8,
     elections: u8,
-    slot: Option<WaitSlot<V>>,
+    slot: Option<WaitSlot>,
     /// The best rank in the queue for places of any leader that it has waited for.
     rank: Option<u64>,
     hold: Option<HoldCheck>,
@@ -282,7 +282,13 @@ impl<V: Send + Sync + 'static> Resolver<V> {
             return None;
         }
         leader.wait_until(self.deadline, self.slot.take());
-        Some(Step::Lead(leader))
+        match leader.enter_queue() {
+            Ok(()) => Some(Step::Lead(leader)),
+            Err(error) => {
+                leader.end(End::Withdrawn);
+                Some(stale_or_refuse(caller, error))
+            }
+        }
     }
 
     /// Returns how to go on after `verdict`, or `None` to look again.
@@ -297,14 +303,14 @@ impl<V: Send + Sync + 'static> Resolver<V> {
             self.engine.observer.happened(Occurrence::WaitTimedOut { key: &request.key });
             return Some(self.timed_out(caller));
         };
-        let began = waiter.flight.began();
-        let is_too_old =
-            caller.wants_computation_from().is_some_and(|from| began.is_none_or(|it| it < from));
+        let numbers = waiter.flight.numbers();
+        let is_before = |from| numbers.computation.is_none_or(|number| number < from);
+        let is_too_old = caller.wants_computation_from().is_some_and(is_before);
         match verdict {
             // What became of a computation that began too early says nothing; a value from
             // another process may still be new enough.
             Verdict::Filled(entry) if is_too_old => {
-                let is_new = caller.is_new_enough(began, &entry);
+                let is_new = caller.is_new_enough(numbers, &entry);
                 is_new.then_some(Step::Answer(entry, CacheOutcome::Joined))
             }
             _ if is_too_old => None,
@@ -341,7 +347,7 @@ impl<V: Send + Sync + 'static> Resolver<V> {
         is_fresh_enough
             && !self.engine.log.is_dead(&entry.tags, entry.started_seq, self.asked)
             && caller.is_answered_by(entry)
-            && caller.is_new_enough(waiter.flight.began(), entry)
+            && caller.is_new_enough(waiter.flight.numbers(), entry)
     }
 
     fn timed_out<C: Caller<V>>(&self, caller: &C) -> Step<V> {

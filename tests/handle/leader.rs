@@ -14,7 +14,7 @@ use crate::kit::origin::*;
 type Answered = Result<u64, Error>;
 
 /// A way to ask.
-type LeaseRequest = fn(&Stampede<u64>, &Origin) -> JoinHandle<Answered>;
+type Ask = fn(&Stampede<u64>, &Origin) -> JoinHandle<Answered>;
 
 fn detached(cache: &Stampede<u64>, origin: &Origin) -> JoinHandle<Answered> {
     let (cache, compute) = (cache.clone(), origin.compute());
@@ -34,7 +34,7 @@ fn inline(cache: &Stampede<u64>, origin: &Origin) -> JoinHandle<Answered> {
     tokio::spawn(service.oneshot(()))
 }
 
-const INLINE: [LeaseRequest; 2] = [scoped, inline];
+const INLINE: [Ask; 2] = [scoped, inline];
 
 fn kinds(answers: &[Answered]) -> Vec<Option<ErrorKind>> {
     answers.iter().map(|answer| answer.as_ref().err().map(Error::kind)).collect()

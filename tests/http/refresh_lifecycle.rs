@@ -411,7 +411,7 @@ mod once {
         crowd_of(&app, 1, |_| get("/first")).await;
         let again = crowd_of(&app, 10, |i| get(&format!("/page{i}"))).await;
         let panicked = again.iter().filter(|got| matches!(got, Got::Panicked)).count();
-        assert_eq!((panicked, origin.calls()), (0, 10));
+        assert_eq!((panicked, origin.calls()), (0, 11));
     }
 
     /// Counts the threads that have their answer.

@@ -26,7 +26,7 @@ pub(crate) enum Form {
 pub(crate) struct User(pub(crate) &'static str);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct LeaseRequest {
+pub(crate) struct Ask {
     /// Only what honest clients get is judged.
     pub(crate) is_victim: bool,
     pub(crate) method: String,
@@ -46,7 +46,7 @@ pub(crate) struct LeaseRequest {
     pub(crate) hangs_up: Option<u64>,
 }
 
-impl LeaseRequest {
+impl Ask {
     pub(crate) fn set(&mut self, name: &str, value: &str) {
         self.remove(name);
         self.add(name, value);
@@ -114,7 +114,7 @@ impl LeaseRequest {
     }
 }
 
-impl fmt::Display for LeaseRequest {
+impl fmt::Display for Ask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let who = if self.is_victim { "victim" } else { "attacker" };
         let version = if self.form == Form::Http2 { "HTTP/2" } else { "HTTP/1.1" };

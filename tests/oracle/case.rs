@@ -4,7 +4,7 @@ use std::fmt;
 
 use fastrand::Rng;
 
-use crate::ask::LeaseRequest;
+use crate::ask::Ask;
 use crate::grammar::{Scene, Through, attacker, one_of, victim};
 use crate::persona::{IDENTITIES, Kind, Persona, Reading, Rewrite, UNKEYED, VARIED};
 use crate::settings::Settings;
@@ -21,7 +21,7 @@ pub(crate) enum When {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
     pub(crate) when: When,
-    pub(crate) ask: LeaseRequest,
+    pub(crate) ask: Ask,
 }
 
 #[derive(Clone, Debug)]

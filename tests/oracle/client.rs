@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::timeout;
 
-use crate::ask::{Form, LeaseRequest};
+use crate::ask::{Ask, Form};
 use crate::judge::{Reply, Source};
 
 /// After this long, an answer does not come any more.
@@ -32,7 +32,7 @@ pub(crate) struct Client(Arc<Mutex<Connections>>);
 
 impl Client {
     /// Returns the whole reply, or nothing where the connection ended.
-    pub(crate) async fn send(&self, to: SocketAddr, ask: &LeaseRequest) -> Option<Reply> {
+    pub(crate) async fn send(&self, to: SocketAddr, ask: &Ask) -> Option<Reply> {
         let limit = ask.hangs_up.map_or(GIVE_UP, Duration::from_millis);
         let sending = async {
             match ask.form {
@@ -43,7 +43,7 @@ impl Client {
         timeout(limit, sending).await.ok().flatten()
     }
 
-    async fn by_http2(&self, to: SocketAddr, ask: &LeaseRequest) -> Option<Reply> {
+    async fn by_http2(&self, to: SocketAddr, ask: &Ask) -> Option<Reply> {
         let mut request = Request::new(Full::from(ask.body.clone()));
         *request.method_mut() = ask.method.parse().ok()?;
         *request.uri_mut() = ask.uri().parse().ok()?;
@@ -85,7 +85,7 @@ async fn connect(to: SocketAddr, from: u8) -> Option<TcpStream> {
     Some(stream)
 }
 
-async fn by_http1(to: SocketAddr, ask: &LeaseRequest) -> Option<Reply> {
+async fn by_http1(to: SocketAddr, ask: &Ask) -> Option<Reply> {
     let mut stream = connect(to, ask.address).await?;
     let mut text = format!("{} {} HTTP/1.1\r\n", ask.method, ask.uri());
     for (name, value) in &ask.fields {

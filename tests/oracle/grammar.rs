@@ -3,7 +3,7 @@
 
 use fastrand::Rng;
 
-use crate::ask::{Form, LeaseRequest};
+use crate::ask::{Ask, Form};
 use crate::persona::{IDENTITIES, Kind, Persona, Rewrite, TRUSTED, UNKEYED};
 use crate::settings::Settings;
 
@@ -91,10 +91,10 @@ fn plain_form(rng: &mut Rng) -> Form {
 }
 
 /// What an honest client sends.
-pub(crate) fn victim(rng: &mut Rng, scene: &Scene<'_>) -> LeaseRequest {
+pub(crate) fn victim(rng: &mut Rng, scene: &Scene<'_>) -> Ask {
     let Scene { persona, settings, .. } = scene;
     let target = if in_100(rng, 80) { scene.target } else { one_of(rng, targets(persona)) };
-    let mut ask = LeaseRequest {
+    let mut ask = Ask {
         is_victim: true,
         method: if in_100(rng, 8) { "HEAD".into() } else { "GET".into() },
         form: match persona.kind {
@@ -146,7 +146,7 @@ pub(crate) fn victim(rng: &mut Rng, scene: &Scene<'_>) -> LeaseRequest {
 }
 
 /// Clients of HTTP/2 split cookies at their semicolons (RFC 9113, 8.2.3).
-fn split_cookies(ask: &mut LeaseRequest) {
+fn split_cookies(ask: &mut Ask) {
     if ask.form != Form::Http2 {
         return;
     }
@@ -157,7 +157,7 @@ fn split_cookies(ask: &mut LeaseRequest) {
     }
 }
 
-fn write(rng: &mut Rng, ask: &mut LeaseRequest) {
+fn write(rng: &mut Rng, ask: &mut Ask) {
     ask.method = one_of(rng, &["POST", "PUT", "DELETE", "PATCH", "FOO"]).into();
     if in_100(rng, 25) {
         ask.target = "/form".into();
@@ -167,7 +167,7 @@ fn write(rng: &mut Rng, ask: &mut LeaseRequest) {
 }
 
 /// What an attacker sends to change the responses of others.
-pub(crate) fn attacker(rng: &mut Rng, scene: &Scene<'_>) -> LeaseRequest {
+pub(crate) fn attacker(rng: &mut Rng, scene: &Scene<'_>) -> Ask {
     let persona = scene.persona;
     let mut ask = victim(rng, scene);
     ask.is_victim = false;
@@ -218,7 +218,7 @@ fn mixed_case(rng: &mut Rng, text: &str) -> String {
     text.chars().map(change).collect()
 }
 
-fn spoil_field(rng: &mut Rng, ask: &mut LeaseRequest, name: &str) {
+fn spoil_field(rng: &mut Rng, ask: &mut Ask, name: &str) {
     if name == "host" {
         return spoil_host(rng, ask);
     }
@@ -233,7 +233,7 @@ fn spoil_field(rng: &mut Rng, ask: &mut LeaseRequest, name: &str) {
     }
 }
 
-fn spoil_host(rng: &mut Rng, ask: &mut LeaseRequest) {
+fn spoil_host(rng: &mut Rng, ask: &mut Ask) {
     let other = match rng.u8(..13) {
         0 => "SHOP.example".into(),
         1 => mixed_case(rng, HOST),
@@ -273,7 +273,7 @@ fn spoil_host(rng: &mut Rng, ask: &mut LeaseRequest) {
     }
 }
 
-fn spoil_target(rng: &mut Rng, ask: &mut LeaseRequest) {
+fn spoil_target(rng: &mut Rng, ask: &mut Ask) {
     let (path, query) = match ask.target.split_once('?') {
         Some((path, query)) => (path.to_owned(), format!("?{query}")),
         None => (ask.target.clone(), String::new()),
@@ -294,7 +294,7 @@ fn spoil_target(rng: &mut Rng, ask: &mut LeaseRequest) {
     };
 }
 
-fn wish(rng: &mut Rng, ask: &mut LeaseRequest, of_persona: &str) {
+fn wish(rng: &mut Rng, ask: &mut Ask, of_persona: &str) {
     let control =
         ["no-store", "no-cache", "only-if-cached", "max-age=0", "max-stale", "min-fresh=9"];
     match rng.u8(..10) {
@@ -312,7 +312,7 @@ fn wish(rng: &mut Rng, ask: &mut LeaseRequest, of_persona: &str) {
     }
 }
 
-fn spoil_method(rng: &mut Rng, ask: &mut LeaseRequest) {
+fn spoil_method(rng: &mut Rng, ask: &mut Ask) {
     let methods =
         ["HEAD", "POST", "POST", "OPTIONS", "TRACE", "PUT", "FOO", "get", "PROPFIND", "GET"];
     ask.method = one_of(rng, &methods).into();

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use http::HeaderMap;
 use http::request::Parts;
 
-use crate::ask::LeaseRequest;
+use crate::ask::Ask;
 use crate::persona::{Answer, Kind, Persona};
 use crate::world::{CALL, DIGEST};
 
@@ -86,7 +86,7 @@ pub(crate) fn foreground_calls(exchanges: &[Exchange]) -> HashSet<usize> {
 /// Judges what one victim got.
 pub(crate) fn judge(
     persona: &Persona,
-    ask: &LeaseRequest,
+    ask: &Ask,
     exchange: &Exchange,
     foreground: &HashSet<usize>,
 ) -> Option<Finding> {
@@ -113,17 +113,12 @@ pub(crate) fn judge(
     Some(finding(shown.join(", or ")))
 }
 
-fn expected(
-    persona: &Persona,
-    seen: &Parts,
-    ask: &LeaseRequest,
-    versions: (u64, u64),
-) -> Vec<Answer> {
+fn expected(persona: &Persona, seen: &Parts, ask: &Ask, versions: (u64, u64)) -> Vec<Answer> {
     (versions.0..=versions.1).map(|version| persona.answer(seen, &ask.body, version)).collect()
 }
 
 /// Returns whether a reply is this answer, or a part of it that was asked for.
-fn is_it(ask: &LeaseRequest, reply: &Reply, answer: &Answer) -> bool {
+fn is_it(ask: &Ask, reply: &Reply, answer: &Answer) -> bool {
     let straight = Reply {
         status: answer.status,
         location: answer.location.clone(),
@@ -138,7 +133,7 @@ fn is_it(ask: &LeaseRequest, reply: &Reply, answer: &Answer) -> bool {
 
 /// Returns whether a reply is what the straight one says, or a part of it that
 /// was asked for.
-pub(crate) fn is_same(ask: &LeaseRequest, reply: &Reply, straight: &Reply) -> bool {
+pub(crate) fn is_same(ask: &Ask, reply: &Reply, straight: &Reply) -> bool {
     let is_alike = reply.digest == straight.digest && reply.location == straight.location;
     match reply.status {
         206 if ask.get("range").is_some() => {

@@ -10,7 +10,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 use tower_stampede::{CacheOutcome, HttpService, HttpStampede, Stampede};
 
-use crate::ask::LeaseRequest;
+use crate::ask::Ask;
 use crate::case::{Case, When};
 use crate::judge::{Exchange, Reply, Source};
 use crate::running::{Running, exchanges, finish};
@@ -101,7 +101,7 @@ impl Play<'_> {
         exchanges(running)
     }
 
-    fn exchange(&self, step: usize, ask: &LeaseRequest, floors: &[(String, u64)]) -> Exchange {
+    fn exchange(&self, step: usize, ask: &Ask, floors: &[(String, u64)]) -> Exchange {
         let seen =
             ask.is_victim.then(|| ask.seen_by_origin(&self.case.persona, &self.case.settings));
         let seen = seen.flatten();

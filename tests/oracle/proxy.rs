@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
-use crate::ask::LeaseRequest;
+use crate::ask::Ask;
 use crate::case::{Case, When};
 use crate::client::Client;
 use crate::grammar::Through;
@@ -161,8 +161,8 @@ impl Play<'_> {
     }
 
     /// Targets begin with the segment that tells the origin its persona.
-    fn at_case(&self, ask: &LeaseRequest) -> LeaseRequest {
-        LeaseRequest { target: format!("/{}{}", self.segment, ask.target), ..ask.clone() }
+    fn at_case(&self, ask: &Ask) -> Ask {
+        Ask { target: format!("/{}{}", self.segment, ask.target), ..ask.clone() }
     }
 
     async fn judge(&self, exchanges: &[Exchange]) -> Vec<Finding> {

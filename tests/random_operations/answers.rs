@@ -30,6 +30,12 @@ impl Record {
         if let Some(parent) = parent {
             self.computations[parent].asks += 1;
         }
+        let is_any_running = self.computations.iter().any(|one| one.ended.is_none());
+        if actor == INSIDE && how != How::Get && is_any_running {
+            // Polled once inside a callback, which does not wait for it: it may have been lent
+            // the place of the computation that called back.
+            self.deserted += 1;
+        }
         let jumped = self.jumped;
         let (own, ended, dropped) = (None, None, false);
         self.calls.push(Call { key, how, actor, parent, asked, jumped, own, ended, dropped });

@@ -237,7 +237,7 @@ impl Record {
             (false, true) => self.came_on = now.order,
             _ => {}
         }
-        if self.mode == Mode::Off {
+        if self.mode != Mode::On {
             self.left_off = now.order;
         }
         self.mode = mode;
@@ -254,7 +254,7 @@ impl Record {
     }
 
     pub(crate) fn was_off_since(&self, then: Moment) -> bool {
-        self.mode == Mode::Off || self.left_off > then.order
+        self.mode != Mode::On || self.left_off > then.order
     }
 
     pub(crate) fn facts(

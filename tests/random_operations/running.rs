@@ -118,7 +118,14 @@ impl Record {
     /// A computation that was queued does not begin for callers who are gone.
     fn check_is_wanted(&mut self, number: usize, asking: &Call, begun: Moment) {
         let Some(gone) = asking.ended.filter(|_| asking.dropped) else { return };
-        let was_queued = asking.asked.at < begun.at && gone.at < begun.at;
+        let ran = |other: &&Computation| {
+            other.begun.is_before(gone)
+                && other.ended.is_none_or(|(ended, _)| gone.is_before(ended))
+        };
+        // Without a queue the computation had a place, and only its task had not run yet.
+        let was_full =
+            self.computations.iter().filter(ran).count() >= self.settings.max_computations;
+        let was_queued = was_full && asking.asked.at < begun.at && gone.at < begun.at;
         let others = || {
             self.calls.iter().any(|other| {
                 other.key == asking.key

@@ -109,7 +109,7 @@ async fn who_missed_before_the_fill_and_asks_for_the_lease_after_it_is_given_the
 type Asking = Pin<Box<dyn Future<Output = Result<u64, Error>> + Send>>;
 type Way = fn(Stampede<u64>, Origin) -> Asking;
 
-const WAYS: [(&str, Way); 6] = [
+const WAYS: [(&str, Way); 5] = [
     ("detached", |cache, origin| {
         Box::pin(async move { cache.get_or_compute("k", origin.compute()).await })
     }),
@@ -128,10 +128,24 @@ const WAYS: [(&str, Way); 6] = [
         let load = service_fn(move |()| origin.load());
         Box::pin(tower::Layer::layer(&cache.layer(|(): &()| Some("k")).inline(), load).oneshot(()))
     }),
-    ("refresh", |cache, origin| {
-        Box::pin(async move { cache.refresh_with("k", origin.compute()).await })
-    }),
 ];
+
+/// The clock of the server cannot tell which of two things in one instant came first, so a
+/// process does not take the first result of another for a computation that began after
+/// its call. The second began after all of them.
+#[tokio::test(start_paused = true)]
+async fn processes_that_refresh_a_key_in_one_instant_compute_twice_and_one_after_the_other() {
+    let (double, origin) = (Double::new(), Origin::taking(100 * MS));
+    let processes: Vec<_> = (0..8).map(|_| Process::on(&double)).collect();
+    let answers = herd(8 * 20, |i| {
+        let (cache, compute) = (processes[i % 8].cache.clone(), origin.compute());
+        async move { cache.refresh_with("k", compute).await }
+    });
+    assert!(answers.await.into_iter().all(|answer| answer.is_ok()));
+    assert_eq!((origin.calls(), origin.most_at_once()), (2, 1));
+    all_have_run().await;
+    processes.iter().for_each(|process| assert_quiet(&process.cache));
+}
 
 #[tokio::test(start_paused = true)]
 async fn whichever_way_a_cold_key_is_asked_for_all_processes_compute_once() {

@@ -3,7 +3,7 @@
 
 use crate::kit::origin::*;
 use crate::kit::remote::*;
-use tower_stampede::remote::Double;
+use tower_stampede::remote::{Double, Record};
 use tower_stampede::{Builder, ErrorKind};
 
 fn long_hold() -> Builder<u64> {
@@ -58,8 +58,9 @@ async fn a_put_ends_the_hold_in_every_process() {
 #[tokio::test(start_paused = true)]
 async fn a_caller_reads_what_another_process_computed_before_it_is_refused() {
     for by in [0, 1] {
-        let (_double, processes, origin) = two_that_hold().await;
-        // A refresh by name does not wait for the end of the hold.
+        let (double, processes, origin) = two_that_hold().await;
+        // The server has evicted the hold: then the refresh gets the lease.
+        double.lose(&k(), Record::Lock);
         assert_eq!(processes[by].refresh_with("k", origin.compute()).await.unwrap(), 2);
         all_have_run().await;
         let got = processes[1 - by].spawn(&origin).await.unwrap();

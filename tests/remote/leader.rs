@@ -137,17 +137,22 @@ async fn a_failure_holds_every_process_and_afterwards_one_tries_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_held_process_asks_the_remote_once_and_not_for_every_caller() {
+async fn a_held_process_reads_once_for_a_crowd_and_asks_for_the_lease_once() {
     let (double, origin) = (Double::new(), Origin::new());
     let processes = Process::several(2, &double).await;
     origin.next([Answer::Fail]);
     processes[0].get_or_compute("k", origin.compute()).await.unwrap_err();
     all_have_run().await;
     double.forget_calls();
-    for _ in 0..100 {
-        held_for(&processes[1], &origin).await;
-    }
+    held_for(&processes[1], &origin).await;
     assert_eq!(commands(&double), [(RemoteOp::Get, 1), (RemoteOp::Acquire, 1)]);
+    // Each crowd looks whether another process has computed a value meanwhile.
+    double.forget_calls();
+    let crowd: Vec<_> = (0..100).map(|_| processes[1].spawn(&origin)).collect();
+    for answer in gather(crowd).await {
+        assert_eq!(answer.unwrap_err().kind(), ErrorKind::Held);
+    }
+    assert_eq!(commands(&double), [(RemoteOp::Get, 1)]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,6 +11,7 @@ use crate::clock::Tick;
 use crate::entry::Entry;
 use crate::error::Error;
 use crate::flight::engine::{FlightRequest, Part};
+use crate::flight::phase::FlightNumbers;
 use crate::flight::waiter::Caller;
 use crate::freshness::Freshness;
 use crate::http::body::Reader;
@@ -241,8 +242,8 @@ pub(crate) struct HttpCaller {
     pub(crate) rules: Arc<Rules>,
     pub(crate) asked: RequestFacts,
     pub(super) wishes: Wishes,
-    /// The first computation that begins after the request came has this number or a
-    /// higher one.
+    /// The first flight that begins after the request came has this number or a higher
+    /// one.
     pub(super) not_before: u64,
     /// As received; the request itself may have gone to the service.
     pub(crate) headers: HeaderMap,
@@ -377,12 +378,12 @@ impl HttpCaller {
 impl Caller<StoredResponse> for HttpCaller {
     fn flight_request(&mut self) -> FlightRequest {
         let key = self.flight_key();
-        let part = if self.validates_itself() || !self.may_share(&key) {
-            Part::LeadOnly
-        } else if self.waits_only() {
-            Part::WaitOnly
-        } else {
-            Part::Any
+        let waits = !self.validates_itself() && self.may_share(&key);
+        let part = match (waits, !self.waits_only()) {
+            (true, true) => Part::Any,
+            (true, false) => Part::WaitOnly,
+            (false, true) => Part::LeadOnly,
+            (false, false) => Part::None,
         };
         FlightRequest { tags: self.tags.clone(), part, ..FlightRequest::of(key) }
     }
@@ -416,9 +417,8 @@ impl Caller<StoredResponse> for HttpCaller {
         true
     }
 
-    fn is_new_enough(&self, began: Option<u64>, entry: &Entry<StoredResponse>) -> bool {
-        began.is_some_and(|began| began >= self.not_before)
-            || self.wishes.are_met_by(entry, self.cache.now())
+    fn is_new_enough(&self, numbers: FlightNumbers, entry: &Entry<StoredResponse>) -> bool {
+        numbers.flight >= self.not_before || self.wishes.are_met_by(entry, self.cache.now())
     }
 
     fn fallback(&self) -> Option<StoredEntry> {

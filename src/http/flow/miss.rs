@@ -236,12 +236,11 @@ where
         reason: AloneReason,
     ) -> Result<Response<ResponseBody<B>>, S::Error> {
         let Self { caller, service, request, .. } = self;
-        let limit = caller.cache.time_alone(reason);
         let started =
             ComputationStart { tick: caller.cache.now(), seq: caller.cache.engine.log.seq() };
         let question = OriginRequest::new(&caller, service, request);
         let is_ours = question.is_conditional();
-        let call = tokio::time::timeout(limit, question.put(&caller.cache)).await;
+        let call = caller.cache.engine.compute_alone(question.put(&caller.cache)).await;
         let received = ArrivalTime::now(&caller.cache, started);
         caller.cache.observer.computed_alone(received.delay(), reason.as_str());
         let failed = match &call {

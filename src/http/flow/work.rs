@@ -13,6 +13,7 @@ use crate::entry::Entry;
 use crate::error::Error;
 use crate::flight::engine::{FlightRequest, Part};
 use crate::flight::leader::Leader;
+use crate::flight::phase::FlightNumbers;
 use crate::flight::waiter::Caller;
 use crate::freshness::Freshness;
 use crate::http::body::SourceBody;
@@ -162,8 +163,8 @@ impl<S, Q, B> Caller<StoredResponse> for HttpWork<S, Q, B> {
         self.caller.claim(entry)
     }
 
-    fn is_new_enough(&self, began: Option<u64>, entry: &Entry<StoredResponse>) -> bool {
-        self.caller.is_new_enough(began, entry)
+    fn is_new_enough(&self, numbers: FlightNumbers, entry: &Entry<StoredResponse>) -> bool {
+        self.caller.is_new_enough(numbers, entry)
     }
 
     fn fallback(&self) -> Option<StoredEntry> {

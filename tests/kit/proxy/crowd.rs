@@ -21,13 +21,13 @@ use tokio_util::task::AbortOnDropHandle;
 use super::soon;
 
 /// What a client asks for.
-pub(crate) type LeaseRequest = Request<Empty<Bytes>>;
+pub(crate) type Ask = Request<Empty<Bytes>>;
 
-pub(crate) fn get(path: &str) -> LeaseRequest {
+pub(crate) fn get(path: &str) -> Ask {
     Request::get(path).header("host", "a").body(Empty::new()).unwrap()
 }
 
-pub(crate) fn get_with(path: &str, name: &str, value: &str) -> LeaseRequest {
+pub(crate) fn get_with(path: &str, name: &str, value: &str) -> Ask {
     let request = Request::get(path).header("host", "a").header(name, value);
     request.body(Empty::new()).unwrap()
 }
@@ -87,11 +87,11 @@ impl Client {
     }
 
     /// Asks, and reads the whole response.
-    pub(crate) async fn ask(&mut self, request: LeaseRequest) -> Result<Seen, String> {
+    pub(crate) async fn ask(&mut self, request: Ask) -> Result<Seen, String> {
         self.ask_since(Instant::now(), request).await
     }
 
-    async fn ask_since(&mut self, from: Instant, request: LeaseRequest) -> Result<Seen, String> {
+    async fn ask_since(&mut self, from: Instant, request: Ask) -> Result<Seen, String> {
         self.sender.ready().await.map_err(|error| error.to_string())?;
         let response = self.sender.send_request(request).await;
         let (head, mut incoming) = response.map_err(|error| error.to_string())?.into_parts();
@@ -126,10 +126,7 @@ pub(crate) struct Crowd {
 
 impl Crowd {
     /// Each connects to one of `addresses` and asks.
-    pub(crate) fn ask(
-        addresses: &[SocketAddr],
-        requests: impl IntoIterator<Item = LeaseRequest>,
-    ) -> Self {
+    pub(crate) fn ask(addresses: &[SocketAddr], requests: impl IntoIterator<Item = Ask>) -> Self {
         let progress = Progress::default();
         let mut clients = JoinSet::new();
         let from = Instant::now();

@@ -27,7 +27,7 @@ use tokio::time::timeout;
 #[allow(unused_imports, reason = "each test binary uses a part")]
 pub(crate) use backend::{Answer, Backend, Pace, VARIANT};
 #[allow(unused_imports, reason = "each test binary uses a part")]
-pub(crate) use crowd::{Client, Crowd, LeaseRequest, Seen, get, get_with};
+pub(crate) use crowd::{Ask, Client, Crowd, Seen, get, get_with};
 
 /// After this long, what a test waits for does not come any more.
 const GIVE_UP: Duration = Duration::from_secs(20);

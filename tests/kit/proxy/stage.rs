@@ -7,9 +7,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::{
-    Answer, Backend, Client, Crowd, LeaseRequest, Proxy, Seen, VARIANT, get, get_with, soon,
-};
+use super::{Answer, Ask, Backend, Client, Crowd, Proxy, Seen, VARIANT, get, get_with, soon};
 
 pub(crate) const CROWD: usize = 500;
 
@@ -27,12 +25,12 @@ pub(crate) const VARYING: Answer =
     Answer::ok(&[("cache-control", "max-age=60"), ("vary", VARIANT)]);
 pub(crate) const FAILURE: Answer = Answer::ok(&[]).status(500);
 
-pub(crate) fn same(count: usize) -> impl Iterator<Item = LeaseRequest> {
+pub(crate) fn same(count: usize) -> impl Iterator<Item = Ask> {
     repeat_with(|| get("/")).take(count)
 }
 
 /// Requests for so many variants, from `first` on.
-pub(crate) fn variants(first: usize, count: usize) -> impl Iterator<Item = LeaseRequest> {
+pub(crate) fn variants(first: usize, count: usize) -> impl Iterator<Item = Ask> {
     (first..first + count).map(|n| get_with("/", VARIANT, &n.to_string()))
 }
 
@@ -59,18 +57,14 @@ impl Stage {
     }
 
     /// A crowd at all proxies.
-    pub(crate) fn crowd(&self, requests: impl IntoIterator<Item = LeaseRequest>) -> Crowd {
+    pub(crate) fn crowd(&self, requests: impl IntoIterator<Item = Ask>) -> Crowd {
         Crowd::ask(&self.addresses(), requests)
     }
 
     /// Sends a crowd, and waits until the origin has so many requests in all
     /// and whoever else came waits for them.
     #[cfg(target_os = "linux")]
-    pub(crate) async fn gather(
-        &self,
-        requests: impl Iterator<Item = LeaseRequest>,
-        hits: usize,
-    ) -> Crowd {
+    pub(crate) async fn gather(&self, requests: impl Iterator<Item = Ask>, hits: usize) -> Crowd {
         let crowd = self.crowd(requests);
         crowd.has_asked().await;
         self.backend.until_hits(hits).await;
