@@ -92,7 +92,9 @@ impl<V> Steps<V> {
 
 impl<V: Send + Sync + 'static> Leader<V> {
     pub(super) fn conclude(&mut self, end: End<V>) {
-        self.is_ended = true;
+        if std::mem::replace(&mut self.is_ended, true) {
+            return;
+        }
         let (engine, flight) = (&*self.engine, &self.flight);
         let now = engine.clock.now();
         let refused = matches!(end, End::Filled { stored: false, .. });

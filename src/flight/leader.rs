@@ -16,6 +16,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use futures_util::future::{Either, select};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
@@ -272,8 +273,10 @@ impl<V: Send + Sync + 'static> Leader<V> {
         }
     }
 
-    /// Drives `work`, at most `compute_timeout` long; then it is dropped. A cache that is not
-    /// on, or was not when the work began, ends no work that a caller waits for.
+    /// Drives `work`, at most `compute_timeout` long; then it is dropped.
+    ///
+    /// Work that began while the cache was not on has no place, and no time-out: it is
+    /// dropped when no caller waits for it, as it would be without the cache.
     ///
     /// # Panics
     ///
@@ -282,21 +285,38 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.has_computed = true;
         self.flight.compute(self.engine.table.next_number());
         let (places, computation) = (&self.engine.places, &self.flight.computation);
+        let has_place = places.has_place(computation);
         let scope = Scope::new(places, computation, self.scope.take());
-        let work = lending::within(scope, work);
-        let mut work = std::pin::pin!(AssertUnwindSafe(work).catch_unwind());
-        let (limit, begun_in) = (self.engine.settings.compute_timeout, self.engine.mode());
+        let work = AssertUnwindSafe(lending::within(scope, work)).catch_unwind();
+        let mut work = std::pin::pin!(work);
+        let limit = self.engine.settings.compute_timeout;
         loop {
             self.expect_within(limit);
-            match tokio::time::timeout(limit, work.as_mut()).await {
-                Ok(Ok(output)) => return Ok(output),
-                Ok(Err(panic)) => {
+            match tokio::time::timeout(limit, self.or_unwanted(work.as_mut(), has_place)).await {
+                Ok(Some(Ok(output))) => return Ok(output),
+                Ok(Some(Err(panic))) => {
                     self.conclude(End::Panicked);
                     std::panic::resume_unwind(panic)
                 }
-                Err(_) if !self.engine.ends_work(begun_in) && self.flight.is_wanted() => {}
+                Ok(None) => {
+                    self.conclude(End::Lost);
+                    return Err(Error::new(ErrorKind::ShutDown));
+                }
+                Err(_) if !has_place || self.engine.mode() != Mode::On => {}
                 Err(_) => return Err(Error::new(ErrorKind::ComputeTimeout)),
             }
+        }
+    }
+
+    /// Drives work that has a place; work without one only as long as a caller wants it.
+    async fn or_unwanted<F: Future + Unpin>(&self, work: F, has_place: bool) -> Option<F::Output> {
+        if has_place {
+            return Some(work.await);
+        }
+        let unwanted = std::pin::pin!(self.flight.wait_until_unwanted());
+        match select(work, unwanted).await {
+            Either::Left((output, _)) => Some(output),
+            Either::Right(_) => None,
         }
     }
 

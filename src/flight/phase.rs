@@ -250,6 +250,15 @@ impl<V> Flight<V> {
         self.interest.load(Ordering::Acquire) > 0
     }
 
+    /// Waits until no caller wants the result. Only one leader waits for that.
+    ///
+    /// Cancel safe: a dropped wait leaves nothing behind.
+    pub(crate) async fn wait_until_unwanted(&self) {
+        while self.is_wanted() {
+            self.computation.woken().await;
+        }
+    }
+
     /// Takes a place among the waiters if there are fewer than `max`.
     pub(crate) fn add_waiter(&self, max: u32) -> bool {
         let is_taken = self.waiters.fetch_add(1, Ordering::AcqRel) < max;

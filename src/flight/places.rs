@@ -66,9 +66,13 @@ impl Computation {
         Some(self.rank.load(Ordering::Relaxed)).filter(|rank| *rank > 0)
     }
 
-    /// Makes a leader that waits for a place look around.
+    /// Makes the leader look around: it has a place, or no caller any more.
     pub(crate) fn wake(&self) {
         self.wake.notify_one();
+    }
+
+    pub(crate) async fn woken(&self) {
+        self.wake.notified().await;
     }
 }
 
@@ -193,6 +197,11 @@ impl Places {
         let mut state = self.state.lock();
         state.release(computation.id, now);
         state.shrink();
+    }
+
+    pub(crate) fn has_place(&self, computation: &Computation) -> bool {
+        let state = self.state.lock();
+        matches!(state.standing(computation.id), Some(Standing::Placed { .. }))
     }
 
     /// Takes a computation that no caller wants any more out of the queue, and wakes its

@@ -59,11 +59,6 @@ impl<V: Send + Sync + 'static> Engine<V> {
         drop(self.spawn(&key, work(leader)));
     }
 
-    /// Returns whether work that began in that mode ends at its time-out.
-    pub(super) fn ends_work(&self, begun_in: Mode) -> bool {
-        begun_in == Mode::On && self.mode() == Mode::On
-    }
-
     /// Drives the work of a caller that computes alone, at most `compute_timeout` long. A
     /// cache that is not on ends no work.
     pub(crate) async fn compute_alone<F: Future>(&self, work: F) -> Result<F::Output, Error> {
@@ -72,7 +67,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         loop {
             match tokio::time::timeout(limit, work.as_mut()).await {
                 Ok(output) => return Ok(output),
-                Err(_) if !self.ends_work(begun_in) => {}
+                Err(_) if begun_in != Mode::On || self.mode() != Mode::On => {}
                 Err(_) => return Err(Error::new(ErrorKind::ComputeTimeout)),
             }
         }
