@@ -207,7 +207,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         /// Sets after how long a computation is dropped. For services this
         /// covers readiness and the response's head. The time in the queue of
         /// `max_computations` does not count. While the mode is not `On`, it
-        /// ends no computation that a caller waits for. Defaults to 30 s.
+        /// ends no computation. Defaults to 30 s.
         compute_timeout: Duration;
         /// Sets how long a leader may go silent before another process takes
         /// over; renewed at a third. Counts into the default of
