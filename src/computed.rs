@@ -1,4 +1,4 @@
-//! A value that says itself how it is kept.
+//! A value with its own lifetime and tags.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ impl<V> Computed<V> {
         }
     }
 
-    /// Takes a value from a caller that can say nothing more about it.
+    /// Takes a value from a caller that cannot set lifetime or tags.
     pub(crate) fn plain(value: V) -> Self {
         Self { inherits_tags: true, ..Self::new(value) }
     }
@@ -88,9 +88,9 @@ impl<V> Computed<V> {
         self
     }
 
-    /// Keeps the value from being stored or handed to anybody else. Those who
-    /// wait compute for themselves, in parallel, and for `uncacheable_for` the
-    /// next callers do not queue.
+    /// Keeps the value from being stored or handed to any other caller. The waiters
+    /// compute for themselves, in parallel, and for `uncacheable_for` the
+    /// next callers do not wait for each other.
     pub fn do_not_store(mut self) -> Self {
         self.storable = false;
         self

@@ -1,4 +1,4 @@
-//! What the store holds under a key.
+//! An entry: a value in the store, with its window, its tags and its weight.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -21,8 +21,9 @@ pub(crate) const TOO_HEAVY: u32 = u32::MAX;
 
 /// A value with the moments between which it may be used.
 ///
-/// In this order, of the window too: what a hit reads stands together, in one
-/// cache line or two. Of many entries few are in the cache.
+/// The order of the fields is fixed, also that of the window: the fields that a hit reads
+/// stand together, in one or two cache lines. With many entries, few lines are in the
+/// processor's cache.
 #[repr(C)]
 pub(crate) struct Entry<V> {
     /// The last sequence number at which the tags were looked up and found
@@ -33,13 +34,13 @@ pub(crate) struct Entry<V> {
     pub(crate) tags: Box<[Tag]>,
     /// Sequence number of the invalidation log when the computation started.
     pub(crate) started_seq: u64,
-    /// What the entry counts for against the bound on memory, or
+    /// The weight of the entry against the bound on memory, or
     /// [`TOO_HEAVY`].
     pub(crate) weight: u32,
     /// The bin of the store that the entry was filled into. A number fits beside
     /// the weight; a reference would make every entry larger.
     bin: AtomicU32,
-    /// Under which it stands in the remote, if it does.
+    /// The version under which it stands in the remote, if it does.
     pub(crate) version: Option<Version>,
 }
 
@@ -78,8 +79,8 @@ impl<V> Entry<V> {
         self.alive_at.load(Ordering::Relaxed)
     }
 
-    /// Remembers that no invalidation up to `seq` concerns the entry. What was
-    /// found at a higher number stays known.
+    /// Remembers that no invalidation up to `seq` concerns the entry. A higher number from
+    /// before stays.
     pub(crate) fn found_alive_at(&self, seq: u64) {
         self.alive_at.fetch_max(seq, Ordering::Relaxed);
     }

@@ -49,9 +49,9 @@ pub enum ErrorKind {
     WaitTimeout,
     /// The computation took longer than `compute_timeout` and was dropped.
     ComputeTimeout,
-    /// Too many callers wait, or too many computations run.
+    /// Too many callers wait, or no place among the `max_computations` came free in time.
     Overloaded,
-    /// The key failed a moment ago and is left alone until `retry_after`.
+    /// The key failed a moment ago and is not computed again for `retry_after`.
     Held,
     /// The computation panicked twice in a row.
     Panicked,
@@ -98,8 +98,7 @@ impl Error {
         self.0.kind
     }
 
-    /// Returns the error of the computation if it is a `T`, also when it is
-    /// what a hold repeats.
+    /// Returns the error of the computation if it is a `T`, also when a hold repeats it.
     #[must_use]
     pub fn inner<T: StdError + 'static>(&self) -> Option<&T> {
         match self.0.source.as_ref()? {

@@ -2,9 +2,9 @@
 //!
 //! The `Drop` of a value is code of the user: it may sleep, panic, or call the
 //! cache again. The store's library drops what it evicts under a lock of its
-//! own, and what it replaces wherever its epochs are collected, perhaps inside
-//! the store of another cache. So the library never drops an entry. Whatever it
-//! lets go of goes into the [`Bin`] of its store, and the operations of the
+//! own, and replaced entries wherever its epochs are collected, perhaps inside
+//! the store of another cache. So the library never drops an entry. An entry that it
+//! releases goes into the [`Bin`] of its store, and the operations of the
 //! store that write take it out again, as [`Garbage`]:
 //!
 //! ```text
@@ -41,7 +41,7 @@ impl BinId {
     }
 }
 
-/// Entries that one store has let go of.
+/// Entries that one store has released.
 #[derive(Default)]
 pub(crate) struct Bin<V>(Mutex<Vec<Entry<V>>>);
 
@@ -70,8 +70,9 @@ pub(crate) fn discard<V: Send + Sync + 'static>(entry: Entry<V>) {
     }
 }
 
-/// What an operation of the store has left behind. Dropping it runs the `Drop`
-/// of values: hold no lock, and publish what others wait for first.
+/// Entries that an operation of the store has replaced, removed or evicted. Dropping them
+/// runs the `Drop` of values: hold no lock, and publish the result that others wait for
+/// first.
 ///
 /// A panic in a value's `Drop` ends here. It concerns neither the caller, which
 /// has perhaps evicted a value of another key, nor the other entries.
@@ -89,7 +90,7 @@ impl<V: Send + Sync + 'static> Garbage<V> {
         Self { entries: Vec::new(), orphans: Vec::new(), bin: None }
     }
 
-    /// Takes over what another operation of the same store has left behind.
+    /// Takes over the garbage of another operation of the same store.
     pub(crate) fn extend(&mut self, mut other: Self) {
         self.entries.append(&mut other.entries);
         self.orphans.append(&mut other.orphans);
@@ -223,7 +224,7 @@ mod orphans {
 }
 
 /// The bin of a store that lives. Declared after the library's cache, so that
-/// what the cache drops last is in it.
+/// the last entries of the cache are in it.
 pub(crate) struct OpenBin<V: Send + Sync + 'static> {
     id: BinId,
     bin: Arc<Bin<V>>,
@@ -241,7 +242,7 @@ impl<V: Send + Sync + 'static> OpenBin<V> {
         self.id
     }
 
-    /// Takes out what is there, to be dropped by the caller once it holds no
+    /// Takes out all entries, to be dropped by the caller once it holds no
     /// lock.
     pub(crate) fn empty(&self) -> Garbage<V> {
         let (entries, orphans) = (self.bin.take(), orphans::take());

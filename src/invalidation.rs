@@ -3,8 +3,8 @@
 //! A log, not an index of keys: it costs nothing per entry, and it reaches
 //! computations that are still running and have no entry yet. "When" is a
 //! sequence number: an entry whose computation started before its tag's last
-//! invalidation is dead. A hit compares one number with the one it remembers
-//! and looks tags up only when it has moved.
+//! invalidation is dead. A hit compares the log's number with the number that its entry
+//! remembers, and looks tags up only when the two differ.
 //!
 //! The log is bounded, and its oldest records go first, an eighth of the bound
 //! at a time. Before they go, every entry of the local store is checked against
@@ -20,8 +20,8 @@
 //! last: a reader that sees it finds the record. A reader takes the shards of
 //! its own tags, for reading; for an entry without tags it reads one atomic.
 //! Records are removed after `dropped` was raised, and a reader looks at
-//! `dropped` after it has looked for records: what it no longer finds there, it
-//! finds here. No lock is held while the store is checked, except the one that
+//! `dropped` after it has looked for records: if a record is gone, `dropped` covers
+//! it. No lock is held while the store is checked, except the lock that
 //! keeps other threads from checking it as well.
 
 use std::collections::HashMap;
@@ -49,17 +49,17 @@ type Records = HashMap<Tag, Record, Hasher>;
 #[derive(Debug)]
 pub(crate) struct InvalidationLog {
     seq: AtomicU64,
-    /// Of what was read before this number, an invalidation may have been
-    /// missed.
+    /// This process may have missed invalidations of values that were read before this
+    /// number.
     doubted: AtomicU64,
     /// When everything was last invalidated.
     everything: AtomicU64,
-    /// Stands for the records that were dropped: whatever has a tag and is not
+    /// The number of the newest dropped record: an entry with a tag that is not
     /// known to be alive at this number counts as dead.
     dropped: AtomicU64,
     shards: Box<[CachePadded<RwLock<Records>>]>,
     hasher: Hasher,
-    /// Held by whoever gives out a number or removes records.
+    /// Held by a thread that gives out a number or removes records.
     appending: Mutex<()>,
     records: AtomicUsize,
     /// Held by the thread that checks the store because the log is full.
@@ -110,7 +110,7 @@ impl InvalidationLog {
         &self.shards[self.hasher.hash_one(tag) as usize % SHARDS]
     }
 
-    /// Records that whatever started so far with `tag` is dead, if there is
+    /// Records that everything that started so far with `tag` is dead, if there is
     /// room.
     pub(crate) fn append(&self, tag: Tag, at: Tick) -> Result<u64, Full> {
         let appending = self.appending.lock();
@@ -128,7 +128,7 @@ impl InvalidationLog {
                 }
             }
         }
-        // Published last: who reads the new number finds the record.
+        // Published last: a reader of the new number finds the record.
         self.seq.store(seq, Ordering::Release);
         drop(appending);
         if self.wants_room() {
@@ -146,13 +146,13 @@ impl InvalidationLog {
         self.seq.store(seq, Ordering::Release);
     }
 
-    /// Returns whether an invalidation may have been missed of what was asked
-    /// for at `seq`. It is no invalidation: callers who wait may have it.
+    /// Returns whether this process may have missed an invalidation of a value that was
+    /// read at `seq`. A doubt is no invalidation: waiters may have the value.
     pub(crate) fn is_doubted(&self, seq: u64) -> bool {
         seq < self.doubted.load(Ordering::Acquire)
     }
 
-    /// Returns whether `entry` may be served to somebody who asks now.
+    /// Returns whether `entry` may be served to a caller that asks now.
     #[inline]
     pub(crate) fn is_alive<V>(&self, entry: &Entry<V>) -> bool {
         let seq = self.seq();
@@ -193,8 +193,8 @@ impl InvalidationLog {
     pub(crate) fn admits<V>(&self, entry: &Entry<V>, started: u64) -> bool {
         let seq = self.seq();
         let is_alive = !self.is_dead(&entry.tags, started, ASKED_NOW);
-        // An entry may have begun before the leader that brings it; of the time
-        // between the two nothing was found out.
+        // The entry may have begun before its leader: then the time between the two was
+        // not checked.
         if is_alive && started <= entry.started_seq {
             entry.found_alive_at(seq);
         }

@@ -1,4 +1,4 @@
-//! What names an entry, and what groups entries for invalidation.
+//! Keys name entries, and tags group entries for invalidation.
 
 use std::borrow::{Borrow, Cow};
 use std::fmt;
@@ -116,7 +116,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Whatever can name an entry: text, numbers, bytes, and tuples of them.
+/// Types that can name an entry: text, numbers, bytes, and tuples of them.
 ///
 /// A look-up borrows: the bytes are written to the stack, and a [`Key`] is
 /// made only on a miss. For a type of your own, write the parts that

@@ -6,10 +6,9 @@
 //! the cache has failed just when it was needed.
 //!
 //! Here each key has at most one running computation, its *flight*. The first
-//! caller leads it, the others join it, and whatever becomes of the leader
-//! (done, failed, gone, panicked, silent), it leaves a *verdict* by which those
-//! who wait know how to go on. Stale values bridge the time of a refresh, and of
-//! a failure, where you allow it.
+//! caller leads it, the others join it. However the leader ends (done, failed, gone,
+//! panicked, silent), it leaves a *verdict*, which tells the waiters how to go on. Stale
+//! values bridge the time of a refresh, and of a failure, where you allow it.
 //!
 //! The crate fits in front of an axum or hyper service
 //! ([`http_layer`](Stampede#method.http_layer)), any tower service
@@ -54,7 +53,7 @@
 //!     }
 //!     assert_eq!(cache.stats().computations, 1);
 //!
-//!     // After a write: whoever asks from now on gets a new answer.
+//!     // After a write: every later request gets a new response.
 //!     cache.invalidate_tag("reports").await;
 //!     app.oneshot(Request::get("/report").body(Body::empty())?).await?;
 //!     assert_eq!(cache.stats().computations, 2);
@@ -64,140 +63,36 @@
 //!
 //! # Concepts
 //!
-//! ## The handle
+//! - **The handle.** [`Stampede<V>`](Stampede) holds the store, the flights and the settings.
+//!   Every clone and every layer made from it shares the same entries and flights.
+//!   [`Stampede::in_memory`] takes a `ttl`; [`Stampede::builder`] sets everything.
+//! - **Keys.** A [`Key`] names an entry: text, numbers, bytes, or tuples of them ([`ToKey`]).
+//! - **Fresh, stale, expired.** An entry is *fresh* for its `ttl`, counted from the end of its
+//!   computation, so it is at most `ttl` + `compute_timeout` old. For `stale_for` longer
+//!   it is *stale*: served at once, while one refresh runs. Within `stale_if_error`
+//!   it is served in place of a failure. Then it is *expired*. A value may set its own times and tags
+//!   ([`Computed`], `CacheFor`).
+//! - **Leader and waiters.** The leader computes on a task of its own, so a client that hangs
+//!   up wastes nothing. A waiter has its own `wait_timeout`.
+//! - **Invalidation.** By key, by tag, of everything, and by path over HTTP. Each reaches
+//!   computations that are still running. To keep serving meanwhile, use
+//!   [`mark_stale`](Stampede::mark_stale); to read your own write,
+//!   [`refresh_with`](Stampede::refresh_with).
+//! - **Many processes.** With the feature `redis`, `Builder::redis` lets any number of processes
+//!   share values and a refresh lock.
+//! - **Backpressure.** The layers are always ready, because a hit does not need the service
+//!   behind them. Put `ConcurrencyLimit`, `Buffer` or `LoadShed` *inside* the layer.
+//! - **Seeing what it does.** [`Stampede::stats`], [`Stampede::events`], the features `metrics`
+//!   and `tracing`, and `Cache-Status` in HTTP responses. [`Stampede::set_mode`] switches
+//!   the cache off while the application runs.
 //!
-//! [`Stampede<V>`](Stampede) holds the store, the flights and the settings. It is
-//! cheap to clone, and every clone and every layer made from it shares the same
-//! entries and flights. [`Stampede::in_memory`] takes a `ttl` and leaves the rest
-//! at its defaults; [`Stampede::builder`] sets everything, and
-//! [`Builder::build`] refuses what contradicts itself.
+//! # The guide
 //!
-//! ## Keys
-//!
-//! An entry is named by a [`Key`]: text, numbers, bytes, or tuples of them (see
-//! [`ToKey`]). For HTTP the layer makes it of scheme, host, path and query, of
-//! the fields that can change where a request leads (`HttpLayer::KEYED_HEADERS`),
-//! and of the request fields that `Vary` names.
-//!
-//! ## Fresh, stale, expired
-//!
-//! An entry is *fresh* for its `ttl`, counted from the end of its computation: it is
-//! at most `ttl` + `compute_timeout` old.
-//! For `stale_for` longer it is *stale*: served at once, while one refresh runs in
-//! the background. Within `stale_if_error` it stands in for a failure. After that
-//! it is *expired*. A value may set its own times and tags ([`Computed`]), and so
-//! may a handler (`CacheFor`). [`guide::time_outs`] helps to choose them.
-//!
-//! ## Leader, waiters, verdict
-//!
-//! The leader computes on a task of its own, so a client that hangs up wastes
-//! nothing. A waiter has a time-out of its own (`wait_timeout`) and there are
-//! bounds on waiters and on computations. [`guide::how_it_works`] lists the
-//! verdicts and what a waiter does with each.
-//!
-//! ## Invalidation
-//!
-//! [`invalidate`](Stampede::invalidate) by key,
-//! [`invalidate_tag`](Stampede::invalidate_tag) by tag,
-//! [`invalidate_all`](Stampede::invalidate_all), and `invalidate_path` over HTTP.
-//! Each reaches computations that are still running. To keep serving while a new
-//! value is computed, use [`mark_stale`](Stampede::mark_stale).
-//!
-//! With a remote they reach every process; in the others an invalidation holds once
-//! its message has arrived. [`mark_stale`](Stampede::mark_stale) concerns this
-//! process alone.
-//!
-//! ## Over HTTP
-//!
-//! The layer is a shared cache by RFC 9111: it stores what a response's own fields,
-//! a handler's `CacheFor` or a `ttl` allow, asks about what has a validator instead
-//! of fetching it, answers conditions and ranges, and lets all who wait read a body
-//! while it arrives. [`guide::what_is_cached`] has the tables: what is stored, who
-//! is answered with it, what is served stale, and how to be stricter or laxer.
-//!
-//! ## Many processes
-//!
-//! With the feature `redis`, `Builder::redis` gives a cache a *remote*: any number of
-//! processes then share values and a *refresh lock*. The leader of each process asks
-//! the remote for the value, then for the *lease* of the key; one of them gets it
-//! and computes, the others wait for its *wake-up* or take over when the lease ends.
-//! Local copies stay in front: what a process holds, it does not ask for.
-//!
-//! ```
-//! # #[cfg(feature = "redis")]
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use std::time::Duration;
-//! use tower_stampede::{Redis, Stampede};
-//!
-//! let cache: Stampede<String> = Stampede::builder("catalog")
-//!     .ttl(Duration::from_secs(60))
-//!     .stale_for(Duration::from_secs(600))
-//!     .redis(Redis::lazy("redis://127.0.0.1")?.namespace("shop"))
-//!     .build()?;
-//! # Ok(()) }
-//! # #[cfg(not(feature = "redis"))]
-//! # fn main() {}
-//! ```
-//!
-//! Values travel by [serde](https://serde.rs), or as their type's `Remotable` says.
-//! [`guide::the_lock`] explains the lock, [`guide::operating_redis`] what to set up
-//! and what to watch. For tests there is a remote in memory (feature `test-util`).
-//!
-//! ## Backpressure
-//!
-//! The layers are always ready, because a hit does not need the service behind
-//! them. A leader waits for the readiness of a clone of it. Put
-//! `ConcurrencyLimit`, `Buffer` or `LoadShed` *inside* the layer; shed load outside
-//! of it by `max_waiters` and `max_computations`.
-//!
-//! ## Seeing what it does
-//!
-//! [`Stampede::stats`] counts, [`Stampede::events`] tells each thing that happens,
-//! and the features `metrics` and `tracing` pass both on. Every HTTP response
-//! carries a [`CacheOutcome`] among its extensions and a `Cache-Status` field,
-//! unless the layer is told to leave them out.
-//! [`Stampede::set_mode`] switches the cache off, or lets it only observe, while
-//! the application runs.
-//!
-//! # Guarantees and limits
-//!
-//! *Exactly one* means: in one process, for one handle and its clones, at most one
-//! computation of a key runs at a time, and each caller that needs its result gets
-//! it. With a remote that answers, the same holds among all processes with its
-//! namespace and the cache's name. What is not covered:
-//!
-//! - **Other processes without a remote.** Each computes for itself.
-//! - **A remote in trouble.** While it is away each process computes for itself: at most
-//!   one computation per process and key. A lease that is lost (its process was
-//!   killed or stood still, the lock was evicted, the server failed over) costs one
-//!   more. A late result never replaces a newer one. No request fails because of the
-//!   remote; each is held up by at most one call that fails, for `op_timeout`, and by
-//!   none once the breaker is open.
-//! - **Values that may not be shared.** Each caller computes its own, in parallel.
-//! - **A leader that is lost.** If it panics, one waiter computes once more. An
-//!   inline one ([`get_or_compute_scoped`](Stampede::get_or_compute_scoped),
-//!   [`StampedeLayer::inline`]) that is dropped costs one more computation too; one
-//!   that is no longer polled is given up, and may still be at work if it is polled
-//!   again. Its result is not stored then.
-//! - **An invalidation.** Who asks after it starts a new computation beside the one
-//!   that runs; the result of the old one goes to those who waited, and is not stored.
-//! - **What you ask for by name.** `compute_after_wait`,
-//!   [`FailureAction::EachItself`], [`Mode::Off`] and [`Mode::Observe`] let callers
-//!   compute for themselves.
-//! - **Eviction.** An entry that made room for another is computed again when it is
-//!   asked for. `max_bytes` is 64 MiB unless set.
-//!
-//! Other guarantees, within one process:
-//!
-//! - Who asks after an invalidation has returned never gets the old value. In other
-//!   processes this holds once the remote's message has arrived. While the remote is
-//!   away it is told later, by a journal that dies with its process.
-//! - No waiter hangs: it has a verdict, or its `wait_timeout`, whatever became of the
-//!   leader.
-//! - A failure never replaces a stored value.
-//! - A hit spawns no task and does not ask the service behind.
-//!
-//! A computation that asks for its own key waits for itself, until a time-out.
+//! [`guide::how_it_works`] has the long form of all this, with *Guarantees and limits*: what
+//! "exactly one computation" covers, and what it does not. [`guide::what_is_cached`] has the
+//! tables for HTTP, [`guide::time_outs`] helps to choose settings, [`guide::testing`] shows
+//! tests without sleeps, [`guide::the_lock`] explains the refresh lock, and
+//! [`guide::operating_redis`] says what to set up and what to watch.
 //!
 //! # Features
 //!
@@ -206,7 +101,7 @@
 //! | `http` | yes | `HttpLayer`, `HttpStampede`, `CacheFor`, `invalidate_path` | the handle and the layer for any tower service remain |
 //! | `axum` | yes | keys by axum's `OriginalUri` | layers inside `Router::nest` see paths without the prefix: give each a `scope` |
 //! | `metrics` | no | counters, gauges and histograms through the `metrics` facade | [`Stampede::stats`] still counts |
-//! | `tracing` | no | a span per computation and a line per change of state, at DEBUG, and at WARN when the remote goes and comes back, and once where a setting keeps requests from being shared; target `tower_stampede` | computations do not run in their caller's span |
+//! | `tracing` | no | a span per computation and a line per change of state at DEBUG; a line at WARN when the remote goes and comes back, and once where a setting keeps requests from being shared; target `tower_stampede` | computations do not run in their caller's span |
 //! | `remote` | no | `Remotable`, the trait `remote::Remote`, `Builder::remote` | values stay in their process |
 //! | `redis` | no | `Redis`, `RedisLock`, `Builder::redis` | each process computes for itself |
 //! | `redis-tls-rustls` | no | `rediss://` with rustls | such a URL is refused |
@@ -217,18 +112,12 @@
 //! | `test-util` | no | [`ManualClock`](guide::testing), `remote::Double` | tests pause tokio's time, which needs no feature |
 //! | `full` | no | all of these but `redis-tls-native` | |
 //!
-//! Features only add; each alone, none, and all together are checked.
+//! Features only add. CI checks each alone, none, and all together.
 //!
-//! # Rust versions
-//!
-//! Rust 1.88 or newer. A release that needs a newer one raises the minor version and
-//! says so in the changelog.
-//!
-//! # More
-//!
-//! The [guide] has longer texts, the folder `examples` has programs, the first
-//! of them `quick_start.rs`. Questions and bugs go to the repository's issues; a
-//! response that reaches the wrong user is a vulnerability, see `SECURITY.md`.
+//! Rust 1.88 or newer. A release that needs a newer version raises the minor version and says
+//! so in the changelog. The folder `examples` has programs, the first of them
+//! `quick_start.rs`. Questions and bugs go to the repository's issues; a response that
+//! reaches the wrong user is a vulnerability, see `SECURITY.md`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(clippy::unwrap_used)]
 

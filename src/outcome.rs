@@ -6,19 +6,20 @@
 pub enum CacheOutcome {
     /// From the store, fresh.
     Hit,
-    /// From the store, stale, while it is refreshed in the background.
+    /// From the store, stale, while it is refreshed.
     Stale,
     /// From the store, stale, in place of a failure.
     StaleIfError,
-    /// This caller computed, for everybody.
+    /// This caller led the computation, for all callers of the key.
     Computed,
-    /// Another caller computed; this one waited for it.
+    /// Another caller led the computation; this caller waited for it.
     Joined,
-    /// This caller computed for itself: the answer may not be shared.
+    /// This caller computed for itself, outside of any flight: for example because the
+    /// answer may not be shared, or while the mode is not `On`.
     Alone,
     /// The cache was not asked.
     Bypass,
-    /// No answer, but a refusal of ours: overloaded, held, waited too long.
+    /// No answer, but an error of the cache: overloaded, held, waited too long.
     Refused,
 }
 

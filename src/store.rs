@@ -1,14 +1,14 @@
 //! The store of this process: moka, bounded by weight.
 //!
-//! moka's own expiry is not used: its clock is not ours, it costs a timer node
-//! an entry, and a hit three tenths of a look-up. [`decide`](crate::freshness::decide)
-//! alone says what may be served. What is past its last stale window makes room
-//! for others, and [`LocalStore::sweep`] frees it within half a minute.
+//! moka's own expiry is not used: it runs on another clock, it costs a timer node per
+//! entry, and a hit three tenths of a look-up. [`decide`](crate::freshness::decide)
+//! alone says whether an entry may be served. [`LocalStore::sweep`] removes an entry within
+//! half a minute after its last stale window.
 //!
 //! moka drops entries under its own locks, and an entry's `Drop` is code of the
-//! user's. So moka holds entries in a [`Shelved`], which hands the entry to the
+//! user. So moka holds entries in a [`Shelved`], which hands the entry to the
 //! [`Bin`](crate::garbage::Bin) of the store when moka drops it. Every operation
-//! that writes empties the bin and returns what was in it.
+//! that writes empties the bin and returns its contents.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -52,7 +52,7 @@ pub(crate) struct LocalSettings {
 #[derive(Debug)]
 pub(crate) struct LocalStore<V: Send + Sync + 'static> {
     cache: Cache<Key, Shelved<V>, Hasher>,
-    /// After the cache: what that drops last, this one takes.
+    /// Declared after the cache, and so dropped after it: the cache's last entries go here.
     bin: OpenBin<V>,
     evictions: Arc<AtomicU64>,
     max_bytes: u64,
@@ -85,7 +85,7 @@ impl<V: Send + Sync + 'static> Clone for Shelved<V> {
 impl<V: Send + Sync + 'static> Drop for Shelved<V> {
     #[inline]
     fn drop(&mut self) {
-        // Of several that drop the last references at once, one gets the entry.
+        // Of several threads that drop the last references at once, one gets the entry.
         if let Some(entry) = self.0.take().and_then(Arc::into_inner) {
             garbage::discard(entry);
         }
@@ -120,14 +120,14 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
         self.cache.get(key).and_then(Shelved::into_entry)
     }
 
-    /// Returns whether an entry of this weight can be stored: one that weighs
-    /// more than all may together would only clear the store.
+    /// Returns whether an entry of this weight can be stored: an entry heavier than the
+    /// bound on all entries would only clear the store.
     pub(crate) fn is_storable(&self, entry: &Entry<V>) -> bool {
         entry.weight != TOO_HEAVY && u64::from(entry.weight) <= self.max_bytes
     }
 
-    /// Replaces the entry by what `change` makes of it, serial with fills.
-    /// `change` must not run code of the user's, nor own the last reference to
+    /// Replaces the entry by the one that `change` makes of it, serial with fills.
+    /// `change` must not run code of the user, nor own the last reference to
     /// an entry: the key is locked.
     pub(crate) fn update(
         &self,
@@ -162,14 +162,14 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
         self.evictions.load(Ordering::Relaxed)
     }
 
-    /// Applies what moka has put off: evictions, expiry, counts.
+    /// Lets moka do its pending work: evictions and counts.
     pub(crate) fn settle(&self) -> Garbage<V> {
         self.cache.run_pending_tasks();
         self.bin.empty()
     }
 
-    /// Removes what `is_dead` says, and drops it. moka evicts only while it is
-    /// used; without this a quiet cache would keep what nobody may be served.
+    /// Removes and drops the entries that are dead. moka evicts only while it is
+    /// used; without this a quiet cache would keep entries that no caller may have.
     ///
     /// Cancel safe: stops between two entries.
     pub(crate) async fn sweep(&self, is_dead: impl Fn(&Entry<V>) -> bool) {
@@ -189,7 +189,7 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
         }
     }
 
-    /// What it removes goes into the bin.
+    /// Removes this very entry; it goes into the bin.
     fn take_exactly(&self, key: &Key, entry: &EntryRef<V>) {
         let is_it = |found: &EntryRef<V>| Arc::ptr_eq(found, entry);
         self.cache.entry(key.clone()).and_compute_with(|found| {

@@ -1,4 +1,6 @@
 //! Every setting, once, checked together.
+//!
+//! The setters only collect. `build` checks all values together and makes the handle.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -20,7 +22,7 @@ use crate::store::{Eviction, LocalSettings};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FailureAction {
-    /// The waiters share the failure, and nobody tries again for `hold`.
+    /// The waiters share the failure, and no caller tries again for `hold`.
     #[default]
     Hold,
     /// The waiters share the failure; the next caller tries again.
@@ -29,13 +31,12 @@ pub enum FailureAction {
     EachItself,
 }
 
-/// Clocks cannot count further than any time-out that somebody means: a
-/// hundred years.
+/// The longest time-out, a hundred years: clocks cannot count much further.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 pub(crate) type FailureHook =
     Arc<dyn Fn(&(dyn StdError + Send + Sync + 'static)) -> FailureAction + Send + Sync>;
-/// How long the values that are nothings live, and which those are.
+/// How long negative values live, and which values those are.
 pub(crate) type Negative<V> = (Duration, fn(&V) -> bool);
 pub(crate) type Weigher<V> = Arc<dyn Fn(&V) -> usize + Send + Sync>;
 
@@ -204,7 +205,9 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         /// refreshes may fall. Defaults to 0.25.
         early_refresh_share: f64;
         /// Sets after how long a computation is dropped. For services this
-        /// covers readiness and the response's head. Defaults to 30 s.
+        /// covers readiness and the response's head. The time in the queue of
+        /// `max_computations` does not count. While the mode is not `On`, it
+        /// ends no computation. Defaults to 30 s.
         compute_timeout: Duration;
         /// Sets how long a leader may go silent before another process takes
         /// over; renewed at a third. Counts into the default of
@@ -212,13 +215,22 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         /// remote it must be shorter than `wait_timeout`, and longer than
         /// three times the remote's `op_timeout`. Defaults to 5 s.
         lease: Duration;
-        /// Sets how long a key is left alone after a failure. Defaults to 1 s.
+        /// Sets how long no caller computes a key after a failure. Callers
+        /// without a stale value get `Held` for this long, however many
+        /// failures came in a row.
+        ///
+        /// The hold ends early when the data may have changed: with
+        /// `invalidate`, `put` or `mark_stale` of the key, `invalidate_all`, or
+        /// a successful computation. With a remote, only `invalidate` and `put` end
+        /// the hold of all processes. Two minutes after a hold, its failures are
+        /// forgotten. Defaults to 1 s.
         hold: Duration;
-        /// Sets up to where the hold doubles while stale data can be served.
-        /// Defaults to 60 s.
+        /// Sets up to where the hold doubles, failure by failure, for callers
+        /// that are served a stale value meanwhile. It never lasts longer than
+        /// that value may be served. Defaults to 60 s.
         max_hold: Duration;
-        /// Sets how long a key is remembered as uncacheable: requests for it
-        /// do not queue. Defaults to 30 s.
+        /// Sets how long a key is remembered as uncacheable: its callers do not
+        /// wait for each other. Defaults to 30 s.
         uncacheable_for: Duration;
         /// Sets the bound on the memory of all values together, by the
         /// `weigher`'s measure. Defaults to 64 MiB.
@@ -228,20 +240,43 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         eviction: Eviction;
         /// Sets how many callers may wait for one key. Defaults to 100,000.
         max_waiters: u32;
-        /// Sets how many callers may wait in all. Defaults to 1,000,000.
+        /// Sets how many callers may wait in all. A leader that queues for one
+        /// of the `max_computations` counts, too. Over the bound a caller gets a
+        /// stale value where one may stand in, else `Overloaded`. Defaults to
+        /// 1,000,000.
         max_waiters_in_all: usize;
-        /// Sets how many computations may run at once; further leaders queue.
-        /// Defaults to 1024.
+        /// Sets how many computations may run at once. Each takes a place.
+        ///
+        /// *What queues:* a leader whose caller has no value in hand. It waits
+        /// at most `wait_timeout`, first come, first served, and leaves when its
+        /// caller and all its waiters have gone. A background refresh and an
+        /// inline caller with a stale value do not queue: without a free place
+        /// the stale value is served, and the next reader tries again.
+        ///
+        /// *What lends:* a computation that asks the same handle for another
+        /// key waits for it, so it lends its place to that computation, one at a
+        /// time. Nested computations need no place beyond the outer one. Work
+        /// that a computation spawns (`tokio::spawn`) is not seen as a part of
+        /// it: nothing is lent to it, and it queues like any other caller.
+        ///
+        /// *What returns:* the place of a computation that has been silent for a
+        /// second longer than its time-out goes to the next caller that needs
+        /// one.
+        ///
+        /// Callers that compute for themselves because values of the key are not
+        /// shared need no place; neither does any caller while the mode is not
+        /// `On`. Defaults to 1024.
         max_computations: usize;
-        /// Sets how many background refreshes may run at once; further ones
-        /// are left to the next reader. Defaults to 256.
+        /// Sets how many background refreshes may run at once. Only a refresh
+        /// that starts a computation counts. Further ones are left to the next
+        /// reader. Defaults to 256.
         max_refreshes: usize;
         /// Sets how many invalidated tags the process remembers. At the bound
         /// the oldest eighth of the records is dropped, after every local entry
-        /// was checked against them: no entry dies because of that. A
+        /// was checked against them: no unrelated entry ends because of that. A
         /// computation that began before a dropped record, and whose tags are
-        /// known only with its result, counts as invalidated; its result is
-        /// handed to its callers and not stored.
+        /// known only with its result, counts as invalidated: its callers get
+        /// the result, and it is not stored.
         ///
         /// A task in the background makes room from three quarters of the bound
         /// on. When it does not keep up, the invalidation that reaches the bound
@@ -254,16 +289,17 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         schema: u32;
     }
 
-    /// Sets how long a caller waits for another one's computation, then it is
-    /// refused, or served stale where that is allowed. Defaults to `lease` +
+    /// Sets how long a caller waits for another caller's computation, or in the
+    /// queue of `max_computations`. Then it is served a stale value where one
+    /// may stand in, else it is refused. Defaults to `lease` +
     /// `compute_timeout`.
     pub fn wait_timeout(mut self, wait_timeout: Duration) -> Self {
         self.wait_timeout = Some(wait_timeout);
         self
     }
 
-    /// Lets a caller that waited for `wait_timeout` compute for itself while
-    /// fewer than `max_computations` run, in place of being refused.
+    /// Lets a caller that waited for `wait_timeout` compute for itself, in place
+    /// of being refused, if one of the `max_computations` places is free.
     pub fn compute_after_wait(mut self) -> Self {
         self.compute_after_wait = true;
         self
@@ -292,7 +328,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         self
     }
 
-    /// Sets what a failure does to those who wait and to those who come next.
+    /// Sets what a failure does to the waiters and to the callers that come next.
     /// The hook sees the computation's own error and must not panic. Defaults
     /// to [`FailureAction::Hold`] for every error.
     pub fn on_failure(

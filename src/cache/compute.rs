@@ -1,5 +1,5 @@
-//! The work of a caller that asks for a key: `get_or_compute` and its kin, and the layer
-//! for any tower service.
+//! The work of a caller that asks for a key: `get_or_compute` and the methods like it, and
+//! the layer for any tower service.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::outcome::CacheOutcome;
 /// the leader's own caller gets.
 pub(crate) type ComputationResult<V, T> = (Option<Computed<V>>, T);
 
-/// An answer, from wherever it came.
+/// An answer: a stored entry, or the result of the caller's own computation.
 pub(crate) enum Answer<V, T> {
     Entry(Arc<Entry<V>>, CacheOutcome),
     Own(T, CacheOutcome),
@@ -55,14 +55,14 @@ impl ReplacedEntry {
         Self { version: entry.version, started: entry.window.started }
     }
 
-    /// Returns whether `found` is no news.
+    /// Returns whether `found` is this entry, or no newer.
     pub(crate) fn is_no_older_than<V>(self, found: &Entry<V>) -> bool {
         let same = self.version.is_some() && found.version == self.version;
         same || found.window.started <= self.started
     }
 }
 
-/// What a caller is out for.
+/// What a caller wants.
 #[derive(Clone, Copy, Debug)]
 enum Purpose {
     /// Any value that may be served.
@@ -103,9 +103,9 @@ pub(crate) struct KeyWork<V: Clone + Send + Sync + 'static, F> {
     purpose: Purpose,
     /// Found by the caller's first look, or on the leader's way.
     in_hand: Option<Arc<Entry<V>>>,
-    /// Found by the search: not an answer, but perhaps something in place of a failure.
+    /// Found by the search: not an answer, but perhaps of use in place of a failure.
     stand_in: Option<Arc<Entry<V>>>,
-    /// What is replaced by the result, whose tags it may inherit.
+    /// The entry that the result replaces, and whose tags it may inherit.
     replaced: Option<Arc<Entry<V>>>,
     compute: F,
 }
@@ -136,7 +136,7 @@ impl<V: Clone + Send + Sync + 'static, F> KeyWork<V, F> {
         self
     }
 
-    /// Returns whether the value is the one that is to be replaced.
+    /// Returns whether `found` is the value to be replaced, or no newer.
     fn is_replaced(&self, found: &Entry<V>) -> bool {
         match self.purpose {
             Purpose::Serve => false,
@@ -377,8 +377,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         self.count(result)
     }
 
-    /// The way of every caller: what is fresh is served, what is stale is served and
-    /// refreshed, and the others wait or compute.
+    /// The way of every caller. A fresh entry is served. A stale entry is served and
+    /// refreshed. Without either, the caller waits or computes.
     async fn answer<T, E, F, Fut, LF, RF>(
         self: &Arc<Self>,
         mut work: KeyWork<V, F>,
@@ -496,7 +496,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             Some(LeadOutcome::Called(Err(failed))) => failed.error,
             Some(LeadOutcome::Refused(error, _)) => error,
         };
-        // Time has passed: what was served stale before may not be any more.
+        // Time has passed: the stale entry may not be served any more.
         match self.look(key.as_bytes()) {
             Lookup::Fresh(entry) | Lookup::Early(entry) => {
                 Ok(Answer::Entry(entry, CacheOutcome::Hit))
@@ -521,8 +521,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         result?.map(|(_, own)| own).map_err(Error::inner_error)
     }
 
-    /// Judges what the remote has. A copy of it that is here may have been marked stale:
-    /// then that counts.
+    /// Judges an entry of the remote. This process may have marked its own copy stale: then
+    /// the copy counts.
     pub(crate) fn judge_found(&self, key: &Key, found: &Entry<V>) -> Freshness {
         let here = self.local.get(key.as_bytes());
         let copy = here.filter(|here| {

@@ -104,7 +104,25 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// callers that ask at once, one computes; the others get its result.
     ///
     /// The computation runs on a task of its own: it goes on when the caller
-    /// goes away. A panic in it goes on in the caller that started it.
+    /// goes away. A panic in it goes on in the caller that started it. It may ask
+    /// the same handle for other keys; see
+    /// [`Builder::max_computations`](crate::Builder::max_computations).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_stampede::Stampede;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_stampede::Error> {
+    /// let users: Stampede<String> = Stampede::in_memory(Duration::from_secs(60));
+    /// let load = || async { Ok::<_, std::io::Error>("Ada".to_owned()) };
+    /// // Both ask at once, and one of them loads.
+    /// let (one, two) = tokio::join!(users.get_or_compute(7, load), users.get_or_compute(7, load));
+    /// assert_eq!(one?, two?);
+    /// assert_eq!(users.stats().computations, 1);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///
@@ -175,12 +193,16 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// may borrow: it runs inside the caller's future.
     ///
     /// Nothing can run in the background for such a caller, so the first that
-    /// finds a stale value refreshes it itself, while the others are served
-    /// the stale one.
+    /// finds a stale value refreshes it itself, while the other callers are served
+    /// the stale value. Such a caller does not queue for a place: where all
+    /// `max_computations` places are taken, it is served the stale value, too.
     ///
     /// # Errors
     ///
-    /// As [`get_or_compute`](Self::get_or_compute).
+    /// As [`get_or_compute`](Self::get_or_compute). When the refresh of a stale
+    /// value fails, the caller gets the stored value if it may still be served
+    /// then. When its stale windows have ended during the computation, or it was
+    /// invalidated, the caller gets the error of the computation.
     ///
     /// # Panics
     ///
@@ -188,9 +210,9 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     ///
     /// # Cancel safety
     ///
-    /// A dropped leader loses its work and hands the lead to one of those who
-    /// wait. One that is neither polled nor dropped is deposed a second after
-    /// its `compute_timeout`.
+    /// A dropped leader loses its work and hands the lead to one of its waiters. A
+    /// leader that is neither polled nor dropped is deposed a second after its
+    /// `compute_timeout`.
     pub async fn get_or_compute_scoped<K, F, Fut, E>(&self, key: K, compute: F) -> Result<V, Error>
     where
         K: ToKey,
@@ -210,8 +232,9 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     }
 
     /// Returns the value of `key` if it is fresh, or stale in its window. Never
-    /// computes or refreshes, and waits for nothing but one call to the remote
-    /// where there is one and nothing is held here.
+    /// computes or refreshes. It waits for one call to the remote at most: where
+    /// there is a remote, and this process holds no value. Returns `None` while
+    /// the mode is not `On`.
     ///
     /// # Cancel safety
     ///
@@ -232,8 +255,9 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
         Some(entry.value.clone())
     }
 
-    /// Stores `value` under `key`, in place of what is there or is being
-    /// computed.
+    /// Stores `value` under `key`, in place of what is there. A computation that
+    /// began before this call does not replace it. A hold of the key ends. While
+    /// the cache is switched [`Off`](Mode::Off), this invalidates the key instead.
     ///
     /// When several writers put the same key at once, the last one to get here
     /// wins, which need not be the last one to write the database; where that
@@ -256,9 +280,10 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
         self.0.put(key.to_key(), computed).await;
     }
 
-    /// Removes the value of `key`. A computation that runs for it goes on for
-    /// those who wait already; its result is not stored, and later callers
-    /// start anew: who asks after this returns never gets the old value.
+    /// Removes the value of `key`. A running computation goes on for its
+    /// waiters; its result is not stored, and later callers start a new one. So a
+    /// caller that asks after this has returned never gets the old value. A hold of
+    /// the key ends: the next caller computes.
     ///
     /// With a remote this holds in other processes once its message has
     /// arrived, for the computations that run there too.
@@ -293,8 +318,8 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
 
     /// Makes the value of `key` stale now, as if its `ttl` had ended: within
     /// the stale window it is still served while it is refreshed. A running
-    /// computation is treated as by [`invalidate`](Self::invalidate). Returns
-    /// whether there was a value.
+    /// computation and a hold are treated as by [`invalidate`](Self::invalidate).
+    /// Returns whether there was a value.
     ///
     /// Concerns this process alone: other processes go on with their copies
     /// until those end, and get the refreshed value when they ask the remote.
@@ -309,14 +334,23 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
         self.0.mark_stale_now(&key)
     }
 
-    /// Computes `key` now, however fresh the stored value is, and stores the
-    /// result; meanwhile others are served what is there. Joins a computation
-    /// that runs already.
+    /// Returns a value whose computation began after this call, however fresh the
+    /// stored value is, and stores it. Meanwhile other callers are served what is
+    /// there. Use it where the caller has just changed the data, and needs a value
+    /// that knows of the change.
+    ///
+    /// A computation that runs already may have read the old data. So the call
+    /// waits for its end, and one of the callers that wait computes again: at most
+    /// one computation of the key runs, and one is wanted next, however many callers
+    /// ask. With a remote, a value that another process began to compute after the
+    /// call is new enough.
+    ///
+    /// The new value keeps the tags of the value that it replaces.
     ///
     /// # Errors
     ///
-    /// As [`get_or_compute`](Self::get_or_compute); what is stored stays. A
-    /// hold is not waited for.
+    /// As [`get_or_compute`](Self::get_or_compute), but no stale value stands in.
+    /// What is stored stays. A hold does not refuse this call.
     ///
     /// # Panics
     ///
@@ -340,7 +374,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     }
 
     /// Returns the counts. Reading them also sets the gauges of the `metrics`
-    /// feature.
+    /// feature, and lets the store finish its pending evictions.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.0.stats()
@@ -371,8 +405,30 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
         self.0.engine.mode()
     }
 
-    /// Switches the cache at run time, for every clone and layer. Has no
-    /// effect after [`shutdown`](Self::shutdown).
+    /// Switches the cache at run time, for every clone and layer; see [`Mode`].
+    /// Has no effect after [`shutdown`](Self::shutdown).
+    ///
+    /// Callers that wait already go on waiting. A running computation goes on, and
+    /// `compute_timeout` does not end it while the mode is not `On`. Its result is not
+    /// stored if the cache is `Off` by then. A computation that begins while the cache
+    /// observes is dropped when its caller goes away.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_stampede::{Mode, Stampede};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let cache: Stampede<u32> = Stampede::in_memory(Duration::from_secs(60));
+    /// cache.put("k", 1).await;
+    /// cache.set_mode(Mode::Off);
+    /// assert_eq!(cache.get("k").await, None);
+    /// // What was not invalidated meanwhile is there again.
+    /// cache.set_mode(Mode::On);
+    /// assert_eq!(cache.get("k").await, Some(1));
+    /// # }
+    /// ```
     pub fn set_mode(&self, mode: Mode) {
         self.0.engine.set_mode(mode);
         self.0.observer.happened(Occurrence::ModeChanged { mode });
@@ -380,7 +436,13 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
 
     /// Switches the cache off and waits for running computations, at most
     /// until `deadline` has passed; then the rest is dropped. Returns how many
-    /// were dropped.
+    /// tasks had not ended by then: computations, leaders that queue for a place,
+    /// and messages to the remote, which are not dropped.
+    ///
+    /// A computation that blocks its thread cannot be dropped while it blocks. The
+    /// call returns in time nevertheless, as long as one worker thread is free.
+    /// Inline computations ([`get_or_compute_scoped`](Self::get_or_compute_scoped))
+    /// belong to their callers: this call neither waits for them nor drops them.
     ///
     /// # Cancel safety
     ///
@@ -389,10 +451,10 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
         self.0.engine.shut_down(deadline).await
     }
 
-    /// Returns the entry to serve as it is, or what to do without one.
+    /// Returns a fresh entry, or the key and the look-up that found none.
     #[inline]
     fn look_up<K: ToKey>(&self, key: &K) -> Result<Arc<Entry<V>>, (Key, Lookup<V>)> {
-        // Written where it is read: a buffer that is returned is copied whole.
+        // Encoded into a local buffer: to return one from a function would copy it.
         let mut bytes = KeyBuf::new();
         key.encode(&mut bytes);
         match self.0.look(bytes.as_bytes()) {
@@ -405,7 +467,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     }
 }
 
-// Derived `Clone` would ask nothing more, but count one reference it is.
+// By hand, to say that a clone counts one reference.
 impl<V: Clone + Send + Sync + 'static> Clone for Stampede<V> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))

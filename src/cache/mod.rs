@@ -1,4 +1,52 @@
 //! What an application holds: the handle, its settings, and the one orchestrator.
+//!
+//! # What enters
+//!
+//! A key and a computation: from `get_or_compute` and the methods like it, or from
+//! the layer for any tower service ([`tower`](crate::tower)). The HTTP layer shares the
+//! state and the orchestrator and brings its own look-up ([`http`](crate::http)).
+//! Also: `put`, invalidations, and the switches of the handle.
+//!
+//! # What leaves
+//!
+//! An [`Answer`](compute::Answer): an entry of the store, or what the caller's own
+//! computation returned. Or an [`Error`](crate::Error) that says why there is no value.
+//!
+//! # The states in between
+//!
+//! ```text
+//! look ─┬─ Fresh ── the answer
+//!       ├─ Early ── the answer; one caller refreshes
+//!       ├─ Stale ── the answer; one caller refreshes
+//!       └─ Miss ─── run ─┬─ Answer    another caller's result, or a stale value
+//!                        ├─ Called    this caller led and asked the origin
+//!                        ├─ Found     the remote has a value
+//!                        ├─ Alone     this caller computes for itself
+//!                        └─ Refused   an error, or a stale value in its place
+//! ```
+//!
+//! There is one [`run`](run::run). What differs between callers is a parameter of it:
+//!
+//! | difference | parameter |
+//! |---|---|
+//! | a plain value or an HTTP response | the [`Work`](run::Work): `KeyWork`, `HttpWork` |
+//! | a miss, a refresh or a fresh read | the purpose inside the work |
+//! | on a task of its own or inside the caller | the closure that runs [`lead`](run::lead) |
+//! | with a caller that waits or without | [`LedFor`](crate::flight::engine::LedFor) |
+//!
+//! While the mode is not `On`, [`run_unprotected`](run::run_unprotected) takes the place of
+//! `run`: the caller computes for itself, without any wait, bound or time-out. What it
+//! computes is stored if the handle observes and no other caller computes the key.
+//!
+//! # Reading order
+//!
+//! - `handle`: the public methods. A hit ends here.
+//! - `state`: what a handle and its layers share: the look-up, how entries are made, and the
+//!   task that tidies.
+//! - `compute`: the work of a caller that asks for a key.
+//! - `run`: the way from a caller without a fresh value to its answer.
+//! - `write`: `put` and invalidations, here at once, then in the remote.
+//! - `builder`: every setting, checked together.
 
 pub(crate) mod builder;
 pub(crate) mod compute;

@@ -2,11 +2,11 @@
 //!
 //! Generic or HTTP, detached or inline, miss or refresh: all go through here.
 //!
-//! - [`Work`] is what a caller brings: what it looks for, what may answer it, and the call
+//! - [`Work`] is what a caller brings: the key it looks for, what may answer it, and the call
 //!   of the origin. There are two: `cache::compute::KeyWork` and `http::flow::work::HttpWork`.
 //! - [`run`] takes a caller that found nothing fresh: it waits, leads, computes alone or is
 //!   refused.
-//! - [`begin_refresh`] takes the lead for a caller that has something to go on with.
+//! - [`begin_refresh`] takes the lead for a caller that has a value in hand.
 //! - [`lead`] is the way of a leader from its lead to its end. Whether it runs on a task of
 //!   its own or inside the caller is up to the closure that `run` is given.
 
@@ -35,13 +35,13 @@ pub(crate) trait Work<V: Send + Sync + 'static>: Caller<V> + Search<V> + Sized {
     /// Returns what a leader does while another process holds the lease.
     fn patience(&mut self) -> Patience;
 
-    /// Is told, before the leader begins, what must be known of it.
+    /// Prepares the leader before it begins.
     fn prepare(&mut self, _: &mut Leader<V>) {}
 
-    /// Keeps what the search has found and what may stand in for a failure.
+    /// Keeps a value that the search has found and that may be served in place of a failure.
     fn keep_stand_in(&mut self, leader: &Leader<V>);
 
-    /// Stores what the search has found and what answers the callers.
+    /// Stores a value that the search has found and that answers the callers.
     fn adopt(&mut self, leader: &Leader<V>, found: &Arc<Entry<V>>);
 
     /// Asks the origin, and ends the leader.
@@ -149,7 +149,7 @@ impl<V: Send + Sync + 'static, W: Work<V>> LeadOutcome<V, W> {
     }
 }
 
-/// Makes an outcome of what a task says that may have been cut off.
+/// Makes an outcome of a task's result. The task may have been cut off by a shutdown.
 pub(crate) async fn from_task<V, W>(
     task: impl Future<Output = Result<LeadOutcome<V, W>, Error>>,
 ) -> LeadOutcome<V, W>
@@ -195,7 +195,7 @@ where
     match clearance {
         Clearance::Compute => LeadOutcome::Called(work.call(leader).await),
         Clearance::Found(found) => {
-            // Stored before it is handed over, like what is computed.
+            // Stored before it is handed over, like a computed value.
             work.adopt(&leader, &found);
             leader.end(End::Found(Arc::clone(&found)));
             LeadOutcome::Found(found, work)

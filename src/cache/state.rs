@@ -1,4 +1,5 @@
-//! What a handle and its layers share, and the look-up they have in common.
+//! The state that a handle and its layers share: the look-up, how entries are made, and the
+//! task that tidies a quiet cache.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -97,8 +98,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         freshness::decide(&entry.window, now, self.values.early.as_ref(), freshness::sample)
     }
 
-    /// Returns what may be served in place of a failure: what the caller has in hand, or
-    /// what a leader has found meanwhile.
+    /// Returns an entry that may be served in place of a failure: the one that the caller has
+    /// in hand, or one that a leader has stored meanwhile.
     pub(crate) fn fallback(
         &self,
         key: &Key,
@@ -255,8 +256,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     }
 }
 
-/// The claim to be the one who tidies. Given up however the task ends: a cache
-/// may outlive its runtime, and is tidied on the next one it is used on.
+/// The claim to be the task that tidies. It is given up however the task ends: a cache
+/// may outlive its runtime, and is then tidied on the next runtime that uses it.
 struct Tidying<V: Clone + Send + Sync + 'static>(Weak<CacheState<V>>);
 
 impl<V: Clone + Send + Sync + 'static> Drop for Tidying<V> {

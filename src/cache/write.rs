@@ -1,8 +1,8 @@
-//! What is done to entries by name: here at once, then in the remote.
+//! `put` and invalidations: in this process at once, then in the remote.
 //!
-//! The order is the same everywhere: first here, then there, then here again.
-//! What this process takes over from the remote between the first two steps is
-//! what the second one ends.
+//! The order is the same everywhere: this process, the remote, this process again. Between
+//! the first two steps this process may take over an old value from the remote; the third
+//! step ends that.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -85,7 +85,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
 
     pub(crate) async fn put(self: &Arc<Self>, key: Key, computed: Computed<V>) {
         if self.engine.mode() == Mode::Off || !computed.storable {
-            // What others hold is out of date as well.
+            // The copies of other processes are out of date as well.
             self.revoke(key).await;
             return;
         }
@@ -113,8 +113,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         .await;
     }
 
-    /// Ends the local use of whatever is not `entry`: it may have come from the
-    /// remote before that was overwritten.
+    /// Ends the local use of any entry but `entry`: it may have come from the
+    /// remote before the remote was overwritten.
     fn drop_others(&self, key: &Key, entry: &Arc<Entry<V>>) {
         self.engine.forget(key);
         if let Some(other) = self.local.get(key.as_bytes())
@@ -150,7 +150,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         }
         let request = FlightRequest::of(key).without_waiting().despite_hold();
         let request = request.led_for(LedFor::CallerWithValue);
-        // Leading a flight, it cannot store what is invalidated meanwhile.
+        // As the leader of a flight it cannot store a value that is invalidated meanwhile.
         let Admission::Lead(leader) = self.engine.enter(&request, &mut None) else {
             let found = shared.get(&request.key).await;
             return found.ok().and_then(|found| self.servable(&request.key, found));

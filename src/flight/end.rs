@@ -1,18 +1,18 @@
 //! Every way in which a leader can end, and the one order of steps.
 //!
-//! 1. **Under the table's lock:** what is remembered of the key is brought up to date,
-//!    the flight is settled with its verdict, and it leaves the table. A caller that comes
-//!    in after that finds what is remembered, and never this flight; one that came before
-//!    is a waiter and will be woken. No order between the two can be seen.
+//! 1. **Under the table's lock:** the marks of the key are brought up to date,
+//!    the flight is settled with its verdict, and it leaves the table. A caller that enters
+//!    after that finds the marks, and never this flight. A caller that entered before
+//!    is a waiter and will be woken. No caller sees one without the other.
 //! 2. **The waiters are woken.** From here on nothing that follows can delay them.
 //! 3. **The place is returned,** so that the next computation can begin.
-//! 4. **The lease is given up,** on a task of its own. A result that goes to the remote
-//!    has gone there before this function is called.
+//! 4. **The lease is given up,** on a task of its own. A result for the remote was sent there
+//!    before this function is called.
 //! 5. **The observer is told.** It is the user's code: it may be slow.
 //! 6. **What has left the table is dropped.** An error's `Drop` is the user's code too.
 //!
-//! What is stored is stored before this function is called: a woken caller that looks
-//! into the store finds it there.
+//! A result is stored in this process before this function is called: a woken caller that
+//! looks into the store finds it there.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ use crate::sync::Arc;
 pub(crate) enum End<V> {
     /// The result is stored, or was refused: it was invalidated meanwhile.
     Filled { entry: Arc<Entry<V>>, stored: bool },
-    /// The result is for those who wait already, and is not stored.
+    /// The result goes to the callers that wait already, and is not stored.
     ForWaiters(Arc<Entry<V>>),
     /// A value was found elsewhere.
     Found(Arc<Entry<V>>),
@@ -39,8 +39,9 @@ pub(crate) enum End<V> {
     Declined(Remember),
     /// The result concerns the leader's own request: one of the waiters leads next.
     NotShared,
-    /// A refresh may not be stored. It carried less than the request of a client, so it
-    /// says nothing of what clients get; the next refresh waits, longer each time.
+    /// The result of a refresh may not be stored. The refresh carried fewer fields than the
+    /// request of a client, so its result says nothing of the responses that clients get. The
+    /// next refresh waits, longer each time.
     RefreshDeclined,
     /// The computation failed.
     Failed { error: Error, rule: FailureRule },
@@ -59,11 +60,11 @@ pub(crate) enum End<V> {
 /// For whom a declined result marks the key as uncacheable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Remember {
-    /// For nobody: the next result may be different.
+    /// For no caller: the next result may be different.
     Nothing,
     /// For the callers of this process.
     Here,
-    /// For those of other processes too.
+    /// For the callers of all processes.
     Everywhere,
 }
 
@@ -73,7 +74,7 @@ enum LeaseEnd {
     MarkUncacheable,
 }
 
-/// What the steps need to know of an end.
+/// An end as the steps need it.
 struct Steps<V> {
     verdict: Verdict<V>,
     lease: LeaseEnd,
@@ -141,7 +142,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         drop((removed, evicted, unheard, unused, steps.replaced));
     }
 
-    /// Updates what is remembered of the key, and says how the steps go.
+    /// Updates the marks of the key, and says how the steps go.
     fn steps(&self, end: End<V>, marks: &mut Marks, now: Tick) -> Steps<V> {
         match end {
             End::Filled { entry, stored } => {
@@ -237,8 +238,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
 }
 
 impl<V> End<V> {
-    /// Returns whether marks are made for a key that has none: only what says something
-    /// bad is worth remembering.
+    /// Returns whether marks are made for a key that has none: only an end that is not a
+    /// success is worth remembering.
     fn is_worth_marks(&self) -> bool {
         match self {
             Self::Declined(remember) => *remember != Remember::Nothing,

@@ -1,4 +1,4 @@
-//! The engine: who leads, who joins, who computes alone, who is refused.
+//! The engine decides which caller leads, joins a flight, computes alone, or is refused.
 //!
 //! It knows neither HTTP nor Redis nor the store that it fills; it sees them through
 //! ports. Time is a parameter.
@@ -30,11 +30,11 @@ use crate::mode::Mode;
 use crate::observe::{Observe, Occurrence};
 use crate::sync::{Arc, AtomicUsize, Ordering};
 
-/// How long past its own time-out a leader is left in peace. Its own timer comes first;
-/// only a leader that is not polled any more gets here.
+/// How long after its own time-out a leader counts as overdue. Its own timer comes first;
+/// only a leader that is no longer polled gets this far.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
 
-/// The settings the engine itself goes by; all checked when the handle is built.
+/// The settings that the engine reads; all are checked when the handle is built.
 #[derive(Clone, Debug)]
 pub(crate) struct EngineSettings {
     /// Labels spans.
@@ -58,7 +58,7 @@ pub(crate) enum Role {
     Any,
     /// It leads at once or computes alone: it never waits.
     LeadOnly,
-    /// It waits or computes alone: what the origin answers it is no answer for others.
+    /// It waits or computes alone: the origin's response to it is no answer for others.
     #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP's HEAD and ranges"))]
     WaitOnly,
     /// It computes alone, for both reasons.
@@ -76,7 +76,7 @@ impl Role {
     }
 }
 
-/// For whom a flight is led.
+/// The caller that a flight is led for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LedFor {
     /// For a caller that waits, and may wait for a place.
@@ -219,7 +219,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         let now = self.clock.now();
         let mut shard = self.table.shard(&request.key).lock();
         let admission = self.admit(&mut shard, request, slot, now, &mut removed);
-        // What is observed is told without the lock: listeners are the user's.
+        // The observer is told without the lock: it is the user's code.
         drop(shard);
         self.retire(removed);
         match &admission {
@@ -276,8 +276,8 @@ impl<V: Send + Sync + 'static> Engine<V> {
             && self.remote().is_some()
     }
 
-    /// Returns the flight that a caller may join: not one whose result is known to be
-    /// dead for it, nor one whose leader is silent.
+    /// Returns the flight that a caller may join. A flight whose result is known to be dead
+    /// for this caller is none, nor is a flight whose leader is silent.
     fn current_flight(&self, shard: &Shard<V>, request: &FlightRequest) -> Option<Arc<Flight<V>>> {
         let flight = shard.flight(&request.key)?;
         // Once it is published, its tags are known although it is not settled.
@@ -424,7 +424,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         self.observer.happened(Occurrence::InvalidatedElsewhere { key });
     }
 
-    /// Records that whatever started so far with `tag` is dead, and returns the
+    /// Records that everything that started so far with `tag` is dead, and returns the
     /// number of the record. Never waits, but checks the local store when the
     /// log is full: the tidying task, which does so from three quarters of the
     /// bound on, could not keep up, or there is none.
@@ -455,7 +455,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         drop(garbage);
     }
 
-    /// Changes what is remembered of a key.
+    /// Changes the marks of a key.
     pub(crate) fn note(&self, key: &Key, note: impl FnOnce(&mut Marks)) {
         let mut shard = self.table.shard(key).lock();
         let (marks, removed) = shard.marks.of(key, self.clock.now());
@@ -464,7 +464,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         drop(removed);
     }
 
-    /// Forgets what is remembered about old failures and old invalidations.
+    /// Forgets old marks and old invalidations.
     pub(crate) fn sweep(&self, longest_kept: Duration) {
         let now = self.clock.now();
         self.table.sweep(now);

@@ -1,14 +1,14 @@
-//! Why a key is left alone for a while: its computations fail.
+//! The hold of a key whose computations fail: no caller computes it for a while.
 //!
-//! A hold has two ends. Callers with something stale to be served are content until
-//! the later one: it doubles with each failure in a row, so that a dead origin is
-//! called rarely. Callers without a fallback are refused until the earlier one only,
-//! which never grows: for them every second of hold is a second of errors.
+//! A hold has two ends. Callers with a stale value are served it until the later end, which
+//! doubles with each failure in a row, so that a dead origin is called rarely. Callers
+//! without a fallback are refused until the earlier end only, which never grows: for them
+//! every second of hold is a second of errors.
 //!
 //! It ends before that with a successful computation, and with everything that says
-//! that the data has changed: `invalidate`, `put`, and the invalidation of one of the
-//! tags that were known before the computation. Two minutes after its last end it is
-//! forgotten, and with it how many failures there were in a row.
+//! that the data has changed: `invalidate`, `mark_stale` and `put` of the key, and the
+//! invalidation of everything or of a tag that was known before the computation. Two minutes
+//! after its last end it is forgotten, and with it the number of failures in a row.
 
 use std::time::Duration;
 
@@ -41,18 +41,18 @@ pub(crate) struct FailureCount {
     /// For the caller to drop without the table's lock: an error's `Drop` is the
     /// user's code.
     pub(crate) replaced: Option<Error>,
-    /// For how long nobody computes.
+    /// For how long no caller computes.
     pub(crate) hold: Option<Duration>,
 }
 
-/// Whether a caller has something else to be served.
+/// Whether a caller can be served something else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HoldCheck {
     /// It has, or does not know yet.
     WithFallback,
     /// It has nothing.
     WithoutFallback,
-    /// It computes whatever has failed: somebody has asked for that by name.
+    /// It computes despite a failure: the application has asked for a computation by name.
     Ignored,
 }
 
@@ -107,7 +107,7 @@ impl Hold {
         policy: HoldPolicy,
     ) -> FailureCount {
         let HoldRule::After(least) = rule.hold else {
-            // No failure of a row that ends in a hold; it interrupts one.
+            // Such a failure does not count towards a hold. It ends a row that does.
             return FailureCount { replaced: self.end_row(), hold: None };
         };
         let mut replaced = self.forget_if_old(now);
@@ -118,8 +118,8 @@ impl Hold {
         if self.failures >= least {
             let serves_stale = rule.stale_until.is_some();
             let longest = policy.after(self.failures, serves_stale, freshness::sample());
-            // The later end is for those who are served meanwhile: it comes no later
-            // than the end of what they are served.
+            // The later end is for callers that are served a stale value: it comes no
+            // later than the end of that value.
             let end = now.plus(longest);
             let end = rule.stale_until.map_or(end, |stale_until| end.min(stale_until));
             self.tags = tags.into();

@@ -1,8 +1,8 @@
-//! How long to leave a failing service alone.
+//! How long a hold lasts.
 
 use std::time::Duration;
 
-/// How long nobody computes after a failure.
+/// How long no caller computes after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HoldPolicy {
     pub(crate) first: Duration,

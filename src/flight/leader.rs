@@ -1,8 +1,8 @@
 //! The leader: the one caller of a key that computes.
 //!
-//! A [`Leader`] is a guard. However it goes away, its flight ends in `end.rs`, by name
+//! A [`Leader`] is a guard. However it goes away, its flight ends in `end.rs`, by a call
 //! or by `Drop`: there is a verdict, the flight is out of the table, its place is
-//! returned. Here is what a leader does before that, in this order:
+//! returned. Before that, a leader takes these steps:
 //!
 //! 1. it looks into the remote (`lease/acquire.rs`), takes a place, and the lease;
 //! 2. [`compute`](Leader::compute) drives the work;
@@ -51,7 +51,8 @@ pub(crate) struct Leader<V: Send + Sync + 'static> {
     /// Whether a panic that unwinds through here is the computation's: on a task of its
     /// own nothing else can panic.
     is_alone_on_task: bool,
-    /// The key is held, and the caller has no fallback: the leader only looks for a value.
+    /// The key is held, and the caller has no fallback: the leader only looks for a value
+    /// in the remote.
     held: Option<HeldKey>,
     /// Whether the work has begun: before that there is no computation to report.
     pub(super) has_computed: bool,
@@ -60,7 +61,7 @@ pub(crate) struct Leader<V: Send + Sync + 'static> {
     pub(super) lease: Option<Box<Lease<V>>>,
     /// Whether a hold that follows a failure concerns other processes.
     pub(super) holds_elsewhere: bool,
-    /// Whether what is stored is for each caller alone.
+    /// Whether each caller has to validate the stored result for itself.
     pub(super) is_for_each: bool,
     /// The leader's own caller, as long as it waits.
     interest: Option<Interest<V>>,
@@ -161,16 +162,16 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.panic_rule = rule;
     }
 
-    /// Says that a failure of this computation says nothing about other callers: in the
-    /// remote, where there is one lock for all, it holds nobody back.
+    /// Says that a failure of this computation says nothing about other callers. So it makes
+    /// no hold in the remote, where one lock serves all callers.
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's credentials"))]
     pub(crate) fn keep_hold_local(&mut self) {
         self.holds_elsewhere = false;
     }
 
     /// Takes one of the `max_computations` places, or enters the queue for them where the
-    /// caller has nothing else to do. A caller for whom there is no room is refused before
-    /// any task is spawned for it. With a remote the leader looks there first.
+    /// caller has nothing else to do. Where the bound on waiters is reached, the caller is
+    /// refused before any task is spawned for it. With a remote the leader looks there first.
     pub(super) fn enter_queue(&mut self) -> Result<(), Error> {
         if self.engine.remote().is_some() || self.held.is_some() {
             return Ok(());
@@ -237,8 +238,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.engine.places.release(&self.flight.computation, self.engine.watch.now());
     }
 
-    /// Age counts from here, not from the queue; and what was invalidated until now does
-    /// not concern what is computed from now on.
+    /// Age counts from here, not from the queue. Invalidations until now do not concern a
+    /// computation that begins now.
     fn start_now(&mut self) {
         self.started.tick = self.engine.clock.now();
         self.started.seq = self.engine.log.seq();
@@ -263,7 +264,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.lease.as_ref().map(|lease| lease.grant.version)
     }
 
-    /// Says that what stands in the remote is of no use any more, though it was when the
+    /// Says that the value in the remote is of no use any more, though it was when the
     /// lease was granted.
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's validation"))]
     pub(crate) fn discard_remote_value(&mut self) {
@@ -333,8 +334,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.engine.places.expect_until(&self.flight.computation, overdue_at);
     }
 
-    /// Takes the lead of another key too, unless a flight of it runs: for those who will
-    /// look there for this leader's result.
+    /// Takes the lead of another key too, unless a flight of it runs: later callers will look
+    /// under that key for this leader's result.
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP's results arrive"))]
     pub(crate) fn lead_beside(&self, key: Key) -> Option<Self> {
         let tags = self.flight.tags.clone();
@@ -344,7 +345,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// Returns whether the result may be stored now. Asked under the store's lock, so that
     /// an invalidation comes before or after, not during.
     pub(crate) fn may_store(&self, entry: &Entry<V>) -> bool {
-        // With a lease the remote knows of what may have been missed here.
+        // With a lease the remote knows of invalidations that this process has missed.
         let vouched = self.lease.is_some() || !self.engine.log.is_doubted(self.started.seq);
         self.engine.mode() != Mode::Off
             && vouched
@@ -360,7 +361,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             && self.engine.log.admits(entry, entry.started_seq)
     }
 
-    /// Stores what the remote has, unless it was invalidated since this leader asked.
+    /// Stores the value of the remote, unless it was invalidated since this leader asked.
     pub(crate) fn adopt(&self, entry: &Arc<Entry<V>>) -> bool {
         let allowed = || self.may_adopt(entry);
         self.engine.local.fill(&self.flight.key, Arc::clone(entry), &allowed).finish()
@@ -378,8 +379,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.flight.publish(Verdict::Declined);
     }
 
-    /// The same for a result that is stored and yet handed to no caller: each asks the
-    /// origin about it, now and for a while.
+    /// The same for a result that is stored and handed to no caller: each caller validates it
+    /// with the origin, now and for a while.
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's validation"))]
     pub(crate) fn publish_for_each(&mut self) {
         self.is_for_each = true;
@@ -412,9 +413,9 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// to the remote too, on a task of its own: no caller waits for that. Where the remote
     /// refuses it, `unstore` takes it back.
     ///
-    /// Also what may not be stored here is offered: an invalidation that came before the
-    /// lease was granted ends nothing of it, and one that came after has ended the right
-    /// to fill. Only the remote knows which it was.
+    /// A result that may not be stored here is sent as well. An invalidation before the lease
+    /// was granted does not concern it, and an invalidation after that has ended the right to
+    /// fill. Only the remote knows which of the two happened.
     pub(crate) fn finish(
         mut self,
         entry: Arc<Entry<V>>,
@@ -443,7 +444,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
     ) {
         let stands = match lease.share(targets).await {
             Ok(filled) => filled != FillOutcome::Refused,
-            // The remote cannot say; what may have been missed decides.
+            // The remote does not answer: then missed invalidations decide.
             Err(Unavailable) => stored && !self.engine.log.is_doubted(self.started.seq),
         };
         if !stands {

@@ -1,9 +1,9 @@
 //! In which computation a caller runs.
 //!
 //! A computation that asks its own handle for another key waits for it and does not
-//! work meanwhile. So that it can lend its place, the engine has to know who asks: each
-//! computation runs within a task-local scope that names it. Work that the computation
-//! spawns on tasks of its own is outside of that scope, and lends nothing.
+//! work meanwhile. So that it can lend its place, the engine has to know which computation
+//! asks: each computation runs within a task-local scope that names it. Work that the
+//! computation spawns (`tokio::spawn`) is outside of that scope, and lends nothing.
 
 use std::future::Future;
 
@@ -14,7 +14,7 @@ tokio::task_local! {
     static SCOPE: Arc<Scope>;
 }
 
-/// A computation, and the one whose caller asked for it.
+/// A computation, and the outer computation whose caller asked for it.
 #[derive(Debug)]
 pub(crate) struct Scope {
     /// Tells one handle from another.

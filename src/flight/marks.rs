@@ -1,4 +1,4 @@
-//! What is remembered of a key besides its value. Each fact ends by itself.
+//! The marks of a key: facts that are remembered besides its value. Each ends by itself.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::flight::hold_policy::HoldPolicy;
 use crate::freshness;
 use crate::key::Key;
 
-/// How often refreshes were declined is forgotten this long after the last pause.
+/// The number of declined refreshes is forgotten this long after the last pause.
 const REMEMBERED: Duration = Duration::from_secs(120);
 
 /// When the next background refresh may start: another process refreshes, or the last
@@ -52,7 +52,7 @@ impl RefreshPause {
     }
 }
 
-/// What the last answer said of sharing between callers with credentials.
+/// Whether the last answer may be shared between callers with credentials.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sharing {
     is_shared: bool,
@@ -84,7 +84,7 @@ impl Marks {
         self.sharing = Sharing::default();
     }
 
-    /// Notes that a result was stored, or may be: what was declined before says nothing
+    /// Notes that a result was stored, or may be stored: earlier declined results say nothing
     /// of it.
     pub(crate) fn set_storable(&mut self) {
         self.uncacheable_until = Tick::default();

@@ -1,4 +1,69 @@
-//! Flights: one computation per key, and every other caller waits for its verdict.
+//! Flights: of all callers that miss one key at once, one computes.
+//!
+//! # What enters
+//!
+//! A caller that found nothing fresh. Its [`FlightRequest`](engine::FlightRequest) names
+//! the key, the tags that are known before the computation, and the part that the caller
+//! may take. The room knows neither HTTP nor Redis nor moka: it sees the store of this
+//! process through [`ports::Store`], and the store of all processes through
+//! [`SharedStore`](crate::lease::shared_store::SharedStore).
+//!
+//! # What leaves
+//!
+//! A [`Step`](waiter::Step) for the caller: an answer, the lead, a computation for this
+//! caller alone, or a refusal. A caller with the lead has a [`Leader`](leader::Leader).
+//! This is a guard: however it goes away, its flight has a verdict and is out of the table.
+//!
+//! # The states in between
+//!
+//! ```text
+//! caller ── Engine::enter ─┬─ Lead ────── no flight of this key runs
+//!                          ├─ Join ────── a flight runs: wait for its verdict
+//!                          ├─ Alone ───── the caller may not wait, or must not lead
+//!                          ├─ Held ────── the key failed a moment ago
+//!                          └─ Overloaded  a bound on waiters is reached
+//!
+//! flight ── Waiting ─ Computing ─ Arriving ─ Published ─ Settled
+//! ```
+//!
+//! A flight passes through its phases in this order, and may leave any of them out but the
+//! last. The verdict exists from `Published` on. `Settled` means: the flight is out of the
+//! table, and its result is stored or never will be. One more fact stands beside the phase:
+//! a flight that was *forgotten* goes on for the callers that wait already, and its result
+//! is not stored.
+//!
+//! | verdict | a waiter |
+//! |---|---|
+//! | `Filled` | takes the value, if it answers this caller's request |
+//! | `Declined` | computes for itself |
+//! | `Failed` | takes a stale value, shares the failure, or computes for itself |
+//! | `Abandoned` | enters again; the first to do so leads |
+//!
+//! A computation holds one of the `max_computations` places, or waits in the queue for one.
+//!
+//! # Locks
+//!
+//! A lock is held for a few lines, never over an await. No code of the user runs under a
+//! lock of this room: what leaves a map is handed out, and dropped after the lock. The order
+//! is: a key of the store, the shard of the table, then the flight or the places.
+//!
+//! # Reading order
+//!
+//! Data, each file with one structure and its invariant:
+//! - `phase`: one flight and the phase it is in.
+//! - `table`: the running flights and the marks of all keys, in shards.
+//! - `marks`: what is remembered of a key besides its value, each fact with its own end.
+//! - `hold`, `hold_policy`: a key that fails is left alone, with two ends; how long that is.
+//! - `places`: the bound on computations, its queue, and who lends a place to whom.
+//!
+//! Then the way of a caller:
+//! - `engine`: `enter` decides whether a caller leads, joins, computes alone or is refused.
+//! - `waiter`: takes a caller from flight to flight until it has a step.
+//! - `leader`: what a leader does from the lead to its result.
+//! - `end`: every way in which a leader ends, and the one order of steps.
+//! - `lending`: in which computation a caller runs, so that it can lend its place.
+//! - `tasks`: where computations run, and how a shutdown ends them.
+//! - `ports`: the store, as the engine sees it.
 
 pub(crate) mod end;
 pub(crate) mod engine;

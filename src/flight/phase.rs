@@ -1,16 +1,17 @@
 //! One running computation of one key, and the phase it is in.
 //!
-//! | phase | what holds | who leaves it |
-//! |---|---|---|
-//! | `Waiting` | the leader looks elsewhere for a value, or waits for a place | the leader |
-//! | `Computing` | the origin is being called | the leader |
-//! | `Arriving` | the head of the result is there; a caller that joins now makes a look-up | the leader |
-//! | `Published` | callers know how to go on; the leader may still be at work | the leader, or a waiter that deposes it |
-//! | `Settled` | the flight is out of the table and its result is stored, or never will be | nobody |
+//! | phase | what holds |
+//! |---|---|
+//! | `Waiting` | the leader looks elsewhere for a value, or waits for a place |
+//! | `Computing` | the origin is being called |
+//! | `Arriving` | the head of the result is there; a caller that joins now makes a look-up |
+//! | `Published` | there is a verdict; the leader may still be at work |
+//! | `Settled` | the flight is out of the table and its result is stored, or never will be |
 //!
-//! Phases only go forward. Beside the phase there is one more fact: a flight that was
-//! *forgotten* (its key was invalidated or put, or its leader was replaced) goes on for
-//! those who wait already, and its result is not stored.
+//! Phases only go forward. The leader moves its flight from phase to phase. A waiter, or the
+//! next caller of the key, may settle the flight of a silent leader. Beside the phase there is
+//! one more fact: a flight that was *forgotten* (its key was invalidated or put, or its leader
+//! was replaced) goes on for the callers that wait already, and its result is not stored.
 
 use crate::clock::Tick;
 use crate::entry::Entry;
@@ -19,7 +20,7 @@ use crate::flight::places::{Computation, Offer, Places};
 use crate::key::{Key, Tag};
 use crate::sync::{Arc, AtomicU32, Mutex, Notify, Ordering};
 
-/// What a leader leaves behind, in every case.
+/// How the callers of a flight go on. A leader leaves one, however it ends.
 #[derive(Debug)]
 pub(crate) enum Verdict<V> {
     /// Computed, may be shared.
@@ -98,7 +99,7 @@ struct Progress<V> {
 
 #[derive(Debug)]
 pub(crate) struct Flight<V> {
-    /// Tells it from an earlier or later flight of the same key.
+    /// Tells the flight from an earlier or later flight of the same key.
     pub(crate) id: u64,
     pub(crate) key: Key,
     /// Tags known before the computation.
@@ -180,8 +181,8 @@ impl<V> Flight<V> {
     }
 
     /// Ends the flight with `verdict`, or with the one that was published before; then
-    /// `verdict` is returned, to be dropped without the table's lock. Wakes nobody: that
-    /// is for after the lock.
+    /// `verdict` is returned, to be dropped without the table's lock. Does not wake the
+    /// waiters: the caller does so after the lock.
     #[must_use = "to be dropped without the table's lock"]
     pub(crate) fn settle(&self, verdict: Verdict<V>) -> Option<Verdict<V>> {
         let mut progress = self.progress.lock();
@@ -215,8 +216,8 @@ impl<V> Flight<V> {
         }
     }
 
-    /// Waits until the flight is settled: a caller that looks again before that would
-    /// find this very flight, and not yet what it stored.
+    /// Waits until the flight is settled. A caller that enters again before that would
+    /// find this very flight, and not yet the value that it stored.
     ///
     /// Cancel safe: a dropped wait leaves nothing behind.
     pub(crate) async fn wait_settled(&self) {
@@ -229,8 +230,8 @@ impl<V> Flight<V> {
         }
     }
 
-    /// From now on the result belongs to those who wait already: it is not stored, and
-    /// no caller joins.
+    /// From now on the result belongs to the callers that wait already: it is not stored,
+    /// and no caller joins.
     pub(crate) fn forget(&self) {
         self.progress.lock().is_forgotten = true;
     }

@@ -1,6 +1,6 @@
 //! The places of `max_computations`, and the queue for them.
 //!
-//! A place belongs to a [`Computation`], not to a future: whoever ends the
+//! A place belongs to a [`Computation`], not to a future. The code that ends the
 //! computation returns the place, also where the future that began it is neither
 //! polled nor dropped any more. Each computation is in one of three states here:
 //!
@@ -9,14 +9,14 @@
 //!   when it is elected after the leader it waited for;
 //! - *placed*: it has a place, its own or a borrowed one.
 //!
-//! A computation may ask the same handle for other keys. It waits then and does not
-//! work, so it lends its place to what it waits for: an [`Offer`]. The place goes to
+//! A computation may ask the same handle for another key. Then it waits and does not
+//! work, so it lends its place to the computation it waits for: an [`Offer`]. The place goes to
 //! one borrower at a time and returns when the borrower ends; so a computation that
 //! asks for many keys at once does not run them all at once. A lender that stops
-//! waiting goes on at once, and the borrower keeps the place until it ends: that long,
+//! waiting goes on at once, and the borrower keeps the place until it ends: for that long,
 //! one computation more than the bound runs.
 //!
-//! A computation that is overdue loses its place to the next that needs one.
+//! A computation that is overdue loses its place to the next computation that needs one.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -33,7 +33,7 @@ const LEAST_CAPACITY: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Computation {
     id: u64,
-    /// When others may take its place away.
+    /// When other computations may take its place.
     overdue_at: AtomicU64,
     /// Its rank in the queue; the lower, the earlier. Zero: none yet.
     rank: AtomicU64,
@@ -79,7 +79,7 @@ impl Computation {
 /// Why a computation has no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NoPlace {
-    /// None came free in time.
+    /// No place came free in time.
     TimedOut,
     /// No caller wants the result any more.
     Unwanted,
@@ -98,9 +98,9 @@ struct State {
     members: HashMap<u64, Member, foldhash::fast::RandomState>,
     queue: BTreeSet<(u64, u64)>,
     last_rank: u64,
-    /// Whom each lender waits for, in the order in which it began to.
+    /// The computations that each lender waits for, in the order in which it began to wait.
     borrowers: HashMap<u64, Vec<u64>, foldhash::fast::RandomState>,
-    /// Who would lend to each borrower.
+    /// The computations that would lend to each borrower.
     lenders: HashMap<u64, Vec<u64>, foldhash::fast::RandomState>,
 }
 
@@ -310,7 +310,7 @@ impl State {
             self.queue.remove(&(rank, id));
         }
         self.members.insert(id, Member { computation, standing, _slot: None });
-        // It may wait for others itself.
+        // It may wait for another computation itself.
         self.lend(id);
     }
 
@@ -332,8 +332,7 @@ impl State {
         lenders.iter().copied().find(|lender| *lender != borrower && self.can_lend(*lender))
     }
 
-    /// Lends the place of `lender` to the first of those that it waits for and that
-    /// are queued.
+    /// Lends the place of `lender` to the first queued computation that it waits for.
     fn lend(&mut self, lender: u64) {
         if !self.can_lend(lender) {
             return;
@@ -376,7 +375,7 @@ impl State {
         }
     }
 
-    /// Gives free places to those who have waited longest.
+    /// Gives free places to the computations that have waited longest.
     fn hand_over(&mut self, now: Tick) {
         while self.free > 0
             && let Some((rank, id)) = self.queue.pop_first()

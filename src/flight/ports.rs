@@ -6,17 +6,17 @@ use crate::entry::Entry;
 use crate::garbage::Garbage;
 use crate::key::Key;
 
-/// The store of this process. Fills and removals of one key are serial: what
-/// `allowed` says is decided under the same lock as the write it allows.
+/// The store of this process. Fills and removals of one key are serial: `allowed` is
+/// asked under the same lock as the write that it allows.
 ///
-/// No operation drops an entry: each hands out what it has replaced, removed or
-/// evicted, and the caller drops it when it holds no lock and has published what
+/// No operation drops an entry: each hands out the entries that it has replaced, removed or
+/// evicted. The caller drops them when it holds no lock and has published the result that
 /// others wait for.
 pub(crate) trait Store<V: Send + Sync + 'static>: Send + Sync + 'static {
     /// Stores `entry` if `allowed`, unless it is too heavy to be stored.
     fn fill(&self, key: &Key, entry: Arc<Entry<V>>, allowed: &dyn Fn() -> bool) -> StoreChange<V>;
 
-    /// Removes whatever stands there.
+    /// Removes the entry of `key`, if there is one.
     fn remove(&self, key: &Key) -> StoreChange<V>;
 
     /// Removes everything.
@@ -26,8 +26,8 @@ pub(crate) trait Store<V: Send + Sync + 'static>: Send + Sync + 'static {
     /// Removes this very entry.
     fn remove_exactly(&self, key: &Key, entry: &Arc<Entry<V>>) -> Garbage<V>;
 
-    /// Shows every entry to `keep`, and removes those that it does not keep.
-    /// What is filled meanwhile may be shown or not.
+    /// Shows every entry to `keep`, and removes the entries that it does not keep.
+    /// Entries that are filled meanwhile may be shown or not.
     fn retain(&self, keep: &dyn Fn(&Entry<V>) -> bool) -> Garbage<V>;
 }
 

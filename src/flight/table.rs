@@ -1,7 +1,7 @@
-//! The table of running flights, in shards: who leads, who joins, who is turned away.
+//! The table of running flights and of marks, in shards.
 //!
 //! A shard's lock is held for a few lines at a time, never over an await, and no code
-//! of the user's runs under it: what leaves a shard is handed out as [`Removed`] and
+//! of the user runs under it: whatever leaves a shard is handed out as [`Removed`] and
 //! dropped afterwards.
 
 use std::collections::HashMap;
@@ -35,7 +35,7 @@ pub(crate) struct Shard<V> {
     pub(crate) marks: MarkMap,
 }
 
-/// What left a shard under its lock, to be dropped without it.
+/// A flight or an error that left a shard under its lock, to be dropped without it.
 #[must_use = "to be dropped without the shard's lock"]
 pub(crate) struct Removed<V> {
     pub(crate) flight: Option<Arc<Flight<V>>>,
@@ -125,7 +125,7 @@ impl<V> Table<V> {
         Removed { flight, ..Removed::default() }
     }
 
-    /// Ends what is known of the data of `key`: no caller joins its flight, the result is
+    /// Says that the data of `key` has changed: no caller joins its flight, the result is
     /// not stored, and a hold is over. Returns whether there was a flight.
     pub(crate) fn forget(&self, key: &Key) -> (bool, Removed<V>) {
         let mut shard = self.shard(key).lock();

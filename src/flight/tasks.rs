@@ -18,8 +18,8 @@ impl<V: Send + Sync + 'static> Engine<V> {
     /// Runs the leader's work on its own task and waits for its result. A panic of the
     /// task goes on in the caller.
     ///
-    /// Begins at once: a future that held the work until it is polled would be as large as
-    /// the work, also in those who wait and never lead.
+    /// Begins at once. A future that held the work until it is polled would be as large as
+    /// the work, also in the futures of waiters, which never lead.
     ///
     /// Cancel safe: when the caller is dropped, the task goes on, unless it still waits for
     /// a place and no other caller waits for it.
@@ -91,14 +91,14 @@ impl<V: Send + Sync + 'static> Engine<V> {
         drop(self.tasks.spawn(crate::observe::going_on(work)));
     }
 
-    /// Returns whether no other process was found at a refresh a moment ago, and the last
-    /// refresh was not declined a moment ago.
+    /// Returns whether a refresh may start: no other process refreshed the key a moment ago,
+    /// and the last refresh was not declined a moment ago.
     pub(crate) fn may_refresh(&self, key: &Key) -> bool {
         let now = self.clock.now();
         self.table.read_marks(key, |marks| marks.refresh_pause.is_over(now)).unwrap_or(true)
     }
 
-    /// Runs what must be done also if its caller goes away.
+    /// Runs work that must be done also if its caller goes away.
     ///
     /// Cancel safe: when the caller is dropped, the errand goes on.
     pub(crate) async fn errand<T: Send + 'static>(
@@ -108,7 +108,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         self.tasks.spawn(errand).await.ok()
     }
 
-    /// The same where no caller waits, perhaps outside of a runtime.
+    /// The same where no caller waits. Does nothing outside of a runtime.
     pub(crate) fn errand_in_background(&self, errand: impl Future<Output = ()> + Send + 'static) {
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             drop(self.tasks.spawn_on(errand, &runtime));
@@ -123,7 +123,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         let finished = tokio::time::timeout(deadline, self.tasks.wait()).await;
         let left = if finished.is_ok() { 0 } else { self.tasks.len() };
         self.stop.cancel();
-        // One that blocks its thread may take for ever.
+        // A task that blocks its thread may take for ever.
         let _ = tokio::time::timeout(DROP_TIME, self.tasks.wait()).await;
         left
     }

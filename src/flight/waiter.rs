@@ -1,9 +1,9 @@
-//! Callers that do not compute: how each comes by its answer.
+//! A caller on its way to an answer, before it leads or instead of leading.
 //!
 //! A [`Resolver`] takes one caller from flight to flight until it has a [`Step`]: an
-//! answer, the lead, a computation of its own, or a refusal. It ends: each wait ends at
-//! the caller's deadline, and results that do not fit the caller's own request are
-//! counted.
+//! answer, the lead, a computation for this caller alone, or a refusal. The way has an end:
+//! each wait ends at the caller's deadline, and results that do not answer the caller's own
+//! request are counted.
 
 use std::time::Duration;
 
@@ -20,15 +20,14 @@ use crate::observe::Occurrence;
 use crate::outcome::CacheOutcome;
 use crate::sync::{Arc, AtomicUsize, Ordering};
 
-/// How often a caller whose own request the result does not fit looks again before it
-/// computes for itself.
+/// After so many results that do not answer its own request a caller still enters again;
+/// after one more it computes for itself.
 const MAX_REENTRIES: u8 = 2;
 
-/// How often a caller stands for election after results that concerned their leader's
-/// request alone.
+/// The same for results that concerned their leader's request alone.
 const MAX_ELECTIONS: u8 = 2;
 
-/// What the engine asks of a caller.
+/// What the engine has to know of a caller.
 pub(crate) trait Caller<V> {
     /// Returns the flight this caller belongs to, as far as it knows now.
     fn flight_request(&mut self) -> FlightRequest;
@@ -39,8 +38,8 @@ pub(crate) trait Caller<V> {
     /// Returns whether `entry` is an answer to this caller's own request.
     fn is_answered_by(&self, entry: &Entry<V>) -> bool;
 
-    /// Takes a part in a result that still arrives. Returns whether there was one: what
-    /// comes may be gone for callers that have not begun.
+    /// Becomes a reader of a result that still arrives. Returns whether that was possible:
+    /// the beginning of the result may be gone already.
     fn claim(&mut self, _: &Entry<V>) -> bool {
         true
     }
@@ -117,8 +116,7 @@ impl AloneReason {
     }
 }
 
-/// A place among those who wait, in all flights together; travels along when its holder
-/// enters another flight.
+/// One of the `max_waiters_in_all`. A caller keeps it when it enters another flight.
 #[derive(Debug)]
 pub(crate) struct WaitSlot(Arc<AtomicUsize>);
 
@@ -160,7 +158,7 @@ impl<V> Drop for Waiter<V> {
     }
 }
 
-/// One caller on its way to an answer: what it takes along from flight to flight.
+/// One caller on its way to an answer: the facts that it keeps from flight to flight.
 pub(crate) struct Resolver<V: Send + Sync + 'static> {
     engine: Arc<Engine<V>>,
     deadline: Instant,

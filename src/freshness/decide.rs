@@ -7,7 +7,7 @@
 use super::{EarlyRefresh, Window};
 use crate::clock::Tick;
 
-/// What an entry is good for at one moment.
+/// How an entry may be used at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Freshness {
     /// To be served as it is.

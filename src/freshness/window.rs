@@ -41,7 +41,7 @@ pub(crate) struct Window {
     pub(crate) stale_until: Tick,
     pub(crate) error_until: Tick,
     /// How long the computation took, in microseconds. There is one in every
-    /// entry: what is longer than an hour counts as little more than that.
+    /// entry: a longer time than about an hour is cut off there.
     computed_micros: u32,
     /// How many seconds the entry is kept longer than it may be served.
     kept_longer: u32,
@@ -80,7 +80,7 @@ impl Window {
     }
 
     /// Keeps the entry for so long after it may be served no more, in whole
-    /// seconds rounded up: what it holds may yet be confirmed.
+    /// seconds rounded up: the origin may yet confirm its value.
     #[cfg_attr(
         not(any(feature = "http", feature = "remote")),
         allow(dead_code, reason = "who keeps entries longer")
@@ -113,7 +113,7 @@ impl Window {
         self.fresh_until.since(self.started.plus(self.computed_in()))
     }
 
-    /// Returns whether the entry was given no lifetime at all. One whose
+    /// Returns whether the entry was given no lifetime at all. An entry whose
     /// lifetime was over on arrival was given one.
     #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP's validation"))]
     pub(crate) fn is_never_fresh(&self) -> bool {
@@ -125,7 +125,7 @@ impl Window {
         self.fresh_until.max(self.stale_until).max(self.error_until)
     }
 
-    /// Returns the moment after which the entry is of no use to anybody.
+    /// Returns the moment after which the entry is of no use.
     pub(crate) fn kept_until(&self) -> Tick {
         self.useful_until().plus(Duration::from_secs(self.kept_longer.into()))
     }

@@ -49,14 +49,14 @@ impl CacheFor {
     /// The data was read after the request went out, so it is at most `ttl` +
     /// `compute_timeout` old. `Age` still counts from the request.
     ///
-    /// Zero means: keep it for nobody, and share it only as stale, where a
+    /// Zero means: it is never fresh. It is shared only as stale, where a
     /// stale window covers it.
     pub const fn new(ttl: Duration) -> Self {
         Self { ttl, stale_for: None, stale_if_error: None, tags: Vec::new(), public: false }
     }
 
     /// Sets how long after the end of its ttl the response may be served stale
-    /// while it is computed anew.
+    /// while it is refreshed.
     ///
     /// Defaults to the layer's `stale_for`.
     pub const fn stale_for(mut self, window: Duration) -> Self {
@@ -65,7 +65,7 @@ impl CacheFor {
     }
 
     /// Sets how long after the end of its ttl the response may be served stale
-    /// when computing it anew fails.
+    /// when its refresh fails.
     ///
     /// Defaults to the layer's `stale_if_error`.
     pub const fn stale_if_error(mut self, window: Duration) -> Self {
@@ -81,7 +81,7 @@ impl CacheFor {
         self
     }
 
-    /// Declares that the response holds nobody's data, so that it may be
+    /// Declares that the response holds no data of one client, so that it may be
     /// shared although the request carried credentials.
     ///
     /// Defaults to not shared, unless `Cache-Control` permits it.

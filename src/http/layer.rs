@@ -77,7 +77,7 @@ impl Rules {
 /// service of `http` requests.
 ///
 /// Stores what RFC 9111 lets a shared cache store, and computes each answer
-/// once. Never stored or handed to anybody else: responses with `no-store`,
+/// once. Never stored or handed to another client: responses with `no-store`,
 /// `private`, `Set-Cookie` or `Vary: *`, and responses to requests with
 /// credentials unless they have a lifetime of their own and say `public` or the
 /// like.
@@ -87,8 +87,8 @@ impl Rules {
 /// # Order with other layers
 ///
 /// Inside compression (one stored body serves every encoding), inside
-/// authentication (who may not ask is turned away before), inside trace (which
-/// then sees hits too), inside a time-out (one client gives up, the computation
+/// authentication (which rejects a client before it reaches the cache), inside trace
+/// (which then sees hits too), inside a time-out (one client gives up, the computation
 /// goes on). Where an authentication layer puts the identity into an
 /// *extension*, the cache cannot see it in the headers: set
 /// [`identity`](Self::identity), or the first user's answer goes to the next.
@@ -271,11 +271,11 @@ impl HttpLayer {
         /// through. Defaults to 1 MiB.
         max_body: usize;
         /// Sets the longest header section that is handled, in bytes: a
-        /// request with more goes past the cache, a response with more is not
+        /// request with more is forwarded uncached, a response with more is not
         /// stored. Defaults to 64 KiB.
         max_header_bytes: usize;
-        /// Sets the longest key, in bytes; a request with a longer one goes
-        /// past the cache. Defaults to 8 KiB.
+        /// Sets the longest key, in bytes; a request with a longer one is
+        /// forwarded uncached. Defaults to 8 KiB.
         max_key_bytes: usize;
         /// Sets how many variants of one URI are kept; the least recently used
         /// one makes room. Defaults to 64.
@@ -412,7 +412,8 @@ impl HttpLayer {
         self.identity(move |parts| Some(part(parts)))
     }
 
-    /// Adds to the key who is asking; `None` sends the request past the cache.
+    /// Adds the identity of the client to the key; with `None` the request is forwarded
+    /// uncached.
     ///
     /// Needed where an authentication layer puts the identity into an
     /// extension of the request: nothing else tells the cache that two such
@@ -438,7 +439,7 @@ impl HttpLayer {
         self
     }
 
-    /// Sends requests past the cache, those of an administrator for example.
+    /// Forwards requests uncached, for example the requests of an administrator.
     /// Defaults to none.
     pub fn bypass(mut self, rule: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.rules.bypass = Some(Arc::new(rule));
@@ -465,12 +466,11 @@ impl HttpLayer {
 
     /// Sets how an empty request body is made.
     ///
-    /// Where the answer to a question about a stored response is about another
-    /// one, the service is asked once more, and the first body is gone. With a
-    /// type whose bodies cannot be made anew, nothing stored is asked about: it
-    /// is fetched again. Known without this are axum's `Body`, `Empty<Bytes>`,
-    /// `Full<Bytes>` and `String`; what arrives on a connection of hyper's can
-    /// be wrapped into `Either<Incoming, Empty<Bytes>>`.
+    /// Where the service confirms another response than the stored one, it is asked once
+    /// more, and the first body is gone. With a body type of which the layer cannot make an
+    /// empty one, stored responses are not validated: they are fetched again. The layer
+    /// knows axum's `Body`, `Empty<Bytes>`, `Full<Bytes>` and `String` without this; wrap
+    /// hyper's `Incoming` into `Either<Incoming, Empty<Bytes>>`.
     ///
     /// ```
     /// use bytes::Bytes;
@@ -492,7 +492,7 @@ impl HttpLayer {
         self
     }
 
-    /// Sets our name in `Cache-Status` (RFC 9211). Defaults to `tower-stampede`.
+    /// Sets the name of this cache in `Cache-Status` (RFC 9211). Defaults to `tower-stampede`.
     pub fn cache_status(mut self, name: impl Into<String>) -> Self {
         self.rules.config.cache_status = Some(name.into());
         self
@@ -505,7 +505,7 @@ impl HttpLayer {
     }
 
     /// Sets how long the body of a response that is to be stored may pause;
-    /// then it is not stored, and streams through to those who read it already.
+    /// then it is not stored, and streams through to its present readers.
     /// Defaults to 30 s.
     pub fn body_idle_timeout(mut self, timeout: Duration) -> Self {
         self.rules.body_idle_timeout = timeout;
@@ -515,7 +515,7 @@ impl HttpLayer {
     /// Sets how long one of several clients that read the same body may read
     /// nothing while another waits for it; then its body ends with an error.
     /// Only for a body that turned out not to be stored: up to
-    /// [`max_body`](Self::max_body) nobody waits for anybody. Defaults to 5 s.
+    /// [`max_body`](Self::max_body) no client waits for another. Defaults to 5 s.
     pub fn stall_timeout(mut self, timeout: Duration) -> Self {
         self.rules.stall_timeout = timeout;
         self

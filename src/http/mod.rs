@@ -1,4 +1,48 @@
-//! The HTTP face.
+//! HTTP: a shared cache by RFC 9111 in front of a service of `http` requests.
+//!
+//! # What enters and what leaves
+//!
+//! A request enters [`HttpService`]. A response leaves, with a
+//! [`ResponseBody`], the fields `Age` and `Cache-Status`, and a `CacheOutcome` among its
+//! extensions (unless the layer is told to leave them out). The service behind sees a
+//! request in one form per key.
+//!
+//! # One request in five steps
+//!
+//! 1. **Classify and key** (`flow/service.rs`, `rules/request.rs`, `rules/key.rs`). A request
+//!    that cannot be answered from a cache is forwarded: a *bypass*. A method that may
+//!    change something is forwarded, and what it touched is invalidated
+//!    (`flow/unsafe_method.rs`). Any other request has a *primary key*.
+//! 2. **Look up** (`flow/lookup.rs`). The entry at the primary key is a response, or an index
+//!    of variants: then `Vary` selects one. It is judged by `freshness`, by `no-cache` and
+//!    by what the client demands. A fresh one is written at once (`flow/answer.rs`): this
+//!    is a hit, and it ends here.
+//! 3. **Wait or lead** (`flow/miss.rs`, `flow/work.rs`). A stale response is served, and
+//!    refreshed in the background (`flow/refresh.rs`). Any other request is an `HttpWork`
+//!    and goes through the orchestrator, `cache::run`: it joins a flight, leads one, goes
+//!    alone, or is refused.
+//! 4. **Ask the origin** (`flow/lead.rs`, `flow/origin_call.rs`). The leader calls the service,
+//!    under a condition where a stored response can be validated. When the head of the
+//!    response arrives, `rules/storable.rs` decides whether to store it, and the flight
+//!    gets its verdict. The body is read by all while it arrives (`flow/lead/keep.rs`,
+//!    `flow/lead/pump.rs`, `body/`), and a complete one is stored (`stored/fill.rs`).
+//! 5. **Answer** (`flow/client.rs`, `flow/answer.rs`). The client's own conditions and range
+//!    decide how much it gets: the whole, a 304, a part, or a 416.
+//!
+//! # The states in between
+//!
+//! What is known of a request grows from step to step: `Parts` and `FieldScan`, then
+//! `RequestFacts` and `Wishes`, then `HttpCaller`, then `HttpWork`. A response is a `Head`
+//! until it is judged, then a `Plan`, then an entry of a `CachedResponse`.
+//!
+//! # Reading order
+//!
+//! - `layer`, `config`, `cache_for`: the settings, and what a handler says in a response.
+//! - `rules/`: pure functions of the RFCs.
+//! - `flow/`: the five steps.
+//! - `stored/`: what the store holds for a URI.
+//! - `body/`: bodies that leave the layer, and bodies that several clients read.
+//! - `tests/`: the rules against a slow reading of the RFCs.
 
 pub(crate) mod body;
 pub(crate) mod cache_for;

@@ -19,26 +19,26 @@ use crate::lease::shared_store::{AcquireAnswer, RemoteValue, SharedStore, Unavai
 use crate::lease::wakes::Listener;
 use crate::observe::{LockAnswer, Occurrence, WakeCause};
 
-/// How often one look may show another place to look at, and one acquire a
-/// value that does not serve.
+/// How often a look may point to another key, and how often an acquire may return a
+/// value that does not serve, before the leader goes on.
 const MAX_TURNS: u8 = 4;
 
 /// The longest wait without a look: wake-ups can be lost.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-/// Between looks while no wake-up can arrive.
+/// The pauses between looks while no wake-up can arrive.
 const FIRST_POLL: Duration = Duration::from_millis(25);
 const LONGEST_POLL: Duration = Duration::from_millis(250);
 
-/// What a leader looks for in the remote.
+/// A leader's search in the remote.
 pub(crate) trait Search<V> {
-    /// Returns where it looks now.
+    /// Returns the key to look under now.
     fn key(&self) -> &Key;
 
-    /// Judges what stands there.
+    /// Judges the entry that stands there.
     fn judge(&mut self, found: &Arc<Entry<V>>) -> Judgement;
 
-    /// Returns whether it computes although a failure has just been shared.
+    /// Returns whether the leader computes although the key is held.
     fn despite_hold(&self) -> bool {
         false
     }
@@ -46,29 +46,29 @@ pub(crate) trait Search<V> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Judgement {
-    /// It answers those who wait.
+    /// It answers the waiters.
     Serves,
-    /// It says where to look instead; [`Search::key`] has changed.
+    /// It names another key to look under; [`Search::key`] has changed.
     Elsewhere,
     /// It is to be replaced.
     Useless,
-    /// It is to be replaced, and nobody may be served with it any more.
+    /// It is to be replaced, and no caller may be served with it any more.
     Expired,
-    /// The same, and what replaces it will be shared with nobody.
+    /// The same, and the result that replaces it will not be shared.
     ForEach,
 }
 
 /// What a leader does while another process holds the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Patience {
-    /// Waits for the other's result.
+    /// Waits for the result of the other process.
     Wait,
-    /// Leaves the work to the other: nobody waits for this one.
+    /// Leaves the work to the other process: no caller waits for this leader.
     GiveUp,
     /// Computes nevertheless.
     GoOn,
     /// Looks for a value, and computes without the lease where there is none:
-    /// the result is not expected to be one that others may have.
+    /// the result is not expected to be shared.
     Apart,
 }
 
@@ -77,15 +77,15 @@ pub(crate) enum Patience {
 pub(crate) enum Clearance<V> {
     /// It has a place, and the lease if the remote is there: compute.
     Compute,
-    /// This is the answer.
+    /// The remote has a value that answers.
     Found(Arc<Entry<V>>),
     /// The computation failed here, and there is still no value elsewhere.
     Held(HeldKey),
     /// The computation failed elsewhere; it is not tried again for so long.
     HeldElsewhere(Duration),
-    /// Another computes; its lease has so long left.
+    /// Another process computes; its lease has so long left.
     LeftToAnother(Duration),
-    /// Waited too long for another.
+    /// Waited too long for another process.
     TimedOut,
     /// There is no place, or none in time.
     Refused(Error),
@@ -102,8 +102,8 @@ enum Turn<V> {
 impl<V: Send + Sync + 'static> Leader<V> {
     /// Finds out whether to compute, and takes the place and the lease for it.
     ///
-    /// Dropped at any point, it leaves no lease behind: a try that may have been granted
-    /// is given up.
+    /// Cancel safe: dropped at any point, it leaves no lease behind. A try that may have been
+    /// granted is given up.
     pub(crate) async fn clear(
         &mut self,
         wanted: &mut impl Search<V>,
@@ -154,8 +154,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
         }
     }
 
-    /// Asks for the lease until it is granted, or not needed, or another's;
-    /// then waits.
+    /// Asks for the lease until it is granted, is not needed, or is held by another
+    /// process; in the last case, waits.
     async fn acquire(
         &mut self,
         way: &mut LeaseWait<V>,
@@ -173,7 +173,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             let key = wanted.key().clone();
             let mut ask = way.shared.ask().seen(seen);
             ask.register = way.patience == Patience::Wait && way.shared.is_subscribed();
-            // Before the command goes out: what wakes us must find us.
+            // Before the command goes out: a wake-up must find the listener.
             let listener = way.shared.listen(&key);
             let attempt = Attempt::begin(&way.shared, &key, &ask, &errands);
             let answer = way.shared.acquire(&key, &ask).await?;
@@ -189,7 +189,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 }
                 AcquireAnswer::Held(left) => {
                     attempt.was_answered();
-                    // Without the lease, which the hold stands in place of.
+                    // Without the lease: the hold stands where the lock would be.
                     let despite = wanted.despite_hold();
                     let cleared =
                         if despite { Clearance::Compute } else { Clearance::HeldElsewhere(left) };
@@ -213,7 +213,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         Ok(Turn::Done(Clearance::Compute))
     }
 
-    /// Another holds the lease.
+    /// Goes on, gives up or waits: another process holds the lease.
     async fn give_way(
         &mut self,
         way: &mut LeaseWait<V>,
@@ -241,7 +241,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             RemoteValue::Nothing => Turn::Acquire(None),
             RemoteValue::Useless(version) => Turn::Acquire(version),
             RemoteValue::Uncacheable { until, version } => {
-                // It lets the crowd pass and forbids nothing: the next answer
+                // The marker releases the waiters. It forbids nothing: the next result
                 // may be storable, and then it replaces the marker.
                 self.stop_waiting(way, until);
                 Turn::Acquire(version)
@@ -264,7 +264,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
         }
     }
 
-    /// Nobody waits for what is not shared, here or in another process.
+    /// Releases the waiters: a result that is not shared is worth no wait, here or in
+    /// another process.
     fn stop_waiting(&self, way: &mut LeaseWait<V>, until: Tick) {
         if way.patience == Patience::Wait {
             self.publish_uncacheable(until);
@@ -277,15 +278,15 @@ impl<V: Send + Sync + 'static> Leader<V> {
     }
 }
 
-/// What a leader takes along from look to look.
+/// The facts that a leader keeps from look to look.
 struct LeaseWait<V: Send + Sync + 'static> {
     shared: Arc<dyn SharedStore<V>>,
     deadline: Instant,
     patience: Patience,
     poll: Duration,
     turns: u8,
-    /// Whether a value stands there that does not serve and may yet be of use,
-    /// as by standing in for a failure.
+    /// Whether the remote has a value that does not serve and may yet be of use, for
+    /// example in place of a failure.
     over_value: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a lease on a key is made of, whoever grants it.
+//! The parts of a lease on a key, for every kind of remote: token, version, grant.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -16,8 +16,8 @@ pub struct Token(u128);
 
 impl Token {
     /// Makes a new token: a count of this process under a secret that the
-    /// operating system gave it, so that no two processes make the same one
-    /// and nobody can guess the next.
+    /// operating system gave it. So no two processes make the same token, and
+    /// no attacker can guess the next one.
     #[must_use]
     pub fn random() -> Self {
         static SECRET: LazyLock<RandomState> = LazyLock::new(RandomState::new);
@@ -118,7 +118,7 @@ impl Grant {
     }
 }
 
-/// What a leader asks a lease with.
+/// A leader's request for a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeaseRequest {

@@ -17,10 +17,10 @@ use crate::lease::shared_store::{
     AcquireAnswer, FillPayload, RemoteValue, SharedStore, Unavailable,
 };
 
-/// How often an offer is made over, when something else stands there.
+/// How often an offer is repeated when another value stands there.
 const MAX_OFFERS: u8 = 3;
 
-/// Where commands go that nobody waits for.
+/// Runs commands to the remote that no caller waits for.
 #[derive(Clone, Debug)]
 pub(crate) struct Errands {
     pub(super) tasks: TaskTracker,
@@ -33,15 +33,15 @@ impl Errands {
     }
 }
 
-/// A key of the remote, and what is to stand there.
+/// A key of the remote, and the entry that is to stand there.
 pub(crate) struct FillTarget<V> {
     key: Key,
     entry: Arc<Entry<V>>,
     merge: Option<Merge<V>>,
 }
 
-/// Makes the entry to store from one that stands there already, or none if
-/// that one is to stay.
+/// Makes the entry to store from the entry that stands there already; none if
+/// the old entry is to stay.
 pub(crate) type Merge<V> = Box<dyn FnMut(&Arc<Entry<V>>) -> Option<Arc<Entry<V>>> + Send>;
 
 impl<V> FillTarget<V> {
@@ -49,8 +49,8 @@ impl<V> FillTarget<V> {
         Self { key, entry, merge: None }
     }
 
-    /// Sets what to do where something stands already that this leader has no
-    /// lease to replace. Without it, that stays.
+    /// Sets how to replace an entry that stands there already and that this leader's
+    /// lease is not for. Without it, the old entry stays.
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP has several places"))]
     pub(crate) fn merging(mut self, merge: Merge<V>) -> Self {
         self.merge = Some(merge);
@@ -59,7 +59,7 @@ impl<V> FillTarget<V> {
 }
 
 impl<V> FillTarget<V> {
-    /// Returns the version to replace, unless what was found stays.
+    /// Returns the version to replace, unless the found value stays.
     fn give_in_to(&mut self, found: RemoteValue<V>) -> Option<Version> {
         match found {
             RemoteValue::Nothing => None,
@@ -72,8 +72,8 @@ impl<V> FillTarget<V> {
     }
 }
 
-/// A try to get a lease whose reply is awaited. Dropped without a word, it may
-/// have been granted: then it is given up.
+/// A try to get a lease whose reply is awaited. The remote may have granted it: dropped
+/// before the reply is known, the try is given up.
 pub(crate) struct Attempt<V: Send + Sync + 'static> {
     shared: Arc<dyn SharedStore<V>>,
     key: Key,
@@ -98,8 +98,7 @@ impl<V: Send + Sync + 'static> Attempt<V> {
         self.over = true;
     }
 
-    /// Goes over into a lease that is renewed while `flight` is expected to
-    /// go on.
+    /// Becomes a lease that is renewed while `flight` is not overdue.
     pub(crate) fn was_granted(
         mut self,
         grant: Grant,
@@ -160,7 +159,7 @@ struct Renewal<V: Send + Sync + 'static> {
 
 impl<V: Send + Sync + 'static> Renewal<V> {
     /// Renews until the lease is lost, or its flight is overdue: a leader that
-    /// is neither polled nor dropped must not keep it for ever.
+    /// is neither polled nor dropped must not keep the lease for ever.
     async fn run(self) {
         loop {
             tokio::time::sleep(self.ask.lease / 3).await;
@@ -175,8 +174,8 @@ impl<V: Send + Sync + 'static> Renewal<V> {
     }
 }
 
-/// The lease of a key. Dropped without a word, it is given up, and one of the
-/// processes that wait is woken.
+/// The lease of a key. Dropped, it is given up, and one of the waiting processes is
+/// woken.
 pub(crate) struct Lease<V: Send + Sync + 'static> {
     shared: Arc<dyn SharedStore<V>>,
     pub(super) key: Key,
@@ -193,9 +192,9 @@ impl<V: Send + Sync + 'static> Lease<V> {
         &self.errands
     }
 
-    /// Fills the places: last the one the lease is for, since those who wait
-    /// for it are woken by that and may look at the others. If it is for none
-    /// of them, the lease is given up.
+    /// Fills the targets. The key that the lease is for comes last: its fill wakes the
+    /// waiting processes, and they may look at the other keys. If the lease is for none
+    /// of the targets, it is given up.
     pub(crate) async fn share(
         self,
         places: Vec<FillTarget<V>>,
@@ -211,7 +210,7 @@ impl<V: Send + Sync + 'static> Lease<V> {
         }
     }
 
-    /// Fills a place that this lease is not for, if nobody else is at it.
+    /// Fills a key that this lease is not for, unless another process computes it.
     async fn offer(&self, mut place: FillTarget<V>) -> Result<(), Unavailable> {
         let mut ask = self.shared.ask();
         for _ in 0..MAX_OFFERS {
@@ -219,8 +218,8 @@ impl<V: Send + Sync + 'static> Lease<V> {
             match self.shared.acquire(&place.key, &ask).await? {
                 AcquireAnswer::Granted(grant) => {
                     let share = FillPayload::Entry(Arc::clone(&place.entry));
-                    // The computation started under our own lease: what was
-                    // invalidated since then must find this too old.
+                    // The computation started under our own lease: an invalidation
+                    // since then must find this result too old.
                     let grant = Grant::new(grant.token, grant.version, self.grant.now);
                     self.shared.fill(&place.key, &grant, &share).await?;
                     attempt.was_answered();
@@ -246,12 +245,12 @@ impl<V: Send + Sync + 'static> Lease<V> {
     /// nevertheless, that finds nothing to give up.
     pub(super) async fn fill(mut self, share: &FillPayload<V>) -> Result<FillOutcome, Unavailable> {
         let filled = self.shared.fill(&self.key, &self.grant, share).await;
-        // A refused fill has given up what was left of the lease.
+        // A refused fill has given up the rest of the lease.
         self.over = filled.is_ok();
         filled
     }
 
-    /// Says that no value that may yet be of use is there any more.
+    /// Says that the value in the remote is of no use any more.
     pub(crate) fn discard_remote_value(&mut self) {
         self.over_value = false;
     }
@@ -268,7 +267,7 @@ impl<V: Send + Sync + 'static> Lease<V> {
         });
     }
 
-    /// Gives the lease up; with a `hold`, nobody computes for so long.
+    /// Gives the lease up. With a `hold`, no process computes for so long.
     pub(crate) fn give_up(mut self, hold: Option<Duration>) {
         self.over = true;
         abandon(&self.errands, &self.shared, &self.key, self.grant.token, hold);

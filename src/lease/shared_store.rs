@@ -1,4 +1,4 @@
-//! The store that several processes share, as the engine sees it.
+//! The store and the lock that several processes share, as the engine sees them.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -11,8 +11,8 @@ use crate::key::{Key, Tag};
 use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, Token, Version};
 use crate::lease::wakes::Listener;
 
-/// The remote did not answer, or is known not to: go on without it, and ask
-/// nothing more for the same request.
+/// The remote did not answer, or is known not to answer: go on without it, and do not
+/// ask it again for the same request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unavailable;
 
@@ -20,29 +20,29 @@ pub(crate) type RemoteFuture<'a, T> =
     Pin<Box<dyn Future<Output = Result<T, Unavailable>> + Send + 'a>>;
 pub(crate) type NoticeFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// What stands under a key in the remote.
+/// A look at one key of the remote.
 #[derive(Debug)]
 pub(crate) enum RemoteValue<V> {
     Nothing,
     /// A value that no invalidation has reached, however old it is.
     Entry(Arc<Entry<V>>),
-    /// Whoever computed last says: answers of this key may not be shared.
+    /// The last computation says: answers of this key may not be shared.
     Uncacheable {
         until: Tick,
         version: Option<Version>,
     },
-    /// Something that cannot be used: damaged, foreign, invalidated.
+    /// A value that cannot be used: damaged, foreign, invalidated.
     Useless(Option<Version>),
 }
 
-/// What an acquire was answered with.
+/// The answer to an acquire.
 #[derive(Debug)]
 pub(crate) enum AcquireAnswer<V> {
     Hit(RemoteValue<V>),
     Granted(Grant),
-    /// Another holds the lease for so long, if it is not renewed.
+    /// Another process holds the lease for so long, if it is not renewed.
     Locked(Duration),
-    /// Nobody computes for so long.
+    /// The computation failed; no process computes for so long.
     Held(Duration),
 }
 
@@ -62,7 +62,7 @@ pub(crate) enum FillPayload<V> {
 }
 
 /// The store and the lock that several processes share. Every call ends within
-/// a bound of its own.
+/// its own time-out.
 pub(crate) trait SharedStore<V>: Send + Sync + 'static {
     /// Returns whether it is worth asking.
     fn is_up(&self) -> bool;
@@ -100,11 +100,11 @@ pub(crate) trait SharedStore<V>: Send + Sync + 'static {
 
     fn invalidate<'a>(&'a self, key: &'a Key) -> NoticeFuture<'a, Delivery>;
 
-    /// Whatever was taken over before this is done, and has one of the tags, is
-    /// dead afterwards.
+    /// Every entry with one of the tags that was taken over before this is done is dead
+    /// afterwards.
     fn invalidate_tags<'a>(&'a self, tags: &'a [Tag]) -> NoticeFuture<'a, Delivery>;
 
-    /// Stores without a lease, in place of whatever is there.
+    /// Stores without a lease, in place of any value.
     fn put<'a>(&'a self, key: &'a Key, entry: &'a Entry<V>) -> NoticeFuture<'a, Delivery>;
 
     fn listen(&self, key: &Key) -> Listener;
@@ -118,12 +118,12 @@ pub(crate) trait SharedStore<V>: Send + Sync + 'static {
     fn health(&self) -> RemoteHealth;
 }
 
-/// How the remote is doing.
+/// Whether the remote answers, and its messages arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RemoteHealth {
     Up,
-    /// It answers and its messages do not arrive.
+    /// It answers, and its messages do not arrive.
     Unsubscribed,
-    /// Nobody asks it until a probe has reached it.
+    /// No request asks it until a probe has reached it.
     Away,
 }

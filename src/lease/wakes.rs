@@ -1,4 +1,4 @@
-//! Wake-ups from outside the process: who waits for which key.
+//! Wake-ups from other processes: which flights wait for which key.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use crate::key::Key;
 
 /// The waiting flights of this process, by the stable hash of their key.
 ///
-/// A wake-up is a hint: whoever is woken looks again. Two keys with the same
-/// hash wake each other, and one of them for nothing.
+/// A wake-up is a hint: the woken leader looks again. Two keys with the same
+/// hash wake each other, and one of them without need.
 #[derive(Clone, Debug, Default)]
 pub struct Wakes(Arc<Mutex<Board>>);
 
@@ -27,14 +27,14 @@ struct Slot {
 }
 
 impl Wakes {
-    /// Makes a board where nobody waits.
+    /// Makes a board without listeners.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Begins to listen for `key`. Whatever is rung from now on wakes the
-    /// listener, also before it waits.
+    /// Begins to listen for `key`. Every wake-up from now on wakes the
+    /// listener, also one that comes before it waits.
     #[must_use]
     pub fn listen(&self, key: &Key) -> Listener {
         let hash = key.stable_hash();
@@ -47,14 +47,14 @@ impl Wakes {
         Listener { board: self.clone(), hash, rung: slot.rung.subscribe() }
     }
 
-    /// Wakes everybody who listens for the key with this hash.
+    /// Wakes every listener of the key with this hash.
     pub fn wake(&self, hash: u64) {
         if let Some(slot) = self.0.lock().waiting.get(&hash) {
             slot.rung.send_modify(|rung| *rung += 1);
         }
     }
 
-    /// Wakes everybody: messages may have been missed.
+    /// Wakes every listener: messages may have been missed.
     pub fn wake_all(&self) {
         for slot in self.0.lock().waiting.values() {
             slot.rung.send_modify(|rung| *rung += 1);
@@ -76,14 +76,14 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Waits until the key is rung. Returns at once when that has happened
-    /// since this listener was made or was last woken.
+    /// Waits for a wake-up. Returns at once when there was one since this
+    /// listener was made or was last woken.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe: a dropped wait misses nothing.
     pub async fn woken(&mut self) {
-        // The sender lives in the board as long as somebody listens.
+        // The sender lives in the board as long as there is a listener.
         let _ = self.rung.changed().await;
     }
 }

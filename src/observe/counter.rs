@@ -1,4 +1,4 @@
-//! Counters that threads do not fight over.
+//! Counters that threads raise without contention.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -7,7 +7,7 @@ use crossbeam_utils::CachePadded;
 
 /// Stripes that belong to one thread each, as many as [`FREE`] has bits.
 const OWN: usize = 32;
-/// Stripes that the threads beyond those share.
+/// Stripes that all further threads share.
 const SHARED: usize = 8;
 const UNCLAIMED: usize = usize::MAX;
 
@@ -15,8 +15,8 @@ const UNCLAIMED: usize = usize::MAX;
 /// one shared line would cost a hit more than the look-up.
 ///
 /// While a thread has its stripe to itself, it counts without a locked
-/// instruction, which would wait until all that the hit has written so far is
-/// visible to everybody. The price is memory: of 28 kinds, 10 KiB for each
+/// instruction. Such an instruction waits until all earlier writes of the hit are
+/// visible to other processors. The price is memory: of 28 kinds, 10 KiB for each
 /// cache.
 #[derive(Debug)]
 pub(crate) struct Counters<const N: usize>([CachePadded<[AtomicU64; N]>; OWN + SHARED]);
@@ -43,7 +43,7 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // What the thread still counts while it ends goes where all may write.
+        // From now on the thread counts on a shared stripe, while it ends.
         STRIPE.set(OWN);
         if let Some(stripe) = self.0 {
             FREE.fetch_or(1 << stripe, Ordering::Release);

@@ -5,18 +5,17 @@ use std::time::Duration;
 use crate::key::{Key, Tag};
 use crate::mode::Mode;
 
-/// Something that happened in the cache; see
-/// [`Stampede::events`](crate::Stampede::events). Hits are not events: they
-/// are counted, nothing more.
+/// An event in the cache; see [`Stampede::events`](crate::Stampede::events). Hits are
+/// counted, and are no events.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
     /// A computation ended and its result is stored or shared.
     #[non_exhaustive]
     Computed {
-        /// What was computed.
+        /// The key that was computed.
         key: Key,
-        /// How long it took.
+        /// How long the computation took.
         took: Duration,
         /// Whether the result may be shared and was not out of date already.
         shared: bool,
@@ -24,7 +23,7 @@ pub enum Event {
     /// A computation failed, took too long, panicked or was dropped.
     #[non_exhaustive]
     Failed {
-        /// What was to be computed.
+        /// The key that was to be computed.
         key: Key,
         /// How long it took.
         took: Duration,
@@ -34,37 +33,37 @@ pub enum Event {
     /// A result was not stored, because it was invalidated while it was computed.
     #[non_exhaustive]
     FillRefused {
-        /// What was computed.
+        /// The key that was computed.
         key: Key,
     },
     /// A caller gave up waiting.
     #[non_exhaustive]
     WaitTimedOut {
-        /// What it waited for.
+        /// The key that it waited for.
         key: Key,
     },
-    /// A caller was turned away at a bound on waiters or computations.
+    /// A caller was refused at a bound on waiters or computations.
     #[non_exhaustive]
     Overloaded {
-        /// What it asked for.
+        /// The key that it asked for.
         key: Key,
     },
-    /// A caller was turned away because the key failed a moment ago.
+    /// A caller was refused because the key failed a moment ago.
     #[non_exhaustive]
     Held {
-        /// What it asked for.
+        /// The key that it asked for.
         key: Key,
     },
     /// A key was invalidated, by this process or another.
     #[non_exhaustive]
     Invalidated {
-        /// Which.
+        /// The key.
         key: Key,
     },
     /// A tag, or everything, was invalidated.
     #[non_exhaustive]
     TagInvalidated {
-        /// Which; see [`Tag::is_everything`].
+        /// The tag; see [`Tag::is_everything`].
         tag: Tag,
     },
     /// The remote is asked again, or not any more.
@@ -77,13 +76,13 @@ pub enum Event {
     /// many tags, or cannot be encoded.
     #[non_exhaustive]
     Unshareable {
-        /// What was computed.
+        /// The key that was computed.
         key: Key,
     },
     /// The cache was switched.
     #[non_exhaustive]
     ModeChanged {
-        /// To what.
+        /// The new mode.
         mode: Mode,
     },
 }

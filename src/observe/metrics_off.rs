@@ -1,4 +1,4 @@
-//! Stands in for the `metrics` facade where the feature is off: costs nothing.
+//! Replaces the `metrics` facade where the feature is off: costs nothing.
 
 use std::time::Duration;
 

@@ -1,32 +1,44 @@
 //! What an operator sees: counters, public events, metrics, spans and log lines.
 //!
-//! An [`Occurrence`] enters: the engine and its surroundings report each thing
-//! that happens with one call of [`Observe::happened`]. What leaves is up to
-//! four things, which the one row of the occurrence in [`table`] names: a
-//! counter of [`Stats`], an [`Event`] for the receivers of `Stampede::events`,
-//! a metric (feature `metrics`) and a log line (feature `tracing`). The room
-//! knows keys, outcomes and the mode, and nothing further out.
+//! # What enters
 //!
-//! Two things do not pass the table. A hit is counted by
-//! [`Observer::answered`] alone: one counter of ours and one handle of the
-//! recorder, nothing else. Spans enclose work instead of reporting it:
-//! [`leading`], [`waiting`] and [`going_on`].
+//! An [`Occurrence`]: the engine and its surroundings report each thing that happens with
+//! one call of [`Observe::happened`]. The room knows keys, outcomes and the mode, and
+//! nothing further out.
 //!
-//! Metrics recorders and tracing subscribers are the user's code. They are
-//! called while no lock of the table or the store is held, and a panic ends at
-//! [`contain_panic`]: the computation goes on. Hits are the exception: to
-//! catch a panic there would cost every hit.
+//! # What leaves
 //!
-//! To add an event: add a variant with its meaning to [`Occurrence`] and its
-//! row to [`table`]. A new counter is a line of [`Count`](stats::Count) and a
-//! field of [`Stats`]; a new public event is a variant of [`Event`]. Then
-//! describe metrics and log lines in `docs/operating-redis.md` (remote) or
-//! `docs/how-it-works.md` (all else).
+//! Up to four things, which the one row of the occurrence in [`table`] names: a counter of
+//! [`Stats`], an [`Event`] for the receivers of `Stampede::events`, a metric (feature
+//! `metrics`) and a log line (feature `tracing`).
 //!
-//! Reading order: `occurrence`, `table`, `stats` and `event`; then
-//! `counter` (how threads count without contention), `metrics` and `spans`
-//! (the two facades, each with a file that stands in for it where the feature
-//! is off).
+//! Two things do not pass the table. A request that was answered is counted by
+//! [`Observer::answered`] alone: one counter of ours and one handle of the recorder,
+//! nothing else. Spans enclose work instead of reporting it: [`leading`], [`waiting`] and
+//! [`going_on`].
+//!
+//! # The code of the user
+//!
+//! Metrics recorders and tracing subscribers are the user's code. They are called while no
+//! lock of the table or the store is held. They learn of the end of a computation after its
+//! verdict is published, so a slow one delays no waiter. A panic ends at [`contain_panic`]: the computation goes on.
+//! Hits are the exception: to catch a panic there would cost every hit.
+//!
+//! # How to add an event
+//!
+//! Add a variant with its meaning to [`Occurrence`] and its row to [`table`]. A new counter
+//! is a line of [`Count`](stats::Count) and a field of [`Stats`]; a new public event is a
+//! variant of [`Event`]. Then describe metrics and log lines in `docs/operating-redis.md`
+//! (remote) or `docs/how-it-works.md` (all else).
+//!
+//! # Reading order
+//!
+//! - `occurrence`: what can happen.
+//! - `table`: what follows from each occurrence.
+//! - `stats`, `event`: the counts and the public events.
+//! - `counter`: how threads count without contention.
+//! - `metrics`, `spans`: the two facades; `metrics_off` and `spans_off` stand in for them
+//!   where the feature is off.
 
 mod counter;
 mod event;

@@ -1,4 +1,4 @@
-//! Stands in for spans and log lines where the feature is off: costs nothing.
+//! Replaces spans and log lines where the feature is off: costs nothing.
 
 use std::future::Future;
 

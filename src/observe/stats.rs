@@ -1,4 +1,4 @@
-//! What is counted, and the counts at one moment.
+//! The counters, and their values at one moment.
 
 use crate::observe::Observer;
 use crate::observe::occurrence::{ComputationEnd, WakeCause};
@@ -15,30 +15,32 @@ pub struct Stats {
     pub stale: u64,
     /// Requests answered stale in place of a failure.
     pub stale_if_error: u64,
-    /// Requests that computed, for everybody.
+    /// Requests that led a computation, for all callers of the key.
     pub computed: u64,
-    /// Requests that waited for another one's computation and got its result.
+    /// Requests that waited for another caller's computation and got its result.
     pub joined: u64,
     /// Requests that computed for themselves.
     pub alone: u64,
-    /// Requests that went past the cache.
+    /// Requests that were forwarded uncached.
     pub bypassed: u64,
     /// Requests that were refused: overloaded, held, waited too long.
     pub refused: u64,
     /// Requests the cache could have answered while it only observed.
     pub would_have_answered: u64,
-    /// Computations that ended, in any way, background refreshes included and
-    /// those outside flights not.
+    /// Computations of flights that ended, in any way, background refreshes included.
+    /// Computations outside flights do not count here; see `alone`.
     pub computations: u64,
     /// Computations that failed, took too long, panicked or were dropped.
     pub failures: u64,
-    /// Results not stored because they were invalidated meanwhile.
+    /// Results not stored because they were invalidated meanwhile, or their leader was
+    /// deposed.
     pub refused_fills: u64,
     /// Callers that gave up waiting.
     pub wait_timeouts: u64,
-    /// Callers turned away at a bound.
+    /// Callers refused at a bound on waiters or computations.
     pub overloaded: u64,
-    /// Callers turned away by a hold.
+    /// Callers refused by a hold. A caller that is served a stale value during a hold
+    /// does not count.
     pub held: u64,
     /// Invalidations by key, by tag and of everything.
     pub invalidations: u64,
@@ -48,9 +50,9 @@ pub struct Stats {
     pub wakes_by_timer: u64,
     /// The same by polling: no wake-up could come.
     pub wakes_by_poll: u64,
-    /// Calls to the remote, in the background too.
+    /// Calls to the remote, those in the background included.
     pub remote_calls: u64,
-    /// Those that failed or took longer than `op_timeout`.
+    /// Calls to the remote that failed or took longer than `op_timeout`.
     pub remote_errors: u64,
     /// Values in the remote that could not be used: damaged, foreign, of
     /// another `schema`, too large.
@@ -61,9 +63,10 @@ pub struct Stats {
     pub entries: u64,
     /// Their weight in bytes.
     pub bytes: u64,
-    /// Computations under way now.
+    /// Flights now: keys that a leader computes, or waits to compute.
     pub flights: usize,
-    /// Callers that wait now.
+    /// Callers that wait now, with the leaders that queue for one of the
+    /// `max_computations` places.
     pub waiting: usize,
 }
 

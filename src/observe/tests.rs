@@ -1,4 +1,4 @@
-//! What no surface can show of the observer.
+//! Tests of the observer from inside.
 
 use std::panic::panic_any;
 

@@ -40,7 +40,7 @@ impl Breaker {
         self.look_succeeded();
         let state = self.state.load(Ordering::Relaxed);
         if state != 0 && state != OPEN {
-            // Whoever was quicker has said something newer.
+            // If another call was quicker, its result is newer.
             let _ = self.state.compare_exchange(state, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
     }

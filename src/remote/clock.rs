@@ -59,8 +59,8 @@ impl ServerClock {
         self.best().map(|best| best.server_time(at))
     }
 
-    /// Begins anew after a reconnect, which may lead to another server: the next
-    /// sample replaces what is known, which serves until then.
+    /// Begins again after a reconnect, which may lead to another server: the next
+    /// sample replaces the present one, which serves until then.
     pub(crate) fn reset(&self) {
         self.0.lock().replace = true;
     }
@@ -70,7 +70,7 @@ impl ServerClock {
     }
 }
 
-/// The remote's clock showed `now` between two readings of ours.
+/// The remote's clock showed `now` between two readings of our own clock.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     sent: Tick,

@@ -67,8 +67,8 @@ pub trait Remotable: Sized + Send + Sync + 'static {
 
     /// Reads a value. `None` is a miss.
     ///
-    /// The bytes may come from an older program, or from anybody who may write
-    /// to the remote: any bytes must do. They are whole: a checksum was right. A
+    /// The bytes may come from an older program, or from any client that may write
+    /// to the remote: any bytes must be handled. They are whole: a checksum was right. A
     /// `Bytes` taken out of them as a slice costs nothing and keeps all of them
     /// in memory.
     fn decode(bytes: Bytes) -> Option<Self>;

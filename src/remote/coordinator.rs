@@ -1,5 +1,5 @@
-//! A remote of bytes as the engine's store of entries: envelopes opened and
-//! closed, times translated, invalidations kept in mind.
+//! Makes a store of entries out of a remote of bytes: opens and closes envelopes,
+//! translates times, and applies invalidations.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -40,7 +40,7 @@ pub(crate) struct Codec<V> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeaseTimes {
     pub(crate) lease: Duration,
-    /// How long a computation and those who wait for it can take.
+    /// How long a computation and its waiters can take.
     pub(crate) work: Duration,
 }
 

@@ -1,4 +1,35 @@
 //! A remote in memory, for tests, with faults to switch on.
+//!
+//! # What enters
+//!
+//! Calls of the trait `Remote`, from as many clients as the test makes processes
+//! ([`Double::process`]). And faults: calls that fail, replies that are lost, a server that
+//! stands still, subscriptions that break, records that are lost.
+//!
+//! # What leaves
+//!
+//! The same replies, wake-ups and notices as from a Redis server: both pass the contract
+//! suite in `tests/kit/contract` of the repository. Also counts of the calls.
+//!
+//! # The states in between
+//!
+//! ```text
+//! DoubleProcess ──call──▶ DoubleServer ──▶ Records of the key (value, lease, right)
+//!       ▲                      │
+//!       └──wake-ups, notices───┘
+//! ```
+//!
+//! All state of the server is under one lock, and an operation is one step under it, as a
+//! script is on a Redis server. Time is tokio's, so a test that pauses it waits for
+//! nothing.
+//!
+//! # Reading order
+//!
+//! - `records`: one key: the six operations of the protocol as functions of the server's time.
+//! - `server`: the state that all processes share, its faults, its messages.
+//! - `process`: the client of one process: the trait `Remote`.
+//! - `clock`: the server's time.
+//! - `tests`: what the contract suite does not show.
 
 mod clock;
 mod process;
@@ -39,7 +70,9 @@ use crate::remote::double::server::{DoubleClient, DoubleServer, Fault};
 /// use std::time::Duration;
 ///
 /// use tower_stampede::Key;
-/// use tower_stampede::remote::{Acquired, Ask, Double, Filled, Notice, OnNotice, Remote, RemoteOp};
+/// use tower_stampede::remote::{
+///     AcquireOutcome, Double, FillOutcome, LeaseRequest, Notice, OnNotice, Remote, RemoteOp,
+/// };
 ///
 /// struct Ignore;
 /// impl OnNotice for Ignore {
@@ -202,7 +235,7 @@ impl Double {
         self.0.with(|state, _| state.way_there = delay);
     }
 
-    /// Stops the server: calls wait, also those nobody waits for any more.
+    /// Stops the server: calls wait, also calls whose callers have gone.
     pub fn freeze(&self) {
         self.0.with(|state, _| state.frozen = true);
     }
@@ -260,8 +293,8 @@ impl Double {
         self.0.with(|state, now| state.at(key, now, |records| records.unlock_by_stranger()))
     }
 
-    /// Lets a lease have so much left, whoever holds it: what a server's clock
-    /// does that is set.
+    /// Sets how much is left of a lease, for any holder: a server does this when its clock
+    /// is set.
     pub fn stretch_lease(&self, key: &Key, left: Duration) {
         self.0.with(|state, now| state.at(key, now, |records| records.stretch_lease(now, left)));
     }

@@ -14,7 +14,7 @@
 //!
 //! Numbers are big-endian. Whatever is read is untrusted: nothing is allocated
 //! before the lengths and the checksum are right. The checksum finds damage; it
-//! does not stop somebody who may write to the remote and means harm.
+//! does not stop an attacker that may write to the remote.
 
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ pub(crate) struct Envelope {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Value,
-    /// Answers of this key may not be shared: everybody computes.
+    /// Answers of this key may not be shared: every caller computes.
     Uncacheable,
 }
 
@@ -74,7 +74,7 @@ pub(crate) struct EnvelopeContents {
     pub(crate) envelope: Envelope,
 }
 
-/// Why bytes from the remote are no envelope of ours. It is a miss.
+/// Why bytes from the remote are not one of our envelopes. This counts as a miss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Damage {
     Short,

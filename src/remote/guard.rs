@@ -85,7 +85,7 @@ impl Guard {
         }
     }
 
-    /// The same past the breaker: for what is done in the background.
+    /// The same without the breaker: for calls in the background.
     pub(super) async fn attempt<T>(
         &self,
         op: RemoteCall,
@@ -130,8 +130,8 @@ impl Guard {
 
     /// Asks nothing more until the remote has been told what is in the journal.
     pub(super) fn trip(&self) {
-        // Who brings it back looks at the journal again before it stops, and
-        // is not to be hurried by every invalidation.
+        // The task that brings the remote back looks at the journal again before it
+        // stops. It need not be woken by every invalidation.
         if self.breaker.trip() {
             self.is_away();
         }

@@ -10,8 +10,8 @@ use crate::key::{Key, Tag};
 /// together.
 const BATCH: usize = 100;
 
-/// What is still to be told to the remote. Each thing stands in it once; when
-/// there are too many of them, "everything" stands for all.
+/// Invalidations that the remote still has to be told. Each key and tag stands in it once;
+/// when there are too many of them, `*` takes the place of all.
 ///
 /// One task at a time takes work out of it; any number may note.
 #[derive(Debug)]

@@ -1,9 +1,48 @@
 //! A store and a refresh lock that many processes share.
 //!
-//! [`Remote`] is what the cache asks of it, in bytes and round trips; `Redis`
-//! (feature `redis`) is the implementation. Everything above it, the envelope
-//! around a value, the breaker, the invalidation log's mirror, is the same for
-//! every remote.
+//! [`Remote`] is what a cache asks of a server, in bytes and round trips. `Redis` (feature
+//! `redis`) is the implementation; implement the trait for a store of your own, and hand it
+//! to `Builder::remote`. Everything above the trait is the same for every remote.
+//!
+//! # What enters
+//!
+//! From the cache: look-ups, requests for the lease of a key, fills, invalidations. From the
+//! server: replies, and [`Notice`]s of what other processes invalidated.
+//!
+//! # What leaves
+//!
+//! To the cache: entries whose times are in this process's clock, or the word that the remote
+//! cannot be asked. To the server: *envelopes*, bytes that carry a value with its times, its
+//! tags, its key and a checksum.
+//!
+//! # The states in between
+//!
+//! ```text
+//! cache ── coordinator ── guard ── Remote ── server
+//!             │             │
+//!             │             └─ breaker: closed, or open until a probe succeeds
+//!             │                journal: invalidations that the server does not know yet
+//!             └─ sync: subscribed, and the invalidation log read; or in doubt
+//! ```
+//!
+//! Every call has a deadline. After some failures in a row the breaker opens: requests no
+//! longer ask the remote, and a task probes it. When a probe succeeds, the journal is
+//! replayed and the log is read before requests ask again. Where messages may have been
+//! missed, local copies are dropped. So no request fails because of the remote.
+//!
+//! Whatever is read from a remote is untrusted. A value that is damaged, belongs to another
+//! key or schema, or is too large counts as a miss.
+//!
+//! # Reading order, for those who change it
+//!
+//! - `coordinator`: from entries to envelopes and back; the engine's view of the remote.
+//! - `envelope`, `codec`: the bytes around a value, and the value as bytes.
+//! - `guard`, `breaker`, `journal`: the one way to the server, and what happens without it.
+//! - `sync`, `tag_log`, `log_retention`: what this process knows of other processes'
+//!   invalidations.
+//! - `clock`: the server's time in readings of our own clock, and back.
+//! - `attach`, `settings`, `error`: the builder's side.
+//! - `redis/`: the implementation. `double/`: a server in memory, for tests.
 
 mod attach;
 pub(crate) mod breaker;
@@ -52,26 +91,26 @@ pub use crate::remote::settings::RemoteSettings;
 /// Dropping it must be safe at any point; the command may still be executed.
 pub type Call<'a, T> = Pin<Box<dyn Future<Output = Result<T, RemoteError>> + Send + 'a>>;
 
-/// What an acquire is answered with.
+/// The answer to an acquire.
 #[derive(Clone, PartialEq, Eq)]
 pub enum AcquireOutcome {
-    /// A value is there that the asker has not seen: no lease is needed.
+    /// There is a value that the caller has not seen: no lease is needed.
     Hit {
         /// The remote's time.
         now: ServerTime,
         /// The value's envelope.
         envelope: Bytes,
     },
-    /// The lease is the asker's.
+    /// The caller has the lease.
     Granted(Grant),
-    /// Another holds the lease, for so long if it is not renewed.
+    /// Another process holds the lease, for so long if it is not renewed.
     Locked {
         /// The remote's time.
         now: ServerTime,
         /// What is left of the lease.
         left: Duration,
     },
-    /// Nobody computes for so long: the last computation failed.
+    /// The last computation failed; no process computes for so long.
     Held {
         /// The remote's time.
         now: ServerTime,
@@ -103,11 +142,11 @@ impl fmt::Debug for AcquireOutcome {
 pub struct InvalidatedRecords {
     /// Whether there was a value.
     pub value: bool,
-    /// Whether somebody's lease or right to fill was ended.
+    /// Whether a lease or a right to fill was ended.
     pub lease: bool,
 }
 
-/// What a remote tells of its own accord; never about this process's own
+/// A message of the remote about other processes, never about this process's own
 /// invalidations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -159,12 +198,12 @@ pub trait Remote: Send + Sync + 'static {
         envelope: Bytes,
     ) -> Call<'a, FillOutcome>;
 
-    /// Prolongs the lease. Returns whether it is still the asker's.
+    /// Prolongs the lease. Returns whether the caller still has it.
     fn renew<'a>(&'a self, key: &'a Key, grant: &'a Grant, ask: &'a LeaseRequest)
     -> Call<'a, bool>;
 
     /// Gives the lease up and wakes one process that waits; with a `hold`,
-    /// nobody computes for so long and all are woken. Returns whether `token`
+    /// no process computes for so long and all are woken. Returns whether `token`
     /// had a lease or a right to fill.
     fn abandon<'a>(
         &'a self,

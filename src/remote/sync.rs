@@ -49,7 +49,7 @@ pub(super) struct Synchronizer {
     read: Mutex<Option<(u64, Instant)>>,
     /// As how long it counts: more after each time that it did not come.
     log_bytes: AtomicUsize,
-    /// Held by the one who reads it.
+    /// Held by the task that reads the log.
     reading: tokio::sync::Mutex<()>,
     /// Whether local copies are to be dropped once the remote is asked again.
     in_doubt: AtomicBool,
@@ -142,7 +142,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             return Ok(());
         }
         if !self.gate.is_open() {
-            // Of those who waited for the lock, the ones before have found out.
+            // A caller that had the lock before has found the remote away.
             return Err(RemoteErrorKind::Unavailable);
         }
         if self.link.read.lock().is_none() {
@@ -233,8 +233,8 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         self.settle_doubt();
     }
 
-    /// The runtime has ended, and with it whatever listened: on the next one
-    /// all begins anew.
+    /// The runtime has ended, and with it the tasks that listened: on the next runtime
+    /// they begin again.
     fn is_unattended(&self) {
         self.link.moves_on(false);
         self.doubt();
@@ -293,8 +293,8 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         let _reading = self.link.reading.lock().await;
         self.read_log().await?;
         loop {
-            // What was noted meanwhile. Between the last look into the journal
-            // and the opening nothing is awaited: who invalidates all the time
+            // Invalidations that were noted meanwhile. Between the last look into the
+            // journal and the opening nothing is awaited: a stream of invalidations
             // would keep the remote away for ever.
             self.replay().await?;
             self.gate.close();
@@ -418,7 +418,7 @@ impl Pace {
     }
 }
 
-/// The claim to be the one who looks after the link; given up however the task
+/// The claim to be the task that looks after the link. It is given up however the task
 /// ends, since a cache may outlive its runtime.
 struct Tending<V: Send + Sync + 'static>(std::sync::Weak<EntryRemote<V>>);
 

@@ -1,7 +1,7 @@
 //! The process's copy of the remote's invalidation log.
 //!
-//! In the remote's time: what other processes computed carries no sequence
-//! number of ours. An entry whose computation started at or before the time of
+//! It is in the remote's time: entries of other processes carry no sequence
+//! number of this process. An entry whose computation started at or before the time of
 //! one of its tags is dead; a tie is dead too and costs one more call.
 
 use std::collections::HashMap;
@@ -91,7 +91,7 @@ impl Mirror {
         let is_later = records.raise(tag, at);
         if is_later {
             records.shrink_to(self.max);
-            // Published last: who reads the new time finds the record.
+            // Published last: a reader of the new time finds the record.
             self.latest.fetch_max(at.as_millis(), Ordering::Release);
         }
         is_later

@@ -41,7 +41,7 @@ use crate::key::{Key, ToKey};
     note = "or implement `Adapter<{Req}, {Res}>`"
 )]
 pub trait Adapter<Req, Res> {
-    /// What is stored in place of a response.
+    /// The type that is stored in place of a response.
     type Stored;
 
     /// Returns the key of a request; `None` goes to the service uncached.
@@ -50,7 +50,7 @@ pub trait Adapter<Req, Res> {
     /// Returns what to store; `None` if this response may not be shared.
     fn freeze(&self, response: &Res) -> Option<Self::Stored>;
 
-    /// Makes a response of what was stored.
+    /// Makes a response from a stored value.
     fn thaw(&self, stored: &Self::Stored) -> Res;
 }
 

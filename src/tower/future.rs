@@ -19,9 +19,9 @@ pin_project! {
     ///
     /// # Cancel safety
     ///
-    /// A dropped future leaves a running computation to the others, unless the
-    /// layer is [`inline`](crate::StampedeLayer::inline): then one of them
-    /// begins anew.
+    /// A dropped future leaves a running computation to the other callers, unless the
+    /// layer is [`inline`](crate::StampedeLayer::inline): then one of the waiters
+    /// leads the next computation.
     #[must_use = "futures do nothing unless polled"]
     pub struct ResponseFuture<S, Req>
     where

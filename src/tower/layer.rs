@@ -48,7 +48,8 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
 impl<V: Clone + Send + Sync + 'static, A> StampedeLayer<V, A> {
     /// Runs a leader's call inside its caller's future instead of on a task of
     /// its own. When that caller goes away the call is dropped, and one of
-    /// those who wait begins anew.
+    /// the waiters leads the next call. A caller that finds a stale value refreshes it
+    /// itself; see [`get_or_compute_scoped`](Stampede::get_or_compute_scoped).
     pub fn inline(mut self) -> Self {
         self.inline = true;
         self

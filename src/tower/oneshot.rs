@@ -8,8 +8,8 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 pin_project! {
-    /// Owns the clone it drives: a clone of a ready service need not be ready
-    /// itself, so readiness and call are of one and the same.
+    /// Owns the clone that it drives. A clone of a ready service need not be ready
+    /// itself, so the same clone is asked for readiness and called.
     pub(crate) struct Oneshot<S, Req>
     where
         S: Service<Req>,

@@ -22,7 +22,7 @@ use crate::tower::oneshot::Oneshot;
 ///
 /// # Backpressure
 ///
-/// Always ready: a hit must not wait for a saturated backend. A leader drives
+/// Always ready: a hit must not wait for a saturated service. A leader drives
 /// a clone of the inner service to readiness and meets its back-pressure there.
 pub struct StampedeService<S, V: Clone + Send + Sync + 'static, A> {
     inner: S,

@@ -10,8 +10,8 @@ const SMALL: usize = 512;
 /// How much is gathered into one piece.
 const GATHERED: usize = 4096;
 
-/// The bytes from `start` to `end` of a body. What is not read by anybody any
-/// more can be freed at the front.
+/// The bytes from `start` to `end` of a body. Bytes that all readers have read can be
+/// freed at the front.
 #[derive(Debug, Default)]
 pub(super) struct Buffer {
     pieces: VecDeque<Piece>,

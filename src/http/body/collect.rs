@@ -1,4 +1,4 @@
-//! What of a body is there at once.
+//! Collects the part of a body that is there at once.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::error::BoxError;
 
-/// Why a body ended before its end. Cheap to clone: all who read one body get
-/// the same.
+/// Why a body ended early. Cheap to clone: all readers of one body get
+/// the same error.
 ///
 /// # Examples
 ///

@@ -1,5 +1,43 @@
-//! The body of every response that leaves the layer, and how one is collected
-//! to be stored and read meanwhile.
+//! The body of every response that leaves the layer, and how a body is collected
+//! to be stored while clients read it.
+//!
+//! # What enters
+//!
+//! The body of the service: a stream of frames of any type ([`SourceBody`]).
+//!
+//! # What leaves
+//!
+//! A [`ResponseBody`] for each client: stored bytes, the service's own body, or a reader of
+//! a body that still arrives. And the whole body as [`Bytes`], to be stored.
+//!
+//! # The states in between
+//!
+//! ```text
+//! collect ─┬─ Complete ── all is there at once: stored; no task
+//!          ├─ Arriving ── a shared body: keeps ─┬─ complete: stored
+//!          │                                    └─ too large, too slow, trailers: passes
+//!          ├─ Streams ─── not to be stored: straight to the one client
+//!          └─ Broken ──── what came, then the error
+//! ```
+//!
+//! A shared body *keeps* first: all that came stays, the source runs at its own speed, and a
+//! slow reader delays no other reader. Once it is clear that nothing will be stored, it
+//! *passes*: what all readers have read is freed, and the source waits for the slowest
+//! reader. A reader that reads nothing for `stall_timeout` while another waits loses its
+//! body. So no client decides how much memory a response takes.
+//!
+//! The state of a shared body is under one lock. Wakers and bytes are woken and dropped after
+//! the lock: their code is not ours.
+//!
+//! # Reading order
+//!
+//! - `mod`: the body that clients get.
+//! - `collect`: what of a body is there at once, and the limits.
+//! - `shared`: a body that arrives, and its readers.
+//! - `readers`: the part of it that is under the lock.
+//! - `buffer`: chunks that are shared and not copied.
+//! - `part`: a range of a body that arrives.
+//! - `error`: why a body ended early.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -40,7 +78,7 @@ pin_project! {
     /// The body of a response that went through the HTTP layer.
     ///
     /// Bytes from the cache, whose exact length is known; or the body of the
-    /// inner service; or one that arrives, and that others read too.
+    /// inner service; or a body that still arrives, and that other clients read too.
     ///
     /// # Examples
     ///

@@ -1,5 +1,5 @@
-//! What is there of a shared body, and how far each reader has come: the part
-//! that is under a lock.
+//! The part of a shared body that is under a lock: the bytes that have come, and the
+//! position of each reader.
 
 use std::collections::{BTreeMap, HashMap};
 use std::task::{Context, Poll, Waker};
@@ -32,7 +32,7 @@ pub(super) struct BufferState {
     standing: BTreeMap<u64, usize>,
     /// Of the task that feeds, once it passes.
     feeder: Option<Waker>,
-    /// Since when somebody who has read everything waits for slower readers.
+    /// Since when a reader that has read everything waits for slower readers.
     waited_since: Option<Instant>,
 }
 
@@ -56,7 +56,7 @@ pub(crate) enum ReadGate {
     Open,
     /// A reader is too far behind; at the given time it may have stalled.
     Closed(Option<Instant>),
-    /// Nobody reads any more.
+    /// There is no reader any more.
     Deserted,
 }
 
@@ -86,8 +86,8 @@ impl BufferState {
         id
     }
 
-    /// Takes a reader out, who may have been the last, the slowest, or the one
-    /// who waited.
+    /// Takes a reader out. It may have been the last reader, the slowest, or one that
+    /// waited.
     pub(super) fn leave(&mut self, id: u64, loose: &mut Loose) {
         self.forget(id, loose);
         if self.passes {
@@ -119,7 +119,7 @@ impl BufferState {
         loose.woken.extend(self.readers.values_mut().filter_map(|reading| reading.waker.take()));
     }
 
-    /// From now on nothing is kept that everybody has read.
+    /// From now on no bytes are kept that all readers have read.
     pub(super) fn pass(&mut self, loose: &mut Loose) {
         self.passes = true;
         let now = Instant::now();
@@ -187,7 +187,7 @@ impl BufferState {
         ReadGate::Closed(self.behind().filter_map(|(_, reading)| reading.due(since, stall)).min())
     }
 
-    /// Those for whom the source is not read.
+    /// The readers that the source waits for.
     fn behind(&self) -> impl Iterator<Item = (u64, &Reading)> {
         let line = self.buffer.end().saturating_sub(WINDOW);
         let readers = self.readers.iter().filter(move |(_, reading)| reading.at <= line);

@@ -1,9 +1,9 @@
 //! A body that arrives, and is read by several at once.
 //!
 //! It has two manners. At first it **keeps** all that came, for it is to be
-//! stored: the source runs at its own speed, and a slow reader holds nobody
-//! back. Once it is known that nothing will be stored, it **passes**: what all
-//! have read is freed, and the source waits for the slowest reader.
+//! stored: the source runs at its own speed, and a slow reader delays no other
+//! reader. Once it is known that nothing will be stored, it **passes**: bytes that all
+//! readers have read are freed, and the source waits for the slowest reader.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use crate::http::body::readers::{BodyEnd, BufferState, Loose, ReadGate};
 use crate::http::body::{BodyError, BodyErrorKind, Next};
 
-/// What is there of a body, and who reads it.
+/// The part of a body that has come, and its readers.
 pub(crate) struct SharedBody {
     declared: Option<u64>,
     state: Mutex<BufferState>,
@@ -109,7 +109,7 @@ impl Feed {
         self.change(|state, loose| state.finish(BodyEnd::Failed(error), loose));
     }
 
-    /// From now on nothing is kept that everybody has read.
+    /// From now on no bytes are kept that all readers have read.
     pub(crate) fn pass(&self) {
         self.change(BufferState::pass);
     }
@@ -142,7 +142,7 @@ impl Drop for Feed {
     }
 }
 
-/// One who reads a body from its beginning. Dropped, it frees its share.
+/// A reader of a body, from its beginning on. Dropped, it frees its share.
 pub(crate) struct Reader {
     body: Arc<SharedBody>,
     id: u64,

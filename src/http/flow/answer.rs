@@ -100,9 +100,8 @@ fn write_length(headers: &mut HeaderMap, stored: &response::CachedResponse, shap
     }
 }
 
-/// Says in the extensions of a response that it is a hit. `spare` are those of
-/// the request: where a server or a router has put something in, they have the
-/// memory for it.
+/// Says in the extensions of a response that it is a hit. `spare` are the extensions of
+/// the request: a server or a router has put something in, so they have memory for it.
 #[inline]
 pub(super) fn mark_hit(extensions: &mut Extensions, mut spare: Extensions) {
     static HIT: LazyLock<Extensions> = LazyLock::new(|| {

@@ -1,4 +1,4 @@
-//! What the client gets whose own request was forwarded for all.
+//! The response for the client whose own request was forwarded for all.
 
 use std::borrow::Cow;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Responses of our own, in place of one we could not get.
+//! Our own responses, in place of a response that the cache could not get.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use http::{Response, StatusCode};
 use crate::error::{Error, ErrorKind};
 use crate::http::flow::fallback::MustRevalidate;
 
-/// Makes a response of ours.
+/// Makes our own response.
 pub(super) type Make<'a> = &'a dyn Fn(&Refusal) -> Response<Bytes>;
 
-/// Why a client gets a response of ours; see
+/// Why a client gets a response of the cache in place of the service's; see
 /// [`HttpLayer::on_refusal`](crate::HttpLayer::on_refusal).
 #[derive(Clone, Debug)]
 pub struct Refusal {

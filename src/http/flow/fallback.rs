@@ -63,7 +63,7 @@ impl HttpCaller {
         until.is_some_and(|until| now < until) && self.cache.engine.log.is_alive(entry)
     }
 
-    /// Returns what this caller has found so far, if it may be served in place
+    /// Returns the entry that this caller has found so far, if it may be served in place
     /// of `failure`.
     pub(super) fn in_hand_for(&self, failure: &Error) -> Option<StoredEntry> {
         let serves =
@@ -95,8 +95,8 @@ impl HttpCaller {
         })
     }
 
-    /// Returns what the client gets whose own request failed: the service's
-    /// error, unless a response of ours has to stand for it.
+    /// Returns the result for the client whose own request failed: the service's
+    /// error, unless our own response has to take its place.
     pub(super) fn instead_of<B: Body, E>(
         &self,
         error: E,
@@ -107,8 +107,8 @@ impl HttpCaller {
         if is_ours { Ok(answer::refusal(&self.rules, told)) } else { Err(error) }
     }
 
-    /// Returns the failure as this caller is told of it: where what is stored
-    /// forbids to be served stale, nothing but a 504 may be (RFC 9111,
+    /// Returns the failure as this caller learns it: where the stored response
+    /// must not be served stale, only a 504 is allowed (RFC 9111,
     /// 5.2.2.2).
     pub(super) fn told_of(&self, failure: Error) -> Error {
         let forbids = |entry: &StoredEntry| {
@@ -124,7 +124,7 @@ impl HttpCaller {
     }
 }
 
-/// Stands for a service out of reach that nothing stale may stand in for.
+/// The service is out of reach, and the stored response must not be served stale.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct MustRevalidate;
 

@@ -29,7 +29,7 @@ use crate::key::Tag;
 pub(super) enum OriginOutcome<B: Body, E> {
     /// The service's response, complete or still arriving.
     Response { response: Response<ResponseBody<B>>, stored: bool, why: Option<DeclineReason> },
-    /// The service answered with a failure, and something stale may stand in.
+    /// The service answered with a failure; a stale response may be served in its place.
     Failed(Response<ResponseBody<B>>),
     /// The service's own error, and the failure that waiters learn of.
     Error { error: E, failure: Error },
@@ -53,8 +53,8 @@ where
 {
     let stale_until = caller.fallback().map(|entry| entry.window.useful_until());
     leader.on_panic(rule(HoldRule::Never, stale_until));
-    // A second failure of the way to the service, in a row, is worth a pause;
-    // the first may be a single lost connection.
+    // The second transport error in a row begins a hold; the first may be a single lost
+    // connection.
     let transport = rule(HoldRule::After(2), stale_until);
     let question = OriginRequest::new(&caller, service, request);
     match leader.compute(question.put(&caller.cache)).await {
@@ -86,7 +86,7 @@ where
     }
 }
 
-/// With something stale to serve, every failure is worth a pause.
+/// While a stale response can be served, every failure begins a hold.
 fn rule(hold: HoldRule, stale_until: Option<Tick>) -> FailureRule {
     let hold = if stale_until.is_some() { HoldRule::After(1) } else { hold };
     FailureRule { hold, stale_until, each_computes: false }
@@ -98,7 +98,7 @@ pub(super) struct Head {
     pub(super) leader: Leader<StoredResponse>,
     pub(super) received: ArrivalTime,
     pub(super) stale_until: Option<Tick>,
-    /// Something good stands in the remote where the response would go.
+    /// The remote has a usable response in the place where this one would go.
     pub(super) occupied: bool,
 }
 
@@ -126,8 +126,8 @@ impl Head {
         let status = response.status();
         let is_failure = is_failure(status);
         match decision {
-            // What can be stored for a while is better than a failure, unless
-            // something good is there already.
+            // A failure that may be stored is stored, unless it would replace a usable
+            // response.
             Decision::Store(plan)
                 if !is_failure || plan.explicit && !self.would_replace_something_good(&plan) =>
             {

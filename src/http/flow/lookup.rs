@@ -39,7 +39,7 @@ pub(super) enum Forward {
     UriMiss,
     VaryMiss,
     Stale,
-    /// What is stored may not answer this request.
+    /// The stored response may not answer this request.
     Request,
 }
 
@@ -114,8 +114,8 @@ pub(super) fn automatic_tags(parts: &Parts, rules: &Rules) -> Box<[Tag]> {
     }
 }
 
-/// Returns the lists of fields by which responses of a URI are selected: those
-/// of `entry`, and those that its index knows.
+/// Returns the lists of fields by which responses of a URI are selected: the list
+/// of `entry`, and the lists in its index.
 pub(super) fn selecting_fields(
     cache: &HttpCache,
     primary: &[u8],
@@ -187,8 +187,8 @@ pub(super) fn look(
         Freshness::Fresh => Lookup::Fresh(entry),
         Freshness::Early => Lookup::Early(entry),
         Freshness::Stale => Lookup::Stale(entry),
-        // Kept in hand even when expired: it may be validated, and knows whose
-        // credentials may share.
+        // Kept in hand even when expired: it may be validated, and says which
+        // credentials permit sharing.
         Freshness::StaleIfError | Freshness::Expired => Lookup::Miss(Some(entry)),
     };
     (look, Forward::Stale)
@@ -222,7 +222,7 @@ impl Wishes {
     }
 }
 
-/// Returns whether a stored response answers nobody before the service has
+/// Returns whether a stored response answers no request before the service has
 /// confirmed it (RFC 9111, 5.2.2.4).
 #[inline]
 pub(super) fn must_be_validated(entry: &Entry<StoredResponse>) -> bool {
@@ -290,7 +290,7 @@ impl HttpCaller {
     }
 
     /// Returns the credentials of the requests that a flight of this caller is
-    /// for: a refresh is for those like the first one.
+    /// for: a refresh is for requests like the first one.
     fn credentials(&self) -> Credentials {
         let refreshed = self.refreshed.as_ref().and_then(|entry| entry.value.response());
         refreshed.map_or(self.asked.credentials, |stored| stored.facts.from)
@@ -310,9 +310,9 @@ impl HttpCaller {
         index.candidates(&self.headers, &self.rules.config).next()
     }
 
-    /// Returns whether others' answers are known to be shared with requests
-    /// that carry such credentials. At first sight they are not, and each goes
-    /// straight through: one of them must not make a crowd wait for nothing.
+    /// Returns whether answers are known to be shared between requests with such
+    /// credentials. Without that knowledge each request goes straight to the service: a
+    /// crowd must not wait for an answer that none of it may have.
     fn may_share(&self, flight: &Key) -> bool {
         if self.asked.credentials.is_anonymous() {
             return true;
@@ -339,13 +339,13 @@ impl HttpCaller {
         (!self.may_share(&self.flight_key())).then_some(name)
     }
 
-    /// Returns whether the service's answer to this request is none for others.
+    /// Returns whether the service's answer to this request is no answer for other requests.
     pub(super) fn waits_only(&self) -> bool {
         self.asked.method == RequestMethod::Head || self.wishes.range
     }
 
-    /// Returns what this caller has found so far, if it may stand in for a
-    /// failure.
+    /// Returns the entry that this caller has found so far, if it may be served in place
+    /// of a failure.
     pub(super) fn in_hand(&self) -> Option<StoredEntry> {
         self.stale.clone().filter(|entry| self.may_stand_in(entry))
     }
@@ -360,15 +360,15 @@ impl HttpCaller {
         self.stale.as_deref().is_some_and(is_validated_by_each)
     }
 
-    /// Looks again for what is to be validated: somebody may have stored or
+    /// Looks again for the response to be validated: another caller may have stored or
     /// removed it since the first look.
     pub(super) fn look_again(&mut self) {
         let Self { cache, rules, asked, headers, primary, .. } = self;
         self.stale = find(cache, rules, primary.as_bytes(), asked, headers).ok();
     }
 
-    /// Returns whether what is stored permits to share; that it may answer
-    /// this request is not enough, if it came from one without credentials.
+    /// Returns whether the stored response permits sharing. That it may answer
+    /// this request is not enough, if it came from a request without credentials.
     fn stale_permits(&self) -> bool {
         let stored = self.stale.as_ref().and_then(|entry| entry.value.response());
         stored.is_some_and(|stored| stored.facts.permits.contains(self.asked.credentials))

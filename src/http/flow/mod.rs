@@ -1,4 +1,57 @@
-//! One request on its way: lookup, origin call, lead, answer.
+//! One request on its way: look-up, flight, origin call, answer.
+//!
+//! [`http`](crate::http) maps the five steps. This page maps the files.
+//!
+//! # What enters
+//!
+//! A request and the service behind the layer, in `service`.
+//!
+//! # What leaves
+//!
+//! A future. It is ready at once for a hit; else it is a boxed future that resolves to a
+//! response, or to the service's own error. The error reaches only the client whose own
+//! request was forwarded. Waiters get a response in place of it (`error_response`).
+//!
+//! # The states in between
+//!
+//! ```text
+//! service ─┬─ inside another layer of the handle ─ nested ──── forward
+//!          ├─ bypass ───────────────────────────── forward
+//!          ├─ unsafe ──────────────── unsafe_method ─ forward, then invalidate
+//!          └─ cacheable ─ lookup ─┬─ fresh ─ answer
+//!                                 └─ miss ─┬─ stale ─ answer; refresh
+//!                                          └─ work ─ cache::run ─┬─ an entry ─ answer
+//!                                                                ├─ lead ─ client ─ answer
+//!                                                                ├─ alone ─ forward
+//!                                                                └─ refused ─ fallback
+//! ```
+//!
+//! # Reading order
+//!
+//! The way in:
+//! - `service`: classifies a request, makes its key, looks up, and writes a hit.
+//! - `future`: ready for a hit, pending for everything else.
+//! - `nested`: a layer of the same handle further out has handled the request already.
+//! - `normal_form`: the one form of a request that is keyed and forwarded.
+//! - `lookup`: where the answer may stand, which flight the request belongs to, what may
+//!   answer it ([`HttpCaller`](lookup::HttpCaller)).
+//! - `miss`: the request waits, leads, or goes alone.
+//! - `work`: what it brings to the orchestrator.
+//!
+//! The origin:
+//! - `origin_call`: a request for a response, or for the confirmation of a stored one.
+//! - `lead`: from the call to the verdict; `lead/keep` stores and shares, `lead/pump` carries
+//!   the body.
+//! - `revalidate`: a stored response that the service has confirmed.
+//! - `refresh`: a request on behalf of all clients, while they are served the stale response.
+//! - `remote`: where the responses of a URI stand in the remote.
+//! - `unsafe_method`: requests that change something.
+//!
+//! The way out:
+//! - `client`: what the client gets whose own request was forwarded for all.
+//! - `fallback`: what is served when the service cannot be reached.
+//! - `answer`: responses as clients get them, with `Age` and `Cache-Status`.
+//! - `error_response`: our own responses in place of an answer.
 
 pub(crate) mod answer;
 pub(crate) mod client;

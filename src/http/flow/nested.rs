@@ -1,4 +1,4 @@
-//! A layer of the same handle further out has seen to a request already.
+//! A layer of the same handle further out has handled a request already.
 //!
 //! A layer on a route inside a layer of the same handle on the router would
 //! wait for a flight that waits for it. So the outer one leaves a mark in the

@@ -64,7 +64,7 @@ fn uri(own: &Uri, scheme: &str, rules: &Rules) -> Uri {
 /// Returns the normal form of the one `Host` field where that is another text.
 fn other_field(headers: &HeaderMap, scheme: &str) -> Option<HeaderValue> {
     let mut fields = headers.get_all(header::HOST).iter();
-    // A request with several goes past the cache as it came.
+    // A request with several `Host` fields is forwarded as it came.
     let host = fields.next().filter(|_| fields.next().is_none())?;
     HeaderValue::try_from(other(host.as_bytes(), scheme)?).ok()
 }
@@ -74,7 +74,7 @@ fn other_authority(authority: &Authority, scheme: &str) -> Option<Authority> {
 }
 
 fn other(text: &[u8], scheme: &str) -> Option<String> {
-    // What is no host is no key: such a request goes past the cache as it came.
+    // Text that is no host makes no key: such a request is forwarded as it came.
     let normal = Host::parse(text, scheme)?.normal();
     (normal.as_bytes() != text).then_some(normal)
 }

@@ -1,5 +1,4 @@
-//! What the service is asked: for a response, or whether a stored one is still
-//! good.
+//! One call of the service: for a response, or for the confirmation of a stored one.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -36,7 +35,7 @@ struct About<Q> {
 /// What the service says.
 pub(super) enum OriginReply<B> {
     Response(Response<B>),
-    /// What is stored is still good.
+    /// The stored response is still good.
     Confirmed(Confirmation),
 }
 
@@ -49,7 +48,7 @@ impl<S, Q: 'static> OriginRequest<S, Q> {
         Self { service, request, about }
     }
 
-    /// Returns whether it is asked under a condition of ours, and no other.
+    /// Returns whether the request carries our own condition, and no other.
     pub(super) fn is_conditional(&self) -> bool {
         self.about.is_some()
     }
@@ -87,7 +86,7 @@ impl<S, Q: 'static> OriginRequest<S, Q> {
 
 impl HttpCaller {
     /// Returns what may be validated for this request: a stored response that
-    /// it selects, and nobody has invalidated.
+    /// it selects, and that is not invalidated.
     pub(super) fn to_validate(&self) -> Option<(StoredEntry, Validators)> {
         // A part is asked for under the client's own condition.
         let is_whole = self.asked.method == RequestMethod::Get && !self.wishes.range;
@@ -103,7 +102,7 @@ impl HttpCaller {
 
 /// A request may have to be sent twice, and its body is gone with the first
 /// time. Returns an empty one of the same type, which is what a GET has, where
-/// that can be made: of other types no GET is sent with a condition of ours.
+/// that can be made. With other types, no GET is sent under our own condition.
 fn empty_body<Q: 'static>(rules: &Rules) -> Option<Q> {
     let make = rules.empty_body.as_ref().and_then(|make| make.downcast_ref::<fn() -> Q>());
     make.map(|make| make()).or_else(known_empty_body)

@@ -1,4 +1,4 @@
-//! Computes anew what is served stale meanwhile.
+//! The background refresh of a response that is served stale meanwhile.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use crate::http::rules::request::{Credentials, RequestMethod, Wishes, credential
 use crate::http::rules::shape::ask_for_the_whole;
 use crate::http::stored::fill::key_of;
 
-/// Refreshes in the background, as a GET without what belongs to the client
-/// that happened to ask.
+/// Refreshes in the background, as a GET without the fields that belong to the client
+/// whose request triggered it.
 pub(super) fn refresh<S, Q, B>(
     mut caller: HttpCaller,
     seen: &StoredEntry,
@@ -72,13 +72,13 @@ pub(super) fn refresh<S, Q, B>(
     }
 }
 
-/// Removes the fields by which nothing was selected: what a client says there
-/// must not shape what others get.
+/// Removes the fields that selected nothing: one client's fields must not shape the
+/// response for other clients.
 ///
 /// A rule of the application may make the key of any field, and only the rule
 /// knows of which. Without the field the service would answer for another key.
 /// So where there are rules, all fields stay, unless the application has named
-/// those that a refresh carries. A rule is never run to find out: it may rely on
+/// the fields that a refresh carries. A rule is never run to find out: it may rely on
 /// what the application's other layers write into every request.
 fn keep_what_is_keyed(
     caller: &HttpCaller,

@@ -35,7 +35,7 @@ pub(super) fn learn(cache: &HttpCache, primary: &Key, found: &StoredEntry, max_v
 /// Stores what the remote has, unless it was invalidated meanwhile.
 pub(super) fn adopt(caller: &HttpCaller, entry: &StoredEntry, allowed: &dyn Fn() -> bool) {
     if let Some(stored) = entry.value.response() {
-        // By the one who asked; here nobody used it before.
+        // The caller uses it now; in this process it is the first use.
         stored.touch(caller.cache.now());
     }
     fill::store(caller, entry, allowed).finish();

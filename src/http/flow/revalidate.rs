@@ -20,7 +20,7 @@ use crate::key::Tag;
 
 impl Head {
     /// Judges a confirmed response from the start, as if it had come whole: it
-    /// is stored anew and handed over, or is no more.
+    /// is stored again and handed over, or is removed.
     pub(super) fn confirm<B: Body, E>(
         mut self,
         confirmed: Confirmation,
@@ -103,8 +103,8 @@ impl HttpCaller {
         }
     }
 
-    /// Returns as whose answer a renewed response counts: the body is that of
-    /// one request, the fields are those of another.
+    /// Returns the request that a renewed response counts as the answer to. The body came
+    /// for one request, the fields for another; so the credentials of both count.
     fn asked_of(&self, entry: &StoredEntry) -> RequestFacts {
         let from = entry.value.response().map(|stored| stored.facts.from).unwrap_or_default();
         RequestFacts { method: RequestMethod::Get, credentials: self.asked.credentials | from }
@@ -140,7 +140,7 @@ impl HttpCaller {
         let (seq, tags) = (received.started.seq, &new.tags);
         let allowed = || !log.is_doubted(seq) && !log.is_dead(tags, seq, ASKED_NOW);
         let change = self.cache.local.update(&fill::key_of(self, entry), |current| {
-            // Whoever stored something else meanwhile knows better.
+            // Another response that was stored meanwhile is newer.
             let is_same = current.is_some_and(|current| Arc::ptr_eq(current, entry));
             (is_same && allowed()).then(|| Arc::clone(&new))
         });

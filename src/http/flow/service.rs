@@ -38,9 +38,8 @@ use crate::tower::oneshot::Oneshot;
 ///
 /// # Backpressure
 ///
-/// Always ready: a hit must not wait for a saturated service. Whoever has to
-/// ask the service drives a clone of it to readiness, and meets its
-/// back-pressure there.
+/// Always ready: a hit must not wait for a saturated service. A leader drives a clone of the
+/// service to readiness, and meets its back-pressure there.
 #[derive(Clone)]
 pub struct HttpService<S> {
     inner: S,

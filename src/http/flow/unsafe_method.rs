@@ -1,4 +1,4 @@
-//! Requests that change things: they go through, and what they touched is
+//! Unsafe methods: the request is forwarded, and the URIs it concerns are
 //! invalidated (RFC 9111, 4.4).
 
 use std::sync::Arc;
@@ -34,7 +34,7 @@ use crate::invalidation;
 use crate::key::Tag;
 use crate::tower::oneshot::Oneshot;
 
-/// What is remembered of a request while the service has it.
+/// The facts of a request that are needed after the service has taken it.
 struct Sent {
     method: Method,
     target: Option<Uri>,
@@ -95,9 +95,9 @@ where
     Ok(answer::from_service(&rules, response, came))
 }
 
-/// Stands for a request whose end nobody saw: its client hung up, or the
+/// A request without a known end: its client hung up, or the
 /// service failed or panicked. It may have changed the resource all the same,
-/// so what is stored of it ends.
+/// so its stored responses are invalidated.
 struct Unknown<'a> {
     cache: &'a Arc<HttpCache>,
     tags: &'a [Tag],
@@ -225,7 +225,7 @@ impl Sent {
             return response.map(ResponseBody::inner);
         };
         if leader.started().seq != expected_seq {
-            // Somebody else invalidated since this response was judged,
+            // Another caller has invalidated since this response was judged,
             // perhaps this very resource.
             leader.end(End::Withdrawn);
             return response.map(ResponseBody::inner);

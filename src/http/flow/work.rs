@@ -26,12 +26,12 @@ use crate::http::stored::response::{Slot, StoredResponse, selects};
 use crate::key::Key;
 use crate::lease::acquire::{Judgement, Patience, Search};
 
-/// What a request is out for.
+/// What a request wants.
 #[derive(Clone, Copy, Debug)]
 enum HttpPurpose {
     /// A response that answers it.
     Answer,
-    /// A newer response than this; no client waits.
+    /// A newer response than this one; no client waits.
     Refresh(ReplacedEntry),
 }
 
@@ -50,7 +50,7 @@ pub(super) struct HttpWork<S, Q, B> {
     purpose: HttpPurpose,
     /// Where it looks in the remote now.
     key: Key,
-    /// Found on the way: may stand in for a failure, or be validated.
+    /// Found by the search: may be served in place of a failure, or be validated.
     stand_in: Option<StoredEntry>,
     /// The same, once it is in this process.
     pub(super) stale: Option<StoredEntry>,
@@ -190,10 +190,10 @@ where
         let leads_only = |caller: &mut HttpCaller| caller.flight_request().role == Role::LeadOnly;
         match self.purpose {
             HttpPurpose::Refresh(_) => Patience::GiveUp,
-            // Answers are not shared: the lease is for who may store one.
+            // Answers are not shared: the lease is for a process that may store one.
             HttpPurpose::Answer if caller.validates_itself() => Patience::GoOn,
-            // In the remote there is one lock for all: callers whose answers are known to be
-            // for them alone must not keep it from those who share.
+            // The remote has one lock for all callers. Callers whose answers are known to be
+            // for them alone must not keep it from callers that share.
             HttpPurpose::Answer if leads_only(caller) && caller.is_not_shared() => Patience::Apart,
             // Answers are not known to be shared with such credentials.
             HttpPurpose::Answer if leads_only(caller) => Patience::GoOn,

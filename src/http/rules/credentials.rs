@@ -1,4 +1,4 @@
-//! Who is asking, as far as a shared cache must care.
+//! Kinds of credentials in a request, as far as a shared cache tells them apart.
 
 use std::ops::BitOr;
 

@@ -19,7 +19,7 @@ pub(crate) enum DeclineReason {
     HeadersTooLarge,
     /// Its lengths contradict each other.
     Framing,
-    /// Nobody says how long it lives.
+    /// No source states a lifetime.
     NoFreshness,
     /// The request carried credentials, and nothing permits to share.
     Credentials,

@@ -57,7 +57,7 @@ pub(crate) struct Directives {
     pub(crate) immutable: bool,
     /// `s-maxage` is present, valid or not.
     pub(crate) has_s_maxage: bool,
-    /// Part of the field could not be read: who knows what it forbids.
+    /// Part of the field could not be read: it may forbid anything.
     pub(crate) unreadable: bool,
     /// By these directives, or by `Expires` where they set none.
     pub(crate) lifetime: Lifetime,

@@ -37,7 +37,7 @@ fn named_in_connection(headers: &HeaderMap) -> Vec<HeaderName> {
 /// Removes what is not stored (RFC 9111, 3.1) and fixes `Date`.
 ///
 /// A valid `Date` is never rewritten; otherwise it is the time of receipt
-/// (RFC 9110, 6.6.1). `Age` is counted anew at each hit.
+/// (RFC 9110, 6.6.1). `Age` is computed at each hit.
 pub(crate) fn strip_for_storage(
     headers: &mut HeaderMap,
     withheld: &[HeaderName],
@@ -104,7 +104,7 @@ pub(crate) fn cache_status_forward(
     ))
 }
 
-/// Returns the member for a refusal of ours before anything was forwarded.
+/// Returns the member for our own refusal, before anything was forwarded.
 pub(crate) fn cache_status_refused(name: &str, detail: &str) -> HeaderValue {
     member(format!("{}; detail={}", Item(name), Item(detail)))
 }

@@ -10,7 +10,7 @@ use crate::http::config::HttpConfig;
 use crate::http::rules::date;
 use crate::http::rules::directives::{Directives, Lifetime, MAX_SECONDS, seconds};
 
-/// Who chose the lifetime of a response.
+/// The source of a response's lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     CacheFor,
@@ -46,13 +46,13 @@ impl Terms {
         }
     }
 
-    /// Returns whether there is a moment at which the response answers somebody
-    /// whom no failure concerns.
+    /// Returns whether there is a moment at which the response answers a request
+    /// without any failure.
     pub(crate) fn cover_a_moment(&self) -> bool {
         !self.lifetime.is_zero() || !self.stale_while_revalidate.is_zero()
     }
 
-    /// Returns whether the response is of use to anybody as it is.
+    /// Returns whether the response is of use without a validation.
     pub(crate) fn cover_anything(&self) -> bool {
         self.cover_a_moment() || !self.stale_if_error.is_zero()
     }
@@ -66,7 +66,8 @@ pub(crate) struct Times {
     pub(crate) response_delay: Duration,
 }
 
-/// Returns the terms of a response; `None` if nobody says how long it lives.
+/// Returns the terms of a response; `None` if neither the response, the handler nor the
+/// layer states a lifetime.
 pub(crate) fn terms(
     status: StatusCode,
     directives: &Directives,
@@ -118,7 +119,7 @@ fn assumed(
     Some((Source::Heuristic, lifetime))
 }
 
-/// Whether a response that says nothing may live by a ttl of ours. Errors of
+/// Whether a response without a lifetime may live by the layer's `ttl`. Errors of
 /// the moment may not.
 fn may_take_ttl(status: StatusCode) -> bool {
     matches!(status.as_u16(), 200 | 203 | 204 | 300 | 301 | 308 | 404 | 410)
@@ -129,8 +130,8 @@ fn may_take_heuristics(status: StatusCode) -> bool {
     may_take_ttl(status) || matches!(status.as_u16(), 405 | 414 | 501)
 }
 
-/// RFC 9111, 4.2.2: a tenth of the time for which it has not changed. Longer
-/// than a day nobody should have to wait for a change.
+/// RFC 9111, 4.2.2: a tenth of the time for which it has not changed, a day at most: no
+/// client should wait longer for a change.
 fn heuristic(headers: &HeaderMap, received: SystemTime) -> Option<Duration> {
     const DAY: Duration = Duration::from_secs(86_400);
     let date = valid_date(headers, received).unwrap_or(received);

@@ -1,4 +1,47 @@
 //! Pure functions of RFC 9110, 9111, 5861 and 9213.
+//!
+//! # What enters
+//!
+//! The head of a request or of a response, the layer's settings
+//! ([`HttpConfig`](crate::http::config::HttpConfig)), and times as arguments. Nothing
+//! here reads a clock, awaits, or knows of flights and stores. All input is hostile: work is
+//! bounded by the size of the input, and nothing panics.
+//!
+//! # What leaves
+//!
+//! | question | function | result |
+//! |---|---|---|
+//! | what is to be done with this request? | `request::classify` | `Class` |
+//! | what names its entries? | `key` | the primary key |
+//! | may this response be stored, and for whom? | `storable::judge` | `Decision`, `Plan` |
+//! | how long is it fresh? | `lifetime::terms` | `Terms` |
+//! | which stored variant does a request select? | `vary` | `Fingerprint` |
+//! | may this stored response answer this request? | `storable::may_answer` | yes or no |
+//! | how much of it does the client get? | `shape::Shape::of` | `Shape` |
+//! | under which condition is the origin asked? | `validation` | `Validators` |
+//!
+//! # The states in between
+//!
+//! A request is read once, in one pass over its fields (`request::FieldScan`). A response
+//! is read once, when its head arrives: into `Directives`, then `Terms`, then a `Plan` or a
+//! `DeclineReason`. Answers are given from what was read then.
+//!
+//! # Reading order
+//!
+//! The request: `request` (what it asks for), `host` (which host), `key` (what names its
+//! entries), `field_names` (sets of names and patterns), `credentials` (does it identify a
+//! client), `request_directives` (its `Cache-Control`).
+//!
+//! The response: `members` (the syntax of `Cache-Control`), `directives` (its meaning),
+//! `targeted` (which field governs), `date` (dates in fields), `lifetime` (how long it is
+//! fresh, how old it is), `storable` (the decision), `decline_reason` (why not), `vary`
+//! (what selects it).
+//!
+//! The answer: `conditions` (`If-None-Match` and others), `range`, `shape` (conditions
+//! first, then the range), `fields` (fields that are not passed on, and fields that we add).
+//!
+//! Keeping it true: `validation` (asking the origin about a stored response), `target` (what an
+//! unsafe method invalidates).
 
 pub(crate) mod conditions;
 pub(crate) mod credentials;

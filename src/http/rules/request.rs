@@ -52,7 +52,7 @@ pub(crate) enum Class {
     Bypass(BypassReason),
 }
 
-/// Why a request goes past the cache.
+/// Why a request is forwarded uncached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum BypassReason {
     Method,
@@ -138,7 +138,7 @@ pub(crate) fn is_unsafe(method: &Method) -> bool {
     !matches!(*method, Method::GET | Method::HEAD) && !is_safe(method)
 }
 
-/// Methods registered as safe whose responses are none of ours. `CONNECT` is
+/// Methods registered as safe whose responses are not cached. `CONNECT` is
 /// not safe, but it has no URI whose entries it could invalidate.
 fn is_safe(method: &Method) -> bool {
     let extensions = ["PROPFIND", "QUERY", "REPORT", "SEARCH"];

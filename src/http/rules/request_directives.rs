@@ -50,7 +50,7 @@ impl Demand {
     }
 }
 
-/// Reads `Cache-Control`. Who knows what an unreadable field means: nothing is
+/// Reads `Cache-Control`. An unreadable field may forbid storing, so nothing is
 /// stored then.
 pub(crate) fn read(headers: &HeaderMap) -> RequestDirectives {
     let mut said = RequestDirectives::default();

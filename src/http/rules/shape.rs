@@ -128,7 +128,7 @@ fn put(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
 const ASKS_FOR_LESS: [HeaderName; 4] =
     [header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE, header::IF_RANGE, header::RANGE];
 
-/// Makes a request ask for the whole: what comes back is for everybody.
+/// Makes a request ask for the whole response: it is for all clients.
 pub(crate) fn ask_for_the_whole(request: &mut HeaderMap) {
     ASKS_FOR_LESS.iter().for_each(|name| drop(request.remove(name)));
 }

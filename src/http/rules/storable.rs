@@ -1,4 +1,4 @@
-//! Whether a response may be stored, and who may be answered with it.
+//! Whether a response may be stored, and which requests it may answer.
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode, Uri, response::Parts};
@@ -42,18 +42,18 @@ pub(crate) struct Plan {
     pub(crate) strip_set_cookie: bool,
     /// The length that the body must have.
     pub(crate) length: Option<u64>,
-    /// It answers nobody without validation (RFC 9111, 5.2.2.4).
+    /// It answers no request without validation (RFC 9111, 5.2.2.4).
     pub(crate) only_validated: bool,
 }
 
 impl Plan {
-    /// Returns whether those who wait may be answered with it: while it is
+    /// Returns whether waiters may be answered with it: while it is
     /// fresh, or as stale in its window.
     pub(crate) fn is_shareable(&self) -> bool {
         !self.only_validated && self.terms.cover_a_moment()
     }
 
-    /// Returns why those who wait get nothing of it.
+    /// Returns why waiters may not be answered with it.
     pub(crate) fn why_not_shared(&self) -> DeclineReason {
         if self.only_validated { DeclineReason::NoCache } else { DeclineReason::NoFreshness }
     }
@@ -110,12 +110,12 @@ pub(crate) fn may_answer(stored: &Facts, asked: &RequestFacts) -> bool {
     if asked.credentials.is_anonymous() {
         return true;
     }
-    // "Log in first" is no answer to somebody who has.
+    // "Log in first" is no answer for a client that has logged in.
     if matches!(stored.status.as_u16(), 401 | 403 | 407) {
         return false;
     }
-    // What an anonymous request got holds nobody's data, if the origin knows
-    // of caches at all: then a cookie makes no difference.
+    // The response to an anonymous request holds no data of one client, if the origin
+    // knows of caches at all: then a cookie makes no difference.
     let holds_no_data =
         stored.from.is_anonymous() && stored.explicit && stored.source == Source::Origin;
     let free = if holds_no_data { Credentials::COOKIE } else { Credentials::NONE };
@@ -318,7 +318,7 @@ fn weight(headers: &HeaderMap) -> usize {
 }
 
 fn is_event_stream(headers: &HeaderMap) -> bool {
-    // A list is no media type, but whoever reads its first or last member
+    // A list is no media type, but a client that reads its first or last member
     // waits for events.
     let is_it = |part: &[u8]| part.trim_ascii().eq_ignore_ascii_case(b"text/event-stream");
     let mut values = headers.get_all(header::CONTENT_TYPE).iter();

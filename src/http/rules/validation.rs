@@ -1,5 +1,5 @@
-//! Validation (RFC 9111, 4.3): what is asked about a stored response, and what
-//! the answer makes of it.
+//! Validation (RFC 9111, 4.3): the condition under which a stored response is validated, and
+//! the response that a 304 makes of it.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -114,7 +114,7 @@ const NOT_TAKEN_OVER: [HeaderName; 7] = [
 ];
 
 /// Returns the fields of a stored response after a newer one about it: theirs
-/// replace the stored ones (RFC 9111, 3.2), and times start anew.
+/// replace the stored ones (RFC 9111, 3.2), and its times start again.
 pub(crate) fn merge(stored: &HeaderMap, newer: &HeaderMap, received: SystemTime) -> HeaderMap {
     let mut newer = newer.clone();
     strip_hop_by_hop(&mut newer);

@@ -61,7 +61,7 @@ pub(crate) fn entry(
     let mut stored =
         response::CachedResponse::new(head, body, plan, &asked, selected, received.wall);
     make_place(&mut stored.headers);
-    // Being filled is being used, by the one who asked.
+    // A fill counts as a use: the leader's client uses it.
     stored.touch(received.at);
     let longer = kept_longer(&stored).max(caller.rules.config.stale_if_disconnected);
     let window = window(&caller.cache, plan, received).kept_longer(longer);
@@ -178,9 +178,9 @@ pub(crate) fn store(
     change
 }
 
-/// Says by which fields the responses of this URI are selected, before there
-/// is one: who belongs to another variant need not wait for its body. Nothing
-/// usable makes room for that: this body may yet break off.
+/// Says by which fields the responses of this URI are selected, before the first one is
+/// complete: a request for another variant need not wait for its body. The index replaces
+/// no usable response: this body may yet break off.
 pub(crate) fn announce(caller: &HttpCaller, entry: &StoredEntry, allowed: &dyn Fn() -> bool) {
     let facts = entry.value.response().map(|stored| &stored.facts);
     let Some(list) = facts.and_then(|facts| facts.vary.as_ref()) else { return };

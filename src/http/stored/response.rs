@@ -1,4 +1,4 @@
-//! What the store holds for a URI.
+//! The stored response of a URI, or the index of its variants.
 
 use std::fmt;
 use std::sync::Arc;
@@ -109,8 +109,8 @@ pub(crate) struct CachedResponse {
     used: AtomicU64,
 }
 
-/// The body of a response. Only whole ones are stored, here or elsewhere; who
-/// joins a flight may get one that arrives.
+/// The body of a response. Only whole ones are stored, in this process or the remote; a
+/// caller that joins a flight may get one that arrives.
 #[derive(Clone, Debug)]
 pub(crate) enum Content {
     Whole(Bytes),
@@ -244,8 +244,8 @@ fn own_values(headers: &mut HeaderMap) {
     }
 }
 
-/// Writes the length of a body that is known: once here, where a server would
-/// write it anew at every hit.
+/// Writes the length of a body that is known: once here, because a server would
+/// write it again at every hit.
 fn write_length(headers: &mut HeaderMap, status: StatusCode, body: &Content) {
     let Some(bytes) = body.whole() else { return };
     // RFC 9110, 8.6: neither of these has one, and that of a 304 would be of a

@@ -48,7 +48,7 @@ impl DoubleProcess {
     }
 
     /// Ends [`unsubscribe`](Self::unsubscribe): the process is told so, and
-    /// all who wait in it are woken.
+    /// all its waiting callers are woken.
     pub fn subscribe(&self) {
         self.server.with(|state, _| {
             let was_subscribed = state.is_subscribed(self.inbox);
@@ -94,7 +94,7 @@ impl DoubleProcess {
         Box::pin(async move {
             let (reply, answer) = oneshot::channel();
             let command = Box::new(move |state: &mut DoubleState, now| {
-                // Whoever asked may be gone.
+                // The caller may be gone.
                 let _ = reply.send(work(state, now));
             });
             let (delay, fault) = self.send(op, command).await?;

@@ -30,9 +30,9 @@ pub(super) struct Records {
 pub enum Record {
     /// The envelope.
     Value,
-    /// The lock: whose lease it is, and for how long.
+    /// The lock: the holder of the lease, and for how long.
     Lock,
-    /// The right to fill, and who waits.
+    /// The right to fill, and the waiting processes.
     Right,
 }
 
@@ -46,7 +46,7 @@ struct Value {
 enum Holder {
     /// A client that knows only the lock.
     Stranger,
-    /// Nobody: the last computation failed.
+    /// No holder: the last computation failed.
     Hold,
     Leader(Token),
 }
@@ -73,7 +73,7 @@ struct Right {
 /// No memory for another record.
 pub(super) struct OutOfMemory;
 
-/// Who is woken.
+/// The processes that are woken.
 pub(super) type Woken = Vec<Inbox>;
 
 impl Records {
@@ -185,7 +185,7 @@ impl Records {
             self.value = Some(Value { envelope: Some(envelope), until: now.plus(ttl) });
             return Ok((FillOutcome::Stored, self.forget_right()));
         }
-        // Only the value was changed: nobody else will wake those who wait.
+        // Only the value was changed: no other operation will wake the waiting processes.
         let woken = if granted { self.forget_right() } else { Woken::new() };
         Ok((FillOutcome::Refused, woken))
     }
@@ -287,7 +287,7 @@ impl Records {
         right.is_some_and(|r| r.token == Some(*token) && r.granted == Some(version))
     }
 
-    /// Whether nobody but holders of the right has written the value.
+    /// Whether only holders of the right have written the value.
     fn is_undisturbed(&self) -> bool {
         let found = self.right.as_ref().and_then(|right| right.found.as_ref());
         self.value.is_none() || self.mark().as_ref() == found

@@ -98,8 +98,8 @@ impl DoubleServer {
         })
     }
 
-    /// Hands out the messages there are, or leaves that to whoever is at it:
-    /// a listener may well call back.
+    /// Delivers the pending messages, unless another call further out does so already:
+    /// a listener may call back.
     fn deliver(&self) {
         loop {
             let Some(in_order) = self.delivery.try_lock() else { return };

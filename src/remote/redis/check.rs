@@ -1,4 +1,4 @@
-//! Finds out before the first request what would not work.
+//! Finds out before the first request what is missing on a server.
 
 use std::error::Error as StdError;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! Says that the server is set to throw the locks away first.
+//! Warns where the server's eviction policy removes the locks first.
 
 use std::sync::Once;
 

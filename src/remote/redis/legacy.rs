@@ -21,7 +21,7 @@ use crate::remote::{RemoteError, RemoteErrorKind};
 ///
 /// The key is `namespace:legacy:name`, so that no other lock is mixed up with
 /// it; its value is the lease's end, in milliseconds since the UNIX epoch, a
-/// colon, and a token. Who finds that this time has passed takes the lock over.
+/// colon, and a token. A client that finds this time in the past takes the lock over.
 ///
 /// # Its flaws
 ///
@@ -86,18 +86,18 @@ impl LegacyLock {
         self
     }
 
-    /// Takes the lock if nobody has it, or if its lease is over by this
+    /// Takes the lock if it is free, or if its lease is over by this
     /// machine's clock. One to three round trips.
     ///
     /// # Errors
     ///
     /// If the server did not answer as it should, or the key holds what no
-    /// such lock has written. Then the lock may be taken for up to a lease, by
-    /// nobody.
+    /// such lock has written. Then the lock may stay taken for up to a lease, without a
+    /// holder.
     ///
     /// # Cancel safety
     ///
-    /// A dropped call may leave the lock taken, by nobody, for up to a lease.
+    /// A dropped call may leave the lock taken, without a holder, for up to a lease.
     pub async fn try_acquire(&self) -> Result<Option<LegacyLockGuard>, RemoteError> {
         let runtime = Handle::try_current()
             .map_err(|error| RemoteError::caused(RemoteErrorKind::Connection, error))?;
@@ -123,7 +123,7 @@ impl LegacyLock {
             _ => (),
         }
         let take = Command::new("GETSET").arg(&self.name).arg(mark.to_string());
-        // Whoever was faster is found here, and has lost its mark to ours.
+        // A faster client shows here; our mark has replaced its own.
         let before = Mark::read(&self.send(take).await?)?;
         Ok(before.is_none_or(|before| before.is_over()))
     }

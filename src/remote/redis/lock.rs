@@ -28,12 +28,12 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 ///
 /// # What it does not promise
 ///
-/// That nobody else works at the same time. A process that is paused for
+/// That no other process works at the same time. A process that is paused for
 /// longer than the lease, a failover that loses the key, or a split network
-/// give the lock to another while the first still believes to have it, and
-/// asking several servers (Redlock) does not change that. Use it so that work
-/// is *rarely* done twice; where twice does harm, what is written to must
-/// refuse the older writer itself. The cache's own fills are fenced so.
+/// give the lock to another process while the first still believes that it has it.
+/// Several servers (Redlock) do not change that. Use the lock so that work
+/// is *rarely* done twice. Where doing it twice does harm, the target of the writes must
+/// refuse the older writer itself. The cache's own fills are fenced in this way.
 ///
 /// # Examples
 ///
@@ -91,12 +91,12 @@ impl RedisLock {
         self
     }
 
-    /// Takes the lock if nobody has it. One round trip.
+    /// Takes the lock if it is free. One round trip.
     ///
     /// # Errors
     ///
-    /// If the server did not answer as it should. Then the lock may be taken
-    /// for up to a lease, by nobody.
+    /// If the server did not answer as it should. Then the lock may stay taken
+    /// for up to a lease, without a holder.
     ///
     /// # Cancel safety
     ///
@@ -127,7 +127,7 @@ impl RedisLock {
     /// Takes the lock, asking again every 25 to 250 ms until `patience` is
     /// over. Nothing if others had it all the time.
     ///
-    /// There is no order among those who wait.
+    /// There is no order among waiting processes.
     ///
     /// # Errors
     ///
@@ -176,8 +176,8 @@ impl fmt::Debug for RedisLock {
 
 /// A lock that is taken, until this is released or dropped.
 ///
-/// Dropping it gives the lock back in the background; whoever needs to know
-/// that it is free calls [`release`](Self::release).
+/// Dropping it gives the lock back in the background. To know that the lock is free,
+/// call [`release`](Self::release).
 #[must_use = "the lock is given back when this is dropped"]
 pub struct RedisLockGuard {
     held: Arc<LockLease>,

@@ -1,4 +1,47 @@
 //! Redis as the remote of many processes.
+//!
+//! # What enters
+//!
+//! Calls of the trait `Remote`: keys, envelopes (opaque bytes), tokens, tags. And messages
+//! that other processes publish. A [`Redis`] handle says which servers, which namespace and
+//! which limits.
+//!
+//! # What leaves
+//!
+//! One round trip per call, and its reply. Wake-ups for waiting leaders, and notices of
+//! invalidations by other processes. Nothing here retries a command or has a deadline:
+//! the caller (`remote/guard.rs`) has one, and drops the call.
+//!
+//! # The states in between
+//!
+//! Each key has up to three records on the server, in one cluster slot:
+//!
+//! | record | holds | ends |
+//! |---|---|---|
+//! | value | the envelope | with its `ttl` |
+//! | lock | the token of the leader, or the word `hold` | with the lease or the hold |
+//! | right | the right to fill, its version, and the processes that wait | with a fill |
+//!
+//! An invalidation of the key ends all three. An operation that changes more than one thing
+//! is one Lua script, hence one atomic step. The invalidation log is one
+//! sorted set per cache, tag by time of the server.
+//!
+//! A process has one connection for commands, opened when it is first needed and replaced
+//! after three calls in a row without an answer; and one for messages, which is opened again
+//! whenever it breaks.
+//!
+//! # Reading order
+//!
+//! - `remote`: the trait `Remote`, one method after the other.
+//! - `scripts`, `scripts/`: the atomic steps.
+//! - `names`: keys and channels on the server.
+//! - `reply`: what a server answers, and what is wrong when it does not.
+//! - `pool`: the connection for commands.
+//! - `subscriber`: the connection for messages.
+//! - `connection`, `tls`: the client library; no other file names it.
+//! - `check`, `eviction`: what is missing on a server, and a policy that evicts locks.
+//! - `lock`, `legacy`: the lock alone, without a cache.
+//! - `tests/`: all of this on real servers.
 
 mod check;
 mod connection;

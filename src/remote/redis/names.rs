@@ -1,4 +1,4 @@
-//! What an entry, a channel and the log are called in Redis.
+//! The names of entries, channels and the log in Redis.
 
 use std::fmt::Write as _;
 

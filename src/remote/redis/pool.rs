@@ -1,4 +1,4 @@
-//! One connection, shared by all who send commands: opened when first needed,
+//! One connection for all commands: opened when it is first needed,
 //! replaced when it is of no use any more.
 
 use std::fmt;
@@ -18,7 +18,7 @@ use crate::remote::redis::{eviction, scripts};
 /// After how many calls in a row without an answer a connection is replaced.
 const STRIKES: u32 = 3;
 
-/// A younger connection is not the one that whoever gives up now has asked.
+/// A call that is given up now was sent on an older connection than this.
 const YOUNGEST_SUSPECT: Duration = Duration::from_millis(20);
 
 /// A clone shares the connection.
@@ -52,7 +52,7 @@ struct Open {
     connection: Connection,
 }
 
-/// Tells everybody who waits for it how an attempt to connect has ended.
+/// Tells all waiting calls how an attempt to connect has ended.
 type Attempt = watch::Receiver<Option<Result<Open, CallFailure>>>;
 
 impl Pool {
@@ -84,7 +84,7 @@ impl Pool {
     ///
     /// A connection that turns out to be broken is replaced, and the command
     /// is sent again, once: the server was restarted since the last command.
-    /// Every command of ours may be executed twice.
+    /// All our commands may be executed twice.
     pub(super) async fn send(&self, command: &Command) -> Result<ServerReply, CallFailure> {
         let Some(open) = self.0.open() else {
             return self.send_on(&self.0.opened().await?, command).await;
@@ -140,8 +140,8 @@ impl Pool {
         self.0.target.subscribe(channels, self.0.patience()).await
     }
 
-    /// Is told how long callers wait for an answer: whoever waits longer than a
-    /// connection may usually take gets as much time for it.
+    /// Notes how long callers wait for an answer. Where that is longer than the usual
+    /// time-out of a connection attempt, the attempt gets as much time.
     pub(super) fn is_awaited_for(&self, patience: Duration) {
         let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
         self.0.patience.fetch_max(millis, Ordering::Relaxed);
@@ -174,8 +174,8 @@ impl PoolState {
         self.slot.lock().open.clone()
     }
 
-    /// Returns the open connection, or waits for the attempt to open one that
-    /// everybody shares.
+    /// Returns the open connection, or waits for the one attempt to open it, which all
+    /// callers share.
     async fn opened(self: &Arc<Self>) -> Result<Open, CallFailure> {
         let mut attempt = {
             let mut slot = self.slot.lock();
@@ -210,8 +210,8 @@ impl PoolState {
         Ok(attempt)
     }
 
-    /// Keeps the connection in one step with the end of the attempt, so that
-    /// nobody sees neither of the two.
+    /// Stores the connection in one step with the end of the attempt, so that
+    /// each caller finds one of the two.
     fn end_attempt(&self, connected: Result<Connection, CallFailure>) -> Result<Open, CallFailure> {
         let mut slot = self.slot.lock();
         slot.opening = None;

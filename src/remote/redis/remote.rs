@@ -1,4 +1,4 @@
-//! What one cache asks of Redis.
+//! The trait `Remote` on Redis, for one cache.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Weak};
@@ -28,7 +28,7 @@ pub(super) struct RedisRemote {
     listening: Mutex<Option<EndOnDrop>>,
 }
 
-/// Ends a task that works for whoever holds this.
+/// Ends a task together with its owner.
 #[derive(Debug)]
 pub(super) struct EndOnDrop(pub(super) AbortHandle);
 

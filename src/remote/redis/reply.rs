@@ -1,4 +1,4 @@
-//! What the server answered, and what was wrong when it did not.
+//! A server's answer, or what was wrong with it.
 
 use std::error::Error as StdError;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What processes tell each other: wake-ups and invalidations.
+//! Messages between processes: wake-ups and invalidations.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -26,7 +26,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// may take to say so.
 const PULSE: Duration = Duration::from_secs(1);
 
-/// What is published.
+/// A published message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Message {
     /// A key, by its stable hash, was filled or given up.
@@ -37,14 +37,15 @@ pub(super) enum Message {
     TagsInvalidated(u64, Vec<Tag>, ServerTime),
 }
 
-/// Writes what wakes those who wait for a value.
+/// Writes the message that wakes the processes that wait for a value.
 pub(super) fn filled(key: &Key, version: Version) -> Vec<u8> {
     let mut message = wake(b'F', key);
     message.extend_from_slice(version.to_string().as_bytes());
     message
 }
 
-/// Writes what wakes whoever is to compute next, or to see the hold.
+/// Writes the message that wakes the process that computes next, or all processes for
+/// a hold.
 pub(super) fn abandoned(key: &Key) -> Vec<u8> {
     wake(b'A', key)
 }
@@ -55,7 +56,7 @@ fn wake(event: u8, key: &Key) -> Vec<u8> {
     message
 }
 
-/// Writes what tells of an invalidated key, to those who wait and to all.
+/// Writes the message about an invalidated key, for waiting processes and for all.
 pub(super) fn invalidated(process: u64, key: &Key) -> Vec<u8> {
     let mut message = vec![FORMAT, b'I'];
     message.extend_from_slice(&process.to_be_bytes());
@@ -72,7 +73,7 @@ pub(super) fn tags_invalidated(process: u64) -> Vec<u8> {
 }
 
 impl Message {
-    /// Reads a message. Nothing if it makes no sense, whoever sent it.
+    /// Reads a message. `None` if it makes no sense: any client may have sent it.
     pub(super) fn decode(message: &[u8]) -> Option<Self> {
         let (&[format, event], rest) = message.split_first_chunk()?;
         let (number, rest) = rest.split_first_chunk()?;
@@ -122,7 +123,7 @@ impl Ear {
         self.subscribed.load(Ordering::Acquire)
     }
 
-    /// Subscribes and listens, again and again, until nobody takes notice.
+    /// Subscribes and listens, again and again, until the listener is gone.
     pub(super) async fn listen(self: Arc<Self>, link: Pool, listener: Weak<dyn OnNotice>) {
         let mut pause = SHORTEST_PAUSE;
         while listener.strong_count() > 0 {
@@ -138,7 +139,7 @@ impl Ear {
     async fn hear(&self, pulse: Pulse, mut messages: Messages, listener: &Weak<dyn OnNotice>) {
         let subscribed = Subscription::from_now_on(&self.subscribed);
         notify(listener, Notice::Subscribed);
-        // A wake-up may have been published while nobody listened.
+        // A wake-up may have been published before the subscription.
         self.wakes.wake_all();
         let mut death = std::pin::pin!(until_death(pulse));
         loop {

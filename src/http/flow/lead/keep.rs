@@ -22,20 +22,19 @@ use crate::http::stored::fill;
 use crate::http::stored::response::Content;
 use crate::key::Tag;
 
-/// What is there of a body, and the rest.
+/// The part of a body that has come, and the rest.
 type Arriving<B> = (VecDeque<Frame<Bytes>>, Pin<Box<B>>);
 
-/// To whom a response goes besides the client whose request was forwarded.
+/// The recipients of a response, besides the client whose request was forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Recipients {
-    /// To nobody.
+    /// No other client.
     Nobody,
-    /// To those who wait: it is too old for others.
+    /// The waiters: the response is too old for later clients.
     Wave,
-    /// To everybody, from the store.
+    /// All clients, from the store.
     Everybody,
-    /// To nobody before the service has confirmed it, which each asks for
-    /// itself.
+    /// Each client, after a validation of its own.
     Each,
 }
 
@@ -78,7 +77,7 @@ impl Head {
         }
     }
 
-    /// Makes the entry, and says to whom it goes.
+    /// Makes the entry, and names its recipients.
     fn entry(
         &self,
         head: &Parts,

@@ -1,4 +1,4 @@
-//! Carries a body from the service to those who read it, and the response into
+//! Carries a body from the service to its readers, and the response into
 //! the store once it is complete.
 
 use std::future::{Future, poll_fn};
@@ -92,7 +92,7 @@ enum PumpEnd {
 
 /// The task that reads the source.
 ///
-/// The order of the fields is the order in which they are dropped: who learns
+/// The order of the fields is the order in which they are dropped: a client that learns
 /// of the end of a body must not find its flight.
 pub(super) struct Pump<B> {
     /// None where nothing is to be stored.
@@ -113,15 +113,16 @@ impl<B: SourceBody> Pump<B> {
         Self { flight, feed, source, limits, frames: 0 }
     }
 
-    /// Dropped at any point, it leaves nobody waiting: its flight is abandoned,
-    /// and the readers are told.
+    /// Dropped at any point, it leaves no client waiting: its flight is abandoned,
+    /// and the readers get an error.
     pub(super) async fn run(mut self) {
         let stop = self.keep().await;
         let flight = self.flight.take();
         match stop {
             PumpEnd::Complete => {
                 let whole = self.feed.whole();
-                // Before its end is told: who has it may ask for it again.
+                // Before the readers see the end: a client that has the whole body may
+                // request it again.
                 flight.into_iter().for_each(|flight| flight.complete(whole.clone()));
                 self.feed.end();
             }
