@@ -14,7 +14,7 @@ use axum::body::Body;
 use bytes::Bytes;
 use tokio::time::Instant;
 use tower_stampede::CacheOutcome::Hit;
-use tower_stampede::{CacheFor, HttpService, Mode, Stampede};
+use tower_stampede::{CacheFor, HttpService, HttpStampede, Mode, Stampede};
 
 // ---- writes ----
 
@@ -210,5 +210,19 @@ async fn a_cache_that_takes_no_part_ends_no_request_at_its_timeout_and_delays_no
         let statuses: Vec<_> = replies.iter().map(|reply| reply.status).collect();
         assert_eq!(statuses, [200; 6], "{mode:?}");
         assert_eq!((slowest(&replies), origin.calls()), (secs(20), 6), "{mode:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cache_that_takes_no_part_hides_no_failure_behind_a_stored_response() {
+    for mode in [Mode::Observe, Mode::Off] {
+        let cache: HttpStampede = Stampede::builder("test").origin_only().build().unwrap();
+        let origin = Origin::new(|_| Answer::ok("max-age=60, stale-if-error=600", "stored"));
+        let app = tower::Layer::layer(&cache.http_layer(), origin.clone());
+        assert_eq!(send(&app, get("/page")).await.status, 200);
+        cache.set_mode(mode);
+        origin.answers(|_| Answer::status(503).body("down"));
+        let reply = send(&app, get("/page")).await;
+        assert_eq!((reply.status, reply.text()), (503, "down"), "{mode:?}");
     }
 }

@@ -14,6 +14,7 @@ use crate::http::flow::answer;
 use crate::http::flow::error_response::TransportError;
 use crate::http::flow::lookup::{HttpCaller, StoredEntry, find};
 use crate::http::layer::Rules;
+use crate::mode::Mode;
 
 /// Stands for an error that says the service was not reached, or broke off
 /// before its header section ended.
@@ -75,7 +76,8 @@ impl HttpCaller {
     /// `failure`.
     pub(super) fn stands_in_for(&self, failure: &Error) -> Option<StoredEntry> {
         self.fallback().or_else(|| {
-            let entry = self.selected().filter(|_| is_disconnected(failure))?;
+            let is_on = self.cache.engine.mode() == Mode::On;
+            let entry = self.selected().filter(|_| is_on && is_disconnected(failure))?;
             self.serves_disconnected(&entry).then_some(entry)
         })
     }

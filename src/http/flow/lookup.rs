@@ -25,6 +25,7 @@ use crate::http::rules::vary::{Fingerprint, VaryList, variant_key};
 use crate::http::stored::fill::variant_of;
 use crate::http::stored::response::{Content, Slot, StoredResponse, reusable, selects};
 use crate::key::{Key, KeyBuf, Tag};
+use crate::mode::Mode;
 
 pub(crate) type HttpCache = CacheState<StoredResponse>;
 pub(crate) type StoredEntry = Arc<Entry<StoredResponse>>;
@@ -351,7 +352,10 @@ impl HttpCaller {
     }
 
     fn may_stand_in(&self, entry: &StoredEntry) -> bool {
-        self.cache.may_stand_in(entry) && !must_be_validated(entry)
+        // Switched off or observing, the cache answers no request.
+        self.cache.engine.mode() == Mode::On
+            && self.cache.may_stand_in(entry)
+            && !must_be_validated(entry)
     }
 
     /// Returns whether answers are known to be validated by each request for
