@@ -4,7 +4,7 @@
 //! ports. Time is a parameter.
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use std::sync::atomic::AtomicU8;
 use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -28,7 +28,7 @@ use crate::key::{Key, Tag};
 use crate::lease::shared_store::SharedStore;
 use crate::mode::Mode;
 use crate::observe::{Observe, Occurrence};
-use crate::sync::Arc;
+use crate::sync::{Arc, AtomicUsize, Ordering};
 
 /// How long past its own time-out a leader is left in peace. Its own timer comes first;
 /// only a leader that is not polled any more gets here.
