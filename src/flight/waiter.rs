@@ -139,7 +139,7 @@ impl<V: Send + Sync + 'static> Drop for WaitSlot<V> {
 
 /// One caller's place in one flight.
 pub(crate) struct Waiter<V> {
-    flight: Arc<Flight<V>>,
+    pub(super) flight: Arc<Flight<V>>,
     /// Joined after the answer was published, or had begun to arrive: to this caller it
     /// is a look-up, and subject to freshness like any other.
     is_late: bool,
