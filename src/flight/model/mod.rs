@@ -289,10 +289,8 @@ impl World {
         Some(value)
     }
 
-    /// `invalidate`, in the order of `cache/write.rs`.
     fn invalidate(&self, key: &Key) {
-        self.engine.forget(key);
-        self.store.remove(key).finish();
+        self.engine.drop_here(key);
     }
 
     /// `invalidate_tags`, in the order of `cache/state.rs`.
@@ -304,15 +302,9 @@ impl World {
         }
     }
 
-    /// `put`, in the order of `cache/write.rs`.
     fn put(&self, key: &Key, value: u64) {
         let entry = self.entry_of(value, self.engine.log.seq(), &[]);
-        let removed = std::cell::RefCell::new(Vec::new());
-        let change = self.store.fill(key, entry, &|| {
-            removed.borrow_mut().push(self.engine.table.forget(key));
-            true
-        });
-        drop((removed, change));
+        self.engine.put_here(key, entry);
     }
 
     /// Nothing is left behind: no flight, no waiter, no place that is taken.

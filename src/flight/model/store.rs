@@ -26,27 +26,28 @@ fn a_woken_waiter_finds_the_value_in_the_store() {
     });
 }
 
-/// Two callers ask while `write` changes the value to 2. A caller that asks after the write
-/// gets 2, and no older value is in the store then.
+/// A leader that has read 1 fills, and a caller asks, while `write` changes the value to 2.
+/// A caller that asks after the write gets 2, and no older value is in the store then.
 fn check_write(write: impl Fn(&World) + Copy + Send + Sync + 'static) -> impl Fn() + Send + Sync {
     move || {
         let world = World::new(2);
-        let written = Arc::new(AtomicU64::new(0));
-        let callers = (0..2).map(|_| {
+        let leader = world.lead(&key());
+        let (old, written) = (world.entry(&leader, 1, &[]), Arc::new(AtomicU64::new(0)));
+        let filling = spawn(move || leader.fill(&old));
+        let caller = {
             let (world, written) = (Arc::clone(&world), Arc::clone(&written));
             spawn(move || {
                 let least = written.load(Ordering::SeqCst);
                 let value = wait(world.call(&key())).expect("nothing fails");
                 assert!(value >= least, "asked after the write, got {value}");
             })
-        });
-        let callers: Vec<_> = callers.collect();
+        };
         world.origin.store(2, Ordering::SeqCst);
         write(&world);
         written.store(2, Ordering::SeqCst);
         let is_new = |world: &World| world.get(&key()).is_none_or(|entry| entry.value == 2);
         assert!(is_new(&world), "an older value is stored");
-        join_all(callers);
+        join_all([filling, caller]);
         assert!(is_new(&world), "an older value was stored later");
         world.assert_idle();
     }
@@ -64,10 +65,26 @@ fn no_older_value_is_stored_or_served_after_an_invalidation_of_everything() {
 
 #[test]
 fn no_older_value_is_stored_or_served_after_a_put() {
-    check(check_write(|world| {
+    check(check_write(|world| world.put(&key(), 2)));
+}
+
+#[test]
+fn what_was_put_is_found_until_it_is_invalidated() {
+    check(|| {
+        let world = World::new(2);
+        let caller = Arc::clone(&world);
+        let caller = spawn(move || {
+            if let Admission::Lead(leader) = caller.enter(&key()) {
+                let entry = caller.entry(&leader, 2, &[]);
+                leader.fill(&entry);
+            }
+        });
         world.put(&key(), 2);
-        assert!(world.get(&key()).is_some(), "what was put is stored");
-    }));
+        assert!(world.get(&key()).is_some(), "what was put is gone");
+        join_all([caller]);
+        assert!(world.get(&key()).is_some(), "what was put is gone later");
+        world.assert_idle();
+    });
 }
 
 #[test]
@@ -75,11 +92,8 @@ fn a_put_is_not_replaced_by_a_computation_that_began_before_it() {
     check(|| {
         let world = World::new(2);
         let leader = world.lead(&key());
-        let (filling, entry) = (Arc::clone(&world), world.entry(&leader, 1, &[]));
-        let filling = spawn(move || {
-            let _world = filling;
-            leader.fill(&entry);
-        });
+        let entry = world.entry(&leader, 1, &[]);
+        let filling = spawn(move || leader.fill(&entry));
         let other = Arc::clone(&world);
         let other = spawn(move || {
             other.origin.store(2, Ordering::SeqCst);

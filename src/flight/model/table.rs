@@ -48,6 +48,43 @@ fn a_caller_that_enters_after_the_end_never_joins_the_ended_flight() {
 }
 
 #[test]
+fn a_waiter_that_looks_again_never_joins_the_settled_flight() {
+    check(|| {
+        let world = World::new(1);
+        let leader = world.lead(&key());
+        let waiters = (0..2).map(|_| {
+            let (world, waiter) = (Arc::clone(&world), world.join(&key()));
+            spawn(move || {
+                wait(waiter.flight.wait_settled());
+                if let Admission::Join(next) = world.enter(&key()) {
+                    assert_ne!(next.flight.id, waiter.flight.id, "joined a settled flight");
+                }
+            })
+        });
+        let waiters: Vec<_> = waiters.collect();
+        end_somehow(&world, leader);
+        join_all(waiters);
+        world.assert_idle();
+    });
+}
+
+#[test]
+fn a_failure_that_an_invalidation_has_overtaken_holds_no_caller() {
+    check(|| {
+        let world = World::new(1);
+        let leader = world.lead(&key());
+        let failing = spawn(move || {
+            leader.end(End::Failed { error: Error::new(ErrorKind::Inner), rule: HOLD });
+        });
+        world.invalidate(&key());
+        drop(world.lead(&key()));
+        join_all([failing]);
+        drop(world.lead(&key()));
+        world.assert_idle();
+    });
+}
+
+#[test]
 fn a_caller_that_does_not_join_a_failing_flight_sees_its_hold() {
     check(|| {
         let world = World::new(1);
