@@ -3,7 +3,7 @@
 //! It knows neither HTTP nor Redis nor the store that it fills; it sees them through
 //! ports. Time is a parameter.
 
-use std::cell::RefCell;
+use std::cell::OnceCell;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU8;
 use std::time::Duration;
@@ -406,10 +406,12 @@ impl<V: Send + Sync + 'static> Engine<V> {
     /// Stores `entry`, whatever a flight of the key computes.
     pub(crate) fn put_here(&self, key: &Key, entry: Arc<Entry<V>>) {
         // Under the lock of the key in the store: a computation that began before this has
-        // stored its result already, and is overwritten, or will not store it.
-        let removed = RefCell::new(Vec::new());
+        // stored its result already, and is overwritten, or will not store it. Only once,
+        // though the store asks again when it has stored the entry: a computation that
+        // began between the two may have replaced it, and its result stays.
+        let removed = OnceCell::new();
         let change = self.local.fill(key, entry, &|| {
-            removed.borrow_mut().push(self.table.forget(key));
+            removed.get_or_init(|| self.table.forget(key));
             true
         });
         drop((removed, change));
