@@ -387,6 +387,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         {
             self.end_deposed(flight);
         }
+        drop(removed);
     }
 
     /// Forgets the flight and the hold of `key`. Returns whether there was a flight.
