@@ -95,7 +95,8 @@ fn an_unrelated_entry_never_dies_when_records_are_dropped() {
         let world = World::with_log(1, 2);
         let entry = world.entry_of(1, 0, &tags(&["a"]));
         assert!(world.store.fill(&key(), Arc::clone(&entry), &|| true).finish());
-        let invalidating = [["x", "y", "z"], ["u", "v", "w"]].map(|others| {
+        // The second thread renews the records among which the first one chooses.
+        let invalidating = [["x", "y", "z", "u"], ["x", "y", "x", "y"]].map(|others| {
             let world = Arc::clone(&world);
             spawn(move || others.iter().for_each(|other| world.invalidate_tag(other)))
         });
