@@ -251,6 +251,10 @@ impl InvalidationLog {
 
     /// Returns the records to drop next: the oldest, an eighth of the bound.
     pub(crate) fn oldest_slice(&self) -> Slice {
+        // Read first. A record with a higher number may be in its shard already and not be
+        // published: an entry that is checked now would remember a lower number, and die
+        // when the slice is dropped.
+        let published = self.seq();
         let mut seqs = Vec::with_capacity(self.len());
         for shard in &self.shards {
             seqs.extend(shard.read().values().map(|record| record.seq));
@@ -260,7 +264,7 @@ impl InvalidationLog {
             return Slice(0);
         }
         let (_, newest, _) = seqs.select_nth_unstable(size - 1);
-        Slice(*newest)
+        Slice(published.min(*newest))
     }
 
     /// Drops the records of `slice`. Every entry of the store was looked at
