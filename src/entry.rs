@@ -1,12 +1,12 @@
 //! An entry: a value in the store, with its window, its tags and its weight.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::freshness::Window;
 use crate::garbage::BinId;
 use crate::key::Tag;
 use crate::lease::grant::Version;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// When a computation started: by the clock, and by the invalidation log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -26,25 +26,21 @@
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
-use parking_lot::{Mutex, RwLock};
-use tokio::sync::Notify;
 
 use crate::clock::Tick;
 use crate::entry::Entry;
 use crate::key::Tag;
+use crate::sync::{Arc, AtomicU64, AtomicUsize, Mutex, Notify, Ordering, RandomState, RwLock};
 
 /// A caller that has not said when it asked: later than everything.
 pub(crate) const ASKED_NOW: u64 = u64::MAX;
 
-const SHARDS: usize = 64;
+const SHARDS: usize = if cfg!(stampede_model) { 2 } else { 64 };
 
-type Hasher = foldhash::fast::RandomState;
-type Records = HashMap<Tag, Record, Hasher>;
+type Records = HashMap<Tag, Record, RandomState>;
 
 #[derive(Debug)]
 pub(crate) struct InvalidationLog {
@@ -58,7 +54,7 @@ pub(crate) struct InvalidationLog {
     /// known to be alive at this number counts as dead.
     dropped: AtomicU64,
     shards: Box<[CachePadded<RwLock<Records>>]>,
-    hasher: Hasher,
+    hasher: RandomState,
     /// Held by a thread that gives out a number or removes records.
     appending: Mutex<()>,
     records: AtomicUsize,
@@ -90,7 +86,7 @@ impl InvalidationLog {
             everything: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             shards: std::iter::repeat_with(CachePadded::default).take(SHARDS).collect(),
-            hasher: Hasher::default(),
+            hasher: RandomState::default(),
             appending: Mutex::default(),
             records: AtomicUsize::new(0),
             checking: Mutex::default(),
@@ -255,6 +251,10 @@ impl InvalidationLog {
 
     /// Returns the records to drop next: the oldest, an eighth of the bound.
     pub(crate) fn oldest_slice(&self) -> Slice {
+        // Read first. A record with a higher number may be in its shard already and not be
+        // published: an entry that is checked now would remember a lower number, and die
+        // when the slice is dropped.
+        let published = self.seq();
         let mut seqs = Vec::with_capacity(self.len());
         for shard in &self.shards {
             seqs.extend(shard.read().values().map(|record| record.seq));
@@ -264,7 +264,7 @@ impl InvalidationLog {
             return Slice(0);
         }
         let (_, newest, _) = seqs.select_nth_unstable(size - 1);
-        Slice(*newest)
+        Slice(published.min(*newest))
     }
 
     /// Drops the records of `slice`. Every entry of the store was looked at

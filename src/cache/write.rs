@@ -4,7 +4,6 @@
 //! the first two steps this process may take over an old value from the remote; the third
 //! step ends that.
 
-use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -32,20 +31,13 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     }
 
     async fn revoke(self: &Arc<Self>, key: Key) -> Invalidation {
-        let local = self.drop_here(&key);
+        let local = self.engine.drop_here(&key);
         let remote = self.tell(|inner, shared| async move {
             let told = shared.invalidate(&key).await;
-            inner.drop_here(&key);
+            inner.engine.drop_here(&key);
             told
         });
         Invalidation { local, remote: remote.await }
-    }
-
-    /// Ends the local use of a key, and returns whether there was one.
-    fn drop_here(&self, key: &Key) -> bool {
-        // In this order: a fill that is not refused is removed.
-        let forgotten = self.engine.forget(key);
-        self.local.remove(key).finish() || forgotten
     }
 
     pub(crate) async fn invalidate_tags(self: &Arc<Self>, tags: Box<[Tag]>) -> Invalidation {
@@ -96,14 +88,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             return;
         }
         let entry = Arc::new(entry);
-        // Under the lock of the key in the store: a computation that began before this has
-        // stored its result already, and is overwritten, or will not store it.
-        let removed = RefCell::new(Vec::new());
-        let change = self.local.fill(&key, Arc::clone(&entry), &|| {
-            removed.borrow_mut().push(self.engine.table.forget(&key));
-            true
-        });
-        drop((removed, change));
+        self.engine.put_here(&key, Arc::clone(&entry));
         self.tidy_from_now_on();
         self.tell(|inner, shared| async move {
             let told = shared.put(&key, &entry).await;

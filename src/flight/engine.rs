@@ -3,6 +3,7 @@
 //! It knows neither HTTP nor Redis nor the store that it fills; it sees them through
 //! ports. Time is a parameter.
 
+use std::cell::OnceCell;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU8;
 use std::time::Duration;
@@ -12,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::clock::{Clock, Tick};
+use crate::entry::Entry;
 use crate::error::{Error, ErrorKind};
 use crate::flight::hold::{HeldKey, HoldCheck};
 use crate::flight::hold_policy::HoldPolicy;
@@ -406,6 +408,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         {
             self.end_deposed(flight);
         }
+        drop(removed);
     }
 
     /// Forgets the flight and the hold of `key`. Returns whether there was a flight.
@@ -415,12 +418,31 @@ impl<V: Send + Sync + 'static> Engine<V> {
         had_flight
     }
 
+    /// Ends the local use of `key`, and returns whether there was one.
+    pub(crate) fn drop_here(&self, key: &Key) -> bool {
+        // In this order: a fill that is not refused is removed.
+        let had_flight = self.forget(key);
+        self.local.remove(key).finish() || had_flight
+    }
+
+    /// Stores `entry`, whatever a flight of the key computes.
+    pub(crate) fn put_here(&self, key: &Key, entry: Arc<Entry<V>>) {
+        // Under the lock of the key in the store: a computation that began before this has
+        // stored its result already, and is overwritten, or will not store it. Only once,
+        // though the store asks again when it has stored the entry: a computation that
+        // began between the two may have replaced it, and its result stays.
+        let removed = OnceCell::new();
+        let change = self.local.fill(key, entry, &|| {
+            removed.get_or_init(|| self.table.forget(key));
+            true
+        });
+        drop((removed, change));
+    }
+
     /// Ends the local use of a key that another process invalidated or put.
     #[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "a remote tells of it"))]
     pub(crate) fn invalidated_elsewhere(&self, key: &Key) {
-        // In this order: a fill that is not refused is removed.
-        self.forget(key);
-        self.local.remove(key).finish();
+        self.drop_here(key);
         self.observer.happened(Occurrence::InvalidatedElsewhere { key });
     }
 

@@ -9,6 +9,7 @@ use crate::flight::hold::Hold;
 use crate::flight::hold_policy::HoldPolicy;
 use crate::freshness;
 use crate::key::Key;
+use crate::sync::RandomState;
 
 /// The number of declined refreshes is forgotten this long after the last pause.
 const REMEMBERED: Duration = Duration::from_secs(120);
@@ -115,7 +116,7 @@ impl Marks {
 /// The marks of many keys, bounded.
 #[derive(Debug)]
 pub(crate) struct MarkMap {
-    by_key: HashMap<Key, Marks, foldhash::fast::RandomState>,
+    by_key: HashMap<Key, Marks, RandomState>,
     max: usize,
 }
 

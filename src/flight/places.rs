@@ -24,7 +24,7 @@ use tokio::time::Instant;
 
 use crate::clock::{Clock, Tick};
 use crate::flight::waiter::WaitSlot;
-use crate::sync::{Arc, AtomicU64, Mutex, Notify, Ordering};
+use crate::sync::{Arc, AtomicU64, Mutex, Notify, Ordering, RandomState};
 
 /// Maps smaller than this are not worth shrinking.
 const LEAST_CAPACITY: usize = 64;
@@ -95,13 +95,13 @@ pub(crate) struct Places {
 #[derive(Debug)]
 struct State {
     free: usize,
-    members: HashMap<u64, Member, foldhash::fast::RandomState>,
+    members: HashMap<u64, Member, RandomState>,
     queue: BTreeSet<(u64, u64)>,
     last_rank: u64,
     /// The computations that each lender waits for, in the order in which it began to wait.
-    borrowers: HashMap<u64, Vec<u64>, foldhash::fast::RandomState>,
+    borrowers: HashMap<u64, Vec<u64>, RandomState>,
     /// The computations that would lend to each borrower.
-    lenders: HashMap<u64, Vec<u64>, foldhash::fast::RandomState>,
+    lenders: HashMap<u64, Vec<u64>, RandomState>,
 }
 
 #[derive(Debug)]
@@ -262,7 +262,7 @@ impl Places {
     }
 
     /// Returns how many places are free.
-    #[cfg(any(test, stampede_model))]
+    #[cfg(test)]
     pub(crate) fn free(&self) -> usize {
         self.state.lock().free
     }
@@ -406,11 +406,7 @@ impl State {
     }
 }
 
-fn remove_once(
-    map: &mut HashMap<u64, Vec<u64>, foldhash::fast::RandomState>,
-    key: u64,
-    value: u64,
-) {
+fn remove_once(map: &mut HashMap<u64, Vec<u64>, RandomState>, key: u64, value: u64) {
     let Some(values) = map.get_mut(&key) else { return };
     if let Some(at) = values.iter().position(|each| *each == value) {
         values.remove(at);
@@ -434,3 +430,8 @@ impl Drop for Offer {
         self.places.state.lock().withdraw_offer(self.lender, self.borrower);
     }
 }
+
+// Here, because it looks at every field.
+#[cfg(all(test, stampede_model))]
+#[path = "model/places.rs"]
+mod model;

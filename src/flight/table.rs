@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::flight::marks::{MarkMap, Marks};
 use crate::flight::phase::Flight;
 use crate::key::Key;
-use crate::sync::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering};
+use crate::sync::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering, RandomState};
 
 const SHARDS: usize = if cfg!(stampede_model) { 1 } else { 64 };
 
@@ -24,14 +24,14 @@ const LEAST_CAPACITY: usize = 64;
 
 pub(crate) struct Table<V> {
     shards: Box<[Mutex<Shard<V>>]>,
-    hasher: foldhash::fast::RandomState,
+    hasher: RandomState,
     /// Numbers flights and computations; none is zero.
     next_number: AtomicU64,
     running: AtomicUsize,
 }
 
 pub(crate) struct Shard<V> {
-    flights: HashMap<Key, Arc<Flight<V>>, foldhash::fast::RandomState>,
+    flights: HashMap<Key, Arc<Flight<V>>, RandomState>,
     pub(crate) marks: MarkMap,
 }
 
@@ -74,7 +74,7 @@ impl<V> Table<V> {
         };
         Self {
             shards: std::iter::repeat_with(shard).take(SHARDS).collect(),
-            hasher: foldhash::fast::RandomState::default(),
+            hasher: RandomState::default(),
             next_number: AtomicU64::new(1),
             running: AtomicUsize::new(0),
         }

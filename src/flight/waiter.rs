@@ -137,7 +137,7 @@ impl Drop for WaitSlot {
 
 /// One caller's place in one flight.
 pub(crate) struct Waiter<V> {
-    flight: Arc<Flight<V>>,
+    pub(super) flight: Arc<Flight<V>>,
     /// Joined after the answer was published, or had begun to arrive: to this caller it
     /// is a look-up, and subject to freshness like any other.
     is_late: bool,

@@ -1,0 +1,284 @@
+//! The queue for places, and loans: no place is lost, none is doubled.
+
+use std::time::Duration;
+
+use shuttle::future::block_on;
+
+use super::*;
+use crate::flight::model::{check, choice, join_all, pause, spawn};
+use crate::sync::AtomicUsize;
+
+const LONG: Duration = Duration::from_secs(24 * 3600);
+
+impl Places {
+    /// Counts the places, and follows each loan from both of its ends.
+    pub(in crate::flight) fn assert_consistent(&self, max: usize) {
+        let state = self.state.lock();
+        let mut own = 0;
+        for (id, member) in &state.members {
+            match member.standing {
+                Standing::Queued { rank } => {
+                    assert!(state.queue.contains(&(rank, *id)), "queued, and not in the queue");
+                }
+                Standing::Placed { lender, lent_to } => {
+                    own += usize::from(lender.is_none());
+                    if let Some(lender) = lender {
+                        let lends = matches!(state.standing(lender),
+                            Some(Standing::Placed { lent_to: Some(to), .. }) if to == *id);
+                        assert!(lends, "borrowed from one that does not lend");
+                    }
+                    if let Some(borrower) = lent_to {
+                        let borrows = matches!(state.standing(borrower),
+                            Some(Standing::Placed { lender: Some(from), .. }) if from == *id);
+                        assert!(borrows, "lent to one that does not borrow");
+                    }
+                }
+            }
+        }
+        let queued = state.members.len() - state.placed();
+        assert_eq!(state.queue.len(), queued, "in the queue, and not a member");
+        assert_eq!(state.free + own, max, "a place is lost or doubled");
+        assert!(state.free == 0 || state.queue.is_empty(), "a free place, and a queue");
+        let [lent, borrowed] = [&state.borrowers, &state.lenders]
+            .map(|offers| offers.values().map(Vec::len).sum::<usize>());
+        assert_eq!(lent, borrowed, "an offer with one end");
+    }
+
+    fn assert_unused(&self, max: usize) {
+        self.assert_consistent(max);
+        let state = self.state.lock();
+        assert_eq!(state.free, max, "a place is taken");
+        assert!(state.members.is_empty() && state.borrowers.is_empty(), "a member is left");
+    }
+}
+
+impl State {
+    fn placed(&self) -> usize {
+        let is_placed = |member: &&Member| matches!(member.standing, Standing::Placed { .. });
+        self.members.values().filter(is_placed).count()
+    }
+}
+
+struct Bench {
+    places: Arc<Places>,
+    clock: Clock,
+    max: usize,
+}
+
+impl Bench {
+    fn new(max: usize) -> Arc<Self> {
+        Arc::new(Self { places: Arc::new(Places::new(max)), clock: Clock::runtime(), max })
+    }
+
+    fn computation(&self, id: u64) -> Arc<Computation> {
+        Arc::new(Computation::new(id, self.clock.now().plus(LONG), None))
+    }
+
+    fn take(&self, computation: &Arc<Computation>) {
+        let deadline = Instant::now() + LONG;
+        let waited = block_on(self.places.wait(computation, deadline, &self.clock, || true));
+        waited.expect("it is wanted, and no deadline comes");
+        self.places.assert_consistent(self.max);
+    }
+
+    fn release(&self, computation: &Computation) {
+        self.places.release(computation, self.clock.now());
+        self.places.assert_consistent(self.max);
+    }
+}
+
+#[test]
+fn no_more_computations_run_than_there_are_places_and_each_gets_one() {
+    check(|| {
+        let max = 1 + choice(2) as usize;
+        let bench = Bench::new(max);
+        let running = Arc::new(AtomicUsize::new(0));
+        let computations = (1..=3).map(|id| {
+            let (bench, running) = (Arc::clone(&bench), Arc::clone(&running));
+            spawn(move || {
+                let computation = bench.computation(id);
+                bench.take(&computation);
+                assert!(running.fetch_add(1, Ordering::SeqCst) < max, "one more than the bound");
+                running.fetch_sub(1, Ordering::SeqCst);
+                bench.release(&computation);
+                // As a leader that was deposed does when it ends.
+                bench.release(&computation);
+            })
+        });
+        join_all(computations.collect::<Vec<_>>());
+        bench.places.assert_unused(max);
+    });
+}
+
+#[test]
+fn a_place_that_two_release_at_once_is_returned_once() {
+    check(|| {
+        let bench = Bench::new(1);
+        let computation = bench.computation(1);
+        bench.take(&computation);
+        let releasing = (0..2).map(|_| {
+            let (bench, computation) = (Arc::clone(&bench), Arc::clone(&computation));
+            spawn(move || bench.release(&computation))
+        });
+        let mut threads: Vec<_> = releasing.collect();
+        let next = Arc::clone(&bench);
+        threads.push(spawn(move || {
+            let computation = next.computation(2);
+            next.take(&computation);
+            next.release(&computation);
+        }));
+        join_all(threads);
+        bench.places.assert_unused(1);
+    });
+}
+
+#[test]
+fn computations_that_leave_the_queue_lose_no_place() {
+    check(|| {
+        let bench = Bench::new(1);
+        let first = bench.computation(1);
+        bench.take(&first);
+        let leaving = Arc::clone(&bench);
+        let leaving = spawn(move || {
+            let computation = leaving.computation(2);
+            leaving.places.join_queue(&computation, &mut None, leaving.clock.now());
+            pause();
+            leaving.release(&computation);
+        });
+        let staying = Arc::clone(&bench);
+        let staying = spawn(move || {
+            let computation = staying.computation(3);
+            staying.take(&computation);
+            staying.release(&computation);
+        });
+        bench.release(&first);
+        join_all([leaving, staying]);
+        bench.places.assert_unused(1);
+    });
+}
+
+#[test]
+fn the_place_of_an_overdue_computation_is_taken_once() {
+    check(|| {
+        let bench = Bench::new(1);
+        let silent = bench.computation(1);
+        bench.take(&silent);
+        let later = bench.clock.now().plus(LONG * 2);
+        let takers = (2..=3).map(|id| {
+            let bench = Arc::clone(&bench);
+            spawn(move || {
+                let overdue_at = later.plus(LONG);
+                let computation = Arc::new(Computation::new(id, overdue_at, None));
+                if !bench.places.try_take(&computation, later) {
+                    bench.take(&computation);
+                }
+                bench.release(&computation);
+            })
+        });
+        let takers: Vec<_> = takers.collect();
+        bench.release(&silent);
+        join_all(takers);
+        bench.places.assert_unused(1);
+    });
+}
+
+/// A computation that asks for another key: it offers its place, perhaps waits until what
+/// it asks for has ended, and ends itself.
+fn lend(bench: &Bench, lender: &Arc<Computation>, borrower: &Arc<Computation>, ends: &Ended) {
+    bench.take(lender);
+    let offer = bench.places.offer(lender, borrower);
+    bench.places.assert_consistent(bench.max);
+    if choice(2) == 0 {
+        block_on(ends.wait());
+    } else {
+        pause();
+    }
+    match choice(3) {
+        // Withdrawn, perhaps while the place is lent; then the lender goes on.
+        0 => {
+            drop(offer);
+            bench.places.assert_consistent(bench.max);
+            bench.release(lender);
+        }
+        // The lender ends first, as one that is deposed.
+        _ => {
+            bench.release(lender);
+            drop(offer);
+        }
+    }
+}
+
+/// Tells a lender that its borrower has ended.
+#[derive(Default)]
+struct Ended(AtomicUsize, Notify);
+
+impl Ended {
+    fn tell(&self) {
+        self.0.store(1, Ordering::SeqCst);
+        self.1.notify_one();
+    }
+
+    async fn wait(&self) {
+        while self.0.load(Ordering::SeqCst) == 0 {
+            self.1.notified().await;
+        }
+    }
+}
+
+/// `length` computations of which each asks for the next, and one that asks for none.
+fn check_chain(length: usize, max: usize) {
+    let bench = Bench::new(max);
+    let chain: Vec<_> = (1..=length as u64).map(|id| bench.computation(id)).collect();
+    let ends: Vec<_> = (0..length).map(|_| Arc::new(Ended::default())).collect();
+    let links = (0..length).map(|at| {
+        let (bench, own, next) = (Arc::clone(&bench), Arc::clone(&chain[at]), chain.get(at + 1));
+        let (end, next) = (Arc::clone(&ends[at]), next.cloned().zip(ends.get(at + 1).cloned()));
+        spawn(move || {
+            match next {
+                Some((next, next_end)) => lend(&bench, &own, &next, &next_end),
+                None => {
+                    bench.take(&own);
+                    bench.release(&own);
+                }
+            }
+            end.tell();
+        })
+    });
+    join_all(links.collect::<Vec<_>>());
+    bench.places.assert_unused(max);
+}
+
+#[test]
+fn a_lent_place_returns_in_whatever_order_lender_and_borrower_end() {
+    check(|| check_chain(2, 1));
+}
+
+#[test]
+fn a_place_that_is_lent_on_returns_in_whatever_order_the_three_end() {
+    check(|| check_chain(3, 1));
+}
+
+#[test]
+fn of_two_borrowers_one_has_the_place_at_a_time_and_both_get_it() {
+    check(|| {
+        let bench = Bench::new(1);
+        let (lender, borrowers) = (bench.computation(1), [2, 3].map(|id| bench.computation(id)));
+        bench.take(&lender);
+        let running = Arc::new(AtomicUsize::new(0));
+        let threads = borrowers.clone().map(|borrower| {
+            let (bench, lender) = (Arc::clone(&bench), Arc::clone(&lender));
+            let running = Arc::clone(&running);
+            spawn(move || {
+                let offer = bench.places.offer(&lender, &borrower);
+                bench.take(&borrower);
+                assert_eq!(running.fetch_add(1, Ordering::SeqCst), 0, "two borrow one place");
+                running.fetch_sub(1, Ordering::SeqCst);
+                bench.release(&borrower);
+                drop(offer);
+            })
+        });
+        join_all(threads);
+        bench.release(&lender);
+        bench.places.assert_unused(1);
+    });
+}

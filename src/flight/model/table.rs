@@ -1,0 +1,184 @@
+//! The table: who leads, who joins, and what is seen after an end.
+
+use super::*;
+use crate::flight::phase::Verdict;
+use crate::flight::waiter::AloneReason;
+use crate::sync::AtomicUsize;
+
+#[test]
+fn every_caller_gets_an_answer_or_leads() {
+    check(|| {
+        let world = World::new(1);
+        let callers = (0..3).map(|_| {
+            let world = Arc::clone(&world);
+            spawn(move || {
+                if let Step::Lead(mut leader) = wait(world.resolve(&key())) {
+                    leader.try_place();
+                    end_somehow(&world, leader);
+                }
+            })
+        });
+        join_all(callers.collect::<Vec<_>>());
+        world.assert_idle();
+    });
+}
+
+#[test]
+fn a_caller_that_enters_after_the_end_never_joins_the_ended_flight() {
+    check(|| {
+        let world = World::new(1);
+        let leader = world.lead(&key());
+        let (id, has_ended) = (leader.flight.id, Arc::new(AtomicUsize::new(0)));
+        let callers = (0..2).map(|_| {
+            let (world, has_ended) = (Arc::clone(&world), Arc::clone(&has_ended));
+            spawn(move || {
+                let is_after = has_ended.load(Ordering::SeqCst) == 1;
+                if let Admission::Join(waiter) = world.enter(&key()) {
+                    assert!(!is_after || waiter.flight.id != id, "joined an ended flight");
+                    wait(waiter.flight.wait());
+                }
+            })
+        });
+        let callers: Vec<_> = callers.collect();
+        end_somehow(&world, leader);
+        has_ended.store(1, Ordering::SeqCst);
+        join_all(callers);
+        world.assert_idle();
+    });
+}
+
+#[test]
+fn a_waiter_that_looks_again_never_joins_the_settled_flight() {
+    check(|| {
+        let world = World::new(1);
+        let leader = world.lead(&key());
+        let waiters = (0..2).map(|_| {
+            let (world, waiter) = (Arc::clone(&world), world.join(&key()));
+            spawn(move || {
+                wait(waiter.flight.wait_settled());
+                if let Admission::Join(next) = world.enter(&key()) {
+                    assert_ne!(next.flight.id, waiter.flight.id, "joined a settled flight");
+                }
+            })
+        });
+        let waiters: Vec<_> = waiters.collect();
+        end_somehow(&world, leader);
+        join_all(waiters);
+        world.assert_idle();
+    });
+}
+
+#[test]
+fn a_failure_that_an_invalidation_has_overtaken_holds_no_caller() {
+    check(|| {
+        let world = World::new(1);
+        let leader = world.lead(&key());
+        let failing = spawn(move || {
+            leader.end(End::Failed { error: Error::new(ErrorKind::Inner), rule: HOLD });
+        });
+        world.invalidate(&key());
+        drop(world.lead(&key()));
+        join_all([failing]);
+        drop(world.lead(&key()));
+        world.assert_idle();
+    });
+}
+
+#[test]
+fn a_caller_that_does_not_join_a_failing_flight_sees_its_hold() {
+    check(|| {
+        let world = World::new(1);
+        let leader = world.lead(&key());
+        let callers = (0..2).map(|_| {
+            let world = Arc::clone(&world);
+            spawn(move || match world.enter(&key()) {
+                Admission::Join(waiter) => {
+                    assert!(matches!(wait(waiter.flight.wait()), Verdict::Failed(_)));
+                }
+                Admission::Held(_) => {}
+                _ => panic!("there was neither a flight nor a hold"),
+            })
+        });
+        let callers: Vec<_> = callers.collect();
+        leader.end(End::Failed { error: Error::new(ErrorKind::Inner), rule: HOLD });
+        join_all(callers);
+        world.assert_idle();
+    });
+}
+
+#[test]
+fn a_caller_that_does_not_join_a_declining_flight_sees_that_the_key_is_uncacheable() {
+    check(|| {
+        let world = World::new(1);
+        let leader = world.lead(&key());
+        let id = leader.flight.id;
+        let callers = (0..2).map(|_| {
+            let world = Arc::clone(&world);
+            spawn(move || match world.enter(&key()) {
+                Admission::Join(waiter) => {
+                    assert_eq!(waiter.flight.id, id, "joined the flight of an uncacheable key");
+                    assert!(matches!(wait(waiter.flight.wait()), Verdict::Declined));
+                }
+                Admission::Lead(leader) => {
+                    let now = world.engine.clock.now();
+                    let seen = world.engine.table.read_marks(&key(), |it| it.is_uncacheable(now));
+                    assert_eq!(seen, Some(true));
+                    leader.end(End::Declined(Remember::Here));
+                }
+                Admission::Alone(reason) => assert_eq!(reason, AloneReason::Passed),
+                Admission::Held(_) | Admission::Overloaded => panic!("nothing has failed"),
+            })
+        });
+        let callers: Vec<_> = callers.collect();
+        leader.end(End::Declined(Remember::Here));
+        join_all(callers);
+        world.assert_idle();
+    });
+}
+
+#[test]
+fn a_waiter_that_looks_again_finds_what_a_published_flight_has_stored() {
+    check(|| {
+        let world = World::new(1);
+        let leader = world.lead(&key());
+        let waiters = (0..2).map(|_| {
+            let (world, waiter) = (Arc::clone(&world), world.join(&key()));
+            spawn(move || {
+                assert!(matches!(wait(waiter.flight.wait()), Verdict::Filled(_)));
+                wait(waiter.flight.wait_settled());
+                assert_eq!(world.get(&key()).map(|entry| entry.value), Some(7));
+            })
+        });
+        let waiters: Vec<_> = waiters.collect();
+        let entry = world.entry(&leader, 7, &[]);
+        leader.publish(Arc::clone(&entry));
+        leader.fill(&entry);
+        join_all(waiters);
+        world.assert_idle();
+    });
+}
+
+#[test]
+fn waiters_beyond_the_bound_are_turned_away_and_the_others_are_counted() {
+    check(|| {
+        let world = World::new(1);
+        let leader = world.lead(&key());
+        let joined = Arc::new(AtomicUsize::new(0));
+        let callers = (0..3).map(|_| {
+            let (flight, joined) = (Arc::clone(&leader.flight), Arc::clone(&joined));
+            spawn(move || {
+                if let Some(waiter) = Waiter::join(&flight, 2) {
+                    assert!(joined.fetch_add(1, Ordering::SeqCst) < 2, "three wait");
+                    pause();
+                    joined.fetch_sub(1, Ordering::SeqCst);
+                    drop(waiter);
+                }
+            })
+        });
+        join_all(callers.collect::<Vec<_>>());
+        let flight = Arc::clone(&leader.flight);
+        drop(leader);
+        assert!(!flight.is_wanted(), "interest is left");
+        world.assert_idle();
+    });
+}
