@@ -325,7 +325,6 @@ impl<V: Send + Sync + 'static> Engine<V> {
     }
 
     /// Takes the lead of another key as well, unless a flight of it runs.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP's results arrive"))]
     pub(crate) fn lead_beside(self: &Arc<Self>, request: &FlightRequest) -> Option<Leader<V>> {
         let mut removed = Removed::default();
         let mut shard = self.table.shard(&request.key).lock();

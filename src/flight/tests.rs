@@ -266,7 +266,7 @@ async fn however_a_leader_ends_it_is_out_of_the_table_and_its_waiters_go_on() {
         ("decline", |leader, _| leader.end(End::Declined(Remember::Nothing))),
         ("not shared", |leader, _| leader.end(End::NotShared)),
         ("fail", |leader, rule| {
-            leader.end(End::Failed { error: Error::new(ErrorKind::Inner), rule })
+            leader.end(End::Failed { error: Error::new(ErrorKind::Inner), rule });
         }),
         ("fill", |leader, _| {
             let entry = entry(&leader, 7);

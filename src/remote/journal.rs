@@ -158,10 +158,10 @@ mod tests {
         for work in drain(&journal) {
             match work {
                 JournalWork::Keys(batch) => {
-                    keys.extend(batch.iter().map(|key| key.as_bytes().to_vec()))
+                    keys.extend(batch.iter().map(|key| key.as_bytes().to_vec()));
                 }
                 JournalWork::Tags(batch) => {
-                    told.extend(batch.iter().map(|tag| tag.as_bytes().to_vec()))
+                    told.extend(batch.iter().map(|tag| tag.as_bytes().to_vec()));
                 }
             }
         }

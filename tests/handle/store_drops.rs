@@ -140,7 +140,7 @@ fn a_sleeping_drop_delays_no_other_thread() {
             }
         });
         let sleeper = {
-            let (cache, bells) = (cache.clone(), bells.clone());
+            let (cache, bells) = (cache.clone(), bells);
             std::thread::spawn(move || {
                 block_on(async {
                     for n in 0..5_000_u64 {
