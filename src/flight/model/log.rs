@@ -112,6 +112,20 @@ fn an_unrelated_entry_never_dies_when_records_are_dropped() {
 }
 
 #[test]
+fn an_unrelated_entry_does_not_die_with_a_record_that_is_just_written() {
+    check(|| {
+        let world = World::with_log(1, 1);
+        let entry = world.entry_of(1, 0, &tags(&["a"]));
+        assert!(world.store.fill(&key(), entry, &|| true).finish());
+        let sweeping = Arc::clone(&world);
+        let sweeping = spawn(move || sweep(&sweeping));
+        world.invalidate_tag("x");
+        join_all([sweeping]);
+        assert!(world.get(&key()).is_some(), "an unrelated entry died");
+    });
+}
+
+#[test]
 fn an_unrelated_entry_that_is_filled_while_records_are_dropped_does_not_die_later() {
     check(|| {
         let world = World::with_log(1, 2);
