@@ -408,3 +408,299 @@ async fn a_place_that_is_lent_to_one_that_waits_for_its_lender_is_of_use_to_both
     let answer = within(10 * MINUTE, cache.get_or_compute("outer", outer)).await;
     assert_eq!(answer.map_err(|error| error.kind()), Ok(5));
 }
+
+// 13 --------------------------------------------------------------------------------------
+
+/// "Has no effect after shutdown."
+#[test]
+fn a_mode_that_is_set_while_the_cache_shuts_down_does_not_outlive_the_shutdown() {
+    let until = std::time::Instant::now() + Duration::from_secs(20);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut rounds = 0;
+    while std::time::Instant::now() < until && rounds < 20_000 {
+        rounds += 1;
+        let cache = settings::<u64>().build().unwrap();
+        let go = Arc::new(AtomicBool::new(false));
+        let switch = std::thread::spawn({
+            let (cache, go) = (cache.clone(), go.clone());
+            move || {
+                go.store(true, Ordering::SeqCst);
+                for _ in 0..200 {
+                    cache.set_mode(Mode::On);
+                }
+            }
+        });
+        while !go.load(Ordering::SeqCst) {
+            std::hint::spin_loop();
+        }
+        runtime.block_on(cache.shutdown(Duration::ZERO));
+        switch.join().unwrap();
+        assert_eq!(cache.mode(), Mode::Off, "after the shutdown, in round {rounds}");
+    }
+}
+
+// 14 --------------------------------------------------------------------------------------
+
+/// How long one computation needs that asks for so many other keys.
+async fn asks_for(n: u64) -> Duration {
+    let cache = settings::<u64>().max_computations(1).max_refreshes(1).build().unwrap();
+    let inner = cache.clone();
+    let at = std::time::Instant::now();
+    let work = move || async move {
+        let asked = (1..=n).map(|key| {
+            let cache = inner.clone();
+            async move { cache.get_or_compute(key, || async { Ok::<_, OriginError>(1) }).await }
+        });
+        let asked = futures_util::future::join_all(asked).await;
+        Ok::<_, OriginError>(asked.into_iter().map(|one| one.unwrap_or(0)).sum::<u64>())
+    };
+    let sum = cache.get_or_compute(0, work).await;
+    assert_eq!(sum.map_err(|error| error.kind()), Ok(n));
+    at.elapsed()
+}
+
+#[tokio::test]
+async fn a_computation_that_asks_for_ten_times_as_many_keys_needs_about_ten_times_as_long() {
+    asks_for(500).await;
+    let few = asks_for(3_000).await;
+    let many = asks_for(30_000).await;
+    assert!(many < few * 30, "{few:?}, then {many:?}");
+}
+
+// 15 --------------------------------------------------------------------------------------
+
+#[derive(Debug)]
+struct Rude;
+
+impl std::fmt::Display for Rude {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("rude")
+    }
+}
+
+impl std::error::Error for Rude {}
+
+impl Drop for Rude {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            panic!("in the drop of an error");
+        }
+    }
+}
+
+/// A panic in the `Drop` of what a cache lets go of concerns nobody who comes later.
+#[tokio::test(start_paused = true)]
+async fn the_drop_of_an_old_error_that_panics_does_not_concern_a_later_caller() {
+    let cache = settings::<u64>().build().unwrap();
+    let failing = tokio::spawn({
+        let cache = cache.clone();
+        async move {
+            let failed = cache.get_or_compute("k", || async { Err::<u64, _>(Rude) }).await;
+            drop(failed);
+        }
+    });
+    let _ = failing.await;
+    pass(5 * SECOND).await;
+    let origin = Origin::new();
+    let later = ask(&cache, "k", &origin).await;
+    assert!(later.is_ok(), "{:?}", later.map_err(|error| error.is_panic()));
+}
+
+// 16 --------------------------------------------------------------------------------------
+
+#[tokio::test(start_paused = true)]
+async fn the_longest_times_and_the_largest_factors_overflow_nothing() {
+    let cache = Stampede::<u64>::builder("far")
+        .ttl(Duration::MAX)
+        .stale_for(Duration::MAX)
+        .stale_if_error(Duration::MAX)
+        .early_refresh(f64::MAX)
+        .early_refresh_share(1.0)
+        .jitter(0.999_999)
+        .hold(Duration::MAX)
+        .max_hold(Duration::MAX)
+        .uncacheable_for(Duration::MAX)
+        .compute_timeout(Duration::MAX)
+        .wait_timeout(Duration::MAX)
+        .lease(Duration::MAX)
+        .build()
+        .unwrap();
+    let origin = Origin::taking(SECOND);
+    for key in ["a", "b", "c"] {
+        ask(&cache, key, &origin).await.unwrap().unwrap();
+        ask(&cache, key, &origin).await.unwrap().unwrap();
+        cache.mark_stale(key).await;
+        ask(&cache, key, &origin).await.unwrap().unwrap();
+    }
+    origin.usually(Answer::Fail);
+    for key in ["x", "y", "a"] {
+        let _ = ask(&cache, key, &origin).await.unwrap();
+        let _ = ask(&cache, key, &origin).await.unwrap();
+        cache.mark_stale(key).await;
+        let _ = ask(&cache, key, &origin).await.unwrap();
+    }
+    cache.invalidate_tag("t").await;
+    pass(MINUTE).await;
+    cache
+        .put_with("z", Computed::new(1).ttl(Duration::from_nanos(1)).stale_for(Duration::MAX))
+        .await;
+    let _ = cache.get("z").await;
+    assert_quiet(&cache);
+}
+
+// 17 --------------------------------------------------------------------------------------
+
+/// Nested, aborted, failing, panicking, refreshed, inline and detached callers under switches
+/// of the mode: after all of that there are exactly as many places as before.
+#[test]
+fn after_a_storm_every_place_is_there_and_none_twice() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(3)
+        .enable_all()
+        .build()
+        .unwrap();
+    std::panic::set_hook(Box::new(|info| {
+        let text = info.to_string();
+        if !text.contains("of the storm") {
+            eprintln!("{text}");
+        }
+    }));
+    runtime.block_on(async {
+        let until = std::time::Instant::now() + Duration::from_secs(20);
+        let mut round = 0_u64;
+        while std::time::Instant::now() < until {
+            round += 1;
+            storm(round).await;
+        }
+        println!("{round} rounds");
+    });
+}
+
+async fn storm(seed: u64) {
+    const PLACES: usize = 3;
+    let cache = settings::<u64>()
+        .max_computations(PLACES)
+        .max_refreshes(2)
+        .stale_for(MINUTE)
+        .ttl(Duration::from_millis(2))
+        .hold(Duration::from_millis(1))
+        .max_hold(Duration::from_millis(2))
+        .wait_timeout(Duration::from_millis(300))
+        .compute_timeout(Duration::from_millis(200))
+        .build()
+        .unwrap();
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut callers = Vec::new();
+    for _ in 0..60 {
+        let cache = cache.clone();
+        let seed = random.u64(..);
+        callers.push(tokio::spawn(async move {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let patience = Duration::from_micros(random.u64(1..20_000));
+            let _ = tokio::time::timeout(patience, one(cache, seed, 0)).await;
+        }));
+        match random.u8(..30) {
+            0 => callers[random.usize(..callers.len())].abort(),
+            1..4 => tokio::task::yield_now().await,
+            _ => {}
+        }
+    }
+    let modes = seed % 3 == 0;
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_micros(random.u64(1..1000))).await;
+        match random.u8(..4) {
+            0 => drop(cache.invalidate(random.u64(..8)).await),
+            1 => drop(cache.mark_stale(random.u64(..8)).await),
+            2 if modes => cache.set_mode(Mode::Observe),
+            3 if modes => cache.set_mode(Mode::On),
+            _ => drop(cache.invalidate_all().await),
+        }
+    }
+    cache.set_mode(Mode::On);
+    for caller in callers {
+        let _ = tokio::time::timeout(Duration::from_secs(5), caller).await.expect("nobody hangs");
+    }
+    // Detached computations end.
+    let quiet = std::time::Instant::now() + Duration::from_secs(5);
+    while cache.stats().flights > 0 {
+        assert!(std::time::Instant::now() < quiet, "seed {seed}: {:?}", cache.stats());
+        tokio::time::sleep(Duration::from_micros(500)).await;
+    }
+    assert_eq!(cache.stats().waiting, 0, "seed {seed}");
+    let running = Arc::new(AtomicUsize::new(0));
+    let most = Arc::new(AtomicUsize::new(0));
+    let fresh: Vec<_> = (100..112_u64)
+        .map(|key| {
+            let (cache, running, most) = (cache.clone(), running.clone(), most.clone());
+            tokio::spawn(async move {
+                cache
+                    .get_or_compute(key, move || async move {
+                        most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                        tokio::time::sleep(Duration::from_millis(2)).await;
+                        running.fetch_sub(1, Ordering::SeqCst);
+                        Ok::<_, OriginError>(1)
+                    })
+                    .await
+            })
+        })
+        .collect();
+    for one in fresh {
+        let one = tokio::time::timeout(Duration::from_secs(5), one).await.expect("nobody hangs");
+        let one = one.unwrap();
+        assert!(one.is_ok(), "seed {seed}: {one:?}");
+    }
+    assert_eq!(most.load(Ordering::SeqCst), PLACES, "seed {seed}");
+}
+
+type One = std::pin::Pin<Box<dyn Future<Output = Result<u64, Error>> + Send>>;
+
+fn one(cache: Stampede<u64>, seed: u64, depth: u32) -> One {
+    Box::pin(async move {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (key, how, work_seed) = (random.u64(..8), random.u8(..6), random.u64(..));
+        let inner = cache.clone();
+        let work = move || async move {
+            let mut random = fastrand::Rng::with_seed(work_seed);
+            if depth < 3 {
+                let nested = |random: &mut fastrand::Rng| {
+                    one(inner.clone(), random.u64(..), depth + 1)
+                };
+                match random.u8(..6) {
+                    0 => drop(nested(&mut random).await),
+                    1 => {
+                        let (a, b) = (nested(&mut random), nested(&mut random));
+                        drop(tokio::join!(a, b));
+                    }
+                    2 => {
+                        let (a, b) = (nested(&mut random), nested(&mut random));
+                        tokio::select! { _ = a => (), _ = b => () }
+                        drop(nested(&mut random).await);
+                    }
+                    3 => {
+                        let patience = Duration::from_micros(random.u64(1..2000));
+                        drop(tokio::time::timeout(patience, nested(&mut random)).await);
+                    }
+                    _ => {}
+                }
+            }
+            match random.u8(..12) {
+                0 => Err(OriginError(1)),
+                1 => panic!("of the storm"),
+                2 => {
+                    tokio::time::sleep(Duration::from_millis(random.u64(1..250))).await;
+                    Ok(1)
+                }
+                3 => {
+                    tokio::task::yield_now().await;
+                    Ok(2)
+                }
+                _ => Ok(3),
+            }
+        };
+        match how {
+            0..3 => cache.get_or_compute(key, work).await,
+            3 => cache.refresh_with(key, work).await,
+            _ => cache.get_or_compute_scoped(key, work).await,
+        }
+    })
+}
