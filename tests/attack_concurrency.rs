@@ -585,15 +585,17 @@ fn after_a_storm_every_place_is_there_and_none_twice() {
 }
 
 async fn storm(seed: u64) {
-    const PLACES: usize = 3;
-    let cache = settings::<u64>()
-        .max_computations(PLACES)
-        .max_refreshes(2)
+    let places = 1 + seed as usize % 4;
+    let settings = settings::<u64>().max_computations(places).max_refreshes(1);
+    let settings = if seed % 5 == 0 { settings.compute_after_wait() } else { settings };
+    let settings = if seed % 7 < 3 { settings.max_waiters(4).max_waiters_in_all(6) } else { settings };
+    let wait = if seed % 2 == 0 { 300 } else { 15 };
+    let cache = settings
         .stale_for(MINUTE)
         .ttl(Duration::from_millis(2))
         .hold(Duration::from_millis(1))
         .max_hold(Duration::from_millis(2))
-        .wait_timeout(Duration::from_millis(300))
+        .wait_timeout(Duration::from_millis(wait))
         .compute_timeout(Duration::from_millis(60))
         .build()
         .unwrap();
@@ -639,14 +641,14 @@ async fn storm(seed: u64) {
     assert_eq!(cache.stats().waiting, 0, "seed {seed}");
     let running = Arc::new(AtomicUsize::new(0));
     let most = Arc::new(AtomicUsize::new(0));
-    let fresh: Vec<_> = (100..112_u64)
+    let fresh: Vec<_> = (100..100 + places as u64)
         .map(|key| {
             let (cache, running, most) = (cache.clone(), running.clone(), most.clone());
             tokio::spawn(async move {
                 cache
                     .get_or_compute(key, move || async move {
                         most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                        tokio::time::sleep(Duration::from_millis(2)).await;
+                        tokio::time::sleep(Duration::from_millis(5)).await;
                         running.fetch_sub(1, Ordering::SeqCst);
                         Ok::<_, OriginError>(1)
                     })
@@ -659,7 +661,7 @@ async fn storm(seed: u64) {
         let one = one.unwrap();
         assert!(one.is_ok(), "seed {seed}: {one:?}");
     }
-    assert_eq!(most.load(Ordering::SeqCst), PLACES, "seed {seed}");
+    assert_eq!(most.load(Ordering::SeqCst), places, "seed {seed}");
 }
 
 type One = std::pin::Pin<Box<dyn Future<Output = Result<u64, Error>> + Send>>;
@@ -713,4 +715,302 @@ fn one(cache: Stampede<u64>, seed: u64, depth: u32) -> One {
             _ => cache.get_or_compute_scoped(key, work).await,
         }
     })
+}
+
+// 18 --------------------------------------------------------------------------------------
+
+/// A computation that is a future of its own: what it owns lives until it is dropped.
+struct Owning {
+    alive: Arc<AtomicUsize>,
+    begun: bool,
+}
+
+impl Future for Owning {
+    type Output = Result<u64, OriginError>;
+
+    fn poll(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Self::Output> {
+        if std::mem::replace(&mut self.begun, true) {
+            std::thread::sleep(Duration::from_millis(100));
+            panic!("of a computation");
+        }
+        context.waker().wake_by_ref();
+        std::task::Poll::Pending
+    }
+}
+
+impl Drop for Owning {
+    fn drop(&mut self) {
+        // A connection that is closed, a transaction that is rolled back.
+        std::thread::sleep(Duration::from_millis(100));
+        self.alive.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// One computation per key, one place per computation: the next begins when the one that
+/// panicked is dropped, not before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn the_next_computation_begins_when_the_one_that_panicked_is_dropped() {
+    let cache = settings::<u64>().build().unwrap();
+    let alive = Arc::new(AtomicUsize::new(0));
+    let first = tokio::spawn({
+        let (cache, alive) = (cache.clone(), alive.clone());
+        let work = move || {
+            alive.fetch_add(1, Ordering::SeqCst);
+            Owning { alive, begun: false }
+        };
+        async move { cache.get_or_compute("k", work).await }
+    });
+    tokio::time::sleep(30 * MS).await;
+    let second = tokio::spawn({
+        let (cache, alive) = (cache.clone(), alive.clone());
+        let work = move || async move { Ok::<_, OriginError>(alive.load(Ordering::SeqCst) as u64) };
+        async move { cache.get_or_compute("k", work).await }
+    });
+    assert!(first.await.is_err());
+    assert_eq!(second.await.unwrap().unwrap(), 0, "computations alive when the next begins");
+}
+
+// 19 --------------------------------------------------------------------------------------
+
+/// A refresh in the background does not lend the place of a computation that goes on
+/// working: nobody waits for the refresh.
+#[tokio::test(start_paused = true)]
+async fn a_refresh_in_the_background_lends_no_place_of_one_that_does_not_wait_for_it() {
+    let bounded = settings::<u64>().max_computations(1).max_refreshes(1).build().unwrap();
+    let other = settings::<u64>().stale_for(MINUTE).build().unwrap();
+    other.put("k", 0).await;
+    other.mark_stale("k").await;
+    let origin = Origin::taking(5 * SECOND);
+    let working = {
+        let (bounded, origin) = (bounded.clone(), origin.clone());
+        move || async move {
+            // Stale: answered at once, and refreshed behind our back.
+            let (inner, nested) = (bounded.clone(), origin.compute());
+            let refresh = move || async move { inner.get_or_compute("nested", nested).await };
+            other.get_or_compute("k", refresh).await.unwrap();
+            origin.load().await
+        }
+    };
+    bounded.get_or_compute("outer", working).await.unwrap();
+    within(MINUTE, bounded.get_or_compute("last", origin.compute())).await.unwrap();
+    assert_eq!(origin.most_at_once(), 1, "max_computations");
+}
+
+// 20 --------------------------------------------------------------------------------------
+
+/// Versions, invalidations by tag and by key, a log of a few records, evictions, `put`,
+/// `mark_stale`: nobody gets a version older than the last invalidation before it asked.
+#[test]
+fn nobody_gets_what_was_invalidated_before_it_asked() {
+    use std::sync::atomic::AtomicU64;
+    const KEYS: u64 = 6;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
+    runtime.block_on(async {
+        for (n, bound) in [2_usize, 8, 64].into_iter().enumerate() {
+            let settings = settings::<u64>()
+                .max_logged_tags(bound)
+                .ttl(Duration::from_millis(3))
+                .stale_for(MINUTE)
+                .max_bytes(400);
+            let settings = if n == 0 { settings.max_entries(4) } else { settings };
+            let cache = settings.build().unwrap();
+            let data: Arc<Vec<AtomicU64>> =
+                Arc::new((0..KEYS).map(|_| AtomicU64::new(1)).collect());
+            let floor: Arc<Vec<AtomicU64>> =
+                Arc::new((0..KEYS).map(|_| AtomicU64::new(0)).collect());
+            let until = std::time::Instant::now() + Duration::from_secs(5);
+            let mut tasks = Vec::new();
+            for t in 0..8_u64 {
+                let (cache, data, floor) = (cache.clone(), data.clone(), floor.clone());
+                tasks.push(tokio::spawn(async move {
+                    let mut random = fastrand::Rng::with_seed(t + bound as u64);
+                    while std::time::Instant::now() < until {
+                        let key = random.u64(..KEYS);
+                        let at = key as usize;
+                        if t < 2 {
+                            // A writer.
+                            let version = data[at].fetch_add(1, Ordering::SeqCst) + 1;
+                            match random.u8(..3) {
+                                0 => drop(cache.invalidate(key).await),
+                                1 => drop(cache.invalidate_tag(key).await),
+                                _ => {
+                                    for other in 0..random.u64(..20) {
+                                        cache.invalidate_tag(1000 + other).await;
+                                    }
+                                    cache.invalidate_tag(key).await;
+                                }
+                            }
+                            floor[at].fetch_max(version, Ordering::SeqCst);
+                        } else {
+                            let least = floor[at].load(Ordering::SeqCst);
+                            let source = data.clone();
+                            let pause = random.bool();
+                            let value = match random.u8(..8) {
+                                0 => cache.get(key).await,
+                                1 => {
+                                    cache.mark_stale(key).await;
+                                    cache.get(key).await
+                                }
+                                2 => {
+                                    let work = move || async move {
+                                        Ok::<_, OriginError>(source[at].load(Ordering::SeqCst))
+                                    };
+                                    cache.refresh_with(1000 + key, work).await.ok()
+                                }
+                                _ => {
+                                    let work = move || async move {
+                                        let value = source[at].load(Ordering::SeqCst);
+                                        if pause {
+                                            tokio::task::yield_now().await;
+                                        }
+                                        Ok::<_, OriginError>(Computed::new(value).tag(key))
+                                    };
+                                    cache.get_or_compute_with(key, work).await.ok()
+                                }
+                            };
+                            if let Some(value) = value {
+                                assert!(value >= least, "key {key}: {value} < {least}, {bound}");
+                            }
+                            if random.u8(..50) == 0 {
+                                tokio::time::sleep(MS).await;
+                            }
+                        }
+                    }
+                }));
+            }
+            for task in tasks {
+                task.await.unwrap();
+            }
+            let stats = cache.stats();
+            assert_eq!((stats.flights, stats.waiting), (0, 0), "{stats:?}");
+        }
+    });
+}
+
+// 21 --------------------------------------------------------------------------------------
+
+fn current_thread() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// A runtime that is entered for one call at a time, as by code that is not async, polls no
+/// refresh that it leaves behind. The silent refresh gives back what it holds.
+#[test]
+fn a_refresh_that_is_never_polled_gives_its_share_of_max_refreshes_back() {
+    let cache = settings::<u64>()
+        .max_refreshes(1)
+        .compute_timeout(50 * MS)
+        .wait_timeout(50 * MS)
+        .stale_for(60 * MINUTE)
+        .build()
+        .unwrap();
+    let (idle, busy) = (current_thread(), current_thread());
+    let origin = Origin::new();
+    idle.block_on(async {
+        cache.put("a", 100).await;
+        cache.put("b", 100).await;
+        cache.mark_stale("a").await;
+        cache.mark_stale("b").await;
+        // Polled once: its refresh is spawned, and never runs.
+        assert_eq!(cache.get_or_compute("a", origin.compute()).await.unwrap(), 100);
+    });
+    let cache = &cache;
+    busy.block_on(async {
+        // More than any time-out, and the grace of a second.
+        pass(3 * SECOND).await;
+        for _ in 0..20 {
+            cache.get_or_compute("b", origin.compute()).await.unwrap();
+            pass(10 * MS).await;
+        }
+        let value = cache.get_or_compute("b", origin.compute()).await.unwrap();
+        assert_ne!(value, 100, "never refreshed");
+    });
+    drop(idle);
+}
+
+// 22 --------------------------------------------------------------------------------------
+
+/// "What is past its last stale window is freed within half a minute": wherever the first
+/// fill happened.
+#[test]
+fn a_cache_is_tidied_where_it_is_used_though_it_was_first_filled_on_a_runtime_that_is_idle() {
+    let idle = current_thread();
+    let busy = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    let cache = busy.block_on(async { settings::<u64>().build().unwrap() });
+    idle.block_on(cache.put(0, 0));
+    busy.block_on(async {
+        for key in 1..100 {
+            cache.put(key, key).await;
+        }
+        pass(10 * MINUTE).await;
+        assert_eq!(cache.stats().entries, 0, "ten minutes after their end");
+    });
+    drop(idle);
+}
+
+// 23 --------------------------------------------------------------------------------------
+
+#[global_allocator]
+static ALLOCATOR: &stats_alloc::StatsAlloc<std::alloc::System> =
+    &stats_alloc::INSTRUMENTED_SYSTEM;
+
+fn live() -> isize {
+    let stats = ALLOCATOR.stats();
+    stats.bytes_allocated as isize - stats.bytes_deallocated as isize
+}
+
+/// What a cache keeps of a crowd of so many keys that are not stored.
+async fn kept_of_a_crowd(n: u64, nested: bool) -> isize {
+    let cache =
+        settings::<u64>().max_computations(1 << 20).compute_timeout(MINUTE).build().unwrap();
+    let ask = |cache: Stampede<u64>, key: u64| async move {
+        let work = || async {
+            tokio::task::yield_now().await;
+            Ok::<_, OriginError>(Computed::new(1).ttl(Duration::ZERO))
+        };
+        cache.get_or_compute_with(key, work).await.unwrap()
+    };
+    ask(cache.clone(), 0).await;
+    let before = live();
+    let inner = cache.clone();
+    let crowd = async move {
+        let all = (1..=n).map(|key| ask(inner.clone(), key));
+        futures_util::future::join_all(all).await;
+    };
+    if nested {
+        let work = || async {
+            crowd.await;
+            Ok::<_, OriginError>(Computed::new(1).ttl(Duration::ZERO))
+        };
+        cache.get_or_compute_with(u64::MAX, work).await.unwrap();
+    } else {
+        crowd.await;
+    }
+    for _ in 0..10 {
+        ask(cache.clone(), 0).await;
+    }
+    all_have_run().await;
+    assert_quiet(&cache);
+    live() - before
+}
+
+/// Tables shrink again after a crowd.
+#[test]
+fn the_table_of_those_who_lend_shrinks_again() {
+    alone(&["memory"], |_| {
+        current_thread().block_on(async {
+            kept_of_a_crowd(100, true).await;
+            let plain = kept_of_a_crowd(30_000, false).await;
+            let nested = kept_of_a_crowd(30_000, true).await;
+            assert!(nested < plain + 200_000, "{nested} bytes instead of {plain}");
+        });
+    });
 }
