@@ -672,9 +672,9 @@ async fn an_anonymous_failure_elsewhere_does_not_hold_credentials() {
         let _ = try_send(&first, get("http://a/x")).await;
         pass(ms(10)).await;
     }
-    for app in [&first, &other] {
+    for (app, which) in [(&first, "the same process"), (&other, "another process")] {
         let reply = send(app, with("http://a/x", &[("authorization", "alice")])).await;
-        assert_eq!((reply.status, reply.text()), (200, "alice"));
+        assert_eq!((reply.status, reply.text()), (200, "alice"), "{which}");
     }
 }
 
@@ -1171,7 +1171,7 @@ async fn case(seed: u64) -> Result<(), String> {
 
 #[test]
 fn nobody_gets_what_is_not_for_him() {
-    let cases = std::env::var("CASES").map_or(300, |n| n.parse().unwrap());
+    let cases = std::env::var("CASES").map_or(1000, |n| n.parse().unwrap());
     let mut failed = Vec::new();
     for seed in 0..cases {
         let runtime = tokio::runtime::Builder::new_current_thread()
