@@ -115,7 +115,8 @@ impl<V: Send + Sync + 'static> Drop for Garbage<V> {
     }
 }
 
-fn drop_caught<T>(value: T) {
+/// Drops a value of the user, whose `Drop` may panic.
+pub(crate) fn drop_caught<T>(value: T) {
     // The panic hook has reported it; the payload may panic when dropped, too.
     let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(value))) else { return };
     if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {

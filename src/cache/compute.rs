@@ -12,7 +12,7 @@ use crate::computed::Computed;
 use crate::entry::Entry;
 use crate::error::{BoxError, Error, ErrorKind};
 use crate::flight::end::{End, Remember};
-use crate::flight::engine::{FlightRequest, LedFor};
+use crate::flight::engine::{FlightRequest, LedFor, PlaceForOne};
 use crate::flight::hold::{FailureRule, HoldRule};
 use crate::flight::leader::Leader;
 use crate::flight::phase::FlightNumbers;
@@ -132,7 +132,6 @@ impl<V: Clone + Send + Sync + 'static, F> KeyWork<V, F> {
     fn reading_fresh(mut self) -> Self {
         let from_number = self.state.engine.table.upcoming_number();
         self.purpose = Purpose::FreshRead { from_number, after: self.state.now() };
-        self.replaced = self.state.local.get(self.key.as_bytes());
         self
     }
 
@@ -256,6 +255,10 @@ where
     async fn call(self, mut leader: Leader<V>) -> Self::Output {
         let shared = self.rule(HoldRule::Never);
         let Self { state, key, purpose, in_hand, replaced, compute, .. } = self;
+        // What stands there now, and not when the caller asked: another computation may
+        // have stored a value with other tags since.
+        let here = state.local.get(key.as_bytes());
+        let replaced = here.filter(|entry| state.engine.log.is_alive(entry)).or(replaced);
         let failed = |error| {
             let fallback = purpose.fallback(&state, &key, in_hand.as_ref());
             Err(FailedCall { error, fallback })
@@ -267,7 +270,13 @@ where
                 let computed = computed.with_tags_of(replaced.as_deref());
                 match state.entry(computed, &leader) {
                     (entry, true) => leader.fill(&entry),
-                    (entry, false) => leader.end(End::ForWaiters(entry)),
+                    (entry, false) => {
+                        leader.end(End::ForWaiters(entry));
+                        if matches!(purpose, Purpose::FreshRead { .. }) {
+                            // The caller has said that the older value is out of date.
+                            state.revoke(key).await;
+                        }
+                    }
                 }
                 Ok(own)
             }
@@ -442,9 +451,9 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             RunOutcome::Found(entry, _) => return Ok(Answer::Entry(entry, CacheOutcome::Hit)),
             RunOutcome::Called(Ok(own), outcome) => return Ok(Answer::Own(own, outcome)),
             RunOutcome::Called(Err(failed), _) => failed,
-            RunOutcome::Alone(reason, _place, work) => {
+            RunOutcome::Alone(reason, place, work) => {
                 let KeyWork { key, purpose, in_hand, compute, .. } = work;
-                match self.compute_alone(reason, compute).await {
+                match self.compute_alone(reason, place, compute).await {
                     Ok(own) => return Ok(Answer::Own(own, CacheOutcome::Alone)),
                     Err(error) => {
                         let fallback = purpose.fallback(self, &key, in_hand.as_ref());
@@ -508,7 +517,12 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     }
 
     /// Computes for one caller. While the cache is not on, nothing limits the time.
-    async fn compute_alone<T, E, F, Fut>(&self, reason: AloneReason, compute: F) -> Result<T, Error>
+    async fn compute_alone<T, E, F, Fut>(
+        &self,
+        reason: AloneReason,
+        place: Option<PlaceForOne<V>>,
+        compute: F,
+    ) -> Result<T, Error>
     where
         E: Into<BoxError>,
         F: FnOnce() -> Fut,
@@ -516,7 +530,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     {
         let from = self.engine.clock.now();
         let work = async { compute().await };
-        let result = self.engine.compute_alone(work).await;
+        let result = self.engine.compute_alone(work, place).await;
         self.observer.computed_alone(self.engine.clock.now().since(from), reason.as_str());
         result?.map(|(_, own)| own).map_err(Error::inner_error)
     }

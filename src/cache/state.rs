@@ -1,7 +1,7 @@
 //! The state that a handle and its layers share: the look-up, how entries are made, and the
 //! task that tidies a quiet cache.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -26,7 +26,8 @@ pub(crate) struct CacheState<V: Clone + Send + Sync + 'static> {
     pub(crate) engine: Arc<Engine<V>>,
     pub(crate) observer: Arc<Observer>,
     pub(crate) values: Values<V>,
-    tidying: AtomicBool,
+    /// When the task that tidies was last at work, by the timers; zero: there is none.
+    tidied_at: AtomicU64,
     /// The longest time any entry may be of use, in nanoseconds.
     longest_kept: AtomicU64,
 }
@@ -52,8 +53,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let observer = Arc::new(Observer::new(name));
         let store: Arc<dyn Store<V>> = Arc::clone(&local) as _;
         let engine = Arc::new(Engine::new(engine, clock, store, Arc::clone(&observer) as _));
-        let (tidying, longest_kept) = (AtomicBool::new(false), AtomicU64::new(0));
-        Self { local, engine, observer, values, tidying, longest_kept }
+        let (tidied_at, longest_kept) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { local, engine, observer, values, tidied_at, longest_kept }
     }
 
     #[inline]
@@ -230,14 +231,23 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     where
         V: Clone,
     {
-        if self.tidying.load(Ordering::Relaxed) {
+        let (beat, now) = (self.tidied_at.load(Ordering::Relaxed), self.tidying_beat());
+        // A task on a runtime that stands still tidies nothing.
+        let is_tidied = beat > 0 && now < Tick::from_nanos(beat).plus(SWEEP_EVERY * 2).as_nanos();
+        if is_tidied {
             return;
         }
         // Outside of a runtime the next fill tries again.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
-        if !self.tidying.swap(true, Ordering::Relaxed) {
-            runtime.spawn(tidy(Tidying(Arc::downgrade(self))));
+        let claim =
+            self.tidied_at.compare_exchange(beat, now, Ordering::Relaxed, Ordering::Relaxed);
+        if claim.is_ok() {
+            runtime.spawn(tidy(Tidying { state: Arc::downgrade(self), beat: now }));
         }
+    }
+
+    fn tidying_beat(&self) -> u64 {
+        self.engine.watch.now().as_nanos()
     }
 
     async fn sweep(&self) {
@@ -256,27 +266,45 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     }
 }
 
-/// The claim to be the task that tidies. It is given up however the task ends: a cache
-/// may outlive its runtime, and is then tidied on the next runtime that uses it.
-struct Tidying<V: Clone + Send + Sync + 'static>(Weak<CacheState<V>>);
+/// The claim to be the task that tidies. It is given up however the task ends, and lost
+/// when its runtime stands still: a cache may outlive its runtime, and is then tidied on
+/// the next runtime that uses it.
+struct Tidying<V: Clone + Send + Sync + 'static> {
+    state: Weak<CacheState<V>>,
+    beat: u64,
+}
+
+impl<V: Clone + Send + Sync + 'static> Tidying<V> {
+    /// Says that the task is at work. Returns the cache, unless it is gone or another task
+    /// tidies it.
+    fn beat(&mut self) -> Option<Arc<CacheState<V>>> {
+        let state = self.state.upgrade()?;
+        let now = state.tidying_beat();
+        let (relaxed, beat) = (Ordering::Relaxed, self.beat);
+        state.tidied_at.compare_exchange(beat, now, relaxed, relaxed).ok()?;
+        self.beat = now;
+        Some(state)
+    }
+}
 
 impl<V: Clone + Send + Sync + 'static> Drop for Tidying<V> {
     fn drop(&mut self) {
-        if let Some(inner) = self.0.upgrade() {
-            inner.tidying.store(false, Ordering::Relaxed);
+        if let Some(state) = self.state.upgrade() {
+            let (relaxed, beat) = (Ordering::Relaxed, self.beat);
+            let _ = state.tidied_at.compare_exchange(beat, 0, relaxed, relaxed);
         }
     }
 }
 
 /// Sweeps until the cache is gone, or the runtime: twice a minute, and when the
 /// invalidation log wants room.
-async fn tidy<V: Clone + Send + Sync + 'static>(tidying: Tidying<V>) {
-    let Some(state) = tidying.0.upgrade() else { return };
+async fn tidy<V: Clone + Send + Sync + 'static>(mut tidying: Tidying<V>) {
+    let Some(state) = tidying.state.upgrade() else { return };
     let room_wanted = state.engine.log.room_wanted();
     drop(state);
     loop {
         let woken = tokio::time::timeout(SWEEP_EVERY, room_wanted.notified()).await;
-        let Some(state) = tidying.0.upgrade() else { return };
+        let Some(state) = tidying.beat() else { return };
         // There may be room again: every record from the mark on notifies.
         if woken.is_err() || state.engine.log.wants_room() {
             state.sweep().await;

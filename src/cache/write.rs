@@ -30,7 +30,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         self.revoke(key).await
     }
 
-    async fn revoke(self: &Arc<Self>, key: Key) -> Invalidation {
+    pub(super) async fn revoke(self: &Arc<Self>, key: Key) -> Invalidation {
         let local = self.engine.drop_here(&key);
         let remote = self.tell(|inner, shared| async move {
             let told = shared.invalidate(&key).await;

@@ -23,6 +23,7 @@ use crate::flight::hold::{FailureCount, FailureRule};
 use crate::flight::leader::Leader;
 use crate::flight::marks::Marks;
 use crate::flight::phase::{Abandonment, Failure, Verdict};
+use crate::garbage::drop_caught;
 use crate::observe::{ComputationEnd, Occurrence};
 use crate::sync::Arc;
 
@@ -119,7 +120,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
 
         flight.wake();
 
-        engine.places.release(&flight.computation, engine.watch.now());
+        engine.release(&flight.computation);
 
         if let Some(lease) = self.lease.take() {
             match steps.lease {
@@ -139,7 +140,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
             let took = now.since(self.started.tick);
             engine.observer.happened(Occurrence::Computed { key: &flight.key, took, end });
         }
-        drop((removed, evicted, unheard, unused, steps.replaced));
+        // A panic in it concerns no caller.
+        drop_caught((removed, evicted, unheard, unused, steps.replaced));
     }
 
     /// Updates the marks of the key, and says how the steps go.
@@ -160,7 +162,9 @@ impl<V: Send + Sync + 'static> Leader<V> {
             }
             End::Found(entry) => {
                 marks.set_storable();
-                let replaced = marks.hold.end_row();
+                // A stale value says nothing of the origin.
+                let is_fresh = now < entry.window.fresh_until;
+                let replaced = if is_fresh { marks.hold.end_row() } else { None };
                 Steps { replaced, ..Steps::of(Verdict::Filled(entry), None) }
             }
             End::Declined(remember) => {
@@ -187,6 +191,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 Steps::of(verdict, Some(ComputationEnd::Declined))
             }
             End::Failed { error, rule } => {
+                marks.hold.end_panics();
                 let is_late = error.kind() == ErrorKind::ComputeTimeout;
                 let how = if is_late { ComputationEnd::TimedOut } else { ComputationEnd::Failed };
                 self.failed(error, rule, marks, now, how)
@@ -231,6 +236,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
         let began = (now, self.started.seq);
         let FailureCount { replaced, hold } =
             marks.hold.count_failure(began, &self.flight.tags, &error, rule, policy);
+        // One hold stands in the remote for all: the one of callers without a fallback.
+        let hold = hold.map(|hold| hold.min(policy.first));
         let failure = Failure { error, each_computes: rule.each_computes };
         let steps = Steps::of(Verdict::Failed(failure), Some(how));
         Steps { replaced, lease: LeaseEnd::GivenUp { hold }, ..steps }

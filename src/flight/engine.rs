@@ -8,7 +8,6 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicU8;
 use std::time::Duration;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -18,7 +17,7 @@ use crate::error::{Error, ErrorKind};
 use crate::flight::hold::{HeldKey, HoldCheck};
 use crate::flight::hold_policy::HoldPolicy;
 use crate::flight::leader::Leader;
-use crate::flight::lending;
+use crate::flight::lending::{self, Scope};
 use crate::flight::marks::Marks;
 use crate::flight::phase::{Failure, Flight, Interest, Verdict};
 use crate::flight::places::{Computation, Offer, Places};
@@ -30,7 +29,7 @@ use crate::key::{Key, Tag};
 use crate::lease::shared_store::SharedStore;
 use crate::mode::Mode;
 use crate::observe::{Observe, Occurrence};
-use crate::sync::{Arc, AtomicUsize, Ordering};
+use crate::sync::{Arc, AtomicUsize, Mutex, Ordering};
 
 /// How long after its own time-out a leader counts as overdue. Its own timer comes first;
 /// only a leader that is no longer polled gets this far.
@@ -156,9 +155,12 @@ pub(crate) struct Engine<V: Send + Sync + 'static> {
     pub(crate) shared: OnceLock<Arc<dyn SharedStore<V>>>,
     pub(crate) observer: Arc<dyn Observe>,
     pub(crate) places: Arc<Places>,
-    refreshes: Arc<Semaphore>,
+    /// The shares of `max_refreshes`; no refresh waits for one.
+    pub(crate) refreshes: Places,
     waiting: Arc<AtomicUsize>,
     mode: AtomicU8,
+    /// Held while the mode changes.
+    switching: Mutex<()>,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
 }
@@ -172,7 +174,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
     ) -> Self {
         Self {
             places: Arc::new(Places::new(settings.max_computations)),
-            refreshes: Arc::new(Semaphore::new(settings.max_refreshes)),
+            refreshes: Places::new(settings.max_refreshes),
             log: InvalidationLog::new(settings.max_logged_tags),
             settings,
             clock,
@@ -183,6 +185,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
             observer,
             waiting: Arc::new(AtomicUsize::new(0)),
             mode: AtomicU8::new(Mode::On as u8),
+            switching: Mutex::new(()),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
         }
@@ -193,10 +196,24 @@ impl<V: Send + Sync + 'static> Engine<V> {
         Mode::from_u8(self.mode.load(Ordering::Relaxed))
     }
 
+    /// Switches the mode, unless the handle is shut down.
     pub(crate) fn set_mode(&self, mode: Mode) {
-        if !self.stop.is_cancelled() && !self.tasks.is_closed() {
+        let switching = self.switching.lock();
+        if !self.tasks.is_closed() {
             self.mode.store(mode as u8, Ordering::Relaxed);
         }
+        drop(switching);
+        if self.mode() != Mode::On {
+            // A leader in the queue needs no place any more.
+            self.places.wake_queue();
+        }
+    }
+
+    /// Switches the handle off, for the shutdown.
+    pub(super) fn switch_off_for_good(&self) {
+        let _switching = self.switching.lock();
+        self.mode.store(Mode::Off as u8, Ordering::Relaxed);
+        self.tasks.close();
     }
 
     pub(crate) fn waiting(&self) -> usize {
@@ -243,7 +260,9 @@ impl<V: Send + Sync + 'static> Engine<V> {
         let marks = shard.marks.get(&request.key);
         let is_uncacheable = marks.is_some_and(|marks| marks.is_uncacheable(now));
         if let Some(flight) = self.current_flight(shard, request) {
-            if !request.role.waits() || is_uncacheable {
+            // A caller that has asked for a new value by name wants it stored.
+            let passes = is_uncacheable && request.hold != HoldCheck::Ignored;
+            if !request.role.waits() || passes {
                 return Admission::Alone(AloneReason::Passed);
             }
             return self.join(&flight, slot).map_or(Admission::Overloaded, Admission::Join);
@@ -257,15 +276,13 @@ impl<V: Send + Sync + 'static> Engine<V> {
         if !request.role.leads() {
             return Admission::Alone(AloneReason::Passed);
         }
-        let permit = match request.led_for {
-            LedFor::Refresh => match Arc::clone(&self.refreshes).try_acquire_owned() {
-                Ok(permit) => Some(permit),
-                Err(_) => return Admission::Alone(AloneReason::Passed),
-            },
-            LedFor::Caller | LedFor::CallerWithValue => None,
-        };
-        let flight = self.begin_flight(shard, request, removed);
-        let mut leader = self.lead(flight, request.led_for, permit, now);
+        let computation = self.new_computation(request);
+        let is_refresh = request.led_for == LedFor::Refresh;
+        if is_refresh && !self.refreshes.try_take(&computation, self.watch.now()) {
+            return Admission::Alone(AloneReason::Passed);
+        }
+        let flight = self.begin_flight(shard, request, computation, removed);
+        let mut leader = self.lead(flight, request.led_for, now);
         leader.set_held(held);
         Admission::Lead(leader)
     }
@@ -290,38 +307,45 @@ impl<V: Send + Sync + 'static> Engine<V> {
             _ => false,
         };
         let is_dead = is_published_dead || self.log.is_dead(&flight.tags, flight.seq, ASKED_NOW);
-        (!is_dead && !flight.is_overdue(self.watch.now())).then(|| Arc::clone(flight))
+        // What began while the cache was not on may take for ever.
+        let is_unbounded = self.mode() == Mode::On && flight.is_unbounded();
+        let is_silent = flight.is_overdue(self.watch.now());
+        (!is_dead && !is_unbounded && !is_silent).then(|| Arc::clone(flight))
+    }
+
+    fn new_computation(&self, request: &FlightRequest) -> Arc<Computation> {
+        // Until it computes, a leader may wait for a place that long.
+        let overdue_at = self.watch.now().plus(self.settings.wait_timeout).plus(GRACE);
+        Arc::new(Computation::new(self.table.next_number(), overdue_at, request.rank))
     }
 
     fn begin_flight(
         &self,
         shard: &mut Shard<V>,
         request: &FlightRequest,
+        computation: Arc<Computation>,
         removed: &mut Removed<V>,
     ) -> Arc<Flight<V>> {
-        // Until it computes, a leader may wait for a place that long.
-        let overdue_at = self.watch.now().plus(self.settings.wait_timeout).plus(GRACE);
-        let number = self.table.next_number();
-        let computation = Arc::new(Computation::new(number, overdue_at, request.rank));
         let (key, tags) = (request.key.clone(), request.tags.clone());
-        let places = Arc::clone(&self.places);
+        let (number, places) = (self.table.next_number(), Arc::clone(&self.places));
         let flight = Flight::new(number, key, tags, self.log.seq(), computation, places);
         let flight = Arc::new(flight);
         *removed = self.table.insert(shard, Arc::clone(&flight));
         flight
     }
 
-    fn lead(
-        self: &Arc<Self>,
-        flight: Arc<Flight<V>>,
-        led_for: LedFor,
-        permit: Option<OwnedSemaphorePermit>,
-        now: Tick,
-    ) -> Leader<V> {
+    fn lead(self: &Arc<Self>, flight: Arc<Flight<V>>, led_for: LedFor, now: Tick) -> Leader<V> {
         // A refresh in the background has no caller that waits.
         let interest = (led_for != LedFor::Refresh)
             .then(|| Interest::in_flight(&flight, self.offer_to(&flight)));
-        Leader::new(Arc::clone(self), flight, now, led_for).with(interest, permit)
+        Leader::new(Arc::clone(self), flight, now, led_for).with(interest)
+    }
+
+    /// Returns what a computation has of the bounds.
+    pub(super) fn release(&self, computation: &Computation) {
+        let now = self.watch.now();
+        self.places.release(computation, now);
+        self.refreshes.release(computation, now);
     }
 
     /// Takes the lead of another key as well, unless a flight of it runs.
@@ -331,7 +355,8 @@ impl<V: Send + Sync + 'static> Engine<V> {
         if self.current_flight(&shard, request).is_some() {
             return None;
         }
-        let flight = self.begin_flight(&mut shard, request, &mut removed);
+        let computation = self.new_computation(request);
+        let flight = self.begin_flight(&mut shard, request, computation, &mut removed);
         drop(shard);
         self.retire(removed);
         Some(Leader::new(Arc::clone(self), flight, self.clock.now(), request.led_for))
@@ -396,7 +421,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         let unused = flight.settle(Verdict::Failed(Failure { error, each_computes: false }));
         flight.wake();
         drop(unused);
-        self.places.release(&flight.computation, self.watch.now());
+        self.release(&flight.computation);
     }
 
     /// Drops what left the table. A flight that was replaced because its leader is silent
@@ -498,6 +523,13 @@ impl<V: Send + Sync + 'static> Engine<V> {
 pub(crate) struct PlaceForOne<V: Send + Sync + 'static> {
     engine: Arc<Engine<V>>,
     computation: Arc<Computation>,
+}
+
+impl<V: Send + Sync + 'static> PlaceForOne<V> {
+    /// Runs work that may lend the place to what it asks for.
+    pub(super) fn scope(&self) -> Arc<Scope> {
+        Scope::new(&self.engine.places, &self.computation, lending::scope_of_caller())
+    }
 }
 
 impl<V: Send + Sync + 'static> Drop for PlaceForOne<V> {

@@ -138,7 +138,8 @@ impl Hold {
     }
 
     fn begin(&mut self, now: Tick, end: Tick, policy: HoldPolicy) {
-        self.with_fallback_until = end;
+        // A failure of a caller without a fallback leaves the later end as it is.
+        self.with_fallback_until = self.with_fallback_until.max(end);
         self.without_fallback_until = end.min(now.plus(policy.first));
         self.remember(end);
     }
@@ -150,6 +151,11 @@ impl Hold {
         }
         self.remember(now);
         std::mem::replace(&mut self.has_panicked, true)
+    }
+
+    /// Notes that the computation has not panicked, whatever else.
+    pub(crate) fn end_panics(&mut self) {
+        self.has_panicked = false;
     }
 
     /// Ends the row of failures, and the hold.

@@ -17,7 +17,6 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{Either, select};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use crate::clock::Tick;
@@ -29,6 +28,7 @@ use crate::flight::hold::{FailureRule, HeldKey, HoldRule};
 use crate::flight::lending::{self, Scope};
 use crate::flight::phase::{Flight, Interest, Verdict};
 use crate::flight::places::NoPlace;
+use crate::flight::tasks;
 use crate::flight::waiter::WaitSlot;
 use crate::key::Key;
 use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, Version};
@@ -48,9 +48,6 @@ pub(crate) struct Leader<V: Send + Sync + 'static> {
     deadline: Option<Instant>,
     /// What follows the second panic in a row.
     pub(super) panic_rule: FailureRule,
-    /// Whether a panic that unwinds through here is the computation's: on a task of its
-    /// own nothing else can panic.
-    is_alone_on_task: bool,
     /// The key is held, and the caller has no fallback: the leader only looks for a value
     /// in the remote.
     held: Option<HeldKey>,
@@ -67,9 +64,10 @@ pub(crate) struct Leader<V: Send + Sync + 'static> {
     interest: Option<Interest<V>>,
     /// The slot in which its caller has waited; the queue for a place needs one.
     slot: Option<WaitSlot>,
+    /// The cache was not on when it would have taken a place: nothing bounds its work.
+    is_unbounded: bool,
     /// Whether it waits for a place. Then it does not begin without a caller.
     is_queued: bool,
-    _refresh_permit: Option<OwnedSemaphorePermit>,
 }
 
 impl<V: Send + Sync + 'static> Leader<V> {
@@ -86,10 +84,10 @@ impl<V: Send + Sync + 'static> Leader<V> {
             flight,
             started,
             led_for,
-            scope: lending::scope_of_caller(),
+            // A refresh in the background has no caller that waits for it, and lends nothing.
+            scope: if led_for == LedFor::Refresh { None } else { lending::scope_of_caller() },
             deadline: None,
             panic_rule: FailureRule { hold, stale_until: None, each_computes: false },
-            is_alone_on_task: false,
             held: None,
             has_computed: false,
             is_ended: false,
@@ -99,17 +97,12 @@ impl<V: Send + Sync + 'static> Leader<V> {
             interest: None,
             slot: None,
             is_queued: false,
-            _refresh_permit: None,
+            is_unbounded: false,
         }
     }
 
-    pub(super) fn with(
-        mut self,
-        interest: Option<Interest<V>>,
-        refresh_permit: Option<OwnedSemaphorePermit>,
-    ) -> Self {
+    pub(super) fn with(mut self, interest: Option<Interest<V>>) -> Self {
         self.interest = interest;
-        self._refresh_permit = refresh_permit;
         self
     }
 
@@ -126,7 +119,6 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// Says that the leader runs on a task of its own, and hands out its caller, which
     /// waits outside of the task.
     pub(super) fn move_to_task(&mut self) -> Option<Interest<V>> {
-        self.is_alone_on_task = true;
         self.interest.take()
     }
 
@@ -150,6 +142,11 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// waited already.
     pub(crate) fn deadline(&self) -> Instant {
         self.deadline.unwrap_or_else(|| Instant::now() + self.engine.settings.wait_timeout)
+    }
+
+    /// Returns whether any caller still wants the result.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.flight.is_wanted()
     }
 
     /// Returns why it may only look for a value, if so.
@@ -209,10 +206,19 @@ impl<V: Send + Sync + 'static> Leader<V> {
         }
         let deadline = self.deadline();
         let (places, computation) = (&self.engine.places, &self.flight.computation);
-        let is_wanted = || self.flight.is_wanted();
-        match places.wait(computation, deadline, &self.engine.watch, is_wanted).await {
+        let gives_up = || match () {
+            () if !self.flight.is_wanted() => Some(NoPlace::Unwanted),
+            () if self.engine.mode() != Mode::On => Some(NoPlace::NotNeeded),
+            () => None,
+        };
+        match places.wait(computation, deadline, &self.engine.watch, gives_up).await {
             Ok(()) => {
                 self.is_queued = false;
+                self.start_now();
+                Ok(())
+            }
+            Err(NoPlace::NotNeeded) => {
+                (self.is_queued, self.is_unbounded) = (false, true);
                 self.start_now();
                 Ok(())
             }
@@ -224,9 +230,15 @@ impl<V: Send + Sync + 'static> Leader<V> {
 
     /// Takes a place if one is free now. A cache that only observes bounds nothing.
     pub(crate) fn try_place(&mut self) -> bool {
+        self.is_unbounded = self.engine.mode() != Mode::On;
+        if self.is_unbounded {
+            // It may have had one before the switch.
+            self.leave_place();
+            self.start_now();
+            return true;
+        }
         let (places, computation) = (&self.engine.places, &self.flight.computation);
-        let has_place =
-            self.engine.mode() != Mode::On || places.try_take(computation, self.engine.watch.now());
+        let has_place = places.try_take(computation, self.engine.watch.now());
         if has_place {
             self.start_now();
         }
@@ -241,6 +253,9 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// Age counts from here, not from the queue. Invalidations until now do not concern a
     /// computation that begins now.
     fn start_now(&mut self) {
+        // It waits no more in the queue, perhaps for the remote.
+        self.slot = None;
+        self.expect_within(self.engine.settings.wait_timeout);
         self.started.tick = self.engine.clock.now();
         self.started.seq = self.engine.log.seq();
     }
@@ -283,9 +298,9 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// When the work does; the flight has ended before that.
     pub(crate) async fn compute<F: Future>(&mut self, work: F) -> Result<F::Output, Error> {
         self.has_computed = true;
-        self.flight.compute(self.engine.table.next_number());
         let (places, computation) = (&self.engine.places, &self.flight.computation);
-        let has_place = places.has_place(computation);
+        let has_place = !self.is_unbounded;
+        self.flight.compute(self.engine.table.next_number(), self.is_unbounded);
         let scope = Scope::new(places, computation, self.scope.take());
         let work = AssertUnwindSafe(lending::within(scope, work)).catch_unwind();
         let mut work = std::pin::pin!(work);
@@ -460,7 +475,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
 
     /// Returns whether a panic of the computation unwinds through the leader.
     fn is_panicking(&self) -> bool {
-        self.is_alone_on_task && self.has_computed && std::thread::panicking()
+        self.has_computed && tasks::is_panicking_in_poll()
     }
 }
 

@@ -41,6 +41,16 @@ pub(crate) fn computation_of_caller(places: &Arc<Places>) -> Option<Arc<Computat
         .flatten()
 }
 
+impl Drop for Scope {
+    // One after the other: a long chain would overflow the stack.
+    fn drop(&mut self) {
+        let mut next = self.outer.take();
+        while let Some(mut scope) = next.and_then(Arc::into_inner) {
+            next = scope.outer.take();
+        }
+    }
+}
+
 impl Scope {
     pub(crate) fn new(
         places: &Arc<Places>,

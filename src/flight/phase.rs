@@ -92,6 +92,8 @@ pub(crate) struct FlightNumbers {
 struct Progress<V> {
     phase: Phase<V>,
     is_forgotten: bool,
+    /// The work has no time-out: it began while the cache was not on.
+    is_unbounded: bool,
     /// The number of the computation; zero until it begins. Flights and computations
     /// are numbered from one counter.
     began: u64,
@@ -126,7 +128,8 @@ impl<V> Flight<V> {
         computation: Arc<Computation>,
         places: Arc<Places>,
     ) -> Self {
-        let progress = Progress { phase: Phase::Waiting, is_forgotten: false, began: 0 };
+        let progress =
+            Progress { phase: Phase::Waiting, is_forgotten: false, is_unbounded: false, began: 0 };
         Self {
             id,
             key,
@@ -142,8 +145,9 @@ impl<V> Flight<V> {
     }
 
     /// The computation begins, with a number of its own.
-    pub(crate) fn compute(&self, number: u64) {
+    pub(crate) fn compute(&self, number: u64, is_unbounded: bool) {
         let mut progress = self.progress.lock();
+        progress.is_unbounded = is_unbounded;
         if matches!(progress.phase, Phase::Waiting) {
             progress.phase = Phase::Computing;
         }
@@ -238,6 +242,11 @@ impl<V> Flight<V> {
 
     pub(crate) fn is_forgotten(&self) -> bool {
         self.progress.lock().is_forgotten
+    }
+
+    /// Returns whether the work may take for ever: it began while the cache was not on.
+    pub(crate) fn is_unbounded(&self) -> bool {
+        self.progress.lock().is_unbounded
     }
 
     /// Returns whether the leader should have ended by itself.

@@ -83,6 +83,8 @@ pub(crate) enum NoPlace {
     TimedOut,
     /// No caller wants the result any more.
     Unwanted,
+    /// The cache is not on: it bounds nothing.
+    NotNeeded,
 }
 
 #[derive(Debug)]
@@ -98,10 +100,10 @@ struct State {
     members: HashMap<u64, Member, RandomState>,
     queue: BTreeSet<(u64, u64)>,
     last_rank: u64,
-    /// The computations that each lender waits for, in the order in which it began to wait.
-    borrowers: HashMap<u64, Vec<u64>, RandomState>,
-    /// The computations that would lend to each borrower.
-    lenders: HashMap<u64, Vec<u64>, RandomState>,
+    /// Those of the queue that each lender waits for.
+    waiting_for: HashMap<u64, BTreeSet<(u64, u64)>, RandomState>,
+    /// The lenders of each borrower, and how many offers each has made to it.
+    lenders: HashMap<u64, HashMap<u64, u32, RandomState>, RandomState>,
 }
 
 #[derive(Debug)]
@@ -125,7 +127,7 @@ impl Places {
             members: HashMap::default(),
             queue: BTreeSet::new(),
             last_rank: 0,
-            borrowers: HashMap::default(),
+            waiting_for: HashMap::default(),
             lenders: HashMap::default(),
         };
         Self { state: Mutex::new(state), next_overdue: AtomicU64::new(u64::MAX) }
@@ -160,7 +162,7 @@ impl Places {
         is_placed
     }
 
-    /// Waits in the queue until `deadline`, as long as `is_wanted`.
+    /// Waits in the queue until `deadline`, as long as `gives_up` gives no reason to leave.
     ///
     /// Dropped while it waits, it leaves the computation in the queue; the owner of
     /// the computation has to [`release`](Self::release) it.
@@ -169,13 +171,13 @@ impl Places {
         computation: &Arc<Computation>,
         deadline: Instant,
         clock: &Clock,
-        is_wanted: impl Fn() -> bool,
+        gives_up: impl Fn() -> Option<NoPlace>,
     ) -> Result<(), NoPlace> {
         loop {
             let has_place = self.join_queue(computation, &mut None, clock.now());
-            if !is_wanted() {
+            if let Some(reason) = gives_up() {
                 self.release(computation, clock.now());
-                return Err(NoPlace::Unwanted);
+                return Err(reason);
             }
             if has_place {
                 return Ok(());
@@ -199,9 +201,11 @@ impl Places {
         state.shrink();
     }
 
-    pub(crate) fn has_place(&self, computation: &Computation) -> bool {
+    /// Makes every leader in the queue look around.
+    pub(crate) fn wake_queue(&self) {
         let state = self.state.lock();
-        matches!(state.standing(computation.id), Some(Standing::Placed { .. }))
+        let queued = state.queue.iter().filter_map(|(_, id)| state.members.get(id));
+        queued.for_each(|member| member.computation.wake());
     }
 
     /// Takes a computation that no caller wants any more out of the queue, and wakes its
@@ -209,8 +213,8 @@ impl Places {
     pub(crate) fn leave_queue(&self, computation: &Computation) {
         let mut state = self.state.lock();
         if let Some(Standing::Queued { rank }) = state.standing(computation.id) {
-            state.queue.remove(&(rank, computation.id));
             state.members.remove(&computation.id);
+            state.unqueue(rank, computation.id);
             state.shrink();
         }
         drop(state);
@@ -255,8 +259,10 @@ impl Places {
         borrower: &Arc<Computation>,
     ) -> Offer {
         let mut state = self.state.lock();
-        state.borrowers.entry(lender.id).or_default().push(borrower.id);
-        state.lenders.entry(borrower.id).or_default().push(lender.id);
+        *state.lenders.entry(borrower.id).or_default().entry(lender.id).or_default() += 1;
+        if let Some(Standing::Queued { rank }) = state.standing(borrower.id) {
+            state.waiting_for.entry(lender.id).or_default().insert((rank, borrower.id));
+        }
         state.lend(lender.id);
         Offer { places: Arc::clone(self), lender: lender.id, borrower: borrower.id }
     }
@@ -295,6 +301,9 @@ impl State {
         let rank = computation.rank().unwrap_or(self.last_rank);
         computation.rank.store(rank, Ordering::Relaxed);
         self.queue.insert((rank, computation.id));
+        for lender in self.lenders.get(&computation.id).into_iter().flat_map(HashMap::keys) {
+            self.waiting_for.entry(*lender).or_default().insert((rank, computation.id));
+        }
         let (standing, slot) = (Standing::Queued { rank }, slot.take());
         let computation = Arc::clone(computation);
         self.members.insert(computation.id, Member { computation, standing, _slot: slot });
@@ -307,7 +316,7 @@ impl State {
     fn place(&mut self, computation: Arc<Computation>, standing: Standing) {
         let id = computation.id;
         if let Some(Standing::Queued { rank }) = self.standing(id) {
-            self.queue.remove(&(rank, id));
+            self.unqueue(rank, id);
         }
         self.members.insert(id, Member { computation, standing, _slot: None });
         // It may wait for another computation itself.
@@ -328,18 +337,37 @@ impl State {
     }
 
     fn lender_of(&self, borrower: u64) -> Option<u64> {
-        let lenders = self.lenders.get(&borrower)?;
-        lenders.iter().copied().find(|lender| *lender != borrower && self.can_lend(*lender))
+        let mut lenders = self.lenders.get(&borrower)?.keys().copied();
+        lenders.find(|lender| *lender != borrower && self.can_lend(*lender))
     }
 
-    /// Lends the place of `lender` to the first queued computation that it waits for.
+    /// Takes a computation out of the queue.
+    fn unqueue(&mut self, rank: u64, id: u64) {
+        self.queue.remove(&(rank, id));
+        let lenders: Vec<u64> =
+            self.lenders.get(&id).into_iter().flat_map(HashMap::keys).copied().collect();
+        for lender in lenders {
+            self.wait_no_more(lender, (rank, id));
+        }
+    }
+
+    fn wait_no_more(&mut self, lender: u64, borrower: (u64, u64)) {
+        if let Some(queued) = self.waiting_for.get_mut(&lender) {
+            queued.remove(&borrower);
+            if queued.is_empty() {
+                self.waiting_for.remove(&lender);
+            }
+        }
+    }
+
+    /// Lends the place of `lender` to the first of those that it waits for and that are
+    /// queued.
     fn lend(&mut self, lender: u64) {
         if !self.can_lend(lender) {
             return;
         }
-        let Some(borrowers) = self.borrowers.get(&lender) else { return };
-        let queued = |id: &u64| matches!(self.standing(*id), Some(Standing::Queued { .. }));
-        let Some(borrower) = borrowers.iter().copied().find(queued) else { return };
+        let first = self.waiting_for.get(&lender).and_then(BTreeSet::first);
+        let Some((_, borrower)) = first.copied() else { return };
         let Some(member) = self.members.get(&borrower) else { return };
         let computation = Arc::clone(&member.computation);
         self.set_lent(lender, Some(borrower));
@@ -350,9 +378,7 @@ impl State {
     fn release(&mut self, id: u64, now: Tick) {
         let Some(member) = self.members.remove(&id) else { return };
         match member.standing {
-            Standing::Queued { rank } => {
-                self.queue.remove(&(rank, id));
-            }
+            Standing::Queued { rank } => self.unqueue(rank, id),
             // The borrower goes on with the place.
             Standing::Placed { lender, lent_to: Some(borrower) } => {
                 if let Some(member) = self.members.get_mut(&borrower)
@@ -380,6 +406,7 @@ impl State {
         while self.free > 0
             && let Some((rank, id)) = self.queue.pop_first()
         {
+            self.unqueue(rank, id);
             let Some(member) = self.members.remove(&id) else { continue };
             debug_assert_eq!(member.standing, Standing::Queued { rank });
             // Its leader is silent: it would take the place and not use it.
@@ -393,26 +420,34 @@ impl State {
     }
 
     fn withdraw_offer(&mut self, lender: u64, borrower: u64) {
-        remove_once(&mut self.borrowers, lender, borrower);
-        remove_once(&mut self.lenders, borrower, lender);
+        let Some(lenders) = self.lenders.get_mut(&borrower) else { return };
+        let Some(offers) = lenders.get_mut(&lender) else { return };
+        *offers -= 1;
+        if *offers > 0 {
+            return;
+        }
+        lenders.remove(&lender);
+        if lenders.is_empty() {
+            self.lenders.remove(&borrower);
+        }
+        if let Some(Standing::Queued { rank }) = self.standing(borrower) {
+            self.wait_no_more(lender, (rank, borrower));
+        }
+        self.shrink();
     }
 
     /// Returns memory after a crowd has gone.
     fn shrink(&mut self) {
-        let len = self.members.len();
-        if self.members.capacity() > LEAST_CAPACITY.max(len * 4) {
-            self.members.shrink_to(len * 2);
-        }
+        shrink(&mut self.members);
+        shrink(&mut self.lenders);
+        shrink(&mut self.waiting_for);
     }
 }
 
-fn remove_once(map: &mut HashMap<u64, Vec<u64>, RandomState>, key: u64, value: u64) {
-    let Some(values) = map.get_mut(&key) else { return };
-    if let Some(at) = values.iter().position(|each| *each == value) {
-        values.remove(at);
-    }
-    if values.is_empty() {
-        map.remove(&key);
+fn shrink<T>(map: &mut HashMap<u64, T, RandomState>) {
+    let len = map.len();
+    if map.capacity() > LEAST_CAPACITY.max(len * 4) {
+        map.shrink_to(len * 2);
     }
 }
 

@@ -1,18 +1,48 @@
 //! Where computations run: on a task of their own, so that a caller that goes away wastes
 //! nothing, and until a shutdown at most.
 
-use std::future::Future;
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
-use crate::flight::engine::Engine;
+use crate::flight::engine::{Engine, PlaceForOne};
 use crate::flight::leader::Leader;
+use crate::flight::lending;
 use crate::key::Key;
 use crate::mode::Mode;
 
 /// How long a shutdown waits until the tasks that it has cut off are dropped. A task whose
 /// computation blocks its thread is not waited for.
 const DROP_TIME: Duration = Duration::from_millis(10);
+
+thread_local! {
+    static IS_IN_POLL: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Marks the polls of a leader's task.
+async fn in_poll<F: Future>(work: F) -> F::Output {
+    /// Restores the mark after each poll, also after a panic.
+    struct Mark(bool);
+    impl Drop for Mark {
+        fn drop(&mut self) {
+            IS_IN_POLL.set(self.0);
+        }
+    }
+    let mut work = pin!(work);
+    poll_fn(|context| {
+        let _mark = Mark(IS_IN_POLL.replace(true));
+        work.as_mut().poll(context)
+    })
+    .await
+}
+
+/// Returns whether a panic of the task unwinds through the caller. A task that is dropped
+/// because another part of the program panics, such as its runtime, has not panicked.
+pub(super) fn is_panicking_in_poll() -> bool {
+    std::thread::panicking() && IS_IN_POLL.get()
+}
 
 impl<V: Send + Sync + 'static> Engine<V> {
     /// Runs the leader's work on its own task and waits for its result. A panic of the
@@ -61,8 +91,18 @@ impl<V: Send + Sync + 'static> Engine<V> {
 
     /// Drives the work of a caller that computes alone, at most `compute_timeout` long. A
     /// cache that is not on ends no work.
-    pub(crate) async fn compute_alone<F: Future>(&self, work: F) -> Result<F::Output, Error> {
-        let mut work = std::pin::pin!(work);
+    pub(crate) async fn compute_alone<F: Future>(
+        &self,
+        work: F,
+        place: Option<PlaceForOne<V>>,
+    ) -> Result<F::Output, Error> {
+        let work = async {
+            match &place {
+                Some(place) => lending::within(place.scope(), work).await,
+                None => work.await,
+            }
+        };
+        let mut work = pin!(work);
         let (limit, begun_in) = (self.settings.compute_timeout, self.mode());
         loop {
             match tokio::time::timeout(limit, work.as_mut()).await {
@@ -79,7 +119,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         T: Send + 'static,
     {
         let stop = self.stop.clone();
-        let work = async move { stop.run_until_cancelled_owned(work).await };
+        let work = async move { stop.run_until_cancelled_owned(in_poll(work)).await };
         self.tasks.spawn(crate::observe::leading(&self.settings.name, key, work))
     }
 
@@ -87,7 +127,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP's results arrive"))]
     pub(crate) fn go_on(&self, work: impl Future<Output = ()> + Send + 'static) {
         let stop = self.stop.clone();
-        let work = async move { stop.run_until_cancelled_owned(work).await };
+        let work = async move { stop.run_until_cancelled_owned(in_poll(work)).await };
         drop(self.tasks.spawn(crate::observe::going_on(work)));
     }
 
@@ -118,8 +158,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
     /// Ends all work: new callers compute for themselves, running computations have until
     /// `deadline`. Returns how many were cut off.
     pub(crate) async fn shut_down(&self, deadline: Duration) -> usize {
-        self.set_mode(Mode::Off);
-        self.tasks.close();
+        self.switch_off_for_good();
         let finished = tokio::time::timeout(deadline, self.tasks.wait()).await;
         let left = if finished.is_ok() { 0 } else { self.tasks.len() };
         self.stop.cancel();

@@ -309,11 +309,14 @@ impl<V: Send + Sync + 'static> Resolver<V> {
         match verdict {
             // What became of a computation that began too early says nothing; a value from
             // another process may still be new enough.
-            Verdict::Filled(entry) if is_too_old => {
-                let is_new = caller.is_new_enough(numbers, &entry);
-                is_new.then_some(Step::Answer(entry, CacheOutcome::Joined))
+            Verdict::Filled(entry) if is_too_old && caller.is_new_enough(numbers, &entry) => {
+                Some(Step::Answer(entry, CacheOutcome::Joined))
             }
-            _ if is_too_old => None,
+            _ if is_too_old => {
+                // It has waited for another computation than the one that it wants.
+                self.deadline = Instant::now() + self.engine.settings.wait_timeout;
+                None
+            }
             Verdict::Filled(entry) => self.take(caller, waiter, entry),
             Verdict::Declined => Some(Step::Alone(AloneReason::Declined)),
             Verdict::Failed(failure) if failure.each_computes => {

@@ -113,7 +113,15 @@ impl<V: Send + Sync + 'static> Leader<V> {
             return self.clear_without_remote().await;
         };
         let (deadline, poll) = (self.deadline(), FIRST_POLL);
-        let mut way = LeaseWait { shared, deadline, patience, poll, turns: 0, over_value: false };
+        let mut way = LeaseWait {
+            shared,
+            deadline,
+            patience,
+            poll,
+            turns: 0,
+            over_value: false,
+            has_waited: false,
+        };
         match self.clear_with(&mut way, wanted).await {
             Ok(cleared) => cleared,
             Err(Unavailable) => self.clear_without_remote().await,
@@ -145,6 +153,9 @@ impl<V: Send + Sync + 'static> Leader<V> {
             };
             if let Some(held) = self.held() {
                 return Ok(Clearance::Held(held.clone()));
+            }
+            if way.has_waited && !self.is_wanted() {
+                return Ok(Clearance::Refused(Error::new(ErrorKind::Overloaded)));
             }
             match self.acquire(way, wanted, seen).await? {
                 Turn::Done(cleared) => return Ok(cleared),
@@ -226,6 +237,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             Patience::Wait => self.leave_place(),
         }
         let cause = way.wait(left, listener).await;
+        way.has_waited = true;
         self.observe(Occurrence::Woken { cause });
         if Instant::now() < way.deadline { Turn::Again } else { Turn::Done(Clearance::TimedOut) }
     }
@@ -285,6 +297,8 @@ struct LeaseWait<V: Send + Sync + 'static> {
     patience: Patience,
     poll: Duration,
     turns: u8,
+    /// Whether it has waited for another process: its own caller may be gone since.
+    has_waited: bool,
     /// Whether the remote has a value that does not serve and may yet be of use, for
     /// example in place of a failure.
     over_value: bool,

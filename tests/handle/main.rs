@@ -17,6 +17,7 @@ mod invalidation_log;
 mod invalidation_model;
 mod invalidation_stress;
 mod leader;
+mod leader_edges;
 mod log_bound;
 mod modes;
 #[cfg(all(feature = "metrics", feature = "tracing"))]
@@ -26,6 +27,7 @@ mod places;
 mod reads_and_writes;
 mod services;
 mod store_drops;
+mod storms;
 #[cfg(all(feature = "metrics", feature = "tracing"))]
 mod telemetry;
 mod user_code;

@@ -32,10 +32,14 @@ mod neighbour_layers;
 mod nested_layers;
 #[cfg(feature = "axum")]
 mod nested_rewrites;
+#[cfg(all(feature = "axum", feature = "remote", feature = "test-util"))]
+mod outages;
 #[cfg(feature = "axum")]
 mod placement;
 #[cfg(feature = "axum")]
 mod privacy_model;
+#[cfg(all(feature = "axum", feature = "remote", feature = "test-util"))]
+mod privacy_storm;
 #[cfg(feature = "axum")]
 mod ranges;
 #[cfg(feature = "axum")]

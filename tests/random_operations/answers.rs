@@ -224,7 +224,9 @@ impl Record {
     }
 
     fn check_duration(&mut self, number: usize, call: &Call, now: Moment) {
-        let limit = self.settings.wait_timeout + self.settings.compute_timeout;
+        let once = self.settings.wait_timeout + self.settings.compute_timeout;
+        // A fresh read may wait for an older computation first.
+        let limit = if call.how == How::Refresh { once * 2 } else { once };
         let limit = Duration::from_millis(limit) + SLACK + (self.jumped - call.jumped);
         let took = now.at - call.asked.at;
         let is_free = self.silent_ever.contains(&call.actor) || self.was_off_since(call.asked);

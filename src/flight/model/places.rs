@@ -39,16 +39,21 @@ impl Places {
         assert_eq!(state.queue.len(), queued, "in the queue, and not a member");
         assert_eq!(state.free + own, max, "a place is lost or doubled");
         assert!(state.free == 0 || state.queue.is_empty(), "a free place, and a queue");
-        let [lent, borrowed] = [&state.borrowers, &state.lenders]
-            .map(|offers| offers.values().map(Vec::len).sum::<usize>());
-        assert_eq!(lent, borrowed, "an offer with one end");
+        for (lender, queued) in &state.waiting_for {
+            for borrower in queued {
+                assert!(state.queue.contains(borrower), "waits for one that is not queued");
+                let is_offered =
+                    state.lenders.get(&borrower.1).is_some_and(|it| it.contains_key(lender));
+                assert!(is_offered, "waits for one to which it has made no offer");
+            }
+        }
     }
 
     fn assert_unused(&self, max: usize) {
         self.assert_consistent(max);
         let state = self.state.lock();
         assert_eq!(state.free, max, "a place is taken");
-        assert!(state.members.is_empty() && state.borrowers.is_empty(), "a member is left");
+        assert!(state.members.is_empty() && state.waiting_for.is_empty(), "a member is left");
     }
 }
 

@@ -422,7 +422,10 @@ impl Caller<StoredResponse> for HttpCaller {
     }
 
     fn is_new_enough(&self, numbers: FlightNumbers, entry: &Entry<StoredResponse>) -> bool {
-        numbers.flight >= self.not_before || self.wishes.are_met_by(entry, self.cache.now())
+        // Without a computation the result is from elsewhere, and may be of any age.
+        let is_computed = numbers.computation.is_some();
+        is_computed && numbers.flight >= self.not_before
+            || self.wishes.are_met_by(entry, self.cache.now())
     }
 
     fn fallback(&self) -> Option<StoredEntry> {

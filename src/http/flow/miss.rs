@@ -10,6 +10,7 @@ use crate::cache::run::{self, RunOutcome};
 use crate::cache::state::Lookup;
 use crate::entry::ComputationStart;
 use crate::error::{BoxError, Error};
+use crate::flight::engine::PlaceForOne;
 use crate::flight::waiter::{AloneReason, Caller};
 use crate::http::body::ResponseBody;
 use crate::http::flow::answer::{self, Provenance};
@@ -139,9 +140,9 @@ where
             (RunOutcome::Alone(reason @ (AloneReason::Observe | AloneReason::Off), _, work), _) => {
                 work.forward_unprotected(reason).await
             }
-            (RunOutcome::Alone(reason, _place, work), _) => work.forward_alone(reason).await,
+            (RunOutcome::Alone(reason, place, work), _) => work.forward_alone(reason, place).await,
             (RunOutcome::Refused(error, work), Some(client)) => {
-                let stale = work.and_then(|work| work.stale);
+                let stale = work.and_then(|work| work.stale.or_else(|| work.caller.fallback()));
                 client
                     .with_stale(stale)
                     .receive(OriginOutcome::Nothing(error), CacheOutcome::Refused)
@@ -174,13 +175,14 @@ where
     async fn forward_alone(
         mut self,
         reason: AloneReason,
+        place: Option<PlaceForOne<StoredResponse>>,
     ) -> Result<Response<ResponseBody<B>>, S::Error> {
         self.caller.look_again();
         if !self.caller.waits_only() {
             // Known before it is asked: the answer may change what is known.
             let detail = self.caller.refused_credential().map(credential_detail);
             let came = self.alone(detail.as_deref());
-            return self.forward(came, reason).await;
+            return self.forward(came, reason, place).await;
         }
         // A response may have come between the first look and the look into the table.
         if let Some(entry) = self.caller.second_look() {
@@ -197,7 +199,7 @@ where
         reason: BypassReason,
     ) -> Result<Response<ResponseBody<B>>, S::Error> {
         self.caller.cache.observer.bypass_reason(reason.as_str());
-        self.forward(Provenance::bypass(reason), AloneReason::Bypass).await
+        self.forward(Provenance::bypass(reason), AloneReason::Bypass, None).await
     }
 
     /// The same while the handle observes or is switched off.
@@ -206,7 +208,7 @@ where
         reason: AloneReason,
     ) -> Result<Response<ResponseBody<B>>, S::Error> {
         let came = self.alone(Some("off"));
-        self.forward(came, reason).await
+        self.forward(came, reason, None).await
     }
 
     /// Returns whether the client's conditions go to the service as they are: where answers
@@ -234,13 +236,14 @@ where
         self,
         came: Provenance<'_>,
         reason: AloneReason,
+        place: Option<PlaceForOne<StoredResponse>>,
     ) -> Result<Response<ResponseBody<B>>, S::Error> {
         let Self { caller, service, request, .. } = self;
         let started =
             ComputationStart { tick: caller.cache.now(), seq: caller.cache.engine.log.seq() };
         let question = OriginRequest::new(&caller, service, request);
         let is_ours = question.is_conditional();
-        let call = caller.cache.engine.compute_alone(question.put(&caller.cache)).await;
+        let call = caller.cache.engine.compute_alone(question.put(&caller.cache), place).await;
         let received = ArrivalTime::now(&caller.cache, started);
         caller.cache.observer.computed_alone(received.delay(), reason.as_str());
         let failed = match &call {
