@@ -345,7 +345,11 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// ask. With a remote, a value that another process began to compute after the
     /// call is new enough.
     ///
-    /// The new value keeps the tags of the value that it replaces.
+    /// The new value keeps the tags of the value that it replaces. A result that is too
+    /// heavy to be stored goes to the callers, and the older value is invalidated.
+    ///
+    /// A caller that waits for an older computation first has another `wait_timeout` after
+    /// that.
     ///
     /// # Errors
     ///
