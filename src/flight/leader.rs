@@ -42,7 +42,7 @@ pub(crate) struct Leader<V: Send + Sync + 'static> {
     pub(super) flight: Arc<Flight<V>>,
     pub(super) started: ComputationStart,
     led_for: LedFor,
-    /// The computation in which the leader's caller runs.
+    /// The computation in which the leader's caller runs; later the leader's own.
     scope: Option<Arc<Scope>>,
     /// Until when its caller waits, which may have waited already.
     deadline: Option<Instant>,
@@ -144,6 +144,13 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.deadline.unwrap_or_else(|| Instant::now() + self.engine.settings.wait_timeout)
     }
 
+    /// Returns the scope of the computation, for what belongs to it and comes later.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP's results arrive"))]
+    pub(crate) fn scope(&self) -> Arc<Scope> {
+        let (places, computation) = (&self.engine.places, &self.flight.computation);
+        self.scope.clone().unwrap_or_else(|| Scope::new(places, computation, None))
+    }
+
     /// Returns whether any caller still wants the result.
     pub(crate) fn is_wanted(&self) -> bool {
         self.flight.is_wanted()
@@ -185,15 +192,21 @@ impl<V: Send + Sync + 'static> Leader<V> {
             return Err(Error::new(ErrorKind::Overloaded));
         }
         if !self.is_queued {
-            self.slot = self.slot.take().or_else(|| self.engine.take_slot());
-            if self.slot.is_none() {
-                return Err(self.engine.overloaded(&self.flight.key));
-            }
+            self.take_wait_slot()?;
         }
         let (places, computation) = (&self.engine.places, &self.flight.computation);
         let has_place = places.join_queue(computation, &mut self.slot, self.engine.watch.now());
         self.is_queued = !has_place;
         Ok(has_place)
+    }
+
+    /// Counts the leader as a waiter, until it computes: for a place, or for another process.
+    pub(crate) fn take_wait_slot(&mut self) -> Result<(), Error> {
+        self.slot = self.slot.take().or_else(|| self.engine.take_slot());
+        match self.slot {
+            Some(_) => Ok(()),
+            None => Err(self.engine.overloaded(&self.flight.key)),
+        }
     }
 
     /// Takes a place, and waits for one where its caller has nothing else to do.
@@ -302,6 +315,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         let has_place = !self.is_unbounded;
         self.flight.compute(self.engine.table.next_number(), self.is_unbounded);
         let scope = Scope::new(places, computation, self.scope.take());
+        self.scope = Some(Arc::clone(&scope));
         let work = AssertUnwindSafe(lending::within(scope, work)).catch_unwind();
         let mut work = std::pin::pin!(work);
         let limit = self.engine.settings.compute_timeout;

@@ -236,6 +236,9 @@ impl<V: Send + Sync + 'static> Leader<V> {
             Patience::GiveUp => return Turn::Done(Clearance::LeftToAnother(left)),
             Patience::Wait => self.leave_place(),
         }
+        if let Err(error) = self.take_wait_slot() {
+            return Turn::Done(Clearance::Refused(error));
+        }
         let cause = way.wait(left, listener).await;
         way.has_waited = true;
         self.observe(Occurrence::Woken { cause });

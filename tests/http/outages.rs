@@ -438,3 +438,67 @@ async fn an_invalidation_during_a_held_look_lets_the_caller_compute() {
     let got = looks.await.unwrap();
     assert_eq!(got.ok(), Some(1000), "it was put while the caller looked into the remote");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_asks_for_other_pages_lends_its_place() {
+    let cache = web().max_computations(1).max_refreshes(1).wait_timeout(secs(5)).build().unwrap();
+    let app = late_app(&cache, |late, request| {
+        Box::pin(async move {
+            if request.uri().path() != "/outer" {
+                return page("inner");
+            }
+            page(Body::from_stream(stream::once(async move {
+                let (status, body) = late.ask("/inner").await;
+                Ok::<_, std::io::Error>(Bytes::from(format!(
+                    "{status} {}",
+                    String::from_utf8_lossy(&body)
+                )))
+            })))
+        })
+    });
+    let reply = send(&app, get("/outer")).await;
+    assert_eq!(reply.text(), "200 inner");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_origin_fails_gets_what_this_process_has_fresh() {
+    let origin = Origin::new(|call| match call.header("authorization") {
+        Some(_) => Answer::ok("public, max-age=600", "page"),
+        None => Answer::status(503).after(secs(5)),
+    });
+    let app = app(&origin);
+    let a = app.clone();
+    let waits = tokio::spawn(async move { send(&a, get("http://a/x")).await });
+    pass(secs(1)).await;
+    let b = send(&app, with("http://a/x", &[("authorization", "b")])).await;
+    assert_eq!((b.status, b.text()), (200, "page"));
+    let reply = waits.await.unwrap();
+    assert_eq!((reply.status, reply.text()), (200, "page"), "after {:?}", reply.took);
+}
+
+#[tokio::test(start_paused = true)]
+async fn leaders_that_wait_for_other_processes_count_as_waiters() {
+    use crate::kit::origin::{Origin as Work, settings};
+    let double = Double::new();
+    let process = Process::with(&double, settings().max_waiters(10).max_waiters_in_all(10));
+    process.prepare(&double).await;
+    let stranger = Process::on(&double);
+    stranger.prepare(&double).await;
+    let work = Work::taking(secs(20));
+    let mut all = Vec::new();
+    for n in 0..100_u32 {
+        let (cache, compute) = (stranger.cache.clone(), work.compute());
+        all.push(tokio::spawn(async move { cache.get_or_compute(n, compute).await.ok() }));
+    }
+    pass(ms(100)).await;
+    let mut waiting = Vec::new();
+    for n in 0..100_u32 {
+        let (cache, compute) = (process.cache.clone(), work.compute());
+        waiting.push(tokio::spawn(async move {
+            cache.get_or_compute(n, compute).await.map_err(|e| e.kind())
+        }));
+    }
+    pass(ms(500)).await;
+    let left = waiting.iter().filter(|it| !it.is_finished()).count();
+    assert!(left <= 10, "{left} wait, stats say {}", process.stats().waiting);
+}

@@ -114,8 +114,8 @@ impl OriginClient {
         outcome: CacheOutcome,
     ) -> Result<Response<ResponseBody<B>>, E> {
         let caller = &self.caller;
-        let stale = || {
-            let entry = caller.in_hand()?;
+        let stale = |found: Option<StoredEntry>| {
+            let entry = found.or_else(|| caller.in_hand())?;
             Some(answered(caller, &entry, CacheOutcome::StaleIfError))
         };
         let came = |stored, detail| Provenance {
@@ -135,12 +135,14 @@ impl OriginClient {
                 let came = Provenance { fwd_status, ..came(stored, detail.as_deref()) };
                 Ok(answer::from_service(&caller.rules, answer::shaped(response, shape), came))
             }
-            OriginOutcome::Failed(response) => Ok(stale().unwrap_or_else(|| {
-                answer::from_service(&caller.rules, response, came(false, None))
-            })),
+            OriginOutcome::Failed { response, stand_in } => {
+                Ok(stale(stand_in).unwrap_or_else(|| {
+                    answer::from_service(&caller.rules, response, came(false, None))
+                }))
+            }
             OriginOutcome::Error { error, failure } => self.fail(error, failure),
             OriginOutcome::Nothing(error) => {
-                Ok(stale().unwrap_or_else(|| answer::refusal(&caller.rules, error)))
+                Ok(stale(None).unwrap_or_else(|| answer::refusal(&caller.rules, error)))
             }
         }
     }

@@ -12,12 +12,13 @@ use crate::error::Error;
 use crate::flight::end::{End, Remember};
 use crate::flight::hold::{FailureRule, HoldRule};
 use crate::flight::leader::Leader;
+use crate::flight::lending;
 use crate::flight::waiter::Caller;
 use crate::http::body::{ResponseBody, SourceBody};
 use crate::http::cache_for::CacheFor;
 use crate::http::flow::answer::is_failure;
 use crate::http::flow::error_response::OriginStatus;
-use crate::http::flow::lookup::HttpCaller;
+use crate::http::flow::lookup::{HttpCaller, StoredEntry};
 use crate::http::flow::origin_call::{OriginReply, OriginRequest};
 use crate::http::rules::lifetime::Times;
 use crate::http::rules::storable::{Decision, DeclineReason, Plan, judge};
@@ -30,7 +31,7 @@ pub(super) enum OriginOutcome<B: Body, E> {
     /// The service's response, complete or still arriving.
     Response { response: Response<ResponseBody<B>>, stored: bool, why: Option<DeclineReason> },
     /// The service answered with a failure; a stale response may be served in its place.
-    Failed(Response<ResponseBody<B>>),
+    Failed { response: Response<ResponseBody<B>>, stand_in: Option<StoredEntry> },
     /// The service's own error, and the failure that waiters learn of.
     Error { error: E, failure: Error },
     /// There is no response: no place, or too late.
@@ -75,11 +76,15 @@ where
         }
         Ok(Ok(reply)) => {
             leader.arrive();
+            // A body may ask this application for other pages, too.
+            let scope = leader.scope();
             let received = ArrivalTime::now(&caller.cache, leader.started());
             let times = received.times();
             let head = Head { caller, leader, received, stale_until, occupied };
             match reply {
-                OriginReply::Response(response) => head.decide(response, times).await,
+                OriginReply::Response(response) => {
+                    lending::within(scope, head.decide(response, times)).await
+                }
                 OriginReply::Confirmed(confirmed) => head.confirm(confirmed, times),
             }
         }
@@ -164,8 +169,10 @@ impl Head {
     fn fail<B: Body, E>(self, response: Response<B>, status: StatusCode) -> OriginOutcome<B, E> {
         let error = Error::inner_error(OriginStatus(status));
         let rule = rule(HoldRule::Never, self.stale_until);
+        // Another request may have filled the store meanwhile.
+        let stand_in = self.caller.fallback();
         self.leader.end(End::Failed { error, rule });
-        OriginOutcome::Failed(response.map(ResponseBody::inner))
+        OriginOutcome::Failed { response: response.map(ResponseBody::inner), stand_in }
     }
 
     /// Ends the flight where the response is stored for none, for a while.

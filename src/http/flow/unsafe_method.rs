@@ -235,7 +235,9 @@ impl Sent {
         let received = ArrivalTime { started, at, wall };
         let head = Head { caller, leader, received, stale_until: None, occupied: false };
         match head.keep::<B, std::convert::Infallible>(response, plan, tags).await {
-            OriginOutcome::Response { response, .. } | OriginOutcome::Failed(response) => response,
+            OriginOutcome::Response { response, .. } | OriginOutcome::Failed { response, .. } => {
+                response
+            }
             OriginOutcome::Error { error, .. } => match error {},
             OriginOutcome::Nothing(_) => unreachable!("keeping a response ends with a response"),
         }

@@ -11,6 +11,7 @@ use http::response::Parts;
 use http_body::Frame;
 
 use crate::flight::end::End;
+use crate::flight::lending;
 use crate::http::body::collect;
 use crate::http::body::{Collection, Limits, ResponseBody, SharedBody, SourceBody};
 use crate::http::flow::lead::pump::{Arrival, Pump};
@@ -164,6 +165,7 @@ impl Head {
         }
         let is_kept = matches!(share, Recipients::Everybody | Recipients::Each);
         let stored = is_kept && self.leader.may_store(&entry);
+        let scope = self.leader.scope();
         let engine = Arc::clone(&self.caller.cache.engine);
         // Before anything can be freed.
         let own = ResponseBody::reading(body.reader());
@@ -175,7 +177,8 @@ impl Head {
                 None
             }
         };
-        engine.go_on(Pump::new(arrival, feed, rest, limits).run());
+        let pump = Pump::new(arrival, feed, rest, limits);
+        engine.go_on(lending::within(scope, pump.run()));
         OriginOutcome::Response { response: Response::from_parts(head, own), stored, why: None }
     }
 
