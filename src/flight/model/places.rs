@@ -81,7 +81,7 @@ impl Bench {
 
     fn take(&self, computation: &Arc<Computation>) {
         let deadline = Instant::now() + LONG;
-        let waited = block_on(self.places.wait(computation, deadline, &self.clock, || true));
+        let waited = block_on(self.places.wait(computation, deadline, &self.clock, || None));
         waited.expect("it is wanted, and no deadline comes");
         self.places.assert_consistent(self.max);
     }
