@@ -1,4 +1,4 @@
-//! The table: who leads, who joins, and what is seen after an end.
+//! The table: which caller leads, which join, and what a caller finds after an end.
 
 use super::*;
 use crate::flight::phase::Verdict;

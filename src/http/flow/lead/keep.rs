@@ -30,11 +30,11 @@ type Arriving<B> = (VecDeque<Frame<Bytes>>, Pin<Box<B>>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Recipients {
     /// No other client.
-    Nobody,
+    None,
     /// The waiters: the response is too old for later clients.
     Wave,
     /// All clients, from the store.
-    Everybody,
+    All,
     /// Each client, after a validation of its own.
     Each,
 }
@@ -94,8 +94,8 @@ impl Head {
         let share = match received.at < entry.window.kept_until() {
             // No window covers it, or none any more.
             true if !is_covered && plan.terms.lifetime.is_zero() => Recipients::Each,
-            true => Recipients::Everybody,
-            false if plan.terms.lifetime.is_zero() => Recipients::Nobody,
+            true => Recipients::All,
+            false if plan.terms.lifetime.is_zero() => Recipients::None,
             false => Recipients::Wave,
         };
         if !caller.asked.credentials.is_anonymous() && share != Recipients::Each {
@@ -115,13 +115,13 @@ impl Head {
     ) -> bool {
         let (entry, share) = self.entry(head, Content::Whole(body), plan, tags);
         match share {
-            Recipients::Nobody => self.decline_unshared(),
+            Recipients::None => self.decline_unshared(),
             Recipients::Wave => self.share_with_wave(entry),
             Recipients::Each => {
                 self.leader.publish_for_each();
                 return self.store(entry);
             }
-            Recipients::Everybody => return self.store(entry),
+            Recipients::All => return self.store(entry),
         }
         false
     }
@@ -155,7 +155,7 @@ impl Head {
     ) -> OriginOutcome<B, E> {
         let (body, feed) = SharedBody::new(limits.declared);
         let (entry, share) = self.entry(&head, Content::Arriving(Arc::clone(&body)), plan, tags);
-        if share == Recipients::Nobody {
+        if share == Recipients::None {
             self.decline_unshared();
             let response = Response::from_parts(head, ResponseBody::streaming(so_far, rest));
             return OriginOutcome::Response { response, stored: false, why: None };
@@ -163,7 +163,7 @@ impl Head {
         if share == Recipients::Each {
             self.leader.publish_for_each();
         }
-        let is_kept = matches!(share, Recipients::Everybody | Recipients::Each);
+        let is_kept = matches!(share, Recipients::All | Recipients::Each);
         let stored = is_kept && self.leader.may_store(&entry);
         let scope = self.leader.scope();
         let engine = Arc::clone(&self.caller.cache.engine);
@@ -171,8 +171,8 @@ impl Head {
         let own = ResponseBody::reading(body.reader());
         so_far.into_iter().filter_map(|frame| frame.into_data().ok()).for_each(|d| feed.push(d));
         let arrival = match share {
-            Recipients::Everybody | Recipients::Each => Some(self.arrive(entry, head.status)),
-            Recipients::Wave | Recipients::Nobody => {
+            Recipients::All | Recipients::Each => Some(self.arrive(entry, head.status)),
+            Recipients::Wave | Recipients::None => {
                 self.share_with_wave(entry);
                 None
             }
