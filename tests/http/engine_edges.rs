@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
@@ -224,5 +224,58 @@ async fn a_cache_that_takes_no_part_hides_no_failure_behind_a_stored_response() 
         origin.answers(|_| Answer::status(503).body("down"));
         let reply = send(&app, get("/page")).await;
         assert_eq!((reply.status, reply.text()), (503, "down"), "{mode:?}");
+    }
+}
+
+/// A body with a chunk per second, without end.
+struct Dripping(Arc<Dripped>);
+
+#[derive(Default)]
+struct Dripped {
+    chunks: AtomicUsize,
+    is_dropped: AtomicBool,
+}
+
+impl Drop for Dripping {
+    fn drop(&mut self) {
+        self.0.is_dropped.store(true, SeqCst);
+    }
+}
+
+impl Dripping {
+    fn origin(dripped: &Arc<Dripped>) -> Origin {
+        let dripped = Arc::clone(dripped);
+        Origin::new(move |_| {
+            let body = futures_util::stream::unfold(Self(Arc::clone(&dripped)), Self::next);
+            Answer::ok("max-age=600", Body::from_stream(body))
+        })
+    }
+
+    async fn next(self) -> Option<(Result<Bytes, Infallible>, Self)> {
+        pass(secs(1)).await;
+        self.0.chunks.fetch_add(1, SeqCst);
+        Some((Ok(Bytes::from_static(b"drip")), self))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cache_that_takes_no_part_reads_no_body_whose_clients_have_gone() {
+    for mode in [Mode::Observe, Mode::Off] {
+        for switched_first in [true, false] {
+            let dripped = Arc::<Dripped>::default();
+            let cache = origin_only();
+            let app = layered(cache.http_layer(), &Dripping::origin(&dripped));
+            if switched_first {
+                cache.set_mode(mode);
+            }
+            let response = tower::ServiceExt::oneshot(app.clone(), get("/events")).await.unwrap();
+            pass(secs(3)).await;
+            cache.set_mode(mode);
+            drop(response);
+            pass(secs(2)).await;
+            let chunks = dripped.chunks.load(SeqCst);
+            assert!(dripped.is_dropped.load(SeqCst), "{mode:?} {switched_first}: {chunks} chunks");
+            assert_eq!(cache.stats().flights, 0, "{mode:?}");
+        }
     }
 }

@@ -30,7 +30,7 @@ pub(super) struct BufferState {
     next_reader: u64,
     /// How many readers stand where: the slowest is found without asking all.
     standing: BTreeMap<u64, usize>,
-    /// Of the task that feeds, once it passes.
+    /// Of the task that feeds, once it waits for readers or looks after the last one.
     feeder: Option<Waker>,
     /// Since when a reader that has read everything waits for slower readers.
     waited_since: Option<Instant>,
@@ -90,7 +90,7 @@ impl BufferState {
     /// waited.
     pub(super) fn leave(&mut self, id: u64, loose: &mut Loose) {
         self.forget(id, loose);
-        if self.passes {
+        if self.passes || self.readers.is_empty() {
             loose.woken.extend(self.feeder.take());
         }
         self.free(loose);
@@ -169,6 +169,11 @@ impl BufferState {
             self.evict(now, stall, loose);
             self.free(loose);
         }
+    }
+
+    pub(super) fn is_deserted(&mut self, cx: &Context<'_>, loose: &mut Loose) -> bool {
+        loose.dropped.extend(self.feeder.replace(cx.waker().clone()));
+        self.readers.is_empty()
     }
 
     fn look(&mut self, stall: Duration) -> ReadGate {

@@ -121,6 +121,11 @@ impl Feed {
         self.change(|state, loose| state.gate(cx, stall, loose))
     }
 
+    /// Returns whether there is no reader. The task is woken when the last one goes.
+    pub(crate) fn is_deserted(&self, cx: &Context<'_>) -> bool {
+        self.change(|state, loose| state.is_deserted(cx, loose))
+    }
+
     fn change<T>(&self, change: impl FnOnce(&mut BufferState, &mut Loose) -> T) -> T {
         self.0.change(change)
     }

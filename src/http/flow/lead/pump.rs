@@ -21,6 +21,7 @@ use crate::http::flow::lookup::StoredEntry;
 use crate::http::rules::storable::DeclineReason;
 use crate::http::stored::fill;
 use crate::http::stored::response::StoredResponse;
+use crate::mode::Mode;
 
 /// After so many frames other tasks run: a body that is always ready must not
 /// keep its thread from them.
@@ -88,6 +89,8 @@ enum PumpEnd {
     Complete,
     Broken(BodyError),
     Refused(DeclineReason),
+    /// There is no reader, and the cache is not on.
+    Deserted,
 }
 
 /// The task that reads the source.
@@ -134,18 +137,23 @@ impl<B: SourceBody> Pump<B> {
                 flight.into_iter().for_each(|flight| flight.decline(why));
                 self.pass().await;
             }
+            // Without the cache the body would be dropped with its client.
+            PumpEnd::Deserted => drop(flight),
         }
     }
 
-    /// Reads at the source's own speed, and keeps what comes.
+    /// Reads at the source's own speed, and keeps what comes. Without a reader it goes on
+    /// only while the cache is on.
     async fn keep(&mut self) -> PumpEnd {
         let mut until = self.goes_on();
         loop {
             let before = self.feed.length();
-            let Ok(next) = self.next(until).await else {
-                return PumpEnd::Refused(DeclineReason::Slow);
+            let kind = match self.next(until).await {
+                Ok(Some(next)) => self.hand_on(next),
+                Ok(None) => return PumpEnd::Deserted,
+                Err(_) => return PumpEnd::Refused(DeclineReason::Slow),
             };
-            match self.hand_on(next) {
+            match kind {
                 FrameKind::Data if self.limits.is_over(self.feed.length()) => {
                     return PumpEnd::Refused(DeclineReason::TooLarge);
                 }
@@ -163,18 +171,30 @@ impl<B: SourceBody> Pump<B> {
         }
     }
 
+    /// Returns whether the cache takes part; where nothing is to be stored it does not matter.
+    fn is_on(&self) -> bool {
+        let cache = self.flight.as_ref().map(|flight| &flight.head.caller.cache);
+        cache.is_none_or(|cache| cache.engine.mode() == Mode::On)
+    }
+
     /// Returns until when more is expected.
     fn goes_on(&self) -> Option<Instant> {
         self.flight.iter().for_each(|flight| flight.goes_on(&self.limits));
         self.limits.idle_until()
     }
 
-    /// Waits for the next frame; not if the body has its declared length.
-    async fn next(&mut self, until: Option<Instant>) -> Result<Next, Elapsed> {
+    /// Waits for the next frame; not if the body has its declared length. Returns `None` where
+    /// the body is read for no client.
+    async fn next(&mut self, until: Option<Instant>) -> Result<Option<Next>, Elapsed> {
         let has_all = self.limits.is_declared(self.feed.length());
-        let next = poll_fn(|cx| match poll_bytes(self.source.as_mut(), cx) {
-            Poll::Pending if has_all => Poll::Ready(None),
-            next => next,
+        let next = poll_fn(|cx| {
+            if !self.is_on() && self.feed.is_deserted(cx) {
+                return Poll::Ready(None);
+            }
+            match poll_bytes(self.source.as_mut(), cx) {
+                Poll::Pending if has_all => Poll::Ready(Some(None)),
+                next => next.map(Some),
+            }
         });
         match until {
             Some(until) => timeout_at(until, next).await,
