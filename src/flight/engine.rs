@@ -99,6 +99,9 @@ pub(crate) struct FlightRequest {
     pub(crate) led_for: LedFor,
     /// The caller's rank in the queue for places, if it has waited for one.
     pub(crate) rank: Option<u64>,
+    /// The flight that the caller has left: what arrives there is not for it. A flight that
+    /// it leads takes the place of that one.
+    pub(crate) left: Option<u64>,
 }
 
 impl FlightRequest {
@@ -111,6 +114,7 @@ impl FlightRequest {
             hold: HoldCheck::WithFallback,
             led_for: LedFor::Caller,
             rank: None,
+            left: None,
         }
     }
 
@@ -273,7 +277,8 @@ impl<V: Send + Sync + 'static> Engine<V> {
         {
             return Admission::Held(held.clone());
         }
-        if !request.role.leads() {
+        // To look elsewhere is no computation: a caller whose response is for it alone may.
+        if held.is_none() && !request.role.leads() {
             return Admission::Alone(AloneReason::Passed);
         }
         let computation = self.new_computation(request);
@@ -291,12 +296,13 @@ impl<V: Send + Sync + 'static> Engine<V> {
     /// process may have computed one since.
     fn may_look_elsewhere(&self, request: &FlightRequest) -> bool {
         request.hold == HoldCheck::WithoutFallback
-            && request.role == Role::Any
+            && request.role.waits()
             && self.remote().is_some()
     }
 
     /// Returns the flight that a caller may join. A flight whose result is known to be dead
-    /// for this caller is none, nor is a flight whose leader is silent.
+    /// for this caller is none, nor is a flight whose leader is silent or that the caller has
+    /// left.
     fn current_flight(&self, shard: &Shard<V>, request: &FlightRequest) -> Option<Arc<Flight<V>>> {
         let flight = shard.flight(&request.key)?;
         // Once it is published, its tags are known although it is not settled.
@@ -310,7 +316,8 @@ impl<V: Send + Sync + 'static> Engine<V> {
         // What began while the cache was not on may take for ever.
         let is_unbounded = self.mode() == Mode::On && flight.is_unbounded();
         let is_silent = flight.is_overdue(self.watch.now());
-        (!is_dead && !is_unbounded && !is_silent).then(|| Arc::clone(flight))
+        let is_left = request.left == Some(flight.id);
+        (!is_dead && !is_unbounded && !is_silent && !is_left).then(|| Arc::clone(flight))
     }
 
     fn new_computation(&self, request: &FlightRequest) -> Arc<Computation> {

@@ -44,6 +44,12 @@ pub(crate) trait Caller<V> {
         true
     }
 
+    /// Takes note of a result that is not for this caller. Returns whether that still arrives:
+    /// then the caller enters again at once, and not when it is stored.
+    fn refuse(&mut self, _: &Entry<V>) -> bool {
+        false
+    }
+
     /// Returns whether `entry`, the result of this flight, is new enough for this caller.
     fn is_new_enough(&self, _flight: FlightNumbers, _entry: &Entry<V>) -> bool {
         true
@@ -170,6 +176,8 @@ pub(crate) struct Resolver<V: Send + Sync + 'static> {
     /// The best rank in the queue for places of any leader that it has waited for.
     rank: Option<u64>,
     hold: Option<HoldCheck>,
+    /// The flight that it has left because what arrives there is not for it.
+    left: Option<u64>,
 }
 
 impl<V: Send + Sync + 'static> Resolver<V> {
@@ -183,6 +191,7 @@ impl<V: Send + Sync + 'static> Resolver<V> {
             slot: None,
             rank: None,
             hold: None,
+            left: None,
         }
     }
 
@@ -199,6 +208,7 @@ impl<V: Send + Sync + 'static> Resolver<V> {
             let mut request = caller.flight_request();
             request.rank = self.rank;
             request.hold = self.hold.unwrap_or(request.hold);
+            request.left = self.left;
             match self.engine.enter(&request, &mut self.slot) {
                 Admission::Lead(leader) => {
                     if let Some(step) = self.lead(leader, caller) {
@@ -216,7 +226,8 @@ impl<V: Send + Sync + 'static> Resolver<V> {
                     }
                     // A caller that belongs elsewhere by now need not wait for what this
                     // flight stores.
-                    if caller.flight_request().key == request.key {
+                    let has_left = self.left == Some(waiter.flight.id);
+                    if !has_left && caller.flight_request().key == request.key {
                         // At the deadline the next round ends the wait.
                         let settled = waiter.flight.wait_settled();
                         let _ = tokio::time::timeout_at(self.deadline, settled).await;
@@ -340,6 +351,9 @@ impl<V: Send + Sync + 'static> Resolver<V> {
     ) -> Option<Step<V>> {
         if self.may_have(caller, waiter, &entry) && caller.claim(&entry) {
             return Some(Step::Answer(entry, CacheOutcome::Joined));
+        }
+        if caller.refuse(&entry) {
+            self.left = Some(waiter.flight.id);
         }
         self.reentries += 1;
         (self.reentries > MAX_REENTRIES).then_some(Step::Alone(AloneReason::ReentriesExhausted))

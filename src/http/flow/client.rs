@@ -86,6 +86,8 @@ impl HttpCaller {
                 stale: self.stale.clone(),
                 forward: self.forward,
                 claim: None,
+                has_left: false,
+                learned: None,
                 refreshed: None,
                 credential: self.credential.clone(),
             },

@@ -21,7 +21,7 @@ use crate::http::rules::request::{
     BypassReason, Credentials, FieldScan, RequestFacts, RequestMethod, Wishes,
 };
 use crate::http::rules::target::{absolute_uri, path_tag, uri_tag};
-use crate::http::rules::vary::{Fingerprint, VaryList, variant_key};
+use crate::http::rules::vary::{Fingerprint, VaryList, fingerprint, variant_key};
 use crate::http::stored::fill::variant_of;
 use crate::http::stored::response::{Content, Slot, StoredResponse, reusable, selects};
 use crate::key::{Key, KeyBuf, Tag};
@@ -254,6 +254,11 @@ pub(crate) struct HttpCaller {
     pub(super) forward: Forward,
     /// The place at the beginning of a body that arrives.
     pub(super) claim: Option<Reader>,
+    /// It has left a flight of this process whose body arrives.
+    pub(super) has_left: bool,
+    /// By which fields the response was selected that arrives there. The index says so only
+    /// where it replaces no usable response.
+    pub(super) learned: Option<VaryList>,
     /// What a background refresh is to replace.
     pub(super) refreshed: Option<StoredEntry>,
     /// The credential because of which its answer may be for it alone.
@@ -306,9 +311,12 @@ impl HttpCaller {
     }
 
     fn newest_prediction(&self) -> Option<Fingerprint> {
-        let index = self.cache.local.get(self.primary.as_bytes())?;
-        let Slot::Index(index) = index.value.slot() else { return None };
-        index.candidates(&self.headers, &self.rules.config).next()
+        let (headers, config) = (&self.headers, &self.rules.config);
+        let found = self.cache.local.get(self.primary.as_bytes());
+        match found.as_ref().map(|entry| entry.value.slot()) {
+            Some(Slot::Index(index)) => index.candidates(headers, config).next(),
+            _ => self.learned.as_ref().map(|list| fingerprint(list, headers, config)),
+        }
     }
 
     /// Returns whether answers are known to be shared between requests with such
@@ -419,6 +427,18 @@ impl Caller<StoredResponse> for HttpCaller {
             return self.claim.is_some();
         }
         true
+    }
+
+    fn refuse(&mut self, entry: &Entry<StoredResponse>) -> bool {
+        let Some(stored) = entry.value.response() else { return false };
+        // One that is merely stale by now is waited for: the next call is due when it ends.
+        let is_fresh = self.cache.now() < entry.window.fresh_until;
+        let leaves = is_fresh && matches!(stored.body, Content::Arriving(_));
+        if leaves {
+            self.has_left = true;
+            self.learned.clone_from(&stored.facts.vary);
+        }
+        leaves
     }
 
     fn is_new_enough(&self, numbers: FlightNumbers, entry: &Entry<StoredResponse>) -> bool {

@@ -252,6 +252,8 @@ impl<S> HttpService<S> {
             stale: None,
             forward,
             claim: None,
+            has_left: false,
+            learned: None,
             refreshed: None,
             credential: carries_some
                 .then(|| credential_field(&parts.headers, &self.rules.config))

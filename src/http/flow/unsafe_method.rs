@@ -217,6 +217,8 @@ impl Sent {
             stale: None,
             forward: Forward::UriMiss,
             claim: None,
+            has_left: false,
+            learned: None,
             refreshed: None,
             credential: None,
         };

@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -13,6 +14,7 @@ use http::{HeaderMap, HeaderValue, Request, response::Parts};
 use http_body::Frame;
 use http_body_util::BodyExt;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::Instant;
 use tower::ServiceExt;
 use tower_stampede::{BodyError, BodyErrorKind, CacheOutcome, HttpService, ResponseBody};
 
@@ -140,11 +142,14 @@ pub(crate) fn fed(layer: tower_stampede::HttpLayer) -> (App, Origin, Sources) {
 pub(crate) type App = HttpService<Origin>;
 
 /// A client that has the head of its response.
+#[derive(Debug)]
 pub(crate) struct Reading {
     pub(crate) head: Parts,
     pub(crate) body: ResponseBody<Body>,
     /// How many bytes it has read.
     pub(crate) read: usize,
+    /// How long it has waited for the head.
+    pub(crate) took: Duration,
 }
 
 /// How the rest of a body was.
@@ -182,8 +187,9 @@ impl Rest {
 }
 
 pub(crate) async fn open(app: &App, request: Request<Body>) -> Reading {
+    let from = Instant::now();
     let (head, body) = app.clone().oneshot(request).await.unwrap().into_parts();
-    Reading { head, body, read: 0 }
+    Reading { head, body, read: 0, took: from.elapsed() }
 }
 
 pub(crate) async fn open_many(app: &App, n: usize) -> Vec<Reading> {

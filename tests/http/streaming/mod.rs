@@ -3,5 +3,6 @@
 mod ends;
 mod fed;
 mod keeping;
+mod misfits;
 mod passing;
 mod variants;

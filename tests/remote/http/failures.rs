@@ -4,7 +4,9 @@ use tower_stampede::CacheOutcome;
 use tower_stampede::remote::Double;
 
 use super::{everywhere, process, processes};
-use crate::kit::http::{Answer, Origin, WORK, crowd, get, ms, pass, secs, send, slowest, with};
+use crate::kit::http::{
+    Answer, Origin, WORK, crowd, get, ms, pass, request, secs, send, slowest, try_send, with,
+};
 
 fn good() -> Origin {
     Origin::new(|call| Answer::ok("max-age=10, stale-if-error=600", format!("good {}", call.n)))
@@ -118,4 +120,26 @@ async fn a_missing_page_that_may_not_be_stored_concerns_each_process_for_itself(
     let replies = everywhere(&apps, 10, |_| get("http://a/x")).await;
     assert!(replies.iter().all(|reply| reply.status == 404));
     assert!(slowest(&replies) < 8 * WORK, "{:?}", slowest(&replies));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_request_of_a_held_page_finds_what_another_process_has_computed() {
+    let (double, origin) = (Double::new(), Origin::new(|_| Answer::error()));
+    let apps = processes(&double, &origin, 2);
+    // Two lost connections hold the page in the first process. In the remote the hold is lost.
+    for _ in 0..2 {
+        let _ = try_send(&apps[0], get("http://a/x")).await;
+        pass(ms(10)).await;
+    }
+    double.flush();
+    pass(ms(10)).await;
+    origin.answers(|_| Answer::ok("max-age=600", "page"));
+    assert_eq!(send(&apps[1], get("http://a/x")).await.text(), "page");
+    pass(ms(10)).await;
+    let calls = origin.calls();
+    for (method, text) in [("HEAD", ""), ("GET", "page")] {
+        let reply = send(&apps[0], request(method, "http://a/x", &[])).await;
+        assert_eq!((reply.status, reply.text()), (200, text), "{method}: {reply:?}");
+    }
+    assert_eq!(origin.calls(), calls, "the origin is not asked");
 }
