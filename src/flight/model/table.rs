@@ -182,3 +182,64 @@ fn waiters_beyond_the_bound_are_turned_away_and_the_others_are_counted() {
         world.assert_idle();
     });
 }
+
+/// A caller that takes computed values from 2 on, and waits for no other one to be stored.
+struct Leaving<'a>(ModelCaller<'a>);
+
+impl Caller<u64> for Leaving<'_> {
+    fn flight_request(&mut self) -> FlightRequest {
+        self.0.flight_request()
+    }
+
+    fn second_look(&mut self) -> Option<Arc<Entry<u64>>> {
+        self.0.second_look().filter(|found| self.is_answered_by(found))
+    }
+
+    fn is_answered_by(&self, entry: &Entry<u64>) -> bool {
+        entry.value >= 2
+    }
+
+    fn refuse(&mut self, _: &Entry<u64>) -> bool {
+        true
+    }
+
+    fn fallback(&self) -> Option<Arc<Entry<u64>>> {
+        None
+    }
+}
+
+#[test]
+fn callers_that_leave_an_arriving_result_share_a_newer_one_that_the_older_does_not_replace() {
+    check(|| {
+        let world = World::new(2);
+        let first = world.lead(&key());
+        let led = Arc::new(AtomicUsize::new(0));
+        let callers = (0..2).map(|_| {
+            let (world, led) = (Arc::clone(&world), Arc::clone(&led));
+            spawn(move || {
+                let mut caller = Leaving(ModelCaller { world: &world, key: key() });
+                match wait(Resolver::new(&world.engine).resolve(&mut caller)) {
+                    Step::Lead(mut leader) => {
+                        led.fetch_add(1, Ordering::SeqCst);
+                        leader.try_place();
+                        let entry = world.entry(&leader, 2, &[]);
+                        leader.publish(Arc::clone(&entry));
+                        pause();
+                        leader.fill(&entry);
+                    }
+                    Step::Answer(entry, _) => assert_eq!(entry.value, 2),
+                    other => panic!("{other:?}"),
+                }
+            })
+        });
+        let callers: Vec<_> = callers.collect();
+        let old = world.entry(&first, 1, &[]);
+        first.publish(Arc::clone(&old));
+        pause();
+        first.fill(&old);
+        join_all(callers);
+        assert_eq!(led.load(Ordering::SeqCst), 1, "one of them computes");
+        assert_eq!(world.get(&key()).map(|entry| entry.value), Some(2));
+        world.assert_idle();
+    });
+}
