@@ -1,5 +1,6 @@
 //! Why a caller got no value.
 
+use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt;
 use std::sync::Arc;
@@ -65,7 +66,7 @@ impl ErrorKind {
             Self::Inner => "computation failed",
             Self::WaitTimeout => "waited too long for another caller's computation",
             Self::ComputeTimeout => "computation took too long",
-            Self::Overloaded => "too many callers are waiting",
+            Self::Overloaded => "too many callers wait, or too many computations run",
             Self::Held => "computation failed a moment ago and is not tried again yet",
             Self::Panicked => "computation panicked",
             Self::ShutDown => "computation was stopped by a shutdown",
@@ -98,7 +99,8 @@ impl Error {
         self.0.kind
     }
 
-    /// Returns the error of the computation if it is a `T`, also when a hold repeats it.
+    /// Returns the error of the computation if it is a `T`, also when a hold repeats it. A
+    /// hold that another process began comes without the error.
     #[must_use]
     pub fn inner<T: StdError + 'static>(&self) -> Option<&T> {
         match self.0.source.as_ref()? {
@@ -142,16 +144,19 @@ impl StdError for Error {
 /// A setting that cannot work, or two that contradict each other.
 ///
 /// Returned by [`Builder::build`](crate::Builder::build); the text names every
-/// field that is involved.
+/// setting that is involved, and the rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     fields: &'static [&'static str],
-    reason: &'static str,
+    reason: Cow<'static, str>,
 }
 
 impl ConfigError {
-    pub(crate) const fn new(fields: &'static [&'static str], reason: &'static str) -> Self {
-        Self { fields, reason }
+    pub(crate) fn new(
+        fields: &'static [&'static str],
+        reason: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self { fields, reason: reason.into() }
     }
 
     /// Returns the names of the settings involved.

@@ -27,9 +27,14 @@ pub enum FailureAction {
     Hold,
     /// The waiters share the failure; the next caller tries again.
     ShareOnly,
-    /// Each waiter tries for itself, in parallel.
+    /// Each waiter tries for itself, in parallel; so does the next caller.
     EachItself,
 }
+
+/// Defaults of settings that follow another setting where that is narrower.
+const MAX_HOLD: Duration = Duration::from_secs(60);
+const MAX_WAITERS: u32 = 100_000;
+const MAX_REFRESHES: usize = 256;
 
 /// The longest time-out, a hundred years: clocks cannot count much further.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
@@ -90,15 +95,15 @@ pub struct Builder<V: Send + Sync + 'static> {
     wait_timeout: Option<Duration>,
     compute_after_wait: bool,
     hold: Duration,
-    max_hold: Duration,
+    max_hold: Option<Duration>,
     uncacheable_for: Duration,
     max_bytes: u64,
     max_entries: Option<u64>,
     eviction: Eviction,
-    max_waiters: u32,
+    max_waiters: Option<u32>,
     max_waiters_in_all: usize,
     max_computations: usize,
-    max_refreshes: usize,
+    max_refreshes: Option<usize>,
     max_logged_tags: usize,
     weigher: Weigher<V>,
     on_failure: Option<FailureHook>,
@@ -152,15 +157,15 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             wait_timeout: None,
             compute_after_wait: false,
             hold: Duration::from_secs(1),
-            max_hold: Duration::from_secs(60),
+            max_hold: None,
             uncacheable_for: Duration::from_secs(30),
             max_bytes: 64 << 20,
             max_entries: None,
             eviction: Eviction::Lru,
-            max_waiters: 100_000,
+            max_waiters: None,
             max_waiters_in_all: 1_000_000,
             max_computations: 1024,
-            max_refreshes: 256,
+            max_refreshes: None,
             max_logged_tags: 100_000,
             weigher: Arc::new(|_| size_of::<V>()),
             on_failure: None,
@@ -175,7 +180,8 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     /// computation, or from the call of `put`.
     ///
     /// A computation reads its data after its start, so a fresh value is at
-    /// most `ttl` + `compute_timeout` old. There is no default: a wrong guess
+    /// most `ttl` + `compute_timeout` old. (What took longer, because the
+    /// mode was not `On` or the leader was not polled, is not stored.) There is no default: a wrong guess
     /// would be wrong silently.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
@@ -183,7 +189,8 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     }
 
     /// Stores only what the origin's own headers allow, in place of a `ttl`.
-    /// For HTTP; a generic value has no headers, and is then never stored.
+    /// For HTTP. A generic value has no headers: it is stored only where it
+    /// sets its own lifetime ([`Computed::ttl`](crate::Computed::ttl)).
     pub fn origin_only(mut self) -> Self {
         self.origin_only = true;
         self
@@ -217,7 +224,8 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         lease: Duration;
         /// Sets how long no caller computes a key after a failure. Callers
         /// without a stale value get `Held` for this long, however many
-        /// failures came in a row.
+        /// failures came in a row. For callers with one it is up to a tenth
+        /// shorter, so that keys that failed together are not tried together.
         ///
         /// The hold ends early when the data may have changed: with
         /// `invalidate`, `put` or `mark_stale` of the key, `invalidate_all`, or
@@ -225,21 +233,17 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         /// the hold of all processes. Two minutes after a hold, its failures are
         /// forgotten. Defaults to 1 s.
         hold: Duration;
-        /// Sets up to where the hold doubles, failure by failure, for callers
-        /// that are served a stale value meanwhile. It never lasts longer than
-        /// that value may be served. Defaults to 60 s.
-        max_hold: Duration;
         /// Sets how long a key is remembered as uncacheable: its callers do not
         /// wait for each other. Defaults to 30 s.
         uncacheable_for: Duration;
-        /// Sets the bound on the memory of all values together, by the
-        /// `weigher`'s measure. Defaults to 64 MiB.
+        /// Sets the bound on the memory of all entries together. An entry weighs
+        /// what the `weigher` says of its value, and the bytes that its key and
+        /// tags have on the heap. An entry heavier than the bound is handed to
+        /// its callers and not stored. Defaults to 64 MiB.
         max_bytes: u64;
         /// Sets which entry makes room at the bound. Defaults to
         /// [`Eviction::Lru`].
         eviction: Eviction;
-        /// Sets how many callers may wait for one key. Defaults to 100,000.
-        max_waiters: u32;
         /// Sets how many callers may wait in all. A leader that queues for one
         /// of the `max_computations` counts, too. Over the bound a caller gets a
         /// stale value where one may stand in, else `Overloaded`. Defaults to
@@ -267,10 +271,6 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         /// shared need no place; neither does any caller while the mode is not
         /// `On`. Defaults to 1024.
         max_computations: usize;
-        /// Sets how many background refreshes may run at once. Only a refresh
-        /// that starts a computation counts. Further ones are left to the next
-        /// reader. Defaults to 256.
-        max_refreshes: usize;
         /// Sets how many invalidated tags the process remembers. At the bound
         /// the oldest eighth of the records is dropped, after every local entry
         /// was checked against them: no unrelated entry ends because of that. A
@@ -298,8 +298,33 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         self
     }
 
+    /// Sets up to where the hold doubles, failure by failure, for callers
+    /// that are served a stale value meanwhile. It never lasts longer than
+    /// that value may be served. Defaults to 60 s, or to `hold` if that is longer.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.max_hold = Some(max_hold);
+        self
+    }
+
+    /// Sets how many callers may wait for one key. Defaults to 100,000, or to
+    /// `max_waiters_in_all` if that is less.
+    pub fn max_waiters(mut self, max_waiters: u32) -> Self {
+        self.max_waiters = Some(max_waiters);
+        self
+    }
+
+    /// Sets how many background refreshes may run at once. Only a refresh that
+    /// starts a computation counts. Further ones are left to the next reader.
+    /// Defaults to 256, or to `max_computations` if that is less.
+    pub fn max_refreshes(mut self, max_refreshes: usize) -> Self {
+        self.max_refreshes = Some(max_refreshes);
+        self
+    }
+
     /// Lets a caller that waited for `wait_timeout` compute for itself, in place
-    /// of being refused, if one of the `max_computations` places is free.
+    /// of being refused, if one of the `max_computations` places is free. The
+    /// result is the caller's alone: it is not stored, also not that of a
+    /// `refresh_with`.
     pub fn compute_after_wait(mut self) -> Self {
         self.compute_after_wait = true;
         self
@@ -329,8 +354,9 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     }
 
     /// Sets what a failure does to the waiters and to the callers that come next.
-    /// The hook sees the computation's own error and must not panic. Defaults
-    /// to [`FailureAction::Hold`] for every error.
+    /// The hook sees the computation's own error and must not panic. It is not
+    /// asked about a time-out, nor about a second panic in a row: they begin a
+    /// hold. Defaults to [`FailureAction::Hold`] for every error.
     pub fn on_failure(
         mut self,
         hook: impl Fn(&(dyn StdError + Send + Sync + 'static)) -> FailureAction + Send + Sync + 'static,
@@ -351,8 +377,9 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     ///
     /// # Errors
     ///
-    /// Returns a [`ConfigError`] that names every field involved, when a
-    /// setting is out of its range or two contradict each other.
+    /// Returns a [`ConfigError`] when a setting is out of its range or two
+    /// contradict each other. Its text names the settings, their values, the rule
+    /// and the remedy.
     pub fn build(mut self) -> Result<Stampede<V>, ConfigError> {
         self.check()?;
         let engine = self.engine_settings();
@@ -396,14 +423,27 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             compute_timeout: self.compute_timeout.min(LONGEST),
             wait_timeout: wait_timeout.min(LONGEST),
             compute_after_wait: self.compute_after_wait,
-            hold: HoldPolicy { first: self.hold, longest: self.max_hold },
+            hold: HoldPolicy { first: self.hold, longest: self.longest_hold() },
             uncacheable_for: self.uncacheable_for,
-            max_waiters: self.max_waiters,
+            max_waiters: self.waiters_of_one_key(),
             max_waiters_in_all: self.max_waiters_in_all,
             max_computations: self.max_computations,
-            max_refreshes: self.max_refreshes,
+            max_refreshes: self.refreshes(),
             max_logged_tags: self.max_logged_tags,
         }
+    }
+
+    fn longest_hold(&self) -> Duration {
+        self.max_hold.unwrap_or(MAX_HOLD.max(self.hold))
+    }
+
+    fn waiters_of_one_key(&self) -> u32 {
+        let in_all = u32::try_from(self.max_waiters_in_all).unwrap_or(u32::MAX);
+        self.max_waiters.unwrap_or(MAX_WAITERS.min(in_all))
+    }
+
+    fn refreshes(&self) -> usize {
+        self.max_refreshes.unwrap_or(MAX_REFRESHES.min(self.max_computations))
     }
 
     fn values(self) -> Values<V> {
@@ -427,117 +467,6 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             on_failure: self.on_failure,
         }
     }
-
-    fn check(&self) -> Result<(), ConfigError> {
-        self.check_lifetimes()?;
-        self.check_shares()?;
-        self.check_times()?;
-        self.check_bounds()
-    }
-
-    fn check_lifetimes(&self) -> Result<(), ConfigError> {
-        let refuse = |fields, reason| Err(ConfigError::new(fields, reason));
-        match (self.ttl, self.origin_only) {
-            (None, false) => {
-                refuse(&["ttl"], "has no default; set it, or say `origin_only` for HTTP")
-            }
-            (Some(Duration::ZERO), _) => {
-                refuse(&["ttl"], "is zero; say `origin_only` to store only what headers allow")
-            }
-            (Some(_), true) => {
-                refuse(&["ttl", "origin_only"], "a lifetime of ours contradicts the origin's only")
-            }
-            _ if self.negative.is_some_and(|(ttl, _)| ttl.is_zero()) => {
-                refuse(&["negative_ttl"], "is zero")
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn check_shares(&self) -> Result<(), ConfigError> {
-        if !(0.0..1.0).contains(&self.jitter) {
-            return Err(ConfigError::new(
-                &["jitter"],
-                "is a share from 0 up to but not including 1",
-            ));
-        }
-        if self.early_refresh.is_some_and(|beta| !(beta.is_finite() && beta > 0.0)) {
-            return Err(ConfigError::new(&["early_refresh"], "is a positive factor"));
-        }
-        if !(self.early_refresh_share > 0.0 && self.early_refresh_share <= 1.0) {
-            return Err(ConfigError::new(
-                &["early_refresh_share"],
-                "is a share above 0, at most 1",
-            ));
-        }
-        Ok(())
-    }
-
-    fn check_times(&self) -> Result<(), ConfigError> {
-        let zero = |time: Duration| time.is_zero();
-        for (field, time) in [
-            (&["compute_timeout"], self.compute_timeout),
-            (&["lease"], self.lease),
-            (&["hold"], self.hold),
-            (&["uncacheable_for"], self.uncacheable_for),
-            (&["wait_timeout"], self.wait_timeout.unwrap_or(self.lease)),
-        ] {
-            if zero(time) {
-                return Err(ConfigError::new(field, "is zero"));
-            }
-        }
-        if self.max_hold < self.hold {
-            return Err(ConfigError::new(
-                &["hold", "max_hold"],
-                "the first hold is the longer one",
-            ));
-        }
-        Ok(())
-    }
-
-    fn check_bounds(&self) -> Result<(), ConfigError> {
-        for (field, bound) in [
-            (&["max_bytes"], self.max_bytes),
-            (&["max_entries"], self.max_entries.unwrap_or(1)),
-            (&["max_waiters"], u64::from(self.max_waiters)),
-            (&["max_waiters_in_all"], self.max_waiters_in_all as u64),
-            (&["max_computations"], self.max_computations as u64),
-            (&["max_refreshes"], self.max_refreshes as u64),
-        ] {
-            if bound == 0 {
-                return Err(ConfigError::new(field, "is zero"));
-            }
-        }
-        if self.max_logged_tags == 0 {
-            let rule = "(0) must be at least 1; leave it unset for 100,000";
-            return Err(ConfigError::new(&["max_logged_tags"], rule));
-        }
-        if self.max_entries.is_some_and(|most| most > self.max_bytes) {
-            return Err(ConfigError::new(
-                &["max_entries", "max_bytes"],
-                "less than a byte an entry",
-            ));
-        }
-        if self.max_waiters as usize > self.max_waiters_in_all {
-            let fields = &["max_waiters", "max_waiters_in_all"];
-            return Err(ConfigError::new(fields, "more for one key than for all together"));
-        }
-        if self.max_refreshes > self.max_computations {
-            let fields = &["max_refreshes", "max_computations"];
-            return Err(ConfigError::new(fields, "every refresh is a computation"));
-        }
-        let most = Semaphore::MAX;
-        if self.max_computations > most {
-            return Err(ConfigError::new(&["max_computations"], "is more than a semaphore holds"));
-        }
-        Ok(())
-    }
-}
-
-struct Semaphore;
-
-impl Semaphore {
-    const MAX: usize = tokio::sync::Semaphore::MAX_PERMITS;
 }
 
 impl<T: Clone + Send + Sync + 'static> Builder<Option<T>> {
@@ -559,60 +488,4 @@ impl<V: Send + Sync + 'static> fmt::Debug for Builder<V> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SECOND: Duration = Duration::from_secs(1);
-
-    fn builder() -> Builder<u32> {
-        Builder::new("test").ttl(SECOND)
-    }
-
-    fn refused(builder: Builder<u32>) -> &'static [&'static str] {
-        builder.build().expect_err("refused").fields()
-    }
-
-    #[test]
-    fn settings_that_are_out_of_range_are_refused_by_name() {
-        assert_eq!(refused(Builder::new("test")), ["ttl"]);
-        assert_eq!(refused(builder().ttl(Duration::ZERO)), ["ttl"]);
-        assert_eq!(refused(builder().jitter(1.0)), ["jitter"]);
-        assert_eq!(refused(builder().jitter(f64::NAN)), ["jitter"]);
-        assert_eq!(refused(builder().early_refresh(0.0)), ["early_refresh"]);
-        assert_eq!(refused(builder().early_refresh(f64::INFINITY)), ["early_refresh"]);
-        assert_eq!(refused(builder().early_refresh_share(0.0)), ["early_refresh_share"]);
-        assert_eq!(refused(builder().compute_timeout(Duration::ZERO)), ["compute_timeout"]);
-        assert_eq!(refused(builder().lease(Duration::ZERO)), ["lease"]);
-        assert_eq!(refused(builder().wait_timeout(Duration::ZERO)), ["wait_timeout"]);
-        assert_eq!(refused(builder().hold(Duration::ZERO)), ["hold"]);
-        assert_eq!(refused(builder().uncacheable_for(Duration::ZERO)), ["uncacheable_for"]);
-        assert_eq!(refused(builder().max_bytes(0)), ["max_bytes"]);
-        assert_eq!(refused(builder().max_entries(0)), ["max_entries"]);
-        assert_eq!(refused(builder().max_waiters(0)), ["max_waiters"]);
-        assert_eq!(refused(builder().max_computations(0)), ["max_computations"]);
-        assert_eq!(refused(builder().max_refreshes(0)), ["max_refreshes"]);
-        assert_eq!(refused(builder().max_logged_tags(0)), ["max_logged_tags"]);
-    }
-
-    #[test]
-    fn settings_that_contradict_each_other_are_refused_with_both_names() {
-        assert_eq!(refused(builder().origin_only()), ["ttl", "origin_only"]);
-        assert_eq!(refused(builder().hold(SECOND * 61)), ["hold", "max_hold"]);
-        assert_eq!(
-            refused(builder().max_waiters(11).max_waiters_in_all(10)),
-            ["max_waiters", "max_waiters_in_all"]
-        );
-        assert_eq!(refused(builder().max_computations(10)), ["max_refreshes", "max_computations"]);
-        assert_eq!(refused(builder().max_bytes(10).max_entries(11)), ["max_entries", "max_bytes"]);
-    }
-
-    #[test]
-    fn the_text_of_a_refusal_names_the_fields_and_the_reason() {
-        let error = builder().origin_only().build().unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "`ttl` and `origin_only`: a lifetime of ours contradicts the origin's only"
-        );
-    }
-}
+mod checks;

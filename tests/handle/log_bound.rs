@@ -133,7 +133,7 @@ fn a_bound_of_nothing_is_refused_with_the_rule_and_the_remedy() {
     assert_eq!(error.fields(), ["max_logged_tags"]);
     assert_eq!(
         error.to_string(),
-        "`max_logged_tags`: (0) must be at least 1; leave it unset for 100,000"
+        "`max_logged_tags`: is 0 and must be at least 1; leave it unset for 100,000"
     );
 }
 

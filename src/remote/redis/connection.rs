@@ -512,7 +512,7 @@ fn certificates(roots: &[u8]) -> TlsCertificates {
 #[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
 const PEM_BEGINS: &[u8] = b"-----BEGIN CERTIFICATE-----";
 
-const fn refuse(reason: &'static str) -> ConfigError {
+fn refuse(reason: &'static str) -> ConfigError {
     ConfigError::new(&["url"], reason)
 }
 

@@ -1,0 +1,232 @@
+//! What settings may be, and what fits together. A refusal says which settings, their values,
+//! the rule and the remedy.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use crate::cache::builder::Builder;
+use crate::error::ConfigError;
+
+type Fields = &'static [&'static str];
+
+fn refuse(fields: Fields, reason: impl Into<Cow<'static, str>>) -> ConfigError {
+    ConfigError::new(fields, reason)
+}
+
+impl<V: Clone + Send + Sync + 'static> Builder<V> {
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        self.check_lifetimes()?;
+        self.check_shares()?;
+        self.check_times()?;
+        self.check_bounds()?;
+        self.check_pairs()
+    }
+
+    fn check_lifetimes(&self) -> Result<(), ConfigError> {
+        match (self.ttl, self.origin_only) {
+            (None, false) => Err(refuse(
+                &["ttl"],
+                "is not set and has no default; set it, or call `origin_only` for HTTP",
+            )),
+            (Some(Duration::ZERO), _) => Err(refuse(
+                &["ttl"],
+                "is 0 s, so no value would be fresh; set a longer one, or call `origin_only` to \
+                 store only what headers allow",
+            )),
+            (Some(ttl), true) => Err(refuse(
+                &["ttl", "origin_only"],
+                format!(
+                    "a lifetime of {ttl:?} for all contradicts lifetimes from the origin only; \
+                     leave one of the two out"
+                ),
+            )),
+            _ if self.negative.is_some_and(|(ttl, _)| ttl.is_zero()) => Err(refuse(
+                &["negative_ttl"],
+                "is 0 s and must be longer; leave it out to treat `None` like any value",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_shares(&self) -> Result<(), ConfigError> {
+        let Self { jitter, early_refresh, early_refresh_share: share, .. } = self;
+        if !(0.0..1.0).contains(jitter) {
+            let rule = "must be a share from 0 up to but not including 1; the default is 0.1";
+            return Err(refuse(&["jitter"], format!("is {jitter} and {rule}")));
+        }
+        if let Some(beta) = early_refresh.filter(|beta| !(beta.is_finite() && *beta > 0.0)) {
+            let rule = "must be a finite factor above 0; 1.0 is a good start";
+            return Err(refuse(&["early_refresh"], format!("is {beta} and {rule}")));
+        }
+        if !(*share > 0.0 && *share <= 1.0) {
+            let rule = "must be a share above 0, at most 1; the default is 0.25";
+            return Err(refuse(&["early_refresh_share"], format!("is {share} and {rule}")));
+        }
+        Ok(())
+    }
+
+    fn check_times(&self) -> Result<(), ConfigError> {
+        let times: [(Fields, _, _); 5] = [
+            (&["compute_timeout"], self.compute_timeout, "30 s"),
+            (&["lease"], self.lease, "5 s"),
+            (&["hold"], self.hold, "1 s"),
+            (&["uncacheable_for"], self.uncacheable_for, "30 s"),
+            (
+                &["wait_timeout"],
+                self.wait_timeout.unwrap_or(self.lease),
+                "`lease` + `compute_timeout`",
+            ),
+        ];
+        match times.into_iter().find(|(_, time, _)| time.is_zero()) {
+            Some((field, _, default)) => {
+                let reason = format!("is 0 s and must be longer; leave it unset for {default}");
+                Err(refuse(field, reason))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn check_bounds(&self) -> Result<(), ConfigError> {
+        let bounds: [(Fields, _, _); 7] = [
+            (&["max_bytes"], self.max_bytes, "64 MiB"),
+            (&["max_entries"], self.max_entries.unwrap_or(1), "no bound"),
+            (&["max_waiters"], u64::from(self.max_waiters.unwrap_or(1)), "100,000"),
+            (&["max_waiters_in_all"], self.max_waiters_in_all as u64, "1,000,000"),
+            (&["max_computations"], self.max_computations as u64, "1024"),
+            (&["max_refreshes"], self.max_refreshes.unwrap_or(1) as u64, "256"),
+            (&["max_logged_tags"], self.max_logged_tags as u64, "100,000"),
+        ];
+        match bounds.into_iter().find(|(_, bound, _)| *bound == 0) {
+            Some((field, _, default)) => {
+                let reason = format!("is 0 and must be at least 1; leave it unset for {default}");
+                Err(refuse(field, reason))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn check_pairs(&self) -> Result<(), ConfigError> {
+        let (hold, longest) = (self.hold, self.longest_hold());
+        if longest < hold {
+            let reason = format!(
+                "the first hold ({hold:?}) cannot be longer than the longest ({longest:?}); raise \
+                 `max_hold`, or leave it unset"
+            );
+            return Err(refuse(&["hold", "max_hold"], reason));
+        }
+        let bytes = self.max_bytes;
+        if let Some(entries) = self.max_entries.filter(|entries| *entries > bytes) {
+            let reason = format!(
+                "{bytes} bytes for {entries} entries are less than a byte for each; raise \
+                 `max_bytes`"
+            );
+            return Err(refuse(&["max_entries", "max_bytes"], reason));
+        }
+        let (one, all) = (self.waiters_of_one_key(), self.max_waiters_in_all);
+        if one as usize > all {
+            let reason = format!(
+                "{one} for one key are more than {all} for all keys together; lower \
+                 `max_waiters`, or leave it unset"
+            );
+            return Err(refuse(&["max_waiters", "max_waiters_in_all"], reason));
+        }
+        let (refreshes, all) = (self.refreshes(), self.max_computations);
+        if refreshes > all {
+            let reason = format!(
+                "every refresh is a computation, and {refreshes} are more than {all}; lower \
+                 `max_refreshes`, or leave it unset"
+            );
+            return Err(refuse(&["max_refreshes", "max_computations"], reason));
+        }
+        let most = tokio::sync::Semaphore::MAX_PERMITS;
+        if all > most {
+            let reason = format!("is {all} and must be at most {most}");
+            return Err(refuse(&["max_computations"], reason));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn builder() -> Builder<u32> {
+        Builder::new("test").ttl(SECOND)
+    }
+
+    fn refused(builder: Builder<u32>) -> &'static [&'static str] {
+        builder.build().expect_err("refused").fields()
+    }
+
+    #[test]
+    fn settings_that_are_out_of_range_are_refused_by_name() {
+        assert_eq!(refused(Builder::new("test")), ["ttl"]);
+        assert_eq!(refused(builder().ttl(Duration::ZERO)), ["ttl"]);
+        assert_eq!(refused(builder().jitter(1.0)), ["jitter"]);
+        assert_eq!(refused(builder().jitter(f64::NAN)), ["jitter"]);
+        assert_eq!(refused(builder().early_refresh(0.0)), ["early_refresh"]);
+        assert_eq!(refused(builder().early_refresh(f64::INFINITY)), ["early_refresh"]);
+        assert_eq!(refused(builder().early_refresh_share(0.0)), ["early_refresh_share"]);
+        assert_eq!(refused(builder().compute_timeout(Duration::ZERO)), ["compute_timeout"]);
+        assert_eq!(refused(builder().lease(Duration::ZERO)), ["lease"]);
+        assert_eq!(refused(builder().wait_timeout(Duration::ZERO)), ["wait_timeout"]);
+        assert_eq!(refused(builder().hold(Duration::ZERO)), ["hold"]);
+        assert_eq!(refused(builder().uncacheable_for(Duration::ZERO)), ["uncacheable_for"]);
+        assert_eq!(refused(builder().max_bytes(0)), ["max_bytes"]);
+        assert_eq!(refused(builder().max_entries(0)), ["max_entries"]);
+        assert_eq!(refused(builder().max_waiters(0)), ["max_waiters"]);
+        assert_eq!(refused(builder().max_waiters_in_all(0)), ["max_waiters_in_all"]);
+        assert_eq!(refused(builder().max_computations(0)), ["max_computations"]);
+        assert_eq!(refused(builder().max_refreshes(0)), ["max_refreshes"]);
+        assert_eq!(refused(builder().max_logged_tags(0)), ["max_logged_tags"]);
+    }
+
+    #[test]
+    fn settings_that_contradict_each_other_are_refused_with_both_names() {
+        let pairs: [(_, [&str; 2]); 5] = [
+            (builder().origin_only(), ["ttl", "origin_only"]),
+            (builder().hold(SECOND * 61).max_hold(SECOND * 60), ["hold", "max_hold"]),
+            (
+                builder().max_waiters(11).max_waiters_in_all(10),
+                ["max_waiters", "max_waiters_in_all"],
+            ),
+            (
+                builder().max_computations(10).max_refreshes(11),
+                ["max_refreshes", "max_computations"],
+            ),
+            (builder().max_bytes(10).max_entries(11), ["max_entries", "max_bytes"]),
+        ];
+        for (builder, names) in pairs {
+            assert_eq!(refused(builder), names);
+        }
+    }
+
+    #[test]
+    fn a_bound_that_is_set_alone_narrows_the_defaults_that_depend_on_it() {
+        let settings = |builder: Builder<u32>| {
+            let settings = &builder.build().expect("fits").0.engine.settings;
+            (settings.max_refreshes, settings.max_waiters, settings.hold.longest)
+        };
+        assert_eq!(settings(builder()), (256, 100_000, SECOND * 60));
+        let narrow = builder().max_computations(8).max_waiters_in_all(1000).hold(SECOND * 120);
+        assert_eq!(settings(narrow), (8, 1000, SECOND * 120));
+    }
+
+    #[test]
+    fn the_text_of_a_refusal_names_settings_values_rule_and_remedy() {
+        let text = |builder: Builder<u32>| builder.build().unwrap_err().to_string();
+        assert_eq!(
+            text(builder().max_refreshes(9).max_computations(8)),
+            "`max_refreshes` and `max_computations`: every refresh is a computation, and 9 are \
+             more than 8; lower `max_refreshes`, or leave it unset"
+        );
+        assert_eq!(
+            text(builder().jitter(2.5)),
+            "`jitter`: is 2.5 and must be a share from 0 up to but not including 1; the default \
+             is 0.1"
+        );
+    }
+}
