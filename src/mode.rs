@@ -2,12 +2,13 @@
 
 /// Whether the cache takes part; see [`Stampede::set_mode`](crate::Stampede::set_mode).
 ///
-/// In `Observe` and `Off` every caller computes for itself at once. No bound and no
+/// In `Observe` and `Off` every new caller computes for itself at once. No bound and no
 /// time-out of the cache applies to it: not `max_computations`, `max_waiters`,
 /// `wait_timeout`, `compute_timeout` or `hold`. No stale value takes the place of a failure. The
 /// service gets the traffic that it would get
 /// without a cache. The remote is asked for no value and no lease. Invalidations take
-/// effect in every mode, here and in the remote, so switching back on is safe.
+/// effect in every mode, here and in the remote, so switching back on is safe. Callers that
+/// waited for another caller before the switch go on waiting, at most for `wait_timeout`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mode {
@@ -15,7 +16,7 @@ pub enum Mode {
     #[default]
     On,
     /// Every caller computes for itself. The cache answers no caller. It stores
-    /// what one caller of a key at a time computes, and counts what it could have
+    /// what one caller of a key at a time computes within `compute_timeout`, and counts what it could have
     /// answered (`Stats::would_have_answered`): to see what a cache would do.
     Observe,
     /// Every caller computes for itself, and nothing is stored: the kill switch. A

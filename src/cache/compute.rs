@@ -96,6 +96,20 @@ pub(crate) struct FailedCall<V> {
     fallback: Option<Arc<Entry<V>>>,
 }
 
+/// A caller that gets an error, and how that came about.
+struct Failed {
+    error: Error,
+    outcome: CacheOutcome,
+}
+
+impl Failed {
+    /// A failure of the computation is an answer; all other errors are ours.
+    fn of(error: Error, outcome: CacheOutcome) -> Self {
+        let is_answer = error.kind() == ErrorKind::Inner;
+        Self { error, outcome: if is_answer { outcome } else { CacheOutcome::Refused } }
+    }
+}
+
 /// One caller's work.
 pub(crate) struct KeyWork<V: Clone + Send + Sync + 'static, F> {
     state: Arc<CacheState<V>>,
@@ -271,8 +285,9 @@ where
                 match state.entry(computed, &leader) {
                     (entry, true) => leader.fill(&entry),
                     (entry, false) => {
+                        let is_current = leader.is_current();
                         leader.end(End::ForWaiters(entry));
-                        if matches!(purpose, Purpose::FreshRead { .. }) {
+                        if is_current && matches!(purpose, Purpose::FreshRead { .. }) {
                             // The caller has said that the older value is out of date.
                             state.revoke(key).await;
                         }
@@ -440,35 +455,36 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     async fn conclude<T, E, F, Fut>(
         &self,
         outcome: RunOutcome<V, KeyWork<V, F>>,
-    ) -> Result<Answer<V, T>, Error>
+    ) -> Result<Answer<V, T>, Failed>
     where
         E: Into<BoxError>,
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<ComputationResult<V, T>, E>>,
     {
-        let FailedCall { error, fallback } = match outcome {
+        let (FailedCall { error, fallback }, outcome) = match outcome {
             RunOutcome::Answer(entry, outcome, _) => return Ok(Answer::Entry(entry, outcome)),
             RunOutcome::Found(entry, _) => return Ok(Answer::Entry(entry, CacheOutcome::Hit)),
             RunOutcome::Called(Ok(own), outcome) => return Ok(Answer::Own(own, outcome)),
-            RunOutcome::Called(Err(failed), _) => failed,
+            RunOutcome::Called(Err(failed), outcome) => (failed, outcome),
             RunOutcome::Alone(reason, place, work) => {
                 let KeyWork { key, purpose, in_hand, compute, .. } = work;
                 match self.compute_alone(reason, place, compute).await {
                     Ok(own) => return Ok(Answer::Own(own, CacheOutcome::Alone)),
                     Err(error) => {
                         let fallback = purpose.fallback(self, &key, in_hand.as_ref());
-                        FailedCall { error, fallback }
+                        (FailedCall { error, fallback }, CacheOutcome::Alone)
                     }
                 }
             }
             RunOutcome::Refused(error, work) => {
                 let fallback = work.and_then(|work| work.fallback());
-                FailedCall { error, fallback }
+                (FailedCall { error, fallback }, CacheOutcome::Joined)
             }
         };
-        match fallback {
+        // Chosen when the call failed; the caller may come to it much later.
+        match fallback.filter(|entry| self.may_stand_in(entry)) {
             Some(entry) => Ok(Answer::Entry(entry, CacheOutcome::StaleIfError)),
-            None => Err(error),
+            None => Err(Failed::of(error, outcome)),
         }
     }
 
@@ -479,7 +495,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         seen: Arc<Entry<V>>,
         otherwise: Otherwise,
         refresh_by: (LedFor, impl FnOnce(Leader<V>, KeyWork<V, F>) -> RF),
-    ) -> Result<Answer<V, T>, Error>
+    ) -> Result<Answer<V, T>, Failed>
     where
         E: Into<BoxError>,
         F: FnOnce() -> Fut,
@@ -512,7 +528,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             }
             Lookup::Stale(entry) => Ok(Answer::Entry(entry, CacheOutcome::Stale)),
             Lookup::Miss(Some(entry)) => Ok(Answer::Entry(entry, CacheOutcome::StaleIfError)),
-            Lookup::Miss(None) => Err(error),
+            Lookup::Miss(None) => Err(Failed::of(error, CacheOutcome::Computed)),
         }
     }
 
@@ -560,13 +576,12 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         FailureRule { hold, each_computes: action == FailureAction::EachItself, ..shared }
     }
 
-    fn count<T>(&self, result: Result<Answer<V, T>, Error>) -> Result<Answer<V, T>, Error> {
+    fn count<T>(&self, result: Result<Answer<V, T>, Failed>) -> Result<Answer<V, T>, Error> {
         let outcome = match &result {
-            Ok(Answer::Entry(_, outcome) | Answer::Own(_, outcome)) => *outcome,
-            Err(error) if error.kind() == ErrorKind::Inner => CacheOutcome::Computed,
-            Err(_) => CacheOutcome::Refused,
+            Ok(Answer::Entry(_, outcome) | Answer::Own(_, outcome))
+            | Err(Failed { outcome, .. }) => *outcome,
         };
         self.observer.answered(outcome);
-        result
+        result.map_err(|failed| failed.error)
     }
 }

@@ -319,7 +319,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// Makes the value of `key` stale now, as if its `ttl` had ended: within
     /// the stale window it is still served while it is refreshed. A running
     /// computation and a hold are treated as by [`invalidate`](Self::invalidate).
-    /// Returns whether there was a value.
+    /// Returns whether there was a value that had not ended.
     ///
     /// Concerns this process alone: other processes go on with their copies
     /// until those end, and get the refreshed value when they ask the remote.
@@ -346,7 +346,9 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// call is new enough.
     ///
     /// The new value keeps the tags of the value that it replaces. A result that is too
-    /// heavy to be stored goes to the callers, and the older value is invalidated.
+    /// heavy to be stored goes to the callers, and the older value is invalidated. With
+    /// `compute_after_wait`, a call whose wait has ended returns a value of its own, which is
+    /// not stored.
     ///
     /// A caller that waits for an older computation first has another `wait_timeout` after
     /// that.
@@ -434,8 +436,9 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// # }
     /// ```
     pub fn set_mode(&self, mode: Mode) {
-        self.0.engine.set_mode(mode);
-        self.0.observer.happened(Occurrence::ModeChanged { mode });
+        if self.0.engine.set_mode(mode) {
+            self.0.observer.happened(Occurrence::ModeChanged { mode });
+        }
     }
 
     /// Switches the cache off and waits for running computations, at most

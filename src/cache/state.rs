@@ -201,8 +201,13 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     }
 
     pub(crate) fn mark_stale_now(&self, key: &Key) -> bool {
-        let Some(entry) = self.local.get(key.as_bytes()) else { return false };
-        let window = entry.window.stale_from(self.engine.clock.now());
+        let now = self.engine.clock.now();
+        let is_of_use = |entry: &Arc<Entry<V>>| {
+            now < entry.window.kept_until() && self.engine.log.is_alive(entry)
+        };
+        let found = self.local.get(key.as_bytes()).filter(is_of_use);
+        let Some(entry) = found else { return false };
+        let window = entry.window.stale_from(now);
         // Cloned before the key is locked: a value's `clone` is the user's code.
         let marked = Arc::new(entry.with_window(window));
         let change = self.local.update(key, |current| {

@@ -200,10 +200,11 @@ impl<V: Send + Sync + 'static> Engine<V> {
         Mode::from_u8(self.mode.load(Ordering::Relaxed))
     }
 
-    /// Switches the mode, unless the handle is shut down.
-    pub(crate) fn set_mode(&self, mode: Mode) {
+    /// Switches the mode, unless the handle is shut down. Returns whether it did.
+    pub(crate) fn set_mode(&self, mode: Mode) -> bool {
         let switching = self.switching.lock();
-        if !self.tasks.is_closed() {
+        let is_open = !self.tasks.is_closed();
+        if is_open {
             self.mode.store(mode as u8, Ordering::Relaxed);
         }
         drop(switching);
@@ -211,13 +212,15 @@ impl<V: Send + Sync + 'static> Engine<V> {
             // A leader in the queue needs no place any more.
             self.places.wake_queue();
         }
+        is_open
     }
 
-    /// Switches the handle off, for the shutdown.
-    pub(super) fn switch_off_for_good(&self) {
+    /// Switches the handle off, for the shutdown. Returns whether that was new.
+    pub(super) fn switch_off_for_good(&self) -> bool {
         let _switching = self.switching.lock();
-        self.mode.store(Mode::Off as u8, Ordering::Relaxed);
+        let before = self.mode.swap(Mode::Off as u8, Ordering::Relaxed);
         self.tasks.close();
+        before != Mode::Off as u8
     }
 
     pub(crate) fn waiting(&self) -> usize {
@@ -226,7 +229,9 @@ impl<V: Send + Sync + 'static> Engine<V> {
 
     /// Returns the remote, if there is one and it is worth asking.
     pub(crate) fn remote(&self) -> Option<&Arc<dyn SharedStore<V>>> {
-        self.shared.get().filter(|shared| self.mode() == Mode::On && shared.is_up())
+        // In this order: to ask whether it is up begins to listen to other processes. What an
+        // observing process stores must hear of their invalidations.
+        self.shared.get().filter(|shared| shared.is_up() && self.mode() == Mode::On)
     }
 
     /// Enters the table: the first caller of a key leads, the others join.

@@ -151,6 +151,12 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.scope.clone().unwrap_or_else(|| Scope::new(places, computation, None))
     }
 
+    /// Returns whether its flight is the one in the table: no later computation of the key
+    /// has begun, and the key was not invalidated.
+    pub(crate) fn is_current(&self) -> bool {
+        self.engine.table.shard(&self.flight.key).lock().is_current(&self.flight)
+    }
+
     /// Returns whether any caller still wants the result.
     pub(crate) fn is_wanted(&self) -> bool {
         self.flight.is_wanted()
@@ -331,7 +337,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
                     self.conclude(End::Lost);
                     return Err(Error::new(ErrorKind::ShutDown));
                 }
-                Err(_) if !has_place || self.engine.mode() != Mode::On => {}
+                // It goes on for its callers; for others its data is too old.
+                Err(_) if !has_place || self.engine.mode() != Mode::On => self.flight.forget(),
                 Err(_) => return Err(Error::new(ErrorKind::ComputeTimeout)),
             }
         }
@@ -376,8 +383,11 @@ impl<V: Send + Sync + 'static> Leader<V> {
     pub(crate) fn may_store(&self, entry: &Entry<V>) -> bool {
         // With a lease the remote knows of invalidations that this process has missed.
         let vouched = self.lease.is_some() || !self.engine.log.is_doubted(self.started.seq);
+        // A leader that was not polled for a while has data of any age.
+        let is_in_time = !self.flight.is_overdue(self.engine.watch.now());
         self.engine.mode() != Mode::Off
             && vouched
+            && is_in_time
             && !self.flight.is_forgotten()
             && self.engine.log.admits(entry, self.started.seq)
     }

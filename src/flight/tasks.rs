@@ -12,6 +12,7 @@ use crate::flight::leader::Leader;
 use crate::flight::lending;
 use crate::key::Key;
 use crate::mode::Mode;
+use crate::observe::Occurrence;
 
 /// How long a shutdown waits until the tasks that it has cut off are dropped. A task whose
 /// computation blocks its thread is not waited for.
@@ -158,7 +159,9 @@ impl<V: Send + Sync + 'static> Engine<V> {
     /// Ends all work: new callers compute for themselves, running computations have until
     /// `deadline`. Returns how many were cut off.
     pub(crate) async fn shut_down(&self, deadline: Duration) -> usize {
-        self.switch_off_for_good();
+        if self.switch_off_for_good() {
+            self.observer.happened(Occurrence::ModeChanged { mode: Mode::Off });
+        }
         let finished = tokio::time::timeout(deadline, self.tasks.wait()).await;
         let left = if finished.is_ok() { 0 } else { self.tasks.len() };
         self.stop.cancel();

@@ -361,3 +361,23 @@ async fn what_is_invalidated_during_a_computation_is_not_stored_however_its_ttl_
         assert_eq!(cache.get("k").await, None);
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_result_too_heavy_to_be_stored_does_not_disturb_a_computation_that_began_after_it() {
+    let weigher = |value: &u64| if *value == 1 { usize::MAX } else { 8 };
+    let cache: Stampede<u64> = settings().weigher(weigher).build().unwrap();
+    let origin = Origin::taking(10 * SECOND);
+    let heavy = tokio::spawn({
+        let (cache, compute) = (cache.clone(), origin.compute());
+        async move { cache.refresh_with("k", compute).await }
+    });
+    pass(8 * SECOND).await;
+    cache.invalidate("k").await;
+    let later = tokio::spawn({
+        let (cache, compute) = (cache.clone(), origin.compute());
+        async move { cache.get_or_compute("k", compute).await }
+    });
+    assert_eq!(heavy.await.unwrap().unwrap(), 1);
+    assert_eq!(later.await.unwrap().unwrap(), 2);
+    assert_eq!(cache.get("k").await, Some(2), "it is stored");
+}

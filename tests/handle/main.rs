@@ -16,6 +16,7 @@ mod invalidation;
 mod invalidation_log;
 mod invalidation_model;
 mod invalidation_stress;
+mod late;
 mod leader;
 mod leader_edges;
 mod log_bound;

@@ -168,14 +168,6 @@ async fn a_computation_that_took_part_in_no_bound_leaves_the_places_free() {
     assert!(gather(observed).await.iter().all(Result::is_ok));
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_cache_that_only_observes_is_filled_by_what_takes_longer_than_its_timeout() {
-    let (cache, origin) = (switched(Mode::Observe), Origin::taking(10 * SECOND));
-    assert_eq!(detached(&cache, &origin, 1).await.unwrap(), 1);
-    cache.set_mode(Mode::On);
-    assert_eq!(cache.get(1_u64).await, Some(1));
-}
-
 // ---- shutdown ----
 
 /// Blocks the threads that wait at it until it is opened, at most for ten

@@ -256,3 +256,33 @@ async fn a_clock_set_by_hand_deposes_no_leader_that_is_at_work() {
     }
     assert_eq!(origin.calls(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_counts_as_what_its_callers_did() {
+    let cache: Stampede<u64> = settings().build().unwrap();
+    let origin = Origin::taking(100 * MS);
+    origin.usually(Answer::Fail);
+    herd(3, |_| ask(&cache, &origin)).await;
+    let stats = cache.stats();
+    assert_eq!((stats.computations, stats.computed, stats.joined), (1, 1, 2));
+
+    pass(MINUTE).await;
+    for (mode, alone) in [(Mode::Off, 1), (Mode::Observe, 2)] {
+        cache.set_mode(mode);
+        ask(&cache, &origin).await.unwrap_err();
+        let stats = cache.stats();
+        assert_eq!((stats.alone, stats.computed, stats.refused), (alone, 1, 0), "{mode:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_is_told_as_a_switch_and_a_switch_after_it_is_none() {
+    let cache: Stampede<u64> = settings().build().unwrap();
+    let mut events = cache.events();
+    cache.shutdown(SECOND).await;
+    assert!(matches!(events.try_recv().unwrap(), Event::ModeChanged { mode: Mode::Off, .. }));
+    cache.set_mode(Mode::On);
+    cache.shutdown(SECOND).await;
+    assert_eq!(events.try_recv(), Err(TryRecvError::Empty));
+    assert_eq!(cache.mode(), Mode::Off);
+}

@@ -255,3 +255,16 @@ async fn while_time_stands_still_no_value_ends_however_long_the_test_takes() {
         assert_eq!(cache.get(key).await, Some(key));
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn to_mark_stale_what_has_ended_is_to_mark_nothing() {
+    let cache: Stampede<u64> = settings().build().unwrap();
+    cache.put("k", 1).await;
+    assert!(cache.mark_stale("k").await);
+    cache.put("k", 1).await;
+    cache.invalidate_all().await;
+    assert!(!cache.mark_stale("k").await, "invalidated");
+    cache.put("k", 1).await;
+    pass(MINUTE + SECOND).await;
+    assert!(!cache.mark_stale("k").await, "expired");
+}

@@ -279,3 +279,20 @@ async fn a_cache_that_takes_no_part_reads_no_body_whose_clients_have_gone() {
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_response_that_took_longer_than_the_time_out_while_observing_is_not_stored() {
+    for (takes, is_stored) in [(secs(4), true), (secs(3600), false)] {
+        let cache: HttpStampede =
+            Stampede::builder("test").origin_only().compute_timeout(secs(5)).build().unwrap();
+        cache.set_mode(Mode::Observe);
+        let origin = Origin::new(move |_| {
+            Answer::ok("x", "page").extension(CacheFor::new(secs(60))).after(takes)
+        });
+        let app = layered(cache.http_layer(), &origin);
+        assert_eq!(send(&app, get("/page")).await.status, 200);
+        cache.set_mode(Mode::On);
+        origin.answers(|_| Answer::ok("max-age=60", "new"));
+        assert_eq!(send(&app, get("/page")).await.is(Hit), is_stored, "after {takes:?}");
+    }
+}

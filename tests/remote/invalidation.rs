@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tower_stampede::remote::{Double, RemoteErrorKind, RemoteOp::*};
-use tower_stampede::{Announcement, Computed, Error};
+use tower_stampede::{Announcement, Computed, Error, Mode};
 
 use crate::kit::origin::*;
 use crate::kit::remote::*;
@@ -363,4 +363,24 @@ async fn an_invalidated_entry_with_a_long_life_stays_dead_whoever_trims_the_log(
     drop(other);
     let new = Process::on(&double);
     assert_eq!(load_tagged(&new, &origin, 30 * DAY).await, 2, "what was invalidated is back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_stored_while_observing_ends_with_an_invalidation_elsewhere() {
+    for how in EVERY {
+        let double = Double::new();
+        let [observing, other] = [(); 2].map(|()| Process::on(&double));
+        observing.set_mode(Mode::Observe);
+        let compute = || async { Ok::<_, OriginError>(Computed::new(1).tag("t")) };
+        observing.get_or_compute_with("k", compute).await.unwrap();
+        pass(SECOND).await;
+        // It has subscribed since, and may have missed a message before.
+        observing.get_or_compute_with("k", compute).await.unwrap();
+        how.invalidate(&other).await;
+        pass(SECOND).await;
+        observing.set_mode(Mode::On);
+        let found = observing.get("k").await;
+        assert_eq!(found, matches!(how, How::Put).then_some(100), "{how:?}");
+        assert!(commands(&double).iter().all(|(op, _)| *op != Acquire), "{how:?}");
+    }
 }
