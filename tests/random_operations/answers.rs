@@ -359,9 +359,11 @@ impl Record {
             || others.count() >= self.settings.max_waiters_in_all
     }
 
-    /// Returns whether a computation without its caller may be queued.
+    /// Returns whether a computation without its caller may be queued. After a jump of the
+    /// clock it leaves the queue when it runs next, which is later.
     fn is_left_in_queue(&self, call: &Call, now: Moment) -> bool {
-        call.ended.is_some() && call.own.is_none() && !self.has_waited(call, now)
+        let passed = (now.at - call.asked.at).saturating_sub(self.jumped - call.jumped);
+        call.ended.is_some() && call.own.is_none() && passed <= self.settings.wait_timeout
     }
 
     fn has_timed_out(&self, call: &Call) -> bool {

@@ -125,7 +125,10 @@ impl Record {
         // Without a queue the computation had a place, and only its task had not run yet.
         let was_full =
             self.computations.iter().filter(ran).count() >= self.settings.max_computations;
-        let was_queued = was_full && asking.asked.at < begun.at && gone.at < begun.at;
+        // A jump of the clock before the task has run is no time in a queue: the place may be
+        // one that its caller's computation has lent.
+        let passed = (begun.at - asking.asked.at).saturating_sub(self.jumped - asking.jumped);
+        let was_queued = was_full && passed > Duration::ZERO && gone.at < begun.at;
         let others = || {
             self.calls.iter().any(|other| {
                 other.key == asking.key
