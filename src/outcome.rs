@@ -19,7 +19,8 @@ pub enum CacheOutcome {
     Alone,
     /// The cache was not asked.
     Bypass,
-    /// No answer, but an error of the cache: overloaded, held, waited too long.
+    /// No answer, but an error of the cache: overloaded, held, waited too long, the
+    /// computation took too long or panicked.
     Refused,
 }
 

@@ -30,8 +30,8 @@ pub enum SetCookie {
     Strip,
     /// It is stored with its cookies if the origin itself gave it an explicit
     /// lifetime, the request carried no credentials, and no cookie is
-    /// `HttpOnly` or named `__Host-…` or `__Secure-…`. Otherwise it is not
-    /// stored.
+    /// `HttpOnly` or named `__Host-…`, `__Secure-…` or `__Http-…`.
+    /// Otherwise it is not stored.
     Explicit,
 }
 

@@ -15,22 +15,26 @@ pub struct Stats {
     pub stale: u64,
     /// Requests answered stale in place of a failure.
     pub stale_if_error: u64,
-    /// Requests that led a computation, for all callers of the key.
+    /// Requests that led a computation, for all callers of the key, also if it failed.
     pub computed: u64,
-    /// Requests that waited for another caller's computation and got its result.
+    /// Requests that waited for another caller's computation and got its result,
+    /// or shared its failure.
     pub joined: u64,
-    /// Requests that computed for themselves.
+    /// Requests that computed for themselves, also if that failed. While the cache
+    /// observes, these are all; those that led count among the `computations`, too.
     pub alone: u64,
     /// Requests that were forwarded uncached.
     pub bypassed: u64,
-    /// Requests that were refused: overloaded, held, waited too long.
+    /// Requests that got an error of the cache: overloaded, held, waited too long, the
+    /// computation took longer than `compute_timeout` or panicked.
     pub refused: u64,
-    /// Requests the cache could have answered while it only observed.
+    /// Requests the cache could have answered from its store while it only observed. Those
+    /// that it would have let wait for another caller are not known.
     pub would_have_answered: u64,
     /// Computations of flights that ended, in any way, background refreshes included.
     /// Computations outside flights do not count here; see `alone`.
     pub computations: u64,
-    /// Computations that failed, took too long, panicked or were dropped.
+    /// Those among them that failed, took too long, panicked or were dropped.
     pub failures: u64,
     /// Results not stored because they were invalidated meanwhile, or their leader was
     /// deposed.
