@@ -363,7 +363,9 @@ impl Record {
     /// clock it leaves the queue when it runs next, which is later.
     fn is_left_in_queue(&self, call: &Call, now: Moment) -> bool {
         let passed = (now.at - call.asked.at).saturating_sub(self.jumped - call.jumped);
-        call.ended.is_some() && call.own.is_none() && passed <= self.settings.wait_timeout
+        call.ended.is_some()
+            && call.own.is_none()
+            && passed <= Duration::from_millis(self.settings.wait_timeout)
     }
 
     fn has_timed_out(&self, call: &Call) -> bool {
