@@ -429,7 +429,7 @@ mod tests {
         log.drop_slice(log.oldest_slice());
         assert!(log.is_alive(&checked), "found alive before the slice was dropped");
         assert!(log.is_alive(&plain), "no tag, no record");
-        assert!(!log.is_alive(&unchecked), "nobody knows");
+        assert!(!log.is_alive(&unchecked), "its place in the log is not known");
         log.append("mine".into(), T0).unwrap();
         assert!(!log.is_alive(&checked));
     }

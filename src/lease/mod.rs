@@ -51,10 +51,7 @@ pub(crate) mod acquire;
 )]
 pub(crate) mod grant;
 pub(crate) mod hold;
-#[cfg_attr(
-    not(feature = "remote"),
-    allow(dead_code, reason = "nobody implements it without a remote")
-)]
+#[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "only a remote implements it"))]
 pub(crate) mod shared_store;
 #[cfg_attr(
     not(feature = "remote"),

@@ -110,7 +110,7 @@ async fn under_stress_nobody_gets_what_was_invalidated_before_and_nothing_is_lef
     let readers = (0..32).map(|_| tokio::spawn(reader(cache.clone(), Arc::clone(&world), until)));
     let writers = (0..3).map(|_| tokio::spawn(writer(cache.clone(), Arc::clone(&world), until)));
     for task in readers.chain(writers).collect::<Vec<_>>() {
-        tokio::time::timeout(10 * SECOND, task).await.expect("nobody hangs").unwrap();
+        tokio::time::timeout(10 * SECOND, task).await.expect("no caller hangs").unwrap();
     }
     tokio::time::sleep(Duration::from_millis(50)).await;
     let stats = cache.stats();

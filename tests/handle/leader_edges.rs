@@ -94,7 +94,11 @@ async fn an_elected_leader_that_computes_is_not_counted_as_waiting() {
     assert_eq!(origin.running(), 1, "the second leads");
     let third = inline(&origin);
     let third = within(MINUTE, third).await.unwrap();
-    assert_eq!(third.map_err(|error| error.kind()), Ok(2), "nobody waits: there is room for one");
+    assert_eq!(
+        third.map_err(|error| error.kind()),
+        Ok(2),
+        "no caller waits: there is room for one"
+    );
     assert_eq!(second.await.unwrap().unwrap(), 2);
 }
 
@@ -113,7 +117,7 @@ async fn a_cache_in_which_only_an_elected_leader_computes_has_no_waiters() {
     first.abort();
     all_have_run().await;
     assert_eq!(origin.running(), 1, "the second leads");
-    assert_eq!(cache.stats().waiting, 0, "nobody waits");
+    assert_eq!(cache.stats().waiting, 0, "no caller waits");
 }
 
 /// A caller that computes after its wait holds a place, and lends it to what it asks for.
@@ -274,7 +278,7 @@ async fn after_a_refresh_that_is_too_heavy_to_store_the_older_value_is_not_serve
     assert_ne!(cache.get("k").await, Some(1), "a put of such a value ends the older one");
 }
 
-/// A dead origin is called rarely, also after somebody has tried it by name.
+/// A dead origin is called rarely, also after a caller has tried it by name.
 #[tokio::test(start_paused = true)]
 async fn a_refresh_that_fails_does_not_shorten_a_grown_hold() {
     let cache = settings::<u64>().ttl(SECOND).stale_for(600 * MINUTE).build().unwrap();
@@ -319,7 +323,7 @@ async fn a_failure_between_two_panics_makes_them_two_first_ones() {
     assert_eq!(waiter.map_err(|error| error.kind()), Ok(4), "is elected after a first panic");
 }
 
-/// Switched off, the cache delays and refuses nobody, also not who queues already.
+/// Switched off, the cache delays and refuses no caller, also none that queues already.
 #[tokio::test(start_paused = true)]
 async fn who_queues_for_a_place_goes_on_when_the_cache_is_switched_off() {
     for mode in [Mode::Off, Mode::Observe] {

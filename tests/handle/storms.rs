@@ -89,7 +89,8 @@ async fn storm(seed: u64) {
     }
     cache.set_mode(Mode::On);
     for caller in callers {
-        let _ = tokio::time::timeout(Duration::from_secs(5), caller).await.expect("nobody hangs");
+        let _ =
+            tokio::time::timeout(Duration::from_secs(5), caller).await.expect("no caller hangs");
     }
     // Detached computations end.
     let quiet = std::time::Instant::now() + Duration::from_secs(5);
@@ -121,7 +122,7 @@ async fn storm(seed: u64) {
         })
         .collect();
     for one in fresh {
-        let one = tokio::time::timeout(Duration::from_secs(5), one).await.expect("nobody hangs");
+        let one = tokio::time::timeout(Duration::from_secs(5), one).await.expect("no caller hangs");
         let one = one.unwrap();
         assert!(one.is_ok(), "seed {seed}: {one:?}");
     }
@@ -235,7 +236,7 @@ async fn the_next_computation_begins_when_the_one_that_panicked_is_dropped() {
 }
 
 /// A refresh in the background does not lend the place of a computation that goes on
-/// working: nobody waits for the refresh.
+/// working: no caller waits for the refresh.
 #[tokio::test(start_paused = true)]
 async fn a_refresh_in_the_background_lends_no_place_of_one_that_does_not_wait_for_it() {
     let bounded = settings::<u64>().max_computations(1).max_refreshes(1).build().unwrap();

@@ -107,7 +107,7 @@ async fn a_body_over_the_limit_streams_through_and_releases_the_waiters() {
         assert!(!reply.broken && !reply.is(Joined));
         assert_eq!(reply.trailers.as_ref().unwrap()["x-sum"], "7");
     }
-    assert!(slowest(&replies) <= WORK * 2, "nobody waits for the rest of it");
+    assert!(slowest(&replies) <= WORK * 2, "no caller waits for the rest of it");
     assert_eq!(origin.calls(), 10);
     assert!(!send(&app, get("/report")).await.is(Hit));
 }

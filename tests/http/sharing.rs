@@ -185,7 +185,7 @@ async fn an_expired_answer_of_nobodys_is_no_permission_to_share_answers_of_someb
     assert!(send(&app, by("a", &["cookie"])).await.is(Hit));
     pass(secs(11)).await;
     let crowd = crowd(&app, 20, |i| by(&i.to_string(), &["cookie"])).await;
-    assert_eq!(slowest(&crowd), WORK, "nobody waits for what cannot be shared");
+    assert_eq!(slowest(&crowd), WORK, "no caller waits for what cannot be shared");
     assert_eq!(origin.calls(), 21);
 }
 

@@ -153,7 +153,7 @@ fn readers_that_never_read_share_one_body_and_hold_nobody_back() {
             settle().await;
         }
         drop(feed);
-        assert_eq!(quick.await.unwrap().len(), 960 * KIB, "nobody waits below the limit");
+        assert_eq!(quick.await.unwrap().len(), 960 * KIB, "no caller waits below the limit");
         let held = live() - before;
         assert!(held <= 4 * MIB + READERS * PLACE, "{held} bytes");
         // An hour later they read it all the same: it is stored, and theirs.

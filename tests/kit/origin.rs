@@ -217,7 +217,7 @@ pub(crate) async fn pass(time: Duration) {
 
 /// Waits for `future`, and fails if it hangs.
 pub(crate) async fn within<F: Future>(time: Duration, future: F) -> F::Output {
-    tokio::time::timeout(time, future).await.expect("nobody hangs")
+    tokio::time::timeout(time, future).await.expect("no caller hangs")
 }
 
 /// Asserts that nothing is left over: no flight, no waiter, no call.

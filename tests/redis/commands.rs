@@ -59,7 +59,7 @@ impl Counted {
         self.monitor.commands().into_iter().filter(|sent| sent != "PING").collect()
     }
 
-    /// Waits for what is sent when nobody waits any more: fills.
+    /// Waits for what is sent when no caller waits any more: fills.
     async fn has_sent(&self, n: usize, commands: &[&str]) {
         eventually("it was sent", || self.sent(n).len() >= commands.len()).await;
         self.is_set_up().await;

@@ -115,7 +115,7 @@ async fn an_invalidation_during_a_computation_keeps_its_result_from_later_caller
             let (cache, asked, of) = (caches[by].clone(), origin.clone(), key.clone());
             let newer = tokio::spawn(async move { load_tagged(&cache, &asked, &of).await });
             if how == How::Key {
-                // The lease has ended: nobody waits for the old computation.
+                // The lease has ended: no caller waits for the old computation.
                 eventually("it is computed anew", || origin.calls() == 2).await;
             }
             old.open();

@@ -71,7 +71,7 @@ impl World {
             Ok::<_, OriginError>(tagged)
         };
         let answer = self.cache(process).get_or_compute_with(key as u64, compute);
-        let answer = tokio::time::timeout(MINUTE, answer).await.expect("nobody hangs").unwrap();
+        let answer = tokio::time::timeout(MINUTE, answer).await.expect("no caller hangs").unwrap();
         Self::check(process, key, floor, answer);
     }
 

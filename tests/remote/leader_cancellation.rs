@@ -85,7 +85,7 @@ impl Scene {
             assert!(answer.unwrap() <= most_calls as u64, "{what}");
         }
         let took = began.elapsed();
-        assert!(took < 250 * MS, "{what}: nobody waits for a lease, {took:?}");
+        assert!(took < 250 * MS, "{what}: no caller waits for a lease, {took:?}");
         let calls = self.origin.calls();
         assert!(calls <= most_calls, "{what}: {calls} calls");
         pass(SECOND).await;

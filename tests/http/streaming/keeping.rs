@@ -12,7 +12,7 @@ async fn the_leaders_client_and_all_who_wait_read_the_first_chunk_before_the_sec
     let (app, origin, sources) = fed(origin_only().http_layer());
     let from = tokio::time::Instant::now();
     let mut readers = open_many(&app, 10).await;
-    assert_eq!(from.elapsed(), WORK, "nobody waits longer than for the header section");
+    assert_eq!(from.elapsed(), WORK, "no caller waits longer than for the header section");
     let source = sources.take(0);
     assert!(readers.iter_mut().all(|reader| reader.next().is_none()));
     source.send("one ");

@@ -22,7 +22,7 @@ async fn a_waiter_of_another_variant_leads_its_own_flight_while_the_first_body_a
     let names = ["de", "en", "de", "en", "fr"];
     let readers = names.map(|name| open(&app, language(name)));
     let mut readers = futures_util::future::join_all(readers).await;
-    assert_eq!(from.elapsed(), WORK * 2, "nobody waits for a body");
+    assert_eq!(from.elapsed(), WORK * 2, "no caller waits for a body");
     assert_eq!(origin.calls(), 3);
     for (n, call) in origin.seen().iter().enumerate() {
         let source = sources.take(n);

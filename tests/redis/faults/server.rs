@@ -103,7 +103,7 @@ async fn a_server_that_freezes_in_mid_computation_holds_nobody_back() {
     server.freeze();
     eventually("each computes for itself", || own.calls() == 3).await;
     gated.open();
-    assert_eq!(answer(leader).await, 1, "the fill hangs, and nobody waits for it");
+    assert_eq!(answer(leader).await, 1, "the fill hangs, and no caller waits for it");
     own.open();
     for waiter in waiting {
         answer(waiter).await;

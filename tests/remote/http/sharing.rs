@@ -261,7 +261,7 @@ async fn a_stale_response_is_served_by_every_process_at_once_and_refreshed_by_on
         replies.iter().all(|reply| reply.text() == "answer 0" && reply.is(CacheOutcome::Stale)
             || reply.is(CacheOutcome::Joined))
     );
-    assert!(slowest(&replies) < WORK, "nobody waits for the refresh");
+    assert!(slowest(&replies) < WORK, "no caller waits for the refresh");
     pass(secs(1)).await;
     assert_eq!(origin.calls(), 2);
     everywhere(&apps, 1, |_| get("http://a/x")).await;
