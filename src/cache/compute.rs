@@ -510,7 +510,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let Some(leader) = leader else {
             return Ok(Answer::Entry(seen, otherwise.outcome()));
         };
-        let error = match refresh_by(leader, work.refreshing(&seen)).await {
+        let (error, has_computed) = match refresh_by(leader, work.refreshing(&seen)).await {
             None => return Ok(Answer::Entry(seen, otherwise.outcome())),
             Some(LeadOutcome::Called(Ok(own))) => {
                 return Ok(Answer::Own(own, CacheOutcome::Computed));
@@ -518,8 +518,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             Some(LeadOutcome::Found(entry, _)) => {
                 return Ok(Answer::Entry(entry, CacheOutcome::Hit));
             }
-            Some(LeadOutcome::Called(Err(failed))) => failed.error,
-            Some(LeadOutcome::Refused(error, _)) => error,
+            Some(LeadOutcome::Called(Err(failed))) => (failed.error, true),
+            Some(LeadOutcome::Refused(error, _)) => (error, false),
         };
         // Time has passed: the stale entry may not be served any more.
         match self.look(key.as_bytes()) {
@@ -528,6 +528,10 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             }
             Lookup::Stale(entry) => Ok(Answer::Entry(entry, CacheOutcome::Stale)),
             Lookup::Miss(Some(entry)) => Ok(Answer::Entry(entry, CacheOutcome::StaleIfError)),
+            // Evicted meanwhile, and no newer value was tried.
+            Lookup::Miss(None) if !has_computed && self.may_stand_in(&seen) => {
+                Ok(Answer::Entry(seen, otherwise.outcome()))
+            }
             Lookup::Miss(None) => Err(Failed::of(error, CacheOutcome::Computed)),
         }
     }
