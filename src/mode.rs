@@ -8,7 +8,8 @@
 /// service gets the traffic that it would get
 /// without a cache. The remote is asked for no value and no lease. Invalidations take
 /// effect in every mode, here and in the remote, so switching back on is safe. Callers that
-/// waited for another caller before the switch go on waiting, at most for `wait_timeout`.
+/// wait at the switch go on waiting, at most until their `wait_timeout`; then they compute for
+/// themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mode {

@@ -150,6 +150,26 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
         StoreChange { applied, garbage: self.bin.empty() }
     }
 
+    /// Stores `entry` if `allowed`, unless what stands there is kept.
+    pub(crate) fn fill_unless(
+        &self,
+        key: &Key,
+        entry: &EntryRef<V>,
+        allowed: &dyn Fn() -> bool,
+        is_kept: &dyn Fn(&EntryRef<V>) -> bool,
+    ) -> StoreChange<V> {
+        let may_replace = |old: Option<&EntryRef<V>>| !old.is_some_and(is_kept);
+        let mut change =
+            self.update(key, |old| (may_replace(old) && allowed()).then(|| Arc::clone(entry)));
+        // Once more: a `clear` between the first time and the insertion has not
+        // seen the entry.
+        if change.applied && !allowed() {
+            change.applied = false;
+            change.garbage.extend(self.remove_exactly(key, entry));
+        }
+        change
+    }
+
     pub(crate) fn entries(&self) -> u64 {
         self.cache.entry_count()
     }
@@ -203,14 +223,7 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
 
 impl<V: Send + Sync + 'static> Store<V> for LocalStore<V> {
     fn fill(&self, key: &Key, entry: EntryRef<V>, allowed: &dyn Fn() -> bool) -> StoreChange<V> {
-        let mut change = self.update(key, |_| allowed().then(|| Arc::clone(&entry)));
-        // Once more: a `clear` between the first time and the insertion has not
-        // seen the entry.
-        if change.applied && !allowed() {
-            change.applied = false;
-            change.garbage.extend(self.remove_exactly(key, &entry));
-        }
-        change
+        self.fill_unless(key, &entry, allowed, &|_| false)
     }
 
     fn remove(&self, key: &Key) -> StoreChange<V> {

@@ -414,7 +414,8 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// Switches the cache at run time, for every clone and layer; see [`Mode`].
     /// Has no effect after [`shutdown`](Self::shutdown).
     ///
-    /// Callers that wait already go on waiting. A running computation goes on, and
+    /// Callers that wait already go on waiting, and compute for themselves at their
+    /// `wait_timeout` unless the mode is `On` again. A running computation goes on, and
     /// `compute_timeout` does not end it while the mode is not `On`. Its result is not
     /// stored if the cache is `Off` by then. A computation that begins while the cache
     /// observes is dropped when its caller goes away.

@@ -22,6 +22,7 @@ use crate::flight::engine::{Admission, Engine, FlightRequest, LedFor, PlaceForOn
 use crate::flight::leader::Leader;
 use crate::flight::waiter::{AloneReason, Caller, Resolver, Step};
 use crate::lease::acquire::{Clearance, Patience, Search};
+use crate::mode::Mode;
 use crate::outcome::CacheOutcome;
 
 /// When a refresh that was left to another process looks again.
@@ -96,7 +97,7 @@ where
     let mut resolver = Resolver::new(engine);
     match resolver.resolve(&mut work).await {
         Step::Answer(entry, outcome) => RunOutcome::Answer(entry, outcome, work),
-        Step::Refuse(error) => RunOutcome::Refused(error, Some(work)),
+        Step::Refuse(error) => refuse_unless_off(engine, error, Some(work)),
         Step::Alone(reason @ AloneReason::WaitTimeout) => match engine.try_place() {
             Some(place) => RunOutcome::Alone(reason, Some(place), work),
             None => {
@@ -105,7 +106,30 @@ where
             }
         },
         Step::Alone(reason) => RunOutcome::Alone(reason, None, work),
-        Step::Lead(leader) => lead_by(leader, work).await.for_caller(CacheOutcome::Computed),
+        Step::Lead(leader) => {
+            match lead_by(leader, work).await.for_caller(CacheOutcome::Computed) {
+                RunOutcome::Refused(error, work) => refuse_unless_off(engine, error, work),
+                outcome => outcome,
+            }
+        }
+    }
+}
+
+/// Refuses a caller. A cache that was switched meanwhile refuses no caller: it computes for
+/// itself, unless it shares the failure of a computation.
+fn refuse_unless_off<V, W>(engine: &Engine<V>, error: Error, work: Option<W>) -> RunOutcome<V, W>
+where
+    V: Send + Sync + 'static,
+    W: Work<V>,
+{
+    let is_ours =
+        matches!(error.kind(), ErrorKind::Held | ErrorKind::Overloaded | ErrorKind::WaitTimeout);
+    match (engine.mode(), work) {
+        (Mode::Observe, Some(work)) if is_ours => {
+            RunOutcome::Alone(AloneReason::Observe, None, work)
+        }
+        (Mode::Off, Some(work)) if is_ours => RunOutcome::Alone(AloneReason::Off, None, work),
+        (_, work) => RunOutcome::Refused(error, work),
     }
 }
 

@@ -249,7 +249,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         let admission = self.admit(&mut shard, request, slot, now, &mut removed);
         // The observer is told without the lock: it is the user's code.
         drop(shard);
-        self.retire(removed);
+        self.retire(removed, request.left);
         match &admission {
             Admission::Lead(_) => self.observer.happened(Occurrence::Led),
             Admission::Join(_) => self.observer.happened(Occurrence::Joined),
@@ -370,7 +370,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         let computation = self.new_computation(request);
         let flight = self.begin_flight(&mut shard, request, computation, &mut removed);
         drop(shard);
-        self.retire(removed);
+        self.retire(removed, None);
         Some(Leader::new(Arc::clone(self), flight, self.clock.now(), request.led_for))
     }
 
@@ -437,14 +437,25 @@ impl<V: Send + Sync + 'static> Engine<V> {
     }
 
     /// Drops what left the table. A flight that was replaced because its leader is silent
-    /// ends with that.
-    fn retire(&self, removed: Removed<V>) {
-        if let Some(flight) = &removed.flight
-            && flight.is_overdue(self.watch.now())
-        {
-            self.end_deposed(flight);
+    /// ends with that. A flight that a caller has left goes on for its readers only, and needs
+    /// no place.
+    fn retire(&self, removed: Removed<V>, left: Option<u64>) {
+        if let Some(flight) = &removed.flight {
+            if flight.is_overdue(self.watch.now()) {
+                self.end_deposed(flight);
+            } else if left == Some(flight.id) {
+                self.release(&flight.computation);
+            }
         }
         drop(removed);
+    }
+
+    /// Returns whether a caller without a fallback is held.
+    pub(super) fn is_held(&self, key: &Key) -> bool {
+        let now = self.clock.now();
+        let held =
+            |marks: &Marks| marks.hold.check(now, HoldCheck::WithoutFallback, &self.log).is_some();
+        self.table.read_marks(key, held).unwrap_or(false)
     }
 
     /// Forgets the flight and the hold of `key`. Returns whether there was a flight.

@@ -44,9 +44,10 @@ pub(crate) trait Caller<V> {
         true
     }
 
-    /// Takes note of a result that is not for this caller. Returns whether that still arrives:
-    /// then the caller enters again at once, and not when it is stored.
-    fn refuse(&mut self, _: &Entry<V>) -> bool {
+    /// Takes note of a result that is not for this caller; `is_dead` says that it was
+    /// invalidated. Returns whether it still arrives: then the caller enters again at once,
+    /// and not when it is stored.
+    fn refuse(&mut self, _: &Entry<V>, _is_dead: bool) -> bool {
         false
     }
 
@@ -333,6 +334,14 @@ impl<V: Send + Sync + 'static> Resolver<V> {
             Verdict::Failed(failure) if failure.each_computes => {
                 Some(Step::Alone(AloneReason::EachComputes))
             }
+            // The leader was held and has looked for a value; this caller is not.
+            Verdict::Failed(failure)
+                if failure.error.kind() == ErrorKind::Held
+                    && !self.engine.is_held(&request.key)
+                    && caller.fallback_for(&failure.error).is_none() =>
+            {
+                None
+            }
             Verdict::Failed(failure) => Some(stale_or_refuse(caller, failure.error)),
             Verdict::Abandoned(Abandonment::Lost) => None,
             Verdict::Abandoned(Abandonment::NotShared) => {
@@ -349,10 +358,11 @@ impl<V: Send + Sync + 'static> Resolver<V> {
         waiter: &Waiter<V>,
         entry: Arc<Entry<V>>,
     ) -> Option<Step<V>> {
-        if self.may_have(caller, waiter, &entry) && caller.claim(&entry) {
+        let is_dead = self.engine.log.is_dead(&entry.tags, entry.started_seq, self.asked);
+        if !is_dead && self.may_have(caller, waiter, &entry) && caller.claim(&entry) {
             return Some(Step::Answer(entry, CacheOutcome::Joined));
         }
-        if caller.refuse(&entry) {
+        if caller.refuse(&entry, is_dead) {
             self.left = Some(waiter.flight.id);
         }
         self.reentries += 1;
@@ -362,7 +372,6 @@ impl<V: Send + Sync + 'static> Resolver<V> {
     fn may_have<C: Caller<V>>(&self, caller: &C, waiter: &Waiter<V>, entry: &Entry<V>) -> bool {
         let is_fresh_enough = !waiter.is_late || self.engine.clock.now() < entry.window.fresh_until;
         is_fresh_enough
-            && !self.engine.log.is_dead(&entry.tags, entry.started_seq, self.asked)
             && caller.is_answered_by(entry)
             && caller.is_new_enough(waiter.flight.numbers(), entry)
     }

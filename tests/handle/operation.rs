@@ -168,6 +168,24 @@ async fn those_who_wait_when_the_cache_is_switched_off_still_get_their_answer() 
 }
 
 #[tokio::test(start_paused = true)]
+async fn switched_off_no_caller_is_refused_at_the_end_of_its_wait_for_a_leader_that_hangs() {
+    for mode in [Mode::Off, Mode::Observe] {
+        let cache: Stampede<u64> = settings().wait_timeout(5 * SECOND).build().unwrap();
+        let (hung, origin) = (Origin::new(), Origin::new());
+        hung.usually(Answer::Hang);
+        let leader = tokio::spawn(ask(&cache, &hung));
+        all_have_run().await;
+        let from = Instant::now();
+        let waiters = spawn_herd(3, |_| ask(&cache, &origin));
+        all_have_run().await;
+        cache.set_mode(mode);
+        assert!(gather(waiters).await.iter().all(Result::is_ok), "{mode:?}");
+        assert_eq!((from.elapsed(), origin.calls()), (5 * SECOND, 3), "{mode:?}");
+        leader.abort();
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_shutdown_lets_running_computations_finish() {
     let (cache, origin) = (settings().build().unwrap(), Origin::taking(100 * MS));
     let callers = spawn_herd(10, |_| ask(&cache, &origin));

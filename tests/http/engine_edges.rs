@@ -243,11 +243,11 @@ impl Drop for Dripping {
 }
 
 impl Dripping {
-    fn origin(dripped: &Arc<Dripped>) -> Origin {
+    fn origin(dripped: &Arc<Dripped>, max_age: u32) -> Origin {
         let dripped = Arc::clone(dripped);
         Origin::new(move |_| {
             let body = futures_util::stream::unfold(Self(Arc::clone(&dripped)), Self::next);
-            Answer::ok("max-age=600", Body::from_stream(body))
+            Answer::ok(&format!("max-age={max_age}"), Body::from_stream(body)).after(secs(2))
         })
     }
 
@@ -260,23 +260,25 @@ impl Dripping {
 
 #[tokio::test(start_paused = true)]
 async fn a_cache_that_takes_no_part_reads_no_body_whose_clients_have_gone() {
-    for mode in [Mode::Observe, Mode::Off] {
-        for switched_first in [true, false] {
-            let dripped = Arc::<Dripped>::default();
-            let cache = origin_only();
-            let app = layered(cache.http_layer(), &Dripping::origin(&dripped));
-            if switched_first {
-                cache.set_mode(mode);
-            }
-            let response = tower::ServiceExt::oneshot(app.clone(), get("/events")).await.unwrap();
-            pass(secs(3)).await;
+    let kinds = [Mode::Observe, Mode::Off].into_iter();
+    // A response with a lifetime of a second is stale when it comes.
+    let kinds = kinds.flat_map(|mode| [(mode, true, 600), (mode, false, 600), (mode, false, 1)]);
+    for (mode, switched_first, max_age) in kinds {
+        let dripped = Arc::<Dripped>::default();
+        let cache = origin_only();
+        let app = layered(cache.http_layer(), &Dripping::origin(&dripped, max_age));
+        if switched_first {
             cache.set_mode(mode);
-            drop(response);
-            pass(secs(2)).await;
-            let chunks = dripped.chunks.load(SeqCst);
-            assert!(dripped.is_dropped.load(SeqCst), "{mode:?} {switched_first}: {chunks} chunks");
-            assert_eq!(cache.stats().flights, 0, "{mode:?}");
         }
+        let response = tower::ServiceExt::oneshot(app.clone(), get("/events")).await.unwrap();
+        pass(secs(3)).await;
+        cache.set_mode(mode);
+        drop(response);
+        pass(secs(2)).await;
+        let chunks = dripped.chunks.load(SeqCst);
+        let what = format!("{mode:?} {switched_first} max-age={max_age}: {chunks} chunks");
+        assert!(dripped.is_dropped.load(SeqCst), "{what}");
+        assert_eq!(cache.stats().flights, 0, "{what}");
     }
 }
 

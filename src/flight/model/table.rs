@@ -199,7 +199,7 @@ impl Caller<u64> for Leaving<'_> {
         entry.value >= 2
     }
 
-    fn refuse(&mut self, _: &Entry<u64>) -> bool {
+    fn refuse(&mut self, _: &Entry<u64>, _: bool) -> bool {
         true
     }
 

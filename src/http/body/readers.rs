@@ -171,9 +171,21 @@ impl BufferState {
         }
     }
 
-    pub(super) fn is_deserted(&mut self, cx: &Context<'_>, loose: &mut Loose) -> bool {
-        loose.dropped.extend(self.feeder.replace(cx.waker().clone()));
-        self.readers.is_empty()
+    /// Wakes the feeder when the last reader goes.
+    pub(super) fn watch(&mut self, cx: &Context<'_>, loose: &mut Loose) {
+        if !self.feeder.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            loose.dropped.extend(self.feeder.replace(cx.waker().clone()));
+        }
+    }
+
+    /// Ends the body if there is no reader; from then on there can be none.
+    pub(super) fn give_up(&mut self, loose: &mut Loose) -> bool {
+        let is_deserted = self.readers.is_empty();
+        if is_deserted {
+            let end = BodyEnd::Failed(BodyError::new(BodyErrorKind::Ended));
+            self.finish(end, loose);
+        }
+        is_deserted
     }
 
     fn look(&mut self, stall: Duration) -> ReadGate {

@@ -121,9 +121,15 @@ impl Feed {
         self.change(|state, loose| state.gate(cx, stall, loose))
     }
 
-    /// Returns whether there is no reader. The task is woken when the last one goes.
-    pub(crate) fn is_deserted(&self, cx: &Context<'_>) -> bool {
-        self.change(|state, loose| state.is_deserted(cx, loose))
+    /// The task is woken when the last reader goes.
+    pub(crate) fn watch(&self, cx: &Context<'_>) {
+        self.change(|state, loose| state.watch(cx, loose));
+    }
+
+    /// Ends the body if there is no reader, and returns whether that is so. No reader can
+    /// come after that.
+    pub(crate) fn give_up(&self) -> bool {
+        self.change(BufferState::give_up)
     }
 
     fn change<T>(&self, change: impl FnOnce(&mut BufferState, &mut Loose) -> T) -> T {

@@ -161,3 +161,15 @@ fn it_is_sent_between_threads_even_if_the_inner_body_cannot_be_shared() {
     });
     is_send(&ResponseBody::inner(StreamBody::new(unshared)));
 }
+
+#[test]
+fn a_body_is_given_up_only_without_readers_and_takes_none_after_that() {
+    let (body, feed) = SharedBody::new(None);
+    let reader = body.claim().expect("it has begun");
+    assert!(!feed.give_up(), "it is read");
+    drop(reader);
+    let another = body.claim().expect("it goes on");
+    drop(another);
+    assert!(feed.give_up());
+    assert!(body.claim().is_none());
+}

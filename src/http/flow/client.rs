@@ -87,6 +87,7 @@ impl HttpCaller {
                 forward: self.forward,
                 claim: None,
                 has_left: false,
+                is_apart: false,
                 learned: None,
                 refreshed: None,
                 credential: self.credential.clone(),

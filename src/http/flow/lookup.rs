@@ -254,10 +254,12 @@ pub(crate) struct HttpCaller {
     pub(super) forward: Forward,
     /// The place at the beginning of a body that arrives.
     pub(super) claim: Option<Reader>,
-    /// It has left a flight of this process whose body arrives.
+    /// It has left a flight of its own variant whose body arrives. That flight has the lease.
     pub(super) has_left: bool,
-    /// By which fields the response was selected that arrives there. The index says so only
-    /// where it replaces no usable response.
+    /// It belongs to a flight apart from that one, which stays there for other callers.
+    pub(super) is_apart: bool,
+    /// By which fields the response is selected that arrives in a flight it has left. The
+    /// index says so only where it replaces no usable response.
     pub(super) learned: Option<VaryList>,
     /// What a background refresh is to replace.
     pub(super) refreshed: Option<StoredEntry>,
@@ -269,19 +271,19 @@ impl HttpCaller {
     /// Returns the key of the flight: the predicted variant and whether
     /// credentials are carried tell flights apart, not entries.
     pub(super) fn flight_key(&self) -> Key {
-        self.flight_key_of(self.predicted())
+        self.flight_key_of(self.predicted(), self.is_apart)
     }
 
     /// Returns the key of the flight that requests of this kind look for now, by
     /// what is known of variants: a refresh is of the variant that it replaces.
     pub(super) fn expected_flight_key(&self) -> Key {
-        self.flight_key_of(self.newest_prediction())
+        self.flight_key_of(self.newest_prediction(), false)
     }
 
-    fn flight_key_of(&self, predicted: Option<Fingerprint>) -> Key {
+    fn flight_key_of(&self, predicted: Option<Fingerprint>, is_apart: bool) -> Key {
         let mut key = KeyBuf::new();
         key.push(&FLIGHT);
-        key.push(&[self.credentials().class()]);
+        key.push(&[self.credentials().class(), u8::from(is_apart)]);
         key.push_part(predicted.as_ref().map_or(&[], |fingerprint| fingerprint.as_bytes()));
         key.push(self.primary.as_bytes());
         key.to_key()
@@ -429,14 +431,19 @@ impl Caller<StoredResponse> for HttpCaller {
         true
     }
 
-    fn refuse(&mut self, entry: &Entry<StoredResponse>) -> bool {
+    fn refuse(&mut self, entry: &Entry<StoredResponse>, is_dead: bool) -> bool {
         let Some(stored) = entry.value.response() else { return false };
         // One that is merely stale by now is waited for: the next call is due when it ends.
         let is_fresh = self.cache.now() < entry.window.fresh_until;
-        let leaves = is_fresh && matches!(stored.body, Content::Arriving(_));
-        if leaves {
+        let leaves = (is_fresh || is_dead) && matches!(stored.body, Content::Arriving(_));
+        if leaves && is_dead {
+            // Every caller is to leave that flight.
             self.has_left = true;
+        } else if leaves {
+            let before = self.newest_prediction();
             self.learned.clone_from(&stored.facts.vary);
+            self.has_left = self.newest_prediction() == before;
+            self.is_apart = self.has_left;
         }
         leaves
     }

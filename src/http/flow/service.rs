@@ -253,6 +253,7 @@ impl<S> HttpService<S> {
             forward,
             claim: None,
             has_left: false,
+            is_apart: false,
             learned: None,
             refreshed: None,
             credential: carries_some

@@ -218,6 +218,7 @@ impl Sent {
             forward: Forward::UriMiss,
             claim: None,
             has_left: false,
+            is_apart: false,
             learned: None,
             refreshed: None,
             credential: None,

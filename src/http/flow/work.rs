@@ -163,8 +163,8 @@ impl<S, Q, B> Caller<StoredResponse> for HttpWork<S, Q, B> {
         self.caller.claim(entry)
     }
 
-    fn refuse(&mut self, entry: &Entry<StoredResponse>) -> bool {
-        self.caller.refuse(entry)
+    fn refuse(&mut self, entry: &Entry<StoredResponse>, is_dead: bool) -> bool {
+        self.caller.refuse(entry, is_dead)
     }
 
     fn is_new_enough(&self, numbers: FlightNumbers, entry: &Entry<StoredResponse>) -> bool {
@@ -197,7 +197,7 @@ where
             // Answers are not shared: the lease is for a process that may store one.
             HttpPurpose::Answer if caller.validates_itself() => Patience::GoOn,
             // The flight that it has left has the lease, until its body is complete.
-            HttpPurpose::Answer if caller.has_left && caller.learned.is_none() => Patience::GoOn,
+            HttpPurpose::Answer if caller.has_left => Patience::GoOn,
             // The remote has one lock for all callers. Callers whose answers are known to be
             // for them alone must not keep it from callers that share.
             HttpPurpose::Answer if leads_only(caller) && caller.is_not_shared() => Patience::Apart,

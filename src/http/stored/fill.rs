@@ -150,7 +150,8 @@ pub(crate) fn place(caller: &HttpCaller, plan: &Plan) -> Option<StoredEntry> {
     }
 }
 
-/// Stores `entry` where later requests of its kind look, if `allowed`.
+/// Stores `entry` where later requests of its kind look, if `allowed`. What was asked for
+/// later stays: several flights fill one place, and a body may take longer than a newer one.
 pub(crate) fn store(
     caller: &HttpCaller,
     entry: &StoredEntry,
@@ -158,17 +159,22 @@ pub(crate) fn store(
 ) -> StoreChange<StoredResponse> {
     let facts = entry.value.response().map(|stored| &stored.facts);
     let varies = facts.and_then(|facts| Some((facts.vary.clone()?, facts.fingerprint?)));
-    let local = &caller.cache.local;
+    let (local, engine) = (&caller.cache.local, &caller.cache.engine);
+    let is_newer =
+        |old: &StoredEntry| old.window.started > entry.window.started && engine.log.is_alive(old);
     let Some((list, selected)) = varies else {
-        return local.fill(&caller.primary, Arc::clone(entry), allowed);
+        return local.fill_unless(&caller.primary, entry, allowed, &is_newer);
     };
     let variant = variant_key(caller.primary.as_bytes(), selected);
-    let mut change = local.fill(&variant, Arc::clone(entry), allowed);
+    let mut change = local.fill_unless(&variant, entry, allowed, &is_newer);
     if !change.applied {
         return change;
     }
-    let remembered = caller.cache.engine.settings.uncacheable_for;
+    let remembered = engine.settings.uncacheable_for;
     let indexed = local.update(&caller.primary, |old| {
+        if old.is_some_and(|old| index_of(old).is_none() && is_newer(old)) {
+            return None;
+        }
         let old_index = old.and_then(|old| index_of(old));
         let index = old_index.cloned().unwrap_or_default().with(&list, selected);
         allowed().then(|| Arc::new(index_entry(index, entry, old, remembered)))

@@ -1,10 +1,12 @@
 //! Requests for which the body that arrives is no answer.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use futures_util::future::join_all;
 use tower_stampede::CacheOutcome::*;
 use tower_stampede::remote::{Double, RemoteSettings};
-use tower_stampede::{HttpLayer, Stampede};
+use tower_stampede::{CacheFor, HttpLayer, HttpStampede, Stampede};
 
 use super::fed::*;
 use crate::kit::http::*;
@@ -105,24 +107,179 @@ async fn other_variants_do_not_wait_for_a_body_that_is_to_replace_a_response_wit
     assert_eq!(origin.calls(), 3);
 }
 
+/// A body with a chunk per second.
+fn drip(source: Source) {
+    tokio::spawn(async move {
+        while !source.is_dropped() {
+            source.send("o");
+            pass(secs(1)).await;
+        }
+    });
+}
+
 #[tokio::test(start_paused = true)]
-async fn a_reload_does_not_wait_for_the_lease_that_an_arriving_body_has() {
-    let double = Double::new();
-    let cache = Stampede::builder("test")
+async fn whatever_becomes_of_a_reload_other_requests_read_the_body_that_arrives() {
+    let failures: [fn() -> Answer; 3] = [Answer::never, Answer::error, || Answer::status(500)];
+    for failure in failures {
+        let (app, origin, sources) = fed(honouring());
+        let mut first = open(&app, get("/report")).await;
+        let old = sources.take(0);
+        old.send("o");
+        settle().await;
+        origin.answers(move |_| failure());
+        let again = tokio::spawn({
+            let app = app.clone();
+            async move { try_send(&app, reload("no-cache")).await.map(|reply| reply.status) }
+        });
+        pass(WORK / 2).await;
+        for wait in [Duration::ZERO, WORK] {
+            pass(wait).await;
+            let mut plain = open(&app, get("/report")).await;
+            assert!(plain.is(Joined) && plain.took == Duration::ZERO, "{plain:?}");
+            assert_eq!(plain.now(), "o");
+        }
+        old.send("ld");
+        drop(old);
+        assert!(first.rest().await.is("old"));
+        assert!(send(&app, get("/report")).await.is(Hit), "it is stored");
+        assert_eq!(origin.calls(), 2);
+        again.abort();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reload_that_queues_for_a_place_keeps_no_request_from_the_body_that_arrives() {
+    let cache: HttpStampede =
+        Stampede::builder("test").origin_only().max_computations(1).build().unwrap();
+    let (app, origin, sources) = fed(cache.http_layer().honour_request_directives(true));
+    let mut first = open(&app, get("/report")).await;
+    let old = sources.take(0);
+    old.send("o");
+    settle().await;
+    let again = open(&app, reload("no-cache"));
+    assert!(tokio::time::timeout(ms(10), again).await.is_err(), "it queues, and hangs up");
+    let plain = open(&app, get("/report")).await;
+    assert!(plain.is(Joined) && plain.took == Duration::ZERO, "{plain:?}");
+    drop(old);
+    assert!(first.rest().await.is("o"));
+    assert!(send(&app, get("/report")).await.is(Hit));
+    assert_eq!((origin.calls(), cache.stats().flights, cache.stats().waiting), (1, 0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn reloads_one_after_the_other_leave_places_to_other_pages() {
+    let cache: HttpStampede =
+        Stampede::builder("test").origin_only().max_computations(4).build().unwrap();
+    let (app, origin, sources) = fed(cache.http_layer().honour_request_directives(true));
+    let mut readers = vec![open(&app, get("/report")).await];
+    drip(sources.take(0));
+    for n in 1..12 {
+        readers.push(open(&app, reload("no-cache")).await);
+        assert_eq!(origin.calls(), n + 1);
+        drip(sources.take(n));
+    }
+    let other = open(&app, get("/other")).await;
+    assert!(other.head.status == 200 && other.took == WORK, "{other:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_older_body_that_completes_later_does_not_replace_a_newer_response() {
+    // Two flights with one place in the store: of a reload, and of other credentials.
+    for other in [("cache-control", "no-cache"), ("cookie", "a=b")] {
+        for vary in [false, true] {
+            let sources = Sources::default();
+            let origin = Origin::new({
+                let sources = sources.clone();
+                move |_| {
+                    let answer = Answer::ok("public, max-age=60, s-maxage=60", sources.body());
+                    if vary { answer.header("vary", "accept-language") } else { answer }
+                }
+            });
+            let app = layered(honouring(), &origin);
+            let mut first = open(&app, get("/report")).await;
+            let old = sources.take(0);
+            old.send("old");
+            settle().await;
+            let mut again = open(&app, with("/report", &[other])).await;
+            let new = sources.take(1);
+            new.send("new");
+            drop(new);
+            assert!(again.rest().await.is("new"));
+            settle().await;
+            drop(old);
+            assert!(first.rest().await.is("old"));
+            settle().await;
+            let hit = send(&app, get("/report")).await;
+            assert!(hit.is(Hit) && hit.text() == "new", "varies: {vary}, {other:?}: {hit:?}");
+            assert_eq!(origin.calls(), 2);
+        }
+    }
+}
+
+fn in_process_of(double: &Double) -> HttpStampede {
+    Stampede::builder("test")
         .origin_only()
         .jitter(0.0)
         .remote(double.process(), RemoteSettings::new())
         .build()
-        .unwrap();
-    let (app, origin, sources) = fed(cache.http_layer().honour_request_directives(true));
-    let _first = open(&app, get("/report")).await;
-    let old = sources.take(0);
-    old.send("o");
-    pass(secs(1)).await;
-    let mut again = open(&app, reload("no-cache")).await;
-    assert!(again.is(Computed) && again.took < secs(1), "{again:?}");
-    sources.take(1).send("new");
-    assert!(again.rest().await.is("new"));
-    assert_eq!(origin.calls(), 2);
-    drop(old);
+        .unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reload_does_not_wait_for_the_lease_that_an_arriving_body_has() {
+    for vary in [false, true] {
+        let cache = in_process_of(&Double::new());
+        let sources = Sources::default();
+        let origin =
+            sources.origin(
+                move |_, answer| {
+                    if vary { answer.header("vary", "accept-language") } else { answer }
+                },
+            );
+        let app = layered(cache.http_layer().honour_request_directives(true), &origin);
+        let mut zeroth = open(&app, get("/report")).await;
+        sources.take(0).send("zeroth");
+        assert!(zeroth.rest().await.is("zeroth"));
+        pass(secs(61)).await;
+        let _first = open(&app, get("/report")).await;
+        drip(sources.take(1));
+        pass(secs(1)).await;
+        let again = open(&app, reload("no-cache")).await;
+        assert!(again.is(Computed) && again.took < secs(1), "varies: {vary}: {again:?}");
+        let plain = open(&app, get("/report")).await;
+        assert!(plain.is(Joined) && plain.took == Duration::ZERO, "varies: {vary}: {plain:?}");
+        assert_eq!(origin.calls(), 3);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_asks_after_an_invalidation_does_not_wait_for_the_body_that_came_before_it() {
+    for vary in [false, true] {
+        let cache = in_process_of(&Double::new());
+        let sources = Sources::default();
+        let origin = sources.origin(move |_, answer| {
+            let answer = answer.extension(CacheFor::new(secs(600)).tag("t"));
+            if vary { answer.header("vary", "accept-language") } else { answer }
+        });
+        let app = layered(cache.http_layer(), &origin);
+        let mut zeroth = open(&app, get("/report")).await;
+        sources.take(0).send("zeroth");
+        assert!(zeroth.rest().await.is("zeroth"));
+        cache.invalidate_tag("t").await;
+        let first = tokio::spawn({
+            let app = app.clone();
+            async move { open(&app, get("/report")).await }
+        });
+        pass(WORK / 2).await;
+        // The tag of this computation is not known yet.
+        cache.invalidate_tag("t").await;
+        let asks = open(&app, get("/report"));
+        let body = async {
+            let first = first.await.unwrap();
+            drip(sources.take(1));
+            first
+        };
+        let (asked, _first) = futures_util::join!(asks, body);
+        assert!(asked.is(Computed) && asked.took < secs(1), "varies: {vary}: {asked:?}");
+    }
 }

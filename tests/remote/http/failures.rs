@@ -1,9 +1,13 @@
 //! Origins that fail, in many processes.
 
-use tower_stampede::CacheOutcome;
-use tower_stampede::remote::Double;
+use std::time::Duration;
 
-use super::{everywhere, process, processes};
+use tokio::task::JoinHandle;
+use tower_layer::Layer;
+use tower_stampede::remote::Double;
+use tower_stampede::{CacheOutcome, HttpStampede, Mode};
+
+use super::{App, everywhere, joined, process, processes, settings};
 use crate::kit::http::{
     Answer, Origin, WORK, crowd, get, ms, pass, request, secs, send, slowest, try_send, with,
 };
@@ -142,4 +146,60 @@ async fn a_head_request_of_a_held_page_finds_what_another_process_has_computed()
         assert_eq!((reply.status, reply.text()), (200, text), "{method}: {reply:?}");
     }
     assert_eq!(origin.calls(), calls, "the origin is not asked");
+}
+
+/// A process whose origin has failed twice, so that the page is held; nothing is in the
+/// remote, and the origin is well again.
+async fn that_holds(double: &Double, hold: Duration) -> (HttpStampede, App, Origin) {
+    let origin = Origin::new(|_| Answer::error());
+    let cache = joined(double, settings().hold(hold));
+    let app = cache.http_layer().layer(origin.clone());
+    for _ in 0..2 {
+        let _ = try_send(&app, get("http://a/x")).await;
+        pass(ms(10)).await;
+    }
+    double.flush();
+    pass(ms(10)).await;
+    origin.answers(|_| Answer::ok("max-age=600", "page"));
+    (cache, app, origin)
+}
+
+/// Begins a request that looks into a slow remote.
+async fn looking(app: &App, method: &'static str, look: Duration) -> JoinHandle<u16> {
+    let looks = tokio::spawn({
+        let app = app.clone();
+        async move { send(&app, request(method, "http://a/x", &[])).await.status }
+    });
+    pass(look).await;
+    looks
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_held_request_that_looks_into_the_remote_is_not_refused_once_the_cache_is_off() {
+    for (method, mode) in
+        [("GET", Mode::Off), ("HEAD", Mode::Off), ("GET", Mode::Observe), ("HEAD", Mode::Observe)]
+    {
+        let double = Double::new();
+        let (cache, app, _origin) = that_holds(&double, secs(30)).await;
+        double.delay(ms(50));
+        let looks = looking(&app, method, ms(10)).await;
+        cache.set_mode(mode);
+        assert_eq!(looks.await.unwrap(), 200, "{method} {mode:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_after_the_end_of_a_hold_is_not_refused_with_one_that_looked_before_it() {
+    for method in ["GET", "HEAD"] {
+        let double = Double::new();
+        let (_cache, app, origin) = that_holds(&double, secs(1)).await;
+        let calls = origin.calls();
+        // 20 ms have passed since the second failure.
+        pass(ms(960)).await;
+        double.delay(ms(90));
+        let looks = looking(&app, method, ms(30)).await;
+        assert_eq!(send(&app, get("http://a/x")).await.status, 200, "after a {method}");
+        assert_eq!(origin.calls() - calls, 1);
+        looks.await.unwrap();
+    }
 }

@@ -166,7 +166,7 @@ impl Head {
         let is_kept = matches!(share, Recipients::All | Recipients::Each);
         let stored = is_kept && self.leader.may_store(&entry);
         let scope = self.leader.scope();
-        let engine = Arc::clone(&self.caller.cache.engine);
+        let cache = Arc::clone(&self.caller.cache);
         // Before anything can be freed.
         let own = ResponseBody::reading(body.reader());
         so_far.into_iter().filter_map(|frame| frame.into_data().ok()).for_each(|d| feed.push(d));
@@ -177,8 +177,8 @@ impl Head {
                 None
             }
         };
-        let pump = Pump::new(arrival, feed, rest, limits);
-        engine.go_on(lending::within(scope, pump.run()));
+        let pump = Pump::new(arrival, feed, rest, limits, Arc::clone(&cache));
+        cache.engine.go_on(lending::within(scope, pump.run()));
         OriginOutcome::Response { response: Response::from_parts(head, own), stored, why: None }
     }
 

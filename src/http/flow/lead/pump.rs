@@ -3,6 +3,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use crate::http::body::{
     BodyError, BodyErrorKind, Feed, Limits, Next, ReadGate, SourceBody, poll_bytes,
 };
 use crate::http::flow::lead::Head;
-use crate::http::flow::lookup::StoredEntry;
+use crate::http::flow::lookup::{HttpCache, StoredEntry};
 use crate::http::rules::storable::DeclineReason;
 use crate::http::stored::fill;
 use crate::http::stored::response::StoredResponse;
@@ -103,6 +104,7 @@ pub(super) struct Pump<B> {
     feed: Feed,
     source: Pin<Box<B>>,
     limits: Limits,
+    cache: Arc<HttpCache>,
     frames: u32,
 }
 
@@ -112,8 +114,9 @@ impl<B: SourceBody> Pump<B> {
         feed: Feed,
         source: Pin<Box<B>>,
         limits: Limits,
+        cache: Arc<HttpCache>,
     ) -> Self {
-        Self { flight, feed, source, limits, frames: 0 }
+        Self { flight, feed, source, limits, cache, frames: 0 }
     }
 
     /// Dropped at any point, it leaves no client waiting: its flight is abandoned,
@@ -171,12 +174,6 @@ impl<B: SourceBody> Pump<B> {
         }
     }
 
-    /// Returns whether the cache takes part; where nothing is to be stored it does not matter.
-    fn is_on(&self) -> bool {
-        let cache = self.flight.as_ref().map(|flight| &flight.head.caller.cache);
-        cache.is_none_or(|cache| cache.engine.mode() == Mode::On)
-    }
-
     /// Returns until when more is expected.
     fn goes_on(&self) -> Option<Instant> {
         self.flight.iter().for_each(|flight| flight.goes_on(&self.limits));
@@ -188,7 +185,9 @@ impl<B: SourceBody> Pump<B> {
     async fn next(&mut self, until: Option<Instant>) -> Result<Option<Next>, Elapsed> {
         let has_all = self.limits.is_declared(self.feed.length());
         let next = poll_fn(|cx| {
-            if !self.is_on() && self.feed.is_deserted(cx) {
+            // In this order: a last reader that goes after the look wakes the task.
+            self.feed.watch(cx);
+            if self.cache.engine.mode() != Mode::On && self.feed.give_up() {
                 return Poll::Ready(None);
             }
             match poll_bytes(self.source.as_mut(), cx) {
