@@ -179,6 +179,8 @@ pub(crate) struct Resolver<V: Send + Sync + 'static> {
     hold: Option<HoldCheck>,
     /// The flight that it has left because what arrives there is not for it.
     left: Option<u64>,
+    /// It has waited for a computation that began too early, and its patience begins anew.
+    has_begun_anew: bool,
 }
 
 impl<V: Send + Sync + 'static> Resolver<V> {
@@ -193,6 +195,7 @@ impl<V: Send + Sync + 'static> Resolver<V> {
             rank: None,
             hold: None,
             left: None,
+            has_begun_anew: false,
         }
     }
 
@@ -325,8 +328,12 @@ impl<V: Send + Sync + 'static> Resolver<V> {
                 Some(Step::Answer(entry, CacheOutcome::Joined))
             }
             _ if is_too_old => {
-                // It has waited for another computation than the one that it wants.
-                self.deadline = Instant::now() + self.engine.settings.wait_timeout;
+                // It has waited for another computation than the one that it wants. There is
+                // one such computation; a leader that came to none is no reason to wait on.
+                if numbers.computation.is_some() && !self.has_begun_anew {
+                    self.has_begun_anew = true;
+                    self.deadline = Instant::now() + self.engine.settings.wait_timeout;
+                }
                 None
             }
             Verdict::Filled(entry) => self.take(caller, waiter, entry),

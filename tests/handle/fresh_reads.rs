@@ -381,3 +381,44 @@ async fn a_result_too_heavy_to_be_stored_does_not_disturb_a_computation_that_beg
     assert_eq!(later.await.unwrap().unwrap(), 2);
     assert_eq!(cache.get("k").await, Some(2), "it is stored");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_fresh_read_waits_no_longer_because_leaders_give_up_in_the_queue() {
+    let cache: Stampede<u64> = settings()
+        .max_computations(1)
+        .compute_timeout(60 * MINUTE)
+        .wait_timeout(10 * SECOND)
+        .build()
+        .unwrap();
+    let busy = Origin::taking(50 * MINUTE);
+    let other = tokio::spawn({
+        let (cache, compute) = (cache.clone(), busy.compute());
+        async move { cache.get_or_compute("other", compute).await }
+    });
+    all_have_run().await;
+    let origin = Origin::new();
+    let queue = |cache: &Stampede<u64>| {
+        let (cache, compute) = (cache.clone(), origin.compute());
+        tokio::spawn(async move { cache.get_or_compute("k", compute).await })
+    };
+    let mut queued = vec![queue(&cache)];
+    pass(SECOND).await;
+    let fresh = tokio::spawn({
+        let (cache, compute) = (cache.clone(), origin.compute());
+        async move {
+            let from = Instant::now();
+            let refused = cache.refresh_with("k", compute).await.unwrap_err();
+            (refused.kind(), from.elapsed())
+        }
+    });
+    // Each of them leads when the one before it has given up.
+    for _ in 0..10 {
+        pass(8 * SECOND).await;
+        queued.push(queue(&cache));
+    }
+    let (kind, took) = fresh.await.unwrap();
+    assert!(matches!(kind, ErrorKind::Overloaded | ErrorKind::WaitTimeout), "{kind:?}");
+    assert_eq!(took, 10 * SECOND, "its own `wait_timeout`: no computation has begun");
+    other.abort();
+    gather(queued).await;
+}
