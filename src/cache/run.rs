@@ -102,7 +102,7 @@ where
             Some(place) => RunOutcome::Alone(reason, Some(place), work),
             None => {
                 let error = engine.overloaded(&work.flight_request().key);
-                RunOutcome::Refused(error, Some(work))
+                refuse_unless_off(engine, error, Some(work))
             }
         },
         Step::Alone(reason) => RunOutcome::Alone(reason, None, work),

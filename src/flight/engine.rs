@@ -409,13 +409,20 @@ impl<V: Send + Sync + 'static> Engine<V> {
     }
 
     pub(crate) fn overloaded(&self, key: &Key) -> Error {
-        self.observer.happened(Occurrence::Overloaded { key });
+        self.refuses(Occurrence::Overloaded { key });
         Error::retry_in(ErrorKind::Overloaded, self.settings.hold.first)
     }
 
     pub(crate) fn held(&self, key: &Key, held: HeldKey) -> Error {
-        self.observer.happened(Occurrence::Held { key });
+        self.refuses(Occurrence::Held { key });
         Error::held(held.rest, held.error)
+    }
+
+    /// Reports a refusal. A cache that is not on refuses no caller: it computes for itself.
+    fn refuses(&self, refusal: Occurrence<'_>) {
+        if self.mode() == Mode::On {
+            self.observer.happened(refusal);
+        }
     }
 
     /// Ends the flight of a leader that is silent: it is neither polled nor dropped.

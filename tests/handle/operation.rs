@@ -181,6 +181,8 @@ async fn switched_off_no_caller_is_refused_at_the_end_of_its_wait_for_a_leader_t
         cache.set_mode(mode);
         assert!(gather(waiters).await.iter().all(Result::is_ok), "{mode:?}");
         assert_eq!((from.elapsed(), origin.calls()), (5 * SECOND, 3), "{mode:?}");
+        let stats = cache.stats();
+        assert_eq!((stats.refused, stats.held, stats.overloaded, stats.alone), (0, 0, 0, 3));
         leader.abort();
     }
 }
