@@ -109,7 +109,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         let (hold, longest) = (self.hold, self.longest_hold());
         if longest < hold {
             let reason = format!(
-                "the first hold ({hold:?}) cannot be longer than the longest ({longest:?}); raise \
+                "the first hold ({hold:?}) must not exceed the longest ({longest:?}); raise \
                  `max_hold`, or leave it unset"
             );
             return Err(refuse(&["hold", "max_hold"], reason));
@@ -125,15 +125,15 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         let (one, all) = (self.waiters_of_one_key(), self.max_waiters_in_all);
         if one as usize > all {
             let reason = format!(
-                "{one} for one key are more than {all} for all keys together; lower \
-                 `max_waiters`, or leave it unset"
+                "{one} for one key must not exceed {all} for all keys; lower `max_waiters`, or \
+                 leave it unset"
             );
             return Err(refuse(&["max_waiters", "max_waiters_in_all"], reason));
         }
         let (refreshes, all) = (self.refreshes(), self.max_computations);
         if refreshes > all {
             let reason = format!(
-                "every refresh is a computation, and {refreshes} are more than {all}; lower \
+                "{refreshes} must not exceed {all}, since every refresh is a computation; lower \
                  `max_refreshes`, or leave it unset"
             );
             return Err(refuse(&["max_refreshes", "max_computations"], reason));
@@ -220,8 +220,8 @@ mod tests {
         let text = |builder: Builder<u32>| builder.build().unwrap_err().to_string();
         assert_eq!(
             text(builder().max_refreshes(9).max_computations(8)),
-            "`max_refreshes` and `max_computations`: every refresh is a computation, and 9 are \
-             more than 8; lower `max_refreshes`, or leave it unset"
+            "`max_refreshes` and `max_computations`: 9 must not exceed 8, since every refresh is \
+             a computation; lower `max_refreshes`, or leave it unset"
         );
         assert_eq!(
             text(builder().jitter(2.5)),

@@ -253,7 +253,7 @@ async fn a_reload_does_not_wait_for_the_lease_that_an_arriving_body_has() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_asks_after_an_invalidation_does_not_wait_for_the_body_that_came_before_it() {
+async fn a_request_after_an_invalidation_does_not_wait_for_the_body_that_came_before_it() {
     for vary in [false, true] {
         let cache = in_process_of(&Double::new());
         let sources = Sources::default();
