@@ -2,6 +2,8 @@
 //!
 //! The setters only collect. `build` checks all values together and makes the handle.
 
+mod checks;
+
 use std::error::Error as StdError;
 use std::fmt;
 use std::marker::PhantomData;
@@ -180,9 +182,9 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     /// computation, or from the call of `put`.
     ///
     /// A computation reads its data after its start, so a fresh value is at
-    /// most `ttl` + `compute_timeout` old. (What took longer, because the
-    /// mode was not `On` or the leader was not polled, is not stored.) There is no default: a wrong guess
-    /// would be wrong silently.
+    /// most `ttl` + `compute_timeout` old. A result that took longer, because
+    /// the mode was not `On` or the leader was not polled, is not stored. There
+    /// is no default: a wrong guess would be wrong silently.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
@@ -487,5 +489,3 @@ impl<V: Send + Sync + 'static> fmt::Debug for Builder<V> {
             .finish_non_exhaustive()
     }
 }
-
-mod checks;
