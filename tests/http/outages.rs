@@ -502,3 +502,17 @@ async fn leaders_that_wait_for_other_processes_count_as_waiters() {
     let left = waiting.iter().filter(|it| !it.is_finished()).count();
     assert!(left <= 10, "{left} wait, stats say {}", process.stats().waiting);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_stored_failure_takes_the_place_of_no_failure() {
+    // The origin lets its failure be stored, for a failure.
+    let origin = Origin::new(|call| {
+        let fields = "max-age=0, stale-if-error=60";
+        Answer::status(500).header("cache-control", fields).body(call.n.to_string())
+    });
+    let app = layered(origin_only().http_layer(), &origin);
+    for call in 0..3 {
+        let reply = send(&app, get("/page")).await;
+        assert_eq!((reply.status, reply.text()), (500, &*call.to_string()));
+    }
+}

@@ -188,3 +188,61 @@ async fn what_is_chunked_and_coded_has_the_length_of_the_bytes_sent() {
     assert_eq!(hit.header("content-length"), Some("12"));
     assert_eq!((hit.body.len(), hit.header("transfer-encoding")), (12, None));
 }
+
+// ---- which of two responses is kept ----
+
+/// Asks once a second, so often, and returns how often the origin was called in all.
+async fn calls_of(
+    app: &tower_stampede::HttpService<Origin>,
+    origin: &Origin,
+    requests: usize,
+) -> usize {
+    for _ in 0..requests {
+        assert_eq!(send(app, get("/page")).await.status, 200);
+        pass(secs(1) - ms(1)).await;
+    }
+    origin.calls()
+}
+
+#[tokio::test(start_paused = true)]
+async fn behind_a_cache_that_sends_age_in_whole_seconds_each_ttl_costs_one_call() {
+    for vary in [false, true] {
+        let made = tokio::time::Instant::now();
+        let origin = Origin::new(move |call| {
+            let age = made.elapsed().as_secs().to_string();
+            let answer = match call.header("if-none-match") {
+                Some(_) => Answer::status(304),
+                None => Answer::status(200).body("page"),
+            };
+            let answer = answer.header("etag", "\"1\"").header("age", &age).after(ms(1));
+            if vary { answer.header("vary", "accept-encoding") } else { answer }
+        });
+        let cache = with_ttl(10);
+        let app = layered(cache.http_layer(), &origin);
+        // Rounded, the age of a later response may say that it is from before the first.
+        pass(ms(5900)).await;
+        calls_of(&app, &origin, 1).await;
+        pass(ms(9300)).await;
+        let calls = calls_of(&app, &origin, 60).await;
+        assert!(calls <= 8, "varies: {vary}: {calls} calls for 61 requests in 70 s");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_asked_for_later_is_kept_however_old_it_is_on_arrival() {
+    let etag = |answer: Answer| answer.header("etag", "\"1\"").after(ms(1));
+    for confirms in [false, true] {
+        let origin = Origin::new(move |call| match call.n {
+            0 => etag(Answer::ok("max-age=60, stale-while-revalidate=600", "page")),
+            _ if confirms => etag(Answer::status(304))
+                .header("cache-control", "max-age=600")
+                .header("age", "100"),
+            _ => etag(Answer::ok("max-age=600", "page")).header("age", "100"),
+        });
+        let app = layered(origin_only().http_layer(), &origin);
+        calls_of(&app, &origin, 1).await;
+        pass(secs(61)).await;
+        let calls = calls_of(&app, &origin, 30).await;
+        assert_eq!(calls, 2, "confirms: {confirms}");
+    }
+}

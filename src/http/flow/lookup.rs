@@ -15,6 +15,7 @@ use crate::flight::phase::FlightNumbers;
 use crate::flight::waiter::Caller;
 use crate::freshness::Freshness;
 use crate::http::body::Reader;
+use crate::http::flow::answer::is_failure;
 use crate::http::layer::Rules;
 use crate::http::rules::key::{HostPlace, push_request, push_start};
 use crate::http::rules::request::{
@@ -362,8 +363,11 @@ impl HttpCaller {
     }
 
     fn may_stand_in(&self, entry: &StoredEntry) -> bool {
+        // A stored failure is no better than a new one.
+        let is_good = entry.value.response().is_some_and(|stored| !is_failure(stored.status));
         // Switched off or observing, the cache answers no request.
-        self.cache.engine.mode() == Mode::On
+        is_good
+            && self.cache.engine.mode() == Mode::On
             && self.cache.may_stand_in(entry)
             && !must_be_validated(entry)
     }

@@ -59,7 +59,8 @@ pub(crate) fn entry(
     let asked = RequestFacts { ..caller.asked };
     let selected = fingerprint_of(caller, plan);
     let mut stored =
-        response::CachedResponse::new(head, body, plan, &asked, selected, received.wall);
+        response::CachedResponse::new(head, body, plan, &asked, selected, received.wall)
+            .asked_at(received.started.tick);
     make_place(&mut stored.headers);
     // A fill counts as a use: the leader's client uses it.
     stored.touch(received.at);
@@ -160,8 +161,11 @@ pub(crate) fn store(
     let facts = entry.value.response().map(|stored| &stored.facts);
     let varies = facts.and_then(|facts| Some((facts.vary.clone()?, facts.fingerprint?)));
     let (local, engine) = (&caller.cache.local, &caller.cache.engine);
-    let is_newer =
-        |old: &StoredEntry| old.window.started > entry.window.started && engine.log.is_alive(old);
+    let asked_at = entry.value.when_asked();
+    let is_newer = |old: &StoredEntry| {
+        let is_later = asked_at.is_some_and(|at| old.value.when_asked() > Some(at));
+        is_later && engine.log.is_alive(old)
+    };
     let Some((list, selected)) = varies else {
         return local.fill_unless(&caller.primary, entry, allowed, &is_newer);
     };
@@ -176,7 +180,7 @@ pub(crate) fn store(
             return None;
         }
         let old_index = old.and_then(|old| index_of(old));
-        let index = old_index.cloned().unwrap_or_default().with(&list, selected);
+        let index = old_index.cloned().unwrap_or_default().with(&list, selected).asked_at(asked_at);
         allowed().then(|| Arc::new(index_entry(index, entry, old, remembered)))
     });
     change.garbage.extend(indexed.garbage);

@@ -51,6 +51,14 @@ pub(crate) enum Slot {
 }
 
 impl StoredResponse {
+    /// Returns when this process asked for it, or for the newest variant of an index.
+    pub(super) fn when_asked(&self) -> Option<Tick> {
+        match self.slot() {
+            Slot::Response(stored) => stored.asked_at,
+            Slot::Index(index) => index.asked_at,
+        }
+    }
+
     #[inline]
     pub(crate) fn slot(&self) -> &Slot {
         &self.0
@@ -105,6 +113,9 @@ pub(crate) struct CachedResponse {
     pub(crate) headers: HeaderMap,
     pub(crate) body: Content,
     pub(crate) facts: Facts,
+    /// When this process asked for it; none where another process did. It orders responses.
+    /// The window cannot: what it counts from includes the `Age` of the response.
+    asked_at: Option<Tick>,
     /// When a variant was last used, for making room among its siblings.
     used: AtomicU64,
 }
@@ -187,14 +198,21 @@ impl CachedResponse {
             vary: plan.vary.clone(),
             fingerprint,
         };
-        Self { status: head.status, headers, body, facts, used: AtomicU64::new(0) }
+        let used = AtomicU64::new(0);
+        Self { status: head.status, headers, body, facts, asked_at: None, used }
+    }
+
+    /// Says when this process asked for it.
+    pub(super) fn asked_at(mut self, tick: Tick) -> Self {
+        self.asked_at = Some(tick);
+        self
     }
 
     /// Makes what another process stored. It has not been used here.
     #[cfg(feature = "remote")]
     pub(crate) fn from_wire(headers: HeaderMap, body: Bytes, facts: Facts) -> Self {
-        let body = Content::Whole(body);
-        Self { status: facts.status, headers, body, facts, used: AtomicU64::new(0) }
+        let (body, used) = (Content::Whole(body), AtomicU64::new(0));
+        Self { status: facts.status, headers, body, facts, asked_at: None, used }
     }
 
     /// Makes the same with its whole body.
@@ -206,6 +224,7 @@ impl CachedResponse {
             headers,
             body,
             facts: self.facts.clone(),
+            asked_at: self.asked_at,
             used: AtomicU64::new(self.last_used()),
         }
     }
@@ -301,6 +320,8 @@ pub(crate) struct Index {
     pub(crate) lists: Vec<VaryList>,
     /// Newest first.
     pub(crate) variants: Vec<Fingerprint>,
+    /// When the newest variant was asked for, if this process did.
+    pub(crate) asked_at: Option<Tick>,
 }
 
 impl Index {
@@ -317,13 +338,20 @@ impl Index {
     pub(crate) fn announcing(&self, list: &VaryList) -> Self {
         let mut lists = moved_to_front(&self.lists, list);
         lists.truncate(MAX_LISTS);
-        Self { lists, variants: self.variants.clone() }
+        Self { lists, variants: self.variants.clone(), asked_at: self.asked_at }
+    }
+
+    /// Says when a variant was asked for.
+    pub(super) fn asked_at(mut self, asked_at: Option<Tick>) -> Self {
+        self.asked_at = self.asked_at.max(asked_at);
+        self
     }
 
     /// Returns the index without one variant.
     pub(crate) fn without(&self, variant: Fingerprint) -> Self {
         let variants = self.variants.iter().filter(|other| **other != variant);
-        Self { lists: self.lists.clone(), variants: variants.copied().collect() }
+        let variants = variants.copied().collect();
+        Self { lists: self.lists.clone(), variants, asked_at: self.asked_at }
     }
 
     /// Returns the index without what is beyond its bounds.

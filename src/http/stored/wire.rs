@@ -302,7 +302,7 @@ fn read_index(from: &mut Bytes) -> Option<Index> {
         return None;
     }
     let variants = (0..variants).map(|_| read_fingerprint(from)).collect::<Option<_>>()?;
-    Some(Index { lists, variants })
+    Some(Index { lists, variants, ..Index::default() })
 }
 
 fn write_list(out: &mut BytesMut, list: &VaryList) -> Option<()> {

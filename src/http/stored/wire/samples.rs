@@ -35,7 +35,7 @@ pub(crate) fn samples() -> Vec<Bytes> {
         of(&[], b"", None),
         of(&rich, b"<p>a short report</p>", None),
         of(&rich[..2], b"vary", Some((language, print))),
-        Index { lists, variants }.into(),
+        Index { lists, variants, ..Index::default() }.into(),
     ];
     all.iter().filter_map(StoredResponse::encode).collect()
 }
