@@ -192,7 +192,7 @@ impl Subscriber for Lines {
 fn traced() -> (Vec<String>, Vec<String>) {
     let lines = Lines::default();
     let runtime = paused_runtime();
-    let _guard = tracing::subscriber::set_default(lines.clone());
+    let _guard = crate::kit::log::listen(lines.clone());
     let cache: Stampede<u64> = settings().build().expect("the settings are good");
     let origin = Origin::taking(SECOND);
     let ask = || {
@@ -387,7 +387,7 @@ fn a_metrics_recorder_that_panics_ends_no_computation() {
 #[test]
 fn a_tracing_subscriber_that_panics_ends_no_computation() {
     let runtime = paused_runtime();
-    let _guard = tracing::subscriber::set_default(PanickingSubscriber);
+    let _guard = crate::kit::log::listen(PanickingSubscriber);
     let cache = settings().build().expect("the settings are good");
     runtime.block_on(herds_under_a_panicking_observer(cache));
 }

@@ -182,7 +182,7 @@ mod warning {
                 .with_max_level(tracing::Level::WARN)
                 .with_writer(move || lines.clone())
                 .finish();
-            tracing::subscriber::set_default(subscriber)
+            crate::kit::log::listen(subscriber)
         }
     }
 

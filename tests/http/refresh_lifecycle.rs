@@ -385,7 +385,7 @@ mod once {
             .with_max_level(tracing::Level::WARN)
             .with_writer(move || Fails(Arc::clone(&written)))
             .finish();
-        let _listening = tracing::subscriber::set_default(subscriber);
+        let _listening = crate::kit::log::listen(subscriber);
         let origin = Origin::new(|_| Answer::ok("max-age=60", "page"));
         let app = app(&origin);
         let replies = crowd_of(&app, 10, |_| with("/page", &[("x-user-id", "1")])).await;
@@ -404,7 +404,7 @@ mod once {
             .with_max_level(tracing::Level::WARN)
             .with_writer(move || Fails(Arc::clone(&written)))
             .finish();
-        let _listening = tracing::subscriber::set_default(subscriber);
+        let _listening = crate::kit::log::listen(subscriber);
         let origin = Origin::new(|_| Answer::ok("max-age=60", "page"));
         let cache = origin_only();
         let app = cache.http_layer().layer(cache.http_layer().layer(origin.clone()));
@@ -465,7 +465,7 @@ mod once {
                     let writer =
                         move || Blocked { others: own.clone(), in_vain: Arc::clone(&in_vain) };
                     let subscriber = tracing_subscriber::fmt().with_writer(writer).finish();
-                    let _listening = tracing::subscriber::set_default(subscriber);
+                    let _listening = crate::kit::log::listen(subscriber);
                     let mut runtime = tokio::runtime::Builder::new_current_thread();
                     let runtime = runtime.enable_all().build().unwrap();
                     runtime.block_on(send(&app, get(&format!("/page{i}"))));

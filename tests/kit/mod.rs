@@ -5,6 +5,7 @@
 //! - `origin`: a service that a test controls, a crowd of callers, short names for times.
 //! - `http`: an HTTP origin with scripted answers, and clients that look at replies.
 //! - `alone`: runs a part of a test in a process of its own: one that may deadlock or abort.
+//! - `log`: listens to the lines of `tracing` on one thread.
 //! - `remote`: processes on the remote in memory (`remote::Double`), under paused time.
 //! - `contract`: what every remote promises, as tests for any server.
 //! - `redis`: real Redis servers, clusters and sentinels, and a TCP proxy that fails on
@@ -21,6 +22,7 @@ pub(crate) mod alone;
 pub(crate) mod contract;
 #[cfg(feature = "http")]
 pub(crate) mod http;
+pub(crate) mod log;
 pub(crate) mod origin;
 #[cfg(all(unix, feature = "http"))]
 pub(crate) mod proxy;
