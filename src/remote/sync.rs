@@ -335,8 +335,8 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     /// a server can be paused for that alone.
     async fn probe(&self) -> Result<(), RemoteErrorKind> {
         self.read_clock().await?;
-        let (nobodys, nothing) = (Token::random(), Key::from("probe"));
-        let abandon = self.remote().abandon(&nothing, &nobodys, None);
+        let (unheld, nothing) = (Token::random(), Key::from("probe"));
+        let abandon = self.remote().abandon(&nothing, &unheld, None);
         self.gate.attempt(RemoteCall::Abandon, 0, abandon).await.map(drop)
     }
 

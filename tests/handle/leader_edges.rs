@@ -143,17 +143,23 @@ async fn a_computation_after_the_wait_lends_its_place() {
     assert_eq!(waited.map_err(|error| error.kind()), Ok(7));
 }
 
-/// `compute_timeout` bounds how long a key can be stuck, also where its leader began before
-/// the cache was switched on.
-#[tokio::test(start_paused = true)]
-async fn a_computation_that_began_while_observing_does_not_block_its_key_for_ever() {
-    let cache = settings::<u64>().compute_timeout(SECOND).wait_timeout(5 * SECOND).build().unwrap();
+/// A cache that was switched on after a computation had begun that hangs; later ones do not.
+async fn hung_while_observing() -> (Stampede<u64>, Origin, tokio::task::JoinHandle<Answered>) {
+    let cache = settings().compute_timeout(SECOND).wait_timeout(5 * SECOND).build().unwrap();
     cache.set_mode(Mode::Observe);
     let origin = Origin::new();
     origin.next([Answer::Hang]);
     let hung = ask(&cache, "k", &origin);
     all_have_run().await;
     cache.set_mode(Mode::On);
+    (cache, origin, hung)
+}
+
+/// `compute_timeout` bounds how long a key can be stuck, also where its leader began before
+/// the cache was switched on.
+#[tokio::test(start_paused = true)]
+async fn a_computation_that_began_while_observing_does_not_block_its_key_for_ever() {
+    let (cache, origin, hung) = hung_while_observing().await;
     let mut last = Err(());
     // For minutes callers come, one after the other.
     for _ in 0..20 {
@@ -166,13 +172,7 @@ async fn a_computation_that_began_while_observing_does_not_block_its_key_for_eve
 /// Nor where its own caller has long gone: those who wait for it keep it alive.
 #[tokio::test(start_paused = true)]
 async fn a_computation_that_began_while_observing_is_not_kept_alive_by_those_it_blocks() {
-    let cache = settings::<u64>().compute_timeout(SECOND).wait_timeout(5 * SECOND).build().unwrap();
-    cache.set_mode(Mode::Observe);
-    let origin = Origin::new();
-    origin.next([Answer::Hang]);
-    let hung = ask(&cache, "k", &origin);
-    all_have_run().await;
-    cache.set_mode(Mode::On);
+    let (cache, origin, hung) = hung_while_observing().await;
     let mut callers = Vec::new();
     for n in 0..100 {
         callers.push(ask(&cache, "k", &origin));
@@ -392,7 +392,7 @@ impl Drop for Rude {
     }
 }
 
-/// A panic in the `Drop` of what a cache lets go of concerns nobody who comes later.
+/// A panic in the `Drop` of what a cache lets go of concerns no later caller.
 #[tokio::test(start_paused = true)]
 async fn the_drop_of_an_old_error_that_panics_does_not_concern_a_later_caller() {
     let cache = settings::<u64>().build().unwrap();

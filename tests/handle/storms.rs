@@ -260,9 +260,9 @@ async fn a_refresh_in_the_background_lends_no_place_of_one_that_does_not_wait_fo
 }
 
 /// Versions, invalidations by tag and by key, a log of a few records, evictions, `put`,
-/// `mark_stale`: nobody gets a version older than the last invalidation before it asked.
+/// `mark_stale`: no caller gets a version older than the last invalidation before it asked.
 #[test]
-fn nobody_gets_what_was_invalidated_before_it_asked() {
+fn no_caller_gets_what_was_invalidated_before_it_asked() {
     use std::sync::atomic::AtomicU64;
     const KEYS: u64 = 6;
     let runtime =

@@ -402,15 +402,21 @@ async fn a_stale_value_in_the_remote_does_not_end_the_growth_of_a_hold() {
     assert!(work.calls() <= 20, "{} calls of a dead origin in a minute", work.calls());
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_held_caller_is_refused_in_time_while_the_remote_is_frozen() {
-    use crate::kit::origin::{Origin as Work, SECOND, settings};
+/// A process whose key failed just now, and is held for half a minute.
+async fn process_that_holds() -> (Double, Process, crate::kit::origin::Origin) {
+    use crate::kit::origin::{Answer, Origin, SECOND, settings};
     let double = Double::new();
     let process = Process::with(&double, settings().hold(30 * SECOND));
     process.prepare(&double).await;
-    let work = Work::new();
-    work.next([crate::kit::origin::Answer::Fail]);
+    let work = Origin::new();
+    work.next([Answer::Fail]);
     assert!(process.spawn(&work).await.unwrap().is_err());
+    (double, process, work)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_held_caller_is_refused_in_time_while_the_remote_is_frozen() {
+    let (double, process, work) = process_that_holds().await;
     double.freeze();
     for _ in 0..10 {
         let from = Instant::now();
@@ -423,13 +429,7 @@ async fn a_held_caller_is_refused_in_time_while_the_remote_is_frozen() {
 
 #[tokio::test(start_paused = true)]
 async fn an_invalidation_during_a_held_look_lets_the_caller_compute() {
-    use crate::kit::origin::{Origin as Work, SECOND, settings};
-    let double = Double::new();
-    let process = Process::with(&double, settings().hold(30 * SECOND));
-    process.prepare(&double).await;
-    let work = Work::new();
-    work.next([crate::kit::origin::Answer::Fail]);
-    assert!(process.spawn(&work).await.unwrap().is_err());
+    let (double, process, work) = process_that_holds().await;
     pass(ms(10)).await;
     double.delay(ms(50));
     let looks = process.spawn(&work);

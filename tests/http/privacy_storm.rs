@@ -94,10 +94,10 @@ async fn a_range_of_a_long_body_that_arrives_is_answered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn with_credentials_a_long_body_keeps_nobody_waiting() {
+async fn with_credentials_no_request_waits_for_a_long_body() {
     let origin = Origin::new(|call| match call.n {
         0 => Answer::ok("max-age=600", slow_stream(120)),
-        _ => Answer::ok("private", call.header("authorization").unwrap_or("nobody").to_owned()),
+        _ => Answer::ok("private", call.header("authorization").unwrap_or("anonymous").to_owned()),
     });
     let app = app(&origin);
     let first = app.clone().oneshot(get("/p")).await.unwrap();
@@ -148,7 +148,7 @@ async fn leaders_whose_clients_hung_up_while_another_process_computed_compute_no
     pass(secs(1)).await;
     callers.iter().for_each(tokio::task::JoinHandle::abort);
     pass(secs(60)).await;
-    assert_eq!(work.calls(), 0, "computed for nobody");
+    assert_eq!(work.calls(), 0, "computed without a client");
 }
 
 // ---- shutdown ----
@@ -179,7 +179,10 @@ async fn observing_stores_nothing_private() {
     let origin = Origin::new(|call| {
         Answer::ok(
             "max-age=600",
-            call.header("authorization").or(call.header("cookie")).unwrap_or("nobody").to_owned(),
+            call.header("authorization")
+                .or(call.header("cookie"))
+                .unwrap_or("anonymous")
+                .to_owned(),
         )
     });
     for ttl in [false, true] {
@@ -193,15 +196,15 @@ async fn observing_stores_nothing_private() {
         cache.set_mode(Mode::On);
         assert_eq!(send(&app, with("/p", &[("authorization", "bob")])).await.text(), "bob");
         assert_eq!(send(&app, with("/p", &[("cookie", "bob")])).await.text(), "bob");
-        assert_eq!(send(&app, get("/p")).await.text(), "nobody");
+        assert_eq!(send(&app, get("/p")).await.text(), "anonymous");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_observing_flight_is_joined_by_nobody_it_is_not_for() {
+async fn no_request_joins_an_observing_flight_that_is_not_for_it() {
     // Led while observing, joined after the switch.
     let origin = Origin::new(|call| {
-        Answer::ok("max-age=600", call.header("authorization").unwrap_or("nobody").to_owned())
+        Answer::ok("max-age=600", call.header("authorization").unwrap_or("anonymous").to_owned())
             .after(secs(2))
     });
     let cache = origin_only();
@@ -214,8 +217,8 @@ async fn an_observing_flight_is_joined_by_nobody_it_is_not_for() {
     cache.set_mode(Mode::On);
     let b = app.clone();
     let bob = tokio::spawn(async move { send(&b, with("/p", &[("authorization", "bob")])).await });
-    let nobody = send(&app, get("/p")).await;
-    assert_eq!(nobody.text(), "nobody");
+    let anonymous = send(&app, get("/p")).await;
+    assert_eq!(anonymous.text(), "anonymous");
     assert_eq!(bob.await.unwrap().text(), "bob");
     assert_eq!(alice.await.unwrap().text(), "alice");
 }
@@ -262,7 +265,7 @@ async fn no_cache_is_not_answered_by_the_flight_beside_an_older_computation() {
 
 /// One random case: clients with and without credentials, languages, conditions and
 /// directives; writes; modes; one or two processes; bodies that arrive slowly; clients that
-/// hang up. Nobody gets what is another's, or older than allowed.
+/// hang up. No client gets another's response, or one older than allowed.
 async fn case(seed: u64) -> Result<(), String> {
     let rng = Arc::new(Mutex::new(fastrand::Rng::with_seed(seed)));
     let version = Arc::new(AtomicUsize::new(0));
@@ -451,7 +454,7 @@ async fn case(seed: u64) -> Result<(), String> {
 }
 
 #[test]
-fn nobody_gets_what_is_not_for_him() {
+fn no_client_gets_a_response_that_is_not_for_it() {
     let cases = std::env::var("CASES").map_or(1000, |n| n.parse().unwrap());
     let mut failed = Vec::new();
     for seed in 0..cases {

@@ -234,8 +234,8 @@ pub(super) fn must_be_validated(entry: &Entry<StoredResponse>) -> bool {
 /// Returns whether each request has to validate an entry for itself.
 pub(super) fn is_validated_by_each(entry: &Entry<StoredResponse>) -> bool {
     let window = &entry.window;
-    let answers_nobody = window.is_never_fresh() && window.stale_until <= window.fresh_until;
-    answers_nobody || must_be_validated(entry)
+    let answers_no_request = window.is_never_fresh() && window.stale_until <= window.fresh_until;
+    answers_no_request || must_be_validated(entry)
 }
 
 /// A request without a fresh answer, as the engine sees it.
