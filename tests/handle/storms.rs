@@ -101,32 +101,45 @@ async fn storm(seed: u64) {
     // Also those that were invalidated.
     tokio::time::sleep(Duration::from_millis(150)).await;
     assert_eq!(cache.stats().waiting, 0, "seed {seed}");
+    // On a busy machine a computation may end before the next one begins: asked again until
+    // all places are taken at once. A place that is lost comes back after a second at the
+    // earliest, when its computation is overdue.
+    let until = std::time::Instant::now() + Duration::from_millis(500);
+    let mut first_key = 100;
+    loop {
+        let most = most_at_once(&cache, first_key, places).await;
+        assert!(most <= places, "seed {seed}: {most} of {places} places");
+        if most == places {
+            return;
+        }
+        assert!(std::time::Instant::now() < until, "seed {seed}: {most} of {places} places");
+        first_key += 100;
+    }
+}
+
+/// Computes as many keys at once as there are places and one more, and returns how many ran
+/// at the same time.
+async fn most_at_once(cache: &Stampede<u64>, first_key: u64, places: usize) -> usize {
     let running = Arc::new(AtomicUsize::new(0));
     let most = Arc::new(AtomicUsize::new(0));
-    let fresh: Vec<_> = (100..100 + places as u64)
+    let computing: Vec<_> = (first_key..=first_key + places as u64)
         .map(|key| {
             let (cache, running, most) = (cache.clone(), running.clone(), most.clone());
-            tokio::spawn(async move {
-                cache
-                    .get_or_compute(key, move || async move {
-                        most.fetch_max(
-                            running.fetch_add(1, Ordering::SeqCst) + 1,
-                            Ordering::SeqCst,
-                        );
-                        tokio::time::sleep(Duration::from_millis(5)).await;
-                        running.fetch_sub(1, Ordering::SeqCst);
-                        Ok::<_, OriginError>(1)
-                    })
-                    .await
-            })
+            let compute = move || async move {
+                most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                running.fetch_sub(1, Ordering::SeqCst);
+                Ok::<_, OriginError>(1)
+            };
+            tokio::spawn(async move { cache.get_or_compute(key, compute).await })
         })
         .collect();
-    for one in fresh {
+    for one in computing {
         let one = tokio::time::timeout(Duration::from_secs(5), one).await.expect("no caller hangs");
-        let one = one.unwrap();
-        assert!(one.is_ok(), "seed {seed}: {one:?}");
+        // The one more may have waited too long for a place.
+        drop(one.unwrap());
     }
-    assert_eq!(most.load(Ordering::SeqCst), places, "seed {seed}");
+    most.load(Ordering::SeqCst)
 }
 
 type One = std::pin::Pin<Box<dyn Future<Output = Result<u64, Error>> + Send>>;
