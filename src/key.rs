@@ -14,6 +14,10 @@ const INLINE: usize = 38;
 const ESCAPE: u8 = 0;
 const ESCAPED_BYTES: u8 = b'b';
 const TUPLE: u8 = b't';
+const FALSE: u8 = b'0';
+const TRUE: u8 = b'1';
+const NONE: u8 = b'n';
+const SOME: u8 = b's';
 
 /// In place of the length of a part that one byte cannot tell; the length
 /// follows in four.
@@ -24,9 +28,10 @@ const ON_STACK: usize = 120;
 
 /// Names an entry.
 ///
-/// A key is a string of bytes. Text stands for itself, a number for its
-/// decimal digits (`42` and `"42"` are the same key), a tuple for its parts,
-/// each with its length, so that `("a", "bc")` and `("ab", "c")` differ.
+/// A key is a string of bytes. Text and a `char` stand for themselves, a number
+/// for its decimal digits (`42` and `"42"` are the same key), a tuple for its parts,
+/// each with its length, so that `("a", "bc")` and `("ab", "c")` differ. A `bool`
+/// and an `Option` differ from every text.
 /// Keys of up to 38 bytes live inside the `Key`; a clone of a longer one
 /// counts a reference.
 ///
@@ -37,6 +42,7 @@ const ON_STACK: usize = 120;
 ///
 /// assert_eq!(Key::from(42_u64), Key::from("42"));
 /// assert_ne!(Key::from(("a", "bc")), Key::from(("ab", "c")));
+/// assert_ne!(Key::from(Some("a")), Key::from("a"));
 /// ```
 #[derive(Clone)]
 pub struct Key(Repr);
@@ -116,7 +122,8 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Types that can name an entry: text, numbers, bytes, and tuples of them.
+/// Types that can name an entry: text, numbers, bytes, `bool`, `char`, and
+/// tuples and options of them.
 ///
 /// A look-up borrows: the bytes are written to the stack, and a [`Key`] is
 /// made only on a miss. For a type of your own, write the parts that
@@ -136,7 +143,7 @@ impl fmt::Debug for Key {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot name a cache entry",
     label = "not a key",
-    note = "text, numbers, bytes and tuples of up to four of them are keys; implement `ToKey` for a type of your own"
+    note = "text, numbers, bytes, `bool`, `char`, and tuples of up to four of them and options are keys; implement `ToKey` for a type of your own"
 )]
 pub trait ToKey {
     /// Appends the bytes that distinguish this key from every other.
@@ -365,6 +372,32 @@ fn short_decimal(mut number: u32) -> Option<(u64, usize)> {
 
 number_keys!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize);
 
+impl ToKey for bool {
+    #[inline]
+    fn encode(&self, out: &mut KeyBuf) {
+        out.push(&[ESCAPE, if *self { TRUE } else { FALSE }]);
+    }
+}
+
+impl ToKey for char {
+    #[inline]
+    fn encode(&self, out: &mut KeyBuf) {
+        self.encode_utf8(&mut [0; 4]).encode(out);
+    }
+}
+
+impl<T: ToKey> ToKey for Option<T> {
+    fn encode(&self, out: &mut KeyBuf) {
+        match self {
+            None => out.push(&[ESCAPE, NONE]),
+            Some(key) => {
+                out.push(&[ESCAPE, SOME]);
+                key.encode(out);
+            }
+        }
+    }
+}
+
 macro_rules! tuple_keys {
     ($($name:ident $index:tt),+) => {
         impl<$($name: ToKey),+> ToKey for ($($name,)+) {
@@ -394,6 +427,7 @@ key_from!(
     () u8, () u16, () u32, () u64, () u128, () usize,
     () i8, () i16, () i32, () i64, () i128, () isize,
     () &str, () String, () Box<str>, () Arc<str>, () Cow<'_, str>,
+    () bool, () char, (T: ToKey) Option<T>,
     () &[u8], () Vec<u8>, () Bytes, () Arc<[u8]>, (const N: usize) [u8; N],
     (A: ToKey, B: ToKey) (A, B),
     (A: ToKey, B: ToKey, C: ToKey) (A, B, C),
@@ -486,6 +520,34 @@ mod tests {
         let key = Key::from((1_u8, "x"));
         assert_eq!(key.to_key(), key);
         assert_eq!(KeyBuf::of(&key).to_key(), key);
+    }
+
+    #[test]
+    fn keys_of_other_kinds_differ_from_texts_and_from_each_other() {
+        let all = [
+            Key::from(true),
+            Key::from(false),
+            Key::from("true"),
+            Key::from(1_u8),
+            Key::from(0_u8),
+            Key::from(None::<u8>),
+            Key::from(Some(0_u8)),
+            Key::from(Some("")),
+            Key::from(Some(Some(""))),
+            Key::from(Some(None::<u8>)),
+            Key::from(Some(true)),
+            Key::from(""),
+            Key::from((Some("a"), "b")),
+            Key::from((Some(("a", "b")), None::<u8>)),
+        ];
+        for (i, key) in all.iter().enumerate() {
+            assert!(!all[..i].contains(key), "{key:?}");
+        }
+        assert_eq!(Key::from('ä'), Key::from("ä"));
+        assert_eq!(Key::from('\0'), Key::from("\0"));
+        for key in [Key::from(true), Key::from(Some(1_u8)), Key::from(None::<u8>)] {
+            assert_ne!(Key::from(key.as_bytes()), key, "bytes are not taken for it");
+        }
     }
 
     #[test]
