@@ -98,3 +98,9 @@ impl<V> Computed<V> {
         self
     }
 }
+
+impl<V> From<V> for Computed<V> {
+    fn from(value: V) -> Self {
+        Self::new(value)
+    }
+}

@@ -104,8 +104,30 @@ impl Error {
     #[must_use]
     pub fn inner<T: StdError + 'static>(&self) -> Option<&T> {
         match self.0.source.as_ref()? {
-            Source::Inner(error) => error.downcast_ref(),
+            Source::Inner(error) => error
+                .downcast_ref()
+                .or_else(|| error.downcast_ref().map(|error: &LoadError<T>| &*error.0)),
             Source::Earlier(error) => error.inner(),
+        }
+    }
+
+    /// Returns the loader's own error if it is an `E`, also when a hold repeats it: the error of
+    /// a [`Cache`](crate::Cache), which every caller that waited shares.
+    ///
+    /// # Errors
+    ///
+    /// Returns this error if it is one of the cache, of another type, or did not come from the
+    /// loader of a [`Cache`](crate::Cache); see [`inner`](Self::inner) for those.
+    pub fn downcast<E: fmt::Debug + fmt::Display + 'static>(self) -> Result<Arc<E>, Self> {
+        self.of_loader().ok_or(self)
+    }
+
+    fn of_loader<E: fmt::Debug + fmt::Display + 'static>(&self) -> Option<Arc<E>> {
+        match self.0.source.as_ref()? {
+            Source::Inner(error) => {
+                error.downcast_ref().map(|error: &LoadError<E>| Arc::clone(&error.0))
+            }
+            Source::Earlier(error) => error.of_loader(),
         }
     }
 
@@ -140,6 +162,29 @@ impl StdError for Error {
         }
     }
 }
+
+/// The error of a loader, kept so that each caller gets it back as it is.
+pub(crate) struct LoadError<E>(Arc<E>);
+
+impl<E> From<E> for LoadError<E> {
+    fn from(error: E) -> Self {
+        Self(Arc::new(error))
+    }
+}
+
+impl<E: fmt::Debug> fmt::Debug for LoadError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for LoadError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl<E: fmt::Debug + fmt::Display> StdError for LoadError<E> {}
 
 /// A setting that cannot work, or two that contradict each other.
 ///

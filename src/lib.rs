@@ -156,6 +156,7 @@ mod tower;
 
 pub use cache::builder::{Builder, FailureAction};
 pub use cache::handle::{Announcement, Health, Invalidation, Stampede};
+pub use cache::typed::{Cache, Failure};
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 pub use clock::ManualClock;

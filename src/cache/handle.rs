@@ -1,6 +1,7 @@
 //! The handle: what an application holds.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -181,11 +182,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
             Ok(entry) => return Ok(entry.value.clone()),
             Err(miss) => miss,
         };
-        let made = move || async move {
-            let computed = compute().await?;
-            let own = computed.value.clone();
-            Ok::<ComputationResult<V, V>, E>((Some(computed), own))
-        };
+        let made = with_own_value(compute);
         Box::pin(self.0.answer_detached(key, look, made)).await.map(Answer::into_value)
     }
 
@@ -379,6 +376,35 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
         Box::pin(self.0.answer_fresh(key.to_key(), made)).await.map(Answer::into_value)
     }
 
+    /// Returns the value of `key`, or runs the computation that `work` makes on a miss.
+    pub(crate) async fn get_or_load<K, W, F, Fut, E>(&self, key: &K, work: W) -> Result<V, Error>
+    where
+        K: ToKey,
+        W: FnOnce() -> F,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = Result<Computed<V>, E>> + Send + 'static,
+        E: Into<BoxError> + Send + 'static,
+    {
+        let (key, look) = match self.look_up(key) {
+            Ok(entry) => return Ok(entry.value.clone()),
+            Err(miss) => miss,
+        };
+        let made = with_own_value(work());
+        Box::pin(self.0.answer_detached(key, look, made)).await.map(Answer::into_value)
+    }
+
+    /// Returns a value whose computation began after this call.
+    pub(crate) async fn load_fresh<K, F, Fut, E>(&self, key: &K, compute: F) -> Result<V, Error>
+    where
+        K: ToKey,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = Result<Computed<V>, E>> + Send + 'static,
+        E: Into<BoxError> + Send + 'static,
+    {
+        let made = with_own_value(compute);
+        Box::pin(self.0.answer_fresh(key.to_key(), made)).await.map(Answer::into_value)
+    }
+
     /// Returns the counts. Reading them also sets the gauges of the `metrics`
     /// feature, and lets the store finish its pending evictions.
     #[must_use]
@@ -485,5 +511,24 @@ impl<V: Clone + Send + Sync + 'static> Clone for Stampede<V> {
 impl<V: Clone + Send + Sync + 'static> std::fmt::Debug for Stampede<V> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Stampede").field("mode", &self.mode()).finish_non_exhaustive()
+    }
+}
+
+/// Makes a computation whose own caller gets the value, too.
+fn with_own_value<V, F, Fut, E>(
+    compute: F,
+) -> impl FnOnce() -> Pin<Box<dyn Future<Output = Result<ComputationResult<V, V>, E>> + Send>>
+where
+    V: Clone + Send + 'static,
+    F: FnOnce() -> Fut + Send + 'static,
+    Fut: Future<Output = Result<Computed<V>, E>> + Send + 'static,
+    E: 'static,
+{
+    move || {
+        Box::pin(async move {
+            let computed = compute().await?;
+            let own = computed.value.clone();
+            Ok((Some(computed), own))
+        })
     }
 }

@@ -46,6 +46,7 @@
 //! - `compute`: the work of a caller that asks for a key.
 //! - `run`: the way from a caller without a fresh value to its answer.
 //! - `write`: `put` and invalidations, here at once, then in the remote.
+//! - `typed`: a cache with one type of key and a loader.
 //! - `builder`: every setting, checked together.
 
 pub(crate) mod builder;
@@ -55,4 +56,5 @@ pub(crate) mod run;
 pub(crate) mod state;
 #[cfg(test)]
 mod tests;
+pub(crate) mod typed;
 pub(crate) mod write;

@@ -31,4 +31,5 @@ mod store_drops;
 mod storms;
 #[cfg(all(feature = "metrics", feature = "tracing"))]
 mod telemetry;
+mod typed;
 mod user_code;

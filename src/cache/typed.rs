@@ -1,0 +1,282 @@
+//! A cache with one type of key, one type of error, and a loader that it keeps.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use crate::cache::handle::{Invalidation, Stampede};
+use crate::computed::Computed;
+use crate::error::{Error, LoadError};
+use crate::key::{Tag, ToKey};
+
+type Loading<V, E> = Pin<Box<dyn Future<Output = Result<Computed<V>, E>> + Send>>;
+type Loader<K, V, E> = Arc<dyn Fn(K) -> Loading<V, E> + Send + Sync>;
+
+/// A cache of one kind of thing: it knows the type of its keys, how a value is loaded, and
+/// what may go wrong with that.
+///
+/// It is a [`Stampede`] handle with a loader. The handle has the settings, the remote and
+/// the store; see [`handle`](Self::handle). Cheap to clone: every clone shares the same
+/// values and the same running computations.
+///
+/// Must be used within a Tokio runtime.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_stampede::{Cache, Failure, Stampede};
+///
+/// #[derive(Debug)]
+/// enum UserError {
+///     NotFound(u64),
+///     Cache(tower_stampede::Error),
+/// }
+///
+/// impl std::fmt::Display for UserError {
+///     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+///         match self {
+///             Self::NotFound(id) => write!(f, "there is no user {id}"),
+///             Self::Cache(error) => error.fmt(f),
+///         }
+///     }
+/// }
+///
+/// impl From<Failure<UserError>> for UserError {
+///     fn from(failure: Failure<UserError>) -> Self {
+///         match failure {
+///             Failure::Computation(error) => match &*error {
+///                 Self::NotFound(id) => Self::NotFound(*id),
+///                 Self::Cache(error) => Self::Cache(error.clone()),
+///             },
+///             Failure::Cache(error) => Self::Cache(error),
+///         }
+///     }
+/// }
+///
+/// #[derive(Clone)]
+/// struct Database;
+///
+/// impl Database {
+///     async fn user(&self, id: u64) -> Result<String, UserError> {
+///         if id == 7 { Ok("Ada".to_owned()) } else { Err(UserError::NotFound(id)) }
+///     }
+/// }
+///
+/// async fn greet(users: &Cache<u64, String, UserError>, id: u64) -> Result<String, UserError> {
+///     Ok(format!("Hello, {}!", users.get(id).await?))
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let handle = Stampede::in_memory(Duration::from_secs(60));
+/// let users = Cache::with_state(handle, Database, |db, id| async move { db.user(id).await });
+/// assert_eq!(greet(&users, 7).await.unwrap(), "Hello, Ada!");
+/// assert!(matches!(greet(&users, 8).await, Err(UserError::NotFound(8))));
+/// # }
+/// ```
+///
+/// A key of another type does not compile:
+///
+/// ```compile_fail
+/// # use std::time::Duration;
+/// # use tower_stampede::{Cache, Stampede};
+/// # async fn run() {
+/// let squares: Cache<u64, u64, std::io::Error> =
+///     Cache::new(Stampede::in_memory(Duration::from_secs(60)), |n| async move { Ok(n * n) });
+/// squares.get("42").await;
+/// # }
+/// ```
+pub struct Cache<K, V: Clone + Send + Sync + 'static, E> {
+    handle: Stampede<V>,
+    load: Loader<K, V, E>,
+}
+
+impl<K, V, E> Cache<K, V, E>
+where
+    K: ToKey + Clone + Send + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: fmt::Debug + fmt::Display + Send + Sync + 'static,
+{
+    /// Makes a cache of a handle, which brings the settings, and a loader.
+    ///
+    /// The loader returns a value, or a [`Computed`] where the value sets its own lifetime
+    /// and tags. It runs on a task of its own: it goes on when the caller goes away.
+    pub fn new<F, Fut, R>(handle: Stampede<V>, load: F) -> Self
+    where
+        F: Fn(K) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<R, E>> + Send + 'static,
+        R: Into<Computed<V>>,
+    {
+        let load = move |key| -> Loading<V, E> {
+            let loading = load(key);
+            Box::pin(async move { loading.await.map(Into::into) })
+        };
+        Self { handle, load: Arc::new(load) }
+    }
+
+    /// Like [`new`](Self::new), with something that each call of the loader gets a clone of:
+    /// a connection pool, or a client.
+    pub fn with_state<S, F, Fut, R>(handle: Stampede<V>, state: S, load: F) -> Self
+    where
+        S: Clone + Send + Sync + 'static,
+        F: Fn(S, K) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<R, E>> + Send + 'static,
+        R: Into<Computed<V>>,
+    {
+        Self::new(handle, move |key| load(state.clone(), key))
+    }
+
+    /// Returns the handle, for statistics, modes, events and the rest.
+    #[must_use]
+    pub fn handle(&self) -> &Stampede<V> {
+        &self.handle
+    }
+
+    /// Returns the value of `key`, and loads it if there is none. Of all callers that ask at
+    /// once, one loads; the others get its result.
+    ///
+    /// # Errors
+    ///
+    /// [`Failure::Computation`] with the loader's own error, also where a hold repeats it,
+    /// and [`Failure::Cache`] with an error of the cache. Where a stale value may stand in,
+    /// that is returned instead.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a Tokio runtime. A panic of the loader goes on in the caller that led.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: a dropped caller leaves the loader running for the others, and its result
+    /// is stored.
+    pub async fn get(&self, key: K) -> Result<V, Failure<E>> {
+        self.handle.get_or_load(&key, || self.loading(&key)).await.map_err(Failure::from)
+    }
+
+    /// Returns a value whose loading began after this call; see
+    /// [`Stampede::refresh_with`].
+    ///
+    /// # Errors
+    ///
+    /// As [`get`](Self::get), but no stale value stands in, and a hold does not refuse it.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a Tokio runtime.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: a dropped caller leaves the loader running.
+    pub async fn refresh(&self, key: K) -> Result<V, Failure<E>> {
+        self.handle.load_fresh(&key, self.loading(&key)).await.map_err(Failure::from)
+    }
+
+    /// Returns what a leader runs; the loader is called by the leader alone.
+    fn loading(
+        &self,
+        key: &K,
+    ) -> impl FnOnce() -> Pin<Box<dyn Future<Output = Result<Computed<V>, LoadError<E>>> + Send>>
+    + Send
+    + 'static {
+        let (load, key) = (Arc::clone(&self.load), key.clone());
+        move || {
+            let loading = load(key);
+            Box::pin(async move { loading.await.map_err(LoadError::from) })
+        }
+    }
+
+    /// Returns the value of `key` if it is there; never loads. See [`Stampede::get`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn peek(&self, key: &K) -> Option<V> {
+        self.handle.get(key).await
+    }
+
+    /// Stores a value; see [`Stampede::put_with`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: once polled, it is done, here and in the remote.
+    pub async fn put(&self, key: &K, value: impl Into<Computed<V>>) {
+        self.handle.put_with(key, value.into()).await;
+    }
+
+    /// Removes a value; see [`Stampede::invalidate`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: once polled, it is done, here and in the remote.
+    pub async fn invalidate(&self, key: &K) -> Invalidation {
+        self.handle.invalidate(key).await
+    }
+
+    /// Ends the use of every value that carries `tag`; see [`Stampede::invalidate_tag`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: once polled, it is done, here and in the remote.
+    pub async fn invalidate_tag(&self, tag: impl Into<Tag>) -> Invalidation {
+        self.handle.invalidate_tag(tag).await
+    }
+}
+
+// By hand, to say that a clone counts references, and asks nothing of the types.
+impl<K, V: Clone + Send + Sync + 'static, E> Clone for Cache<K, V, E> {
+    fn clone(&self) -> Self {
+        Self { handle: self.handle.clone(), load: Arc::clone(&self.load) }
+    }
+}
+
+impl<K, V: Clone + Send + Sync + 'static, E> fmt::Debug for Cache<K, V, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cache").field("handle", &self.handle).finish_non_exhaustive()
+    }
+}
+
+/// Why a [`Cache`] returned no value.
+#[derive(Debug)]
+pub enum Failure<E> {
+    /// The loader failed; the error is its own. Shared with every caller that waited.
+    Computation(Arc<E>),
+    /// An error of the cache: see [`ErrorKind`](crate::ErrorKind).
+    Cache(Error),
+}
+
+impl<E> Clone for Failure<E> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Computation(error) => Self::Computation(Arc::clone(error)),
+            Self::Cache(error) => Self::Cache(error.clone()),
+        }
+    }
+}
+
+impl<E: fmt::Debug + fmt::Display + Send + Sync + 'static> From<Error> for Failure<E> {
+    fn from(error: Error) -> Self {
+        match error.downcast() {
+            Ok(own) => Self::Computation(own),
+            Err(error) => Self::Cache(error),
+        }
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for Failure<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Computation(error) => error.fmt(f),
+            Self::Cache(error) => error.fmt(f),
+        }
+    }
+}
+
+impl<E: std::error::Error + 'static> std::error::Error for Failure<E> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Computation(error) => error.source(),
+            Self::Cache(error) => error.source(),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! A cache with one type of key and a loader: the application's own errors come back, and
+//! the loader is called by one caller.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use tower_stampede::{Cache, Computed, ErrorKind, Failure, Mode, Stampede};
+
+use crate::kit::origin::*;
+
+/// An error that is no `std::error::Error`, as `anyhow`'s is none.
+#[derive(Debug, PartialEq)]
+enum UserError {
+    NotFound(u64),
+}
+
+impl fmt::Display for UserError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::NotFound(id) = self;
+        write!(f, "there is no user {id}")
+    }
+}
+
+/// A cache of users: even numbers exist. Counts the calls of its loader.
+fn users(handle: Stampede<u64>) -> (Cache<u64, u64, UserError>, Arc<AtomicUsize>) {
+    let calls = Arc::<AtomicUsize>::default();
+    let cache = Cache::with_state(handle, Arc::clone(&calls), |calls, id| async move {
+        calls.fetch_add(1, SeqCst);
+        tokio::time::sleep(SECOND).await;
+        if id % 2 == 0 { Ok(id * 10) } else { Err(UserError::NotFound(id)) }
+    });
+    (cache, calls)
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_caller_of_a_crowd_loads() {
+    let (cache, calls) = users(settings().build().unwrap());
+    let got = herd(50, |_| {
+        let cache = cache.clone();
+        async move { cache.get(4).await }
+    });
+    assert!(got.await.into_iter().all(|got| got.is_ok_and(|value| value == 40)));
+    assert_eq!(calls.load(SeqCst), 1);
+    assert_eq!(cache.get(4).await.ok(), Some(40));
+    assert_eq!(calls.load(SeqCst), 1, "a hit does not call the loader");
+    assert_eq!(cache.handle().stats().joined, 49);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_caller_of_a_crowd_gets_the_loaders_own_error_also_from_a_hold() {
+    let (cache, calls) = users(settings().hold(10 * SECOND).build().unwrap());
+    let got = herd(50, |_| {
+        let cache = cache.clone();
+        async move { cache.get(7).await }
+    });
+    for got in got.await {
+        let Err(Failure::Computation(error)) = got else { panic!("{got:?}") };
+        assert_eq!(*error, UserError::NotFound(7));
+    }
+    let held = cache.get(7).await.unwrap_err();
+    assert_eq!(held.to_string(), "there is no user 7");
+    assert!(matches!(held, Failure::Computation(_)), "{held:?}");
+    assert_eq!(calls.load(SeqCst), 1, "the key is held");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_of_the_cache_is_none_of_the_loader() {
+    let handle = settings().compute_timeout(SECOND / 2).build().unwrap();
+    let (cache, _calls) = users(handle);
+    let Err(Failure::Cache(error)) = cache.get(4).await else { panic!("it takes too long") };
+    assert_eq!(error.kind(), ErrorKind::ComputeTimeout);
+    assert!(error.downcast::<UserError>().is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loader_may_set_lifetimes_and_tags() {
+    let handle: Stampede<u64> = settings().build().unwrap();
+    let cache = Cache::new(handle, |id: u64| async move {
+        Ok::<_, UserError>(Computed::new(id).ttl(10 * SECOND).tag("users"))
+    });
+    cache.get(1).await.unwrap();
+    cache.refresh(2).await.unwrap();
+    assert_eq!((cache.peek(&1).await, cache.peek(&2).await), (Some(1), Some(2)));
+    cache.invalidate_tag("users").await;
+    assert_eq!((cache.peek(&1).await, cache.peek(&2).await), (None, None));
+    cache.get(1).await.unwrap();
+    pass(11 * SECOND).await;
+    assert_eq!(cache.peek(&1).await, None, "its own lifetime has ended");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_put_or_invalidated_needs_no_loader() {
+    let (cache, calls) = users(settings().build().unwrap());
+    cache.put(&4, 41).await;
+    assert_eq!(cache.get(4).await.ok(), Some(41));
+    cache.invalidate(&4).await;
+    assert_eq!(cache.peek(&4).await, None);
+    assert_eq!(calls.load(SeqCst), 0);
+    assert_eq!(cache.refresh(4).await.ok(), Some(40));
+    assert_eq!(calls.load(SeqCst), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn switched_off_each_caller_loads_and_gets_its_own_error() {
+    let (cache, calls) = users(settings().build().unwrap());
+    cache.handle().set_mode(Mode::Off);
+    for _ in 0..2 {
+        assert_eq!(cache.get(4).await.ok(), Some(40));
+        assert!(matches!(cache.get(7).await, Err(Failure::Computation(_))));
+    }
+    assert_eq!(calls.load(SeqCst), 4);
+}
