@@ -1,10 +1,10 @@
 //! The handle: what an application holds.
 
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::sync::broadcast;
 
 use crate::cache::builder::Builder;
@@ -517,7 +517,7 @@ impl<V: Clone + Send + Sync + 'static> std::fmt::Debug for Stampede<V> {
 /// Makes a computation whose own caller gets the value, too.
 fn with_own_value<V, F, Fut, E>(
     compute: F,
-) -> impl FnOnce() -> Pin<Box<dyn Future<Output = Result<ComputationResult<V, V>, E>> + Send>>
+) -> impl FnOnce() -> BoxFuture<'static, Result<ComputationResult<V, V>, E>>
 where
     V: Clone + Send + 'static,
     F: FnOnce() -> Fut + Send + 'static,

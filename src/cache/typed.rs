@@ -2,15 +2,16 @@
 
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
 
 use crate::cache::handle::{Invalidation, Stampede};
 use crate::computed::Computed;
 use crate::error::{Error, LoadError};
 use crate::key::{Tag, ToKey};
 
-type Loading<V, E> = Pin<Box<dyn Future<Output = Result<Computed<V>, E>> + Send>>;
+type Loading<V, E> = BoxFuture<'static, Result<Computed<V>, E>>;
 type Loader<K, V, E> = Arc<dyn Fn(K) -> Loading<V, E> + Send + Sync>;
 
 /// A cache of one kind of thing: it knows the type of its keys, how a value is loaded, and
@@ -173,12 +174,7 @@ where
     }
 
     /// Returns what a leader runs; the loader is called by the leader alone.
-    fn loading(
-        &self,
-        key: &K,
-    ) -> impl FnOnce() -> Pin<Box<dyn Future<Output = Result<Computed<V>, LoadError<E>>> + Send>>
-    + Send
-    + 'static {
+    fn loading(&self, key: &K) -> impl FnOnce() -> Loading<V, LoadError<E>> + Send + use<K, V, E> {
         let (load, key) = (Arc::clone(&self.load), key.clone());
         move || {
             let loading = load(key);
