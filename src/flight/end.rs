@@ -22,7 +22,7 @@ use crate::error::{Error, ErrorKind};
 use crate::flight::hold::{FailureCount, FailureRule};
 use crate::flight::leader::Leader;
 use crate::flight::marks::Marks;
-use crate::flight::phase::{Abandonment, Failure, Verdict};
+use crate::flight::phase::{Abandonment, SharedFailure, Verdict};
 use crate::garbage::drop_caught;
 use crate::observe::{ComputationEnd, Occurrence};
 use crate::sync::Arc;
@@ -210,7 +210,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                     let seq = self.engine.log.seq();
                     marks.hold.adopt(now, seq, rest, self.engine.settings.hold);
                 }
-                Steps::of(Verdict::Failed(Failure { error, each_computes: false }), None)
+                Steps::of(Verdict::Failed(SharedFailure { error, each_computes: false }), None)
             }
             End::LeftToAnother(pause) => {
                 marks.pause_refreshes_until(now.plus(pause));
@@ -238,7 +238,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             marks.hold.count_failure(began, &self.flight.tags, &error, rule, policy);
         // One hold stands in the remote for all: the one of callers without a fallback.
         let hold = hold.map(|hold| hold.min(policy.first));
-        let failure = Failure { error, each_computes: rule.each_computes };
+        let failure = SharedFailure { error, each_computes: rule.each_computes };
         let steps = Steps::of(Verdict::Failed(failure), Some(how));
         Steps { replaced, lease: LeaseEnd::GivenUp { hold }, ..steps }
     }

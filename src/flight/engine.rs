@@ -19,7 +19,7 @@ use crate::flight::hold_policy::HoldPolicy;
 use crate::flight::leader::Leader;
 use crate::flight::lending::{self, Scope};
 use crate::flight::marks::Marks;
-use crate::flight::phase::{Failure, Flight, Interest, Verdict};
+use crate::flight::phase::{Flight, Interest, SharedFailure, Verdict};
 use crate::flight::places::{Computation, Offer, Places};
 use crate::flight::ports::Store;
 use crate::flight::table::{Removed, Shard, Table};
@@ -437,7 +437,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
 
     fn end_deposed(&self, flight: &Flight<V>) {
         let error = Error::new(ErrorKind::ComputeTimeout);
-        let unused = flight.settle(Verdict::Failed(Failure { error, each_computes: false }));
+        let unused = flight.settle(Verdict::Failed(SharedFailure { error, each_computes: false }));
         flight.wake();
         drop(unused);
         self.release(&flight.computation);

@@ -28,7 +28,7 @@ pub(crate) enum Verdict<V> {
     /// Computed, may not be shared: every caller goes to the origin alone.
     Declined,
     /// The computation failed or took too long.
-    Failed(Failure),
+    Failed(SharedFailure),
     /// There is no result: the waiters look again, and the first of them leads.
     Abandoned(Abandonment),
 }
@@ -47,7 +47,7 @@ impl<V> Clone for Verdict<V> {
 
 /// A failure as waiters see it.
 #[derive(Clone, Debug)]
-pub(crate) struct Failure {
+pub(crate) struct SharedFailure {
     pub(crate) error: Error,
     /// Whether each waiter computes for itself instead of sharing the failure.
     pub(crate) each_computes: bool,
