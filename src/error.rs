@@ -88,6 +88,22 @@ impl Error {
         Self(Arc::new(Repr { kind: ErrorKind::Inner, retry_after: None, source }))
     }
 
+    /// Makes an error of what a computation failed with.
+    pub(crate) fn of_computation(error: impl Into<BoxError>) -> Self {
+        match error.into().downcast::<BatchError>() {
+            Ok(shared) => shared.0,
+            Err(error) => Self::inner_error(error),
+        }
+    }
+
+    /// Returns the error of the computation, if this is one.
+    pub(crate) fn cause(&self) -> Option<&(dyn StdError + Send + Sync + 'static)> {
+        match self.0.source.as_ref()? {
+            Source::Inner(error) => Some(&**error),
+            Source::Earlier(_) => None,
+        }
+    }
+
     pub(crate) fn held(retry_after: Duration, earlier: Option<Self>) -> Self {
         let source = earlier.map(Source::Earlier);
         Self(Arc::new(Repr { kind: ErrorKind::Held, retry_after: Some(retry_after), source }))
@@ -120,6 +136,11 @@ impl Error {
     /// loader of a [`Cache`](crate::Cache); see [`inner`](Self::inner) for those.
     pub fn downcast<E: fmt::Debug + fmt::Display + 'static>(self) -> Result<Arc<E>, Self> {
         self.of_loader().ok_or(self)
+    }
+
+    /// Keeps the error of a loader as it is, for every caller that gets it.
+    pub(crate) fn of_load<E: fmt::Debug + fmt::Display + Send + Sync + 'static>(error: E) -> Self {
+        Self::inner_error(LoadError::from(error))
     }
 
     fn of_loader<E: fmt::Debug + fmt::Display + 'static>(&self) -> Option<Arc<E>> {
@@ -185,6 +206,41 @@ impl<E: fmt::Display> fmt::Display for LoadError<E> {
 }
 
 impl<E: fmt::Debug + fmt::Display> StdError for LoadError<E> {}
+
+/// The error of one call for several keys: each key fails with the same error.
+#[derive(Clone, Debug)]
+pub(crate) struct BatchError(pub(crate) Error);
+
+impl fmt::Display for BatchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl StdError for BatchError {}
+
+/// The loader of a batch returned no value for the key.
+///
+/// It is the [`inner`](Error::inner) error of a caller of that key alone;
+/// [`Stampede::get_many`](crate::Stampede::get_many) leaves such keys out. Like the error of
+/// any computation it goes to every caller that waits, and `on_failure` decides what follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Absent;
+
+impl Absent {
+    pub(crate) fn new() -> Self {
+        Self
+    }
+}
+
+impl fmt::Display for Absent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the loader returned no value for the key")
+    }
+}
+
+impl StdError for Absent {}
 
 /// A setting that cannot work, or two that contradict each other.
 ///

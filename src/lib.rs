@@ -155,13 +155,14 @@ mod sync;
 mod tower;
 
 pub use cache::builder::{Builder, FailureAction};
+pub use cache::get_many::Batch;
 pub use cache::handle::{Announcement, Health, Invalidation, Stampede};
 pub use cache::typed::{Cache, Failure};
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 pub use clock::ManualClock;
 pub use computed::Computed;
-pub use error::{BoxError, ConfigError, Error, ErrorKind};
+pub use error::{Absent, BoxError, ConfigError, Error, ErrorKind};
 #[cfg(feature = "http")]
 #[cfg_attr(docsrs, doc(cfg(feature = "http")))]
 pub use http::{

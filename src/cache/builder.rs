@@ -58,6 +58,8 @@ pub(crate) struct Values<V> {
     pub(crate) early: Option<EarlyRefresh>,
     pub(crate) least_weight: u32,
     pub(crate) weigher: Weigher<V>,
+    pub(crate) max_batch: usize,
+    pub(crate) batch_window: Duration,
     pub(crate) negative: Option<Negative<V>>,
     pub(crate) on_failure: Option<FailureHook>,
 }
@@ -107,6 +109,8 @@ pub struct Builder<V: Send + Sync + 'static> {
     max_computations: usize,
     max_refreshes: Option<usize>,
     max_logged_tags: usize,
+    max_batch: usize,
+    batch_window: Duration,
     weigher: Weigher<V>,
     on_failure: Option<FailureHook>,
     clock: Option<Clock>,
@@ -169,6 +173,8 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             max_computations: 1024,
             max_refreshes: None,
             max_logged_tags: 100_000,
+            max_batch: 1000,
+            batch_window: Duration::ZERO,
             weigher: Arc::new(|_| size_of::<V>()),
             on_failure: None,
             clock: None,
@@ -235,6 +241,16 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         /// the hold of all processes. Two minutes after a hold, its failures are
         /// forgotten. Defaults to 1 s.
         hold: Duration;
+        /// Sets how many keys one call of a batch loader gets at most; more keys are several
+        /// calls, side by side. See [`Stampede::get_many`]. Defaults to 1000.
+        max_batch: usize;
+        /// Sets for how long the first of several callers of
+        /// [`Cache::get`](crate::Cache::get) that miss waits for the others, so that one call
+        /// of the loader serves them all. It has an effect on caches with a batch loader
+        /// ([`Cache::batched`](crate::Cache::batched)) alone, and delays every miss there. A
+        /// few milliseconds are a good start. Defaults to 0: a single caller waits for no
+        /// other.
+        batch_window: Duration;
         /// Sets how long a key is remembered as uncacheable: its callers do not
         /// wait for each other. Defaults to 30 s.
         uncacheable_for: Duration;
@@ -465,6 +481,8 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
                 .map(|beta| EarlyRefresh { beta, max_share: self.early_refresh_share }),
             least_weight: u32::try_from(least).unwrap_or(TOO_HEAVY).min(TOO_HEAVY - 1),
             weigher: self.weigher,
+            max_batch: self.max_batch,
+            batch_window: self.batch_window,
             negative: self.negative,
             on_failure: self.on_failure,
         }

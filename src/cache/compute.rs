@@ -4,7 +4,9 @@
 use std::future::Future;
 use std::sync::Arc;
 
+use crate::cache::batch::{BoardingPass, Seat};
 use crate::cache::builder::FailureAction;
+use crate::cache::handle::with_own_value;
 use crate::cache::run::{self, LeadOutcome, RunOutcome, Work};
 use crate::cache::state::{CacheState, Lookup};
 use crate::clock::Tick;
@@ -18,7 +20,7 @@ use crate::flight::leader::Leader;
 use crate::flight::phase::FlightNumbers;
 use crate::flight::waiter::{AloneReason, Caller};
 use crate::freshness::Freshness;
-use crate::key::Key;
+use crate::key::{Key, ToKey};
 use crate::lease::acquire::{Judgement, Patience, Search};
 use crate::lease::grant::Version;
 use crate::mode::Mode;
@@ -121,6 +123,8 @@ pub(crate) struct KeyWork<V: Clone + Send + Sync + 'static, F> {
     stand_in: Option<Arc<Entry<V>>>,
     /// The entry that the result replaces, and whose tags it may inherit.
     replaced: Option<Arc<Entry<V>>>,
+    /// The caller is one of a batch.
+    pass: Option<Arc<BoardingPass>>,
     compute: F,
 }
 
@@ -133,7 +137,25 @@ impl<V: Clone + Send + Sync + 'static, F> KeyWork<V, F> {
     ) -> Self {
         let state = Arc::clone(state);
         let purpose = Purpose::Serve;
-        Self { state, key, purpose, in_hand: stale, stand_in: None, replaced: None, compute }
+        let (in_hand, stand_in, replaced) = (stale, None, None);
+        Self { state, key, purpose, in_hand, stand_in, replaced, pass: None, compute }
+    }
+
+    fn in_batch(mut self, pass: Arc<BoardingPass>) -> Self {
+        self.pass = Some(pass);
+        self
+    }
+
+    /// Takes note that the caller leads.
+    fn lead(&self) {
+        if let Some(pass) = &self.pass {
+            pass.lead();
+        }
+    }
+
+    fn request(&self) -> FlightRequest {
+        let call = self.pass.as_ref().and_then(|pass| pass.call());
+        FlightRequest::of(self.key.clone()).as_part_of(call)
     }
 
     fn refreshing(mut self, seen: &Arc<Entry<V>>) -> Self {
@@ -166,7 +188,7 @@ impl<V: Clone + Send + Sync + 'static, F> KeyWork<V, F> {
 
 impl<V: Clone + Send + Sync + 'static, F> Caller<V> for KeyWork<V, F> {
     fn flight_request(&mut self) -> FlightRequest {
-        let request = FlightRequest::of(self.key.clone());
+        let request = self.request();
         match self.purpose {
             Purpose::FreshRead { .. } => request.despite_hold(),
             Purpose::Serve | Purpose::Refresh(_) => request,
@@ -234,6 +256,16 @@ impl<V: Clone + Send + Sync + 'static, F> Search<V> for KeyWork<V, F> {
     fn despite_hold(&self) -> bool {
         matches!(self.purpose, Purpose::FreshRead { .. })
     }
+
+    fn give_way(&mut self) {
+        if let Some(pass) = &self.pass {
+            pass.step_aside();
+        }
+    }
+
+    fn spread(&self) -> f64 {
+        self.pass.as_ref().map_or_else(fastrand::f64, |pass| pass.spread())
+    }
 }
 
 impl<V, T, E, F, Fut> Work<V> for KeyWork<V, F>
@@ -300,9 +332,8 @@ where
                 Ok(own)
             }
             Ok(Err(error)) => {
-                let error = error.into();
-                let rule = state.rule_for(&*error, shared);
-                let error = Error::inner_error(error);
+                let error = Error::of_computation(error);
+                let rule = state.rule_for(&error, shared);
                 leader.end(End::Failed { error: error.clone(), rule });
                 failed(error)
             }
@@ -346,13 +377,43 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<ComputationResult<V, T>, E>> + Send + 'static,
     {
-        let work = KeyWork::serve(self, key, None, compute);
+        self.answer_on_task(KeyWork::serve(self, key, None, compute), lookup).await
+    }
+
+    /// The same for one key of a batch.
+    pub(crate) async fn answer_in_batch<K>(
+        self: &Arc<Self>,
+        key: Key,
+        lookup: Lookup<V>,
+        seat: Seat<K, V>,
+    ) -> Result<Answer<V, V>, Error>
+    where
+        K: ToKey + Clone + Send + Sync + 'static,
+    {
+        let pass = seat.pass();
+        let work = KeyWork::serve(self, key, None, with_own_value(move || seat.load()));
+        self.answer_on_task(work.in_batch(pass), lookup).await
+    }
+
+    async fn answer_on_task<T, E, F, Fut>(
+        self: &Arc<Self>,
+        work: KeyWork<V, F>,
+        lookup: Lookup<V>,
+    ) -> Result<Answer<V, T>, Error>
+    where
+        T: Send + 'static,
+        E: Into<BoxError> + Send + 'static,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = Result<ComputationResult<V, T>, E>> + Send + 'static,
+    {
         let engine = &self.engine;
-        let in_background = |leader, work| {
+        let in_background = |leader, work: KeyWork<V, F>| {
+            work.lead();
             engine.in_background(leader, |leader| run::lead(leader, work));
             std::future::ready(None)
         };
-        let on_task = |leader, work| {
+        let on_task = |leader, work: KeyWork<V, F>| {
+            work.lead();
             run::from_task(engine.detached(leader, |leader| run::lead(leader, work)))
         };
         self.answer(work, lookup, on_task, (LedFor::Refresh, in_background)).await
@@ -503,7 +564,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         RF: Future<Output = Option<LeadOutcome<V, KeyWork<V, F>>>>,
     {
         let key = work.key.clone();
-        let request = FlightRequest::of(key.clone());
+        let request = work.request();
         let is_unchanged = || self.is_still(key.as_bytes(), &seen);
         let (led_for, refresh_by) = refresh_by;
         let leader = run::begin_refresh(&self.engine, request, led_for, is_unchanged);
@@ -552,7 +613,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let work = async { compute().await };
         let result = self.engine.compute_alone(work, place).await;
         self.observer.computed_alone(self.engine.clock.now().since(from), reason.as_str());
-        result?.map(|(_, own)| own).map_err(Error::inner_error)
+        result?.map(|(_, own)| own).map_err(Error::of_computation)
     }
 
     /// Judges an entry of the remote. This process may have marked its own copy stale: then
@@ -566,13 +627,9 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         self.judge(copy.as_deref().unwrap_or(found), self.now())
     }
 
-    fn rule_for(
-        &self,
-        error: &(dyn std::error::Error + Send + Sync + 'static),
-        shared: FailureRule,
-    ) -> FailureRule {
-        let action =
-            self.values.on_failure.as_ref().map_or_else(Default::default, |hook| hook(error));
+    fn rule_for(&self, error: &Error, shared: FailureRule) -> FailureRule {
+        let hook = self.values.on_failure.as_ref();
+        let action = hook.zip(error.cause()).map(|(hook, cause)| hook(cause)).unwrap_or_default();
         let hold = match action {
             FailureAction::Hold => HoldRule::After(1),
             FailureAction::ShareOnly | FailureAction::EachItself => HoldRule::Never,

@@ -487,7 +487,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
 
     /// Returns a fresh entry, or the key and the look-up that found none.
     #[inline]
-    fn look_up<K: ToKey>(&self, key: &K) -> Result<Arc<Entry<V>>, (Key, Lookup<V>)> {
+    pub(super) fn look_up<K: ToKey>(&self, key: &K) -> Result<Arc<Entry<V>>, (Key, Lookup<V>)> {
         // Encoded into a local buffer: to return one from a function would copy it.
         let mut bytes = KeyBuf::new();
         key.encode(&mut bytes);
@@ -515,7 +515,7 @@ impl<V: Clone + Send + Sync + 'static> std::fmt::Debug for Stampede<V> {
 }
 
 /// Makes a computation whose own caller gets the value, too.
-fn with_own_value<V, F, Fut, E>(
+pub(super) fn with_own_value<V, F, Fut, E>(
     compute: F,
 ) -> impl FnOnce() -> BoxFuture<'static, Result<ComputationResult<V, V>, E>>
 where

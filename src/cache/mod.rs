@@ -47,10 +47,13 @@
 //! - `run`: the way from a caller without a fresh value to its answer.
 //! - `write`: `put` and invalidations, here at once, then in the remote.
 //! - `typed`: a cache with one type of key and a loader.
+//! - `batch`, `get_many`: one call of the origin for several keys.
 //! - `builder`: every setting, checked together.
 
+pub(crate) mod batch;
 pub(crate) mod builder;
 pub(crate) mod compute;
+pub(crate) mod get_many;
 pub(crate) mod handle;
 pub(crate) mod run;
 pub(crate) mod state;

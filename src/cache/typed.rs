@@ -2,17 +2,26 @@
 
 use std::fmt;
 use std::future::Future;
+use std::hash::Hash;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
+use crate::cache::batch::Batcher;
+use crate::cache::get_many::{Batch, boxed};
 use crate::cache::handle::{Invalidation, Stampede};
 use crate::computed::Computed;
 use crate::error::{Error, LoadError};
 use crate::key::{Tag, ToKey};
 
 type Loading<V, E> = BoxFuture<'static, Result<Computed<V>, E>>;
-type Loader<K, V, E> = Arc<dyn Fn(K) -> Loading<V, E> + Send + Sync>;
+type LoadOne<K, V, E> = Arc<dyn Fn(K) -> Loading<V, E> + Send + Sync>;
+
+/// How a cache gets its values.
+enum Loader<K, V, E> {
+    One(LoadOne<K, V, E>),
+    Batch(Arc<Batcher<K, V>>),
+}
 
 /// A cache of one kind of thing: it knows the type of its keys, how a value is loaded, and
 /// what may go wrong with that.
@@ -90,12 +99,12 @@ type Loader<K, V, E> = Arc<dyn Fn(K) -> Loading<V, E> + Send + Sync>;
 /// ```
 pub struct Cache<K, V: Clone + Send + Sync + 'static, E> {
     handle: Stampede<V>,
-    load: Loader<K, V, E>,
+    loader: Loader<K, V, E>,
 }
 
 impl<K, V, E> Cache<K, V, E>
 where
-    K: ToKey + Clone + Send + 'static,
+    K: ToKey + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
     E: fmt::Debug + fmt::Display + Send + Sync + 'static,
 {
@@ -113,7 +122,40 @@ where
             let loading = load(key);
             Box::pin(async move { loading.await.map(Into::into) })
         };
-        Self { handle, load: Arc::new(load) }
+        Self { handle, loader: Loader::One(Arc::new(load)) }
+    }
+
+    /// Makes a cache of a handle and a loader that loads several keys with one call; see
+    /// [`Stampede::get_many`]. A key without a pair in what it returns is absent: [`get`](Self::get)
+    /// returns [`Absent`](crate::Absent) as the inner error of [`Failure::Cache`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_stampede::{Cache, Failure, Stampede};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Failure<std::io::Error>> {
+    /// let handle = Stampede::in_memory(Duration::from_secs(60));
+    /// let squares = Cache::batched(handle, |missing: Vec<u64>| async move {
+    ///     // One query: select * from squares where n = any($1)
+    ///     Ok::<_, std::io::Error>(missing.into_iter().map(|n| (n, n * n)))
+    /// });
+    /// assert_eq!(squares.get(2).await?, 4);
+    /// assert_eq!(squares.get_many([2, 3, 4]).await.complete()?[&4], 16);
+    /// # Ok(()) }
+    /// ```
+    pub fn batched<F, Fut, P, R>(handle: Stampede<V>, load: F) -> Self
+    where
+        F: Fn(Vec<K>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<P, E>> + Send + 'static,
+        P: IntoIterator<Item = (K, R)>,
+        R: Into<Computed<V>> + 'static,
+    {
+        let load = boxed(load, R::into, Error::of_load);
+        let (max_batch, window) = (handle.0.values.max_batch, handle.0.values.batch_window);
+        Self { handle, loader: Loader::Batch(Batcher::new(load, max_batch, window)) }
     }
 
     /// Like [`new`](Self::new), with something that each call of the loader gets a clone of:
@@ -152,7 +194,11 @@ where
     /// Cancel safe: a dropped caller leaves the loader running for the others, and its result
     /// is stored.
     pub async fn get(&self, key: K) -> Result<V, Failure<E>> {
-        self.handle.get_or_load(&key, || self.loading(&key)).await.map_err(Failure::from)
+        let loaded = match &self.loader {
+            Loader::One(load) => self.handle.get_or_load(&key, || loading(load, &key)).await,
+            Loader::Batch(batcher) => self.handle.get_in_batch(&key, batcher).await,
+        };
+        loaded.map_err(Failure::from)
     }
 
     /// Returns a value whose loading began after this call; see
@@ -170,16 +216,44 @@ where
     ///
     /// Cancel safe: a dropped caller leaves the loader running.
     pub async fn refresh(&self, key: K) -> Result<V, Failure<E>> {
-        self.handle.load_fresh(&key, self.loading(&key)).await.map_err(Failure::from)
+        let loaded = match &self.loader {
+            Loader::One(load) => self.handle.load_fresh(&key, loading(load, &key)).await,
+            Loader::Batch(batcher) => {
+                let seat = batcher.seat(&self.handle.0, &key);
+                self.handle.load_fresh(&key, move || seat.load()).await
+            }
+        };
+        loaded.map_err(Failure::from)
     }
 
-    /// Returns what a leader runs; the loader is called by the leader alone.
-    fn loading(&self, key: &K) -> impl FnOnce() -> Loading<V, LoadError<E>> + Send + use<K, V, E> {
-        let (load, key) = (Arc::clone(&self.load), key.clone());
-        move || {
-            let loading = load(key);
-            Box::pin(async move { loading.await.map_err(LoadError::from) })
-        }
+    /// Returns the values of many keys. With a [batch loader](Self::batched), those that are
+    /// missing are loaded with one call; see [`Stampede::get_many`]. With a loader for single
+    /// keys they are loaded side by side.
+    ///
+    /// # Errors
+    ///
+    /// For each key as [`get`](Self::get). An absent key is no failure: it stands in neither
+    /// map.
+    ///
+    /// # Panics
+    ///
+    /// As [`get`](Self::get).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`get`](Self::get).
+    pub async fn get_many(&self, keys: impl IntoIterator<Item = K>) -> Batch<K, V, Failure<E>>
+    where
+        K: Eq + Hash,
+    {
+        let batch = match &self.loader {
+            Loader::Batch(batcher) => self.handle.get_many_by(keys, |_| Arc::clone(batcher)).await,
+            Loader::One(load) => {
+                let load = |key: &K| loading(load, key);
+                self.handle.get_each(keys, load).await
+            }
+        };
+        batch.map_failures(Failure::from)
     }
 
     /// Returns the value of `key` if it is there; never loads. See [`Stampede::get`].
@@ -219,10 +293,31 @@ where
     }
 }
 
+/// Returns what a leader runs; the loader is called by the leader alone.
+fn loading<K, V, E>(
+    load: &LoadOne<K, V, E>,
+    key: &K,
+) -> impl FnOnce() -> BoxFuture<'static, Result<Computed<V>, LoadError<E>>> + Send + use<K, V, E>
+where
+    K: Clone + Send + 'static,
+    V: 'static,
+    E: Send + Sync + 'static,
+{
+    let (load, key) = (Arc::clone(load), key.clone());
+    move || {
+        let loading = load(key);
+        Box::pin(async move { loading.await.map_err(LoadError::from) })
+    }
+}
+
 // By hand, to say that a clone counts references, and asks nothing of the types.
 impl<K, V: Clone + Send + Sync + 'static, E> Clone for Cache<K, V, E> {
     fn clone(&self) -> Self {
-        Self { handle: self.handle.clone(), load: Arc::clone(&self.load) }
+        let loader = match &self.loader {
+            Loader::One(load) => Loader::One(Arc::clone(load)),
+            Loader::Batch(batcher) => Loader::Batch(Arc::clone(batcher)),
+        };
+        Self { handle: self.handle.clone(), loader }
     }
 }
 

@@ -5,6 +5,7 @@
 #[path = "../kit/mod.rs"]
 mod kit;
 
+mod batches;
 mod bounds;
 mod cancellation;
 mod dropped_values;
