@@ -13,9 +13,10 @@
 //! - a round of single callers closes `batch_window` after its first key;
 //! - every round closes when it has `max_batch` keys.
 //!
-//! A caller that leads when its round is closed is late: the callers that have waited for
-//! another caller or process whose computation came to nothing. Late callers share a round
-//! of their own.
+//! A caller that leads when its round is closed is late: it has waited for another caller or
+//! process whose computation came to nothing, or its round was full. Late callers share a
+//! round of their own. Where such a caller had begun as a part of the earlier call, the later
+//! call runs on the place of the earlier one.
 //!
 //! The call is a [`Shared`] future, driven by every leader that waits for it. It goes on as
 //! long as one of them does, and is dropped with the last: then each has ended by
@@ -87,6 +88,8 @@ struct Gate {
 struct GateState {
     /// Those that may yet add a key: callers that lead, and the one that seats them.
     undecided: usize,
+    /// How many of its callers lead or have led.
+    led: usize,
     is_closed: bool,
 }
 
@@ -104,7 +107,10 @@ impl Gate {
 
     fn enter(&self) -> bool {
         let mut state = self.state.lock();
-        state.undecided += usize::from(!state.is_closed);
+        if !state.is_closed {
+            state.undecided += 1;
+            state.led += 1;
+        }
         !state.is_closed
     }
 
@@ -177,7 +183,7 @@ where
         let gate = Arc::new(Gate {
             call: state.engine.shared_call(),
             spread: fastrand::f64(),
-            state: Mutex::new(GateState { undecided, is_closed: false }),
+            state: Mutex::new(GateState { undecided, led: 0, is_closed: false }),
             closed: Notify::new(),
         });
         let added = Mutex::new(AddedKeys { keys: Vec::new(), encoded: HashSet::new() });
@@ -197,6 +203,14 @@ where
             })
         };
         Arc::new(Self { keys, call: call.boxed().shared() })
+    }
+}
+
+impl<K, V> Round<K, V> {
+    /// Returns whether callers that lead from now on can be expected to be in time.
+    fn has_seats(&self) -> bool {
+        let state = self.keys.gate.state.lock();
+        !state.is_closed && state.led < self.keys.max
     }
 }
 
@@ -235,7 +249,7 @@ where
 
     fn open_round(&self, state: &CacheState<V>) -> Arc<Round<K, V>> {
         let mut open = self.open.lock();
-        if let Some(round) = open.as_ref().filter(|round| round.keys.gate.is_open()) {
+        if let Some(round) = open.as_ref().filter(|round| round.has_seats()) {
             return Arc::clone(round);
         }
         // Nothing decides for callers of which none knows the others: the window does.

@@ -353,6 +353,21 @@ async fn the_loaders_own_error_comes_back_for_each_key_of_a_typed_batch() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn more_single_callers_than_a_call_may_have_take_a_place_for_each_call() {
+    let table = Table::default();
+    let settings = settings().batch_window(5 * MS).max_batch(3);
+    let cache = typed(settings.max_refreshes(1).max_computations(2).build().unwrap(), &table);
+    let got = herd(30, |n| {
+        let cache = cache.clone();
+        async move { cache.get(n as u64).await.unwrap() }
+    });
+    assert_eq!(got.await.len(), 30);
+    assert_eq!(table.queries().len(), 10);
+    assert_eq!(table.0.most_at_once.load(SeqCst), 2);
+    assert_quiet(cache.handle());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_full_batch_does_not_wait_for_the_end_of_the_window() {
     let table = Table::default();
     let settings = settings().batch_window(10 * SECOND).max_batch(3);
