@@ -77,7 +77,7 @@
 //! - **Invalidation.** By key, by tag, of everything, and by path over HTTP. Each reaches
 //!   computations that are still running. To keep serving meanwhile, use
 //!   [`mark_stale`](Stampede::mark_stale); to read your own write,
-//!   [`refresh_with`](Stampede::refresh_with).
+//!   [`refresh`](Stampede::refresh).
 //! - **Many processes.** With the feature `redis`, `Builder::redis` lets any number of processes
 //!   share values and a refresh lock.
 //! - **Backpressure.** The layers are always ready, because a hit does not need the service
@@ -155,6 +155,7 @@ mod sync;
 mod tower;
 
 pub use cache::builder::{Builder, FailureAction};
+pub use cache::get::Served;
 pub use cache::get_many::Batch;
 pub use cache::handle::{Announcement, Health, Invalidation, Stampede};
 pub use cache::typed::{Cache, Failure};

@@ -342,7 +342,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     /// Lets a caller that waited for `wait_timeout` compute for itself, in place
     /// of being refused, if one of the `max_computations` places is free. The
     /// result is the caller's alone: it is not stored, also not that of a
-    /// `refresh_with`.
+    /// `refresh`.
     pub fn compute_after_wait(mut self) -> Self {
         self.compute_after_wait = true;
         self

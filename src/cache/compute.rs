@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::cache::batch::{BoardingPass, Seat};
 use crate::cache::builder::FailureAction;
-use crate::cache::handle::with_own_value;
+use crate::cache::get::with_own_value;
 use crate::cache::run::{self, LeadOutcome, RunOutcome, Work};
 use crate::cache::state::{CacheState, Lookup};
 use crate::clock::Tick;

@@ -11,7 +11,8 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::cache::batch::{BatchLoad, Batcher, LoadedPairs};
 use crate::cache::compute::Answer;
-use crate::cache::handle::{Stampede, with_own_value};
+use crate::cache::get::with_own_value;
+use crate::cache::handle::Stampede;
 use crate::cache::state::Lookup;
 use crate::computed::Computed;
 use crate::error::{Absent, BoxError, Error};

@@ -40,7 +40,9 @@
 //!
 //! # Reading order
 //!
-//! - `handle`: the public methods. A hit ends here.
+//! - `handle`: what an application holds, and its switches.
+//! - `get`: the methods that return a value. A hit ends here.
+//! - `put`: the methods that store and invalidate.
 //! - `state`: what a handle and its layers share: the look-up, how entries are made, and the
 //!   task that tidies.
 //! - `compute`: the work of a caller that asks for a key.
@@ -53,8 +55,10 @@
 pub(crate) mod batch;
 pub(crate) mod builder;
 pub(crate) mod compute;
+pub(crate) mod get;
 pub(crate) mod get_many;
 pub(crate) mod handle;
+mod put;
 pub(crate) mod run;
 pub(crate) mod state;
 #[cfg(test)]

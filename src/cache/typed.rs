@@ -202,7 +202,7 @@ where
     }
 
     /// Returns a value whose loading began after this call; see
-    /// [`Stampede::refresh_with`].
+    /// [`Stampede::refresh`].
     ///
     /// # Errors
     ///
@@ -217,10 +217,10 @@ where
     /// Cancel safe: a dropped caller leaves the loader running.
     pub async fn refresh(&self, key: K) -> Result<V, Failure<E>> {
         let loaded = match &self.loader {
-            Loader::One(load) => self.handle.load_fresh(&key, loading(load, &key)).await,
+            Loader::One(load) => self.handle.refresh_with(&key, loading(load, &key)).await,
             Loader::Batch(batcher) => {
                 let seat = batcher.seat(&self.handle.0, &key);
-                self.handle.load_fresh(&key, move || seat.load()).await
+                self.handle.refresh_with(&key, move || seat.load()).await
             }
         };
         loaded.map_err(Failure::from)

@@ -10,6 +10,7 @@ mod bounds;
 mod cancellation;
 mod dropped_values;
 mod failures;
+mod forms;
 mod fresh_reads;
 mod herd;
 mod holds;

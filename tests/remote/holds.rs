@@ -61,7 +61,7 @@ async fn a_caller_reads_what_another_process_computed_before_it_is_refused() {
         let (double, processes, origin) = two_that_hold().await;
         // The server has evicted the hold: then the refresh gets the lease.
         double.lose(&k(), Record::Lock);
-        assert_eq!(processes[by].refresh_with("k", origin.compute()).await.unwrap(), 2);
+        assert_eq!(processes[by].refresh("k", origin.compute()).await.unwrap(), 2);
         all_have_run().await;
         let got = processes[1 - by].spawn(&origin).await.unwrap();
         assert_eq!(got.ok(), Some(2), "computed by process {by}");
