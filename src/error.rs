@@ -32,12 +32,39 @@ struct Repr {
     kind: ErrorKind,
     retry_after: Option<Duration>,
     source: Option<Source>,
+    /// What is done about the failure, where a typed cache has decided that.
+    action: Option<FailureAction>,
 }
 
 enum Source {
     Inner(BoxError),
     /// A hold repeats the failure that began it.
     Earlier(Error),
+    /// The failure is the answer: it is remembered, and nothing stale stands in for it.
+    Answer(Error),
+}
+
+/// What to do when a computation fails; see [`Builder::on_failure`](crate::Builder::on_failure).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FailureAction {
+    /// The waiters share the failure, and no caller tries again for `hold`. A stale value
+    /// stands in for it.
+    #[default]
+    Hold,
+    /// The waiters share the failure; the next caller tries again. A stale value stands in
+    /// for it.
+    ShareOnly,
+    /// Each waiter tries for itself, in parallel; so does the next caller.
+    EachItself,
+    /// The failure is an answer, such as "not found": for this long every caller of this
+    /// process gets it, as the computation's own error, and the key is not computed. No stale
+    /// value stands in for it: an older value is removed, also from the remote.
+    ///
+    /// It ends early with `invalidate`, `put` or `mark_stale` of the key, `invalidate_all`, or
+    /// a `refresh`. Other processes compute for themselves once. How many failures are
+    /// remembered is bounded; the loss of one costs a computation.
+    Remember(Duration),
 }
 
 /// What went wrong.
@@ -76,21 +103,24 @@ impl ErrorKind {
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind) -> Self {
-        Self(Arc::new(Repr { kind, retry_after: None, source: None }))
+        Self::made_of(kind, None, None)
     }
 
     pub(crate) fn retry_in(kind: ErrorKind, retry_after: Duration) -> Self {
-        Self(Arc::new(Repr { kind, retry_after: Some(retry_after), source: None }))
+        Self::made_of(kind, Some(retry_after), None)
+    }
+
+    fn made_of(kind: ErrorKind, retry_after: Option<Duration>, source: Option<Source>) -> Self {
+        Self(Arc::new(Repr { kind, retry_after, source, action: None }))
     }
 
     pub(crate) fn inner_error(error: impl Into<BoxError>) -> Self {
-        let source = Some(Source::Inner(error.into()));
-        Self(Arc::new(Repr { kind: ErrorKind::Inner, retry_after: None, source }))
+        Self::made_of(ErrorKind::Inner, None, Some(Source::Inner(error.into())))
     }
 
     /// Makes an error of what a computation failed with.
     pub(crate) fn of_computation(error: impl Into<BoxError>) -> Self {
-        match error.into().downcast::<BatchError>() {
+        match error.into().downcast::<LoadFailure>() {
             Ok(shared) => shared.0,
             Err(error) => Self::inner_error(error),
         }
@@ -100,13 +130,28 @@ impl Error {
     pub(crate) fn cause(&self) -> Option<&(dyn StdError + Send + Sync + 'static)> {
         match self.0.source.as_ref()? {
             Source::Inner(error) => Some(&**error),
-            Source::Earlier(_) => None,
+            Source::Earlier(_) | Source::Answer(_) => None,
         }
+    }
+
+    /// Returns what a typed cache does about the failure.
+    pub(crate) fn action(&self) -> Option<FailureAction> {
+        self.0.action
+    }
+
+    /// Makes an answer of a failure.
+    pub(crate) fn into_answer(self) -> Self {
+        Self::made_of(self.kind(), None, Some(Source::Answer(self)))
+    }
+
+    /// Returns whether the failure is an answer, for which nothing stale stands in.
+    pub(crate) fn is_answer(&self) -> bool {
+        matches!(self.0.source, Some(Source::Answer(_)))
     }
 
     pub(crate) fn held(retry_after: Duration, earlier: Option<Self>) -> Self {
         let source = earlier.map(Source::Earlier);
-        Self(Arc::new(Repr { kind: ErrorKind::Held, retry_after: Some(retry_after), source }))
+        Self::made_of(ErrorKind::Held, Some(retry_after), source)
     }
 
     /// Returns what went wrong.
@@ -123,7 +168,7 @@ impl Error {
             Source::Inner(error) => error
                 .downcast_ref()
                 .or_else(|| error.downcast_ref().map(|error: &LoadError<T>| &*error.0)),
-            Source::Earlier(error) => error.inner(),
+            Source::Earlier(error) | Source::Answer(error) => error.inner(),
         }
     }
 
@@ -139,8 +184,12 @@ impl Error {
     }
 
     /// Keeps the error of a loader as it is, for every caller that gets it.
-    pub(crate) fn of_load<E: fmt::Debug + fmt::Display + Send + Sync + 'static>(error: E) -> Self {
-        Self::inner_error(LoadError::from(error))
+    pub(crate) fn of_load<E: fmt::Debug + fmt::Display + Send + Sync + 'static>(
+        error: E,
+        action: Option<FailureAction>,
+    ) -> Self {
+        let source = Some(Source::Inner(Box::new(LoadError(Arc::new(error)))));
+        Self(Arc::new(Repr { kind: ErrorKind::Inner, retry_after: None, source, action }))
     }
 
     fn of_loader<E: fmt::Debug + fmt::Display + 'static>(&self) -> Option<Arc<E>> {
@@ -148,7 +197,7 @@ impl Error {
             Source::Inner(error) => {
                 error.downcast_ref().map(|error: &LoadError<E>| Arc::clone(&error.0))
             }
-            Source::Earlier(error) => error.of_loader(),
+            Source::Earlier(error) | Source::Answer(error) => error.of_loader(),
         }
     }
 
@@ -180,18 +229,13 @@ impl StdError for Error {
         match self.0.source.as_ref()? {
             Source::Inner(error) => Some(&**error),
             Source::Earlier(error) => Some(error),
+            Source::Answer(error) => error.source(),
         }
     }
 }
 
 /// The error of a loader, kept so that each caller gets it back as it is.
-pub(crate) struct LoadError<E>(Arc<E>);
-
-impl<E> From<E> for LoadError<E> {
-    fn from(error: E) -> Self {
-        Self(Arc::new(error))
-    }
-}
+struct LoadError<E>(Arc<E>);
 
 impl<E: fmt::Debug> fmt::Debug for LoadError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -207,17 +251,18 @@ impl<E: fmt::Display> fmt::Display for LoadError<E> {
 
 impl<E: fmt::Debug + fmt::Display> StdError for LoadError<E> {}
 
-/// The error of one call for several keys: each key fails with the same error.
+/// An error of ours that a computation of ours returns: one call for several keys fails each
+/// with the same error, and a loader's error says what is done about it.
 #[derive(Clone, Debug)]
-pub(crate) struct BatchError(pub(crate) Error);
+pub(crate) struct LoadFailure(pub(crate) Error);
 
-impl fmt::Display for BatchError {
+impl fmt::Display for LoadFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl StdError for BatchError {}
+impl StdError for LoadFailure {}
 
 /// The loader of a batch returned no value for the key.
 ///

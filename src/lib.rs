@@ -154,7 +154,7 @@ mod store;
 mod sync;
 mod tower;
 
-pub use cache::builder::{Builder, FailureAction};
+pub use cache::builder::Builder;
 pub use cache::get::Served;
 pub use cache::get_many::Batch;
 pub use cache::handle::{Announcement, Health, Invalidation, Stampede};
@@ -163,7 +163,7 @@ pub use cache::typed::{Cache, Failure};
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 pub use clock::ManualClock;
 pub use computed::Computed;
-pub use error::{Absent, BoxError, ConfigError, Error, ErrorKind};
+pub use error::{Absent, BoxError, ConfigError, Error, ErrorKind, FailureAction};
 #[cfg(feature = "http")]
 #[cfg_attr(docsrs, doc(cfg(feature = "http")))]
 pub use http::{

@@ -36,7 +36,7 @@ use tokio::sync::Notify;
 
 use crate::cache::state::CacheState;
 use crate::computed::Computed;
-use crate::error::{Absent, BatchError, Error};
+use crate::error::{Absent, Error, LoadFailure};
 use crate::flight::places::OriginCall;
 use crate::key::{Key, ToKey};
 
@@ -375,7 +375,7 @@ where
     /// # Panics
     ///
     /// When the loader does.
-    pub(crate) async fn load(self) -> Result<Computed<V>, BatchError> {
+    pub(crate) async fn load(self) -> Result<Computed<V>, LoadFailure> {
         let encoded = self.key.to_key();
         let round = self.enter_round(&encoded);
         let batcher = Arc::clone(&self.batcher);
@@ -386,9 +386,9 @@ where
         match &*loaded {
             LoadResult::Values(values) => {
                 let found = values.lock().remove(&encoded);
-                found.ok_or_else(|| BatchError(Error::inner_error(Absent::new())))
+                found.ok_or_else(|| LoadFailure(Error::inner_error(Absent::new())))
             }
-            LoadResult::Failed(error) => Err(BatchError(error.clone())),
+            LoadResult::Failed(error) => Err(LoadFailure(error.clone())),
             LoadResult::Panicked(panic) => {
                 let panic = panic.lock().take();
                 resume_unwind(panic.unwrap_or_else(|| Box::new("the loader of a batch panicked")))

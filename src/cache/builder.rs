@@ -14,24 +14,11 @@ use crate::cache::handle::Stampede;
 use crate::cache::state::CacheState;
 use crate::clock::Clock;
 use crate::entry::TOO_HEAVY;
-use crate::error::ConfigError;
+use crate::error::{ConfigError, FailureAction};
 use crate::flight::engine::{Engine, EngineSettings};
 use crate::flight::hold_policy::HoldPolicy;
 use crate::freshness::{EarlyRefresh, Lifetimes};
 use crate::store::{Eviction, LocalSettings};
-
-/// What to do when a computation fails; see [`Builder::on_failure`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum FailureAction {
-    /// The waiters share the failure, and no caller tries again for `hold`.
-    #[default]
-    Hold,
-    /// The waiters share the failure; the next caller tries again.
-    ShareOnly,
-    /// Each waiter tries for itself, in parallel; so does the next caller.
-    EachItself,
-}
 
 /// Defaults of settings that follow another setting where that is narrower.
 const MAX_HOLD: Duration = Duration::from_secs(60);
@@ -374,7 +361,35 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     /// Sets what a failure does to the waiters and to the callers that come next.
     /// The hook sees the computation's own error and must not panic. It is not
     /// asked about a time-out, nor about a second panic in a row: they begin a
-    /// hold. Defaults to [`FailureAction::Hold`] for every error.
+    /// hold. Defaults to [`FailureAction::Hold`] for every error. For a typed cache, see
+    /// [`Cache::on_failure`](crate::Cache::on_failure).
+    ///
+    /// # Examples
+    ///
+    /// "Not found" is an answer, and worth remembering; "the database is down" is not:
+    ///
+    /// ```
+    /// use std::io::{Error, ErrorKind};
+    /// use std::time::Duration;
+    /// use tower_stampede::{FailureAction, Stampede};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let files: Stampede<String> = Stampede::builder("files")
+    ///     .ttl(Duration::from_secs(60))
+    ///     .on_failure(|error| match error.downcast_ref::<Error>().map(Error::kind) {
+    ///         Some(ErrorKind::NotFound) => FailureAction::Remember(Duration::from_secs(10)),
+    ///         _ => FailureAction::Hold,
+    ///     })
+    ///     .build()
+    ///     .unwrap();
+    /// for _ in 0..3 {
+    ///     let load = || async { Err::<String, _>(Error::from(ErrorKind::NotFound)) };
+    ///     let error = files.get_or_compute("a.txt", load).await.unwrap_err();
+    ///     assert_eq!(error.inner::<Error>().unwrap().kind(), ErrorKind::NotFound);
+    /// }
+    /// assert_eq!(files.stats().computations, 1);
+    /// # }
+    /// ```
     pub fn on_failure(
         mut self,
         hook: impl Fn(&(dyn StdError + Send + Sync + 'static)) -> FailureAction + Send + Sync + 'static,

@@ -5,14 +5,13 @@ use std::future::Future;
 use std::sync::Arc;
 
 use crate::cache::batch::{BoardingPass, Seat};
-use crate::cache::builder::FailureAction;
 use crate::cache::get::with_own_value;
 use crate::cache::run::{self, LeadOutcome, RunOutcome, Work};
 use crate::cache::state::{CacheState, Lookup};
 use crate::clock::Tick;
 use crate::computed::Computed;
 use crate::entry::Entry;
-use crate::error::{BoxError, Error, ErrorKind};
+use crate::error::{BoxError, Error, ErrorKind, FailureAction};
 use crate::flight::end::{End, Remember};
 use crate::flight::engine::{FlightRequest, LedFor, PlaceForOne};
 use crate::flight::hold::{FailureRule, HoldRule};
@@ -229,6 +228,10 @@ impl<V: Clone + Send + Sync + 'static, F> Caller<V> for KeyWork<V, F> {
     fn fallback(&self) -> Option<Arc<Entry<V>>> {
         self.purpose.fallback(&self.state, &self.key, self.in_hand.as_ref())
     }
+
+    fn fallback_for(&self, failure: &Error) -> Option<Arc<Entry<V>>> {
+        if failure.is_answer() { None } else { self.fallback() }
+    }
 }
 
 impl<V: Clone + Send + Sync + 'static, F> Search<V> for KeyWork<V, F> {
@@ -334,6 +337,12 @@ where
             Ok(Err(error)) => {
                 let error = Error::of_computation(error);
                 let rule = state.rule_for(&error, shared);
+                if let HoldRule::Remember(_) = rule.hold {
+                    let error = error.into_answer();
+                    state.remove_older(&leader, replaced.as_ref());
+                    leader.end(End::Failed { error: error.clone(), rule });
+                    return Err(FailedCall { error, fallback: None });
+                }
                 leader.end(End::Failed { error: error.clone(), rule });
                 failed(error)
             }
@@ -532,13 +541,18 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
                 match self.compute_alone(reason, place, compute).await {
                     Ok(own) => return Ok(Answer::Own(own, CacheOutcome::Alone)),
                     Err(error) => {
+                        // Also where the error is an answer to others: this caller has computed
+                        // outside of any flight, so nothing is remembered.
                         let fallback = purpose.fallback(self, &key, in_hand.as_ref());
                         (FailedCall { error, fallback }, CacheOutcome::Alone)
                     }
                 }
             }
+            RunOutcome::Remembered(error, _) => {
+                return Err(Failed { error, outcome: CacheOutcome::Hit });
+            }
             RunOutcome::Refused(error, work) => {
-                let fallback = work.and_then(|work| work.fallback());
+                let fallback = work.and_then(|work| work.fallback_for(&error));
                 (FailedCall { error, fallback }, CacheOutcome::Joined)
             }
         };
@@ -628,10 +642,11 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     }
 
     fn rule_for(&self, error: &Error, shared: FailureRule) -> FailureRule {
-        let hook = self.values.on_failure.as_ref();
-        let action = hook.zip(error.cause()).map(|(hook, cause)| hook(cause)).unwrap_or_default();
+        let hook = || Some(self.values.on_failure.as_ref()?(error.cause()?));
+        let action = error.action().or_else(hook).unwrap_or_default();
         let hold = match action {
             FailureAction::Hold => HoldRule::After(1),
+            FailureAction::Remember(span) => HoldRule::Remember(span),
             FailureAction::ShareOnly | FailureAction::EachItself => HoldRule::Never,
         };
         FailureRule { hold, each_computes: action == FailureAction::EachItself, ..shared }

@@ -292,7 +292,7 @@ impl<K: Eq + Hash, V: Clone> Batch<K, V> {
 pub(super) fn boxed<K, V, F, Fut, R, T, E>(
     load: F,
     computed: impl Fn(T) -> Computed<V> + Copy + Send + Sync + 'static,
-    error: impl Fn(E) -> Error + Copy + Send + Sync + 'static,
+    error: impl Fn(E) -> Error + Clone + Send + Sync + 'static,
 ) -> BatchLoad<K, V>
 where
     F: Fn(Vec<K>) -> Fut + Send + Sync + 'static,
@@ -300,7 +300,7 @@ where
     R: IntoIterator<Item = (K, T)>,
 {
     Arc::new(move |keys| -> BoxFuture<'static, Result<LoadedPairs<K, V>, Error>> {
-        let loading = load(keys);
+        let (loading, error) = (load(keys), error.clone());
         Box::pin(async move {
             match loading.await {
                 Ok(pairs) => {

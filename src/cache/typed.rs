@@ -6,16 +6,36 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
+use parking_lot::RwLock;
 
 use crate::cache::batch::Batcher;
 use crate::cache::get_many::{Batch, boxed};
 use crate::cache::handle::{Invalidation, Stampede};
 use crate::computed::Computed;
-use crate::error::{Error, LoadError};
+use crate::error::{Error, FailureAction, LoadFailure};
 use crate::key::{Tag, ToKey};
 
 type Loading<V, E> = BoxFuture<'static, Result<Computed<V>, E>>;
 type LoadOne<K, V, E> = Arc<dyn Fn(K) -> Loading<V, E> + Send + Sync>;
+
+/// What is done about a failure; set after the loader, which needs it.
+struct FailureHook<E>(Arc<RwLock<Option<FailureRule<E>>>>);
+type FailureRule<E> = Arc<dyn Fn(&E) -> FailureAction + Send + Sync>;
+
+impl<E: fmt::Debug + fmt::Display + Send + Sync + 'static> FailureHook<E> {
+    fn failure(&self, error: E) -> Error {
+        // Called without the lock: it is the user's code.
+        let rule = self.0.read().clone();
+        let action = rule.map(|rule| rule(&error));
+        Error::of_load(error, action)
+    }
+}
+
+impl<E> Clone for FailureHook<E> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
 
 /// How a cache gets its values.
 enum Loader<K, V, E> {
@@ -100,6 +120,7 @@ enum Loader<K, V, E> {
 pub struct Cache<K, V: Clone + Send + Sync + 'static, E> {
     handle: Stampede<V>,
     loader: Loader<K, V, E>,
+    hook: FailureHook<E>,
 }
 
 impl<K, V, E> Cache<K, V, E>
@@ -122,7 +143,48 @@ where
             let loading = load(key);
             Box::pin(async move { loading.await.map(Into::into) })
         };
-        Self { handle, loader: Loader::One(Arc::new(load)) }
+        Self { handle, loader: Loader::One(Arc::new(load)), hook: FailureHook(Arc::default()) }
+    }
+
+    /// Sets what a failure of the loader does to the waiters and to the callers that come
+    /// next, for every clone. The hook takes the place of
+    /// [`Builder::on_failure`](crate::Builder::on_failure) of the handle, and sees the loader's
+    /// own error. It must not panic.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_stampede::{Cache, Failure, FailureAction, Stampede};
+    ///
+    /// #[derive(Debug)]
+    /// enum UserError {
+    ///     NotFound,
+    ///     DatabaseDown,
+    /// }
+    /// # impl std::fmt::Display for UserError {
+    /// #     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result { f.write_str("e") }
+    /// # }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let handle: Stampede<String> = Stampede::in_memory(Duration::from_secs(60));
+    /// let users = Cache::new(handle, |_id: u64| async { Err::<String, _>(UserError::NotFound) })
+    ///     .on_failure(|error| match error {
+    ///         UserError::NotFound => FailureAction::Remember(Duration::from_secs(10)),
+    ///         UserError::DatabaseDown => FailureAction::Hold,
+    ///     });
+    /// for _ in 0..3 {
+    ///     let Err(Failure::Computation(error)) = users.get(7).await else { panic!() };
+    ///     assert!(matches!(*error, UserError::NotFound));
+    /// }
+    /// assert_eq!(users.handle().stats().computations, 1);
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn on_failure(self, hook: impl Fn(&E) -> FailureAction + Send + Sync + 'static) -> Self {
+        let replaced = self.hook.0.write().replace(Arc::new(hook));
+        drop(replaced);
+        self
     }
 
     /// Makes a cache of a handle and a loader that loads several keys with one call; see
@@ -153,9 +215,11 @@ where
         P: IntoIterator<Item = (K, R)>,
         R: Into<Computed<V>> + 'static,
     {
-        let load = boxed(load, R::into, Error::of_load);
+        let hook = FailureHook(Arc::default());
+        let of_call = hook.clone();
+        let load = boxed(load, R::into, move |error| of_call.failure(error));
         let (max_batch, window) = (handle.0.values.max_batch, handle.0.values.batch_window);
-        Self { handle, loader: Loader::Batch(Batcher::new(load, max_batch, window)) }
+        Self { handle, loader: Loader::Batch(Batcher::new(load, max_batch, window)), hook }
     }
 
     /// Like [`new`](Self::new), with something that each call of the loader gets a clone of:
@@ -195,7 +259,7 @@ where
     /// is stored.
     pub async fn get(&self, key: K) -> Result<V, Failure<E>> {
         let loaded = match &self.loader {
-            Loader::One(load) => self.handle.get_or_load(&key, || loading(load, &key)).await,
+            Loader::One(load) => self.handle.get_or_load(&key, || self.loading(load, &key)).await,
             Loader::Batch(batcher) => self.handle.get_in_batch(&key, batcher).await,
         };
         loaded.map_err(Failure::from)
@@ -217,13 +281,27 @@ where
     /// Cancel safe: a dropped caller leaves the loader running.
     pub async fn refresh(&self, key: K) -> Result<V, Failure<E>> {
         let loaded = match &self.loader {
-            Loader::One(load) => self.handle.refresh_with(&key, loading(load, &key)).await,
+            Loader::One(load) => self.handle.refresh_with(&key, self.loading(load, &key)).await,
             Loader::Batch(batcher) => {
                 let seat = batcher.seat(&self.handle.0, &key);
                 self.handle.refresh_with(&key, move || seat.load()).await
             }
         };
         loaded.map_err(Failure::from)
+    }
+
+    /// Returns what a leader runs; the loader is called by the leader alone.
+    fn loading(
+        &self,
+        load: &LoadOne<K, V, E>,
+        key: &K,
+    ) -> impl FnOnce() -> BoxFuture<'static, Result<Computed<V>, LoadFailure>> + Send + use<K, V, E>
+    {
+        let (load, key, hook) = (Arc::clone(load), key.clone(), self.hook.clone());
+        move || {
+            let loading = load(key);
+            Box::pin(async move { loading.await.map_err(|error| LoadFailure(hook.failure(error))) })
+        }
     }
 
     /// Returns the values of many keys. With a [batch loader](Self::batched), those that are
@@ -249,7 +327,7 @@ where
         let batch = match &self.loader {
             Loader::Batch(batcher) => self.handle.get_many_by(keys, |_| Arc::clone(batcher)).await,
             Loader::One(load) => {
-                let load = |key: &K| loading(load, key);
+                let load = |key: &K| self.loading(load, key);
                 self.handle.get_each(keys, load).await
             }
         };
@@ -293,23 +371,6 @@ where
     }
 }
 
-/// Returns what a leader runs; the loader is called by the leader alone.
-fn loading<K, V, E>(
-    load: &LoadOne<K, V, E>,
-    key: &K,
-) -> impl FnOnce() -> BoxFuture<'static, Result<Computed<V>, LoadError<E>>> + Send + use<K, V, E>
-where
-    K: Clone + Send + 'static,
-    V: 'static,
-    E: Send + Sync + 'static,
-{
-    let (load, key) = (Arc::clone(load), key.clone());
-    move || {
-        let loading = load(key);
-        Box::pin(async move { loading.await.map_err(LoadError::from) })
-    }
-}
-
 // By hand, to say that a clone counts references, and asks nothing of the types.
 impl<K, V: Clone + Send + Sync + 'static, E> Clone for Cache<K, V, E> {
     fn clone(&self) -> Self {
@@ -317,7 +378,7 @@ impl<K, V: Clone + Send + Sync + 'static, E> Clone for Cache<K, V, E> {
             Loader::One(load) => Loader::One(Arc::clone(load)),
             Loader::Batch(batcher) => Loader::Batch(Arc::clone(batcher)),
         };
-        Self { handle: self.handle.clone(), loader }
+        Self { handle: self.handle.clone(), loader, hook: self.hook.clone() }
     }
 }
 

@@ -13,6 +13,7 @@ use crate::computed::Computed;
 use crate::entry::{ComputationStart, Entry};
 use crate::flight::end::End;
 use crate::flight::engine::{Admission, FlightRequest, LedFor};
+use crate::flight::leader::Leader;
 use crate::flight::ports::Store;
 use crate::freshness::Freshness;
 use crate::key::{Key, Tag};
@@ -162,6 +163,23 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         self.engine.put_here(key, Arc::clone(&entry));
         self.tidy_from_now_on();
         Some(entry)
+    }
+
+    /// Removes the value that a failure takes the place of, here and in the remote.
+    pub(super) fn remove_older(
+        self: &Arc<Self>,
+        leader: &Leader<V>,
+        older: Option<&Arc<Entry<V>>>,
+    ) {
+        let Some(older) = older.filter(|_| leader.is_current()) else { return };
+        let key = leader.key();
+        drop(self.local.remove_exactly(key, older));
+        let told = key.clone();
+        // The key's hold, which is to come, stays: this process has its own messages not told.
+        self.tell_in_background(
+            |_, shared| async move { shared.invalidate(&told).await },
+            |shared| shared.queue_invalidation(key),
+        );
     }
 
     /// Ends the local use of any entry but `entry`: it may have come from the

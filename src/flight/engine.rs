@@ -287,7 +287,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         }
         let held = marks.and_then(|marks| marks.hold.check(now, request.hold, &self.log));
         if let Some(held) = &held
-            && !self.may_look_elsewhere(request)
+            && (held.answer().is_some() || !self.may_look_elsewhere(request))
         {
             return Admission::Held(held.clone());
         }

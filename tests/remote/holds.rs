@@ -4,7 +4,7 @@
 use crate::kit::origin::*;
 use crate::kit::remote::*;
 use tower_stampede::remote::{Double, Record};
-use tower_stampede::{Builder, ErrorKind};
+use tower_stampede::{Builder, ErrorKind, FailureAction};
 
 fn long_hold() -> Builder<u64> {
     settings().hold(30 * SECOND)
@@ -80,4 +80,31 @@ async fn a_caller_is_refused_while_no_process_has_a_value() {
     pass(2 * SECOND).await;
     assert_eq!(processes[1].spawn(&origin).await.unwrap().ok(), Some(2));
     assert_eq!(origin.calls(), 2);
+}
+
+// ---- failures that are answers ----
+
+#[tokio::test(start_paused = true)]
+async fn not_found_removes_the_older_value_from_every_process_and_makes_no_hold_in_them() {
+    let double = Double::new();
+    let remembering = || {
+        let settings = settings().ttl(10 * SECOND).stale_for(60 * MINUTE);
+        settings.on_failure(|_| FailureAction::Remember(MINUTE))
+    };
+    let processes = Process::several_with(2, &double, remembering).await;
+    let origin = Origin::taking(10 * MS);
+    for process in &processes {
+        assert_eq!(process.load(&origin).await, 1);
+    }
+    pass(11 * SECOND).await;
+    origin.usually(Answer::Fail);
+    assert_eq!(processes[0].load(&origin).await, 1, "stale, while it is refreshed");
+    pass(SECOND).await;
+    for (n, process) in processes.iter().enumerate() {
+        for _ in 0..3 {
+            let error = process.spawn(&origin).await.unwrap().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Inner, "process {n}");
+        }
+    }
+    assert_eq!(origin.calls(), 3, "one call of each process");
 }
