@@ -10,7 +10,7 @@ use std::time::Duration;
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
 /// Why a caller got no value. Cheap to clone: one failure may reach thousands
-/// of callers.
+/// of callers. Its text names the cache and the cause.
 ///
 /// # Examples
 ///
@@ -26,7 +26,11 @@ pub type BoxError = Box<dyn StdError + Send + Sync>;
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
-pub struct Error(Arc<Repr>);
+pub struct Error {
+    repr: Arc<Repr>,
+    /// The name of the cache, once the error leaves it.
+    cache: Option<Arc<str>>,
+}
 
 struct Repr {
     kind: ErrorKind,
@@ -111,7 +115,7 @@ impl Error {
     }
 
     fn made_of(kind: ErrorKind, retry_after: Option<Duration>, source: Option<Source>) -> Self {
-        Self(Arc::new(Repr { kind, retry_after, source, action: None }))
+        Self { repr: Arc::new(Repr { kind, retry_after, source, action: None }), cache: None }
     }
 
     pub(crate) fn inner_error(error: impl Into<BoxError>) -> Self {
@@ -128,7 +132,7 @@ impl Error {
 
     /// Returns the error of the computation, if this is one.
     pub(crate) fn cause(&self) -> Option<&(dyn StdError + Send + Sync + 'static)> {
-        match self.0.source.as_ref()? {
+        match self.repr.source.as_ref()? {
             Source::Inner(error) => Some(&**error),
             Source::Earlier(_) | Source::Answer(_) => None,
         }
@@ -136,7 +140,7 @@ impl Error {
 
     /// Returns what a typed cache does about the failure.
     pub(crate) fn action(&self) -> Option<FailureAction> {
-        self.0.action
+        self.repr.action
     }
 
     /// Makes an answer of a failure.
@@ -146,7 +150,12 @@ impl Error {
 
     /// Returns whether the failure is an answer, for which nothing stale stands in.
     pub(crate) fn is_answer(&self) -> bool {
-        matches!(self.0.source, Some(Source::Answer(_)))
+        matches!(self.repr.source, Some(Source::Answer(_)))
+    }
+
+    /// Says which cache the error comes from.
+    pub(crate) fn in_cache(self, cache: &Arc<str>) -> Self {
+        Self { cache: Some(Arc::clone(cache)), ..self }
     }
 
     pub(crate) fn held(retry_after: Duration, earlier: Option<Self>) -> Self {
@@ -157,14 +166,14 @@ impl Error {
     /// Returns what went wrong.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
-        self.0.kind
+        self.repr.kind
     }
 
     /// Returns the error of the computation if it is a `T`, also when a hold repeats it. A
     /// hold that another process began comes without the error.
     #[must_use]
     pub fn inner<T: StdError + 'static>(&self) -> Option<&T> {
-        match self.0.source.as_ref()? {
+        match self.repr.source.as_ref()? {
             Source::Inner(error) => error
                 .downcast_ref()
                 .or_else(|| error.downcast_ref().map(|error: &LoadError<T>| &*error.0)),
@@ -189,11 +198,12 @@ impl Error {
         action: Option<FailureAction>,
     ) -> Self {
         let source = Some(Source::Inner(Box::new(LoadError(Arc::new(error)))));
-        Self(Arc::new(Repr { kind: ErrorKind::Inner, retry_after: None, source, action }))
+        let repr = Repr { kind: ErrorKind::Inner, retry_after: None, source, action };
+        Self { repr: Arc::new(repr), cache: None }
     }
 
     fn of_loader<E: fmt::Debug + fmt::Display + 'static>(&self) -> Option<Arc<E>> {
-        match self.0.source.as_ref()? {
+        match self.repr.source.as_ref()? {
             Source::Inner(error) => {
                 error.downcast_ref().map(|error: &LoadError<E>| Arc::clone(&error.0))
             }
@@ -204,21 +214,28 @@ impl Error {
     /// Returns after how long asking again makes sense, where that is known.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        self.0.retry_after
+        self.repr.retry_after
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.kind.text())
+        if let Some(cache) = &self.cache {
+            write!(f, "cache `{cache}`: ")?;
+        }
+        f.write_str(self.repr.kind.text())?;
+        match self.source() {
+            Some(cause) => write!(f, ": {cause}"),
+            None => Ok(()),
+        }
     }
 }
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Error")
-            .field("kind", &self.0.kind)
-            .field("retry_after", &self.0.retry_after)
+            .field("kind", &self.repr.kind)
+            .field("retry_after", &self.repr.retry_after)
             .field("source", &self.source().map(ToString::to_string))
             .finish()
     }
@@ -226,7 +243,7 @@ impl fmt::Debug for Error {
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        match self.0.source.as_ref()? {
+        match self.repr.source.as_ref()? {
             Source::Inner(error) => Some(&**error),
             Source::Earlier(error) => Some(error),
             Source::Answer(error) => error.source(),
@@ -328,14 +345,17 @@ mod tests {
     fn an_error_keeps_its_source_and_a_hold_repeats_it() {
         let inner = "x".parse::<u32>().unwrap_err();
         let error = Error::inner_error(inner.clone());
-        assert_eq!(error.to_string(), "computation failed");
+        assert_eq!(error.to_string(), format!("computation failed: {inner}"));
         assert_eq!(error.source().unwrap().to_string(), inner.to_string());
 
         let held = Error::held(Duration::from_secs(1), Some(error));
         assert_eq!(held.kind(), ErrorKind::Held);
         assert_eq!(held.retry_after(), Some(Duration::from_secs(1)));
         assert_eq!(held.inner::<std::num::ParseIntError>(), Some(&inner));
-        assert_eq!(held.source().unwrap().to_string(), "computation failed");
+        let text = format!("computation failed: {inner}");
+        assert_eq!(held.source().unwrap().to_string(), text);
+        let text = format!("cache `users`: {}: {text}", ErrorKind::Held.text());
+        assert_eq!(held.in_cache(&"users".into()).to_string(), text);
     }
 
     #[test]

@@ -158,6 +158,7 @@ pub use cache::builder::Builder;
 pub use cache::get::Served;
 pub use cache::get_many::Batch;
 pub use cache::handle::{Announcement, Health, Invalidation, Stampede};
+pub use cache::keep_fresh::KeepFresh;
 pub use cache::typed::{Cache, Failure};
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
@@ -170,7 +171,7 @@ pub use http::{
     BodyError, BodyErrorKind, CacheFor, HttpFuture, HttpLayer, HttpService, HttpStampede, Refusal,
     ResponseBody, SetCookie, StoredResponse,
 };
-pub use key::{Key, KeyBuf, Tag, ToKey};
+pub use key::{ByBytes, ByDisplay, Key, KeyBuf, Tag, ToKey};
 pub use mode::Mode;
 pub use observe::{Event, Stats};
 pub use outcome::CacheOutcome;

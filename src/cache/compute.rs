@@ -4,6 +4,8 @@
 use std::future::Future;
 use std::sync::Arc;
 
+use futures_util::future::BoxFuture;
+
 use crate::cache::batch::{BoardingPass, Seat};
 use crate::cache::get::with_own_value;
 use crate::cache::run::{self, LeadOutcome, RunOutcome, Work};
@@ -11,7 +13,7 @@ use crate::cache::state::{CacheState, Lookup};
 use crate::clock::Tick;
 use crate::computed::Computed;
 use crate::entry::Entry;
-use crate::error::{BoxError, Error, ErrorKind, FailureAction};
+use crate::error::{BoxError, Error, ErrorKind, FailureAction, LoadFailure};
 use crate::flight::end::{End, Remember};
 use crate::flight::engine::{FlightRequest, LedFor, PlaceForOne};
 use crate::flight::hold::{FailureRule, HoldRule};
@@ -140,11 +142,6 @@ impl<V: Clone + Send + Sync + 'static, F> KeyWork<V, F> {
         Self { state, key, purpose, in_hand, stand_in, replaced, pass: None, compute }
     }
 
-    fn in_batch(mut self, pass: Arc<BoardingPass>) -> Self {
-        self.pass = Some(pass);
-        self
-    }
-
     /// Takes note that the caller leads.
     fn lead(&self) {
         if let Some(pass) = &self.pass {
@@ -154,7 +151,7 @@ impl<V: Clone + Send + Sync + 'static, F> KeyWork<V, F> {
 
     fn request(&self) -> FlightRequest {
         let call = self.pass.as_ref().and_then(|pass| pass.call());
-        FlightRequest::of(self.key.clone()).as_part_of(call)
+        FlightRequest::of(self.key.clone()).sharing_call(call)
     }
 
     fn refreshing(mut self, seen: &Arc<Entry<V>>) -> Self {
@@ -355,6 +352,25 @@ where
     }
 }
 
+/// What a caller in a batch brings.
+pub(crate) type Seated<V> = BoxFuture<'static, Result<ComputationResult<V, V>, LoadFailure>>;
+
+impl<V: Clone + Send + Sync + 'static> KeyWork<V, ()> {
+    /// Returns the work of one caller in a batch.
+    pub(crate) fn in_seat<K>(
+        state: &Arc<CacheState<V>>,
+        key: Key,
+        seat: Seat<K, V>,
+    ) -> KeyWork<V, impl FnOnce() -> Seated<V> + Send + use<K, V>>
+    where
+        K: ToKey + Clone + Send + Sync + 'static,
+    {
+        let pass = Some(seat.pass());
+        let work = KeyWork::serve(state, key, None, with_own_value(move || seat.load()));
+        KeyWork { pass, ..work }
+    }
+}
+
 /// What a caller has in hand while a refresh runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Otherwise {
@@ -399,9 +415,28 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     where
         K: ToKey + Clone + Send + Sync + 'static,
     {
-        let pass = seat.pass();
-        let work = KeyWork::serve(self, key, None, with_own_value(move || seat.load()));
-        self.answer_on_task(work.in_batch(pass), lookup).await
+        self.answer_on_task(KeyWork::in_seat(self, key, seat), lookup).await
+    }
+
+    /// Refreshes `seen` in the background, unless it is being refreshed or may not be now.
+    pub(crate) fn refresh_in_background<T, E, F, Fut>(
+        self: &Arc<Self>,
+        work: KeyWork<V, F>,
+        seen: &Arc<Entry<V>>,
+    ) where
+        T: Send + 'static,
+        E: Into<BoxError> + Send + 'static,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = Result<ComputationResult<V, T>, E>> + Send + 'static,
+    {
+        let is_unchanged = || self.is_still(work.key.as_bytes(), seen);
+        let (request, led_for) = (work.request(), LedFor::Refresh);
+        let leader = run::begin_refresh(&self.engine, request, led_for, is_unchanged);
+        if let Some(leader) = leader {
+            work.lead();
+            let work = work.refreshing(seen);
+            self.engine.in_background(leader, |leader| run::lead(leader, work));
+        }
     }
 
     async fn answer_on_task<T, E, F, Fut>(
@@ -658,6 +693,6 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             | Err(Failed { outcome, .. }) => *outcome,
         };
         self.observer.answered(outcome);
-        result.map_err(|failed| failed.error)
+        result.map_err(|failed| failed.error.in_cache(&self.name))
     }
 }

@@ -44,7 +44,7 @@ impl<V: Clone> Clone for ServedValue<V> {
 }
 
 impl<V> Served<V> {
-    fn stored(entry: Arc<Entry<V>>, outcome: CacheOutcome) -> Self {
+    pub(super) fn stored(entry: Arc<Entry<V>>, outcome: CacheOutcome) -> Self {
         Self { value: ServedValue::Stored(entry), outcome }
     }
 
@@ -79,7 +79,7 @@ impl<V> Deref for Served<V> {
 }
 
 impl<V> Answer<V, V> {
-    fn into_served(self) -> Served<V> {
+    pub(super) fn into_served(self) -> Served<V> {
         match self {
             Self::Entry(entry, outcome) => Served::stored(entry, outcome),
             Self::Own(value, outcome) => Served { value: ServedValue::Own(value), outcome },
@@ -478,7 +478,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// Returns the value of `key`, or runs the computation that `work` makes on a miss.
     pub(crate) async fn get_or_load<K, W, F, Fut, E>(&self, key: &K, work: W) -> Result<V, Error>
     where
-        K: ToKey,
+        K: ToKey + ?Sized,
         W: FnOnce() -> F,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<Computed<V>, E>> + Send + 'static,
@@ -494,7 +494,10 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
 
     /// Returns a fresh entry, or the key and the look-up that found none.
     #[inline]
-    pub(super) fn look_up<K: ToKey>(&self, key: &K) -> Result<Arc<Entry<V>>, (Key, Lookup<V>)> {
+    pub(super) fn look_up<K: ToKey + ?Sized>(
+        &self,
+        key: &K,
+    ) -> Result<Arc<Entry<V>>, (Key, Lookup<V>)> {
         // Encoded into a local buffer: to return one from a function would copy it.
         let mut bytes = KeyBuf::new();
         key.encode(&mut bytes);

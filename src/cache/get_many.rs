@@ -11,12 +11,13 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::cache::batch::{BatchLoad, Batcher, LoadedPairs};
 use crate::cache::compute::Answer;
-use crate::cache::get::with_own_value;
+use crate::cache::get::{Served, with_own_value};
 use crate::cache::handle::Stampede;
 use crate::cache::state::Lookup;
 use crate::computed::Computed;
 use crate::error::{Absent, BoxError, Error};
 use crate::key::{Key, ToKey};
+use crate::outcome::CacheOutcome;
 
 /// What [`Stampede::get_many`] found: a value or a failure for each key, or neither where the
 /// loader returned no value for the key.
@@ -172,21 +173,47 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     }
 
     /// Returns the value of one key, loaded with others where the batcher has a window.
-    pub(super) async fn get_in_batch<K>(
+    pub(super) async fn get_in_batch<Q, K>(
         &self,
-        key: &K,
+        key: &Q,
         batcher: &Arc<Batcher<K, V>>,
     ) -> Result<V, Error>
     where
+        Q: ToKey + ToOwned<Owned = K> + ?Sized,
         K: ToKey + Clone + Send + Sync + 'static,
     {
-        let (encoded, lookup) = match self.look_up(key) {
-            Ok(entry) => return Ok(entry.value.clone()),
-            Err(miss) => miss,
-        };
-        let seat = batcher.seat(&self.0, key);
-        let answer = Box::pin(self.0.answer_in_batch(encoded, lookup, seat));
-        answer.await.map(Answer::into_value)
+        match self.look_up(key) {
+            Ok(entry) => Ok(entry.value.clone()),
+            Err(miss) => self.load_in_batch(key, miss, batcher).await.map(Answer::into_value),
+        }
+    }
+
+    pub(super) async fn get_ref_in_batch<K>(
+        &self,
+        key: &K,
+        batcher: &Arc<Batcher<K, V>>,
+    ) -> Result<Served<V>, Error>
+    where
+        K: ToKey + Clone + Send + Sync + 'static,
+    {
+        match self.look_up(key) {
+            Ok(entry) => Ok(Served::stored(entry, CacheOutcome::Hit)),
+            Err(miss) => self.load_in_batch(key, miss, batcher).await.map(Answer::into_served),
+        }
+    }
+
+    async fn load_in_batch<Q, K>(
+        &self,
+        key: &Q,
+        (encoded, lookup): (Key, Lookup<V>),
+        batcher: &Arc<Batcher<K, V>>,
+    ) -> Result<Answer<V, V>, Error>
+    where
+        Q: ToKey + ToOwned<Owned = K> + ?Sized,
+        K: ToKey + Clone + Send + Sync + 'static,
+    {
+        let seat = batcher.seat(&self.0, &key.to_owned());
+        Box::pin(self.0.answer_in_batch(encoded, lookup, seat)).await
     }
 
     /// Returns values from the store, and loads each of the others by itself, side by side.

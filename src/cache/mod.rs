@@ -50,6 +50,7 @@
 //! - `write`: `put` and invalidations, here at once, then in the remote.
 //! - `typed`: a cache with one type of key and a loader.
 //! - `batch`, `get_many`: one call of the origin for several keys.
+//! - `keep_fresh`: keys that are refreshed before they expire.
 //! - `builder`: every setting, checked together.
 
 pub(crate) mod batch;
@@ -58,6 +59,7 @@ pub(crate) mod compute;
 pub(crate) mod get;
 pub(crate) mod get_many;
 pub(crate) mod handle;
+pub(crate) mod keep_fresh;
 mod put;
 pub(crate) mod run;
 pub(crate) mod state;

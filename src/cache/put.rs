@@ -137,7 +137,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
 
     /// Like [`put_now`](Self::put_now), with a value that sets its own lifetime and tags.
     pub fn put_with_now<K: ToKey>(&self, key: K, computed: Computed<V>) {
-        self.0.put_in_background(key.to_key(), computed);
+        self.0.put_in_background(&key.to_key(), computed);
     }
 
     /// Like [`invalidate`](Self::invalidate), from where nothing can be awaited. Returns

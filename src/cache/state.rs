@@ -22,6 +22,7 @@ use crate::store::{LocalSettings, LocalStore};
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
 
 pub(crate) struct CacheState<V: Clone + Send + Sync + 'static> {
+    pub(crate) name: Arc<str>,
     pub(crate) local: Arc<LocalStore<V>>,
     pub(crate) engine: Arc<Engine<V>>,
     pub(crate) observer: Arc<Observer>,
@@ -54,7 +55,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let store: Arc<dyn Store<V>> = Arc::clone(&local) as _;
         let engine = Arc::new(Engine::new(engine, clock, store, Arc::clone(&observer) as _));
         let (tidied_at, longest_kept) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { local, engine, observer, values, tidied_at, longest_kept }
+        let name = name.into();
+        Self { name, local, engine, observer, values, tidied_at, longest_kept }
     }
 
     #[inline]

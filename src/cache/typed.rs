@@ -1,22 +1,27 @@
 //! A cache with one type of key, one type of error, and a loader that it keeps.
 
+use std::borrow::Borrow;
+use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::hash::Hash;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use parking_lot::RwLock;
 
 use crate::cache::batch::Batcher;
+use crate::cache::get::Served;
 use crate::cache::get_many::{Batch, boxed};
 use crate::cache::handle::{Invalidation, Stampede};
+use crate::cache::state::CacheState;
 use crate::computed::Computed;
 use crate::error::{Error, FailureAction, LoadFailure};
 use crate::key::{Tag, ToKey};
 
 type Loading<V, E> = BoxFuture<'static, Result<Computed<V>, E>>;
-type LoadOne<K, V, E> = Arc<dyn Fn(K) -> Loading<V, E> + Send + Sync>;
+pub(super) type LoadOne<K, V, E> = Arc<dyn Fn(K) -> Loading<V, E> + Send + Sync>;
 
 /// What is done about a failure; set after the loader, which needs it.
 struct FailureHook<E>(Arc<RwLock<Option<FailureRule<E>>>>);
@@ -38,9 +43,32 @@ impl<E> Clone for FailureHook<E> {
 }
 
 /// How a cache gets its values.
-enum Loader<K, V, E> {
+pub(super) enum Loader<K, V, E> {
     One(LoadOne<K, V, E>),
     Batch(Arc<Batcher<K, V>>),
+}
+
+impl<K, V, E> Clone for Loader<K, V, E> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::One(load) => Self::One(Arc::clone(load)),
+            Self::Batch(batcher) => Self::Batch(Arc::clone(batcher)),
+        }
+    }
+}
+
+/// A cache that lives only as long as a caller has it.
+pub(super) struct WeakCache<K, V: Clone + Send + Sync + 'static, E> {
+    state: Weak<CacheState<V>>,
+    loader: Loader<K, V, E>,
+    hook: FailureHook<E>,
+}
+
+impl<K, V: Clone + Send + Sync + 'static, E> WeakCache<K, V, E> {
+    pub(super) fn upgrade(&self) -> Option<Cache<K, V, E>> {
+        let handle = Stampede(self.state.upgrade()?);
+        Some(Cache { handle, loader: self.loader.clone(), hook: self.hook.clone() })
+    }
 }
 
 /// A cache of one kind of thing: it knows the type of its keys, how a value is loaded, and
@@ -290,8 +318,17 @@ where
         loaded.map_err(Failure::from)
     }
 
+    pub(super) fn loader(&self) -> &Loader<K, V, E> {
+        &self.loader
+    }
+
+    pub(super) fn downgrade(&self) -> WeakCache<K, V, E> {
+        let state = Arc::downgrade(&self.handle.0);
+        WeakCache { state, loader: self.loader.clone(), hook: self.hook.clone() }
+    }
+
     /// Returns what a leader runs; the loader is called by the leader alone.
-    fn loading(
+    pub(super) fn loading(
         &self,
         load: &LoadOne<K, V, E>,
         key: &K,
@@ -334,12 +371,106 @@ where
         batch.map_failures(Failure::from)
     }
 
+    /// Loads the keys that have no value, with at most `limit` calls of the loader at once
+    /// (at least one). Returns the keys that failed, and why. For a warm-up before the first
+    /// caller comes; see also [`keep_fresh`](Self::keep_fresh).
+    ///
+    /// # Panics
+    ///
+    /// As [`get`](Self::get).
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call begins no further loads. Those that run go on.
+    pub async fn preload(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+        limit: usize,
+    ) -> HashMap<K, Failure<E>>
+    where
+        K: Eq + Hash,
+    {
+        let size = match &self.loader {
+            Loader::One(_) => 1,
+            Loader::Batch(batcher) => batcher.max_batch(),
+        };
+        let (mut keys, mut failures) = (keys.into_iter().peekable(), HashMap::new());
+        let mut loads = FuturesUnordered::new();
+        loop {
+            while loads.len() < limit.max(1) && keys.peek().is_some() {
+                loads.push(self.get_many(keys.by_ref().take(size).collect::<Vec<_>>()));
+            }
+            match loads.next().await {
+                Some(batch) => failures.extend(batch.failures),
+                None => return failures,
+            }
+        }
+    }
+
+    /// Returns the value of `key`, as [`get`](Self::get) does, by a borrowed form of the key:
+    /// `&str` for a `String`. A key of the own type is made on a miss only.
+    ///
+    /// The borrowed form must be the same key ([`ToKey`]) as the own one, as it is for text and
+    /// bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`get`](Self::get).
+    ///
+    /// # Panics
+    ///
+    /// As [`get`](Self::get).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`get`](Self::get).
+    pub async fn get_borrowed<Q>(&self, key: &Q) -> Result<V, Failure<E>>
+    where
+        K: Borrow<Q>,
+        Q: ToKey + ToOwned<Owned = K> + ?Sized,
+    {
+        let loaded = match &self.loader {
+            Loader::One(load) => {
+                self.handle.get_or_load(key, || self.loading(load, &key.to_owned())).await
+            }
+            Loader::Batch(batcher) => self.handle.get_in_batch(key, batcher).await,
+        };
+        loaded.map_err(Failure::from)
+    }
+
+    /// Like [`get`](Self::get), without a clone of a stored value, and with the outcome.
+    ///
+    /// # Errors
+    ///
+    /// As [`get`](Self::get).
+    ///
+    /// # Panics
+    ///
+    /// As [`get`](Self::get).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`get`](Self::get).
+    pub async fn get_ref(&self, key: K) -> Result<Served<V>, Failure<E>> {
+        let loaded = match &self.loader {
+            Loader::One(load) => {
+                let compute = self.loading(load, &key);
+                self.handle.get_or_compute_ref_with(&key, compute).await
+            }
+            Loader::Batch(batcher) => self.handle.get_ref_in_batch(&key, batcher).await,
+        };
+        loaded.map_err(Failure::from)
+    }
+
     /// Returns the value of `key` if it is there; never loads. See [`Stampede::get`].
     ///
     /// # Cancel safety
     ///
     /// Cancel safe.
-    pub async fn peek(&self, key: &K) -> Option<V> {
+    pub async fn peek<Q: ToKey + ?Sized>(&self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
         self.handle.get(key).await
     }
 
@@ -348,7 +479,10 @@ where
     /// # Cancel safety
     ///
     /// Cancel safe: once polled, it is done, here and in the remote.
-    pub async fn put(&self, key: &K, value: impl Into<Computed<V>>) {
+    pub async fn put<Q: ToKey + ?Sized>(&self, key: &Q, value: impl Into<Computed<V>>)
+    where
+        K: Borrow<Q>,
+    {
         self.handle.put_with(key, value.into()).await;
     }
 
@@ -357,7 +491,10 @@ where
     /// # Cancel safety
     ///
     /// Cancel safe: once polled, it is done, here and in the remote.
-    pub async fn invalidate(&self, key: &K) -> Invalidation {
+    pub async fn invalidate<Q: ToKey + ?Sized>(&self, key: &Q) -> Invalidation
+    where
+        K: Borrow<Q>,
+    {
         self.handle.invalidate(key).await
     }
 
@@ -374,11 +511,8 @@ where
 // By hand, to say that a clone counts references, and asks nothing of the types.
 impl<K, V: Clone + Send + Sync + 'static, E> Clone for Cache<K, V, E> {
     fn clone(&self) -> Self {
-        let loader = match &self.loader {
-            Loader::One(load) => Loader::One(Arc::clone(load)),
-            Loader::Batch(batcher) => Loader::Batch(Arc::clone(batcher)),
-        };
-        Self { handle: self.handle.clone(), loader, hook: self.hook.clone() }
+        let (handle, loader) = (self.handle.clone(), self.loader.clone());
+        Self { handle, loader, hook: self.hook.clone() }
     }
 }
 

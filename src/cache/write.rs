@@ -77,16 +77,16 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         local
     }
 
-    pub(crate) fn put_in_background(self: &Arc<Self>, key: Key, computed: Computed<V>) {
-        let Some(entry) = self.put_here(&key, computed) else {
-            self.revoke_in_background(&key);
+    pub(crate) fn put_in_background(self: &Arc<Self>, key: &Key, computed: Computed<V>) {
+        let Some(entry) = self.put_here(key, computed) else {
+            self.revoke_in_background(key);
             return;
         };
         let put = key.clone();
         self.tell_in_background(
             |inner, shared| inner.tell_put(shared, put, entry),
             // The remote cannot be given the value now, so it loses the old one.
-            |shared| shared.queue_invalidation(&key),
+            |shared| shared.queue_invalidation(key),
         );
     }
 

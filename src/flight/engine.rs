@@ -122,7 +122,7 @@ impl FlightRequest {
     }
 
     /// Computes as a part of `call`, where the caller leads.
-    pub(crate) fn as_part_of(mut self, call: Option<Arc<OriginCall>>) -> Self {
+    pub(crate) fn sharing_call(mut self, call: Option<Arc<OriginCall>>) -> Self {
         self.call = call;
         self
     }

@@ -18,6 +18,7 @@ mod invalidation;
 mod invalidation_log;
 mod invalidation_model;
 mod invalidation_stress;
+mod keep_fresh;
 mod late;
 mod leader;
 mod leader_edges;

@@ -126,10 +126,13 @@ impl fmt::Display for Lookup {
     }
 }
 
+/// What the database answers now.
+type Answers = Arc<parking_lot::Mutex<Result<u64, fn() -> Lookup>>>;
+
 /// A cache of one user, whose database answers as the test says.
 fn one_user(
     handle: Stampede<u64>,
-    answers: &Arc<parking_lot::Mutex<Result<u64, fn() -> Lookup>>>,
+    answers: &Answers,
 ) -> (Cache<u64, u64, Lookup>, Arc<AtomicUsize>) {
     let calls = Arc::<AtomicUsize>::default();
     let (counted, answers) = (Arc::clone(&calls), Arc::clone(answers));
@@ -220,4 +223,38 @@ async fn a_value_that_was_put_meanwhile_is_not_removed_by_not_found() {
     let error = asked.await.unwrap().unwrap_err();
     assert_eq!(error.inner(), Some(&OriginError(1)));
     assert_eq!(cache.get_or_compute("k", origin.compute()).await.unwrap(), 5);
+}
+
+// ---- forms ----
+
+#[tokio::test(start_paused = true)]
+async fn a_text_key_is_looked_up_by_a_borrowed_text() {
+    let handle: Stampede<usize> = settings().build().unwrap();
+    let lengths = Cache::new(handle, |text: String| async move { Ok::<_, UserError>(text.len()) });
+    assert_eq!(lengths.get("abc".to_owned()).await.unwrap(), 3);
+    assert_eq!(lengths.get_borrowed("abc").await.unwrap(), 3);
+    assert_eq!(lengths.get_borrowed("abcd").await.unwrap(), 4);
+    assert_eq!(lengths.peek("abcd").await, Some(4));
+    lengths.put("abcd", 7_usize).await;
+    assert_eq!(*lengths.get_ref("abcd".to_owned()).await.unwrap(), 7);
+    assert!(lengths.invalidate("abcd").await.local);
+    let stats = lengths.handle().stats();
+    assert_eq!((stats.computations, stats.hits), (2, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_kinds_of_things_share_a_handle_by_their_key_types() {
+    tower_stampede::key_struct! {
+        #[derive(Copy)]
+        struct UserId(u64);
+    }
+    tower_stampede::key_struct! {
+        #[derive(Copy)]
+        struct TeamId(u64);
+    }
+    let handle: Stampede<u64> = settings().build().unwrap();
+    let users = Cache::new(handle.clone(), |id: UserId| async move { Ok::<_, UserError>(id.0) });
+    let teams = Cache::new(handle, |id: TeamId| async move { Ok::<_, UserError>(id.0 + 1000) });
+    let got = (users.get(UserId(7)).await.unwrap(), teams.get(TeamId(7)).await.unwrap());
+    assert_eq!(got, (7, 1007));
 }
