@@ -312,6 +312,8 @@ impl StdError for Absent {}
 pub struct ConfigError {
     fields: &'static [&'static str],
     reason: Cow<'static, str>,
+    /// Where the settings stand in a file, with a dot at the end.
+    path: String,
 }
 
 impl ConfigError {
@@ -319,7 +321,12 @@ impl ConfigError {
         fields: &'static [&'static str],
         reason: impl Into<Cow<'static, str>>,
     ) -> Self {
-        Self { fields, reason: reason.into() }
+        Self { fields, reason: reason.into(), path: String::new() }
+    }
+
+    pub(crate) fn at(self, path: &str) -> Self {
+        let path = if path.is_empty() { String::new() } else { format!("{path}.") };
+        Self { path, ..self }
     }
 
     /// Returns the names of the settings involved.
@@ -331,7 +338,9 @@ impl ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}`: {}", self.fields.join("` and `"), self.reason)
+        let path = &self.path;
+        let fields: Vec<_> = self.fields.iter().map(|field| format!("`{path}{field}`")).collect();
+        write!(f, "{}: {}", fields.join(" and "), self.reason)
     }
 }
 

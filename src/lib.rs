@@ -109,6 +109,7 @@
 //! | `redis-cluster` | no | `Redis::cluster` | a single node of a cluster serves its own slots only |
 //! | `redis-sentinel` | no | `Redis::sentinel` | an address that always leads to the primary is needed |
 //! | `redis-legacy-lock` | no | `LegacyLock`, by `SETNX` and `GETSET` | a lock needs a server with scripts |
+//! | `serde` | no | `Settings`: the settings of a cache from a file, with durations such as `60s` | settings stand in the code |
 //! | `test-util` | no | [`ManualClock`](guide::testing), `remote::Double` | tests pause tokio's time, which needs no feature |
 //! | `full` | no | all of these but `redis-tls-native` | |
 //!
@@ -159,6 +160,9 @@ pub use cache::get::Served;
 pub use cache::get_many::Batch;
 pub use cache::handle::{Announcement, Health, Invalidation, Stampede};
 pub use cache::keep_fresh::KeepFresh;
+#[cfg(feature = "serde")]
+#[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
+pub use cache::settings::{Settings, SettingsError};
 pub use cache::typed::{Cache, Failure};
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]

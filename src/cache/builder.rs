@@ -103,6 +103,8 @@ pub struct Builder<V: Send + Sync + 'static> {
     clock: Option<Clock>,
     schema: u32,
     attach: Option<Attach<V>>,
+    /// Where the settings stand in a file; errors name it.
+    path: String,
     value: PhantomData<fn() -> V>,
 }
 
@@ -167,6 +169,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             clock: None,
             schema: 0,
             attach: None,
+            path: String::new(),
             value: PhantomData,
         }
     }
@@ -414,7 +417,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     /// contradict each other. Its text names the settings, their values, the rule
     /// and the remedy.
     pub fn build(mut self) -> Result<Stampede<V>, ConfigError> {
-        self.check()?;
+        self.check().map_err(|error| error.at(&self.path))?;
         let engine = self.engine_settings();
         let local = LocalSettings {
             name: self.name.clone(),
@@ -423,6 +426,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         };
         let clock = self.clock.clone().unwrap_or_else(Clock::runtime);
         let (name, attach) = (self.name.clone(), self.attach.take());
+        let path = std::mem::take(&mut self.path);
         let (lease, schema) = (self.lease, self.schema);
         let inner = CacheState::new(&name, engine, &local, self.values(), clock);
         if let Some(attach) = attach {
@@ -436,9 +440,16 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
                 weigher: Arc::clone(&inner.values.weigher),
                 least_weight: inner.values.least_weight,
                 engine: &inner.engine,
-            })?;
+            })
+            .map_err(|error| error.at(&path))?;
         }
         Ok(Stampede(Arc::new(inner)))
+    }
+
+    #[cfg(feature = "serde")]
+    pub(super) fn settings_at(mut self, path: &str) -> Self {
+        path.clone_into(&mut self.path);
+        self
     }
 
     /// Sets how the engine gets its remote.

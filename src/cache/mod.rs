@@ -51,7 +51,7 @@
 //! - `typed`: a cache with one type of key and a loader.
 //! - `batch`, `get_many`: one call of the origin for several keys.
 //! - `keep_fresh`: keys that are refreshed before they expire.
-//! - `builder`: every setting, checked together.
+//! - `builder`: every setting, checked together; `settings`: the same from a file.
 
 pub(crate) mod batch;
 pub(crate) mod builder;
@@ -62,6 +62,8 @@ pub(crate) mod handle;
 pub(crate) mod keep_fresh;
 mod put;
 pub(crate) mod run;
+#[cfg(feature = "serde")]
+pub(crate) mod settings;
 pub(crate) mod state;
 #[cfg(test)]
 mod tests;
