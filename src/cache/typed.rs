@@ -531,6 +531,31 @@ pub enum Failure<E> {
     Cache(Error),
 }
 
+impl<E> Failure<E> {
+    /// Returns the loader's own error, or what `of_cache` makes of an error of the cache: for a
+    /// function whose error type is the loader's, and of another crate, so that it cannot
+    /// implement `From<Failure<E>>`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use tower_stampede::Failure;
+    ///
+    /// let failure = Failure::Computation(Arc::new("not found".to_owned()));
+    /// assert_eq!(failure.into_error(|error| error.to_string()), "not found");
+    /// ```
+    pub fn into_error(self, of_cache: impl FnOnce(Error) -> E) -> E
+    where
+        E: Clone,
+    {
+        match self {
+            Self::Computation(error) => Arc::unwrap_or_clone(error),
+            Self::Cache(error) => of_cache(error),
+        }
+    }
+}
+
 impl<E> Clone for Failure<E> {
     fn clone(&self) -> Self {
         match self {
