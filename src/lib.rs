@@ -66,6 +66,8 @@
 //! - **The handle.** [`Stampede<V>`](Stampede) holds the store, the flights and the settings.
 //!   Every clone and every layer made from it shares the same entries and flights.
 //!   [`Stampede::in_memory`] takes a `ttl`; [`Stampede::builder`] sets everything.
+//! - **Typed caches.** [`Cache<K, V, E>`](Cache) is a handle with a loader: one type of key, and
+//!   the application's own error. It loads many keys with one call ([`Cache::get_many`]).
 //! - **Keys.** A [`Key`] names an entry: text, numbers, bytes, or tuples of them ([`ToKey`]).
 //! - **Fresh, stale, expired.** An entry is *fresh* for its `ttl`, counted from the end of its
 //!   computation, so it is at most `ttl` + `compute_timeout` old. For `stale_for` longer
@@ -90,7 +92,8 @@
 //!
 //! [`guide::how_it_works`] has the long form of all this, with *Guarantees and limits*: what
 //! "exactly one computation" covers, and what it does not. [`guide::what_is_cached`] has the
-//! tables for HTTP, [`guide::time_outs`] helps to choose settings, [`guide::testing`] shows
+//! tables for HTTP, [`guide::typed_caches`] shows loaders, batches and the application's own
+//! errors, [`guide::time_outs`] helps to choose settings, [`guide::testing`] shows
 //! tests without sleeps, [`guide::the_lock`] explains the refresh lock, and
 //! [`guide::operating_redis`] says what to set up and what to watch.
 //!
