@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::weigh::Weigh;
+
 /// Longest key that needs no heap memory of its own.
 const INLINE: usize = 38;
 
@@ -80,7 +82,7 @@ impl Key {
     pub(crate) fn heap_bytes(&self) -> usize {
         match &self.0 {
             Repr::Inline { .. } => 0,
-            Repr::Shared(bytes) => bytes.len() + 16,
+            Repr::Shared(bytes) => Weigh::heap_bytes(bytes),
         }
     }
 

@@ -153,6 +153,7 @@ pub mod remote;
 mod store;
 mod sync;
 mod tower;
+mod weigh;
 
 pub use cache::builder::{Builder, FailureAction};
 pub use cache::handle::{Announcement, Health, Invalidation, Stampede};
@@ -186,6 +187,7 @@ pub use tower::adapter::Adapter;
 pub use tower::future::ResponseFuture;
 pub use tower::layer::StampedeLayer;
 pub use tower::service::StampedeService;
+pub use weigh::Weigh;
 
 // The README's code runs as a test; it shows the HTTP layer, and Redis.
 #[cfg(all(doctest, feature = "axum", feature = "redis"))]

@@ -9,6 +9,12 @@
 //! user. So moka holds entries in a [`Shelved`], which hands the entry to the
 //! [`Bin`](crate::garbage::Bin) of the store when moka drops it. Every operation
 //! that writes empties the bin and returns its contents.
+//!
+//! moka evicts late: after 64 writes, or 0.3 s. What it has evicted or replaced it frees later
+//! still, when each thread has passed two epochs of its table. With values of 1 MiB that is 64
+//! MiB beyond the bound, and as much again per thread. So each operation that writes counts the
+//! bytes that it has added or unlinked, and from a thirty-second part of the bound on it has
+//! moka do all of that at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,6 +34,13 @@ type EntryRef<V> = Arc<Entry<V>>;
 
 /// How many entries a sweep judges before it lets other tasks run.
 const SWEEP_BATCH: usize = 512;
+
+/// The part of the bound after which moka is made to evict and to free.
+const SETTLED_PART: u64 = 32;
+
+/// How often moka is run so that it frees what the first run has evicted: each run ends with
+/// one step of the epochs, and memory is free two steps after it was unlinked.
+const RUNS: usize = 3;
 
 /// Which entry makes room at the bound on memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,6 +69,8 @@ pub(crate) struct LocalStore<V: Send + Sync + 'static> {
     bin: OpenBin<V>,
     evictions: Arc<AtomicU64>,
     max_bytes: u64,
+    /// The bytes that were added or unlinked since moka has evicted and freed.
+    unsettled: AtomicU64,
 }
 
 /// An entry in moka's hands. `None` once the entry was taken out.
@@ -111,7 +126,8 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
                 }
             })
             .build_with_hasher(Hasher::default());
-        Self { cache, bin: OpenBin::new(), evictions, max_bytes: settings.max_bytes }
+        let unsettled = AtomicU64::new(0);
+        Self { cache, bin: OpenBin::new(), evictions, max_bytes: settings.max_bytes, unsettled }
     }
 
     /// Never empties the bin: a hit runs no `Drop` of another entry.
@@ -134,8 +150,7 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
         key: &Key,
         change: impl FnOnce(Option<&EntryRef<V>>) -> Option<EntryRef<V>>,
     ) -> StoreChange<V> {
-        let result = self.cache.entry(key.clone()).and_compute_with(|found| {
-            let found = found.as_ref().and_then(|found| found.value().entry());
+        let applied = self.compute(key, |found| {
             match change(found).filter(|entry| self.is_storable(entry)) {
                 Some(entry) => {
                     entry.belongs_to(self.bin.id());
@@ -144,9 +159,6 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
                 None => Op::Nop,
             }
         });
-        use moka::ops::compute::CompResult::{Inserted, ReplacedWith};
-        let applied = matches!(result, Inserted(_) | ReplacedWith(_));
-        drop(result);
         StoreChange { applied, garbage: self.bin.empty() }
     }
 
@@ -182,10 +194,23 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
         self.evictions.load(Ordering::Relaxed)
     }
 
-    /// Lets moka do its pending work: evictions and counts.
+    /// Has moka do its pending work: it evicts, counts, and frees what is evicted.
     pub(crate) fn settle(&self) -> Garbage<V> {
-        self.cache.run_pending_tasks();
+        self.run_moka();
         self.bin.empty()
+    }
+
+    fn run_moka(&self) {
+        self.unsettled.store(0, Ordering::Relaxed);
+        (0..RUNS).for_each(|_| self.cache.run_pending_tasks());
+    }
+
+    /// Takes note of bytes that were added or unlinked. What moka frees goes into the bin.
+    fn settle_after(&self, moved: u32) {
+        let unsettled = self.unsettled.fetch_add(moved.into(), Ordering::Relaxed);
+        if unsettled.saturating_add(moved.into()) > self.max_bytes / SETTLED_PART {
+            self.run_moka();
+        }
     }
 
     /// Removes and drops the entries that are dead. moka evicts only while it is
@@ -212,12 +237,34 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
     /// Removes this very entry; it goes into the bin.
     fn take_exactly(&self, key: &Key, entry: &EntryRef<V>) {
         let is_it = |found: &EntryRef<V>| Arc::ptr_eq(found, entry);
-        self.cache.entry(key.clone()).and_compute_with(|found| {
-            match found.as_ref().and_then(|found| found.value().entry()) {
-                Some(found) if is_it(found) => Op::Remove,
-                _ => Op::Nop,
-            }
+        self.compute(key, |found| if found.is_some_and(is_it) { Op::Remove } else { Op::Nop });
+    }
+
+    /// Changes what stands under the key, and returns whether there was a change. What moka
+    /// releases is in the bin.
+    fn compute(
+        &self,
+        key: &Key,
+        change: impl FnOnce(Option<&EntryRef<V>>) -> Op<Shelved<V>>,
+    ) -> bool {
+        let mut moved = 0;
+        let result = self.cache.entry(key.clone()).and_compute_with(|found| {
+            let found = found.as_ref().and_then(|found| found.value().entry());
+            let before = found.map_or(0, |found| found.weight);
+            let op = change(found);
+            moved = match &op {
+                Op::Put(shelved) => shelved.entry().map_or(0, |entry| entry.weight).max(before),
+                Op::Remove => before,
+                Op::Nop => 0,
+            };
+            op
         });
+        use moka::ops::compute::CompResult::{Inserted, Removed, ReplacedWith};
+        let applied = matches!(result, Inserted(_) | ReplacedWith(_) | Removed(_));
+        // A reference that is still held here would keep the entry from the bin.
+        drop(result);
+        self.settle_after(moved);
+        applied
     }
 }
 
@@ -227,12 +274,7 @@ impl<V: Send + Sync + 'static> Store<V> for LocalStore<V> {
     }
 
     fn remove(&self, key: &Key) -> StoreChange<V> {
-        let result = self.cache.entry(key.clone()).and_compute_with(|found| match found {
-            Some(_) => Op::Remove,
-            None => Op::Nop,
-        });
-        let applied = matches!(result, moka::ops::compute::CompResult::Removed(_));
-        drop(result);
+        let applied = self.compute(key, |found| found.map_or(Op::Nop, |_| Op::Remove));
         StoreChange { applied, garbage: self.bin.empty() }
     }
 

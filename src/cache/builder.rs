@@ -4,6 +4,7 @@
 
 mod checks;
 
+use std::any::type_name;
 use std::error::Error as StdError;
 use std::fmt;
 use std::marker::PhantomData;
@@ -12,13 +13,15 @@ use std::time::Duration;
 
 use crate::cache::handle::Stampede;
 use crate::cache::state::CacheState;
+use crate::cache::weights::{MOST_UNWEIGHED, Weigher, Weights};
 use crate::clock::Clock;
-use crate::entry::TOO_HEAVY;
 use crate::error::ConfigError;
 use crate::flight::engine::{Engine, EngineSettings};
 use crate::flight::hold_policy::HoldPolicy;
 use crate::freshness::{EarlyRefresh, Lifetimes};
+use crate::observe::{Observe, Occurrence};
 use crate::store::{Eviction, LocalSettings};
+use crate::weigh::Weigh;
 
 /// What to do when a computation fails; see [`Builder::on_failure`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,7 +48,6 @@ pub(crate) type FailureHook =
     Arc<dyn Fn(&(dyn StdError + Send + Sync + 'static)) -> FailureAction + Send + Sync>;
 /// How long negative values live, and which values those are.
 pub(crate) type Negative<V> = (Duration, fn(&V) -> bool);
-pub(crate) type Weigher<V> = Arc<dyn Fn(&V) -> usize + Send + Sync>;
 
 /// How values are kept; the part of the settings that outlives `build`.
 #[derive(Clone)]
@@ -56,8 +58,7 @@ pub(crate) struct Values<V> {
     pub(crate) stale_if_error: Duration,
     pub(crate) jitter: f64,
     pub(crate) early: Option<EarlyRefresh>,
-    pub(crate) least_weight: u32,
-    pub(crate) weigher: Weigher<V>,
+    pub(crate) weights: Weights<V>,
     pub(crate) negative: Option<Negative<V>>,
     pub(crate) on_failure: Option<FailureHook>,
 }
@@ -77,7 +78,6 @@ pub(crate) struct Values<V> {
 ///     .ttl(Duration::from_secs(30))
 ///     .stale_for(Duration::from_secs(300))
 ///     .max_bytes(16 << 20)
-///     .weigher(|name: &String| name.capacity())
 ///     .build()?;
 /// # Ok::<(), tower_stampede::ConfigError>(())
 /// ```
@@ -107,7 +107,7 @@ pub struct Builder<V: Send + Sync + 'static> {
     max_computations: usize,
     max_refreshes: Option<usize>,
     max_logged_tags: usize,
-    weigher: Weigher<V>,
+    weigher: Option<Weigher<V>>,
     on_failure: Option<FailureHook>,
     clock: Option<Clock>,
     schema: u32,
@@ -127,8 +127,7 @@ pub(crate) struct Attaching<'a, V: Send + Sync + 'static> {
     pub(crate) wait_timeout: Duration,
     pub(crate) compute_timeout: Duration,
     pub(crate) schema: u32,
-    pub(crate) weigher: Weigher<V>,
-    pub(crate) least_weight: u32,
+    pub(crate) weights: Weights<V>,
     pub(crate) engine: &'a Arc<Engine<V>>,
 }
 
@@ -169,7 +168,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             max_computations: 1024,
             max_refreshes: None,
             max_logged_tags: 100_000,
-            weigher: Arc::new(|_| size_of::<V>()),
+            weigher: None,
             on_failure: None,
             clock: None,
             schema: 0,
@@ -238,10 +237,26 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         /// Sets how long a key is remembered as uncacheable: its callers do not
         /// wait for each other. Defaults to 30 s.
         uncacheable_for: Duration;
-        /// Sets the bound on the memory of all entries together. An entry weighs
-        /// what the `weigher` says of its value, and the bytes that its key and
-        /// tags have on the heap. An entry heavier than the bound is handed to
-        /// its callers and not stored. Defaults to 64 MiB.
+        /// Sets the bound on the memory of all entries together, in bytes. An
+        /// entry weighs what it takes: its value, with what that holds on the
+        /// heap; its key and tags; and about half a kilobyte for its places in
+        /// the store. An entry heavier than the bound is handed to its callers
+        /// and not stored.
+        ///
+        /// What a value holds on the heap is known for types without a
+        /// destructor (nothing), for `String`, `Vec<u8>`, `Bytes`, `Arc` and
+        /// `Box` of `str` and `[u8]`, `Option`s of these, and stored responses.
+        /// For other types call [`weigh`](Self::weigh) or
+        /// [`weigher`](Self::weigher), or set `max_entries`. Without any of
+        /// these, the cache holds at most 10,000 entries, and says so in the
+        /// log, once, at WARN (feature `tracing`).
+        ///
+        /// The process may grow by more, within a quarter of the bound for
+        /// bounds of 16 MiB or more: the allocator's fragments, and up to a
+        /// thirty-second part of the bound per thread that writes, because
+        /// entries leave in batches. Not counted: values that callers hold,
+        /// bodies of HTTP responses that still arrive (see `max_arriving_bytes`),
+        /// flights and waiters, and about 100 KiB for an empty cache. Defaults to 64 MiB.
         max_bytes: u64;
         /// Sets which entry makes room at the bound. Defaults to
         /// [`Eviction::Lru`].
@@ -340,18 +355,30 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         self
     }
 
-    /// Sets a bound on the number of entries: each then weighs at least
-    /// `max_bytes / max_entries`. Unset by default.
+    /// Sets a bound on the number of entries, beside the one on their memory: each
+    /// then weighs at least `max_bytes / max_entries`, rounded up. Which bound is
+    /// reached first depends on what the values weigh. Unset by default; see
+    /// [`max_bytes`](Self::max_bytes) for types that cannot be weighed.
     pub fn max_entries(mut self, max_entries: u64) -> Self {
         self.max_entries = Some(max_entries);
         self
     }
 
-    /// Sets how many bytes a value weighs. Called once per fill, never under
-    /// a lock. Defaults to the size of `V` itself, which does not see what it
-    /// points to.
+    /// Weighs values by their [`Weigh`]: what they hold on the heap counts
+    /// against `max_bytes`. Replaces a `weigher`.
+    pub fn weigh(self) -> Self
+    where
+        V: Weigh,
+    {
+        self.weigher(V::heap_bytes)
+    }
+
+    /// Sets how many bytes a value holds on the heap, beside the size of `V`
+    /// itself, which the cache adds: for types without [`Weigh`]. Called once
+    /// per fill, never under a lock. Unset by default; see
+    /// [`max_bytes`](Self::max_bytes) for what is known without it.
     pub fn weigher(mut self, weigher: impl Fn(&V) -> usize + Send + Sync + 'static) -> Self {
-        self.weigher = Arc::new(weigher);
+        self.weigher = Some(Arc::new(weigher));
         self
     }
 
@@ -394,6 +421,10 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         let (name, attach) = (self.name.clone(), self.attach.take());
         let (lease, schema) = (self.lease, self.schema);
         let inner = CacheState::new(&name, engine, &local, self.values(), clock);
+        if !inner.values.weights.is_complete() {
+            let (type_name, max_entries) = (type_name::<V>(), MOST_UNWEIGHED);
+            inner.observer.happened(Occurrence::Unweighed { type_name, max_entries });
+        }
         if let Some(attach) = attach {
             let settings = &inner.engine.settings;
             attach(Attaching {
@@ -402,8 +433,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
                 wait_timeout: settings.wait_timeout,
                 compute_timeout: settings.compute_timeout,
                 schema,
-                weigher: Arc::clone(&inner.values.weigher),
-                least_weight: inner.values.least_weight,
+                weights: inner.values.weights.clone(),
                 engine: &inner.engine,
             })?;
         }
@@ -454,7 +484,6 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             stale_for: self.stale_for,
             stale_if_error: self.stale_if_error,
         });
-        let least = self.max_entries.map_or(1, |most| self.max_bytes / most);
         Values {
             lifetimes,
             stale_for: self.stale_for,
@@ -463,8 +492,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             early: self
                 .early_refresh
                 .map(|beta| EarlyRefresh { beta, max_share: self.early_refresh_share }),
-            least_weight: u32::try_from(least).unwrap_or(TOO_HEAVY).min(TOO_HEAVY - 1),
-            weigher: self.weigher,
+            weights: Weights::new(self.weigher, self.max_bytes, self.max_entries),
             negative: self.negative,
             on_failure: self.on_failure,
         }

@@ -47,6 +47,7 @@
 //! - `run`: the way from a caller without a fresh value to its answer.
 //! - `write`: `put` and invalidations, here at once, then in the remote.
 //! - `typed`: a cache with one type of key and a loader.
+//! - `weights`: what entries weigh against `max_bytes`.
 //! - `builder`: every setting, checked together.
 
 pub(crate) mod builder;
@@ -57,4 +58,5 @@ pub(crate) mod state;
 #[cfg(test)]
 mod tests;
 pub(crate) mod typed;
+pub(crate) mod weights;
 pub(crate) mod write;

@@ -65,6 +65,8 @@ pub(crate) enum Occurrence<'a> {
     Unshareable { key: &'a Key },
     /// Requests reach one layer of the cache through another.
     LayersNested { outer: &'a Location<'a>, inner: &'a Location<'a>, is_alike: bool },
+    /// A cache was built that can neither weigh its values nor has a bound on their number.
+    Unweighed { type_name: &'a str, max_entries: u64 },
     /// A response was not shared because its request carries this field.
     CredentialRefused { field: &'a str },
 }

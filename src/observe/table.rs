@@ -163,6 +163,14 @@ impl Observer {
                 };
                 warn(cache, &Line { outer: Some(outer), inner: Some(inner), ..line(message) });
             }
+            Occurrence::Unweighed { type_name, max_entries } => {
+                let message = format!(
+                    "values of the type {type_name} may hold memory that the cache cannot count, \
+                     so it holds at most {max_entries} entries; implement Weigh for the type \
+                     and call Builder::weigh, or set Builder::weigher or Builder::max_entries"
+                );
+                warn(cache, &line(&message));
+            }
             Occurrence::CredentialRefused { field } => {
                 if self.has_warned_of_credentials.swap(true, Ordering::Relaxed) {
                     return;

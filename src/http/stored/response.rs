@@ -19,6 +19,7 @@ use crate::http::rules::lifetime::Source;
 use crate::http::rules::request::{Credentials, RequestFacts};
 use crate::http::rules::storable::{Plan, may_answer};
 use crate::http::rules::vary::{Fingerprint, VaryList, fingerprint};
+use crate::weigh::{Weigh, allocated};
 
 /// Lists of fields that an index remembers.
 pub(crate) const MAX_LISTS: usize = 4;
@@ -72,14 +73,15 @@ impl StoredResponse {
             Slot::Index(_) => None,
         }
     }
+}
 
-    /// Returns about how many bytes it occupies.
-    pub(crate) fn weight(&self) -> usize {
-        size_of::<Slot>()
-            + match self.slot() {
-                Slot::Response(stored) => stored.heap_bytes(),
-                Slot::Index(index) => index.heap_bytes(),
-            }
+impl Weigh for StoredResponse {
+    fn heap_bytes(&self) -> usize {
+        let held = match self.slot() {
+            Slot::Response(stored) => stored.heap_bytes(),
+            Slot::Index(index) => index.heap_bytes(),
+        };
+        allocated(size_of::<Slot>() + 2 * size_of::<usize>()) + held
     }
 }
 
@@ -480,7 +482,7 @@ mod tests {
     fn the_weight_covers_body_and_fields() {
         let parts = request("GET", "/", &[]);
         let stored = store(&[("cache-control", "max-age=9")], &parts, &HttpConfig::default());
-        let weight = StoredResponse::from(stored).weight();
+        let weight = StoredResponse::from(stored).heap_bytes();
         assert!(weight > size_of::<Slot>() + 4 + 2 * FIELD_BYTES, "{weight}");
     }
 
