@@ -11,13 +11,14 @@
 //! that writes empties the bin and returns its contents.
 //!
 //! moka evicts late: after 64 writes, or 0.3 s. What it has evicted or replaced it frees later
-//! still, when each thread has passed two epochs of its table. With values of 1 MiB that is 64
-//! MiB beyond the bound, and as much again per thread. So each operation that writes counts the
-//! bytes that it has added or unlinked, and from a thirty-second part of the bound on it has
-//! moka do all of that at once.
+//! still: each thread gathers 64 pieces, and they are freed two epochs later. With values of
+//! 1 MiB that is 64 MiB beyond the bound, and as much again per thread. So each operation that
+//! writes counts the bytes that it has added or unlinked, and from a thirty-second part of the
+//! bound on it has all of that done at once.
 
+use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use moka::notification::RemovalCause;
 use moka::ops::compute::Op;
@@ -38,9 +39,36 @@ const SWEEP_BATCH: usize = 512;
 /// The part of the bound after which moka is made to evict and to free.
 const SETTLED_PART: u64 = 32;
 
-/// How often moka is run so that it frees what the first run has evicted: each run ends with
-/// one step of the epochs, and memory is free two steps after it was unlinked.
-const RUNS: usize = 3;
+/// How often the epochs are moved on. Twice is enough, unless another thread is inside the table
+/// and does not run at the moment.
+const MOST_STEPS: usize = 32;
+/// From this step on other threads are let run.
+const PATIENT_STEPS: usize = 4;
+
+thread_local! {
+    /// The bytes that this thread has added or unlinked, in any store, since it has freed: what
+    /// it gathers no other thread can free.
+    static GATHERED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Has everything freed that was unlinked so far, by this thread or by one that has handed it
+/// on. What is freed goes into the bins.
+fn free_unlinked() {
+    let _ = GATHERED.try_with(|gathered| gathered.set(0));
+    let is_freed = Arc::new(AtomicBool::new(false));
+    let noted = Arc::clone(&is_freed);
+    // Freed in order: this after all else.
+    crossbeam_epoch::pin().defer(move || noted.store(true, Ordering::Relaxed));
+    for step in 0..MOST_STEPS {
+        crossbeam_epoch::pin().flush();
+        if is_freed.load(Ordering::Relaxed) {
+            return;
+        }
+        if step >= PATIENT_STEPS {
+            std::thread::yield_now();
+        }
+    }
+}
 
 /// Which entry makes room at the bound on memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -202,13 +230,17 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
 
     fn run_moka(&self) {
         self.unsettled.store(0, Ordering::Relaxed);
-        (0..RUNS).for_each(|_| self.cache.run_pending_tasks());
+        self.cache.run_pending_tasks();
+        free_unlinked();
     }
 
-    /// Takes note of bytes that were added or unlinked. What moka frees goes into the bin.
+    /// Takes note of bytes that were added or unlinked, and settles when there are many.
     fn settle_after(&self, moved: u32) {
-        let unsettled = self.unsettled.fetch_add(moved.into(), Ordering::Relaxed);
-        if unsettled.saturating_add(moved.into()) > self.max_bytes / SETTLED_PART {
+        let moved = u64::from(moved);
+        let here = GATHERED.try_with(|gathered| gathered.replace(gathered.get() + moved));
+        let unsettled = self.unsettled.fetch_add(moved, Ordering::Relaxed);
+        let most = unsettled.max(here.unwrap_or_default()) + moved;
+        if most > self.max_bytes / SETTLED_PART {
             self.run_moka();
         }
     }
