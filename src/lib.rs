@@ -125,6 +125,8 @@
 #[doc(hidden)]
 #[path = "fuzz.rs"]
 pub mod __fuzz;
+#[cfg_attr(not(feature = "http"), allow(dead_code, reason = "only HTTP's bodies arrive"))]
+mod budget;
 mod cache;
 mod clock;
 mod computed;

@@ -343,14 +343,16 @@ mod tests {
         (LocalStore::new(&settings), clock)
     }
 
-    fn entry(clock: &Clock, value: u32, weight: usize) -> EntryRef<u32> {
+    fn entry(clock: &Clock, value: u32, weight: u32) -> EntryRef<u32> {
         let lifetimes = Lifetimes {
             ttl: Duration::from_secs(60),
             stale_for: Duration::ZERO,
             stale_if_error: Duration::ZERO,
         };
         let window = Window::new(clock.now(), lifetimes, Duration::ZERO);
-        Arc::new(Entry::new(value, window, Box::default(), 0).with_weight(weight, 1))
+        let mut entry = Entry::new(value, window, Box::default(), 0);
+        entry.weight = weight;
+        Arc::new(entry)
     }
 
     #[test]

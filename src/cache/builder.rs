@@ -11,6 +11,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::budget::ByteBudget;
 use crate::cache::handle::Stampede;
 use crate::cache::state::CacheState;
 use crate::cache::weights::{MOST_UNWEIGHED, Weigher, Weights};
@@ -59,6 +60,8 @@ pub(crate) struct Values<V> {
     pub(crate) jitter: f64,
     pub(crate) early: Option<EarlyRefresh>,
     pub(crate) weights: Weights<V>,
+    /// The bytes that bodies take which arrive.
+    pub(crate) arriving: Arc<ByteBudget>,
     pub(crate) negative: Option<Negative<V>>,
     pub(crate) on_failure: Option<FailureHook>,
 }
@@ -101,6 +104,7 @@ pub struct Builder<V: Send + Sync + 'static> {
     uncacheable_for: Duration,
     max_bytes: u64,
     max_entries: Option<u64>,
+    max_arriving_bytes: Option<u64>,
     eviction: Eviction,
     max_waiters: Option<u32>,
     max_waiters_in_all: usize,
@@ -162,6 +166,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             uncacheable_for: Duration::from_secs(30),
             max_bytes: 64 << 20,
             max_entries: None,
+            max_arriving_bytes: None,
             eviction: Eviction::Lru,
             max_waiters: None,
             max_waiters_in_all: 1_000_000,
@@ -492,6 +497,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             early: self
                 .early_refresh
                 .map(|beta| EarlyRefresh { beta, max_share: self.early_refresh_share }),
+            arriving: ByteBudget::new(self.max_arriving_bytes.unwrap_or(self.max_bytes)),
             weights: Weights::new(self.weigher, self.max_bytes, self.max_entries),
             negative: self.negative,
             on_failure: self.on_failure,
@@ -505,6 +511,42 @@ impl<T: Clone + Send + Sync + 'static> Builder<Option<T>> {
     /// Counted from the end of the computation, as the `ttl` is.
     pub fn negative_ttl(mut self, ttl: Duration) -> Self {
         self.negative = Some((ttl, Option::is_none));
+        self
+    }
+}
+
+#[cfg(feature = "http")]
+#[cfg_attr(docsrs, doc(cfg(feature = "http")))]
+impl Builder<crate::http::StoredResponse> {
+    /// Sets the bound on the bytes of all response bodies together that arrive and are to be
+    /// stored or shared, beside `max_bytes`. A body with a declared length takes that when
+    /// its head arrives, another one what has come. It gives the bytes back when it is
+    /// complete, breaks off, or is not kept any longer. Defaults to `max_bytes`.
+    ///
+    /// At the bound no request fails: the response is passed on unshared, as one is that is
+    /// too large to be stored. Its caller reads the body as it comes, and the waiters forward
+    /// their own requests. The key is not remembered as uncacheable. `Cache-Status` says
+    /// `detail=no-room`; such responses are counted in
+    /// [`Stats::refused_bodies`](crate::Stats::refused_bodies) and reported as
+    /// [`Event::BodyRefused`](crate::Event::BodyRefused).
+    ///
+    /// Not counted: a body that is there at once, and what slow clients still read of a body
+    /// that has arrived.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tower_stampede::{HttpStampede, Stampede};
+    ///
+    /// let cache: HttpStampede = Stampede::builder("site")
+    ///     .origin_only()
+    ///     .max_bytes(256 << 20)
+    ///     .max_arriving_bytes(32 << 20)
+    ///     .build()?;
+    /// # Ok::<(), tower_stampede::ConfigError>(())
+    /// ```
+    pub fn max_arriving_bytes(mut self, max_arriving_bytes: u64) -> Self {
+        self.max_arriving_bytes = Some(max_arriving_bytes);
         self
     }
 }

@@ -221,6 +221,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             evictions: self.local.evictions(),
             entries: self.local.entries(),
             bytes: self.local.bytes(),
+            arriving_bytes: self.values.arriving.taken(),
             flights: self.engine.table.running(),
             waiting: self.engine.waiting(),
             ..self.observer.stats()

@@ -25,6 +25,8 @@ pub(crate) enum Occurrence<'a> {
     /// A result was not stored: it was invalidated meanwhile, or its leader was
     /// deposed.
     FillRefused { key: &'a Key },
+    /// A response was passed on unshared: bodies that arrive take as many bytes as they may.
+    BodyRefused { key: &'a Key },
     /// A caller took the lead.
     Led,
     /// A caller joined a running computation.

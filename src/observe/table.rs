@@ -57,6 +57,12 @@ impl Observer {
                 meters.fill_refused.increment(1);
                 debug(cache, &Line { key: Some(key), ..line("fill refused") });
             }
+            Occurrence::BodyRefused { key } => {
+                self.count(Count::RefusedBody);
+                self.emit(|| Event::BodyRefused { key: key.clone() });
+                meters.add("stampede_fill_total", &[("result", "no_room")]);
+                debug(cache, &Line { key: Some(key), ..line("no room for an arriving body") });
+            }
             Occurrence::Led => meters.local_acquired.increment(1),
             Occurrence::Joined => {
                 self.count(Count::Joined);
@@ -275,6 +281,7 @@ impl Meters {
         set("stampede_waiters", stats.waiting as f64);
         set("stampede_entries", stats.entries as f64);
         set("stampede_bytes", stats.bytes as f64);
+        set("stampede_arriving_bytes", stats.arriving_bytes as f64);
         counter(&self.cache, "stampede_evictions_total", &[]).absolute(stats.evictions);
     }
 }

@@ -87,9 +87,10 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     }
 
     fn check_bounds(&self) -> Result<(), ConfigError> {
-        let bounds: [(Fields, _, _); 7] = [
+        let bounds: [(Fields, _, _); 8] = [
             (&["max_bytes"], self.max_bytes, "64 MiB"),
             (&["max_entries"], self.max_entries.unwrap_or(1), "no bound"),
+            (&["max_arriving_bytes"], self.max_arriving_bytes.unwrap_or(1), "`max_bytes`"),
             (&["max_waiters"], u64::from(self.max_waiters.unwrap_or(1)), "100,000"),
             (&["max_waiters_in_all"], self.max_waiters_in_all as u64, "1,000,000"),
             (&["max_computations"], self.max_computations as u64, "1024"),

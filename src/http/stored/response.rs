@@ -401,6 +401,7 @@ fn moved_to_front<T: Clone + PartialEq>(all: &[T], first: &T) -> Vec<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::ByteBudget;
     use crate::http::rules::request::RequestMethod;
     use crate::http::rules::request::tests::request;
     use crate::http::rules::storable::Decision;
@@ -488,7 +489,7 @@ mod tests {
             assert_eq!(length, expected, "{status}");
         }
         let mut headers = HeaderMap::new();
-        let (arriving, _feed) = SharedBody::new(Some(4));
+        let (arriving, _feed) = SharedBody::new(Some(4), ByteBudget::new(4).reserve(4).unwrap());
         write_length(&mut headers, StatusCode::OK, &Content::Arriving(arriving));
         assert!(headers.is_empty(), "it may yet break off");
     }
