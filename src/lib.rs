@@ -101,7 +101,7 @@
 //! | `http` | yes | `HttpLayer`, `HttpStampede`, `CacheFor`, `invalidate_path` | the handle and the layer for any tower service remain |
 //! | `axum` | yes | keys by axum's `OriginalUri` | layers inside `Router::nest` see paths without the prefix: give each a `scope` |
 //! | `metrics` | no | counters, gauges and histograms through the `metrics` facade | [`Stampede::stats`] still counts |
-//! | `tracing` | no | a span per computation and a line per change of state at DEBUG; a line at WARN when the remote goes and comes back, and once where a setting keeps requests from being shared; target `tower_stampede` | computations do not run in their caller's span |
+//! | `tracing` | no | a span per computation and a line per change of state at DEBUG; a line at WARN when the remote goes and comes back, and once where a setting keeps requests from being shared or values cannot be weighed; target `tower_stampede` | computations do not run in their caller's span |
 //! | `remote` | no | `Remotable`, the trait `remote::Remote`, `Builder::remote` | values stay in their process |
 //! | `redis` | no | `Redis`, `RedisLock`, `Builder::redis` | each process computes for itself |
 //! | `redis-tls-rustls` | no | `rediss://` with rustls | such a URL is refused |

@@ -3,8 +3,8 @@
 //!
 //! Labels of metrics are closed sets, and a key never is one. Log lines carry
 //! a key only as its hash. The level WARN is for a remote that goes or comes
-//! back, and, once, for a setting that keeps requests from being shared; all
-//! other lines are at DEBUG.
+//! back, and, once, for a setting that keeps requests from being shared and for values
+//! that cannot be weighed; all other lines are at DEBUG.
 //!
 //! [`Stats`]: super::Stats
 

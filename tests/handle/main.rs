@@ -33,3 +33,4 @@ mod storms;
 mod telemetry;
 mod typed;
 mod user_code;
+mod weights;

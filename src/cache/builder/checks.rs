@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::cache::builder::Builder;
+use crate::entry::ENTRY_BYTES;
 use crate::error::ConfigError;
 
 type Fields = &'static [&'static str];
@@ -123,6 +124,14 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             );
             return Err(refuse(&["max_entries", "max_bytes"], reason));
         }
+        let least = (ENTRY_BYTES + size_of::<V>()) as u64;
+        if bytes < least {
+            let reason = format!(
+                "is {bytes} and must be at least {least}, what an entry takes beside the memory \
+                 that its value points to; raise it, or leave it unset for 64 MiB"
+            );
+            return Err(refuse(&["max_bytes"], reason));
+        }
         let (one, all) = (self.waiters_of_one_key(), self.max_waiters_in_all);
         if one as usize > all {
             let reason = format!(
@@ -177,6 +186,7 @@ mod tests {
         assert_eq!(refused(builder().hold(Duration::ZERO)), ["hold"]);
         assert_eq!(refused(builder().uncacheable_for(Duration::ZERO)), ["uncacheable_for"]);
         assert_eq!(refused(builder().max_bytes(0)), ["max_bytes"]);
+        assert_eq!(refused(builder().max_bytes(400)), ["max_bytes"]);
         assert_eq!(refused(builder().max_entries(0)), ["max_entries"]);
         assert_eq!(refused(builder().max_waiters(0)), ["max_waiters"]);
         assert_eq!(refused(builder().max_waiters_in_all(0)), ["max_waiters_in_all"]);

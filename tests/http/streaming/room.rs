@@ -218,15 +218,16 @@ fn a_runtime_that_ends_gives_the_bytes_back() {
     let origin = sources.origin(|_, answer| answer);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let app = layered(cache.http_layer(), &origin);
-    let reader = runtime.block_on(async {
+    let (reader, source) = runtime.block_on(async {
         let reader = open(&app, get("/report")).await;
-        sources.take(0).send(chunk(40 * KIB));
+        let source = sources.take(0);
+        source.send(chunk(40 * KIB));
         while cache.stats().arriving_bytes == 0 {
             tokio::task::yield_now().await;
         }
-        reader
+        (reader, source)
     });
     drop(runtime);
     assert_eq!(cache.stats().arriving_bytes, 0);
-    drop(reader);
+    drop((reader, source));
 }
