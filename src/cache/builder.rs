@@ -361,7 +361,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     }
 
     /// Sets a bound on the number of entries, beside the one on their memory: each
-    /// then weighs at least `max_bytes / max_entries`, rounded up. Which bound is
+    /// then weighs at least `max_bytes / max_entries`. Which bound is
     /// reached first depends on what the values weigh. Unset by default; see
     /// [`max_bytes`](Self::max_bytes) for types that cannot be weighed.
     pub fn max_entries(mut self, max_entries: u64) -> Self {
@@ -417,15 +417,13 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     pub fn build(mut self) -> Result<Stampede<V>, ConfigError> {
         self.check()?;
         let engine = self.engine_settings();
-        let local = LocalSettings {
-            name: self.name.clone(),
-            max_bytes: self.max_bytes,
-            eviction: self.eviction,
-        };
         let clock = self.clock.clone().unwrap_or_else(Clock::runtime);
         let (name, attach) = (self.name.clone(), self.attach.take());
         let (lease, schema) = (self.lease, self.schema);
-        let inner = CacheState::new(&name, engine, &local, self.values(), clock);
+        let (eviction, values) = (self.eviction, self.values());
+        let max_bytes = values.weights.capacity();
+        let local = LocalSettings { name: name.clone(), max_bytes, eviction };
+        let inner = CacheState::new(&name, engine, &local, values, clock);
         if !inner.values.weights.is_complete() {
             let (type_name, max_entries) = (type_name::<V>(), MOST_UNWEIGHED);
             inner.observer.happened(Occurrence::Unweighed { type_name, max_entries });

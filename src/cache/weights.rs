@@ -23,6 +23,7 @@ pub(crate) struct Weights<V> {
     heap_bytes: Option<Weigher<V>>,
     /// What an entry weighs at least: its share where there is a bound on the number.
     least: u32,
+    capacity: u64,
     is_complete: bool,
 }
 
@@ -37,15 +38,22 @@ impl<V: 'static> Weights<V> {
         let is_known = heap_bytes.is_some() || !needs_drop::<V>();
         let is_complete = is_known || max_entries.is_some();
         let most = if is_complete { max_entries } else { Some(MOST_UNWEIGHED) };
-        let least = most.map_or(1, |most| max_bytes.div_ceil(most));
+        let least = most.map_or(1, |most| (max_bytes / most).max(1));
         let least = u32::try_from(least).unwrap_or(TOO_HEAVY).min(TOO_HEAVY - 1);
-        Self { heap_bytes, least, is_complete }
+        // What is left over would let in one entry more.
+        let capacity = most.map_or(max_bytes, |most| u64::from(least).saturating_mul(most));
+        Self { heap_bytes, least, capacity, is_complete }
     }
 
     /// Returns whether the weights, or a bound on the number, bound the memory as the
     /// application has chosen.
     pub(crate) fn is_complete(&self) -> bool {
         self.is_complete
+    }
+
+    /// Returns the bound on all weights together.
+    pub(crate) fn capacity(&self) -> u64 {
+        self.capacity
     }
 
     /// Gives an entry its weight. The weigher is code of the user: hold no lock.
