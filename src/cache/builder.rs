@@ -256,10 +256,10 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         /// these, the cache holds at most 10,000 entries, and says so in the
         /// log, once, at WARN (feature `tracing`).
         ///
-        /// The process may grow by more, within a quarter of the bound for
-        /// bounds of 16 MiB or more: the allocator's fragments, and up to a
-        /// thirty-second part of the bound per thread that writes, because
-        /// entries leave in batches. Not counted: values that callers hold,
+        /// Entries leave in batches: up to a thirty-second part of the bound per
+        /// thread that writes is held beyond it for a moment. The process grows
+        /// by the allocator's fragments, too; with glibc and several threads these
+        /// can be large (see the guide, *Bounds*). Not counted: values that callers hold,
         /// bodies of HTTP responses that still arrive (see `max_arriving_bytes`),
         /// flights and waiters, and about 100 KiB for an empty cache. Defaults to 64 MiB.
         max_bytes: u64;
