@@ -4,9 +4,10 @@ use std::fmt;
 
 use crate::freshness::Window;
 use crate::garbage::BinId;
-use crate::key::Tag;
+use crate::key::{Key, Tag};
 use crate::lease::grant::Version;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::weigh::allocated;
 
 /// When a computation started: by the clock, and by the invalidation log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +19,10 @@ pub(crate) struct ComputationStart {
 /// The weight of an entry that is heavier than the store can count. It is not
 /// stored.
 pub(crate) const TOO_HEAVY: u32 = u32::MAX;
+
+/// What an entry takes beside its value, and beside the heap bytes of key and tags: the rest of
+/// the [`Entry`], and what the store's library allocates for it.
+pub(crate) const ENTRY_BYTES: usize = 480;
 
 /// A value with the moments between which it may be used.
 ///
@@ -56,7 +61,10 @@ impl<V> Entry<V> {
         self
     }
 
-    pub(crate) fn with_weight(mut self, bytes: usize, least: u32) -> Self {
+    /// Sets the weight: what every entry takes, the value with its `heap_bytes`, key and tags.
+    pub(crate) fn with_weight(mut self, heap_bytes: usize, key: &Key, least: u32) -> Self {
+        let parts = [size_of::<V>(), heap_bytes, key.heap_bytes(), self.tag_bytes()];
+        let bytes = parts.into_iter().fold(ENTRY_BYTES, usize::saturating_add);
         self.weight = u32::try_from(bytes).unwrap_or(TOO_HEAVY).max(least);
         self
     }
@@ -71,8 +79,9 @@ impl<V> Entry<V> {
         BinId(self.bin.load(Ordering::Relaxed))
     }
 
-    pub(crate) fn tag_bytes(&self) -> usize {
-        self.tags.iter().map(|tag| size_of::<Tag>() + tag.heap_bytes()).sum()
+    fn tag_bytes(&self) -> usize {
+        let heap = self.tags.iter().map(Tag::heap_bytes).sum::<usize>();
+        allocated(size_of_val(&*self.tags)).saturating_add(heap)
     }
 
     pub(crate) fn alive_at(&self) -> u64 {

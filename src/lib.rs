@@ -104,7 +104,7 @@
 //! | `http` | yes | `HttpLayer`, `HttpStampede`, `CacheFor`, `invalidate_path` | the handle and the layer for any tower service remain |
 //! | `axum` | yes | keys by axum's `OriginalUri` | layers inside `Router::nest` see paths without the prefix: give each a `scope` |
 //! | `metrics` | no | counters, gauges and histograms through the `metrics` facade | [`Stampede::stats`] still counts |
-//! | `tracing` | no | a span per computation and a line per change of state at DEBUG; a line at WARN when the remote goes and comes back, and once where a setting keeps requests from being shared; target `tower_stampede` | computations do not run in their caller's span |
+//! | `tracing` | no | a span per computation and a line per change of state at DEBUG; a line at WARN when the remote goes and comes back, and once where a setting keeps requests from being shared or values cannot be weighed; target `tower_stampede` | computations do not run in their caller's span |
 //! | `remote` | no | `Remotable`, the trait `remote::Remote`, `Builder::remote` | values stay in their process |
 //! | `redis` | no | `Redis`, `RedisLock`, `Builder::redis` | each process computes for itself |
 //! | `redis-tls-rustls` | no | `rediss://` with rustls | such a URL is refused |
@@ -129,6 +129,8 @@
 #[doc(hidden)]
 #[path = "fuzz.rs"]
 pub mod __fuzz;
+#[cfg_attr(not(feature = "http"), allow(dead_code, reason = "only HTTP's bodies arrive"))]
+mod budget;
 mod cache;
 mod clock;
 mod computed;
@@ -157,6 +159,7 @@ pub mod remote;
 mod store;
 mod sync;
 mod tower;
+mod weigh;
 
 pub use cache::builder::Builder;
 pub use cache::get::Served;
@@ -196,6 +199,7 @@ pub use tower::adapter::Adapter;
 pub use tower::future::ResponseFuture;
 pub use tower::layer::StampedeLayer;
 pub use tower::service::StampedeService;
+pub use weigh::Weigh;
 
 // The README's code runs as a test; it shows the HTTP layer, and Redis.
 #[cfg(all(doctest, feature = "axum", feature = "redis"))]

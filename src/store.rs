@@ -9,9 +9,16 @@
 //! user. So moka holds entries in a [`Shelved`], which hands the entry to the
 //! [`Bin`](crate::garbage::Bin) of the store when moka drops it. Every operation
 //! that writes empties the bin and returns its contents.
+//!
+//! moka evicts late: after 64 writes, or 0.3 s. What it has evicted or replaced it frees later
+//! still: each thread gathers 64 pieces, and they are freed two epochs later. With values of
+//! 1 MiB that is 64 MiB beyond the bound, and as much again per thread. So each operation that
+//! writes counts the bytes that it has added or unlinked, and from a thirty-second part of the
+//! bound on it has all of that done at once.
 
+use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use moka::notification::RemovalCause;
 use moka::ops::compute::Op;
@@ -28,6 +35,40 @@ type EntryRef<V> = Arc<Entry<V>>;
 
 /// How many entries a sweep judges before it lets other tasks run.
 const SWEEP_BATCH: usize = 512;
+
+/// The part of the bound after which moka is made to evict and to free.
+const SETTLED_PART: u64 = 32;
+
+/// How often the epochs are moved on. Twice is enough, unless another thread is inside the table
+/// and does not run at the moment.
+const MOST_STEPS: usize = 32;
+/// From this step on other threads are let run.
+const PATIENT_STEPS: usize = 4;
+
+thread_local! {
+    /// The bytes that this thread has added or unlinked, in any store, since it has freed: what
+    /// it gathers no other thread can free.
+    static GATHERED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Has everything freed that was unlinked so far, by this thread or by one that has handed it
+/// on. What is freed goes into the bins.
+fn free_unlinked() {
+    let _ = GATHERED.try_with(|gathered| gathered.set(0));
+    let is_freed = Arc::new(AtomicBool::new(false));
+    let noted = Arc::clone(&is_freed);
+    // Freed in order: this after all else.
+    crossbeam_epoch::pin().defer(move || noted.store(true, Ordering::Relaxed));
+    for step in 0..MOST_STEPS {
+        crossbeam_epoch::pin().flush();
+        if is_freed.load(Ordering::Relaxed) {
+            return;
+        }
+        if step >= PATIENT_STEPS {
+            std::thread::yield_now();
+        }
+    }
+}
 
 /// Which entry makes room at the bound on memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,6 +98,8 @@ pub(crate) struct LocalStore<V: Send + Sync + 'static> {
     bin: OpenBin<V>,
     evictions: Arc<AtomicU64>,
     max_bytes: u64,
+    /// The bytes that were added or unlinked since moka has evicted and freed.
+    unsettled: AtomicU64,
 }
 
 /// An entry in moka's hands. `None` once the entry was taken out.
@@ -112,7 +155,8 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
                 }
             })
             .build_with_hasher(Hasher::default());
-        Self { cache, bin: OpenBin::new(), evictions, max_bytes: settings.max_bytes }
+        let unsettled = AtomicU64::new(0);
+        Self { cache, bin: OpenBin::new(), evictions, max_bytes: settings.max_bytes, unsettled }
     }
 
     /// Never empties the bin: a hit runs no `Drop` of another entry.
@@ -135,8 +179,7 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
         key: &Key,
         change: impl FnOnce(Option<&EntryRef<V>>) -> Option<EntryRef<V>>,
     ) -> StoreChange<V> {
-        let result = self.cache.entry(key.clone()).and_compute_with(|found| {
-            let found = found.as_ref().and_then(|found| found.value().entry());
+        let applied = self.compute(key, |found| {
             match change(found).filter(|entry| self.is_storable(entry)) {
                 Some(entry) => {
                     entry.belongs_to(self.bin.id());
@@ -145,9 +188,6 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
                 None => Op::Nop,
             }
         });
-        use moka::ops::compute::CompResult::{Inserted, ReplacedWith};
-        let applied = matches!(result, Inserted(_) | ReplacedWith(_));
-        drop(result);
         StoreChange { applied, garbage: self.bin.empty() }
     }
 
@@ -183,10 +223,27 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
         self.evictions.load(Ordering::Relaxed)
     }
 
-    /// Lets moka do its pending work: evictions and counts.
+    /// Has moka do its pending work: it evicts, counts, and frees what is evicted.
     pub(crate) fn settle(&self) -> Garbage<V> {
-        self.cache.run_pending_tasks();
+        self.run_moka();
         self.bin.empty()
+    }
+
+    fn run_moka(&self) {
+        self.unsettled.store(0, Ordering::Relaxed);
+        self.cache.run_pending_tasks();
+        free_unlinked();
+    }
+
+    /// Takes note of bytes that were added or unlinked, and settles when there are many.
+    fn settle_after(&self, moved: u32) {
+        let moved = u64::from(moved);
+        let here = GATHERED.try_with(|gathered| gathered.replace(gathered.get() + moved));
+        let unsettled = self.unsettled.fetch_add(moved, Ordering::Relaxed);
+        let most = unsettled.max(here.unwrap_or_default()) + moved;
+        if most > self.max_bytes / SETTLED_PART {
+            self.run_moka();
+        }
     }
 
     /// Removes and drops the entries that are dead. moka evicts only while it is
@@ -213,12 +270,34 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
     /// Removes this very entry; it goes into the bin.
     fn take_exactly(&self, key: &Key, entry: &EntryRef<V>) {
         let is_it = |found: &EntryRef<V>| Arc::ptr_eq(found, entry);
-        self.cache.entry(key.clone()).and_compute_with(|found| {
-            match found.as_ref().and_then(|found| found.value().entry()) {
-                Some(found) if is_it(found) => Op::Remove,
-                _ => Op::Nop,
-            }
+        self.compute(key, |found| if found.is_some_and(is_it) { Op::Remove } else { Op::Nop });
+    }
+
+    /// Changes what stands under the key, and returns whether there was a change. What moka
+    /// releases is in the bin.
+    fn compute(
+        &self,
+        key: &Key,
+        change: impl FnOnce(Option<&EntryRef<V>>) -> Op<Shelved<V>>,
+    ) -> bool {
+        let mut moved = 0;
+        let result = self.cache.entry(key.clone()).and_compute_with(|found| {
+            let found = found.as_ref().and_then(|found| found.value().entry());
+            let before = found.map_or(0, |found| found.weight);
+            let op = change(found);
+            moved = match &op {
+                Op::Put(shelved) => shelved.entry().map_or(0, |entry| entry.weight).max(before),
+                Op::Remove => before,
+                Op::Nop => 0,
+            };
+            op
         });
+        use moka::ops::compute::CompResult::{Inserted, Removed, ReplacedWith};
+        let applied = matches!(result, Inserted(_) | ReplacedWith(_) | Removed(_));
+        // A reference that is still held here would keep the entry from the bin.
+        drop(result);
+        self.settle_after(moved);
+        applied
     }
 }
 
@@ -228,12 +307,7 @@ impl<V: Send + Sync + 'static> Store<V> for LocalStore<V> {
     }
 
     fn remove(&self, key: &Key) -> StoreChange<V> {
-        let result = self.cache.entry(key.clone()).and_compute_with(|found| match found {
-            Some(_) => Op::Remove,
-            None => Op::Nop,
-        });
-        let applied = matches!(result, moka::ops::compute::CompResult::Removed(_));
-        drop(result);
+        let applied = self.compute(key, |found| found.map_or(Op::Nop, |_| Op::Remove));
         StoreChange { applied, garbage: self.bin.empty() }
     }
 
@@ -270,14 +344,16 @@ mod tests {
         (LocalStore::new(&settings), clock)
     }
 
-    fn entry(clock: &Clock, value: u32, weight: usize) -> EntryRef<u32> {
+    fn entry(clock: &Clock, value: u32, weight: u32) -> EntryRef<u32> {
         let lifetimes = Lifetimes {
             ttl: Duration::from_secs(60),
             stale_for: Duration::ZERO,
             stale_if_error: Duration::ZERO,
         };
         let window = Window::new(clock.now(), lifetimes, Duration::ZERO);
-        Arc::new(Entry::new(value, window, Box::default(), 0).with_weight(weight, 1))
+        let mut entry = Entry::new(value, window, Box::default(), 0);
+        entry.weight = weight;
+        Arc::new(entry)
     }
 
     #[test]

@@ -4,21 +4,25 @@
 
 mod checks;
 
+use std::any::type_name;
 use std::error::Error as StdError;
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::budget::ByteBudget;
 use crate::cache::handle::Stampede;
 use crate::cache::state::CacheState;
+use crate::cache::weights::{MOST_UNWEIGHED, Weigher, Weights};
 use crate::clock::Clock;
-use crate::entry::TOO_HEAVY;
 use crate::error::{ConfigError, FailureAction};
 use crate::flight::engine::{Engine, EngineSettings};
 use crate::flight::hold_policy::HoldPolicy;
 use crate::freshness::{EarlyRefresh, Lifetimes};
+use crate::observe::{Observe, Occurrence};
 use crate::store::{Eviction, LocalSettings};
+use crate::weigh::Weigh;
 
 /// Defaults of settings that follow another setting where that is narrower.
 const MAX_HOLD: Duration = Duration::from_secs(60);
@@ -32,7 +36,6 @@ pub(crate) type FailureHook =
     Arc<dyn Fn(&(dyn StdError + Send + Sync + 'static)) -> FailureAction + Send + Sync>;
 /// How long negative values live, and which values those are.
 pub(crate) type Negative<V> = (Duration, fn(&V) -> bool);
-pub(crate) type Weigher<V> = Arc<dyn Fn(&V) -> usize + Send + Sync>;
 
 /// How values are kept; the part of the settings that outlives `build`.
 #[derive(Clone)]
@@ -43,8 +46,9 @@ pub(crate) struct Values<V> {
     pub(crate) stale_if_error: Duration,
     pub(crate) jitter: f64,
     pub(crate) early: Option<EarlyRefresh>,
-    pub(crate) least_weight: u32,
-    pub(crate) weigher: Weigher<V>,
+    pub(crate) weights: Weights<V>,
+    /// The bytes that bodies take which arrive.
+    pub(crate) arriving: Arc<ByteBudget>,
     pub(crate) max_batch: usize,
     pub(crate) batch_window: Duration,
     pub(crate) negative: Option<Negative<V>>,
@@ -66,7 +70,6 @@ pub(crate) struct Values<V> {
 ///     .ttl(Duration::from_secs(30))
 ///     .stale_for(Duration::from_secs(300))
 ///     .max_bytes(16 << 20)
-///     .weigher(|name: &String| name.capacity())
 ///     .build()?;
 /// # Ok::<(), tower_stampede::ConfigError>(())
 /// ```
@@ -90,6 +93,7 @@ pub struct Builder<V: Send + Sync + 'static> {
     uncacheable_for: Duration,
     max_bytes: u64,
     max_entries: Option<u64>,
+    max_arriving_bytes: Option<u64>,
     eviction: Eviction,
     max_waiters: Option<u32>,
     max_waiters_in_all: usize,
@@ -98,7 +102,7 @@ pub struct Builder<V: Send + Sync + 'static> {
     max_logged_tags: usize,
     max_batch: usize,
     batch_window: Duration,
-    weigher: Weigher<V>,
+    weigher: Option<Weigher<V>>,
     on_failure: Option<FailureHook>,
     clock: Option<Clock>,
     schema: u32,
@@ -120,8 +124,7 @@ pub(crate) struct Attaching<'a, V: Send + Sync + 'static> {
     pub(crate) wait_timeout: Duration,
     pub(crate) compute_timeout: Duration,
     pub(crate) schema: u32,
-    pub(crate) weigher: Weigher<V>,
-    pub(crate) least_weight: u32,
+    pub(crate) weights: Weights<V>,
     pub(crate) engine: &'a Arc<Engine<V>>,
 }
 
@@ -156,6 +159,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             uncacheable_for: Duration::from_secs(30),
             max_bytes: 64 << 20,
             max_entries: None,
+            max_arriving_bytes: None,
             eviction: Eviction::Lru,
             max_waiters: None,
             max_waiters_in_all: 1_000_000,
@@ -164,7 +168,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             max_logged_tags: 100_000,
             max_batch: 1000,
             batch_window: Duration::ZERO,
-            weigher: Arc::new(|_| size_of::<V>()),
+            weigher: None,
             on_failure: None,
             clock: None,
             schema: 0,
@@ -244,10 +248,26 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         /// Sets how long a key is remembered as uncacheable: its callers do not
         /// wait for each other. Defaults to 30 s.
         uncacheable_for: Duration;
-        /// Sets the bound on the memory of all entries together. An entry weighs
-        /// what the `weigher` says of its value, and the bytes that its key and
-        /// tags have on the heap. An entry heavier than the bound is handed to
-        /// its callers and not stored. Defaults to 64 MiB.
+        /// Sets the bound on the memory of all entries together, in bytes. An
+        /// entry weighs what it takes: its value, with what that holds on the
+        /// heap; its key and tags; and about half a kilobyte for its places in
+        /// the store. An entry heavier than the bound is handed to its callers
+        /// and not stored.
+        ///
+        /// What a value holds on the heap is known for types without a
+        /// destructor (nothing), for `String`, `Vec<u8>`, `Bytes`, `Arc` and
+        /// `Box` of `str` and `[u8]`, `Option`s of these, and stored responses.
+        /// For other types call [`weigh`](Self::weigh) or
+        /// [`weigher`](Self::weigher), or set `max_entries`. Without any of
+        /// these, the cache holds at most 10,000 entries, and says so in the
+        /// log, once, at WARN (feature `tracing`).
+        ///
+        /// Entries leave in batches: up to a thirty-second part of the bound per
+        /// thread that writes is held beyond it for a moment. The process grows
+        /// by the allocator's fragments, too; with glibc and several threads these
+        /// can be large (see the guide, *Bounds*). Not counted: values that callers hold,
+        /// bodies of HTTP responses that still arrive (see `max_arriving_bytes`),
+        /// flights and waiters, and about 100 KiB for an empty cache. Defaults to 64 MiB.
         max_bytes: u64;
         /// Sets which entry makes room at the bound. Defaults to
         /// [`Eviction::Lru`].
@@ -346,18 +366,30 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         self
     }
 
-    /// Sets a bound on the number of entries: each then weighs at least
-    /// `max_bytes / max_entries`. Unset by default.
+    /// Sets a bound on the number of entries, beside the one on their memory: each
+    /// then weighs at least `max_bytes / max_entries`. Which bound is
+    /// reached first depends on what the values weigh. Unset by default; see
+    /// [`max_bytes`](Self::max_bytes) for types that cannot be weighed.
     pub fn max_entries(mut self, max_entries: u64) -> Self {
         self.max_entries = Some(max_entries);
         self
     }
 
-    /// Sets how many bytes a value weighs. Called once per fill, never under
-    /// a lock. Defaults to the size of `V` itself, which does not see what it
-    /// points to.
+    /// Weighs values by their [`Weigh`]: what they hold on the heap counts
+    /// against `max_bytes`. Replaces a `weigher`.
+    pub fn weigh(self) -> Self
+    where
+        V: Weigh,
+    {
+        self.weigher(V::heap_bytes)
+    }
+
+    /// Sets how many bytes a value holds on the heap, beside the size of `V`
+    /// itself, which the cache adds: for types without [`Weigh`]. Called once
+    /// per fill, never under a lock. Unset by default; see
+    /// [`max_bytes`](Self::max_bytes) for what is known without it.
     pub fn weigher(mut self, weigher: impl Fn(&V) -> usize + Send + Sync + 'static) -> Self {
-        self.weigher = Arc::new(weigher);
+        self.weigher = Some(Arc::new(weigher));
         self
     }
 
@@ -419,16 +451,18 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     pub fn build(mut self) -> Result<Stampede<V>, ConfigError> {
         self.check().map_err(|error| error.at(&self.path))?;
         let engine = self.engine_settings();
-        let local = LocalSettings {
-            name: self.name.clone(),
-            max_bytes: self.max_bytes,
-            eviction: self.eviction,
-        };
         let clock = self.clock.clone().unwrap_or_else(Clock::runtime);
         let (name, attach) = (self.name.clone(), self.attach.take());
         let path = std::mem::take(&mut self.path);
         let (lease, schema) = (self.lease, self.schema);
-        let inner = CacheState::new(&name, engine, &local, self.values(), clock);
+        let (eviction, values) = (self.eviction, self.values());
+        let max_bytes = values.weights.capacity();
+        let local = LocalSettings { name: name.clone(), max_bytes, eviction };
+        let inner = CacheState::new(&name, engine, &local, values, clock);
+        if !inner.values.weights.is_complete() {
+            let (type_name, max_entries) = (type_name::<V>(), MOST_UNWEIGHED);
+            inner.observer.happened(Occurrence::Unweighed { type_name, max_entries });
+        }
         if let Some(attach) = attach {
             let settings = &inner.engine.settings;
             attach(Attaching {
@@ -437,8 +471,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
                 wait_timeout: settings.wait_timeout,
                 compute_timeout: settings.compute_timeout,
                 schema,
-                weigher: Arc::clone(&inner.values.weigher),
-                least_weight: inner.values.least_weight,
+                weights: inner.values.weights.clone(),
                 engine: &inner.engine,
             })
             .map_err(|error| error.at(&path))?;
@@ -496,7 +529,6 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             stale_for: self.stale_for,
             stale_if_error: self.stale_if_error,
         });
-        let least = self.max_entries.map_or(1, |most| self.max_bytes / most);
         Values {
             lifetimes,
             stale_for: self.stale_for,
@@ -505,8 +537,8 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             early: self
                 .early_refresh
                 .map(|beta| EarlyRefresh { beta, max_share: self.early_refresh_share }),
-            least_weight: u32::try_from(least).unwrap_or(TOO_HEAVY).min(TOO_HEAVY - 1),
-            weigher: self.weigher,
+            arriving: ByteBudget::new(self.max_arriving_bytes.unwrap_or(self.max_bytes)),
+            weights: Weights::new(self.weigher, self.max_bytes, self.max_entries),
             max_batch: self.max_batch,
             batch_window: self.batch_window,
             negative: self.negative,
@@ -521,6 +553,42 @@ impl<T: Clone + Send + Sync + 'static> Builder<Option<T>> {
     /// Counted from the end of the computation, as the `ttl` is.
     pub fn negative_ttl(mut self, ttl: Duration) -> Self {
         self.negative = Some((ttl, Option::is_none));
+        self
+    }
+}
+
+#[cfg(feature = "http")]
+#[cfg_attr(docsrs, doc(cfg(feature = "http")))]
+impl Builder<crate::http::StoredResponse> {
+    /// Sets the bound on the bytes of all response bodies together that arrive and are to be
+    /// stored or shared, beside `max_bytes`. A body with a declared length takes that when
+    /// its head arrives, another one what has come. It gives the bytes back when it is
+    /// complete, breaks off, or is not kept any longer. Defaults to `max_bytes`.
+    ///
+    /// At the bound no request fails: the response is passed on unshared, as one is that is
+    /// too large to be stored. Its caller reads the body as it comes, and the waiters forward
+    /// their own requests. The key is not remembered as uncacheable. `Cache-Status` says
+    /// `detail=no-room`; such responses are counted in
+    /// [`Stats::refused_bodies`](crate::Stats::refused_bodies) and reported as
+    /// [`Event::BodyRefused`](crate::Event::BodyRefused).
+    ///
+    /// Not counted: a body that is there at once, and what slow clients still read of a body
+    /// that has arrived.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tower_stampede::{HttpStampede, Stampede};
+    ///
+    /// let cache: HttpStampede = Stampede::builder("site")
+    ///     .origin_only()
+    ///     .max_bytes(256 << 20)
+    ///     .max_arriving_bytes(32 << 20)
+    ///     .build()?;
+    /// # Ok::<(), tower_stampede::ConfigError>(())
+    /// ```
+    pub fn max_arriving_bytes(mut self, max_arriving_bytes: u64) -> Self {
+        self.max_arriving_bytes = Some(max_arriving_bytes);
         self
     }
 }

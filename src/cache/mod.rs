@@ -49,6 +49,7 @@
 //! - `run`: the way from a caller without a fresh value to its answer.
 //! - `write`: `put` and invalidations, here at once, then in the remote.
 //! - `typed`: a cache with one type of key and a loader.
+//! - `weights`: what entries weigh against `max_bytes`.
 //! - `batch`, `get_many`: one call of the origin for several keys.
 //! - `keep_fresh`: keys that are refreshed before they expire.
 //! - `builder`: every setting, checked together; `settings`: the same from a file.
@@ -68,4 +69,5 @@ pub(crate) mod state;
 #[cfg(test)]
 mod tests;
 pub(crate) mod typed;
+pub(crate) mod weights;
 pub(crate) mod write;

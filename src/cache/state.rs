@@ -150,10 +150,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         took: Duration,
     ) -> (Entry<V>, bool) {
         let window = Window::new(started.tick, self.lifetimes(&computed), took);
-        let weight = (self.values.weigher)(&computed.value).saturating_add(key.heap_bytes());
         let entry = Entry::new(computed.value, window, computed.tags.into(), started.seq);
-        let weight = weight.saturating_add(entry.tag_bytes());
-        let entry = entry.with_weight(weight, self.values.least_weight);
+        let entry = self.values.weights.weigh(entry, key);
         let is_of_use = self.engine.clock.now() < window.useful_until();
         self.keeps_for(window);
         let keep = is_of_use && self.local.is_storable(&entry);
@@ -225,6 +223,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             evictions: self.local.evictions(),
             entries: self.local.entries(),
             bytes: self.local.bytes(),
+            arriving_bytes: self.values.arriving.taken(),
             flights: self.engine.table.running(),
             waiting: self.engine.waiting(),
             ..self.observer.stats()

@@ -16,7 +16,7 @@ const UNCLAIMED: usize = usize::MAX;
 ///
 /// While a thread has its stripe to itself, it counts without a locked
 /// instruction. Such an instruction waits until all earlier writes of the hit are
-/// visible to other processors. The price is memory: of 28 kinds, 10 KiB for each
+/// visible to other processors. The price is memory: of 29 kinds, 10 KiB for each
 /// cache.
 #[derive(Debug)]
 pub(crate) struct Counters<const N: usize>([CachePadded<[AtomicU64; N]>; OWN + SHARED]);

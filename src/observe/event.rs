@@ -36,6 +36,13 @@ pub enum Event {
         /// The key that was computed.
         key: Key,
     },
+    /// A response was passed on unshared, because the bodies that arrive took as many bytes
+    /// as `max_arriving_bytes` permits.
+    #[non_exhaustive]
+    BodyRefused {
+        /// The key that was computed.
+        key: Key,
+    },
     /// A caller gave up waiting.
     #[non_exhaustive]
     WaitTimedOut {

@@ -25,6 +25,8 @@ pub(crate) enum Occurrence<'a> {
     /// A result was not stored: it was invalidated meanwhile, or its leader was
     /// deposed.
     FillRefused { key: &'a Key },
+    /// A response was passed on unshared: bodies that arrive take as many bytes as they may.
+    BodyRefused { key: &'a Key },
     /// A caller took the lead.
     Led,
     /// A caller joined a running computation.
@@ -65,6 +67,8 @@ pub(crate) enum Occurrence<'a> {
     Unshareable { key: &'a Key },
     /// Requests reach one layer of the cache through another.
     LayersNested { outer: &'a Location<'a>, inner: &'a Location<'a>, is_alike: bool },
+    /// A cache was built that can neither weigh its values nor has a bound on their number.
+    Unweighed { type_name: &'a str, max_entries: u64 },
     /// A response was not shared because its request carries this field.
     CredentialRefused { field: &'a str },
 }

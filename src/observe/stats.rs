@@ -39,6 +39,9 @@ pub struct Stats {
     /// Results not stored because they were invalidated meanwhile, or their leader was
     /// deposed.
     pub refused_fills: u64,
+    /// Responses passed on unshared, because the bodies that arrive took as many bytes as
+    /// `max_arriving_bytes` permits.
+    pub refused_bodies: u64,
     /// Callers that gave up waiting.
     pub wait_timeouts: u64,
     /// Callers refused at a bound on waiters or computations.
@@ -65,8 +68,11 @@ pub struct Stats {
     pub evictions: u64,
     /// Entries held now; moka applies its counts with a delay.
     pub entries: u64,
-    /// Their weight in bytes.
+    /// The memory that they take, in bytes; see
+    /// [`Builder::max_bytes`](crate::Builder::max_bytes).
     pub bytes: u64,
+    /// Bytes of bodies that arrive now, as counted against `max_arriving_bytes`.
+    pub arriving_bytes: u64,
     /// Flights now: keys that a leader computes, or waits to compute.
     pub flights: usize,
     /// Callers that wait now, with the leaders that queue for one of the
@@ -103,6 +109,7 @@ impl Counted for WakeCause {
 pub(super) enum Count {
     WouldHaveAnswered,
     RefusedFill,
+    RefusedBody,
     Joined,
     WaitTimeout,
     Overloaded,
@@ -143,6 +150,7 @@ impl Observer {
             computations: ended(ENDS),
             failures: ended(ComputationEnd::Failed.place()),
             refused_fills: self.counted(Count::RefusedFill),
+            refused_bodies: self.counted(Count::RefusedBody),
             wait_timeouts: self.counted(Count::WaitTimeout),
             overloaded: self.counted(Count::Overloaded),
             held: self.counted(Count::Held),

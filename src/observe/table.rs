@@ -3,8 +3,8 @@
 //!
 //! Labels of metrics are closed sets, and a key never is one. Log lines carry
 //! a key only as its hash. The level WARN is for a remote that goes or comes
-//! back, and, once, for a setting that keeps requests from being shared; all
-//! other lines are at DEBUG.
+//! back, and, once, for a setting that keeps requests from being shared and for values
+//! that cannot be weighed; all other lines are at DEBUG.
 //!
 //! [`Stats`]: super::Stats
 
@@ -56,6 +56,12 @@ impl Observer {
                 self.emit(|| Event::FillRefused { key: key.clone() });
                 meters.fill_refused.increment(1);
                 debug(cache, &Line { key: Some(key), ..line("fill refused") });
+            }
+            Occurrence::BodyRefused { key } => {
+                self.count(Count::RefusedBody);
+                self.emit(|| Event::BodyRefused { key: key.clone() });
+                meters.add("stampede_fill_total", &[("result", "no_room")]);
+                debug(cache, &Line { key: Some(key), ..line("no room for an arriving body") });
             }
             Occurrence::Led => meters.local_acquired.increment(1),
             Occurrence::Joined => {
@@ -163,6 +169,14 @@ impl Observer {
                 };
                 warn(cache, &Line { outer: Some(outer), inner: Some(inner), ..line(message) });
             }
+            Occurrence::Unweighed { type_name, max_entries } => {
+                let message = format!(
+                    "values of the type {type_name} may hold memory that the cache cannot count, \
+                     so it holds at most {max_entries} entries; implement Weigh for the type \
+                     and call Builder::weigh, or set Builder::weigher or Builder::max_entries"
+                );
+                warn(cache, &line(&message));
+            }
             Occurrence::CredentialRefused { field } => {
                 if self.has_warned_of_credentials.swap(true, Ordering::Relaxed) {
                     return;
@@ -267,6 +281,7 @@ impl Meters {
         set("stampede_waiters", stats.waiting as f64);
         set("stampede_entries", stats.entries as f64);
         set("stampede_bytes", stats.bytes as f64);
+        set("stampede_arriving_bytes", stats.arriving_bytes as f64);
         counter(&self.cache, "stampede_evictions_total", &[]).absolute(stats.evictions);
     }
 }

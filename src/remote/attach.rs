@@ -61,12 +61,10 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
                 lease: attaching.lease,
                 work: attaching.wait_timeout.saturating_add(attaching.compute_timeout),
             };
-            let weigher = attaching.weigher;
             let codec = Codec {
                 encode: V::encode,
                 decode: V::decode,
-                weigh: Box::new(move |value| value.weight().unwrap_or_else(|| weigher(value))),
-                least_weight: attaching.least_weight,
+                weights: attaching.weights,
                 schema: attaching.schema,
             };
             let shared = EntryRemote::new(remote, settings, codec, times, attaching.engine);

@@ -72,12 +72,6 @@ pub trait Remotable: Sized + Send + Sync + 'static {
     /// `Bytes` taken out of them as a slice costs nothing and keeps all of them
     /// in memory.
     fn decode(bytes: Bytes) -> Option<Self>;
-
-    /// Returns what the value weighs, where it knows better than the cache.
-    #[doc(hidden)]
-    fn weight(&self) -> Option<usize> {
-        None
-    }
 }
 
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Remotable for T {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+use crate::cache::weights::Weights;
 use crate::clock::Tick;
 use crate::entry::Entry;
 use crate::flight::engine::Engine;
@@ -31,8 +32,7 @@ use crate::remote::{AcquireOutcome, Remote, RemoteErrorKind, RemoteSettings, Ser
 pub(crate) struct Codec<V> {
     pub(crate) encode: fn(&V) -> Option<Bytes>,
     pub(crate) decode: fn(Bytes) -> Option<V>,
-    pub(crate) weigh: Box<dyn Fn(&V) -> usize + Send + Sync>,
-    pub(crate) least_weight: u32,
+    pub(crate) weights: Weights<V>,
     pub(crate) schema: u32,
 }
 
@@ -172,10 +172,8 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         let window = Window::counted_from(born, born, lifetimes, envelope.took)
             .kept_longer(envelope.kept_longer);
         self.keeps_for(window.kept_until().since(started));
-        let weight = (self.codec.weigh)(&value).saturating_add(key.heap_bytes());
         let entry = Entry::new(value, window, envelope.tags.into(), seq).with_version(version);
-        let weight = weight.saturating_add(entry.tag_bytes());
-        Some(entry.with_weight(weight, self.codec.least_weight))
+        Some(self.codec.weights.weigh(entry, key))
     }
 
     /// Closes an entry, and returns for how long it can be of use.

@@ -158,7 +158,7 @@ fn call_back<F: Future<Output = ()>>(
 fn evict(operations: Operations) {
     each(
         operations,
-        || settings().max_bytes(1000).max_entries(10),
+        || settings().max_entries(10),
         |cache, bell| async move {
             for key in 0..3000 {
                 cache.put(key, Value::loud(key, &bell)).await;
@@ -180,7 +180,7 @@ fn a_value_may_call_the_cache_while_it_is_dropped_because_it_is_evicted() {
 fn refuse_admission(operations: Operations) {
     each(
         operations,
-        || settings().max_bytes(1000).max_entries(10).eviction(Eviction::TinyLfu),
+        || settings().max_entries(10).eviction(Eviction::TinyLfu),
         |cache, bell| async move {
             for key in 0..3000 {
                 cache.put(key, Value::loud(key, &bell)).await;

@@ -96,8 +96,7 @@ async fn different_keys_are_computed_side_by_side() {
 #[tokio::test(start_paused = true)]
 async fn a_full_warm_cache_takes_100_new_keys_with_100_calls() {
     let origin = Origin::new();
-    let cache: Stampede<u64> =
-        settings().max_bytes(8000).weigher(|_| 8).max_entries(1000).build().unwrap();
+    let cache: Stampede<u64> = settings().max_entries(1000).build().unwrap();
     let ask = |key: usize| {
         let (cache, origin) = (cache.clone(), origin.clone());
         async move { cache.get_or_compute(key, origin.compute()).await.unwrap() }

@@ -36,3 +36,4 @@ mod storms;
 mod telemetry;
 mod typed;
 mod user_code;
+mod weights;

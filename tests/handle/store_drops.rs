@@ -90,7 +90,7 @@ impl Bells {
 }
 
 fn small() -> Stampede<Value> {
-    settings().max_bytes(1000).max_entries(10).build().unwrap()
+    settings().max_entries(10).build().unwrap()
 }
 
 #[test]
@@ -236,10 +236,10 @@ fn a_value_may_own_the_last_handle_of_another_cache() {
 #[tokio::test(start_paused = true)]
 async fn a_value_heavier_than_the_bound_reaches_its_callers_and_is_not_kept() {
     let cache: Stampede<u64> =
-        settings().max_bytes(1000).weigher(|value| *value as usize).build().unwrap();
+        settings().max_bytes(2000).weigher(|value| *value as usize).build().unwrap();
     let origin = Origin::taking(MS);
     let long = "a key that is longer than thirty-eight bytes";
-    for value in [1001, usize::MAX as u64, u64::from(u32::MAX), u64::from(u32::MAX) + 1] {
+    for value in [2001, usize::MAX as u64, u64::from(u32::MAX), u64::from(u32::MAX) + 1] {
         let ask = || {
             let (cache, origin) = (cache.clone(), origin.clone());
             tokio::spawn(async move {
@@ -258,7 +258,7 @@ async fn a_value_heavier_than_the_bound_reaches_its_callers_and_is_not_kept() {
     }
     cache.put("k", 900).await;
     assert_eq!(cache.get("k").await, Some(900));
-    cache.put("k", 1001).await;
+    cache.put("k", 2001).await;
     assert_eq!(cache.get("k").await, None, "what was put is not kept, nor what it replaces");
 }
 

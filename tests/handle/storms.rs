@@ -285,8 +285,7 @@ fn no_caller_gets_what_was_invalidated_before_it_asked() {
             let settings = settings::<u64>()
                 .max_logged_tags(bound)
                 .ttl(Duration::from_millis(3))
-                .stale_for(MINUTE)
-                .max_bytes(400);
+                .stale_for(MINUTE);
             let settings = if n == 0 { settings.max_entries(4) } else { settings };
             let cache = settings.build().unwrap();
             let data: Arc<Vec<AtomicU64>> =

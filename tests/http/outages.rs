@@ -385,8 +385,7 @@ async fn a_stale_value_in_the_remote_does_not_end_the_growth_of_a_hold() {
     use crate::kit::origin::{Origin as Work, SECOND, settings};
     let double = Double::new();
     // Room for one.
-    let builder =
-        || settings().ttl(SECOND).stale_for(3600 * SECOND).max_bytes(1000).weigher(|_| 700);
+    let builder = || settings().ttl(SECOND).stale_for(3600 * SECOND).max_entries(1);
     let process = Process::with(&double, builder());
     process.prepare(&double).await;
     let work = Work::new();

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::cache::builder::Builder;
+use crate::entry::ENTRY_BYTES;
 use crate::error::ConfigError;
 
 type Fields = &'static [&'static str];
@@ -87,9 +88,10 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     }
 
     fn check_bounds(&self) -> Result<(), ConfigError> {
-        let bounds: [(Fields, _, _); 8] = [
+        let bounds: [(Fields, _, _); 9] = [
             (&["max_bytes"], self.max_bytes, "64 MiB"),
             (&["max_entries"], self.max_entries.unwrap_or(1), "no bound"),
+            (&["max_arriving_bytes"], self.max_arriving_bytes.unwrap_or(1), "`max_bytes`"),
             (&["max_waiters"], u64::from(self.max_waiters.unwrap_or(1)), "100,000"),
             (&["max_waiters_in_all"], self.max_waiters_in_all as u64, "1,000,000"),
             (&["max_computations"], self.max_computations as u64, "1024"),
@@ -122,6 +124,14 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
                  `max_bytes`"
             );
             return Err(refuse(&["max_entries", "max_bytes"], reason));
+        }
+        let least = (ENTRY_BYTES + size_of::<V>()) as u64;
+        if bytes < least {
+            let reason = format!(
+                "is {bytes} and must be at least {least}, what an entry takes beside the memory \
+                 that its value points to; raise it, or leave it unset for 64 MiB"
+            );
+            return Err(refuse(&["max_bytes"], reason));
         }
         let (one, all) = (self.waiters_of_one_key(), self.max_waiters_in_all);
         if one as usize > all {
@@ -186,6 +196,7 @@ mod tests {
         assert_eq!(refused(builder().hold(Duration::ZERO)), ["hold"]);
         assert_eq!(refused(builder().uncacheable_for(Duration::ZERO)), ["uncacheable_for"]);
         assert_eq!(refused(builder().max_bytes(0)), ["max_bytes"]);
+        assert_eq!(refused(builder().max_bytes(400)), ["max_bytes"]);
         assert_eq!(refused(builder().max_entries(0)), ["max_entries"]);
         assert_eq!(refused(builder().max_waiters(0)), ["max_waiters"]);
         assert_eq!(refused(builder().max_waiters_in_all(0)), ["max_waiters_in_all"]);

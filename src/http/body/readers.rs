@@ -11,6 +11,7 @@ use http_body::{Frame, SizeHint};
 use parking_lot::MutexGuard;
 use tokio::time::Instant;
 
+use crate::budget::Reservation;
 use crate::http::body::buffer::Buffer;
 use crate::http::body::{BodyError, BodyErrorKind, Next};
 
@@ -25,6 +26,8 @@ pub(super) struct BufferState {
     pub(super) buffer: Buffer,
     pub(super) trailers: Option<HeaderMap>,
     pub(super) end: Option<BodyEnd>,
+    /// What the kept bytes count in; none once the body has ended.
+    reserved: Option<Reservation>,
     passes: bool,
     readers: HashMap<u64, Reading, foldhash::fast::RandomState>,
     next_reader: u64,
@@ -78,6 +81,10 @@ impl Loose {
 }
 
 impl BufferState {
+    pub(super) fn new(reserved: Reservation) -> Self {
+        Self { reserved: Some(reserved), ..Self::default() }
+    }
+
     pub(super) fn enter(&mut self) -> u64 {
         let id = self.next_reader;
         self.next_reader += 1;
@@ -103,14 +110,18 @@ impl BufferState {
         }
     }
 
-    pub(super) fn push(&mut self, chunk: Bytes, loose: &mut Loose) {
+    /// Adds bytes. Returns `false` if they are to be kept and there is no room for them.
+    pub(super) fn push(&mut self, chunk: Bytes, loose: &mut Loose) -> bool {
         self.buffer.push(chunk);
         self.wake_all(loose);
+        let total = self.buffer.end();
+        self.passes || self.reserved.as_mut().is_none_or(|reserved| reserved.grow_to(total))
     }
 
     /// Ends the body, unless it has ended.
     pub(super) fn finish(&mut self, end: BodyEnd, loose: &mut Loose) {
         self.end.get_or_insert(end);
+        self.reserved = None;
         loose.dropped.extend(self.feeder.take());
         self.wake_all(loose);
     }
@@ -130,6 +141,8 @@ impl BufferState {
     fn free(&mut self, loose: &mut Loose) {
         if self.passes {
             loose.freed.extend(self.buffer.free_before(self.slowest()));
+            let held = self.buffer.end() - self.buffer.start();
+            self.reserved.iter_mut().for_each(|reserved| reserved.shrink_to(held));
         }
     }
 

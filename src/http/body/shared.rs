@@ -15,6 +15,7 @@ use http::HeaderMap;
 use http_body::SizeHint;
 use parking_lot::Mutex;
 
+use crate::budget::Reservation;
 use crate::http::body::readers::{BodyEnd, BufferState, Loose, ReadGate};
 use crate::http::body::{BodyError, BodyErrorKind, Next};
 
@@ -26,9 +27,10 @@ pub(crate) struct SharedBody {
 
 impl SharedBody {
     /// Makes a body of which nothing has come, and what feeds it. `declared` is
-    /// its length, if that is known.
-    pub(crate) fn new(declared: Option<u64>) -> (Arc<Self>, Feed) {
-        let body = Arc::new(Self { declared, state: Mutex::default() });
+    /// its length, if that is known. What is kept counts in `reserved`, which is given back
+    /// when the body ends, however that is.
+    pub(crate) fn new(declared: Option<u64>, reserved: Reservation) -> (Arc<Self>, Feed) {
+        let body = Arc::new(Self { declared, state: Mutex::new(BufferState::new(reserved)) });
         (Arc::clone(&body), Feed(body))
     }
 
@@ -74,10 +76,9 @@ impl Feed {
         self.0.state.lock().buffer.end()
     }
 
-    pub(crate) fn push(&self, chunk: Bytes) {
-        if !chunk.is_empty() {
-            self.change(|state, loose| state.push(chunk, loose));
-        }
+    /// Adds bytes. Returns `false` if there is no room to keep them.
+    pub(crate) fn push(&self, chunk: Bytes) -> bool {
+        chunk.is_empty() || self.change(|state, loose| state.push(chunk, loose))
     }
 
     /// Adds fields that follow the body. There is one section of them (RFC

@@ -164,7 +164,8 @@ fn it_is_sent_between_threads_even_if_the_inner_body_cannot_be_shared() {
 
 #[test]
 fn a_body_is_given_up_only_without_readers_and_takes_none_after_that() {
-    let (body, feed) = SharedBody::new(None);
+    let (body, feed) =
+        SharedBody::new(None, crate::budget::ByteBudget::new(100).reserve(0).unwrap());
     let reader = body.claim().expect("it has begun");
     assert!(!feed.give_up(), "it is read");
     drop(reader);

@@ -25,6 +25,7 @@ use crate::http::rules::storable::{Decision, DeclineReason, Plan, judge};
 use crate::http::stored::fill::{self, ArrivalTime};
 use crate::http::stored::response::StoredResponse;
 use crate::key::Tag;
+use crate::observe::{Observe, Occurrence};
 
 /// What the leader's own client gets.
 pub(super) enum OriginOutcome<B: Body, E> {
@@ -203,6 +204,8 @@ impl Head {
     }
 
     fn decline_as(self, status: StatusCode, why: DeclineReason) {
+        let cache = std::sync::Arc::clone(&self.caller.cache);
+        let key = (why == DeclineReason::NoRoom).then(|| self.leader.key().clone());
         self.leader.end(if self.caller.refreshed.is_some() {
             End::RefreshDeclined
         } else if concerns_one_request(status, why) {
@@ -216,6 +219,9 @@ impl Head {
             // one word for both.
             End::Declined(Remember::Here)
         });
+        if let Some(key) = key {
+            cache.observer.happened(Occurrence::BodyRefused { key: &key });
+        }
     }
 
     /// Sends the others to the service at once where each has to ask for

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::entry::Entry;
 use crate::http::flow::lookup::{HttpCache, HttpCaller, StoredEntry};
 use crate::http::rules::vary::variant_key;
-use crate::http::stored::fill::{self, index_entry, index_of};
+use crate::http::stored::fill::{self, index_entry, index_of, weighed_index};
 use crate::http::stored::response::{Index, MAX_LISTS, StoredResponse};
 use crate::key::Key;
 use crate::lease::hold::{FillTarget, Merge};
@@ -27,7 +27,8 @@ pub(super) fn learn(cache: &HttpCache, primary: &Key, found: &StoredEntry, max_v
             None => index.clone(),
         };
         let merged = merged.at_most(max_variants);
-        Some(Arc::new(index_entry(merged, found, old, std::time::Duration::ZERO)))
+        let entry = index_entry(merged, found, old, std::time::Duration::ZERO);
+        Some(weighed_index(cache, primary, entry))
     });
     change.finish();
 }

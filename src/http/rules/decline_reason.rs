@@ -28,6 +28,8 @@ pub(crate) enum DeclineReason {
     Trailers,
     /// Its body did not arrive in time.
     Slow,
+    /// Bodies that arrive take as many bytes as they may.
+    NoRoom,
     /// It has more tags than an entry may have.
     TooManyTags,
     /// Its body ended before its declared length, or after.
@@ -58,6 +60,7 @@ impl DeclineReason {
             Self::OtherResource => "other-resource",
             Self::Trailers => "trailers",
             Self::Slow => "slow",
+            Self::NoRoom => "no-room",
             Self::TooManyTags => "too-many-tags",
             Self::BrokenOff => "broken-off",
             Self::Nested => "nested",
@@ -66,12 +69,17 @@ impl DeclineReason {
 
     /// Returns whether the next response will hardly be storable either.
     ///
-    /// An error concerns the moment, credentials and method one request, a
+    /// An error and a lack of room concern the moment, credentials and method one request, a
     /// partial response one that asked for it.
     pub(crate) fn marks_uncacheable(self, status: StatusCode) -> bool {
         let concerns_one = matches!(
             self,
-            Self::Method | Self::Status | Self::Credentials | Self::OtherResource | Self::BrokenOff
+            Self::Method
+                | Self::Status
+                | Self::Credentials
+                | Self::OtherResource
+                | Self::BrokenOff
+                | Self::NoRoom
         );
         !concerns_one && !status.is_client_error() && !status.is_server_error()
     }

@@ -22,6 +22,7 @@ use crate::http::rules::vary::{Fingerprint, fingerprint, variant_key};
 use crate::http::stored::response::{self, Content, Index, Slot, StoredResponse};
 use crate::key::{Key, Tag};
 use crate::lease::grant::Version;
+use crate::weigh::Weigh;
 
 /// When a response was asked for and came.
 #[derive(Clone, Copy, Debug)]
@@ -72,8 +73,8 @@ pub(crate) fn entry(
 }
 
 fn weighed(caller: &HttpCaller, entry: Entry<StoredResponse>) -> StoredEntry {
-    let weight = entry.value.weight() + caller.primary.heap_bytes() + entry.tag_bytes();
-    Arc::new(entry.with_weight(weight, caller.cache.values.least_weight))
+    let key = key_of(caller, &entry);
+    Arc::new(caller.cache.values.weights.weigh(entry, &key))
 }
 
 /// Makes the entry to store of one whose body was arriving. `None` if it is no
@@ -181,7 +182,8 @@ pub(crate) fn store(
         }
         let old_index = old.and_then(|old| index_of(old));
         let index = old_index.cloned().unwrap_or_default().with(&list, selected).asked_at(asked_at);
-        allowed().then(|| Arc::new(index_entry(index, entry, old, remembered)))
+        let index = index_entry(index, entry, old, remembered);
+        allowed().then(|| weighed_index(&caller.cache, &caller.primary, index))
     });
     change.garbage.extend(indexed.garbage);
     make_room(caller, selected, &mut change.garbage);
@@ -204,7 +206,8 @@ pub(crate) fn announce(caller: &HttpCaller, entry: &StoredEntry, allowed: &dyn F
             return None;
         }
         let index = old.and_then(|old| index_of(old)).cloned().unwrap_or_default();
-        Some(Arc::new(index_entry(index.announcing(list), entry, old, remembered)))
+        let index = index_entry(index.announcing(list), entry, old, remembered);
+        Some(weighed_index(cache, &caller.primary, index))
     });
     change.finish();
 }
@@ -215,12 +218,12 @@ pub(crate) fn unstore(caller: &HttpCaller, entry: &StoredEntry) {
 }
 
 /// Returns which variant an entry is.
-pub(crate) fn variant_of(entry: &StoredEntry) -> Option<Fingerprint> {
+pub(crate) fn variant_of(entry: &Entry<StoredResponse>) -> Option<Fingerprint> {
     entry.value.response()?.facts.fingerprint
 }
 
 /// Returns where an entry stands.
-pub(crate) fn key_of(caller: &HttpCaller, entry: &StoredEntry) -> Key {
+pub(crate) fn key_of(caller: &HttpCaller, entry: &Entry<StoredResponse>) -> Key {
     match variant_of(entry) {
         Some(selected) => variant_key(caller.primary.as_bytes(), selected),
         None => caller.primary.clone(),
@@ -248,9 +251,17 @@ pub(crate) fn index_entry(
     if let Some(old) = old.filter(|old| index_of(old).is_some()) {
         window.error_until = window.error_until.max(old.window.kept_until());
     }
-    let value = StoredResponse::from(index);
-    let weight = value.weight();
-    Entry::new(value, window, Box::default(), newest.started_seq).with_weight(weight, 1)
+    Entry::new(index.into(), window, Box::default(), newest.started_seq)
+}
+
+/// Weighs an index without the application's weigher: the key is locked.
+pub(crate) fn weighed_index(
+    cache: &HttpCache,
+    key: &Key,
+    index: Entry<StoredResponse>,
+) -> StoredEntry {
+    let heap_bytes = index.value.heap_bytes();
+    Arc::new(cache.values.weights.weigh_as(index, heap_bytes, key))
 }
 
 /// Removes the least recently used variants of a URI that has too many.
@@ -272,7 +283,8 @@ fn make_room(caller: &HttpCaller, newest: Fingerprint, garbage: &mut Garbage<Sto
         let change = local.update(&caller.primary, |old| {
             let old = old?;
             let index = index_of(old)?.without(victim);
-            Some(Arc::new(index_entry(index, old, Some(old), Duration::ZERO)))
+            let index = index_entry(index, old, Some(old), Duration::ZERO);
+            Some(weighed_index(&caller.cache, &caller.primary, index))
         });
         garbage.extend(change.garbage);
         garbage.extend(local.remove(&key(victim)).garbage);

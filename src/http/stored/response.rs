@@ -19,11 +19,14 @@ use crate::http::rules::lifetime::Source;
 use crate::http::rules::request::{Credentials, RequestFacts};
 use crate::http::rules::storable::{Plan, may_answer};
 use crate::http::rules::vary::{Fingerprint, VaryList, fingerprint};
+use crate::weigh::{Weigh, allocated};
 
 /// Lists of fields that an index remembers.
 pub(crate) const MAX_LISTS: usize = 4;
-/// What a field costs besides its text: its places in the map.
-const FIELD_BYTES: usize = 128;
+/// What a place in a map of fields takes, whether a field stands there or not.
+const FIELD_BYTES: usize = 104;
+/// What each further value of a field takes besides its text: the list grows by doubling.
+const FURTHER_VALUE_BYTES: usize = 2 * 72;
 
 /// A response as the HTTP layer stores it.
 ///
@@ -72,14 +75,15 @@ impl StoredResponse {
             Slot::Index(_) => None,
         }
     }
+}
 
-    /// Returns about how many bytes it occupies.
-    pub(crate) fn weight(&self) -> usize {
-        size_of::<Slot>()
-            + match self.slot() {
-                Slot::Response(stored) => stored.heap_bytes(),
-                Slot::Index(index) => index.heap_bytes(),
-            }
+impl Weigh for StoredResponse {
+    fn heap_bytes(&self) -> usize {
+        let held = match self.slot() {
+            Slot::Response(stored) => stored.heap_bytes(),
+            Slot::Index(index) => index.heap_bytes(),
+        };
+        allocated(size_of::<Slot>() + 2 * size_of::<usize>()) + held
     }
 }
 
@@ -238,11 +242,24 @@ impl CachedResponse {
     }
 
     fn heap_bytes(&self) -> usize {
-        let field = |(name, value): (&header::HeaderName, &header::HeaderValue)| {
-            name.as_str().len() + value.len() + FIELD_BYTES
-        };
-        self.body.whole().map_or(0, Bytes::len) + self.headers.iter().map(field).sum::<usize>()
+        self.body.whole().map_or(0, shared_bytes) + field_bytes(&self.headers)
     }
+}
+
+/// Returns what bytes take that have several users: they are counted in a place of their own.
+fn shared_bytes(bytes: &Bytes) -> usize {
+    bytes.heap_bytes() + allocated(3 * size_of::<usize>())
+}
+
+/// Returns what a map takes whose values are in one piece, as [`own_values`] leaves them.
+fn field_bytes(headers: &HeaderMap) -> usize {
+    let places = headers.capacity();
+    // A quarter of the hash table stays free; it is a power of two long.
+    let table = allocated((places + places / 3).next_power_of_two() * size_of::<u32>());
+    let further = headers.len().saturating_sub(headers.keys_len()) * FURTHER_VALUE_BYTES;
+    let names = headers.keys().map(|name| allocated(name.as_str().len())).sum::<usize>();
+    let values = allocated(headers.values().map(HeaderValue::len).sum());
+    allocated(places * FIELD_BYTES) + table + further + names + values
 }
 
 /// Copies the values: each may be a part of a connection's read buffer, which it
@@ -384,6 +401,7 @@ fn moved_to_front<T: Clone + PartialEq>(all: &[T], first: &T) -> Vec<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::ByteBudget;
     use crate::http::rules::request::RequestMethod;
     use crate::http::rules::request::tests::request;
     use crate::http::rules::storable::Decision;
@@ -471,7 +489,7 @@ mod tests {
             assert_eq!(length, expected, "{status}");
         }
         let mut headers = HeaderMap::new();
-        let (arriving, _feed) = SharedBody::new(Some(4));
+        let (arriving, _feed) = SharedBody::new(Some(4), ByteBudget::new(4).reserve(4).unwrap());
         write_length(&mut headers, StatusCode::OK, &Content::Arriving(arriving));
         assert!(headers.is_empty(), "it may yet break off");
     }
@@ -480,8 +498,8 @@ mod tests {
     fn the_weight_covers_body_and_fields() {
         let parts = request("GET", "/", &[]);
         let stored = store(&[("cache-control", "max-age=9")], &parts, &HttpConfig::default());
-        let weight = StoredResponse::from(stored).weight();
-        assert!(weight > size_of::<Slot>() + 4 + 2 * FIELD_BYTES, "{weight}");
+        let weight = StoredResponse::from(stored).heap_bytes();
+        assert!(weight > size_of::<Slot>() + 4 + 3 * FIELD_BYTES, "{weight}");
     }
 
     #[test]

@@ -45,10 +45,6 @@ impl Remotable for StoredResponse {
         };
         from.is_empty().then_some(read)
     }
-
-    fn weight(&self) -> Option<usize> {
-        Some(Self::weight(self))
-    }
 }
 
 fn write_response(stored: &CachedResponse) -> Option<Bytes> {

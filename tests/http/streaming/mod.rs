@@ -5,4 +5,5 @@ mod fed;
 mod keeping;
 mod misfits;
 mod passing;
+mod room;
 mod variants;

@@ -1,6 +1,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
 
+use crate::budget::ByteBudget;
 use crate::http::body::shared::*;
 
 const STALL: Duration = Duration::from_secs(5);
@@ -21,6 +22,11 @@ impl Drop for Counted {
     }
 }
 
+/// Room for any body.
+fn roomy() -> Reservation {
+    ByteBudget::new(u64::MAX).reserve(0).unwrap()
+}
+
 struct Fed {
     body: Arc<SharedBody>,
     feed: Feed,
@@ -29,7 +35,7 @@ struct Fed {
 
 impl Fed {
     fn new(chunks: usize) -> Self {
-        let (body, feed) = SharedBody::new(None);
+        let (body, feed) = SharedBody::new(None, roomy());
         let fed = Self { body, feed, chunks: Arc::default() };
         (0..chunks).for_each(|_| fed.push());
         fed
@@ -38,7 +44,7 @@ impl Fed {
     fn push(&self) {
         self.chunks.fetch_add(1, Ordering::SeqCst);
         let owner = Counted(vec![b'x'; CHUNK], Arc::clone(&self.chunks));
-        self.feed.push(Bytes::from_owner(owner));
+        assert!(self.feed.push(Bytes::from_owner(owner)));
     }
 
     /// How many chunks are held by anybody.

@@ -153,7 +153,15 @@ impl Head {
         tags: Box<[Tag]>,
         limits: Limits,
     ) -> OriginOutcome<B, E> {
-        let (body, feed) = SharedBody::new(limits.declared);
+        let come: usize = so_far.iter().filter_map(Frame::data_ref).map(Bytes::len).sum();
+        let expected = limits.declared.unwrap_or(0).max(come as u64);
+        let Some(reserved) = self.caller.cache.values.arriving.reserve(expected) else {
+            let (status, why) = (head.status, DeclineReason::NoRoom);
+            self.decline_as(status, why);
+            let response = Response::from_parts(head, ResponseBody::streaming(so_far, rest));
+            return OriginOutcome::Response { response, stored: false, why: Some(why) };
+        };
+        let (body, feed) = SharedBody::new(limits.declared, reserved);
         let (entry, share) = self.entry(&head, Content::Arriving(Arc::clone(&body)), plan, tags);
         if share == Recipients::None {
             self.decline_unshared();
@@ -169,7 +177,10 @@ impl Head {
         let cache = Arc::clone(&self.caller.cache);
         // Before anything can be freed.
         let own = ResponseBody::reading(body.reader());
-        so_far.into_iter().filter_map(|frame| frame.into_data().ok()).for_each(|d| feed.push(d));
+        for data in so_far.into_iter().filter_map(|frame| frame.into_data().ok()) {
+            // There is room: it is reserved.
+            feed.push(data);
+        }
         let arrival = match share {
             Recipients::All | Recipients::Each => Some(self.arrive(entry, head.status)),
             Recipients::Wave | Recipients::None => {

@@ -80,6 +80,8 @@ impl Arrival {
 /// What came of waiting for a frame.
 enum FrameKind {
     Data,
+    /// Data that there is no room to keep.
+    Excess,
     Trailers,
     End,
     Broken(BodyError),
@@ -166,6 +168,7 @@ impl<B: SourceBody> Pump<B> {
                     return PumpEnd::Refused(DeclineReason::Slow);
                 }
                 FrameKind::Data => (),
+                FrameKind::Excess => return PumpEnd::Refused(DeclineReason::NoRoom),
                 FrameKind::Trailers => return PumpEnd::Refused(DeclineReason::Trailers),
                 FrameKind::End => return PumpEnd::Complete,
                 FrameKind::Broken(error) => return PumpEnd::Broken(error),
@@ -210,9 +213,13 @@ impl<B: SourceBody> Pump<B> {
         };
         match frame.into_data() {
             Ok(data) => {
-                self.feed.push(data);
+                let has_room = self.feed.push(data);
                 let is_broken = self.limits.is_broken(self.feed.length(), false);
-                if is_broken { broken_off() } else { FrameKind::Data }
+                match has_room {
+                    _ if is_broken => broken_off(),
+                    true => FrameKind::Data,
+                    false => FrameKind::Excess,
+                }
             }
             Err(frame) => {
                 frame
@@ -230,7 +237,9 @@ impl<B: SourceBody> Pump<B> {
         let mut stalls = Box::pin(tokio::time::sleep(Duration::ZERO));
         while let Some(next) = poll_fn(|cx| self.poll_gated(stalls.as_mut(), cx)).await {
             match self.hand_on(next) {
-                FrameKind::Data | FrameKind::Trailers => self.let_others_run().await,
+                FrameKind::Data | FrameKind::Excess | FrameKind::Trailers => {
+                    self.let_others_run().await;
+                }
                 FrameKind::End => return self.feed.end(),
                 FrameKind::Broken(error) => return self.feed.fail(error),
             }
