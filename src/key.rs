@@ -84,6 +84,11 @@ impl Key {
         }
     }
 
+    /// Returns the hash as log lines and spans carry it.
+    pub(crate) fn hash_text(&self) -> String {
+        format!("{:016x}", self.stable_hash())
+    }
+
     /// Returns a hash that is the same in every process, for logs and spans.
     #[must_use]
     pub fn stable_hash(&self) -> u64 {

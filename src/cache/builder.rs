@@ -111,6 +111,7 @@ pub struct Builder<V: Send + Sync + 'static> {
     on_failure: Option<FailureHook>,
     clock: Option<Clock>,
     schema: u32,
+    log_keys: bool,
     attach: Option<Attach<V>>,
     value: PhantomData<fn() -> V>,
 }
@@ -173,6 +174,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             on_failure: None,
             clock: None,
             schema: 0,
+            log_keys: false,
             attach: None,
             value: PhantomData,
         }
@@ -289,6 +291,17 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         /// Values of another number are a miss: raise it when the fields of
         /// `V` change. Defaults to 0; without a remote it has no effect.
         schema: u32;
+        /// Sets whether log lines and spans carry the key itself (`key`), beside its hash
+        /// (`key_hash`): escaped to printable ASCII, and cut after 200 bytes. Has an effect
+        /// with the feature `tracing`.
+        ///
+        /// This is a decision about privacy. A key often holds what identifies a person: a
+        /// user's number, an address, over HTTP the path and the query of the request. With
+        /// `true` it gets into every log that the subscriber writes, and to every reader of
+        /// it. Without it, find the lines of a key by
+        /// [`Stampede::hash_of`](crate::Stampede::hash_of). Metrics never carry a key.
+        /// Defaults to `false`.
+        log_keys: bool;
     }
 
     /// Sets how long a caller waits for another caller's computation, or in the
@@ -393,7 +406,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         let clock = self.clock.clone().unwrap_or_else(Clock::runtime);
         let (name, attach) = (self.name.clone(), self.attach.take());
         let (lease, schema) = (self.lease, self.schema);
-        let inner = CacheState::new(&name, engine, &local, self.values(), clock);
+        let inner = CacheState::new(engine, &local, self.values(), clock);
         if let Some(attach) = attach {
             let settings = &inner.engine.settings;
             attach(Attaching {
@@ -422,6 +435,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         let wait_timeout = wait_timeout.unwrap_or(self.lease.saturating_add(self.compute_timeout));
         EngineSettings {
             name: self.name.clone(),
+            log_keys: self.log_keys,
             compute_timeout: self.compute_timeout.min(LONGEST),
             wait_timeout: wait_timeout.min(LONGEST),
             compute_after_wait: self.compute_after_wait,

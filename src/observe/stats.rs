@@ -122,7 +122,7 @@ impl Counted for Count {
 }
 
 const ENDS: usize = CacheOutcome::ALL.len();
-const WAKES: usize = ENDS + ComputationEnd::WORDS.len();
+const WAKES: usize = ENDS + ComputationEnd::ALL.len();
 const SINGLES: usize = WAKES + WakeCause::ALL.len();
 pub(super) const COUNTERS: usize = SINGLES + Count::Total as usize;
 
