@@ -10,7 +10,7 @@ use std::time::Duration;
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
 /// Why a caller got no value. Cheap to clone: one failure may reach thousands
-/// of callers.
+/// of callers. Its text names the cache and the cause.
 ///
 /// # Examples
 ///
@@ -26,18 +26,49 @@ pub type BoxError = Box<dyn StdError + Send + Sync>;
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
-pub struct Error(Arc<Repr>);
+pub struct Error {
+    repr: Arc<Repr>,
+    /// The name of the cache, once the error leaves it.
+    cache: Option<Arc<str>>,
+}
 
 struct Repr {
     kind: ErrorKind,
     retry_after: Option<Duration>,
     source: Option<Source>,
+    /// What is done about the failure, where a typed cache has decided that.
+    action: Option<FailureAction>,
 }
 
 enum Source {
     Inner(BoxError),
     /// A hold repeats the failure that began it.
     Earlier(Error),
+    /// The failure is the answer: it is remembered, and nothing stale stands in for it.
+    Answer(Error),
+}
+
+/// What to do when a computation fails; see [`Builder::on_failure`](crate::Builder::on_failure).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum FailureAction {
+    /// The waiters share the failure, and no caller tries again for `hold`. A stale value
+    /// stands in for it.
+    #[default]
+    Hold,
+    /// The waiters share the failure; the next caller tries again. A stale value stands in
+    /// for it.
+    ShareOnly,
+    /// Each waiter tries for itself, in parallel; so does the next caller.
+    EachItself,
+    /// The failure is an answer, such as "not found": for this long every caller of this
+    /// process gets it, as the computation's own error, and the key is not computed. No stale
+    /// value stands in for it: an older value is removed, also from the remote.
+    ///
+    /// It ends early with `invalidate`, `put` or `mark_stale` of the key, `invalidate_all`, or
+    /// a `refresh`. Other processes compute for themselves once. How many failures are
+    /// remembered is bounded; the loss of one costs a computation.
+    Remember(Duration),
 }
 
 /// What went wrong.
@@ -76,38 +107,77 @@ impl ErrorKind {
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind) -> Self {
-        Self(Arc::new(Repr { kind, retry_after: None, source: None }))
+        Self::made_of(kind, None, None)
     }
 
     pub(crate) fn retry_in(kind: ErrorKind, retry_after: Duration) -> Self {
-        Self(Arc::new(Repr { kind, retry_after: Some(retry_after), source: None }))
+        Self::made_of(kind, Some(retry_after), None)
+    }
+
+    fn made_of(kind: ErrorKind, retry_after: Option<Duration>, source: Option<Source>) -> Self {
+        Self { repr: Arc::new(Repr { kind, retry_after, source, action: None }), cache: None }
     }
 
     pub(crate) fn inner_error(error: impl Into<BoxError>) -> Self {
-        let source = Some(Source::Inner(error.into()));
-        Self(Arc::new(Repr { kind: ErrorKind::Inner, retry_after: None, source }))
+        Self::made_of(ErrorKind::Inner, None, Some(Source::Inner(error.into())))
+    }
+
+    /// Makes an error of what a computation failed with.
+    pub(crate) fn of_computation(error: impl Into<BoxError>) -> Self {
+        match error.into().downcast::<LoadFailure>() {
+            Ok(shared) => shared.0,
+            Err(error) => Self::inner_error(error),
+        }
+    }
+
+    /// Returns the error of the computation, if this is one.
+    pub(crate) fn cause(&self) -> Option<&(dyn StdError + Send + Sync + 'static)> {
+        match self.repr.source.as_ref()? {
+            Source::Inner(error) => Some(&**error),
+            Source::Earlier(_) | Source::Answer(_) => None,
+        }
+    }
+
+    /// Returns what a typed cache does about the failure.
+    pub(crate) fn action(&self) -> Option<FailureAction> {
+        self.repr.action
+    }
+
+    /// Makes an answer of a failure.
+    pub(crate) fn into_answer(self) -> Self {
+        Self::made_of(self.kind(), None, Some(Source::Answer(self)))
+    }
+
+    /// Returns whether the failure is an answer, for which nothing stale stands in.
+    pub(crate) fn is_answer(&self) -> bool {
+        matches!(self.repr.source, Some(Source::Answer(_)))
+    }
+
+    /// Says which cache the error comes from.
+    pub(crate) fn in_cache(self, cache: &Arc<str>) -> Self {
+        Self { cache: Some(Arc::clone(cache)), ..self }
     }
 
     pub(crate) fn held(retry_after: Duration, earlier: Option<Self>) -> Self {
         let source = earlier.map(Source::Earlier);
-        Self(Arc::new(Repr { kind: ErrorKind::Held, retry_after: Some(retry_after), source }))
+        Self::made_of(ErrorKind::Held, Some(retry_after), source)
     }
 
     /// Returns what went wrong.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
-        self.0.kind
+        self.repr.kind
     }
 
     /// Returns the error of the computation if it is a `T`, also when a hold repeats it. A
     /// hold that another process began comes without the error.
     #[must_use]
     pub fn inner<T: StdError + 'static>(&self) -> Option<&T> {
-        match self.0.source.as_ref()? {
+        match self.repr.source.as_ref()? {
             Source::Inner(error) => error
                 .downcast_ref()
                 .or_else(|| error.downcast_ref().map(|error: &LoadError<T>| &*error.0)),
-            Source::Earlier(error) => error.inner(),
+            Source::Earlier(error) | Source::Answer(error) => error.inner(),
         }
     }
 
@@ -122,33 +192,50 @@ impl Error {
         self.of_loader().ok_or(self)
     }
 
+    /// Keeps the error of a loader as it is, for every caller that gets it.
+    pub(crate) fn of_load<E: fmt::Debug + fmt::Display + Send + Sync + 'static>(
+        error: E,
+        action: Option<FailureAction>,
+    ) -> Self {
+        let source = Some(Source::Inner(Box::new(LoadError(Arc::new(error)))));
+        let repr = Repr { kind: ErrorKind::Inner, retry_after: None, source, action };
+        Self { repr: Arc::new(repr), cache: None }
+    }
+
     fn of_loader<E: fmt::Debug + fmt::Display + 'static>(&self) -> Option<Arc<E>> {
-        match self.0.source.as_ref()? {
+        match self.repr.source.as_ref()? {
             Source::Inner(error) => {
                 error.downcast_ref().map(|error: &LoadError<E>| Arc::clone(&error.0))
             }
-            Source::Earlier(error) => error.of_loader(),
+            Source::Earlier(error) | Source::Answer(error) => error.of_loader(),
         }
     }
 
     /// Returns after how long asking again makes sense, where that is known.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        self.0.retry_after
+        self.repr.retry_after
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.kind.text())
+        if let Some(cache) = &self.cache {
+            write!(f, "cache `{cache}`: ")?;
+        }
+        f.write_str(self.repr.kind.text())?;
+        match self.source() {
+            Some(cause) => write!(f, ": {cause}"),
+            None => Ok(()),
+        }
     }
 }
 
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Error")
-            .field("kind", &self.0.kind)
-            .field("retry_after", &self.0.retry_after)
+            .field("kind", &self.repr.kind)
+            .field("retry_after", &self.repr.retry_after)
             .field("source", &self.source().map(ToString::to_string))
             .finish()
     }
@@ -156,21 +243,16 @@ impl fmt::Debug for Error {
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        match self.0.source.as_ref()? {
+        match self.repr.source.as_ref()? {
             Source::Inner(error) => Some(&**error),
             Source::Earlier(error) => Some(error),
+            Source::Answer(error) => error.source(),
         }
     }
 }
 
 /// The error of a loader, kept so that each caller gets it back as it is.
-pub(crate) struct LoadError<E>(Arc<E>);
-
-impl<E> From<E> for LoadError<E> {
-    fn from(error: E) -> Self {
-        Self(Arc::new(error))
-    }
-}
+struct LoadError<E>(Arc<E>);
 
 impl<E: fmt::Debug> fmt::Debug for LoadError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -186,6 +268,42 @@ impl<E: fmt::Display> fmt::Display for LoadError<E> {
 
 impl<E: fmt::Debug + fmt::Display> StdError for LoadError<E> {}
 
+/// An error of ours that a computation of ours returns: one call for several keys fails each
+/// with the same error, and a loader's error says what is done about it.
+#[derive(Clone, Debug)]
+pub(crate) struct LoadFailure(pub(crate) Error);
+
+impl fmt::Display for LoadFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl StdError for LoadFailure {}
+
+/// The loader of a batch returned no value for the key.
+///
+/// It is the [`inner`](Error::inner) error of a caller of that key alone;
+/// [`Stampede::get_many`](crate::Stampede::get_many) leaves such keys out. Like the error of
+/// any computation it goes to every caller that waits, and `on_failure` decides what follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Absent;
+
+impl Absent {
+    pub(crate) fn new() -> Self {
+        Self
+    }
+}
+
+impl fmt::Display for Absent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the loader returned no value for the key")
+    }
+}
+
+impl StdError for Absent {}
+
 /// A setting that cannot work, or two that contradict each other.
 ///
 /// Returned by [`Builder::build`](crate::Builder::build); the text names every
@@ -194,6 +312,8 @@ impl<E: fmt::Debug + fmt::Display> StdError for LoadError<E> {}
 pub struct ConfigError {
     fields: &'static [&'static str],
     reason: Cow<'static, str>,
+    /// Where the settings stand in a file, with a dot at the end.
+    path: String,
 }
 
 impl ConfigError {
@@ -201,7 +321,12 @@ impl ConfigError {
         fields: &'static [&'static str],
         reason: impl Into<Cow<'static, str>>,
     ) -> Self {
-        Self { fields, reason: reason.into() }
+        Self { fields, reason: reason.into(), path: String::new() }
+    }
+
+    pub(crate) fn at(self, path: &str) -> Self {
+        let path = if path.is_empty() { String::new() } else { format!("{path}.") };
+        Self { path, ..self }
     }
 
     /// Returns the names of the settings involved.
@@ -213,7 +338,9 @@ impl ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}`: {}", self.fields.join("` and `"), self.reason)
+        let path = &self.path;
+        let fields: Vec<_> = self.fields.iter().map(|field| format!("`{path}{field}`")).collect();
+        write!(f, "{}: {}", fields.join(" and "), self.reason)
     }
 }
 
@@ -227,14 +354,17 @@ mod tests {
     fn an_error_keeps_its_source_and_a_hold_repeats_it() {
         let inner = "x".parse::<u32>().unwrap_err();
         let error = Error::inner_error(inner.clone());
-        assert_eq!(error.to_string(), "computation failed");
+        assert_eq!(error.to_string(), format!("computation failed: {inner}"));
         assert_eq!(error.source().unwrap().to_string(), inner.to_string());
 
         let held = Error::held(Duration::from_secs(1), Some(error));
         assert_eq!(held.kind(), ErrorKind::Held);
         assert_eq!(held.retry_after(), Some(Duration::from_secs(1)));
         assert_eq!(held.inner::<std::num::ParseIntError>(), Some(&inner));
-        assert_eq!(held.source().unwrap().to_string(), "computation failed");
+        let text = format!("computation failed: {inner}");
+        assert_eq!(held.source().unwrap().to_string(), text);
+        let text = format!("cache `users`: {}: {text}", ErrorKind::Held.text());
+        assert_eq!(held.in_cache(&"users".into()).to_string(), text);
     }
 
     #[test]

@@ -5,6 +5,9 @@
 #[doc = include_str!("../docs/how-it-works.md")]
 pub mod how_it_works {}
 
+#[doc = include_str!("../docs/typed-caches.md")]
+pub mod typed_caches {}
+
 #[doc = include_str!("../docs/time-outs.md")]
 pub mod time_outs {}
 

@@ -1,11 +1,16 @@
 //! Keys name entries, and tags group entries for invalidation.
 
+mod adapters;
+mod structs;
+
 use std::borrow::{Borrow, Cow};
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use bytes::Bytes;
+
+pub use adapters::{ByBytes, ByDisplay};
 
 /// Longest key that needs no heap memory of its own.
 const INLINE: usize = 38;

@@ -66,6 +66,8 @@
 //! - **The handle.** [`Stampede<V>`](Stampede) holds the store, the flights and the settings.
 //!   Every clone and every layer made from it shares the same entries and flights.
 //!   [`Stampede::in_memory`] takes a `ttl`; [`Stampede::builder`] sets everything.
+//! - **Typed caches.** [`Cache<K, V, E>`](Cache) is a handle with a loader: one type of key, and
+//!   the application's own error. It loads many keys with one call ([`Cache::get_many`]).
 //! - **Keys.** A [`Key`] names an entry: text, numbers, bytes, or tuples of them ([`ToKey`]).
 //! - **Fresh, stale, expired.** An entry is *fresh* for its `ttl`, counted from the end of its
 //!   computation, so it is at most `ttl` + `compute_timeout` old. For `stale_for` longer
@@ -77,7 +79,7 @@
 //! - **Invalidation.** By key, by tag, of everything, and by path over HTTP. Each reaches
 //!   computations that are still running. To keep serving meanwhile, use
 //!   [`mark_stale`](Stampede::mark_stale); to read your own write,
-//!   [`refresh_with`](Stampede::refresh_with).
+//!   [`refresh`](Stampede::refresh).
 //! - **Many processes.** With the feature `redis`, `Builder::redis` lets any number of processes
 //!   share values and a refresh lock.
 //! - **Backpressure.** The layers are always ready, because a hit does not need the service
@@ -90,7 +92,8 @@
 //!
 //! [`guide::how_it_works`] has the long form of all this, with *Guarantees and limits*: what
 //! "exactly one computation" covers, and what it does not. [`guide::what_is_cached`] has the
-//! tables for HTTP, [`guide::time_outs`] helps to choose settings, [`guide::testing`] shows
+//! tables for HTTP, [`guide::typed_caches`] shows loaders, batches and the application's own
+//! errors, [`guide::time_outs`] helps to choose settings, [`guide::testing`] shows
 //! tests without sleeps, [`guide::the_lock`] explains the refresh lock, and
 //! [`guide::operating_redis`] says what to set up; [`guide::observability`] lists every metric,
 //! log line and event.
@@ -110,6 +113,7 @@
 //! | `redis-cluster` | no | `Redis::cluster` | a single node of a cluster serves its own slots only |
 //! | `redis-sentinel` | no | `Redis::sentinel` | an address that always leads to the primary is needed |
 //! | `redis-legacy-lock` | no | `LegacyLock`, by `SETNX` and `GETSET` | a lock needs a server with scripts |
+//! | `serde` | no | `Settings`: the settings of a cache from a file, with durations such as `60s` | settings stand in the code |
 //! | `test-util` | no | [`ManualClock`](guide::testing), `remote::Double` | tests pause tokio's time, which needs no feature |
 //! | `full` | no | all of these but `redis-tls-native` | |
 //!
@@ -159,21 +163,27 @@ mod store;
 mod sync;
 mod tower;
 
-pub use cache::builder::{Builder, FailureAction};
+pub use cache::builder::Builder;
+pub use cache::get::Served;
+pub use cache::get_many::Batch;
 pub use cache::handle::{Announcement, Health, Invalidation, Stampede};
+pub use cache::keep_fresh::KeepFresh;
+#[cfg(feature = "serde")]
+#[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
+pub use cache::settings::{Settings, SettingsError};
 pub use cache::typed::{Cache, Failure};
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 pub use clock::ManualClock;
 pub use computed::Computed;
-pub use error::{BoxError, ConfigError, Error, ErrorKind};
+pub use error::{Absent, BoxError, ConfigError, Error, ErrorKind, FailureAction};
 #[cfg(feature = "http")]
 #[cfg_attr(docsrs, doc(cfg(feature = "http")))]
 pub use http::{
     BodyError, BodyErrorKind, CacheFor, HttpFuture, HttpLayer, HttpService, HttpStampede, Refusal,
     ResponseBody, SetCookie, StoredResponse,
 };
-pub use key::{Key, KeyBuf, Tag, ToKey};
+pub use key::{ByBytes, ByDisplay, Key, KeyBuf, Tag, ToKey};
 pub use mode::Mode;
 pub use observe::{Event, Stats};
 pub use outcome::CacheOutcome;

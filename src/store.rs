@@ -31,6 +31,7 @@ const SWEEP_BATCH: usize = 512;
 
 /// Which entry makes room at the bound on memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Eviction {
     /// The least recently used one.

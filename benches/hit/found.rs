@@ -13,8 +13,9 @@ const PER_TASK: usize = 2_000;
 const WORKERS: [usize; 2] = [1, 2];
 
 /// Whose time is divided by whose, and what it is to be.
-const RATIOS: [(&str, &str, Option<f64>); 6] = [
+const RATIOS: [(&str, &str, Option<f64>); 7] = [
     ("generic", "moka", Some(1.3)),
+    ("typed", "generic", Some(1.05)),
     ("http", "floor", Some(1.5)),
     ("http_routed", "floor_routed", Some(1.5)),
     ("http_lean", "floor", Some(1.5)),

@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Full};
 use tower::{Layer, Service};
-use tower_stampede::{HttpService, Stampede};
+use tower_stampede::{Cache, HttpService, Stampede};
 
 use crate::report::Role;
 
@@ -110,6 +110,34 @@ impl Subject for Generic {
         for n in 0..times {
             let key = order(self.keys, n);
             let value = self.cache.get_or_compute(key, || async { Err(std::fmt::Error) });
+            black_box(block_on(value).expect("the key is warm"));
+        }
+        from.elapsed()
+    }
+}
+
+/// The same by a typed cache with a loader.
+pub(crate) struct Typed {
+    cache: Cache<u64, Bytes, std::fmt::Error>,
+    keys: usize,
+}
+
+impl Typed {
+    pub(crate) fn new(keys: usize) -> Self {
+        let Generic { cache, keys } = Generic::new(keys);
+        Self { cache: Cache::new(cache, |_| async { Err::<Bytes, _>(std::fmt::Error) }), keys }
+    }
+}
+
+impl Subject for Typed {
+    fn name(&self) -> String {
+        "Cache::get".into()
+    }
+
+    fn slice(&self, times: usize) -> Duration {
+        let from = Instant::now();
+        for n in 0..times {
+            let value = self.cache.get(order(self.keys, n));
             black_box(block_on(value).expect("the key is warm"));
         }
         from.elapsed()
@@ -327,6 +355,7 @@ pub(crate) fn candidates(keys: usize) -> Vec<Candidate> {
     vec![
         Candidate::new("moka", Role::Without, Moka::new(keys)),
         Candidate::new("generic", Role::Ours, Generic::new(keys)),
+        Candidate::new("typed", Role::Ours, Typed::new(keys)),
         Candidate::new("bare", Role::Without, Http::bare(keys)),
         Candidate::new("http", Role::Ours, Http::full(keys)),
         Candidate::new("floor", Role::Without, Floor::new(keys, Arrival::Bare)),

@@ -14,24 +14,11 @@ use crate::cache::handle::Stampede;
 use crate::cache::state::CacheState;
 use crate::clock::Clock;
 use crate::entry::TOO_HEAVY;
-use crate::error::ConfigError;
+use crate::error::{ConfigError, FailureAction};
 use crate::flight::engine::{Engine, EngineSettings};
 use crate::flight::hold_policy::HoldPolicy;
 use crate::freshness::{EarlyRefresh, Lifetimes};
 use crate::store::{Eviction, LocalSettings};
-
-/// What to do when a computation fails; see [`Builder::on_failure`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum FailureAction {
-    /// The waiters share the failure, and no caller tries again for `hold`.
-    #[default]
-    Hold,
-    /// The waiters share the failure; the next caller tries again.
-    ShareOnly,
-    /// Each waiter tries for itself, in parallel; so does the next caller.
-    EachItself,
-}
 
 /// Defaults of settings that follow another setting where that is narrower.
 const MAX_HOLD: Duration = Duration::from_secs(60);
@@ -58,6 +45,8 @@ pub(crate) struct Values<V> {
     pub(crate) early: Option<EarlyRefresh>,
     pub(crate) least_weight: u32,
     pub(crate) weigher: Weigher<V>,
+    pub(crate) max_batch: usize,
+    pub(crate) batch_window: Duration,
     pub(crate) negative: Option<Negative<V>>,
     pub(crate) on_failure: Option<FailureHook>,
 }
@@ -107,12 +96,16 @@ pub struct Builder<V: Send + Sync + 'static> {
     max_computations: usize,
     max_refreshes: Option<usize>,
     max_logged_tags: usize,
+    max_batch: usize,
+    batch_window: Duration,
     weigher: Weigher<V>,
     on_failure: Option<FailureHook>,
     clock: Option<Clock>,
     schema: u32,
     log_keys: bool,
     attach: Option<Attach<V>>,
+    /// Where the settings stand in a file; errors name it.
+    path: String,
     value: PhantomData<fn() -> V>,
 }
 
@@ -170,12 +163,15 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             max_computations: 1024,
             max_refreshes: None,
             max_logged_tags: 100_000,
+            max_batch: 1000,
+            batch_window: Duration::ZERO,
             weigher: Arc::new(|_| size_of::<V>()),
             on_failure: None,
             clock: None,
             schema: 0,
             log_keys: false,
             attach: None,
+            path: String::new(),
             value: PhantomData,
         }
     }
@@ -237,6 +233,16 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         /// the hold of all processes. Two minutes after a hold, its failures are
         /// forgotten. Defaults to 1 s.
         hold: Duration;
+        /// Sets how many keys one call of a batch loader gets at most; more keys are several
+        /// calls, side by side. See [`Stampede::get_many`]. Defaults to 1000.
+        max_batch: usize;
+        /// Sets for how long the first of several callers of
+        /// [`Cache::get`](crate::Cache::get) that miss waits for the others, so that one call
+        /// of the loader serves them all. It has an effect on caches with a batch loader
+        /// ([`Cache::batched`](crate::Cache::batched)) alone, and delays every miss there. A
+        /// few milliseconds are a good start. Defaults to 0: a single caller waits for no
+        /// other.
+        batch_window: Duration;
         /// Sets how long a key is remembered as uncacheable: its callers do not
         /// wait for each other. Defaults to 30 s.
         uncacheable_for: Duration;
@@ -339,7 +345,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     /// Lets a caller that waited for `wait_timeout` compute for itself, in place
     /// of being refused, if one of the `max_computations` places is free. The
     /// result is the caller's alone: it is not stored, also not that of a
-    /// `refresh_with`.
+    /// `refresh`.
     pub fn compute_after_wait(mut self) -> Self {
         self.compute_after_wait = true;
         self
@@ -371,7 +377,35 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     /// Sets what a failure does to the waiters and to the callers that come next.
     /// The hook sees the computation's own error and must not panic. It is not
     /// asked about a time-out, nor about a second panic in a row: they begin a
-    /// hold. Defaults to [`FailureAction::Hold`] for every error.
+    /// hold. Defaults to [`FailureAction::Hold`] for every error. For a typed cache, see
+    /// [`Cache::on_failure`](crate::Cache::on_failure).
+    ///
+    /// # Examples
+    ///
+    /// "Not found" is an answer, and worth remembering; "the database is down" is not:
+    ///
+    /// ```
+    /// use std::io::{Error, ErrorKind};
+    /// use std::time::Duration;
+    /// use tower_stampede::{FailureAction, Stampede};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let files: Stampede<String> = Stampede::builder("files")
+    ///     .ttl(Duration::from_secs(60))
+    ///     .on_failure(|error| match error.downcast_ref::<Error>().map(Error::kind) {
+    ///         Some(ErrorKind::NotFound) => FailureAction::Remember(Duration::from_secs(10)),
+    ///         _ => FailureAction::Hold,
+    ///     })
+    ///     .build()
+    ///     .unwrap();
+    /// for _ in 0..3 {
+    ///     let load = || async { Err::<String, _>(Error::from(ErrorKind::NotFound)) };
+    ///     let error = files.get_or_compute("a.txt", load).await.unwrap_err();
+    ///     assert_eq!(error.inner::<Error>().unwrap().kind(), ErrorKind::NotFound);
+    /// }
+    /// assert_eq!(files.stats().computations, 1);
+    /// # }
+    /// ```
     pub fn on_failure(
         mut self,
         hook: impl Fn(&(dyn StdError + Send + Sync + 'static)) -> FailureAction + Send + Sync + 'static,
@@ -396,7 +430,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     /// contradict each other. Its text names the settings, their values, the rule
     /// and the remedy.
     pub fn build(mut self) -> Result<Stampede<V>, ConfigError> {
-        self.check()?;
+        self.check().map_err(|error| error.at(&self.path))?;
         let engine = self.engine_settings();
         let local = LocalSettings {
             name: self.name.clone(),
@@ -405,6 +439,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         };
         let clock = self.clock.clone().unwrap_or_else(Clock::runtime);
         let (name, attach) = (self.name.clone(), self.attach.take());
+        let path = std::mem::take(&mut self.path);
         let (lease, schema) = (self.lease, self.schema);
         let inner = CacheState::new(engine, &local, self.values(), clock);
         if let Some(attach) = attach {
@@ -418,9 +453,16 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
                 weigher: Arc::clone(&inner.values.weigher),
                 least_weight: inner.values.least_weight,
                 engine: &inner.engine,
-            })?;
+            })
+            .map_err(|error| error.at(&path))?;
         }
         Ok(Stampede(Arc::new(inner)))
+    }
+
+    #[cfg(feature = "serde")]
+    pub(super) fn settings_at(mut self, path: &str) -> Self {
+        path.clone_into(&mut self.path);
+        self
     }
 
     /// Sets how the engine gets its remote.
@@ -479,6 +521,8 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
                 .map(|beta| EarlyRefresh { beta, max_share: self.early_refresh_share }),
             least_weight: u32::try_from(least).unwrap_or(TOO_HEAVY).min(TOO_HEAVY - 1),
             weigher: self.weigher,
+            max_batch: self.max_batch,
+            batch_window: self.batch_window,
             negative: self.negative,
             on_failure: self.on_failure,
         }

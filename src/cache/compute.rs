@@ -4,13 +4,16 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use crate::cache::builder::FailureAction;
+use futures_util::future::BoxFuture;
+
+use crate::cache::batch::{BoardingPass, Seat};
+use crate::cache::get::with_own_value;
 use crate::cache::run::{self, LeadOutcome, RunOutcome, Work};
 use crate::cache::state::{CacheState, Lookup};
 use crate::clock::Tick;
 use crate::computed::Computed;
 use crate::entry::Entry;
-use crate::error::{BoxError, Error, ErrorKind};
+use crate::error::{BoxError, Error, ErrorKind, FailureAction, LoadFailure};
 use crate::flight::end::{End, Remember};
 use crate::flight::engine::{FlightRequest, LedFor, PlaceForOne};
 use crate::flight::hold::{FailureRule, HoldRule};
@@ -18,7 +21,7 @@ use crate::flight::leader::Leader;
 use crate::flight::phase::FlightNumbers;
 use crate::flight::waiter::{AloneReason, Caller};
 use crate::freshness::Freshness;
-use crate::key::Key;
+use crate::key::{Key, ToKey};
 use crate::lease::acquire::{Judgement, Patience, Search};
 use crate::lease::grant::Version;
 use crate::mode::Mode;
@@ -121,6 +124,8 @@ pub(crate) struct KeyWork<V: Clone + Send + Sync + 'static, F> {
     stand_in: Option<Arc<Entry<V>>>,
     /// The entry that the result replaces, and whose tags it may inherit.
     replaced: Option<Arc<Entry<V>>>,
+    /// The caller is one of a batch.
+    pass: Option<Arc<BoardingPass>>,
     compute: F,
 }
 
@@ -133,7 +138,20 @@ impl<V: Clone + Send + Sync + 'static, F> KeyWork<V, F> {
     ) -> Self {
         let state = Arc::clone(state);
         let purpose = Purpose::Serve;
-        Self { state, key, purpose, in_hand: stale, stand_in: None, replaced: None, compute }
+        let (in_hand, stand_in, replaced) = (stale, None, None);
+        Self { state, key, purpose, in_hand, stand_in, replaced, pass: None, compute }
+    }
+
+    /// Takes note that the caller leads.
+    fn lead(&self) {
+        if let Some(pass) = &self.pass {
+            pass.lead();
+        }
+    }
+
+    fn request(&self) -> FlightRequest {
+        let call = self.pass.as_ref().and_then(|pass| pass.call());
+        FlightRequest::of(self.key.clone()).sharing_call(call)
     }
 
     fn refreshing(mut self, seen: &Arc<Entry<V>>) -> Self {
@@ -166,7 +184,7 @@ impl<V: Clone + Send + Sync + 'static, F> KeyWork<V, F> {
 
 impl<V: Clone + Send + Sync + 'static, F> Caller<V> for KeyWork<V, F> {
     fn flight_request(&mut self) -> FlightRequest {
-        let request = FlightRequest::of(self.key.clone());
+        let request = self.request();
         match self.purpose {
             Purpose::FreshRead { .. } => request.despite_hold(),
             Purpose::Serve | Purpose::Refresh(_) => request,
@@ -207,6 +225,10 @@ impl<V: Clone + Send + Sync + 'static, F> Caller<V> for KeyWork<V, F> {
     fn fallback(&self) -> Option<Arc<Entry<V>>> {
         self.purpose.fallback(&self.state, &self.key, self.in_hand.as_ref())
     }
+
+    fn fallback_for(&self, failure: &Error) -> Option<Arc<Entry<V>>> {
+        if failure.is_answer() { None } else { self.fallback() }
+    }
 }
 
 impl<V: Clone + Send + Sync + 'static, F> Search<V> for KeyWork<V, F> {
@@ -233,6 +255,16 @@ impl<V: Clone + Send + Sync + 'static, F> Search<V> for KeyWork<V, F> {
 
     fn despite_hold(&self) -> bool {
         matches!(self.purpose, Purpose::FreshRead { .. })
+    }
+
+    fn give_way(&mut self) {
+        if let Some(pass) = &self.pass {
+            pass.step_aside();
+        }
+    }
+
+    fn spread(&self) -> f64 {
+        self.pass.as_ref().map_or_else(fastrand::f64, |pass| pass.spread())
     }
 }
 
@@ -301,9 +333,14 @@ where
                 Ok(own)
             }
             Ok(Err(error)) => {
-                let error = error.into();
-                let rule = state.rule_for(&*error, shared);
-                let error = Error::inner_error(error);
+                let error = Error::of_computation(error);
+                let rule = state.rule_for(&error, shared);
+                if let HoldRule::Remember(_) = rule.hold {
+                    let error = error.into_answer();
+                    state.remove_older(&leader, replaced.as_ref());
+                    leader.end(End::Failed { error: error.clone(), rule });
+                    return Err(FailedCall { error, fallback: None });
+                }
                 leader.end(End::Failed { error: error.clone(), rule });
                 failed(error)
             }
@@ -313,6 +350,25 @@ where
                 failed(timeout)
             }
         }
+    }
+}
+
+/// What a caller in a batch brings.
+pub(crate) type Seated<V> = BoxFuture<'static, Result<ComputationResult<V, V>, LoadFailure>>;
+
+impl<V: Clone + Send + Sync + 'static> KeyWork<V, ()> {
+    /// Returns the work of one caller in a batch.
+    pub(crate) fn in_seat<K>(
+        state: &Arc<CacheState<V>>,
+        key: Key,
+        seat: Seat<K, V>,
+    ) -> KeyWork<V, impl FnOnce() -> Seated<V> + Send + use<K, V>>
+    where
+        K: ToKey + Clone + Send + Sync + 'static,
+    {
+        let pass = Some(seat.pass());
+        let work = KeyWork::serve(state, key, None, with_own_value(move || seat.load()));
+        KeyWork { pass, ..work }
     }
 }
 
@@ -347,13 +403,62 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<ComputationResult<V, T>, E>> + Send + 'static,
     {
-        let work = KeyWork::serve(self, key, None, compute);
+        self.answer_on_task(KeyWork::serve(self, key, None, compute), lookup).await
+    }
+
+    /// The same for one key of a batch.
+    pub(crate) async fn answer_in_batch<K>(
+        self: &Arc<Self>,
+        key: Key,
+        lookup: Lookup<V>,
+        seat: Seat<K, V>,
+    ) -> Result<Answer<V, V>, Error>
+    where
+        K: ToKey + Clone + Send + Sync + 'static,
+    {
+        self.answer_on_task(KeyWork::in_seat(self, key, seat), lookup).await
+    }
+
+    /// Refreshes `seen` in the background, unless it is being refreshed or may not be now.
+    pub(crate) fn refresh_in_background<T, E, F, Fut>(
+        self: &Arc<Self>,
+        work: KeyWork<V, F>,
+        seen: &Arc<Entry<V>>,
+    ) where
+        T: Send + 'static,
+        E: Into<BoxError> + Send + 'static,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = Result<ComputationResult<V, T>, E>> + Send + 'static,
+    {
+        let is_unchanged = || self.is_still(work.key.as_bytes(), seen);
+        let (request, led_for) = (work.request(), LedFor::Refresh);
+        let leader = run::begin_refresh(&self.engine, request, led_for, is_unchanged);
+        if let Some(leader) = leader {
+            work.lead();
+            let work = work.refreshing(seen);
+            self.engine.in_background(leader, |leader| run::lead(leader, work));
+        }
+    }
+
+    async fn answer_on_task<T, E, F, Fut>(
+        self: &Arc<Self>,
+        work: KeyWork<V, F>,
+        lookup: Lookup<V>,
+    ) -> Result<Answer<V, T>, Error>
+    where
+        T: Send + 'static,
+        E: Into<BoxError> + Send + 'static,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = Result<ComputationResult<V, T>, E>> + Send + 'static,
+    {
         let engine = &self.engine;
-        let in_background = |leader, work| {
+        let in_background = |leader, work: KeyWork<V, F>| {
+            work.lead();
             engine.in_background(leader, |leader| run::lead(leader, work));
             std::future::ready(None)
         };
-        let on_task = |leader, work| {
+        let on_task = |leader, work: KeyWork<V, F>| {
+            work.lead();
             run::from_task(engine.detached(leader, |leader| run::lead(leader, work)))
         };
         self.answer(work, lookup, on_task, (LedFor::Refresh, in_background)).await
@@ -472,13 +577,18 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
                 match self.compute_alone((&key, reason), place, compute).await {
                     Ok(own) => return Ok(Answer::Own(own, CacheOutcome::Alone)),
                     Err(error) => {
+                        // Also where the error is an answer to others: this caller has computed
+                        // outside of any flight, so nothing is remembered.
                         let fallback = purpose.fallback(self, &key, in_hand.as_ref());
                         (FailedCall { error, fallback }, CacheOutcome::Alone)
                     }
                 }
             }
+            RunOutcome::Remembered(error, _) => {
+                return Err(Failed { error, outcome: CacheOutcome::Hit });
+            }
             RunOutcome::Refused(error, work) => {
-                let fallback = work.and_then(|work| work.fallback());
+                let fallback = work.and_then(|work| work.fallback_for(&error));
                 (FailedCall { error, fallback }, CacheOutcome::Joined)
             }
         };
@@ -504,7 +614,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         RF: Future<Output = Option<LeadOutcome<V, KeyWork<V, F>>>>,
     {
         let key = work.key.clone();
-        let request = FlightRequest::of(key.clone());
+        let request = work.request();
         let is_unchanged = || self.is_still(key.as_bytes(), &seen);
         let (led_for, refresh_by) = refresh_by;
         let leader = run::begin_refresh(&self.engine, request, led_for, is_unchanged);
@@ -554,7 +664,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let result = self.engine.compute_alone(work, place).await;
         let took = self.engine.clock.now().since(from);
         self.observer.computed_alone(key, took, reason.as_str(), result.is_err());
-        result?.map(|(_, own)| own).map_err(Error::inner_error)
+        result?.map(|(_, own)| own).map_err(Error::of_computation)
     }
 
     /// Judges an entry of the remote. This process may have marked its own copy stale: then
@@ -568,15 +678,12 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         self.judge(copy.as_deref().unwrap_or(found), self.now())
     }
 
-    fn rule_for(
-        &self,
-        error: &(dyn std::error::Error + Send + Sync + 'static),
-        shared: FailureRule,
-    ) -> FailureRule {
-        let action =
-            self.values.on_failure.as_ref().map_or_else(Default::default, |hook| hook(error));
+    fn rule_for(&self, error: &Error, shared: FailureRule) -> FailureRule {
+        let hook = || Some(self.values.on_failure.as_ref()?(error.cause()?));
+        let action = error.action().or_else(hook).unwrap_or_default();
         let hold = match action {
             FailureAction::Hold => HoldRule::After(1),
+            FailureAction::Remember(span) => HoldRule::Remember(span),
             FailureAction::ShareOnly | FailureAction::EachItself => HoldRule::Never,
         };
         FailureRule { hold, each_computes: action == FailureAction::EachItself, ..shared }
@@ -588,6 +695,6 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             | Err(Failed { outcome, .. }) => *outcome,
         };
         self.observer.answered(outcome);
-        result.map_err(|failed| failed.error)
+        result.map_err(|failed| failed.error.in_cache(&self.name))
     }
 }

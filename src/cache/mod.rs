@@ -40,19 +40,30 @@
 //!
 //! # Reading order
 //!
-//! - `handle`: the public methods. A hit ends here.
+//! - `handle`: what an application holds, and its switches.
+//! - `get`: the methods that return a value. A hit ends here.
+//! - `put`: the methods that store and invalidate.
 //! - `state`: what a handle and its layers share: the look-up, how entries are made, and the
 //!   task that tidies.
 //! - `compute`: the work of a caller that asks for a key.
 //! - `run`: the way from a caller without a fresh value to its answer.
 //! - `write`: `put` and invalidations, here at once, then in the remote.
 //! - `typed`: a cache with one type of key and a loader.
-//! - `builder`: every setting, checked together.
+//! - `batch`, `get_many`: one call of the origin for several keys.
+//! - `keep_fresh`: keys that are refreshed before they expire.
+//! - `builder`: every setting, checked together; `settings`: the same from a file.
 
+pub(crate) mod batch;
 pub(crate) mod builder;
 pub(crate) mod compute;
+pub(crate) mod get;
+pub(crate) mod get_many;
 pub(crate) mod handle;
+pub(crate) mod keep_fresh;
+mod put;
 pub(crate) mod run;
+#[cfg(feature = "serde")]
+pub(crate) mod settings;
 pub(crate) mod state;
 #[cfg(test)]
 mod tests;

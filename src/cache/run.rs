@@ -81,6 +81,8 @@ where
     /// computations; others need none: that is the traffic there would be without a cache.
     Alone(AloneReason, Option<PlaceForOne<V>>, W),
     Refused(Error, Option<W>),
+    /// A failure that is an answer, from before.
+    Remembered(Error, W),
 }
 
 /// Answers a caller that found nothing fresh. `lead_by` runs [`lead`].
@@ -98,6 +100,7 @@ where
     match resolver.resolve(&mut work).await {
         Step::Answer(entry, outcome) => RunOutcome::Answer(entry, outcome, work),
         Step::Refuse(error) => refuse_unless_off(engine, error, Some(work)),
+        Step::Remembered(error) => RunOutcome::Remembered(error, work),
         Step::Alone(reason @ AloneReason::WaitTimeout) => match engine.try_place() {
             Some(place) => RunOutcome::Alone(reason, Some(place), work),
             None => {

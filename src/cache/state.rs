@@ -29,6 +29,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(30);
 const BEAT: Duration = if cfg!(feature = "metrics") { Duration::from_secs(5) } else { SWEEP_EVERY };
 
 pub(crate) struct CacheState<V: Clone + Send + Sync + 'static> {
+    pub(crate) name: Arc<str>,
     pub(crate) local: Arc<LocalStore<V>>,
     pub(crate) engine: Arc<Engine<V>>,
     pub(crate) observer: Arc<Observer>,
@@ -60,7 +61,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let store: Arc<dyn Store<V>> = Arc::clone(&local) as _;
         let engine = Arc::new(Engine::new(engine, clock, store, Arc::clone(&observer) as _));
         let (tidied_at, longest_kept) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { local, engine, observer, values, tidied_at, longest_kept }
+        let name = engine.settings.name.as_str().into();
+        Self { name, local, engine, observer, values, tidied_at, longest_kept }
     }
 
     #[inline]

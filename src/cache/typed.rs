@@ -1,18 +1,75 @@
 //! A cache with one type of key, one type of error, and a loader that it keeps.
 
+use std::borrow::Borrow;
+use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
-use std::sync::Arc;
+use std::hash::Hash;
+use std::sync::{Arc, Weak};
 
 use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use parking_lot::RwLock;
 
+use crate::cache::batch::Batcher;
+use crate::cache::get::Served;
+use crate::cache::get_many::{Batch, boxed};
 use crate::cache::handle::{Invalidation, Stampede};
+use crate::cache::state::CacheState;
 use crate::computed::Computed;
-use crate::error::{Error, LoadError};
+use crate::error::{Error, FailureAction, LoadFailure};
 use crate::key::{Tag, ToKey};
 
 type Loading<V, E> = BoxFuture<'static, Result<Computed<V>, E>>;
-type Loader<K, V, E> = Arc<dyn Fn(K) -> Loading<V, E> + Send + Sync>;
+pub(super) type LoadOne<K, V, E> = Arc<dyn Fn(K) -> Loading<V, E> + Send + Sync>;
+
+/// What is done about a failure; set after the loader, which needs it.
+struct FailureHook<E>(Arc<RwLock<Option<FailureRule<E>>>>);
+type FailureRule<E> = Arc<dyn Fn(&E) -> FailureAction + Send + Sync>;
+
+impl<E: fmt::Debug + fmt::Display + Send + Sync + 'static> FailureHook<E> {
+    fn failure(&self, error: E) -> Error {
+        // Called without the lock: it is the user's code.
+        let rule = self.0.read().clone();
+        let action = rule.map(|rule| rule(&error));
+        Error::of_load(error, action)
+    }
+}
+
+impl<E> Clone for FailureHook<E> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+/// How a cache gets its values.
+pub(super) enum Loader<K, V, E> {
+    One(LoadOne<K, V, E>),
+    Batch(Arc<Batcher<K, V>>),
+}
+
+impl<K, V, E> Clone for Loader<K, V, E> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::One(load) => Self::One(Arc::clone(load)),
+            Self::Batch(batcher) => Self::Batch(Arc::clone(batcher)),
+        }
+    }
+}
+
+/// A cache that lives only as long as a caller has it.
+pub(super) struct WeakCache<K, V: Clone + Send + Sync + 'static, E> {
+    state: Weak<CacheState<V>>,
+    loader: Loader<K, V, E>,
+    hook: FailureHook<E>,
+}
+
+impl<K, V: Clone + Send + Sync + 'static, E> WeakCache<K, V, E> {
+    pub(super) fn upgrade(&self) -> Option<Cache<K, V, E>> {
+        let handle = Stampede(self.state.upgrade()?);
+        Some(Cache { handle, loader: self.loader.clone(), hook: self.hook.clone() })
+    }
+}
 
 /// A cache of one kind of thing: it knows the type of its keys, how a value is loaded, and
 /// what may go wrong with that.
@@ -90,12 +147,13 @@ type Loader<K, V, E> = Arc<dyn Fn(K) -> Loading<V, E> + Send + Sync>;
 /// ```
 pub struct Cache<K, V: Clone + Send + Sync + 'static, E> {
     handle: Stampede<V>,
-    load: Loader<K, V, E>,
+    loader: Loader<K, V, E>,
+    hook: FailureHook<E>,
 }
 
 impl<K, V, E> Cache<K, V, E>
 where
-    K: ToKey + Clone + Send + 'static,
+    K: ToKey + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
     E: fmt::Debug + fmt::Display + Send + Sync + 'static,
 {
@@ -113,7 +171,83 @@ where
             let loading = load(key);
             Box::pin(async move { loading.await.map(Into::into) })
         };
-        Self { handle, load: Arc::new(load) }
+        Self { handle, loader: Loader::One(Arc::new(load)), hook: FailureHook(Arc::default()) }
+    }
+
+    /// Sets what a failure of the loader does to the waiters and to the callers that come
+    /// next, for every clone. The hook takes the place of
+    /// [`Builder::on_failure`](crate::Builder::on_failure) of the handle, and sees the loader's
+    /// own error. It must not panic.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_stampede::{Cache, Failure, FailureAction, Stampede};
+    ///
+    /// #[derive(Debug)]
+    /// enum UserError {
+    ///     NotFound,
+    ///     DatabaseDown,
+    /// }
+    /// # impl std::fmt::Display for UserError {
+    /// #     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result { f.write_str("e") }
+    /// # }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let handle: Stampede<String> = Stampede::in_memory(Duration::from_secs(60));
+    /// let users = Cache::new(handle, |_id: u64| async { Err::<String, _>(UserError::NotFound) })
+    ///     .on_failure(|error| match error {
+    ///         UserError::NotFound => FailureAction::Remember(Duration::from_secs(10)),
+    ///         UserError::DatabaseDown => FailureAction::Hold,
+    ///     });
+    /// for _ in 0..3 {
+    ///     let Err(Failure::Computation(error)) = users.get(7).await else { panic!() };
+    ///     assert!(matches!(*error, UserError::NotFound));
+    /// }
+    /// assert_eq!(users.handle().stats().computations, 1);
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn on_failure(self, hook: impl Fn(&E) -> FailureAction + Send + Sync + 'static) -> Self {
+        let replaced = self.hook.0.write().replace(Arc::new(hook));
+        drop(replaced);
+        self
+    }
+
+    /// Makes a cache of a handle and a loader that loads several keys with one call; see
+    /// [`Stampede::get_many`]. A key without a pair in what it returns is absent: [`get`](Self::get)
+    /// returns [`Absent`](crate::Absent) as the inner error of [`Failure::Cache`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_stampede::{Cache, Failure, Stampede};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Failure<std::io::Error>> {
+    /// let handle = Stampede::in_memory(Duration::from_secs(60));
+    /// let squares = Cache::batched(handle, |missing: Vec<u64>| async move {
+    ///     // One query: select * from squares where n = any($1)
+    ///     Ok::<_, std::io::Error>(missing.into_iter().map(|n| (n, n * n)))
+    /// });
+    /// assert_eq!(squares.get(2).await?, 4);
+    /// assert_eq!(squares.get_many([2, 3, 4]).await.complete()?[&4], 16);
+    /// # Ok(()) }
+    /// ```
+    pub fn batched<F, Fut, P, R>(handle: Stampede<V>, load: F) -> Self
+    where
+        F: Fn(Vec<K>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<P, E>> + Send + 'static,
+        P: IntoIterator<Item = (K, R)>,
+        R: Into<Computed<V>> + 'static,
+    {
+        let hook = FailureHook(Arc::default());
+        let of_call = hook.clone();
+        let load = boxed(load, R::into, move |error| of_call.failure(error));
+        let (max_batch, window) = (handle.0.values.max_batch, handle.0.values.batch_window);
+        Self { handle, loader: Loader::Batch(Batcher::new(load, max_batch, window)), hook }
     }
 
     /// Like [`new`](Self::new), with something that each call of the loader gets a clone of:
@@ -152,11 +286,15 @@ where
     /// Cancel safe: a dropped caller leaves the loader running for the others, and its result
     /// is stored.
     pub async fn get(&self, key: K) -> Result<V, Failure<E>> {
-        self.handle.get_or_load(&key, || self.loading(&key)).await.map_err(Failure::from)
+        let loaded = match &self.loader {
+            Loader::One(load) => self.handle.get_or_load(&key, || self.loading(load, &key)).await,
+            Loader::Batch(batcher) => self.handle.get_in_batch(&key, batcher).await,
+        };
+        loaded.map_err(Failure::from)
     }
 
     /// Returns a value whose loading began after this call; see
-    /// [`Stampede::refresh_with`].
+    /// [`Stampede::refresh`].
     ///
     /// # Errors
     ///
@@ -170,16 +308,158 @@ where
     ///
     /// Cancel safe: a dropped caller leaves the loader running.
     pub async fn refresh(&self, key: K) -> Result<V, Failure<E>> {
-        self.handle.load_fresh(&key, self.loading(&key)).await.map_err(Failure::from)
+        let loaded = match &self.loader {
+            Loader::One(load) => self.handle.refresh_with(&key, self.loading(load, &key)).await,
+            Loader::Batch(batcher) => {
+                let seat = batcher.seat(&self.handle.0, &key);
+                self.handle.refresh_with(&key, move || seat.load()).await
+            }
+        };
+        loaded.map_err(Failure::from)
+    }
+
+    pub(super) fn loader(&self) -> &Loader<K, V, E> {
+        &self.loader
+    }
+
+    pub(super) fn downgrade(&self) -> WeakCache<K, V, E> {
+        let state = Arc::downgrade(&self.handle.0);
+        WeakCache { state, loader: self.loader.clone(), hook: self.hook.clone() }
     }
 
     /// Returns what a leader runs; the loader is called by the leader alone.
-    fn loading(&self, key: &K) -> impl FnOnce() -> Loading<V, LoadError<E>> + Send + use<K, V, E> {
-        let (load, key) = (Arc::clone(&self.load), key.clone());
+    pub(super) fn loading(
+        &self,
+        load: &LoadOne<K, V, E>,
+        key: &K,
+    ) -> impl FnOnce() -> BoxFuture<'static, Result<Computed<V>, LoadFailure>> + Send + use<K, V, E>
+    {
+        let (load, key, hook) = (Arc::clone(load), key.clone(), self.hook.clone());
         move || {
             let loading = load(key);
-            Box::pin(async move { loading.await.map_err(LoadError::from) })
+            Box::pin(async move { loading.await.map_err(|error| LoadFailure(hook.failure(error))) })
         }
+    }
+
+    /// Returns the values of many keys. With a [batch loader](Self::batched), those that are
+    /// missing are loaded with one call; see [`Stampede::get_many`]. With a loader for single
+    /// keys they are loaded side by side.
+    ///
+    /// # Errors
+    ///
+    /// For each key as [`get`](Self::get). An absent key is no failure: it stands in neither
+    /// map.
+    ///
+    /// # Panics
+    ///
+    /// As [`get`](Self::get).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`get`](Self::get).
+    pub async fn get_many(&self, keys: impl IntoIterator<Item = K>) -> Batch<K, V, Failure<E>>
+    where
+        K: Eq + Hash,
+    {
+        let batch = match &self.loader {
+            Loader::Batch(batcher) => self.handle.get_many_by(keys, |_| Arc::clone(batcher)).await,
+            Loader::One(load) => {
+                let load = |key: &K| self.loading(load, key);
+                self.handle.get_each(keys, load).await
+            }
+        };
+        batch.map_failures(Failure::from)
+    }
+
+    /// Loads the keys that have no value, with at most `limit` calls of the loader at once
+    /// (at least one). Returns the keys that failed, and why. For a warm-up before the first
+    /// caller comes; see also [`keep_fresh`](Self::keep_fresh).
+    ///
+    /// # Panics
+    ///
+    /// As [`get`](Self::get).
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call begins no further loads. Those that run go on.
+    pub async fn preload(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+        limit: usize,
+    ) -> HashMap<K, Failure<E>>
+    where
+        K: Eq + Hash,
+    {
+        let size = match &self.loader {
+            Loader::One(_) => 1,
+            Loader::Batch(batcher) => batcher.max_batch(),
+        };
+        let (mut keys, mut failures) = (keys.into_iter().peekable(), HashMap::new());
+        let mut loads = FuturesUnordered::new();
+        loop {
+            while loads.len() < limit.max(1) && keys.peek().is_some() {
+                loads.push(self.get_many(keys.by_ref().take(size).collect::<Vec<_>>()));
+            }
+            match loads.next().await {
+                Some(batch) => failures.extend(batch.failures),
+                None => return failures,
+            }
+        }
+    }
+
+    /// Returns the value of `key`, as [`get`](Self::get) does, by a borrowed form of the key:
+    /// `&str` for a `String`. A key of the own type is made on a miss only.
+    ///
+    /// The borrowed form must be the same key ([`ToKey`]) as the own one, as it is for text and
+    /// bytes.
+    ///
+    /// # Errors
+    ///
+    /// As [`get`](Self::get).
+    ///
+    /// # Panics
+    ///
+    /// As [`get`](Self::get).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`get`](Self::get).
+    pub async fn get_borrowed<Q>(&self, key: &Q) -> Result<V, Failure<E>>
+    where
+        K: Borrow<Q>,
+        Q: ToKey + ToOwned<Owned = K> + ?Sized,
+    {
+        let loaded = match &self.loader {
+            Loader::One(load) => {
+                self.handle.get_or_load(key, || self.loading(load, &key.to_owned())).await
+            }
+            Loader::Batch(batcher) => self.handle.get_in_batch(key, batcher).await,
+        };
+        loaded.map_err(Failure::from)
+    }
+
+    /// Like [`get`](Self::get), without a clone of a stored value, and with the outcome.
+    ///
+    /// # Errors
+    ///
+    /// As [`get`](Self::get).
+    ///
+    /// # Panics
+    ///
+    /// As [`get`](Self::get).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`get`](Self::get).
+    pub async fn get_ref(&self, key: K) -> Result<Served<V>, Failure<E>> {
+        let loaded = match &self.loader {
+            Loader::One(load) => {
+                let compute = self.loading(load, &key);
+                self.handle.get_or_compute_ref_with(&key, compute).await
+            }
+            Loader::Batch(batcher) => self.handle.get_ref_in_batch(&key, batcher).await,
+        };
+        loaded.map_err(Failure::from)
     }
 
     /// Returns the value of `key` if it is there; never loads. See [`Stampede::get`].
@@ -187,7 +467,10 @@ where
     /// # Cancel safety
     ///
     /// Cancel safe.
-    pub async fn peek(&self, key: &K) -> Option<V> {
+    pub async fn peek<Q: ToKey + ?Sized>(&self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+    {
         self.handle.get(key).await
     }
 
@@ -196,7 +479,10 @@ where
     /// # Cancel safety
     ///
     /// Cancel safe: once polled, it is done, here and in the remote.
-    pub async fn put(&self, key: &K, value: impl Into<Computed<V>>) {
+    pub async fn put<Q: ToKey + ?Sized>(&self, key: &Q, value: impl Into<Computed<V>>)
+    where
+        K: Borrow<Q>,
+    {
         self.handle.put_with(key, value.into()).await;
     }
 
@@ -205,7 +491,10 @@ where
     /// # Cancel safety
     ///
     /// Cancel safe: once polled, it is done, here and in the remote.
-    pub async fn invalidate(&self, key: &K) -> Invalidation {
+    pub async fn invalidate<Q: ToKey + ?Sized>(&self, key: &Q) -> Invalidation
+    where
+        K: Borrow<Q>,
+    {
         self.handle.invalidate(key).await
     }
 
@@ -222,7 +511,8 @@ where
 // By hand, to say that a clone counts references, and asks nothing of the types.
 impl<K, V: Clone + Send + Sync + 'static, E> Clone for Cache<K, V, E> {
     fn clone(&self) -> Self {
-        Self { handle: self.handle.clone(), load: Arc::clone(&self.load) }
+        let (handle, loader) = (self.handle.clone(), self.loader.clone());
+        Self { handle, loader, hook: self.hook.clone() }
     }
 }
 
@@ -239,6 +529,31 @@ pub enum Failure<E> {
     Computation(Arc<E>),
     /// An error of the cache: see [`ErrorKind`](crate::ErrorKind).
     Cache(Error),
+}
+
+impl<E> Failure<E> {
+    /// Returns the loader's own error, or what `of_cache` makes of an error of the cache: for a
+    /// function whose error type is the loader's, and of another crate, so that it cannot
+    /// implement `From<Failure<E>>`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use tower_stampede::Failure;
+    ///
+    /// let failure = Failure::Computation(Arc::new("not found".to_owned()));
+    /// assert_eq!(failure.into_error(|error| error.to_string()), "not found");
+    /// ```
+    pub fn into_error(self, of_cache: impl FnOnce(Error) -> E) -> E
+    where
+        E: Clone,
+    {
+        match self {
+            Self::Computation(error) => Arc::unwrap_or_clone(error),
+            Self::Cache(error) => of_cache(error),
+        }
+    }
 }
 
 impl<E> Clone for Failure<E> {

@@ -13,6 +13,7 @@ use crate::computed::Computed;
 use crate::entry::{ComputationStart, Entry};
 use crate::flight::end::End;
 use crate::flight::engine::{Admission, FlightRequest, LedFor};
+use crate::flight::leader::Leader;
 use crate::flight::ports::Store;
 use crate::freshness::Freshness;
 use crate::key::{Key, Tag};
@@ -32,15 +33,14 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
 
     pub(super) async fn revoke(self: &Arc<Self>, key: Key) -> Invalidation {
         let local = self.engine.drop_here(&key);
-        let remote = self.tell(|inner, shared| async move {
-            let told = shared.invalidate(&key).await;
-            inner.engine.drop_here(&key);
-            told
-        });
+        let remote = self.tell(|inner, shared| inner.tell_key(shared, key));
         Invalidation { local, remote: remote.await }
     }
 
     pub(crate) async fn invalidate_tags(self: &Arc<Self>, tags: Box<[Tag]>) -> Invalidation {
+        if tags.is_empty() {
+            return Invalidation { local: false, remote: Announcement::NoRemote };
+        }
         for tag in &tags {
             self.invalidate_tag_now(tag);
         }
@@ -49,16 +49,81 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     }
 
     /// The same from where nothing can be awaited.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's unsafe methods"))]
     pub(crate) fn invalidate_tags_in_background(self: &Arc<Self>, tags: &[Tag]) {
+        if tags.is_empty() {
+            return;
+        }
         for tag in tags {
             self.invalidate_tag_now(tag);
         }
+        self.tell_in_background(
+            |inner, shared| inner.tell_tags(shared, tags.into()),
+            |shared| shared.queue_tag_invalidation(tags),
+        );
+    }
+
+    pub(crate) fn invalidate_in_background(self: &Arc<Self>, key: &Key) -> bool {
+        self.observer.happened(Occurrence::Invalidated { key });
+        self.revoke_in_background(key)
+    }
+
+    fn revoke_in_background(self: &Arc<Self>, key: &Key) -> bool {
+        let local = self.engine.drop_here(key);
+        let told = key.clone();
+        self.tell_in_background(
+            |inner, shared| inner.tell_key(shared, told),
+            |shared| shared.queue_invalidation(key),
+        );
+        local
+    }
+
+    pub(crate) fn put_in_background(self: &Arc<Self>, key: &Key, computed: Computed<V>) {
+        let Some(entry) = self.put_here(key, computed) else {
+            self.revoke_in_background(key);
+            return;
+        };
+        let put = key.clone();
+        self.tell_in_background(
+            |inner, shared| inner.tell_put(shared, put, entry),
+            // The remote cannot be given the value now, so it loses the old one.
+            |shared| shared.queue_invalidation(key),
+        );
+    }
+
+    /// Tells the remote on a task of its own, or, outside of a runtime, before this process
+    /// asks it again.
+    fn tell_in_background<F>(
+        self: &Arc<Self>,
+        errand: impl FnOnce(Arc<Self>, Arc<dyn SharedStore<V>>) -> F,
+        queue: impl FnOnce(&dyn SharedStore<V>),
+    ) where
+        F: Future<Output = Delivery> + Send + 'static,
+    {
         let Some(shared) = self.engine.shared.get() else { return };
-        let tell = Arc::clone(self).tell_tags(Arc::clone(shared), tags.into());
-        self.engine.errand_in_background(async move {
-            tell.await;
-        });
+        let errand = errand(Arc::clone(self), Arc::clone(shared));
+        let errand = async move {
+            errand.await;
+        };
+        if !self.engine.errand_in_background(errand) {
+            queue(&**shared);
+        }
+    }
+
+    async fn tell_key(self: Arc<Self>, shared: Arc<dyn SharedStore<V>>, key: Key) -> Delivery {
+        let told = shared.invalidate(&key).await;
+        self.engine.drop_here(&key);
+        told
+    }
+
+    async fn tell_put(
+        self: Arc<Self>,
+        shared: Arc<dyn SharedStore<V>>,
+        key: Key,
+        entry: Arc<Entry<V>>,
+    ) -> Delivery {
+        let told = shared.put(&key, &entry).await;
+        self.drop_others(&key, &entry);
+        told
     }
 
     async fn tell_tags(
@@ -76,26 +141,45 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     }
 
     pub(crate) async fn put(self: &Arc<Self>, key: Key, computed: Computed<V>) {
-        if self.engine.mode() == Mode::Off || !computed.storable {
+        let Some(entry) = self.put_here(&key, computed) else {
             // The copies of other processes are out of date as well.
             self.revoke(key).await;
             return;
+        };
+        self.tell(|inner, shared| inner.tell_put(shared, key, entry)).await;
+    }
+
+    /// Stores the value in this process, unless it is not to be stored.
+    fn put_here(self: &Arc<Self>, key: &Key, computed: Computed<V>) -> Option<Arc<Entry<V>>> {
+        if self.engine.mode() == Mode::Off || !computed.storable {
+            return None;
         }
         let started = ComputationStart { tick: self.now(), seq: self.engine.log.seq() };
-        let (entry, keep) = self.make_entry(computed, &key, started, Duration::ZERO);
+        let (entry, keep) = self.make_entry(computed, key, started, Duration::ZERO);
         if !keep {
-            self.revoke(key).await;
-            return;
+            return None;
         }
         let entry = Arc::new(entry);
-        self.engine.put_here(&key, Arc::clone(&entry));
+        self.engine.put_here(key, Arc::clone(&entry));
         self.tidy_from_now_on();
-        self.tell(|inner, shared| async move {
-            let told = shared.put(&key, &entry).await;
-            inner.drop_others(&key, &entry);
-            told
-        })
-        .await;
+        Some(entry)
+    }
+
+    /// Removes the value that a failure takes the place of, here and in the remote.
+    pub(super) fn remove_older(
+        self: &Arc<Self>,
+        leader: &Leader<V>,
+        older: Option<&Arc<Entry<V>>>,
+    ) {
+        let Some(older) = older.filter(|_| leader.is_current()) else { return };
+        let key = leader.key();
+        drop(self.local.remove_exactly(key, older));
+        let told = key.clone();
+        // The key's hold, which is to come, stays: this process has its own messages not told.
+        self.tell_in_background(
+            |_, shared| async move { shared.invalidate(&told).await },
+            |shared| shared.queue_invalidation(key),
+        );
     }
 
     /// Ends the local use of any entry but `entry`: it may have come from the

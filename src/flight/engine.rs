@@ -20,7 +20,7 @@ use crate::flight::leader::Leader;
 use crate::flight::lending::{self, Scope};
 use crate::flight::marks::Marks;
 use crate::flight::phase::{Flight, Interest, SharedFailure, Verdict};
-use crate::flight::places::{Computation, Offer, Places};
+use crate::flight::places::{Computation, Offer, OriginCall, Places};
 use crate::flight::ports::Store;
 use crate::flight::table::{Removed, Shard, Table};
 use crate::flight::waiter::{AloneReason, WaitSlot, Waiter};
@@ -104,6 +104,8 @@ pub(crate) struct FlightRequest {
     /// The flight that the caller has left: what arrives there is not for it. A flight that
     /// it leads takes the place of that one.
     pub(crate) left: Option<u64>,
+    /// The call of the origin that serves other flights too; none: the flight has its own.
+    pub(crate) call: Option<Arc<OriginCall>>,
 }
 
 impl FlightRequest {
@@ -117,7 +119,14 @@ impl FlightRequest {
             led_for: LedFor::Caller,
             rank: None,
             left: None,
+            call: None,
         }
+    }
+
+    /// Computes as a part of `call`, where the caller leads.
+    pub(crate) fn sharing_call(mut self, call: Option<Arc<OriginCall>>) -> Self {
+        self.call = call;
+        self
     }
 
     /// Leads at once or computes alone.
@@ -286,7 +295,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         }
         let held = marks.and_then(|marks| marks.hold.check(now, request.hold, &self.log));
         if let Some(held) = &held
-            && !self.may_look_elsewhere(request)
+            && (held.answer().is_some() || !self.may_look_elsewhere(request))
         {
             return Admission::Held(held.clone());
         }
@@ -336,7 +345,16 @@ impl<V: Send + Sync + 'static> Engine<V> {
     fn new_computation(&self, request: &FlightRequest) -> Arc<Computation> {
         // Until it computes, a leader may wait for a place that long.
         let overdue_at = self.watch.now().plus(self.settings.wait_timeout).plus(GRACE);
-        Arc::new(Computation::new(self.table.next_number(), overdue_at, request.rank))
+        let id = self.table.next_number();
+        Arc::new(match &request.call {
+            Some(call) => Computation::of_call(id, overdue_at, Arc::clone(call)),
+            None => Computation::new(id, overdue_at, request.rank),
+        })
+    }
+
+    /// Makes a call of the origin that serves several flights.
+    pub(crate) fn shared_call(&self) -> Arc<OriginCall> {
+        Arc::new(OriginCall::new(self.table.next_number(), None))
     }
 
     fn begin_flight(

@@ -5,6 +5,9 @@
 //! without a fallback are refused until the earlier end only, which never grows: for them
 //! every second of hold is a second of errors.
 //!
+//! A failure that is an answer ("not found") is remembered in the same place. It has one end
+//! for all callers.
+//!
 //! It ends before that with a successful computation, and with everything that says
 //! that the data has changed: `invalidate`, `mark_stale` and `put` of the key, and the
 //! invalidation of everything or of a tag that was known before the computation. Two minutes
@@ -63,11 +66,20 @@ pub(crate) struct HeldKey {
     pub(crate) error: Option<Error>,
 }
 
+impl HeldKey {
+    /// Returns the failure that is the answer, if it is one.
+    pub(crate) fn answer(&self) -> Option<&Error> {
+        self.error.as_ref().filter(|error| error.is_answer())
+    }
+}
+
 /// After how many failures in a row a key is left alone for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HoldRule {
     Never,
     After(u32),
+    /// The failure is an answer: every caller gets it for this long.
+    Remember(Duration),
 }
 
 /// How the failure of a computation is treated.
@@ -106,9 +118,24 @@ impl Hold {
         rule: FailureRule,
         policy: HoldPolicy,
     ) -> FailureCount {
-        let HoldRule::After(least) = rule.hold else {
+        let least = match rule.hold {
+            HoldRule::After(least) => least,
             // Such a failure does not count towards a hold. It ends a row that does.
-            return FailureCount { replaced: self.end_row(), hold: None };
+            HoldRule::Never => return FailureCount { replaced: self.end_row(), hold: None },
+            HoldRule::Remember(span) => {
+                let replaced = self.end_row();
+                let until = now.plus(span);
+                *self = Self {
+                    with_fallback_until: until,
+                    without_fallback_until: until,
+                    error: Some(error.clone()),
+                    tags: tags.into(),
+                    seq,
+                    remembered_until: until,
+                    ..Self::default()
+                };
+                return FailureCount { replaced, hold: None };
+            }
         };
         let mut replaced = self.forget_if_old(now);
         self.failures = self.failures.saturating_add(1);

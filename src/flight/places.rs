@@ -1,8 +1,10 @@
 //! The places of `max_computations`, and the queue for them.
 //!
-//! A place belongs to a [`Computation`], not to a future. The code that ends the
-//! computation returns the place, also where the future that began it is neither
-//! polled nor dropped any more. Each computation is in one of three states here:
+//! A place belongs to an [`OriginCall`], not to a future. A call serves one flight, or
+//! several where it computes a batch of keys; the part of each flight in it is a
+//! [`Computation`]. The code that ends a computation lets go of the place, also where the
+//! future that began it is neither polled nor dropped any more. The place is returned when
+//! the last computation of the call has let go. Each call is in one of three states here:
 //!
 //! - *unknown*: it neither has a place nor waits for one;
 //! - *queued*: it waits. The longest waiting is served first; a caller keeps its rank
@@ -16,9 +18,9 @@
 //! waiting goes on at once, and the borrower keeps the place until it ends: for that long,
 //! one computation more than the bound runs.
 //!
-//! A computation that is overdue loses its place to the next computation that needs one.
+//! A call whose computations are all overdue loses its place to the next call that needs one.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use tokio::time::Instant;
 
@@ -31,24 +33,43 @@ const LEAST_CAPACITY: usize = 64;
 
 /// One call of the origin, for one flight or several.
 #[derive(Debug)]
-pub(crate) struct Computation {
+pub(crate) struct OriginCall {
     id: u64,
-    /// When other computations may take its place.
-    overdue_at: AtomicU64,
     /// Its rank in the queue; the lower, the earlier. Zero: none yet.
     rank: AtomicU64,
+}
+
+impl OriginCall {
+    pub(crate) fn new(id: u64, rank: Option<u64>) -> Self {
+        Self { id, rank: AtomicU64::new(rank.unwrap_or_default()) }
+    }
+
+    fn rank(&self) -> Option<u64> {
+        Some(self.rank.load(Ordering::Relaxed)).filter(|rank| *rank > 0)
+    }
+}
+
+/// The part of one flight in a call of the origin.
+#[derive(Debug)]
+pub(crate) struct Computation {
+    id: u64,
+    call: Arc<OriginCall>,
+    /// When other calls may take its place.
+    overdue_at: AtomicU64,
     /// Wakes the leader that waits for a place.
     wake: Notify,
 }
 
 impl Computation {
+    /// Makes a computation with a call of its own.
     pub(crate) fn new(id: u64, overdue_at: Tick, rank: Option<u64>) -> Self {
-        Self {
-            id,
-            overdue_at: AtomicU64::new(overdue_at.as_nanos()),
-            rank: AtomicU64::new(rank.unwrap_or_default()),
-            wake: Notify::new(),
-        }
+        Self::of_call(id, overdue_at, Arc::new(OriginCall::new(id, rank)))
+    }
+
+    /// Makes a computation of a call that may have others.
+    pub(crate) fn of_call(id: u64, overdue_at: Tick, call: Arc<OriginCall>) -> Self {
+        let overdue_at = AtomicU64::new(overdue_at.as_nanos());
+        Self { id, call, overdue_at, wake: Notify::new() }
     }
 
     pub(crate) fn overdue_at(&self) -> Tick {
@@ -63,7 +84,7 @@ impl Computation {
 
     /// Returns its rank in the queue, if it has ever waited.
     pub(crate) fn rank(&self) -> Option<u64> {
-        Some(self.rank.load(Ordering::Relaxed)).filter(|rank| *rank > 0)
+        self.call.rank()
     }
 
     /// Makes the leader look around: it has a place, or no caller any more.
@@ -108,10 +129,63 @@ struct State {
 
 #[derive(Debug)]
 struct Member {
-    computation: Arc<Computation>,
+    call: Arc<OriginCall>,
+    holders: Holders,
     standing: Standing,
-    /// A computation in the queue counts as a waiter, until it has a place.
+    /// A call in the queue counts as a waiter, until it has a place.
     _slot: Option<WaitSlot>,
+}
+
+/// The computations of a call that have a part in its place, or in its wait for one.
+/// Nearly every call has one, for which nothing is allocated.
+#[derive(Debug)]
+struct Holders {
+    first: Arc<Computation>,
+    others: BTreeMap<u64, Arc<Computation>>,
+}
+
+impl Holders {
+    fn of(computation: &Arc<Computation>) -> Self {
+        Self { first: Arc::clone(computation), others: BTreeMap::new() }
+    }
+
+    fn add(&mut self, computation: &Arc<Computation>) {
+        if self.first.id != computation.id {
+            self.others.insert(computation.id, Arc::clone(computation));
+        }
+    }
+
+    fn contains(&self, computation: &Computation) -> bool {
+        self.first.id == computation.id || self.others.contains_key(&computation.id)
+    }
+
+    /// Removes one. Returns whether it was the last.
+    fn remove(&mut self, computation: &Computation) -> bool {
+        if self.first.id != computation.id {
+            self.others.remove(&computation.id);
+            return false;
+        }
+        match self.others.pop_first() {
+            Some((_, next)) => {
+                self.first = next;
+                false
+            }
+            None => true,
+        }
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<Computation>> {
+        std::iter::once(&self.first).chain(self.others.values())
+    }
+
+    fn wake(&self) {
+        self.all().for_each(|computation| computation.wake());
+    }
+
+    /// Returns when every leader should have ended its part.
+    fn overdue_at(&self) -> Tick {
+        self.others.values().fold(self.first.overdue_at(), |at, other| at.max(other.overdue_at()))
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +214,7 @@ impl Places {
         self.reclaim(&mut state, now);
         let is_placed = state.try_place(computation);
         drop(state);
-        self.note_overdue(computation);
+        self.note_overdue(computation.overdue_at());
         is_placed
     }
 
@@ -158,7 +232,7 @@ impl Places {
             state.enqueue(computation, slot);
         }
         drop(state);
-        self.note_overdue(computation);
+        self.note_overdue(computation.overdue_at());
         is_placed
     }
 
@@ -194,10 +268,12 @@ impl Places {
         }
     }
 
-    /// Ends what the computation has here: its place, or its wait for one.
+    /// Ends what the computation has here: its part in a place, or in the wait for one.
     pub(crate) fn release(&self, computation: &Computation, now: Tick) {
         let mut state = self.state.lock();
-        state.release(computation.id, now);
+        if state.let_go(computation) {
+            state.end(computation.call.id, now);
+        }
         state.shrink();
     }
 
@@ -205,16 +281,19 @@ impl Places {
     pub(crate) fn wake_queue(&self) {
         let state = self.state.lock();
         let queued = state.queue.iter().filter_map(|(_, id)| state.members.get(id));
-        queued.for_each(|member| member.computation.wake());
+        queued.for_each(|member| member.holders.wake());
     }
 
     /// Takes a computation that no caller wants any more out of the queue, and wakes its
     /// leader. One that has a place keeps it.
     pub(crate) fn leave_queue(&self, computation: &Computation) {
         let mut state = self.state.lock();
-        if let Some(Standing::Queued { rank }) = state.standing(computation.id) {
-            state.members.remove(&computation.id);
-            state.unqueue(rank, computation.id);
+        let id = computation.call.id;
+        if let Some(Standing::Queued { rank }) = state.standing(id)
+            && state.let_go(computation)
+        {
+            state.members.remove(&id);
+            state.unqueue(rank, id);
             state.shrink();
         }
         drop(state);
@@ -224,15 +303,14 @@ impl Places {
     /// Says until when a computation is expected to end.
     pub(crate) fn expect_until(&self, computation: &Computation, overdue_at: Tick) {
         computation.overdue_at.store(overdue_at.as_nanos(), Ordering::Release);
-        self.note_overdue(computation);
+        self.note_overdue(computation.overdue_at());
     }
 
-    fn note_overdue(&self, computation: &Computation) {
-        let at = computation.overdue_at.load(Ordering::Acquire);
-        self.next_overdue.fetch_min(at, Ordering::AcqRel);
+    fn note_overdue(&self, at: Tick) {
+        self.next_overdue.fetch_min(at.as_nanos(), Ordering::AcqRel);
     }
 
-    /// Takes the places of computations that are overdue.
+    /// Takes the places of calls that are overdue.
     fn reclaim(&self, state: &mut State, now: Tick) {
         if now.as_nanos() < self.next_overdue.load(Ordering::Acquire) {
             return;
@@ -241,14 +319,14 @@ impl Places {
         let overdue: Vec<u64> = state
             .members
             .iter()
-            .filter(|(_, member)| member.computation.is_overdue(now))
+            .filter(|(_, member)| now >= member.holders.overdue_at())
             .map(|(id, _)| *id)
             .collect();
         for id in overdue {
-            state.release(id, now);
+            state.end(id, now);
         }
         for member in state.members.values() {
-            self.note_overdue(&member.computation);
+            self.note_overdue(member.holders.overdue_at());
         }
     }
 
@@ -258,13 +336,14 @@ impl Places {
         lender: &Arc<Computation>,
         borrower: &Arc<Computation>,
     ) -> Offer {
+        let (lender, borrower) = (lender.call.id, borrower.call.id);
         let mut state = self.state.lock();
-        *state.lenders.entry(borrower.id).or_default().entry(lender.id).or_default() += 1;
-        if let Some(Standing::Queued { rank }) = state.standing(borrower.id) {
-            state.waiting_for.entry(lender.id).or_default().insert((rank, borrower.id));
+        *state.lenders.entry(borrower).or_default().entry(lender).or_default() += 1;
+        if let Some(Standing::Queued { rank }) = state.standing(borrower) {
+            state.waiting_for.entry(lender).or_default().insert((rank, borrower));
         }
-        state.lend(lender.id);
-        Offer { places: Arc::clone(self), lender: lender.id, borrower: borrower.id }
+        state.lend(lender);
+        Offer { places: Arc::clone(self), lender, borrower }
     }
 
     /// Returns how many places are free.
@@ -276,49 +355,74 @@ impl Places {
 
 impl State {
     fn try_place(&mut self, computation: &Arc<Computation>) -> bool {
-        if let Some(Standing::Placed { .. }) = self.standing(computation.id) {
+        let id = computation.call.id;
+        if let Some(Standing::Placed { .. }) = self.standing(id) {
+            self.hold(computation);
             return true;
         }
-        let is_first = self.queue.first().is_none_or(|(_, first)| *first == computation.id);
+        let is_first = self.queue.first().is_none_or(|(_, first)| *first == id);
         let standing = if self.free > 0 && is_first {
             self.free -= 1;
             Standing::Placed { lender: None, lent_to: None }
-        } else if let Some(lender) = self.lender_of(computation.id) {
-            self.set_lent(lender, Some(computation.id));
+        } else if let Some(lender) = self.lender_of(id) {
+            self.set_lent(lender, Some(id));
             Standing::Placed { lender: Some(lender), lent_to: None }
         } else {
             return false;
         };
-        self.place(Arc::clone(computation), standing);
+        self.hold(computation);
+        let holders = self.members.remove(&id).map(|member| member.holders);
+        let holders = holders.unwrap_or_else(|| Holders::of(computation));
+        self.place(Arc::clone(&computation.call), holders, standing);
         true
     }
 
+    /// Gives the computation a part in what its call has here.
+    fn hold(&mut self, computation: &Arc<Computation>) {
+        if let Some(member) = self.members.get_mut(&computation.call.id) {
+            member.holders.add(computation);
+        }
+    }
+
+    /// Ends the part of the computation. Returns whether it was the last of its call.
+    fn let_go(&mut self, computation: &Computation) -> bool {
+        let member = self.members.get_mut(&computation.call.id);
+        let holders = member.map(|member| &mut member.holders);
+        holders.filter(|holders| holders.contains(computation)).is_some_and(|holders| {
+            // The last one stays, until the call ends.
+            holders.remove(computation)
+        })
+    }
+
     fn enqueue(&mut self, computation: &Arc<Computation>, slot: &mut Option<WaitSlot>) {
-        if self.standing(computation.id).is_some() {
+        let call = &computation.call;
+        if self.standing(call.id).is_some() {
+            self.hold(computation);
             return;
         }
         self.last_rank += 1;
-        let rank = computation.rank().unwrap_or(self.last_rank);
-        computation.rank.store(rank, Ordering::Relaxed);
-        self.queue.insert((rank, computation.id));
-        for lender in self.lenders.get(&computation.id).into_iter().flat_map(HashMap::keys) {
-            self.waiting_for.entry(*lender).or_default().insert((rank, computation.id));
+        let rank = call.rank().unwrap_or(self.last_rank);
+        call.rank.store(rank, Ordering::Relaxed);
+        self.queue.insert((rank, call.id));
+        for lender in self.lenders.get(&call.id).into_iter().flat_map(HashMap::keys) {
+            self.waiting_for.entry(*lender).or_default().insert((rank, call.id));
         }
-        let (standing, slot) = (Standing::Queued { rank }, slot.take());
-        let computation = Arc::clone(computation);
-        self.members.insert(computation.id, Member { computation, standing, _slot: slot });
+        let (holders, standing) = (Holders::of(computation), Standing::Queued { rank });
+        let member = Member { call: Arc::clone(call), holders, standing, _slot: slot.take() };
+        self.members.insert(call.id, member);
     }
 
     fn standing(&self, id: u64) -> Option<Standing> {
         self.members.get(&id).map(|member| member.standing)
     }
 
-    fn place(&mut self, computation: Arc<Computation>, standing: Standing) {
-        let id = computation.id;
-        if let Some(Standing::Queued { rank }) = self.standing(id) {
+    /// Gives a call a place. It is no member at this moment, but may stand in the queue.
+    fn place(&mut self, call: Arc<OriginCall>, holders: Holders, standing: Standing) {
+        let id = call.id;
+        if let Some(rank) = call.rank() {
             self.unqueue(rank, id);
         }
-        self.members.insert(id, Member { computation, standing, _slot: None });
+        self.members.insert(id, Member { call, holders, standing, _slot: None });
         // It may wait for another computation itself.
         self.lend(id);
     }
@@ -368,14 +472,14 @@ impl State {
         }
         let first = self.waiting_for.get(&lender).and_then(BTreeSet::first);
         let Some((_, borrower)) = first.copied() else { return };
-        let Some(member) = self.members.get(&borrower) else { return };
-        let computation = Arc::clone(&member.computation);
+        let Some(Member { call, holders, .. }) = self.members.remove(&borrower) else { return };
         self.set_lent(lender, Some(borrower));
-        computation.wake();
-        self.place(computation, Standing::Placed { lender: Some(lender), lent_to: None });
+        holders.wake();
+        self.place(call, holders, Standing::Placed { lender: Some(lender), lent_to: None });
     }
 
-    fn release(&mut self, id: u64, now: Tick) {
+    /// Ends a call: its place, or its wait for one.
+    fn end(&mut self, id: u64, now: Tick) {
         let Some(member) = self.members.remove(&id) else { return };
         match member.standing {
             Standing::Queued { rank } => self.unqueue(rank, id),
@@ -410,12 +514,13 @@ impl State {
             let Some(member) = self.members.remove(&id) else { continue };
             debug_assert_eq!(member.standing, Standing::Queued { rank });
             // Its leader is silent: it would take the place and not use it.
-            if member.computation.is_overdue(now) {
+            if now >= member.holders.overdue_at() {
                 continue;
             }
             self.free -= 1;
-            member.computation.wake();
-            self.place(member.computation, Standing::Placed { lender: None, lent_to: None });
+            member.holders.wake();
+            let standing = Standing::Placed { lender: None, lent_to: None };
+            self.place(member.call, member.holders, standing);
         }
     }
 
@@ -451,7 +556,7 @@ fn shrink<T>(map: &mut HashMap<u64, T, RandomState>) {
     }
 }
 
-/// Lends the place of one computation to another, as long as it lives.
+/// Lends the place of one call to another, as long as it lives.
 #[derive(Debug)]
 #[must_use = "an offer ends when it is dropped"]
 pub(crate) struct Offer {

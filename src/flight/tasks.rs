@@ -149,11 +149,14 @@ impl<V: Send + Sync + 'static> Engine<V> {
         self.tasks.spawn(errand).await.ok()
     }
 
-    /// The same where no caller waits. Does nothing outside of a runtime.
-    pub(crate) fn errand_in_background(&self, errand: impl Future<Output = ()> + Send + 'static) {
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            drop(self.tasks.spawn_on(errand, &runtime));
-        }
+    /// The same where no caller waits. Returns whether the errand runs: outside of a runtime
+    /// it cannot.
+    pub(crate) fn errand_in_background(
+        &self,
+        errand: impl Future<Output = ()> + Send + 'static,
+    ) -> bool {
+        let runtime = tokio::runtime::Handle::try_current();
+        runtime.map(|runtime| drop(self.tasks.spawn_on(errand, &runtime))).is_ok()
     }
 
     /// Ends all work: new callers compute for themselves, running computations have until

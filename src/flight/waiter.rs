@@ -80,6 +80,8 @@ pub(crate) enum Step<V: Send + Sync + 'static> {
     /// Compute for this caller alone; nothing is stored.
     Alone(AloneReason),
     Refuse(Error),
+    /// A failure that is an answer, from before.
+    Remembered(Error),
 }
 
 words! {
@@ -223,6 +225,9 @@ impl<V: Send + Sync + 'static> Resolver<V> {
                 }
                 Admission::Alone(reason) => break Step::Alone(reason),
                 Admission::Held(held) => {
+                    if let Some(answer) = held.answer() {
+                        break Step::Remembered(answer.clone());
+                    }
                     let error = Error::held(held.rest, held.error.clone());
                     if let Some(entry) = caller.fallback_for(&error) {
                         break Step::Answer(entry, CacheOutcome::StaleIfError);

@@ -42,6 +42,15 @@ pub(crate) trait Search<V> {
     fn despite_hold(&self) -> bool {
         false
     }
+
+    /// The leader is about to wait for another process.
+    fn give_way(&mut self) {}
+
+    /// Returns a number from 0 to 1 by which its looks are spread in time. Leaders with the
+    /// same number look together.
+    fn spread(&self) -> f64 {
+        fastrand::f64()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -203,7 +212,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 AcquireAnswer::Locked(left) => {
                     attempt.was_answered();
                     let listener = ask.register.then_some(listener);
-                    return Ok(self.give_way(way, (&key, ask.lease, left), listener).await);
+                    return Ok(self.give_way(way, wanted, (ask.lease, left), listener).await);
                 }
             };
             match self.weigh(way, found, wanted) {
@@ -222,7 +231,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
     async fn give_way(
         &mut self,
         way: &mut LeaseWait<V>,
-        (key, lease, left): (&Key, Duration, Duration),
+        wanted: &mut impl Search<V>,
+        (lease, left): (Duration, Duration),
         listener: Option<Listener>,
     ) -> Turn<V> {
         match way.patience {
@@ -234,9 +244,10 @@ impl<V: Send + Sync + 'static> Leader<V> {
             return Turn::Done(Clearance::Refused(error));
         }
         if let Some(waited) = way.begin_wait(left, lease) {
-            self.observe(Occurrence::WaitsLong { key, waited, lease });
+            self.observe(Occurrence::WaitsLong { key: wanted.key(), waited, lease });
         }
-        let cause = way.wait(left, listener).await;
+        wanted.give_way();
+        let cause = way.wait(left, wanted.spread(), listener).await;
         self.observe(Occurrence::Woken { cause });
         if Instant::now() < way.deadline { Turn::Again } else { Turn::Done(Clearance::TimedOut) }
     }
@@ -349,15 +360,14 @@ impl<V: Send + Sync + 'static> LeaseWait<V> {
     }
 
     /// Waits for a wake-up, or for the time after which a look is due.
-    async fn wait(&mut self, left: Duration, listener: Option<Listener>) -> WakeCause {
+    async fn wait(&mut self, left: Duration, spread: f64, listener: Option<Listener>) -> WakeCause {
         let Some(mut listener) = listener else {
-            tokio::time::sleep_until(self.until(self.poll.mul_f64(0.8 + 0.4 * fastrand::f64())))
-                .await;
+            tokio::time::sleep_until(self.until(self.poll.mul_f64(0.8 + 0.4 * spread))).await;
             self.poll = (self.poll * 2).min(LONGEST_POLL);
             return WakeCause::Poll;
         };
         // A little later than the lease ends: then it has ended.
-        let pause = left.min(LONGEST_WAIT).mul_f64(1.0 + 0.1 * fastrand::f64());
+        let pause = left.min(LONGEST_WAIT).mul_f64(1.0 + 0.1 * spread);
         let until = self.until(pause + Duration::from_millis(1));
         match tokio::time::timeout_at(until, listener.woken()).await {
             Ok(()) => WakeCause::Push,

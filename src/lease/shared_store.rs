@@ -104,6 +104,13 @@ pub(crate) trait SharedStore<V>: Send + Sync + 'static {
     /// afterwards.
     fn invalidate_tags<'a>(&'a self, tags: &'a [Tag]) -> NoticeFuture<'a, Delivery>;
 
+    /// Tells of an invalidation before the remote is asked again, as after an outage: from
+    /// where nothing can be awaited, and no task be started.
+    fn queue_invalidation(&self, key: &Key);
+
+    /// The same for tags.
+    fn queue_tag_invalidation(&self, tags: &[Tag]);
+
     /// Stores without a lease, in place of any value.
     fn put<'a>(&'a self, key: &'a Key, entry: &'a Entry<V>) -> NoticeFuture<'a, Delivery>;
 

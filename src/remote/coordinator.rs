@@ -421,6 +421,14 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
         })
     }
 
+    fn queue_invalidation(&self, key: &Key) {
+        self.queue(RemoteCall::Invalidate, None, |journal| journal.note_key(key.clone()));
+    }
+
+    fn queue_tag_invalidation(&self, tags: &[Tag]) {
+        self.queue(RemoteCall::InvalidateTags, None, |journal| journal.note_tags(tags));
+    }
+
     fn invalidate<'a>(&'a self, key: &'a Key) -> NoticeFuture<'a, Delivery> {
         Box::pin(self.invalidate_now(key))
     }

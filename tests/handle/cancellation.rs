@@ -28,7 +28,7 @@ fn scoped(cache: &Stampede<u64>, origin: &Origin) -> Asking {
 
 fn refreshing(cache: &Stampede<u64>, origin: &Origin) -> Asking {
     let (cache, compute) = (cache.clone(), slowly(origin));
-    Box::pin(async move { cache.refresh_with("k", compute).await })
+    Box::pin(async move { cache.refresh("k", compute).await })
 }
 
 fn service(cache: &Stampede<u64>, origin: &Origin) -> Asking {

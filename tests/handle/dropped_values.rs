@@ -230,7 +230,7 @@ fn replace(operations: Operations) {
         for n in 0..300 {
             let (key, bell) = (n % 10, bell.clone());
             let compute = move || async move { Ok::<_, Failure>(Value::loud(key, &bell)) };
-            cache.refresh_with(key, compute).await.unwrap();
+            cache.refresh(key, compute).await.unwrap();
         }
     });
 }
@@ -346,7 +346,7 @@ fn end_holds(operations: Operations) {
                     cache.invalidate(key).await;
                 } else {
                     let compute = move || async move { Ok::<_, Failure>(Value::silent(key)) };
-                    cache.refresh_with(key, compute).await.unwrap();
+                    cache.refresh(key, compute).await.unwrap();
                 }
             }
             // What is left goes with the sweep.

@@ -266,3 +266,18 @@ async fn an_answer_that_may_be_shared_ends_the_mark_at_once() {
     assert!(wave(100, &cache, &origin).await.into_iter().all(|answer| answer.unwrap() == 3));
     assert_eq!(origin.calls(), 3);
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_text_of_an_error_names_the_cache_and_the_cause() {
+    let cache: Stampede<u64> = Stampede::builder("users").ttl(MINUTE).build().unwrap();
+    let origin = Origin::new();
+    origin.next([Answer::Fail]);
+    let failed = cache.get_or_compute("k", origin.compute()).await.unwrap_err();
+    assert_eq!(failed.to_string(), "cache `users`: computation failed: call 1 failed");
+    let held = cache.get_or_compute("k", origin.compute()).await.unwrap_err();
+    assert_eq!(
+        held.to_string(),
+        "cache `users`: computation failed a moment ago and is not tried again yet: \
+         computation failed: call 1 failed"
+    );
+}

@@ -38,7 +38,7 @@ fn ask(cache: &Stampede<u64>, origin: &Origin) -> JoinHandle<Answered> {
 
 fn refresh(cache: &Stampede<u64>, origin: &Origin) -> JoinHandle<Answered> {
     let (cache, compute) = (cache.clone(), origin.compute());
-    tokio::spawn(async move { cache.refresh_with("k", compute).await })
+    tokio::spawn(async move { cache.refresh("k", compute).await })
 }
 
 // ---- a refresh inside the caller ----
@@ -232,7 +232,7 @@ async fn a_refresh_keeps_the_tags_of_the_entry() {
         }
         for n in 2..4 {
             let compute = move || async move { Ok::<_, OriginError>(n) };
-            assert_eq!(cache.refresh_with("k", compute).await.unwrap(), n);
+            assert_eq!(cache.refresh("k", compute).await.unwrap(), n);
             assert_eq!(cache.get("k").await, Some(n));
         }
         cache.invalidate_tag("u").await;
@@ -369,7 +369,7 @@ async fn a_result_too_heavy_to_be_stored_does_not_disturb_a_computation_that_beg
     let origin = Origin::taking(10 * SECOND);
     let heavy = tokio::spawn({
         let (cache, compute) = (cache.clone(), origin.compute());
-        async move { cache.refresh_with("k", compute).await }
+        async move { cache.refresh("k", compute).await }
     });
     pass(8 * SECOND).await;
     cache.invalidate("k").await;
@@ -407,7 +407,7 @@ async fn a_fresh_read_waits_no_longer_because_leaders_give_up_in_the_queue() {
         let (cache, compute) = (cache.clone(), origin.compute());
         async move {
             let from = Instant::now();
-            let refused = cache.refresh_with("k", compute).await.unwrap_err();
+            let refused = cache.refresh("k", compute).await.unwrap_err();
             (refused.kind(), from.elapsed())
         }
     });

@@ -104,7 +104,7 @@ async fn a_put_of_a_value_that_may_not_be_stored_ends_a_grown_hold() {
 #[tokio::test(start_paused = true)]
 async fn a_successful_refresh_ends_a_grown_hold() {
     let (cache, origin) = after_a_long_outage().await;
-    let fresh = cache.refresh_with("k", origin.compute()).await.unwrap();
+    let fresh = cache.refresh("k", origin.compute()).await.unwrap();
     pass(11 * SECOND).await;
     let next = ask(&cache, &origin).await.unwrap().unwrap();
     assert_eq!(next, fresh + 1, "computed, and not the stale value");

@@ -203,7 +203,7 @@ async fn refreshing_after_an_invalidation_does_not_return_an_older_result() {
         let before = ask(&cache, &origin);
         pass(50 * MS).await;
         by.invalidate(&cache).await;
-        assert_eq!(cache.refresh_with("k", origin.compute()).await.unwrap(), 2);
+        assert_eq!(cache.refresh("k", origin.compute()).await.unwrap(), 2);
         assert_eq!(before.await.unwrap().unwrap(), 1);
         assert_eq!(cache.get("k").await, Some(2));
         assert_eq!(origin.calls(), 2);

@@ -170,7 +170,7 @@ async fn answer(
         }
         How::Detached => cache.get_or_compute(key, compute).await,
         How::Scoped => cache.get_or_compute_scoped(key, compute).await,
-        How::Refresh => cache.refresh_with(key, compute).await,
+        How::Refresh => cache.refresh(key, compute).await,
     }
     .map(Some)
 }

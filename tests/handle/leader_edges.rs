@@ -39,7 +39,7 @@ async fn a_refresh_that_waited_for_an_older_computation_keeps_the_tags_that_one_
     });
     all_have_run().await;
     // Asks while the first runs: there is no entry yet.
-    let fresh = cache.refresh_with("k", || async { Ok::<_, OriginError>(2) });
+    let fresh = cache.refresh("k", || async { Ok::<_, OriginError>(2) });
     assert_eq!(within(MINUTE, fresh).await.unwrap(), 2);
     first.await.unwrap().unwrap();
     assert_eq!(cache.get("k").await, Some(2));
@@ -59,13 +59,13 @@ async fn a_refresh_does_not_take_the_tags_of_an_entry_that_was_replaced_since_it
                 pass(SECOND).await;
                 Ok::<_, OriginError>(2)
             };
-            cache.refresh_with("k", slow).await
+            cache.refresh("k", slow).await
         }
     });
     all_have_run().await;
     let second = tokio::spawn({
         let cache = cache.clone();
-        async move { cache.refresh_with("k", || async { Ok::<_, OriginError>(4) }).await }
+        async move { cache.refresh("k", || async { Ok::<_, OriginError>(4) }).await }
     });
     all_have_run().await;
     // Written by name with another tag, while the second waits for the first.
@@ -273,7 +273,7 @@ async fn after_a_refresh_that_is_too_heavy_to_store_the_older_value_is_not_serve
     let weigher = |value: &u64| if *value == 1 { 8 } else { usize::MAX };
     let cache = settings::<u64>().weigher(weigher).build().unwrap();
     cache.put("k", 1).await;
-    let fresh = cache.refresh_with("k", || async { Ok::<_, OriginError>(2) }).await.unwrap();
+    let fresh = cache.refresh("k", || async { Ok::<_, OriginError>(2) }).await.unwrap();
     assert_eq!(fresh, 2);
     assert_ne!(cache.get("k").await, Some(1), "a put of such a value ends the older one");
 }
@@ -298,7 +298,7 @@ async fn a_refresh_that_fails_does_not_shorten_a_grown_hold() {
         all_have_run().await;
     }
     calls = origin.calls();
-    cache.refresh_with("k", origin.compute()).await.unwrap_err();
+    cache.refresh("k", origin.compute()).await.unwrap_err();
     for _ in 0..40 {
         pass(SECOND).await;
         ask(&cache, "k", &origin).await.unwrap().unwrap();

@@ -5,10 +5,12 @@
 #[path = "../kit/mod.rs"]
 mod kit;
 
+mod batches;
 mod bounds;
 mod cancellation;
 mod dropped_values;
 mod failures;
+mod forms;
 mod fresh_reads;
 mod herd;
 mod holds;
@@ -16,6 +18,7 @@ mod invalidation;
 mod invalidation_log;
 mod invalidation_model;
 mod invalidation_stress;
+mod keep_fresh;
 mod late;
 mod leader;
 mod leader_edges;

@@ -383,7 +383,7 @@ fn a_background_refresh_takes_no_permit_for_a_flight_that_another_caller_leads()
                 cache.put("led", 1).await;
                 cache.mark_stale("led").await;
                 let pending = || std::future::pending::<Result<u64, OriginError>>();
-                let leads = cache.refresh_with("led", pending);
+                let leads = cache.refresh("led", pending);
                 tokio::pin!(leads);
                 let read = async {
                     tokio::task::yield_now().await;

@@ -88,7 +88,7 @@ async fn refreshing_computes_however_fresh_the_value_is_and_serves_it_meanwhile(
     cache.get_or_compute("k", origin.compute()).await.unwrap();
     let refreshes = spawn_herd(100, |_| {
         let (cache, origin) = (cache.clone(), origin.clone());
-        async move { cache.refresh_with("k", origin.compute()).await.unwrap() }
+        async move { cache.refresh("k", origin.compute()).await.unwrap() }
     });
     all_have_run().await;
     assert_eq!(cache.get_or_compute("k", origin.compute()).await.unwrap(), 1);
@@ -103,10 +103,10 @@ async fn a_failed_refresh_leaves_the_value_and_does_not_mind_a_hold() {
     let (cache, origin) = (settings::<u64>().build().unwrap(), Origin::new());
     cache.get_or_compute("k", origin.compute()).await.unwrap();
     origin.next([Answer::Fail]);
-    let error = cache.refresh_with("k", origin.compute()).await.unwrap_err();
+    let error = cache.refresh("k", origin.compute()).await.unwrap_err();
     assert_eq!(error.inner::<OriginError>(), Some(&OriginError(2)));
     assert_eq!(cache.get("k").await, Some(1));
-    assert_eq!(cache.refresh_with("k", origin.compute()).await.unwrap(), 3);
+    assert_eq!(cache.refresh("k", origin.compute()).await.unwrap(), 3);
     assert_eq!(cache.get("k").await, Some(3));
     assert_eq!(origin.calls(), 3);
 }

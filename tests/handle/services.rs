@@ -343,7 +343,7 @@ async fn handle_layer_and_service_are_send_sync_and_clone_and_futures_are_send()
     is_future(&future);
     is_sendable(cache.get_or_compute("k", origin.compute()));
     is_sendable(cache.get_or_compute_scoped("k", || origin.load()));
-    is_sendable(cache.refresh_with("k", origin.compute()));
+    is_sendable(cache.refresh("k", origin.compute()));
     is_sendable(cache.get("k"));
     is_sendable(cache.put("k", 1));
     is_sendable(cache.invalidate("k"));

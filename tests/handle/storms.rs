@@ -188,7 +188,7 @@ fn one(cache: Stampede<u64>, seed: u64, depth: u32) -> One {
         };
         match how {
             0..3 => cache.get_or_compute(key, work).await,
-            3 => cache.refresh_with(key, work).await,
+            3 => cache.refresh(key, work).await,
             _ => cache.get_or_compute_scoped(key, work).await,
         }
     })
@@ -330,7 +330,7 @@ fn no_caller_gets_what_was_invalidated_before_it_asked() {
                                     let work = move || async move {
                                         Ok::<_, OriginError>(source[at].load(Ordering::SeqCst))
                                     };
-                                    cache.refresh_with(1000 + key, work).await.ok()
+                                    cache.refresh(1000 + key, work).await.ok()
                                 }
                                 _ => {
                                     let work = move || async move {
@@ -435,7 +435,7 @@ async fn fresh_reads_outlast_the_older_computation_and_their_own() {
     all_have_run().await;
     let fresh = spawn_herd(10, |_| {
         let (cache, compute) = (cache.clone(), origin.compute());
-        async move { cache.refresh_with("k", compute).await }
+        async move { cache.refresh("k", compute).await }
     });
     let answers: Vec<_> = gather(fresh).await;
     older.await.unwrap().unwrap();
@@ -443,7 +443,7 @@ async fn fresh_reads_outlast_the_older_computation_and_their_own() {
     assert_eq!(refused, 0, "of ten; calls: {}", origin.calls());
 }
 
-/// `refresh_with` stores its result, whatever an earlier one was marked as.
+/// `refresh` stores its result, whatever an earlier one was marked as.
 #[tokio::test(start_paused = true)]
 async fn a_refresh_beside_a_computation_of_an_uncacheable_key_is_stored() {
     let cache = settings::<u64>().build().unwrap();
@@ -453,7 +453,7 @@ async fn a_refresh_beside_a_computation_of_an_uncacheable_key_is_stored() {
     origin.next([Answer::Fail]);
     let running = ask(&cache, "k", &origin);
     all_have_run().await;
-    let fresh = cache.refresh_with("k", || async {
+    let fresh = cache.refresh("k", || async {
         pass(5 * SECOND).await;
         Ok::<_, OriginError>(7)
     });

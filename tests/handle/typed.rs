@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use tower_stampede::{Cache, Computed, ErrorKind, Failure, Mode, Stampede};
+use tower_stampede::{Cache, Computed, ErrorKind, Failure, FailureAction, Mode, Stampede};
 
 use crate::kit::origin::*;
 
@@ -110,4 +110,151 @@ async fn switched_off_each_caller_loads_and_gets_its_own_error() {
         assert!(matches!(cache.get(7).await, Err(Failure::Computation(_))));
     }
     assert_eq!(calls.load(SeqCst), 4);
+}
+
+// ---- failures that are answers ----
+
+#[derive(Debug, PartialEq)]
+enum Lookup {
+    NotFound,
+    Down,
+}
+
+impl fmt::Display for Lookup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}
+
+/// What the database answers now.
+type Answers = Arc<parking_lot::Mutex<Result<u64, fn() -> Lookup>>>;
+
+/// A cache of one user, whose database answers as the test says.
+fn one_user(
+    handle: Stampede<u64>,
+    answers: &Answers,
+) -> (Cache<u64, u64, Lookup>, Arc<AtomicUsize>) {
+    let calls = Arc::<AtomicUsize>::default();
+    let (counted, answers) = (Arc::clone(&calls), Arc::clone(answers));
+    let load = move |_| {
+        counted.fetch_add(1, SeqCst);
+        let answer = (*answers.lock()).map_err(|make| make());
+        async move { answer }
+    };
+    let cache = Cache::new(handle, load).on_failure(|error| match error {
+        Lookup::NotFound => FailureAction::Remember(10 * SECOND),
+        Lookup::Down => FailureAction::Hold,
+    });
+    (cache, calls)
+}
+
+fn cause(got: Result<u64, Failure<Lookup>>) -> Lookup {
+    match got {
+        Err(Failure::Computation(error)) if *error == Lookup::NotFound => Lookup::NotFound,
+        Err(Failure::Computation(_)) => Lookup::Down,
+        got => panic!("{got:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn not_found_is_remembered_for_its_time_and_comes_back_as_the_loaders_error() {
+    let answers = Arc::new(parking_lot::Mutex::new(Err((|| Lookup::NotFound) as fn() -> Lookup)));
+    let (cache, calls) = one_user(settings().build().unwrap(), &answers);
+    for _ in 0..3 {
+        assert_eq!(cause(cache.get(7).await), Lookup::NotFound);
+    }
+    assert_eq!(calls.load(SeqCst), 1);
+    let stats = cache.handle().stats();
+    assert_eq!((stats.hits, stats.held, stats.refused), (2, 0, 0), "an answer, no refusal");
+    pass(10 * SECOND).await;
+    assert_eq!(cause(cache.get(7).await), Lookup::NotFound);
+    assert_eq!(calls.load(SeqCst), 2);
+    cache.invalidate(&7).await;
+    *answers.lock() = Ok(70);
+    assert_eq!(cache.get(7).await.unwrap(), 70, "an invalidation ends it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stale_value_stands_in_for_down_and_not_for_not_found() {
+    let answers = Arc::new(parking_lot::Mutex::new(Ok(70)));
+    let settings = settings().ttl(10 * SECOND).stale_for(10 * SECOND).stale_if_error(60 * MINUTE);
+    let (cache, calls) = one_user(settings.build().unwrap(), &answers);
+    assert_eq!(cache.get(7).await.unwrap(), 70);
+    pass(25 * SECOND).await;
+    *answers.lock() = Err(|| Lookup::Down);
+    assert_eq!(cache.get(7).await.unwrap(), 70, "stale if error");
+    pass(2 * SECOND).await;
+    *answers.lock() = Err(|| Lookup::NotFound);
+    assert_eq!(cause(cache.get(7).await), Lookup::NotFound);
+    *answers.lock() = Err(|| Lookup::Down);
+    pass(10 * SECOND).await;
+    assert_eq!(cause(cache.get(7).await), Lookup::Down, "the older value is gone");
+    assert_eq!(calls.load(SeqCst), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_background_refresh_that_finds_nothing_ends_the_stale_value() {
+    let answers = Arc::new(parking_lot::Mutex::new(Ok(70)));
+    let settings = settings().ttl(10 * SECOND).stale_for(60 * MINUTE);
+    let (cache, calls) = one_user(settings.build().unwrap(), &answers);
+    assert_eq!(cache.get(7).await.unwrap(), 70);
+    pass(11 * SECOND).await;
+    *answers.lock() = Err(|| Lookup::NotFound);
+    assert_eq!(cache.get(7).await.unwrap(), 70, "stale, while it is refreshed");
+    all_have_run().await;
+    assert_eq!(cause(cache.get(7).await), Lookup::NotFound);
+    assert_eq!(cache.peek(&7).await, None);
+    assert_eq!(calls.load(SeqCst), 2);
+    *answers.lock() = Ok(71);
+    assert_eq!(cache.refresh(7).await.unwrap(), 71, "a refresh computes");
+    assert_eq!(cache.get(7).await.unwrap(), 71);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_value_that_was_put_meanwhile_is_not_removed_by_not_found() {
+    let cache: Stampede<u64> =
+        settings().on_failure(|_| FailureAction::Remember(MINUTE)).build().unwrap();
+    let origin = Origin::taking(SECOND);
+    origin.next([Answer::Fail]);
+    let (asking, compute) = (cache.clone(), origin.compute());
+    let asked = tokio::spawn(async move { asking.get_or_compute("k", compute).await });
+    all_have_run().await;
+    cache.put("k", 5).await;
+    let error = asked.await.unwrap().unwrap_err();
+    assert_eq!(error.inner(), Some(&OriginError(1)));
+    assert_eq!(cache.get_or_compute("k", origin.compute()).await.unwrap(), 5);
+}
+
+// ---- forms ----
+
+#[tokio::test(start_paused = true)]
+async fn a_text_key_is_looked_up_by_a_borrowed_text() {
+    let handle: Stampede<usize> = settings().build().unwrap();
+    let lengths = Cache::new(handle, |text: String| async move { Ok::<_, UserError>(text.len()) });
+    assert_eq!(lengths.get("abc".to_owned()).await.unwrap(), 3);
+    assert_eq!(lengths.get_borrowed("abc").await.unwrap(), 3);
+    assert_eq!(lengths.get_borrowed("abcd").await.unwrap(), 4);
+    assert_eq!(lengths.peek("abcd").await, Some(4));
+    lengths.put("abcd", 7_usize).await;
+    assert_eq!(*lengths.get_ref("abcd".to_owned()).await.unwrap(), 7);
+    assert!(lengths.invalidate("abcd").await.local);
+    let stats = lengths.handle().stats();
+    assert_eq!((stats.computations, stats.hits), (2, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_kinds_of_things_share_a_handle_by_their_key_types() {
+    tower_stampede::key_struct! {
+        #[derive(Copy)]
+        struct UserId(u64);
+    }
+    tower_stampede::key_struct! {
+        #[derive(Copy)]
+        struct TeamId(u64);
+    }
+    let handle: Stampede<u64> = settings().build().unwrap();
+    let users = Cache::new(handle.clone(), |id: UserId| async move { Ok::<_, UserError>(id.0) });
+    let teams = Cache::new(handle, |id: TeamId| async move { Ok::<_, UserError>(id.0 + 1000) });
+    let got = (users.get(UserId(7)).await.unwrap(), teams.get(TeamId(7)).await.unwrap());
+    assert_eq!(got, (7, 1007));
 }

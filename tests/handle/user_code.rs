@@ -76,10 +76,7 @@ fn a_weigher_may_call_the_cache_for_the_key_that_it_weighs() {
                 .get_or_compute(key, move || async move { Ok::<_, OriginError>(key) })
                 .await
                 .unwrap();
-            cache
-                .refresh_with(key, move || async move { Ok::<_, OriginError>(key) })
-                .await
-                .unwrap();
+            cache.refresh(key, move || async move { Ok::<_, OriginError>(key) }).await.unwrap();
         }
     });
 }
@@ -123,7 +120,7 @@ fn the_clone_of_a_value_may_call_the_cache_for_its_own_key() {
             cache.get_or_compute(key, compute).await.unwrap();
             tokio::task::yield_now().await;
             let compute = || async { Ok::<_, OriginError>(value) };
-            cache.refresh_with(key, compute).await.unwrap();
+            cache.refresh(key, compute).await.unwrap();
         }
     });
 }

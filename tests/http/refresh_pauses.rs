@@ -131,7 +131,7 @@ async fn a_pause_of_refreshes_ends_with_the_entry() {
 
 /// Who belongs to what a refresh brings waits for it.
 #[tokio::test(start_paused = true)]
-async fn a_crowd_that_comes_while_a_refresh_with_another_vary_arrives_is_no_call() {
+async fn a_crowd_that_comes_while_a_refresh_another_vary_arrives_is_no_call() {
     let origin = Origin::new(|_| {
         Answer::ok("max-age=10, stale-while-revalidate=10", "old").header("vary", "accept-language")
     });

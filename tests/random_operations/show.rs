@@ -45,7 +45,7 @@ impl Display for Ask {
             How::Plain => "get_or_compute",
             How::With => "get_or_compute_with",
             How::Scoped => "get_or_compute_scoped",
-            How::Refresh => "refresh_with",
+            How::Refresh => "refresh",
         };
         write!(f, "{how} key {} (", self.key)?;
         for step in &self.steps {

@@ -187,7 +187,7 @@ impl World {
                 How::Get => Ok(cache.get(key.as_str()).await),
                 How::Plain => cache.get_or_compute(key.as_str(), compute).await.map(Some),
                 How::Scoped => cache.get_or_compute_scoped(key.as_str(), compute).await.map(Some),
-                How::Refresh => cache.refresh_with(key.as_str(), compute).await.map(Some),
+                How::Refresh => cache.refresh(key.as_str(), compute).await.map(Some),
                 How::With => {
                     let compute = move || compute().map(|made| made.map(Value::into_computed));
                     cache.get_or_compute_with(key.as_str(), compute).await.map(Some)

@@ -167,7 +167,7 @@ async fn a_computation_by_name_is_a_look_a_lease_and_a_fill_too() {
     load(cache, &origin, "k").await;
     counted.has_sent(0, &["GET", S, S]).await;
     counted.forget();
-    let refreshed = cache.refresh_with("k", origin.compute()).await.unwrap();
+    let refreshed = cache.refresh("k", origin.compute()).await.unwrap();
     assert_eq!(refreshed, 2);
     counted.has_sent(0, &["GET", S, S]).await;
     assert_eq!(load(&counted.caches[1], &origin, "k").await, 2);

@@ -7,6 +7,8 @@
 mod kit;
 
 #[cfg(feature = "redis")]
+mod batches;
+#[cfg(feature = "redis")]
 mod commands;
 #[cfg(all(feature = "redis", feature = "test-util"))]
 mod contract;

@@ -139,7 +139,7 @@ async fn processes_that_refresh_a_key_in_one_instant_compute_twice_and_one_after
     let processes: Vec<_> = (0..8).map(|_| Process::on(&double)).collect();
     let answers = herd(8 * 20, |i| {
         let (cache, compute) = (processes[i % 8].cache.clone(), origin.compute());
-        async move { cache.refresh_with("k", compute).await }
+        async move { cache.refresh("k", compute).await }
     });
     assert!(answers.await.into_iter().all(|answer| answer.is_ok()));
     assert_eq!((origin.calls(), origin.most_at_once()), (2, 1));
@@ -167,7 +167,7 @@ async fn a_refresh_by_name_computes_over_what_is_there_and_every_process_gets_it
     let processes = Process::several(2, &double).await;
     assert_eq!(processes[0].load(&origin).await, 1);
     all_have_run().await;
-    assert_eq!(processes[1].refresh_with("k", origin.compute()).await.unwrap(), 2);
+    assert_eq!(processes[1].refresh("k", origin.compute()).await.unwrap(), 2);
     all_have_run().await;
     assert_eq!(processes[1].get("k").await, Some(2));
     // A local copy is good as long as nobody invalidates it.

@@ -159,7 +159,7 @@ async fn no_version_however_large_stops_fills() {
         let (one, origin) = (Process::on(&double), Origin::new());
         for round in 1..=3 {
             let digits = String::from_utf8_lossy(digits);
-            assert_eq!(one.refresh_with("k", origin.compute()).await.unwrap(), round, "{digits}");
+            assert_eq!(one.refresh("k", origin.compute()).await.unwrap(), round, "{digits}");
             all_have_run().await;
             assert_eq!(one.stats().refused_fills, 0, "{digits}");
             let other = Process::on(&double);

@@ -4,7 +4,7 @@
 use crate::kit::origin::*;
 use crate::kit::remote::*;
 use tower_stampede::remote::{Double, Record};
-use tower_stampede::{Builder, ErrorKind};
+use tower_stampede::{Builder, ErrorKind, FailureAction};
 
 fn long_hold() -> Builder<u64> {
     settings().hold(30 * SECOND)
@@ -61,7 +61,7 @@ async fn a_caller_reads_what_another_process_computed_before_it_is_refused() {
         let (double, processes, origin) = two_that_hold().await;
         // The server has evicted the hold: then the refresh gets the lease.
         double.lose(&k(), Record::Lock);
-        assert_eq!(processes[by].refresh_with("k", origin.compute()).await.unwrap(), 2);
+        assert_eq!(processes[by].refresh("k", origin.compute()).await.unwrap(), 2);
         all_have_run().await;
         let got = processes[1 - by].spawn(&origin).await.unwrap();
         assert_eq!(got.ok(), Some(2), "computed by process {by}");
@@ -80,4 +80,31 @@ async fn a_caller_is_refused_while_no_process_has_a_value() {
     pass(2 * SECOND).await;
     assert_eq!(processes[1].spawn(&origin).await.unwrap().ok(), Some(2));
     assert_eq!(origin.calls(), 2);
+}
+
+// ---- failures that are answers ----
+
+#[tokio::test(start_paused = true)]
+async fn not_found_removes_the_older_value_from_every_process_and_makes_no_hold_in_them() {
+    let double = Double::new();
+    let remembering = || {
+        let settings = settings().ttl(10 * SECOND).stale_for(60 * MINUTE);
+        settings.on_failure(|_| FailureAction::Remember(MINUTE))
+    };
+    let processes = Process::several_with(2, &double, remembering).await;
+    let origin = Origin::taking(10 * MS);
+    for process in &processes {
+        assert_eq!(process.load(&origin).await, 1);
+    }
+    pass(11 * SECOND).await;
+    origin.usually(Answer::Fail);
+    assert_eq!(processes[0].load(&origin).await, 1, "stale, while it is refreshed");
+    pass(SECOND).await;
+    for (n, process) in processes.iter().enumerate() {
+        for _ in 0..3 {
+            let error = process.spawn(&origin).await.unwrap().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Inner, "process {n}");
+        }
+    }
+    assert_eq!(origin.calls(), 3, "one call of each process");
 }

@@ -384,3 +384,36 @@ async fn what_is_stored_while_observing_ends_with_an_invalidation_elsewhere() {
         assert!(commands(&double).iter().all(|(op, _)| *op != Acquire), "{how:?}");
     }
 }
+
+// ---- without `await` ----
+
+#[tokio::test(start_paused = true)]
+async fn an_invalidation_or_put_without_await_reaches_the_other_processes() {
+    for outside_of_a_runtime in [false, true] {
+        let double = Double::new();
+        let processes = Process::several(2, &double).await;
+        let run = |work: &(dyn Fn(&Process) + Sync)| match outside_of_a_runtime {
+            false => work(&processes[0]),
+            true => std::thread::scope(|threads| {
+                threads.spawn(|| work(&processes[0]));
+            }),
+        };
+        for key in ["invalidated", "tagged", "put"] {
+            processes[0].put_with(key, Computed::new(1).tag(("tag of", key))).await;
+            assert_eq!(processes[1].get(key).await, Some(1));
+        }
+        run(&|process| {
+            process.invalidate_now("invalidated");
+            process.invalidate_tags_now([("tag of", "tagged")]);
+            process.put_now("put", 2);
+        });
+        assert_eq!(processes[0].get("put").await, Some(2), "here at once");
+        pass(5 * SECOND).await;
+        assert_eq!(processes[1].get("invalidated").await, None);
+        assert_eq!(processes[1].get("tagged").await, None);
+        let other = processes[1].get("put").await;
+        // Outside of a runtime the remote cannot be given the value, but the old one is gone.
+        let expected = if outside_of_a_runtime { None } else { Some(2) };
+        assert_eq!(other, expected, "outside of a runtime: {outside_of_a_runtime}");
+    }
+}

@@ -37,7 +37,7 @@ async fn a_late_result_that_was_superseded_is_refused_and_taken_back() {
     quick.next([Answer::Value]);
     // Takes over after the lease.
     assert_eq!(processes[1].load(&quick).await, 1);
-    processes[1].refresh_with("k", quick.compute()).await.unwrap();
+    processes[1].refresh("k", quick.compute()).await.unwrap();
     assert_eq!(late.await.unwrap().unwrap(), 1, "its own caller gets it");
     all_have_run().await;
     assert_eq!(processes[0].stats().refused_fills, 1);

@@ -240,7 +240,7 @@ async fn a_refresh_asked_for_by_name_is_not_held_back_by_the_hold_of_a_failure()
     all_have_run().await;
     for process in &processes {
         let calls = origin.calls();
-        let refreshed = process.refresh_with("k", origin.compute()).await;
+        let refreshed = process.refresh("k", origin.compute()).await;
         assert_eq!(refreshed.ok(), Some(calls as u64 + 1));
     }
 }

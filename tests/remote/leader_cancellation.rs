@@ -90,7 +90,7 @@ impl Scene {
         assert!(calls <= most_calls, "{what}: {calls} calls");
         pass(SECOND).await;
         self.processes.iter().for_each(|process| assert_quiet(&process.cache));
-        let free = self.processes[0].refresh_with("k", self.origin.compute());
+        let free = self.processes[0].refresh("k", self.origin.compute());
         within(50 * MS, free).await.expect("the lease is free");
     }
 }

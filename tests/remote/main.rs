@@ -7,6 +7,8 @@
 mod kit;
 
 #[cfg(feature = "remote")]
+mod batches;
+#[cfg(feature = "remote")]
 mod commands;
 #[cfg(feature = "remote")]
 mod consistency_model;

@@ -87,7 +87,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     }
 
     fn check_bounds(&self) -> Result<(), ConfigError> {
-        let bounds: [(Fields, _, _); 7] = [
+        let bounds: [(Fields, _, _); 8] = [
             (&["max_bytes"], self.max_bytes, "64 MiB"),
             (&["max_entries"], self.max_entries.unwrap_or(1), "no bound"),
             (&["max_waiters"], u64::from(self.max_waiters.unwrap_or(1)), "100,000"),
@@ -95,6 +95,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             (&["max_computations"], self.max_computations as u64, "1024"),
             (&["max_refreshes"], self.max_refreshes.unwrap_or(1) as u64, "256"),
             (&["max_logged_tags"], self.max_logged_tags as u64, "100,000"),
+            (&["max_batch"], self.max_batch as u64, "1000"),
         ];
         match bounds.into_iter().find(|(_, bound, _)| *bound == 0) {
             Some((field, _, default)) => {
@@ -143,6 +144,15 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             let reason = format!("is {all} and must be at most {most}");
             return Err(refuse(&["max_computations"], reason));
         }
+        let (window, timeout) = (self.batch_window, self.compute_timeout);
+        if window >= timeout {
+            let reason = format!(
+                "a window of {window:?} for callers to come together must be shorter than the \
+                 {timeout:?} that a computation may take, since it counts into them; lower \
+                 `batch_window`"
+            );
+            return Err(refuse(&["batch_window", "compute_timeout"], reason));
+        }
         Ok(())
     }
 }
@@ -182,11 +192,12 @@ mod tests {
         assert_eq!(refused(builder().max_computations(0)), ["max_computations"]);
         assert_eq!(refused(builder().max_refreshes(0)), ["max_refreshes"]);
         assert_eq!(refused(builder().max_logged_tags(0)), ["max_logged_tags"]);
+        assert_eq!(refused(builder().max_batch(0)), ["max_batch"]);
     }
 
     #[test]
     fn settings_that_contradict_each_other_are_refused_with_both_names() {
-        let pairs: [(_, [&str; 2]); 5] = [
+        let pairs: [(_, [&str; 2]); 6] = [
             (builder().origin_only(), ["ttl", "origin_only"]),
             (builder().hold(SECOND * 61).max_hold(SECOND * 60), ["hold", "max_hold"]),
             (
@@ -198,6 +209,10 @@ mod tests {
                 ["max_refreshes", "max_computations"],
             ),
             (builder().max_bytes(10).max_entries(11), ["max_entries", "max_bytes"]),
+            (
+                builder().batch_window(SECOND).compute_timeout(SECOND),
+                ["batch_window", "compute_timeout"],
+            ),
         ];
         for (builder, names) in pairs {
             assert_eq!(refused(builder), names);

@@ -287,3 +287,53 @@ fn of_two_borrowers_one_has_the_place_at_a_time_and_both_get_it() {
         bench.places.assert_unused(1);
     });
 }
+
+/// Computations of one call come and go beside another call, in any order.
+#[test]
+fn the_computations_of_one_call_share_a_place_until_the_last_has_let_go() {
+    check(|| {
+        let bench = Bench::new(1);
+        let call = Arc::new(OriginCall::new(1, None));
+        let (running, others) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let mut tasks = Vec::new();
+        for id in 2..4 {
+            let (bench, call, running) =
+                (Arc::clone(&bench), Arc::clone(&call), Arc::clone(&running));
+            let others = Arc::clone(&others);
+            tasks.push(spawn(move || {
+                let overdue_at = bench.clock.now().plus(LONG);
+                let part = Arc::new(Computation::of_call(id, overdue_at, call));
+                if choice(2) == 0 {
+                    bench.places.join_queue(&part, &mut None, bench.clock.now());
+                    pause();
+                    if choice(2) == 0 {
+                        bench.places.leave_queue(&part);
+                        bench.places.assert_consistent(1);
+                        // A part that has the place keeps it.
+                        bench.release(&part);
+                        return;
+                    }
+                }
+                bench.take(&part);
+                running.fetch_add(1, Ordering::SeqCst);
+                assert_eq!(others.load(Ordering::SeqCst), 0, "another call has the only place");
+                pause();
+                running.fetch_sub(1, Ordering::SeqCst);
+                bench.release(&part);
+                bench.release(&part);
+            }));
+        }
+        let other = Arc::clone(&bench);
+        tasks.push(spawn(move || {
+            let computation = other.computation(5);
+            other.take(&computation);
+            others.fetch_add(1, Ordering::SeqCst);
+            assert_eq!(running.load(Ordering::SeqCst), 0, "a part of the call has the only place");
+            pause();
+            others.fetch_sub(1, Ordering::SeqCst);
+            other.release(&computation);
+        }));
+        join_all(tasks);
+        bench.places.assert_unused(1);
+    });
+}

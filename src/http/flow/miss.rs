@@ -154,7 +154,8 @@ where
                     .with_stale(stale)
                     .receive(OriginOutcome::Nothing(error), CacheOutcome::Refused)
             }
-            (RunOutcome::Refused(error, Some(work)), None) => {
+            (RunOutcome::Refused(error, Some(work)), None)
+            | (RunOutcome::Remembered(error, work), _) => {
                 let error = work.caller.told_of(error);
                 Ok(answer::refusal(&work.caller.rules, error))
             }

@@ -219,9 +219,9 @@ impl HttpLayer {
     /// struct RequestId(u64);
     ///
     /// let cache: HttpStampede = Stampede::in_memory(Duration::from_secs(60));
-    /// let layer = cache.http_layer().refresh_without_extension::<RequestId>();
+    /// let layer = cache.http_layer().refreshout_extension::<RequestId>();
     /// ```
-    pub fn refresh_without_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
+    pub fn refreshout_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
         self.rules.forgets.push(forget::<T>);
         self
     }

@@ -1,0 +1,419 @@
+//! One call of the origin for several keys.
+//!
+//! Each key of a batch goes the way of every caller: it has a flight, a lease and a hold of
+//! its own. What the keys share is the call of the origin, and the place for it. So nothing
+//! that holds for one key has to hold for a batch once more.
+//!
+//! A caller takes a [`Seat`] in a [`Round`]. Where it leads, its computation is
+//! [`Seat::load`]: it adds its key to the round and waits for the round's one call. The call
+//! begins when the round is closed:
+//!
+//! - a round of `get_many` closes when each of its callers has come to a decision: its key is
+//!   in the round, or it does not lead (any more), or it waits for another process;
+//! - a round of single callers closes `batch_window` after its first key;
+//! - every round closes when it has `max_batch` keys.
+//!
+//! A caller that leads when its round is closed is late: it has waited for another caller or
+//! process whose computation came to nothing, or its round was full. Late callers share a
+//! round of their own. Where such a caller had begun as a part of the earlier call, the later
+//! call runs on the place of the earlier one.
+//!
+//! The call is a [`Shared`] future, driven by every leader that waits for it. It goes on as
+//! long as one of them does, and is dropped with the last: then each has ended by
+//! `compute_timeout`, or by a shutdown.
+
+use std::any::Any;
+use std::collections::{HashMap, HashSet};
+use std::panic::{AssertUnwindSafe, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::cache::state::CacheState;
+use crate::computed::Computed;
+use crate::error::{Absent, Error, LoadFailure};
+use crate::flight::places::OriginCall;
+use crate::key::{Key, ToKey};
+
+/// How long the first of several late callers waits for the others.
+const LATE_WINDOW: Duration = Duration::from_millis(5);
+
+/// What a loader returns: the values that it has found, in any order.
+pub(crate) type LoadedPairs<K, V> = Vec<(K, Computed<V>)>;
+pub(crate) type BatchLoad<K, V> =
+    Arc<dyn Fn(Vec<K>) -> BoxFuture<'static, Result<LoadedPairs<K, V>, Error>> + Send + Sync>;
+
+/// Brings callers together in rounds.
+pub(crate) struct Batcher<K, V> {
+    load: BatchLoad<K, V>,
+    max_batch: usize,
+    window: Duration,
+    /// The round of single callers and of late callers, as long as it is open.
+    open: Mutex<Option<Arc<Round<K, V>>>>,
+}
+
+/// The keys of one call, and the call.
+pub(crate) struct Round<K, V> {
+    keys: Arc<RoundKeys<K>>,
+    call: Shared<BoxFuture<'static, Arc<LoadResult<V>>>>,
+}
+
+struct RoundKeys<K> {
+    gate: Arc<Gate>,
+    max: usize,
+    added: Mutex<AddedKeys<K>>,
+}
+
+struct AddedKeys<K> {
+    keys: Vec<K>,
+    encoded: HashSet<Key>,
+}
+
+/// Tells when the keys of a round are complete.
+struct Gate {
+    /// The call that the flights of the round have in common.
+    call: Arc<OriginCall>,
+    /// At which moment its callers look again that wait for other processes: at the same one,
+    /// so that they are late together.
+    spread: f64,
+    state: Mutex<GateState>,
+    closed: Notify,
+}
+
+struct GateState {
+    /// Those that may yet add a key: callers that lead, and the one that seats them.
+    undecided: usize,
+    /// How many of its callers lead or have led.
+    led: usize,
+    is_closed: bool,
+}
+
+enum LoadResult<V> {
+    Values(Mutex<HashMap<Key, Computed<V>>>),
+    Failed(Error),
+    /// One of the leaders gets what the loader panicked with.
+    Panicked(Mutex<Option<Box<dyn Any + Send>>>),
+}
+
+impl Gate {
+    fn is_open(&self) -> bool {
+        !self.state.lock().is_closed
+    }
+
+    fn enter(&self) -> bool {
+        let mut state = self.state.lock();
+        if !state.is_closed {
+            state.undecided += 1;
+            state.led += 1;
+        }
+        !state.is_closed
+    }
+
+    fn leave(&self) {
+        let mut state = self.state.lock();
+        state.undecided -= 1;
+        self.close_if_complete(&mut state);
+    }
+
+    fn close_if_complete(&self, state: &mut GateState) {
+        if state.undecided == 0 {
+            self.close(state);
+        }
+    }
+
+    fn close(&self, state: &mut GateState) {
+        state.is_closed = true;
+        // The call alone waits for it; where none waits yet, it finds the gate closed.
+        self.closed.notify_one();
+    }
+
+    /// Waits until the gate is closed, at most for `window`, and closes it.
+    async fn wait(&self, window: Option<Duration>) {
+        let closed = async {
+            while self.is_open() {
+                self.closed.notified().await;
+            }
+        };
+        match window {
+            Some(window) => {
+                let _ = tokio::time::timeout(window, closed).await;
+            }
+            None => closed.await,
+        }
+        self.state.lock().is_closed = true;
+    }
+}
+
+impl<K> RoundKeys<K> {
+    /// Adds a key, and returns it where it comes too late, or stands here already: then it
+    /// was invalidated since, and belongs to a later call.
+    fn add(&self, key: K, encoded: &Key) -> Result<(), K> {
+        let mut state = self.gate.state.lock();
+        let mut added = self.added.lock();
+        if state.is_closed || !added.encoded.insert(encoded.clone()) {
+            return Err(key);
+        }
+        added.keys.push(key);
+        if added.keys.len() >= self.max {
+            self.gate.close(&mut state);
+        }
+        self.gate.close_if_complete(&mut state);
+        Ok(())
+    }
+}
+
+impl<K, V> Round<K, V>
+where
+    K: ToKey + Send + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    /// Makes a round that `undecided` keep open, or, where there is a window, that ends with
+    /// it.
+    fn new(
+        state: &CacheState<V>,
+        batcher: &Batcher<K, V>,
+        undecided: usize,
+        window: Option<Duration>,
+    ) -> Arc<Self> {
+        let gate = Arc::new(Gate {
+            call: state.engine.shared_call(),
+            spread: fastrand::f64(),
+            state: Mutex::new(GateState { undecided, led: 0, is_closed: false }),
+            closed: Notify::new(),
+        });
+        let added = Mutex::new(AddedKeys { keys: Vec::new(), encoded: HashSet::new() });
+        let keys = Arc::new(RoundKeys { gate, max: batcher.max_batch, added });
+        let (of_call, load) = (Arc::clone(&keys), Arc::clone(&batcher.load));
+        let call = async move {
+            of_call.gate.wait(window).await;
+            let keys = std::mem::take(&mut of_call.added.lock().keys);
+            let loading = async {
+                let pairs = load(keys).await?;
+                Ok(pairs.into_iter().map(|(key, value)| (key.to_key(), value)).collect())
+            };
+            Arc::new(match AssertUnwindSafe(loading).catch_unwind().await {
+                Ok(Ok(values)) => LoadResult::Values(Mutex::new(values)),
+                Ok(Err(error)) => LoadResult::Failed(error),
+                Err(panic) => LoadResult::Panicked(Mutex::new(Some(panic))),
+            })
+        };
+        Arc::new(Self { keys, call: call.boxed().shared() })
+    }
+}
+
+impl<K, V> Round<K, V> {
+    /// Returns whether callers that lead from now on can be expected to be in time.
+    fn has_seats(&self) -> bool {
+        let state = self.keys.gate.state.lock();
+        !state.is_closed && state.led < self.keys.max
+    }
+}
+
+impl<K, V> Batcher<K, V>
+where
+    K: ToKey + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    pub(crate) fn new(load: BatchLoad<K, V>, max_batch: usize, window: Duration) -> Arc<Self> {
+        Arc::new(Self { load, max_batch, window, open: Mutex::new(None) })
+    }
+
+    /// Returns the largest number of keys of one call.
+    pub(crate) fn max_batch(&self) -> usize {
+        self.max_batch
+    }
+
+    /// Begins a round for callers that are seated one after the other. It stays open until the
+    /// guard is dropped.
+    pub(crate) fn begin_round(self: &Arc<Self>, state: &Arc<CacheState<V>>) -> OpenRound<K, V> {
+        OpenRound {
+            round: Round::new(state, self, 1, None),
+            batcher: Arc::clone(self),
+            state: Arc::clone(state),
+        }
+    }
+
+    /// Seats one caller: in the open round where there is a window, or in a round of its own.
+    pub(crate) fn seat(self: &Arc<Self>, state: &Arc<CacheState<V>>, key: &K) -> Seat<K, V> {
+        let round = match self.window {
+            Duration::ZERO => Round::new(state, self, 0, None),
+            _ => self.open_round(state),
+        };
+        Seat::in_round(self, &round, state, key.clone())
+    }
+
+    fn open_round(&self, state: &CacheState<V>) -> Arc<Round<K, V>> {
+        let mut open = self.open.lock();
+        if let Some(round) = open.as_ref().filter(|round| round.has_seats()) {
+            return Arc::clone(round);
+        }
+        // Nothing decides for callers of which none knows the others: the window does.
+        let window = self.window.max(LATE_WINDOW);
+        let round = Round::new(state, self, 1, Some(window));
+        let past = open.replace(Arc::clone(&round));
+        drop(open);
+        drop(past);
+        round
+    }
+
+    /// Takes no more keys into this round.
+    fn forget(&self, round: &Arc<Round<K, V>>) {
+        let mut open = self.open.lock();
+        let past = open.take_if(|open| Arc::ptr_eq(open, round));
+        drop(open);
+        drop(past);
+    }
+}
+
+/// A round in which callers are being seated.
+pub(crate) struct OpenRound<K, V>
+where
+    V: Clone + Send + Sync + 'static,
+{
+    round: Arc<Round<K, V>>,
+    batcher: Arc<Batcher<K, V>>,
+    state: Arc<CacheState<V>>,
+}
+
+impl<K, V> OpenRound<K, V>
+where
+    K: ToKey + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    pub(crate) fn seat(&self, key: K) -> Seat<K, V> {
+        Seat::in_round(&self.batcher, &self.round, &self.state, key)
+    }
+}
+
+impl<K, V> Drop for OpenRound<K, V>
+where
+    V: Clone + Send + Sync + 'static,
+{
+    fn drop(&mut self) {
+        self.round.keys.gate.leave();
+    }
+}
+
+/// What a caller's work knows of its seat.
+pub(crate) struct BoardingPass {
+    gate: Arc<Gate>,
+    /// Whether the round waits for this caller.
+    is_awaited: AtomicBool,
+}
+
+impl BoardingPass {
+    /// Returns the call that the caller's flight is a part of, if it leads now.
+    pub(crate) fn call(&self) -> Option<Arc<OriginCall>> {
+        self.gate.is_open().then(|| Arc::clone(&self.gate.call))
+    }
+
+    pub(crate) fn spread(&self) -> f64 {
+        self.gate.spread
+    }
+
+    /// The caller leads: the round waits for its decision.
+    pub(crate) fn lead(&self) {
+        if self.gate.enter() && self.is_awaited.swap(true, Ordering::AcqRel) {
+            // It was awaited before.
+            self.gate.leave();
+        }
+    }
+
+    /// The round does not wait for this caller any more.
+    pub(crate) fn step_aside(&self) {
+        if self.is_awaited.swap(false, Ordering::AcqRel) {
+            self.gate.leave();
+        }
+    }
+}
+
+/// One caller's seat in a round. Dropped, it is a decision not to load.
+pub(crate) struct Seat<K, V>
+where
+    V: Clone + Send + Sync + 'static,
+{
+    key: K,
+    batcher: Arc<Batcher<K, V>>,
+    round: Arc<Round<K, V>>,
+    state: Arc<CacheState<V>>,
+    pass: Arc<BoardingPass>,
+}
+
+impl<K, V> Seat<K, V>
+where
+    K: ToKey + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    fn in_round(
+        batcher: &Arc<Batcher<K, V>>,
+        round: &Arc<Round<K, V>>,
+        state: &Arc<CacheState<V>>,
+        key: K,
+    ) -> Self {
+        let gate = Arc::clone(&round.keys.gate);
+        let pass = Arc::new(BoardingPass { gate, is_awaited: AtomicBool::new(false) });
+        Self {
+            key,
+            batcher: Arc::clone(batcher),
+            round: Arc::clone(round),
+            state: Arc::clone(state),
+            pass,
+        }
+    }
+
+    pub(crate) fn pass(&self) -> Arc<BoardingPass> {
+        Arc::clone(&self.pass)
+    }
+
+    /// Adds the key to a round, and waits for the value that its call returns.
+    ///
+    /// # Panics
+    ///
+    /// When the loader does.
+    pub(crate) async fn load(self) -> Result<Computed<V>, LoadFailure> {
+        let encoded = self.key.to_key();
+        let round = self.enter_round(&encoded);
+        let batcher = Arc::clone(&self.batcher);
+        drop(self);
+        let loaded = round.call.clone().await;
+        // What no leader has asked for is dropped with the round.
+        batcher.forget(&round);
+        match &*loaded {
+            LoadResult::Values(values) => {
+                let found = values.lock().remove(&encoded);
+                found.ok_or_else(|| LoadFailure(Error::inner_error(Absent::new())))
+            }
+            LoadResult::Failed(error) => Err(LoadFailure(error.clone())),
+            LoadResult::Panicked(panic) => {
+                let panic = panic.lock().take();
+                resume_unwind(panic.unwrap_or_else(|| Box::new("the loader of a batch panicked")))
+            }
+        }
+    }
+
+    /// Adds the key to the seat's round, or to the open one.
+    fn enter_round(&self, encoded: &Key) -> Arc<Round<K, V>> {
+        let mut round = Arc::clone(&self.round);
+        let mut key = self.key.clone();
+        while let Err(back) = round.keys.add(key, encoded) {
+            key = back;
+            self.batcher.forget(&round);
+            round = self.batcher.open_round(&self.state);
+        }
+        round
+    }
+}
+
+impl<K, V> Drop for Seat<K, V>
+where
+    V: Clone + Send + Sync + 'static,
+{
+    fn drop(&mut self) {
+        self.pass.step_aside();
+    }
+}

@@ -1,0 +1,531 @@
+//! The methods that return a value: by a look alone, or by a computation.
+//!
+//! One naming scheme: the computation of `get_or_compute`, `get_or_compute_scoped`, `refresh`
+//! and `get_many` returns a plain value; with `_with`, a [`Computed`], which sets its own
+//! lifetime and tags. A method with `_ref` returns a [`Served`].
+
+use std::future::Future;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+
+use crate::cache::compute::{Answer, ComputationResult};
+use crate::cache::handle::Stampede;
+use crate::cache::state::Lookup;
+use crate::computed::Computed;
+use crate::entry::Entry;
+use crate::error::{BoxError, Error};
+use crate::key::{Key, KeyBuf, ToKey};
+use crate::outcome::CacheOutcome;
+
+/// A value, and how it came about. Dereferences to the value, which is not cloned where it is
+/// stored. As long as it lives, a stored value stays in memory, also when the cache has evicted
+/// it.
+#[derive(Clone, Debug)]
+pub struct Served<V> {
+    value: ServedValue<V>,
+    outcome: CacheOutcome,
+}
+
+#[derive(Debug)]
+enum ServedValue<V> {
+    Stored(Arc<Entry<V>>),
+    Own(V),
+}
+
+impl<V: Clone> Clone for ServedValue<V> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Stored(entry) => Self::Stored(Arc::clone(entry)),
+            Self::Own(value) => Self::Own(value.clone()),
+        }
+    }
+}
+
+impl<V> Served<V> {
+    pub(super) fn stored(entry: Arc<Entry<V>>, outcome: CacheOutcome) -> Self {
+        Self { value: ServedValue::Stored(entry), outcome }
+    }
+
+    /// Returns how the value came about.
+    #[must_use]
+    pub fn outcome(&self) -> CacheOutcome {
+        self.outcome
+    }
+
+    /// Returns the value: a clone of it, where it is stored.
+    #[must_use]
+    pub fn into_value(self) -> V
+    where
+        V: Clone,
+    {
+        match self.value {
+            ServedValue::Stored(entry) => entry.value.clone(),
+            ServedValue::Own(value) => value,
+        }
+    }
+}
+
+impl<V> Deref for Served<V> {
+    type Target = V;
+
+    fn deref(&self) -> &V {
+        match &self.value {
+            ServedValue::Stored(entry) => &entry.value,
+            ServedValue::Own(value) => value,
+        }
+    }
+}
+
+impl<V> Answer<V, V> {
+    pub(super) fn into_served(self) -> Served<V> {
+        match self {
+            Self::Entry(entry, outcome) => Served::stored(entry, outcome),
+            Self::Own(value, outcome) => Served { value: ServedValue::Own(value), outcome },
+        }
+    }
+}
+
+impl<V: Clone + Send + Sync + 'static> Stampede<V> {
+    /// Returns the value of `key`, and computes it if there is none. Of all
+    /// callers that ask at once, one computes; the others get its result.
+    ///
+    /// The computation runs on a task of its own: it goes on when the caller
+    /// goes away. A panic in it goes on in the caller that started it. It may ask
+    /// the same handle for other keys; see
+    /// [`Builder::max_computations`](crate::Builder::max_computations).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_stampede::Stampede;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_stampede::Error> {
+    /// let users: Stampede<String> = Stampede::in_memory(Duration::from_secs(60));
+    /// let load = || async { Ok::<_, std::io::Error>("Ada".to_owned()) };
+    /// // Both ask at once, and one of them loads.
+    /// let (one, two) = tokio::join!(users.get_or_compute(7, load), users.get_or_compute(7, load));
+    /// assert_eq!(one?, two?);
+    /// assert_eq!(users.stats().computations, 1);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Inner`](crate::ErrorKind::Inner) when the computation
+    /// fails, for every caller that waits for it, and the other kinds as they
+    /// say. Where a stale value may stand in, that is returned instead.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a Tokio runtime.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: a dropped caller leaves the computation running for the
+    /// others, and its result is stored.
+    pub async fn get_or_compute<K, F, Fut, E>(&self, key: K, compute: F) -> Result<V, Error>
+    where
+        K: ToKey,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = Result<V, E>> + Send + 'static,
+        E: Into<BoxError> + Send + 'static,
+    {
+        let (key, look) = match self.look_up(&key) {
+            Ok(entry) => return Ok(entry.value.clone()),
+            Err(miss) => miss,
+        };
+        let made = move || async move {
+            let value = compute().await?;
+            Ok::<ComputationResult<V, V>, E>((Some(Computed::plain(value.clone())), value))
+        };
+        Box::pin(self.0.answer_detached(key, look, made)).await.map(Answer::into_value)
+    }
+
+    /// Like [`get_or_compute`](Self::get_or_compute), with a value that sets
+    /// its own lifetime and tags, or is not to be stored.
+    ///
+    /// # Errors
+    ///
+    /// As [`get_or_compute`](Self::get_or_compute).
+    ///
+    /// # Panics
+    ///
+    /// Outside of a Tokio runtime.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`get_or_compute`](Self::get_or_compute).
+    pub async fn get_or_compute_with<K, F, Fut, E>(&self, key: K, compute: F) -> Result<V, Error>
+    where
+        K: ToKey,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = Result<Computed<V>, E>> + Send + 'static,
+        E: Into<BoxError> + Send + 'static,
+    {
+        let (key, look) = match self.look_up(&key) {
+            Ok(entry) => return Ok(entry.value.clone()),
+            Err(miss) => miss,
+        };
+        let made = with_own_value(compute);
+        Box::pin(self.0.answer_detached(key, look, made)).await.map(Answer::into_value)
+    }
+
+    /// Like [`get_or_compute`](Self::get_or_compute), with a computation that
+    /// may borrow: it runs inside the caller's future.
+    ///
+    /// Nothing can run in the background for such a caller, so the first that
+    /// finds a stale value refreshes it itself, while the other callers are served
+    /// the stale value. Such a caller does not queue for a place: where all
+    /// `max_computations` places are taken, it is served the stale value, too.
+    ///
+    /// # Errors
+    ///
+    /// As [`get_or_compute`](Self::get_or_compute). When the refresh of a stale
+    /// value fails, the caller gets the stored value if it may still be served
+    /// then. When its stale windows have ended during the computation, or it was
+    /// invalidated, the caller gets the error of the computation.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a Tokio runtime, or when the computation does.
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped leader loses its work and hands the lead to one of its waiters. A
+    /// leader that is neither polled nor dropped is deposed a second after its
+    /// `compute_timeout`.
+    pub async fn get_or_compute_scoped<K, F, Fut, E>(&self, key: K, compute: F) -> Result<V, Error>
+    where
+        K: ToKey,
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<V, E>>,
+        E: Into<BoxError>,
+    {
+        let (key, look) = match self.look_up(&key) {
+            Ok(entry) => return Ok(entry.value.clone()),
+            Err(miss) => miss,
+        };
+        let made = move || async move {
+            let value = compute().await?;
+            Ok::<ComputationResult<V, V>, E>((Some(Computed::plain(value.clone())), value))
+        };
+        Box::pin(self.0.answer_inline(key, look, made)).await.map(Answer::into_value)
+    }
+
+    /// Like [`get_or_compute_scoped`](Self::get_or_compute_scoped), with a value that sets its
+    /// own lifetime and tags, or is not to be stored.
+    ///
+    /// # Errors
+    ///
+    /// As [`get_or_compute_scoped`](Self::get_or_compute_scoped).
+    ///
+    /// # Panics
+    ///
+    /// As [`get_or_compute_scoped`](Self::get_or_compute_scoped).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`get_or_compute_scoped`](Self::get_or_compute_scoped).
+    pub async fn get_or_compute_scoped_with<K, F, Fut, E>(
+        &self,
+        key: K,
+        compute: F,
+    ) -> Result<V, Error>
+    where
+        K: ToKey,
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<Computed<V>, E>>,
+        E: Into<BoxError>,
+    {
+        let (key, look) = match self.look_up(&key) {
+            Ok(entry) => return Ok(entry.value.clone()),
+            Err(miss) => miss,
+        };
+        let made = move || async move {
+            let computed = compute().await?;
+            let own = computed.value.clone();
+            Ok::<ComputationResult<V, V>, E>((Some(computed), own))
+        };
+        Box::pin(self.0.answer_inline(key, look, made)).await.map(Answer::into_value)
+    }
+
+    /// Like [`get_or_compute`](Self::get_or_compute), with a computation that cannot fail.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_stampede::Stampede;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_stampede::Error> {
+    /// let squares: Stampede<u64> = Stampede::in_memory(Duration::from_secs(60));
+    /// assert_eq!(squares.get_or_compute_infallible(7, || async { 7 * 7 }).await?, 49);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of the cache: a time-out, a bound that is reached, a panic of another caller's
+    /// computation. Never [`ErrorKind::Inner`](crate::ErrorKind::Inner), unless another caller
+    /// of the key brings a computation that can fail.
+    ///
+    /// # Panics
+    ///
+    /// As [`get_or_compute`](Self::get_or_compute).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`get_or_compute`](Self::get_or_compute).
+    pub async fn get_or_compute_infallible<K, F, Fut>(&self, key: K, compute: F) -> Result<V, Error>
+    where
+        K: ToKey,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = V> + Send + 'static,
+    {
+        let compute = move || async move { Ok::<V, std::convert::Infallible>(compute().await) };
+        self.get_or_compute(key, compute).await
+    }
+
+    /// Like [`get_or_compute`](Self::get_or_compute), without a clone of a stored value, and
+    /// with the outcome.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_stampede::{CacheOutcome, Stampede};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_stampede::Error> {
+    /// let pages: Stampede<String> = Stampede::in_memory(Duration::from_secs(60));
+    /// let load = || async { Ok::<_, std::io::Error>("a long text".to_owned()) };
+    /// let page = pages.get_or_compute_ref("/", load).await?;
+    /// assert_eq!((page.len(), page.outcome()), (11, CacheOutcome::Computed));
+    /// let page = pages.get_or_compute_ref("/", load).await?;
+    /// assert_eq!((page.len(), page.outcome()), (11, CacheOutcome::Hit));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`get_or_compute`](Self::get_or_compute).
+    ///
+    /// # Panics
+    ///
+    /// As [`get_or_compute`](Self::get_or_compute).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`get_or_compute`](Self::get_or_compute).
+    pub async fn get_or_compute_ref<K, F, Fut, E>(
+        &self,
+        key: K,
+        compute: F,
+    ) -> Result<Served<V>, Error>
+    where
+        K: ToKey,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = Result<V, E>> + Send + 'static,
+        E: Into<BoxError> + Send + 'static,
+    {
+        let compute = move || async move { compute().await.map(Computed::plain) };
+        self.get_or_compute_ref_with(key, compute).await
+    }
+
+    /// Like [`get_or_compute_ref`](Self::get_or_compute_ref), with a value that sets its own
+    /// lifetime and tags, or is not to be stored.
+    ///
+    /// # Errors
+    ///
+    /// As [`get_or_compute`](Self::get_or_compute).
+    ///
+    /// # Panics
+    ///
+    /// As [`get_or_compute`](Self::get_or_compute).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`get_or_compute`](Self::get_or_compute).
+    pub async fn get_or_compute_ref_with<K, F, Fut, E>(
+        &self,
+        key: K,
+        compute: F,
+    ) -> Result<Served<V>, Error>
+    where
+        K: ToKey,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = Result<Computed<V>, E>> + Send + 'static,
+        E: Into<BoxError> + Send + 'static,
+    {
+        let (key, look) = match self.look_up(&key) {
+            Ok(entry) => return Ok(Served::stored(entry, CacheOutcome::Hit)),
+            Err(miss) => miss,
+        };
+        let answer = Box::pin(self.0.answer_detached(key, look, with_own_value(compute)));
+        answer.await.map(Answer::into_served)
+    }
+
+    /// Returns the value of `key` if it is fresh, or stale in its window. Never
+    /// computes or refreshes. It waits for one call to the remote at most: where
+    /// there is a remote, and this process holds no value. Returns `None` while
+    /// the mode is not `On`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn get<K: ToKey>(&self, key: K) -> Option<V> {
+        self.find(&key).await.map(|(entry, _)| entry.value.clone())
+    }
+
+    /// Like [`get`](Self::get), without a clone of the value, and with the outcome:
+    /// [`Hit`](CacheOutcome::Hit) or [`Stale`](CacheOutcome::Stale).
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe.
+    pub async fn get_ref<K: ToKey>(&self, key: K) -> Option<Served<V>> {
+        self.find(&key).await.map(|(entry, outcome)| Served::stored(entry, outcome))
+    }
+
+    async fn find<K: ToKey>(&self, key: &K) -> Option<(Arc<Entry<V>>, CacheOutcome)> {
+        // Judged once: a second judgement may draw the early refresh differently.
+        let (entry, outcome) = match self.look_up(key) {
+            Ok(entry) => return Some((entry, CacheOutcome::Hit)),
+            Err((_, Lookup::Fresh(entry) | Lookup::Early(entry))) => (entry, CacheOutcome::Hit),
+            Err((_, Lookup::Stale(entry))) => (entry, CacheOutcome::Stale),
+            Err((key, Lookup::Miss(_))) => {
+                let entry = Box::pin(self.0.fetch(key)).await?;
+                let fresh = self.0.now() < entry.window.fresh_until;
+                (entry, if fresh { CacheOutcome::Hit } else { CacheOutcome::Stale })
+            }
+        };
+        self.0.observer.answered(outcome);
+        Some((entry, outcome))
+    }
+
+    /// Returns a value whose computation began after this call, however fresh the
+    /// stored value is, and stores it. Meanwhile other callers are served what is
+    /// there. Use it where the caller has just changed the data, and needs a value
+    /// that knows of the change.
+    ///
+    /// A computation that runs already may have read the old data. So the call
+    /// waits for its end, and one of the callers that wait computes again: at most
+    /// one computation of the key runs, and one is wanted next, however many callers
+    /// ask. With a remote, a value that another process began to compute after the
+    /// call is new enough.
+    ///
+    /// The new value keeps the tags of the value that it replaces. A result that is too
+    /// heavy to be stored goes to the callers, and the older value is invalidated. With
+    /// `compute_after_wait`, a call whose wait has ended returns a value of its own, which is
+    /// not stored.
+    ///
+    /// A caller that waits for an older computation first has another `wait_timeout` after
+    /// that.
+    ///
+    /// # Errors
+    ///
+    /// As [`get_or_compute`](Self::get_or_compute), but no stale value stands in.
+    /// What is stored stays. A hold does not refuse this call.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a Tokio runtime.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: a dropped caller leaves the computation running.
+    pub async fn refresh<K, F, Fut, E>(&self, key: K, compute: F) -> Result<V, Error>
+    where
+        K: ToKey,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = Result<V, E>> + Send + 'static,
+        E: Into<BoxError> + Send + 'static,
+    {
+        let made = move || async move {
+            let value = compute().await?;
+            Ok::<ComputationResult<V, V>, E>((Some(Computed::plain(value.clone())), value))
+        };
+        Box::pin(self.0.answer_fresh(key.to_key(), made)).await.map(Answer::into_value)
+    }
+
+    /// Like [`refresh`](Self::refresh), with a value that sets its own lifetime and tags, or is
+    /// not to be stored. It does not keep the tags of the value that it replaces.
+    ///
+    /// # Errors
+    ///
+    /// As [`refresh`](Self::refresh).
+    ///
+    /// # Panics
+    ///
+    /// Outside of a Tokio runtime.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`refresh`](Self::refresh).
+    pub async fn refresh_with<K, F, Fut, E>(&self, key: K, compute: F) -> Result<V, Error>
+    where
+        K: ToKey,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = Result<Computed<V>, E>> + Send + 'static,
+        E: Into<BoxError> + Send + 'static,
+    {
+        let made = with_own_value(compute);
+        Box::pin(self.0.answer_fresh(key.to_key(), made)).await.map(Answer::into_value)
+    }
+
+    /// Returns the value of `key`, or runs the computation that `work` makes on a miss.
+    pub(crate) async fn get_or_load<K, W, F, Fut, E>(&self, key: &K, work: W) -> Result<V, Error>
+    where
+        K: ToKey + ?Sized,
+        W: FnOnce() -> F,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = Result<Computed<V>, E>> + Send + 'static,
+        E: Into<BoxError> + Send + 'static,
+    {
+        let (key, look) = match self.look_up(key) {
+            Ok(entry) => return Ok(entry.value.clone()),
+            Err(miss) => miss,
+        };
+        let made = with_own_value(work());
+        Box::pin(self.0.answer_detached(key, look, made)).await.map(Answer::into_value)
+    }
+
+    /// Returns a fresh entry, or the key and the look-up that found none.
+    #[inline]
+    pub(super) fn look_up<K: ToKey + ?Sized>(
+        &self,
+        key: &K,
+    ) -> Result<Arc<Entry<V>>, (Key, Lookup<V>)> {
+        // Encoded into a local buffer: to return one from a function would copy it.
+        let mut bytes = KeyBuf::new();
+        key.encode(&mut bytes);
+        match self.0.look(bytes.as_bytes()) {
+            Lookup::Fresh(entry) => {
+                self.0.observer.answered(CacheOutcome::Hit);
+                Ok(entry)
+            }
+            look => Err((bytes.to_key(), look)),
+        }
+    }
+}
+
+/// Makes a computation whose own caller gets the value, too.
+pub(super) fn with_own_value<V, F, Fut, E>(
+    compute: F,
+) -> impl FnOnce() -> BoxFuture<'static, Result<ComputationResult<V, V>, E>>
+where
+    V: Clone + Send + 'static,
+    F: FnOnce() -> Fut + Send + 'static,
+    Fut: Future<Output = Result<Computed<V>, E>> + Send + 'static,
+    E: 'static,
+{
+    move || {
+        Box::pin(async move {
+            let computed = compute().await?;
+            let own = computed.value.clone();
+            Ok((Some(computed), own))
+        })
+    }
+}

@@ -1,0 +1,340 @@
+//! Many keys at once: one call of the origin for those that are missing.
+
+use std::collections::{HashMap, HashSet};
+use std::future::Future;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+
+use crate::cache::batch::{BatchLoad, Batcher, LoadedPairs};
+use crate::cache::compute::Answer;
+use crate::cache::get::{Served, with_own_value};
+use crate::cache::handle::Stampede;
+use crate::cache::state::Lookup;
+use crate::computed::Computed;
+use crate::error::{Absent, BoxError, Error};
+use crate::key::{Key, ToKey};
+use crate::outcome::CacheOutcome;
+
+/// What [`Stampede::get_many`] found: a value or a failure for each key, or neither where the
+/// loader returned no value for the key.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_stampede::Stampede;
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_stampede::Error> {
+/// let squares: Stampede<u64> = Stampede::in_memory(Duration::from_secs(60));
+/// let load = |missing: Vec<u64>| async move {
+///     Ok::<_, std::io::Error>(missing.into_iter().filter(|n| *n < 10).map(|n| (n, n * n)))
+/// };
+/// let batch = squares.get_many([2, 3, 11], load).await;
+/// assert_eq!(batch.values[&3], 9);
+/// assert!(batch.failures.is_empty());
+/// // The loader knows no square of 11.
+/// assert!(!batch.complete()?.contains_key(&11));
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+#[must_use]
+pub struct Batch<K, V, E = Error> {
+    /// The values that were found.
+    pub values: HashMap<K, V>,
+    /// Why there is no value, for each key where that is a failure.
+    pub failures: HashMap<K, E>,
+}
+
+impl<K, V, E> Batch<K, V, E> {
+    /// Returns all values if nothing failed.
+    ///
+    /// # Errors
+    ///
+    /// One of the failures if there are any.
+    pub fn complete(self) -> Result<HashMap<K, V>, E> {
+        match self.failures.into_values().next() {
+            Some(failure) => Err(failure),
+            None => Ok(self.values),
+        }
+    }
+
+    fn new() -> Self {
+        Self { values: HashMap::new(), failures: HashMap::new() }
+    }
+
+    pub(super) fn map_failures<F>(self, change: impl Fn(E) -> F) -> Batch<K, V, F>
+    where
+        K: Eq + Hash,
+    {
+        let changed = |(key, failure)| (key, change(failure));
+        let failures = self.failures.into_iter().map(changed).collect();
+        Batch { values: self.values, failures }
+    }
+}
+
+/// A key that is looked for.
+struct Missing<K, V> {
+    key: K,
+    encoded: Key,
+    lookup: Lookup<V>,
+}
+
+impl<V: Clone + Send + Sync + 'static> Stampede<V> {
+    /// Returns the values of many keys, and computes those that are missing with one call of
+    /// `load`.
+    ///
+    /// Each key is computed once, however many batches and single callers ask for it: `load`
+    /// gets the keys for which this caller leads, each once. For the others the caller waits,
+    /// as [`get_or_compute`](Self::get_or_compute) does. Stale values are returned at once,
+    /// and refreshed in the background by the same call.
+    ///
+    /// `load` returns pairs of keys and values, for example a `HashMap`. A key without a pair
+    /// is absent: it stands in neither map of the [`Batch`], and nothing is stored for it. A
+    /// pair that was not asked for is dropped.
+    ///
+    /// A call takes one of the `max_computations` places. One call has at most
+    /// [`max_batch`](crate::Builder::max_batch) keys; more keys are several calls, side by
+    /// side. `load` is called again for keys that another caller or another process had begun
+    /// to compute, and came to no result.
+    ///
+    /// With a remote, all keys are looked up there at the same time: a batch waits for the
+    /// remote about as long as one key does.
+    ///
+    /// # Errors
+    ///
+    /// A failure of `load` is the failure of each key of the call:
+    /// [`ErrorKind::Inner`](crate::ErrorKind::Inner). The other kinds concern single keys. A
+    /// failure of one key keeps no other key from its value.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a Tokio runtime, and when `load` does.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: a dropped caller leaves the call running, and its values are stored.
+    pub async fn get_many<K, F, Fut, R, E>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+        load: F,
+    ) -> Batch<K, V>
+    where
+        K: ToKey + Eq + Hash + Clone + Send + Sync + 'static,
+        F: Fn(Vec<K>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<R, E>> + Send + 'static,
+        R: IntoIterator<Item = (K, V)>,
+        E: Into<BoxError> + 'static,
+    {
+        let load = boxed(load, Computed::plain, Error::inner_error);
+        self.get_many_by(keys, |_| self.new_batcher(load)).await
+    }
+
+    /// Like [`get_many`](Self::get_many), with values that set their own lifetimes and tags,
+    /// or are not to be stored.
+    ///
+    /// # Errors
+    ///
+    /// As [`get_many`](Self::get_many).
+    ///
+    /// # Panics
+    ///
+    /// As [`get_many`](Self::get_many).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`get_many`](Self::get_many).
+    pub async fn get_many_with<K, F, Fut, R, E>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+        load: F,
+    ) -> Batch<K, V>
+    where
+        K: ToKey + Eq + Hash + Clone + Send + Sync + 'static,
+        F: Fn(Vec<K>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<R, E>> + Send + 'static,
+        R: IntoIterator<Item = (K, Computed<V>)>,
+        E: Into<BoxError> + 'static,
+    {
+        let load = boxed(load, |computed| computed, Error::inner_error);
+        self.get_many_by(keys, |_| self.new_batcher(load)).await
+    }
+
+    /// A batcher for one batch: no caller beside it knows it, so it has no window.
+    fn new_batcher<K>(&self, load: BatchLoad<K, V>) -> Arc<Batcher<K, V>>
+    where
+        K: ToKey + Clone + Send + Sync + 'static,
+    {
+        Batcher::new(load, self.0.values.max_batch, Duration::ZERO)
+    }
+
+    /// Returns the value of one key, loaded with others where the batcher has a window.
+    pub(super) async fn get_in_batch<Q, K>(
+        &self,
+        key: &Q,
+        batcher: &Arc<Batcher<K, V>>,
+    ) -> Result<V, Error>
+    where
+        Q: ToKey + ToOwned<Owned = K> + ?Sized,
+        K: ToKey + Clone + Send + Sync + 'static,
+    {
+        match self.look_up(key) {
+            Ok(entry) => Ok(entry.value.clone()),
+            Err(miss) => self.load_in_batch(key, miss, batcher).await.map(Answer::into_value),
+        }
+    }
+
+    pub(super) async fn get_ref_in_batch<K>(
+        &self,
+        key: &K,
+        batcher: &Arc<Batcher<K, V>>,
+    ) -> Result<Served<V>, Error>
+    where
+        K: ToKey + Clone + Send + Sync + 'static,
+    {
+        match self.look_up(key) {
+            Ok(entry) => Ok(Served::stored(entry, CacheOutcome::Hit)),
+            Err(miss) => self.load_in_batch(key, miss, batcher).await.map(Answer::into_served),
+        }
+    }
+
+    async fn load_in_batch<Q, K>(
+        &self,
+        key: &Q,
+        (encoded, lookup): (Key, Lookup<V>),
+        batcher: &Arc<Batcher<K, V>>,
+    ) -> Result<Answer<V, V>, Error>
+    where
+        Q: ToKey + ToOwned<Owned = K> + ?Sized,
+        K: ToKey + Clone + Send + Sync + 'static,
+    {
+        let seat = batcher.seat(&self.0, &key.to_owned());
+        Box::pin(self.0.answer_in_batch(encoded, lookup, seat)).await
+    }
+
+    /// Returns values from the store, and loads each of the others by itself, side by side.
+    pub(super) async fn get_each<K, F, Fut, E>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+        load: impl Fn(&K) -> F,
+    ) -> Batch<K, V>
+    where
+        K: ToKey + Eq + Hash + Clone,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = Result<Computed<V>, E>> + Send + 'static,
+        E: Into<BoxError> + Send + 'static,
+    {
+        let (mut batch, missing) = self.look_up_all(keys);
+        let answers = FuturesUnordered::new();
+        for Missing { key, encoded, lookup } in missing {
+            let compute = with_own_value(load(&key));
+            let answer = self.0.answer_detached(encoded, lookup, compute);
+            answers.push(Box::pin(async { (key, answer.await) }));
+        }
+        let mut answers = answers;
+        while let Some((key, answer)) = answers.next().await {
+            batch.add(key, answer);
+        }
+        batch
+    }
+
+    fn look_up_all<K>(&self, keys: impl IntoIterator<Item = K>) -> (Batch<K, V>, Vec<Missing<K, V>>)
+    where
+        K: ToKey + Eq + Hash + Clone,
+    {
+        let (mut batch, mut seen, mut missing) = (Batch::new(), HashSet::new(), Vec::new());
+        for key in keys {
+            if !seen.insert(key.clone()) {
+                continue;
+            }
+            match self.look_up(&key) {
+                Ok(entry) => drop(batch.values.insert(key, entry.value.clone())),
+                Err((encoded, lookup)) => missing.push(Missing { key, encoded, lookup }),
+            }
+        }
+        (batch, missing)
+    }
+
+    /// Returns values from the store, and asks the batcher for the others.
+    pub(super) async fn get_many_by<K>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+        batcher: impl FnOnce(&Self) -> Arc<Batcher<K, V>>,
+    ) -> Batch<K, V>
+    where
+        K: ToKey + Eq + Hash + Clone + Send + Sync + 'static,
+    {
+        let (mut batch, missing) = self.look_up_all(keys);
+        if !missing.is_empty() {
+            Box::pin(self.load_missing(&batcher(self), missing, &mut batch)).await;
+        }
+        batch
+    }
+
+    async fn load_missing<K>(
+        &self,
+        batcher: &Arc<Batcher<K, V>>,
+        missing: Vec<Missing<K, V>>,
+        batch: &mut Batch<K, V>,
+    ) where
+        K: ToKey + Eq + Hash + Clone + Send + Sync + 'static,
+    {
+        let mut answers = FuturesUnordered::new();
+        let mut missing = missing.into_iter().peekable();
+        while missing.peek().is_some() {
+            let round = batcher.begin_round(&self.0);
+            for Missing { key, encoded, lookup } in missing.by_ref().take(batcher.max_batch()) {
+                let seat = round.seat(key.clone());
+                let answer = self.0.answer_in_batch(encoded, lookup, seat);
+                let mut answer = Box::pin(async { (key, answer.await) });
+                // Once for each before the round may close: who leads is decided in the
+                // first poll.
+                match futures_util::poll!(&mut answer) {
+                    std::task::Poll::Ready((key, answer)) => batch.add(key, answer),
+                    std::task::Poll::Pending => answers.push(answer),
+                }
+            }
+        }
+        while let Some((key, answer)) = answers.next().await {
+            batch.add(key, answer);
+        }
+    }
+}
+
+impl<K: Eq + Hash, V: Clone> Batch<K, V> {
+    fn add(&mut self, key: K, answer: Result<Answer<V, V>, Error>) {
+        match answer {
+            Ok(answer) => drop(self.values.insert(key, answer.into_value())),
+            Err(error) if error.inner::<Absent>().is_some() => {}
+            Err(error) => drop(self.failures.insert(key, error)),
+        }
+    }
+}
+
+/// Makes one type of every loader.
+pub(super) fn boxed<K, V, F, Fut, R, T, E>(
+    load: F,
+    computed: impl Fn(T) -> Computed<V> + Copy + Send + Sync + 'static,
+    error: impl Fn(E) -> Error + Clone + Send + Sync + 'static,
+) -> BatchLoad<K, V>
+where
+    F: Fn(Vec<K>) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<R, E>> + Send + 'static,
+    R: IntoIterator<Item = (K, T)>,
+{
+    Arc::new(move |keys| -> BoxFuture<'static, Result<LoadedPairs<K, V>, Error>> {
+        let (loading, error) = (load(keys), error.clone());
+        Box::pin(async move {
+            match loading.await {
+                Ok(pairs) => {
+                    Ok(pairs.into_iter().map(|(key, value)| (key, computed(value))).collect())
+                }
+                Err(failure) => Err(error(failure)),
+            }
+        })
+    })
+}

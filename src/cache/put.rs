@@ -1,0 +1,164 @@
+//! The methods that store, invalidate and mark values, with `await` and without.
+
+use crate::cache::handle::{Invalidation, Stampede};
+use crate::computed::Computed;
+use crate::key::{Tag, ToKey};
+#[cfg(doc)]
+use crate::mode::Mode;
+
+impl<V: Clone + Send + Sync + 'static> Stampede<V> {
+    /// Stores `value` under `key`, in place of what is there. A computation that
+    /// began before this call does not replace it. A hold of the key ends. While
+    /// the cache is switched [`Off`](Mode::Off), this invalidates the key instead.
+    ///
+    /// When several writers put the same key at once, the last one to get here
+    /// wins, which need not be the last one to write the database; where that
+    /// matters, [`invalidate`](Self::invalidate) instead. With a remote, a put
+    /// that was given up on may still be executed there, after what came next.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: once polled, it is done, here and in the remote.
+    pub async fn put<K: ToKey>(&self, key: K, value: V) {
+        self.put_with(key, Computed::new(value)).await;
+    }
+
+    /// Like [`put`](Self::put), with a value that sets its own lifetime and tags.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: once polled, it is done, here and in the remote.
+    pub async fn put_with<K: ToKey>(&self, key: K, computed: Computed<V>) {
+        self.0.put(key.to_key(), computed).await;
+    }
+
+    /// Removes the value of `key`. A running computation goes on for its
+    /// waiters; its result is not stored, and later callers start a new one. So a
+    /// caller that asks after this has returned never gets the old value. A hold of
+    /// the key ends: the next caller computes.
+    ///
+    /// With a remote this holds in other processes once its message has
+    /// arrived, for the computations that run there too.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: once polled, it is done, here and in the remote.
+    pub async fn invalidate<K: ToKey>(&self, key: K) -> Invalidation {
+        self.0.invalidate(key.to_key()).await
+    }
+
+    /// Ends the use of every value that carries `tag`, also of those being
+    /// computed now. Costs the same however many there are, with a remote too:
+    /// one record and one message.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: once polled, it is done, here and in the remote.
+    pub async fn invalidate_tag(&self, tag: impl Into<Tag>) -> Invalidation {
+        self.invalidate_tags([tag]).await
+    }
+
+    /// Ends the use of every value that carries one of the tags: one record for each, and with
+    /// a remote one message for all.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_stampede::{Computed, Stampede};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let cache: Stampede<u32> = Stampede::in_memory(Duration::from_secs(60));
+    /// cache.put_with("a", Computed::new(1).tag("user:1")).await;
+    /// cache.put_with("b", Computed::new(2).tag("team:7")).await;
+    /// cache.invalidate_tags(["user:1", "team:7"]).await;
+    /// assert_eq!((cache.get("a").await, cache.get("b").await), (None, None));
+    /// # }
+    /// ```
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`invalidate_tag`](Self::invalidate_tag).
+    pub async fn invalidate_tags<T: Into<Tag>>(
+        &self,
+        tags: impl IntoIterator<Item = T>,
+    ) -> Invalidation {
+        let tags = tags.into_iter().map(Into::into).collect();
+        self.0.invalidate_tags(tags).await
+    }
+
+    /// Ends the use of every value, also of those being computed now.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`invalidate_tag`](Self::invalidate_tag).
+    pub async fn invalidate_all(&self) -> Invalidation {
+        self.invalidate_tag("*").await
+    }
+
+    /// Makes the value of `key` stale now, as if its `ttl` had ended: within
+    /// the stale window it is still served while it is refreshed. A running
+    /// computation and a hold are treated as by [`invalidate`](Self::invalidate).
+    /// Returns whether there was a value that had not ended.
+    ///
+    /// Concerns this process alone: other processes go on with their copies
+    /// until those end, and get the refreshed value when they ask the remote.
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: nothing is awaited.
+    #[expect(clippy::unused_async, reason = "as the operations beside it")]
+    pub async fn mark_stale<K: ToKey>(&self, key: K) -> bool {
+        self.mark_stale_now(key)
+    }
+
+    /// Like [`put`](Self::put), from where nothing can be awaited: in a `Drop`, or outside of
+    /// a runtime.
+    ///
+    /// This process has the value when the call returns. With a remote, the other processes
+    /// are told in the background. Outside of a runtime that is not possible: then the remote
+    /// is told that the old value has ended, before this process asks it again.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_stampede::Stampede;
+    ///
+    /// let cache: Stampede<u32> = Stampede::in_memory(Duration::from_secs(60));
+    /// cache.put_now("k", 1);
+    /// assert!(cache.mark_stale_now("k"));
+    /// assert!(cache.invalidate_now("k"));
+    /// assert!(!cache.invalidate_now("k"), "there is nothing left");
+    /// ```
+    pub fn put_now<K: ToKey>(&self, key: K, value: V) {
+        self.put_with_now(key, Computed::new(value));
+    }
+
+    /// Like [`put_now`](Self::put_now), with a value that sets its own lifetime and tags.
+    pub fn put_with_now<K: ToKey>(&self, key: K, computed: Computed<V>) {
+        self.0.put_in_background(&key.to_key(), computed);
+    }
+
+    /// Like [`invalidate`](Self::invalidate), from where nothing can be awaited. Returns
+    /// whether this process had something to invalidate. With a remote, the other processes
+    /// are told in the background; outside of a runtime, before this process asks the remote
+    /// again.
+    pub fn invalidate_now<K: ToKey>(&self, key: K) -> bool {
+        self.0.invalidate_in_background(&key.to_key())
+    }
+
+    /// Like [`invalidate_tags`](Self::invalidate_tags), from where nothing can be awaited; see
+    /// [`invalidate_now`](Self::invalidate_now).
+    pub fn invalidate_tags_now<T: Into<Tag>>(&self, tags: impl IntoIterator<Item = T>) {
+        let tags: Vec<Tag> = tags.into_iter().map(Into::into).collect();
+        self.0.invalidate_tags_in_background(&tags);
+    }
+
+    /// Like [`mark_stale`](Self::mark_stale), which awaits nothing either.
+    pub fn mark_stale_now<K: ToKey>(&self, key: K) -> bool {
+        let key = key.to_key();
+        self.0.engine.forget(&key);
+        self.0.mark_stale_now(&key)
+    }
+}

@@ -1,0 +1,318 @@
+//! Settings from a file: whatever serde reads, with durations such as `60s` and sizes such as
+//! `64MiB`.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Visitor};
+
+use crate::cache::builder::Builder;
+use crate::store::Eviction;
+
+/// The settings of a cache as a configuration file has them; see [`Builder`] for what each
+/// means. All are optional, also `ttl`, which [`Builder::build`] asks for. An unknown name is
+/// refused.
+///
+/// A duration is a text with units: `"60s"`, `"1h 30m"`, `"250ms"`. A size is a number of bytes
+/// or a text: `"64MiB"`, `"1GiB"`, `"500kB"`.
+///
+/// # Examples
+///
+/// ```
+/// use tower_stampede::{Settings, Stampede};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let file = r#"{ "ttl": "60s", "stale_for": "5m", "max_bytes": "256MiB" }"#;
+/// let mut json = serde_json::Deserializer::from_str(file);
+/// let settings = Settings::read("caches.users", &mut json)?;
+/// let users: Stampede<String> = settings.builder("users").build()?;
+///
+/// let mut json = serde_json::Deserializer::from_str(r#"{ "ttl": "60 parsecs" }"#);
+/// let error = Settings::read("caches.users", &mut json).unwrap_err();
+/// assert!(error.to_string().starts_with("`caches.users.ttl`: "));
+///
+/// let mut json = serde_json::Deserializer::from_str(r#"{ "ttl": "0s" }"#);
+/// let settings = Settings::read("caches.users", &mut json)?;
+/// let error = settings.builder::<String>("users").build().unwrap_err();
+/// assert!(error.to_string().starts_with("`caches.users.ttl`: "));
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+#[allow(missing_docs, reason = "each is a setting of the builder with the same name")]
+pub struct Settings {
+    #[serde(skip)]
+    path: String,
+    #[serde(deserialize_with = "duration")]
+    pub ttl: Option<Duration>,
+    pub origin_only: Option<bool>,
+    #[serde(deserialize_with = "duration")]
+    pub stale_for: Option<Duration>,
+    #[serde(deserialize_with = "duration")]
+    pub stale_if_error: Option<Duration>,
+    pub jitter: Option<f64>,
+    pub early_refresh: Option<f64>,
+    pub early_refresh_share: Option<f64>,
+    #[serde(deserialize_with = "duration")]
+    pub compute_timeout: Option<Duration>,
+    #[serde(deserialize_with = "duration")]
+    pub lease: Option<Duration>,
+    #[serde(deserialize_with = "duration")]
+    pub wait_timeout: Option<Duration>,
+    pub compute_after_wait: Option<bool>,
+    #[serde(deserialize_with = "duration")]
+    pub hold: Option<Duration>,
+    #[serde(deserialize_with = "duration")]
+    pub max_hold: Option<Duration>,
+    #[serde(deserialize_with = "duration")]
+    pub uncacheable_for: Option<Duration>,
+    #[serde(deserialize_with = "size")]
+    pub max_bytes: Option<u64>,
+    pub max_entries: Option<u64>,
+    pub eviction: Option<Eviction>,
+    pub max_waiters: Option<u32>,
+    pub max_waiters_in_all: Option<usize>,
+    pub max_computations: Option<usize>,
+    pub max_refreshes: Option<usize>,
+    pub max_logged_tags: Option<usize>,
+    pub max_batch: Option<usize>,
+    #[serde(deserialize_with = "duration")]
+    pub batch_window: Option<Duration>,
+}
+
+/// A setting that cannot be read: its path in the file, and why.
+#[derive(Debug)]
+pub struct SettingsError {
+    path: String,
+    reason: String,
+}
+
+impl SettingsError {
+    /// Returns the path of the setting, such as `caches.users.ttl`.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+}
+
+impl fmt::Display for SettingsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}`: {}", self.path, self.reason)
+    }
+}
+
+impl std::error::Error for SettingsError {}
+
+impl Settings {
+    /// Reads settings. `path` says where they stand in the file: errors name it, also those of
+    /// [`Builder::build`].
+    ///
+    /// # Errors
+    ///
+    /// When a setting is unknown or of another form.
+    pub fn read<'de, D: Deserializer<'de>>(path: &str, from: D) -> Result<Self, SettingsError> {
+        match serde_path_to_error::deserialize::<_, Self>(from) {
+            Ok(settings) => Ok(Self { path: path.to_owned(), ..settings }),
+            Err(error) => {
+                let inside = error.path().to_string();
+                let parts = [path, &inside];
+                let named = parts.into_iter().filter(|part| !matches!(*part, "" | "."));
+                let path = named.collect::<Vec<_>>().join(".");
+                Err(SettingsError { path, reason: error.into_inner().to_string() })
+            }
+        }
+    }
+
+    /// Begins the settings of a cache with these; `name` labels its metrics and logs.
+    #[must_use]
+    pub fn builder<V: Clone + Send + Sync + 'static>(&self, name: &str) -> Builder<V> {
+        macro_rules! apply {
+            ($builder:expr, $($setting:ident),+) => {{
+                let builder = $builder;
+                $(let builder = match self.$setting {
+                    Some(value) => builder.$setting(value),
+                    None => builder,
+                };)+
+                builder
+            }};
+        }
+        let builder = apply!(
+            Builder::new(name).settings_at(&self.path),
+            ttl,
+            stale_for,
+            stale_if_error,
+            jitter,
+            early_refresh,
+            early_refresh_share,
+            compute_timeout,
+            lease,
+            wait_timeout,
+            hold,
+            max_hold,
+            uncacheable_for,
+            max_bytes,
+            max_entries,
+            eviction,
+            max_waiters,
+            max_waiters_in_all,
+            max_computations,
+            max_refreshes,
+            max_logged_tags,
+            max_batch,
+            batch_window
+        );
+        let builder = if self.origin_only == Some(true) { builder.origin_only() } else { builder };
+        match self.compute_after_wait {
+            Some(true) => builder.compute_after_wait(),
+            Some(false) | None => builder,
+        }
+    }
+}
+
+fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    struct Text;
+    impl Visitor<'_> for Text {
+        type Value = Duration;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a duration with a unit, such as \"60s\", \"250ms\" or \"1h 30m\"")
+        }
+
+        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Duration, E> {
+            humantime::parse_duration(text).map_err(|error| {
+                E::custom(format!("`{text}` is no duration ({error}); write for example `60s`"))
+            })
+        }
+    }
+    from.deserialize_str(Text).map(Some)
+}
+
+fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    struct Size;
+    impl Visitor<'_> for Size {
+        type Value = u64;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a number of bytes, or a size such as \"64MiB\"")
+        }
+
+        fn visit_u64<E: serde::de::Error>(self, bytes: u64) -> Result<u64, E> {
+            Ok(bytes)
+        }
+
+        fn visit_i64<E: serde::de::Error>(self, bytes: i64) -> Result<u64, E> {
+            let bytes = u64::try_from(bytes);
+            bytes.map_err(|_| E::custom("a size is not negative; write for example `64MiB`"))
+        }
+
+        fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<u64, E> {
+            parse_size(text).ok_or_else(|| {
+                E::custom(format!("`{text}` is no size; write for example `64MiB`, or bytes"))
+            })
+        }
+    }
+    from.deserialize_any(Size).map(Some)
+}
+
+fn parse_size(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let unit_at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(unit_at);
+    let unit: u64 = match unit.trim() {
+        "" | "B" => 1,
+        "kB" => 1000,
+        "MB" => 1000 * 1000,
+        "GB" => 1000 * 1000 * 1000,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(unit)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(json: &str) -> Result<Settings, SettingsError> {
+        Settings::read("caches.a", &mut serde_json::Deserializer::from_str(json))
+    }
+
+    fn refused(json: &str) -> String {
+        read(json).expect_err("refused").to_string()
+    }
+
+    #[test]
+    fn each_setting_reaches_the_builder() {
+        let json = r#"{
+            "ttl": "1h 30m", "stale_for": "5m", "stale_if_error": "1d", "jitter": 0.2,
+            "early_refresh": 1.0, "early_refresh_share": 0.5, "compute_timeout": "2s",
+            "lease": "3s", "wait_timeout": "4s", "compute_after_wait": true, "hold": "250ms",
+            "max_hold": "30s", "uncacheable_for": "6s", "max_bytes": "64MiB",
+            "max_entries": 1000, "eviction": "tiny_lfu", "max_waiters": 7,
+            "max_waiters_in_all": 70, "max_computations": 8, "max_refreshes": 3,
+            "max_logged_tags": 99, "max_batch": 50, "batch_window": "5ms"
+        }"#;
+        let settings = read(json).expect("these can be read");
+        assert_eq!(settings.ttl, Some(Duration::from_secs(5400)));
+        assert_eq!(settings.max_bytes, Some(64 << 20));
+        assert_eq!(settings.eviction, Some(Eviction::TinyLfu));
+        let cache = settings.builder::<u32>("a").build().expect("they fit");
+        let engine = &cache.0.engine.settings;
+        assert_eq!(engine.max_computations, 8);
+        assert_eq!(engine.hold.first, Duration::from_millis(250));
+        assert!(engine.compute_after_wait);
+        assert_eq!(cache.0.values.max_batch, 50);
+        assert_eq!(cache.0.values.jitter, 0.2);
+    }
+
+    #[test]
+    fn a_setting_that_cannot_be_read_is_named_by_its_path() {
+        for (json, path, word) in [
+            (r#"{"ttl": "60 parsecs"}"#, "caches.a.ttl", "is no duration"),
+            (r#"{"ttl": 60}"#, "caches.a.ttl", "with a unit"),
+            (r#"{"hold": "soon"}"#, "caches.a.hold", "write for example `60s`"),
+            (r#"{"max_bytes": "64 elephants"}"#, "caches.a.max_bytes", "is no size"),
+            (r#"{"max_bytes": "99999999999GiB"}"#, "caches.a.max_bytes", "is no size"),
+            (r#"{"max_bytes": -1}"#, "caches.a.max_bytes", "not negative"),
+            (r#"{"max_entries": "many"}"#, "caches.a.max_entries", "invalid type"),
+            (r#"{"eviction": "random"}"#, "caches.a.eviction", "unknown variant"),
+            (r#"{"tttl": "1s"}"#, "caches.a.tttl", "unknown field"),
+            (r#"7"#, "caches.a", "invalid type"),
+        ] {
+            let error = read(json).expect_err(json);
+            assert_eq!(error.path(), path, "{json}");
+            assert!(error.to_string().contains(word), "{error}");
+        }
+        assert!(refused(r#"{"jitter": "a"}"#).starts_with("`caches.a.jitter`: "));
+    }
+
+    #[test]
+    fn settings_that_do_not_fit_are_named_by_their_paths() {
+        let build = |json| read(json).expect("can be read").builder::<u32>("a").build();
+        let error = build(r#"{"ttl": "1s", "max_refreshes": 9, "max_computations": 8}"#);
+        let error = error.expect_err("does not fit");
+        let paths = "`caches.a.max_refreshes` and `caches.a.max_computations`: 9 must";
+        assert!(error.to_string().starts_with(paths), "{error}");
+        assert_eq!(error.fields(), ["max_refreshes", "max_computations"]);
+        let error = build("{}").expect_err("there is no ttl");
+        assert!(error.to_string().starts_with("`caches.a.ttl`: is not set"), "{error}");
+    }
+
+    #[test]
+    fn sizes_have_units_of_bytes() {
+        let sizes = [("0", 0), ("12", 12), ("12 B", 12), ("3kB", 3000), ("2 MB", 2_000_000)];
+        for (text, bytes) in sizes {
+            assert_eq!(parse_size(text), Some(bytes), "{text}");
+        }
+        for (text, bytes) in [("1KiB", 1 << 10), ("5GiB", 5 << 30), ("1GB", 1_000_000_000)] {
+            assert_eq!(parse_size(text), Some(bytes), "{text}");
+        }
+        for text in ["", "MiB", "1.5MiB", "-1", "1 mib", "1MiB2"] {
+            assert_eq!(parse_size(text), None, "{text}");
+        }
+    }
+}
