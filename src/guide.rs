@@ -37,3 +37,16 @@ pub mod the_lock {}
     doc = "Operating with Redis."
 )]
 pub mod operating_redis {}
+
+#[doc = include_str!("../docs/observability.md")]
+pub mod observability {}
+
+#[cfg(all(
+    test,
+    feature = "http",
+    feature = "metrics",
+    feature = "redis",
+    feature = "test-util",
+    feature = "tracing"
+))]
+mod tests;

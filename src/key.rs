@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-pub use adapters::{ByBytes, ByDisplay};
 use crate::weigh::Weigh;
+pub use adapters::{ByBytes, ByDisplay};
 
 /// Longest key that needs no heap memory of its own.
 const INLINE: usize = 38;
@@ -88,6 +88,11 @@ impl Key {
             Repr::Inline { .. } => 0,
             Repr::Shared(bytes) => Weigh::heap_bytes(bytes),
         }
+    }
+
+    /// Returns the hash as log lines and spans carry it.
+    pub(crate) fn hash_text(&self) -> String {
+        format!("{:016x}", self.stable_hash())
     }
 
     /// Returns a hash that is the same in every process, for logs and spans.

@@ -95,7 +95,8 @@
 //! tables for HTTP, [`guide::typed_caches`] shows loaders, batches and the application's own
 //! errors, [`guide::time_outs`] helps to choose settings, [`guide::testing`] shows
 //! tests without sleeps, [`guide::the_lock`] explains the refresh lock, and
-//! [`guide::operating_redis`] says what to set up and what to watch.
+//! [`guide::operating_redis`] says what to set up; [`guide::observability`] lists every metric,
+//! log line and event.
 //!
 //! # Features
 //!
@@ -104,7 +105,7 @@
 //! | `http` | yes | `HttpLayer`, `HttpStampede`, `CacheFor`, `invalidate_path` | the handle and the layer for any tower service remain |
 //! | `axum` | yes | keys by axum's `OriginalUri` | layers inside `Router::nest` see paths without the prefix: give each a `scope` |
 //! | `metrics` | no | counters, gauges and histograms through the `metrics` facade | [`Stampede::stats`] still counts |
-//! | `tracing` | no | a span per computation and a line per change of state at DEBUG; a line at WARN when the remote goes and comes back, and once where a setting keeps requests from being shared or values cannot be weighed; target `tower_stampede` | computations do not run in their caller's span |
+//! | `tracing` | no | a span per computation, and log lines ([`guide::observability`]); target `tower_stampede` | computations do not run in their caller's span |
 //! | `remote` | no | `Remotable`, the trait `remote::Remote`, `Builder::remote` | values stay in their process |
 //! | `redis` | no | `Redis`, `RedisLock`, `Builder::redis` | each process computes for itself |
 //! | `redis-tls-rustls` | no | `rediss://` with rustls | such a URL is refused |
@@ -129,6 +130,10 @@
 #[doc(hidden)]
 #[path = "fuzz.rs"]
 pub mod __fuzz;
+// First: the macro that it defines is known to the modules below it.
+#[macro_use]
+mod words;
+
 #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "only HTTP's bodies arrive"))]
 mod budget;
 mod cache;

@@ -39,6 +39,7 @@ use crate::computed::Computed;
 use crate::error::{Absent, Error, LoadFailure};
 use crate::flight::places::OriginCall;
 use crate::key::{Key, ToKey};
+use crate::observe::{Observe, Occurrence};
 
 /// How long the first of several late callers waits for the others.
 const LATE_WINDOW: Duration = Duration::from_millis(5);
@@ -189,14 +190,18 @@ where
         let added = Mutex::new(AddedKeys { keys: Vec::new(), encoded: HashSet::new() });
         let keys = Arc::new(RoundKeys { gate, max: batcher.max_batch, added });
         let (of_call, load) = (Arc::clone(&keys), Arc::clone(&batcher.load));
+        let observer = Arc::clone(&state.observer);
         let call = async move {
             of_call.gate.wait(window).await;
             let keys = std::mem::take(&mut of_call.added.lock().keys);
+            let (from, count) = (tokio::time::Instant::now(), keys.len() as u64);
             let loading = async {
                 let pairs = load(keys).await?;
                 Ok(pairs.into_iter().map(|(key, value)| (key.to_key(), value)).collect())
             };
-            Arc::new(match AssertUnwindSafe(loading).catch_unwind().await {
+            let loaded = AssertUnwindSafe(loading).catch_unwind().await;
+            observer.happened(Occurrence::BatchCalled { keys: count, took: from.elapsed() });
+            Arc::new(match loaded {
                 Ok(Ok(values)) => LoadResult::Values(Mutex::new(values)),
                 Ok(Err(error)) => LoadResult::Failed(error),
                 Err(panic) => LoadResult::Panicked(Mutex::new(Some(panic))),

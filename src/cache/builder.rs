@@ -106,6 +106,7 @@ pub struct Builder<V: Send + Sync + 'static> {
     on_failure: Option<FailureHook>,
     clock: Option<Clock>,
     schema: u32,
+    log_keys: bool,
     attach: Option<Attach<V>>,
     /// Where the settings stand in a file; errors name it.
     path: String,
@@ -172,6 +173,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             on_failure: None,
             clock: None,
             schema: 0,
+            log_keys: false,
             attach: None,
             path: String::new(),
             value: PhantomData,
@@ -315,6 +317,17 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         /// Values of another number are a miss: raise it when the fields of
         /// `V` change. Defaults to 0; without a remote it has no effect.
         schema: u32;
+        /// Sets whether log lines and spans carry the key itself (`key`), beside its hash
+        /// (`key_hash`): escaped to printable ASCII, and cut after 200 bytes. Has an effect
+        /// with the feature `tracing`.
+        ///
+        /// This is a decision about privacy. A key often holds what identifies a person: a
+        /// user's number, an address, over HTTP the path and the query of the request. With
+        /// `true` it gets into every log that the subscriber writes, and to every reader of
+        /// it. Without it, find the lines of a key by
+        /// [`Stampede::hash_of`](crate::Stampede::hash_of). Metrics never carry a key.
+        /// Defaults to `false`.
+        log_keys: bool;
     }
 
     /// Sets how long a caller waits for another caller's computation, or in the
@@ -458,7 +471,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         let (eviction, values) = (self.eviction, self.values());
         let max_bytes = values.weights.capacity();
         let local = LocalSettings { name: name.clone(), max_bytes, eviction };
-        let inner = CacheState::new(&name, engine, &local, values, clock);
+        let inner = CacheState::new(engine, &local, values, clock);
         if !inner.values.weights.is_complete() {
             let (type_name, max_entries) = (type_name::<V>(), MOST_UNWEIGHED);
             inner.observer.happened(Occurrence::Unweighed { type_name, max_entries });
@@ -497,6 +510,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         let wait_timeout = wait_timeout.unwrap_or(self.lease.saturating_add(self.compute_timeout));
         EngineSettings {
             name: self.name.clone(),
+            log_keys: self.log_keys,
             compute_timeout: self.compute_timeout.min(LONGEST),
             wait_timeout: wait_timeout.min(LONGEST),
             compute_after_wait: self.compute_after_wait,

@@ -300,6 +300,7 @@ where
 
     async fn call(self, mut leader: Leader<V>) -> Self::Output {
         let shared = self.rule(HoldRule::Never);
+        leader.set_fallback(shared.stale_until.is_some());
         let Self { state, key, purpose, in_hand, replaced, compute, .. } = self;
         // What stands there now, and not when the caller asked: another computation may
         // have stored a value with other tags since.
@@ -573,7 +574,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             RunOutcome::Called(Err(failed), outcome) => (failed, outcome),
             RunOutcome::Alone(reason, place, work) => {
                 let KeyWork { key, purpose, in_hand, compute, .. } = work;
-                match self.compute_alone(reason, place, compute).await {
+                match self.compute_alone((&key, reason), place, compute).await {
                     Ok(own) => return Ok(Answer::Own(own, CacheOutcome::Alone)),
                     Err(error) => {
                         // Also where the error is an answer to others: this caller has computed
@@ -649,7 +650,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     /// Computes for one caller. While the cache is not on, nothing limits the time.
     async fn compute_alone<T, E, F, Fut>(
         &self,
-        reason: AloneReason,
+        (key, reason): (&Key, AloneReason),
         place: Option<PlaceForOne<V>>,
         compute: F,
     ) -> Result<T, Error>
@@ -661,7 +662,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let from = self.engine.clock.now();
         let work = async { compute().await };
         let result = self.engine.compute_alone(work, place).await;
-        self.observer.computed_alone(self.engine.clock.now().since(from), reason.as_str());
+        let took = self.engine.clock.now().since(from);
+        self.observer.computed_alone(key, took, reason.as_str(), result.is_err());
         result?.map(|(_, own)| own).map_err(Error::of_computation)
     }
 

@@ -7,6 +7,7 @@ use tokio::sync::broadcast;
 
 use crate::cache::builder::Builder;
 use crate::cache::state::CacheState;
+use crate::key::ToKey;
 use crate::lease::shared_store::RemoteHealth;
 use crate::mode::Mode;
 use crate::observe::{Event, Observe, Occurrence, Stats};
@@ -93,8 +94,29 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
         }
     }
 
+    /// Returns the hash of a key, as log lines and spans carry it in `key_hash`: 16
+    /// hexadecimal digits, the same in every process. By it an operator finds the lines of a
+    /// key in a log that holds no keys. Over HTTP, lines are about keys that the layer makes
+    /// of the request; find those with [`Builder::log_keys`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_stampede::Stampede;
+    ///
+    /// let users: Stampede<String> = Stampede::in_memory(Duration::from_secs(60));
+    /// assert_eq!(users.hash_of(7).len(), 16);
+    /// assert_eq!(users.hash_of(7), users.hash_of("7"));
+    /// ```
+    #[must_use]
+    pub fn hash_of(&self, key: impl ToKey) -> String {
+        key.to_key().hash_text()
+    }
+
     /// Returns the counts. Reading them also sets the gauges of the `metrics`
-    /// feature, and lets the store finish its pending evictions.
+    /// feature, and lets the store finish its pending evictions. The gauges are set every
+    /// five seconds without it, too.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.0.stats()

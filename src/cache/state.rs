@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::cache::builder::Values;
 use crate::clock::{Clock, Tick};
 use crate::computed::Computed;
@@ -14,12 +16,17 @@ use crate::flight::leader::Leader;
 use crate::flight::ports::Store;
 use crate::freshness::{self, Freshness, Lifetimes, Window};
 use crate::key::{Key, Tag};
+use crate::lease::shared_store::RemoteHealth;
 use crate::mode::Mode;
 use crate::observe::{Observe, Observer, Occurrence, Stats};
 use crate::store::{LocalSettings, LocalStore};
 
 /// How often a quiet cache is tidied.
 const SWEEP_EVERY: Duration = Duration::from_secs(30);
+
+/// How often the task that tidies looks around. With metrics, it sets the gauges each time:
+/// so old can they be.
+const BEAT: Duration = if cfg!(feature = "metrics") { Duration::from_secs(5) } else { SWEEP_EVERY };
 
 pub(crate) struct CacheState<V: Clone + Send + Sync + 'static> {
     pub(crate) name: Arc<str>,
@@ -44,18 +51,17 @@ pub(crate) enum Lookup<V> {
 
 impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     pub(crate) fn new(
-        name: &str,
         engine: EngineSettings,
         local: &LocalSettings,
         values: Values<V>,
         clock: Clock,
     ) -> Self {
         let local = Arc::new(LocalStore::new(local));
-        let observer = Arc::new(Observer::new(name));
+        let observer = Arc::new(Observer::new(&engine.name, engine.log_keys));
         let store: Arc<dyn Store<V>> = Arc::clone(&local) as _;
         let engine = Arc::new(Engine::new(engine, clock, store, Arc::clone(&observer) as _));
         let (tidied_at, longest_kept) = (AtomicU64::new(0), AtomicU64::new(0));
-        let name = name.into();
+        let name = engine.settings.name.as_str().into();
         Self { name, local, engine, observer, values, tidied_at, longest_kept }
     }
 
@@ -228,7 +234,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             waiting: self.engine.waiting(),
             ..self.observer.stats()
         };
-        self.observer.gauge(&stats);
+        let is_remote_up = self.remote_health().map(|health| health != RemoteHealth::Away);
+        self.observer.gauge(&stats, is_remote_up);
         stats
     }
 
@@ -268,7 +275,6 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             log.drop_slice(slice);
         }
         self.engine.sweep(Duration::from_nanos(self.longest_kept.load(Ordering::Relaxed)));
-        self.stats();
     }
 }
 
@@ -302,18 +308,23 @@ impl<V: Clone + Send + Sync + 'static> Drop for Tidying<V> {
     }
 }
 
-/// Sweeps until the cache is gone, or the runtime: twice a minute, and when the
-/// invalidation log wants room.
+/// Sets the gauges, and sweeps, until the cache is gone, or the runtime. It sweeps twice a
+/// minute, and when the invalidation log wants room.
 async fn tidy<V: Clone + Send + Sync + 'static>(mut tidying: Tidying<V>) {
     let Some(state) = tidying.state.upgrade() else { return };
     let room_wanted = state.engine.log.room_wanted();
     drop(state);
+    let mut swept = Instant::now();
     loop {
-        let woken = tokio::time::timeout(SWEEP_EVERY, room_wanted.notified()).await;
+        let woken = tokio::time::timeout(BEAT, room_wanted.notified()).await;
         let Some(state) = tidying.beat() else { return };
         // There may be room again: every record from the mark on notifies.
-        if woken.is_err() || state.engine.log.wants_room() {
+        if swept.elapsed() >= SWEEP_EVERY || state.engine.log.wants_room() {
             state.sweep().await;
+            swept = Instant::now();
+        } else if woken.is_ok() {
+            continue;
         }
+        state.stats();
     }
 }

@@ -24,7 +24,7 @@ use crate::flight::leader::Leader;
 use crate::flight::marks::Marks;
 use crate::flight::phase::{Abandonment, SharedFailure, Verdict};
 use crate::garbage::drop_caught;
-use crate::observe::{ComputationEnd, Occurrence};
+use crate::observe::{CallersGot, ComputationEnd, FailureEffect, Occurrence};
 use crate::sync::Arc;
 
 /// How a leader ends.
@@ -81,13 +81,16 @@ struct Steps<V> {
     lease: LeaseEnd,
     /// How the computation ended, if there was one.
     computation: Option<ComputationEnd>,
+    /// What it meant for the callers that there is no result.
+    failure: Option<FailureEffect>,
     /// For the user's `Drop` to run without the lock.
     replaced: Option<Error>,
 }
 
 impl<V> Steps<V> {
     fn of(verdict: Verdict<V>, computation: Option<ComputationEnd>) -> Self {
-        Self { verdict, lease: LeaseEnd::GivenUp { hold: None }, computation, replaced: None }
+        let lease = LeaseEnd::GivenUp { hold: None };
+        Self { verdict, lease, computation, failure: None, replaced: None }
     }
 }
 
@@ -137,8 +140,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
             engine.observer.happened(Occurrence::FillRefused { key: &flight.key });
         }
         if let Some(end) = steps.computation {
-            let took = now.since(self.started.tick);
-            engine.observer.happened(Occurrence::Computed { key: &flight.key, took, end });
+            let (key, took, failure) = (&flight.key, now.since(self.started.tick), steps.failure);
+            engine.observer.happened(Occurrence::Computed { key, took, end, failure });
         }
         // A panic in it concerns no caller.
         drop_caught((removed, evicted, unheard, unused, steps.replaced));
@@ -202,7 +205,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
                     self.failed(error, self.panic_rule, marks, now, ComputationEnd::Panicked)
                 } else {
                     let verdict = Verdict::Abandoned(Abandonment::Lost);
-                    Steps::of(verdict, Some(ComputationEnd::Panicked))
+                    let failure = Some(self.failure_effect(CallersGot::NewComputation, None));
+                    Steps { failure, ..Steps::of(verdict, Some(ComputationEnd::Panicked)) }
                 }
             }
             End::Held { error, noted } => {
@@ -236,11 +240,27 @@ impl<V: Send + Sync + 'static> Leader<V> {
         let began = (now, self.started.seq);
         let FailureCount { replaced, hold } =
             marks.hold.count_failure(began, &self.flight.tags, &error, rule, policy);
+        let held_for = hold;
         // One hold stands in the remote for all: the one of callers without a fallback.
         let hold = hold.map(|hold| hold.min(policy.first));
+        let callers_got = match rule.each_computes {
+            true => CallersGot::OwnComputations,
+            false if rule.stale_until.is_some() => CallersGot::StaleValue,
+            false => CallersGot::Failure,
+        };
+        let effect = Some(self.failure_effect(callers_got, held_for));
         let failure = SharedFailure { error, each_computes: rule.each_computes };
         let steps = Steps::of(Verdict::Failed(failure), Some(how));
-        Steps { replaced, lease: LeaseEnd::GivenUp { hold }, ..steps }
+        Steps { replaced, lease: LeaseEnd::GivenUp { hold }, failure: effect, ..steps }
+    }
+
+    /// The callers of a refresh, and those of whom the leader knows that they have a value in
+    /// hand, get that.
+    fn failure_effect(&self, otherwise: CallersGot, held_for: Option<Duration>) -> FailureEffect {
+        let is_refresh = self.is_refresh();
+        let has_value = is_refresh || self.has_fallback;
+        let callers_got = if has_value { CallersGot::StaleValue } else { otherwise };
+        FailureEffect { callers_got, held_for, is_refresh }
     }
 }
 

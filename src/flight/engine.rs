@@ -28,7 +28,7 @@ use crate::invalidation::{ASKED_NOW, Full, InvalidationLog};
 use crate::key::{Key, Tag};
 use crate::lease::shared_store::SharedStore;
 use crate::mode::Mode;
-use crate::observe::{Observe, Occurrence};
+use crate::observe::{Observe, Occurrence, SpanLabel};
 use crate::sync::{Arc, AtomicUsize, Mutex, Ordering};
 
 /// How long after its own time-out a leader counts as overdue. Its own timer comes first;
@@ -40,6 +40,8 @@ pub(crate) const GRACE: Duration = Duration::from_secs(1);
 pub(crate) struct EngineSettings {
     /// Labels spans.
     pub(crate) name: String,
+    /// Whether spans carry keys.
+    pub(crate) log_keys: bool,
     pub(crate) compute_timeout: Duration,
     pub(crate) wait_timeout: Duration,
     pub(crate) compute_after_wait: bool,
@@ -142,6 +144,12 @@ impl FlightRequest {
     pub(crate) fn led_for(mut self, led_for: LedFor) -> Self {
         self.led_for = led_for;
         self
+    }
+}
+
+impl EngineSettings {
+    pub(crate) fn span_label(&self) -> SpanLabel<'_> {
+        SpanLabel { name: &self.name, has_keys: self.log_keys }
     }
 }
 
@@ -457,8 +465,11 @@ impl<V: Send + Sync + 'static> Engine<V> {
         let error = Error::new(ErrorKind::ComputeTimeout);
         let unused = flight.settle(Verdict::Failed(SharedFailure { error, each_computes: false }));
         flight.wake();
-        drop(unused);
         self.release(&flight.computation);
+        if unused.is_none() {
+            self.observer.happened(Occurrence::Deposed { key: &flight.key });
+        }
+        drop(unused);
     }
 
     /// Drops what left the table. A flight that was replaced because its leader is silent

@@ -48,6 +48,8 @@ pub(crate) struct Leader<V: Send + Sync + 'static> {
     deadline: Option<Instant>,
     /// What follows the second panic in a row.
     pub(super) panic_rule: FailureRule,
+    /// Whether its callers have something stale to go on with, as far as it knows.
+    pub(super) has_fallback: bool,
     /// The key is held, and the caller has no fallback: the leader only looks for a value
     /// in the remote.
     held: Option<HeldKey>,
@@ -88,6 +90,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             scope: if led_for == LedFor::Refresh { None } else { lending::scope_of_caller() },
             deadline: None,
             panic_rule: FailureRule { hold, stale_until: None, each_computes: false },
+            has_fallback: false,
             held: None,
             has_computed: false,
             is_ended: false,
@@ -170,6 +173,21 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// Sets what follows the second panic in a row. Defaults to a hold.
     pub(crate) fn on_panic(&mut self, rule: FailureRule) {
         self.panic_rule = rule;
+    }
+
+    /// Says whether its callers have something stale to go on with.
+    pub(crate) fn set_fallback(&mut self, has_fallback: bool) {
+        self.has_fallback = has_fallback;
+    }
+
+    /// Returns whether its callers have a value in hand, and learn nothing of a failure.
+    pub(super) fn is_refresh(&self) -> bool {
+        match self.led_for {
+            LedFor::Caller => false,
+            // Without bounds it computes for a caller of a cache that only observes.
+            LedFor::CallerWithValue => !self.is_unbounded,
+            LedFor::Refresh => true,
+        }
     }
 
     /// Says that a failure of this computation says nothing about other callers. So it makes

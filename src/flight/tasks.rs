@@ -121,7 +121,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
     {
         let stop = self.stop.clone();
         let work = async move { stop.run_until_cancelled_owned(in_poll(work)).await };
-        self.tasks.spawn(crate::observe::leading(&self.settings.name, key, work))
+        self.tasks.spawn(crate::observe::leading(self.settings.span_label(), key, work))
     }
 
     /// Goes on with a leader's work on a task of its own, in the span in which it is.

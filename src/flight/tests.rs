@@ -79,6 +79,7 @@ impl Observe for Nobody {
 fn engine() -> (Arc<Engine<u32>>, Arc<Map>) {
     let settings = EngineSettings {
         name: "test".into(),
+        log_keys: false,
         compute_timeout: SECOND * 10,
         wait_timeout: SECOND * 30,
         compute_after_wait: false,

@@ -84,44 +84,28 @@ pub(crate) enum Step<V: Send + Sync + 'static> {
     Remembered(Error),
 }
 
-/// Why a caller computes for itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AloneReason {
-    /// The result of the flight may not be shared.
-    Declined,
-    /// The answers of the key are known not to be shared, or the caller never waits.
-    Passed,
-    /// The computation failed, and each waiter computes for itself.
-    EachComputes,
-    /// Too many results did not fit the caller's own request.
-    ReentriesExhausted,
-    /// Too many results concerned their leaders' requests alone.
-    ElectionsExhausted,
-    /// The request asks for something that no flight is for.
-    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP's requests"))]
-    Bypass,
-    /// Waited too long, and the policy allows a computation.
-    WaitTimeout,
-    /// The handle only observes.
-    Observe,
-    /// The handle is switched off or shut down.
-    Off,
-}
-
-impl AloneReason {
-    /// Returns the word used in metrics.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Declined => "declined",
-            Self::Passed => "passed",
-            Self::Bypass => "bypass",
-            Self::EachComputes => "each_computes",
-            Self::ReentriesExhausted => "reentries_exhausted",
-            Self::ElectionsExhausted => "elections_exhausted",
-            Self::WaitTimeout => "wait_timeout",
-            Self::Observe => "observe",
-            Self::Off => "off",
-        }
+words! {
+    /// Why a caller computes for itself.
+    pub(crate) enum AloneReason {
+        /// The result of the flight may not be shared.
+        Declined = "declined",
+        /// The answers of the key are known not to be shared, or the caller never waits.
+        Passed = "passed",
+        /// The computation failed, and each waiter computes for itself.
+        EachComputes = "each_computes",
+        /// Too many results did not fit the caller's own request.
+        ReentriesExhausted = "reentries_exhausted",
+        /// Too many results concerned their leaders' requests alone.
+        ElectionsExhausted = "elections_exhausted",
+        /// The request asks for something that no flight is for.
+        #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP's requests"))]
+        Bypass = "bypass",
+        /// Waited too long, and the policy allows a computation.
+        WaitTimeout = "wait_timeout",
+        /// The handle only observes.
+        Observe = "observe",
+        /// The handle is switched off or shut down.
+        Off = "off",
     }
 }
 
@@ -223,9 +207,9 @@ impl<V: Send + Sync + 'static> Resolver<V> {
                 }
                 Admission::Join(waiter) => {
                     joined_at.get_or_insert_with(Instant::now);
-                    let name = &self.engine.settings.name;
+                    let label = self.engine.settings.span_label();
                     let wait = self.await_verdict(&waiter);
-                    let verdict = crate::observe::waiting(name, &request.key, wait).await;
+                    let verdict = crate::observe::waiting(label, &request.key, wait).await;
                     self.rank = self.rank.into_iter().chain(waiter.flight.computation.rank()).min();
                     if let Some(step) = self.judge(caller, &waiter, verdict, &request) {
                         break step;

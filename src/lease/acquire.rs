@@ -122,15 +122,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
             return self.clear_without_remote().await;
         };
         let (deadline, poll) = (self.deadline(), FIRST_POLL);
-        let mut way = LeaseWait {
-            shared,
-            deadline,
-            patience,
-            poll,
-            turns: 0,
-            over_value: false,
-            has_waited: false,
-        };
+        let mut way =
+            LeaseWait { shared, deadline, patience, poll, turns: 0, over_value: false, wait: None };
         match self.clear_with(&mut way, wanted).await {
             Ok(cleared) => cleared,
             Err(Unavailable) => self.clear_without_remote().await,
@@ -163,7 +156,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             if let Some(held) = self.held() {
                 return Ok(Clearance::Held(held.clone()));
             }
-            if way.has_waited && !self.is_wanted() {
+            if way.wait.is_some() && !self.is_wanted() {
                 return Ok(Clearance::Refused(Error::new(ErrorKind::Overloaded)));
             }
             match self.acquire(way, wanted, seen).await? {
@@ -200,6 +193,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             self.observe(Occurrence::Locked { answer: lock_answer(&answer) });
             let found = match answer {
                 AcquireAnswer::Granted(grant) => {
+                    self.report_takeover(way, &key, ask.lease);
                     self.take_lease(attempt, grant, &ask, way.over_value);
                     return Ok(Turn::Done(Clearance::Compute));
                 }
@@ -218,7 +212,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 AcquireAnswer::Locked(left) => {
                     attempt.was_answered();
                     let listener = ask.register.then_some(listener);
-                    return Ok(self.give_way(way, wanted, left, listener).await);
+                    return Ok(self.give_way(way, wanted, (ask.lease, left), listener).await);
                 }
             };
             match self.weigh(way, found, wanted) {
@@ -238,7 +232,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         &mut self,
         way: &mut LeaseWait<V>,
         wanted: &mut impl Search<V>,
-        left: Duration,
+        (lease, left): (Duration, Duration),
         listener: Option<Listener>,
     ) -> Turn<V> {
         match way.patience {
@@ -249,9 +243,11 @@ impl<V: Send + Sync + 'static> Leader<V> {
         if let Err(error) = self.take_wait_slot() {
             return Turn::Done(Clearance::Refused(error));
         }
+        if let Some(waited) = way.begin_wait(left, lease) {
+            self.observe(Occurrence::WaitsLong { key: wanted.key(), waited, lease });
+        }
         wanted.give_way();
         let cause = way.wait(left, wanted.spread(), listener).await;
-        way.has_waited = true;
         self.observe(Occurrence::Woken { cause });
         if Instant::now() < way.deadline { Turn::Again } else { Turn::Done(Clearance::TimedOut) }
     }
@@ -299,6 +295,14 @@ impl<V: Send + Sync + 'static> Leader<V> {
         }
     }
 
+    /// Reports a lease that has ended although its holder has neither filled nor given up.
+    fn report_takeover(&self, way: &LeaseWait<V>, key: &Key, lease: Duration) {
+        if let Some(wait) = way.wait.as_ref().filter(|wait| wait.has_run_out()) {
+            let waited = wait.since.elapsed();
+            self.observe(Occurrence::TookOver { key, waited, lease });
+        }
+    }
+
     fn observe(&self, what: Occurrence<'_>) {
         self.engine().observer.happened(what);
     }
@@ -312,13 +316,44 @@ struct LeaseWait<V: Send + Sync + 'static> {
     poll: Duration,
     turns: u8,
     /// Whether it has waited for another process: its own caller may be gone since.
-    has_waited: bool,
+    wait: Option<ForeignLease>,
     /// Whether the remote has a value that does not serve and may yet be of use, for
     /// example in place of a failure.
     over_value: bool,
 }
 
+/// A lease of another process, as seen by a leader that waits for it.
+struct ForeignLease {
+    since: Instant,
+    /// When it ends unless it is renewed, by the last look; `None`: too far away to count.
+    ends: Option<Instant>,
+    is_reported: bool,
+}
+
+impl ForeignLease {
+    /// Returns whether it has ended without a renewal. A holder that fills or gives up wakes
+    /// the waiting processes, and then it ends earlier.
+    fn has_run_out(&self) -> bool {
+        self.ends.is_some_and(|ends| Instant::now() >= ends)
+    }
+}
+
 impl<V: Send + Sync + 'static> LeaseWait<V> {
+    /// Notes what a look has found. Returns how long the leader has waited where that is worth
+    /// a report: once, when it is longer than `lease`.
+    fn begin_wait(&mut self, left: Duration, lease: Duration) -> Option<Duration> {
+        let now = Instant::now();
+        let new = ForeignLease { since: now, ends: None, is_reported: false };
+        let wait = self.wait.get_or_insert(new);
+        wait.ends = now.checked_add(left);
+        let waited = now - wait.since;
+        if wait.is_reported || waited <= lease {
+            return None;
+        }
+        wait.is_reported = true;
+        Some(waited)
+    }
+
     fn may_turn(&mut self) -> bool {
         self.turns += 1;
         self.turns <= MAX_TURNS

@@ -1,9 +1,11 @@
 //! Replaces the `metrics` facade where the feature is off: costs nothing.
 
+use std::marker::PhantomData;
 use std::time::Duration;
 
-pub(super) use self::{Handle as Counter, Handle as Histogram};
+pub(super) use self::{Handle as Counter, Handle as Gauge, Handle as Histogram};
 pub(super) use self::{handle as counter, handle as gauge, handle as histogram};
+use crate::observe::meters::Metric;
 
 #[derive(Debug)]
 pub(super) struct Handle;
@@ -20,6 +22,31 @@ impl Handle {
     pub(super) fn record(&self, _: Duration) {}
 }
 
-pub(super) fn handle(_: &str, _: &'static str, _: &[(&'static str, &str)]) -> Handle {
+pub(super) fn handle(_: &str, _: Metric, _: &[(&'static str, &str)]) -> Handle {
     Handle
+}
+
+pub(super) const fn has_recorder() -> bool {
+    false
+}
+
+/// Is never set.
+#[derive(Debug)]
+pub(super) struct Later<T>(PhantomData<T>);
+
+#[expect(clippy::unused_self, reason = "the shape of the real one")]
+impl<T> Later<T> {
+    pub(super) const fn new() -> Self {
+        Self(PhantomData)
+    }
+
+    #[inline]
+    pub(super) const fn get(&self) -> Option<&T> {
+        None
+    }
+
+    #[expect(clippy::unnecessary_wraps, reason = "the shape of the real one")]
+    pub(super) fn set(&self, _: T) -> Result<(), T> {
+        Ok(())
+    }
 }

@@ -28,20 +28,32 @@
 //!
 //! Add a variant with its meaning to [`Occurrence`] and its row to [`table`]. A new counter
 //! is a line of [`Count`](stats::Count) and a field of [`Stats`]; a new public event is a
-//! variant of [`Event`]. Then describe metrics and log lines in `docs/operating-redis.md`
-//! (remote) or `docs/how-it-works.md` (all else).
+//! variant of [`Event`]; a new metric is a line of [`meters`], a new log line one of
+//! [`lines`]. Then describe what is new in `docs/observability.md`: a test holds the page
+//! against these tables.
 //!
 //! # Reading order
 //!
 //! - `occurrence`: what can happen.
 //! - `table`: what follows from each occurrence.
-//! - `stats`, `event`: the counts and the public events.
+//! - `stats`, `event`, `meters`, `lines`: all counts, public events, metrics and log lines.
 //! - `counter`: how threads count without contention.
-//! - `metrics`, `spans`: the two facades; `metrics_off` and `spans_off` stand in for them
-//!   where the feature is off.
+//! - `limit`: how many lines about keys get into the log.
+//! - `rounded`: durations as a person reads them.
+//! - `metrics`, `spans`, `log`: the two facades; `metrics_off`, `spans_off` and `log_off`
+//!   stand in for them where the feature is off.
 
 mod counter;
 mod event;
+#[cfg(feature = "tracing")]
+mod limit;
+pub(crate) mod lines;
+#[cfg(feature = "tracing")]
+mod log;
+#[cfg(not(feature = "tracing"))]
+#[path = "log_off.rs"]
+mod log;
+pub(crate) mod meters;
 #[cfg(feature = "metrics")]
 mod metrics;
 #[cfg(not(feature = "metrics"))]
@@ -52,6 +64,8 @@ mod metrics;
     allow(dead_code, reason = "some things happen to HTTP or to a remote alone")
 )]
 mod occurrence;
+#[cfg(feature = "tracing")]
+mod rounded;
 #[cfg(feature = "tracing")]
 mod spans;
 #[cfg(not(feature = "tracing"))]
@@ -71,9 +85,14 @@ use tokio::sync::broadcast;
 pub use event::Event;
 pub use stats::Stats;
 
+#[cfg(all(feature = "redis", feature = "tracing"))]
+pub(crate) use log::warn_of_policy;
+
 #[cfg_attr(not(feature = "remote"), allow(unused_imports, reason = "only a remote is called"))]
 pub(crate) use occurrence::RemoteCall;
-pub(crate) use occurrence::{ComputationEnd, LockAnswer, Observe, Occurrence, WakeCause};
+pub(crate) use occurrence::{
+    CallersGot, ComputationEnd, FailureEffect, LockAnswer, Observe, Occurrence, WakeCause,
+};
 #[cfg_attr(
     not(feature = "http"),
     allow(unused_imports, reason = "only HTTP's results arrive")
@@ -81,13 +100,23 @@ pub(crate) use occurrence::{ComputationEnd, LockAnswer, Observe, Occurrence, Wak
 pub(crate) use spans::going_on;
 pub(crate) use spans::{leading, waiting};
 
+use crate::key::Key;
 use crate::observe::counter::Counters;
+use crate::observe::log::Log;
+use crate::observe::meters::Meters;
 use crate::observe::stats::{COUNTERS, Counted};
-use crate::observe::table::Meters;
 use crate::outcome::CacheOutcome;
 
 /// Events kept for a reader that falls behind.
 const EVENT_BUFFER: usize = 1024;
+
+/// The cache that a span belongs to, and whether its spans carry keys.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(feature = "tracing"), allow(dead_code, reason = "only tracing has spans"))]
+pub(crate) struct SpanLabel<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) has_keys: bool,
+}
 
 /// Counts everything, and passes on what somebody listens to.
 #[derive(Debug)]
@@ -96,17 +125,19 @@ pub(crate) struct Observer {
     counts: Counters<COUNTERS>,
     events: broadcast::Sender<Event>,
     meters: Meters,
+    log: Log,
     has_warned_of_nesting: AtomicBool,
     has_warned_of_credentials: AtomicBool,
 }
 
 impl Observer {
-    pub(crate) fn new(cache: &str) -> Self {
+    pub(crate) fn new(cache: &str, log_keys: bool) -> Self {
         Self {
             cache: cache.to_owned(),
             counts: Counters::default(),
             events: broadcast::Sender::new(EVENT_BUFFER),
             meters: Meters::new(cache),
+            log: Log::new(log_keys),
             has_warned_of_nesting: AtomicBool::new(false),
             has_warned_of_credentials: AtomicBool::new(false),
         }
@@ -117,9 +148,9 @@ impl Observer {
     pub(crate) fn answered(&self, outcome: CacheOutcome) {
         self.count(outcome);
         if outcome == CacheOutcome::Hit {
-            self.meters.requests[CacheOutcome::Hit as usize].increment(1);
+            self.meters.handles().requests[CacheOutcome::Hit as usize].increment(1);
         } else {
-            contain_panic(|| self.meters.requests[outcome as usize].increment(1));
+            contain_panic(|| self.meters.current().requests[outcome as usize].increment(1));
         }
     }
 
@@ -130,13 +161,22 @@ impl Observer {
     }
 
     /// Counts a computation that belongs to no flight.
-    pub(crate) fn computed_alone(&self, took: Duration, reason: &'static str) {
-        self.happened(Occurrence::ComputedAlone { reason, took });
+    pub(crate) fn computed_alone(
+        &self,
+        key: &Key,
+        took: Duration,
+        reason: &'static str,
+        timed_out: bool,
+    ) {
+        self.happened(Occurrence::ComputedAlone { key, reason, took, timed_out });
     }
 
-    /// Sets the gauges.
-    pub(crate) fn gauge(&self, stats: &Stats) {
-        contain_panic(|| self.meters.gauge(stats));
+    /// Sets the gauges; that of the remote where there is one.
+    pub(crate) fn gauge(&self, stats: &Stats, is_remote_up: Option<bool>) {
+        contain_panic(|| {
+            self.meters.gauge(stats);
+            is_remote_up.map(|up| self.meters.store_is(up))
+        });
     }
 
     pub(crate) fn subscribe(&self) -> broadcast::Receiver<Event> {

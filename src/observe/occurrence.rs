@@ -18,10 +18,14 @@ pub(crate) trait Observe: Send + Sync + 'static {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Occurrence<'a> {
     /// The computation of a flight ended.
-    Computed { key: &'a Key, took: Duration, end: ComputationEnd },
+    Computed { key: &'a Key, took: Duration, end: ComputationEnd, failure: Option<FailureEffect> },
+    /// The leader was neither polled nor dropped for longer than its time-out: it was given up.
+    Deposed { key: &'a Key },
     /// A caller computed for itself, outside any flight. `reason` is a word of
-    /// a closed set.
-    ComputedAlone { reason: &'static str, took: Duration },
+    /// a closed set. With `timed_out` it got an error.
+    ComputedAlone { key: &'a Key, reason: &'static str, took: Duration, timed_out: bool },
+    /// One call for several keys ended.
+    BatchCalled { keys: u64, took: Duration },
     /// A result was not stored: it was invalidated meanwhile, or its leader was
     /// deposed.
     FillRefused { key: &'a Key },
@@ -51,6 +55,10 @@ pub(crate) enum Occurrence<'a> {
     InvalidatedElsewhere { key: &'a Key },
     /// The cache was switched.
     ModeChanged { mode: Mode },
+    /// Another process still computes the key, after a wait of more than `lease`.
+    WaitsLong { key: &'a Key, waited: Duration, lease: Duration },
+    /// The lease ended because its holder did not renew it, and this process has it now.
+    TookOver { key: &'a Key, waited: Duration, lease: Duration },
     /// The remote answered an acquire.
     Locked { answer: LockAnswer },
     /// A leader that waits for another process looks again.
@@ -59,8 +67,12 @@ pub(crate) enum Occurrence<'a> {
     RemoteCalled { op: RemoteCall, took: Duration, error: Option<&'static str> },
     /// The cache was built with a remote.
     RemoteAttached,
-    /// The remote is asked again (`up`), or is not asked any more.
-    RemoteChanged { up: bool },
+    /// The remote is not asked any more: the last call failed so, if a call was made.
+    RemoteAway { server: &'a str, failure: Option<(RemoteCall, &'static str)> },
+    /// These of its servers do not answer.
+    ServersSilent { server: &'a str },
+    /// The remote is asked again.
+    RemoteBack { server: &'a str, away_for: Duration },
     /// A value in the remote cannot be used.
     Damaged { how: &'static str },
     /// A result stays in this process: it is too large or cannot be encoded.
@@ -73,107 +85,82 @@ pub(crate) enum Occurrence<'a> {
     CredentialRefused { field: &'a str },
 }
 
-/// A kind of call to the remote.
+/// What a computation without a result meant for its callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RemoteCall {
-    Get,
-    Acquire,
-    Fill,
-    Renew,
-    Abandon,
-    Invalidate,
-    InvalidateTags,
-    ReadTags,
-    RestoreTags,
-    TrimTags,
-    Put,
-    Probe,
+pub(crate) struct FailureEffect {
+    pub(crate) callers_got: CallersGot,
+    /// For how long no caller computes the key.
+    pub(crate) held_for: Option<Duration>,
+    /// No caller waited for the computation: its failure reaches none.
+    pub(crate) is_refresh: bool,
 }
 
-impl RemoteCall {
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Get => "get",
-            Self::Acquire => "acquire",
-            Self::Fill => "fill",
-            Self::Renew => "renew",
-            Self::Abandon => "abandon",
-            Self::Invalidate => "invalidate",
-            Self::InvalidateTags => "invalidate_tags",
-            Self::ReadTags => "read_tags",
-            Self::RestoreTags => "restore_tags",
-            Self::TrimTags => "trim_tags",
-            Self::Put => "put",
-            Self::Probe => "probe",
-        }
+words! {
+    /// What the callers of a failed computation got.
+    pub(crate) enum CallersGot {
+        StaleValue = "the stale value",
+        Failure = "the error",
+        /// Each waiter computes for itself.
+        OwnComputations = "computations of their own",
+        /// The leader's caller got the panic.
+        NewComputation = "a new computation (its own caller: the panic)",
     }
 }
 
-/// The remote's answer to an acquire.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LockAnswer {
-    Acquired,
-    Hit,
-    Locked,
-    Held,
-}
-
-impl LockAnswer {
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Acquired => "acquired",
-            Self::Hit => "hit",
-            Self::Locked => "locked",
-            Self::Held => "held",
-        }
+words! {
+    /// A kind of call to the remote.
+    pub(crate) enum RemoteCall {
+        Get = "get",
+        Acquire = "acquire",
+        Fill = "fill",
+        Renew = "renew",
+        Abandon = "abandon",
+        Invalidate = "invalidate",
+        InvalidateTags = "invalidate_tags",
+        ReadTags = "read_tags",
+        RestoreTags = "restore_tags",
+        TrimTags = "trim_tags",
+        Put = "put",
+        Probe = "probe",
     }
 }
 
-/// Why a leader that waits for another process looks again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WakeCause {
-    /// A wake-up arrived.
-    Push,
-    /// No wake-up arrived in time.
-    Timer,
-    /// No wake-up can arrive at the moment.
-    Poll,
-}
-
-impl WakeCause {
-    pub(super) const ALL: [Self; 3] = [Self::Push, Self::Timer, Self::Poll];
-
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Push => "push",
-            Self::Timer => "timer",
-            Self::Poll => "poll",
-        }
+words! {
+    /// The remote's answer to an acquire.
+    pub(crate) enum LockAnswer {
+        Acquired = "acquired",
+        Hit = "hit",
+        Locked = "locked",
+        Held = "held",
     }
 }
 
-/// How the computation of a flight ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ComputationEnd {
-    Stored,
-    Shared,
-    Declined,
-    Failed,
-    TimedOut,
-    Panicked,
-    Dropped,
+words! {
+    /// Why a leader that waits for another process looks again.
+    pub(crate) enum WakeCause {
+        /// A wake-up arrived.
+        Push = "push",
+        /// No wake-up arrived in time.
+        Timer = "timer",
+        /// No wake-up can arrive at the moment.
+        Poll = "poll",
+    }
+}
+
+words! {
+    /// How the computation of a flight ended.
+    pub(crate) enum ComputationEnd {
+        Stored = "stored",
+        Shared = "shared",
+        Declined = "declined",
+        Failed = "failed",
+        TimedOut = "timed_out",
+        Panicked = "panicked",
+        Dropped = "dropped",
+    }
 }
 
 impl ComputationEnd {
-    /// The words used in metrics, events and log lines, in the order of the
-    /// variants.
-    pub(super) const WORDS: [&'static str; 7] =
-        ["stored", "shared", "declined", "failed", "timed_out", "panicked", "dropped"];
-
-    pub(super) const fn as_str(self) -> &'static str {
-        Self::WORDS[self as usize]
-    }
-
     /// From `Failed` on, every end is a failure.
     pub(super) const fn is_failure(self) -> bool {
         self as usize >= Self::Failed as usize

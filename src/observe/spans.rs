@@ -1,4 +1,4 @@
-//! Spans and log lines through `tracing`, target `tower_stampede`.
+//! Spans through `tracing`, target `tower_stampede`.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,14 +7,15 @@ use std::task::{Context, Poll};
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
 use tracing::field::{Empty, display};
-use tracing::{Level, Span, debug_span, enabled, event};
+use tracing::{Level, Span, debug_span, enabled};
 
 use crate::key::Key;
-use crate::observe::contain_panic;
-use crate::observe::table::Line;
+use crate::observe::log::{escaped, hash};
+use crate::observe::rounded::Rounded;
+use crate::observe::{SpanLabel, contain_panic};
 
 /// Runs the work of a leader in a span below its caller's, on whatever task.
-pub(crate) fn leading<F: Future>(cache: &str, key: &Key, work: F) -> SpanScope<F> {
+pub(crate) fn leading<F: Future>(cache: SpanLabel<'_>, key: &Key, work: F) -> SpanScope<F> {
     SpanScope::new(|| span(cache, key, "leader"), work, None)
 }
 
@@ -24,11 +25,11 @@ pub(crate) fn going_on<F: Future>(work: F) -> SpanScope<F> {
 }
 
 /// Runs a wait in its own span, and records in it how long the wait took.
-pub(crate) fn waiting<F: Future>(cache: &str, key: &Key, wait: F) -> SpanScope<F> {
+pub(crate) fn waiting<F: Future>(cache: SpanLabel<'_>, key: &Key, wait: F) -> SpanScope<F> {
     SpanScope::new(|| span(cache, key, "waiter"), wait, Some(Instant::now()))
 }
 
-fn span(cache: &str, key: &Key, role: &'static str) -> Span {
+fn span(cache: SpanLabel<'_>, key: &Key, role: &'static str) -> Span {
     // The hash is computed only where a subscriber reads it.
     if !enabled!(target: "tower_stampede", Level::DEBUG) {
         return Span::none();
@@ -36,49 +37,12 @@ fn span(cache: &str, key: &Key, role: &'static str) -> Span {
     debug_span!(
         target: "tower_stampede",
         "stampede",
-        cache,
+        cache = cache.name,
         role,
         key_hash = hash(key),
-        wait_ms = Empty,
+        key = cache.has_keys.then(|| escaped(key)),
+        waited = Empty,
     )
-}
-
-fn hash(key: &Key) -> impl tracing::Value + use<> {
-    display(format!("{:016x}", key.stable_hash()))
-}
-
-pub(super) fn debug(cache: &str, line: &Line<'_>) {
-    if !enabled!(target: "tower_stampede", Level::DEBUG) {
-        return;
-    }
-    event!(
-        target: "tower_stampede",
-        Level::DEBUG,
-        cache,
-        role = line.role,
-        key_hash = line.key.map(hash),
-        op = line.op,
-        took_ms = line.took.map(|took| took.as_secs_f64() * 1e3),
-        wait_ms = line.waited.map(|waited| waited.as_secs_f64() * 1e3),
-        end = line.end,
-        error = line.error,
-        how = line.how,
-        "{}",
-        line.message
-    );
-}
-
-pub(super) fn warn(cache: &str, line: &Line<'_>) {
-    event!(
-        target: "tower_stampede",
-        Level::WARN,
-        cache,
-        field = line.field,
-        outer_created_at = line.outer.map(display),
-        inner_created_at = line.inner.map(display),
-        "{}",
-        line.message
-    );
 }
 
 pin_project! {
@@ -119,8 +83,8 @@ impl<F: Future> Future for SpanScope<F> {
         let _entered = Entered::new(this.span);
         let result = work.poll(cx);
         if let (Poll::Ready(_), Some(from)) = (&result, this.waits_from) {
-            let waited = from.elapsed().as_secs_f64() * 1e3;
-            contain_panic(|| this.span.record("wait_ms", waited).is_none());
+            let waited = display(Rounded(from.elapsed()));
+            contain_panic(|| this.span.record("waited", waited).is_none());
         }
         result
     }

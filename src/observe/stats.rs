@@ -36,6 +36,9 @@ pub struct Stats {
     pub computations: u64,
     /// Those among them that failed, took too long, panicked or were dropped.
     pub failures: u64,
+    /// Calls of batch loaders. Each key of a call counts among the `computations`, or the
+    /// `alone`.
+    pub batch_calls: u64,
     /// Results not stored because they were invalidated meanwhile, or their leader was
     /// deposed.
     pub refused_fills: u64,
@@ -108,6 +111,7 @@ impl Counted for WakeCause {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Count {
     WouldHaveAnswered,
+    BatchCall,
     RefusedFill,
     RefusedBody,
     Joined,
@@ -129,7 +133,7 @@ impl Counted for Count {
 }
 
 const ENDS: usize = CacheOutcome::ALL.len();
-const WAKES: usize = ENDS + ComputationEnd::WORDS.len();
+const WAKES: usize = ENDS + ComputationEnd::ALL.len();
 const SINGLES: usize = WAKES + WakeCause::ALL.len();
 pub(super) const COUNTERS: usize = SINGLES + Count::Total as usize;
 
@@ -149,6 +153,7 @@ impl Observer {
             would_have_answered: self.counted(Count::WouldHaveAnswered),
             computations: ended(ENDS),
             failures: ended(ComputationEnd::Failed.place()),
+            batch_calls: self.counted(Count::BatchCall),
             refused_fills: self.counted(Count::RefusedFill),
             refused_bodies: self.counted(Count::RefusedBody),
             wait_timeouts: self.counted(Count::WaitTimeout),

@@ -2,31 +2,28 @@
 //! public [`Event`], metric and log line follow from it.
 //!
 //! Labels of metrics are closed sets, and a key never is one. Log lines carry
-//! a key only as its hash. The level WARN is for a remote that goes or comes
-//! back, and, once, for a setting that keeps requests from being shared and for values
-//! that cannot be weighed; all other lines are at DEBUG.
+//! a key only as its hash, unless `Builder::log_keys` says otherwise. Lines above DEBUG that
+//! are about a key are limited.
 //!
 //! [`Stats`]: super::Stats
 
-use std::panic::Location;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
-use crate::key::Key;
-use crate::observe::metrics::{Counter, Histogram, counter, gauge, histogram};
-use crate::observe::occurrence::{ComputationEnd, Occurrence};
-use crate::observe::spans::{debug, warn};
-use crate::observe::stats::{Count, Stats};
+use crate::observe::lines::{Line, LogMessage};
+use crate::observe::meters::{FillResult, InvalidationKind, LocalLock, Metric};
+use crate::observe::occurrence::{CallersGot, ComputationEnd, FailureEffect, Occurrence};
+use crate::observe::stats::Count;
 use crate::observe::{Event, Observer};
-use crate::outcome::CacheOutcome;
 
 impl Observer {
     /// Passes an occurrence on. Every row has the same order: counter, event,
     /// and then the user's code: metric and log line.
     pub(super) fn record(&self, what: Occurrence<'_>) {
-        let (cache, meters) = (&self.cache, &self.meters);
+        let meters = &self.meters;
+        let write = |line: Line<'_>| self.log.write(&self.cache, &line);
+        let write_limited = |line: Line<'_>| self.log.write_limited(&self.cache, &line);
         match what {
-            Occurrence::Computed { key, took, end } => {
+            Occurrence::Computed { key, took, end, failure } => {
                 self.count(end);
                 self.emit(|| {
                     let (key, how) = (key.clone(), end.as_str());
@@ -36,252 +33,192 @@ impl Observer {
                         false => Event::Computed { key, took, shared },
                     }
                 });
-                meters.add("stampede_origin_calls_total", &[("reason", end.as_str())]);
-                meters.origin_duration.record(took);
+                meters.add(Metric::OriginCalls, &[("reason", end.as_str())]);
+                meters.current().origin_duration.record(took);
                 match end {
-                    ComputationEnd::Stored => meters.fill_stored.increment(1),
+                    ComputationEnd::Stored => meters.current().fill(FillResult::Stored),
                     ComputationEnd::Shared | ComputationEnd::Declined => {}
-                    _ => meters.fill_failed.increment(1),
+                    _ => meters.current().fill(FillResult::Failed),
                 }
-                let end = Some(end.as_str());
-                debug(cache, &Line { key: Some(key), took: Some(took), end, ..line("computed") });
+                let (key, took) = (Some(key), Some(took));
+                let line = |message| Line { key, took, ..Line::of(message) };
+                write(Line { end: Some(end.as_str()), ..line(LogMessage::Computed) });
+                if let Some(FailureEffect { callers_got, held_for, is_refresh }) = failure {
+                    let callers_got = Some(callers_got.as_str());
+                    let with = |message| Line { callers_got, held_for, ..line(message) };
+                    match end {
+                        _ if is_refresh => write_limited(Line {
+                            end: Some(end.as_str()),
+                            ..with(LogMessage::RefreshFailed)
+                        }),
+                        ComputationEnd::TimedOut => {
+                            write_limited(with(LogMessage::ComputationTimedOut));
+                        }
+                        ComputationEnd::Panicked => {
+                            write_limited(with(LogMessage::ComputationPanicked));
+                        }
+                        _ => {}
+                    }
+                }
             }
-            Occurrence::ComputedAlone { reason, took } => {
+            Occurrence::Deposed { key } => {
+                let callers_got = Some(CallersGot::Failure.as_str());
+                let line = Line::of(LogMessage::Deposed);
+                write_limited(Line { key: Some(key), callers_got, ..line });
+            }
+            Occurrence::ComputedAlone { key, reason, took, timed_out } => {
                 let reason = format!("alone_{reason}");
-                meters.add("stampede_origin_calls_total", &[("reason", &reason)]);
-                meters.origin_duration.record(took);
+                meters.add(Metric::OriginCalls, &[("reason", &reason)]);
+                meters.current().origin_duration.record(took);
+                if timed_out {
+                    let (key, took) = (Some(key), Some(took));
+                    let callers_got = Some(CallersGot::Failure.as_str());
+                    let line = Line::of(LogMessage::ComputationTimedOut);
+                    write_limited(Line { key, took, callers_got, ..line });
+                }
+            }
+            Occurrence::BatchCalled { keys, took } => {
+                self.count(Count::BatchCall);
+                meters.add(Metric::BatchCalls, &[]);
+                let (keys, took) = (Some(keys), Some(took));
+                write(Line { keys, took, ..Line::of(LogMessage::BatchCalled) });
             }
             Occurrence::FillRefused { key } => {
                 self.count(Count::RefusedFill);
                 self.emit(|| Event::FillRefused { key: key.clone() });
-                meters.fill_refused.increment(1);
-                debug(cache, &Line { key: Some(key), ..line("fill refused") });
+                meters.current().fill(FillResult::Refused);
+                write(Line { key: Some(key), ..Line::of(LogMessage::FillRefused) });
             }
             Occurrence::BodyRefused { key } => {
                 self.count(Count::RefusedBody);
                 self.emit(|| Event::BodyRefused { key: key.clone() });
-                meters.add("stampede_fill_total", &[("result", "no_room")]);
-                debug(cache, &Line { key: Some(key), ..line("no room for an arriving body") });
+                meters.current().fill(FillResult::NoRoom);
+                write(Line { key: Some(key), ..Line::of(LogMessage::BodyRefused) });
             }
-            Occurrence::Led => meters.local_acquired.increment(1),
+            Occurrence::Led => meters.current().lock(LocalLock::Acquired),
             Occurrence::Joined => {
                 self.count(Count::Joined);
-                meters.local_joined.increment(1);
+                meters.current().lock(LocalLock::Joined);
             }
             Occurrence::Waited { took } => {
-                meters.wait_duration.record(took);
-                debug(cache, &Line { role: Some("waiter"), waited: Some(took), ..line("waited") });
+                meters.current().wait_duration.record(took);
+                let line = Line::of(LogMessage::Waited);
+                write(Line { role: Some("waiter"), waited: Some(took), ..line });
             }
             Occurrence::WaitTimedOut { key } => {
                 self.count(Count::WaitTimeout);
                 self.emit(|| Event::WaitTimedOut { key: key.clone() });
-                debug(cache, &Line { key: Some(key), ..line("waited too long") });
+                write(Line { key: Some(key), ..Line::of(LogMessage::WaitTimedOut) });
             }
             Occurrence::Overloaded { key } => {
                 self.count(Count::Overloaded);
                 self.emit(|| Event::Overloaded { key: key.clone() });
-                meters.local_overloaded.increment(1);
-                debug(cache, &Line { key: Some(key), ..line("overloaded") });
+                meters.current().lock(LocalLock::Overloaded);
+                write(Line { key: Some(key), ..Line::of(LogMessage::Overloaded) });
             }
             Occurrence::Held { key } => {
                 self.count(Count::Held);
                 self.emit(|| Event::Held { key: key.clone() });
-                meters.local_held.increment(1);
-                debug(cache, &Line { key: Some(key), ..line("held") });
+                meters.current().lock(LocalLock::Held);
+                write(Line { key: Some(key), ..Line::of(LogMessage::Held) });
             }
             Occurrence::WouldHaveAnswered => self.count(Count::WouldHaveAnswered),
-            Occurrence::Bypassed { reason } => {
-                meters.add("stampede_bypass_total", &[("reason", reason)]);
-            }
+            Occurrence::Bypassed { reason } => meters.add(Metric::Bypass, &[("reason", reason)]),
             Occurrence::Invalidated { key } => {
                 self.count(Count::Invalidation);
                 self.emit(|| Event::Invalidated { key: key.clone() });
-                meters.add("stampede_invalidations_total", &[("kind", "key")]);
+                self.invalidation(InvalidationKind::Key);
             }
             Occurrence::TagInvalidated { tag } => {
                 self.count(Count::Invalidation);
                 self.emit(|| Event::TagInvalidated { tag: tag.clone() });
-                let kind = if tag.is_everything() { "all" } else { "tag" };
-                meters.add("stampede_invalidations_total", &[("kind", kind)]);
+                let is_all = tag.is_everything();
+                self.invalidation(if is_all {
+                    InvalidationKind::All
+                } else {
+                    InvalidationKind::Tag
+                });
             }
             Occurrence::InvalidatedElsewhere { key } => {
                 self.emit(|| Event::Invalidated { key: key.clone() });
-                meters.add("stampede_invalidations_total", &[("kind", "remote")]);
+                self.invalidation(InvalidationKind::Remote);
             }
             Occurrence::ModeChanged { mode } => self.emit(|| Event::ModeChanged { mode }),
+            Occurrence::WaitsLong { key, waited, lease } => {
+                let (key, waited, lease) = (Some(key), Some(waited), Some(lease));
+                write_limited(Line { key, waited, lease, ..Line::of(LogMessage::WaitsLong) });
+            }
+            Occurrence::TookOver { key, waited, lease } => {
+                let (key, waited, lease) = (Some(key), Some(waited), Some(lease));
+                write_limited(Line { key, waited, lease, ..Line::of(LogMessage::TookOver) });
+            }
             Occurrence::Locked { answer } => {
-                let labels = [("scope", "remote"), ("result", answer.as_str())];
-                meters.add("stampede_lock_total", &labels);
+                meters.add(Metric::Lock, &[("scope", "remote"), ("result", answer.as_str())]);
             }
             Occurrence::Woken { cause } => {
                 self.count(cause);
-                meters.add("stampede_wake_total", &[("cause", cause.as_str())]);
+                meters.add(Metric::Wake, &[("cause", cause.as_str())]);
             }
             Occurrence::RemoteCalled { op, took, error } => {
                 self.count(Count::RemoteCall);
-                let labels = [("store", "remote"), ("op", op.as_str())];
-                histogram(cache, "stampede_store_duration_seconds", &labels).record(took);
+                meters.of_store(op.as_str()).record(took);
                 if let Some(kind) = error {
                     self.count(Count::RemoteError);
-                    meters.remote_error(op.as_str(), kind);
+                    meters.store_error(op.as_str(), kind);
                 }
                 let (op, took) = (Some(op.as_str()), Some(took));
-                debug(cache, &Line { op, took, error, ..line("asked the remote") });
+                write(Line { op, took, error, ..Line::of(LogMessage::RemoteCalled) });
             }
-            Occurrence::RemoteAttached => meters.remote_is(true),
-            Occurrence::RemoteChanged { up } => {
-                self.emit(|| Event::RemoteChanged { up });
-                meters.remote_is(up);
-                warn(
-                    cache,
-                    &line(match up {
-                        true => "the remote answers again",
-                        false => {
-                            "the remote is away: this process goes on with what it has and computes \
-                         for itself"
-                        }
-                    }),
-                );
+            Occurrence::RemoteAttached => meters.store_is(true),
+            Occurrence::RemoteAway { server, failure } => {
+                self.emit(|| Event::RemoteChanged { up: false });
+                meters.store_is(false);
+                let (op, error) = failure.map(|(op, kind)| (op.as_str(), kind)).unzip();
+                let line = Line::of(LogMessage::RemoteAway);
+                write(Line { server: Some(server), op, error, ..line });
+            }
+            Occurrence::ServersSilent { server } => {
+                write(Line { server: Some(server), ..Line::of(LogMessage::ServersSilent) });
+            }
+            Occurrence::RemoteBack { server, away_for } => {
+                self.emit(|| Event::RemoteChanged { up: true });
+                meters.store_is(true);
+                let (server, away_for) = (Some(server), Some(away_for));
+                write(Line { server, away_for, ..Line::of(LogMessage::RemoteBack) });
             }
             Occurrence::Damaged { how } => {
                 self.count(Count::Damaged);
-                meters.remote_error("read", how);
-                debug(cache, &Line { how: Some(how), ..line("damaged value in the remote") });
+                meters.store_error("read", how);
+                write(Line { how: Some(how), ..Line::of(LogMessage::Damaged) });
             }
             Occurrence::Unshareable { key } => {
                 self.emit(|| Event::Unshareable { key: key.clone() });
-                debug(cache, &Line { key: Some(key), ..line("not for the remote") });
+                write(Line { key: Some(key), ..Line::of(LogMessage::Unshareable) });
             }
             Occurrence::LayersNested { outer, inner, is_alike } => {
                 if self.has_warned_of_nesting.swap(true, Ordering::Relaxed) {
                     return;
                 }
                 let message = match is_alike {
-                    true => {
-                        "two layers of one cache are nested: the inner one passes all requests \
-                         through, and its lifetimes have no effect; remove one of them"
-                    }
-                    false => {
-                        "two layers of one cache are nested and differ in what they share: the \
-                         inner one passes all requests through, and the outer one stores none of \
-                         their responses; remove one of them"
-                    }
+                    true => LogMessage::LayersNestedAlike,
+                    false => LogMessage::LayersNestedApart,
                 };
-                warn(cache, &Line { outer: Some(outer), inner: Some(inner), ..line(message) });
+                write(Line { outer: Some(outer), inner: Some(inner), ..Line::of(message) });
             }
             Occurrence::Unweighed { type_name, max_entries } => {
-                let message = format!(
-                    "values of the type {type_name} may hold memory that the cache cannot count, \
-                     so it holds at most {max_entries} entries; implement Weigh for the type \
-                     and call Builder::weigh, or set Builder::weigher or Builder::max_entries"
-                );
-                warn(cache, &line(&message));
+                let (type_name, max_entries) = (Some(type_name), Some(max_entries));
+                write(Line { type_name, max_entries, ..Line::of(LogMessage::Unweighed) });
             }
             Occurrence::CredentialRefused { field } => {
                 if self.has_warned_of_credentials.swap(true, Ordering::Relaxed) {
                     return;
                 }
-                let message = format!(
-                    "a response was not shared because its request carries a field that counts \
-                     as a credential; if the field does not say which user asks, exempt it with \
-                     HttpLayer::not_a_credential({field:?}); if each value of it may have \
-                     responses of its own, name it in HttpLayer::vary"
-                );
-                warn(cache, &Line { field: Some(field), ..line(&message) });
+                write(Line { field: Some(field), ..Line::of(LogMessage::CredentialRefused) });
             }
         }
     }
-}
 
-/// A line of the log, and the fields it can have.
-#[derive(Clone, Copy, Debug, Default)]
-#[cfg_attr(not(feature = "tracing"), expect(dead_code, reason = "only tracing writes lines"))]
-pub(super) struct Line<'a> {
-    pub(super) message: &'a str,
-    pub(super) key: Option<&'a Key>,
-    pub(super) took: Option<Duration>,
-    pub(super) waited: Option<Duration>,
-    pub(super) role: Option<&'static str>,
-    pub(super) end: Option<&'static str>,
-    pub(super) op: Option<&'static str>,
-    pub(super) error: Option<&'static str>,
-    pub(super) how: Option<&'static str>,
-    pub(super) field: Option<&'a str>,
-    pub(super) outer: Option<&'a Location<'a>>,
-    pub(super) inner: Option<&'a Location<'a>>,
-}
-
-fn line(message: &str) -> Line<'_> {
-    Line { message, ..Line::default() }
-}
-
-/// Metrics. What every caller reports has a handle that is made when the cache
-/// is built, so the recorder must be installed before. All else is found by
-/// its name when it is reported.
-#[derive(Debug)]
-pub(super) struct Meters {
-    cache: String,
-    pub(super) requests: [Counter; CacheOutcome::ALL.len()],
-    origin_duration: Histogram,
-    wait_duration: Histogram,
-    local_acquired: Counter,
-    local_joined: Counter,
-    local_held: Counter,
-    local_overloaded: Counter,
-    fill_stored: Counter,
-    fill_refused: Counter,
-    fill_failed: Counter,
-}
-
-impl Meters {
-    pub(super) fn new(cache: &str) -> Self {
-        let request = |it: CacheOutcome| {
-            counter(cache, "stampede_requests_total", &[("outcome", it.as_str())])
-        };
-        let lock = |result| {
-            let labels = [("scope", "local"), ("result", result)];
-            counter(cache, "stampede_lock_total", &labels)
-        };
-        let fill = |result| counter(cache, "stampede_fill_total", &[("result", result)]);
-        Self {
-            requests: CacheOutcome::ALL.map(request),
-            origin_duration: histogram(cache, "stampede_origin_duration_seconds", &[]),
-            wait_duration: histogram(cache, "stampede_wait_duration_seconds", &[]),
-            local_acquired: lock("acquired"),
-            local_joined: lock("joined"),
-            local_held: lock("held"),
-            local_overloaded: lock("overloaded"),
-            fill_stored: fill("stored"),
-            fill_refused: fill("refused"),
-            fill_failed: fill("failed"),
-            cache: cache.to_owned(),
-        }
-    }
-
-    fn add(&self, name: &'static str, labels: &[(&'static str, &str)]) {
-        counter(&self.cache, name, labels).increment(1);
-    }
-
-    fn remote_error(&self, op: &str, kind: &str) {
-        let labels = [("store", "remote"), ("op", op), ("kind", kind)];
-        self.add("stampede_store_errors_total", &labels);
-    }
-
-    /// Reported only where there is a remote: at zero, it wakes an operator up.
-    fn remote_is(&self, up: bool) {
-        let labels = [("store", "remote")];
-        gauge(&self.cache, "stampede_store_up", &labels).set(f64::from(u8::from(up)));
-    }
-
-    /// Sets the gauges; called with every reading of the counts and every sweep.
-    #[expect(clippy::cast_precision_loss, reason = "gauges are f64, and no count comes near 2^53")]
-    pub(super) fn gauge(&self, stats: &Stats) {
-        let set = |name, value| gauge(&self.cache, name, &[]).set(value);
-        set("stampede_inflight", stats.flights as f64);
-        set("stampede_waiters", stats.waiting as f64);
-        set("stampede_entries", stats.entries as f64);
-        set("stampede_bytes", stats.bytes as f64);
-        set("stampede_arriving_bytes", stats.arriving_bytes as f64);
-        counter(&self.cache, "stampede_evictions_total", &[]).absolute(stats.evictions);
+    fn invalidation(&self, kind: InvalidationKind) {
+        self.meters.add(Metric::Invalidations, &[("kind", kind.as_str())]);
     }
 }

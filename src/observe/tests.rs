@@ -18,13 +18,6 @@ fn a_panic_is_contained_even_if_the_drop_of_its_payload_panics() {
 }
 
 #[test]
-fn each_end_of_a_computation_has_the_word_at_its_place() {
-    assert_eq!(ComputationEnd::Declined.as_str(), "declined");
-    assert_eq!(ComputationEnd::Dropped.as_str(), "dropped");
-    assert_eq!(ComputationEnd::Dropped as usize + 1, ComputationEnd::WORDS.len());
-}
-
-#[test]
 fn from_failed_on_every_end_is_a_failure() {
     assert!(
         ![ComputationEnd::Stored, ComputationEnd::Shared, ComputationEnd::Declined]
@@ -38,4 +31,292 @@ fn from_failed_on_every_end_is_a_failure() {
         ComputationEnd::Dropped,
     ];
     assert!(failures.iter().all(|end| end.is_failure()));
+}
+
+/// Everything that can happen, at least once, and each way in which a line or a metric
+/// follows from it.
+#[cfg(all(feature = "metrics", feature = "tracing"))]
+mod table {
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::fmt::Debug;
+    use std::panic::Location;
+    use std::sync::{Arc, Mutex, OnceLock};
+    use std::time::Duration;
+
+    use metrics_util::MetricKind as Kind;
+    use metrics_util::debugging::DebuggingRecorder;
+    use tracing::field::{Field, Visit};
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::subscriber::NoSubscriber;
+    use tracing::{Dispatch, Level, Metadata, Subscriber};
+
+    use crate::key::{Key, Tag};
+    use crate::mode::Mode;
+    use crate::observe::lines::{LineLevel, LogMessage};
+    use crate::observe::meters::{Metric, MetricKind};
+    use crate::observe::occurrence::{CallersGot, FailureEffect};
+    use crate::observe::{
+        ComputationEnd, LockAnswer, Observe, Observer, Occurrence, RemoteCall, Stats, WakeCause,
+    };
+    use crate::outcome::CacheOutcome;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    /// The place of an occurrence among those below. A new variant has to be added here, and
+    /// a test then asks for a sample of it.
+    fn place(what: &Occurrence<'_>) -> usize {
+        match what {
+            Occurrence::Computed { .. } => 0,
+            Occurrence::ComputedAlone { .. } => 1,
+            Occurrence::FillRefused { .. } => 2,
+            Occurrence::Led => 3,
+            Occurrence::Joined => 4,
+            Occurrence::Waited { .. } => 5,
+            Occurrence::WaitTimedOut { .. } => 6,
+            Occurrence::Overloaded { .. } => 7,
+            Occurrence::Held { .. } => 8,
+            Occurrence::WouldHaveAnswered => 9,
+            Occurrence::Bypassed { .. } => 10,
+            Occurrence::Invalidated { .. } => 11,
+            Occurrence::TagInvalidated { .. } => 12,
+            Occurrence::InvalidatedElsewhere { .. } => 13,
+            Occurrence::ModeChanged { .. } => 14,
+            Occurrence::WaitsLong { .. } => 15,
+            Occurrence::TookOver { .. } => 16,
+            Occurrence::Locked { .. } => 17,
+            Occurrence::Woken { .. } => 18,
+            Occurrence::RemoteCalled { .. } => 19,
+            Occurrence::RemoteAttached => 20,
+            Occurrence::RemoteAway { .. } => 21,
+            Occurrence::RemoteBack { .. } => 22,
+            Occurrence::Damaged { .. } => 23,
+            Occurrence::Unshareable { .. } => 24,
+            Occurrence::LayersNested { .. } => 25,
+            Occurrence::CredentialRefused { .. } => 26,
+            Occurrence::ServersSilent { .. } => 27,
+            Occurrence::Deposed { .. } => 28,
+            Occurrence::BodyRefused { .. } => 29,
+            Occurrence::Unweighed { .. } => 30,
+            Occurrence::BatchCalled { .. } => 31,
+        }
+    }
+
+    const OCCURRENCES: usize = 32;
+
+    fn samples<'a>(key: &'a Key, tag: &'a Tag, at: &'a Location<'a>) -> Vec<Occurrence<'a>> {
+        let (took, waited, lease) = (SECOND, SECOND, SECOND);
+        let callers_got = CallersGot::Failure;
+        let effect = |is_refresh| FailureEffect { callers_got, held_for: Some(SECOND), is_refresh };
+        let computed = |end| {
+            let failure = matches!(
+                end,
+                ComputationEnd::Failed | ComputationEnd::TimedOut | ComputationEnd::Panicked
+            );
+            [true, false].map(|is_refresh| {
+                let failure = failure.then(|| effect(is_refresh));
+                Occurrence::Computed { key, took, end, failure }
+            })
+        };
+        let mut samples: Vec<_> =
+            ComputationEnd::ALL.iter().flat_map(|end| computed(*end)).collect();
+        samples.extend([
+            Occurrence::ComputedAlone { key, reason: "off", took, timed_out: true },
+            Occurrence::Deposed { key },
+            Occurrence::BatchCalled { keys: 7, took },
+            Occurrence::FillRefused { key },
+            Occurrence::BodyRefused { key },
+            Occurrence::Unweighed { type_name: "T", max_entries: 10 },
+            Occurrence::Led,
+            Occurrence::Joined,
+            Occurrence::Waited { took },
+            Occurrence::WaitTimedOut { key },
+            Occurrence::Overloaded { key },
+            Occurrence::Held { key },
+            Occurrence::WouldHaveAnswered,
+            Occurrence::Bypassed { reason: "method" },
+            Occurrence::Invalidated { key },
+            Occurrence::TagInvalidated { tag },
+            Occurrence::InvalidatedElsewhere { key },
+            Occurrence::ModeChanged { mode: Mode::Off },
+            Occurrence::WaitsLong { key, waited, lease },
+            Occurrence::TookOver { key, waited, lease },
+            Occurrence::Locked { answer: LockAnswer::Hit },
+            Occurrence::Woken { cause: WakeCause::Push },
+            Occurrence::RemoteCalled { op: RemoteCall::Get, took, error: Some("timeout") },
+            Occurrence::RemoteAttached,
+            Occurrence::RemoteAway { server: "r", failure: Some((RemoteCall::Get, "timeout")) },
+            Occurrence::ServersSilent { server: "r" },
+            Occurrence::RemoteBack { server: "r", away_for: SECOND },
+            Occurrence::Damaged { how: "short" },
+            Occurrence::Unshareable { key },
+            Occurrence::LayersNested { outer: at, inner: at, is_alike: true },
+            Occurrence::LayersNested { outer: at, inner: at, is_alike: false },
+            Occurrence::CredentialRefused { field: "x-user" },
+        ]);
+        samples
+    }
+
+    type Fields = BTreeSet<&'static str>;
+
+    /// The lines by their text: level, and all fields they had.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<BTreeMap<String, (String, Fields)>>>);
+
+    #[derive(Default)]
+    struct Seen {
+        text: String,
+        fields: Fields,
+    }
+
+    impl Visit for Seen {
+        fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+            match field.name() {
+                "message" => self.text = format!("{value:?}"),
+                name => {
+                    self.fields.insert(name);
+                }
+            }
+        }
+    }
+
+    impl Subscriber for Lines {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            metadata.target() == "tower_stampede"
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, event: &tracing::Event<'_>) {
+            let mut seen = Seen::default();
+            event.record(&mut seen);
+            let level = event.metadata().level().to_string();
+            let mut lines = self.0.lock().unwrap();
+            let entry = lines.entry(seen.text).or_insert((level, Fields::new()));
+            entry.1.extend(seen.fields);
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+
+    /// Lets everything happen, with a recorder and a subscriber that note it.
+    async fn drive(recorder: &DebuggingRecorder, lines: &Lines) {
+        // As `kit::log` of the tests does: with one subscriber only, `tracing` may forget it.
+        static SECOND_ONE: OnceLock<Dispatch> = OnceLock::new();
+        SECOND_ONE.get_or_init(|| Dispatch::new(NoSubscriber::new()));
+        let _lines = tracing::subscriber::set_default(lines.clone());
+        let _metrics = ::metrics::set_default_local_recorder(recorder);
+        let (tag, at) = (Tag::from("t"), Location::caller());
+        let key = Key::from("k");
+        for n in 0..samples(&key, &tag, at).len() {
+            // One that has warned of nothing yet.
+            let observer = Observer::new("test", true);
+            observer.happened(samples(&key, &tag, at)[n]);
+            // Some lines are left out, and the next line says so.
+            observer.happened(samples(&key, &tag, at)[n]);
+            for other in 0..12_u32 {
+                observer.happened(samples(&Key::from(other), &tag, at)[n]);
+            }
+            tokio::time::advance(61 * SECOND).await;
+            observer.happened(samples(&key, &tag, at)[n]);
+        }
+        let observer = Observer::new("test", true);
+        CacheOutcome::ALL.into_iter().for_each(|outcome| observer.answered(outcome));
+        observer.gauge(&Stats::default(), Some(true));
+        #[cfg(feature = "redis")]
+        crate::observe::warn_of_policy("r", "volatile-ttl");
+    }
+
+    #[test]
+    fn the_samples_cover_every_occurrence() {
+        let (key, tag) = (Key::from("k"), Tag::from("t"));
+        let places: BTreeSet<_> =
+            samples(&key, &tag, Location::caller()).iter().map(place).collect();
+        assert!(places.into_iter().eq(0..OCCURRENCES));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_line_has_the_level_the_text_and_the_fields_of_its_table() {
+        let (recorder, lines) = (DebuggingRecorder::new(), Lines::default());
+        drive(&recorder, &lines).await;
+        let mut seen = lines.0.lock().unwrap().clone();
+        for message in LogMessage::ALL {
+            if cfg!(not(feature = "redis")) && *message == LogMessage::LocksAreEvicted {
+                continue;
+            }
+            let (level, fields) = seen.remove(message.text()).unwrap_or_else(|| {
+                panic!("no line says {:?}", message.text());
+            });
+            let expected = match message.level() {
+                LineLevel::Debug => Level::DEBUG,
+                LineLevel::Info => Level::INFO,
+                LineLevel::Warn => Level::WARN,
+            };
+            assert_eq!(level, expected.to_string(), "{message:?}");
+            let mut declared: Fields = message.fields().iter().copied().collect();
+            if *message != LogMessage::LocksAreEvicted {
+                declared.insert("cache");
+            }
+            assert_eq!(fields, declared, "{message:?}");
+        }
+        assert!(seen.is_empty(), "not in the table: {seen:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_metric_has_the_kind_the_name_and_the_labels_of_its_table() {
+        let (recorder, lines) = (DebuggingRecorder::new(), Lines::default());
+        let snapshotter = recorder.snapshotter();
+        drive(&recorder, &lines).await;
+        let mut seen: BTreeMap<String, (Kind, BTreeSet<Vec<String>>)> = BTreeMap::new();
+        for (key, _, _, _) in snapshotter.snapshot().into_vec() {
+            let labels = key.key().labels().map(|label| label.key().to_owned()).collect();
+            let entry = seen.entry(key.key().name().to_owned());
+            entry.or_insert_with(|| (key.kind(), BTreeSet::new())).1.insert(labels);
+        }
+        for metric in Metric::ALL {
+            let (kind, labels) = seen.remove(metric.name()).unwrap_or_else(|| {
+                panic!("{} is not reported", metric.name());
+            });
+            let expected = match metric.kind() {
+                MetricKind::Counter => Kind::Counter,
+                MetricKind::Gauge => Kind::Gauge,
+                MetricKind::Histogram => Kind::Histogram,
+            };
+            assert_eq!(kind, expected, "{metric:?}");
+            let declared = ["cache"].iter().chain(metric.labels()).map(|label| label.to_string());
+            assert_eq!(labels, BTreeSet::from([declared.collect::<Vec<_>>()]), "{metric:?}");
+        }
+        assert!(seen.is_empty(), "not in the table: {seen:?}");
+    }
+}
+
+/// There is no way around the tables: one file each calls the facades.
+#[test]
+fn only_this_room_writes_lines_and_reports_metrics() {
+    fn look(folder: &std::path::Path, found: &mut Vec<String>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                look(&path, found);
+                continue;
+            }
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            let macros = ["event!(", "warn!(", "info!(", "debug!(", "counter!(", "histogram!("];
+            let calls = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+            let calls = calls.filter(|line| macros.iter().any(|call| line.contains(call)));
+            found.extend(calls.map(|_| name.clone()));
+        }
+    }
+    let mut found = Vec::new();
+    look(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut found);
+    found.retain(|name| !["log.rs", "metrics.rs", "tests.rs"].contains(&name.as_str()));
+    assert_eq!(found, Vec::<String>::new());
 }

@@ -21,7 +21,7 @@ use crate::lease::shared_store::{
 use crate::lease::wakes::Listener;
 use crate::observe::{Observe, Occurrence, RemoteCall};
 use crate::remote::clock::ServerClock;
-use crate::remote::envelope::{self, Envelope, EnvelopeContents, Kind};
+use crate::remote::envelope::{self, Damage, Envelope, EnvelopeContents, Kind};
 use crate::remote::guard::{Guard, RemoteFailure};
 use crate::remote::log_retention::LogRetention;
 use crate::remote::sync::Synchronizer;
@@ -115,7 +115,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         let max = self.gate.settings.max_value_bytes;
         let opened = match envelope::open(bytes, key, self.codec.schema, max) {
             Ok(opened) => opened,
-            Err(damage) => return self.damaged(bytes, damage.as_str()),
+            Err(damage) => return self.damaged(bytes, damage),
         };
         let EnvelopeContents { version, envelope } = opened;
         if self.mirror.is_dead(&envelope.tags, envelope.started) {
@@ -129,7 +129,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         }
         match self.entry(key, envelope, version, started, seq) {
             Some(entry) => RemoteValue::Entry(Arc::new(entry)),
-            None => self.damaged(bytes, "payload"),
+            None => self.damaged(bytes, Damage::Payload),
         }
     }
 
@@ -141,8 +141,8 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         (started <= now.plus(CLOCK_TOLERANCE)).then_some(started.min(now))
     }
 
-    fn damaged(&self, bytes: &Bytes, how: &'static str) -> RemoteValue<V> {
-        self.gate.observe(Occurrence::Damaged { how });
+    fn damaged(&self, bytes: &Bytes, damage: Damage) -> RemoteValue<V> {
+        self.gate.observe(Occurrence::Damaged { how: damage.as_str() });
         RemoteValue::Useless(envelope::version_of(bytes))
     }
 
@@ -301,7 +301,9 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         self.start();
         match self.gate.call(RemoteCall::Invalidate, 0, || self.remote().invalidate(key)).await {
             Ok(_) => Delivery::Done,
-            Err(_) => self.queue(|journal| journal.note_key(key.clone())),
+            Err(failure) => self.queue(RemoteCall::Invalidate, failure, |journal| {
+                journal.note_key(key.clone());
+            }),
         }
     }
 
@@ -313,15 +315,18 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
                 self.heard_of(tags, at);
                 Delivery::Done
             }
-            Err(_) => self.queue(|journal| journal.note_tags(tags)),
+            Err(failure) => self.queue(RemoteCall::InvalidateTags, failure, |journal| {
+                journal.note_tags(tags);
+            }),
         }
     }
 
     async fn put_now(&self, key: &Key, entry: &Entry<V>) -> Delivery {
         self.start();
-        let queue = || self.queue(|journal| journal.note_key(key.clone()));
+        let queue =
+            |failure| self.queue(RemoteCall::Put, failure, |journal| journal.note_key(key.clone()));
         if self.prepared().await.is_err() {
-            return queue();
+            return queue(None);
         }
         let sent = self.tick();
         let started = self.clock.server_time(sent);
@@ -342,14 +347,19 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             }
             // The remote has dropped the old value in place of a new one.
             Err(Some(RemoteErrorKind::OutOfMemory)) => Delivery::Done,
-            Err(_) => queue(),
+            Err(failure) => queue(failure),
         }
     }
 
     /// Notes what the remote must be told before it is asked again.
-    fn queue(&self, note: impl FnOnce(&crate::remote::journal::Journal)) -> Delivery {
+    fn queue(
+        &self,
+        op: RemoteCall,
+        failure: RemoteFailure,
+        note: impl FnOnce(&crate::remote::journal::Journal),
+    ) -> Delivery {
         note(&self.gate.journal);
-        self.gate.trip();
+        self.gate.trip(op, failure);
         Delivery::Queued
     }
 }
@@ -410,11 +420,11 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
     }
 
     fn queue_invalidation(&self, key: &Key) {
-        self.queue(|journal| journal.note_key(key.clone()));
+        self.queue(RemoteCall::Invalidate, None, |journal| journal.note_key(key.clone()));
     }
 
     fn queue_tag_invalidation(&self, tags: &[Tag]) {
-        self.queue(|journal| journal.note_tags(tags));
+        self.queue(RemoteCall::InvalidateTags, None, |journal| journal.note_tags(tags));
     }
 
     fn invalidate<'a>(&'a self, key: &'a Key) -> NoticeFuture<'a, Delivery> {

@@ -74,33 +74,21 @@ pub(crate) struct EnvelopeContents {
     pub(crate) envelope: Envelope,
 }
 
-/// Why bytes from the remote are not one of our envelopes. This counts as a miss.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Damage {
-    Short,
-    Magic,
-    /// Another format, an unknown flag, or lengths that contradict each other.
-    Format,
-    Checksum,
-    /// The value's type has changed since.
-    Schema,
-    /// Another key's value.
-    Key,
-    TooLarge,
-}
-
-impl Damage {
-    /// Returns the name that metrics use.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Short => "short",
-            Self::Magic => "magic",
-            Self::Format => "format",
-            Self::Checksum => "checksum",
-            Self::Schema => "schema",
-            Self::Key => "key",
-            Self::TooLarge => "too_large",
-        }
+words! {
+    /// Why bytes from the remote are not one of our envelopes. This counts as a miss.
+    pub(crate) enum Damage {
+        Short = "short",
+        Magic = "magic",
+        /// Another format, an unknown flag, or lengths that contradict each other.
+        Format = "format",
+        Checksum = "checksum",
+        /// The value's type has changed since.
+        Schema = "schema",
+        /// Another key's value.
+        Key = "key",
+        TooLarge = "too_large",
+        /// The value cannot be made of the bytes inside.
+        Payload = "payload",
     }
 }
 

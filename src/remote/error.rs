@@ -33,6 +33,17 @@ pub enum RemoteErrorKind {
 }
 
 impl RemoteErrorKind {
+    #[cfg(test)]
+    pub(crate) const ALL: &[Self] = &[
+        Self::Timeout,
+        Self::Connection,
+        Self::ReadOnly,
+        Self::OutOfMemory,
+        Self::Denied,
+        Self::Unavailable,
+        Self::Protocol,
+    ];
+
     /// Returns the name that metrics use.
     #[must_use]
     pub const fn as_str(self) -> &'static str {

@@ -2,9 +2,10 @@
 //! behind it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -12,6 +13,9 @@ use crate::observe::{Observe, Occurrence, RemoteCall};
 use crate::remote::breaker::Breaker;
 use crate::remote::journal::Journal;
 use crate::remote::{Call, Remote, RemoteErrorKind, RemoteSettings};
+
+/// How long the search for servers that do not answer may take.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(5);
 
 const MIB: f64 = 1024.0 * 1024.0;
 
@@ -21,7 +25,13 @@ pub(super) struct Guard {
     /// What the remote must be told before it is asked again.
     pub(super) journal: Journal,
     breaker: Breaker,
+    /// Where the remote is, for log lines.
+    server: String,
+    /// Since when it is not asked.
+    away_since: Mutex<Option<Instant>>,
     observer: Arc<dyn Observe>,
+    /// Whether an outage has begun that was not looked into yet.
+    has_begun_outage: AtomicBool,
     /// Wakes the task that brings a remote back.
     pub(super) tend: Arc<Notify>,
     /// Bytes of the largest value seen: how much a read may have to carry.
@@ -38,11 +48,14 @@ impl Guard {
         observer: Arc<dyn Observe>,
     ) -> Self {
         Self {
+            server: remote.address(),
+            away_since: Mutex::new(None),
             remote,
             journal: Journal::new(settings.max_journal),
             breaker: Breaker::new(settings.breaker_failures),
             settings,
             observer,
+            has_begun_outage: AtomicBool::new(false),
             tend: Arc::new(Notify::new()),
             largest: AtomicUsize::new(0),
         }
@@ -68,20 +81,20 @@ impl Guard {
             return Err(None);
         }
         let result = self.attempt(op, bytes, call()).await;
-        self.count(op, result.is_ok());
+        self.count(op, result.as_ref().err().copied());
         result.map_err(Some)
     }
 
     /// Counts a call as the breaker does.
-    pub(super) fn count(&self, op: RemoteCall, success: bool) {
-        let opened = match (op, success) {
-            (RemoteCall::Get, true) => return self.breaker.look_succeeded(),
-            (_, true) => return self.breaker.succeeded(),
-            (RemoteCall::Get, false) => self.breaker.look_failed(),
-            (_, false) => self.breaker.failed(),
+    pub(super) fn count(&self, op: RemoteCall, failure: RemoteFailure) {
+        let opened = match (op, failure) {
+            (RemoteCall::Get, None) => return self.breaker.look_succeeded(),
+            (_, None) => return self.breaker.succeeded(),
+            (RemoteCall::Get, Some(_)) => self.breaker.look_failed(),
+            (_, Some(_)) => self.breaker.failed(),
         };
         if opened {
-            self.is_away();
+            self.is_away(failure.map(|kind| (op, kind.as_str())));
         }
     }
 
@@ -129,22 +142,40 @@ impl Guard {
     }
 
     /// Asks nothing more until the remote has been told what is in the journal.
-    pub(super) fn trip(&self) {
+    pub(super) fn trip(&self, op: RemoteCall, failure: RemoteFailure) {
         // The task that brings the remote back looks at the journal again before it
         // stops. It need not be woken by every invalidation.
         if self.breaker.trip() {
-            self.is_away();
+            self.is_away(failure.map(|kind| (op, kind.as_str())));
         }
     }
 
-    fn is_away(&self) {
-        self.observer.happened(Occurrence::RemoteChanged { up: false });
+    fn is_away(&self, failure: Option<(RemoteCall, &'static str)>) {
+        *self.away_since.lock() = Some(Instant::now());
+        self.observer.happened(Occurrence::RemoteAway { server: &self.server, failure });
+        self.has_begun_outage.store(true, Ordering::Relaxed);
         self.tend.notify_one();
+    }
+
+    /// Returns whether an outage has begun since the last time.
+    pub(super) fn has_begun_outage(&self) -> bool {
+        self.has_begun_outage.swap(false, Ordering::Relaxed)
+    }
+
+    /// Finds out which of several servers fail.
+    pub(super) async fn report_silent_servers(&self) {
+        let found = tokio::time::timeout(SEARCH_TIMEOUT, self.remote.silent_servers()).await;
+        let silent = found.ok().and_then(Result::ok).unwrap_or_default().join(", ");
+        if !silent.is_empty() {
+            self.observer.happened(Occurrence::ServersSilent { server: &silent });
+        }
     }
 
     pub(super) fn close(&self) {
         if self.breaker.close() {
-            self.observer.happened(Occurrence::RemoteChanged { up: true });
+            let since = self.away_since.lock().take();
+            let away_for = since.map(|since| since.elapsed()).unwrap_or_default();
+            self.observer.happened(Occurrence::RemoteBack { server: &self.server, away_for });
         }
     }
 }

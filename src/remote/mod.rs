@@ -254,6 +254,20 @@ pub trait Remote: Send + Sync + 'static {
     /// runtime, and once more on another where that one has ended.
     fn attach(&self, listener: Weak<dyn OnNotice>);
 
+    /// Returns where the remote is, for the log lines about it: hosts and ports, or any other
+    /// text by which an operator finds it. It must hold no user, no password and no other
+    /// secret. Asked once, when the cache is built. Defaults to `remote`.
+    fn address(&self) -> String {
+        "remote".to_owned()
+    }
+
+    /// Returns those of several servers that do not answer now, written as in
+    /// [`address`](Self::address): for the log line about an outage. Asked once when an outage
+    /// begins, and given a few seconds. Defaults to none.
+    fn silent_servers(&self) -> Call<'_, Vec<String>> {
+        Box::pin(std::future::ready(Ok(Vec::new())))
+    }
+
     /// Is told that a call failed or took too long. After several in a row the
     /// connection is worth replacing.
     fn suspect(&self, kind: RemoteErrorKind);

@@ -149,7 +149,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             self.first_subscription().await;
         }
         let result = self.read_log().await;
-        self.gate.count(RemoteCall::ReadTags, result.is_ok());
+        self.gate.count(RemoteCall::ReadTags, result.as_ref().err().copied());
         result
     }
 
@@ -251,6 +251,10 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     /// Looks after the link once, and returns when to do so again.
     async fn tend_once(&self, pace: &mut Pace) -> Duration {
         if !self.gate.is_open() {
+            if let Some(me) = self.me.upgrade().filter(|_| self.gate.has_begun_outage()) {
+                // On a task of its own: servers may be slow not to answer.
+                tokio::spawn(async move { me.gate.report_silent_servers().await });
+            }
             if let Some(pause) = pace.pause_if_unsteady() {
                 return pause;
             }

@@ -23,6 +23,8 @@ mod late;
 mod leader;
 mod leader_edges;
 mod log_bound;
+#[cfg(feature = "tracing")]
+mod log_lines;
 mod modes;
 #[cfg(all(feature = "metrics", feature = "tracing"))]
 mod observer;

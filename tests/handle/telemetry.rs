@@ -133,6 +133,58 @@ fn a_remote_is_up_until_it_fails_and_where_there_is_none_nothing_is_said() {
     });
 }
 
+/// Installs a recorder while a cache is at work, and lets six seconds pass.
+fn recorded_late(after: impl AsyncFnOnce(&Stampede<u64>)) -> BTreeMap<String, f64> {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    paused_runtime().block_on(async {
+        let cache = settings().build().expect("the settings are good");
+        let origin = Origin::new();
+        for key in ["a", "b"] {
+            cache.get_or_compute(key, origin.compute()).await.unwrap();
+        }
+        let _installed = metrics::set_default_local_recorder(&recorder);
+        tokio::time::sleep(6 * SECOND).await;
+        after(&cache).await;
+    });
+    read(&snapshotter)
+}
+
+#[test]
+fn a_recorder_that_is_installed_later_sees_all_that_comes_after_it() {
+    let seen = recorded_late(async |cache| {
+        let origin = Origin::new();
+        for _ in 0..3 {
+            cache.get_or_compute("a", origin.compute()).await.unwrap();
+        }
+        cache.get_or_compute("c", origin.compute()).await.unwrap();
+    });
+    for (name, expected) in [
+        ("stampede_requests_total{cache=test,outcome=hit}", 3.0),
+        ("stampede_requests_total{cache=test,outcome=computed}", 1.0),
+        ("stampede_fill_total{cache=test,result=stored}", 1.0),
+        ("stampede_lock_total{cache=test,scope=local,result=acquired}", 1.0),
+        ("stampede_origin_duration_seconds{cache=test}", 1.0),
+        ("stampede_origin_calls_total{cache=test,reason=stored}", 1.0),
+    ] {
+        assert_eq!(seen.get(name), Some(&expected), "{name} in {seen:#?}");
+    }
+}
+
+#[test]
+fn gauges_are_set_every_five_seconds_without_a_call() {
+    let seen = recorded_late(async |_| {});
+    for (name, expected) in [
+        ("stampede_entries{cache=test}", 2.0),
+        ("stampede_inflight{cache=test}", 0.0),
+        ("stampede_waiters{cache=test}", 0.0),
+        ("stampede_evictions_total{cache=test}", 0.0),
+    ] {
+        assert_eq!(seen.get(name), Some(&expected), "{name} in {seen:#?}");
+    }
+    assert!(seen["stampede_bytes{cache=test}"] > 0.0, "{seen:#?}");
+}
+
 // ===== tracing =====
 
 /// Notes every span and event of ours as a line, with its fields.
@@ -217,7 +269,7 @@ fn leader_and_waiter_have_a_span_each_with_cache_role_and_the_hash_of_the_key() 
         assert_eq!(of_role.len(), 1, "{role}: {herd:#?}");
         assert!(of_role[0].contains("cache=\"test\"") && of_role[0].contains("key_hash="));
     }
-    assert!(herd.iter().any(|line| line.starts_with("record wait_ms=1")), "{herd:#?}");
+    assert!(herd.iter().any(|line| line.starts_with("record waited=1s")), "{herd:#?}");
     assert!(herd.iter().any(|line| line.contains("computed") && line.contains("end=\"stored\"")));
 }
 

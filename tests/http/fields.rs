@@ -123,9 +123,9 @@ async fn cache_status_says_why_the_origin_was_asked() {
         assert_eq!(fwd(reply), format!("bypass; fwd-status=200; detail={detail}"));
     }
     let post = send(&app, request("POST", "/other", &[])).await;
-    assert_eq!(fwd(post), "method; fwd-status=200");
+    assert_eq!(fwd(post), "method; fwd-status=200; detail=method");
     let head = send(&app, request("HEAD", "/head", &[])).await;
-    assert_eq!(fwd(head), "method; fwd-status=200");
+    assert_eq!(fwd(head), "method; fwd-status=200; detail=method");
     origin.answers(|_| Answer::ok("private", "mine"));
     let private = send(&app, get("/private")).await;
     assert_eq!(fwd(private), "uri-miss; fwd-status=200; detail=private");
@@ -479,4 +479,39 @@ mod random {
             runtime.block_on(survive(requests, status, answer, cookies))?;
         }
     }
+}
+
+/// The kit asserts of each reply in these tests that it says why it was not shared; here are the
+/// words that are rare.
+#[tokio::test(start_paused = true)]
+async fn a_response_that_was_not_shared_says_why() {
+    let origin = Origin::new(|call| match &*call.uri() {
+        "/fails" => Answer::status(503),
+        "/private" => Answer::ok("private", "mine").after(secs(1)),
+        "/late" => Answer::ok("max-age=1", "old").after(secs(1)).header("age", "5"),
+        _ => Answer::ok("max-age=60", "report").after(secs(1)),
+    });
+    let cache = origin_only();
+    let app = layered(cache.http_layer(), &origin);
+    let detail = |reply: &Reply| {
+        let status = reply.cache_status();
+        status.split_once("; detail=").map(|(_, detail)| detail.to_owned()).unwrap_or_default()
+    };
+    assert_eq!(detail(&send(&app, get("/fails")).await), "failed");
+    assert_eq!(detail(&send(&app, get("/late")).await), "expired");
+    let both = tokio::join!(send(&app, get("/private")), send(&app, get("/private")));
+    assert_eq!((&*detail(&both.0), &*detail(&both.1)), ("private", "declined"));
+    let both = tokio::join!(send(&app, get("/private")), send(&app, get("/private")));
+    assert_eq!((&*detail(&both.0), &*detail(&both.1)), ("private", "passed"));
+    let invalidate = async {
+        pass(ms(500)).await;
+        cache.invalidate_all().await;
+    };
+    let (reply, ()) = tokio::join!(send(&app, get("/report")), invalidate);
+    assert_eq!(detail(&reply), "invalidated");
+    assert_eq!(detail(&send(&app, request("HEAD", "/head", &[])).await), "method");
+    cache.set_mode(Mode::Observe);
+    assert_eq!(detail(&send(&app, with("/r", &[("range", "bytes=0-1")])).await), "observe");
+    cache.set_mode(Mode::Off);
+    assert_eq!(detail(&send(&app, get("/report")).await), "off");
 }

@@ -28,5 +28,7 @@ mod legacy_lock;
 mod lock;
 #[cfg(all(feature = "redis", feature = "test-util"))]
 mod lock_history;
+#[cfg(all(feature = "redis", feature = "tracing"))]
+mod operator_log;
 #[cfg(all(feature = "redis", feature = "axum"))]
 mod processes;

@@ -27,6 +27,8 @@ mod late_leader;
 mod leader;
 #[cfg(feature = "remote")]
 mod leader_cancellation;
+#[cfg(all(feature = "remote", feature = "tracing"))]
+mod log_lines;
 #[cfg(feature = "remote")]
 mod outage;
 #[cfg(feature = "remote")]

@@ -204,6 +204,7 @@ impl World {
     fn with_log(max_computations: usize, max_logged_tags: usize) -> Arc<Self> {
         let settings = EngineSettings {
             name: "model".into(),
+            log_keys: false,
             compute_timeout: LONG,
             wait_timeout: LONG,
             compute_after_wait: false,

@@ -11,7 +11,7 @@ use crate::clock::Tick;
 use crate::error::Error;
 use crate::http::body::ResponseBody;
 use crate::http::cache_for::CacheFor;
-use crate::http::flow::error_response::{Make, Refusal};
+use crate::http::flow::error_response::{Make, Refusal, RefusalReason};
 use crate::http::flow::lookup::{Forward, StoredEntry};
 use crate::http::flow::origin_call::ForwardStatus;
 use crate::http::layer::Rules;
@@ -39,7 +39,7 @@ pub(super) struct Provenance<'a> {
 impl Provenance<'_> {
     pub(super) fn bypass(reason: BypassReason) -> Self {
         let fwd = if reason == BypassReason::Method { "method" } else { "bypass" };
-        let detail = (fwd == "bypass").then(|| reason.as_str());
+        let detail = Some(reason.as_str());
         let outcome = CacheOutcome::Bypass;
         Provenance { fwd, stored: false, collapsed: false, detail, fwd_status: None, outcome }
     }
@@ -268,7 +268,10 @@ pub(super) fn not_cached<B: Body>(rules: &Rules) -> Response<ResponseBody<B>> {
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
     if let Some(name) = &rules.config.cache_status {
-        append_cache_status(headers, cache_status_refused(name, "only-if-cached"));
+        append_cache_status(
+            headers,
+            cache_status_refused(name, RefusalReason::OnlyIfCached.as_str()),
+        );
     }
     response.extensions_mut().insert(CacheOutcome::Refused);
     response
@@ -282,9 +285,9 @@ pub(super) fn refusal<B: Body>(rules: &Rules, error: Error) -> Response<Response
     response.extensions_mut().insert(CacheOutcome::Refused);
     if let Some(name) = &rules.config.cache_status {
         let member = if refused.was_forwarded() {
-            cache_status_forward(name, "miss", None, false, false, Some(refused.as_str()))
+            cache_status_forward(name, "miss", None, false, false, Some(refused.reason().as_str()))
         } else {
-            cache_status_refused(name, refused.as_str())
+            cache_status_refused(name, refused.reason().as_str())
         };
         append_cache_status(response.headers_mut(), member);
     }

@@ -10,6 +10,7 @@ use http_body::Body;
 use crate::error::Error;
 use crate::http::body::ResponseBody;
 use crate::http::flow::answer::{self, Provenance};
+use crate::http::flow::error_response::RefusalReason;
 use crate::http::flow::lead::OriginOutcome;
 use crate::http::flow::lookup::{HttpCaller, StoredEntry};
 use crate::http::flow::miss::answered;
@@ -131,16 +132,21 @@ impl OriginClient {
         };
         match own {
             OriginOutcome::Response { response, stored, why } => {
-                let detail = why.map(|why| caller.refusal_detail(why));
+                let detail = match (why, stored) {
+                    (Some(why), _) => Some(caller.refusal_detail(why)),
+                    (None, stored) => stored.err().map(|why| why.as_str().into()),
+                };
+                let is_stored = detail.is_none();
                 let fwd_status = Some(response.status());
                 let shape =
                     if why.is_none() { caller.shape_of_own(&response) } else { Shape::Whole };
-                let came = Provenance { fwd_status, ..came(stored, detail.as_deref()) };
+                let came = Provenance { fwd_status, ..came(is_stored, detail.as_deref()) };
                 Ok(answer::from_service(&caller.rules, answer::shaped(response, shape), came))
             }
             OriginOutcome::Failed { response, stand_in } => {
                 Ok(stale(stand_in).unwrap_or_else(|| {
-                    answer::from_service(&caller.rules, response, came(false, None))
+                    let failed = Some(RefusalReason::Failed.as_str());
+                    answer::from_service(&caller.rules, response, came(false, failed))
                 }))
             }
             OriginOutcome::Error { error, failure } => self.fail(error, failure),

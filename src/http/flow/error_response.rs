@@ -59,16 +59,16 @@ impl Refusal {
         self.error.inner::<MustRevalidate>().is_some()
     }
 
-    pub(super) fn as_str(&self) -> &'static str {
+    pub(super) fn reason(&self) -> RefusalReason {
         match self.error.kind() {
-            _ if self.must_revalidate() => "must-revalidate",
-            ErrorKind::Inner => "failed",
-            ErrorKind::ComputeTimeout => "compute-timeout",
-            ErrorKind::Panicked => "panicked",
-            ErrorKind::Overloaded => "overloaded",
-            ErrorKind::Held => "held",
-            ErrorKind::WaitTimeout => "wait-timeout",
-            ErrorKind::ShutDown => "shut-down",
+            _ if self.must_revalidate() => RefusalReason::MustRevalidate,
+            ErrorKind::Inner => RefusalReason::Failed,
+            ErrorKind::ComputeTimeout => RefusalReason::ComputeTimeout,
+            ErrorKind::Panicked => RefusalReason::Panicked,
+            ErrorKind::Overloaded => RefusalReason::Overloaded,
+            ErrorKind::Held => RefusalReason::Held,
+            ErrorKind::WaitTimeout => RefusalReason::WaitTimeout,
+            ErrorKind::ShutDown => RefusalReason::ShutDown,
         }
     }
 
@@ -95,6 +95,21 @@ impl Refusal {
         let text = HeaderValue::from_static("text/plain; charset=utf-8");
         response.headers_mut().insert(header::CONTENT_TYPE, text);
         response
+    }
+}
+
+words! {
+    /// Why there is no response of the service to hand over, as a detail of `Cache-Status`.
+    pub(crate) enum RefusalReason {
+        Failed = "failed",
+        ComputeTimeout = "compute-timeout",
+        Panicked = "panicked",
+        MustRevalidate = "must-revalidate",
+        OnlyIfCached = "only-if-cached",
+        Overloaded = "overloaded",
+        Held = "held",
+        WaitTimeout = "wait-timeout",
+        ShutDown = "shut-down",
     }
 }
 

@@ -21,7 +21,7 @@ use crate::http::flow::error_response::OriginStatus;
 use crate::http::flow::lookup::{HttpCaller, StoredEntry};
 use crate::http::flow::origin_call::{OriginReply, OriginRequest};
 use crate::http::rules::lifetime::Times;
-use crate::http::rules::storable::{Decision, DeclineReason, Plan, judge};
+use crate::http::rules::storable::{Decision, DeclineReason, Plan, UnstoredReason, judge};
 use crate::http::stored::fill::{self, ArrivalTime};
 use crate::http::stored::response::StoredResponse;
 use crate::key::Tag;
@@ -29,8 +29,13 @@ use crate::observe::{Observe, Occurrence};
 
 /// What the leader's own client gets.
 pub(super) enum OriginOutcome<B: Body, E> {
-    /// The service's response, complete or still arriving.
-    Response { response: Response<ResponseBody<B>>, stored: bool, why: Option<DeclineReason> },
+    /// The service's response, complete or still arriving. Without a reason to decline it,
+    /// `stored` says whether it is stored.
+    Response {
+        response: Response<ResponseBody<B>>,
+        stored: Result<(), UnstoredReason>,
+        why: Option<DeclineReason>,
+    },
     /// The service answered with a failure; a stale response may be served in its place.
     Failed { response: Response<ResponseBody<B>>, stand_in: Option<StoredEntry> },
     /// The service's own error, and the failure that waiters learn of.
@@ -55,6 +60,7 @@ where
 {
     let stale_until = caller.fallback().map(|entry| entry.window.useful_until());
     leader.on_panic(rule(HoldRule::Never, stale_until));
+    leader.set_fallback(stale_until.is_some());
     // The second transport error in a row begins a hold; the first may be a single lost
     // connection.
     let transport = rule(HoldRule::After(2), stale_until);
@@ -200,7 +206,7 @@ impl Head {
             self.leader.note_sharing(false, self.received.at.plus(settings.uncacheable_for));
         }
         self.decline_as(status, why);
-        OriginOutcome::Response { response, stored: false, why: Some(why) }
+        OriginOutcome::Response { response, stored: Ok(()), why: Some(why) }
     }
 
     fn decline_as(self, status: StatusCode, why: DeclineReason) {

@@ -58,6 +58,11 @@ where
     Ok(answer)
 }
 
+/// Returns what `Cache-Status` says of a response that one client asked for alone.
+pub(crate) fn alone_detail(reason: AloneReason) -> String {
+    reason.as_str().replace('_', "-")
+}
+
 /// Returns how much of a stored response a request gets. Only one that asks
 /// for less costs a reading of the clock.
 #[inline]
@@ -109,7 +114,9 @@ where
             return self.forward_uncached(BypassReason::NoStore).await;
         }
         if !is_on && !self.fills_while_observing() {
-            return self.forward_unprotected(AloneReason::Off).await;
+            let is_observing = engine.mode() == Mode::Observe;
+            let reason = if is_observing { AloneReason::Observe } else { AloneReason::Off };
+            return self.forward_unprotected(reason).await;
         }
         // What the client needs once the leader has gone to work.
         let mut client = None;
@@ -182,7 +189,8 @@ where
         if !self.caller.waits_only() {
             // Known before it is asked: the answer may change what is known.
             let detail = self.caller.refused_credential().map(credential_detail);
-            let came = self.alone(detail.as_deref());
+            let detail = detail.unwrap_or_else(|| alone_detail(reason));
+            let came = self.alone(&detail);
             return self.forward(came, reason, place).await;
         }
         // A response may have come between the first look and the look into the table.
@@ -208,7 +216,8 @@ where
         self,
         reason: AloneReason,
     ) -> Result<Response<ResponseBody<B>>, S::Error> {
-        let came = self.alone(Some("off"));
+        let detail = alone_detail(reason);
+        let came = self.alone(&detail);
         self.forward(came, reason, None).await
     }
 
@@ -246,7 +255,8 @@ where
         let is_ours = question.is_conditional();
         let call = caller.cache.engine.compute_alone(question.put(&caller.cache), place).await;
         let received = ArrivalTime::now(&caller.cache, started);
-        caller.cache.observer.computed_alone(received.delay(), reason.as_str());
+        let (key, took) = (&caller.primary, received.delay());
+        caller.cache.observer.computed_alone(key, took, reason.as_str(), call.is_err());
         let failed = match &call {
             Ok(Ok(OriginReply::Response(response))) => answer::is_failure(response.status()),
             Ok(Ok(OriginReply::Confirmed(_))) => false,
@@ -280,12 +290,12 @@ where
 }
 
 impl<S, Q, B> HttpWork<S, Q, B> {
-    fn alone<'a>(&self, detail: Option<&'a str>) -> Provenance<'a> {
+    fn alone<'a>(&self, detail: &'a str) -> Provenance<'a> {
         Provenance {
             fwd: self.caller.forward.as_str(),
             stored: false,
             collapsed: false,
-            detail,
+            detail: Some(detail),
             fwd_status: None,
             outcome: CacheOutcome::Alone,
         }

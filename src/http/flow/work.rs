@@ -229,6 +229,8 @@ where
 
     async fn call(self, leader: Leader<StoredResponse>) -> Self::Output {
         let Self { caller, service, request, stale, is_occupied, .. } = self;
+        // Also a cache that stores nothing has gauges to set.
+        caller.cache.tidy_from_now_on();
         let own = ask(caller, leader, is_occupied, service, request).await;
         LeadResult { own, stale }
     }

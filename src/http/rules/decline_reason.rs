@@ -1,72 +1,45 @@
-//! Why a response is not stored.
+//! Why a response is not stored. The words are details of `Cache-Status`.
 
 use http::StatusCode;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum DeclineReason {
-    /// Only a GET fills.
-    Method,
-    Status,
-    Unreadable,
-    NoStore,
-    Private,
-    NoCache,
-    MustUnderstand,
-    VaryAny,
-    SetCookie,
-    EventStream,
-    TooLarge,
-    HeadersTooLarge,
-    /// Its lengths contradict each other.
-    Framing,
-    /// No source states a lifetime.
-    NoFreshness,
-    /// The request carried credentials, and nothing permits to share.
-    Credentials,
-    /// The response to a POST is not one to a GET (RFC 9110, 9.3.3).
-    OtherResource,
-    Trailers,
-    /// Its body did not arrive in time.
-    Slow,
-    /// Bodies that arrive take as many bytes as they may.
-    NoRoom,
-    /// It has more tags than an entry may have.
-    TooManyTags,
-    /// Its body ended before its declared length, or after.
-    BrokenOff,
-    /// It comes from behind a layer of the same handle with other rules.
-    Nested,
+words! {
+    pub(crate) enum DeclineReason {
+        /// Only a GET fills.
+        Method = "method",
+        Status = "status",
+        Unreadable = "unreadable-cache-control",
+        NoStore = "no-store",
+        Private = "private",
+        NoCache = "no-cache",
+        MustUnderstand = "must-understand",
+        VaryAny = "vary-any",
+        SetCookie = "set-cookie",
+        EventStream = "event-stream",
+        TooLarge = "too-large",
+        HeadersTooLarge = "headers-too-large",
+        /// Its lengths contradict each other.
+        Framing = "framing",
+        /// No source states a lifetime.
+        NoFreshness = "no-freshness",
+        /// The request carried credentials, and nothing permits to share.
+        Credentials = "credentials",
+        /// The response to a POST is not one to a GET (RFC 9110, 9.3.3).
+        OtherResource = "other-resource",
+        Trailers = "trailers",
+        /// Its body did not arrive in time.
+        Slow = "slow",
+        /// Bodies that arrive take as many bytes as they may.
+        NoRoom = "no-room",
+        /// It has more tags than an entry may have.
+        TooManyTags = "too-many-tags",
+        /// Its body ended before its declared length, or after.
+        BrokenOff = "broken-off",
+        /// It comes from behind a layer of the same handle with other rules.
+        Nested = "nested",
+    }
 }
 
 impl DeclineReason {
-    /// Returns the refusal as a metric's label or a detail of `Cache-Status`.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Method => "method",
-            Self::Status => "status",
-            Self::Unreadable => "unreadable-cache-control",
-            Self::NoStore => "no-store",
-            Self::Private => "private",
-            Self::NoCache => "no-cache",
-            Self::MustUnderstand => "must-understand",
-            Self::VaryAny => "vary-any",
-            Self::SetCookie => "set-cookie",
-            Self::EventStream => "event-stream",
-            Self::TooLarge => "too-large",
-            Self::HeadersTooLarge => "headers-too-large",
-            Self::Framing => "framing",
-            Self::NoFreshness => "no-freshness",
-            Self::Credentials => "credentials",
-            Self::OtherResource => "other-resource",
-            Self::Trailers => "trailers",
-            Self::Slow => "slow",
-            Self::NoRoom => "no-room",
-            Self::TooManyTags => "too-many-tags",
-            Self::BrokenOff => "broken-off",
-            Self::Nested => "nested",
-        }
-    }
-
     /// Returns whether the next response will hardly be storable either.
     ///
     /// An error and a lack of room concern the moment, credentials and method one request, a
@@ -82,5 +55,17 @@ impl DeclineReason {
                 | Self::NoRoom
         );
         !concerns_one && !status.is_client_error() && !status.is_server_error()
+    }
+}
+
+words! {
+    /// Why a response that may be stored is not stored.
+    pub(crate) enum UnstoredReason {
+        /// It lived no longer than it took to arrive; clients that waited have it, too.
+        Expired = "expired",
+        /// It was invalidated while it arrived, or the cache was switched off.
+        Invalidated = "invalidated",
+        /// The store has one that was asked for later, or it weighs too much.
+        Superseded = "superseded",
     }
 }

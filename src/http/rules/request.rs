@@ -52,43 +52,24 @@ pub(crate) enum Class {
     Bypass(BypassReason),
 }
 
-/// Why a request is forwarded uncached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum BypassReason {
-    Method,
-    BodyOnGet,
-    Range,
-    Conditional,
-    NoStore,
-    Upgrade,
-    KeyTooLong,
-    HeadersTooLarge,
-    BadHost,
-    /// The user's own rule says so.
-    ByRule,
-    /// The user's own rule finds no identity.
-    Identity,
-    /// A layer of the same handle further out has seen to it.
-    Nested,
-}
-
-impl BypassReason {
-    /// Returns the reason as a metric's label or a detail of `Cache-Status`.
-    pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::Method => "method",
-            Self::BodyOnGet => "body-on-get",
-            Self::Range => "range",
-            Self::Conditional => "conditional",
-            Self::NoStore => "no-store",
-            Self::Upgrade => "upgrade",
-            Self::KeyTooLong => "key-too-long",
-            Self::HeadersTooLarge => "headers-too-large",
-            Self::BadHost => "bad-host",
-            Self::ByRule => "by-rule",
-            Self::Identity => "identity",
-            Self::Nested => "nested",
-        }
+words! {
+    /// Why a request is forwarded uncached.
+    pub(crate) enum BypassReason {
+        Method = "method",
+        BodyOnGet = "body-on-get",
+        Range = "range",
+        Conditional = "conditional",
+        NoStore = "no-store",
+        Upgrade = "upgrade",
+        KeyTooLong = "key-too-long",
+        HeadersTooLarge = "headers-too-large",
+        BadHost = "bad-host",
+        /// The user's own rule says so.
+        ByRule = "by-rule",
+        /// The user's own rule finds no identity.
+        Identity = "identity",
+        /// A layer of the same handle further out has seen to it.
+        Nested = "nested",
     }
 }
 

@@ -7,7 +7,7 @@ use crate::http::cache_for::CacheFor;
 use crate::http::config::{HttpConfig, SetCookie};
 use crate::http::flow::nested;
 use crate::http::rules::conditions::entity_tag;
-pub(crate) use crate::http::rules::decline_reason::DeclineReason;
+pub(crate) use crate::http::rules::decline_reason::{DeclineReason, UnstoredReason};
 use crate::http::rules::directives::{DirectiveSet, Directives, Lifetime};
 use crate::http::rules::lifetime::{self, Source, Terms, Times, only_date};
 use crate::http::rules::request::{Credentials, RequestFacts, RequestMethod};

@@ -262,6 +262,19 @@ impl Target {
         }
     }
 
+    /// Writes where the servers are, for log lines.
+    pub(super) fn address(&self) -> String {
+        let servers: Vec<_> = self.infos().iter().map(address).collect();
+        let servers = servers.join(", ");
+        match &self.servers {
+            Servers::Single(_) => servers,
+            #[cfg(feature = "redis-cluster")]
+            Servers::Cluster(_) => format!("cluster of {servers}"),
+            #[cfg(feature = "redis-sentinel")]
+            Servers::Sentinel(_, primary) => format!("primary {primary} of sentinels {servers}"),
+        }
+    }
+
     fn infos(&self) -> &[ConnectionInfo] {
         match &self.servers {
             Servers::Single(info) => std::slice::from_ref(&**info),
@@ -276,12 +289,16 @@ impl Target {
 /// Shows no user, no password and no path.
 impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let servers = self.infos().iter().map(|info| match info.addr() {
-            ConnectionAddr::Tcp(host, port) => format!("redis://{host}:{port}"),
-            ConnectionAddr::TcpTls { host, port, .. } => format!("rediss://{host}:{port}"),
-            _ => "unix".to_owned(),
-        });
-        f.debug_list().entries(servers).finish()
+        f.debug_list().entries(self.infos().iter().map(address)).finish()
+    }
+}
+
+/// Writes where a server is: no user, no password and no path.
+fn address(info: &ConnectionInfo) -> String {
+    match info.addr() {
+        ConnectionAddr::Tcp(host, port) => format!("redis://{host}:{port}"),
+        ConnectionAddr::TcpTls { host, port, .. } => format!("rediss://{host}:{port}"),
+        _ => "unix".to_owned(),
     }
 }
 
@@ -402,7 +419,46 @@ impl Target {
     }
 }
 
-#[cfg(feature = "redis-sentinel")]
+#[cfg(feature = "redis-cluster")]
+impl Target {
+    /// Returns the primaries of a cluster that do not answer now.
+    pub(super) async fn silent_servers(&self) -> Vec<String> {
+        let Servers::Cluster(named) = &self.servers else { return Vec::new() };
+        let asked = named.iter().map(|node| Box::pin(self.primaries_by(node)));
+        let known = futures_util::future::select_ok(asked).await;
+        let primaries = known.map_or_else(|_| named.clone(), |(known, _)| known);
+        let asked = primaries.iter().map(|node| async move {
+            let answered = within(CONNECT_TIMEOUT, async {
+                Connection::Single(self.open(node).await?).send(&Command::new("PING")).await
+            });
+            answered.await.is_err().then(|| address(node))
+        });
+        futures_util::future::join_all(asked).await.into_iter().flatten().collect()
+    }
+
+    async fn primaries_by(
+        &self,
+        node: &ConnectionInfo,
+    ) -> Result<Vec<ConnectionInfo>, CallFailure> {
+        let slots = within(CONNECT_TIMEOUT, async {
+            let connection = Connection::Single(self.open(node).await?);
+            connection.send(&Command::new("CLUSTER SLOTS")).await
+        });
+        let mut primaries: Vec<ConnectionInfo> = Vec::new();
+        for range in slots.await?.array()? {
+            let primary = range.array()?.get(2).ok_or_else(CallFailure::nonsense)?;
+            let [host, port, ..] = primary.array()? else { return Err(CallFailure::nonsense()) };
+            let port = u16::try_from(port.number()?).map_err(|_| CallFailure::nonsense())?;
+            let place = moved(node.addr(), host.text()?.to_owned(), port);
+            if primaries.iter().all(|known| *known.addr() != place) {
+                primaries.push(node.clone().set_addr(place));
+            }
+        }
+        Ok(primaries)
+    }
+}
+
+#[cfg(any(feature = "redis-cluster", feature = "redis-sentinel"))]
 fn moved(from: &ConnectionAddr, host: String, port: u16) -> ConnectionAddr {
     match from.clone() {
         ConnectionAddr::TcpTls { insecure, tls_params, .. } => {

@@ -2,12 +2,12 @@
 
 use std::sync::Once;
 
-use crate::remote::redis::connection::Connection;
+use crate::remote::redis::connection::{Connection, Target};
 
 /// Reads how the server makes room, and warns once if it is by what hits the
 /// locks. A server that does not say is left in peace.
 #[cfg(feature = "tracing")]
-pub(super) async fn warn_once(warned: &Once, connection: &Connection) {
+pub(super) async fn warn_once(warned: &Once, connection: &Connection, target: &Target) {
     use std::time::Duration;
 
     use crate::remote::redis::connection::Command;
@@ -20,18 +20,12 @@ pub(super) async fn warn_once(warned: &Once, connection: &Connection) {
     let Ok(Ok(reply)) = asked else { return };
     let Some(policy) = reply.said().ok().and_then(policy) else { return };
     if evicts_locks(policy) {
-        warned.call_once(|| {
-            tracing::warn!(
-                target: "tower_stampede",
-                policy,
-                "the server's maxmemory-policy evicts refresh locks first: allkeys-lfu does not"
-            );
-        });
+        warned.call_once(|| crate::observe::warn_of_policy(&target.address(), policy));
     }
 }
 
 #[cfg(not(feature = "tracing"))]
-pub(super) async fn warn_once(_: &Once, _: &Connection) {}
+pub(super) async fn warn_once(_: &Once, _: &Connection, _: &Target) {}
 
 #[cfg(any(test, feature = "tracing"))]
 fn policy(info: &str) -> Option<&str> {

@@ -204,7 +204,7 @@ impl PoolState {
             let opened = shared.end_attempt(connected);
             ended.send_replace(Some(opened.clone()));
             if let (Ok(open), false) = (opened, shared.scripts.is_empty()) {
-                eviction::warn_once(&shared.advised, &open.connection).await;
+                eviction::warn_once(&shared.advised, &open.connection, &shared.target).await;
             }
         });
         Ok(attempt)

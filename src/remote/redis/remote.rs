@@ -240,6 +240,15 @@ impl Remote for RedisRemote {
         *self.listening.lock() = Some(EndOnDrop(tokio::spawn(listening).abort_handle()));
     }
 
+    fn address(&self) -> String {
+        self.link.target().address()
+    }
+
+    #[cfg(feature = "redis-cluster")]
+    fn silent_servers(&self) -> Call<'_, Vec<String>> {
+        Box::pin(async move { Ok(self.link.target().silent_servers().await) })
+    }
+
     fn suspect(&self, kind: RemoteErrorKind) {
         // Whatever else failed, the link has seen it itself.
         if kind == RemoteErrorKind::Timeout {

@@ -73,7 +73,7 @@ async fn up_to_the_limit_a_slow_reader_holds_nobody_back_and_misses_nothing() {
     let fast = readers[1].rest().await;
     assert!(fast.bytes.len() == 1_000_000 && fast.error.is_none());
     assert!(send(&app, get("/report")).await.is(Hit));
-    pass(secs(60)).await;
+    pass(secs(50)).await;
     assert!(cache.stats().bytes >= 1_000_000, "it counts for what it holds");
     assert_eq!(readers[0].rest().await.bytes.len(), 1_000_000);
 }

@@ -303,11 +303,24 @@ where
     Ok(read(response, from.elapsed()).await)
 }
 
+/// Asserts that our `Cache-Status` says of a response that was not shared why.
+fn assert_says_why(headers: &HeaderMap) {
+    for member in headers.get_all("cache-status") {
+        // Others are those of caches before us.
+        let member = member.to_str().unwrap_or_default();
+        let Some(said) = member.strip_prefix("tower-stampede; ") else { continue };
+        let says = |part: &str| said.split("; ").any(|it| it.split('=').next() == Some(part));
+        let is_shared = says("hit") || says("stored") || says("collapsed");
+        assert_ne!(is_shared, says("detail"), "{member}");
+    }
+}
+
 pub(crate) async fn read<B>(response: Response<B>, took: Duration) -> Reply
 where
     B: http_body::Body<Data = Bytes>,
 {
     let (head, body) = response.into_parts();
+    assert_says_why(&head.headers);
     let declared = body.size_hint().exact();
     let (mut bytes, mut broken, mut trailers) = (Vec::new(), false, None);
     let mut body = Box::pin(body);

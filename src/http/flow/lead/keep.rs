@@ -18,7 +18,7 @@ use crate::http::flow::lead::pump::{Arrival, Pump};
 use crate::http::flow::lead::{Head, OriginOutcome};
 use crate::http::flow::lookup::{StoredEntry, is_validated_by_each};
 use crate::http::flow::remote;
-use crate::http::rules::storable::{DeclineReason, Plan};
+use crate::http::rules::storable::{DeclineReason, Plan, UnstoredReason};
 use crate::http::stored::fill;
 use crate::http::stored::response::Content;
 use crate::key::Tag;
@@ -65,7 +65,7 @@ impl Head {
         };
         self.decline_as(head.status, why);
         let response = Response::from_parts(head, collected.into_body());
-        OriginOutcome::Response { response, stored: false, why: Some(why) }
+        OriginOutcome::Response { response, stored: Ok(()), why: Some(why) }
     }
 
     fn limits(&self, plan: &Plan) -> Limits {
@@ -112,7 +112,7 @@ impl Head {
         body: Bytes,
         plan: &Plan,
         tags: Box<[Tag]>,
-    ) -> bool {
+    ) -> Result<(), UnstoredReason> {
         let (entry, share) = self.entry(head, Content::Whole(body), plan, tags);
         match share {
             Recipients::None => self.decline_unshared(),
@@ -123,7 +123,7 @@ impl Head {
             }
             Recipients::All => return self.store(entry),
         }
-        false
+        Err(UnstoredReason::Expired)
     }
 
     fn share_with_wave(self, entry: StoredEntry) {
@@ -132,16 +132,21 @@ impl Head {
 
     /// Stores a whole response before it is handed over: a waiter that it does
     /// not fit looks into the index for its own variant at once.
-    pub(super) fn store(self, entry: StoredEntry) -> bool {
+    pub(super) fn store(self, entry: StoredEntry) -> Result<(), UnstoredReason> {
         let Self { caller, leader, .. } = self;
         let change = fill::store(&caller, &entry, &|| leader.may_store(&entry));
         let stored = change.applied;
+        let why = || match leader.may_store(&entry) {
+            true => UnstoredReason::Superseded,
+            false => UnstoredReason::Invalidated,
+        };
+        let result = if stored { Ok(()) } else { Err(why()) };
         caller.cache.tidy_from_now_on();
         let targets = remote::fill_targets(&caller, &entry);
         let published = Arc::clone(&entry);
         leader.finish(published, stored, targets, move || fill::unstore(&caller, &entry));
         drop(change.garbage);
-        stored
+        result
     }
 
     /// Hands over a response whose body arrives.
@@ -159,20 +164,25 @@ impl Head {
             let (status, why) = (head.status, DeclineReason::NoRoom);
             self.decline_as(status, why);
             let response = Response::from_parts(head, ResponseBody::streaming(so_far, rest));
-            return OriginOutcome::Response { response, stored: false, why: Some(why) };
+            let stored = Err(UnstoredReason::Expired);
+            return OriginOutcome::Response { response, stored, why: Some(why) };
         };
         let (body, feed) = SharedBody::new(limits.declared, reserved);
         let (entry, share) = self.entry(&head, Content::Arriving(Arc::clone(&body)), plan, tags);
         if share == Recipients::None {
             self.decline_unshared();
             let response = Response::from_parts(head, ResponseBody::streaming(so_far, rest));
-            return OriginOutcome::Response { response, stored: false, why: None };
+            let stored = Err(UnstoredReason::Expired);
+            return OriginOutcome::Response { response, stored, why: None };
         }
         if share == Recipients::Each {
             self.leader.publish_for_each();
         }
-        let is_kept = matches!(share, Recipients::All | Recipients::Each);
-        let stored = is_kept && self.leader.may_store(&entry);
+        let stored = match share {
+            Recipients::Wave | Recipients::None => Err(UnstoredReason::Expired),
+            _ if !self.leader.may_store(&entry) => Err(UnstoredReason::Invalidated),
+            Recipients::All | Recipients::Each => Ok(()),
+        };
         let scope = self.leader.scope();
         let cache = Arc::clone(&self.caller.cache);
         // Before anything can be freed.

@@ -68,7 +68,7 @@ impl Arrival {
     /// once it has the response.
     fn complete(self, body: Bytes) {
         if let Some(whole) = fill::completed(&self.head.caller, &self.entry, body) {
-            self.head.store(whole);
+            let _ = self.head.store(whole);
         }
     }
 

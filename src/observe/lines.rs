@@ -1,0 +1,170 @@
+//! Every line of the log: its level, its text and its fields.
+//!
+//! There is no other way to write one: [`Line`] wants a [`LogMessage`]. A test holds
+//! `docs/observability.md` against this table.
+
+use std::panic::Location;
+use std::time::Duration;
+
+use crate::key::Key;
+
+/// How loud a line is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(feature = "tracing"), allow(dead_code, reason = "only tracing writes lines"))]
+pub(crate) enum LineLevel {
+    /// What happens in normal operation.
+    Debug,
+    /// What is worth knowing after the fact.
+    Info,
+    /// What an operator may have to do something about.
+    Warn,
+}
+
+macro_rules! lines {
+    ($($(#[$doc:meta])* $name:ident: $level:ident $text:literal [$($field:ident)*];)+) => {
+        /// A line of the log.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[cfg_attr(
+            not(all(feature = "http", feature = "redis", feature = "tracing")),
+            allow(dead_code, reason = "some things happen to HTTP or to a remote alone")
+        )]
+        pub(crate) enum LogMessage {
+            $($(#[$doc])* $name,)+
+        }
+
+        #[cfg_attr(
+            not(all(test, feature = "tracing")),
+            allow(dead_code, reason = "for the tests that hold the page against it")
+        )]
+        impl LogMessage {
+            pub(crate) const ALL: &[Self] = &[$(Self::$name,)+];
+
+            pub(crate) const fn level(self) -> LineLevel {
+                match self {
+                    $(Self::$name => LineLevel::$level,)+
+                }
+            }
+
+            pub(crate) const fn text(self) -> &'static str {
+                match self {
+                    $(Self::$name => $text,)+
+                }
+            }
+
+            /// Returns the names of the fields that it can have, beside `cache`.
+            pub(crate) const fn fields(self) -> &'static [&'static str] {
+                match self {
+                    $(Self::$name => &[$(stringify!($field)),*],)+
+                }
+            }
+        }
+    };
+}
+
+lines! {
+    Computed: Debug "computed" [key_hash key took end];
+    BatchCalled: Debug "called a batch loader" [keys took];
+    FillRefused: Debug "fill refused" [key_hash key];
+    BodyRefused: Debug "no room for an arriving body" [key_hash key];
+    Waited: Debug "waited" [role waited];
+    WaitTimedOut: Debug "waited too long" [key_hash key];
+    Overloaded: Debug "overloaded" [key_hash key];
+    Held: Debug "held" [key_hash key];
+    RemoteCalled: Debug "asked the remote" [op took error];
+    Damaged: Debug "damaged value in the remote" [how];
+    Unshareable: Debug "not for the remote" [key_hash key];
+    /// Limited.
+    WaitsLong: Info "another process still computes this key: this process has waited for its \
+        result for longer than the lease setting" [key_hash key waited lease left_out left_out_others];
+    /// Limited.
+    TookOver: Info "the process that computed this key has not renewed its lease (killed, frozen \
+        or cut off from the remote): this process computes the key now"
+        [key_hash key waited lease left_out left_out_others];
+    /// Limited.
+    ComputationTimedOut: Warn "a computation took longer than compute_timeout and was dropped"
+        [key_hash key took callers_got held_for left_out left_out_others];
+    /// Limited.
+    Deposed: Warn "a computation was neither polled nor dropped for longer than compute_timeout \
+        and was given up" [key_hash key callers_got left_out left_out_others];
+    /// Limited.
+    ComputationPanicked: Warn "a computation panicked"
+        [key_hash key took callers_got held_for left_out left_out_others];
+    /// Limited.
+    RefreshFailed: Warn "a refresh failed: callers are served the stale value as long as it may \
+        be served" [key_hash key took end callers_got held_for left_out left_out_others];
+    RemoteAway: Warn "the remote is away: this process goes on with what it has and computes \
+        for itself" [server op error];
+    ServersSilent: Warn "these servers of the remote do not answer" [server];
+    RemoteBack: Warn "the remote answers again: this process shares values and computations \
+        with other processes again" [server away_for];
+    LocksAreEvicted: Warn "the server's maxmemory-policy evicts refresh locks first: \
+        allkeys-lfu does not" [server policy];
+    LayersNestedAlike: Warn "two layers of one cache are nested: the inner one passes all \
+        requests through, and its lifetimes have no effect; remove one of them"
+        [outer_created_at inner_created_at];
+    LayersNestedApart: Warn "two layers of one cache are nested and differ in what they share: \
+        the inner one passes all requests through, and the outer one stores none of their \
+        responses; remove one of them" [outer_created_at inner_created_at];
+    Unweighed: Warn "values of this type may hold memory that the cache cannot count, so the \
+        number of entries is bounded; implement Weigh for the type and call Builder::weigh, or \
+        set Builder::weigher or Builder::max_entries" [type_name max_entries];
+    CredentialRefused: Warn "a response was not shared because its request carries a field that \
+        counts as a credential; if the field does not say which user asks, exempt it with \
+        HttpLayer::not_a_credential; if each value of it may have responses of its own, name it \
+        in HttpLayer::vary" [field];
+}
+
+/// A line of the log, and the fields it can have.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(feature = "tracing"), expect(dead_code, reason = "only tracing writes lines"))]
+pub(super) struct Line<'a> {
+    pub(super) message: LogMessage,
+    pub(super) key: Option<&'a Key>,
+    pub(super) took: Option<Duration>,
+    pub(super) waited: Option<Duration>,
+    pub(super) lease: Option<Duration>,
+    pub(super) away_for: Option<Duration>,
+    pub(super) held_for: Option<Duration>,
+    pub(super) callers_got: Option<&'static str>,
+    pub(super) role: Option<&'static str>,
+    pub(super) end: Option<&'static str>,
+    pub(super) op: Option<&'static str>,
+    pub(super) error: Option<&'static str>,
+    pub(super) how: Option<&'static str>,
+    pub(super) server: Option<&'a str>,
+    pub(super) policy: Option<&'a str>,
+    pub(super) field: Option<&'a str>,
+    pub(super) type_name: Option<&'a str>,
+    pub(super) max_entries: Option<u64>,
+    pub(super) keys: Option<u64>,
+    pub(super) outer: Option<&'a Location<'a>>,
+    pub(super) inner: Option<&'a Location<'a>>,
+}
+
+impl Line<'_> {
+    pub(super) const fn of(message: LogMessage) -> Self {
+        Self {
+            message,
+            key: None,
+            took: None,
+            waited: None,
+            lease: None,
+            away_for: None,
+            held_for: None,
+            callers_got: None,
+            role: None,
+            end: None,
+            op: None,
+            error: None,
+            how: None,
+            server: None,
+            policy: None,
+            field: None,
+            type_name: None,
+            max_entries: None,
+            keys: None,
+            outer: None,
+            inner: None,
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Log lines through `tracing`, target `tower_stampede`.
+
+use tokio::time::Instant;
+use tracing::field::display;
+use tracing::{Level, enabled, event};
+
+use crate::key::Key;
+use crate::observe::limit::{LeftOut, LineLimit};
+use crate::observe::lines::{Line, LineLevel};
+use crate::observe::rounded::Rounded;
+
+/// Bytes of a key that a line carries; an escaped byte takes up to four characters.
+const KEY_BYTES: usize = 200;
+
+/// Writes the lines of one cache.
+#[derive(Debug)]
+pub(super) struct Log {
+    /// Whether lines carry keys.
+    has_keys: bool,
+    limit: LineLimit,
+}
+
+impl Log {
+    pub(super) fn new(has_keys: bool) -> Self {
+        Self { has_keys, limit: LineLimit::default() }
+    }
+
+    /// Writes a line.
+    pub(super) fn write(&self, cache: &str, line: &Line<'_>) {
+        if is_enabled(line.message.level()) {
+            write(Some(cache), self.has_keys, line, LeftOut::default());
+        }
+    }
+
+    /// Writes a line about a key, unless there were too many.
+    pub(super) fn write_limited(&self, cache: &str, line: &Line<'_>) {
+        let Some(key) = line.key.filter(|_| is_enabled(line.message.level())) else { return };
+        // The lock is free again when the subscriber, which is the user's code, is called.
+        let left_out = self.limit.admit(key.as_bytes(), line.message, Instant::now());
+        if let Some(left_out) = left_out {
+            write(Some(cache), self.has_keys, line, left_out);
+        }
+    }
+}
+
+/// Warns of a server that evicts locks. It belongs to no cache alone.
+#[cfg(feature = "redis")]
+pub(crate) fn warn_of_policy(server: &str, policy: &str) {
+    use crate::observe::contain_panic;
+    use crate::observe::lines::LogMessage;
+
+    let (server, policy) = (Some(server), Some(policy));
+    let line = Line { server, policy, ..Line::of(LogMessage::LocksAreEvicted) };
+    contain_panic(|| write(None, false, &line, LeftOut::default()));
+}
+
+fn is_enabled(level: LineLevel) -> bool {
+    match level {
+        LineLevel::Debug => enabled!(target: "tower_stampede", Level::DEBUG),
+        LineLevel::Info => enabled!(target: "tower_stampede", Level::INFO),
+        LineLevel::Warn => enabled!(target: "tower_stampede", Level::WARN),
+    }
+}
+
+fn write(cache: Option<&str>, has_keys: bool, line: &Line<'_>, left_out: LeftOut) {
+    let rounded = |duration: Option<_>| duration.map(|duration| display(Rounded(duration)));
+    let count = |count: u64| (count > 0).then_some(count);
+    macro_rules! write_at {
+        ($level:expr) => {
+            event!(
+                target: "tower_stampede",
+                $level,
+                cache,
+                role = line.role,
+                key_hash = line.key.map(hash),
+                key = line.key.filter(|_| has_keys).map(escaped),
+                server = line.server,
+                op = line.op,
+                took = rounded(line.took),
+                waited = rounded(line.waited),
+                lease = rounded(line.lease),
+                away_for = rounded(line.away_for),
+                end = line.end,
+                error = line.error,
+                how = line.how,
+                callers_got = line.callers_got,
+                held_for = rounded(line.held_for),
+                policy = line.policy,
+                field = line.field,
+                type_name = line.type_name,
+                max_entries = line.max_entries,
+                keys = line.keys,
+                outer_created_at = line.outer.map(display),
+                inner_created_at = line.inner.map(display),
+                left_out = count(left_out.same),
+                left_out_others = count(left_out.others),
+                "{}",
+                line.message.text()
+            )
+        };
+    }
+    match line.message.level() {
+        LineLevel::Debug => write_at!(Level::DEBUG),
+        LineLevel::Info => write_at!(Level::INFO),
+        LineLevel::Warn => write_at!(Level::WARN),
+    }
+}
+
+pub(super) fn hash(key: &Key) -> impl tracing::Value + use<> {
+    display(key.hash_text())
+}
+
+/// Writes a key in printable ASCII, cut to a bound.
+pub(super) fn escaped(key: &Key) -> impl tracing::Value + use<> {
+    let bytes = key.as_bytes();
+    let end = if bytes.len() > KEY_BYTES { "..." } else { "" };
+    display(format!("\"{}{end}\"", bytes[..bytes.len().min(KEY_BYTES)].escape_ascii()))
+}

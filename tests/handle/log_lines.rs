@@ -1,0 +1,146 @@
+//! Lines at WARN tell of failures that are easily overlooked: how many, of which keys, and
+//! what the callers got meanwhile.
+
+use tower_stampede::{Builder, ErrorKind, Stampede};
+use tracing::Level;
+
+use crate::kit::log::{TextLog, assert_says};
+use crate::kit::origin::*;
+
+fn warned() -> (TextLog, tracing::subscriber::DefaultGuard) {
+    let log = TextLog::default();
+    let listening = log.listen(Level::INFO);
+    (log, listening)
+}
+
+fn built(settings: Builder<u64>) -> (Stampede<u64>, Origin) {
+    (settings.build().expect("the settings are good"), Origin::new())
+}
+
+async fn fails(cache: &Stampede<u64>, origin: &Origin, key: &str) -> ErrorKind {
+    cache.get_or_compute(key, origin.compute()).await.expect_err("it fails").kind()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_computation_that_times_out_is_a_line_that_says_what_its_callers_got() {
+    let (log, _listening) = warned();
+    let (cache, origin) = built(settings().compute_timeout(SECOND + 234 * MS));
+    origin.next([Answer::Hang]);
+    assert_eq!(fails(&cache, &origin, "user:7").await, ErrorKind::ComputeTimeout);
+    let [line] = &log.lines()[..] else { panic!("{}", log.text()) };
+    assert_says(line, &[" WARN tower_stampede: a computation took longer than compute_timeout"]);
+    assert_says(line, &["cache=\"test\"", "took=1.2", "held_for=1s", "callers_got=\"the error\""]);
+    assert_says(line, &[&format!("key_hash={}", cache.hash_of("user:7"))]);
+    assert!(!line.contains("user:7") && !line.contains("left_out"), "{line}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn lines_about_one_key_come_once_a_minute_and_say_how_many_were_left_out() {
+    let (log, _listening) = warned();
+    let (cache, origin) = built(settings().compute_timeout(SECOND).hold(MS));
+    origin.usually(Answer::Hang);
+    // A second each, and a little.
+    for _ in 0..59 {
+        fails(&cache, &origin, "k").await;
+        tokio::time::sleep(2 * MS).await;
+    }
+    assert_eq!(log.lines().len(), 1, "{}", log.text());
+    tokio::time::sleep(SECOND).await;
+    fails(&cache, &origin, "k").await;
+    assert_eq!(log.lines().len(), 2, "{}", log.text());
+    assert_says(&log.lines()[1], &["left_out=58"]);
+    fails(&cache, &origin, "other").await;
+    assert_eq!(log.lines().len(), 3, "another key has a line of its own");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_of_many_keys_is_ten_lines_a_second() {
+    let (log, _listening) = warned();
+    let (cache, origin) = built(settings().compute_timeout(SECOND));
+    origin.usually(Answer::Hang);
+    let herd = spawn_herd(500, |n| {
+        let (cache, origin) = (cache.clone(), origin.clone());
+        async move { fails(&cache, &origin, &format!("k{n}")).await }
+    });
+    gather(herd).await;
+    assert_eq!(log.lines().len(), 10, "{}", log.text());
+    tokio::time::sleep(SECOND).await;
+    fails(&cache, &origin, "one more").await;
+    assert_says(&log.lines()[10], &["left_out_others=490"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_is_a_line_that_says_what_its_callers_got() {
+    let (log, _listening) = warned();
+    let (cache, origin) = built(settings().hold(5 * SECOND));
+    origin.next([Answer::Panic, Answer::Panic]);
+    for key in ["k", "k"] {
+        let (cache, compute) = (cache.clone(), origin.compute());
+        let caller = tokio::spawn(async move { cache.get_or_compute(key, compute).await });
+        assert!(caller.await.expect_err("it panics").is_panic());
+        tokio::time::sleep(MINUTE).await;
+    }
+    let [first, second] = &log.lines()[..] else { panic!("{}", log.text()) };
+    assert_says(first, &["WARN", "a computation panicked", "callers_got=\"a new computation"]);
+    assert!(!first.contains("held_for"), "{first}");
+    assert_says(second, &["callers_got=\"the error\"", "held_for=5s"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_refresh_is_a_line_although_no_caller_gets_an_error() {
+    let (log, _listening) = warned();
+    let (cache, origin) = built(settings().stale_for(60 * MINUTE).compute_timeout(SECOND));
+    assert_eq!(cache.get_or_compute("k", origin.compute()).await.unwrap(), 1);
+    for (answer, end) in [(Answer::Fail, "failed"), (Answer::Hang, "timed_out")] {
+        origin.next([answer]);
+        tokio::time::sleep(2 * MINUTE).await;
+        assert_eq!(cache.get_or_compute("k", origin.compute()).await.unwrap(), 1, "stale");
+        tokio::time::sleep(2 * SECOND).await;
+        let line = log.lines().pop().expect("there is a line");
+        assert_says(&line, &["WARN", "a refresh failed: callers are served the stale value"]);
+        assert_says(&line, &["held_for=", "callers_got=\"the stale value\""]);
+        assert_says(&line, &[&format!("end=\"{end}\"")]);
+    }
+    assert_eq!(log.lines().len(), 2, "{}", log.text());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plain_failure_that_its_caller_gets_is_no_line() {
+    let (log, _listening) = warned();
+    let (cache, origin) = built(settings());
+    origin.next([Answer::Fail]);
+    assert_eq!(fails(&cache, &origin, "k").await, ErrorKind::Inner);
+    assert_eq!(log.text(), "");
+}
+
+#[tokio::test(start_paused = true)]
+async fn lines_and_spans_carry_keys_where_the_application_wants_it_escaped_and_cut() {
+    let log = TextLog::default();
+    let _listening = log.listen(Level::DEBUG);
+    let (cache, origin) = built(settings().log_keys(true).compute_timeout(SECOND));
+    origin.usually(Answer::Hang);
+    let long = "x".repeat(1000);
+    fails(&cache, &origin, "a \"b\"\n\u{1b}[31m").await;
+    fails(&cache, &origin, &long).await;
+    let lines = log.lines();
+    assert!(lines.iter().all(|line| !line.contains('\u{1b}')), "{}", log.text());
+    let warnings: Vec<_> = lines.iter().filter(|line| line.contains("WARN")).collect();
+    assert_says(warnings[0], &[r#" key="a \"b\"\n\x1b[31m""#]);
+    assert_says(warnings[1], &[&format!(" key=\"{}...\"", "x".repeat(200))]);
+    assert!(!log.text().contains(&"x".repeat(201)), "{}", log.text());
+    let computed: Vec<_> = lines.iter().filter(|line| line.contains(": computed")).collect();
+    assert_says(computed[0], &[r#"stampede{cache="test" role="leader""#, "key=\"a "]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_is_not_polled_any_more_is_a_line() {
+    let (log, _listening) = warned();
+    let (cache, origin) = built(settings().compute_timeout(SECOND));
+    let mut kept = Box::pin(cache.get_or_compute_scoped("k", || origin.load()));
+    origin.next([Answer::Hang]);
+    assert!(futures_util::poll!(&mut kept).is_pending());
+    tokio::time::sleep(MINUTE).await;
+    assert_eq!(cache.get_or_compute("k", origin.compute()).await.unwrap(), 2);
+    let [line] = &log.lines()[..] else { panic!("{}", log.text()) };
+    assert_says(line, &["WARN", "neither polled nor dropped", "callers_got=\"the error\""]);
+}

@@ -1,0 +1,138 @@
+//! The log of a process tells what happened: another process was killed, Redis stood still,
+//! Redis came back.
+
+use std::process::{Child, Command, Stdio};
+
+use tower_stampede::{Health, Redis, Stampede};
+use tracing::Level;
+
+use crate::kit::log::{TextLog, assert_says};
+use crate::kit::origin::{MS, Origin, SECOND};
+#[cfg(feature = "redis-cluster")]
+use crate::kit::redis::Cluster;
+use crate::kit::redis::{Server, eventually};
+#[cfg(feature = "redis-cluster")]
+use crate::kit::redis_caches::hasty_on;
+use crate::kit::redis_caches::{LIMIT, fresh_key, load};
+
+/// Where the other process finds Redis; it is there in that process alone.
+const URL: &str = "OPERATOR_LOG_REDIS";
+
+const KEY: &str = "report:7";
+
+fn shop(url: &str) -> Stampede<u64> {
+    let redis = Redis::lazy(url).unwrap().op_timeout(500 * MS);
+    let builder = Stampede::builder("shop").ttl(60 * SECOND).lease(2 * SECOND);
+    builder.wait_timeout(LIMIT).redis(redis).build().unwrap()
+}
+
+/// A process that computes the key for ever.
+struct OtherProcess(Child);
+
+impl OtherProcess {
+    fn start(url: &str) -> Self {
+        let test = std::thread::current().name().expect("a test's thread has its name").to_owned();
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", &test]).env(URL, url);
+        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+
+    fn kill(&mut self) {
+        // SIGKILL: it gives nothing up.
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for OtherProcess {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Waits for the next line, the `n`th.
+async fn line(log: &TextLog, n: usize) -> String {
+    eventually("there is another line", || log.lines().len() > n).await;
+    log.lines().swap_remove(n)
+}
+
+// On one thread: the subscriber is that thread's.
+#[tokio::test]
+async fn the_log_tells_of_a_killed_leader_of_a_frozen_redis_and_of_its_return() {
+    if let Ok(url) = std::env::var(URL) {
+        let forever = || std::future::pending::<Result<u64, std::io::Error>>();
+        let _ = shop(&url).get_or_compute(KEY, forever).await;
+        return;
+    }
+    let server = Server::configured(&["user operator on >s3cret ~* &* +@all"]);
+    let url = format!("redis://operator:s3cret@{}/", server.address());
+    let (log, origin) = (TextLog::default(), Origin::new());
+    let _listening = log.listen(Level::INFO);
+    let cache = shop(&url);
+    assert_eq!(cache.get("nothing is here").await, None);
+    eventually("it listens", || cache.health() == Health::Up).await;
+
+    let mut other = OtherProcess::start(&url);
+    let lock = format!("stampede:1:shop:{{{KEY}}}:l");
+    eventually("the other process computes", || server.tell(&format!("EXISTS {lock}")) == ":1")
+        .await;
+    let reader = {
+        let (cache, origin) = (cache.clone(), origin.clone());
+        tokio::spawn(async move { load(&cache, &origin, KEY).await })
+    };
+    let slow = line(&log, 0).await;
+    other.kill();
+    assert_eq!(reader.await.unwrap(), 1, "this process has computed");
+    let taken_over = line(&log, 1).await;
+
+    server.freeze();
+    // Each request is answered. Some calls to Redis fail; then none is made.
+    while cache.health() == Health::Up {
+        load(&cache, &origin, &*fresh_key()).await;
+    }
+    let away = line(&log, 2).await;
+    tokio::time::sleep(SECOND).await;
+    server.thaw();
+    eventually("it is back", || cache.health() == Health::Up).await;
+    let back = line(&log, 3).await;
+
+    let text = log.text();
+    println!("{text}");
+    let hash = format!("key_hash={}", cache.hash_of(KEY));
+    assert_says(&slow, &[" INFO tower_stampede: ", "another process still computes this key"]);
+    assert_says(&slow, &["has waited", "cache=\"shop\"", &hash, "waited=2", "s lease=2s"]);
+    assert_says(&taken_over, &[" INFO tower_stampede: ", "the process that computed this key"]);
+    assert_says(&taken_over, &["killed, frozen or cut off", "this process computes", &hash]);
+    let server_is = format!("server=\"redis://{}\"", server.address());
+    assert_says(&away, &[" WARN tower_stampede: ", "the remote is away", "computes for itself"]);
+    assert_says(&away, &["cache=\"shop\"", &server_is, "error=\"timeout\""]);
+    assert_says(&back, &[" WARN tower_stampede: ", "the remote answers again", &server_is]);
+    assert_says(&back, &["away_for="]);
+    assert_eq!(text.lines().count(), 4, "one line for each");
+    assert!(!text.contains("s3cret") && !text.contains("operator"), "no credentials");
+    assert!(!text.contains(KEY), "no keys, unless the application wants them");
+    assert!(!text.contains("000000"), "no unrounded numbers: {text}");
+}
+
+#[cfg(feature = "redis-cluster")]
+#[tokio::test]
+async fn the_log_names_the_node_of_a_cluster_that_does_not_answer() {
+    let cluster = Cluster::start();
+    let (log, origin) = (TextLog::default(), Origin::new());
+    let _listening = log.listen(Level::INFO);
+    let cache = hasty_on(Redis::cluster(cluster.urls()).unwrap());
+    load(&cache, &origin, &*fresh_key()).await;
+    cluster.nodes()[1].freeze();
+    while !log.text().contains("the remote is away") {
+        load(&cache, &origin, &*fresh_key()).await;
+    }
+    eventually("the node is named", || log.text().contains("these servers")).await;
+    let lines = log.lines();
+    let named = lines.iter().find(|line| line.contains("these servers")).unwrap();
+    let address = |n: usize| format!("redis://{}", cluster.nodes()[n].address());
+    assert_says(named, &["WARN", "do not answer", &format!("server=\"{}\"", address(1))]);
+    let away = lines.iter().find(|line| line.contains("the remote is away")).unwrap();
+    assert_says(away, &["server=\"cluster of ", &address(0), &address(1)]);
+    cluster.nodes()[1].thaw();
+}
