@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::freshness::Window;
-use crate::garbage::BinId;
+use crate::garbage::{self, BinId};
 use crate::key::{Key, Tag};
 use crate::lease::grant::Version;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -47,13 +47,24 @@ pub(crate) struct Entry<V> {
     bin: AtomicU32,
     /// The version under which it stands in the remote, if it does.
     pub(crate) version: Option<Version>,
+    /// Takes the entry over when its store lets go of it. Known here, the store and all that
+    /// holds it need no bounds on `V`.
+    discard: fn(Self),
 }
 
-impl<V> Entry<V> {
+impl<V: Send + Sync + 'static> Entry<V> {
     pub(crate) fn new(value: V, window: Window, tags: Box<[Tag]>, started_seq: u64) -> Self {
         let alive_at = AtomicU64::new(started_seq);
         let bin = AtomicU32::new(BinId::NONE.0);
-        Self { value, window, tags, started_seq, alive_at, weight: 1, version: None, bin }
+        let (weight, version, discard) = (1, None, garbage::discard as fn(Self));
+        Self { value, window, tags, started_seq, alive_at, weight, version, bin, discard }
+    }
+}
+
+impl<V> Entry<V> {
+    /// Drops the entry where no code of the user may run: its value goes into a bin.
+    pub(crate) fn discard(self) {
+        (self.discard)(self);
     }
 
     pub(crate) fn with_version(mut self, version: Option<Version>) -> Self {
@@ -107,6 +118,7 @@ impl<V: Clone> Entry<V> {
             weight: self.weight,
             version: self.version,
             bin: AtomicU32::new(BinId::NONE.0),
+            discard: self.discard,
         }
     }
 }

@@ -26,6 +26,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use parking_lot::{Mutex, RwLock};
 
 use crate::entry::Entry;
+use crate::key::Key;
 
 /// Names the bin of one store in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,12 +43,58 @@ impl BinId {
 }
 
 /// Entries that one store has released.
-#[derive(Default)]
-pub(crate) struct Bin<V>(Mutex<Vec<Entry<V>>>);
+pub(crate) struct Bin<V> {
+    contents: Mutex<Contents<V>>,
+    on_eviction: Option<EvictionHook<V>>,
+}
+
+struct Contents<V> {
+    entries: Vec<Entry<V>>,
+    /// What the application's hook is told of; nothing where there is none.
+    evicted: Vec<Evicted<V>>,
+}
+
+/// Told of each entry that leaves the store.
+pub(crate) type EvictionHook<V> = Arc<dyn Fn(&Key, &V, EvictionCause) + Send + Sync>;
+
+/// Why an entry has left the store of this process; see
+/// [`Builder::on_eviction`](crate::Builder::on_eviction).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum EvictionCause {
+    /// It made room for other entries, at `max_bytes` or `max_entries`.
+    Size,
+    /// Its lifetime and its stale windows have ended.
+    Expired,
+    /// Another entry took its place: a newer value, or the same one marked stale.
+    Replaced,
+    /// It was invalidated, by key, by tag or with all others.
+    Invalidated,
+}
+
+/// An entry that has left the store.
+pub(crate) struct Evicted<V> {
+    pub(crate) key: Arc<Key>,
+    pub(crate) entry: Arc<Entry<V>>,
+    pub(crate) cause: EvictionCause,
+}
+
+impl<V> Contents<V> {
+    const EMPTY: Self = Self { entries: Vec::new(), evicted: Vec::new() };
+
+    fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.evicted.is_empty()
+    }
+
+    fn append(&mut self, mut other: Self) {
+        self.entries.append(&mut other.entries);
+        self.evicted.append(&mut other.evicted);
+    }
+}
 
 impl<V> Bin<V> {
-    fn take(&self) -> Vec<Entry<V>> {
-        std::mem::take(&mut self.0.lock())
+    fn take(&self) -> Contents<V> {
+        std::mem::replace(&mut self.contents.lock(), Contents::EMPTY)
     }
 }
 
@@ -62,7 +109,7 @@ pub(crate) fn discard<V: Send + Sync + 'static>(entry: Entry<V>) {
     let open = OPEN.read();
     let bin = open.as_ref().and_then(|open| open.get(&entry.bin()));
     match bin.and_then(|bin| bin.downcast_ref::<Bin<V>>()) {
-        Some(bin) => bin.0.lock().push(entry),
+        Some(bin) => bin.contents.lock().entries.push(entry),
         None => {
             drop(open);
             orphans::put(Box::new(entry));
@@ -77,39 +124,48 @@ pub(crate) fn discard<V: Send + Sync + 'static>(entry: Entry<V>) {
 /// A panic in a value's `Drop` ends here. It concerns neither the caller, which
 /// has perhaps evicted a value of another key, nor the other entries.
 #[must_use = "dropping it runs code of the user's: say when"]
-pub(crate) struct Garbage<V: Send + Sync + 'static> {
-    entries: Vec<Entry<V>>,
+pub(crate) struct Garbage<V> {
+    contents: Contents<V>,
     orphans: Vec<orphans::Orphan>,
     bin: Option<(BinId, Arc<Bin<V>>)>,
 }
 
-impl<V: Send + Sync + 'static> Garbage<V> {
+impl<V> Garbage<V> {
     /// Garbage of a store that drops its entries itself.
     #[cfg(test)]
     pub(crate) fn none() -> Self {
-        Self { entries: Vec::new(), orphans: Vec::new(), bin: None }
+        Self { contents: Contents::EMPTY, orphans: Vec::new(), bin: None }
     }
 
     /// Takes over the garbage of another operation of the same store.
     pub(crate) fn extend(&mut self, mut other: Self) {
-        self.entries.append(&mut other.entries);
+        self.contents.append(std::mem::replace(&mut other.contents, Contents::EMPTY));
         self.orphans.append(&mut other.orphans);
     }
 }
 
-impl<V: Send + Sync + 'static> Drop for Garbage<V> {
+impl<V> Drop for Garbage<V> {
     fn drop(&mut self) {
         self.orphans.drain(..).for_each(drop_caught);
-        let mut entries = std::mem::take(&mut self.entries);
-        let Some((id, bin)) = self.bin.take().filter(|_| !entries.is_empty()) else { return };
+        let mut contents = std::mem::replace(&mut self.contents, Contents::EMPTY);
+        let Some((id, bin)) = self.bin.take().filter(|_| !contents.is_empty()) else { return };
         // A `Drop` that writes to its own cache gets here again. Its garbage is
         // left to the loop below, further out on this thread: a chain of values
         // that replace each other must not nest on the stack.
-        let Some(emptying) = Emptying::begin(id) else { return bin.0.lock().extend(entries) };
-        while !entries.is_empty() {
-            entries.drain(..).for_each(drop_caught);
+        let Some(emptying) = Emptying::begin(id) else {
+            return bin.contents.lock().append(contents);
+        };
+        while !contents.is_empty() {
+            for evicted in contents.evicted.drain(..) {
+                if let Some(hook) = &bin.on_eviction {
+                    let Evicted { key, entry, cause } = &evicted;
+                    run_caught(|| hook(key, &entry.value, *cause));
+                }
+                drop_caught(evicted);
+            }
+            contents.entries.drain(..).for_each(drop_caught);
             if emptying.is_wanted_again() {
-                entries = bin.take();
+                contents = bin.take();
             }
         }
     }
@@ -117,16 +173,23 @@ impl<V: Send + Sync + 'static> Drop for Garbage<V> {
 
 /// Drops a value of the user, whose `Drop` may panic.
 pub(crate) fn drop_caught<T>(value: T) {
+    run_caught(|| drop(value));
+}
+
+/// Runs code of the user, which may panic.
+fn run_caught(code: impl FnOnce()) {
     // The panic hook has reported it; the payload may panic when dropped, too.
-    let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(value))) else { return };
+    let Err(payload) = catch_unwind(AssertUnwindSafe(code)) else { return };
     if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         std::mem::forget(another);
     }
 }
 
-impl<V: Send + Sync + 'static> fmt::Debug for Garbage<V> {
+impl<V> fmt::Debug for Garbage<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Garbage").field("entries", &self.entries.len()).finish_non_exhaustive()
+        f.debug_struct("Garbage")
+            .field("entries", &self.contents.entries.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -226,14 +289,15 @@ mod orphans {
 
 /// The bin of a store that lives. Declared after the library's cache, so that
 /// the last entries of the cache are in it.
-pub(crate) struct OpenBin<V: Send + Sync + 'static> {
+pub(crate) struct OpenBin<V> {
     id: BinId,
     bin: Arc<Bin<V>>,
 }
 
 impl<V: Send + Sync + 'static> OpenBin<V> {
-    pub(crate) fn new() -> Self {
-        let (id, bin) = (BinId::next(), Arc::new(Bin(Mutex::default())));
+    pub(crate) fn new(on_eviction: Option<EvictionHook<V>>) -> Self {
+        let bin = Arc::new(Bin { contents: Mutex::new(Contents::EMPTY), on_eviction });
+        let id = BinId::next();
         orphans::open();
         OPEN.write().get_or_insert_default().insert(id, Arc::clone(&bin) as _);
         Self { id, bin }
@@ -243,15 +307,28 @@ impl<V: Send + Sync + 'static> OpenBin<V> {
         self.id
     }
 
-    /// Takes out all entries, to be dropped by the caller once it holds no
-    /// lock.
-    pub(crate) fn empty(&self) -> Garbage<V> {
-        let (entries, orphans) = (self.bin.take(), orphans::take());
-        Garbage { entries, orphans, bin: Some((self.id, Arc::clone(&self.bin))) }
+    /// Returns where to note what leaves the store, if the application is told of it.
+    pub(crate) fn evictions(&self) -> Option<Arc<Bin<V>>> {
+        self.bin.on_eviction.is_some().then(|| Arc::clone(&self.bin))
     }
 }
 
-impl<V: Send + Sync + 'static> Drop for OpenBin<V> {
+impl<V> Bin<V> {
+    pub(crate) fn note(&self, evicted: Evicted<V>) {
+        self.contents.lock().evicted.push(evicted);
+    }
+}
+
+impl<V> OpenBin<V> {
+    /// Takes out all entries, to be dropped by the caller once it holds no
+    /// lock.
+    pub(crate) fn empty(&self) -> Garbage<V> {
+        let (contents, orphans) = (self.bin.take(), orphans::take());
+        Garbage { contents, orphans, bin: Some((self.id, Arc::clone(&self.bin))) }
+    }
+}
+
+impl<V> Drop for OpenBin<V> {
     fn drop(&mut self) {
         // Outside of the lock: the bin is not empty yet.
         let closed = OPEN.write().as_mut().and_then(|open| open.remove(&self.id));
@@ -261,7 +338,7 @@ impl<V: Send + Sync + 'static> Drop for OpenBin<V> {
     }
 }
 
-impl<V: Send + Sync + 'static> fmt::Debug for OpenBin<V> {
+impl<V> fmt::Debug for OpenBin<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("OpenBin").field("id", &self.id).finish_non_exhaustive()
     }
@@ -321,14 +398,14 @@ mod tests {
             drop(bin.empty());
         }
         let (count, _) = counting();
-        chain(&Arc::new(OpenBin::new()), 100_000, &count);
+        chain(&Arc::new(OpenBin::new(None)), 100_000, &count);
         assert_eq!(count.load(Ordering::SeqCst), 100_000);
     }
 
     #[test]
     fn a_panic_ends_at_its_value_and_the_others_are_dropped() {
         let (count, counted) = counting();
-        let bin = OpenBin::<OnDrop>::new();
+        let bin = OpenBin::<OnDrop>::new(None);
         for n in 0..9 {
             let counted = counted.clone();
             discard_in(bin.id(), move || {
@@ -347,7 +424,7 @@ mod tests {
     #[test]
     fn a_panic_of_the_caller_loses_no_garbage() {
         let (count, counted) = counting();
-        let bin = OpenBin::<OnDrop>::new();
+        let bin = OpenBin::<OnDrop>::new(None);
         discard_in(bin.id(), counted);
         let garbage = bin.empty();
         let ended = catch_unwind(AssertUnwindSafe(move || {
@@ -361,7 +438,7 @@ mod tests {
     #[test]
     fn a_store_that_ends_drops_what_is_in_its_bin() {
         let (count, counted) = counting();
-        let bin = OpenBin::<OnDrop>::new();
+        let bin = OpenBin::<OnDrop>::new(None);
         discard_in(bin.id(), counted);
         drop(bin);
         assert_eq!(count.load(Ordering::SeqCst), 1);
@@ -370,8 +447,8 @@ mod tests {
     #[test]
     fn what_comes_after_its_store_is_gone_waits_for_another_store() {
         let (count, counted) = counting();
-        let another = OpenBin::<u32>::new();
-        let gone = OpenBin::<OnDrop>::new();
+        let another = OpenBin::<u32>::new(None);
+        let gone = OpenBin::<OnDrop>::new(None);
         let id = gone.id();
         drop(gone);
         discard_in(id, counted);
@@ -389,7 +466,7 @@ mod tests {
     #[test]
     fn a_store_may_end_while_its_garbage_is_dropped() {
         let (count, counted) = counting();
-        let store = OpenBin::<OnDrop>::new();
+        let store = OpenBin::<OnDrop>::new(None);
         let (id, garbage) = (store.id(), |store: &OpenBin<OnDrop>| store.empty());
         discard_in(id, counted.clone());
         let last = Arc::new(Mutex::new(None));

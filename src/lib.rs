@@ -180,6 +180,7 @@ pub use cache::typed::{Cache, Failure};
 pub use clock::ManualClock;
 pub use computed::Computed;
 pub use error::{Absent, BoxError, ConfigError, Error, ErrorKind, FailureAction};
+pub use garbage::EvictionCause;
 #[cfg(feature = "http")]
 #[cfg_attr(docsrs, doc(cfg(feature = "http")))]
 pub use http::{

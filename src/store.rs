@@ -14,7 +14,7 @@
 //! still: each thread gathers 64 pieces, and they are freed two epochs later. With values of
 //! 1 MiB that is 64 MiB beyond the bound, and as much again per thread. So each operation that
 //! writes counts the bytes that it has added or unlinked, and from a thirty-second part of the
-//! bound on it has all of that done at once.
+//! bound on, and from 16 KiB, it has all of that done at once.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -25,9 +25,10 @@ use moka::ops::compute::Op;
 use moka::policy::EvictionPolicy;
 use moka::sync::Cache;
 
+use crate::clock::Clock;
 use crate::entry::{Entry, TOO_HEAVY};
 use crate::flight::ports::{Store, StoreChange};
-use crate::garbage::{self, Garbage, OpenBin};
+use crate::garbage::{Evicted, EvictionCause, EvictionHook, Garbage, OpenBin};
 use crate::key::Key;
 
 type Hasher = foldhash::fast::RandomState;
@@ -36,8 +37,9 @@ type EntryRef<V> = Arc<Entry<V>>;
 /// How many entries a sweep judges before it lets other tasks run.
 const SWEEP_BATCH: usize = 512;
 
-/// The part of the bound after which moka is made to evict and to free.
+/// The part of the bound after which moka is made to evict and to free, and the least of it.
 const SETTLED_PART: u64 = 32;
+const LEAST_SETTLED: u64 = 16 << 10;
 
 /// How often the epochs are moved on. Twice is enough, unless another thread is inside the table
 /// and does not run at the moment.
@@ -84,15 +86,16 @@ pub enum Eviction {
     TinyLfu,
 }
 
-#[derive(Clone, Debug)]
-pub(crate) struct LocalSettings {
+#[derive(Clone)]
+pub(crate) struct LocalSettings<V> {
     pub(crate) name: String,
     pub(crate) max_bytes: u64,
     pub(crate) eviction: Eviction,
+    pub(crate) on_eviction: Option<EvictionHook<V>>,
+    pub(crate) clock: Clock,
 }
 
-#[derive(Debug)]
-pub(crate) struct LocalStore<V: Send + Sync + 'static> {
+pub(crate) struct LocalStore<V> {
     cache: Cache<Key, Shelved<V>, Hasher>,
     /// Declared after the cache, and so dropped after it: the cache's last entries go here.
     bin: OpenBin<V>,
@@ -104,9 +107,9 @@ pub(crate) struct LocalStore<V: Send + Sync + 'static> {
 
 /// An entry in moka's hands. `None` once the entry was taken out.
 #[derive(Debug)]
-struct Shelved<V: Send + Sync + 'static>(Option<EntryRef<V>>);
+struct Shelved<V>(Option<EntryRef<V>>);
 
-impl<V: Send + Sync + 'static> Shelved<V> {
+impl<V> Shelved<V> {
     fn entry(&self) -> Option<&EntryRef<V>> {
         self.0.as_ref()
     }
@@ -120,24 +123,39 @@ impl<V: Send + Sync + 'static> Shelved<V> {
     }
 }
 
-impl<V: Send + Sync + 'static> Clone for Shelved<V> {
+impl<V> Clone for Shelved<V> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<V: Send + Sync + 'static> Drop for Shelved<V> {
+impl<V> Drop for Shelved<V> {
     #[inline]
     fn drop(&mut self) {
         // Of several threads that drop the last references at once, one gets the entry.
         if let Some(entry) = self.0.take().and_then(Arc::into_inner) {
-            garbage::discard(entry);
+            entry.discard();
         }
     }
 }
 
+/// Says what moka's word means here, where expiry is ours.
+fn eviction_cause<V>(cause: RemovalCause, entry: &Entry<V>, clock: &Clock) -> EvictionCause {
+    match cause {
+        RemovalCause::Size => EvictionCause::Size,
+        RemovalCause::Replaced => EvictionCause::Replaced,
+        RemovalCause::Expired => EvictionCause::Expired,
+        RemovalCause::Explicit if clock.now() >= entry.window.useful_until() => {
+            EvictionCause::Expired
+        }
+        RemovalCause::Explicit => EvictionCause::Invalidated,
+    }
+}
+
 impl<V: Send + Sync + 'static> LocalStore<V> {
-    pub(crate) fn new(settings: &LocalSettings) -> Self {
+    pub(crate) fn new(settings: &LocalSettings<V>) -> Self {
+        let bin = OpenBin::new(settings.on_eviction.clone());
+        let (listened, clock) = (bin.evictions(), settings.clock.clone());
         let evictions = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&evictions);
         let policy = match settings.eviction {
@@ -149,14 +167,20 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
             .max_capacity(settings.max_bytes)
             .eviction_policy(policy)
             .weigher(|_, shelved: &Shelved<V>| shelved.entry().map_or(0, |entry| entry.weight))
-            .eviction_listener(move |_, _, cause| {
+            .eviction_listener(move |key, shelved: Shelved<V>, cause| {
                 if cause == RemovalCause::Size {
                     counted.fetch_add(1, Ordering::Relaxed);
+                }
+                if let Some(bin) = &listened
+                    && let Some(entry) = shelved.into_entry()
+                {
+                    let cause = eviction_cause(cause, &entry, &clock);
+                    bin.note(Evicted { key, entry, cause });
                 }
             })
             .build_with_hasher(Hasher::default());
         let unsettled = AtomicU64::new(0);
-        Self { cache, bin: OpenBin::new(), evictions, max_bytes: settings.max_bytes, unsettled }
+        Self { cache, bin, evictions, max_bytes: settings.max_bytes, unsettled }
     }
 
     /// Never empties the bin: a hit runs no `Drop` of another entry.
@@ -241,7 +265,7 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
         let here = GATHERED.try_with(|gathered| gathered.replace(gathered.get() + moved));
         let unsettled = self.unsettled.fetch_add(moved, Ordering::Relaxed);
         let most = unsettled.max(here.unwrap_or_default()) + moved;
-        if most > self.max_bytes / SETTLED_PART {
+        if most > (self.max_bytes / SETTLED_PART).max(LEAST_SETTLED) {
             self.run_moka();
         }
     }
@@ -334,13 +358,17 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::clock::Clock;
     use crate::freshness::{Lifetimes, Window};
 
     fn store(max_bytes: u64) -> (LocalStore<u32>, Clock) {
         let clock = Clock::runtime();
-        let settings =
-            LocalSettings { name: "test".into(), max_bytes, eviction: Eviction::default() };
+        let settings = LocalSettings {
+            name: "test".into(),
+            max_bytes,
+            eviction: Eviction::default(),
+            on_eviction: None,
+            clock: clock.clone(),
+        };
         (LocalStore::new(&settings), clock)
     }
 

@@ -20,6 +20,8 @@ use crate::error::{ConfigError, FailureAction};
 use crate::flight::engine::{Engine, EngineSettings};
 use crate::flight::hold_policy::HoldPolicy;
 use crate::freshness::{EarlyRefresh, Lifetimes};
+use crate::garbage::{EvictionCause, EvictionHook};
+use crate::key::Key;
 use crate::observe::{Observe, Occurrence};
 use crate::store::{Eviction, LocalSettings};
 use crate::weigh::Weigh;
@@ -74,7 +76,7 @@ pub(crate) struct Values<V> {
 /// # Ok::<(), tower_stampede::ConfigError>(())
 /// ```
 #[must_use = "a builder does nothing before `build`"]
-pub struct Builder<V: Send + Sync + 'static> {
+pub struct Builder<V> {
     name: String,
     ttl: Option<Duration>,
     origin_only: bool,
@@ -104,6 +106,7 @@ pub struct Builder<V: Send + Sync + 'static> {
     batch_window: Duration,
     weigher: Option<Weigher<V>>,
     on_failure: Option<FailureHook>,
+    on_eviction: Option<EvictionHook<V>>,
     clock: Option<Clock>,
     schema: u32,
     log_keys: bool,
@@ -119,7 +122,7 @@ pub(crate) type Attach<V> =
 
 /// What a remote must know of the cache it is for.
 #[cfg_attr(not(feature = "remote"), expect(dead_code, reason = "there is no remote to read it"))]
-pub(crate) struct Attaching<'a, V: Send + Sync + 'static> {
+pub(crate) struct Attaching<'a, V> {
     pub(crate) name: &'a str,
     pub(crate) lease: Duration,
     pub(crate) wait_timeout: Duration,
@@ -171,6 +174,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             batch_window: Duration::ZERO,
             weigher: None,
             on_failure: None,
+            on_eviction: None,
             clock: None,
             schema: 0,
             log_keys: false,
@@ -446,6 +450,43 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         self
     }
 
+    /// Sets what is told of each entry that leaves the store of this process, and why. Without
+    /// a remote that is every value that ends, but for those that live when the cache is
+    /// dropped.
+    ///
+    /// The hook runs on the task that writes next, or on the one that tidies: up to half a
+    /// minute after the end of a lifetime, and after the removal of an entry as soon as another
+    /// operation writes. No lock of the cache is held: the hook may call the cache. A panic
+    /// ends at the hook.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_stampede::{EvictionCause, Stampede};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let (told, removed) = std::sync::mpsc::channel();
+    /// let cache = Stampede::builder("files")
+    ///     .ttl(Duration::from_secs(60))
+    ///     .on_eviction(move |key, value: &u32, cause| {
+    ///         let _ = told.send((key.clone(), *value, cause));
+    ///     })
+    ///     .build()
+    ///     .unwrap();
+    /// cache.put("a", 1).await;
+    /// cache.invalidate("a").await;
+    /// assert_eq!(removed.recv().unwrap(), ("a".into(), 1, EvictionCause::Invalidated));
+    /// # }
+    /// ```
+    pub fn on_eviction(
+        mut self,
+        hook: impl Fn(&Key, &V, EvictionCause) + Send + Sync + 'static,
+    ) -> Self {
+        self.on_eviction = Some(Arc::new(hook));
+        self
+    }
+
     /// Judges freshness by `clock`, which moves only when told to.
     #[cfg(feature = "test-util")]
     #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
@@ -468,9 +509,16 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         let (name, attach) = (self.name.clone(), self.attach.take());
         let path = std::mem::take(&mut self.path);
         let (lease, schema) = (self.lease, self.schema);
-        let (eviction, values) = (self.eviction, self.values());
+        let (eviction, on_eviction) = (self.eviction, self.on_eviction.take());
+        let values = self.values();
         let max_bytes = values.weights.capacity();
-        let local = LocalSettings { name: name.clone(), max_bytes, eviction };
+        let local = LocalSettings {
+            name: name.clone(),
+            max_bytes,
+            eviction,
+            on_eviction,
+            clock: clock.clone(),
+        };
         let inner = CacheState::new(engine, &local, values, clock);
         if !inner.values.weights.is_complete() {
             let (type_name, max_entries) = (type_name::<V>(), MOST_UNWEIGHED);
@@ -607,7 +655,7 @@ impl Builder<crate::http::StoredResponse> {
     }
 }
 
-impl<V: Send + Sync + 'static> fmt::Debug for Builder<V> {
+impl<V> fmt::Debug for Builder<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
             .field("name", &self.name)

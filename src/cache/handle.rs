@@ -31,7 +31,7 @@ use crate::observe::{Event, Observe, Occurrence, Stats};
 /// assert_eq!(square, 49);
 /// # Ok(()) }
 /// ```
-pub struct Stampede<V: Clone + Send + Sync + 'static>(pub(crate) Arc<CacheState<V>>);
+pub struct Stampede<V>(pub(crate) Arc<CacheState<V>>);
 
 /// What an invalidation did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,7 +197,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
 }
 
 // By hand, to say that a clone counts one reference.
-impl<V: Clone + Send + Sync + 'static> Clone for Stampede<V> {
+impl<V> Clone for Stampede<V> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }

@@ -28,7 +28,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(30);
 /// so old can they be.
 const BEAT: Duration = if cfg!(feature = "metrics") { Duration::from_secs(5) } else { SWEEP_EVERY };
 
-pub(crate) struct CacheState<V: Clone + Send + Sync + 'static> {
+pub(crate) struct CacheState<V> {
     pub(crate) name: Arc<str>,
     pub(crate) local: Arc<LocalStore<V>>,
     pub(crate) engine: Arc<Engine<V>>,
@@ -52,7 +52,7 @@ pub(crate) enum Lookup<V> {
 impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     pub(crate) fn new(
         engine: EngineSettings,
-        local: &LocalSettings,
+        local: &LocalSettings<V>,
         values: Values<V>,
         clock: Clock,
     ) -> Self {

@@ -58,13 +58,13 @@ impl<K, V, E> Clone for Loader<K, V, E> {
 }
 
 /// A cache that lives only as long as a caller has it.
-pub(super) struct WeakCache<K, V: Clone + Send + Sync + 'static, E> {
+pub(super) struct WeakCache<K, V, E> {
     state: Weak<CacheState<V>>,
     loader: Loader<K, V, E>,
     hook: FailureHook<E>,
 }
 
-impl<K, V: Clone + Send + Sync + 'static, E> WeakCache<K, V, E> {
+impl<K, V, E> WeakCache<K, V, E> {
     pub(super) fn upgrade(&self) -> Option<Cache<K, V, E>> {
         let handle = Stampede(self.state.upgrade()?);
         Some(Cache { handle, loader: self.loader.clone(), hook: self.hook.clone() })
@@ -145,7 +145,7 @@ impl<K, V: Clone + Send + Sync + 'static, E> WeakCache<K, V, E> {
 /// squares.get("42").await;
 /// # }
 /// ```
-pub struct Cache<K, V: Clone + Send + Sync + 'static, E> {
+pub struct Cache<K, V, E> {
     handle: Stampede<V>,
     loader: Loader<K, V, E>,
     hook: FailureHook<E>,
@@ -509,7 +509,7 @@ where
 }
 
 // By hand, to say that a clone counts references, and asks nothing of the types.
-impl<K, V: Clone + Send + Sync + 'static, E> Clone for Cache<K, V, E> {
+impl<K, V, E> Clone for Cache<K, V, E> {
     fn clone(&self) -> Self {
         let (handle, loader) = (self.handle.clone(), self.loader.clone());
         Self { handle, loader, hook: self.hook.clone() }

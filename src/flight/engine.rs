@@ -163,7 +163,7 @@ pub(crate) enum Admission<V: Send + Sync + 'static> {
     Overloaded,
 }
 
-pub(crate) struct Engine<V: Send + Sync + 'static> {
+pub(crate) struct Engine<V> {
     pub(crate) settings: EngineSettings,
     pub(crate) clock: Clock,
     /// Tells when a leader is overdue: always the timers' own clock, which a test that

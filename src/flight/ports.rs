@@ -12,7 +12,7 @@ use crate::key::Key;
 /// No operation drops an entry: each hands out the entries that it has replaced, removed or
 /// evicted. The caller drops them when it holds no lock and has published the result that
 /// others wait for.
-pub(crate) trait Store<V: Send + Sync + 'static>: Send + Sync + 'static {
+pub(crate) trait Store<V>: Send + Sync + 'static {
     /// Stores `entry` if `allowed`, unless it is too heavy to be stored.
     fn fill(&self, key: &Key, entry: Arc<Entry<V>>, allowed: &dyn Fn() -> bool) -> StoreChange<V>;
 
@@ -34,14 +34,14 @@ pub(crate) trait Store<V: Send + Sync + 'static>: Send + Sync + 'static {
 /// What an operation of the store did.
 #[derive(Debug)]
 #[must_use = "dropping it runs code of the user's: say when"]
-pub(crate) struct StoreChange<V: Send + Sync + 'static> {
+pub(crate) struct StoreChange<V> {
     /// Whether the entry was stored, or an entry removed.
     pub(crate) applied: bool,
     /// What the operation has left behind, whether it was applied or not.
     pub(crate) garbage: Garbage<V>,
 }
 
-impl<V: Send + Sync + 'static> StoreChange<V> {
+impl<V> StoreChange<V> {
     /// Drops the garbage now, and returns whether the change was applied.
     pub(crate) fn finish(self) -> bool {
         let Self { applied, garbage } = self;

@@ -11,7 +11,7 @@ use crate::tower::service::StampedeService;
 ///
 /// Made by [`Stampede::layer`], where the example is.
 #[must_use]
-pub struct StampedeLayer<V: Clone + Send + Sync + 'static, A> {
+pub struct StampedeLayer<V, A> {
     cache: Stampede<V>,
     adapter: Arc<A>,
     inline: bool,

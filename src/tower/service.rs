@@ -24,7 +24,7 @@ use crate::tower::oneshot::Oneshot;
 ///
 /// Always ready: a hit must not wait for a saturated service. A leader drives
 /// a clone of the inner service to readiness and meets its back-pressure there.
-pub struct StampedeService<S, V: Clone + Send + Sync + 'static, A> {
+pub struct StampedeService<S, V, A> {
     inner: S,
     cache: Stampede<V>,
     adapter: Arc<A>,

@@ -142,3 +142,19 @@ async fn a_computation_that_runs_while_its_key_is_invalidated_without_await_is_n
     assert_eq!(asked.await.unwrap().unwrap(), 1);
     assert_eq!(cache.get("k").await, None);
 }
+
+/// Types of the application need no bounds to hold a cache.
+#[derive(Clone)]
+struct Repository<K, V, E> {
+    _handle: Stampede<V>,
+    _cache: tower_stampede::Cache<K, V, E>,
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_struct_holds_a_cache_without_bounds() {
+    let handle: Stampede<u64> = settings().build().unwrap();
+    let cache =
+        tower_stampede::Cache::new(handle.clone(), |n: u64| async move { Ok::<_, OriginError>(n) });
+    let repository = Repository { _handle: handle, _cache: cache };
+    assert_eq!(repository.clone()._cache.get(3).await.unwrap(), 3);
+}

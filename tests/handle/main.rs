@@ -9,6 +9,7 @@ mod batches;
 mod bounds;
 mod cancellation;
 mod dropped_values;
+mod evictions;
 mod failures;
 mod forms;
 mod fresh_reads;
