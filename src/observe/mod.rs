@@ -96,7 +96,6 @@ pub(crate) struct Observer {
     counts: Counters<COUNTERS>,
     events: broadcast::Sender<Event>,
     meters: Meters,
-    has_warned_of_nesting: AtomicBool,
     has_warned_of_credentials: AtomicBool,
 }
 
@@ -107,7 +106,6 @@ impl Observer {
             counts: Counters::default(),
             events: broadcast::Sender::new(EVENT_BUFFER),
             meters: Meters::new(cache),
-            has_warned_of_nesting: AtomicBool::new(false),
             has_warned_of_credentials: AtomicBool::new(false),
         }
     }

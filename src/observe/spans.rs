@@ -74,8 +74,6 @@ pub(super) fn warn(cache: &str, line: &Line<'_>) {
         Level::WARN,
         cache,
         field = line.field,
-        outer_created_at = line.outer.map(display),
-        inner_created_at = line.inner.map(display),
         "{}",
         line.message
     );

@@ -8,7 +8,6 @@
 //!
 //! [`Stats`]: super::Stats
 
-use std::panic::Location;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -146,23 +145,6 @@ impl Observer {
                 self.emit(|| Event::Unshareable { key: key.clone() });
                 debug(cache, &Line { key: Some(key), ..line("not for the remote") });
             }
-            Occurrence::LayersNested { outer, inner, is_alike } => {
-                if self.has_warned_of_nesting.swap(true, Ordering::Relaxed) {
-                    return;
-                }
-                let message = match is_alike {
-                    true => {
-                        "two layers of one cache are nested: the inner one passes all requests \
-                         through, and its lifetimes have no effect; remove one of them"
-                    }
-                    false => {
-                        "two layers of one cache are nested and differ in what they share: the \
-                         inner one passes all requests through, and the outer one stores none of \
-                         their responses; remove one of them"
-                    }
-                };
-                warn(cache, &Line { outer: Some(outer), inner: Some(inner), ..line(message) });
-            }
             Occurrence::CredentialRefused { field } => {
                 if self.has_warned_of_credentials.swap(true, Ordering::Relaxed) {
                     return;
@@ -193,8 +175,6 @@ pub(super) struct Line<'a> {
     pub(super) error: Option<&'static str>,
     pub(super) how: Option<&'static str>,
     pub(super) field: Option<&'a str>,
-    pub(super) outer: Option<&'a Location<'a>>,
-    pub(super) inner: Option<&'a Location<'a>>,
 }
 
 fn line(message: &str) -> Line<'_> {

@@ -52,6 +52,8 @@ mod request_directives;
 #[cfg(feature = "axum")]
 mod request_identity;
 #[cfg(feature = "axum")]
+mod route_rules;
+#[cfg(feature = "axum")]
 mod sharing;
 #[cfg(feature = "axum")]
 mod sharing_model;
