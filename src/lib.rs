@@ -99,7 +99,8 @@
 //! | feature | default | adds | without it |
 //! | --- | --- | --- | --- |
 //! | `http` | yes | `HttpLayer`, `HttpStampede`, `CacheFor`, `invalidate_path` | the handle and the layer for any tower service remain |
-//! | `axum` | yes | keys by axum's `OriginalUri` | layers inside `Router::nest` see paths without the prefix: give each a `scope` |
+//! | `axum` | yes | keys by axum's `OriginalUri`; `CacheFor` as a part of a response | layers inside `Router::nest` see paths without the prefix: give each a `scope` |
+//! | `admin` | no | [`admin`](https://docs.rs/tower-stampede/latest/tower_stampede/admin/): a router for operators | [`Stampede`] has all but the list of keys |
 //! | `metrics` | no | counters, gauges and histograms through the `metrics` facade | [`Stampede::stats`] still counts |
 //! | `tracing` | no | a span per computation and a line per change of state at DEBUG; a line at WARN when the remote goes and comes back, and once where a setting keeps requests from being shared; target `tower_stampede` | computations do not run in their caller's span |
 //! | `remote` | no | `Remotable`, the trait `remote::Remote`, `Builder::remote` | values stay in their process |
@@ -125,6 +126,9 @@
 #[doc(hidden)]
 #[path = "fuzz.rs"]
 pub mod __fuzz;
+#[cfg(feature = "admin")]
+#[cfg_attr(docsrs, doc(cfg(feature = "admin")))]
+pub mod admin;
 mod cache;
 mod clock;
 mod computed;
@@ -156,6 +160,7 @@ mod tower;
 
 pub use cache::builder::{Builder, FailureAction};
 pub use cache::handle::{Announcement, Health, Invalidation, Stampede};
+pub use cache::inspect::EntryInfo;
 pub use cache::typed::{Cache, Failure};
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]

@@ -46,12 +46,14 @@
 //! - `compute`: the work of a caller that asks for a key.
 //! - `run`: the way from a caller without a fresh value to its answer.
 //! - `write`: `put` and invalidations, here at once, then in the remote.
+//! - `inspect`: what is stored, for people and tests.
 //! - `typed`: a cache with one type of key and a loader.
 //! - `builder`: every setting, checked together.
 
 pub(crate) mod builder;
 pub(crate) mod compute;
 pub(crate) mod handle;
+pub(crate) mod inspect;
 pub(crate) mod run;
 pub(crate) mod state;
 #[cfg(test)]

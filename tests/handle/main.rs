@@ -20,6 +20,7 @@ mod late;
 mod leader;
 mod leader_edges;
 mod log_bound;
+mod lookup;
 mod modes;
 #[cfg(all(feature = "metrics", feature = "tracing"))]
 mod observer;

@@ -6,6 +6,8 @@
 #[path = "../kit/mod.rs"]
 mod kit;
 
+#[cfg(feature = "admin")]
+mod admin;
 #[cfg(feature = "axum")]
 mod body;
 #[cfg(feature = "axum")]
