@@ -43,6 +43,7 @@ use tower_service::Service;
 
 use crate::http::body::{ResponseBody, SourceBody};
 use crate::http::flow::answer::{self, Provenance};
+use crate::http::flow::future::HttpFuture;
 use crate::http::flow::lookup::{HttpCache, received_uri, request_key, tags_of};
 use crate::http::layer::Rules;
 use crate::http::rules::key::{NESTED, unkey_query};
@@ -306,19 +307,61 @@ pub(super) struct Outside {
     /// The field with the credential, if there is one.
     pub(super) credential: Option<HeaderName>,
     pub(super) tags: Vec<Tag>,
+    /// Why there is no key.
+    pub(super) refused: Option<BypassReason>,
+}
+
+/// A request that a layer has claimed.
+pub(super) struct Nested {
+    pub(super) rules: Arc<Rules>,
+    pub(super) outside: Outside,
+    pub(super) outer: Mark,
+}
+
+impl Nested {
+    /// Makes the answer of the one that layers further out get.
+    pub(super) fn finish<B, E>(self, answer: HttpFuture<B, E>) -> HttpFuture<B, E>
+    where
+        B: SourceBody,
+        E: Send + 'static,
+    {
+        let is_alike = self.rules.share_like(&self.outer.rules);
+        let is_passing = self.outer.is_passing();
+        if is_alike && is_passing {
+            return answer;
+        }
+        HttpFuture::pending(async move {
+            if !is_passing {
+                let_outer_run().await;
+            }
+            let mut response = answer.await?;
+            if !is_alike {
+                forbid_sharing(response.extensions_mut());
+            }
+            Ok(response)
+        })
+    }
 }
 
 impl Outside {
     /// Reads the marks under the rules of the inner layer.
-    pub(super) fn of(marks: &[Mark], inner: &Rules) -> Result<Self, BypassReason> {
-        let (key, tags) = (KeyBuf::new(), Vec::new());
-        let mut outside = Self { key, facts: OutsideFacts::default(), credential: None, tags };
+    pub(super) fn of(marks: &[Mark], inner: &Rules) -> Self {
+        let mut outside = Self {
+            key: KeyBuf::new(),
+            facts: OutsideFacts::default(),
+            credential: None,
+            tags: Vec::new(),
+            refused: None,
+        };
         for (n, mark) in marks.iter().enumerate() {
             let is_next = n + 1 == marks.len();
             let Some(view) = &mark.view else { continue };
-            outside.add(view, &mark.rules, inner, is_next && inner.is_of_route)?;
+            let has_taken_over = is_next && inner.is_of_route;
+            if let Err(reason) = outside.add(view, &mark.rules, inner, has_taken_over) {
+                outside.refused = Some(reason);
+            }
         }
-        Ok(outside)
+        outside
     }
 
     /// Adds one view. `has_taken_over`: the inner rules are those of the outer layer, but
@@ -459,7 +502,7 @@ where
 }
 
 /// Lets the outer layer run before the inner one does anything.
-pub(super) async fn let_outer_run() {
+async fn let_outer_run() {
     let mut has_run = false;
     poll_fn(|context| {
         if std::mem::replace(&mut has_run, true) {
@@ -476,7 +519,7 @@ pub(super) async fn let_outer_run() {
 struct SharedByOtherRules;
 
 /// Leaves a mark in a response that layers further out, of other handles, must not store.
-pub(super) fn forbid_sharing(response: &mut Extensions) {
+fn forbid_sharing(response: &mut Extensions) {
     response.insert(SharedByOtherRules);
 }
 

@@ -18,7 +18,7 @@ use crate::http::flow::lookup::{
     Forward, HttpCache, HttpCaller, StoredEntry, automatic_tags, look, primary_key,
 };
 use crate::http::flow::miss::{serve, shape_of};
-use crate::http::flow::nested::{self, Outside, Position, View};
+use crate::http::flow::nested::{self, Nested, Outside, Position, View};
 use crate::http::flow::normal_form;
 use crate::http::flow::unsafe_method;
 use crate::http::layer::Rules;
@@ -85,17 +85,28 @@ where
     }
 
     fn call(&mut self, request: Request<Q>) -> Self::Future {
-        let (parts, body) = request.into_parts();
-        if nested::is_inside(&parts, &self.cache) {
-            return self.inside(parts, body);
+        let (mut parts, body) = request.into_parts();
+        // One body for both kinds of requests: what is called from one place is inlined.
+        let nested = match nested::is_inside(&parts, &self.cache) {
+            false => None,
+            true => match self.claim(&mut parts) {
+                None => return self.pass_on(parts, body),
+                nested => nested,
+            },
+        };
+        let rules = nested.as_ref().map_or(&self.rules, |nested| &nested.rules);
+        let outside = nested.as_ref().map(|nested| &nested.outside);
+        let answer = self.answer(parts, body, rules, outside);
+        match nested {
+            None => answer,
+            Some(nested) => nested.finish(answer),
         }
-        self.answer(parts, body, &self.rules, None)
     }
 }
 
 impl<S> HttpService<S> {
     /// Answers a request under `rules`. `outside` is what layers further out have received.
-    // Always: all but the layer of a route answer without anything outside.
+    // Always: it is the body of `call`.
     #[inline(always)]
     fn answer<Q, B>(
         &self,
@@ -128,6 +139,9 @@ impl<S> HttpService<S> {
         let primary = match outside {
             None => &own,
             Some(outside) => {
+                if let Some(reason) = outside.refused {
+                    return self.bypass(parts, body, rules, reason);
+                }
                 asked.credentials = asked.credentials | outside.facts.credentials;
                 nested = outside.nest(&own);
                 &nested
@@ -173,53 +187,25 @@ impl<S> HttpService<S> {
         }
     }
 
-    /// Answers a request that has come through a layer of the same handle; see
-    /// [`nested`].
+    /// Claims a request that has come through a layer of the same handle; see [`nested`].
+    /// Returns `None` where it is not for this layer.
     #[cold]
-    fn inside<Q, B>(&self, mut parts: Parts, body: Q) -> HttpFuture<B, S::Error>
-    where
-        S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-        S::Future: Send,
-        S::Error: Send,
-        Q: Body + Send + 'static,
-        B: Body + Send + 'static,
-        B::Error: Into<BoxError>,
-    {
-        let marks = nested::marks_of(&parts, &self.cache);
+    fn claim(&self, parts: &mut Parts) -> Option<Box<Nested>> {
+        let marks = nested::marks_of(parts, &self.cache);
         let is_again = marks.iter().any(|mark| mark.is_of(&self.rules));
-        let Some(outer) = marks.last().filter(|_| !is_again) else {
-            return self.pass_on(parts, body);
-        };
+        let outer = marks.last().filter(|_| !is_again)?;
         if is_unsafe(&parts.method) {
             outer.claim();
-            let rules = nested::combine(&self.rules, &outer.rules);
-            return self.pass_unsafe(parts, body, &rules, Position::Inside);
+            return None;
         }
         if marks.iter().any(|mark| !mark.is_keyed()) {
-            return self.pass_on(parts, body);
+            return None;
         }
-        outer.restore(&mut parts);
+        outer.restore(parts);
         outer.claim();
         let rules = nested::combine(&self.rules, &outer.rules);
-        let answer = match Outside::of(&marks, &rules) {
-            Ok(outside) => self.answer(parts, body, &rules, Some(&outside)),
-            Err(reason) => self.bypass(parts, body, &rules, reason),
-        };
-        let is_alike = rules.share_like(&outer.rules);
-        let is_passing = outer.is_passing();
-        if is_alike && is_passing {
-            return answer;
-        }
-        HttpFuture::pending(async move {
-            if !is_passing {
-                nested::let_outer_run().await;
-            }
-            let mut response = answer.await?;
-            if !is_alike {
-                nested::forbid_sharing(response.extensions_mut());
-            }
-            Ok(response)
-        })
+        let outside = Outside::of(&marks, &rules);
+        Some(Box::new(Nested { rules, outside, outer: outer.clone() }))
     }
 
     /// Passes on a request that is not for this layer, and the response as it comes: what a
@@ -234,7 +220,10 @@ impl<S> HttpService<S> {
         B::Error: Into<BoxError>,
     {
         if is_unsafe(&parts.method) {
-            return self.pass_unsafe(parts, body, &self.rules, Position::Inside);
+            let outer = nested::marks_of(&parts, &self.cache).pop();
+            let rules = outer.map(|outer| nested::combine(&self.rules, &outer.rules));
+            let rules = rules.as_ref().unwrap_or(&self.rules);
+            return self.pass_unsafe(parts, body, rules, Position::Inside);
         }
         self.cache.observer.bypass_reason(BypassReason::Nested.as_str());
         let call = Oneshot::new(self.inner.clone(), Request::from_parts(parts, body));
