@@ -103,7 +103,8 @@
 //! | feature | default | adds | without it |
 //! | --- | --- | --- | --- |
 //! | `http` | yes | `HttpLayer`, `HttpStampede`, `CacheFor`, `invalidate_path` | the handle and the layer for any tower service remain |
-//! | `axum` | yes | keys by axum's `OriginalUri` | layers inside `Router::nest` see paths without the prefix: give each a `scope` |
+//! | `axum` | yes | keys by axum's `OriginalUri`; `CacheFor` as a part of a response | layers inside `Router::nest` see paths without the prefix: give each a `scope` |
+//! | `admin` | no | [`admin`](https://docs.rs/tower-stampede/latest/tower_stampede/admin/): a router for operators | [`Stampede`] has all but the list of keys |
 //! | `metrics` | no | counters, gauges and histograms through the `metrics` facade | [`Stampede::stats`] still counts |
 //! | `tracing` | no | a span per computation, and log lines ([`guide::observability`]); target `tower_stampede` | computations do not run in their caller's span |
 //! | `remote` | no | `Remotable`, the trait `remote::Remote`, `Builder::remote` | values stay in their process |
@@ -134,6 +135,9 @@ pub mod __fuzz;
 #[macro_use]
 mod words;
 
+#[cfg(feature = "admin")]
+#[cfg_attr(docsrs, doc(cfg(feature = "admin")))]
+pub mod admin;
 #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "only HTTP's bodies arrive"))]
 mod budget;
 mod cache;
@@ -170,6 +174,7 @@ pub use cache::builder::Builder;
 pub use cache::get::Served;
 pub use cache::get_many::Batch;
 pub use cache::handle::{Announcement, Health, Invalidation, Stampede};
+pub use cache::inspect::EntryInfo;
 pub use cache::keep_fresh::KeepFresh;
 #[cfg(feature = "serde")]
 #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]

@@ -285,6 +285,13 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
         drop(self.settle());
     }
 
+    /// Goes through the entries, in no particular order. Counts as no use of them.
+    #[cfg(feature = "admin")]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, EntryRef<V>)> {
+        let entries = self.cache.iter();
+        entries.filter_map(|(key, shelved)| Some(((*key).clone(), shelved.into_entry()?)))
+    }
+
     fn remove_unless(&self, key: &Key, shelved: &Shelved<V>, keep: &dyn Fn(&Entry<V>) -> bool) {
         if let Some(entry) = shelved.entry().filter(|entry| !keep(entry)) {
             self.take_exactly(key, entry);

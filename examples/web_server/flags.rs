@@ -30,6 +30,8 @@ Usage: web_server [--flag VALUE]... (or --flag=VALUE)
   --compute-timeout-ms N   after how long a computation is dropped     [30000]
   --lease-ms N             how long a leader may be silent              [5000]
   --max-waiters N          requests that may wait for one key         [100000]
+  --admin-token SECRET     serve statistics, keys, modes and purges under /admin
+                           to clients with `Authorization: Bearer SECRET`   [no]
   --help                   this text
 
 Ctrl-C and SIGTERM end it gracefully.
@@ -51,6 +53,7 @@ pub(crate) struct Flags {
     pub(crate) stale: Duration,
     pub(crate) stale_if_error: Duration,
     pub(crate) work: Duration,
+    pub(crate) admin_token: Option<String>,
     early_beta: f64,
     wait_timeout: Option<Duration>,
     compute_timeout: Option<Duration>,
@@ -68,6 +71,7 @@ impl Default for Flags {
             stale: Duration::ZERO,
             stale_if_error: Duration::ZERO,
             work: Duration::from_millis(300),
+            admin_token: None,
             early_beta: 0.0,
             wait_timeout: None,
             compute_timeout: None,
@@ -104,6 +108,7 @@ impl Flags {
             "stale-ms" => self.stale = value(name, from, milliseconds)?,
             "stale-if-error-ms" => self.stale_if_error = value(name, from, milliseconds)?,
             "work-ms" => self.work = value(name, from, milliseconds)?,
+            "admin-token" => self.admin_token = Some(secret(name, from, token)?),
             "early-beta" => self.early_beta = value(name, from, factor)?,
             "wait-timeout-ms" => self.wait_timeout = Some(value(name, from, milliseconds)?),
             "compute-timeout-ms" => self.compute_timeout = Some(value(name, from, milliseconds)?),
@@ -169,6 +174,12 @@ fn lifetime(text: &str) -> Result<Duration, String> {
         Duration::ZERO => Err("is no time at all: nothing would be stored".into()),
         time => Ok(time),
     }
+}
+
+fn token(text: &str) -> Result<String, String> {
+    let is_visible = text.bytes().all(|byte| byte.is_ascii_graphic());
+    let is_one = is_visible && !text.is_empty();
+    is_one.then(|| text.to_owned()).ok_or_else(|| "is not visible ASCII text".into())
 }
 
 fn count(text: &str) -> Result<u32, String> {

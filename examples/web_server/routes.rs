@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::Body;
 use axum::extract::{Query, State};
 use axum::http::header::InvalidHeaderValue;
 use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, header};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -27,6 +29,7 @@ type BadRequest = (StatusCode, String);
 pub(crate) fn router(app: Arc<App>) -> Router {
     // This is the line the example is about.
     let layer = app.cache.http_layer();
+    let admin = admin(&app);
 
     let protected = Router::new()
         .route("/report/{id}", get(report))
@@ -47,6 +50,20 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/metrics", get(stats::metrics))
         .merge(demo::router())
         .with_state(app)
+        .merge(admin)
+}
+
+/// The router for operators, behind a token. Without one there is none.
+fn admin(app: &App) -> Router {
+    let Some(token) = &app.flags.admin_token else { return Router::new() };
+    let expected: Arc<str> = format!("Bearer {token}").into();
+    let only_operators = from_fn(move |request: Request<Body>, next: Next| {
+        let shown = request.headers().get(header::AUTHORIZATION);
+        let is_one = shown.is_some_and(|shown| shown.as_bytes() == expected.as_bytes());
+        async move { if is_one { Ok(next.run(request).await) } else { Err(StatusCode::UNAUTHORIZED) } }
+    });
+    Router::new()
+        .nest("/admin", tower_stampede::admin::router(app.cache.clone()).layer(only_operators))
 }
 
 /// Takes our own port out of `Host`. The host is part of what a response is

@@ -48,6 +48,7 @@
 //! - `compute`: the work of a caller that asks for a key.
 //! - `run`: the way from a caller without a fresh value to its answer.
 //! - `write`: `put` and invalidations, here at once, then in the remote.
+//! - `inspect`: what is stored, for people and tests.
 //! - `typed`: a cache with one type of key and a loader.
 //! - `weights`: what entries weigh against `max_bytes`.
 //! - `batch`, `get_many`: one call of the origin for several keys.
@@ -60,6 +61,7 @@ pub(crate) mod compute;
 pub(crate) mod get;
 pub(crate) mod get_many;
 pub(crate) mod handle;
+pub(crate) mod inspect;
 pub(crate) mod keep_fresh;
 mod put;
 pub(crate) mod run;

@@ -15,6 +15,8 @@ use crate::flight::engine::{Engine, EngineSettings};
 use crate::flight::leader::Leader;
 use crate::flight::ports::Store;
 use crate::freshness::{self, Freshness, Lifetimes, Window};
+#[cfg(feature = "http")]
+use crate::http::rules::target::uri_tag;
 use crate::key::{Key, Tag};
 use crate::lease::shared_store::RemoteHealth;
 use crate::mode::Mode;
@@ -34,10 +36,43 @@ pub(crate) struct CacheState<V> {
     pub(crate) engine: Arc<Engine<V>>,
     pub(crate) observer: Arc<Observer>,
     pub(crate) values: Values<V>,
+    #[cfg(feature = "http")]
+    pub(crate) queries: QueryLists,
     /// When the task that tidies was last at work, by the timers; zero: there is none.
     tidied_at: AtomicU64,
     /// The longest time any entry may be of use, in nanoseconds.
     longest_kept: AtomicU64,
+}
+
+/// Which query parameters count, in each HTTP layer that was made of a handle. A write that
+/// reaches one layer has to name the entries of the others.
+#[cfg(feature = "http")]
+#[derive(Debug, Default)]
+pub(crate) struct QueryLists(parking_lot::RwLock<Vec<Vec<String>>>);
+
+#[cfg(feature = "http")]
+impl QueryLists {
+    pub(crate) fn add(&self, list: &[String]) {
+        let mut lists = self.0.write();
+        if !lists.iter().any(|known| known == list) {
+            lists.push(list.to_vec());
+        }
+    }
+
+    /// Returns the tags that entries of a URI have in any layer of `scope`.
+    pub(crate) fn uri_tags(&self, uri: &http::Uri, scope: Option<&str>) -> Vec<Tag> {
+        let mut tags = vec![uri_tag(uri, scope, None)];
+        // Without a query all lists say the same.
+        if uri.query().is_some() {
+            for list in &*self.0.read() {
+                let tag = uri_tag(uri, scope, Some(list));
+                if !tags.contains(&tag) {
+                    tags.push(tag);
+                }
+            }
+        }
+        tags
+    }
 }
 
 /// What the store says of a key at one moment.
@@ -62,7 +97,17 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let engine = Arc::new(Engine::new(engine, clock, store, Arc::clone(&observer) as _));
         let (tidied_at, longest_kept) = (AtomicU64::new(0), AtomicU64::new(0));
         let name = engine.settings.name.as_str().into();
-        Self { name, local, engine, observer, values, tidied_at, longest_kept }
+        Self {
+            name,
+            local,
+            engine,
+            observer,
+            values,
+            #[cfg(feature = "http")]
+            queries: QueryLists::default(),
+            tidied_at,
+            longest_kept,
+        }
     }
 
     #[inline]

@@ -38,6 +38,8 @@ pub(crate) enum End<V> {
     Found(Arc<Entry<V>>),
     /// The result may not be shared: every caller computes for itself.
     Declined(Remember),
+    /// Another flight, further in, computes what its callers ask for: each of them goes there.
+    PassedOn,
     /// The result concerns the leader's own request: one of the waiters leads next.
     NotShared,
     /// The result of a refresh may not be stored. The refresh carried fewer fields than the
@@ -183,6 +185,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                     Remember::Here | Remember::Nothing => Steps { replaced, ..steps },
                 }
             }
+            End::PassedOn => Steps::of(Verdict::Declined, None),
             End::NotShared => {
                 let verdict = Verdict::Abandoned(Abandonment::NotShared);
                 let replaced = marks.hold.end_row();
@@ -278,6 +281,7 @@ impl<V> End<V> {
             Self::Filled { .. }
             | Self::ForWaiters(_)
             | Self::Found(_)
+            | Self::PassedOn
             | Self::NotShared
             | Self::Held { noted: None, .. }
             | Self::Withdrawn

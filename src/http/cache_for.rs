@@ -7,9 +7,10 @@ use crate::Tag;
 /// Lets a handler decide how long its response is kept, and how to find it
 /// again for invalidation.
 ///
-/// Put it into the extensions of the response; with axum, return
-/// `(Extension(CacheFor::new(..)), body)`. The layer takes it out before the
-/// response goes to the client.
+/// With axum (feature `axum`), return it as a part of the response:
+/// `(CacheFor::new(..), Json(value))`, in an error's response too. Elsewhere put it into
+/// the extensions of the response. The layer takes it out before the response goes to the
+/// client. Of several the last one counts.
 ///
 /// It sets lifetimes and tags, and they take the place of the lifetimes in
 /// `Cache-Control` and of the layer's own. It overrides no prohibition: a
@@ -108,5 +109,46 @@ impl CacheFor {
 
     pub(crate) fn is_public(&self) -> bool {
         self.public
+    }
+}
+
+/// A part of an axum response; it cannot fail.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use axum::http::StatusCode;
+/// use axum::response::IntoResponse;
+/// use tower_stampede::CacheFor;
+///
+/// async fn report() -> Result<(CacheFor, &'static str), (StatusCode, CacheFor, &'static str)> {
+///     Ok((CacheFor::new(Duration::from_secs(60)).public(), "expensive"))
+/// }
+///
+/// let gone = (StatusCode::GONE, CacheFor::new(Duration::from_secs(5)), "gone").into_response();
+/// assert!(gone.extensions().get::<CacheFor>().is_some());
+/// # drop(report());
+/// ```
+#[cfg(feature = "axum")]
+#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+impl axum::response::IntoResponseParts for CacheFor {
+    type Error = std::convert::Infallible;
+
+    fn into_response_parts(
+        self,
+        mut response: axum::response::ResponseParts,
+    ) -> Result<axum::response::ResponseParts, Self::Error> {
+        response.extensions_mut().insert(self);
+        Ok(response)
+    }
+}
+
+/// An empty response, for tuples that end in it.
+#[cfg(feature = "axum")]
+#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+impl axum::response::IntoResponse for CacheFor {
+    fn into_response(self) -> axum::response::Response {
+        (self, ()).into_response()
     }
 }

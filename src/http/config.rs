@@ -5,6 +5,7 @@ use std::time::Duration;
 use http::header::{self, HeaderName};
 
 use crate::http::rules::field_names::FieldNames;
+use crate::key::Tag;
 
 /// What happens to a response with `Set-Cookie`.
 ///
@@ -82,6 +83,10 @@ pub(crate) struct HttpConfig {
     pub(crate) unkeyed_headers: Vec<HeaderName>,
     /// Whether the response to a POST may be stored for later GETs.
     pub(crate) store_post_responses: bool,
+    /// Whether no response holds data of one client.
+    pub(crate) is_public: bool,
+    /// Tags of every response.
+    pub(crate) tags: Vec<Tag>,
     pub(crate) scope: Option<String>,
     /// Our name in `Cache-Status`; `None`: the field is not sent.
     pub(crate) cache_status: Option<String>,
@@ -122,6 +127,8 @@ impl Default for HttpConfig {
             refresh_headers: None,
             unkeyed_headers: Vec::new(),
             store_post_responses: false,
+            is_public: false,
+            tags: Vec::new(),
             scope: None,
             cache_status: Some("tower-stampede".into()),
             outcome_on_hits: true,
@@ -159,6 +166,7 @@ impl HttpConfig {
             && self.heuristics == other.heuristics
             && self.set_cookie == other.set_cookie
             && self.store_post_responses == other.store_post_responses
+            && self.is_public == other.is_public
             && self.credential_headers == other.credential_headers
             && self.authorization_is_credential == other.authorization_is_credential
             && self.cookie_is_credential == other.cookie_is_credential

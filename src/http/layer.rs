@@ -3,8 +3,7 @@
 mod request_fields;
 
 use std::any::Any;
-use std::panic::Location;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,12 +15,13 @@ use tower_layer::Layer;
 use crate::cache::handle::{Invalidation, Stampede};
 use crate::http::config::{HttpConfig, SetCookie};
 use crate::http::flow::error_response::Refusal;
+use crate::http::flow::nested::{CombinedRules, OwnedRoutes};
 use crate::http::flow::service::HttpService;
 use crate::http::rules::fields::HitStatus;
 use crate::http::rules::key::key_start;
 use crate::http::rules::target::path_tag;
 use crate::http::stored::response::StoredResponse;
-use crate::key::{KeyBuf, ToKey};
+use crate::key::{KeyBuf, Tag, ToKey};
 
 /// The handle of a cache of HTTP responses.
 pub type HttpStampede = Stampede<StoredResponse>;
@@ -30,6 +30,7 @@ type KeyRule = Arc<dyn Fn(&Parts, &mut KeyBuf) -> bool + Send + Sync>;
 type BypassRule = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 type DisconnectedRule = Arc<dyn Fn(&dyn Any) -> bool + Send + Sync>;
 type RefusalRule = Arc<dyn Fn(&Refusal) -> Response<Bytes> + Send + Sync>;
+type Change = Arc<dyn Fn(&mut Rules) + Send + Sync>;
 
 /// The rules of one layer: data, and closures of the user's.
 #[derive(Clone)]
@@ -52,10 +53,41 @@ pub(crate) struct Rules {
     pub(super) key_start: Box<[u8]>,
     /// Each removes from a background refresh what is of one client.
     pub(super) forgets: Vec<fn(&mut Extensions)>,
-    pub(super) made_at: &'static Location<'static>,
+    /// What the rules of a route change in those of the layer around them. `None`: these
+    /// rules are whole.
+    pub(super) changes: Option<Vec<Change>>,
+    /// Whether they are the rules of a route, combined with those of a layer around it.
+    pub(super) is_of_route: bool,
+    /// The routes that layers further in own.
+    pub(super) routes: Arc<OwnedRoutes>,
+    /// What these rules are inside of others.
+    pub(super) combined: Arc<CombinedRules>,
 }
 
 impl Rules {
+    /// Makes what follows from the settings once there is a service.
+    pub(super) fn finish(mut self) -> Self {
+        self.config.exempt_keyed();
+        self.hit_status = self.config.cache_status.as_deref().map(HitStatus::new);
+        self.key_start = key_start(self.config.scope.as_deref(), &self.scheme);
+        self.routes = Arc::default();
+        self.combined = Arc::default();
+        self
+    }
+
+    /// Returns the rules of a route inside of `outer`: those, with the changes of the route.
+    /// What rules of the application say of a request further out is known already.
+    pub(super) fn inside_of(&self, outer: &Self) -> Option<Self> {
+        let changes = self.changes.as_ref()?;
+        let mut rules = outer.clone();
+        rules.key_rules.clear();
+        rules.bypass = None;
+        rules.changes = None;
+        rules.is_of_route = true;
+        changes.iter().for_each(|change| change(&mut rules));
+        Some(rules.finish())
+    }
+
     /// Returns whether two layers share the same responses among the same
     /// clients, for however long.
     pub(super) fn share_like(&self, other: &Self) -> bool {
@@ -93,18 +125,20 @@ impl Rules {
 /// *extension*, the cache cannot see it in the headers: set
 /// [`identity`](Self::identity), or the first user's answer goes to the next.
 ///
-/// # One layer per request
+/// # A layer inside another one
 ///
-/// A layer inside another one of the same handle passes all requests through,
-/// with one line at WARN that says where both were created (feature `tracing`):
-/// a route inside a layer of its router has no lifetimes of its own. If the two
-/// differ in what they share (identity, key, bypass, credentials, `vary`,
-/// `origin_only`, cookies), the outer one stores no response that comes from
-/// behind the inner one. Writes invalidate in both.
+/// Of two layers of one handle, the inner one stores the response, by its own rules; see
+/// [`rules`](Stampede::rules) for settings of one route. The outer one neither stores what
+/// the inner one owns nor waits for it. Two requests share a response only if
+/// they would share it by what either layer has received: a rule of the outer one for `key`
+/// or `identity`, its keyed fields and its credentials count for the inner one too. A request
+/// that the outer one forwards uncached is forwarded by the inner one too.
+/// [What is cached](crate::guide::what_is_cached) has the details, under *Rules for one
+/// route*.
 ///
-/// The outer layer marks a request in its extensions. Where a handler sends an
-/// internal request through a layer of the same handle, and copies the
-/// extensions into it, that request is passed through, too.
+/// A layer leaves a mark in the extensions of a request. Where a handler sends an
+/// internal request through a layer of the same handle, it must not copy the extensions
+/// into it: the cache would take it for a part of the first request's way.
 ///
 /// # Where writes must pass
 ///
@@ -119,11 +153,11 @@ impl Rules {
 ///
 /// ```
 /// use std::time::Duration;
-/// use axum::{Extension, Router, routing::get};
+/// use axum::{Router, routing::get};
 /// use tower_stampede::{CacheFor, HttpStampede, Stampede};
 ///
-/// async fn report() -> (Extension<CacheFor>, &'static str) {
-///     (Extension(CacheFor::new(Duration::from_secs(60))), "expensive")
+/// async fn report() -> (CacheFor, &'static str) {
+///     (CacheFor::new(Duration::from_secs(60)), "expensive")
 /// }
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -167,6 +201,8 @@ impl Rules {
 pub struct HttpLayer {
     cache: HttpStampede,
     rules: Rules,
+    /// The same, finished: one for all services that this layer makes.
+    made: Arc<OnceLock<Arc<Rules>>>,
 }
 
 impl HttpStampede {
@@ -179,7 +215,6 @@ impl HttpStampede {
     /// host is part of the key, so an instance that is asked by its own address
     /// shares nothing with the others. Clients of HTTP/1.1 and of HTTP/2 have
     /// keys of their own, so each page is computed once for each version.
-    #[track_caller]
     pub fn http_layer(&self) -> HttpLayer {
         let values = &self.0.values;
         let config = HttpConfig {
@@ -201,9 +236,48 @@ impl HttpStampede {
             hit_status: None,
             key_start: Box::default(),
             forgets: Vec::new(),
-            made_at: Location::caller(),
+            changes: None,
+            is_of_route: false,
+            routes: Arc::default(),
+            combined: Arc::default(),
         };
-        HttpLayer { cache: self.clone(), rules }
+        HttpLayer { cache: self.clone(), rules, made: Arc::default() }
+    }
+
+    /// Makes a layer with the rules of one route, inside of a layer of the whole router.
+    ///
+    /// What it sets is an exception for the route; all other settings are those of the
+    /// [`http_layer`](Self::http_layer) around it. The response is stored once, by the rules
+    /// of the route. Without a layer around it, it is a whole layer for its route, with the
+    /// settings of the handle.
+    ///
+    /// What the two layers do together is in
+    /// [What is cached](crate::guide::what_is_cached), under *Rules for one route*.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[cfg(feature = "axum")] {
+    /// use std::time::Duration;
+    /// use axum::{Router, routing::get};
+    /// use tower_stampede::Stampede;
+    ///
+    /// # async fn page() -> &'static str { "page" }
+    /// let cache = Stampede::in_memory(Duration::from_secs(60));
+    /// let search = cache.rules().query(["q", "page"]).ttl(Duration::from_secs(5));
+    /// let app: Router = Router::new()
+    ///     .route("/search", get(page).layer(search))
+    ///     .route("/prices", get(page).layer(cache.rules().ttl(Duration::from_millis(500))))
+    ///     .route("/account", get(page).layer(cache.rules().private()))
+    ///     .route("/about", get(page))
+    ///     .layer(cache.http_layer());
+    /// # drop(app);
+    /// # }
+    /// ```
+    pub fn rules(&self) -> HttpLayer {
+        let mut layer = self.http_layer();
+        layer.rules.changes = Some(Vec::new());
+        layer
     }
 
     /// Ends the use of every response of `path`, whatever its query, host and
@@ -237,7 +311,7 @@ impl HttpStampede {
         self.invalidate_tag_of(path_tag(Some(scope), path)).await
     }
 
-    async fn invalidate_tag_of(&self, tag: crate::Tag) -> Invalidation {
+    async fn invalidate_tag_of(&self, tag: Tag) -> Invalidation {
         self.0.invalidate_tags(Box::new([tag])).await
     }
 }
@@ -245,14 +319,23 @@ impl HttpStampede {
 macro_rules! config_setters {
     ($($(#[$doc:meta])* $name:ident: $t:ty;)+) => {$(
         $(#[$doc])*
-        pub fn $name(mut self, $name: $t) -> Self {
-            self.rules.config.$name = $name;
-            self
+        pub fn $name(self, $name: $t) -> Self {
+            self.change(move |rules| rules.config.$name = $name)
         }
     )+};
 }
 
 impl HttpLayer {
+    /// Changes a setting, and remembers the change where it is an exception.
+    fn change(mut self, change: impl Fn(&mut Rules) + Send + Sync + 'static) -> Self {
+        change(&mut self.rules);
+        if let Some(changes) = &mut self.rules.changes {
+            changes.push(Arc::new(change));
+        }
+        self.made = Arc::default();
+        self
+    }
+
     config_setters! {
         /// Sets for how long after its lifetime a response that says nothing
         /// about it is served stale while it is refreshed. What a refresh
@@ -330,43 +413,42 @@ impl HttpLayer {
     ///
     /// If `ttl` is zero.
     #[track_caller]
-    pub fn ttl(mut self, ttl: Duration) -> Self {
+    pub fn ttl(self, ttl: Duration) -> Self {
         assert!(
             !ttl.is_zero(),
             "`ttl`: is zero; say `origin_only` to store only what headers allow"
         );
-        self.rules.config.ttl = Some(ttl);
-        self
+        self.change(move |rules| rules.config.ttl = Some(ttl))
     }
 
     /// Stores only what the origin's own headers and [`CacheFor`](crate::CacheFor)
     /// allow; [`heuristics`](Self::heuristics) read them too.
-    pub fn origin_only(mut self) -> Self {
-        self.rules.config.ttl = None;
-        self
+    pub fn origin_only(self) -> Self {
+        self.change(|rules| rules.config.ttl = None)
     }
 
     /// Sets a prefix of all keys, so that layers at different places never
     /// share: needed where something other than axum strips a path prefix.
     /// Defaults to none.
-    pub fn scope(mut self, scope: impl Into<String>) -> Self {
-        self.rules.config.scope = Some(scope.into());
-        self
+    pub fn scope(self, scope: impl Into<String>) -> Self {
+        let scope = scope.into();
+        self.change(move |rules| rules.config.scope = Some(scope.clone()))
     }
 
     /// Sets the scheme of requests that do not say it themselves; part of the
     /// key. Defaults to `http`.
-    pub fn scheme(mut self, scheme: impl Into<String>) -> Self {
-        self.rules.scheme = scheme.into().to_ascii_lowercase();
-        self
+    pub fn scheme(self, scheme: impl Into<String>) -> Self {
+        let scheme = scheme.into().to_ascii_lowercase();
+        self.change(move |rules| rules.scheme.clone_from(&scheme))
     }
 
     /// Sets the query parameters that matter. All others are left out of the
     /// key, and removed from the request before the handler sees it. Defaults
     /// to all.
-    pub fn query<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
-        self.rules.config.query = Some(names.into_iter().map(str::to_owned).collect());
-        self
+    pub fn query<'a>(self, names: impl IntoIterator<Item = &'a str>) -> Self {
+        let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
+        self.cache.0.queries.add(&names);
+        self.change(move |rules| rules.config.query = Some(names.clone()))
     }
 
     /// Sets the response fields that govern in place of `Cache-Control` and
@@ -387,16 +469,15 @@ impl HttpLayer {
     /// let layer = cache.http_layer().targeted_fields(["example-cache-control", "cdn-cache-control"]);
     /// ```
     #[track_caller]
-    pub fn targeted_fields<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
-        self.rules.config.targeted = field_names("targeted_fields", names);
-        self
+    pub fn targeted_fields<'a>(self, names: impl IntoIterator<Item = &'a str>) -> Self {
+        let names = field_names("targeted_fields", names);
+        self.change(move |rules| rules.config.targeted.clone_from(&names))
     }
 
     /// Treats cookies as absent: they are removed from GET and HEAD requests
     /// before the handler sees them. For pages that do not depend on them.
-    pub fn ignore_cookies(mut self) -> Self {
-        self.rules.config.ignore_cookies = true;
-        self
+    pub fn ignore_cookies(self) -> Self {
+        self.change(|rules| rules.config.ignore_cookies = true)
     }
 
     /// Adds to the key what `part` returns: the class of a device, for example.
@@ -426,24 +507,44 @@ impl HttpLayer {
     /// knows the user: otherwise a background refresh carries all fields of the
     /// client that triggered it, credentials excepted.
     pub fn identity<K: ToKey>(
-        mut self,
+        self,
         who: impl Fn(&Parts) -> Option<K> + Send + Sync + 'static,
     ) -> Self {
-        self.rules.key_rules.push(Arc::new(move |parts, key| match who(parts) {
+        let rule: KeyRule = Arc::new(move |parts, key| match who(parts) {
             Some(who) => {
                 key.push_part(KeyBuf::of(&who).as_bytes());
                 true
             }
             None => false,
-        }));
-        self
+        });
+        self.change(move |rules| rules.key_rules.push(Arc::clone(&rule)))
     }
 
     /// Forwards requests uncached, for example the requests of an administrator.
     /// Defaults to none.
-    pub fn bypass(mut self, rule: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
-        self.rules.bypass = Some(Arc::new(rule));
-        self
+    pub fn bypass(self, rule: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
+        let rule: BypassRule = Arc::new(rule);
+        self.change(move |rules| rules.bypass = Some(Arc::clone(&rule)))
+    }
+
+    /// Declares that the responses hold no data of one client, so that they may be shared
+    /// although a request carries credentials: as if each handler said
+    /// [`CacheFor::public`](crate::CacheFor::public). What a response itself forbids, such as
+    /// `private` or `Set-Cookie`, stays forbidden. Defaults to not.
+    pub fn public(self) -> Self {
+        self.change(|rules| rules.config.is_public = true)
+    }
+
+    /// Stores and shares no response: the service answers each request. In place of
+    /// [`bypass`](Self::bypass). For one route of a router whose layer caches.
+    pub fn private(self) -> Self {
+        self.bypass(|_| true)
+    }
+
+    /// Adds a tag to every response. Defaults to none.
+    pub fn tag(self, tag: impl Into<Tag>) -> Self {
+        let tag = tag.into();
+        self.change(move |rules| rules.config.tags.push(tag.clone()))
     }
 
     /// Sets which errors of the inner service, of type `E`, say that it could
@@ -455,13 +556,9 @@ impl HttpLayer {
     /// stored forbids that (`must-revalidate` and its kin), the client gets a
     /// 504 of ours instead of the error. Defaults to every error of the
     /// service, and never a 504.
-    pub fn disconnected<E: 'static>(
-        mut self,
-        is: impl Fn(&E) -> bool + Send + Sync + 'static,
-    ) -> Self {
-        self.rules.disconnected =
-            Some(Arc::new(move |error| error.downcast_ref().is_some_and(&is)));
-        self
+    pub fn disconnected<E: 'static>(self, is: impl Fn(&E) -> bool + Send + Sync + 'static) -> Self {
+        let rule: DisconnectedRule = Arc::new(move |error| error.downcast_ref().is_some_and(&is));
+        self.change(move |rules| rules.disconnected = Some(Arc::clone(&rule)))
     }
 
     /// Sets how an empty request body is made.
@@ -487,49 +584,45 @@ impl HttpLayer {
     /// #     Stampede::in_memory(std::time::Duration::from_secs(60));
     /// let layer: HttpLayer = cache.http_layer().empty_request_body(empty);
     /// ```
-    pub fn empty_request_body<Q: 'static>(mut self, make: fn() -> Q) -> Self {
-        self.rules.empty_body = Some(Arc::new(make));
-        self
+    pub fn empty_request_body<Q: 'static>(self, make: fn() -> Q) -> Self {
+        self.change(move |rules| rules.empty_body = Some(Arc::new(make)))
     }
 
     /// Sets the name of this cache in `Cache-Status` (RFC 9211). Defaults to `tower-stampede`.
-    pub fn cache_status(mut self, name: impl Into<String>) -> Self {
-        self.rules.config.cache_status = Some(name.into());
-        self
+    pub fn cache_status(self, name: impl Into<String>) -> Self {
+        let name = name.into();
+        self.change(move |rules| rules.config.cache_status = Some(name.clone()))
     }
 
     /// Sends no `Cache-Status`.
-    pub fn without_cache_status(mut self) -> Self {
-        self.rules.config.cache_status = None;
-        self
+    pub fn without_cache_status(self) -> Self {
+        self.change(|rules| rules.config.cache_status = None)
     }
 
     /// Sets how long the body of a response that is to be stored may pause;
     /// then it is not stored, and streams through to its present readers.
     /// Defaults to 30 s.
-    pub fn body_idle_timeout(mut self, timeout: Duration) -> Self {
-        self.rules.body_idle_timeout = timeout;
-        self
+    pub fn body_idle_timeout(self, timeout: Duration) -> Self {
+        self.change(move |rules| rules.body_idle_timeout = timeout)
     }
 
     /// Sets how long one of several clients that read the same body may read
     /// nothing while another waits for it; then its body ends with an error.
     /// Only for a body that turned out not to be stored: up to
     /// [`max_body`](Self::max_body) no client waits for another. Defaults to 5 s.
-    pub fn stall_timeout(mut self, timeout: Duration) -> Self {
-        self.rules.stall_timeout = timeout;
-        self
+    pub fn stall_timeout(self, timeout: Duration) -> Self {
+        self.change(move |rules| rules.stall_timeout = timeout)
     }
 
     /// Replaces the responses of our own: when the cache refuses a request, or
     /// the computation it waited for failed. The status is the refusal's,
     /// whatever the response says. Defaults to a line of text.
     pub fn on_refusal(
-        mut self,
+        self,
         response: impl Fn(&Refusal) -> Response<Bytes> + Send + Sync + 'static,
     ) -> Self {
-        self.rules.refusal = Some(Arc::new(response));
-        self
+        let rule: RefusalRule = Arc::new(response);
+        self.change(move |rules| rules.refusal = Some(Arc::clone(&rule)))
     }
 }
 
@@ -551,11 +644,8 @@ impl<S> Layer<S> for HttpLayer {
     type Service = HttpService<S>;
 
     fn layer(&self, inner: S) -> HttpService<S> {
-        let mut rules = self.rules.clone();
-        rules.config.exempt_keyed();
-        rules.hit_status = rules.config.cache_status.as_deref().map(HitStatus::new);
-        rules.key_start = key_start(rules.config.scope.as_deref(), &rules.scheme);
-        HttpService::new(inner, Arc::clone(&self.cache.0), rules)
+        let rules = self.made.get_or_init(|| Arc::new(self.rules.clone().finish()));
+        HttpService::new(inner, Arc::clone(&self.cache.0), Arc::clone(rules))
     }
 }
 

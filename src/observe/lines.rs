@@ -3,7 +3,6 @@
 //! There is no other way to write one: [`Line`] wants a [`LogMessage`]. A test holds
 //! `docs/observability.md` against this table.
 
-use std::panic::Location;
 use std::time::Duration;
 
 use crate::key::Key;
@@ -99,12 +98,6 @@ lines! {
         with other processes again" [server away_for];
     LocksAreEvicted: Warn "the server's maxmemory-policy evicts refresh locks first: \
         allkeys-lfu does not" [server policy];
-    LayersNestedAlike: Warn "two layers of one cache are nested: the inner one passes all \
-        requests through, and its lifetimes have no effect; remove one of them"
-        [outer_created_at inner_created_at];
-    LayersNestedApart: Warn "two layers of one cache are nested and differ in what they share: \
-        the inner one passes all requests through, and the outer one stores none of their \
-        responses; remove one of them" [outer_created_at inner_created_at];
     Unweighed: Warn "values of this type may hold memory that the cache cannot count, so the \
         number of entries is bounded; implement Weigh for the type and call Builder::weigh, or \
         set Builder::weigher or Builder::max_entries" [type_name max_entries];
@@ -137,8 +130,6 @@ pub(super) struct Line<'a> {
     pub(super) type_name: Option<&'a str>,
     pub(super) max_entries: Option<u64>,
     pub(super) keys: Option<u64>,
-    pub(super) outer: Option<&'a Location<'a>>,
-    pub(super) inner: Option<&'a Location<'a>>,
 }
 
 impl Line<'_> {
@@ -163,8 +154,6 @@ impl Line<'_> {
             type_name: None,
             max_entries: None,
             keys: None,
-            outer: None,
-            inner: None,
         }
     }
 }

@@ -90,8 +90,6 @@ fn write(cache: Option<&str>, has_keys: bool, line: &Line<'_>, left_out: LeftOut
                 type_name = line.type_name,
                 max_entries = line.max_entries,
                 keys = line.keys,
-                outer_created_at = line.outer.map(display),
-                inner_created_at = line.inner.map(display),
                 left_out = count(left_out.same),
                 left_out_others = count(left_out.others),
                 "{}",

@@ -126,7 +126,6 @@ pub(crate) struct Observer {
     events: broadcast::Sender<Event>,
     meters: Meters,
     log: Log,
-    has_warned_of_nesting: AtomicBool,
     has_warned_of_credentials: AtomicBool,
 }
 
@@ -138,7 +137,6 @@ impl Observer {
             events: broadcast::Sender::new(EVENT_BUFFER),
             meters: Meters::new(cache),
             log: Log::new(log_keys),
-            has_warned_of_nesting: AtomicBool::new(false),
             has_warned_of_credentials: AtomicBool::new(false),
         }
     }

@@ -2,7 +2,6 @@
 //!
 //! [`table`](super::table) says what becomes of each.
 
-use std::panic::Location;
 use std::time::Duration;
 
 use crate::key::{Key, Tag};
@@ -77,8 +76,6 @@ pub(crate) enum Occurrence<'a> {
     Damaged { how: &'static str },
     /// A result stays in this process: it is too large or cannot be encoded.
     Unshareable { key: &'a Key },
-    /// Requests reach one layer of the cache through another.
-    LayersNested { outer: &'a Location<'a>, inner: &'a Location<'a>, is_alike: bool },
     /// A cache was built that can neither weigh its values nor has a bound on their number.
     Unweighed { type_name: &'a str, max_entries: u64 },
     /// A response was not shared because its request carries this field.

@@ -195,16 +195,6 @@ impl Observer {
                 self.emit(|| Event::Unshareable { key: key.clone() });
                 write(Line { key: Some(key), ..Line::of(LogMessage::Unshareable) });
             }
-            Occurrence::LayersNested { outer, inner, is_alike } => {
-                if self.has_warned_of_nesting.swap(true, Ordering::Relaxed) {
-                    return;
-                }
-                let message = match is_alike {
-                    true => LogMessage::LayersNestedAlike,
-                    false => LogMessage::LayersNestedApart,
-                };
-                write(Line { outer: Some(outer), inner: Some(inner), ..Line::of(message) });
-            }
             Occurrence::Unweighed { type_name, max_entries } => {
                 let (type_name, max_entries) = (Some(type_name), Some(max_entries));
                 write(Line { type_name, max_entries, ..Line::of(LogMessage::Unweighed) });

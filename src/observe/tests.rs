@@ -39,7 +39,6 @@ fn from_failed_on_every_end_is_a_failure() {
 mod table {
     use std::collections::{BTreeMap, BTreeSet};
     use std::fmt::Debug;
-    use std::panic::Location;
     use std::sync::{Arc, Mutex, OnceLock};
     use std::time::Duration;
 
@@ -91,19 +90,18 @@ mod table {
             Occurrence::RemoteBack { .. } => 22,
             Occurrence::Damaged { .. } => 23,
             Occurrence::Unshareable { .. } => 24,
-            Occurrence::LayersNested { .. } => 25,
             Occurrence::CredentialRefused { .. } => 26,
             Occurrence::ServersSilent { .. } => 27,
             Occurrence::Deposed { .. } => 28,
             Occurrence::BodyRefused { .. } => 29,
             Occurrence::Unweighed { .. } => 30,
-            Occurrence::BatchCalled { .. } => 31,
+            Occurrence::BatchCalled { .. } => 25,
         }
     }
 
-    const OCCURRENCES: usize = 32;
+    const OCCURRENCES: usize = 31;
 
-    fn samples<'a>(key: &'a Key, tag: &'a Tag, at: &'a Location<'a>) -> Vec<Occurrence<'a>> {
+    fn samples<'a>(key: &'a Key, tag: &'a Tag) -> Vec<Occurrence<'a>> {
         let (took, waited, lease) = (SECOND, SECOND, SECOND);
         let callers_got = CallersGot::Failure;
         let effect = |is_refresh| FailureEffect { callers_got, held_for: Some(SECOND), is_refresh };
@@ -149,8 +147,6 @@ mod table {
             Occurrence::RemoteBack { server: "r", away_for: SECOND },
             Occurrence::Damaged { how: "short" },
             Occurrence::Unshareable { key },
-            Occurrence::LayersNested { outer: at, inner: at, is_alike: true },
-            Occurrence::LayersNested { outer: at, inner: at, is_alike: false },
             Occurrence::CredentialRefused { field: "x-user" },
         ]);
         samples
@@ -213,19 +209,19 @@ mod table {
         SECOND_ONE.get_or_init(|| Dispatch::new(NoSubscriber::new()));
         let _lines = tracing::subscriber::set_default(lines.clone());
         let _metrics = ::metrics::set_default_local_recorder(recorder);
-        let (tag, at) = (Tag::from("t"), Location::caller());
+        let tag = Tag::from("t");
         let key = Key::from("k");
-        for n in 0..samples(&key, &tag, at).len() {
+        for n in 0..samples(&key, &tag).len() {
             // One that has warned of nothing yet.
             let observer = Observer::new("test", true);
-            observer.happened(samples(&key, &tag, at)[n]);
+            observer.happened(samples(&key, &tag)[n]);
             // Some lines are left out, and the next line says so.
-            observer.happened(samples(&key, &tag, at)[n]);
+            observer.happened(samples(&key, &tag)[n]);
             for other in 0..12_u32 {
-                observer.happened(samples(&Key::from(other), &tag, at)[n]);
+                observer.happened(samples(&Key::from(other), &tag)[n]);
             }
             tokio::time::advance(61 * SECOND).await;
-            observer.happened(samples(&key, &tag, at)[n]);
+            observer.happened(samples(&key, &tag)[n]);
         }
         let observer = Observer::new("test", true);
         CacheOutcome::ALL.into_iter().for_each(|outcome| observer.answered(outcome));
@@ -237,8 +233,7 @@ mod table {
     #[test]
     fn the_samples_cover_every_occurrence() {
         let (key, tag) = (Key::from("k"), Tag::from("t"));
-        let places: BTreeSet<_> =
-            samples(&key, &tag, Location::caller()).iter().map(place).collect();
+        let places: BTreeSet<_> = samples(&key, &tag).iter().map(place).collect();
         assert!(places.into_iter().eq(0..OCCURRENCES));
     }
 

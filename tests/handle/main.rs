@@ -26,6 +26,7 @@ mod leader_edges;
 mod log_bound;
 #[cfg(feature = "tracing")]
 mod log_lines;
+mod lookup;
 mod modes;
 #[cfg(all(feature = "metrics", feature = "tracing"))]
 mod observer;

@@ -6,6 +6,8 @@
 #[path = "../kit/mod.rs"]
 mod kit;
 
+#[cfg(feature = "admin")]
+mod admin;
 #[cfg(feature = "axum")]
 mod body;
 #[cfg(feature = "axum")]
@@ -51,6 +53,8 @@ mod refresh_requests;
 mod request_directives;
 #[cfg(feature = "axum")]
 mod request_identity;
+#[cfg(feature = "axum")]
+mod route_rules;
 #[cfg(feature = "axum")]
 mod sharing;
 #[cfg(feature = "axum")]

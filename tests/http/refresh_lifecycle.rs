@@ -1,5 +1,5 @@
 //! The life of a refresh: who triggers it, how often, what it carries, and what
-//! nested layers and warnings do to it.
+//! warnings do to it.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -395,23 +395,6 @@ mod once {
             let again = crowd_of(&app, 1, |_| with("/page", &[("x-user-id", "1")])).await;
             assert!(matches!(again[0], Got::Reply(_)), "{again:?}");
         }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_logger_that_panics_once_does_not_end_nested_layers() {
-        let written = Arc::new(AtomicUsize::new(0));
-        let subscriber = tracing_subscriber::fmt()
-            .with_max_level(tracing::Level::WARN)
-            .with_writer(move || Fails(Arc::clone(&written)))
-            .finish();
-        let _listening = crate::kit::log::listen(subscriber);
-        let origin = Origin::new(|_| Answer::ok("max-age=60", "page"));
-        let cache = origin_only();
-        let app = cache.http_layer().layer(cache.http_layer().layer(origin.clone()));
-        crowd_of(&app, 1, |_| get("/first")).await;
-        let again = crowd_of(&app, 10, |i| get(&format!("/page{i}"))).await;
-        let panicked = again.iter().filter(|got| matches!(got, Got::Panicked)).count();
-        assert_eq!((panicked, origin.calls()), (0, 11));
     }
 
     /// Counts the threads that have their answer.

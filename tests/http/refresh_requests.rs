@@ -136,7 +136,7 @@ async fn extensions_stay_in_a_refresh_except_those_that_the_application_names() 
     #[derive(Clone)]
     struct User;
     let origin = Origin::new(|_| Answer::ok(DIRECTIVES, "page"));
-    let layer = origin_only().http_layer().refreshout_extension::<User>();
+    let layer = origin_only().http_layer().refresh_without_extension::<User>();
     let app = layered(layer, &origin);
     let ask = || {
         let mut request = get("/page");

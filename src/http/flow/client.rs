@@ -92,6 +92,7 @@ impl HttpCaller {
                 learned: None,
                 refreshed: None,
                 credential: self.credential.clone(),
+                outside: self.outside,
             },
         }
     }
@@ -149,6 +150,11 @@ impl OriginClient {
                     answer::from_service(&caller.rules, response, came(false, failed))
                 }))
             }
+            OriginOutcome::PassedOn(result) => result.map(|response| {
+                // The owner was asked for the whole.
+                let shape = caller.shape_of_own(&response);
+                answer::shaped(response, shape)
+            }),
             OriginOutcome::Error { error, failure } => self.fail(error, failure),
             OriginOutcome::Nothing(error) => {
                 Ok(stale(None).unwrap_or_else(|| answer::refusal(&caller.rules, error)))

@@ -19,7 +19,7 @@ use crate::http::cache_for::CacheFor;
 use crate::http::flow::answer::is_failure;
 use crate::http::flow::error_response::OriginStatus;
 use crate::http::flow::lookup::{HttpCaller, StoredEntry};
-use crate::http::flow::origin_call::{OriginReply, OriginRequest};
+use crate::http::flow::origin_call::{OriginAnswer, OriginReply, OriginRequest};
 use crate::http::rules::lifetime::Times;
 use crate::http::rules::storable::{Decision, DeclineReason, Plan, UnstoredReason, judge};
 use crate::http::stored::fill::{self, ArrivalTime};
@@ -40,6 +40,8 @@ pub(super) enum OriginOutcome<B: Body, E> {
     Failed { response: Response<ResponseBody<B>>, stand_in: Option<StoredEntry> },
     /// The service's own error, and the failure that waiters learn of.
     Error { error: E, failure: Error },
+    /// A layer further in owns the request: what it says goes to the client as it is.
+    PassedOn(Result<Response<ResponseBody<B>>, E>),
     /// There is no response: no place, or too late.
     Nothing(Error),
 }
@@ -81,7 +83,11 @@ where
             leader.end(End::Failed { error: failure.clone(), rule });
             OriginOutcome::Error { error, failure }
         }
-        Ok(Ok(reply)) => {
+        Ok(Ok(OriginReply::PassedOn(rest))) => {
+            leader.end(End::PassedOn);
+            OriginOutcome::PassedOn(rest.await.map(|response| response.map(ResponseBody::inner)))
+        }
+        Ok(Ok(OriginReply::Origin(reply))) => {
             leader.arrive();
             // A body may ask this application for other pages, too.
             let scope = leader.scope();
@@ -89,10 +95,10 @@ where
             let times = received.times();
             let head = Head { caller, leader, received, stale_until, occupied };
             match reply {
-                OriginReply::Response(response) => {
+                OriginAnswer::Response(response) => {
                     lending::within(scope, head.decide(response, times)).await
                 }
-                OriginReply::Confirmed(confirmed) => head.confirm(confirmed, times),
+                OriginAnswer::Confirmed(confirmed) => head.confirm(confirmed, times),
             }
         }
     }

@@ -16,6 +16,7 @@ use crate::flight::waiter::Caller;
 use crate::freshness::Freshness;
 use crate::http::body::Reader;
 use crate::http::flow::answer::is_failure;
+use crate::http::flow::nested::{Outside, OutsideFacts};
 use crate::http::layer::Rules;
 use crate::http::rules::key::{HostPlace, push_request, push_start};
 use crate::http::rules::request::{
@@ -71,24 +72,20 @@ pub(super) fn scheme<'a>(uri: &'a Uri, rules: &'a Rules) -> &'a str {
     uri.scheme_str().unwrap_or(&rules.scheme)
 }
 
-/// Writes the primary key of a request, whose fields are `seen`.
+/// Writes the primary key of a request, whose fields are `seen`. Returns where the part
+/// begins that rules of the application have added.
 #[inline]
 pub(super) fn primary_key(
     key: &mut KeyBuf,
     parts: &Parts,
     seen: &FieldScan<'_>,
     rules: &Rules,
-) -> Result<(), BypassReason> {
+) -> Result<usize, BypassReason> {
     if rules.bypass.as_ref().is_some_and(|bypass| bypass(parts)) {
         return Err(BypassReason::ByRule);
     }
-    let uri = received_uri(parts);
-    let scheme = scheme(uri, rules);
-    match HostPlace::of(uri, seen.host) {
-        HostPlace::Field if uri.scheme().is_none() => key.push(&rules.key_start),
-        place => push_start(key, place, rules.config.scope.as_deref(), scheme),
-    }
-    push_request(key, parts, seen, uri, scheme, &rules.config)?;
+    request_key(key, parts, seen, rules, rules.config.query.as_deref())?;
+    let added_from = key.as_bytes().len();
     for rule in &rules.key_rules {
         if !rule(parts, key) {
             return Err(BypassReason::Identity);
@@ -96,24 +93,66 @@ pub(super) fn primary_key(
     }
     // Once more: what a rule adds may come from the request too.
     let too_long = key.as_bytes().len() > rules.config.max_key_bytes;
-    if too_long { Err(BypassReason::KeyTooLong) } else { Ok(()) }
+    if too_long { Err(BypassReason::KeyTooLong) } else { Ok(added_from) }
+}
+
+/// Writes what names a request, without what the rules of the application add. Of its
+/// parameters those in `query` count.
+#[inline]
+pub(super) fn request_key(
+    key: &mut KeyBuf,
+    parts: &Parts,
+    seen: &FieldScan<'_>,
+    rules: &Rules,
+    query: Option<&[String]>,
+) -> Result<(), BypassReason> {
+    let uri = received_uri(parts);
+    let scheme = scheme(uri, rules);
+    match HostPlace::of(uri, seen.host) {
+        HostPlace::Field if uri.scheme().is_none() => key.push(&rules.key_start),
+        place => push_start(key, place, rules.config.scope.as_deref(), scheme),
+    }
+    push_request(key, parts, seen, uri, scheme, &rules.config, query)
 }
 
 /// Makes the primary key of a request that is not looked up.
 pub(super) fn owned_primary_key(parts: &Parts, rules: &Rules) -> Option<Key> {
     let seen = FieldScan::of(&parts.headers, &rules.config);
     let mut key = KeyBuf::new();
-    primary_key(&mut key, parts, &seen, rules).ok().map(|()| key.to_key())
+    primary_key(&mut key, parts, &seen, rules).ok().map(|_| key.to_key())
 }
 
 /// The tags by which every response to this request is invalidated.
-pub(super) fn automatic_tags(parts: &Parts, rules: &Rules) -> Box<[Tag]> {
-    let uri = received_uri(parts);
-    let path = path_tag(rules.config.scope.as_deref(), uri.path());
-    match absolute_uri(parts, uri, scheme(uri, rules)) {
-        Ok(absolute) => Box::new([uri_tag(&absolute, &rules.config), path]),
-        Err(_) => Box::new([path]),
+pub(super) fn automatic_tags(
+    parts: &Parts,
+    rules: &Rules,
+    outside: Option<&Outside>,
+) -> Box<[Tag]> {
+    let mut tags = tags_of(parts, rules, rules.config.query.as_deref());
+    for tag in outside.iter().flat_map(|outside| &outside.tags).chain(&rules.config.tags) {
+        if !tags.contains(tag) {
+            tags.push(tag.clone());
+        }
     }
+    tags.into()
+}
+
+/// The tags of a request in every layer of the handle.
+pub(super) fn all_tags(cache: &HttpCache, parts: &Parts, rules: &Rules) -> Vec<Tag> {
+    let uri = received_uri(parts);
+    let scope = rules.config.scope.as_deref();
+    let absolute = absolute_uri(parts, uri, scheme(uri, rules)).ok();
+    let of_uri = absolute.map(|absolute| cache.queries.uri_tags(&absolute, scope));
+    of_uri.into_iter().flatten().chain([path_tag(scope, uri.path())]).collect()
+}
+
+/// The same where the parameters in `query` count.
+pub(super) fn tags_of(parts: &Parts, rules: &Rules, query: Option<&[String]>) -> Vec<Tag> {
+    let uri = received_uri(parts);
+    let scope = rules.config.scope.as_deref();
+    let absolute = absolute_uri(parts, uri, scheme(uri, rules)).ok();
+    let uri_tag = absolute.map(|absolute| uri_tag(&absolute, scope, query));
+    uri_tag.into_iter().chain([path_tag(scope, uri.path())]).collect()
 }
 
 /// Returns the lists of fields by which responses of a URI are selected: the list
@@ -266,9 +305,16 @@ pub(crate) struct HttpCaller {
     pub(super) refreshed: Option<StoredEntry>,
     /// The credential because of which its answer may be for it alone.
     pub(super) credential: Option<HeaderName>,
+    /// What layers further out know of it.
+    pub(super) outside: OutsideFacts,
 }
 
 impl HttpCaller {
+    /// Returns whether the key depends on something that may read any field.
+    pub(super) fn may_be_keyed_by_any_field(&self) -> bool {
+        self.outside.may_key_by_any_field || !self.rules.key_rules.is_empty()
+    }
+
     /// Returns the key of the flight: the predicted variant and whether
     /// credentials are carried tell flights apart, not entries.
     pub(super) fn flight_key(&self) -> Key {
@@ -326,7 +372,7 @@ impl HttpCaller {
     /// credentials. Without that knowledge each request goes straight to the service: a
     /// crowd must not wait for an answer that none of it may have.
     fn may_share(&self, flight: &Key) -> bool {
-        if self.asked.credentials.is_anonymous() {
+        if self.asked.credentials.is_anonymous() || self.rules.config.is_public {
             return true;
         }
         let now = self.cache.now();

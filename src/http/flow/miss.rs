@@ -17,7 +17,8 @@ use crate::http::flow::answer::{self, Provenance};
 use crate::http::flow::client::credential_detail;
 use crate::http::flow::lead::OriginOutcome;
 use crate::http::flow::lookup::{HttpCache, HttpCaller, StoredEntry};
-use crate::http::flow::origin_call::{OriginReply, OriginRequest};
+use crate::http::flow::nested::{self, Mark};
+use crate::http::flow::origin_call::{OriginAnswer, OriginReply, OriginRequest};
 use crate::http::flow::refresh::refresh;
 use crate::http::flow::work::HttpWork;
 use crate::http::rules::request::{BypassReason, RequestMethod, Wishes};
@@ -185,6 +186,10 @@ where
         reason: AloneReason,
         place: Option<PlaceForOne<StoredResponse>>,
     ) -> Result<Response<ResponseBody<B>>, S::Error> {
+        // Its flight may have ended because a layer further in owns the route.
+        if nested::own_mark(self.request.extensions()).is_some_and(Mark::is_owned) {
+            return nested::pass_to_owner(&self.caller.cache, self.service, self.request).await;
+        }
         self.caller.look_again();
         if !self.caller.waits_only() {
             // Known before it is asked: the answer may change what is known.
@@ -254,12 +259,20 @@ where
         let question = OriginRequest::new(&caller, service, request);
         let is_ours = question.is_conditional();
         let call = caller.cache.engine.compute_alone(question.put(&caller.cache), place).await;
+        let call = match call {
+            Ok(Ok(OriginReply::PassedOn(rest))) => {
+                return rest.await.map(|response| response.map(ResponseBody::inner));
+            }
+            Ok(Ok(OriginReply::Origin(answer))) => Ok(Ok(answer)),
+            Ok(Err(error)) => Ok(Err(error)),
+            Err(error) => Err(error),
+        };
         let received = ArrivalTime::now(&caller.cache, started);
         let (key, took) = (&caller.primary, received.delay());
         caller.cache.observer.computed_alone(key, took, reason.as_str(), call.is_err());
         let failed = match &call {
-            Ok(Ok(OriginReply::Response(response))) => answer::is_failure(response.status()),
-            Ok(Ok(OriginReply::Confirmed(_))) => false,
+            Ok(Ok(OriginAnswer::Response(response))) => answer::is_failure(response.status()),
+            Ok(Ok(OriginAnswer::Confirmed(_))) => false,
             Ok(Err(_)) | Err(_) => true,
         };
         if let Some(entry) = caller.fallback().filter(|_| failed) {

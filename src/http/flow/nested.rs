@@ -1,76 +1,525 @@
-//! A layer of the same handle further out has handled a request already.
+//! Layers of one handle inside each other: the innermost one owns the response.
 //!
-//! A layer on a route inside a layer of the same handle on the router would
-//! wait for a flight that waits for it. So the outer one leaves a mark in the
-//! request's extensions, and the inner one passes the request through.
+//! The outer layer runs first, and cannot know what stands behind it. So it leaves a mark in
+//! each request, and the inner layer *claims* the request when it gets it. From then
+//! on the outer one has nothing to do with it: its flight ends without a result, its place
+//! and its lease are given up, and its waiters are sent on. The inner layer does nothing
+//! before that: it lets the outer one run once. So no flight waits for another.
 //!
-//! The mark says nothing of the resource. A layer between the two may change the
-//! URI, and then two flights could wait for each other, or one layer's entry be
-//! taken for the other's. So a request that the application makes with copied
-//! extensions is passed through as well. Writes wait for no flight: each layer
-//! invalidates what it has stored.
+//! ```text
+//! outer: no entry ─┬─ route known to be owned ───── forward
+//!                  └─ lead, or wait ── forward ──┐
+//! inner:                                  claim ─┴─ look up, wait or lead, store
+//! outer:            the flight ends ── waiters: forward
+//! ```
 //!
-//! The inner layer may tell clients apart that the outer one does not: by an
-//! identity, by more credentials, by a bypass. Then the inner one leaves a mark
-//! in the response, and the outer one does not store it. So a stricter layer on
-//! a route stays strict, at the price of its cache.
+//! With its claim the inner layer says which route it stands on, and the outer one remembers
+//! it ([`OwnedRoutes`]). It forwards later requests for that route at once. What it remembers
+//! decides only about cost. Where a request that is forwarded so meets no inner layer, the
+//! response goes to its client alone, and the outer layer remembers the route no more.
+//!
+//! # Which requests share
+//!
+//! Two requests share a response only if they would share it by what either layer has
+//! received. Something between the two may change the request: it may strip a prefix or a
+//! credential, and put what it has read into an extension. So the mark carries the request
+//! as the outer layer has received it ([`View`]), and the inner one adds it to the
+//! key, the credentials and the tags ([`Outside`]). Entries of inner layers have keys of
+//! their own kind: no layer without one around it finds them.
 
+use std::collections::HashMap;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
 
-use http::{Extensions, request::Parts};
+use futures_util::future::{Either, Ready, ready};
+use futures_util::task::AtomicWaker;
+use http::request::Parts;
+use http::{Extensions, HeaderMap, HeaderName, Method, Request, Response, Uri, header};
+use parking_lot::RwLock;
+use tower_service::Service;
 
-use crate::http::flow::lookup::HttpCache;
+use crate::http::body::{ResponseBody, SourceBody};
+use crate::http::flow::answer::{self, Provenance};
+use crate::http::flow::future::HttpFuture;
+use crate::http::flow::lookup::{HttpCache, received_uri, request_key, tags_of};
 use crate::http::layer::Rules;
+use crate::http::rules::key::{NESTED, unkey_query};
+use crate::http::rules::request::{BypassReason, Credentials, FieldScan, credential_field};
+use crate::http::rules::vary::{self, Vary, fingerprint};
+use crate::key::{KeyBuf, Tag};
+use crate::outcome::CacheOutcome;
+use crate::tower::oneshot::Oneshot;
 
-/// The layers that a request has come through, the outermost first.
-#[derive(Clone)]
-struct LayerMark(Vec<Layer>);
-
-#[derive(Clone)]
-struct Layer {
-    /// Where the handle's state is in memory. The layer that left the mark
-    /// keeps it alive while the request is on its way.
-    cache: usize,
-    rules: Arc<Rules>,
-}
+/// The most routes that one layer remembers.
+const MAX_ROUTES: usize = 4096;
 
 /// Where a layer stands among those of the same handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Position {
     Outermost,
-    /// Another one has seen to the request; `is_alike` if it shares by the same
-    /// rules.
-    Inside {
-        is_alike: bool,
-    },
+    Inside,
+}
+
+/// The marks of the layers that a request has come through, the outermost first.
+#[derive(Clone)]
+struct Marks(Vec<Mark>);
+
+/// What a layer leaves in a request.
+#[derive(Clone)]
+pub(super) struct Mark {
+    /// Where the handle's state is in memory. The layer that left the mark
+    /// keeps it alive while the request is on its way.
+    cache: usize,
+    /// The rules that the layer was made with: they tell layers apart.
+    own: Arc<Rules>,
+    /// The same, inside of the layers around it.
+    pub(super) rules: Arc<Rules>,
+    /// The request as received; `None` where the layer forwards it uncached.
+    view: Option<Arc<View>>,
+    /// The layer knows that another one owns the route, and waits for nothing.
+    is_passing: bool,
+    pub(super) claim: Arc<Claim>,
+}
+
+/// A request as one layer has received it.
+pub(super) struct View {
+    /// Without extensions, but for the URI before a router stripped a prefix.
+    parts: Parts,
+    /// What the rules of the application add to the key.
+    key: Box<[u8]>,
+    /// The name of the route, where a router has given it one.
+    pattern: Option<Arc<str>>,
+}
+
+impl View {
+    pub(super) fn of(parts: &Parts, rules: &Rules, key: &[u8]) -> Self {
+        let (mut view, ()) = Request::new(()).into_parts();
+        view.method = parts.method.clone();
+        view.uri = parts.uri.clone();
+        view.headers = parts.headers.clone();
+        if rules.config.ignore_cookies {
+            view.headers.remove(header::COOKIE);
+        }
+        #[cfg(feature = "axum")]
+        if let Some(original) = parts.extensions.get::<axum::extract::OriginalUri>() {
+            view.extensions.insert(original.clone());
+        }
+        Self { parts: view, key: key.into(), pattern: pattern_of(parts) }
+    }
+
+    /// Names the route by the pattern of the router, or by the path.
+    fn route(&self, pattern: Option<&str>) -> Box<[u8]> {
+        let Self { parts, .. } = self;
+        let uri = received_uri(parts);
+        let host = parts.headers.get(header::HOST).map_or(&b""[..], |host| host.as_bytes());
+        let authority = uri.authority().map_or("", |authority| authority.as_str());
+        let mut name = KeyBuf::new();
+        name.push(if parts.method == Method::HEAD { b"h" } else { b"g" });
+        name.push(if pattern.is_some() { b"*" } else { b"=" });
+        name.push_part(host);
+        name.push_part(authority.as_bytes());
+        name.push(pattern.unwrap_or(uri.path()).as_bytes());
+        name.as_bytes().into()
+    }
+}
+
+/// Returns the pattern of the one route that a router has matched. Behind a wildcard there
+/// may be many routes.
+#[cfg(feature = "axum")]
+fn pattern_of(parts: &Parts) -> Option<Arc<str>> {
+    let pattern = parts.extensions.get::<axum::extract::MatchedPath>()?.as_str();
+    (!pattern.contains("{*")).then(|| pattern.into())
+}
+
+#[cfg(not(feature = "axum"))]
+fn pattern_of(_: &Parts) -> Option<Arc<str>> {
+    None
+}
+
+/// The word of an inner layer that the request is its own.
+#[derive(Default)]
+pub(super) struct Claim {
+    is_made: AtomicBool,
+    outer: AtomicWaker,
+}
+
+impl Claim {
+    fn make(&self) {
+        self.is_made.store(true, Ordering::Release);
+        self.outer.wake();
+    }
+
+    pub(super) fn is_made(&self) -> bool {
+        self.is_made.load(Ordering::Acquire)
+    }
+}
+
+/// The rest of a call that an inner layer has claimed.
+pub(super) type RestOfCall<S, Q> = Either<
+    Ready<Result<<S as Service<Request<Q>>>::Response, <S as Service<Request<Q>>>::Error>>,
+    Pin<Box<Oneshot<S, Request<Q>>>>,
+>;
+
+/// Calls the service until it answers, or an inner layer claims the request.
+pub(super) async fn call_unless_claimed<S, Q>(
+    service: S,
+    request: Request<Q>,
+    claim: Option<&Claim>,
+) -> Result<Result<S::Response, S::Error>, RestOfCall<S, Q>>
+where
+    S: Service<Request<Q>>,
+{
+    let Some(claim) = claim else { return Ok(Oneshot::new(service, request).await) };
+    let mut call = Box::pin(Oneshot::new(service, request));
+    let result = poll_fn(|context| {
+        claim.outer.register(context.waker());
+        match call.as_mut().poll(context) {
+            Poll::Pending if claim.is_made() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(result) => Poll::Ready(Some(result)),
+        }
+    });
+    match result.await {
+        None => Err(Either::Right(call)),
+        Some(result) if claim.is_made() => Err(Either::Left(ready(result))),
+        Some(result) => Ok(result),
+    }
+}
+
+fn place(cache: &Arc<HttpCache>) -> usize {
+    Arc::as_ptr(cache).addr()
+}
+
+/// Returns whether the request has come through a layer of the same handle.
+#[inline]
+pub(super) fn is_inside(parts: &Parts, cache: &Arc<HttpCache>) -> bool {
+    let marks = parts.extensions.get::<Marks>();
+    marks.is_some_and(|marks| marks.0.iter().any(|mark| mark.cache == place(cache)))
+}
+
+/// Returns the marks that layers of this handle have left, the outermost first.
+pub(super) fn marks_of(parts: &Parts, cache: &Arc<HttpCache>) -> Vec<Mark> {
+    let marks = parts.extensions.get::<Marks>().into_iter().flat_map(|marks| &marks.0);
+    marks.filter(|mark| mark.cache == place(cache)).cloned().collect()
+}
+
+/// Returns the mark of the layer that sends this request.
+pub(super) fn own_mark(extensions: &Extensions) -> Option<&Mark> {
+    extensions.get::<Marks>()?.0.last()
+}
+
+/// Leaves the mark of a layer in a request.
+pub(super) fn mark(
+    parts: &mut Parts,
+    cache: &Arc<HttpCache>,
+    own: &Arc<Rules>,
+    rules: &Arc<Rules>,
+    view: Option<View>,
+) -> Mark {
+    let mark = Mark {
+        cache: place(cache),
+        own: Arc::clone(own),
+        rules: Arc::clone(rules),
+        is_passing: view.as_ref().is_some_and(|view| rules.routes.have(view)),
+        view: view.map(Arc::new),
+        claim: Arc::default(),
+    };
+    parts.extensions.get_or_insert_with(|| Marks(Vec::new())).0.push(mark.clone());
+    mark
+}
+
+impl Mark {
+    /// Returns whether a layer that was made with these rules has left the mark.
+    pub(super) fn is_of(&self, rules: &Arc<Rules>) -> bool {
+        Arc::ptr_eq(&self.own, rules)
+    }
+
+    /// Returns whether the layer has keyed the request.
+    pub(super) fn is_keyed(&self) -> bool {
+        self.view.is_some()
+    }
+
+    pub(super) fn is_passing(&self) -> bool {
+        self.is_passing
+    }
+
+    /// Returns whether a layer further in has claimed the request.
+    pub(super) fn is_claimed(&self) -> bool {
+        self.claim.is_made()
+    }
+
+    /// Says that the layer inside of this one owns the request.
+    pub(super) fn claim(&self) {
+        if let Some(view) = &self.view {
+            self.rules.routes.learn(view);
+        }
+        self.claim.make();
+    }
+
+    /// Returns whether an inner layer is known to own the route.
+    pub(super) fn is_owned(&self) -> bool {
+        self.view.as_ref().is_some_and(|view| self.rules.routes.have(view))
+    }
+
+    /// Returns the parameters to a URI that the outer layer has hidden, unless something
+    /// between the two layers has changed its query.
+    fn restore_query(&self, uri: &mut Uri) {
+        let (Some(view), Some(allow)) = (&self.view, &self.rules.config.query) else { return };
+        let received = received_uri(&view.parts);
+        let query = received.query();
+        if unkey_query(received, allow).query() == uri.query() && query != uri.query() {
+            let resource = query.map(|query| format!("{}?{query}", uri.path()));
+            let mut parts = uri.clone().into_parts();
+            parts.path_and_query = resource.and_then(|resource| resource.parse().ok());
+            if let Ok(restored) = Uri::from_parts(parts) {
+                *uri = restored;
+            }
+        }
+    }
+
+    /// Returns to a request the parameters that the outer layer has hidden: which of them
+    /// count, the inner one says.
+    pub(super) fn restore(&self, parts: &mut Parts) {
+        self.restore_query(&mut parts.uri);
+        #[cfg(feature = "axum")]
+        if let Some(original) = parts.extensions.get_mut::<axum::extract::OriginalUri>() {
+            self.restore_query(&mut original.0);
+        }
+    }
+}
+
+/// What stays of that once the request has a key.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct OutsideFacts {
+    /// What the request carried.
+    pub(super) credentials: Credentials,
+    /// Fields that the inner layer knows nothing of may have selected the response.
+    pub(super) may_key_by_any_field: bool,
+}
+
+/// What a layer has to know of the request as layers further out have received it.
+pub(super) struct Outside {
+    key: KeyBuf,
+    pub(super) facts: OutsideFacts,
+    /// The field with the credential, if there is one.
+    pub(super) credential: Option<HeaderName>,
+    pub(super) tags: Vec<Tag>,
+    /// Why there is no key.
+    pub(super) refused: Option<BypassReason>,
+}
+
+/// A request that a layer has claimed.
+pub(super) struct Nested {
+    pub(super) rules: Arc<Rules>,
+    pub(super) outside: Outside,
+    pub(super) outer: Mark,
+}
+
+impl Nested {
+    /// Makes the answer of the one that layers further out get.
+    pub(super) fn finish<B, E>(self, answer: HttpFuture<B, E>) -> HttpFuture<B, E>
+    where
+        B: SourceBody,
+        E: Send + 'static,
+    {
+        let is_alike = self.rules.share_like(&self.outer.rules);
+        let is_passing = self.outer.is_passing();
+        if is_alike && is_passing {
+            return answer;
+        }
+        HttpFuture::pending(async move {
+            if !is_passing {
+                let_outer_run().await;
+            }
+            let mut response = answer.await?;
+            if !is_alike {
+                forbid_sharing(response.extensions_mut());
+            }
+            Ok(response)
+        })
+    }
+}
+
+impl Outside {
+    /// Reads the marks under the rules of the inner layer.
+    pub(super) fn of(marks: &[Mark], inner: &Rules) -> Self {
+        let mut outside = Self {
+            key: KeyBuf::new(),
+            facts: OutsideFacts::default(),
+            credential: None,
+            tags: Vec::new(),
+            refused: None,
+        };
+        for (n, mark) in marks.iter().enumerate() {
+            let is_next = n + 1 == marks.len();
+            let Some(view) = &mark.view else { continue };
+            let has_taken_over = is_next && inner.is_of_route;
+            if let Err(reason) = outside.add(view, &mark.rules, inner, has_taken_over) {
+                outside.refused = Some(reason);
+            }
+        }
+        outside
+    }
+
+    /// Adds one view. `has_taken_over`: the inner rules are those of the outer layer, but
+    /// for what the route changes. Other layers know nothing of each other, and the rules
+    /// of both count.
+    fn add(
+        &mut self,
+        view: &View,
+        outer: &Rules,
+        inner: &Rules,
+        has_taken_over: bool,
+    ) -> Result<(), BypassReason> {
+        let View { parts, key, .. } = view;
+        let rules = if has_taken_over { inner } else { outer };
+        let seen = FieldScan::of(&parts.headers, &rules.config);
+        let query = inner.config.query.as_deref();
+        let mut own = KeyBuf::new();
+        request_key(&mut own, parts, &seen, rules, query)?;
+        self.key.push_part(own.as_bytes());
+        self.key.push_part(key);
+        if !has_taken_over
+            && let Vary::Fields(list) = vary::parse(&HeaderMap::new(), &outer.config.vary)
+        {
+            let values = fingerprint(&list, &parts.headers, &outer.config);
+            self.key.push_part(values.as_bytes());
+        }
+        self.facts.credentials = self.facts.credentials | seen.credentials();
+        self.facts.may_key_by_any_field |= !has_taken_over || !outer.key_rules.is_empty();
+        self.credential =
+            self.credential.take().or_else(|| credential_field(&parts.headers, &rules.config));
+        self.tags.extend(tags_of(parts, outer, query));
+        Ok(())
+    }
+
+    /// Makes the key of an entry of the inner layer.
+    pub(super) fn nest(&self, primary: &KeyBuf) -> KeyBuf {
+        let mut key = KeyBuf::new();
+        key.push(&NESTED);
+        key.push_part(primary.as_bytes());
+        key.push(self.key.as_bytes());
+        key
+    }
+}
+
+/// The rules of a route inside of those of other layers, made once for each of them.
+#[derive(Default)]
+pub(crate) struct CombinedRules(RwLock<Vec<(Arc<Rules>, Arc<Rules>)>>);
+
+/// Layers around one route whose combined rules are kept; more are made anew.
+const MAX_COMBINED: usize = 16;
+
+/// Returns the rules of an inner layer under `outer`.
+pub(super) fn combine(inner: &Arc<Rules>, outer: &Arc<Rules>) -> Arc<Rules> {
+    let known = inner.combined.0.read();
+    if let Some((_, rules)) = known.iter().find(|(of, _)| Arc::ptr_eq(of, outer)) {
+        return Arc::clone(rules);
+    }
+    drop(known);
+    let Some(rules) = inner.inside_of(outer) else { return Arc::clone(inner) };
+    let rules = Arc::new(rules);
+    let mut known = inner.combined.0.write();
+    if known.len() < MAX_COMBINED {
+        known.push((Arc::clone(outer), Arc::clone(&rules)));
+    }
+    rules
+}
+
+/// The routes behind a layer that layers further in own.
+#[derive(Default)]
+pub(crate) struct OwnedRoutes {
+    has_some: AtomicBool,
+    /// By name. `false`: not all requests that the name stands for are owned, so they are
+    /// known by their paths.
+    known: RwLock<HashMap<Box<[u8]>, bool>>,
+}
+
+impl OwnedRoutes {
+    fn have(&self, view: &View) -> bool {
+        if !self.has_some.load(Ordering::Relaxed) {
+            return false;
+        }
+        let known = self.known.read();
+        let by_pattern = view.pattern.as_deref().map(|pattern| view.route(Some(pattern)));
+        match by_pattern.map(|name| known.get(&name).copied()) {
+            Some(Some(true)) => true,
+            Some(None) => false,
+            Some(Some(false)) | None => known.contains_key(&view.route(None)),
+        }
+    }
+
+    fn learn(&self, view: &View) {
+        if self.have(view) {
+            return;
+        }
+        let mut known = self.known.write();
+        if known.len() >= MAX_ROUTES {
+            known.clear();
+        }
+        let name = view.pattern.as_deref().map(|pattern| view.route(Some(pattern)));
+        let name = name.filter(|name| known.get(name) != Some(&false));
+        known.insert(name.unwrap_or_else(|| view.route(None)), true);
+        self.has_some.store(true, Ordering::Relaxed);
+    }
+
+    fn forget(&self, view: &View) {
+        let mut known = self.known.write();
+        known.remove(&view.route(None));
+        let name = view.pattern.as_deref().map(|pattern| view.route(Some(pattern)));
+        if let Some(is_owned) = name.and_then(|name| known.get_mut(&name)) {
+            *is_owned = false;
+        }
+    }
+}
+
+/// Forwards a request to the layer further in that owns its route.
+pub(super) async fn pass_to_owner<S, Q, B>(
+    cache: &HttpCache,
+    service: S,
+    request: Request<Q>,
+) -> Result<Response<ResponseBody<B>>, S::Error>
+where
+    S: Service<Request<Q>, Response = Response<B>>,
+    B: SourceBody,
+{
+    let mark = own_mark(request.extensions()).cloned();
+    let response = Oneshot::new(service, request).await?.map(ResponseBody::inner);
+    let Some(mark) = mark.filter(|mark| !mark.claim.is_made()) else { return Ok(response) };
+    // It did not get there.
+    if let Some(view) = &mark.view {
+        mark.rules.routes.forget(view);
+    }
+    let reason = BypassReason::Nested;
+    cache.observer.bypassed(reason.as_str());
+    if response.extensions().get::<CacheOutcome>().is_some() {
+        return Ok(response);
+    }
+    Ok(answer::from_service(&mark.rules, response, Provenance::bypass(reason)))
+}
+
+/// Lets the outer layer run before the inner one does anything.
+async fn let_outer_run() {
+    let mut has_run = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut has_run, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// The response comes from behind a layer that shares by other rules.
 #[derive(Clone, Copy)]
 struct SharedByOtherRules;
 
-fn place(cache: &Arc<HttpCache>) -> usize {
-    Arc::as_ptr(cache).addr()
-}
-
-/// Returns the rules of the layer of the same handle that this request has come
-/// through.
-#[inline]
-pub(super) fn outer_rules(parts: &Parts, cache: &Arc<HttpCache>) -> Option<Arc<Rules>> {
-    let passed = parts.extensions.get::<LayerMark>()?;
-    let outer = passed.0.iter().find(|layer| layer.cache == place(cache));
-    outer.map(|layer| Arc::clone(&layer.rules))
-}
-
-/// Leaves the mark of this layer in a request.
-pub(super) fn mark(parts: &mut Parts, cache: &Arc<HttpCache>, rules: &Arc<Rules>) {
-    let layer = Layer { cache: place(cache), rules: Arc::clone(rules) };
-    let passed = parts.extensions.get_or_insert_with(|| LayerMark(Vec::new()));
-    passed.0.push(layer);
-}
-
-/// Leaves a mark in a response that layers further out must not store.
-pub(super) fn forbid_sharing(response: &mut Extensions) {
+/// Leaves a mark in a response that layers further out, of other handles, must not store.
+fn forbid_sharing(response: &mut Extensions) {
     response.insert(SharedByOtherRules);
 }
 

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
+use futures_util::future::Either;
 use http::{HeaderValue, Request, Response, StatusCode, header, response::Parts};
 use tower_service::Service;
 
 use crate::http::body::ResponseBody;
 use crate::http::cache_for::CacheFor;
 use crate::http::flow::lookup::{HttpCache, HttpCaller, StoredEntry};
+use crate::http::flow::nested::{self, RestOfCall};
 use crate::http::layer::Rules;
 use crate::http::rules::request::RequestMethod;
 use crate::http::rules::validation::{self, Validators, validators};
@@ -32,8 +34,17 @@ struct About<Q> {
     spare: Q,
 }
 
+/// What comes of a call.
+pub(super) enum OriginReply<B, R> {
+    Origin(OriginAnswer<B>),
+    /// A layer further in owns the request. The rest of the call concerns its client alone.
+    PassedOn(R),
+}
+
+type Reply<S, Q, B> = Result<OriginReply<B, RestOfCall<S, Q>>, <S as Service<Request<Q>>>::Error>;
+
 /// What the service says.
-pub(super) enum OriginReply<B> {
+pub(super) enum OriginAnswer<B> {
     Response(Response<B>),
     /// The stored response is still good.
     Confirmed(Confirmation),
@@ -56,32 +67,49 @@ impl<S, Q: 'static> OriginRequest<S, Q> {
     /// Asks. A 304 that is not about the stored response, or comes when that
     /// has been invalidated, updates nothing (RFC 9111, 4.3.4): then the
     /// service is asked once more, without a condition.
-    pub(super) async fn put<B>(self, cache: &HttpCache) -> Result<OriginReply<B>, S::Error>
+    pub(super) async fn put<B>(self, cache: &HttpCache) -> Reply<S, Q, B>
     where
         S: Service<Request<Q>, Response = Response<B>> + Clone,
     {
         let Self { service, request, about } = self;
+        let claim = nested::own_mark(request.extensions()).map(|mark| Arc::clone(&mark.claim));
         let Some(About { entry, validators, spare }) = about else {
-            return Oneshot::new(service, request).await.map(OriginReply::Response);
+            return match nested::call_unless_claimed(service, request, claim.as_deref()).await {
+                Ok(response) => response.map(of_response),
+                Err(rest) => Ok(OriginReply::PassedOn(rest)),
+            };
         };
         let (mut parts, body) = request.into_parts();
         let mut again = parts.clone();
         validation::ask(&mut parts.headers, &validators);
         let conditional = Request::from_parts(parts, body);
-        let response = Oneshot::new(service.clone(), conditional).await?;
+        let response =
+            nested::call_unless_claimed(service.clone(), conditional, claim.as_deref()).await;
+        let Ok(response) = response else {
+            // The condition was ours. The owner is asked for the whole.
+            validation::ask_unconditionally(&mut again.headers);
+            let unconditional = Oneshot::new(service, Request::from_parts(again, spare));
+            return Ok(OriginReply::PassedOn(Either::Right(Box::pin(unconditional))));
+        };
+        let response = response?;
         if response.status() != StatusCode::NOT_MODIFIED {
-            return Ok(OriginReply::Response(response));
+            return Ok(of_response(response));
         }
         let is_about_it = validators.are_confirmed_by(response.headers());
         if is_about_it && cache.engine.log.is_alive(&entry) {
             let not_modified = response.into_parts().0;
-            return Ok(OriginReply::Confirmed(Confirmation { entry, not_modified }));
+            let confirmed = Confirmation { entry, not_modified };
+            return Ok(OriginReply::Origin(OriginAnswer::Confirmed(confirmed)));
         }
         drop(response);
         validation::ask_unconditionally(&mut again.headers);
         let unconditional = Request::from_parts(again, spare);
-        Oneshot::new(service, unconditional).await.map(OriginReply::Response)
+        Oneshot::new(service, unconditional).await.map(of_response)
     }
+}
+
+fn of_response<B, R>(response: Response<B>) -> OriginReply<B, R> {
+    OriginReply::Origin(OriginAnswer::Response(response))
 }
 
 impl HttpCaller {

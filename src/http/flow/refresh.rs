@@ -33,7 +33,7 @@ pub(super) fn refresh<S, Q, B>(
     B::Error: Into<BoxError>,
 {
     let keeps_all =
-        !caller.rules.key_rules.is_empty() && caller.rules.config.refresh_headers.is_none();
+        caller.may_be_keyed_by_any_field() && caller.rules.config.refresh_headers.is_none();
     let is_of_another_method = keeps_all && *request.method() != Method::GET;
     if caller.wishes.no_store || is_of_another_method {
         // The rules have not seen the GET that this one would become.
@@ -50,7 +50,8 @@ pub(super) fn refresh<S, Q, B>(
     caller.wishes = Wishes::default();
     caller.stale = Some(Arc::clone(seen));
     caller.refreshed = Some(Arc::clone(seen));
-    caller.asked.credentials = credentials(&caller.headers, &caller.rules.config);
+    caller.asked.credentials =
+        credentials(&caller.headers, &caller.rules.config) | caller.outside.credentials;
     let flight = caller.flight_request();
     let engine = Arc::clone(&caller.cache.engine);
     let from = seen.value.response().map(|stored| stored.facts.from).unwrap_or_default();

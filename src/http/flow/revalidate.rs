@@ -8,7 +8,7 @@ use http_body::Body;
 use crate::http::body::ResponseBody;
 use crate::http::flow::lead::{Head, OriginOutcome};
 use crate::http::flow::lookup::{HttpCaller, StoredEntry};
-use crate::http::flow::origin_call::{Confirmation, OriginReply, RenewedResponse};
+use crate::http::flow::origin_call::{Confirmation, OriginAnswer, RenewedResponse};
 use crate::http::rules::lifetime::Times;
 use crate::http::rules::request::{RequestFacts, RequestMethod};
 use crate::http::rules::storable::{Decision, DeclineReason, Plan, content_length, judge};
@@ -49,7 +49,7 @@ impl Head {
     }
 }
 
-impl<B: Body> OriginReply<B> {
+impl<B: Body> OriginAnswer<B> {
     /// Makes the answer to one that went alone. What is stored stays as it is:
     /// the others ask for themselves.
     pub(super) fn for_one(

@@ -18,7 +18,7 @@ use crate::http::flow::lookup::{
     Forward, HttpCache, HttpCaller, StoredEntry, automatic_tags, look, primary_key,
 };
 use crate::http::flow::miss::{serve, shape_of};
-use crate::http::flow::nested::{self, Position};
+use crate::http::flow::nested::{self, Nested, Outside, Position, View};
 use crate::http::flow::normal_form;
 use crate::http::flow::unsafe_method;
 use crate::http::layer::Rules;
@@ -28,7 +28,6 @@ use crate::http::rules::request::{
 use crate::http::stored::response::StoredResponse;
 use crate::key::KeyBuf;
 use crate::mode::Mode;
-use crate::observe::{Observe, Occurrence};
 use crate::outcome::CacheOutcome;
 use crate::tower::oneshot::Oneshot;
 
@@ -48,8 +47,8 @@ pub struct HttpService<S> {
 }
 
 impl<S> HttpService<S> {
-    pub(crate) fn new(inner: S, cache: Arc<HttpCache>, rules: Rules) -> Self {
-        Self { inner, cache, rules: Arc::new(rules) }
+    pub(crate) fn new(inner: S, cache: Arc<HttpCache>, rules: Arc<Rules>) -> Self {
+        Self { inner, cache, rules }
     }
 
     /// Returns the inner service.
@@ -87,48 +86,97 @@ where
 
     fn call(&mut self, request: Request<Q>) -> Self::Future {
         let (mut parts, body) = request.into_parts();
-        let rules = &*self.rules;
-        if let Some(outer) = nested::outer_rules(&parts, &self.cache) {
-            return self.inside(parts, body, &outer);
-        }
-        let seen = FieldScan::of(&parts.headers, &rules.config);
-        let (asked, wishes) = match classify(&parts, &seen, body.is_end_stream(), &rules.config) {
-            Class::Cacheable(asked, wishes) => (asked, wishes),
-            Class::Unsafe => return self.pass_unsafe(parts, body, Position::Outermost),
-            Class::Bypass(reason) => return self.bypass(parts, body, reason),
+        // One body for both kinds of requests: what is called from one place is inlined.
+        let nested = match nested::is_inside(&parts, &self.cache) {
+            false => None,
+            true => match self.claim(&mut parts) {
+                None => return self.pass_on(parts, body),
+                nested => nested,
+            },
         };
-        let mut primary = KeyBuf::new();
-        if let Err(reason) = primary_key(&mut primary, &parts, &seen, rules) {
-            return self.bypass(parts, body, reason);
+        let rules = nested.as_ref().map_or(&self.rules, |nested| &nested.rules);
+        let outside = nested.as_ref().map(|nested| &nested.outside);
+        let answer = self.answer(parts, body, rules, outside);
+        match nested {
+            None => answer,
+            Some(nested) => nested.finish(answer),
         }
+    }
+}
+
+impl<S> HttpService<S> {
+    /// Answers a request under `rules`. `outside` is what layers further out have received.
+    // Always: it is the body of `call`.
+    #[inline(always)]
+    fn answer<Q, B>(
+        &self,
+        mut parts: Parts,
+        body: Q,
+        rules: &Arc<Rules>,
+        outside: Option<&Outside>,
+    ) -> HttpFuture<B, S::Error>
+    where
+        S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
+        S::Future: Send,
+        S::Error: Send,
+        Q: Body + Send + 'static,
+        B: Body + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let seen = FieldScan::of(&parts.headers, &rules.config);
+        let (mut asked, wishes) = match classify(&parts, &seen, body.is_end_stream(), &rules.config)
+        {
+            Class::Cacheable(asked, wishes) => (asked, wishes),
+            Class::Unsafe => return self.pass_unsafe(parts, body, rules, Position::Outermost),
+            Class::Bypass(reason) => return self.bypass(parts, body, rules, reason),
+        };
+        let mut own = KeyBuf::new();
+        let added_from = match primary_key(&mut own, &parts, &seen, rules) {
+            Ok(added_from) => added_from,
+            Err(reason) => return self.bypass(parts, body, rules, reason),
+        };
+        let nested;
+        let primary = match outside {
+            None => &own,
+            Some(outside) => {
+                if let Some(reason) = outside.refused {
+                    return self.bypass(parts, body, rules, reason);
+                }
+                asked.credentials = asked.credentials | outside.facts.credentials;
+                nested = outside.nest(&own);
+                &nested
+            }
+        };
         if self.cache.engine.mode() != Mode::On {
             let nothing = (Lookup::Miss(None), Forward::UriMiss);
-            return self.miss(parts, body, (asked, wishes), &primary, nothing);
+            let keys = (primary, &own.as_bytes()[added_from..]);
+            return self.miss(parts, body, (rules, outside), (asked, wishes), keys, nothing);
         }
         let now = self.cache.now();
         let found = look(&self.cache, rules, primary.as_bytes(), &asked, &parts.headers, now);
         match if wishes.demand.is_some() { wishes.judge(found, now) } else { found } {
             (Lookup::Fresh(entry), _) => {
                 let mut response = Response::new(ResponseBody::default());
-                self.write_hit(&mut response, &mut parts, (asked, wishes), &entry, now);
+                self.write_hit(&mut response, &mut parts, rules, (asked, wishes), &entry, now);
                 HttpFuture::ready(response)
             }
-            found => self.miss(parts, body, (asked, wishes), &primary, found),
+            found => {
+                let keys = (primary, &own.as_bytes()[added_from..]);
+                self.miss(parts, body, (rules, outside), (asked, wishes), keys, found)
+            }
         }
     }
-}
 
-impl<S> HttpService<S> {
     #[inline]
     fn write_hit<B: Body>(
         &self,
         response: &mut Response<ResponseBody<B>>,
         parts: &mut Parts,
+        rules: &Rules,
         (asked, wishes): (RequestFacts, Wishes),
         entry: &StoredEntry,
         now: Tick,
     ) {
-        let rules = &*self.rules;
         self.cache.observer.answered(CacheOutcome::Hit);
         let shape = shape_of(&self.cache, wishes, &parts.headers, entry);
         let status = || answer::hit_status(rules, entry, now);
@@ -139,11 +187,30 @@ impl<S> HttpService<S> {
         }
     }
 
-    /// Passes on a request that a layer of the same handle has seen to, and the
-    /// response as it comes: what a handler says in it is for that layer. A write
-    /// invalidates here, too.
+    /// Claims a request that has come through a layer of the same handle; see [`nested`].
+    /// Returns `None` where it is not for this layer.
     #[cold]
-    fn inside<Q, B>(&self, parts: Parts, body: Q, outer: &Rules) -> HttpFuture<B, S::Error>
+    fn claim(&self, parts: &mut Parts) -> Option<Box<Nested>> {
+        let marks = nested::marks_of(parts, &self.cache);
+        let is_again = marks.iter().any(|mark| mark.is_of(&self.rules));
+        let outer = marks.last().filter(|_| !is_again)?;
+        if is_unsafe(&parts.method) {
+            outer.claim();
+            return None;
+        }
+        if marks.iter().any(|mark| !mark.is_keyed()) {
+            return None;
+        }
+        outer.restore(parts);
+        outer.claim();
+        let rules = nested::combine(&self.rules, &outer.rules);
+        let outside = Outside::of(&marks, &rules);
+        Some(Box::new(Nested { rules, outside, outer: outer.clone() }))
+    }
+
+    /// Passes on a request that is not for this layer, and the response as it comes: what a
+    /// handler says in it is for a layer further out.
+    fn pass_on<Q, B>(&self, parts: Parts, body: Q) -> HttpFuture<B, S::Error>
     where
         S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
         S::Future: Send,
@@ -152,27 +219,22 @@ impl<S> HttpService<S> {
         B: Body + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        let is_alike = self.rules.share_like(outer);
-        let (outer, inner) = (outer.made_at, self.rules.made_at);
-        self.cache.observer.happened(Occurrence::LayersNested { outer, inner, is_alike });
         if is_unsafe(&parts.method) {
-            return self.pass_unsafe(parts, body, Position::Inside { is_alike });
+            let outer = nested::marks_of(&parts, &self.cache).pop();
+            let rules = outer.map(|outer| nested::combine(&self.rules, &outer.rules));
+            let rules = rules.as_ref().unwrap_or(&self.rules);
+            return self.pass_unsafe(parts, body, rules, Position::Inside);
         }
         self.cache.observer.bypass_reason(BypassReason::Nested.as_str());
         let call = Oneshot::new(self.inner.clone(), Request::from_parts(parts, body));
-        HttpFuture::pending(async move {
-            let mut response = call.await?.map(ResponseBody::inner);
-            if !is_alike {
-                nested::forbid_sharing(response.extensions_mut());
-            }
-            Ok(response)
-        })
+        HttpFuture::pending(async move { Ok(call.await?.map(ResponseBody::inner)) })
     }
 
     fn bypass<Q, B>(
         &self,
         mut parts: Parts,
         body: Q,
+        rules: &Arc<Rules>,
         reason: BypassReason,
     ) -> HttpFuture<B, S::Error>
     where
@@ -183,11 +245,11 @@ impl<S> HttpService<S> {
     {
         self.cache.observer.bypassed(reason.as_str());
         if matches!(parts.method, Method::GET | Method::HEAD) {
-            normal_form::apply(&mut parts, &self.rules);
+            normal_form::apply(&mut parts, rules);
         }
-        nested::mark(&mut parts, &self.cache, &self.rules);
+        nested::mark(&mut parts, &self.cache, &self.rules, rules, None);
         let call = Oneshot::new(self.inner.clone(), Request::from_parts(parts, body));
-        let rules = Arc::clone(&self.rules);
+        let rules = Arc::clone(rules);
         HttpFuture::pending(async move {
             let response = call.await?.map(ResponseBody::inner);
             Ok(answer::from_service(&rules, response, Provenance::bypass(reason)))
@@ -198,6 +260,7 @@ impl<S> HttpService<S> {
         &self,
         mut parts: Parts,
         body: Q,
+        rules: &Arc<Rules>,
         position: Position,
     ) -> HttpFuture<B, S::Error>
     where
@@ -208,13 +271,13 @@ impl<S> HttpService<S> {
         B: Body + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        let (cache, rules) = (Arc::clone(&self.cache), Arc::clone(&self.rules));
+        let (cache, rules) = (Arc::clone(&self.cache), Arc::clone(rules));
         match position {
             Position::Outermost => {
                 cache.observer.bypassed(BypassReason::Method.as_str());
-                nested::mark(&mut parts, &cache, &rules);
+                nested::mark(&mut parts, &cache, &self.rules, &rules, None);
             }
-            Position::Inside { .. } => {
+            Position::Inside => {
                 cache.observer.bypass_reason(BypassReason::Nested.as_str());
             }
         }
@@ -222,13 +285,15 @@ impl<S> HttpService<S> {
         HttpFuture::pending(unsafe_method::pass(cache, rules, service, parts, body, position))
     }
 
-    /// Answers a request that found nothing fresh.
+    /// Answers a request that found nothing fresh. `added` is what rules of the
+    /// application have added to the key.
     fn miss<Q, B>(
         &self,
         mut parts: Parts,
         body: Q,
+        (rules, outside): (&Arc<Rules>, Option<&Outside>),
         (asked, wishes): (RequestFacts, Wishes),
-        primary: &KeyBuf,
+        (primary, added): (&KeyBuf, &[u8]),
         (look, forward): (Lookup<StoredResponse>, Forward),
     ) -> HttpFuture<B, S::Error>
     where
@@ -240,15 +305,17 @@ impl<S> HttpService<S> {
         B::Error: Into<BoxError>,
     {
         let carries_some = !asked.credentials.is_anonymous();
+        let credential = || credential_field(&parts.headers, &rules.config);
+        let credential = carries_some.then(credential).flatten();
         let caller = HttpCaller {
             cache: Arc::clone(&self.cache),
-            rules: Arc::clone(&self.rules),
+            rules: Arc::clone(rules),
             asked,
             wishes,
             not_before: self.cache.engine.table.upcoming_number(),
             headers: parts.headers.clone(),
             primary: primary.to_key(),
-            tags: automatic_tags(&parts, &self.rules),
+            tags: automatic_tags(&parts, rules, outside),
             stale: None,
             forward,
             claim: None,
@@ -256,19 +323,24 @@ impl<S> HttpService<S> {
             is_apart: false,
             learned: None,
             refreshed: None,
-            credential: carries_some
-                .then(|| credential_field(&parts.headers, &self.rules.config))
-                .flatten(),
+            credential: credential.or_else(|| outside.and_then(|it| it.credential.clone())),
+            outside: outside.map(|it| it.facts).unwrap_or_default(),
         };
-        normal_form::apply(&mut parts, &self.rules);
-        nested::mark(&mut parts, &self.cache, &self.rules);
+        let view = View::of(&parts, rules, added);
+        normal_form::apply(&mut parts, rules);
+        let mark = nested::mark(&mut parts, &self.cache, &self.rules, rules, Some(view));
         let request = Request::from_parts(parts, body);
         let service = self.inner.clone();
         HttpFuture::pending(async move {
-            let observer = Arc::clone(&caller.cache.observer);
+            let cache = Arc::clone(&caller.cache);
+            if mark.is_passing() {
+                return nested::pass_to_owner(&cache, service, request).await;
+            }
             let result = serve(caller, look, service, request).await;
-            let outcome = result.as_ref().ok().and_then(|r| r.extensions().get().copied());
-            observer.answered(outcome.unwrap_or(CacheOutcome::Computed));
+            if !mark.is_claimed() {
+                let outcome = result.as_ref().ok().and_then(|r| r.extensions().get().copied());
+                cache.observer.answered(outcome.unwrap_or(CacheOutcome::Computed));
+            }
             result
         })
     }

@@ -17,9 +17,9 @@ use crate::http::cache_for::CacheFor;
 use crate::http::flow::answer::{self, Provenance};
 use crate::http::flow::lead::{Head, OriginOutcome};
 use crate::http::flow::lookup::{
-    Forward, HttpCache, HttpCaller, automatic_tags, owned_primary_key, received_uri, scheme,
+    Forward, HttpCache, HttpCaller, all_tags, owned_primary_key, received_uri, scheme,
 };
-use crate::http::flow::nested::{self, Position};
+use crate::http::flow::nested::{self, OutsideFacts, Position};
 use crate::http::flow::normal_form;
 use crate::http::layer::Rules;
 use crate::http::rules::lifetime::Times;
@@ -28,7 +28,7 @@ use crate::http::rules::request::{
 };
 use crate::http::rules::request_directives;
 use crate::http::rules::storable::{Decision, Plan, post_storable};
-use crate::http::rules::target::{absolute_uri, same_origin_target, uri_tag};
+use crate::http::rules::target::{absolute_uri, same_origin_target};
 use crate::http::stored::fill::ArrivalTime;
 use crate::invalidation;
 use crate::key::Tag;
@@ -58,6 +58,7 @@ where
     B: SourceBody,
 {
     let sent = Sent::of(&cache, &rules, &parts, position);
+    let claim = nested::own_mark(&parts.extensions).map(|mark| Arc::clone(&mark.claim));
     let unknown = Unknown { cache: &cache, tags: &sent.tags };
     let response = Oneshot::new(service, Request::from_parts(parts, body)).await?;
     // From here on the response says what was touched.
@@ -66,15 +67,15 @@ where
     let is_outermost = position == Position::Outermost;
     // What a handler says is for the outermost layer.
     let cache_for = if is_outermost { head.extensions.remove::<CacheFor>() } else { None };
-    if position == (Position::Inside { is_alike: false }) {
-        nested::forbid_sharing(&mut head.extensions);
-    }
     let touched = head.status.is_success() || head.status.is_redirection();
     let said = cache_for.as_ref();
     // Read before anything is judged by it.
     let seq = cache.engine.log.seq();
-    let plan = if touched { sent.storable(&cache, &rules, &head, &body, said) } else { None };
-    let tags = if touched { sent.touched(&rules, &head) } else { Vec::new() };
+    // What a layer further in owns is not stored here.
+    let is_owned = claim.is_some_and(|claim| claim.is_made());
+    let may_store = touched && is_outermost && !is_owned;
+    let plan = if may_store { sent.storable(&cache, &rules, &head, &body, said) } else { None };
+    let tags = if touched { sent.touched(&cache, &rules, &head) } else { Vec::new() };
     let own = tags.len() as u64;
     if touched {
         // Before the answer: its client may ask another process next.
@@ -126,19 +127,20 @@ impl Sent {
             credentials: credentials(&parts.headers, &rules.config),
             headers: if may_store { parts.headers.clone() } else { HeaderMap::new() },
             primary: owned_primary_key(parts, rules).filter(|_| may_store),
-            tags: automatic_tags(parts, rules),
+            tags: all_tags(cache, parts, rules).into(),
             started: ComputationStart { tick: cache.now(), seq: cache.engine.log.seq() },
         }
     }
 
     /// Returns the tags of what the request touched.
-    fn touched(&self, rules: &Rules, head: &response::Parts) -> Vec<Tag> {
+    fn touched(&self, cache: &HttpCache, rules: &Rules, head: &response::Parts) -> Vec<Tag> {
         let Some(target) = &self.target else { return self.tags.to_vec() };
-        let mut tags = vec![uri_tag(target, &rules.config)];
+        let scope = rules.config.scope.as_deref();
+        let mut tags = cache.queries.uri_tags(target, scope);
         for name in [header::LOCATION, header::CONTENT_LOCATION] {
             for value in head.headers.get_all(name) {
                 let other = same_origin_target(target, value).filter(|other| other != target);
-                tags.extend(other.map(|other| uri_tag(&other, &rules.config)));
+                tags.extend(other.iter().flat_map(|other| cache.queries.uri_tags(other, scope)));
             }
         }
         tags
@@ -222,6 +224,7 @@ impl Sent {
             learned: None,
             refreshed: None,
             credential: None,
+            outside: OutsideFacts::default(),
         };
         let request = caller.flight_request().without_waiting();
         let Admission::Lead(leader) = cache.engine.enter(&request, &mut None) else {
@@ -241,7 +244,10 @@ impl Sent {
             OriginOutcome::Response { response, .. } | OriginOutcome::Failed { response, .. } => {
                 response
             }
-            OriginOutcome::Error { error, .. } => match error {},
+            OriginOutcome::Error { error, .. } | OriginOutcome::PassedOn(Err(error)) => {
+                match error {}
+            }
+            OriginOutcome::PassedOn(Ok(response)) => response,
             OriginOutcome::Nothing(_) => unreachable!("keeping a response ends with a response"),
         }
     }

@@ -21,9 +21,9 @@ impl HttpLayer {
     ///
     /// If a name is no field name.
     #[track_caller]
-    pub fn vary<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
-        self.rules.config.vary.extend(field_names("vary", names));
-        self
+    pub fn vary<'a>(self, names: impl IntoIterator<Item = &'a str>) -> Self {
+        let names = field_names("vary", names);
+        self.change(move |rules| rules.config.vary.extend_from_slice(&names))
     }
 
     /// The request fields that are part of the key unless
@@ -43,11 +43,13 @@ impl HttpLayer {
     ///
     /// If a name is no field name.
     #[track_caller]
-    pub fn keyed_headers<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
-        for name in field_names("keyed_headers", names) {
-            self.rules.config.keyed_headers.add(name.as_str());
-        }
-        self
+    pub fn keyed_headers<'a>(self, names: impl IntoIterator<Item = &'a str>) -> Self {
+        let names = field_names("keyed_headers", names);
+        self.change(move |rules| {
+            for name in &names {
+                rules.config.keyed_headers.add(name.as_str());
+            }
+        })
     }
 
     /// Replaces the request fields that are part of the key, those of
@@ -64,9 +66,9 @@ impl HttpLayer {
     ///
     /// If a name is no field name.
     #[track_caller]
-    pub fn replace_keyed_headers<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
-        self.rules.config.keyed_headers = FieldNames::none();
-        self.keyed_headers(names)
+    pub fn replace_keyed_headers<'a>(self, names: impl IntoIterator<Item = &'a str>) -> Self {
+        let layer = self.change(|rules| rules.config.keyed_headers = FieldNames::none());
+        layer.keyed_headers(names)
     }
 
     /// Takes one field out of the key. A background refresh still carries it.
@@ -79,12 +81,14 @@ impl HttpLayer {
     ///
     /// If `name` is no field name.
     #[track_caller]
-    pub fn not_keyed(mut self, name: &str) -> Self {
-        for name in field_names("not_keyed", [name]) {
-            self.rules.config.keyed_headers.exempt(name.as_str());
-            self.rules.config.unkeyed_headers.push(name);
-        }
-        self
+    pub fn not_keyed(self, name: &str) -> Self {
+        let names = field_names("not_keyed", [name]);
+        self.change(move |rules| {
+            for name in &names {
+                rules.config.keyed_headers.exempt(name.as_str());
+                rules.config.unkeyed_headers.push(name.clone());
+            }
+        })
     }
 
     /// The request fields that count as credentials besides `Authorization` and
@@ -108,14 +112,18 @@ impl HttpLayer {
     ///
     /// If one is neither a field name nor a pattern.
     #[track_caller]
-    pub fn credential_headers<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
-        let config = &mut self.rules.config;
-        for text in names {
-            let is_one = config.credential_headers.add(text);
+    pub fn credential_headers<'a>(self, names: impl IntoIterator<Item = &'a str>) -> Self {
+        let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
+        for text in &names {
+            let is_one = FieldNames::none().add(text);
             assert!(is_one, "`credential_headers`: `{text}` is no field name and no pattern");
-            config.cookie_is_credential |= text.eq_ignore_ascii_case("cookie");
         }
-        self
+        self.change(move |rules| {
+            for text in &names {
+                rules.config.credential_headers.add(text);
+                rules.config.cookie_is_credential |= text.eq_ignore_ascii_case("cookie");
+            }
+        })
     }
 
     /// Replaces the request fields that count as credentials, those of
@@ -127,13 +135,12 @@ impl HttpLayer {
     ///
     /// If one is neither a field name nor a pattern.
     #[track_caller]
-    pub fn replace_credential_headers<'a>(
-        mut self,
-        names: impl IntoIterator<Item = &'a str>,
-    ) -> Self {
-        self.rules.config.credential_headers = FieldNames::none();
-        self.rules.config.cookie_is_credential = true;
-        self.credential_headers(names)
+    pub fn replace_credential_headers<'a>(self, names: impl IntoIterator<Item = &'a str>) -> Self {
+        let layer = self.change(|rules| {
+            rules.config.credential_headers = FieldNames::none();
+            rules.config.cookie_is_credential = true;
+        });
+        layer.credential_headers(names)
     }
 
     /// Takes a request field, or all that a pattern like `x-ssl-*` matches, out
@@ -160,18 +167,21 @@ impl HttpLayer {
     /// let layer = cache.http_layer().not_a_credential("x-forwarded-client-cert");
     /// ```
     #[track_caller]
-    pub fn not_a_credential(mut self, name: &str) -> Self {
-        let config = &mut self.rules.config;
+    pub fn not_a_credential(self, name: &str) -> Self {
         match HeaderName::try_from(name) {
             Ok(header::AUTHORIZATION) => panic!(
                 "`not_a_credential`: `Authorization` always counts (RFC 9111, 3.5); name it in \
                  `vary` to keep its users apart"
             ),
-            Ok(header::COOKIE) => config.exempt(&header::COOKIE),
-            _ if config.credential_headers.exempt(name) => {}
+            Ok(header::COOKIE) => self.change(|rules| rules.config.exempt(&header::COOKIE)),
+            _ if FieldNames::none().exempt(name) => {
+                let name = name.to_owned();
+                self.change(move |rules| {
+                    rules.config.credential_headers.exempt(&name);
+                })
+            }
             _ => panic!("`not_a_credential`: `{name}` is no field name and no pattern"),
         }
-        self
     }
 
     /// Adds request fields that a background refresh carries.
@@ -196,10 +206,11 @@ impl HttpLayer {
     ///
     /// If a name is no field name.
     #[track_caller]
-    pub fn refresh_headers<'a>(mut self, names: impl IntoIterator<Item = &'a str>) -> Self {
-        let kept = self.rules.config.refresh_headers.get_or_insert_default();
-        kept.extend(field_names("refresh_headers", names));
-        self
+    pub fn refresh_headers<'a>(self, names: impl IntoIterator<Item = &'a str>) -> Self {
+        let names = field_names("refresh_headers", names);
+        self.change(move |rules| {
+            rules.config.refresh_headers.get_or_insert_default().extend_from_slice(&names);
+        })
     }
 
     /// Removes extensions of type `T` from requests that are sent as background
@@ -219,11 +230,10 @@ impl HttpLayer {
     /// struct RequestId(u64);
     ///
     /// let cache: HttpStampede = Stampede::in_memory(Duration::from_secs(60));
-    /// let layer = cache.http_layer().refreshout_extension::<RequestId>();
+    /// let layer = cache.http_layer().refresh_without_extension::<RequestId>();
     /// ```
-    pub fn refreshout_extension<T: Clone + Send + Sync + 'static>(mut self) -> Self {
-        self.rules.forgets.push(forget::<T>);
-        self
+    pub fn refresh_without_extension<T: Clone + Send + Sync + 'static>(self) -> Self {
+        self.change(|rules| rules.forgets.push(forget::<T>))
     }
 }
 

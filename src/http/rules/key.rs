@@ -11,6 +11,9 @@ use crate::http::rules::field_names::FieldNames;
 use crate::http::rules::host::{self, HostField};
 use crate::http::rules::request::{BypassReason, FieldScan};
 
+/// How keys of entries begin that belong to a layer inside of another.
+pub(crate) const NESTED: [u8; 2] = [0, b'n'];
+
 /// Where a request names its host. The service sees it, and may build other
 /// links from a URI with a host than from one without: so each has keys of its
 /// own.
@@ -59,7 +62,7 @@ pub(crate) fn push_start(key: &mut KeyBuf, host: HostPlace, scope: Option<&str>,
 /// Appends what names a request to the beginning of its primary key.
 ///
 /// `uri` is the one received; a router or a layer may have given the request
-/// another one since.
+/// another one since. Of its parameters those in `query` count.
 #[inline]
 pub(crate) fn push_request(
     key: &mut KeyBuf,
@@ -68,14 +71,15 @@ pub(crate) fn push_request(
     uri: &Uri,
     scheme: &str,
     config: &HttpConfig,
+    query: Option<&[String]>,
 ) -> Result<(), BypassReason> {
     match host::named_by(seen.host, uri, scheme)? {
         Some(host) => host.push_to(key),
         None => key.push_part(b""),
     }
-    push_resource(key, uri, config);
+    push_resource(key, uri, query);
     if !std::ptr::eq(uri, &parts.uri) && *uri != parts.uri {
-        push_rewritten(key, uri, &parts.uri, config);
+        push_rewritten(key, uri, &parts.uri, query);
     }
     if !config.vary.is_empty() {
         push_vary(key, &config.vary);
@@ -91,7 +95,7 @@ pub(crate) fn push_request(
 /// that has lost its beginning, as by a router that nests another, how much is
 /// gone says it all.
 #[cold]
-fn push_rewritten(key: &mut KeyBuf, received: &Uri, own: &Uri, config: &HttpConfig) {
+fn push_rewritten(key: &mut KeyBuf, received: &Uri, own: &Uri, query: Option<&[String]>) {
     let has_lost_its_beginning = received.scheme() == own.scheme()
         && received.authority() == own.authority()
         && received.query() == own.query();
@@ -104,7 +108,7 @@ fn push_rewritten(key: &mut KeyBuf, received: &Uri, own: &Uri, config: &HttpConf
     key.push_part(&[0, b'=']);
     key.push_part(own.scheme_str().unwrap_or_default().as_bytes());
     key.push_part(own.authority().map_or("", Authority::as_str).as_bytes());
-    push_resource(key, own, config);
+    push_resource(key, own, query);
 }
 
 /// Appends the names that the layer adds to every `Vary`: layers of one handle
@@ -120,8 +124,8 @@ fn push_vary(key: &mut KeyBuf, names: &[HeaderName]) {
 /// Appends path and query as one part, without the parameters that are left
 /// out.
 #[inline]
-pub(super) fn push_resource(key: &mut KeyBuf, uri: &Uri, config: &HttpConfig) {
-    match (&config.query, uri.query()) {
+pub(super) fn push_resource(key: &mut KeyBuf, uri: &Uri, query: Option<&[String]>) {
+    match (query, uri.query()) {
         (Some(allow), Some(query)) => {
             let mut resource = SmallVec::<[u8; 128]>::from_slice(path(uri).as_bytes());
             push_kept(&mut resource, query, allow);
@@ -172,6 +176,38 @@ fn push_fields(key: &mut KeyBuf, headers: &HeaderMap, keyed: &FieldNames) {
     }
 }
 
+/// Returns the URL that the key of an entry names, for people: the key says more. `None` for
+/// keys of other kinds.
+#[cfg(feature = "admin")]
+pub(crate) fn url_of(key: &[u8]) -> Option<String> {
+    use crate::http::rules::vary::primary_of;
+
+    let key = primary_of(key);
+    let key = match key.strip_prefix(&NESTED) {
+        Some(nested) => read_part(nested)?.0,
+        None => key,
+    };
+    let places = [HostPlace::Field, HostPlace::Uri, HostPlace::Both];
+    let rest = places.iter().find_map(|place| key.strip_prefix(&place.mark()))?;
+    let (_scope, rest) = read_part(rest)?;
+    let (scheme, rest) = read_part(rest)?;
+    let (host, rest) = read_part(rest)?;
+    let (resource, _) = read_part(rest)?;
+    let text = String::from_utf8_lossy;
+    Some(format!("{}://{}{}", text(scheme), text(host), text(resource)))
+}
+
+/// Reads what [`KeyBuf::push_part`] writes.
+#[cfg(feature = "admin")]
+fn read_part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (&short, rest) = bytes.split_first()?;
+    if short != u8::MAX {
+        return rest.split_at_checked(short.into());
+    }
+    let (long, rest) = rest.split_first_chunk()?;
+    rest.split_at_checked(u32::from_be_bytes(*long) as usize)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -188,7 +224,8 @@ mod tests {
         let mut key = KeyBuf::default();
         let seen = FieldScan::of(&parts.headers, config);
         push_start(&mut key, HostPlace::of(uri, seen.host), config.scope.as_deref(), scheme);
-        push_request(&mut key, parts, &seen, uri, scheme, config).map(|()| key)
+        push_request(&mut key, parts, &seen, uri, scheme, config, config.query.as_deref())
+            .map(|()| key)
     }
 
     fn key(uri: &str, fields: &[(&str, &str)], config: &HttpConfig) -> Vec<u8> {

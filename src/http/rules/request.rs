@@ -190,6 +190,10 @@ impl<'a> FieldScan<'a> {
         }
     }
 
+    pub(crate) fn credentials(&self) -> Credentials {
+        self.credentials
+    }
+
     fn carries(&mut self, kind: Credentials) {
         self.credentials = self.credentials | kind;
     }

@@ -4,7 +4,6 @@
 use http::uri::{PathAndQuery, Scheme};
 use http::{HeaderValue, Uri, request::Parts};
 
-use crate::http::config::HttpConfig;
 use crate::http::rules::host::{self, Host};
 use crate::http::rules::key::{path, push_resource};
 use crate::http::rules::request::BypassReason;
@@ -24,18 +23,28 @@ pub(crate) fn absolute_uri(parts: &Parts, uri: &Uri, scheme: &str) -> Result<Uri
     }
 }
 
+/// Reads an absolute URL of HTTP into the form in which requests for it are known.
+#[cfg(feature = "admin")]
+pub(crate) fn normal_url(text: &str) -> Option<Uri> {
+    let uri: Uri = text.parse().ok()?;
+    let scheme = uri.scheme_str()?.to_ascii_lowercase();
+    let host = Host::parse(uri.authority()?.as_str().as_bytes(), &scheme)?;
+    build(&scheme, &host, uri.path_and_query()?.clone())
+}
+
 fn build(scheme: &str, host: &Host<'_>, resource: PathAndQuery) -> Option<Uri> {
     let uri = Uri::builder().scheme(scheme).authority(host.normal());
     uri.path_and_query(resource).build().ok()
 }
 
-/// The tag that every entry of an absolute URI carries.
-pub(crate) fn uri_tag(uri: &Uri, config: &HttpConfig) -> Tag {
+/// The tag that every entry of an absolute URI carries where the parameters in `query`
+/// count.
+pub(crate) fn uri_tag(uri: &Uri, scope: Option<&str>, query: Option<&[String]>) -> Tag {
     let mut parts = KeyBuf::default();
-    parts.push_part(config.scope.as_deref().unwrap_or_default().as_bytes());
+    parts.push_part(scope.unwrap_or_default().as_bytes());
     parts.push_part(uri.scheme_str().unwrap_or_default().as_bytes());
     parts.push_part(uri.authority().map_or("", |authority| authority.as_str()).as_bytes());
-    push_resource(&mut parts, uri, config);
+    push_resource(&mut parts, uri, query);
     hashed(URI, &parts)
 }
 
@@ -192,9 +201,8 @@ mod tests {
 
     #[test]
     fn a_write_and_a_read_of_one_resource_have_one_tag() {
-        let query = Some(vec!["q".to_owned()]);
-        let config = HttpConfig { query, ..HttpConfig::default() };
-        let tag = |text, fields: &[_]| uri_tag(&uri(text, fields), &config);
+        let query = ["q".to_owned()];
+        let tag = |text, fields: &[_]| uri_tag(&uri(text, fields), None, Some(&query));
         assert_eq!(tag("/a?q=1&x=2", &[("host", "H")]), tag("http://h:80/a?q=1", &[]));
         assert_ne!(tag("/a?q=1", &[("host", "h")]), tag("/a?q=2", &[("host", "h")]));
         assert_ne!(tag("/a", &[("host", "h")]), tag("/a", &[("host", "i")]));

@@ -1,0 +1,402 @@
+//! A router for the people who operate an application.
+//!
+//! [`router`] shows what a cache does, switches it, and purges it. It has **no
+//! authentication of its own**: every client that reaches it can read keys, which may hold
+//! data of users, and can switch the cache off. Mount it behind yours, or on an address that
+//! only operators reach:
+//!
+//! ```
+//! use std::time::Duration;
+//! use axum::extract::Request;
+//! use axum::http::{StatusCode, header};
+//! use axum::middleware::{Next, from_fn};
+//! use axum::response::Response;
+//! use axum::{Router, routing::get};
+//! use tower_stampede::{HttpStampede, Stampede, admin};
+//!
+//! # async fn page() -> &'static str { "page" }
+//! async fn only_operators(request: Request, next: Next) -> Result<Response, StatusCode> {
+//!     match request.headers().get(header::AUTHORIZATION) {
+//!         Some(shown) if shown == "Bearer of the operators' secret" => Ok(next.run(request).await),
+//!         _ => Err(StatusCode::UNAUTHORIZED),
+//!     }
+//! }
+//!
+//! let cache: HttpStampede = Stampede::in_memory(Duration::from_secs(60));
+//! let app: Router = Router::new()
+//!     .route("/page", get(page))
+//!     .layer(cache.http_layer())
+//!     // After the layer, and so outside of it.
+//!     .nest("/admin/cache", admin::router(cache).layer(from_fn(only_operators)));
+//! # drop(app);
+//! ```
+//!
+//! | request | answer |
+//! | --- | --- |
+//! | `GET /stats` | the counts of [`Stats`], by their names |
+//! | `GET /health` | `{"health": "up"}`, or `degraded`, or `bypassed`; always a 200: requests are served |
+//! | `GET /mode` | `{"mode": "on"}`, or `observe`, or `off` |
+//! | `PUT /mode` with `{"mode": "off"}` | the mode afterwards; after a shutdown it stays `off` |
+//! | `POST /purge` with `{"path": "/report"}` | purges every response of a path: all queries, hosts and variants, in layers without a scope; `"scope"` beside it names one |
+//! | `POST /purge` with `{"url": "https://a.example/report?id=1"}` | purges every variant of one absolute URL, in layers without a scope or those of `"scope"` |
+//! | `POST /purge` with `{"key": "user:7"}` | purges one entry |
+//! | `POST /purge` with `{"tag": "users"}` | purges all entries with a tag; `*` is everything |
+//! | `GET /keys?limit=100&after=…` | the keys in this process, in no particular order |
+//!
+//! A purge answers what was done: `{"purged": {"tag": "users"}, "local": true, "remote":
+//! "done"}`; see [`Invalidation`] for the words. It reaches computations that run, and other
+//! processes as any invalidation does. The other requests concern this process alone.
+//!
+//! A path is compared byte for byte with the one that clients send, a URL after its host is
+//! brought into its normal form. The scheme of a URL is the one that the layer has: `http`
+//! unless [`scheme`](crate::HttpLayer::scheme) says otherwise, or requests name another.
+//!
+//! Each of the keys comes with `age_ms`, `ttl_left_ms`, `stale_left_ms`, `bytes`, its `tags`
+//! (without those that the HTTP layer makes) and, for a response, its `url`. At
+//! most 1000 keys come at once, by default 100. If there are more, `next` has what to say for
+//! `after`; else it is `null`. The call looks at every entry of the process, in slices,
+//! and holds as many as it returns.
+//!
+//! Keys and tags are written with `%` and two digits for each byte that is no visible ASCII
+//! character, and for `%` itself. A purge reads them the same way.
+//!
+//! What cannot be read is answered with a 400, a body over 64 KiB with a 413; `error` has
+//! the reason. All answers are JSON, and have `Cache-Control: no-store`.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::{RawQuery, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::middleware::map_response;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use serde_json::{Map, Value, json};
+
+use crate::cache::inspect::{Cursor, EntryInfo};
+use crate::http::rules::key::url_of;
+use crate::http::rules::target::{self, path_tag};
+use crate::{Announcement, Health, Invalidation, Key, Mode, Stampede, Stats, Tag};
+
+/// The longest body that is read.
+const MAX_BODY: usize = 64 << 10;
+
+/// How many keys come at once, unless the request says so, and at most.
+const KEYS: usize = 100;
+const MAX_KEYS: usize = 1000;
+
+/// How tags begin that the HTTP layer makes.
+const MADE_TAGS: [[u8; 2]; 2] = [[0, b'u'], [0, b'p']];
+
+type Answer = Result<Value, Refused>;
+
+/// A request that is not carried out, and why.
+struct Refused(StatusCode, String);
+
+fn bad(why: impl Into<String>) -> Refused {
+    Refused(StatusCode::BAD_REQUEST, why.into())
+}
+
+/// Makes a router that shows, switches and purges `cache`. It authenticates no client;
+/// [this module](self) has the requests that it takes.
+///
+/// It must stand outside of the cache's own layer, as in the example of the module. Inside,
+/// its answers are not stored either, but it reports on requests of its own.
+///
+/// # Cost
+///
+/// Nothing but memory for the routes until a request comes. `GET /keys` takes time in
+/// proportion to the number of entries.
+pub fn router<V: Clone + Send + Sync + 'static>(cache: Stampede<V>) -> Router {
+    Router::new()
+        .route("/stats", get(async |State(cache): State<Stampede<V>>| said(Ok(stats(&cache)))))
+        .route("/health", get(async |State(cache): State<Stampede<V>>| said(Ok(health(&cache)))))
+        .route(
+            "/mode",
+            get(async |State(cache): State<Stampede<V>>| said(Ok(mode(&cache)))).put(
+                async |State(cache): State<Stampede<V>>, body: Body| {
+                    said(set_mode(&cache, body).await)
+                },
+            ),
+        )
+        .route(
+            "/purge",
+            post(async |State(cache): State<Stampede<V>>, body: Body| {
+                said(purge(&cache, body).await)
+            }),
+        )
+        .route(
+            "/keys",
+            get(async |State(cache): State<Stampede<V>>, RawQuery(query): RawQuery| {
+                said(keys(&cache, query.as_deref().unwrap_or_default()).await)
+            }),
+        )
+        // Of this router alone: where it is nested, another one could be stored.
+        .fallback(async || said(Err(Refused(StatusCode::NOT_FOUND, "no such request".into()))))
+        .layer(map_response(no_store))
+        .with_state(cache)
+}
+
+async fn no_store(mut response: Response) -> Response {
+    let no_store = HeaderValue::from_static("no-store");
+    response.headers_mut().insert(header::CACHE_CONTROL, no_store);
+    response
+}
+
+fn said(answer: Answer) -> Response {
+    let (status, value) = match answer {
+        Ok(value) => (StatusCode::OK, value),
+        Err(Refused(status, why)) => (status, json!({"error": why})),
+    };
+    let json = HeaderValue::from_static("application/json");
+    (status, [(header::CONTENT_TYPE, json)], value.to_string()).into_response()
+}
+
+fn stats<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>) -> Value {
+    let Stats {
+        hits,
+        stale,
+        stale_if_error,
+        computed,
+        joined,
+        alone,
+        bypassed,
+        refused,
+        would_have_answered,
+        computations,
+        failures,
+        batch_calls,
+        refused_fills,
+        refused_bodies,
+        wait_timeouts,
+        overloaded,
+        held,
+        invalidations,
+        wakes_by_push,
+        wakes_by_timer,
+        wakes_by_poll,
+        remote_calls,
+        remote_errors,
+        damaged,
+        evictions,
+        entries,
+        bytes,
+        arriving_bytes,
+        flights,
+        waiting,
+    } = cache.stats();
+    json!({
+        "hits": hits,
+        "stale": stale,
+        "stale_if_error": stale_if_error,
+        "computed": computed,
+        "joined": joined,
+        "alone": alone,
+        "bypassed": bypassed,
+        "refused": refused,
+        "would_have_answered": would_have_answered,
+        "computations": computations,
+        "failures": failures,
+        "batch_calls": batch_calls,
+        "refused_fills": refused_fills,
+        "refused_bodies": refused_bodies,
+        "wait_timeouts": wait_timeouts,
+        "overloaded": overloaded,
+        "held": held,
+        "invalidations": invalidations,
+        "wakes_by_push": wakes_by_push,
+        "wakes_by_timer": wakes_by_timer,
+        "wakes_by_poll": wakes_by_poll,
+        "remote_calls": remote_calls,
+        "remote_errors": remote_errors,
+        "damaged": damaged,
+        "evictions": evictions,
+        "entries": entries,
+        "bytes": bytes,
+        "arriving_bytes": arriving_bytes,
+        "flights": flights,
+        "waiting": waiting,
+    })
+}
+
+fn health<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>) -> Value {
+    json!({"health": match cache.health() {
+        Health::Up => "up",
+        Health::Degraded => "degraded",
+        Health::Bypassed => "bypassed",
+    }})
+}
+
+fn mode<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>) -> Value {
+    json!({"mode": match cache.mode() {
+        Mode::On => "on",
+        Mode::Observe => "observe",
+        Mode::Off => "off",
+    }})
+}
+
+async fn set_mode<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>, body: Body) -> Answer {
+    let said = object(body).await?;
+    let mode_said = match text(&said, "mode")? {
+        Some("on") => Mode::On,
+        Some("observe") => Mode::Observe,
+        Some("off") => Mode::Off,
+        _ => return Err(bad("`mode` must be `on`, `observe` or `off`")),
+    };
+    cache.set_mode(mode_said);
+    Ok(mode(cache))
+}
+
+async fn purge<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>, body: Body) -> Answer {
+    let said = object(body).await?;
+    let scope = text(&said, "scope")?;
+    let known = ["path", "url", "key", "tag"];
+    let mut given = said.keys().filter(|name| *name != "scope");
+    let (Some(name), None) = (given.next(), given.next()) else {
+        return Err(bad("say one of `path`, `url`, `key` and `tag`"));
+    };
+    if !known.contains(&name.as_str()) {
+        return Err(bad("say one of `path`, `url`, `key` and `tag`"));
+    }
+    let what = text(&said, name)?.unwrap_or_default();
+    if scope.is_some() && matches!(name.as_str(), "key" | "tag") {
+        return Err(bad("`scope` stands beside `path` or `url`"));
+    }
+    let state = &cache.0;
+    let done = match name.as_str() {
+        "path" if !what.starts_with('/') => return Err(bad("`path` must begin with `/`")),
+        "path" => state.invalidate_tags(Box::new([path_tag(scope, what)])).await,
+        "url" => {
+            let uri = target::normal_url(what)
+                .ok_or_else(|| bad("`url` must be absolute: a scheme, a host and a path"))?;
+            state.invalidate_tags(state.queries.uri_tags(&uri, scope).into()).await
+        }
+        "key" => state.invalidate(Key::from_encoded(&bytes_of(what)?)).await,
+        _ => state.invalidate_tags(Box::new([Tag::from_encoded(&bytes_of(what)?)])).await,
+    };
+    let Invalidation { local, remote } = done;
+    let remote = match remote {
+        Announcement::NoRemote => "no_remote",
+        Announcement::Done => "done",
+        Announcement::Queued => "queued",
+    };
+    Ok(json!({"purged": said, "local": local, "remote": remote}))
+}
+
+async fn keys<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>, query: &str) -> Answer {
+    let (mut limit, mut after) = (KEYS, None);
+    for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+        match parameter.split_once('=') {
+            Some(("limit", said)) => {
+                let said = said.parse().ok().filter(|limit| (1..=MAX_KEYS).contains(limit));
+                limit = said.ok_or_else(|| bad("`limit` must be a number from 1 to 1000"))?;
+            }
+            Some(("after", said)) => {
+                let said = Cursor::read(said);
+                after = Some(said.ok_or_else(|| bad("`after` must be a `next` of before"))?);
+            }
+            _ => return Err(bad("the parameters are `limit` and `after`")),
+        }
+    }
+    let (found, next) = Arc::clone(&cache.0).entries_after(after, limit).await;
+    let keys: Vec<_> = found.iter().map(|(key, info)| entry(key, info)).collect();
+    Ok(json!({"keys": keys, "next": next.map(|next| next.to_string())}))
+}
+
+fn entry(key: &Key, info: &EntryInfo) -> Value {
+    let is_made = |tag: &&Tag| MADE_TAGS.iter().any(|made| tag.as_bytes().starts_with(made));
+    let tags = info.tags.iter().filter(|tag| !is_made(tag));
+    let tags: Vec<_> = tags.map(|tag| text_of(tag.as_bytes())).collect();
+    let mut entry = json!({
+        "key": text_of(key.as_bytes()),
+        "age_ms": millis(info.age),
+        "ttl_left_ms": millis(info.ttl_left),
+        "stale_left_ms": millis(info.stale_left),
+        "bytes": info.bytes,
+        "tags": tags,
+    });
+    if let (Some(entry), Some(url)) = (entry.as_object_mut(), url_of(key.as_bytes())) {
+        entry.insert("url".into(), url.into());
+    }
+    entry
+}
+
+fn millis(time: std::time::Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Reads a JSON object.
+async fn object(body: Body) -> Result<Map<String, Value>, Refused> {
+    let too_large =
+        |_| Refused(StatusCode::PAYLOAD_TOO_LARGE, "the body is over 64 KiB, or broke off".into());
+    let bytes = to_bytes(body, MAX_BODY).await.map_err(too_large)?;
+    match serde_json::from_slice(&bytes) {
+        Ok(Value::Object(said)) => Ok(said),
+        Ok(_) => Err(bad("the body must be a JSON object")),
+        Err(error) => Err(bad(format!("the body is no JSON: {error}"))),
+    }
+}
+
+fn text<'a>(said: &'a Map<String, Value>, name: &str) -> Result<Option<&'a str>, Refused> {
+    match said.get(name) {
+        None => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text)),
+        Some(_) => Err(bad(format!("`{name}` must be a string"))),
+    }
+}
+
+/// Writes bytes as visible ASCII.
+fn text_of(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for &byte in bytes {
+        if byte.is_ascii_graphic() && byte != b'%' {
+            text.push(byte.into());
+        } else {
+            text.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    text
+}
+
+/// Reads what [`text_of`] writes. Other characters stand for their own bytes.
+fn bytes_of(text: &str) -> Result<Vec<u8>, Refused> {
+    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let digit = |at: usize| after.get(at).and_then(|&digit| char::from(digit).to_digit(16));
+        let (Some(high), Some(low)) = (digit(0), digit(1)) else {
+            return Err(bad("a `%` is followed by two hexadecimal digits; `%` itself is `%25`"));
+        };
+        bytes.push((high << 4 | low) as u8);
+        rest = &after[2..];
+    }
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn every_key_is_read_as_it_was_written(bytes: Vec<u8>) {
+            let text = text_of(&bytes);
+            prop_assert!(text.bytes().all(|byte| byte.is_ascii_graphic()));
+            prop_assert_eq!(bytes_of(&text).ok(), Some(bytes));
+        }
+
+        #[test]
+        fn no_text_makes_it_panic(text in ".*|[%0-9a-zé]{0,12}") {
+            let _ = bytes_of(&text);
+            let _ = target::normal_url(&text);
+            let _ = Cursor::read(&text);
+            let _ = url_of(text.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! What is stored in this process, for people and tests.
+
+use std::time::Duration;
+#[cfg(feature = "admin")]
+use std::{collections::BTreeMap, sync::Arc};
+
+use crate::cache::handle::Stampede;
+use crate::cache::state::CacheState;
+use crate::clock::Tick;
+use crate::entry::Entry;
+#[cfg(feature = "admin")]
+use crate::key::Key;
+use crate::key::{KeyBuf, Tag, ToKey};
+
+/// An entry of this process, at the moment of [`Stampede::lookup`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EntryInfo {
+    /// The time since its computation began. For a response over HTTP that is the
+    /// value of its `Age`.
+    pub age: Duration,
+    /// How long it is still fresh; zero if it is stale.
+    pub ttl_left: Duration,
+    /// How long it may still be served while it is refreshed, the time until it is stale
+    /// included; zero if it may not.
+    pub stale_left: Duration,
+    /// How long it may still be served in place of a failure, the time until it is stale
+    /// included; zero if it may not.
+    pub stale_if_error_left: Duration,
+    /// The tags by which it can be invalidated. A response over HTTP has some that the
+    /// layer has made; they are no text.
+    pub tags: Vec<Tag>,
+    /// Its weight against the bound on memory, in bytes.
+    pub bytes: u64,
+}
+
+impl EntryInfo {
+    fn of<V>(entry: &Entry<V>, now: Tick) -> Self {
+        let window = &entry.window;
+        Self {
+            age: now.since(window.started),
+            ttl_left: window.fresh_until.since(now),
+            stale_left: window.stale_until.max(window.fresh_until).since(now),
+            stale_if_error_left: window.error_until.max(window.fresh_until).since(now),
+            tags: entry.tags.to_vec(),
+            bytes: entry.weight.into(),
+        }
+    }
+}
+
+impl<V: Clone + Send + Sync + 'static> Stampede<V> {
+    /// Says what this process has stored under `key`; `None` if there is nothing, or it was
+    /// invalidated, or it is too old for any use. Returns entries in every mode.
+    ///
+    /// Concerns this process alone: the remote is not asked, and computations that run are
+    /// not seen. No counter and no metric changes. The store cannot be read without a trace:
+    /// the call counts as a use where the least recently used entry makes room.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_stampede::{Computed, Stampede};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let users = Stampede::builder("users").ttl(Duration::from_secs(60)).jitter(0.0).build().unwrap();
+    /// users.put_with(7, Computed::new("Ada".to_owned()).tag("user")).await;
+    /// let entry = users.lookup(7).unwrap();
+    /// assert!(entry.ttl_left > Duration::from_secs(50));
+    /// assert_eq!(entry.tags, ["user".into()]);
+    /// assert!(users.lookup(8).is_none());
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn lookup<K: ToKey>(&self, key: K) -> Option<EntryInfo> {
+        self.0.inspect(KeyBuf::of(&key).as_bytes())
+    }
+}
+
+/// A place in the order in which entries are listed: a digest of the key, because keys may
+/// be of any length.
+#[cfg(feature = "admin")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Cursor(u128);
+
+#[cfg(feature = "admin")]
+impl Cursor {
+    fn of(key: &Key) -> Self {
+        let mut first = [0; 16];
+        first.copy_from_slice(&blake3::hash(key.as_bytes()).as_bytes()[..16]);
+        Self(u128::from_be_bytes(first))
+    }
+
+    /// Reads what `to_string` has written.
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        let is_one = text.len() == 32 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+        is_one.then(|| u128::from_str_radix(text, 16).ok().map(Self)).flatten()
+    }
+}
+
+#[cfg(feature = "admin")]
+impl std::fmt::Display for Cursor {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:032x}", self.0)
+    }
+}
+
+/// Entries that are looked at before other tasks run.
+#[cfg(feature = "admin")]
+const SLICE: usize = 512;
+
+#[cfg(feature = "admin")]
+impl<V: Clone + Send + Sync + 'static> CacheState<V> {
+    /// Returns at most `limit` entries after `after`, in the order of their digests, and where
+    /// to go on if there are more. Holds as many as it returns.
+    pub(crate) async fn entries_after(
+        self: Arc<Self>,
+        after: Option<Cursor>,
+        limit: usize,
+    ) -> (Vec<(Key, EntryInfo)>, Option<Cursor>) {
+        let mut found = BTreeMap::new();
+        let mut has_more = false;
+        for (n, (key, entry)) in self.local.iter().enumerate() {
+            let cursor = Cursor::of(&key);
+            let is_after = after.is_none_or(|after| cursor > after);
+            let last = found.last_key_value().map(|(last, _)| *last);
+            let is_too_late = found.len() == limit && last.is_some_and(|last| cursor > last);
+            if let Some(info) = self.info_of(&entry).filter(|_| is_after) {
+                has_more |= is_too_late;
+                if !is_too_late {
+                    found.insert(cursor, (key, info));
+                }
+            }
+            if found.len() > limit {
+                found.pop_last();
+                has_more = true;
+            }
+            if n % SLICE == SLICE - 1 {
+                tokio::task::yield_now().await;
+            }
+        }
+        let last = found.last_key_value().map(|(last, _)| *last);
+        (found.into_values().collect(), last.filter(|_| has_more))
+    }
+}
+
+impl<V: Clone + Send + Sync + 'static> CacheState<V> {
+    fn inspect(&self, key: &[u8]) -> Option<EntryInfo> {
+        let entry = self.local.get(key)?;
+        self.info_of(&entry)
+    }
+
+    fn info_of(&self, entry: &Entry<V>) -> Option<EntryInfo> {
+        let now = self.now();
+        let is_of_use = now < entry.window.useful_until() && self.engine.log.is_alive(entry);
+        is_of_use.then(|| EntryInfo::of(entry, now))
+    }
+}

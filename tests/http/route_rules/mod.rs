@@ -1,0 +1,491 @@
+//! Rules of one route, inside of a layer of the whole router.
+
+mod failures;
+mod storms;
+
+use std::convert::Infallible;
+
+use axum::Router;
+use axum::body::Body;
+use axum::middleware::map_request;
+use axum::routing::{any, get as on_get};
+use http::Request;
+use tower_layer::Layer;
+use tower_stampede::CacheOutcome::*;
+use tower_stampede::{CacheFor, HttpLayer};
+
+use crate::kit::http::*;
+
+/// A handler that answers from the origin.
+fn handler(origin: &Origin) -> axum::routing::MethodRouter<(), Infallible> {
+    let origin = origin.clone();
+    any(move |request| origin.clone().handle(request))
+}
+
+/// A route with rules, and one without, behind a layer of the router.
+fn routes(origin: &Origin, rules: &HttpLayer) -> Router {
+    Router::new()
+        .route("/search", handler(origin).layer(rules.clone()))
+        .route("/items/{id}", handler(origin).layer(rules.clone()))
+        .route("/plain", handler(origin))
+}
+
+fn site(origin: &Origin, rules: &HttpLayer, outer: HttpLayer) -> Router {
+    routes(origin, rules).layer(outer)
+}
+
+/// The same with the layer around the whole router: before the routes are matched.
+fn around(
+    origin: &Origin,
+    rules: &HttpLayer,
+    outer: &HttpLayer,
+) -> tower_stampede::HttpService<Router> {
+    outer.layer(routes(origin, rules))
+}
+
+fn echo() -> Origin {
+    Origin::new(|call| Answer::status(200).body(format!("{} {}", call.uri(), call.n)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_is_stored_once_under_the_rules_of_its_route() {
+    let (cache, origin) = (with_ttl(60), echo());
+    let rules = cache.rules().query(["q"]).ttl(secs(5));
+    let app = site(&origin, &rules, cache.http_layer());
+    let first = send(&app, get("/search?q=1&utm=a")).await;
+    assert_eq!(first.text(), "/search?q=1 0");
+    assert_eq!(first.all("cache-status").len(), 1, "{first:?}");
+    for parameters in ["q=1&utm=b", "utm=c&q=1", "q=1"] {
+        let reply = send(&app, get(&format!("/search?{parameters}"))).await;
+        assert!(reply.is(Hit) && reply.text() == "/search?q=1 0", "{reply:?}");
+        assert_eq!(reply.all("cache-status").len(), 1, "{reply:?}");
+    }
+    assert_eq!((origin.calls(), cache.stats().entries), (1, 1));
+    pass(secs(6)).await;
+    assert!(send(&app, get("/search?q=1")).await.is(Computed));
+    // What the rules do not set is as in the outer layer.
+    assert!(send(&app, get("/plain")).await.is(Computed));
+    pass(secs(30)).await;
+    assert!(send(&app, get("/plain")).await.is(Hit));
+    let stats = cache.stats();
+    assert_eq!((stats.computations, stats.hits, stats.computed), (3, 4, 3), "{stats:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cold_crowd_is_one_call_for_each_key_of_the_route() {
+    for is_around in [false, true] {
+        let (cache, origin) = (with_ttl(60), echo());
+        let rules = cache.rules().query(["q"]);
+        let ask = |i: usize| get(&format!("/search?q={}&utm={}", i % 7, i % 11));
+        let replies = if is_around {
+            crowd(&around(&origin, &rules, &cache.http_layer()), 300, ask).await
+        } else {
+            crowd(&site(&origin, &rules, cache.http_layer()), 300, ask).await
+        };
+        assert_eq!(origin.calls(), 7, "around: {is_around}");
+        assert!(slowest(&replies) < WORK * 2, "{:?}", slowest(&replies));
+        for (i, reply) in replies.iter().enumerate() {
+            assert!(reply.text().starts_with(&format!("/search?q={} ", i % 7)), "{reply:?}");
+        }
+        let stats = cache.stats();
+        assert_eq!((stats.entries, stats.flights, stats.computations), (7, 0, 7), "{stats:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn parameters_that_the_outer_layer_hides_reach_a_route_that_counts_them() {
+    let (cache, origin) = (with_ttl(60), echo());
+    let rules = cache.rules().query(["q"]);
+    let outer = || cache.http_layer().query([]);
+    let nested = Router::new().nest("/api", site(&origin, &rules, outer()));
+    for (app, prefix) in [(site(&origin, &rules, outer()), ""), (nested, "/api")] {
+        for (ask, seen) in [("q=1&x=1", "?q=1"), ("q=2", "?q=2"), ("x=1", "?"), ("q=1", "?q=1")] {
+            let reply = send(&app, get(&format!("{prefix}/search?{ask}"))).await;
+            let path = reply.text().split(' ').next().unwrap();
+            assert_eq!(path.trim_end_matches('?'), format!("/search{seen}").trim_end_matches('?'));
+        }
+        assert_eq!(send(&app, get(&format!("{prefix}/plain?q=1"))).await.text()[..7], *"/plain ");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn rules_without_a_layer_around_them_are_a_whole_layer() {
+    let (cache, origin) = (with_ttl(60), echo());
+    let rules = cache.rules().query(["q"]).stale_for(secs(10));
+    let app = routes(&origin, &rules);
+    let replies = crowd(&app, 50, |i| get(&format!("/search?q=1&x={i}"))).await;
+    assert!(replies.iter().all(|reply| reply.text() == "/search?q=1 0"));
+    assert_eq!(origin.calls(), 1);
+    pass(secs(61)).await;
+    assert!(send(&app, get("/search?q=1")).await.is(Stale));
+    pass(secs(1)).await;
+    assert_eq!(send(&app, get("/search?q=1")).await.text(), "/search?q=1 1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stale_response_of_a_route_is_refreshed_once_in_the_background() {
+    let (cache, origin) = (with_ttl(60), echo());
+    let rules = cache.rules().ttl(secs(1)).stale_for(secs(60));
+    let app = site(&origin, &rules, cache.http_layer());
+    send(&app, get("/search")).await;
+    pass(secs(2)).await;
+    let replies = crowd(&app, 50, |_| get("/search")).await;
+    assert!(replies.iter().all(|reply| reply.is(Stale)), "{:?}", replies[0]);
+    pass(secs(1)).await;
+    assert_eq!(origin.calls(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_private_route_stores_nothing_and_keeps_no_client_waiting() {
+    let (cache, origin) = (with_ttl(60), echo());
+    let app = site(&origin, &cache.rules().private(), cache.http_layer());
+    for round in 1..=3 {
+        let replies = crowd(&app, 20, |_| get("/items/1")).await;
+        assert_eq!(origin.calls(), 20 * round);
+        assert!(slowest(&replies) < WORK + ms(10), "{:?}", slowest(&replies));
+    }
+    assert_eq!(cache.stats().entries, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_public_route_is_shared_among_clients_with_cookies_and_no_other_route_is() {
+    let (cache, origin) = (with_ttl(60), echo());
+    let rules = cache.rules().public().tag("search");
+    let app = site(&origin, &rules, cache.http_layer());
+    let ask = |i: usize| with("/search", &[("cookie", ["a=1", "a=2"][i % 2])]);
+    crowd(&app, 20, ask).await;
+    assert_eq!(origin.calls(), 1);
+    cache.invalidate_tag("search").await;
+    send(&app, ask(0)).await;
+    assert_eq!(origin.calls(), 2);
+    crowd(&app, 5, |_| with("/plain", &[("cookie", "a=1")])).await;
+    assert_eq!(origin.calls(), 7);
+    // What the response itself forbids stays forbidden.
+    origin.answers(|call| Answer::ok("private", call.n.to_string()));
+    crowd(&app, 5, |_| with("/items/1", &[("cookie", "a=1")])).await;
+    assert_eq!(origin.calls(), 12);
+}
+
+// ===== No user gets another user's response =====
+
+#[derive(Clone)]
+struct User(String);
+
+/// Reads the user from a field, and removes the field.
+async fn authenticate(mut request: Request<Body>) -> Request<Body> {
+    let shown = request.headers_mut().remove("authorization");
+    let user = shown.map_or("nobody".into(), |user| user.to_str().unwrap().to_owned());
+    request.extensions_mut().insert(User(user));
+    request
+}
+
+fn personal() -> Origin {
+    Origin::new(|call| {
+        let user = call.parts.extensions.get::<User>().map_or("none", |user| &user.0).to_owned();
+        Answer::status(200).body(user)
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_credential_that_is_removed_between_the_layers_still_counts() {
+    let cache = with_ttl(60);
+    let rules: [HttpLayer; 3] = [
+        cache.rules().ttl(secs(5)).stale_for(secs(60)),
+        cache.http_layer().ttl(secs(5)).stale_for(secs(60)),
+        cache.rules().query(["q"]),
+    ];
+    for rules in rules {
+        let origin = personal();
+        let app = routes(&origin, &rules).layer(map_request(authenticate));
+        let app = app.layer(cache.http_layer());
+        for _ in 0..3 {
+            let ask = |i: usize| match i % 3 {
+                0 => get("/search"),
+                n => with("/search", &[("authorization", ["alice", "bob"][n - 1])]),
+            };
+            let replies = crowd(&app, 30, ask).await;
+            for (i, reply) in replies.iter().enumerate() {
+                assert_eq!(reply.text(), ["nobody", "alice", "bob"][i % 3]);
+            }
+            // Stale, with a refresh that must not make it a user's.
+            pass(secs(6)).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_identity_of_the_outer_layer_counts_for_a_route_too() {
+    let sid = |parts: &http::request::Parts| {
+        parts.headers.get("x-sid").map(|sid| sid.as_bytes().to_vec())
+    };
+    let cache = with_ttl(60);
+    for inner in [cache.rules().ttl(secs(5)), cache.http_layer()] {
+        let origin =
+            Origin::new(|call| Answer::status(200).body(call.header("x-sid").unwrap().to_owned()));
+        let app = site(&origin, &inner, cache.http_layer().identity(sid));
+        for _ in 0..2 {
+            let ask = |i: usize| with("/search", &[("x-sid", ["a", "b"][i % 2])]);
+            let replies = crowd(&app, 20, ask).await;
+            for (i, reply) in replies.iter().enumerate() {
+                assert_eq!(reply.text(), ["a", "b"][i % 2]);
+            }
+            assert_eq!(origin.calls(), 2);
+        }
+        cache.invalidate_all().await;
+    }
+}
+
+/// The refresh has no credential any more, but the user that was found by it.
+#[tokio::test(start_paused = true)]
+async fn a_refresh_for_a_user_who_was_found_between_the_layers_is_shared_by_permission_only() {
+    let (cache, origin) = (origin_only(), personal());
+    origin.answers(|_| Answer::ok("public, max-age=1, stale-while-revalidate=60", "for all"));
+    let app = routes(&origin, &cache.rules()).layer(map_request(authenticate));
+    let app = app.layer(cache.http_layer());
+    let alice = || with("/search", &[("authorization", "alice")]);
+    send(&app, alice()).await;
+    pass(secs(2)).await;
+    origin.answers(|call| {
+        let user = &call.parts.extensions.get::<User>().unwrap().0;
+        Answer::ok("max-age=60", user.clone())
+    });
+    assert!(send(&app, alice()).await.is(Stale));
+    pass(secs(1)).await;
+    assert_ne!(send(&app, get("/search")).await.text(), "alice");
+    pass(secs(1)).await;
+    assert_ne!(send(&app, get("/search")).await.text(), "alice");
+}
+
+/// A refresh of the inner layer carries what the outer one has told clients apart by.
+#[tokio::test(start_paused = true)]
+async fn a_refresh_carries_the_fields_that_the_outer_layer_has_keyed() {
+    let sid = |parts: &http::request::Parts| {
+        parts.headers.get("x-sid").map(|sid| sid.as_bytes().to_vec())
+    };
+    let cache = with_ttl(60);
+    let outer: [HttpLayer; 3] = [
+        cache.http_layer().identity(sid),
+        cache.http_layer().keyed_headers(["x-sid"]),
+        cache.http_layer().vary(["x-sid"]),
+    ];
+    for outer in outer {
+        for inner in [cache.rules(), cache.http_layer()] {
+            let origin = Origin::new(|call| {
+                Answer::status(200).body(call.header("x-sid").unwrap_or("nobody").to_owned())
+            });
+            let app = site(&origin, &inner.ttl(secs(1)).stale_for(secs(60)), outer.clone());
+            let ask = |sid| with("/search", &[("x-sid", sid)]);
+            for sid in ["a", "b"] {
+                send(&app, ask(sid)).await;
+            }
+            pass(secs(2)).await;
+            for sid in ["a", "b"] {
+                assert!(send(&app, ask(sid)).await.is(Stale));
+            }
+            pass(secs(1)).await;
+            assert_eq!(origin.calls(), 4);
+            for sid in ["a", "b"] {
+                assert_eq!(send(&app, ask(sid)).await.text(), sid);
+            }
+            cache.invalidate_all().await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_outer_layer_keys_counts_where_it_is_read_between_the_layers() {
+    // The language is a part of the path, the tenant a field; neither reaches the route.
+    let read = |mut request: Request<Body>| async {
+        let path = request.uri().path().to_owned();
+        let tenant = request.headers_mut().remove("x-forwarded-host");
+        let tenant = tenant.map_or(String::new(), |it| it.to_str().unwrap().to_owned());
+        request.extensions_mut().insert(User(format!("{path} {tenant}")));
+        *request.uri_mut() = "/search".parse().unwrap();
+        request
+    };
+    let (cache, origin) = (with_ttl(60), personal());
+    let inner = Router::new().fallback_service(cache.rules().layer(handler(&origin)));
+    let app = cache.http_layer().layer(inner.layer(map_request(read)));
+    for _ in 0..2 {
+        for (path, tenant) in [("/de", "a"), ("/en", "a"), ("/de", "b"), ("/en", "b")] {
+            let reply = send(&app, with(path, &[("x-forwarded-host", tenant)])).await;
+            assert_eq!(reply.text(), format!("{path} {tenant}"));
+        }
+    }
+    assert_eq!(origin.calls(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_inner_layer_stored_is_found_by_no_layer_without_it() {
+    let (cache, origin) = (with_ttl(60), personal());
+    let app = site(&origin, &cache.rules(), cache.http_layer());
+    send(&app, get("/search")).await;
+    let plain = routes(&origin, &cache.http_layer());
+    assert!(send(&plain, get("/search")).await.is(Computed));
+    assert_eq!(origin.calls(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn three_layers_store_once_in_the_innermost() {
+    let (cache, origin) = (with_ttl(60), echo());
+    let inner = cache.rules().query(["q"]).layer(origin.infallible());
+    let middle = cache.rules().query([]).ttl(secs(5)).layer(inner);
+    let app = cache.http_layer().query(["x"]).layer(middle);
+    for _ in 0..2 {
+        let replies = crowd(&app, 60, |i| get(&format!("/s?q={}&x={}", i % 3, i % 5))).await;
+        for (i, reply) in replies.iter().enumerate() {
+            assert!(reply.text().starts_with(&format!("/s?q={} ", i % 3)), "{reply:?}");
+        }
+        assert_eq!((origin.calls(), cache.stats().entries), (3, 3));
+    }
+    pass(secs(6)).await;
+    assert!(send(&app, get("/s?q=1")).await.is(Computed), "the lifetime is of the middle one");
+}
+
+// ===== Requests of other kinds =====
+
+fn with_etag() -> Origin {
+    Origin::new(|_| Answer::ok("max-age=60", "0123456789").header("etag", "\"v\""))
+}
+
+#[tokio::test(start_paused = true)]
+async fn conditions_ranges_and_head_are_answered_by_the_owner_cold_and_warm() {
+    let (cache, origin) = (origin_only(), with_etag());
+    let app = site(&origin, &cache.rules(), cache.http_layer());
+    let condition = || with("/search", &[("if-none-match", "\"v\"")]);
+    let cold = send(&app, condition()).await;
+    assert_eq!((cold.status, cold.text()), (304, ""));
+    assert_eq!(origin.calls(), 1);
+    let warm = send(&app, condition()).await;
+    assert!(warm.status == 304 && warm.is(Hit), "{warm:?}");
+    assert_eq!(send(&app, get("/search")).await.text(), "0123456789");
+    let part = send(&app, with("/search", &[("range", "bytes=2-4")])).await;
+    assert_eq!((part.status, part.text()), (206, "234"));
+    let head = send(&app, request("HEAD", "/search", &[])).await;
+    assert!(head.is(Hit) && head.text().is_empty(), "{head:?}");
+    assert_eq!(origin.calls(), 1);
+    // Cold again, by a HEAD and a range: both are forwarded, and nothing is stored.
+    cache.invalidate_all().await;
+    assert_eq!(send(&app, request("HEAD", "/search", &[])).await.status, 200);
+    assert_eq!(send(&app, with("/items/1", &[("range", "bytes=2-4")])).await.status, 200);
+    assert_eq!(origin.calls(), 3);
+    assert_eq!(cache.stats().flights, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_first_request_of_any_kind_teaches_the_outer_layer_and_blocks_no_other() {
+    for first in ["HEAD", "GET with a range", "GET with a cookie"] {
+        let (cache, origin) = (origin_only(), with_etag());
+        let app = site(&origin, &cache.rules(), cache.http_layer());
+        let ask = |i: usize| match (i, first) {
+            (0, "HEAD") => request("HEAD", "/search", &[]),
+            (0, "GET with a range") => with("/search", &[("range", "bytes=0-1")]),
+            (0, _) => with("/search", &[("cookie", "a=b")]),
+            _ => get("/search"),
+        };
+        let replies = crowd(&app, 30, ask).await;
+        assert!(slowest(&replies) < WORK * 2, "{first}: {:?}", slowest(&replies));
+        assert!(origin.calls() <= 2, "{first}: {}", origin.calls());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_streams_is_read_by_all_while_it_arrives() {
+    let cache = origin_only();
+    let calls = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counted = calls.clone();
+    let stream = on_get(move || {
+        counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        async {
+            let parts = futures_util::stream::unfold(0, |n| async move {
+                tokio::time::sleep(secs(1)).await;
+                (n < 5).then(|| (Ok::<_, Infallible>(format!("{n};")), n + 1))
+            });
+            ([("cache-control", "max-age=60")], Body::from_stream(parts))
+        }
+    });
+    let app: Router = Router::new()
+        .route("/stream", stream.layer(cache.rules().query([])))
+        .layer(cache.http_layer());
+    let started = tokio::time::Instant::now();
+    let replies = crowd(&app, 20, |i| get(&format!("/stream?{i}"))).await;
+    assert!(replies.iter().all(|reply| reply.text() == "0;1;2;3;4;"));
+    assert!(replies.iter().all(|reply| reply.took < secs(1)), "heads come before bodies");
+    assert!(started.elapsed() < secs(7), "{:?}", started.elapsed());
+    assert_eq!(calls.load(std::sync::atomic::Ordering::SeqCst), 1);
+    assert!(send(&app, get("/stream?x")).await.is(Hit));
+}
+
+// ===== Writes =====
+
+#[tokio::test(start_paused = true)]
+async fn a_write_beside_the_rules_ends_what_they_have_stored_whatever_its_other_parameters() {
+    let (cache, origin) = (with_ttl(60), echo());
+    let (read, write) = (origin.clone(), origin.clone());
+    let route = on_get(move |request| read.clone().handle(request))
+        .layer(cache.rules().query(["q"]))
+        .post(move |request| write.clone().handle(request));
+    let app: Router = Router::new().route("/search", route).layer(cache.http_layer());
+    for q in 1..=2 {
+        send(&app, get(&format!("/search?q={q}&x=1"))).await;
+    }
+    send(&app, request("POST", "/search?x=2&q=1", &[])).await;
+    assert!(send(&app, get("/search?q=1&x=3")).await.is(Computed));
+    assert!(send(&app, get("/search?q=2&x=3")).await.is(Hit), "another resource");
+    cache.invalidate_path("/search").await;
+    assert!(send(&app, get("/search?q=2")).await.is(Computed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_through_the_rules_ends_what_either_layer_has_stored() {
+    let (cache, origin) = (with_ttl(60), echo());
+    let rules = cache.rules().query(["q"]).scope("own");
+    let app = site(&origin, &rules, cache.http_layer());
+    // The same path without rules, for other clients.
+    let plain = routes(&origin, &cache.http_layer());
+    let apps = [&app, &plain];
+    for app in apps {
+        send(app, get("/search?q=1")).await;
+    }
+    send(&app, request("DELETE", "/search?q=1", &[])).await;
+    for app in apps {
+        assert!(send(app, get("/search?q=1")).await.is(Computed));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_response_to_a_post_is_not_stored_in_front_of_rules() {
+    let origin = Origin::new(|call| {
+        Answer::ok("max-age=60", call.n.to_string()).header("content-location", "/search")
+    });
+    let cache = origin_only();
+    let app = site(&origin, &cache.rules(), post_storing(&cache));
+    send(&app, request("POST", "/search", &[])).await;
+    assert!(send(&app, get("/search")).await.is(Computed));
+    assert_eq!(send(&app, get("/search")).await.text(), "1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn cache_for_is_a_part_of_a_response_and_of_an_error() {
+    type Reply = Result<(CacheFor, &'static str), (http::StatusCode, CacheFor, String)>;
+    async fn report(request: Request<Body>) -> Reply {
+        let cache_for = CacheFor::new(secs(60)).tag("report").public();
+        match request.uri().query() {
+            Some(query) => Err((http::StatusCode::NOT_FOUND, cache_for, query.to_owned())),
+            None => Ok((cache_for, "report")),
+        }
+    }
+    let cache = origin_only();
+    let app: Router = Router::new()
+        .route("/report", on_get(report))
+        .route("/nothing", on_get(async || CacheFor::new(secs(60))))
+        .layer(cache.http_layer());
+    for path in ["/report", "/report?none", "/nothing"] {
+        let first = send(&app, with(path, &[])).await;
+        assert!(first.is(Computed) && !first.has_cache_for, "{path}: {first:?}");
+        assert!(send(&app, get(path)).await.is(Hit), "{path}");
+    }
+    assert!(send(&app, with("/report", &[("cookie", "a=b")])).await.is(Hit), "public");
+    cache.invalidate_tag("report").await;
+    assert!(send(&app, get("/report?none")).await.is(Computed));
+}
