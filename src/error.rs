@@ -26,11 +26,7 @@ pub type BoxError = Box<dyn StdError + Send + Sync>;
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
-pub struct Error {
-    repr: Arc<Repr>,
-    /// The name of the cache, once the error leaves it.
-    cache: Option<Arc<str>>,
-}
+pub struct Error(Arc<Repr>);
 
 struct Repr {
     kind: ErrorKind,
@@ -38,6 +34,8 @@ struct Repr {
     source: Option<Source>,
     /// What is done about the failure, where a typed cache has decided that.
     action: Option<FailureAction>,
+    /// The name of the cache, once that is known.
+    cache: Option<Arc<str>>,
 }
 
 enum Source {
@@ -46,6 +44,8 @@ enum Source {
     Earlier(Error),
     /// The failure is the answer: it is remembered, and nothing stale stands in for it.
     Answer(Error),
+    /// The same error, which others hold too, with the name of the cache.
+    Named(Error),
 }
 
 /// What to do when a computation fails; see [`Builder::on_failure`](crate::Builder::on_failure).
@@ -115,7 +115,7 @@ impl Error {
     }
 
     fn made_of(kind: ErrorKind, retry_after: Option<Duration>, source: Option<Source>) -> Self {
-        Self { repr: Arc::new(Repr { kind, retry_after, source, action: None }), cache: None }
+        Self(Arc::new(Repr { kind, retry_after, source, action: None, cache: None }))
     }
 
     pub(crate) fn inner_error(error: impl Into<BoxError>) -> Self {
@@ -132,15 +132,16 @@ impl Error {
 
     /// Returns the error of the computation, if this is one.
     pub(crate) fn cause(&self) -> Option<&(dyn StdError + Send + Sync + 'static)> {
-        match self.repr.source.as_ref()? {
+        match self.0.source.as_ref()? {
             Source::Inner(error) => Some(&**error),
+            Source::Named(error) => error.cause(),
             Source::Earlier(_) | Source::Answer(_) => None,
         }
     }
 
     /// Returns what a typed cache does about the failure.
     pub(crate) fn action(&self) -> Option<FailureAction> {
-        self.repr.action
+        self.0.action
     }
 
     /// Makes an answer of a failure.
@@ -150,12 +151,26 @@ impl Error {
 
     /// Returns whether the failure is an answer, for which nothing stale stands in.
     pub(crate) fn is_answer(&self) -> bool {
-        matches!(self.repr.source, Some(Source::Answer(_)))
+        match &self.0.source {
+            Some(Source::Answer(_)) => true,
+            Some(Source::Named(error)) => error.is_answer(),
+            Some(Source::Inner(_) | Source::Earlier(_)) | None => false,
+        }
     }
 
     /// Says which cache the error comes from.
     pub(crate) fn in_cache(self, cache: &Arc<str>) -> Self {
-        Self { cache: Some(Arc::clone(cache)), ..self }
+        let (mut error, cache) = (self, Some(Arc::clone(cache)));
+        if error.0.cache.is_some() {
+            return error;
+        }
+        if let Some(repr) = Arc::get_mut(&mut error.0) {
+            repr.cache = cache;
+            return error;
+        }
+        let Repr { kind, retry_after, action, .. } = *error.0;
+        let source = Some(Source::Named(error));
+        Self(Arc::new(Repr { kind, retry_after, source, action, cache }))
     }
 
     pub(crate) fn held(retry_after: Duration, earlier: Option<Self>) -> Self {
@@ -166,18 +181,18 @@ impl Error {
     /// Returns what went wrong.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
-        self.repr.kind
+        self.0.kind
     }
 
     /// Returns the error of the computation if it is a `T`, also when a hold repeats it. A
     /// hold that another process began comes without the error.
     #[must_use]
     pub fn inner<T: StdError + 'static>(&self) -> Option<&T> {
-        match self.repr.source.as_ref()? {
+        match self.0.source.as_ref()? {
             Source::Inner(error) => error
                 .downcast_ref()
                 .or_else(|| error.downcast_ref().map(|error: &LoadError<T>| &*error.0)),
-            Source::Earlier(error) | Source::Answer(error) => error.inner(),
+            Source::Earlier(error) | Source::Answer(error) | Source::Named(error) => error.inner(),
         }
     }
 
@@ -198,32 +213,34 @@ impl Error {
         action: Option<FailureAction>,
     ) -> Self {
         let source = Some(Source::Inner(Box::new(LoadError(Arc::new(error)))));
-        let repr = Repr { kind: ErrorKind::Inner, retry_after: None, source, action };
-        Self { repr: Arc::new(repr), cache: None }
+        let (kind, retry_after) = (ErrorKind::Inner, None);
+        Self(Arc::new(Repr { kind, retry_after, source, action, cache: None }))
     }
 
     fn of_loader<E: fmt::Debug + fmt::Display + 'static>(&self) -> Option<Arc<E>> {
-        match self.repr.source.as_ref()? {
+        match self.0.source.as_ref()? {
             Source::Inner(error) => {
                 error.downcast_ref().map(|error: &LoadError<E>| Arc::clone(&error.0))
             }
-            Source::Earlier(error) | Source::Answer(error) => error.of_loader(),
+            Source::Earlier(error) | Source::Answer(error) | Source::Named(error) => {
+                error.of_loader()
+            }
         }
     }
 
     /// Returns after how long asking again makes sense, where that is known.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        self.repr.retry_after
+        self.0.retry_after
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(cache) = &self.cache {
+        if let Some(cache) = &self.0.cache {
             write!(f, "cache `{cache}`: ")?;
         }
-        f.write_str(self.repr.kind.text())?;
+        f.write_str(self.0.kind.text())?;
         match self.source() {
             Some(cause) => write!(f, ": {cause}"),
             None => Ok(()),
@@ -234,8 +251,8 @@ impl fmt::Display for Error {
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Error")
-            .field("kind", &self.repr.kind)
-            .field("retry_after", &self.repr.retry_after)
+            .field("kind", &self.0.kind)
+            .field("retry_after", &self.0.retry_after)
             .field("source", &self.source().map(ToString::to_string))
             .finish()
     }
@@ -243,10 +260,10 @@ impl fmt::Debug for Error {
 
 impl StdError for Error {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        match self.repr.source.as_ref()? {
+        match self.0.source.as_ref()? {
             Source::Inner(error) => Some(&**error),
             Source::Earlier(error) => Some(error),
-            Source::Answer(error) => error.source(),
+            Source::Answer(error) | Source::Named(error) => error.source(),
         }
     }
 }

@@ -333,7 +333,7 @@ where
                 Ok(own)
             }
             Ok(Err(error)) => {
-                let error = Error::of_computation(error);
+                let error = Error::of_computation(error).in_cache(&state.name);
                 let rule = state.rule_for(&error, shared);
                 if let HoldRule::Remember(_) = rule.hold {
                     let error = error.into_answer();
@@ -391,32 +391,34 @@ impl Otherwise {
 impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     /// Answers a caller with a computation that can run on its own task: a stale value is
     /// served at once, and refreshed in the background.
-    pub(crate) async fn answer_detached<T, E, F, Fut>(
+    ///
+    /// No `async fn`: that would hold the work once more, in the future of each waiter.
+    pub(crate) fn answer_detached<T, E, F, Fut>(
         self: &Arc<Self>,
         key: Key,
         lookup: Lookup<V>,
         compute: F,
-    ) -> Result<Answer<V, T>, Error>
+    ) -> impl Future<Output = Result<Answer<V, T>, Error>> + Send
     where
         T: Send + 'static,
         E: Into<BoxError> + Send + 'static,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<ComputationResult<V, T>, E>> + Send + 'static,
     {
-        self.answer_on_task(KeyWork::serve(self, key, None, compute), lookup).await
+        self.answer_on_task(KeyWork::serve(self, key, None, compute), lookup)
     }
 
     /// The same for one key of a batch.
-    pub(crate) async fn answer_in_batch<K>(
+    pub(crate) fn answer_in_batch<K>(
         self: &Arc<Self>,
         key: Key,
         lookup: Lookup<V>,
         seat: Seat<K, V>,
-    ) -> Result<Answer<V, V>, Error>
+    ) -> impl Future<Output = Result<Answer<V, V>, Error>> + Send
     where
         K: ToKey + Clone + Send + Sync + 'static,
     {
-        self.answer_on_task(KeyWork::in_seat(self, key, seat), lookup).await
+        self.answer_on_task(KeyWork::in_seat(self, key, seat), lookup)
     }
 
     /// Refreshes `seen` in the background, unless it is being refreshed or may not be now.
@@ -440,11 +442,11 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         }
     }
 
-    async fn answer_on_task<T, E, F, Fut>(
+    fn answer_on_task<T, E, F, Fut>(
         self: &Arc<Self>,
         work: KeyWork<V, F>,
         lookup: Lookup<V>,
-    ) -> Result<Answer<V, T>, Error>
+    ) -> impl Future<Output = Result<Answer<V, T>, Error>> + Send
     where
         T: Send + 'static,
         E: Into<BoxError> + Send + 'static,
@@ -452,16 +454,16 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         Fut: Future<Output = Result<ComputationResult<V, T>, E>> + Send + 'static,
     {
         let engine = &self.engine;
-        let in_background = |leader, work: KeyWork<V, F>| {
+        let in_background = move |leader, work: KeyWork<V, F>| {
             work.lead();
             engine.in_background(leader, |leader| run::lead(leader, work));
             std::future::ready(None)
         };
-        let on_task = |leader, work: KeyWork<V, F>| {
+        let on_task = move |leader, work: KeyWork<V, F>| {
             work.lead();
             run::from_task(engine.detached(leader, |leader| run::lead(leader, work)))
         };
-        self.answer(work, lookup, on_task, (LedFor::Refresh, in_background)).await
+        self.answer(work, lookup, on_task, (LedFor::Refresh, in_background))
     }
 
     /// Answers a caller with a computation that runs inside it. Nothing can run in the
