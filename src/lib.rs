@@ -1,11 +1,7 @@
 //! Ends cache stampedes: of all callers that miss at once, one computes; the
 //! others wait for its result or are served the stale value.
 //!
-//! When an entry of an ordinary cache expires, every caller misses at once and
-//! every caller computes. The service slows down, the next crowd is larger, and
-//! the cache has failed just when it was needed.
-//!
-//! Here each key has at most one running computation, its *flight*. The first
+//! Each key has at most one running computation, its *flight*. The first
 //! caller leads it, the others join it. However the leader ends (done, failed, gone,
 //! panicked, silent), it leaves a *verdict*, which tells the waiters how to go on. Stale
 //! values bridge the time of a refresh, and of a failure, where you allow it.
@@ -21,22 +17,21 @@
 //! ```
 //! use std::time::Duration;
 //!
-//! use axum::{Extension, Router, body::Body, http::Request, routing::get};
+//! use axum::{Router, body::Body, http::Request, routing::get};
 //! use tower::ServiceExt;
-//! # #[cfg(feature = "http")]
+//! # #[cfg(feature = "axum")]
 //! use tower_stampede::{CacheFor, HttpStampede, Stampede};
 //!
-//! # #[cfg(feature = "http")]
+//! # #[cfg(feature = "axum")]
 //! /// Slow, and the same for every client.
-//! async fn report() -> (Extension<CacheFor>, &'static str) {
+//! async fn report() -> (CacheFor, &'static str) {
 //!     tokio::time::sleep(Duration::from_millis(30)).await;
-//!     let cache_for = CacheFor::new(Duration::from_secs(30)).tag("reports");
-//!     (Extension(cache_for), "expensive")
+//!     (CacheFor::new(Duration::from_secs(30)).tag("reports"), "expensive")
 //! }
 //!
-//! # #[cfg(not(feature = "http"))]
+//! # #[cfg(not(feature = "axum"))]
 //! # fn main() {}
-//! # #[cfg(feature = "http")]
+//! # #[cfg(feature = "axum")]
 //! #[tokio::main]
 //! async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //!     // Stores what a handler marks, or the response's own fields allow.
@@ -104,15 +99,13 @@
 //! | --- | --- | --- | --- |
 //! | `http` | yes | `HttpLayer`, `HttpStampede`, `CacheFor`, `invalidate_path` | the handle and the layer for any tower service remain |
 //! | `axum` | yes | keys by axum's `OriginalUri`; `CacheFor` as a part of a response | layers inside `Router::nest` see paths without the prefix: give each a `scope` |
-//! | `admin` | no | [`admin`](https://docs.rs/tower-stampede/latest/tower_stampede/admin/): a router for operators | [`Stampede`] has all but the list of keys |
+//! | `admin` | no | the module `admin`: a router for operators | [`Stampede`] has all but the list of keys |
 //! | `metrics` | no | counters, gauges and histograms through the `metrics` facade | [`Stampede::stats`] still counts |
 //! | `tracing` | no | a span per computation, and log lines ([`guide::observability`]); target `tower_stampede` | computations do not run in their caller's span |
 //! | `remote` | no | `Remotable`, the trait `remote::Remote`, `Builder::remote` | values stay in their process |
 //! | `redis` | no | `Redis`, `RedisLock`, `Builder::redis` | each process computes for itself |
-//! | `redis-tls-rustls` | no | `rediss://` with rustls | such a URL is refused |
-//! | `redis-tls-native` | no | `rediss://` with the system's TLS library | the same |
-//! | `redis-cluster` | no | `Redis::cluster` | a single node of a cluster serves its own slots only |
-//! | `redis-sentinel` | no | `Redis::sentinel` | an address that always leads to the primary is needed |
+//! | `redis-tls-rustls`, `redis-tls-native` | no | `rediss://`, with rustls or the system's TLS library | such a URL is refused |
+//! | `redis-cluster`, `redis-sentinel` | no | `Redis::cluster`, `Redis::sentinel` | one node serves its own slots only; an address that always leads to the primary is needed |
 //! | `redis-legacy-lock` | no | `LegacyLock`, by `SETNX` and `GETSET` | a lock needs a server with scripts |
 //! | `serde` | no | `Settings`: the settings of a cache from a file, with durations such as `60s` | settings stand in the code |
 //! | `test-util` | no | [`ManualClock`](guide::testing), `remote::Double` | tests pause tokio's time, which needs no feature |
@@ -120,10 +113,9 @@
 //!
 //! Features only add. CI checks each alone, none, and all together.
 //!
-//! Rust 1.88 or newer. A release that needs a newer version raises the minor version and says
-//! so in the changelog. The folder `examples` has programs, the first of them
-//! `quick_start.rs`. Questions and bugs go to the repository's issues; a response that
-//! reaches the wrong user is a vulnerability, see `SECURITY.md`.
+//! Rust 1.88 or newer; a release that needs a newer one raises the minor version. The folder
+//! `examples` has programs, the first of them `quick_start.rs`. A response that reaches the wrong
+//! user is a vulnerability, see `SECURITY.md`.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![warn(clippy::unwrap_used)]
 
@@ -136,7 +128,6 @@ pub mod __fuzz;
 mod words;
 
 #[cfg(feature = "admin")]
-#[cfg_attr(docsrs, doc(cfg(feature = "admin")))]
 pub mod admin;
 #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "only HTTP's bodies arrive"))]
 mod budget;
@@ -163,31 +154,25 @@ mod mode;
 mod observe;
 mod outcome;
 #[cfg(feature = "remote")]
-#[cfg_attr(docsrs, doc(cfg(feature = "remote")))]
 pub mod remote;
 mod store;
 mod sync;
 mod tower;
 mod weigh;
 
-pub use cache::builder::Builder;
-pub use cache::get::Served;
-pub use cache::get_many::Batch;
 pub use cache::handle::{Announcement, Health, Invalidation, Stampede};
-pub use cache::inspect::EntryInfo;
-pub use cache::keep_fresh::KeepFresh;
 #[cfg(feature = "serde")]
-#[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
 pub use cache::settings::{Settings, SettingsError};
 pub use cache::typed::{Cache, Failure};
+pub use cache::{
+    builder::Builder, get::Served, get_many::Batch, inspect::EntryInfo, keep_fresh::KeepFresh,
+};
 #[cfg(feature = "test-util")]
-#[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 pub use clock::ManualClock;
 pub use computed::Computed;
 pub use error::{Absent, BoxError, ConfigError, Error, ErrorKind, FailureAction};
 pub use garbage::EvictionCause;
 #[cfg(feature = "http")]
-#[cfg_attr(docsrs, doc(cfg(feature = "http")))]
 pub use http::{
     BodyError, BodyErrorKind, CacheFor, HttpFuture, HttpLayer, HttpService, HttpStampede, Refusal,
     ResponseBody, SetCookie, StoredResponse,
@@ -197,19 +182,15 @@ pub use mode::Mode;
 pub use observe::{Event, Stats};
 pub use outcome::CacheOutcome;
 #[cfg(feature = "remote")]
-#[cfg_attr(docsrs, doc(cfg(feature = "remote")))]
 pub use remote::Remotable;
 #[cfg(feature = "redis-legacy-lock")]
-#[cfg_attr(docsrs, doc(cfg(feature = "redis-legacy-lock")))]
 pub use remote::{LegacyLock, LegacyLockGuard};
 #[cfg(feature = "redis")]
-#[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use remote::{Redis, RedisLock, RedisLockGuard};
 pub use store::Eviction;
-pub use tower::adapter::Adapter;
-pub use tower::future::ResponseFuture;
-pub use tower::layer::StampedeLayer;
-pub use tower::service::StampedeService;
+pub use tower::{
+    adapter::Adapter, future::ResponseFuture, layer::StampedeLayer, service::StampedeService,
+};
 pub use weigh::Weigh;
 
 // The README's code runs as a test; it shows the HTTP layer, and Redis.
