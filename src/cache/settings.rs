@@ -126,7 +126,6 @@ impl Settings {
     }
 
     /// Begins the settings of a cache with these; `name` labels its metrics and logs.
-    #[must_use]
     pub fn builder<V: Clone + Send + Sync + 'static>(&self, name: &str) -> Builder<V> {
         macro_rules! apply {
             ($builder:expr, $($setting:ident),+) => {{
