@@ -177,7 +177,9 @@ where
     /// Sets what a failure of the loader does to the waiters and to the callers that come
     /// next, for every clone. The hook takes the place of
     /// [`Builder::on_failure`](crate::Builder::on_failure) of the handle, and sees the loader's
-    /// own error. It must not panic.
+    /// own error. It must not panic. A key that a [batch loader](Self::batched) returned no
+    /// value for has no such error: there the handle's own hook is asked, with
+    /// [`Absent`](crate::Absent).
     ///
     /// # Examples
     ///
