@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use crate::cache::batch::{BatchLoad, Batcher, LoadedPairs};
+use crate::cache::batch::{BatchLoad, Batcher, LoadedPairs, absent_error};
 use crate::cache::compute::Answer;
 use crate::cache::get::{Served, with_own_value};
 use crate::cache::handle::Stampede;
@@ -169,7 +169,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     where
         K: ToKey + Clone + Send + Sync + 'static,
     {
-        Batcher::new(load, self.0.values.max_batch, Duration::ZERO)
+        Batcher::new(load, absent_error(), self.0.values.max_batch, Duration::ZERO)
     }
 
     /// Returns the value of one key, loaded with others where the batcher has a window.
