@@ -17,7 +17,6 @@ use crate::flight::leader::Leader;
 use crate::flight::waiter::{AloneReason, Caller};
 use crate::freshness::Freshness;
 use crate::key::{Key, ToKey};
-use crate::lease::acquire::Search;
 use crate::mode::Mode;
 use crate::outcome::CacheOutcome;
 
