@@ -77,6 +77,7 @@ use serde_json::{Map, Value, json};
 use crate::cache::inspect::{Cursor, EntryInfo};
 use crate::http::rules::key::url_of;
 use crate::http::rules::target::{self, path_tag};
+use crate::key::KeyKind;
 use crate::{Announcement, Health, Invalidation, Key, Mode, Stampede, Stats, Tag};
 
 /// The longest body that is read.
@@ -87,7 +88,7 @@ const KEYS: usize = 100;
 const MAX_KEYS: usize = 1000;
 
 /// How tags begin that the HTTP layer makes.
-const MADE_TAGS: [[u8; 2]; 2] = [[0, b'u'], [0, b'p']];
+const MADE_TAGS: [[u8; 2]; 2] = [KeyKind::UriTag.start(), KeyKind::PathTag.start()];
 
 type Answer = Result<Value, Refused>;
 

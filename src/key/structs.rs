@@ -1,8 +1,6 @@
 //! Key types of the application.
 
-use crate::key::{ESCAPE, KeyBuf, ToKey};
-
-const STRUCT: u8 = b'k';
+use crate::key::{KeyBuf, KeyKind, ToKey};
 
 /// Declares a key type: a struct whose name and fields are the key. It derives `Clone`,
 /// `Debug`, `PartialEq`, `Eq` and `Hash`, and implements [`ToKey`](crate::ToKey).
@@ -65,7 +63,7 @@ impl KeyBuf {
     /// Appends a struct: its name, then its fields. For [`key_struct`](crate::key_struct).
     #[doc(hidden)]
     pub fn push_struct(&mut self, name: &str, fields: &[&dyn ToKey]) {
-        self.push(&[ESCAPE, STRUCT]);
+        self.push(&KeyKind::Struct.start());
         self.push_part(name.as_bytes());
         for field in fields {
             self.push_part(KeyBuf::of(*field).as_bytes());
