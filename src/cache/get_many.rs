@@ -42,7 +42,7 @@ use crate::outcome::CacheOutcome;
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-#[must_use]
+#[must_use = "keys can have failed: `complete()` returns the values or a failure, `failures` has all of them"]
 pub struct Batch<K, V, E = Error> {
     /// The values that were found.
     pub values: HashMap<K, V>,
@@ -106,6 +106,9 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// remote about as long as one key does.
     ///
     /// # Errors
+    ///
+    /// The call itself returns a [`Batch`] in every case. To get a failure by `?`, call
+    /// [`complete`](Batch::complete): `get_many(keys, load).await.complete()?`.
     ///
     /// A failure of `load` is the failure of each key of the call:
     /// [`ErrorKind::Inner`](crate::ErrorKind::Inner). The other kinds concern single keys. A

@@ -414,7 +414,8 @@ where
     /// # Errors
     ///
     /// For each key as [`get`](Self::get). An absent key is no failure: it stands in neither
-    /// map.
+    /// map. To get a failure by `?`, call [`complete`](Batch::complete):
+    /// `get_many(keys).await.complete()?`.
     ///
     /// # Panics
     ///
@@ -477,7 +478,9 @@ where
     /// `&str` for a `String`. A key of the own type is made on a miss only.
     ///
     /// The borrowed form must be the same key ([`ToKey`]) as the own one, as it is for text and
-    /// bytes.
+    /// bytes. The key of a [`key_struct!`](crate::key_struct) has the name of its type too, so a
+    /// `&str` cannot stand for a struct around a `String`, and does not compile. A `&Token` can
+    /// stand for a `Token`: it is cloned on a miss only.
     ///
     /// # Errors
     ///
