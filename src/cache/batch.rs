@@ -39,7 +39,7 @@ use crate::cache::state::CacheState;
 use crate::computed::Computed;
 use crate::error::{Absent, Error, LoadFailure};
 use crate::flight::lending;
-use crate::flight::places::OriginCall;
+use crate::flight::places::{Computation, OriginCall};
 use crate::garbage::drop_caught;
 use crate::key::{Key, ToKey};
 use crate::observe::{Observe, Occurrence};
@@ -111,6 +111,8 @@ struct RoundKeys<K> {
 struct AddedKeys<K> {
     keys: Vec<K>,
     encoded: HashSet<Key>,
+    /// Those of the leaders: their time begins with the call.
+    computations: Vec<Arc<Computation>>,
 }
 
 /// Tells when the keys of a round are complete.
@@ -201,7 +203,12 @@ impl<V> Drop for LoadResult<V> {
 impl<K, V> Round<K, V> {
     /// Adds a key, and returns the call. Returns the key where it comes too late, or stands
     /// here already: then it was invalidated since, and belongs to a later call.
-    fn add(&self, key: K, encoded: &Key) -> Result<SharedCall<V>, K> {
+    fn add(
+        &self,
+        key: K,
+        encoded: &Key,
+        computation: Option<&Arc<Computation>>,
+    ) -> Result<SharedCall<V>, K> {
         let gate = &self.keys.gate;
         let mut state = gate.state.lock();
         let mut added = self.keys.added.lock();
@@ -214,6 +221,7 @@ impl<K, V> Round<K, V> {
         };
         added.encoded.insert(encoded.clone());
         added.keys.push(key);
+        added.computations.extend(computation.cloned());
         if added.keys.len() >= self.keys.max {
             gate.close(&mut state);
         }
@@ -241,14 +249,24 @@ where
             state: Mutex::new(GateState { undecided, led: 0, is_closed: false }),
             closed: Notify::new(),
         });
-        let added = Mutex::new(AddedKeys { keys: Vec::new(), encoded: HashSet::new() });
+        let added = Mutex::new(AddedKeys {
+            keys: Vec::new(),
+            encoded: HashSet::new(),
+            computations: Vec::new(),
+        });
         let keys = Arc::new(RoundKeys { gate, max: batcher.max_batch, added });
         let (of_call, load) = (Arc::clone(&keys), Arc::clone(&batcher.load));
-        let observer = Arc::clone(&state.observer);
+        let (observer, watch) = (Arc::clone(&state.observer), state.engine.watch.clone());
         let scope = state.engine.scope_of(&keys.gate.call);
         let call = lending::within(scope, async move {
             of_call.gate.wait(window).await;
-            let keys = std::mem::take(&mut of_call.added.lock().keys);
+            let (keys, computations) = {
+                let mut added = of_call.added.lock();
+                (std::mem::take(&mut added.keys), std::mem::take(&mut added.computations))
+            };
+            let now = watch.now();
+            computations.iter().for_each(|computation| computation.begin_work(now));
+            drop(computations);
             let (from, count) = (tokio::time::Instant::now(), keys.len() as u64);
             let loading = async {
                 let mut values = HashMap::new();
@@ -450,14 +468,15 @@ where
     /// When the loader does.
     pub(crate) async fn load(self) -> Result<Computed<V>, LoadFailure> {
         let encoded = self.key.to_key();
-        let (call, later) = self.enter_round(&encoded);
+        let leads = self.pass.leads.load(Ordering::Acquire);
+        let computation = if leads { self.state.engine.waiting_computation() } else { None };
+        let (call, later) = self.enter_round(&encoded, computation.as_ref());
         let (batcher, state) = (Arc::clone(&self.batcher), Arc::clone(&self.state));
         // The round lives, for others to find it, as long as it has seats or this.
         let (key, round) = (self.key.clone(), Arc::clone(&self.round));
-        let leads = self.pass.leads.load(Ordering::Acquire);
         drop(self);
-        if let Some(later) = later.as_ref().filter(|_| leads) {
-            state.engine.move_caller_to_call(&later.keys.gate.call).await;
+        if let Some((computation, later)) = computation.as_ref().zip(later.as_ref()) {
+            state.engine.move_to_call(computation, &later.keys.gate.call).await;
         }
         let loaded = call.await;
         drop((round, later));
@@ -476,8 +495,12 @@ where
 
     /// Adds the key to the seat's round, or to the open one. Returns the call, and the round if
     /// it is a later one.
-    fn enter_round(&self, encoded: &Key) -> (SharedCall<V>, Option<Arc<Round<K, V>>>) {
-        let mut key = match self.round.add(self.key.clone(), encoded) {
+    fn enter_round(
+        &self,
+        encoded: &Key,
+        computation: Option<&Arc<Computation>>,
+    ) -> (SharedCall<V>, Option<Arc<Round<K, V>>>) {
+        let mut key = match self.round.add(self.key.clone(), encoded, computation) {
             Ok(call) => return (call, None),
             Err(key) => key,
         };
@@ -485,7 +508,7 @@ where
         loop {
             self.batcher.forget(&round);
             round = self.batcher.open_round(&self.state);
-            match round.add(key, encoded) {
+            match round.add(key, encoded, computation) {
                 Ok(call) => return (call, Some(round)),
                 Err(back) => key = back,
             }

@@ -362,20 +362,30 @@ impl<V: Send + Sync + 'static> Engine<V> {
         Scope::new(&self.places, &computation, lending::scope_of_caller())
     }
 
-    /// Moves the computation that the caller runs in to another call, and waits for its place.
-    /// A cache that is not on needs none.
+    /// Returns the computation that the caller leads, whose work now waits for others.
+    pub(crate) fn waiting_computation(&self) -> Option<Arc<Computation>> {
+        let computation = lending::computation_of_caller(&self.places)?;
+        computation.wait_for_others();
+        Some(computation)
+    }
+
+    /// Moves the computation of a leader to another call, and waits for its place. A cache that
+    /// is not on needs none.
     ///
     /// Cancel safe: a leader that is dropped gives up its part.
-    pub(crate) async fn move_caller_to_call(&self, call: &Arc<OriginCall>) {
-        let Some(computation) = lending::computation_of_caller(&self.places) else { return };
-        if !self.places.move_to(&computation, call, self.watch.now()) {
+    pub(crate) async fn move_to_call(
+        &self,
+        computation: &Arc<Computation>,
+        call: &Arc<OriginCall>,
+    ) {
+        if !self.places.move_to(computation, call, self.watch.now()) {
             return;
         }
-        // The leader's own time-out is shorter.
-        let deadline =
-            tokio::time::Instant::now() + self.settings.compute_timeout.saturating_mul(2);
+        // The leader's own patience is shorter.
+        let patience = self.settings.wait_timeout.saturating_mul(2);
+        let deadline = tokio::time::Instant::now() + patience;
         let gives_up = || (self.mode() != Mode::On).then_some(NoPlace::NotNeeded);
-        let _ = self.places.wait(&computation, deadline, &self.watch, gives_up).await;
+        let _ = self.places.wait(computation, deadline, &self.watch, gives_up).await;
     }
 
     /// Makes a call of the origin that serves several flights.

@@ -348,9 +348,11 @@ impl<V: Send + Sync + 'static> Leader<V> {
         let work = AssertUnwindSafe(lending::within(scope, work)).catch_unwind();
         let mut work = std::pin::pin!(work);
         let limit = self.engine.settings.compute_timeout;
+        let (from, mut rest) = (self.engine.watch.now(), limit);
+        self.flight.computation.begin_work(from);
         loop {
-            self.expect_within(limit);
-            match tokio::time::timeout(limit, self.or_unwanted(work.as_mut(), has_place)).await {
+            self.expect_within(rest);
+            match tokio::time::timeout(rest, self.or_unwanted(work.as_mut(), has_place)).await {
                 Ok(Some(Ok(output))) => return Ok(output),
                 Ok(Some(Err(panic))) => {
                     self.conclude(End::Panicked);
@@ -361,10 +363,27 @@ impl<V: Send + Sync + 'static> Leader<V> {
                     return Err(Error::new(ErrorKind::ShutDown));
                 }
                 // It goes on for its callers; for others its data is too old.
-                Err(_) if !has_place || self.engine.mode() != Mode::On => self.flight.forget(),
-                Err(_) => return Err(Error::new(ErrorKind::ComputeTimeout)),
+                Err(_) if !has_place || self.engine.mode() != Mode::On => {
+                    self.flight.forget();
+                    rest = limit;
+                }
+                Err(_) => match self.time_left(from) {
+                    Some(left) => rest = left,
+                    None => return Err(Error::new(ErrorKind::ComputeTimeout)),
+                },
             }
         }
+    }
+
+    /// Returns how much longer the work may take: `compute_timeout` from its begin. Work that
+    /// waits for other parts of its call has not begun; it waits for `wait_timeout` at most.
+    fn time_left(&self, from: Tick) -> Option<Duration> {
+        let (now, settings) = (self.engine.watch.now(), &self.engine.settings);
+        let (from, limit) = match self.flight.computation.work_began() {
+            Some(began) => (began, settings.compute_timeout),
+            None => (from, settings.wait_timeout),
+        };
+        limit.checked_sub(now.since(from)).filter(|left| !left.is_zero())
     }
 
     /// Drives work that has a place; work without one only as long as a caller wants it.

@@ -28,6 +28,9 @@ use crate::clock::{Clock, Tick};
 use crate::flight::waiter::WaitSlot;
 use crate::sync::{Arc, AtomicU64, Mutex, Notify, Ordering, RandomState};
 
+/// In place of the moment when work has begun.
+const WAITING: u64 = u64::MAX;
+
 /// Maps smaller than this are not worth shrinking.
 const LEAST_CAPACITY: usize = 64;
 
@@ -57,6 +60,8 @@ pub(crate) struct Computation {
     call: Mutex<Arc<OriginCall>>,
     /// When other calls may take its place.
     overdue_at: AtomicU64,
+    /// When its work has begun; [`WAITING`] while it waits for other parts of its call.
+    work_began: AtomicU64,
     /// Wakes the leader that waits for a place.
     wake: Notify,
 }
@@ -70,7 +75,24 @@ impl Computation {
     /// Makes a computation of a call that may have others.
     pub(crate) fn of_call(id: u64, overdue_at: Tick, call: Arc<OriginCall>) -> Self {
         let overdue_at = AtomicU64::new(overdue_at.as_nanos());
-        Self { id, call: Mutex::new(call), overdue_at, wake: Notify::new() }
+        let work_began = AtomicU64::new(WAITING);
+        Self { id, call: Mutex::new(call), overdue_at, work_began, wake: Notify::new() }
+    }
+
+    /// The work begins, and with it the time that it may take.
+    pub(crate) fn begin_work(&self, now: Tick) {
+        self.work_began.store(now.as_nanos(), Ordering::Release);
+    }
+
+    /// The work waits for other parts of its call. That time does not count.
+    pub(crate) fn wait_for_others(&self) {
+        self.work_began.store(WAITING, Ordering::Release);
+    }
+
+    /// Returns when the work has begun, unless it waits.
+    pub(crate) fn work_began(&self) -> Option<Tick> {
+        let at = self.work_began.load(Ordering::Acquire);
+        (at != WAITING).then(|| Tick::from_nanos(at))
     }
 
     fn call(&self) -> Arc<OriginCall> {

@@ -67,6 +67,8 @@ pub(crate) enum How {
     With,
     Scoped,
     Refresh,
+    /// With `get_many`, as the only key of a batch.
+    Batch,
 }
 
 #[derive(Clone, Debug)]
@@ -321,11 +323,12 @@ impl Dice<'_> {
     }
 
     fn ask(&mut self, depth: u32) -> Ask {
-        let mut how = match self.rng.u32(..20) {
+        let mut how = match self.rng.u32(..25) {
             0..2 => How::Get,
             2..9 => How::Plain,
             9..13 => How::With,
             13..18 => How::Scoped,
+            18..23 => How::Batch,
             _ => How::Refresh,
         };
         let left_out = (how == How::Scoped && !self.without.has("scoped"))

@@ -46,6 +46,7 @@ impl Display for Ask {
             How::With => "get_or_compute_with",
             How::Scoped => "get_or_compute_scoped",
             How::Refresh => "refresh",
+            How::Batch => "get_many of",
         };
         write!(f, "{how} key {} (", self.key)?;
         for step in &self.steps {

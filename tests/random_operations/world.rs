@@ -182,12 +182,26 @@ impl World {
             let call = CallGuard::new(&world, actor, parent, &ask);
             let (number, key) = (call.number, key_of(ask.key));
             let how = ask.how;
-            let compute = move || world.compute(number, ask);
+            let compute = move || Arc::clone(&world).compute(number, Arc::clone(&ask));
             let answer = match how {
                 How::Get => Ok(cache.get(key.as_str()).await),
                 How::Plain => cache.get_or_compute(key.as_str(), compute).await.map(Some),
                 How::Scoped => cache.get_or_compute_scoped(key.as_str(), compute).await.map(Some),
                 How::Refresh => cache.refresh(key.as_str(), compute).await.map(Some),
+                How::Batch => {
+                    let load = move |mut keys: Vec<String>| {
+                        let computing = compute();
+                        async move {
+                            let key = keys.pop().expect("the one that was asked for");
+                            computing.await.map(|value| [(key, value)])
+                        }
+                    };
+                    let mut batch = cache.get_many([key.clone()], load).await;
+                    match batch.failures.remove(&key) {
+                        Some(error) => Err(error),
+                        None => Ok(batch.values.remove(&key)),
+                    }
+                }
                 How::With => {
                     let compute = move || compute().map(|made| made.map(Value::into_computed));
                     cache.get_or_compute_with(key.as_str(), compute).await.map(Some)
