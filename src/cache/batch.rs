@@ -39,7 +39,7 @@ use crate::cache::state::CacheState;
 use crate::computed::Computed;
 use crate::error::{Absent, Error, LoadFailure};
 use crate::flight::lending;
-use crate::flight::places::{Computation, OriginCall};
+use crate::flight::places::{OriginCall, WorkTime};
 use crate::garbage::drop_caught;
 use crate::key::{Key, ToKey};
 use crate::observe::{Observe, Occurrence};
@@ -111,8 +111,8 @@ struct RoundKeys<K> {
 struct AddedKeys<K> {
     keys: Vec<K>,
     encoded: HashSet<Key>,
-    /// Those of the leaders: their time begins with the call.
-    computations: Vec<Arc<Computation>>,
+    /// The time of its callers begins with the call.
+    times: Vec<Arc<WorkTime>>,
 }
 
 /// Tells when the keys of a round are complete.
@@ -203,12 +203,7 @@ impl<V> Drop for LoadResult<V> {
 impl<K, V> Round<K, V> {
     /// Adds a key, and returns the call. Returns the key where it comes too late, or stands
     /// here already: then it was invalidated since, and belongs to a later call.
-    fn add(
-        &self,
-        key: K,
-        encoded: &Key,
-        computation: Option<&Arc<Computation>>,
-    ) -> Result<SharedCall<V>, K> {
+    fn add(&self, key: K, encoded: &Key, time: &Arc<WorkTime>) -> Result<SharedCall<V>, K> {
         let gate = &self.keys.gate;
         let mut state = gate.state.lock();
         let mut added = self.keys.added.lock();
@@ -221,7 +216,7 @@ impl<K, V> Round<K, V> {
         };
         added.encoded.insert(encoded.clone());
         added.keys.push(key);
-        added.computations.extend(computation.cloned());
+        added.times.push(Arc::clone(time));
         if added.keys.len() >= self.keys.max {
             gate.close(&mut state);
         }
@@ -249,24 +244,21 @@ where
             state: Mutex::new(GateState { undecided, led: 0, is_closed: false }),
             closed: Notify::new(),
         });
-        let added = Mutex::new(AddedKeys {
-            keys: Vec::new(),
-            encoded: HashSet::new(),
-            computations: Vec::new(),
-        });
+        let added =
+            Mutex::new(AddedKeys { keys: Vec::new(), encoded: HashSet::new(), times: Vec::new() });
         let keys = Arc::new(RoundKeys { gate, max: batcher.max_batch, added });
         let (of_call, load) = (Arc::clone(&keys), Arc::clone(&batcher.load));
         let (observer, watch) = (Arc::clone(&state.observer), state.engine.watch.clone());
         let scope = state.engine.scope_of(&keys.gate.call);
         let call = lending::within(scope, async move {
             of_call.gate.wait(window).await;
-            let (keys, computations) = {
+            let (keys, times) = {
                 let mut added = of_call.added.lock();
-                (std::mem::take(&mut added.keys), std::mem::take(&mut added.computations))
+                (std::mem::take(&mut added.keys), std::mem::take(&mut added.times))
             };
             let now = watch.now();
-            computations.iter().for_each(|computation| computation.begin_work(now));
-            drop(computations);
+            times.iter().for_each(|time| time.begin(now));
+            drop(times);
             let (from, count) = (tokio::time::Instant::now(), keys.len() as u64);
             let loading = async {
                 let mut values = HashMap::new();
@@ -390,6 +382,8 @@ pub(crate) struct BoardingPass {
     is_awaited: AtomicBool,
     /// Whether the caller leads a flight.
     leads: AtomicBool,
+    /// The time of a computation outside of any flight.
+    time: Arc<WorkTime>,
 }
 
 impl BoardingPass {
@@ -409,6 +403,11 @@ impl BoardingPass {
             // It was awaited before.
             self.gate.leave();
         }
+    }
+
+    /// Returns the time of a computation outside of any flight.
+    pub(crate) fn time(&self) -> &WorkTime {
+        &self.time
     }
 
     /// The round does not wait for this caller any more.
@@ -447,6 +446,7 @@ where
             gate,
             is_awaited: AtomicBool::new(false),
             leads: AtomicBool::new(false),
+            time: Arc::default(),
         });
         Self {
             key,
@@ -470,7 +470,8 @@ where
         let encoded = self.key.to_key();
         let leads = self.pass.leads.load(Ordering::Acquire);
         let computation = if leads { self.state.engine.waiting_computation() } else { None };
-        let (call, later) = self.enter_round(&encoded, computation.as_ref());
+        let time = computation.as_ref().map_or(&self.pass.time, |computation| computation.time());
+        let (call, later) = self.enter_round(&encoded, &Arc::clone(time));
         let (batcher, state) = (Arc::clone(&self.batcher), Arc::clone(&self.state));
         // The round lives, for others to find it, as long as it has seats or this.
         let (key, round) = (self.key.clone(), Arc::clone(&self.round));
@@ -498,9 +499,9 @@ where
     fn enter_round(
         &self,
         encoded: &Key,
-        computation: Option<&Arc<Computation>>,
+        time: &Arc<WorkTime>,
     ) -> (SharedCall<V>, Option<Arc<Round<K, V>>>) {
-        let mut key = match self.round.add(self.key.clone(), encoded, computation) {
+        let mut key = match self.round.add(self.key.clone(), encoded, time) {
             Ok(call) => return (call, None),
             Err(key) => key,
         };
@@ -508,7 +509,7 @@ where
         loop {
             self.batcher.forget(&round);
             round = self.batcher.open_round(&self.state);
-            match round.add(key, encoded, computation) {
+            match round.add(key, encoded, time) {
                 Ok(call) => return (call, Some(round)),
                 Err(back) => key = back,
             }

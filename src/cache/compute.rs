@@ -4,7 +4,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use crate::cache::batch::Seat;
+use crate::cache::batch::{BoardingPass, Seat};
 use crate::cache::key_work::{FailedCall, KeyWork, ReplacedEntry};
 use crate::cache::run::{self, LeadOutcome, RunOutcome, Work};
 use crate::cache::state::{CacheState, Lookup};
@@ -256,8 +256,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             RunOutcome::Called(Ok(own), outcome) => return Ok(Answer::Own(own, outcome)),
             RunOutcome::Called(Err(failed), outcome) => (failed, outcome),
             RunOutcome::Alone(reason, place, work) => {
-                let KeyWork { key, purpose, in_hand, compute, .. } = work;
-                match self.compute_alone((&key, reason), place, compute).await {
+                let KeyWork { key, purpose, in_hand, pass, compute, .. } = work;
+                match self.compute_alone((&key, reason), place, pass.as_deref(), compute).await {
                     Ok(own) => return Ok(Answer::Own(own, CacheOutcome::Alone)),
                     Err(error) => {
                         // Also where the error is an answer to others: this caller has computed
@@ -335,6 +335,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         &self,
         (key, reason): (&Key, AloneReason),
         place: Option<PlaceForOne<V>>,
+        pass: Option<&BoardingPass>,
         compute: F,
     ) -> Result<T, Error>
     where
@@ -344,7 +345,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     {
         let from = self.engine.clock.now();
         let work = async { compute().await };
-        let result = self.engine.compute_alone(work, place).await;
+        let time = pass.map(BoardingPass::time);
+        let result = self.engine.compute_alone(work, place, time).await;
         let took = self.engine.clock.now().since(from);
         self.observer.computed_alone(key, took, reason.as_str(), result.is_err());
         result?.map(|(_, own)| own).map_err(Error::of_computation)

@@ -90,7 +90,7 @@ pub(crate) struct KeyWork<V: Clone + Send + Sync + 'static, F> {
     /// The entry that the result replaces, and whose tags it may inherit.
     replaced: Option<Arc<Entry<V>>>,
     /// The caller is one of a batch.
-    pass: Option<Arc<BoardingPass>>,
+    pub(super) pass: Option<Arc<BoardingPass>>,
     pub(super) compute: F,
 }
 

@@ -365,7 +365,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
     /// Returns the computation that the caller leads, whose work now waits for others.
     pub(crate) fn waiting_computation(&self) -> Option<Arc<Computation>> {
         let computation = lending::computation_of_caller(&self.places)?;
-        computation.wait_for_others();
+        computation.time().wait();
         Some(computation)
     }
 

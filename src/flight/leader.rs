@@ -349,7 +349,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         let mut work = std::pin::pin!(work);
         let limit = self.engine.settings.compute_timeout;
         let (from, mut rest) = (self.engine.watch.now(), limit);
-        self.flight.computation.begin_work(from);
+        self.flight.computation.time().begin(from);
         loop {
             self.expect_within(rest);
             match tokio::time::timeout(rest, self.or_unwanted(work.as_mut(), has_place)).await {
@@ -375,15 +375,11 @@ impl<V: Send + Sync + 'static> Leader<V> {
         }
     }
 
-    /// Returns how much longer the work may take: `compute_timeout` from its begin. Work that
-    /// waits for other parts of its call has not begun; it waits for `wait_timeout` at most.
+    /// Returns how much longer the work may take: `compute_timeout` from its begin.
     fn time_left(&self, from: Tick) -> Option<Duration> {
         let (now, settings) = (self.engine.watch.now(), &self.engine.settings);
-        let (from, limit) = match self.flight.computation.work_began() {
-            Some(began) => (began, settings.compute_timeout),
-            None => (from, settings.wait_timeout),
-        };
-        limit.checked_sub(now.since(from)).filter(|left| !left.is_zero())
+        let time = self.flight.computation.time();
+        time.left(now, settings.compute_timeout, (from, settings.wait_timeout))
     }
 
     /// Drives work that has a place; work without one only as long as a caller wants it.

@@ -21,6 +21,7 @@
 //! A call whose computations are all overdue loses its place to the next call that needs one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -28,8 +29,46 @@ use crate::clock::{Clock, Tick};
 use crate::flight::waiter::WaitSlot;
 use crate::sync::{Arc, AtomicU64, Mutex, Notify, Ordering, RandomState};
 
+/// When work has begun, of which the time is limited. While it waits for other parts of its
+/// call it has not.
+#[derive(Debug)]
+pub(crate) struct WorkTime(AtomicU64);
+
 /// In place of the moment when work has begun.
 const WAITING: u64 = u64::MAX;
+
+impl Default for WorkTime {
+    fn default() -> Self {
+        Self(AtomicU64::new(WAITING))
+    }
+}
+
+impl WorkTime {
+    pub(crate) fn begin(&self, now: Tick) {
+        self.0.store(now.as_nanos(), Ordering::Release);
+    }
+
+    /// The work waits for other parts of its call. That time does not count.
+    pub(crate) fn wait(&self) {
+        self.0.store(WAITING, Ordering::Release);
+    }
+
+    /// Returns how much longer the work may take: `limit` from its begin. Work that waits
+    /// since `from` does so for `patience` at most.
+    pub(crate) fn left(
+        &self,
+        now: Tick,
+        limit: Duration,
+        (from, patience): (Tick, Duration),
+    ) -> Option<Duration> {
+        let began = self.0.load(Ordering::Acquire);
+        let (from, limit) = match began {
+            WAITING => (from, patience),
+            began => (Tick::from_nanos(began), limit),
+        };
+        limit.checked_sub(now.since(from)).filter(|left| !left.is_zero())
+    }
+}
 
 /// Maps smaller than this are not worth shrinking.
 const LEAST_CAPACITY: usize = 64;
@@ -60,8 +99,7 @@ pub(crate) struct Computation {
     call: Mutex<Arc<OriginCall>>,
     /// When other calls may take its place.
     overdue_at: AtomicU64,
-    /// When its work has begun; [`WAITING`] while it waits for other parts of its call.
-    work_began: AtomicU64,
+    time: Arc<WorkTime>,
     /// Wakes the leader that waits for a place.
     wake: Notify,
 }
@@ -75,28 +113,17 @@ impl Computation {
     /// Makes a computation of a call that may have others.
     pub(crate) fn of_call(id: u64, overdue_at: Tick, call: Arc<OriginCall>) -> Self {
         let overdue_at = AtomicU64::new(overdue_at.as_nanos());
-        let work_began = AtomicU64::new(WAITING);
-        Self { id, call: Mutex::new(call), overdue_at, work_began, wake: Notify::new() }
-    }
-
-    /// The work begins, and with it the time that it may take.
-    pub(crate) fn begin_work(&self, now: Tick) {
-        self.work_began.store(now.as_nanos(), Ordering::Release);
-    }
-
-    /// The work waits for other parts of its call. That time does not count.
-    pub(crate) fn wait_for_others(&self) {
-        self.work_began.store(WAITING, Ordering::Release);
-    }
-
-    /// Returns when the work has begun, unless it waits.
-    pub(crate) fn work_began(&self) -> Option<Tick> {
-        let at = self.work_began.load(Ordering::Acquire);
-        (at != WAITING).then(|| Tick::from_nanos(at))
+        let (call, time) = (Mutex::new(call), Arc::default());
+        Self { id, call, overdue_at, time, wake: Notify::new() }
     }
 
     fn call(&self) -> Arc<OriginCall> {
         Arc::clone(&self.call.lock())
+    }
+
+    /// Returns the time of its work.
+    pub(crate) fn time(&self) -> &Arc<WorkTime> {
+        &self.time
     }
 
     pub(crate) fn overdue_at(&self) -> Tick {
@@ -288,7 +315,7 @@ impl Places {
                 return Err(NoPlace::TimedOut);
             }
             let overdue = Tick::from_nanos(self.next_overdue.load(Ordering::Acquire));
-            let pause = overdue.since(clock.now()).max(std::time::Duration::from_millis(1));
+            let pause = overdue.since(clock.now()).max(Duration::from_millis(1));
             let until = Instant::now().checked_add(pause).map_or(deadline, |at| at.min(deadline));
             // Woken or not: the queue says how it stands.
             let _ = tokio::time::timeout_at(until, computation.wake.notified()).await;

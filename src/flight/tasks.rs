@@ -12,6 +12,7 @@ use crate::error::{Error, ErrorKind};
 use crate::flight::engine::{Engine, PlaceForOne};
 use crate::flight::leader::Leader;
 use crate::flight::lending;
+use crate::flight::places::WorkTime;
 use crate::key::Key;
 use crate::mode::Mode;
 use crate::observe::Occurrence;
@@ -98,6 +99,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         &self,
         work: F,
         place: Option<PlaceForOne<V>>,
+        time: Option<&WorkTime>,
     ) -> Result<F::Output, Error> {
         let work = async {
             match &place {
@@ -107,11 +109,19 @@ impl<V: Send + Sync + 'static> Engine<V> {
         };
         let mut work = pin!(work);
         let (limit, begun_in) = (self.settings.compute_timeout, self.mode());
+        let (from, mut rest) = (self.watch.now(), limit);
+        let patience = self.settings.wait_timeout;
         loop {
-            match tokio::time::timeout(limit, work.as_mut()).await {
+            match tokio::time::timeout(rest, work.as_mut()).await {
                 Ok(output) => return Ok(output),
-                Err(_) if begun_in != Mode::On || self.mode() != Mode::On => {}
-                Err(_) => return Err(Error::new(ErrorKind::ComputeTimeout)),
+                Err(_) if begun_in != Mode::On || self.mode() != Mode::On => rest = limit,
+                Err(_) => {
+                    let now = self.watch.now();
+                    match time.and_then(|time| time.left(now, limit, (from, patience))) {
+                        Some(left) => rest = left,
+                        None => return Err(Error::new(ErrorKind::ComputeTimeout)),
+                    }
+                }
             }
         }
     }

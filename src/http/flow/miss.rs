@@ -258,7 +258,8 @@ where
             ComputationStart { tick: caller.cache.now(), seq: caller.cache.engine.log.seq() };
         let question = OriginRequest::new(&caller, service, request);
         let is_ours = question.is_conditional();
-        let call = caller.cache.engine.compute_alone(question.put(&caller.cache), place).await;
+        let call =
+            caller.cache.engine.compute_alone(question.put(&caller.cache), place, None).await;
         let call = match call {
             Ok(Ok(OriginReply::PassedOn(rest))) => {
                 return rest.await.map(|response| response.map(ResponseBody::inner));
