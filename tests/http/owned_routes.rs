@@ -180,3 +180,42 @@ async fn an_internal_request_to_a_route_with_rules_needs_no_second_place() {
         assert_eq!(reply.text(), "200 part", "{which}");
     }
 }
+
+/// The layer between takes its time for each request, as one does that looks up a session.
+#[tokio::test(start_paused = true)]
+async fn a_crowd_at_a_known_uri_is_not_held_back_while_it_is_between_the_layers() {
+    use axum::middleware::{Next, from_fn};
+    let (cache, origin) = (with_ttl(10), Origin::new(|call| Answer::status(200).body(call.uri())));
+    let handler = origin.clone();
+    let route = any(move |request| handler.clone().handle(request)).layer(cache.rules());
+    let app: Router = Router::new()
+        .route("/page", route)
+        .layer(from_fn(async |request: Request<Body>, next: Next| {
+            tokio::time::sleep(ms(300)).await;
+            next.run(request).await
+        }))
+        .layer(cache.http_layer());
+    for n in 1..4 {
+        let replies = crowd(&app, 50, |_| get("/page")).await;
+        // The first crowd waits until one of its requests has reached the route.
+        let longest = if n == 1 { ms(650) } else { ms(450) };
+        assert!(slowest(&replies) < longest, "{n}: {:?}", slowest(&replies));
+        assert_eq!(origin.calls(), n);
+        pass(secs(20)).await;
+    }
+}
+
+/// A layer inside of the one that forwards it may hide parameters, too.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_forwarded_uncached_keeps_its_parameters_through_three_layers() {
+    let cache = with_ttl(60);
+    let origin = Origin::new(|call| Answer::status(200).body(call.uri()));
+    let handler = origin.clone();
+    let route: axum::routing::MethodRouter = any(move |request| handler.clone().handle(request))
+        .layer(cache.rules().query(["q", "page"]));
+    let route = route.layer(cache.rules().query(["q"]));
+    let app: Router = Router::new().route("/search", route).layer(cache.http_layer().query([]));
+    let fields = [("upgrade", "websocket")];
+    let reply = send(&app, with("/search?q=1&page=2&utm=3", &fields)).await;
+    assert_eq!(reply.text(), "/search?q=1&page=2");
+}
