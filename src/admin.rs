@@ -60,9 +60,10 @@
 //! Keys and tags are written with `%` and two digits for each byte that is no visible ASCII
 //! character, and for `%` itself. A purge reads them the same way.
 //!
-//! What cannot be read is answered with a 400, a body over 64 KiB with a 413; `error` has
-//! the reason. All answers are JSON, and have `Cache-Control: no-store`.
+//! What cannot be read is answered with a 400, another path with a 404, another method with a
+//! 405, a body over 64 KiB with a 413; `error` has the reason. All answers are JSON, and have `Cache-Control: no-store`.
 
+use std::any::TypeId;
 use std::sync::Arc;
 
 use axum::Router;
@@ -75,8 +76,10 @@ use axum::routing::{get, post};
 use serde_json::{Map, Value, json};
 
 use crate::cache::inspect::{Cursor, EntryInfo};
+use crate::http::StoredResponse;
 use crate::http::rules::key::url_of;
 use crate::http::rules::target::{self, path_tag};
+use crate::key::KeyKind;
 use crate::{Announcement, Health, Invalidation, Key, Mode, Stampede, Stats, Tag};
 
 /// The longest body that is read.
@@ -87,7 +90,7 @@ const KEYS: usize = 100;
 const MAX_KEYS: usize = 1000;
 
 /// How tags begin that the HTTP layer makes.
-const MADE_TAGS: [[u8; 2]; 2] = [[0, b'u'], [0, b'p']];
+const MADE_TAGS: [[u8; 2]; 2] = [KeyKind::UriTag.start(), KeyKind::PathTag.start()];
 
 type Answer = Result<Value, Refused>;
 
@@ -104,11 +107,18 @@ fn bad(why: impl Into<String>) -> Refused {
 /// It must stand outside of the cache's own layer, as in the example of the module. Inside,
 /// its answers are not stored either, but it reports on requests of its own.
 ///
+/// It has its own state, and can be nested in a router with any state `S`, before or after
+/// its `with_state`.
+///
 /// # Cost
 ///
 /// Nothing but memory for the routes until a request comes. `GET /keys` takes time in
 /// proportion to the number of entries.
-pub fn router<V: Clone + Send + Sync + 'static>(cache: Stampede<V>) -> Router {
+pub fn router<V, S>(cache: Stampede<V>) -> Router<S>
+where
+    V: Clone + Send + Sync + 'static,
+    S: Clone + Send + Sync + 'static,
+{
     Router::new()
         .route("/stats", get(async |State(cache): State<Stampede<V>>| said(Ok(stats(&cache)))))
         .route("/health", get(async |State(cache): State<Stampede<V>>| said(Ok(health(&cache)))))
@@ -134,6 +144,9 @@ pub fn router<V: Clone + Send + Sync + 'static>(cache: Stampede<V>) -> Router {
         )
         // Of this router alone: where it is nested, another one could be stored.
         .fallback(async || said(Err(Refused(StatusCode::NOT_FOUND, "no such request".into()))))
+        .method_not_allowed_fallback(async || {
+            said(Err(Refused(StatusCode::METHOD_NOT_ALLOWED, "not with this method".into())))
+        })
         .layer(map_response(no_store))
         .with_state(cache)
 }
@@ -300,11 +313,13 @@ async fn keys<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>, query: &str
         }
     }
     let (found, next) = Arc::clone(&cache.0).entries_after(after, limit).await;
-    let keys: Vec<_> = found.iter().map(|(key, info)| entry(key, info)).collect();
+    // Only a response has a URL.
+    let has_urls = TypeId::of::<V>() == TypeId::of::<StoredResponse>();
+    let keys: Vec<_> = found.iter().map(|(key, info)| entry(key, info, has_urls)).collect();
     Ok(json!({"keys": keys, "next": next.map(|next| next.to_string())}))
 }
 
-fn entry(key: &Key, info: &EntryInfo) -> Value {
+fn entry(key: &Key, info: &EntryInfo, has_urls: bool) -> Value {
     let is_made = |tag: &&Tag| MADE_TAGS.iter().any(|made| tag.as_bytes().starts_with(made));
     let tags = info.tags.iter().filter(|tag| !is_made(tag));
     let tags: Vec<_> = tags.map(|tag| text_of(tag.as_bytes())).collect();
@@ -316,7 +331,8 @@ fn entry(key: &Key, info: &EntryInfo) -> Value {
         "bytes": info.bytes,
         "tags": tags,
     });
-    if let (Some(entry), Some(url)) = (entry.as_object_mut(), url_of(key.as_bytes())) {
+    let url = has_urls.then(|| url_of(key.as_bytes())).flatten();
+    if let (Some(entry), Some(url)) = (entry.as_object_mut(), url) {
         entry.insert("url".into(), url.into());
     }
     entry

@@ -235,16 +235,26 @@ impl Error {
     }
 }
 
+impl Error {
+    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.kind.text())?;
+        match &self.0.source {
+            Some(Source::Earlier(earlier)) => {
+                // Its cache is the same.
+                f.write_str(": ")?;
+                earlier.describe(f)
+            }
+            _ => self.source().map_or(Ok(()), |cause| write!(f, ": {cause}")),
+        }
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(cache) = &self.0.cache {
             write!(f, "cache `{cache}`: ")?;
         }
-        f.write_str(self.0.kind.text())?;
-        match self.source() {
-            Some(cause) => write!(f, ": {cause}"),
-            None => Ok(()),
-        }
+        self.describe(f)
     }
 }
 

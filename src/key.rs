@@ -1,6 +1,7 @@
 //! Keys name entries, and tags group entries for invalidation.
 
 mod adapters;
+mod kinds;
 mod structs;
 
 use std::borrow::{Borrow, Cow};
@@ -12,18 +13,11 @@ use bytes::Bytes;
 
 use crate::weigh::Weigh;
 pub use adapters::{ByBytes, ByDisplay};
+use kinds::ESCAPE;
+pub(crate) use kinds::KeyKind;
 
 /// Longest key that needs no heap memory of its own.
 const INLINE: usize = 38;
-
-/// First byte of every encoding that is not plain text or plain bytes.
-const ESCAPE: u8 = 0;
-const ESCAPED_BYTES: u8 = b'b';
-const TUPLE: u8 = b't';
-const FALSE: u8 = b'0';
-const TRUE: u8 = b'1';
-const NONE: u8 = b'n';
-const SOME: u8 = b's';
 
 /// In place of the length of a part that one byte cannot tell; the length
 /// follows in four.
@@ -297,7 +291,7 @@ impl ToKey for [u8] {
     #[inline]
     fn encode(&self, out: &mut KeyBuf) {
         if self.first() == Some(&ESCAPE) {
-            out.push(&[ESCAPE, ESCAPED_BYTES]);
+            out.push(&KeyKind::Bytes.start());
         }
         out.push(self);
     }
@@ -386,7 +380,8 @@ number_keys!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize);
 impl ToKey for bool {
     #[inline]
     fn encode(&self, out: &mut KeyBuf) {
-        out.push(&[ESCAPE, if *self { TRUE } else { FALSE }]);
+        let kind = if *self { KeyKind::True } else { KeyKind::False };
+        out.push(&kind.start());
     }
 }
 
@@ -400,9 +395,9 @@ impl ToKey for char {
 impl<T: ToKey> ToKey for Option<T> {
     fn encode(&self, out: &mut KeyBuf) {
         match self {
-            None => out.push(&[ESCAPE, NONE]),
+            None => out.push(&KeyKind::None.start()),
             Some(key) => {
-                out.push(&[ESCAPE, SOME]);
+                out.push(&KeyKind::Some.start());
                 key.encode(out);
             }
         }
@@ -413,7 +408,7 @@ macro_rules! tuple_keys {
     ($($name:ident $index:tt),+) => {
         impl<$($name: ToKey),+> ToKey for ($($name,)+) {
             fn encode(&self, out: &mut KeyBuf) {
-                out.push(&[ESCAPE, TUPLE]);
+                out.push(&KeyKind::Tuple.start());
                 $(out.push_part(KeyBuf::of(&self.$index).as_bytes());)+
             }
         }
@@ -569,7 +564,7 @@ mod tests {
         for (i, key) in keys.iter().enumerate() {
             assert!(!keys[..i].contains(key), "{}", lengths[i]);
         }
-        assert_eq!(keys[3].as_bytes()[..7], [ESCAPE, TUPLE, LONG, 0, 0, 0, 255]);
+        assert_eq!(keys[3].as_bytes()[..7], [ESCAPE, b't', LONG, 0, 0, 0, 255]);
     }
 
     #[test]
@@ -628,11 +623,11 @@ mod tests {
         ) {
             let outer = Key::from((&a, (&b, n), &b));
             let [a, b, n] = [Key::from(a), Key::from(b), Key::from(n)];
-            let parts = outer.as_bytes().strip_prefix(&[ESCAPE, TUPLE]).and_then(parts_of);
+            let parts = outer.as_bytes().strip_prefix(&KeyKind::Tuple.start()).and_then(parts_of);
             let parts = parts.expect("parts and nothing else");
             prop_assert_eq!(parts.len(), 3);
             prop_assert_eq!((parts[0], parts[2]), (a.as_bytes(), b.as_bytes()));
-            let inner = parts[1].strip_prefix(&[ESCAPE, TUPLE]).and_then(parts_of);
+            let inner = parts[1].strip_prefix(&KeyKind::Tuple.start()).and_then(parts_of);
             prop_assert_eq!(inner, Some(vec![b.as_bytes(), n.as_bytes()]));
         }
 

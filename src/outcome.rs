@@ -10,7 +10,8 @@ pub enum CacheOutcome {
     Stale,
     /// From the store, stale, in place of a failure.
     StaleIfError,
-    /// This caller led the computation, for all callers of the key.
+    /// This caller led the computation, for all callers of the key. A stored response
+    /// that the origin has confirmed with a 304 counts as computed too: the origin was asked.
     Computed,
     /// Another caller led the computation; this caller waited for it.
     Joined,

@@ -15,29 +15,32 @@
 //!
 //! A caller that leads when its round is closed is late: it has waited for another caller or
 //! process whose computation came to nothing, or its round was full. Late callers share a
-//! round of their own. Where such a caller had begun as a part of the earlier call, the later
-//! call runs on the place of the earlier one.
+//! round of their own, and its call needs a place of its own: each of them gives up the place
+//! that it has, and becomes a part of the later call.
 //!
 //! The call is a [`Shared`] future, driven by every leader that waits for it. It goes on as
 //! long as one of them does, and is dropped with the last: then each has ended by
-//! `compute_timeout`, or by a shutdown.
+//! `compute_timeout`, or by a shutdown. Nothing else holds it: a caller that waits for other
+//! keys does not keep it alive.
 
 use std::any::Any;
 use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, resume_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, Shared};
+use futures_util::future::{BoxFuture, Shared, WeakShared};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::cache::state::CacheState;
 use crate::computed::Computed;
 use crate::error::{Absent, Error, LoadFailure};
+use crate::flight::lending;
 use crate::flight::places::OriginCall;
+use crate::garbage::drop_caught;
 use crate::key::{Key, ToKey};
 use crate::observe::{Observe, Occurrence};
 
@@ -54,14 +57,49 @@ pub(crate) struct Batcher<K, V> {
     load: BatchLoad<K, V>,
     max_batch: usize,
     window: Duration,
-    /// The round of single callers and of late callers, as long as it is open.
-    open: Mutex<Option<Arc<Round<K, V>>>>,
+    /// Makes the error of a key that the loader returned nothing for.
+    absent: AbsentError<K>,
+    /// The round of single callers and of late callers, as long as one of them has a seat.
+    open: Mutex<Weak<Round<K, V>>>,
+}
+
+pub(crate) type AbsentError<K> = Arc<dyn Fn(&K) -> Error + Send + Sync>;
+
+/// Returns the error of an absent key where the application has not set any.
+pub(crate) fn absent_error<K>() -> AbsentError<K> {
+    Arc::new(|_| Error::inner_error(Absent::new()))
 }
 
 /// The keys of one call, and the call.
 pub(crate) struct Round<K, V> {
     keys: Arc<RoundKeys<K>>,
-    call: Shared<BoxFuture<'static, Arc<LoadResult<V>>>>,
+    call: Mutex<RoundCall<V>>,
+}
+
+type SharedCall<V> = Shared<BoxFuture<'static, Arc<LoadResult<V>>>>;
+
+/// The call of a round. Those that wait for it hold it.
+enum RoundCall<V> {
+    /// No key has been added yet.
+    New(SharedCall<V>),
+    Begun(WeakShared<BoxFuture<'static, Arc<LoadResult<V>>>>),
+    /// Every caller that waited for it has gone.
+    Gone,
+}
+
+impl<V> RoundCall<V> {
+    fn join(&mut self) -> Option<SharedCall<V>> {
+        let call = match self {
+            Self::New(call) => Some(call.clone()),
+            Self::Begun(call) => call.upgrade(),
+            Self::Gone => None,
+        };
+        *self = match call.as_ref().and_then(Shared::downgrade) {
+            Some(weak) => Self::Begun(weak),
+            None => Self::Gone,
+        };
+        call
+    }
 }
 
 struct RoundKeys<K> {
@@ -150,21 +188,37 @@ impl Gate {
     }
 }
 
-impl<K> RoundKeys<K> {
-    /// Adds a key, and returns it where it comes too late, or stands here already: then it
-    /// was invalidated since, and belongs to a later call.
-    fn add(&self, key: K, encoded: &Key) -> Result<(), K> {
-        let mut state = self.gate.state.lock();
-        let mut added = self.added.lock();
-        if state.is_closed || !added.encoded.insert(encoded.clone()) {
+/// What a loader has returned may be dropped here, which is code of the user.
+impl<V> Drop for LoadResult<V> {
+    fn drop(&mut self) {
+        if let Self::Values(values) = self {
+            // Of keys that were not asked for, or whose leaders have gone.
+            std::mem::take(values.get_mut()).into_values().for_each(drop_caught);
+        }
+    }
+}
+
+impl<K, V> Round<K, V> {
+    /// Adds a key, and returns the call. Returns the key where it comes too late, or stands
+    /// here already: then it was invalidated since, and belongs to a later call.
+    fn add(&self, key: K, encoded: &Key) -> Result<SharedCall<V>, K> {
+        let gate = &self.keys.gate;
+        let mut state = gate.state.lock();
+        let mut added = self.keys.added.lock();
+        if state.is_closed || added.encoded.contains(encoded) {
             return Err(key);
         }
+        let Some(call) = self.call.lock().join() else {
+            gate.close(&mut state);
+            return Err(key);
+        };
+        added.encoded.insert(encoded.clone());
         added.keys.push(key);
-        if added.keys.len() >= self.max {
-            self.gate.close(&mut state);
+        if added.keys.len() >= self.keys.max {
+            gate.close(&mut state);
         }
-        self.gate.close_if_complete(&mut state);
-        Ok(())
+        gate.close_if_complete(&mut state);
+        Ok(call)
     }
 }
 
@@ -191,13 +245,17 @@ where
         let keys = Arc::new(RoundKeys { gate, max: batcher.max_batch, added });
         let (of_call, load) = (Arc::clone(&keys), Arc::clone(&batcher.load));
         let observer = Arc::clone(&state.observer);
-        let call = async move {
+        let scope = state.engine.scope_of(&keys.gate.call);
+        let call = lending::within(scope, async move {
             of_call.gate.wait(window).await;
             let keys = std::mem::take(&mut of_call.added.lock().keys);
             let (from, count) = (tokio::time::Instant::now(), keys.len() as u64);
             let loading = async {
-                let pairs = load(keys).await?;
-                Ok(pairs.into_iter().map(|(key, value)| (key.to_key(), value)).collect())
+                let mut values = HashMap::new();
+                for (key, value) in load(keys).await? {
+                    drop_caught(values.insert(key.to_key(), value));
+                }
+                Ok(values)
             };
             let loaded = AssertUnwindSafe(loading).catch_unwind().await;
             observer.happened(Occurrence::BatchCalled { keys: count, took: from.elapsed() });
@@ -206,8 +264,8 @@ where
                 Ok(Err(error)) => LoadResult::Failed(error),
                 Err(panic) => LoadResult::Panicked(Mutex::new(Some(panic))),
             })
-        };
-        Arc::new(Self { keys, call: call.boxed().shared() })
+        });
+        Arc::new(Self { keys, call: Mutex::new(RoundCall::New(call.boxed().shared())) })
     }
 }
 
@@ -224,8 +282,13 @@ where
     K: ToKey + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
 {
-    pub(crate) fn new(load: BatchLoad<K, V>, max_batch: usize, window: Duration) -> Arc<Self> {
-        Arc::new(Self { load, max_batch, window, open: Mutex::new(None) })
+    pub(crate) fn new(
+        load: BatchLoad<K, V>,
+        absent: AbsentError<K>,
+        max_batch: usize,
+        window: Duration,
+    ) -> Arc<Self> {
+        Arc::new(Self { load, absent, max_batch, window, open: Mutex::new(Weak::new()) })
     }
 
     /// Returns the largest number of keys of one call.
@@ -254,24 +317,22 @@ where
 
     fn open_round(&self, state: &CacheState<V>) -> Arc<Round<K, V>> {
         let mut open = self.open.lock();
-        if let Some(round) = open.as_ref().filter(|round| round.has_seats()) {
-            return Arc::clone(round);
+        if let Some(round) = open.upgrade().filter(|round| round.has_seats()) {
+            return round;
         }
         // Nothing decides for callers of which none knows the others: the window does.
         let window = self.window.max(LATE_WINDOW);
         let round = Round::new(state, self, 1, Some(window));
-        let past = open.replace(Arc::clone(&round));
-        drop(open);
-        drop(past);
+        *open = Arc::downgrade(&round);
         round
     }
 
-    /// Takes no more keys into this round.
+    /// Gives out no more seats in this round.
     fn forget(&self, round: &Arc<Round<K, V>>) {
         let mut open = self.open.lock();
-        let past = open.take_if(|open| Arc::ptr_eq(open, round));
-        drop(open);
-        drop(past);
+        if std::ptr::eq(open.as_ptr(), Arc::as_ptr(round)) {
+            *open = Weak::new();
+        }
     }
 }
 
@@ -309,6 +370,8 @@ pub(crate) struct BoardingPass {
     gate: Arc<Gate>,
     /// Whether the round waits for this caller.
     is_awaited: AtomicBool,
+    /// Whether the caller leads a flight.
+    leads: AtomicBool,
 }
 
 impl BoardingPass {
@@ -323,6 +386,7 @@ impl BoardingPass {
 
     /// The caller leads: the round waits for its decision.
     pub(crate) fn lead(&self) {
+        self.leads.store(true, Ordering::Release);
         if self.gate.enter() && self.is_awaited.swap(true, Ordering::AcqRel) {
             // It was awaited before.
             self.gate.leave();
@@ -361,7 +425,11 @@ where
         key: K,
     ) -> Self {
         let gate = Arc::clone(&round.keys.gate);
-        let pass = Arc::new(BoardingPass { gate, is_awaited: AtomicBool::new(false) });
+        let pass = Arc::new(BoardingPass {
+            gate,
+            is_awaited: AtomicBool::new(false),
+            leads: AtomicBool::new(false),
+        });
         Self {
             key,
             batcher: Arc::clone(batcher),
@@ -382,16 +450,21 @@ where
     /// When the loader does.
     pub(crate) async fn load(self) -> Result<Computed<V>, LoadFailure> {
         let encoded = self.key.to_key();
-        let round = self.enter_round(&encoded);
-        let batcher = Arc::clone(&self.batcher);
+        let (call, later) = self.enter_round(&encoded);
+        let (batcher, state) = (Arc::clone(&self.batcher), Arc::clone(&self.state));
+        // The round lives, for others to find it, as long as it has seats or this.
+        let (key, round) = (self.key.clone(), Arc::clone(&self.round));
+        let leads = self.pass.leads.load(Ordering::Acquire);
         drop(self);
-        let loaded = round.call.clone().await;
-        // What no leader has asked for is dropped with the round.
-        batcher.forget(&round);
+        if let Some(later) = later.as_ref().filter(|_| leads) {
+            state.engine.move_caller_to_call(&later.keys.gate.call).await;
+        }
+        let loaded = call.await;
+        drop((round, later));
         match &*loaded {
             LoadResult::Values(values) => {
                 let found = values.lock().remove(&encoded);
-                found.ok_or_else(|| LoadFailure(Error::inner_error(Absent::new())))
+                found.ok_or_else(|| LoadFailure((batcher.absent)(&key)))
             }
             LoadResult::Failed(error) => Err(LoadFailure(error.clone())),
             LoadResult::Panicked(panic) => {
@@ -401,16 +474,22 @@ where
         }
     }
 
-    /// Adds the key to the seat's round, or to the open one.
-    fn enter_round(&self, encoded: &Key) -> Arc<Round<K, V>> {
+    /// Adds the key to the seat's round, or to the open one. Returns the call, and the round if
+    /// it is a later one.
+    fn enter_round(&self, encoded: &Key) -> (SharedCall<V>, Option<Arc<Round<K, V>>>) {
+        let mut key = match self.round.add(self.key.clone(), encoded) {
+            Ok(call) => return (call, None),
+            Err(key) => key,
+        };
         let mut round = Arc::clone(&self.round);
-        let mut key = self.key.clone();
-        while let Err(back) = round.keys.add(key, encoded) {
-            key = back;
+        loop {
             self.batcher.forget(&round);
             round = self.batcher.open_round(&self.state);
+            match round.add(key, encoded) {
+                Ok(call) => return (call, Some(round)),
+                Err(back) => key = back,
+            }
         }
-        round
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use crate::cache::batch::{BatchLoad, Batcher, LoadedPairs};
+use crate::cache::batch::{BatchLoad, Batcher, LoadedPairs, absent_error};
 use crate::cache::compute::Answer;
 use crate::cache::get::{Served, with_own_value};
 use crate::cache::handle::Stampede;
@@ -42,7 +42,7 @@ use crate::outcome::CacheOutcome;
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-#[must_use]
+#[must_use = "keys can have failed: `complete()` returns the values or a failure, `failures` has all of them"]
 pub struct Batch<K, V, E = Error> {
     /// The values that were found.
     pub values: HashMap<K, V>,
@@ -107,6 +107,9 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     ///
     /// # Errors
     ///
+    /// The call itself returns a [`Batch`] in every case. To get a failure by `?`, call
+    /// [`complete`](Batch::complete): `get_many(keys, load).await.complete()?`.
+    ///
     /// A failure of `load` is the failure of each key of the call:
     /// [`ErrorKind::Inner`](crate::ErrorKind::Inner). The other kinds concern single keys. A
     /// failure of one key keeps no other key from its value.
@@ -169,7 +172,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     where
         K: ToKey + Clone + Send + Sync + 'static,
     {
-        Batcher::new(load, self.0.values.max_batch, Duration::ZERO)
+        Batcher::new(load, absent_error(), self.0.values.max_batch, Duration::ZERO)
     }
 
     /// Returns the value of one key, loaded with others where the batcher has a window.

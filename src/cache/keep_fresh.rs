@@ -3,16 +3,18 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::hash::Hash;
+use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::{Either, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::cache::compute::KeyWork;
 use crate::cache::get::with_own_value;
+use crate::cache::key_work::KeyWork;
 use crate::cache::state::{CacheState, Lookup};
 use crate::cache::typed::{Cache, Loader, WeakCache};
 use crate::entry::Entry;
@@ -130,7 +132,11 @@ where
         if !absent.is_empty() {
             loading.extend(absent.iter().cloned());
             loads.push(async move {
-                drop(cache.get_many(absent.iter().cloned()).await);
+                // As many calls at once as refreshes in the background: callers need places.
+                let most = cache.handle().0.engine.settings.max_refreshes;
+                let load = cache.preload(absent.iter().cloned(), most);
+                // A panic of the loader has been reported; the next look tries again.
+                drop(AssertUnwindSafe(load).catch_unwind().await);
                 absent
             });
         }

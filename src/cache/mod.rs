@@ -45,7 +45,7 @@
 //! - `put`: the methods that store and invalidate.
 //! - `state`: what a handle and its layers share: the look-up, how entries are made, and the
 //!   task that tidies.
-//! - `compute`: the work of a caller that asks for a key.
+//! - `compute`: the ways of a caller that asks for a key; `key_work`: what it brings.
 //! - `run`: the way from a caller without a fresh value to its answer.
 //! - `write`: `put` and invalidations, here at once, then in the remote.
 //! - `inspect`: what is stored, for people and tests.
@@ -63,6 +63,7 @@ pub(crate) mod get_many;
 pub(crate) mod handle;
 pub(crate) mod inspect;
 pub(crate) mod keep_fresh;
+pub(crate) mod key_work;
 mod put;
 pub(crate) mod run;
 #[cfg(feature = "serde")]

@@ -116,7 +116,8 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// a runtime.
     ///
     /// This process has the value when the call returns. With a remote, the other processes
-    /// are told in the background. Outside of a runtime that is not possible: then the remote
+    /// are told in the background, in the order of the calls: on the current runtime, or on the
+    /// one that has used the cache first. Where there is none, or it ends before that, the remote
     /// is told that the old value has ended, before this process asks it again.
     ///
     /// # Examples
@@ -142,8 +143,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
 
     /// Like [`invalidate`](Self::invalidate), from where nothing can be awaited. Returns
     /// whether this process had something to invalidate. With a remote, the other processes
-    /// are told in the background; outside of a runtime, before this process asks the remote
-    /// again.
+    /// are told in the background, as by [`put_now`](Self::put_now).
     pub fn invalidate_now<K: ToKey>(&self, key: K) -> bool {
         self.0.invalidate_in_background(&key.to_key())
     }

@@ -11,7 +11,7 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use parking_lot::RwLock;
 
-use crate::cache::batch::Batcher;
+use crate::cache::batch::{Batcher, absent_error};
 use crate::cache::get::Served;
 use crate::cache::get_many::{Batch, boxed};
 use crate::cache::handle::{Invalidation, Stampede};
@@ -42,6 +42,16 @@ impl<E> Clone for FailureHook<E> {
     }
 }
 
+/// Makes the error of a key that a batch loader returned nothing for; set after the loader.
+struct AbsentHook<K, E>(Arc<RwLock<Option<AbsentRule<K, E>>>>);
+type AbsentRule<K, E> = Arc<dyn Fn(&K) -> E + Send + Sync>;
+
+impl<K, E> Clone for AbsentHook<K, E> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
 /// How a cache gets its values.
 pub(super) enum Loader<K, V, E> {
     One(LoadOne<K, V, E>),
@@ -62,12 +72,14 @@ pub(super) struct WeakCache<K, V, E> {
     state: Weak<CacheState<V>>,
     loader: Loader<K, V, E>,
     hook: FailureHook<E>,
+    absent: AbsentHook<K, E>,
 }
 
 impl<K, V, E> WeakCache<K, V, E> {
     pub(super) fn upgrade(&self) -> Option<Cache<K, V, E>> {
         let handle = Stampede(self.state.upgrade()?);
-        Some(Cache { handle, loader: self.loader.clone(), hook: self.hook.clone() })
+        let (loader, hook) = (self.loader.clone(), self.hook.clone());
+        Some(Cache { handle, loader, hook, absent: self.absent.clone() })
     }
 }
 
@@ -149,6 +161,7 @@ pub struct Cache<K, V, E> {
     handle: Stampede<V>,
     loader: Loader<K, V, E>,
     hook: FailureHook<E>,
+    absent: AbsentHook<K, E>,
 }
 
 impl<K, V, E> Cache<K, V, E>
@@ -171,7 +184,8 @@ where
             let loading = load(key);
             Box::pin(async move { loading.await.map(Into::into) })
         };
-        Self { handle, loader: Loader::One(Arc::new(load)), hook: FailureHook(Arc::default()) }
+        let (hook, absent) = (FailureHook(Arc::default()), AbsentHook(Arc::default()));
+        Self { handle, loader: Loader::One(Arc::new(load)), hook, absent }
     }
 
     /// Sets what a failure of the loader does to the waiters and to the callers that come
@@ -249,7 +263,56 @@ where
         let of_call = hook.clone();
         let load = boxed(load, R::into, move |error| of_call.failure(error));
         let (max_batch, window) = (handle.0.values.max_batch, handle.0.values.batch_window);
-        Self { handle, loader: Loader::Batch(Batcher::new(load, max_batch, window)), hook }
+        let absent = AbsentHook(Arc::default());
+        let (of_key, of_error): (AbsentHook<K, E>, _) = (absent.clone(), hook.clone());
+        let unset = absent_error();
+        let error = move |key: &K| {
+            let rule = of_key.0.read().clone();
+            rule.map_or_else(|| unset(key), |rule| of_error.failure(rule(key)))
+        };
+        let batcher = Batcher::new(load, Arc::new(error), max_batch, window);
+        Self { handle, loader: Loader::Batch(batcher), hook, absent }
+    }
+
+    /// Like [`batched`](Self::batched), with something that each call of the loader gets a
+    /// clone of: a connection pool, or a client.
+    pub fn batched_with_state<S, F, Fut, P, R>(handle: Stampede<V>, state: S, load: F) -> Self
+    where
+        S: Clone + Send + Sync + 'static,
+        F: Fn(S, Vec<K>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<P, E>> + Send + 'static,
+        P: IntoIterator<Item = (K, R)>,
+        R: Into<Computed<V>> + 'static,
+    {
+        Self::batched(handle, move |keys| load(state.clone(), keys))
+    }
+
+    /// Sets what a key is that a batch loader returned nothing for, for every clone: a failure
+    /// of the application, which [`on_failure`](Self::on_failure) may have remembered. Without
+    /// it, such a key is no failure of [`get_many`](Self::get_many), and
+    /// [`Absent`](crate::Absent) for [`get`](Self::get). The hook must not panic.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_stampede::{Cache, Failure, FailureAction, Stampede};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let handle: Stampede<String> = Stampede::in_memory(Duration::from_secs(60));
+    /// let load = |_: Vec<u64>| async { Ok::<_, String>(Vec::<(u64, String)>::new()) };
+    /// let users = Cache::batched(handle, load)
+    ///     .absent(|id| format!("there is no user {id}"))
+    ///     .on_failure(|_| FailureAction::Remember(Duration::from_secs(10)));
+    /// let Err(Failure::Computation(error)) = users.get(7).await else { panic!() };
+    /// assert_eq!(*error, "there is no user 7");
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn absent(self, error: impl Fn(&K) -> E + Send + Sync + 'static) -> Self {
+        let replaced = self.absent.0.write().replace(Arc::new(error));
+        drop(replaced);
+        self
     }
 
     /// Like [`new`](Self::new), with something that each call of the loader gets a clone of:
@@ -326,7 +389,8 @@ where
 
     pub(super) fn downgrade(&self) -> WeakCache<K, V, E> {
         let state = Arc::downgrade(&self.handle.0);
-        WeakCache { state, loader: self.loader.clone(), hook: self.hook.clone() }
+        let (loader, hook) = (self.loader.clone(), self.hook.clone());
+        WeakCache { state, loader, hook, absent: self.absent.clone() }
     }
 
     /// Returns what a leader runs; the loader is called by the leader alone.
@@ -350,7 +414,8 @@ where
     /// # Errors
     ///
     /// For each key as [`get`](Self::get). An absent key is no failure: it stands in neither
-    /// map.
+    /// map. To get a failure by `?`, call [`complete`](Batch::complete):
+    /// `get_many(keys).await.complete()?`.
     ///
     /// # Panics
     ///
@@ -413,7 +478,9 @@ where
     /// `&str` for a `String`. A key of the own type is made on a miss only.
     ///
     /// The borrowed form must be the same key ([`ToKey`]) as the own one, as it is for text and
-    /// bytes.
+    /// bytes. The key of a [`key_struct!`](crate::key_struct) has the name of its type too, so a
+    /// `&str` cannot stand for a struct around a `String`, and does not compile. A `&Token` can
+    /// stand for a `Token`: it is cloned on a miss only.
     ///
     /// # Errors
     ///
@@ -500,6 +567,30 @@ where
         self.handle.invalidate(key).await
     }
 
+    /// Removes a value, from where nothing can be awaited; see [`Stampede::invalidate_now`].
+    pub fn invalidate_now<Q: ToKey + ?Sized>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        self.handle.invalidate_now(key)
+    }
+
+    /// Stores a value, from where nothing can be awaited; see [`Stampede::put_now`].
+    pub fn put_now<Q: ToKey + ?Sized>(&self, key: &Q, value: impl Into<Computed<V>>)
+    where
+        K: Borrow<Q>,
+    {
+        self.handle.put_with_now(key, value.into());
+    }
+
+    /// Makes a value stale; see [`Stampede::mark_stale_now`].
+    pub fn mark_stale_now<Q: ToKey + ?Sized>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        self.handle.mark_stale_now(key)
+    }
+
     /// Ends the use of every value that carries `tag`; see [`Stampede::invalidate_tag`].
     ///
     /// # Cancel safety
@@ -514,7 +605,7 @@ where
 impl<K, V, E> Clone for Cache<K, V, E> {
     fn clone(&self) -> Self {
         let (handle, loader) = (self.handle.clone(), self.loader.clone());
-        Self { handle, loader, hook: self.hook.clone() }
+        Self { handle, loader, hook: self.hook.clone(), absent: self.absent.clone() }
     }
 }
 

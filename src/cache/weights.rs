@@ -40,8 +40,10 @@ impl<V: 'static> Weights<V> {
         let most = if is_complete { max_entries } else { Some(MOST_UNWEIGHED) };
         let least = most.map_or(1, |most| (max_bytes / most).max(1));
         let least = u32::try_from(least).unwrap_or(TOO_HEAVY).min(TOO_HEAVY - 1);
-        // What is left over would let in one entry more.
-        let capacity = most.map_or(max_bytes, |most| u64::from(least).saturating_mul(most));
+        // What is left over would let in one entry more. With fewer bytes than entries the
+        // product is above the bound on bytes.
+        let of_all = most.map_or(max_bytes, |most| u64::from(least).saturating_mul(most));
+        let capacity = of_all.min(max_bytes);
         Self { heap_bytes, least, capacity, is_complete }
     }
 

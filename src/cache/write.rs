@@ -7,6 +7,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::Shared;
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
 use crate::cache::handle::{Announcement, Invalidation};
 use crate::cache::state::CacheState;
 use crate::computed::Computed;
@@ -21,6 +26,53 @@ use crate::lease::shared_store::{Delivery, RemoteHealth, RemoteValue, SharedStor
 use crate::mode::Mode;
 use crate::observe::{Observe, Occurrence};
 
+/// The order in which the background tells the remote: as it was asked to. An invalidation
+/// must not overtake the `put` before it.
+#[derive(Default)]
+pub(crate) struct BackgroundOrder(Mutex<Option<Shared<oneshot::Receiver<()>>>>);
+
+impl BackgroundOrder {
+    /// Returns the turn of an errand, which ends when it is dropped, and when it begins.
+    fn next(&self) -> (oneshot::Sender<()>, impl Future<Output = ()> + Send + use<>) {
+        let (turn, over) = oneshot::channel();
+        let before = self.0.lock().replace(over.shared());
+        (turn, ended(before))
+    }
+
+    /// Waits until all errands so far have ended.
+    fn last(&self) -> impl Future<Output = ()> + Send + use<> {
+        ended(self.0.lock().clone())
+    }
+}
+
+async fn ended(turn: Option<Shared<oneshot::Receiver<()>>>) {
+    if let Some(turn) = turn {
+        // It has ended, also where its sender was dropped.
+        let _ = turn.await;
+    }
+}
+
+/// What the remote is still to be told. Dropped before that is done, for example with the
+/// runtime, it is queued as during an outage.
+struct Undone<V, Q: FnOnce(&dyn SharedStore<V>)> {
+    shared: Arc<dyn SharedStore<V>>,
+    queue: Option<Q>,
+}
+
+impl<V, Q: FnOnce(&dyn SharedStore<V>)> Undone<V, Q> {
+    fn is_done(mut self) {
+        self.queue = None;
+    }
+}
+
+impl<V, Q: FnOnce(&dyn SharedStore<V>)> Drop for Undone<V, Q> {
+    fn drop(&mut self) {
+        if let Some(queue) = self.queue.take() {
+            queue(&*self.shared);
+        }
+    }
+}
+
 impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     pub(crate) fn remote_health(&self) -> Option<RemoteHealth> {
         self.engine.shared.get().map(|shared| shared.health())
@@ -33,7 +85,11 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
 
     pub(super) async fn revoke(self: &Arc<Self>, key: Key) -> Invalidation {
         let local = self.engine.drop_here(&key);
-        let remote = self.tell(|inner, shared| inner.tell_key(shared, key));
+        let told = key.clone();
+        let remote = self.tell(
+            |inner, shared| inner.tell_key(shared, told),
+            move |shared| shared.queue_invalidation(&key),
+        );
         Invalidation { local, remote: remote.await }
     }
 
@@ -44,7 +100,11 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         for tag in &tags {
             self.invalidate_tag_now(tag);
         }
-        let remote = self.tell(|inner, shared| inner.tell_tags(shared, tags));
+        let told = tags.clone();
+        let remote = self.tell(
+            |inner, shared| inner.tell_tags(shared, told),
+            move |shared| shared.queue_tag_invalidation(&tags),
+        );
         Invalidation { local: true, remote: remote.await }
     }
 
@@ -56,10 +116,10 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         for tag in tags {
             self.invalidate_tag_now(tag);
         }
-        self.tell_in_background(
-            |inner, shared| inner.tell_tags(shared, tags.into()),
-            |shared| shared.queue_tag_invalidation(tags),
-        );
+        self.tell_in_background(|inner, shared| inner.tell_tags(shared, tags.into()), {
+            let queued: Box<[Tag]> = tags.into();
+            move |shared| shared.queue_tag_invalidation(&queued)
+        });
     }
 
     pub(crate) fn invalidate_in_background(self: &Arc<Self>, key: &Key) -> bool {
@@ -69,10 +129,10 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
 
     fn revoke_in_background(self: &Arc<Self>, key: &Key) -> bool {
         let local = self.engine.drop_here(key);
-        let told = key.clone();
+        let (told, queued) = (key.clone(), key.clone());
         self.tell_in_background(
             |inner, shared| inner.tell_key(shared, told),
-            |shared| shared.queue_invalidation(key),
+            move |shared| shared.queue_invalidation(&queued),
         );
         local
     }
@@ -82,31 +142,34 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             self.revoke_in_background(key);
             return;
         };
-        let put = key.clone();
+        let (put, queued) = (key.clone(), key.clone());
         self.tell_in_background(
             |inner, shared| inner.tell_put(shared, put, entry),
             // The remote cannot be given the value now, so it loses the old one.
-            |shared| shared.queue_invalidation(key),
+            move |shared| shared.queue_invalidation(&queued),
         );
     }
 
-    /// Tells the remote on a task of its own, or, outside of a runtime, before this process
-    /// asks it again.
+    /// Tells the remote on a task of its own, one after the other. `queue` has it told before
+    /// this process asks it again: where there is no runtime, or where that ends first.
     fn tell_in_background<F>(
         self: &Arc<Self>,
         errand: impl FnOnce(Arc<Self>, Arc<dyn SharedStore<V>>) -> F,
-        queue: impl FnOnce(&dyn SharedStore<V>),
+        queue: impl FnOnce(&dyn SharedStore<V>) + Send + 'static,
     ) where
         F: Future<Output = Delivery> + Send + 'static,
     {
         let Some(shared) = self.engine.shared.get() else { return };
         let errand = errand(Arc::clone(self), Arc::clone(shared));
-        let errand = async move {
+        let undone = Undone { shared: Arc::clone(shared), queue: Some(queue) };
+        let (turn, before) = self.background.next();
+        // Where it cannot run it is dropped here, and that queues it.
+        self.engine.errand_in_background(async move {
+            let _turn = turn;
+            before.await;
             errand.await;
-        };
-        if !self.engine.errand_in_background(errand) {
-            queue(&**shared);
-        }
+            undone.is_done();
+        });
     }
 
     async fn tell_key(self: Arc<Self>, shared: Arc<dyn SharedStore<V>>, key: Key) -> Delivery {
@@ -146,7 +209,12 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             self.revoke(key).await;
             return;
         };
-        self.tell(|inner, shared| inner.tell_put(shared, key, entry)).await;
+        let put = key.clone();
+        self.tell(
+            |inner, shared| inner.tell_put(shared, put, entry),
+            move |shared| shared.queue_invalidation(&key),
+        )
+        .await;
     }
 
     /// Stores the value in this process, unless it is not to be stored.
@@ -165,8 +233,9 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         Some(entry)
     }
 
-    /// Removes the value that a failure takes the place of, here and in the remote.
-    pub(super) fn remove_older(
+    /// Removes the value that a failure takes the place of, here and in the remote. It is gone
+    /// there before the leader ends: what another process puts after that stays.
+    pub(super) async fn remove_older(
         self: &Arc<Self>,
         leader: &Leader<V>,
         older: Option<&Arc<Entry<V>>>,
@@ -175,11 +244,11 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let key = leader.key();
         drop(self.local.remove_exactly(key, older));
         let told = key.clone();
-        // The key's hold, which is to come, stays: this process has its own messages not told.
-        self.tell_in_background(
-            |_, shared| async move { shared.invalidate(&told).await },
-            |shared| shared.queue_invalidation(key),
-        );
+        // No second removal here, as after other invalidations: the hold is yet to come.
+        let tell =
+            |_, shared: Arc<dyn SharedStore<V>>| async move { shared.invalidate(&told).await };
+        let queued = key.clone();
+        self.tell(tell, move |shared| shared.queue_invalidation(&queued)).await;
     }
 
     /// Ends the local use of any entry but `entry`: it may have come from the
@@ -198,12 +267,22 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     async fn tell<F>(
         self: &Arc<Self>,
         errand: impl FnOnce(Arc<Self>, Arc<dyn SharedStore<V>>) -> F,
+        queue: impl FnOnce(&dyn SharedStore<V>) + Send + 'static,
     ) -> Announcement
     where
         F: Future<Output = Delivery> + Send + 'static,
     {
         let Some(shared) = self.engine.shared.get() else { return Announcement::NoRemote };
         let errand = errand(Arc::clone(self), Arc::clone(shared));
+        let undone = Undone { shared: Arc::clone(shared), queue: Some(queue) };
+        // After all that the background has still to tell: it was said before.
+        let before = self.background.last();
+        let errand = async move {
+            before.await;
+            let told = errand.await;
+            undone.is_done();
+            told
+        };
         match self.engine.errand(errand).await {
             Some(Delivery::Done) => Announcement::Done,
             // Also when the runtime shut down before it was told.
@@ -217,6 +296,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         if self.engine.mode() != Mode::On || !shared.is_up() {
             return None;
         }
+        self.engine.note_runtime();
         let request = FlightRequest::of(key).without_waiting().despite_hold();
         let request = request.led_for(LedFor::CallerWithValue);
         // As the leader of a flight it cannot store a value that is invalidated meanwhile.

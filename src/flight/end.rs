@@ -213,11 +213,12 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 }
             }
             End::Held { error, noted } => {
-                if let Some(rest) = noted {
+                let replaced = noted.and_then(|rest| {
                     let seq = self.engine.log.seq();
-                    marks.hold.adopt(now, seq, rest, self.engine.settings.hold);
-                }
-                Steps::of(Verdict::Failed(SharedFailure { error, each_computes: false }), None)
+                    marks.hold.adopt(now, seq, rest, self.engine.settings.hold)
+                });
+                let failure = SharedFailure { error, each_computes: false };
+                Steps { replaced, ..Steps::of(Verdict::Failed(failure), None) }
             }
             End::LeftToAnother(pause) => {
                 marks.pause_refreshes_until(now.plus(pause));

@@ -20,7 +20,7 @@ use crate::flight::leader::Leader;
 use crate::flight::lending::{self, Scope};
 use crate::flight::marks::Marks;
 use crate::flight::phase::{Flight, Interest, SharedFailure, Verdict};
-use crate::flight::places::{Computation, Offer, OriginCall, Places};
+use crate::flight::places::{Computation, NoPlace, Offer, OriginCall, Places};
 use crate::flight::ports::Store;
 use crate::flight::table::{Removed, Shard, Table};
 use crate::flight::waiter::{AloneReason, WaitSlot, Waiter};
@@ -184,6 +184,8 @@ pub(crate) struct Engine<V> {
     switching: Mutex<()>,
     pub(crate) tasks: TaskTracker,
     pub(crate) stop: CancellationToken,
+    /// The runtime of the first task, for errands from outside of any.
+    pub(super) runtime: OnceLock<tokio::runtime::Handle>,
 }
 
 impl<V: Send + Sync + 'static> Engine<V> {
@@ -209,6 +211,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
             switching: Mutex::new(()),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
+            runtime: OnceLock::new(),
         }
     }
 
@@ -350,6 +353,29 @@ impl<V: Send + Sync + 'static> Engine<V> {
             Some(call) => Computation::of_call(id, overdue_at, Arc::clone(call)),
             None => Computation::new(id, overdue_at, request.rank),
         })
+    }
+
+    /// Returns the scope of a call, in which what it asks of this handle borrows its place.
+    pub(crate) fn scope_of(&self, call: &Arc<OriginCall>) -> Arc<Scope> {
+        let (id, never) = (self.table.next_number(), Tick::from_nanos(u64::MAX));
+        let computation = Arc::new(Computation::of_call(id, never, Arc::clone(call)));
+        Scope::new(&self.places, &computation, lending::scope_of_caller())
+    }
+
+    /// Moves the computation that the caller runs in to another call, and waits for its place.
+    /// A cache that is not on needs none.
+    ///
+    /// Cancel safe: a leader that is dropped gives up its part.
+    pub(crate) async fn move_caller_to_call(&self, call: &Arc<OriginCall>) {
+        let Some(computation) = lending::computation_of_caller(&self.places) else { return };
+        if !self.places.move_to(&computation, call, self.watch.now()) {
+            return;
+        }
+        // The leader's own time-out is shorter.
+        let deadline =
+            tokio::time::Instant::now() + self.settings.compute_timeout.saturating_mul(2);
+        let gives_up = || (self.mode() != Mode::On).then_some(NoPlace::NotNeeded);
+        let _ = self.places.wait(&computation, deadline, &self.watch, gives_up).await;
     }
 
     /// Makes a call of the origin that serves several flights.

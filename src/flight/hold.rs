@@ -105,7 +105,10 @@ impl Hold {
             HoldCheck::WithoutFallback => self.without_fallback_until,
             HoldCheck::Ignored => return None,
         };
-        let is_held = now < until && !log.is_dead(&self.tags, self.seq, ASKED_NOW);
+        // An answer is a copy of what was read: a missed invalidation ends it.
+        let is_doubted =
+            || self.error.as_ref().is_some_and(Error::is_answer) && log.is_doubted(self.seq);
+        let is_held = now < until && !log.is_dead(&self.tags, self.seq, ASKED_NOW) && !is_doubted();
         is_held.then(|| HeldKey { rest: until.since(now), error: self.error.clone() })
     }
 
@@ -137,7 +140,7 @@ impl Hold {
                 return FailureCount { replaced, hold: None };
             }
         };
-        let mut replaced = self.forget_if_old(now);
+        let mut replaced = self.forget_if_old(now).or_else(|| self.end_answer());
         self.failures = self.failures.saturating_add(1);
         replaced = self.error.replace(error.clone()).or(replaced);
         self.remember(now);
@@ -158,10 +161,26 @@ impl Hold {
     }
 
     /// Holds the key because a computation elsewhere has failed.
-    pub(crate) fn adopt(&mut self, now: Tick, seq: u64, rest: Duration, policy: HoldPolicy) {
+    #[must_use = "to be dropped without the table's lock"]
+    pub(crate) fn adopt(
+        &mut self,
+        now: Tick,
+        seq: u64,
+        rest: Duration,
+        policy: HoldPolicy,
+    ) -> Option<Error> {
+        let replaced = self.end_answer();
         self.tags = Box::default();
         self.seq = seq;
         self.begin(now, now.plus(rest), policy);
+        replaced
+    }
+
+    /// Forgets an answer: what failed later says nothing of it.
+    #[must_use = "to be dropped without the table's lock"]
+    pub(crate) fn end_answer(&mut self) -> Option<Error> {
+        let is_answer = self.error.as_ref().is_some_and(Error::is_answer);
+        if is_answer { self.end_row() } else { None }
     }
 
     fn begin(&mut self, now: Tick, end: Tick, policy: HoldPolicy) {

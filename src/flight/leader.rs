@@ -215,6 +215,11 @@ impl<V: Send + Sync + 'static> Leader<V> {
         if self.led_for != LedFor::Caller {
             return Err(Error::new(ErrorKind::Overloaded));
         }
+        let (places, computation) = (&self.engine.places, &self.flight.computation);
+        if places.share_queue(computation) {
+            self.is_queued = true;
+            return Ok(false);
+        }
         if !self.is_queued {
             self.take_wait_slot()?;
         }

@@ -53,7 +53,8 @@ impl OriginCall {
 #[derive(Debug)]
 pub(crate) struct Computation {
     id: u64,
-    call: Arc<OriginCall>,
+    /// Changes only while it has no part here.
+    call: Mutex<Arc<OriginCall>>,
     /// When other calls may take its place.
     overdue_at: AtomicU64,
     /// Wakes the leader that waits for a place.
@@ -69,7 +70,11 @@ impl Computation {
     /// Makes a computation of a call that may have others.
     pub(crate) fn of_call(id: u64, overdue_at: Tick, call: Arc<OriginCall>) -> Self {
         let overdue_at = AtomicU64::new(overdue_at.as_nanos());
-        Self { id, call, overdue_at, wake: Notify::new() }
+        Self { id, call: Mutex::new(call), overdue_at, wake: Notify::new() }
+    }
+
+    fn call(&self) -> Arc<OriginCall> {
+        Arc::clone(&self.call.lock())
     }
 
     pub(crate) fn overdue_at(&self) -> Tick {
@@ -84,7 +89,7 @@ impl Computation {
 
     /// Returns its rank in the queue, if it has ever waited.
     pub(crate) fn rank(&self) -> Option<u64> {
-        self.call.rank()
+        self.call().rank()
     }
 
     /// Makes the leader look around: it has a place, or no caller any more.
@@ -272,9 +277,42 @@ impl Places {
     pub(crate) fn release(&self, computation: &Computation, now: Tick) {
         let mut state = self.state.lock();
         if state.let_go(computation) {
-            state.end(computation.call.id, now);
+            state.end(computation.call().id, now);
         }
         state.shrink();
+    }
+
+    /// Enters the queue where another computation of the call waits already. Returns whether
+    /// it did: then the call has its slot among the waiters.
+    pub(crate) fn share_queue(&self, computation: &Arc<Computation>) -> bool {
+        let mut state = self.state.lock();
+        let is_queued =
+            matches!(state.standing(computation.call().id), Some(Standing::Queued { .. }));
+        if is_queued {
+            state.hold(computation);
+        }
+        is_queued
+    }
+
+    /// Makes the computation a part of another call, which needs a place of its own. Returns
+    /// whether it did: a computation that others lend their places to keeps its call, since
+    /// they have offered their places to that one.
+    pub(crate) fn move_to(
+        &self,
+        computation: &Computation,
+        call: &Arc<OriginCall>,
+        now: Tick,
+    ) -> bool {
+        let mut state = self.state.lock();
+        let before = computation.call().id;
+        if state.lenders.contains_key(&before) {
+            return false;
+        }
+        if state.let_go(computation) {
+            state.end(before, now);
+        }
+        *computation.call.lock() = Arc::clone(call);
+        true
     }
 
     /// Makes every leader in the queue look around.
@@ -288,7 +326,7 @@ impl Places {
     /// leader. One that has a place keeps it.
     pub(crate) fn leave_queue(&self, computation: &Computation) {
         let mut state = self.state.lock();
-        let id = computation.call.id;
+        let id = computation.call().id;
         if let Some(Standing::Queued { rank }) = state.standing(id)
             && state.let_go(computation)
         {
@@ -336,7 +374,7 @@ impl Places {
         lender: &Arc<Computation>,
         borrower: &Arc<Computation>,
     ) -> Offer {
-        let (lender, borrower) = (lender.call.id, borrower.call.id);
+        let (lender, borrower) = (lender.call().id, borrower.call().id);
         let mut state = self.state.lock();
         *state.lenders.entry(borrower).or_default().entry(lender).or_default() += 1;
         if let Some(Standing::Queued { rank }) = state.standing(borrower) {
@@ -355,7 +393,7 @@ impl Places {
 
 impl State {
     fn try_place(&mut self, computation: &Arc<Computation>) -> bool {
-        let id = computation.call.id;
+        let id = computation.call().id;
         if let Some(Standing::Placed { .. }) = self.standing(id) {
             self.hold(computation);
             return true;
@@ -373,20 +411,20 @@ impl State {
         self.hold(computation);
         let holders = self.members.remove(&id).map(|member| member.holders);
         let holders = holders.unwrap_or_else(|| Holders::of(computation));
-        self.place(Arc::clone(&computation.call), holders, standing);
+        self.place(computation.call(), holders, standing);
         true
     }
 
     /// Gives the computation a part in what its call has here.
     fn hold(&mut self, computation: &Arc<Computation>) {
-        if let Some(member) = self.members.get_mut(&computation.call.id) {
+        if let Some(member) = self.members.get_mut(&computation.call().id) {
             member.holders.add(computation);
         }
     }
 
     /// Ends the part of the computation. Returns whether it was the last of its call.
     fn let_go(&mut self, computation: &Computation) -> bool {
-        let member = self.members.get_mut(&computation.call.id);
+        let member = self.members.get_mut(&computation.call().id);
         let holders = member.map(|member| &mut member.holders);
         holders.filter(|holders| holders.contains(computation)).is_some_and(|holders| {
             // The last one stays, until the call ends.
@@ -395,7 +433,7 @@ impl State {
     }
 
     fn enqueue(&mut self, computation: &Arc<Computation>, slot: &mut Option<WaitSlot>) {
-        let call = &computation.call;
+        let call = &computation.call();
         if self.standing(call.id).is_some() {
             self.hold(computation);
             return;

@@ -6,6 +6,8 @@ use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
+
 use crate::error::{Error, ErrorKind};
 use crate::flight::engine::{Engine, PlaceForOne};
 use crate::flight::leader::Leader;
@@ -119,6 +121,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         F: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
+        self.note_runtime();
         let stop = self.stop.clone();
         let work = async move { stop.run_until_cancelled_owned(in_poll(work)).await };
         self.tasks.spawn(crate::observe::leading(self.settings.span_label(), key, work))
@@ -146,17 +149,22 @@ impl<V: Send + Sync + 'static> Engine<V> {
         &self,
         errand: impl Future<Output = T> + Send + 'static,
     ) -> Option<T> {
+        self.note_runtime();
         self.tasks.spawn(errand).await.ok()
     }
 
-    /// The same where no caller waits. Returns whether the errand runs: outside of a runtime
-    /// it cannot.
-    pub(crate) fn errand_in_background(
-        &self,
-        errand: impl Future<Output = ()> + Send + 'static,
-    ) -> bool {
-        let runtime = tokio::runtime::Handle::try_current();
-        runtime.map(|runtime| drop(self.tasks.spawn_on(errand, &runtime))).is_ok()
+    /// The same where no caller waits. Outside of a runtime it runs on the one that has used the
+    /// cache first. Without any, and where that has ended, the errand is dropped.
+    pub(crate) fn errand_in_background(&self, errand: impl Future<Output = ()> + Send + 'static) {
+        let runtime = Handle::try_current().ok().or_else(|| self.runtime.get().cloned());
+        if let Some(runtime) = runtime {
+            drop(self.tasks.spawn_on(errand, &runtime));
+        }
+    }
+
+    /// Remembers the runtime that the caller runs in.
+    pub(crate) fn note_runtime(&self) {
+        self.runtime.get_or_init(Handle::current);
     }
 
     /// Ends all work: new callers compute for themselves, running computations have until

@@ -362,7 +362,8 @@ impl HttpLayer {
         /// stored. Defaults to 64 KiB.
         max_header_bytes: usize;
         /// Sets the longest key, in bytes; a request with a longer one is
-        /// forwarded uncached. Defaults to 8 KiB.
+        /// forwarded uncached. Behind another layer of the handle, a key has the
+        /// URI for each of the two. Defaults to 8 KiB.
         max_key_bytes: usize;
         /// Sets how many variants of one URI are kept; the least recently used
         /// one makes room. Defaults to 64.
@@ -506,7 +507,26 @@ impl HttpLayer {
     /// extension of the request: nothing else tells the cache that two such
     /// requests are of different people. `Cookie`, `Authorization` and the
     /// fields of [`CREDENTIAL_HEADERS`](Self::CREDENTIAL_HEADERS) stay
-    /// credentials beside it.
+    /// credentials beside it: a response to a request with one of them is not stored
+    /// unless it says that it may be shared. For pages of one user, say so for all
+    /// responses with [`public`](Self::public): each identity has responses of its own,
+    /// so they are shared between the requests of this user only.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tower_stampede::{HttpStampede, Stampede};
+    /// #[derive(Clone)]
+    /// struct UserId(u64);
+    ///
+    /// let cache: HttpStampede = Stampede::in_memory(Duration::from_secs(60));
+    /// // Inside of the authentication, which has put the user into the request.
+    /// let pages = cache
+    ///     .http_layer()
+    ///     .identity(|parts| parts.extensions.get::<UserId>().map(|user| user.0))
+    ///     .public();
+    /// ```
+    ///
+    /// The rule must then return another key for every client that gets other pages.
     ///
     /// Name the fields that the rule reads in
     /// [`refresh_headers`](Self::refresh_headers), and those by which the service

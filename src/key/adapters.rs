@@ -3,7 +3,7 @@
 
 use std::fmt::{self, Display, Write};
 
-use crate::key::{ESCAPE, ESCAPED_BYTES, KeyBuf, ToKey};
+use crate::key::{ESCAPE, KeyBuf, KeyKind, ToKey};
 
 /// A key by the text that `Display` writes, for types such as a UUID or an IP address. The same
 /// key as that text.
@@ -28,7 +28,7 @@ struct TextWriter<'a> {
 impl Write for TextWriter<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         if self.is_empty && text.as_bytes().first() == Some(&ESCAPE) {
-            self.out.push(&[ESCAPE, ESCAPED_BYTES]);
+            self.out.push(&KeyKind::Bytes.start());
         }
         self.is_empty &= text.is_empty();
         self.out.push(text.as_bytes());

@@ -1,14 +1,19 @@
 //! Key types of the application.
 
-use crate::key::{ESCAPE, KeyBuf, ToKey};
+use crate::key::{KeyBuf, KeyKind, ToKey};
 
-const STRUCT: u8 = b'k';
-
-/// Declares a key type: a struct whose name and fields are the key. It derives `Clone`,
+/// Declares a key type: a struct whose path and fields are the key. It derives `Clone`,
 /// `Debug`, `PartialEq`, `Eq` and `Hash`, and implements [`ToKey`](crate::ToKey).
 ///
 /// Keys of two such types differ, also where their fields are equal: caches of several kinds
 /// of things can share one handle. Each field must be a key itself.
+///
+/// The key has the path of the module and the name of the type. Two types of one name differ if
+/// they stand in two modules; inside of two functions of one module they do not. Processes that
+/// share a remote share the values of a type only if its path is the same in all of them: a type
+/// of a library crate has one path in all programs. A type that is renamed, or moved to another
+/// module, names other entries, and what was stored before is computed once more. For a key that
+/// must stay as it is, implement [`ToKey`](crate::ToKey) by hand.
 ///
 /// # Examples
 ///
@@ -31,6 +36,33 @@ const STRUCT: u8 = b'k';
 /// let page = Page { tenant: 1, path: "/a".to_owned() };
 /// assert_eq!(page.to_key(), page.clone().to_key());
 /// ```
+///
+/// A text is no borrowed form of a struct around it: the name of the type is missing. With
+/// [`Cache::get_borrowed`](crate::Cache::get_borrowed), a caller looks up a struct that it
+/// keeps; without one, it makes it, or the text itself is the key of the cache.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_stampede::{Cache, Failure, Stampede, key_struct};
+///
+/// key_struct! {
+///     pub struct Token(pub String);
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Failure<std::io::Error>> {
+/// let handle = Stampede::in_memory(Duration::from_secs(60));
+/// let lengths = Cache::new(handle, |token: Token| async move { Ok(token.0.len()) });
+/// let token = Token("abc".to_owned());
+/// // `get_borrowed("abc")` does not compile.
+/// assert_eq!(lengths.get_borrowed(&token).await?, 3);
+/// assert_eq!(lengths.get(Token("abcd".to_owned())).await?, 4);
+///
+/// let handle = Stampede::in_memory(Duration::from_secs(60));
+/// let lengths = Cache::new(handle, |token: String| async move { Ok(token.len()) });
+/// assert_eq!(lengths.get_borrowed("abc").await?, 3);
+/// # Ok(()) }
+/// ```
 #[macro_export]
 macro_rules! key_struct {
     ($(#[$meta:meta])* $vis:vis struct $name:ident($(#[$of_field:meta])* $field_vis:vis $type:ty);) => {
@@ -40,7 +72,7 @@ macro_rules! key_struct {
 
         impl $crate::ToKey for $name {
             fn encode(&self, out: &mut $crate::KeyBuf) {
-                out.push_struct(stringify!($name), &[&self.0]);
+                out.push_struct(concat!(module_path!(), "::", stringify!($name)), &[&self.0]);
             }
         }
     };
@@ -55,7 +87,7 @@ macro_rules! key_struct {
 
         impl $crate::ToKey for $name {
             fn encode(&self, out: &mut $crate::KeyBuf) {
-                out.push_struct(stringify!($name), &[$(&self.$field),+]);
+                out.push_struct(concat!(module_path!(), "::", stringify!($name)), &[$(&self.$field),+]);
             }
         }
     };
@@ -65,7 +97,7 @@ impl KeyBuf {
     /// Appends a struct: its name, then its fields. For [`key_struct`](crate::key_struct).
     #[doc(hidden)]
     pub fn push_struct(&mut self, name: &str, fields: &[&dyn ToKey]) {
-        self.push(&[ESCAPE, STRUCT]);
+        self.push(&KeyKind::Struct.start());
         self.push_part(name.as_bytes());
         for field in fields {
             self.push_part(KeyBuf::of(*field).as_bytes());

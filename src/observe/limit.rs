@@ -24,11 +24,11 @@ pub(super) const MOST: u32 = 10;
 pub(super) struct LeftOut {
     /// With the same message about the same key.
     pub(super) same: u64,
-    /// Any others.
+    /// Any others of the same level.
     pub(super) others: u64,
 }
 
-/// The limit of one cache.
+/// The limit of one level in one cache.
 ///
 /// A key gets into the table when its line is written, and leaves it a minute later. So the
 /// table has no more entries than lines that are written in a minute: 600, and those that

@@ -17,12 +17,14 @@ const KEY_BYTES: usize = 200;
 pub(super) struct Log {
     /// Whether lines carry keys.
     has_keys: bool,
-    limit: LineLimit,
+    /// Each level has a limit of its own: many notices must not hide a warning.
+    notices: LineLimit,
+    warnings: LineLimit,
 }
 
 impl Log {
     pub(super) fn new(has_keys: bool) -> Self {
-        Self { has_keys, limit: LineLimit::default() }
+        Self { has_keys, notices: LineLimit::default(), warnings: LineLimit::default() }
     }
 
     /// Writes a line.
@@ -35,8 +37,12 @@ impl Log {
     /// Writes a line about a key, unless there were too many.
     pub(super) fn write_limited(&self, cache: &str, line: &Line<'_>) {
         let Some(key) = line.key.filter(|_| is_enabled(line.message.level())) else { return };
+        let limit = match line.message.level() {
+            LineLevel::Debug | LineLevel::Info => &self.notices,
+            LineLevel::Warn => &self.warnings,
+        };
         // The lock is free again when the subscriber, which is the user's code, is called.
-        let left_out = self.limit.admit(key.as_bytes(), line.message, Instant::now());
+        let left_out = limit.admit(key.as_bytes(), line.message, Instant::now());
         if let Some(left_out) = left_out {
             write(Some(cache), self.has_keys, line, left_out);
         }

@@ -5,6 +5,7 @@
 #[path = "../kit/mod.rs"]
 mod kit;
 
+mod batch_edges;
 mod batches;
 mod bounds;
 mod cancellation;

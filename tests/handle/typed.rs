@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use tower_stampede::{Cache, Computed, ErrorKind, Failure, FailureAction, Mode, Stampede};
+use tower_stampede::{Cache, Computed, ErrorKind, Failure, FailureAction, Mode, Stampede, ToKey};
 
 use crate::kit::origin::*;
 
@@ -257,4 +257,24 @@ async fn two_kinds_of_things_share_a_handle_by_their_key_types() {
     let teams = Cache::new(handle, |id: TeamId| async move { Ok::<_, UserError>(id.0 + 1000) });
     let got = (users.get(UserId(7)).await.unwrap(), teams.get(TeamId(7)).await.unwrap());
     assert_eq!(got, (7, 1007));
+}
+
+// ---- keys ----
+
+mod users {
+    tower_stampede::key_struct! {
+        pub struct Id(pub u64);
+    }
+}
+
+mod orders {
+    tower_stampede::key_struct! {
+        pub struct Id(pub u64);
+    }
+}
+
+#[test]
+fn keys_of_two_types_of_one_name_in_two_modules_differ() {
+    assert_ne!(users::Id(7).to_key(), orders::Id(7).to_key());
+    assert_eq!(users::Id(7).to_key(), users::Id(7).to_key());
 }

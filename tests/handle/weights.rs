@@ -87,6 +87,21 @@ async fn values_that_cannot_be_weighed_are_ten_thousand_at_most() {
     assert_eq!(entries_of(settings(), String::new()).await, 12_000);
 }
 
+/// Without a way to weigh the values the number of entries is bounded too, at 10,000. With fewer
+/// bytes than that, the bound on the bytes is the lower one.
+#[tokio::test(start_paused = true)]
+async fn max_bytes_holds_for_values_that_cannot_be_weighed_also_where_it_is_small() {
+    for max_bytes in [1000, 9_999, 10_000, 15_000, 100_000] {
+        let cache: Stampede<Page> = settings().max_bytes(max_bytes).build().unwrap();
+        for n in 0..300_u64 {
+            cache.put(n, Page(Vec::new())).await;
+        }
+        let stats = cache.stats();
+        assert!(stats.bytes <= max_bytes, "{} bytes in {} entries", stats.bytes, stats.entries);
+        assert!(stats.entries > 0, "{max_bytes}");
+    }
+}
+
 #[cfg(feature = "tracing")]
 #[test]
 fn one_warning_says_that_values_cannot_be_weighed_and_what_to_do() {

@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 
 use axum::Router;
 use axum::body::Body;
+use axum::extract::State;
 use axum::routing::get as on_get;
 use http::Request;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use tower_layer::Layer;
 use tower_stampede::CacheOutcome::*;
-use tower_stampede::{Computed, Mode, Stampede, admin};
+use tower_stampede::{Computed, Key, Mode, Stampede, admin};
 
 use crate::kit::http::*;
 
@@ -245,4 +246,44 @@ proptest! {
             Ok(())
         })?;
     }
+}
+
+/// The answers are JSON, says the module.
+#[tokio::test(start_paused = true)]
+async fn a_method_that_it_does_not_take_is_answered_with_json_too() {
+    let app = admin::router(with_ttl(60));
+    for (method, uri, allowed) in [
+        ("DELETE", "/stats", "GET,HEAD"),
+        ("GET", "/purge", "POST"),
+        ("POST", "/mode", "GET,HEAD,PUT"),
+    ] {
+        let reply = send(&app, request(method, uri, &[])).await;
+        assert_eq!(reply.header("allow"), Some(allowed));
+        let (status, said) = ask(&app, request(method, uri, &[])).await;
+        assert_eq!((status, said["error"].is_string()), (405, true), "{method} {uri}");
+    }
+}
+
+/// Only a response has a URL. A key of bytes that begins with a zero is escaped by a byte that
+/// no key of the HTTP layer begins with.
+#[tokio::test(start_paused = true)]
+async fn a_key_of_bytes_in_a_cache_of_numbers_is_listed_without_a_url() {
+    let cache = Stampede::<u32>::in_memory(secs(60));
+    cache.put(7_u64.to_be_bytes(), 1).await;
+    let response = [&b"\0h\0\x04http\x01a\x02/x"[..]].concat();
+    cache.put(Key::from_encoded(&response), 1).await;
+    let app = admin::router(cache);
+    let (_, listed) = ask(&app, get("/keys")).await;
+    assert_eq!(listed["keys"].as_array().map(Vec::len), Some(2));
+    assert!(!listed.to_string().contains("url"), "{listed}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_can_be_nested_before_the_outer_router_has_its_state() {
+    let app = Router::new()
+        .route("/number", on_get(async |State(n): State<u32>| n.to_string()))
+        .nest("/admin", admin::router(with_ttl(60)))
+        .with_state(7_u32);
+    assert_eq!(send(&app, get("/number")).await.text(), "7");
+    assert_eq!(ask(&app, get("/admin/health")).await, (200, json!({"health": "up"})));
 }

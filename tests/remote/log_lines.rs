@@ -65,6 +65,37 @@ async fn a_wait_for_longer_than_a_lease_is_one_line() {
     assert_says(line, &[&hash_of_k(&processes[1]), "waited=5", "lease=5s"]);
 }
 
+/// An operator must see the panic also while many notices are left out.
+#[tokio::test(start_paused = true)]
+async fn many_notices_leave_out_no_warning() {
+    let double = Double::new();
+    let process = Process::on(&double);
+    process.prepare(&double).await;
+    let log = TextLog::default();
+    let _listening = log.listen(Level::INFO);
+    let origin = Origin::new();
+    let keys: Vec<_> = (0..50).map(|n| format!("k{n}")).collect();
+    for key in &keys {
+        assert!(double.lock_as_stranger(&Key::from(key.as_str()), 3 * SECOND));
+    }
+    let callers = keys.into_iter().map(|key| {
+        let (cache, compute) = (process.clone(), origin.compute());
+        async move { cache.get_or_compute(key, compute).await }
+    });
+    let answers = futures_util::future::join_all(callers).await;
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    assert_eq!(log.text().matches("INFO").count(), 10, "{}", log.text());
+    origin.next([Answer::Panic]);
+    let (cache, compute) = (process.clone(), origin.compute());
+    let caller = tokio::spawn(async move { cache.get_or_compute("panics", compute).await });
+    assert!(caller.await.expect_err("it panics").is_panic());
+    let lines = log.lines();
+    let warnings: Vec<_> = lines.iter().filter(|line| line.contains("WARN")).collect();
+    let [line] = &warnings[..] else { panic!("{}", log.text()) };
+    assert_says(line, &["a computation panicked"]);
+    assert!(!line.contains("left_out"), "the notices are counted in the next notice: {line}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_outage_is_a_line_with_its_kind_and_its_end_one_with_its_duration() {
     let double = Double::new();

@@ -7,6 +7,8 @@
 mod kit;
 
 #[cfg(feature = "remote")]
+mod batch_edges;
+#[cfg(feature = "remote")]
 mod batches;
 #[cfg(feature = "remote")]
 mod commands;

@@ -273,7 +273,7 @@ impl World {
             Step::Answer(entry, _) => Some(entry.value),
             Step::Lead(leader) => self.compute(leader).await,
             Step::Alone(_) => Some(self.origin.load(Ordering::SeqCst)),
-            Step::Refuse(_) => None,
+            Step::Refuse(_) | Step::Remembered(_) => None,
         }
     }
 

@@ -337,3 +337,42 @@ fn the_computations_of_one_call_share_a_place_until_the_last_has_let_go() {
         bench.places.assert_unused(1);
     });
 }
+
+/// Computations move to a later call, one after the other, while another call wants the place.
+#[test]
+fn computations_that_move_to_another_call_lose_no_place_and_run_on_its_own() {
+    check(|| {
+        let bench = Bench::new(1);
+        let (earlier, later) =
+            (Arc::new(OriginCall::new(1, None)), Arc::new(OriginCall::new(2, None)));
+        let running = Arc::new(AtomicUsize::new(0));
+        let mut tasks = Vec::new();
+        for id in 3..5 {
+            let (bench, running) = (Arc::clone(&bench), Arc::clone(&running));
+            let (earlier, later) = (Arc::clone(&earlier), Arc::clone(&later));
+            tasks.push(spawn(move || {
+                let overdue_at = bench.clock.now().plus(LONG);
+                let part = Arc::new(Computation::of_call(id, overdue_at, earlier));
+                bench.take(&part);
+                pause();
+                assert!(bench.places.move_to(&part, &later, bench.clock.now()));
+                bench.places.assert_consistent(1);
+                bench.take(&part);
+                assert_eq!(running.load(Ordering::SeqCst), 0, "another call has the only place");
+                pause();
+                bench.release(&part);
+            }));
+        }
+        let (other, others) = (Arc::clone(&bench), running);
+        tasks.push(spawn(move || {
+            let computation = other.computation(6);
+            other.take(&computation);
+            others.fetch_add(1, Ordering::SeqCst);
+            pause();
+            others.fetch_sub(1, Ordering::SeqCst);
+            other.release(&computation);
+        }));
+        join_all(tasks);
+        bench.places.assert_unused(1);
+    });
+}

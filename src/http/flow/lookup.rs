@@ -26,7 +26,7 @@ use crate::http::rules::target::{absolute_uri, path_tag, uri_tag};
 use crate::http::rules::vary::{Fingerprint, VaryList, fingerprint, variant_key};
 use crate::http::stored::fill::variant_of;
 use crate::http::stored::response::{Content, Slot, StoredResponse, reusable, selects};
-use crate::key::{Key, KeyBuf, Tag};
+use crate::key::{Key, KeyBuf, KeyKind, Tag};
 use crate::mode::Mode;
 
 pub(crate) type HttpCache = CacheState<StoredResponse>;
@@ -34,7 +34,7 @@ pub(crate) type StoredEntry = Arc<Entry<StoredResponse>>;
 
 /// How keys of flights begin: they are never stored, so they need only differ
 /// from each other.
-const FLIGHT: [u8; 2] = [0, b'f'];
+const FLIGHT: [u8; 2] = KeyKind::Flight.start();
 
 /// Why the service is asked, in RFC 9211's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use http::{Request, Response};
 use tower_service::Service;
 
-use crate::cache::compute::ReplacedEntry;
+use crate::cache::key_work::ReplacedEntry;
 use crate::cache::run::Work;
 use crate::entry::Entry;
 use crate::error::Error;

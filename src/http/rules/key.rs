@@ -10,9 +10,10 @@ use crate::http::config::HttpConfig;
 use crate::http::rules::field_names::FieldNames;
 use crate::http::rules::host::{self, HostField};
 use crate::http::rules::request::{BypassReason, FieldScan};
+use crate::key::KeyKind;
 
 /// How keys of entries begin that belong to a layer inside of another.
-pub(crate) const NESTED: [u8; 2] = [0, b'n'];
+pub(crate) const NESTED: [u8; 2] = KeyKind::Nested.start();
 
 /// Where a request names its host. The service sees it, and may build other
 /// links from a URI with a host than from one without: so each has keys of its
@@ -39,10 +40,11 @@ impl HostPlace {
     /// How keys of this module begin; no user's key does.
     const fn mark(self) -> [u8; 2] {
         match self {
-            Self::Field => [0, b'h'],
-            Self::Uri => [0, b'a'],
-            Self::Both => [0, b'b'],
+            Self::Field => KeyKind::HostInField,
+            Self::Uri => KeyKind::HostInUri,
+            Self::Both => KeyKind::HostInBoth,
         }
+        .start()
     }
 }
 

@@ -7,10 +7,8 @@ use http::{HeaderValue, Uri, request::Parts};
 use crate::http::rules::host::{self, Host};
 use crate::http::rules::key::{path, push_resource};
 use crate::http::rules::request::BypassReason;
+use crate::key::KeyKind;
 use crate::{KeyBuf, Tag};
-
-const URI: &[u8] = &[0, b'u'];
-const PATH: &[u8] = &[0, b'p'];
 
 /// Returns the absolute URI of a request, its authority in normal form. It
 /// stays relative if the request names no host.
@@ -45,7 +43,7 @@ pub(crate) fn uri_tag(uri: &Uri, scope: Option<&str>, query: Option<&[String]>) 
     parts.push_part(uri.scheme_str().unwrap_or_default().as_bytes());
     parts.push_part(uri.authority().map_or("", |authority| authority.as_str()).as_bytes());
     push_resource(&mut parts, uri, query);
-    hashed(URI, &parts)
+    hashed(KeyKind::UriTag, &parts)
 }
 
 /// The tag that every entry of a path carries, whatever host, scheme and
@@ -54,12 +52,12 @@ pub(crate) fn path_tag(scope: Option<&str>, path: &str) -> Tag {
     let mut parts = KeyBuf::default();
     parts.push_part(scope.unwrap_or_default().as_bytes());
     parts.push_part(path.as_bytes());
-    hashed(PATH, &parts)
+    hashed(KeyKind::PathTag, &parts)
 }
 
-fn hashed(kind: &[u8], parts: &KeyBuf) -> Tag {
+fn hashed(kind: KeyKind, parts: &KeyBuf) -> Tag {
     let digest = blake3::hash(parts.as_bytes());
-    Tag::from_encoded(&[kind, &digest.as_bytes()[..16]].concat())
+    Tag::from_encoded(&[&kind.start()[..], &digest.as_bytes()[..16]].concat())
 }
 
 /// Resolves `Location` or `Content-Location` against the absolute URI of the

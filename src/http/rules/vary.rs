@@ -8,10 +8,11 @@ use http::header::{self, HeaderMap, HeaderName};
 use crate::http::config::HttpConfig;
 use crate::http::rules::field_names::is_read_as;
 use crate::http::rules::members::is_token;
+use crate::key::KeyKind;
 use crate::{Key, KeyBuf};
 
 /// How keys of variants begin; neither primary keys nor user's keys do.
-const VARIANT: [u8; 2] = [0, b'v'];
+const VARIANT: [u8; 2] = KeyKind::Variant.start();
 
 /// The fields that select a variant: sorted, each once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

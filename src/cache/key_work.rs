@@ -1,0 +1,338 @@
+//! The work of one caller that asks for a key: what it wants, what may answer it, and how it
+//! computes.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+
+use crate::cache::batch::{BoardingPass, Seat};
+use crate::cache::compute::ComputationResult;
+use crate::cache::get::with_own_value;
+use crate::cache::run::Work;
+use crate::cache::state::{CacheState, Lookup};
+use crate::clock::Tick;
+use crate::entry::Entry;
+use crate::error::{BoxError, Error, LoadFailure};
+use crate::flight::end::{End, Remember};
+use crate::flight::engine::FlightRequest;
+use crate::flight::hold::{FailureRule, HoldRule};
+use crate::flight::leader::Leader;
+use crate::flight::phase::FlightNumbers;
+use crate::flight::waiter::Caller;
+use crate::freshness::Freshness;
+use crate::key::{Key, ToKey};
+use crate::lease::acquire::{Judgement, Patience, Search};
+use crate::lease::grant::Version;
+
+/// The entry that is to be refreshed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReplacedEntry {
+    version: Option<Version>,
+    started: Tick,
+}
+
+impl ReplacedEntry {
+    pub(crate) fn of<V>(entry: &Entry<V>) -> Self {
+        Self { version: entry.version, started: entry.window.started }
+    }
+
+    /// Returns whether `found` is this entry, or no newer.
+    pub(crate) fn is_no_older_than<V>(self, found: &Entry<V>) -> bool {
+        let same = self.version.is_some() && found.version == self.version;
+        same || found.window.started <= self.started
+    }
+}
+
+/// What a caller wants.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Purpose {
+    /// Any value that may be served.
+    Serve,
+    /// A newer value than this one; its caller has a value to go on with.
+    Refresh(ReplacedEntry),
+    /// A value whose computation began after the call: by the number of the computation,
+    /// or where another process computed it, by the clock.
+    FreshRead { from_number: u64, after: Tick },
+}
+
+impl Purpose {
+    /// Returns what may be served in place of a failure. A caller that has asked for a new
+    /// value by name is served nothing else.
+    pub(super) fn fallback<V: Clone + Send + Sync + 'static>(
+        self,
+        state: &CacheState<V>,
+        key: &Key,
+        in_hand: Option<&Arc<Entry<V>>>,
+    ) -> Option<Arc<Entry<V>>> {
+        match self {
+            Self::FreshRead { .. } => None,
+            Self::Serve | Self::Refresh(_) => state.fallback(key, in_hand),
+        }
+    }
+}
+
+/// A computation that failed, and what its own caller may be served instead.
+pub(crate) struct FailedCall<V> {
+    pub(super) error: Error,
+    pub(super) fallback: Option<Arc<Entry<V>>>,
+}
+
+/// One caller's work.
+pub(crate) struct KeyWork<V: Clone + Send + Sync + 'static, F> {
+    state: Arc<CacheState<V>>,
+    pub(super) key: Key,
+    pub(super) purpose: Purpose,
+    /// Found by the caller's first look, or on the leader's way.
+    pub(super) in_hand: Option<Arc<Entry<V>>>,
+    /// Found by the search: not an answer, but perhaps of use in place of a failure.
+    stand_in: Option<Arc<Entry<V>>>,
+    /// The entry that the result replaces, and whose tags it may inherit.
+    replaced: Option<Arc<Entry<V>>>,
+    /// The caller is one of a batch.
+    pass: Option<Arc<BoardingPass>>,
+    pub(super) compute: F,
+}
+
+impl<V: Clone + Send + Sync + 'static, F> KeyWork<V, F> {
+    pub(crate) fn serve(
+        state: &Arc<CacheState<V>>,
+        key: Key,
+        stale: Option<Arc<Entry<V>>>,
+        compute: F,
+    ) -> Self {
+        let state = Arc::clone(state);
+        let purpose = Purpose::Serve;
+        let (in_hand, stand_in, replaced) = (stale, None, None);
+        Self { state, key, purpose, in_hand, stand_in, replaced, pass: None, compute }
+    }
+
+    /// Takes note that the caller leads.
+    pub(super) fn lead(&self) {
+        if let Some(pass) = &self.pass {
+            pass.lead();
+        }
+    }
+
+    pub(super) fn request(&self) -> FlightRequest {
+        let call = self.pass.as_ref().and_then(|pass| pass.call());
+        FlightRequest::of(self.key.clone()).sharing_call(call)
+    }
+
+    pub(super) fn refreshing(mut self, seen: &Arc<Entry<V>>) -> Self {
+        self.purpose = Purpose::Refresh(ReplacedEntry::of(seen));
+        self.in_hand = Some(Arc::clone(seen));
+        self.replaced = Some(Arc::clone(seen));
+        self
+    }
+
+    pub(super) fn reading_fresh(mut self) -> Self {
+        let from_number = self.state.engine.table.upcoming_number();
+        self.purpose = Purpose::FreshRead { from_number, after: self.state.now() };
+        self
+    }
+
+    /// Returns whether `found` is the value to be replaced, or no newer.
+    fn is_replaced(&self, found: &Entry<V>) -> bool {
+        match self.purpose {
+            Purpose::Serve => false,
+            Purpose::Refresh(seen) => seen.is_no_older_than(found),
+            Purpose::FreshRead { after, .. } => found.window.started < after,
+        }
+    }
+
+    fn rule(&self, hold: HoldRule) -> FailureRule {
+        let stale_until = self.fallback().map(|entry| entry.window.useful_until());
+        FailureRule { hold, stale_until, each_computes: false }
+    }
+}
+
+impl<V: Clone + Send + Sync + 'static, F> Caller<V> for KeyWork<V, F> {
+    fn flight_request(&mut self) -> FlightRequest {
+        let request = self.request();
+        match self.purpose {
+            Purpose::FreshRead { .. } => request.despite_hold(),
+            Purpose::Serve | Purpose::Refresh(_) => request,
+        }
+    }
+
+    fn second_look(&mut self) -> Option<Arc<Entry<V>>> {
+        if matches!(self.purpose, Purpose::FreshRead { .. }) {
+            return None;
+        }
+        match self.state.look(self.key.as_bytes()) {
+            Lookup::Fresh(entry) | Lookup::Early(entry) => Some(entry),
+            Lookup::Stale(_) | Lookup::Miss(_) => None,
+        }
+    }
+
+    fn is_answered_by(&self, _: &Entry<V>) -> bool {
+        true
+    }
+
+    fn is_new_enough(&self, numbers: FlightNumbers, entry: &Entry<V>) -> bool {
+        match self.purpose {
+            Purpose::FreshRead { from_number, after } => match numbers.computation {
+                Some(number) => number >= from_number,
+                None => entry.window.started >= after,
+            },
+            Purpose::Serve | Purpose::Refresh(_) => true,
+        }
+    }
+
+    fn wants_computation_from(&self) -> Option<u64> {
+        match self.purpose {
+            Purpose::FreshRead { from_number, .. } => Some(from_number),
+            Purpose::Serve | Purpose::Refresh(_) => None,
+        }
+    }
+
+    fn fallback(&self) -> Option<Arc<Entry<V>>> {
+        self.purpose.fallback(&self.state, &self.key, self.in_hand.as_ref())
+    }
+
+    fn fallback_for(&self, failure: &Error) -> Option<Arc<Entry<V>>> {
+        if failure.is_answer() { None } else { self.fallback() }
+    }
+}
+
+impl<V: Clone + Send + Sync + 'static, F> Search<V> for KeyWork<V, F> {
+    fn key(&self) -> &Key {
+        &self.key
+    }
+
+    fn judge(&mut self, found: &Arc<Entry<V>>) -> Judgement {
+        if self.is_replaced(found) {
+            self.replaced = Some(Arc::clone(found));
+            return Judgement::Useless;
+        }
+        match self.state.judge_found(&self.key, found) {
+            Freshness::Fresh | Freshness::Early => Judgement::Serves,
+            Freshness::Stale if matches!(self.purpose, Purpose::Serve) => Judgement::Serves,
+            Freshness::Stale | Freshness::StaleIfError => {
+                let serves = matches!(self.purpose, Purpose::Serve);
+                self.stand_in = serves.then(|| Arc::clone(found));
+                Judgement::Useless
+            }
+            Freshness::Expired => Judgement::Useless,
+        }
+    }
+
+    fn despite_hold(&self) -> bool {
+        matches!(self.purpose, Purpose::FreshRead { .. })
+    }
+
+    fn give_way(&mut self) {
+        if let Some(pass) = &self.pass {
+            pass.step_aside();
+        }
+    }
+
+    fn spread(&self) -> f64 {
+        self.pass.as_ref().map_or_else(fastrand::f64, |pass| pass.spread())
+    }
+}
+
+impl<V, T, E, F, Fut> Work<V> for KeyWork<V, F>
+where
+    V: Clone + Send + Sync + 'static,
+    E: Into<BoxError>,
+    F: FnOnce() -> Fut,
+    Fut: Future<Output = Result<ComputationResult<V, T>, E>>,
+{
+    type Output = Result<T, FailedCall<V>>;
+
+    fn patience(&mut self) -> Patience {
+        match self.purpose {
+            Purpose::Serve | Purpose::FreshRead { .. } => Patience::Wait,
+            Purpose::Refresh(_) => Patience::GiveUp,
+        }
+    }
+
+    fn keep_stand_in(&mut self, leader: &Leader<V>) {
+        let Some(found) = self.stand_in.take() else { return };
+        let here = self.state.local.get(self.key.as_bytes());
+        if here.is_none_or(|here| here.window.started < found.window.started) {
+            leader.adopt(&found);
+            self.in_hand = Some(found);
+        }
+    }
+
+    fn adopt(&mut self, leader: &Leader<V>, found: &Arc<Entry<V>>) {
+        leader.adopt(found);
+        self.state.adopted(found);
+    }
+
+    async fn call(self, mut leader: Leader<V>) -> Self::Output {
+        let shared = self.rule(HoldRule::Never);
+        leader.set_fallback(shared.stale_until.is_some());
+        let Self { state, key, purpose, in_hand, replaced, compute, .. } = self;
+        // What stands there now, and not when the caller asked: another computation may
+        // have stored a value with other tags since.
+        let here = state.local.get(key.as_bytes());
+        let replaced = here.filter(|entry| state.engine.log.is_alive(entry)).or(replaced);
+        let failed = |error| {
+            let fallback = purpose.fallback(&state, &key, in_hand.as_ref());
+            Err(FailedCall { error, fallback })
+        };
+        // Also a cache that only fails has something to forget.
+        state.tidy_from_now_on();
+        match leader.compute(async { compute().await }).await {
+            Ok(Ok((Some(computed), own))) if computed.storable => {
+                let computed = computed.with_tags_of(replaced.as_deref());
+                match state.entry(computed, &leader) {
+                    (entry, true) => leader.fill(&entry),
+                    (entry, false) => {
+                        let is_current = leader.is_current();
+                        leader.end(End::ForWaiters(entry));
+                        if is_current && matches!(purpose, Purpose::FreshRead { .. }) {
+                            // The caller has said that the older value is out of date.
+                            state.revoke(key).await;
+                        }
+                    }
+                }
+                Ok(own)
+            }
+            Ok(Ok((_, own))) => {
+                leader.end(End::Declined(Remember::Everywhere));
+                Ok(own)
+            }
+            Ok(Err(error)) => {
+                let error = Error::of_computation(error).in_cache(&state.name);
+                let rule = state.rule_for(&error, shared);
+                if let HoldRule::Remember(_) = rule.hold {
+                    let error = error.into_answer();
+                    state.remove_older(&leader, replaced.as_ref()).await;
+                    leader.end(End::Failed { error: error.clone(), rule });
+                    return Err(FailedCall { error, fallback: None });
+                }
+                leader.end(End::Failed { error: error.clone(), rule });
+                failed(error)
+            }
+            Err(timeout) => {
+                let rule = FailureRule { hold: HoldRule::After(1), ..shared };
+                leader.end(End::Failed { error: timeout.clone(), rule });
+                failed(timeout)
+            }
+        }
+    }
+}
+
+/// What a caller in a batch brings.
+pub(crate) type Seated<V> = BoxFuture<'static, Result<ComputationResult<V, V>, LoadFailure>>;
+
+impl<V: Clone + Send + Sync + 'static> KeyWork<V, ()> {
+    /// Returns the work of one caller in a batch.
+    pub(crate) fn in_seat<K>(
+        state: &Arc<CacheState<V>>,
+        key: Key,
+        seat: Seat<K, V>,
+    ) -> KeyWork<V, impl FnOnce() -> Seated<V> + Send + use<K, V>>
+    where
+        K: ToKey + Clone + Send + Sync + 'static,
+    {
+        let pass = Some(seat.pass());
+        let work = KeyWork::serve(state, key, None, with_own_value(move || seat.load()));
+        KeyWork { pass, ..work }
+    }
+}

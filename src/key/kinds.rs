@@ -1,0 +1,54 @@
+//! The kinds of keys and tags that are neither plain text nor plain bytes.
+
+/// First byte of every encoding that is not plain text or plain bytes.
+pub(super) const ESCAPE: u8 = 0;
+
+/// The second byte of such an encoding: what it is.
+///
+/// They stand in one list, those of the layers too, because the keys of applications and of
+/// layers can be in one store. The compiler refuses two kinds with one byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum KeyKind {
+    /// Bytes that begin with the escape themselves.
+    Bytes = b'b',
+    Tuple = b't',
+    False = b'0',
+    True = b'1',
+    None = b'n',
+    Some = b's',
+    /// Made by [`key_struct`](crate::key_struct).
+    Struct = b'k',
+    /// A request over HTTP that names its host in a field, or nowhere.
+    #[cfg(feature = "http")]
+    HostInField = b'h',
+    /// In its URI alone.
+    #[cfg(feature = "http")]
+    HostInUri = b'a',
+    /// In both.
+    #[cfg(feature = "http")]
+    HostInBoth = b'c',
+    /// The same behind a layer of the same handle.
+    #[cfg(feature = "http")]
+    Nested = b'i',
+    /// One of several responses that `Vary` tells apart.
+    #[cfg(feature = "http")]
+    Variant = b'v',
+    /// A flight of the HTTP layer. It is never stored.
+    #[cfg(feature = "http")]
+    Flight = b'f',
+    /// A tag for a URI.
+    #[cfg(feature = "http")]
+    UriTag = b'u',
+    /// A tag for a path.
+    #[cfg(feature = "http")]
+    PathTag = b'p',
+}
+
+impl KeyKind {
+    /// Returns how encodings of this kind begin.
+    #[inline]
+    pub(crate) const fn start(self) -> [u8; 2] {
+        [ESCAPE, self as u8]
+    }
+}
