@@ -145,7 +145,7 @@ impl<S> HttpService<S> {
                 }
                 asked.credentials = asked.credentials | outside.facts.credentials;
                 nested = outside.nest(&own);
-                // Once more: what layers further out have received is part of it.
+                // Once more: a hash of what layers further out have received is part of it.
                 if nested.as_bytes().len() > rules.config.max_key_bytes {
                     return self.bypass(parts, body, rules, BypassReason::KeyTooLong);
                 }
