@@ -48,7 +48,7 @@ impl Reservation {
     }
 
     /// Gives back what is beyond `total`.
-    pub(crate) fn shrink_to(&mut self, total: u64) {
+    fn shrink_to(&mut self, total: u64) {
         let beyond = self.bytes.saturating_sub(total);
         self.bytes -= beyond;
         self.budget.taken.fetch_sub(beyond, Ordering::Relaxed);

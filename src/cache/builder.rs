@@ -635,7 +635,8 @@ impl Builder<crate::http::StoredResponse> {
     /// [`Event::BodyRefused`](crate::Event::BodyRefused).
     ///
     /// Not counted: a body that is there at once, and what slow clients still read of a body
-    /// that has arrived.
+    /// that has arrived or is not kept any longer. Of the latter each slow client can hold up to
+    /// `HttpLayer::max_body`.
     ///
     /// # Examples
     ///

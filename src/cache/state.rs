@@ -41,6 +41,8 @@ pub(crate) struct CacheState<V> {
     pub(crate) values: Values<V>,
     #[cfg(feature = "http")]
     pub(crate) queries: QueryLists,
+    #[cfg(feature = "http")]
+    pub(crate) layers: LayerCount,
     /// When the task that tidies was last at work, by the timers; zero: there is none.
     tidied_at: AtomicU64,
     /// The longest time any entry may be of use, in nanoseconds.
@@ -52,6 +54,23 @@ pub(crate) struct CacheState<V> {
 #[cfg(feature = "http")]
 #[derive(Debug, Default)]
 pub(crate) struct QueryLists(parking_lot::RwLock<Vec<Vec<String>>>);
+
+/// Counts the HTTP layers of a handle: those that differ.
+#[cfg(feature = "http")]
+#[derive(Debug, Default)]
+pub(crate) struct LayerCount(std::sync::atomic::AtomicUsize);
+
+#[cfg(feature = "http")]
+impl LayerCount {
+    pub(crate) fn add_one(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns whether there may be layers inside of each other.
+    pub(crate) fn has_several(&self) -> bool {
+        self.0.load(Ordering::Relaxed) > 1
+    }
+}
 
 #[cfg(feature = "http")]
 impl QueryLists {
@@ -109,6 +128,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             values,
             #[cfg(feature = "http")]
             queries: QueryLists::default(),
+            #[cfg(feature = "http")]
+            layers: LayerCount::default(),
             tidied_at,
             longest_kept,
         }

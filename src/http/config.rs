@@ -159,6 +159,18 @@ impl HttpConfig {
         keyed.iter().for_each(|name| self.exempt(name));
     }
 
+    /// Undoes that: settings may follow that no longer key them.
+    pub(crate) fn count_keyed(&mut self) {
+        let keyed: Vec<_> = self.vary.iter().chain(self.keyed_headers.iter()).cloned().collect();
+        for name in &keyed {
+            match *name {
+                header::AUTHORIZATION => self.authorization_is_credential = true,
+                header::COOKIE => self.cookie_is_credential = true,
+                _ => self.credential_headers.readmit(name),
+            }
+        }
+    }
+
     /// Returns whether the settings are the same that say which responses are
     /// stored and which clients share them.
     pub(crate) fn shares_like(&self, other: &Self) -> bool {

@@ -15,7 +15,8 @@ use tower_layer::Layer;
 use crate::cache::handle::{Invalidation, Stampede};
 use crate::http::config::{HttpConfig, SetCookie};
 use crate::http::flow::error_response::Refusal;
-use crate::http::flow::nested::{CombinedRules, OwnedRoutes};
+use crate::http::flow::nested::CombinedRules;
+use crate::http::flow::owned_routes::OwnedRoutes;
 use crate::http::flow::service::HttpService;
 use crate::http::rules::fields::HitStatus;
 use crate::http::rules::key::key_start;
@@ -84,6 +85,8 @@ impl Rules {
         rules.bypass = None;
         rules.changes = None;
         rules.is_of_route = true;
+        // What the route keys no longer is a credential again.
+        rules.config.count_keyed();
         changes.iter().for_each(|change| change(&mut rules));
         Some(rules.finish())
     }
@@ -131,7 +134,8 @@ impl Rules {
 /// [`rules`](Stampede::rules) for settings of one route. The outer one neither stores what
 /// the inner one owns nor waits for it. Two requests share a response only if
 /// they would share it by what either layer has received: a rule of the outer one for `key`
-/// or `identity`, its keyed fields and its credentials count for the inner one too. A request
+/// or `identity`, its keyed fields and its credentials count for the inner one too, and a
+/// field in `Vary` counts as each of the two has received it. A request
 /// that the outer one forwards uncached is forwarded by the inner one too.
 /// [What is cached](crate::guide::what_is_cached) has the details, under *Rules for one
 /// route*.
@@ -401,7 +405,9 @@ impl HttpLayer {
         /// Sets whether the response to a POST is stored for later GETs if it
         /// declares that it also answers a GET: by an explicit lifetime and a
         /// `Content-Location` equal to its URI (RFC 9110, 9.3.3). With a remote
-        /// none is: writes of other processes would be known too late. Defaults to
+        /// none is: writes of other processes would be known too late. Where the handle
+        /// has made several layers that differ none is either: the GETs may pass a
+        /// layer that the POST does not pass. Defaults to
         /// false: where an application answers with what it was sent, each
         /// client that may POST would choose what all other clients get.
         store_post_responses: bool;
@@ -664,7 +670,10 @@ impl<S> Layer<S> for HttpLayer {
     type Service = HttpService<S>;
 
     fn layer(&self, inner: S) -> HttpService<S> {
-        let rules = self.made.get_or_init(|| Arc::new(self.rules.clone().finish()));
+        let rules = self.made.get_or_init(|| {
+            self.cache.0.layers.add_one();
+            Arc::new(self.rules.clone().finish())
+        });
         HttpService::new(inner, Arc::clone(&self.cache.0), Arc::clone(rules))
     }
 }

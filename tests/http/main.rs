@@ -33,9 +33,13 @@ mod neighbour_layers;
 #[cfg(feature = "axum")]
 mod nested_layers;
 #[cfg(feature = "axum")]
+mod nested_privacy;
+#[cfg(feature = "axum")]
 mod nested_rewrites;
 #[cfg(all(feature = "axum", feature = "remote", feature = "test-util"))]
 mod outages;
+#[cfg(feature = "axum")]
+mod owned_routes;
 #[cfg(feature = "axum")]
 mod placement;
 #[cfg(feature = "axum")]

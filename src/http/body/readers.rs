@@ -26,7 +26,7 @@ pub(super) struct BufferState {
     pub(super) buffer: Buffer,
     pub(super) trailers: Option<HeaderMap>,
     pub(super) end: Option<BodyEnd>,
-    /// What the kept bytes count in; none once the body has ended.
+    /// What the kept bytes count in; none once the body has ended, or passes.
     reserved: Option<Reservation>,
     passes: bool,
     readers: HashMap<u64, Reading, foldhash::fast::RandomState>,
@@ -130,9 +130,11 @@ impl BufferState {
         loose.woken.extend(self.readers.values_mut().filter_map(|reading| reading.waker.take()));
     }
 
-    /// From now on no bytes are kept that all readers have read.
+    /// From now on no bytes are kept that all readers have read. So none of them count any
+    /// longer: a reader that reads nothing must not keep room from bodies that are kept.
     pub(super) fn pass(&mut self, loose: &mut Loose) {
         self.passes = true;
+        self.reserved = None;
         let now = Instant::now();
         self.readers.values_mut().for_each(|reading| reading.moved = now);
         self.free(loose);
@@ -141,8 +143,6 @@ impl BufferState {
     fn free(&mut self, loose: &mut Loose) {
         if self.passes {
             loose.freed.extend(self.buffer.free_before(self.slowest()));
-            let held = self.buffer.end() - self.buffer.start();
-            self.reserved.iter_mut().for_each(|reserved| reserved.shrink_to(held));
         }
     }
 

@@ -84,8 +84,10 @@ where
             OriginOutcome::Error { error, failure }
         }
         Ok(Ok(OriginReply::PassedOn(rest))) => {
+            let scope = leader.scope();
             leader.end(End::PassedOn);
-            OriginOutcome::PassedOn(rest.await.map(|response| response.map(ResponseBody::inner)))
+            let result = lending::outside_of(&scope, rest).await;
+            OriginOutcome::PassedOn(result.map(|response| response.map(ResponseBody::inner)))
         }
         Ok(Ok(OriginReply::Origin(reply))) => {
             leader.arrive();

@@ -16,7 +16,7 @@ use crate::flight::waiter::Caller;
 use crate::freshness::Freshness;
 use crate::http::body::Reader;
 use crate::http::flow::answer::is_failure;
-use crate::http::flow::nested::{Outside, OutsideFacts};
+use crate::http::flow::outside::{Outside, OutsideFacts};
 use crate::http::layer::Rules;
 use crate::http::rules::key::{HostPlace, push_request, push_start};
 use crate::http::rules::request::{
@@ -286,7 +286,8 @@ pub(crate) struct HttpCaller {
     /// The first flight that begins after the request came has this number or a higher
     /// one.
     pub(super) not_before: u64,
-    /// As received; the request itself may have gone to the service.
+    /// As received; the request itself may have gone to the service. Inside of another
+    /// layer: the fields by which responses are selected ([`Outside::selecting`]).
     pub(crate) headers: HeaderMap,
     pub(crate) primary: Key,
     pub(super) tags: Box<[Tag]>,

@@ -187,7 +187,7 @@ where
         place: Option<PlaceForOne<StoredResponse>>,
     ) -> Result<Response<ResponseBody<B>>, S::Error> {
         // Its flight may have ended because a layer further in owns the route.
-        if nested::own_mark(self.request.extensions()).is_some_and(Mark::is_owned) {
+        if nested::own_mark(self.request.extensions()).is_some_and(Mark::admits) {
             return nested::pass_to_owner(&self.caller.cache, self.service, self.request).await;
         }
         self.caller.look_again();

@@ -32,6 +32,8 @@
 //! - `service`: classifies a request, makes its key, looks up, and writes a hit.
 //! - `future`: ready for a hit, pending for everything else.
 //! - `nested`: a layer of the same handle further out has handled the request already.
+//! - `outside`: what it has received counts for the key, the credentials and the selection.
+//! - `owned_routes`: what it remembers of the routes behind it.
 //! - `normal_form`: the one form of a request that is keyed and forwarded.
 //! - `lookup`: where the answer may stand, which flight the request belongs to, what may
 //!   answer it ([`HttpCaller`](lookup::HttpCaller)).
@@ -64,6 +66,8 @@ pub(crate) mod miss;
 pub(crate) mod nested;
 pub(crate) mod normal_form;
 pub(crate) mod origin_call;
+pub(crate) mod outside;
+pub(crate) mod owned_routes;
 pub(crate) mod refresh;
 pub(crate) mod remote;
 pub(crate) mod revalidate;

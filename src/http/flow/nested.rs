@@ -16,7 +16,7 @@
 //! With its claim the inner layer says which route it stands on, and the outer one remembers
 //! it ([`OwnedRoutes`]). It forwards later requests for that route at once. What it remembers
 //! decides only about cost. Where a request that is forwarded so meets no inner layer, the
-//! response goes to its client alone, and the outer layer remembers the route no more.
+//! response goes to its client alone.
 //!
 //! # Which requests share
 //!
@@ -24,10 +24,11 @@
 //! received. Something between the two may change the request: it may strip a prefix or a
 //! credential, and put what it has read into an extension. So the mark carries the request
 //! as the outer layer has received it ([`View`]), and the inner one adds it to the
-//! key, the credentials and the tags ([`Outside`]). Entries of inner layers have keys of
-//! their own kind: no layer without one around it finds them.
+//! key, the credentials, the selecting fields and the tags ([`Outside`]). Entries of inner
+//! layers have keys of their own kind: no layer without one around it finds them.
+//!
+//! [`OwnedRoutes`]: crate::http::flow::owned_routes::OwnedRoutes
 
-use std::collections::HashMap;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -37,24 +38,20 @@ use std::task::Poll;
 use futures_util::future::{Either, Ready, ready};
 use futures_util::task::AtomicWaker;
 use http::request::Parts;
-use http::{Extensions, HeaderMap, HeaderName, Method, Request, Response, Uri, header};
+use http::{Extensions, Request, Response, Uri, header};
 use parking_lot::RwLock;
 use tower_service::Service;
 
 use crate::http::body::{ResponseBody, SourceBody};
 use crate::http::flow::answer::{self, Provenance};
 use crate::http::flow::future::HttpFuture;
-use crate::http::flow::lookup::{HttpCache, received_uri, request_key, tags_of};
+use crate::http::flow::lookup::HttpCache;
+use crate::http::flow::outside::Outside;
 use crate::http::layer::Rules;
-use crate::http::rules::key::{NESTED, unkey_query};
-use crate::http::rules::request::{BypassReason, Credentials, FieldScan, credential_field};
-use crate::http::rules::vary::{self, Vary, fingerprint};
-use crate::key::{KeyBuf, Tag};
+use crate::http::rules::key::unkey_query;
+use crate::http::rules::request::BypassReason;
 use crate::outcome::CacheOutcome;
 use crate::tower::oneshot::Oneshot;
-
-/// The most routes that one layer remembers.
-const MAX_ROUTES: usize = 4096;
 
 /// Where a layer stands among those of the same handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +74,8 @@ pub(super) struct Mark {
     own: Arc<Rules>,
     /// The same, inside of the layers around it.
     pub(super) rules: Arc<Rules>,
+    /// The URI as received, which the layer may have hidden parameters of.
+    received: Uri,
     /// The request as received; `None` where the layer forwards it uncached.
     view: Option<Arc<View>>,
     /// The layer knows that another one owns the route, and waits for nothing.
@@ -87,11 +86,11 @@ pub(super) struct Mark {
 /// A request as one layer has received it.
 pub(super) struct View {
     /// Without extensions, but for the URI before a router stripped a prefix.
-    parts: Parts,
+    pub(super) parts: Parts,
     /// What the rules of the application add to the key.
-    key: Box<[u8]>,
+    pub(super) key: Box<[u8]>,
     /// The name of the route, where a router has given it one.
-    pattern: Option<Arc<str>>,
+    pub(super) pattern: Option<Arc<str>>,
 }
 
 impl View {
@@ -108,21 +107,6 @@ impl View {
             view.extensions.insert(original.clone());
         }
         Self { parts: view, key: key.into(), pattern: pattern_of(parts) }
-    }
-
-    /// Names the route by the pattern of the router, or by the path.
-    fn route(&self, pattern: Option<&str>) -> Box<[u8]> {
-        let Self { parts, .. } = self;
-        let uri = received_uri(parts);
-        let host = parts.headers.get(header::HOST).map_or(&b""[..], |host| host.as_bytes());
-        let authority = uri.authority().map_or("", |authority| authority.as_str());
-        let mut name = KeyBuf::new();
-        name.push(if parts.method == Method::HEAD { b"h" } else { b"g" });
-        name.push(if pattern.is_some() { b"*" } else { b"=" });
-        name.push_part(host);
-        name.push_part(authority.as_bytes());
-        name.push(pattern.unwrap_or(uri.path()).as_bytes());
-        name.as_bytes().into()
     }
 }
 
@@ -211,19 +195,21 @@ pub(super) fn own_mark(extensions: &Extensions) -> Option<&Mark> {
     extensions.get::<Marks>()?.0.last()
 }
 
-/// Leaves the mark of a layer in a request.
+/// Leaves the mark of a layer in a request that it has received at `received`.
 pub(super) fn mark(
     parts: &mut Parts,
     cache: &Arc<HttpCache>,
     own: &Arc<Rules>,
     rules: &Arc<Rules>,
+    received: Uri,
     view: Option<View>,
 ) -> Mark {
     let mark = Mark {
         cache: place(cache),
         own: Arc::clone(own),
         rules: Arc::clone(rules),
-        is_passing: view.as_ref().is_some_and(|view| rules.routes.have(view)),
+        received,
+        is_passing: view.as_ref().is_some_and(|view| rules.routes.admit(view)),
         view: view.map(Arc::new),
         claim: Arc::default(),
     };
@@ -235,6 +221,10 @@ impl Mark {
     /// Returns whether a layer that was made with these rules has left the mark.
     pub(super) fn is_of(&self, rules: &Arc<Rules>) -> bool {
         Arc::ptr_eq(&self.own, rules)
+    }
+
+    pub(super) fn view(&self) -> Option<&View> {
+        self.view.as_deref()
     }
 
     /// Returns whether the layer has keyed the request.
@@ -259,18 +249,17 @@ impl Mark {
         self.claim.make();
     }
 
-    /// Returns whether an inner layer is known to own the route.
-    pub(super) fn is_owned(&self) -> bool {
-        self.view.as_ref().is_some_and(|view| self.rules.routes.have(view))
+    /// Returns whether the request goes straight on to the owner of its route.
+    pub(super) fn admits(&self) -> bool {
+        self.view.as_ref().is_some_and(|view| self.rules.routes.admit(view))
     }
 
     /// Returns the parameters to a URI that the outer layer has hidden, unless something
     /// between the two layers has changed its query.
     fn restore_query(&self, uri: &mut Uri) {
-        let (Some(view), Some(allow)) = (&self.view, &self.rules.config.query) else { return };
-        let received = received_uri(&view.parts);
-        let query = received.query();
-        if unkey_query(received, allow).query() == uri.query() && query != uri.query() {
+        let Some(allow) = &self.rules.config.query else { return };
+        let query = self.received.query();
+        if unkey_query(&self.received, allow).query() == uri.query() && query != uri.query() {
             let resource = query.map(|query| format!("{}?{query}", uri.path()));
             let mut parts = uri.clone().into_parts();
             parts.path_and_query = resource.and_then(|resource| resource.parse().ok());
@@ -289,26 +278,6 @@ impl Mark {
             self.restore_query(&mut original.0);
         }
     }
-}
-
-/// What stays of that once the request has a key.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct OutsideFacts {
-    /// What the request carried.
-    pub(super) credentials: Credentials,
-    /// Fields that the inner layer knows nothing of may have selected the response.
-    pub(super) may_key_by_any_field: bool,
-}
-
-/// What a layer has to know of the request as layers further out have received it.
-pub(super) struct Outside {
-    key: KeyBuf,
-    pub(super) facts: OutsideFacts,
-    /// The field with the credential, if there is one.
-    pub(super) credential: Option<HeaderName>,
-    pub(super) tags: Vec<Tag>,
-    /// Why there is no key.
-    pub(super) refused: Option<BypassReason>,
 }
 
 /// A request that a layer has claimed.
@@ -343,69 +312,6 @@ impl Nested {
     }
 }
 
-impl Outside {
-    /// Reads the marks under the rules of the inner layer.
-    pub(super) fn of(marks: &[Mark], inner: &Rules) -> Self {
-        let mut outside = Self {
-            key: KeyBuf::new(),
-            facts: OutsideFacts::default(),
-            credential: None,
-            tags: Vec::new(),
-            refused: None,
-        };
-        for (n, mark) in marks.iter().enumerate() {
-            let is_next = n + 1 == marks.len();
-            let Some(view) = &mark.view else { continue };
-            let has_taken_over = is_next && inner.is_of_route;
-            if let Err(reason) = outside.add(view, &mark.rules, inner, has_taken_over) {
-                outside.refused = Some(reason);
-            }
-        }
-        outside
-    }
-
-    /// Adds one view. `has_taken_over`: the inner rules are those of the outer layer, but
-    /// for what the route changes. Other layers know nothing of each other, and the rules
-    /// of both count.
-    fn add(
-        &mut self,
-        view: &View,
-        outer: &Rules,
-        inner: &Rules,
-        has_taken_over: bool,
-    ) -> Result<(), BypassReason> {
-        let View { parts, key, .. } = view;
-        let rules = if has_taken_over { inner } else { outer };
-        let seen = FieldScan::of(&parts.headers, &rules.config);
-        let query = inner.config.query.as_deref();
-        let mut own = KeyBuf::new();
-        request_key(&mut own, parts, &seen, rules, query)?;
-        self.key.push_part(own.as_bytes());
-        self.key.push_part(key);
-        if !has_taken_over
-            && let Vary::Fields(list) = vary::parse(&HeaderMap::new(), &outer.config.vary)
-        {
-            let values = fingerprint(&list, &parts.headers, &outer.config);
-            self.key.push_part(values.as_bytes());
-        }
-        self.facts.credentials = self.facts.credentials | seen.credentials();
-        self.facts.may_key_by_any_field |= !has_taken_over || !outer.key_rules.is_empty();
-        self.credential =
-            self.credential.take().or_else(|| credential_field(&parts.headers, &rules.config));
-        self.tags.extend(tags_of(parts, outer, query));
-        Ok(())
-    }
-
-    /// Makes the key of an entry of the inner layer.
-    pub(super) fn nest(&self, primary: &KeyBuf) -> KeyBuf {
-        let mut key = KeyBuf::new();
-        key.push(&NESTED);
-        key.push_part(primary.as_bytes());
-        key.push(self.key.as_bytes());
-        key
-    }
-}
-
 /// The rules of a route inside of those of other layers, made once for each of them.
 #[derive(Default)]
 pub(crate) struct CombinedRules(RwLock<Vec<(Arc<Rules>, Arc<Rules>)>>);
@@ -429,53 +335,6 @@ pub(super) fn combine(inner: &Arc<Rules>, outer: &Arc<Rules>) -> Arc<Rules> {
     rules
 }
 
-/// The routes behind a layer that layers further in own.
-#[derive(Default)]
-pub(crate) struct OwnedRoutes {
-    has_some: AtomicBool,
-    /// By name. `false`: not all requests that the name stands for are owned, so they are
-    /// known by their paths.
-    known: RwLock<HashMap<Box<[u8]>, bool>>,
-}
-
-impl OwnedRoutes {
-    fn have(&self, view: &View) -> bool {
-        if !self.has_some.load(Ordering::Relaxed) {
-            return false;
-        }
-        let known = self.known.read();
-        let by_pattern = view.pattern.as_deref().map(|pattern| view.route(Some(pattern)));
-        match by_pattern.map(|name| known.get(&name).copied()) {
-            Some(Some(true)) => true,
-            Some(None) => false,
-            Some(Some(false)) | None => known.contains_key(&view.route(None)),
-        }
-    }
-
-    fn learn(&self, view: &View) {
-        if self.have(view) {
-            return;
-        }
-        let mut known = self.known.write();
-        if known.len() >= MAX_ROUTES {
-            known.clear();
-        }
-        let name = view.pattern.as_deref().map(|pattern| view.route(Some(pattern)));
-        let name = name.filter(|name| known.get(name) != Some(&false));
-        known.insert(name.unwrap_or_else(|| view.route(None)), true);
-        self.has_some.store(true, Ordering::Relaxed);
-    }
-
-    fn forget(&self, view: &View) {
-        let mut known = self.known.write();
-        known.remove(&view.route(None));
-        let name = view.pattern.as_deref().map(|pattern| view.route(Some(pattern)));
-        if let Some(is_owned) = name.and_then(|name| known.get_mut(&name)) {
-            *is_owned = false;
-        }
-    }
-}
-
 /// Forwards a request to the layer further in that owns its route.
 pub(super) async fn pass_to_owner<S, Q, B>(
     cache: &HttpCache,
@@ -491,7 +350,7 @@ where
     let Some(mark) = mark.filter(|mark| !mark.claim.is_made()) else { return Ok(response) };
     // It did not get there.
     if let Some(view) = &mark.view {
-        mark.rules.routes.forget(view);
+        mark.rules.routes.note_unclaimed(view);
     }
     let reason = BypassReason::Nested;
     cache.observer.bypassed(reason.as_str());

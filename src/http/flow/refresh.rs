@@ -12,6 +12,7 @@ use crate::error::BoxError;
 use crate::flight::engine::LedFor;
 use crate::flight::waiter::Caller;
 use crate::http::flow::lookup::{self, HttpCaller, StoredEntry};
+use crate::http::flow::outside::may_be_combined;
 use crate::http::flow::work::HttpWork;
 use crate::http::rules::request::{Credentials, RequestMethod, Wishes, credentials};
 use crate::http::rules::shape::ask_for_the_whole;
@@ -44,14 +45,14 @@ pub(super) fn refresh<S, Q, B>(
     let (mut parts, body) = request.into_parts();
     keep_what_is_keyed(&caller, seen, keeps_all, &mut parts.headers);
     caller.rules.forgets.iter().for_each(|forget| forget(&mut parts.extensions));
-    caller.headers = parts.headers.clone();
+    let sent = credentials(&parts.headers, &caller.rules.config);
+    caller.headers = selecting_of(&caller.headers, &parts.headers);
     let request = Request::from_parts(parts, body);
     caller.asked.method = RequestMethod::Get;
     caller.wishes = Wishes::default();
     caller.stale = Some(Arc::clone(seen));
     caller.refreshed = Some(Arc::clone(seen));
-    caller.asked.credentials =
-        credentials(&caller.headers, &caller.rules.config) | caller.outside.credentials;
+    caller.asked.credentials = sent | caller.outside.credentials;
     let flight = caller.flight_request();
     let engine = Arc::clone(&caller.cache.engine);
     let from = seen.value.response().map(|stored| stored.facts.from).unwrap_or_default();
@@ -71,6 +72,16 @@ pub(super) fn refresh<S, Q, B>(
         let work = HttpWork::refreshing(caller, seen, service, request);
         engine.in_background(leader, |leader| run::lead(leader, work));
     }
+}
+
+/// Returns the fields by which a refresh is selected that sends the fields `sent`: where layers
+/// further out have received other values, those count as before.
+fn selecting_of(before: &HeaderMap, sent: &HeaderMap) -> HeaderMap {
+    let mut selecting = sent.clone();
+    for (name, value) in before.iter().filter(|(_, value)| may_be_combined(value)) {
+        selecting.insert(name.clone(), value.clone());
+    }
+    selecting
 }
 
 /// Removes the fields that selected nothing: one client's fields must not shape the

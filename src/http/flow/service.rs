@@ -15,11 +15,12 @@ use crate::http::body::ResponseBody;
 use crate::http::flow::answer::{self, Provenance};
 use crate::http::flow::future::HttpFuture;
 use crate::http::flow::lookup::{
-    Forward, HttpCache, HttpCaller, StoredEntry, automatic_tags, look, primary_key,
+    Forward, HttpCache, HttpCaller, StoredEntry, automatic_tags, look, primary_key, received_uri,
 };
 use crate::http::flow::miss::{serve, shape_of};
-use crate::http::flow::nested::{self, Nested, Outside, Position, View};
+use crate::http::flow::nested::{self, Nested, Position, View};
 use crate::http::flow::normal_form;
+use crate::http::flow::outside::Outside;
 use crate::http::flow::unsafe_method;
 use crate::http::layer::Rules;
 use crate::http::rules::request::{
@@ -144,7 +145,7 @@ impl<S> HttpService<S> {
                 }
                 asked.credentials = asked.credentials | outside.facts.credentials;
                 nested = outside.nest(&own);
-                // Once more: what layers further out have received is part of it.
+                // Once more: a hash of what layers further out have received is part of it.
                 if nested.as_bytes().len() > rules.config.max_key_bytes {
                     return self.bypass(parts, body, rules, BypassReason::KeyTooLong);
                 }
@@ -157,7 +158,9 @@ impl<S> HttpService<S> {
             return self.miss(parts, body, (rules, outside), (asked, wishes), keys, nothing);
         }
         let now = self.cache.now();
-        let found = look(&self.cache, rules, primary.as_bytes(), &asked, &parts.headers, now);
+        let selecting = outside.and_then(|outside| outside.selecting.as_ref());
+        let headers = selecting.unwrap_or(&parts.headers);
+        let found = look(&self.cache, rules, primary.as_bytes(), &asked, headers, now);
         match if wishes.demand.is_some() { wishes.judge(found, now) } else { found } {
             (Lookup::Fresh(entry), _) => {
                 let mut response = Response::new(ResponseBody::default());
@@ -202,13 +205,14 @@ impl<S> HttpService<S> {
             outer.claim();
             return None;
         }
+        outer.restore(parts);
+        let rules = nested::combine(&self.rules, &outer.rules);
         if marks.iter().any(|mark| !mark.is_keyed()) {
+            self.mark_uncached(parts, &rules);
             return None;
         }
-        outer.restore(parts);
         outer.claim();
-        let rules = nested::combine(&self.rules, &outer.rules);
-        let outside = Outside::of(&marks, &rules);
+        let outside = Outside::of(&marks, &rules, &parts.headers);
         Some(Box::new(Nested { rules, outside, outer: outer.clone() }))
     }
 
@@ -234,6 +238,16 @@ impl<S> HttpService<S> {
         HttpFuture::pending(async move { Ok(call.await?.map(ResponseBody::inner)) })
     }
 
+    /// Leaves a mark in a request that is forwarded uncached, in the form that this layer
+    /// gives its requests.
+    fn mark_uncached(&self, parts: &mut Parts, rules: &Arc<Rules>) {
+        let received = received_uri(parts).clone();
+        if matches!(parts.method, Method::GET | Method::HEAD) {
+            normal_form::apply(parts, rules);
+        }
+        nested::mark(parts, &self.cache, &self.rules, rules, received, None);
+    }
+
     fn bypass<Q, B>(
         &self,
         mut parts: Parts,
@@ -248,10 +262,7 @@ impl<S> HttpService<S> {
         B: Body + Send + 'static,
     {
         self.cache.observer.bypassed(reason.as_str());
-        if matches!(parts.method, Method::GET | Method::HEAD) {
-            normal_form::apply(&mut parts, rules);
-        }
-        nested::mark(&mut parts, &self.cache, &self.rules, rules, None);
+        self.mark_uncached(&mut parts, rules);
         let call = Oneshot::new(self.inner.clone(), Request::from_parts(parts, body));
         let rules = Arc::clone(rules);
         HttpFuture::pending(async move {
@@ -279,7 +290,7 @@ impl<S> HttpService<S> {
         match position {
             Position::Outermost => {
                 cache.observer.bypassed(BypassReason::Method.as_str());
-                nested::mark(&mut parts, &cache, &self.rules, &rules, None);
+                self.mark_uncached(&mut parts, &rules);
             }
             Position::Inside => {
                 cache.observer.bypass_reason(BypassReason::Nested.as_str());
@@ -311,13 +322,14 @@ impl<S> HttpService<S> {
         let carries_some = !asked.credentials.is_anonymous();
         let credential = || credential_field(&parts.headers, &rules.config);
         let credential = carries_some.then(credential).flatten();
+        let selecting = outside.and_then(|outside| outside.selecting.as_ref());
         let caller = HttpCaller {
             cache: Arc::clone(&self.cache),
             rules: Arc::clone(rules),
             asked,
             wishes,
             not_before: self.cache.engine.table.upcoming_number(),
-            headers: parts.headers.clone(),
+            headers: selecting.unwrap_or(&parts.headers).clone(),
             primary: primary.to_key(),
             tags: automatic_tags(&parts, rules, outside),
             stale: None,
@@ -331,8 +343,9 @@ impl<S> HttpService<S> {
             outside: outside.map(|it| it.facts).unwrap_or_default(),
         };
         let view = View::of(&parts, rules, added);
+        let received = received_uri(&parts).clone();
         normal_form::apply(&mut parts, rules);
-        let mark = nested::mark(&mut parts, &self.cache, &self.rules, rules, Some(view));
+        let mark = nested::mark(&mut parts, &self.cache, &self.rules, rules, received, Some(view));
         let request = Request::from_parts(parts, body);
         let service = self.inner.clone();
         HttpFuture::pending(async move {

@@ -19,8 +19,9 @@ use crate::http::flow::lead::{Head, OriginOutcome};
 use crate::http::flow::lookup::{
     Forward, HttpCache, HttpCaller, all_tags, owned_primary_key, received_uri, scheme,
 };
-use crate::http::flow::nested::{self, OutsideFacts, Position};
+use crate::http::flow::nested::Position;
 use crate::http::flow::normal_form;
+use crate::http::flow::outside::OutsideFacts;
 use crate::http::layer::Rules;
 use crate::http::rules::lifetime::Times;
 use crate::http::rules::request::{
@@ -58,7 +59,6 @@ where
     B: SourceBody,
 {
     let sent = Sent::of(&cache, &rules, &parts, position);
-    let claim = nested::own_mark(&parts.extensions).map(|mark| Arc::clone(&mark.claim));
     let unknown = Unknown { cache: &cache, tags: &sent.tags };
     let response = Oneshot::new(service, Request::from_parts(parts, body)).await?;
     // From here on the response says what was touched.
@@ -71,9 +71,9 @@ where
     let said = cache_for.as_ref();
     // Read before anything is judged by it.
     let seq = cache.engine.log.seq();
-    // What a layer further in owns is not stored here.
-    let is_owned = claim.is_some_and(|claim| claim.is_made());
-    let may_store = touched && is_outermost && !is_owned;
+    // Where there are several layers, the GETs of this URI may be for one that the POST does
+    // not pass.
+    let may_store = touched && is_outermost && !cache.layers.has_several();
     let plan = if may_store { sent.storable(&cache, &rules, &head, &body, said) } else { None };
     let tags = if touched { sent.touched(&cache, &rules, &head) } else { Vec::new() };
     let own = tags.len() as u64;

@@ -135,6 +135,12 @@ impl FieldNames {
         true
     }
 
+    /// Undoes that a name was taken out.
+    pub(crate) fn readmit(&mut self, name: &HeaderName) {
+        let taken_out = (Pattern::Name(name.clone()), Rule::Out);
+        self.rules.retain(|rule| *rule != taken_out);
+    }
+
     #[inline]
     pub(crate) fn contains(&self, name: &HeaderName) -> bool {
         self.has(name, Trait::of(name.as_str()))

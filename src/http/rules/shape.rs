@@ -125,7 +125,7 @@ fn put(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
 }
 
 /// Fields by which a request asks for less than the whole.
-const ASKS_FOR_LESS: [HeaderName; 4] =
+pub(crate) const ASKS_FOR_LESS: [HeaderName; 4] =
     [header::IF_NONE_MATCH, header::IF_MODIFIED_SINCE, header::IF_RANGE, header::RANGE];
 
 /// Makes a request ask for the whole response: it is for all clients.

@@ -231,3 +231,40 @@ fn a_runtime_that_ends_gives_the_bytes_back() {
     assert_eq!(cache.stats().arriving_bytes, 0);
     drop((reader, source));
 }
+
+/// the speed of its reader. One that reads nothing must not keep the room of all others.
+#[tokio::test(start_paused = true)]
+async fn readers_of_bodies_that_are_too_long_take_no_room_from_other_bodies() {
+    use axum::body::Body;
+    use bytes::Bytes;
+    use futures_util::stream;
+    use http_body_util::BodyExt;
+    use std::convert::Infallible;
+    use tower::ServiceExt;
+    use tower_layer::Layer;
+    fn chunks(n: usize) -> Body {
+        Body::from_stream(stream::unfold(n, |left| async move {
+            tokio::time::sleep(ms(1)).await;
+            (left > 0).then(|| (Ok::<_, Infallible>(Bytes::from(vec![b'x'; 4096])), left - 1))
+        }))
+    }
+    let settings = Stampede::builder("site").ttl(secs(60)).max_arriving_bytes(1024 * KIB as u64);
+    let cache: HttpStampede = settings.build().unwrap();
+    let origin = Origin::new(|call| {
+        let is_large = call.uri().starts_with("/large");
+        Answer::status(200).body(chunks(if is_large { 1000 } else { 10 }))
+    });
+    let app = cache.http_layer().max_body(256 * KIB).layer(origin.clone());
+    let mut slow = Vec::new();
+    for n in 0..4 {
+        slow.push(app.clone().oneshot(get(&format!("/large{n}"))).await.unwrap());
+    }
+    pass(secs(24 * 3600)).await;
+    assert_eq!(cache.stats().arriving_bytes, 0);
+    for _ in 0..2 {
+        let reply = app.clone().oneshot(get("/small")).await.unwrap();
+        reply.into_body().collect().await.unwrap();
+    }
+    assert_eq!(origin.calls(), 5);
+    drop(slow);
+}
