@@ -60,7 +60,7 @@ struct Undone<V, Q: FnOnce(&dyn SharedStore<V>)> {
 }
 
 impl<V, Q: FnOnce(&dyn SharedStore<V>)> Undone<V, Q> {
-    fn is_done(mut self) {
+    fn settle(mut self) {
         self.queue = None;
     }
 }
@@ -168,7 +168,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             let _turn = turn;
             before.await;
             errand.await;
-            undone.is_done();
+            undone.settle();
         });
     }
 
@@ -280,7 +280,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let errand = async move {
             before.await;
             let told = errand.await;
-            undone.is_done();
+            undone.settle();
             told
         };
         match self.engine.errand(errand).await {
