@@ -13,7 +13,7 @@ use crate::cache::run::Work;
 use crate::cache::state::{CacheState, Lookup};
 use crate::clock::Tick;
 use crate::entry::Entry;
-use crate::error::{BoxError, Error, LoadFailure};
+use crate::error::{BoxError, Error, ErrorKind, LoadFailure};
 use crate::flight::end::{End, Remember};
 use crate::flight::engine::FlightRequest;
 use crate::flight::hold::{FailureRule, HoldRule};
@@ -310,7 +310,10 @@ where
                 failed(error)
             }
             Err(timeout) => {
-                let rule = FailureRule { hold: HoldRule::After(1), ..shared };
+                // A lack of places says nothing of the key.
+                let is_late = timeout.kind() == ErrorKind::ComputeTimeout;
+                let hold = if is_late { HoldRule::After(1) } else { HoldRule::Never };
+                let rule = FailureRule { hold, ..shared };
                 leader.end(End::Failed { error: timeout.clone(), rule });
                 failed(timeout)
             }

@@ -369,6 +369,10 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 }
                 Err(_) => match self.time_left(from) {
                     Some(left) => rest = left,
+                    // It has found no place for its call in time.
+                    None if self.flight.computation.time().is_waiting() => {
+                        return Err(self.engine.overloaded(&self.flight.key));
+                    }
                     None => return Err(Error::new(ErrorKind::ComputeTimeout)),
                 },
             }

@@ -53,6 +53,10 @@ impl WorkTime {
         self.0.store(WAITING, Ordering::Release);
     }
 
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.0.load(Ordering::Acquire) == WAITING
+    }
+
     /// Returns how much longer the work may take: `limit` from its begin. Work that waits
     /// since `from` does so for `patience` at most.
     pub(crate) fn left(
