@@ -42,7 +42,7 @@ enum Source {
     Inner(BoxError),
     /// A hold repeats the failure that began it.
     Earlier(Error),
-    /// The failure is the answer: it is remembered, and nothing stale stands in for it.
+    /// The failure is the answer: it is remembered, and no stale value is served in its place.
     Answer(Error),
     /// The same error, which others hold too, with the name of the cache.
     Named(Error),
@@ -53,17 +53,17 @@ enum Source {
 #[non_exhaustive]
 pub enum FailureAction {
     /// The waiters share the failure, and no caller tries again for `hold`. A stale value
-    /// stands in for it.
+    /// is served in its place.
     #[default]
     Hold,
-    /// The waiters share the failure; the next caller tries again. A stale value stands in
-    /// for it.
+    /// The waiters share the failure; the next caller tries again. A stale value is served
+    /// in its place.
     ShareOnly,
     /// Each waiter tries for itself, in parallel; so does the next caller.
     EachItself,
     /// The failure is an answer, such as "not found": for this long every caller of this
     /// process gets it, as the computation's own error, and the key is not computed. No stale
-    /// value stands in for it: an older value is removed, also from the remote.
+    /// value is served in its place: an older value is removed, also from the remote.
     ///
     /// It ends early with `invalidate`, `put` or `mark_stale` of the key, `invalidate_all`, or
     /// a `refresh`. Other processes compute for themselves once. How many failures are
@@ -295,7 +295,7 @@ impl<E: fmt::Display> fmt::Display for LoadError<E> {
 
 impl<E: fmt::Debug + fmt::Display> StdError for LoadError<E> {}
 
-/// An error of ours that a computation of ours returns: one call for several keys fails each
+/// An error of the crate that a computation of the crate returns: one call for several keys fails each
 /// with the same error, and a loader's error says what is done about it.
 #[derive(Clone, Debug)]
 pub(crate) struct LoadFailure(pub(crate) Error);

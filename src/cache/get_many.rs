@@ -294,7 +294,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
                 let seat = round.seat(key.clone());
                 let answer = self.0.answer_in_batch(encoded, lookup, seat);
                 let mut answer = Box::pin(async { (key, answer.await) });
-                // Once for each before the round may close: who leads is decided in the
+                // Once for each before the round may close: which of them lead is decided in the
                 // first poll.
                 match futures_util::poll!(&mut answer) {
                     std::task::Poll::Ready((key, answer)) => batch.add(key, answer),
