@@ -15,8 +15,9 @@
 //!
 //! A caller that leads when its round is closed is late: it has waited for another caller or
 //! process whose computation came to nothing, or its round was full. Late callers share a
-//! round of their own, and its call needs a place of its own: each of them gives up the place
-//! that it has, and becomes a part of the later call.
+//! round of their own. Those that know that they are late share its call, and its place, from
+//! the start. Those that learn it only when they have a place bring that with them, unless
+//! others need it or the later call has one.
 //!
 //! The call is a [`Shared`] future, driven by every leader that waits for it. It goes on as
 //! long as one of them does, and is dropped with the last: then each has ended by
@@ -38,8 +39,8 @@ use tokio::sync::Notify;
 use crate::cache::state::CacheState;
 use crate::computed::Computed;
 use crate::error::{Absent, Error, LoadFailure};
+use crate::flight::computation::{OriginCall, WorkTime};
 use crate::flight::lending;
-use crate::flight::places::{OriginCall, WorkTime};
 use crate::garbage::drop_caught;
 use crate::key::{Key, ToKey};
 use crate::observe::{Observe, Occurrence};
@@ -376,45 +377,86 @@ where
 }
 
 /// What a caller's work knows of its seat.
-pub(crate) struct BoardingPass {
-    gate: Arc<Gate>,
+pub(crate) trait BoardingPass: Send + Sync {
+    /// Returns the call that the caller's flight is a part of, if it leads now: that of its
+    /// round, or where it is late, that of the round for late callers.
+    fn call(&self) -> Arc<OriginCall>;
+
+    /// Returns at which moment it looks again, where it waits for another process.
+    fn spread(&self) -> f64;
+
+    /// The caller leads: the round waits for its decision.
+    fn lead(&self);
+
+    /// The round does not wait for this caller any more.
+    fn step_aside(&self);
+
+    /// Returns the time of a computation outside of any flight.
+    fn time(&self) -> &WorkTime;
+}
+
+struct Pass<K, V>
+where
+    V: Clone + Send + Sync + 'static,
+{
+    batcher: Arc<Batcher<K, V>>,
+    round: Arc<Round<K, V>>,
+    /// The round that it has found when it was late.
+    later: Mutex<Option<Arc<Round<K, V>>>>,
+    state: Arc<CacheState<V>>,
     /// Whether the round waits for this caller.
     is_awaited: AtomicBool,
     /// Whether the caller leads a flight.
     leads: AtomicBool,
-    /// The time of a computation outside of any flight.
     time: Arc<WorkTime>,
 }
 
-impl BoardingPass {
-    /// Returns the call that the caller's flight is a part of, if it leads now.
-    pub(crate) fn call(&self) -> Option<Arc<OriginCall>> {
-        self.gate.is_open().then(|| Arc::clone(&self.gate.call))
-    }
-
-    pub(crate) fn spread(&self) -> f64 {
-        self.gate.spread
-    }
-
-    /// The caller leads: the round waits for its decision.
-    pub(crate) fn lead(&self) {
-        self.leads.store(true, Ordering::Release);
-        if self.gate.enter() && self.is_awaited.swap(true, Ordering::AcqRel) {
-            // It was awaited before.
-            self.gate.leave();
-        }
-    }
-
-    /// Returns the time of a computation outside of any flight.
-    pub(crate) fn time(&self) -> &WorkTime {
-        &self.time
-    }
-
-    /// The round does not wait for this caller any more.
-    pub(crate) fn step_aside(&self) {
+impl<K, V> Pass<K, V>
+where
+    V: Clone + Send + Sync + 'static,
+{
+    fn leave(&self) {
         if self.is_awaited.swap(false, Ordering::AcqRel) {
-            self.gate.leave();
+            self.round.keys.gate.leave();
         }
+    }
+}
+
+impl<K, V> BoardingPass for Pass<K, V>
+where
+    K: ToKey + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    fn call(&self) -> Arc<OriginCall> {
+        let gate = &self.round.keys.gate;
+        if gate.is_open() {
+            return Arc::clone(&gate.call);
+        }
+        let mut later = self.later.lock();
+        let round = later.take().filter(|round| round.keys.gate.is_open());
+        let round = round.unwrap_or_else(|| self.batcher.open_round(&self.state));
+        Arc::clone(&later.insert(round).keys.gate.call)
+    }
+
+    fn spread(&self) -> f64 {
+        self.round.keys.gate.spread
+    }
+
+    fn lead(&self) {
+        self.leads.store(true, Ordering::Release);
+        let gate = &self.round.keys.gate;
+        if gate.enter() && self.is_awaited.swap(true, Ordering::AcqRel) {
+            // It was awaited before.
+            gate.leave();
+        }
+    }
+
+    fn step_aside(&self) {
+        self.leave();
+    }
+
+    fn time(&self) -> &WorkTime {
+        &self.time
     }
 }
 
@@ -424,10 +466,7 @@ where
     V: Clone + Send + Sync + 'static,
 {
     key: K,
-    batcher: Arc<Batcher<K, V>>,
-    round: Arc<Round<K, V>>,
-    state: Arc<CacheState<V>>,
-    pass: Arc<BoardingPass>,
+    pass: Arc<Pass<K, V>>,
 }
 
 impl<K, V> Seat<K, V>
@@ -441,24 +480,20 @@ where
         state: &Arc<CacheState<V>>,
         key: K,
     ) -> Self {
-        let gate = Arc::clone(&round.keys.gate);
-        let pass = Arc::new(BoardingPass {
-            gate,
+        let pass = Arc::new(Pass {
+            batcher: Arc::clone(batcher),
+            round: Arc::clone(round),
+            later: Mutex::new(None),
+            state: Arc::clone(state),
             is_awaited: AtomicBool::new(false),
             leads: AtomicBool::new(false),
             time: Arc::default(),
         });
-        Self {
-            key,
-            batcher: Arc::clone(batcher),
-            round: Arc::clone(round),
-            state: Arc::clone(state),
-            pass,
-        }
+        Self { key, pass }
     }
 
-    pub(crate) fn pass(&self) -> Arc<BoardingPass> {
-        Arc::clone(&self.pass)
+    pub(crate) fn pass(&self) -> Arc<dyn BoardingPass> {
+        Arc::clone(&self.pass) as Arc<dyn BoardingPass>
     }
 
     /// Adds the key to a round, and waits for the value that its call returns.
@@ -469,15 +504,17 @@ where
     pub(crate) async fn load(self) -> Result<Computed<V>, LoadFailure> {
         let encoded = self.key.to_key();
         let leads = self.pass.leads.load(Ordering::Acquire);
-        let computation = if leads { self.state.engine.waiting_computation() } else { None };
+        let state = Arc::clone(&self.pass.state);
+        let computation = if leads { state.engine.waiting_computation() } else { None };
         let time = computation.as_ref().map_or(&self.pass.time, |computation| computation.time());
         let (call, later) = self.enter_round(&encoded, &Arc::clone(time));
-        let (batcher, state) = (Arc::clone(&self.batcher), Arc::clone(&self.state));
-        // The round lives, for others to find it, as long as it has seats or this.
-        let (key, round) = (self.key.clone(), Arc::clone(&self.round));
+        // The rounds live, for others to find them, as long as they have seats or this.
+        let (key, batcher) = (self.key.clone(), Arc::clone(&self.pass.batcher));
+        let round = Arc::clone(&self.pass.round);
         drop(self);
         if let Some((computation, later)) = computation.as_ref().zip(later.as_ref()) {
-            state.engine.move_to_call(computation, &later.keys.gate.call).await;
+            let placed = state.engine.move_to_call(computation, &later.keys.gate.call).await;
+            placed.map_err(|_| LoadFailure(state.engine.overloaded(&encoded)))?;
         }
         let loaded = call.await;
         drop((round, later));
@@ -501,18 +538,19 @@ where
         encoded: &Key,
         time: &Arc<WorkTime>,
     ) -> (SharedCall<V>, Option<Arc<Round<K, V>>>) {
-        let mut key = match self.round.add(self.key.clone(), encoded, time) {
+        let Pass { batcher, round, later, state, .. } = &*self.pass;
+        let mut key = match round.add(self.key.clone(), encoded, time) {
             Ok(call) => return (call, None),
             Err(key) => key,
         };
-        let mut round = Arc::clone(&self.round);
+        let mut round = later.lock().take().unwrap_or_else(|| batcher.open_round(state));
         loop {
-            self.batcher.forget(&round);
-            round = self.batcher.open_round(&self.state);
             match round.add(key, encoded, time) {
                 Ok(call) => return (call, Some(round)),
                 Err(back) => key = back,
             }
+            batcher.forget(&round);
+            round = batcher.open_round(state);
         }
     }
 }
@@ -522,6 +560,6 @@ where
     V: Clone + Send + Sync + 'static,
 {
     fn drop(&mut self) {
-        self.pass.step_aside();
+        self.pass.leave();
     }
 }

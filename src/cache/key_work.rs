@@ -90,7 +90,7 @@ pub(crate) struct KeyWork<V: Clone + Send + Sync + 'static, F> {
     /// The entry that the result replaces, and whose tags it may inherit.
     replaced: Option<Arc<Entry<V>>>,
     /// The caller is one of a batch.
-    pub(super) pass: Option<Arc<BoardingPass>>,
+    pub(super) pass: Option<Arc<dyn BoardingPass>>,
     pub(super) compute: F,
 }
 
@@ -115,7 +115,7 @@ impl<V: Clone + Send + Sync + 'static, F> KeyWork<V, F> {
     }
 
     pub(super) fn request(&self) -> FlightRequest {
-        let call = self.pass.as_ref().and_then(|pass| pass.call());
+        let call = self.pass.as_ref().map(|pass| pass.call());
         FlightRequest::of(self.key.clone()).sharing_call(call)
     }
 
@@ -277,7 +277,16 @@ where
         };
         // Also a cache that only fails has something to forget.
         state.tidy_from_now_on();
-        match leader.compute(async { compute().await }).await {
+        let computed = match leader.compute(async { compute().await }).await {
+            Ok(Ok(computed)) => Ok(Ok(computed)),
+            Ok(Err(error)) => match Error::of_computation(error) {
+                // It has found no place for its call in time.
+                refusal if refusal.kind() == ErrorKind::Overloaded => Err(refusal),
+                error => Ok(Err(error.in_cache(&state.name))),
+            },
+            Err(timeout) => Err(timeout),
+        };
+        match computed {
             Ok(Ok((Some(computed), own))) if computed.storable => {
                 let computed = computed.with_tags_of(replaced.as_deref());
                 match state.entry(computed, &leader) {
@@ -298,7 +307,6 @@ where
                 Ok(own)
             }
             Ok(Err(error)) => {
-                let error = Error::of_computation(error).in_cache(&state.name);
                 let rule = state.rule_for(&error, shared);
                 if let HoldRule::Remember(_) = rule.hold {
                     let error = error.into_answer();
@@ -309,13 +317,13 @@ where
                 leader.end(End::Failed { error: error.clone(), rule });
                 failed(error)
             }
-            Err(timeout) => {
+            Err(error) => {
                 // A lack of places says nothing of the key.
-                let is_late = timeout.kind() == ErrorKind::ComputeTimeout;
+                let is_late = error.kind() == ErrorKind::ComputeTimeout;
                 let hold = if is_late { HoldRule::After(1) } else { HoldRule::Never };
                 let rule = FailureRule { hold, ..shared };
-                leader.end(End::Failed { error: timeout.clone(), rule });
-                failed(timeout)
+                leader.end(End::Failed { error: error.clone(), rule });
+                failed(error)
             }
         }
     }

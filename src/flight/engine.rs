@@ -14,13 +14,14 @@ use tokio_util::task::TaskTracker;
 use crate::clock::{Clock, Tick};
 use crate::entry::Entry;
 use crate::error::{Error, ErrorKind};
+use crate::flight::computation::{Computation, OriginCall};
 use crate::flight::hold::{HeldKey, HoldCheck};
 use crate::flight::hold_policy::HoldPolicy;
 use crate::flight::leader::Leader;
 use crate::flight::lending::{self, Scope};
 use crate::flight::marks::Marks;
 use crate::flight::phase::{Flight, Interest, SharedFailure, Verdict};
-use crate::flight::places::{Computation, NoPlace, Offer, OriginCall, Places};
+use crate::flight::places::{NoPlace, Offer, Places};
 use crate::flight::ports::Store;
 use crate::flight::table::{Removed, Shard, Table};
 use crate::flight::waiter::{AloneReason, WaitSlot, Waiter};
@@ -350,7 +351,10 @@ impl<V: Send + Sync + 'static> Engine<V> {
         let overdue_at = self.watch.now().plus(self.settings.wait_timeout).plus(GRACE);
         let id = self.table.next_number();
         Arc::new(match &request.call {
-            Some(call) => Computation::of_call(id, overdue_at, Arc::clone(call)),
+            Some(call) => {
+                request.rank.into_iter().for_each(|rank| call.take_rank(rank));
+                Computation::of_call(id, overdue_at, Arc::clone(call))
+            }
             None => Computation::new(id, overdue_at, request.rank),
         })
     }
@@ -369,23 +373,24 @@ impl<V: Send + Sync + 'static> Engine<V> {
         Some(computation)
     }
 
-    /// Moves the computation of a leader to another call, and waits for its place. A cache that
-    /// is not on needs none.
+    /// Moves the computation of a leader to another call, and waits for the place of that
+    /// call as long as the leader may. A cache that is not on needs none.
     ///
     /// Cancel safe: a leader that is dropped gives up its part.
     pub(crate) async fn move_to_call(
         &self,
         computation: &Arc<Computation>,
         call: &Arc<OriginCall>,
-    ) {
-        if !self.places.move_to(computation, call, self.watch.now()) {
-            return;
-        }
-        // The leader's own patience is shorter.
-        let patience = self.settings.wait_timeout.saturating_mul(2);
+    ) -> Result<(), NoPlace> {
+        let now = self.watch.now();
+        self.places.move_to(computation, call, now);
+        let patience = computation.time().patient_until().since(now);
         let deadline = tokio::time::Instant::now() + patience;
         let gives_up = || (self.mode() != Mode::On).then_some(NoPlace::NotNeeded);
-        let _ = self.places.wait(computation, deadline, &self.watch, gives_up).await;
+        match self.places.wait(computation, deadline, &self.watch, gives_up).await {
+            Err(NoPlace::NotNeeded) | Ok(()) => Ok(()),
+            Err(reason) => Err(reason),
+        }
     }
 
     /// Makes a call of the origin that serves several flights.

@@ -11,12 +11,12 @@
 //! 4. [`fill`](Leader::fill) or [`finish`](Leader::finish) stores the result, or
 //!    [`end`](Leader::end) says why there is none.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::{Either, select};
 use tokio::time::Instant;
 
 use crate::clock::Tick;
@@ -349,7 +349,9 @@ impl<V: Send + Sync + 'static> Leader<V> {
         let mut work = std::pin::pin!(work);
         let limit = self.engine.settings.compute_timeout;
         let (from, mut rest) = (self.engine.watch.now(), limit);
-        self.flight.computation.time().begin(from);
+        let time = self.flight.computation.time();
+        time.begin(from);
+        time.be_patient_until(from.plus(self.deadline().saturating_duration_since(Instant::now())));
         loop {
             self.expect_within(rest);
             match tokio::time::timeout(rest, self.or_unwanted(work.as_mut(), has_place)).await {
@@ -386,16 +388,24 @@ impl<V: Send + Sync + 'static> Leader<V> {
         time.left(now, settings.compute_timeout, (from, settings.wait_timeout))
     }
 
-    /// Drives work that has a place; work without one only as long as a caller wants it.
-    async fn or_unwanted<F: Future + Unpin>(&self, work: F, has_place: bool) -> Option<F::Output> {
-        if has_place {
-            return Some(work.await);
-        }
-        let unwanted = std::pin::pin!(self.flight.wait_until_unwanted());
-        match select(work, unwanted).await {
-            Either::Left((output, _)) => Some(output),
-            Either::Right(_) => None,
-        }
+    /// Drives work that has a place; work without one, or that has yet to begin, only as long
+    /// as a caller wants it.
+    async fn or_unwanted<F: Future + Unpin>(
+        &self,
+        mut work: F,
+        has_place: bool,
+    ) -> Option<F::Output> {
+        let mut unwanted = std::pin::pin!(self.flight.wait_until_unwanted());
+        let may_wait = self.led_for != LedFor::Refresh;
+        let time = self.flight.computation.time();
+        poll_fn(|cx| {
+            if let Poll::Ready(output) = work.poll_unpin(cx) {
+                return Poll::Ready(Some(output));
+            }
+            let needs_caller = !has_place || (may_wait && time.is_waiting());
+            if needs_caller { unwanted.as_mut().poll(cx).map(|()| None) } else { Poll::Pending }
+        })
+        .await
     }
 
     /// Says that the head of the result is there: callers that join from now on get it

@@ -7,7 +7,8 @@
 
 use std::future::Future;
 
-use crate::flight::places::{Computation, Places};
+use crate::flight::computation::Computation;
+use crate::flight::places::Places;
 use crate::sync::Arc;
 
 tokio::task_local! {

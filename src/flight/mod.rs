@@ -54,6 +54,7 @@
 //! - `table`: the running flights and the marks of all keys, in shards.
 //! - `marks`: what is remembered of a key besides its value, each fact with its own end.
 //! - `hold`, `hold_policy`: a key that fails is left alone, with two ends; how long that is.
+//! - `computation`: the part of a flight in a call of the origin, and its time.
 //! - `places`: the bound on computations, its queue, and who lends a place to whom.
 //!
 //! Then the way of a caller:
@@ -65,6 +66,7 @@
 //! - `tasks`: where computations run, and how a shutdown ends them.
 //! - `ports`: the store, as the engine sees it.
 
+pub(crate) mod computation;
 pub(crate) mod end;
 pub(crate) mod engine;
 pub(crate) mod hold;

@@ -16,7 +16,8 @@
 use crate::clock::Tick;
 use crate::entry::Entry;
 use crate::error::Error;
-use crate::flight::places::{Computation, Offer, Places};
+use crate::flight::computation::Computation;
+use crate::flight::places::{Offer, Places};
 use crate::key::{Key, Tag};
 use crate::sync::{Arc, AtomicU32, Mutex, Notify, Ordering};
 
@@ -264,7 +265,7 @@ impl<V> Flight<V> {
     /// Cancel safe: a dropped wait leaves nothing behind.
     pub(crate) async fn wait_until_unwanted(&self) {
         while self.is_wanted() {
-            self.computation.woken().await;
+            self.computation.told_unwanted().await;
         }
     }
 

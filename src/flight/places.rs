@@ -26,134 +26,12 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::clock::{Clock, Tick};
+use crate::flight::computation::{Computation, OriginCall};
 use crate::flight::waiter::WaitSlot;
-use crate::sync::{Arc, AtomicU64, Mutex, Notify, Ordering, RandomState};
-
-/// When work has begun, of which the time is limited. While it waits for other parts of its
-/// call it has not.
-#[derive(Debug)]
-pub(crate) struct WorkTime(AtomicU64);
-
-/// In place of the moment when work has begun.
-const WAITING: u64 = u64::MAX;
-
-impl Default for WorkTime {
-    fn default() -> Self {
-        Self(AtomicU64::new(WAITING))
-    }
-}
-
-impl WorkTime {
-    pub(crate) fn begin(&self, now: Tick) {
-        self.0.store(now.as_nanos(), Ordering::Release);
-    }
-
-    /// The work waits for other parts of its call. That time does not count.
-    pub(crate) fn wait(&self) {
-        self.0.store(WAITING, Ordering::Release);
-    }
-
-    pub(crate) fn is_waiting(&self) -> bool {
-        self.0.load(Ordering::Acquire) == WAITING
-    }
-
-    /// Returns how much longer the work may take: `limit` from its begin. Work that waits
-    /// since `from` does so for `patience` at most.
-    pub(crate) fn left(
-        &self,
-        now: Tick,
-        limit: Duration,
-        (from, patience): (Tick, Duration),
-    ) -> Option<Duration> {
-        let began = self.0.load(Ordering::Acquire);
-        let (from, limit) = match began {
-            WAITING => (from, patience),
-            began => (Tick::from_nanos(began), limit),
-        };
-        limit.checked_sub(now.since(from)).filter(|left| !left.is_zero())
-    }
-}
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, RandomState};
 
 /// Maps smaller than this are not worth shrinking.
 const LEAST_CAPACITY: usize = 64;
-
-/// One call of the origin, for one flight or several.
-#[derive(Debug)]
-pub(crate) struct OriginCall {
-    id: u64,
-    /// Its rank in the queue; the lower, the earlier. Zero: none yet.
-    rank: AtomicU64,
-}
-
-impl OriginCall {
-    pub(crate) fn new(id: u64, rank: Option<u64>) -> Self {
-        Self { id, rank: AtomicU64::new(rank.unwrap_or_default()) }
-    }
-
-    fn rank(&self) -> Option<u64> {
-        Some(self.rank.load(Ordering::Relaxed)).filter(|rank| *rank > 0)
-    }
-}
-
-/// The part of one flight in a call of the origin.
-#[derive(Debug)]
-pub(crate) struct Computation {
-    id: u64,
-    /// Changes only while it has no part here.
-    call: Mutex<Arc<OriginCall>>,
-    /// When other calls may take its place.
-    overdue_at: AtomicU64,
-    time: Arc<WorkTime>,
-    /// Wakes the leader that waits for a place.
-    wake: Notify,
-}
-
-impl Computation {
-    /// Makes a computation with a call of its own.
-    pub(crate) fn new(id: u64, overdue_at: Tick, rank: Option<u64>) -> Self {
-        Self::of_call(id, overdue_at, Arc::new(OriginCall::new(id, rank)))
-    }
-
-    /// Makes a computation of a call that may have others.
-    pub(crate) fn of_call(id: u64, overdue_at: Tick, call: Arc<OriginCall>) -> Self {
-        let overdue_at = AtomicU64::new(overdue_at.as_nanos());
-        let (call, time) = (Mutex::new(call), Arc::default());
-        Self { id, call, overdue_at, time, wake: Notify::new() }
-    }
-
-    fn call(&self) -> Arc<OriginCall> {
-        Arc::clone(&self.call.lock())
-    }
-
-    /// Returns the time of its work.
-    pub(crate) fn time(&self) -> &Arc<WorkTime> {
-        &self.time
-    }
-
-    pub(crate) fn overdue_at(&self) -> Tick {
-        Tick::from_nanos(self.overdue_at.load(Ordering::Acquire))
-    }
-
-    /// Returns whether its leader should have ended it by now. A leader in a future
-    /// that is not polled any more never does.
-    pub(crate) fn is_overdue(&self, now: Tick) -> bool {
-        now >= self.overdue_at()
-    }
-
-    /// Returns its rank in the queue, if it has ever waited.
-    pub(crate) fn rank(&self) -> Option<u64> {
-        self.call().rank()
-    }
-
-    /// Makes the leader look around: it has a place, or no caller any more.
-    pub(crate) fn wake(&self) {
-        self.wake.notify_one();
-    }
-
-    pub(crate) async fn woken(&self) {
-        self.wake.notified().await;
-    }
-}
 
 /// Why a computation has no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -181,9 +59,12 @@ struct State {
     last_rank: u64,
     /// Those of the queue that each lender waits for.
     waiting_for: HashMap<u64, BTreeSet<(u64, u64)>, RandomState>,
-    /// The lenders of each borrower, and how many offers each has made to it.
-    lenders: HashMap<u64, HashMap<u64, u32, RandomState>, RandomState>,
+    /// The offers to each call.
+    offers: HashMap<u64, Offers, RandomState>,
 }
+
+/// How many offers each lender has made to each computation of a call.
+type Offers = BTreeMap<(u64, u64), u32>;
 
 #[derive(Debug)]
 struct Member {
@@ -211,6 +92,10 @@ impl Holders {
         if self.first.id != computation.id {
             self.others.insert(computation.id, Arc::clone(computation));
         }
+    }
+
+    fn is_only(&self, computation: &Computation) -> bool {
+        self.first.id == computation.id && self.others.is_empty()
     }
 
     fn contains(&self, computation: &Computation) -> bool {
@@ -260,7 +145,7 @@ impl Places {
             queue: BTreeSet::new(),
             last_rank: 0,
             waiting_for: HashMap::default(),
-            lenders: HashMap::default(),
+            offers: HashMap::default(),
         };
         Self { state: Mutex::new(state), next_overdue: AtomicU64::new(u64::MAX) }
     }
@@ -322,7 +207,7 @@ impl Places {
             let pause = overdue.since(clock.now()).max(Duration::from_millis(1));
             let until = Instant::now().checked_add(pause).map_or(deadline, |at| at.min(deadline));
             // Woken or not: the queue says how it stands.
-            let _ = tokio::time::timeout_at(until, computation.wake.notified()).await;
+            let _ = tokio::time::timeout_at(until, computation.woken()).await;
         }
     }
 
@@ -347,25 +232,25 @@ impl Places {
         is_queued
     }
 
-    /// Makes the computation a part of another call, which needs a place of its own. Returns
-    /// whether it did: a computation that others lend their places to keeps its call, since
-    /// they have offered their places to that one.
-    pub(crate) fn move_to(
-        &self,
-        computation: &Computation,
-        call: &Arc<OriginCall>,
-        now: Tick,
-    ) -> bool {
+    /// Makes the computation a part of another call. Its place goes with it, unless other
+    /// parts of the first call need it, or the other call has one.
+    pub(crate) fn move_to(&self, computation: &Computation, call: &Arc<OriginCall>, now: Tick) {
         let mut state = self.state.lock();
-        let before = computation.call().id;
-        if state.lenders.contains_key(&before) {
-            return false;
+        let before = computation.call();
+        if before.id == call.id {
+            return;
         }
-        if state.let_go(computation) {
-            state.end(before, now);
+        let takes_place = state.hand_place(computation, &before, call);
+        if !takes_place {
+            // It has waited as long as the other call would have.
+            before.rank().into_iter().for_each(|rank| call.take_rank(rank));
         }
-        *computation.call.lock() = Arc::clone(call);
-        true
+        if !takes_place && state.let_go(computation) {
+            state.end(before.id, now);
+        }
+        computation.set_call(call);
+        state.move_offers(computation.id, before.id, call.id);
+        state.shrink();
     }
 
     /// Makes every leader in the queue look around.
@@ -388,12 +273,12 @@ impl Places {
             state.shrink();
         }
         drop(state);
-        computation.wake();
+        computation.tell_unwanted();
     }
 
     /// Says until when a computation is expected to end.
     pub(crate) fn expect_until(&self, computation: &Computation, overdue_at: Tick) {
-        computation.overdue_at.store(overdue_at.as_nanos(), Ordering::Release);
+        computation.set_overdue_at(overdue_at);
         self.note_overdue(computation.overdue_at());
     }
 
@@ -427,14 +312,11 @@ impl Places {
         lender: &Arc<Computation>,
         borrower: &Arc<Computation>,
     ) -> Offer {
-        let (lender, borrower) = (lender.call().id, borrower.call().id);
         let mut state = self.state.lock();
-        *state.lenders.entry(borrower).or_default().entry(lender).or_default() += 1;
-        if let Some(Standing::Queued { rank }) = state.standing(borrower) {
-            state.waiting_for.entry(lender).or_default().insert((rank, borrower));
-        }
-        state.lend(lender);
-        Offer { places: Arc::clone(self), lender, borrower }
+        let lender = lender.call().id;
+        state.add_offers(lender, borrower.id, borrower.call().id, 1);
+        drop(state);
+        Offer { places: Arc::clone(self), lender, borrower: Arc::clone(borrower) }
     }
 
     /// Returns how many places are free.
@@ -492,11 +374,11 @@ impl State {
             return;
         }
         self.last_rank += 1;
+        call.take_rank(self.last_rank);
         let rank = call.rank().unwrap_or(self.last_rank);
-        call.rank.store(rank, Ordering::Relaxed);
         self.queue.insert((rank, call.id));
-        for lender in self.lenders.get(&call.id).into_iter().flat_map(HashMap::keys) {
-            self.waiting_for.entry(*lender).or_default().insert((rank, call.id));
+        for lender in self.lenders_of(call.id) {
+            self.waiting_for.entry(lender).or_default().insert((rank, call.id));
         }
         let (holders, standing) = (Holders::of(computation), Standing::Queued { rank });
         let member = Member { call: Arc::clone(call), holders, standing, _slot: slot.take() };
@@ -532,16 +414,19 @@ impl State {
     }
 
     fn lender_of(&self, borrower: u64) -> Option<u64> {
-        let mut lenders = self.lenders.get(&borrower)?.keys().copied();
+        let mut lenders = self.offers.get(&borrower)?.keys().map(|(lender, _)| *lender);
         lenders.find(|lender| *lender != borrower && self.can_lend(*lender))
+    }
+
+    fn lenders_of(&self, borrower: u64) -> Vec<u64> {
+        let offers = self.offers.get(&borrower).into_iter().flat_map(BTreeMap::keys);
+        offers.map(|(lender, _)| *lender).collect()
     }
 
     /// Takes a computation out of the queue.
     fn unqueue(&mut self, rank: u64, id: u64) {
         self.queue.remove(&(rank, id));
-        let lenders: Vec<u64> =
-            self.lenders.get(&id).into_iter().flat_map(HashMap::keys).copied().collect();
-        for lender in lenders {
+        for lender in self.lenders_of(id) {
             self.wait_no_more(lender, (rank, id));
         }
     }
@@ -615,27 +500,87 @@ impl State {
         }
     }
 
-    fn withdraw_offer(&mut self, lender: u64, borrower: u64) {
-        let Some(lenders) = self.lenders.get_mut(&borrower) else { return };
-        let Some(offers) = lenders.get_mut(&lender) else { return };
-        *offers -= 1;
-        if *offers > 0 {
-            return;
+    /// Gives the place of `before` to `call`, if it has no other part than this computation,
+    /// and `call` has none. Returns whether it did.
+    fn hand_place(
+        &mut self,
+        computation: &Computation,
+        before: &OriginCall,
+        call: &Arc<OriginCall>,
+    ) -> bool {
+        let member = self.members.get(&before.id);
+        let place = member.filter(|member| member.holders.is_only(computation));
+        let place = place.map(|member| member.standing);
+        let Some(standing @ Standing::Placed { lender, lent_to: None }) = place else {
+            return false;
+        };
+        if matches!(self.standing(call.id), Some(Standing::Placed { .. })) {
+            return false;
         }
-        lenders.remove(&lender);
-        if lenders.is_empty() {
-            self.lenders.remove(&borrower);
+        let Some(Member { mut holders, .. }) = self.members.remove(&before.id) else {
+            return false;
+        };
+        // Those that wait for a place have it now.
+        if let Some(queued) = self.members.remove(&call.id) {
+            queued.holders.all().for_each(|computation| holders.add(computation));
+            queued.holders.wake();
         }
-        if let Some(Standing::Queued { rank }) = self.standing(borrower) {
-            self.wait_no_more(lender, (rank, borrower));
+        if let Some(lender) = lender {
+            self.set_lent(lender, Some(call.id));
         }
+        self.place(Arc::clone(call), holders, standing);
+        true
+    }
+
+    /// Says that the caller inside `lender` waits for a computation of `call`, `count` times.
+    fn add_offers(&mut self, lender: u64, computation: u64, call: u64, count: u32) {
+        *self.offers.entry(call).or_default().entry((lender, computation)).or_default() += count;
+        if let Some(Standing::Queued { rank }) = self.standing(call) {
+            self.waiting_for.entry(lender).or_default().insert((rank, call));
+        }
+        self.lend(lender);
+    }
+
+    /// Withdraws `count` offers, or all of them. Returns how many there were.
+    fn take_offers(&mut self, lender: u64, computation: u64, call: u64, count: u32) -> u32 {
+        let Some(offers) = self.offers.get_mut(&call) else { return 0 };
+        let Some(made) = offers.get_mut(&(lender, computation)) else { return 0 };
+        let taken = count.min(*made);
+        *made -= taken;
+        if *made > 0 {
+            return taken;
+        }
+        offers.remove(&(lender, computation));
+        let offers_more = offers.range((lender, 0)..=(lender, u64::MAX)).next().is_some();
+        if offers.is_empty() {
+            self.offers.remove(&call);
+        }
+        if !offers_more && let Some(Standing::Queued { rank }) = self.standing(call) {
+            self.wait_no_more(lender, (rank, call));
+        }
+        taken
+    }
+
+    fn withdraw_offer(&mut self, lender: u64, borrower: &Computation) {
+        self.take_offers(lender, borrower.id, borrower.call().id, 1);
         self.shrink();
+    }
+
+    /// The offers to a computation follow it to another call.
+    fn move_offers(&mut self, computation: u64, from: u64, to: u64) {
+        let offers = self.offers.get(&from).into_iter().flat_map(BTreeMap::keys);
+        let to_it = offers.filter(|(_, borrower)| *borrower == computation);
+        let lenders: Vec<u64> = to_it.map(|(lender, _)| *lender).collect();
+        for lender in lenders {
+            let count = self.take_offers(lender, computation, from, u32::MAX);
+            self.add_offers(lender, computation, to, count);
+        }
     }
 
     /// Returns memory after a crowd has gone.
     fn shrink(&mut self) {
         shrink(&mut self.members);
-        shrink(&mut self.lenders);
+        shrink(&mut self.offers);
         shrink(&mut self.waiting_for);
     }
 }
@@ -653,12 +598,12 @@ fn shrink<T>(map: &mut HashMap<u64, T, RandomState>) {
 pub(crate) struct Offer {
     places: Arc<Places>,
     lender: u64,
-    borrower: u64,
+    borrower: Arc<Computation>,
 }
 
 impl Drop for Offer {
     fn drop(&mut self) {
-        self.places.state.lock().withdraw_offer(self.lender, self.borrower);
+        self.places.state.lock().withdraw_offer(self.lender, &self.borrower);
     }
 }
 

@@ -9,10 +9,10 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use crate::error::{Error, ErrorKind};
+use crate::flight::computation::WorkTime;
 use crate::flight::engine::{Engine, PlaceForOne};
 use crate::flight::leader::Leader;
 use crate::flight::lending;
-use crate::flight::places::WorkTime;
 use crate::key::Key;
 use crate::mode::Mode;
 use crate::observe::Occurrence;

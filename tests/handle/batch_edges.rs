@@ -85,6 +85,15 @@ fn get(
     tokio::spawn(async move { cache.get(id).await })
 }
 
+fn get_or_compute(
+    handle: &Stampede<u64>,
+    key: u64,
+    origin: &Origin,
+) -> tokio::task::JoinHandle<Result<u64, tower_stampede::Error>> {
+    let (handle, compute) = (handle.clone(), origin.compute());
+    tokio::spawn(async move { handle.get_or_compute(key, compute).await })
+}
+
 // `max_computations` bounds how many calls of the origin run at once. Callers that are elected
 // together, and are more than `max_batch`, make several calls; each needs a place.
 #[tokio::test(start_paused = true)]
@@ -329,4 +338,75 @@ async fn a_call_of_single_callers_does_not_outlive_a_shutdown() {
     cache.handle().shutdown(MS).await;
     drop(within(SECOND, caller).await);
     assert_eq!(connections.available_permits(), 1, "the call still has its connection");
+}
+
+// An elected caller is late: it joins a later call. What that call asks for borrows its place,
+// also where the caller is a computation itself that waits.
+#[tokio::test(start_paused = true)]
+async fn what_a_late_batch_of_a_computation_asks_for_borrows_its_place() {
+    let handle = places(2).wait_timeout(SECOND).build().unwrap();
+    let origin = Origin::taking(SECOND / 2);
+    origin.next([Answer::Panic]);
+    let panicking = get_or_compute(&handle, 1, &origin);
+    all_have_run().await;
+    let asking = handle.clone();
+    let load = move |ids: Vec<u64>| {
+        let asking = asking.clone();
+        async move {
+            let part = || async { Ok::<u64, OriginError>(100) };
+            asking.get_or_compute("part", part).await.map_err(|_| OriginError(0))?;
+            Rows::Ok(ids.into_iter().map(|id| (id, id)).collect())
+        }
+    };
+    let asking = handle.clone();
+    let compute = move || async move {
+        let batch = asking.get_many([1], load).await;
+        Ok::<u64, OriginError>(batch.values.len() as u64)
+    };
+    let outer = handle.clone();
+    let outer = tokio::spawn(async move { outer.get_or_compute(0, compute).await });
+    assert!(panicking.await.is_err(), "its caller is told of the panic");
+    // The late call gathers its keys. From now on the other place is busy until all is over.
+    let busy = get_or_compute(&handle, 2, &Origin::taking(10 * SECOND));
+    assert_eq!(within(5 * SECOND, outer).await.unwrap().unwrap(), 1);
+    busy.abort();
+}
+
+// Late callers bring the place of the first of them: no caller of the queue comes between.
+#[tokio::test(start_paused = true)]
+async fn late_callers_keep_the_place_of_the_first_of_them() {
+    let table = Table::default();
+    let handle = places(1).wait_timeout(5 * SECOND).build().unwrap();
+    let busy = get_or_compute(&handle, 0, &Origin::taking(2 * SECOND));
+    all_have_run().await;
+    let (queued, origin) = (handle.clone(), Origin::new());
+    let queued =
+        tokio::spawn(async move { queued.get_or_compute_scoped(1, || origin.load()).await });
+    all_have_run().await;
+    let (asked, load) = (handle.clone(), table.loader());
+    let batch = tokio::spawn(async move { asked.get_many([1], load).await });
+    all_have_run().await;
+    let later = get_or_compute(&handle, 2, &Origin::taking(10 * SECOND));
+    all_have_run().await;
+    // Elected, it has the rank of the caller that it has waited for.
+    queued.abort();
+    let batch = within(4 * SECOND, batch).await.unwrap();
+    assert!(batch.failures.is_empty(), "{:?}", batch.failures);
+    assert!(busy.await.unwrap().is_ok());
+    later.abort();
+}
+
+// A call that still gathers its keys has not begun: where its callers leave, it never does.
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_its_callers_leave_while_it_gathers_does_not_call_the_origin() {
+    let table = Table::default();
+    let cache = table.cache(places(1).batch_window(5 * MS));
+    let callers = [get(&cache, 1), get(&cache, 2)];
+    pass(2 * MS).await;
+    callers.iter().for_each(tokio::task::JoinHandle::abort);
+    pass(10 * MS).await;
+    assert_eq!(table.queries(), Vec::<Vec<u64>>::new());
+    assert_quiet(cache.handle());
+    // The next caller is not affected.
+    assert_eq!(get(&cache, 1).await.unwrap().unwrap(), 1);
 }

@@ -6,7 +6,7 @@ use shuttle::future::block_on;
 
 use super::*;
 use crate::flight::model::{check, choice, join_all, pause, spawn};
-use crate::sync::AtomicUsize;
+use crate::sync::{AtomicUsize, Notify};
 
 const LONG: Duration = Duration::from_secs(24 * 3600);
 
@@ -42,8 +42,7 @@ impl Places {
         for (lender, queued) in &state.waiting_for {
             for borrower in queued {
                 assert!(state.queue.contains(borrower), "waits for one that is not queued");
-                let is_offered =
-                    state.lenders.get(&borrower.1).is_some_and(|it| it.contains_key(lender));
+                let is_offered = state.lenders_of(borrower.1).contains(lender);
                 assert!(is_offered, "waits for one to which it has made no offer");
             }
         }
@@ -54,6 +53,7 @@ impl Places {
         let state = self.state.lock();
         assert_eq!(state.free, max, "a place is taken");
         assert!(state.members.is_empty() && state.waiting_for.is_empty(), "a member is left");
+        assert!(state.offers.is_empty(), "an offer is left");
     }
 }
 
@@ -355,7 +355,7 @@ fn computations_that_move_to_another_call_lose_no_place_and_run_on_its_own() {
                 let part = Arc::new(Computation::of_call(id, overdue_at, earlier));
                 bench.take(&part);
                 pause();
-                assert!(bench.places.move_to(&part, &later, bench.clock.now()));
+                bench.places.move_to(&part, &later, bench.clock.now());
                 bench.places.assert_consistent(1);
                 bench.take(&part);
                 assert_eq!(running.load(Ordering::SeqCst), 0, "another call has the only place");
@@ -373,6 +373,49 @@ fn computations_that_move_to_another_call_lose_no_place_and_run_on_its_own() {
             other.release(&computation);
         }));
         join_all(tasks);
+        bench.places.assert_unused(1);
+    });
+}
+
+/// A computation moves to a later call, while what waits for it offers its place.
+#[test]
+fn a_place_that_is_lent_to_a_computation_follows_it_to_another_call() {
+    check(|| {
+        let bench = Bench::new(1);
+        let (lender, part) = (bench.computation(1), bench.computation(2));
+        let later = Arc::new(OriginCall::new(3, None));
+        bench.take(&lender);
+        let moving = (Arc::clone(&bench), Arc::clone(&part), Arc::clone(&later));
+        let moving = spawn(move || {
+            let (bench, part, later) = moving;
+            bench.take(&part);
+            bench.places.move_to(&part, &later, bench.clock.now());
+            bench.places.assert_consistent(1);
+            bench.take(&part);
+            // What the later call asks for borrows from it in turn.
+            let scope = Arc::new(Computation::of_call(4, part.overdue_at(), later));
+            let nested = bench.computation(5);
+            let offer = bench.places.offer(&scope, &nested);
+            bench.take(&nested);
+            bench.release(&nested);
+            drop(offer);
+            bench.release(&part);
+        });
+        let sibling = (Arc::clone(&bench), later);
+        let sibling = spawn(move || {
+            let (bench, later) = sibling;
+            let overdue_at = bench.clock.now().plus(LONG);
+            let sibling = Arc::new(Computation::of_call(6, overdue_at, later));
+            bench.places.join_queue(&sibling, &mut None, bench.clock.now());
+            bench.places.assert_consistent(1);
+            pause();
+            bench.release(&sibling);
+        });
+        let offer = bench.places.offer(&lender, &part);
+        bench.places.assert_consistent(1);
+        join_all([moving, sibling]);
+        drop(offer);
+        bench.release(&lender);
         bench.places.assert_unused(1);
     });
 }

@@ -1,0 +1,166 @@
+//! A computation, the call of the origin that it is a part of, and the time that it has.
+
+use std::time::Duration;
+
+use crate::clock::Tick;
+use crate::sync::{Arc, AtomicU64, Mutex, Notify, Ordering};
+
+/// When work has begun, of which the time is limited. While it waits for other parts of its
+/// call it has not.
+#[derive(Debug)]
+pub(crate) struct WorkTime {
+    began: AtomicU64,
+    /// Until when it may wait for a place.
+    patient_until: AtomicU64,
+}
+
+/// In place of the moment when work has begun.
+const WAITING: u64 = u64::MAX;
+
+impl Default for WorkTime {
+    fn default() -> Self {
+        Self { began: AtomicU64::new(WAITING), patient_until: AtomicU64::new(0) }
+    }
+}
+
+impl WorkTime {
+    pub(crate) fn begin(&self, now: Tick) {
+        self.began.store(now.as_nanos(), Ordering::Release);
+    }
+
+    /// The work waits for other parts of its call. That time does not count.
+    pub(crate) fn wait(&self) {
+        self.began.store(WAITING, Ordering::Release);
+    }
+
+    pub(crate) fn be_patient_until(&self, until: Tick) {
+        self.patient_until.store(until.as_nanos(), Ordering::Release);
+    }
+
+    pub(crate) fn patient_until(&self) -> Tick {
+        Tick::from_nanos(self.patient_until.load(Ordering::Acquire))
+    }
+
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.began.load(Ordering::Acquire) == WAITING
+    }
+
+    /// Returns how much longer the work may take: `limit` from its begin. Work that waits
+    /// since `from` does so for `patience` at most.
+    pub(crate) fn left(
+        &self,
+        now: Tick,
+        limit: Duration,
+        (from, patience): (Tick, Duration),
+    ) -> Option<Duration> {
+        let began = self.began.load(Ordering::Acquire);
+        let (from, limit) = match began {
+            WAITING => (from, patience),
+            began => (Tick::from_nanos(began), limit),
+        };
+        limit.checked_sub(now.since(from)).filter(|left| !left.is_zero())
+    }
+}
+
+/// One call of the origin, for one flight or several.
+#[derive(Debug)]
+pub(crate) struct OriginCall {
+    pub(super) id: u64,
+    /// Its rank in the queue; the lower, the earlier. Zero: none yet.
+    rank: AtomicU64,
+}
+
+impl OriginCall {
+    pub(crate) fn new(id: u64, rank: Option<u64>) -> Self {
+        Self { id, rank: AtomicU64::new(rank.unwrap_or_default()) }
+    }
+
+    pub(super) fn rank(&self) -> Option<u64> {
+        Some(self.rank.load(Ordering::Relaxed)).filter(|rank| *rank > 0)
+    }
+
+    /// Sets its rank, unless it has one.
+    pub(super) fn take_rank(&self, rank: u64) {
+        let _ = self.rank.compare_exchange(0, rank, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
+/// The part of one flight in a call of the origin.
+#[derive(Debug)]
+pub(crate) struct Computation {
+    pub(super) id: u64,
+    /// Changes only under the lock of the places.
+    call: Mutex<Arc<OriginCall>>,
+    /// When other calls may take its place.
+    overdue_at: AtomicU64,
+    time: Arc<WorkTime>,
+    /// Wakes the leader that waits for a place.
+    wake: Notify,
+    /// Wakes work that goes on only as long as a caller wants it.
+    unwanted: Notify,
+}
+
+impl Computation {
+    /// Makes a computation with a call of its own.
+    pub(crate) fn new(id: u64, overdue_at: Tick, rank: Option<u64>) -> Self {
+        Self::of_call(id, overdue_at, Arc::new(OriginCall::new(id, rank)))
+    }
+
+    /// Makes a computation of a call that may have others.
+    pub(crate) fn of_call(id: u64, overdue_at: Tick, call: Arc<OriginCall>) -> Self {
+        let overdue_at = AtomicU64::new(overdue_at.as_nanos());
+        let (call, time) = (Mutex::new(call), Arc::default());
+        Self { id, call, overdue_at, time, wake: Notify::new(), unwanted: Notify::new() }
+    }
+
+    pub(super) fn call(&self) -> Arc<OriginCall> {
+        Arc::clone(&self.call.lock())
+    }
+
+    pub(super) fn set_call(&self, call: &Arc<OriginCall>) {
+        *self.call.lock() = Arc::clone(call);
+    }
+
+    /// Returns the time of its work.
+    pub(crate) fn time(&self) -> &Arc<WorkTime> {
+        &self.time
+    }
+
+    pub(crate) fn overdue_at(&self) -> Tick {
+        Tick::from_nanos(self.overdue_at.load(Ordering::Acquire))
+    }
+
+    pub(super) fn set_overdue_at(&self, at: Tick) {
+        self.overdue_at.store(at.as_nanos(), Ordering::Release);
+    }
+
+    /// Returns whether its leader should have ended it by now. A leader in a future
+    /// that is not polled any more never does.
+    pub(crate) fn is_overdue(&self, now: Tick) -> bool {
+        now >= self.overdue_at()
+    }
+
+    /// Returns its rank in the queue, if it has ever waited.
+    pub(crate) fn rank(&self) -> Option<u64> {
+        self.call().rank()
+    }
+
+    /// Makes the leader look around: it has a place, or no caller any more.
+    pub(crate) fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    pub(crate) async fn woken(&self) {
+        self.wake.notified().await;
+    }
+
+    /// Says that no caller wants the result any more.
+    pub(super) fn tell_unwanted(&self) {
+        self.wake.notify_one();
+        self.unwanted.notify_one();
+    }
+
+    pub(super) async fn told_unwanted(&self) {
+        self.unwanted.notified().await;
+    }
+}
