@@ -377,86 +377,76 @@ where
 }
 
 /// What a caller's work knows of its seat.
-pub(crate) trait BoardingPass: Send + Sync {
-    /// Returns the call that the caller's flight is a part of, if it leads now: that of its
-    /// round, or where it is late, that of the round for late callers.
-    fn call(&self) -> Arc<OriginCall>;
-
-    /// Returns at which moment it looks again, where it waits for another process.
-    fn spread(&self) -> f64;
-
-    /// The caller leads: the round waits for its decision.
-    fn lead(&self);
-
-    /// The round does not wait for this caller any more.
-    fn step_aside(&self);
-
-    /// Returns the time of a computation outside of any flight.
-    fn time(&self) -> &WorkTime;
-}
-
-struct Pass<K, V>
-where
-    V: Clone + Send + Sync + 'static,
-{
-    batcher: Arc<Batcher<K, V>>,
-    round: Arc<Round<K, V>>,
-    /// The round that it has found when it was late.
-    later: Mutex<Option<Arc<Round<K, V>>>>,
-    state: Arc<CacheState<V>>,
+pub(crate) struct BoardingPass {
+    gate: Arc<Gate>,
+    later: Arc<dyn LaterCall>,
     /// Whether the round waits for this caller.
     is_awaited: AtomicBool,
     /// Whether the caller leads a flight.
     leads: AtomicBool,
+    /// The time of a computation outside of any flight.
     time: Arc<WorkTime>,
 }
 
-impl<K, V> Pass<K, V>
-where
-    V: Clone + Send + Sync + 'static,
-{
-    fn leave(&self) {
+impl BoardingPass {
+    /// Returns the call that the caller's flight is a part of, if it leads now: that of its
+    /// round, or where it is late, that of the round for late callers.
+    pub(crate) fn call(&self) -> Arc<OriginCall> {
+        if self.gate.is_open() { Arc::clone(&self.gate.call) } else { self.later.call() }
+    }
+
+    /// Returns at which moment it looks again, where it waits for another process.
+    pub(crate) fn spread(&self) -> f64 {
+        self.gate.spread
+    }
+
+    /// The caller leads: the round waits for its decision.
+    pub(crate) fn lead(&self) {
+        self.leads.store(true, Ordering::Release);
+        if self.gate.enter() && self.is_awaited.swap(true, Ordering::AcqRel) {
+            // It was awaited before.
+            self.gate.leave();
+        }
+    }
+
+    /// Returns the time of a computation outside of any flight.
+    pub(crate) fn time(&self) -> &WorkTime {
+        &self.time
+    }
+
+    /// The round does not wait for this caller any more.
+    pub(crate) fn step_aside(&self) {
         if self.is_awaited.swap(false, Ordering::AcqRel) {
-            self.round.keys.gate.leave();
+            self.gate.leave();
         }
     }
 }
 
-impl<K, V> BoardingPass for Pass<K, V>
+/// The call of late callers.
+trait LaterCall: Send + Sync {
+    fn call(&self) -> Arc<OriginCall>;
+}
+
+/// How a caller finds the round of late callers.
+struct Later<K, V>
+where
+    V: Clone + Send + Sync + 'static,
+{
+    batcher: Arc<Batcher<K, V>>,
+    state: Arc<CacheState<V>>,
+    found: Mutex<Option<Arc<Round<K, V>>>>,
+}
+
+impl<K, V> LaterCall for Later<K, V>
 where
     K: ToKey + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
 {
     fn call(&self) -> Arc<OriginCall> {
-        let gate = &self.round.keys.gate;
-        if gate.is_open() {
-            return Arc::clone(&gate.call);
-        }
-        let mut later = self.later.lock();
-        let round = later.take().filter(|round| round.keys.gate.is_open());
+        let mut found = self.found.lock();
+        let round = found.take().filter(|round| round.keys.gate.is_open());
         let round = round.unwrap_or_else(|| self.batcher.open_round(&self.state));
-        Arc::clone(&later.insert(round).keys.gate.call)
-    }
-
-    fn spread(&self) -> f64 {
-        self.round.keys.gate.spread
-    }
-
-    fn lead(&self) {
-        self.leads.store(true, Ordering::Release);
-        let gate = &self.round.keys.gate;
-        if gate.enter() && self.is_awaited.swap(true, Ordering::AcqRel) {
-            // It was awaited before.
-            gate.leave();
-        }
-    }
-
-    fn step_aside(&self) {
-        self.leave();
-    }
-
-    fn time(&self) -> &WorkTime {
-        &self.time
+        Arc::clone(&found.insert(round).keys.gate.call)
     }
 }
 
@@ -466,7 +456,9 @@ where
     V: Clone + Send + Sync + 'static,
 {
     key: K,
-    pass: Arc<Pass<K, V>>,
+    round: Arc<Round<K, V>>,
+    later: Arc<Later<K, V>>,
+    pass: Arc<BoardingPass>,
 }
 
 impl<K, V> Seat<K, V>
@@ -480,20 +472,23 @@ where
         state: &Arc<CacheState<V>>,
         key: K,
     ) -> Self {
-        let pass = Arc::new(Pass {
+        let later = Arc::new(Later {
             batcher: Arc::clone(batcher),
-            round: Arc::clone(round),
-            later: Mutex::new(None),
             state: Arc::clone(state),
+            found: Mutex::new(None),
+        });
+        let pass = Arc::new(BoardingPass {
+            gate: Arc::clone(&round.keys.gate),
+            later: Arc::clone(&later) as Arc<dyn LaterCall>,
             is_awaited: AtomicBool::new(false),
             leads: AtomicBool::new(false),
             time: Arc::default(),
         });
-        Self { key, pass }
+        Self { key, round: Arc::clone(round), later, pass }
     }
 
-    pub(crate) fn pass(&self) -> Arc<dyn BoardingPass> {
-        Arc::clone(&self.pass) as Arc<dyn BoardingPass>
+    pub(crate) fn pass(&self) -> Arc<BoardingPass> {
+        Arc::clone(&self.pass)
     }
 
     /// Adds the key to a round, and waits for the value that its call returns.
@@ -504,13 +499,13 @@ where
     pub(crate) async fn load(self) -> Result<Computed<V>, LoadFailure> {
         let encoded = self.key.to_key();
         let leads = self.pass.leads.load(Ordering::Acquire);
-        let state = Arc::clone(&self.pass.state);
+        let state = Arc::clone(&self.later.state);
         let computation = if leads { state.engine.waiting_computation() } else { None };
         let time = computation.as_ref().map_or(&self.pass.time, |computation| computation.time());
         let (call, later) = self.enter_round(&encoded, &Arc::clone(time));
         // The rounds live, for others to find them, as long as they have seats or this.
-        let (key, batcher) = (self.key.clone(), Arc::clone(&self.pass.batcher));
-        let round = Arc::clone(&self.pass.round);
+        let (key, batcher) = (self.key.clone(), Arc::clone(&self.later.batcher));
+        let round = Arc::clone(&self.round);
         drop(self);
         if let Some((computation, later)) = computation.as_ref().zip(later.as_ref()) {
             let placed = state.engine.move_to_call(computation, &later.keys.gate.call).await;
@@ -538,12 +533,12 @@ where
         encoded: &Key,
         time: &Arc<WorkTime>,
     ) -> (SharedCall<V>, Option<Arc<Round<K, V>>>) {
-        let Pass { batcher, round, later, state, .. } = &*self.pass;
-        let mut key = match round.add(self.key.clone(), encoded, time) {
+        let mut key = match self.round.add(self.key.clone(), encoded, time) {
             Ok(call) => return (call, None),
             Err(key) => key,
         };
-        let mut round = later.lock().take().unwrap_or_else(|| batcher.open_round(state));
+        let Later { batcher, state, found } = &*self.later;
+        let mut round = found.lock().take().unwrap_or_else(|| batcher.open_round(state));
         loop {
             match round.add(key, encoded, time) {
                 Ok(call) => return (call, Some(round)),
@@ -560,6 +555,6 @@ where
     V: Clone + Send + Sync + 'static,
 {
     fn drop(&mut self) {
-        self.pass.leave();
+        self.pass.step_aside();
     }
 }

@@ -335,7 +335,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         &self,
         (key, reason): (&Key, AloneReason),
         place: Option<PlaceForOne<V>>,
-        pass: Option<&dyn BoardingPass>,
+        pass: Option<&BoardingPass>,
         compute: F,
     ) -> Result<T, Error>
     where
@@ -345,7 +345,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     {
         let from = self.engine.clock.now();
         let work = async { compute().await };
-        let time = pass.map(|pass| pass.time());
+        let time = pass.map(BoardingPass::time);
         let result = self.engine.compute_alone(work, place, time).await;
         let took = self.engine.clock.now().since(from);
         self.observer.computed_alone(key, took, reason.as_str(), result.is_err());

@@ -90,7 +90,7 @@ pub(crate) struct KeyWork<V: Clone + Send + Sync + 'static, F> {
     /// The entry that the result replaces, and whose tags it may inherit.
     replaced: Option<Arc<Entry<V>>>,
     /// The caller is one of a batch.
-    pub(super) pass: Option<Arc<dyn BoardingPass>>,
+    pub(super) pass: Option<Arc<BoardingPass>>,
     pub(super) compute: F,
 }
 
@@ -277,16 +277,7 @@ where
         };
         // Also a cache that only fails has something to forget.
         state.tidy_from_now_on();
-        let computed = match leader.compute(async { compute().await }).await {
-            Ok(Ok(computed)) => Ok(Ok(computed)),
-            Ok(Err(error)) => match Error::of_computation(error) {
-                // It has found no place for its call in time.
-                refusal if refusal.kind() == ErrorKind::Overloaded => Err(refusal),
-                error => Ok(Err(error.in_cache(&state.name))),
-            },
-            Err(timeout) => Err(timeout),
-        };
-        match computed {
+        match told_apart(leader.compute(async { compute().await }).await, &state.name) {
             Ok(Ok((Some(computed), own))) if computed.storable => {
                 let computed = computed.with_tags_of(replaced.as_deref());
                 match state.entry(computed, &leader) {
@@ -326,6 +317,19 @@ where
                 failed(error)
             }
         }
+    }
+}
+
+/// Tells a failure of the computation from a refusal: it has found no place for its call in
+/// time.
+fn told_apart<T, E: Into<BoxError>>(
+    result: Result<Result<T, E>, Error>,
+    name: &Arc<str>,
+) -> Result<Result<T, Error>, Error> {
+    match result?.map_err(Error::of_computation) {
+        Err(refusal) if refusal.kind() == ErrorKind::Overloaded => Err(refusal),
+        Err(error) => Ok(Err(error.in_cache(name))),
+        Ok(computed) => Ok(Ok(computed)),
     }
 }
 

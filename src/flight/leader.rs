@@ -354,7 +354,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         time.be_patient_until(from.plus(self.deadline().saturating_duration_since(Instant::now())));
         loop {
             self.expect_within(rest);
-            match tokio::time::timeout(rest, self.or_unwanted(work.as_mut(), has_place)).await {
+            match tokio::time::timeout(rest, self.or_unwanted(work.as_mut())).await {
                 Ok(Some(Ok(output))) => return Ok(output),
                 Ok(Some(Err(panic))) => {
                     self.conclude(End::Panicked);
@@ -390,22 +390,19 @@ impl<V: Send + Sync + 'static> Leader<V> {
 
     /// Drives work that has a place; work without one, or that has yet to begin, only as long
     /// as a caller wants it.
-    async fn or_unwanted<F: Future + Unpin>(
-        &self,
-        mut work: F,
-        has_place: bool,
-    ) -> Option<F::Output> {
+    async fn or_unwanted<F: Future + Unpin>(&self, mut work: F) -> Option<F::Output> {
         let mut unwanted = std::pin::pin!(self.flight.wait_until_unwanted());
-        let may_wait = self.led_for != LedFor::Refresh;
-        let time = self.flight.computation.time();
-        poll_fn(|cx| {
-            if let Poll::Ready(output) = work.poll_unpin(cx) {
-                return Poll::Ready(Some(output));
-            }
-            let needs_caller = !has_place || (may_wait && time.is_waiting());
-            if needs_caller { unwanted.as_mut().poll(cx).map(|()| None) } else { Poll::Pending }
+        poll_fn(|cx| match work.poll_unpin(cx) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if self.needs_caller() => unwanted.as_mut().poll(cx).map(|()| None),
+            Poll::Pending => Poll::Pending,
         })
         .await
+    }
+
+    fn needs_caller(&self) -> bool {
+        let has_begun = !self.flight.computation.time().is_waiting();
+        self.is_unbounded || !has_begun && self.led_for != LedFor::Refresh
     }
 
     /// Says that the head of the result is there: callers that join from now on get it
