@@ -493,7 +493,8 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     }
 
     /// Returns a fresh entry, or the key and the look-up that found none.
-    #[inline]
+    // Always: it is the body of a hit, and many methods call it.
+    #[inline(always)]
     pub(super) fn look_up<K: ToKey + ?Sized>(
         &self,
         key: &K,

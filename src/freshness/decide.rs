@@ -24,7 +24,7 @@ pub(crate) enum Freshness {
 
 /// Judges `window` at `now`. `sample` draws from (0, 1]; it is asked only
 /// when early refresh is on and the end of the lifetime is near.
-#[inline]
+#[inline(always)]
 pub(crate) fn decide(
     window: &Window,
     now: Tick,
