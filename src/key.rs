@@ -14,7 +14,9 @@ use bytes::Bytes;
 use crate::weigh::Weigh;
 pub use adapters::{ByBytes, ByDisplay};
 use kinds::ESCAPE;
-pub(crate) use kinds::KeyKind;
+#[cfg(feature = "http")]
+pub(crate) use kinds::VARIANT_HEAD;
+pub(crate) use kinds::{KeyKind, primary_of};
 
 /// Longest key that needs no heap memory of its own.
 const INLINE: usize = 38;

@@ -539,7 +539,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
     pub(crate) fn forget(&self, key: &Key) -> bool {
         let (had_flight, removed) = self.table.forget(key);
         drop(removed);
-        had_flight
+        self.table.forget_related(key) || had_flight
     }
 
     /// Ends the local use of `key`, and returns whether there was one.

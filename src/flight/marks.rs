@@ -1,6 +1,7 @@
 //! The marks of a key: facts that are remembered besides its value. Each ends by itself.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState as SipState};
 use std::time::Duration;
 
 use crate::clock::Tick;
@@ -113,12 +114,24 @@ impl Marks {
     }
 }
 
-/// The marks of many keys, bounded.
+/// The marks of many keys, bounded in number and in bytes.
 #[derive(Debug)]
 pub(crate) struct MarkMap {
-    by_key: HashMap<Key, Marks, RandomState>,
+    by_key: HashMap<MarkKey, Marks, RandomState>,
+    hashers: [SipState; 2],
     max: usize,
 }
+
+/// A key that has marks. Strangers choose how long the keys of HTTP are: a long one is held as
+/// a hash, by two keys that only this map knows.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum MarkKey {
+    Short(Key),
+    Long([u64; 2]),
+}
+
+/// A key with more bytes is long.
+const LONGEST_SHORT: usize = 128;
 
 /// What left a map under the table's lock, to be dropped without it: the `Drop` of an
 /// error is the user's code.
@@ -128,23 +141,35 @@ pub(crate) struct RemovedMarks(Vec<Marks>);
 
 impl MarkMap {
     pub(crate) fn new(max: usize) -> Self {
-        Self { by_key: HashMap::default(), max }
+        Self { by_key: HashMap::default(), hashers: Default::default(), max }
+    }
+
+    fn key_of(&self, key: &Key) -> MarkKey {
+        match key.as_bytes() {
+            bytes if bytes.len() <= LONGEST_SHORT => MarkKey::Short(key.clone()),
+            bytes => MarkKey::Long(self.hashers.each_ref().map(|hasher| hasher.hash_one(bytes))),
+        }
     }
 
     pub(crate) fn get(&self, key: &Key) -> Option<&Marks> {
         // Most keys have none, and most shards: no hashing then.
-        if self.by_key.is_empty() { None } else { self.by_key.get(key) }
+        if self.by_key.is_empty() { None } else { self.by_key.get(&self.key_of(key)) }
     }
 
     pub(crate) fn get_mut(&mut self, key: &Key) -> Option<&mut Marks> {
-        if self.by_key.is_empty() { None } else { self.by_key.get_mut(key) }
+        if self.by_key.is_empty() {
+            return None;
+        }
+        let key = self.key_of(key);
+        self.by_key.get_mut(&key)
     }
 
     /// Returns the marks of `key`, new if there are none. At the bound an arbitrary key
     /// makes room: a lost mark costs a computation, no more.
     pub(crate) fn of(&mut self, key: &Key, now: Tick) -> (&mut Marks, RemovedMarks) {
         let mut removed = RemovedMarks::default();
-        if self.by_key.len() >= self.max && !self.by_key.contains_key(key) {
+        let key = self.key_of(key);
+        if self.by_key.len() >= self.max && !self.by_key.contains_key(&key) {
             removed = self.sweep(now);
             if self.by_key.len() >= self.max
                 && let Some(victim) = self.by_key.keys().next().cloned()
@@ -152,7 +177,7 @@ impl MarkMap {
                 removed.0.extend(self.by_key.remove(&victim));
             }
         }
-        (self.by_key.entry(key.clone()).or_default(), removed)
+        (self.by_key.entry(key).or_default(), removed)
     }
 
     /// Ends the hold of `key`.
@@ -189,6 +214,19 @@ mod tests {
         }
         assert!(marks.by_key.len() <= 4);
         assert!(marks.get(&99_u32.into()).is_some(), "the newest is kept");
+    }
+
+    #[test]
+    fn a_long_key_finds_its_marks_by_a_hash() {
+        let mut marks = MarkMap::new(4);
+        let long = |n: u32| Key::from(format!("{n}{}", "x".repeat(8192)));
+        for n in 0..2 {
+            marks.of(&long(n), T0).0.set_uncacheable(T0.plus(SECOND * (n + 1)));
+        }
+        assert!(!marks.get(&long(0)).unwrap().is_uncacheable(T0.plus(SECOND)));
+        assert!(marks.get(&long(1)).unwrap().is_uncacheable(T0.plus(SECOND)));
+        assert!(marks.get(&long(2)).is_none());
+        assert!(marks.by_key.keys().all(|key| matches!(key, MarkKey::Long(_))));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::clock::Tick;
 use crate::error::Error;
 use crate::flight::marks::{MarkMap, Marks};
 use crate::flight::phase::Flight;
-use crate::key::Key;
+use crate::key::{Key, primary_of};
 use crate::sync::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering, RandomState};
 
 const SHARDS: usize = if cfg!(stampede_model) { 1 } else { 64 };
@@ -137,22 +137,36 @@ impl<V> Table<V> {
         (true, self.remove(&mut shard, &flight).and_error(error))
     }
 
+    /// The same for the flights whose results would stand under an entry's key of the HTTP
+    /// layer, or beside it: they have keys of their own.
+    pub(crate) fn forget_related(&self, key: &Key) -> bool {
+        let Some(primary) = primary_of(key.as_bytes()) else { return false };
+        let related = |flight: &Flight<V>| primary_of(flight.key.as_bytes()) == Some(primary);
+        self.forget_all(related)
+    }
+
     /// Forgets every flight that began before `seq` of the invalidation log.
     pub(crate) fn forget_before(&self, seq: u64) {
+        self.forget_all(|flight| flight.seq < seq);
+    }
+
+    /// Forgets the flights that are `meant`. Returns whether there was one.
+    fn forget_all(&self, meant: impl Fn(&Flight<V>) -> bool) -> bool {
+        let mut had_one = false;
         for shard in &self.shards {
             let mut shard = shard.lock();
-            let old: Vec<_> =
-                shard.flights.values().filter(|flight| flight.seq < seq).cloned().collect();
-            let removed: Vec<_> = old
-                .iter()
-                .map(|flight| {
-                    flight.forget();
-                    self.remove(&mut shard, flight)
-                })
-                .collect();
+            let flights = shard.flights.values().filter(|flight| meant(flight));
+            let flights: Vec<_> = flights.cloned().collect();
+            let forget = |flight: &Arc<Flight<V>>| {
+                flight.forget();
+                self.remove(&mut shard, flight)
+            };
+            let removed: Vec<_> = flights.iter().map(forget).collect();
             drop(shard);
-            drop((old, removed));
+            had_one |= !flights.is_empty();
+            drop((flights, removed));
         }
+        had_one
     }
 
     pub(crate) fn read_marks<T>(&self, key: &Key, read: impl FnOnce(&Marks) -> T) -> Option<T> {

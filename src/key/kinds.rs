@@ -45,6 +45,35 @@ pub(crate) enum KeyKind {
     PathTag = b'p',
 }
 
+/// How many bytes stand between the start of a variant's key and the primary key in it.
+#[cfg(feature = "http")]
+pub(crate) const VARIANT_HEAD: usize = 16;
+/// The same for the key of a flight: two bytes for the callers that it is for, and the variant
+/// that they expect, if any.
+#[cfg(feature = "http")]
+pub(crate) const FLIGHT_HEAD: usize = 2 + 1 + 16;
+
+/// Returns the primary key in a key of the HTTP layer: what its entries, their variants and
+/// the flights for them have in common.
+pub(crate) fn primary_of(key: &[u8]) -> Option<&[u8]> {
+    #[cfg(feature = "http")]
+    {
+        use KeyKind::{Flight, HostInBoth, HostInField, HostInUri, Nested, Variant};
+        let is_any = |kinds: &[KeyKind]| kinds.iter().any(|kind| key.starts_with(&kind.start()));
+        if is_any(&[HostInField, HostInUri, HostInBoth, Nested]) {
+            return Some(key);
+        }
+        if is_any(&[Variant]) {
+            return key.get(2 + VARIANT_HEAD..);
+        }
+        if is_any(&[Flight]) {
+            return key.get(2 + FLIGHT_HEAD..);
+        }
+    }
+    let _ = key;
+    None
+}
+
 impl KeyKind {
     /// Returns how encodings of this kind begin.
     #[inline]

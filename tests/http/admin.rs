@@ -287,3 +287,49 @@ async fn it_can_be_nested_before_the_outer_router_has_its_state() {
     assert_eq!(send(&app, get("/number")).await.text(), "7");
     assert_eq!(ask(&app, get("/admin/health")).await, (200, json!({"health": "up"})));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_purge_by_the_key_of_a_response_reaches_a_refresh_and_a_first_computation() {
+    for stale in [60, 0] {
+        let cache = with_ttl(10);
+        let versions = Origin::new(|call| {
+            Answer::status(200).body(format!("version {}", call.n)).after(secs(5))
+        });
+        let layer = cache.http_layer().stale_for(secs(stale));
+        let (site, app) = (layer.layer(versions), admin::router(cache.clone()));
+        send(&site, get("/page")).await;
+        let (_, listed) = ask(&app, get("/keys")).await;
+        let key = listed["keys"][0]["key"].clone();
+        pass(secs(11)).await;
+        // The computation of version 1 runs, in the background or in the foreground.
+        let asked = tokio::spawn({
+            let site = site.clone();
+            async move { send(&site, get("/page")).await }
+        });
+        pass(secs(1)).await;
+        purge(&app, json!({ "key": key })).await;
+        asked.await.unwrap();
+        pass(secs(6)).await;
+        assert_eq!(send(&site, get("/page")).await.text(), "version 2", "stale for {stale} s");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_purge_by_each_key_of_a_url_with_variants_ends_them_all() {
+    let cache = with_ttl(60);
+    let versions = Origin::new(|call| {
+        Answer::status(200).body(format!("version {}", call.n)).header("vary", "accept-language")
+    });
+    let (site, app) = (cache.http_layer().layer(versions), admin::router(cache.clone()));
+    for language in ["de", "en"] {
+        send(&site, with("/page", &[("accept-language", language)])).await;
+    }
+    let (_, listed) = ask(&app, get("/keys")).await;
+    for entry in listed["keys"].as_array().unwrap() {
+        purge(&app, json!({ "key": entry["key"] })).await;
+    }
+    for (n, language) in [(2, "de"), (3, "en")] {
+        let reply = send(&site, with("/page", &[("accept-language", language)])).await;
+        assert_eq!(reply.text(), format!("version {n}"));
+    }
+}

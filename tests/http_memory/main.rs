@@ -90,6 +90,44 @@ fn markers_of_random_query_strings_take_a_bounded_number_of_places() {
 }
 
 #[test]
+fn markers_of_long_urls_take_no_more_than_those_of_short_ones() {
+    let long = |n: usize| get(&format!("/account?{n}{}", "x".repeat(7 * KIB)));
+    alone(flooded("no-store", long, 8 * MIB));
+}
+
+/// What is held, in hundredths of `max_bytes`, where responses name so many fields in `Vary`.
+async fn held_of_variants(names: usize) -> usize {
+    let before = live();
+    let cache = cache(4 * MIB);
+    let names = (0..names).map(|n| format!(", x-field-number-{n}"));
+    let names = format!("accept{}", names.collect::<String>());
+    let origin = service_fn(move |_: Request<Body>| {
+        let response = Response::builder().header("cache-control", "max-age=600");
+        let response = response.header("vary", &names);
+        async move { Ok::<_, Infallible>(response.body(Body::from("x")).unwrap()) }
+    });
+    let app = cache.http_layer().layer(origin);
+    for n in 0..7_500 {
+        let mut request = get(&format!("/page?{}", n / 60));
+        request.headers_mut().insert("accept", n.into());
+        let response = app.clone().oneshot(request).await.unwrap();
+        response.into_body().collect().await.unwrap();
+    }
+    live().saturating_sub(before) * 100 / (4 * MIB)
+}
+
+#[test]
+fn variants_take_no_more_than_the_bytes_of_the_store_whatever_vary_names() {
+    alone(async {
+        for names in [0, 4, 16, 64, 200] {
+            let held = held_of_variants(names).await;
+            println!("{names} names: {held} hundredths of `max_bytes` are held");
+            assert!(held <= 125, "{names} names: {held} hundredths");
+        }
+    });
+}
+
+#[test]
 fn writes_to_random_resources_leave_a_bounded_log() {
     let post = |n: usize| Request::post(format!("http://x/{n}")).body(Body::empty()).unwrap();
     alone(flooded("max-age=600", post, 24 * MIB));

@@ -332,7 +332,8 @@ impl HttpCaller {
         let mut key = KeyBuf::new();
         key.push(&FLIGHT);
         key.push(&[self.credentials().class(), u8::from(is_apart)]);
-        key.push_part(predicted.as_ref().map_or(&[], |fingerprint| fingerprint.as_bytes()));
+        key.push(&[u8::from(predicted.is_some())]);
+        key.push(predicted.as_ref().map_or(&[0; 16], |fingerprint| fingerprint.as_bytes()));
         key.push(self.primary.as_bytes());
         key.to_key()
     }

@@ -8,7 +8,8 @@ use http::header::{self, HeaderMap, HeaderName};
 use crate::http::config::HttpConfig;
 use crate::http::rules::field_names::is_read_as;
 use crate::http::rules::members::is_token;
-use crate::key::KeyKind;
+use crate::key::{KeyKind, VARIANT_HEAD};
+use crate::weigh::allocated;
 use crate::{Key, KeyBuf};
 
 /// How keys of variants begin; neither primary keys nor user's keys do.
@@ -23,6 +24,13 @@ impl VaryList {
         names.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
         names.dedup();
         Self(names.into())
+    }
+
+    /// Returns what the list takes in memory; each entry has one of its own.
+    pub(crate) fn heap_bytes(&self) -> usize {
+        let counts = 2 * size_of::<usize>();
+        let names = self.0.iter().map(|name| allocated(name.as_str().len()));
+        allocated(counts + size_of_val(&*self.0)) + names.sum::<usize>()
     }
 
     /// Takes names that another list was made of; `None` if none was.
@@ -84,7 +92,7 @@ pub(crate) fn parse(headers: &HeaderMap, extra: &[HeaderName]) -> Vary {
 
 /// Stands for the selecting fields of a request and their values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Fingerprint([u8; 16]);
+pub(crate) struct Fingerprint([u8; VARIANT_HEAD]);
 
 impl Fingerprint {
     #[cfg(feature = "remote")]
@@ -92,7 +100,7 @@ impl Fingerprint {
         Self(bytes)
     }
 
-    pub(crate) fn as_bytes(&self) -> &[u8] {
+    pub(crate) fn as_bytes(&self) -> &[u8; VARIANT_HEAD] {
         &self.0
     }
 }

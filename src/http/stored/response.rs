@@ -242,7 +242,8 @@ impl CachedResponse {
     }
 
     fn heap_bytes(&self) -> usize {
-        self.body.whole().map_or(0, shared_bytes) + field_bytes(&self.headers)
+        let selected_by = self.facts.vary.as_ref().map_or(0, VaryList::heap_bytes);
+        self.body.whole().map_or(0, shared_bytes) + field_bytes(&self.headers) + selected_by
     }
 }
 
@@ -388,8 +389,8 @@ impl Index {
     }
 
     fn heap_bytes(&self) -> usize {
-        let names = self.lists.iter().map(|list| 32 + list.names().len() * 64);
-        names.sum::<usize>() + self.variants.len() * size_of::<Fingerprint>()
+        let lists = self.lists.iter().map(VaryList::heap_bytes);
+        lists.sum::<usize>() + self.variants.len() * size_of::<Fingerprint>()
     }
 }
 
