@@ -110,10 +110,17 @@ struct RoundKeys<K> {
 }
 
 struct AddedKeys<K> {
-    keys: Vec<K>,
+    /// Until the call begins.
+    parts: Vec<Part<K>>,
     encoded: HashSet<Key>,
-    /// The time of its callers begins with the call.
-    times: Vec<Arc<WorkTime>>,
+}
+
+/// What a caller has added to a round.
+struct Part<K> {
+    key: K,
+    encoded: Key,
+    /// The caller's time begins with the call.
+    time: Arc<WorkTime>,
 }
 
 /// Tells when the keys of a round are complete.
@@ -216,9 +223,8 @@ impl<K, V> Round<K, V> {
             return Err(key);
         };
         added.encoded.insert(encoded.clone());
-        added.keys.push(key);
-        added.times.push(Arc::clone(time));
-        if added.keys.len() >= self.keys.max {
+        added.parts.push(Part { key, encoded: encoded.clone(), time: Arc::clone(time) });
+        if added.parts.len() >= self.keys.max {
             gate.close(&mut state);
         }
         gate.close_if_complete(&mut state);
@@ -245,21 +251,20 @@ where
             state: Mutex::new(GateState { undecided, led: 0, is_closed: false }),
             closed: Notify::new(),
         });
-        let added =
-            Mutex::new(AddedKeys { keys: Vec::new(), encoded: HashSet::new(), times: Vec::new() });
+        let added = Mutex::new(AddedKeys { parts: Vec::new(), encoded: HashSet::new() });
         let keys = Arc::new(RoundKeys { gate, max: batcher.max_batch, added });
         let (of_call, load) = (Arc::clone(&keys), Arc::clone(&batcher.load));
         let (observer, watch) = (Arc::clone(&state.observer), state.engine.watch.clone());
         let scope = state.engine.scope_of(&keys.gate.call);
         let call = lending::within(scope, async move {
             of_call.gate.wait(window).await;
-            let (keys, times) = {
-                let mut added = of_call.added.lock();
-                (std::mem::take(&mut added.keys), std::mem::take(&mut added.times))
-            };
+            let parts = std::mem::take(&mut of_call.added.lock().parts);
             let now = watch.now();
-            times.iter().for_each(|time| time.begin(now));
-            drop(times);
+            let begin = |part: Part<K>| {
+                part.time.begin(now);
+                part.key
+            };
+            let keys: Vec<K> = parts.into_iter().map(begin).collect();
             let (from, count) = (tokio::time::Instant::now(), keys.len() as u64);
             let loading = async {
                 let mut values = HashMap::new();
@@ -277,6 +282,29 @@ where
             })
         });
         Arc::new(Self { keys, call: Mutex::new(RoundCall::New(call.boxed().shared())) })
+    }
+}
+
+impl<K> RoundKeys<K> {
+    /// Removes the key of a caller that has gone before the call began. Returns the part, to be
+    /// dropped without the lock.
+    fn remove(&self, encoded: &Key) -> Option<Part<K>> {
+        let mut added = self.added.lock();
+        let at = added.parts.iter().position(|part| part.encoded == *encoded)?;
+        added.encoded.remove(encoded);
+        Some(added.parts.remove(at))
+    }
+}
+
+/// A caller that waits for a round. Dropped before the call has begun, its key is not loaded.
+struct Membership<K> {
+    keys: Arc<RoundKeys<K>>,
+    encoded: Key,
+}
+
+impl<K> Drop for Membership<K> {
+    fn drop(&mut self) {
+        drop(self.keys.remove(&self.encoded));
     }
 }
 
@@ -382,6 +410,8 @@ pub(crate) struct BoardingPass {
     later: Arc<dyn LaterCall>,
     /// Whether the round waits for this caller.
     is_awaited: AtomicBool,
+    /// Whether the caller leads a flight, or has a place outside of any.
+    has_computation: AtomicBool,
     /// Whether the caller leads a flight.
     leads: AtomicBool,
     /// The time of a computation outside of any flight.
@@ -403,10 +433,16 @@ impl BoardingPass {
     /// The caller leads: the round waits for its decision.
     pub(crate) fn lead(&self) {
         self.leads.store(true, Ordering::Release);
+        self.note_place();
         if self.gate.enter() && self.is_awaited.swap(true, Ordering::AcqRel) {
             // It was awaited before.
             self.gate.leave();
         }
+    }
+
+    /// The caller has a computation, which becomes a part of the round's call.
+    pub(crate) fn note_place(&self) {
+        self.has_computation.store(true, Ordering::Release);
     }
 
     /// Returns the time of a computation outside of any flight.
@@ -481,6 +517,7 @@ where
             gate: Arc::clone(&round.keys.gate),
             later: Arc::clone(&later) as Arc<dyn LaterCall>,
             is_awaited: AtomicBool::new(false),
+            has_computation: AtomicBool::new(false),
             leads: AtomicBool::new(false),
             time: Arc::default(),
         });
@@ -498,21 +535,24 @@ where
     /// When the loader does.
     pub(crate) async fn load(self) -> Result<Computed<V>, LoadFailure> {
         let encoded = self.key.to_key();
-        let leads = self.pass.leads.load(Ordering::Acquire);
         let state = Arc::clone(&self.later.state);
-        let computation = if leads { state.engine.waiting_computation() } else { None };
-        let time = computation.as_ref().map_or(&self.pass.time, |computation| computation.time());
-        let (call, later) = self.enter_round(&encoded, &Arc::clone(time));
+        let has_computation = self.pass.has_computation.load(Ordering::Acquire);
+        let computation = if has_computation { state.engine.waiting_computation() } else { None };
+        let leads = self.pass.leads.load(Ordering::Acquire);
+        let time = computation.as_ref().filter(|_| leads).map(|computation| computation.time());
+        let time = Arc::clone(time.unwrap_or(&self.pass.time));
+        let (call, round) = self.enter_round(&encoded, &time);
+        let membership = Membership { keys: Arc::clone(&round.keys), encoded: encoded.clone() };
         // The rounds live, for others to find them, as long as they have seats or this.
         let (key, batcher) = (self.key.clone(), Arc::clone(&self.later.batcher));
-        let round = Arc::clone(&self.round);
+        let own_round = Arc::clone(&self.round);
         drop(self);
-        if let Some((computation, later)) = computation.as_ref().zip(later.as_ref()) {
-            let placed = state.engine.move_to_call(computation, &later.keys.gate.call).await;
+        if let Some(computation) = &computation {
+            let placed = state.engine.move_to_call(computation, &round.keys.gate.call).await;
             placed.map_err(|_| LoadFailure(state.engine.overloaded(&encoded)))?;
         }
         let loaded = call.await;
-        drop((round, later));
+        drop((membership, round, own_round));
         match &*loaded {
             LoadResult::Values(values) => {
                 let found = values.lock().remove(&encoded);
@@ -526,22 +566,21 @@ where
         }
     }
 
-    /// Adds the key to the seat's round, or to the open one. Returns the call, and the round if
-    /// it is a later one.
+    /// Adds the key to the seat's round, or to the open one. Returns the call and its round.
     fn enter_round(
         &self,
         encoded: &Key,
         time: &Arc<WorkTime>,
-    ) -> (SharedCall<V>, Option<Arc<Round<K, V>>>) {
+    ) -> (SharedCall<V>, Arc<Round<K, V>>) {
         let mut key = match self.round.add(self.key.clone(), encoded, time) {
-            Ok(call) => return (call, None),
+            Ok(call) => return (call, Arc::clone(&self.round)),
             Err(key) => key,
         };
         let Later { batcher, state, found } = &*self.later;
         let mut round = found.lock().take().unwrap_or_else(|| batcher.open_round(state));
         loop {
             match round.add(key, encoded, time) {
-                Ok(call) => return (call, Some(round)),
+                Ok(call) => return (call, round),
                 Err(back) => key = back,
             }
             batcher.forget(&round);

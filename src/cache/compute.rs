@@ -176,9 +176,34 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<ComputationResult<V, V>, E>> + Send + 'static,
     {
-        let work = KeyWork::serve(self, key, None, compute).reading_fresh();
+        self.read_fresh(KeyWork::serve(self, key, None, compute)).await
+    }
+
+    /// The same with a batch loader.
+    pub(crate) async fn answer_fresh_in_seat<K>(
+        self: &Arc<Self>,
+        key: Key,
+        seat: Seat<K, V>,
+    ) -> Result<Answer<V, V>, Error>
+    where
+        K: ToKey + Clone + Send + Sync + 'static,
+    {
+        self.read_fresh(KeyWork::in_seat(self, key, seat)).await
+    }
+
+    async fn read_fresh<E, F, Fut>(
+        self: &Arc<Self>,
+        work: KeyWork<V, F>,
+    ) -> Result<Answer<V, V>, Error>
+    where
+        E: Into<BoxError> + Send + 'static,
+        F: FnOnce() -> Fut + Send + 'static,
+        Fut: Future<Output = Result<ComputationResult<V, V>, E>> + Send + 'static,
+    {
+        let work = work.reading_fresh();
         let engine = &self.engine;
-        let on_task = |leader, work| {
+        let on_task = |leader, work: KeyWork<V, F>| {
+            work.lead();
             run::from_task(engine.detached(leader, |leader| run::lead(leader, work)))
         };
         let outcome = self.run(work, on_task).await;
@@ -257,6 +282,9 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             RunOutcome::Called(Err(failed), outcome) => (failed, outcome),
             RunOutcome::Alone(reason, place, work) => {
                 let KeyWork { key, purpose, in_hand, pass, compute, .. } = work;
+                if let (Some(pass), Some(_)) = (&pass, &place) {
+                    pass.note_place();
+                }
                 match self.compute_alone((&key, reason), place, pass.as_deref(), compute).await {
                     Ok(own) => return Ok(Answer::Own(own, CacheOutcome::Alone)),
                     Err(error) => {

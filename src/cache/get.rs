@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 
+use crate::cache::batch::Seat;
 use crate::cache::compute::{Answer, ComputationResult};
 use crate::cache::handle::Stampede;
 use crate::cache::state::Lookup;
@@ -473,6 +474,14 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     {
         let made = with_own_value(compute);
         Box::pin(self.0.answer_fresh(key.to_key(), made)).await.map(Answer::into_value)
+    }
+
+    /// The same with a seat among the keys of a batch.
+    pub(crate) async fn refresh_in_seat<K>(&self, key: Key, seat: Seat<K, V>) -> Result<V, Error>
+    where
+        K: ToKey + Clone + Send + Sync + 'static,
+    {
+        Box::pin(self.0.answer_fresh_in_seat(key, seat)).await.map(Answer::into_value)
     }
 
     /// Returns the value of `key`, or runs the computation that `work` makes on a miss.

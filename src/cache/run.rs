@@ -219,6 +219,11 @@ where
     let patience = work.patience();
     let clearance = leader.clear(&mut work, patience).await;
     work.keep_stand_in(&leader);
+    let may_call = matches!(clearance, Clearance::Compute | Clearance::TimedOut);
+    if !may_call {
+        // Its caller may not be polled any more: others must not wait for what it does next.
+        work.give_way();
+    }
     match clearance {
         Clearance::Compute => LeadOutcome::Called(work.call(leader).await),
         Clearance::Found(found) => {
@@ -248,6 +253,7 @@ where
             if may_compute && leader.try_place() {
                 return LeadOutcome::Called(work.call(leader).await);
             }
+            work.give_way();
             let error = leader.engine().waited_too_long(leader.key());
             leader.end(End::Withdrawn);
             LeadOutcome::Refused(error, Some(work))

@@ -15,7 +15,7 @@ use crate::cache::batch::{Batcher, absent_error};
 use crate::cache::get::Served;
 use crate::cache::get_many::{Batch, boxed};
 use crate::cache::handle::{Invalidation, Stampede};
-use crate::cache::state::CacheState;
+use crate::cache::state::{CacheState, Lookup};
 use crate::computed::Computed;
 use crate::error::{Error, FailureAction, LoadFailure};
 use crate::key::{Tag, ToKey};
@@ -348,8 +348,8 @@ where
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: a dropped caller leaves the loader running for the others, and its result
-    /// is stored.
+    /// Cancel safe: a dropped caller leaves a loader that has begun running for the others, and
+    /// its result is stored.
     pub async fn get(&self, key: K) -> Result<V, Failure<E>> {
         let loaded = match &self.loader {
             Loader::One(load) => self.handle.get_or_load(&key, || self.loading(load, &key)).await,
@@ -377,7 +377,7 @@ where
             Loader::One(load) => self.handle.refresh_with(&key, self.loading(load, &key)).await,
             Loader::Batch(batcher) => {
                 let seat = batcher.seat(&self.handle.0, &key);
-                self.handle.refresh_with(&key, move || seat.load()).await
+                self.handle.refresh_in_seat(key.to_key(), seat).await
             }
         };
         loaded.map_err(Failure::from)
@@ -438,9 +438,9 @@ where
         batch.map_failures(Failure::from)
     }
 
-    /// Loads the keys that have no value, with at most `limit` calls of the loader at once
-    /// (at least one). Returns the keys that failed, and why. For a warm-up before the first
-    /// caller comes; see also [`keep_fresh`](Self::keep_fresh).
+    /// Loads the keys that have no value in this process, not even a stale one, with at most
+    /// `limit` calls of the loader at once (at least one). Returns the keys that failed, and why.
+    /// For a warm-up before the first caller comes; see also [`keep_fresh`](Self::keep_fresh).
     ///
     /// # Panics
     ///
@@ -461,7 +461,10 @@ where
             Loader::One(_) => 1,
             Loader::Batch(batcher) => batcher.max_batch(),
         };
-        let (mut keys, mut failures) = (keys.into_iter().peekable(), HashMap::new());
+        let state = &self.handle.0;
+        let is_missing = |key: &K| matches!(state.look(key.to_key().as_bytes()), Lookup::Miss(_));
+        let mut keys = keys.into_iter().filter(is_missing).peekable();
+        let mut failures = HashMap::new();
         let mut loads = FuturesUnordered::new();
         loop {
             while loads.len() < limit.max(1) && keys.peek().is_some() {

@@ -383,7 +383,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         call: &Arc<OriginCall>,
     ) -> Result<(), NoPlace> {
         let now = self.watch.now();
-        self.places.move_to(computation, call, now);
+        self.places.move_to(&self.refreshes, computation, call, now);
         let patience = computation.time().patient_until().since(now);
         let deadline = tokio::time::Instant::now() + patience;
         let gives_up = || (self.mode() != Mode::On).then_some(NoPlace::NotNeeded);

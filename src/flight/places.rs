@@ -233,23 +233,27 @@ impl Places {
     }
 
     /// Makes the computation a part of another call. Its place goes with it, unless other
-    /// parts of the first call need it, or the other call has one.
-    pub(crate) fn move_to(&self, computation: &Computation, call: &Arc<OriginCall>, now: Tick) {
+    /// parts of the first call need it, or the other call has one; and so does its share of the
+    /// refreshes, `shares`.
+    pub(crate) fn move_to(
+        &self,
+        shares: &Self,
+        computation: &Arc<Computation>,
+        call: &Arc<OriginCall>,
+        now: Tick,
+    ) {
         let mut state = self.state.lock();
+        let mut shares = shares.state.lock();
         let before = computation.call();
         if before.id == call.id {
             return;
         }
-        let takes_place = state.hand_place(computation, &before, call);
-        if !takes_place {
-            // It has waited as long as the other call would have.
-            before.rank().into_iter().for_each(|rank| call.take_rank(rank));
-        }
-        if !takes_place && state.let_go(computation) {
-            state.end(before.id, now);
-        }
+        state.move_part(computation, &before, call, now);
+        shares.move_part(computation, &before, call, now);
+        // Under both locks: whatever releases the computation finds it in both.
         computation.set_call(call);
         state.move_offers(computation.id, before.id, call.id);
+        shares.hold(computation);
         state.shrink();
     }
 
@@ -497,6 +501,24 @@ impl State {
             member.holders.wake();
             let standing = Standing::Placed { lender: None, lent_to: None };
             self.place(member.call, member.holders, standing);
+        }
+    }
+
+    /// Ends the computation's part in `before`, and hands its place to `call`.
+    fn move_part(
+        &mut self,
+        computation: &Computation,
+        before: &OriginCall,
+        call: &Arc<OriginCall>,
+        now: Tick,
+    ) {
+        if self.hand_place(computation, before, call) {
+            return;
+        }
+        // It has waited as long as the other call would have.
+        before.rank().into_iter().for_each(|rank| call.take_rank(rank));
+        if self.let_go(computation) {
+            self.end(before.id, now);
         }
     }
 

@@ -5,7 +5,9 @@
 #[path = "../kit/mod.rs"]
 mod kit;
 
+mod batch_callers;
 mod batch_edges;
+mod batch_storm;
 mod batches;
 mod bounds;
 mod cancellation;

@@ -8,6 +8,7 @@ mod kit;
 
 #[cfg(feature = "remote")]
 mod batch_edges;
+mod batch_storms;
 #[cfg(feature = "remote")]
 mod batches;
 #[cfg(feature = "remote")]

@@ -66,13 +66,15 @@ impl State {
 
 struct Bench {
     places: Arc<Places>,
+    shares: Places,
     clock: Clock,
     max: usize,
 }
 
 impl Bench {
     fn new(max: usize) -> Arc<Self> {
-        Arc::new(Self { places: Arc::new(Places::new(max)), clock: Clock::runtime(), max })
+        let (places, shares) = (Arc::new(Places::new(max)), Places::new(max));
+        Arc::new(Self { places, shares, clock: Clock::runtime(), max })
     }
 
     fn computation(&self, id: u64) -> Arc<Computation> {
@@ -355,7 +357,7 @@ fn computations_that_move_to_another_call_lose_no_place_and_run_on_its_own() {
                 let part = Arc::new(Computation::of_call(id, overdue_at, earlier));
                 bench.take(&part);
                 pause();
-                bench.places.move_to(&part, &later, bench.clock.now());
+                bench.places.move_to(&bench.shares, &part, &later, bench.clock.now());
                 bench.places.assert_consistent(1);
                 bench.take(&part);
                 assert_eq!(running.load(Ordering::SeqCst), 0, "another call has the only place");
@@ -389,7 +391,7 @@ fn a_place_that_is_lent_to_a_computation_follows_it_to_another_call() {
         let moving = spawn(move || {
             let (bench, part, later) = moving;
             bench.take(&part);
-            bench.places.move_to(&part, &later, bench.clock.now());
+            bench.places.move_to(&bench.shares, &part, &later, bench.clock.now());
             bench.places.assert_consistent(1);
             bench.take(&part);
             // What the later call asks for borrows from it in turn.

@@ -1,0 +1,177 @@
+//! Callers of a batch that go away, come too late, or ask for more from inside of it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use tower_stampede::{Builder, Cache, Failure, Stampede};
+
+use crate::kit::origin::*;
+
+type Rows = Result<HashMap<u64, u64>, OriginError>;
+
+fn places(n: usize) -> Builder<u64> {
+    settings().max_refreshes(1).max_computations(n)
+}
+
+/// Takes a second for a query, and records each.
+#[derive(Clone, Default)]
+struct Table {
+    queries: Arc<Mutex<Vec<Vec<u64>>>>,
+    running: Arc<AtomicUsize>,
+    most_at_once: Arc<AtomicUsize>,
+}
+
+impl Table {
+    fn loader(&self) -> impl Fn(Vec<u64>) -> BoxFuture<'static, Rows> + use<> {
+        let table = self.clone();
+        move |mut ids| {
+            ids.sort_unstable();
+            table.queries.lock().push(ids.clone());
+            let running = table.running.fetch_add(1, SeqCst) + 1;
+            table.most_at_once.fetch_max(running, SeqCst);
+            let (table, number) = (table.clone(), table.queries.lock().len() as u64);
+            Box::pin(async move {
+                tokio::time::sleep(SECOND).await;
+                table.running.fetch_sub(1, SeqCst);
+                Ok(ids.into_iter().map(|id| (id, id * 1000 + number)).collect())
+            })
+        }
+    }
+
+    fn loads_of(&self, id: u64) -> usize {
+        self.queries.lock().iter().flatten().filter(|loaded| **loaded == id).count()
+    }
+}
+
+fn get(
+    cache: &Cache<u64, u64, OriginError>,
+    id: u64,
+) -> tokio::task::JoinHandle<Result<u64, Failure<OriginError>>> {
+    let cache = cache.clone();
+    tokio::spawn(async move { cache.get(id).await })
+}
+
+/// A batch loader that asks its own handle for a part first.
+fn asking(handle: &Stampede<u64>) -> impl Fn(Vec<u64>) -> BoxFuture<'static, Rows> + use<> {
+    let handle = handle.clone();
+    move |ids| {
+        let handle = handle.clone();
+        Box::pin(async move {
+            let part = || async { Ok::<u64, OriginError>(100) };
+            handle.get_or_compute("part", part).await.map_err(|_| OriginError(0))?;
+            Ok(ids.into_iter().map(|id| (id, id)).collect())
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_loader_of_a_refreshed_batch_key_asks_for_borrows_its_place() {
+    // The control: the loader of single keys.
+    let handle = places(1).build().unwrap();
+    let load = asking(&handle);
+    let single = Cache::new(handle, move |id| {
+        let rows = load(vec![id]);
+        async move { rows.await.map(|rows| rows[&id]) }
+    });
+    assert_eq!(within(MINUTE, single.refresh(1)).await.ok(), Some(1));
+    let handle = places(1).build().unwrap();
+    let batched = Cache::batched(handle.clone(), asking(&handle));
+    assert_eq!(within(MINUTE, batched.get(2)).await.ok(), Some(2));
+    handle.invalidate("part").await;
+    let began = tokio::time::Instant::now();
+    let got = within(10 * MINUTE, batched.refresh(1)).await;
+    assert!(got.is_ok(), "{got:?} after {:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_call_of_a_caller_that_has_waited_too_long_asks_for_borrows_its_place() {
+    for is_batched in [false, true] {
+        let settings = places(2).wait_timeout(SECOND).compute_after_wait();
+        let handle = settings.build().unwrap();
+        let (hanging, origin) = (handle.clone(), Origin::taking(20 * SECOND));
+        let hanging =
+            tokio::spawn(async move { hanging.get_or_compute(1_u64, origin.compute()).await });
+        all_have_run().await;
+        let load = asking(&handle);
+        let cache = match is_batched {
+            true => Cache::batched(handle.clone(), load),
+            false => Cache::new(handle.clone(), move |id| {
+                let rows = load(vec![id]);
+                async move { rows.await.map(|rows| rows[&id]) }
+            }),
+        };
+        let got = within(MINUTE, cache.get(1)).await;
+        assert!(got.is_ok(), "batched: {is_batched}: {got:?}");
+        hanging.abort();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_caller_of_a_key_whose_caller_went_away_joins_the_call_that_gathers() {
+    let table = Table::default();
+    let handle = places(5).batch_window(20 * MS).build().unwrap();
+    let cache = Cache::batched(handle, table.loader());
+    let (one, two) = (get(&cache, 1), get(&cache, 2));
+    pass(5 * MS).await;
+    one.abort();
+    pass(5 * MS).await;
+    let again = get(&cache, 1);
+    assert!(two.await.unwrap().is_ok());
+    assert!(again.await.unwrap().is_ok());
+    assert_eq!(*table.queries.lock(), [vec![1, 2]]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_key_of_a_caller_that_goes_away_while_the_call_gathers_is_not_loaded() {
+    let table = Table::default();
+    let handle = places(5).batch_window(20 * MS).build().unwrap();
+    let cache = Cache::batched(handle, table.loader());
+    let (one, two) = (get(&cache, 1), get(&cache, 2));
+    pass(5 * MS).await;
+    one.abort();
+    assert!(two.await.unwrap().is_ok());
+    assert_eq!(*table.queries.lock(), [vec![2]]);
+}
+
+// A share of `max_refreshes` is free once the refresh is over.
+#[tokio::test(start_paused = true)]
+async fn a_refresh_that_joins_a_later_call_gives_back_its_share_of_the_refreshes() {
+    let table = Table::default();
+    let settings = places(5).batch_window(20 * MS).ttl(10 * SECOND).stale_for(50 * MINUTE);
+    let cache = Cache::batched(settings.build().unwrap(), table.loader());
+    let handle = cache.handle().clone();
+    cache.get_many([1, 2]).await.complete().unwrap();
+    pass(15 * SECOND).await;
+    // Stale: refreshed in the background.
+    assert!(cache.get(1).await.is_ok());
+    pass(5 * MS).await;
+    // The data has changed while the call gathers its keys: the next refresh is another one.
+    handle.mark_stale_now(1_u64);
+    assert!(cache.get(1).await.is_ok());
+    pass(5 * SECOND).await;
+    assert_quiet(&handle);
+    let before = table.loads_of(2);
+    assert!(cache.get(2).await.is_ok());
+    pass(5 * SECOND).await;
+    assert_eq!(table.loads_of(2), before + 1, "stale, and refreshed: {:?}", table.queries.lock());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_warm_up_with_a_limit_of_one_does_not_load_stale_keys_side_by_side() {
+    let table = Table::default();
+    let settings = settings().ttl(10 * SECOND).stale_for(50 * MINUTE);
+    let load = table.loader();
+    let cache = Cache::new(settings.build().unwrap(), move |id: u64| {
+        let rows = load(vec![id]);
+        async move { rows.await.map(|rows| rows[&id]) }
+    });
+    assert!(cache.preload(0..8, 1).await.is_empty());
+    assert_eq!(table.most_at_once.load(SeqCst), 1);
+    pass(15 * SECOND).await;
+    assert!(cache.preload(0..8, 1).await.is_empty());
+    pass(15 * SECOND).await;
+    assert_eq!(table.most_at_once.load(SeqCst), 1, "{:?}", table.queries.lock());
+}
