@@ -160,10 +160,11 @@ mod sync;
 mod tower;
 mod weigh;
 
+pub use cache::failure::Failure;
 pub use cache::handle::{Announcement, Health, Invalidation, Stampede};
 #[cfg(feature = "serde")]
 pub use cache::settings::{Settings, SettingsError};
-pub use cache::typed::{Cache, Failure};
+pub use cache::typed::Cache;
 pub use cache::{
     builder::Builder, get::Served, get_many::Batch, inspect::EntryInfo, keep_fresh::KeepFresh,
 };

@@ -49,7 +49,7 @@
 //! - `run`: the way from a caller without a fresh value to its answer.
 //! - `write`: `put` and invalidations, here at once, then in the remote.
 //! - `inspect`: what is stored, for people and tests.
-//! - `typed`: a cache with one type of key and a loader.
+//! - `typed`: a cache with one type of key and a loader; `failure`: why it returned no value.
 //! - `weights`: what entries weigh against `max_bytes`.
 //! - `batch`, `get_many`: one call of the origin for several keys.
 //! - `keep_fresh`: keys that are refreshed before they expire.
@@ -58,6 +58,7 @@
 pub(crate) mod batch;
 pub(crate) mod builder;
 pub(crate) mod compute;
+pub(crate) mod failure;
 pub(crate) mod get;
 pub(crate) mod get_many;
 pub(crate) mod handle;
