@@ -515,3 +515,113 @@ mod differential {
         }
     }
 }
+
+// ===== 2: one call for each key and window =====
+
+mod calls {
+    use super::*;
+
+    fn answer(call: &Call) -> Answer {
+        if call.header("if-none-match").is_some() {
+            return Answer::status(304).header("etag", "\"a\"").header("cache-control", "max-age=10");
+        }
+        Answer::ok("max-age=10", "ten bytes.").header("etag", "\"a\"")
+    }
+
+    fn handler(origin: &Origin) -> axum::routing::MethodRouter {
+        let origin = origin.clone();
+        any(move |request| origin.clone().handle(request))
+    }
+
+    async fn slow(request: Request<Body>, next: Next) -> http::Response<Body> {
+        tokio::time::sleep(ms(30)).await;
+        next.run(request).await
+    }
+
+    fn apps(origin: &Origin) -> Vec<(&'static str, Router)> {
+        let (a, b) = (with_ttl(60), with_ttl(60));
+        let route = |layer: HttpLayer| Router::new().route("/page", handler(origin).layer(layer));
+        let layer = with_ttl(60).http_layer();
+        let c = with_ttl(60);
+        vec![
+            ("two handles", route(b.http_layer()).layer(a.http_layer())),
+            ("two handles, three layers", route(a.rules()).layer(b.http_layer()).layer(a.http_layer())),
+            (
+                "merged",
+                Router::new()
+                    .merge(route(c.rules()).layer(c.http_layer().query([])))
+                    .route("/other", handler(origin))
+                    .layer(c.http_layer().query(["q"])),
+            ),
+            ("one layer twice", route(layer.clone()).layer(layer)),
+            (
+                "fallback",
+                Router::new()
+                    .route("/other", handler(origin))
+                    .fallback_service(handler(origin).layer(with_ttl(60).http_layer()))
+                    .layer(from_fn(slow))
+                    .layer(with_ttl(60).http_layer()),
+            ),
+            (
+                "fallback of one handle",
+                {
+                    let c = with_ttl(60);
+                    Router::new()
+                        .route("/other", handler(origin))
+                        .fallback_service(handler(origin).layer(c.rules()))
+                        .layer(from_fn(slow))
+                        .layer(c.http_layer())
+                },
+            ),
+            (
+                "nested router of one handle",
+                {
+                    let c = with_ttl(60);
+                    Router::new()
+                        .nest("/sub", Router::new().route("/x", handler(origin)).layer(c.http_layer()))
+                        .merge(route(c.rules()))
+                        .layer(from_fn(slow))
+                        .layer(c.http_layer())
+                },
+            )
+        ]
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn crowds_of_all_kinds_are_one_call_for_each_window() {
+        let origin = Origin::new(answer);
+        let names: Vec<_> = (0..7).collect();
+        for n in names {
+            let origin = origin.clone();
+            let list = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| apps(&origin)));
+            let Ok(list) = list else { panic!("the router cannot be built") };
+            let (name, app) = list.into_iter().nth(n).unwrap();
+            for window in 0..4 {
+                let before = origin.calls();
+                // Some hang up at once.
+                let leaving: Vec<_> = (0..5)
+                    .map(|_| {
+                        let app = app.clone();
+                        tokio::spawn(async move { send(&app, get("/page?q=1")).await })
+                    })
+                    .collect();
+                pass(ms(10)).await;
+                leaving.iter().for_each(|client| client.abort());
+                let replies = crowd(&app, 40, |n| match n % 4 {
+                    0 => with("/page?q=1", &[("if-none-match", "\"a\"")]),
+                    1 => with("/page?q=1", &[("range", "bytes=0-3")]),
+                    2 => request("HEAD", "/page?q=1", &[]),
+                    _ => get("/page?q=1"),
+                })
+                .await;
+                for (n, reply) in replies.iter().enumerate() {
+                    let expected = [304, 206, 200, 200][n % 4];
+                    assert_eq!(reply.status, expected, "{name} {n} {}", reply.cache_status());
+                    assert_eq!(reply.body.len(), [0, 4, 0, 10][n % 4], "{name} {n}");
+                }
+                assert_eq!(origin.calls(), before + 1, "{name}, window {window}");
+                pass(secs(11)).await;
+            }
+        }
+    }
+}
