@@ -625,3 +625,54 @@ mod calls {
         }
     }
 }
+
+/// docs: "Where the handle has made several layers that differ, it is not stored for GETs: the
+/// POST may not pass the layer that the GETs pass." axum makes the service of such a layer when
+/// the first request comes.
+#[tokio::test(start_paused = true)]
+async fn the_response_to_a_post_is_not_stored_for_gets_wherever_axum_has_put_the_layer_of_the_get() {
+    use axum::handler::Handler;
+    use axum::routing::get as on_get;
+    let mut wrong = Vec::new();
+    for (name, of_route) in [("method", true), ("handler", true), ("method", false), ("handler", false)] {
+        let cache = with_ttl(60);
+        let origin = Origin::new(|call| {
+            let body = format!("{} {}", call.parts.method, call.header("x-name").unwrap_or("none"));
+            Answer::ok("max-age=60", body).header("content-location", "/me")
+        });
+        let (one, two) = (origin.clone(), origin.clone());
+        let inner = if of_route { cache.rules() } else { cache.http_layer() }.private();
+        let page = move |request: Request<Body>| one.clone().handle(request);
+        let route = match name {
+            "method" => on_get(page).route_layer(inner),
+            _ => on_get(page.layer(inner)),
+        };
+        let route = route.post(move |request: Request<Body>| two.clone().handle(request));
+        let app: Router = Router::new().route("/me", route).layer(post_storing(&cache));
+        let fields = |name| [("host", "x"), ("x-name", name)];
+        send(&app, request("POST", "/me", &fields("alice"))).await;
+        let bob = send(&app, with("/me", &fields("bob"))).await;
+        if bob.text() != "GET bob" {
+            wrong.push(format!("{name}, rules: {of_route}: {} ({})", bob.text(), bob.cache_status()));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// The same layers in their ordinary use: made for each request, they are still one.
+#[tokio::test(start_paused = true)]
+async fn a_layer_of_a_handler_is_one_layer_for_all_requests() {
+    use axum::handler::Handler;
+    use axum::routing::get as on_get;
+    let cache = with_ttl(60);
+    let origin = Origin::new(|call| Answer::status(200).body(call.uri()));
+    let one = origin.clone();
+    let page = move |request: Request<Body>| one.clone().handle(request);
+    let app: Router = Router::new()
+        .route("/page", on_get(page.layer(cache.rules().query(["q"]))))
+        .layer(cache.http_layer());
+    for n in 0..20 {
+        crowd(&app, 20, |m| get(&format!("/page?q=1&u={n}{m}"))).await;
+    }
+    assert_eq!(origin.calls(), 1);
+}
