@@ -9,6 +9,8 @@ mod kit;
 #[cfg(feature = "admin")]
 mod admin;
 #[cfg(feature = "axum")]
+mod attack_b;
+#[cfg(feature = "axum")]
 mod body;
 #[cfg(feature = "axum")]
 mod conditions;
