@@ -33,6 +33,8 @@ mod methods;
 #[cfg(feature = "axum")]
 mod neighbour_layers;
 #[cfg(feature = "axum")]
+mod nested_at_random;
+#[cfg(feature = "axum")]
 mod nested_layers;
 #[cfg(feature = "axum")]
 mod nested_privacy;

@@ -312,22 +312,26 @@ impl Nested {
     }
 }
 
-/// The rules of a route inside of those of other layers, made once for each of them.
+/// The rules of a layer inside of those of other layers, made once for each of them.
 #[derive(Default)]
 pub(crate) struct CombinedRules(RwLock<Vec<(Arc<Rules>, Arc<Rules>)>>);
 
-/// Layers around one route whose combined rules are kept; more are made anew.
+/// Layers around one layer whose combined rules are kept; more are made anew.
 const MAX_COMBINED: usize = 16;
 
-/// Returns the rules of an inner layer under `outer`.
+/// Returns the rules of an inner layer inside of `outer`.
+///
+/// The rules of a route are those of `outer` with the changes of the route, and stand for both.
+/// Any other layer has rules of its own, and those of `outer` are in force beside them: a
+/// setting that lets more requests share holds only where both layers have it
+/// ([`narrow`](crate::http::config::HttpConfig::narrow) says so for each setting).
 pub(super) fn combine(inner: &Arc<Rules>, outer: &Arc<Rules>) -> Arc<Rules> {
     let known = inner.combined.0.read();
     if let Some((_, rules)) = known.iter().find(|(of, _)| Arc::ptr_eq(of, outer)) {
         return Arc::clone(rules);
     }
     drop(known);
-    let Some(rules) = inner.inside_of(outer) else { return Arc::clone(inner) };
-    let rules = Arc::new(rules);
+    let rules = Arc::new(inner.inside_of(outer));
     let mut known = inner.combined.0.write();
     if known.len() < MAX_COMBINED {
         known.push((Arc::clone(outer), Arc::clone(&rules)));

@@ -212,7 +212,7 @@ impl<S> HttpService<S> {
             return None;
         }
         outer.claim();
-        let outside = Outside::of(&marks, &rules, &parts.headers);
+        let outside = Outside::of(&marks, &rules, parts);
         Some(Box::new(Nested { rules, outside, outer: outer.clone() }))
     }
 
