@@ -56,6 +56,11 @@ pub(crate) struct CacheState<V> {
 pub(crate) struct QueryLists(parking_lot::RwLock<Vec<Vec<String>>>);
 
 /// Counts the HTTP layers of a handle: those that differ.
+///
+/// A layer counts from the moment when the handle makes it, not when it gets its service: axum
+/// gives a layer of one method or handler its service when the first request for it comes. An
+/// application makes its layers before it answers requests, so the count is complete then. A
+/// layer that is dropped still counts: its services may live on.
 #[cfg(feature = "http")]
 #[derive(Debug, Default)]
 pub(crate) struct LayerCount(std::sync::atomic::AtomicUsize);

@@ -59,7 +59,10 @@ pub(crate) struct HttpConfig {
     /// Tags per entry.
     pub(crate) max_tags: usize,
     pub(crate) set_cookie: SetCookie,
+    /// Whether cookies select nothing and are no credentials.
     pub(crate) ignore_cookies: bool,
+    /// Whether the service sees no cookies.
+    pub(crate) removes_cookies: bool,
     /// Fields with credentials besides `Authorization` and `Cookie`.
     pub(crate) credential_headers: FieldNames,
     /// Whether `Authorization` and `Cookie` are credentials: each is one unless
@@ -117,6 +120,7 @@ impl Default for HttpConfig {
             max_tags: 64,
             set_cookie: SetCookie::Refuse,
             ignore_cookies: false,
+            removes_cookies: false,
             credential_headers: FieldNames::of(CREDENTIAL_HEADERS),
             authorization_is_credential: true,
             cookie_is_credential: true,
@@ -171,6 +175,62 @@ impl HttpConfig {
         }
     }
 
+    /// Takes over what `outer` says of a layer further out, where both are in force and each
+    /// has settings of its own.
+    ///
+    /// One rule for all settings: two requests share only if each of the two layers would let
+    /// them. So a setting that lets more requests select one response holds only where both
+    /// layers have it. A setting that says what is part of the key, or what is a credential,
+    /// is not combined: [`Outside`](crate::http::flow::outside::Outside) keys and judges each
+    /// request by the settings of each layer. What is stored, for how long, how it is
+    /// refreshed and what the client is told is up to the inner layer, which stores.
+    pub(crate) fn narrow(&mut self, outer: &Self) {
+        // Without `..`: a new setting has to be put into one of the three groups.
+        let Self {
+            // These let more requests select one response.
+            ignore_cookies,
+            normalise_accept,
+            // The values of fields that are named as credentials are compared byte for byte.
+            credential_headers,
+
+            // Each request on the way is keyed and judged by those of each layer.
+            authorization_is_credential: _,
+            cookie_is_credential: _,
+            keyed_headers: _,
+            vary: _,
+            query: _,
+            scope: _,
+            max_key_bytes: _,
+
+            // The inner layer's own: what it stores, refreshes, forwards and says.
+            ttl: _,
+            heuristics: _,
+            stale_beside_s_maxage: _,
+            stale_for: _,
+            stale_if_error: _,
+            stale_if_disconnected: _,
+            max_body: _,
+            max_header_bytes: _,
+            max_variants: _,
+            max_tags: _,
+            set_cookie: _,
+            removes_cookies: _,
+            targeted: _,
+            refresh_headers: _,
+            unkeyed_headers: _,
+            store_post_responses: _,
+            is_public: _,
+            tags: _,
+            cache_status: _,
+            outcome_on_hits: _,
+            age: _,
+            honour_request_directives: _,
+        } = outer;
+        self.ignore_cookies &= *ignore_cookies;
+        self.normalise_accept &= *normalise_accept;
+        self.credential_headers.name_all_of(credential_headers);
+    }
+
     /// Returns whether the settings are the same that say which responses are
     /// stored and which clients share them.
     pub(crate) fn shares_like(&self, other: &Self) -> bool {
@@ -187,6 +247,11 @@ impl HttpConfig {
             && self.targeted == other.targeted
             && self.scope == other.scope
             && self.normalise_accept == other.normalise_accept
+    }
+
+    /// Returns whether the settings make a field part of the key.
+    pub(crate) fn keys(&self, name: &HeaderName) -> bool {
+        self.keyed_headers.contains(name) || self.vary.contains(name)
     }
 
     /// Returns whether a field carries credentials.

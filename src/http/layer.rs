@@ -1,5 +1,6 @@
 //! The HTTP layer and its settings.
 
+mod nesting;
 mod request_fields;
 
 use std::any::Any;
@@ -57,8 +58,8 @@ pub(crate) struct Rules {
     /// What the rules of a route change in those of the layer around them. `None`: these
     /// rules are whole.
     pub(super) changes: Option<Vec<Change>>,
-    /// Whether they are the rules of a route, combined with those of a layer around it.
-    pub(super) is_of_route: bool,
+    /// The rules of layers further out that are in force beside these, the outermost first.
+    pub(super) around: Vec<Arc<Rules>>,
     /// The routes that layers further in own.
     pub(super) routes: Arc<OwnedRoutes>,
     /// What these rules are inside of others.
@@ -74,37 +75,6 @@ impl Rules {
         self.routes = Arc::default();
         self.combined = Arc::default();
         self
-    }
-
-    /// Returns the rules of a route inside of `outer`: those, with the changes of the route.
-    /// What rules of the application say of a request further out is known already.
-    pub(super) fn inside_of(&self, outer: &Self) -> Option<Self> {
-        let changes = self.changes.as_ref()?;
-        let mut rules = outer.clone();
-        rules.key_rules.clear();
-        rules.bypass = None;
-        rules.changes = None;
-        rules.is_of_route = true;
-        // What the route keys no longer is a credential again.
-        rules.config.count_keyed();
-        changes.iter().for_each(|change| change(&mut rules));
-        Some(rules.finish())
-    }
-
-    /// Returns whether two layers share the same responses among the same
-    /// clients, for however long.
-    pub(super) fn share_like(&self, other: &Self) -> bool {
-        let same_rule = |(a, b): (&KeyRule, &KeyRule)| Arc::ptr_eq(a, b);
-        let same_bypass = match (&self.bypass, &other.bypass) {
-            (None, None) => true,
-            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
-            _ => false,
-        };
-        same_bypass
-            && self.scheme == other.scheme
-            && self.key_rules.len() == other.key_rules.len()
-            && self.key_rules.iter().zip(&other.key_rules).all(same_rule)
-            && self.config.shares_like(&other.config)
     }
 }
 
@@ -134,9 +104,9 @@ impl Rules {
 /// [`rules`](Stampede::rules) for settings of one route. The outer one neither stores what
 /// the inner one owns nor waits for it. Two requests share a response only if
 /// they would share it by what either layer has received: a rule of the outer one for `key`
-/// or `identity`, its keyed fields and its credentials count for the inner one too, and a
-/// field in `Vary` counts as each of the two has received it. A request
-/// that the outer one forwards uncached is forwarded by the inner one too.
+/// or `identity`, its parameters, its keyed fields and its credentials count for the inner one
+/// too, and a field in `Vary` counts as each of the two has received it. A request that the
+/// outer one forwards uncached is forwarded by the inner one too.
 /// [What is cached](crate::guide::what_is_cached) has the details, under *Rules for one
 /// route*.
 ///
@@ -220,6 +190,7 @@ impl HttpStampede {
     /// shares nothing with the others. Clients of HTTP/1.1 and of HTTP/2 have
     /// keys of their own, so each page is computed once for each version.
     pub fn http_layer(&self) -> HttpLayer {
+        self.0.layers.add_one();
         let values = &self.0.values;
         let config = HttpConfig {
             ttl: values.lifetimes.map(|lifetimes| lifetimes.ttl),
@@ -241,7 +212,7 @@ impl HttpStampede {
             key_start: Box::default(),
             forgets: Vec::new(),
             changes: None,
-            is_of_route: false,
+            around: Vec::new(),
             routes: Arc::default(),
             combined: Arc::default(),
         };
@@ -332,6 +303,10 @@ macro_rules! config_setters {
 impl HttpLayer {
     /// Changes a setting, and remembers the change where it is an exception.
     fn change(mut self, change: impl Fn(&mut Rules) + Send + Sync + 'static) -> Self {
+        // Where a clone or a service has the settings as they were, there are two layers now.
+        if Arc::get_mut(&mut self.made).is_none_or(|made| made.get().is_some()) {
+            self.cache.0.layers.add_one();
+        }
         change(&mut self.rules);
         if let Some(changes) = &mut self.rules.changes {
             changes.push(Arc::new(change));
@@ -393,7 +368,8 @@ impl HttpLayer {
         /// Defaults to true.
         outcome_on_hits: bool;
         /// Sets whether the order of equally welcome encodings and languages
-        /// in a request is ignored. Defaults to true.
+        /// in a request is ignored. Inside of another `http_layer()` it is
+        /// ignored only where both say so. Defaults to true.
         normalise_accept: bool;
         /// Sets whether a request says how new its answer must be, by
         /// `no-cache`, `max-age`, `min-fresh` or `Pragma`. A request that finds
@@ -407,7 +383,8 @@ impl HttpLayer {
         /// `Content-Location` equal to its URI (RFC 9110, 9.3.3). With a remote
         /// none is: writes of other processes would be known too late. Where the handle
         /// has made several layers that differ none is either: the GETs may pass a
-        /// layer that the POST does not pass. Defaults to
+        /// layer that the POST does not pass. Each call of `http_layer` or `rules`
+        /// makes one, and so does a setting on a clone. Defaults to
         /// false: where an application answers with what it was sent, each
         /// client that may POST would choose what all other clients get.
         store_post_responses: bool;
@@ -483,8 +460,13 @@ impl HttpLayer {
 
     /// Treats cookies as absent: they are removed from GET and HEAD requests
     /// before the handler sees them. For pages that do not depend on them.
+    /// Inside of another `http_layer()` that does not ignore them they are removed
+    /// too, but still select a response that says `Vary: Cookie`, and still are credentials.
     pub fn ignore_cookies(self) -> Self {
-        self.change(|rules| rules.config.ignore_cookies = true)
+        self.change(|rules| {
+            rules.config.ignore_cookies = true;
+            rules.config.removes_cookies = true;
+        })
     }
 
     /// Adds to the key what `part` returns: the class of a device, for example.
@@ -670,10 +652,7 @@ impl<S> Layer<S> for HttpLayer {
     type Service = HttpService<S>;
 
     fn layer(&self, inner: S) -> HttpService<S> {
-        let rules = self.made.get_or_init(|| {
-            self.cache.0.layers.add_one();
-            Arc::new(self.rules.clone().finish())
-        });
+        let rules = self.made.get_or_init(|| Arc::new(self.rules.clone().finish()));
         HttpService::new(inner, Arc::clone(&self.cache.0), Arc::clone(rules))
     }
 }

@@ -9,6 +9,8 @@ mod kit;
 #[cfg(feature = "admin")]
 mod admin;
 #[cfg(feature = "axum")]
+mod attack_b;
+#[cfg(feature = "axum")]
 mod body;
 #[cfg(feature = "axum")]
 mod conditions;
@@ -30,6 +32,8 @@ mod lifetimes;
 mod methods;
 #[cfg(feature = "axum")]
 mod neighbour_layers;
+#[cfg(feature = "axum")]
+mod nested_at_random;
 #[cfg(feature = "axum")]
 mod nested_layers;
 #[cfg(feature = "axum")]

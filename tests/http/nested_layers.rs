@@ -203,6 +203,18 @@ mod warning {
         assert!(text.contains("field=\"x-forwarded-client-cert\""), "{text}");
         assert!(!text.contains("=me") && !text.contains("\"me\""), "{text}");
     }
+
+    /// A pattern matches names of any length, which a client chooses.
+    #[tokio::test(start_paused = true)]
+    async fn a_warning_has_64_bytes_of_the_name_of_a_field() {
+        let lines = Lines::default();
+        let _listening = lines.listen();
+        let origin = Origin::new(|_| Answer::ok("max-age=60", "page"));
+        let name = format!("x-auth-{}", "a".repeat(10_000));
+        send(&app(&origin), with("/page", &[(&name, "me")])).await;
+        let text = lines.text();
+        assert!(text.contains(&format!("field=\"{}\"", &name[..64])), "{text}");
+    }
 }
 
 // ===== Writes and identities =====
@@ -260,4 +272,22 @@ async fn a_nested_layer_with_an_identity_still_keeps_users_apart() {
     assert!(!is_shared_across_users(&origin_only(), &origin_only()).await, "two handles");
     let cache = origin_only();
     assert!(!is_shared_across_users(&cache, &cache).await, "one handle");
+}
+
+/// axum makes the service of such a layer for each request.
+#[tokio::test(start_paused = true)]
+async fn a_layer_of_a_handler_is_one_layer_for_all_requests() {
+    use axum::handler::Handler;
+    use axum::routing::get as on_get;
+    let cache = with_ttl(60);
+    let origin = Origin::new(|call| Answer::status(200).body(call.uri()));
+    let one = origin.clone();
+    let page = move |request: http::Request<axum::body::Body>| one.clone().handle(request);
+    let app: Router = Router::new()
+        .route("/page", on_get(page.layer(cache.rules().query(["q"]))))
+        .layer(cache.http_layer());
+    for n in 0..20 {
+        crowd(&app, 20, |m| get(&format!("/page?q=1&u={n}{m}"))).await;
+    }
+    assert_eq!(origin.calls(), 1);
 }

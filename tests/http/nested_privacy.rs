@@ -4,10 +4,10 @@
 use axum::Router;
 use axum::body::Body;
 use axum::middleware::map_request;
-use axum::routing::any;
+use axum::routing::{MethodRouter, any};
 use http::Request;
 use tower_stampede::CacheOutcome::*;
-use tower_stampede::HttpLayer;
+use tower_stampede::{HttpLayer, HttpStampede};
 
 use crate::kit::http::*;
 
@@ -27,15 +27,48 @@ fn seen(call: &Call) -> String {
 }
 
 fn behind(name: &'static str, origin: &Origin, inner: HttpLayer, outer: HttpLayer) -> Router {
-    let handler = origin.clone();
-    let route = any(move |request| handler.clone().handle(request)).layer(inner);
     Router::new()
-        .route("/page", route)
+        .route("/page", plain_route(origin).layer(inner))
         .layer(map_request(move |request| take(name, request)))
         .layer(outer)
 }
 
-/// request that reaches the route, where the field is gone.
+fn field(request: &Request<Body>, name: &str) -> String {
+    request.headers().get(name).map_or("none".into(), |it| it.to_str().unwrap().to_owned())
+}
+
+fn tenant(request: &Request<Body>) -> String {
+    let query = request.uri().query().unwrap_or_default();
+    query.split('&').find(|it| it.starts_with("tenant=")).unwrap_or("none").into()
+}
+
+fn plain_route(origin: &Origin) -> MethodRouter {
+    let handler = origin.clone();
+    any(move |request| handler.clone().handle(request))
+}
+
+fn plain(origin: &Origin) -> Router {
+    Router::new().route("/page", plain_route(origin))
+}
+
+/// Puts what `between` reads into an extension, and leaves the request as it is.
+fn says(
+    origin: &Origin,
+    inner: HttpLayer,
+    outer: HttpLayer,
+    between: impl Fn(&Request<Body>) -> String + Clone + Send + Sync + 'static,
+) -> Router {
+    Router::new()
+        .route("/page", plain_route(origin).layer(inner))
+        .layer(map_request(move |mut request: Request<Body>| {
+            let said = between(&request);
+            request.extensions_mut().insert(Seen(said));
+            std::future::ready(request)
+        }))
+        .layer(outer)
+}
+
+/// The request that reaches the route has lost the field.
 #[tokio::test(start_paused = true)]
 async fn a_field_in_vary_of_the_outer_layer_keeps_clients_apart_though_it_is_removed_between() {
     for name in ["x-user", "authorization", "x-plan"] {
@@ -165,6 +198,71 @@ async fn a_refresh_replaces_the_variant_that_is_selected_by_a_field_from_further
     assert_eq!(send(&app, ask("en")).await.text(), "en 1");
 }
 
+/// Returns the fields that the service got in the refresh behind two layers.
+async fn refreshed_by(inner: HttpLayer, outer: HttpLayer, client: &[(&str, &str)]) -> Vec<String> {
+    let origin = Origin::new(|_| {
+        Answer::ok("public, max-age=10, stale-while-revalidate=600", "page")
+            .header("vary", "x-lang")
+    });
+    let app = plain(&origin).layer(inner).layer(outer);
+    send(&app, with("/page", client)).await;
+    pass(secs(11)).await;
+    let reply = send(&app, with("/page", client)).await;
+    assert!(reply.is(Stale), "{}", reply.cache_status());
+    pass(secs(1)).await;
+    assert_eq!(origin.calls(), 2);
+    let reply = send(&app, with("/page", client)).await;
+    assert!(reply.is(Hit), "{}", reply.cache_status());
+    let last = origin.last();
+    let names = last.parts.headers.keys().map(|name| name.as_str().to_owned());
+    let mut names: Vec<_> = names.collect();
+    names.sort_unstable();
+    names
+}
+
+/// What the outer layer has keyed is of the key: without it the service would answer another
+/// request. All other fields are of one client.
+#[tokio::test(start_paused = true)]
+async fn a_refresh_behind_two_layers_carries_what_either_layer_keys_and_nothing_else() {
+    let fields = [("host", "a"), ("x-lang", "de"), ("x-plan", "1"), ("x-link", "evil")];
+    for is_rules in [false, true] {
+        let inner = |cache: &HttpStampede| match is_rules {
+            true => cache.rules(),
+            false => cache.http_layer().ttl(secs(5)),
+        };
+        let cache = with_ttl(60);
+        let names = refreshed_by(inner(&cache), cache.http_layer(), &fields).await;
+        assert_eq!(names, ["host", "x-lang"], "{is_rules}");
+        for is_vary in [false, true] {
+            let cache = with_ttl(60);
+            let outer = cache.http_layer();
+            let keys = ["x-plan"];
+            let outer = if is_vary { outer.vary(keys) } else { outer.keyed_headers(keys) };
+            let names = refreshed_by(inner(&cache), outer, &fields).await;
+            assert_eq!(names, ["host", "x-lang", "x-plan"], "{is_rules} {is_vary}");
+        }
+    }
+}
+
+/// The rule may have read any field. What only the outer layer knows as a credential stays out.
+#[tokio::test(start_paused = true)]
+async fn a_refresh_behind_a_layer_with_an_identity_carries_all_fields_but_credentials_of_either() {
+    let cache = with_ttl(60);
+    let outer = cache.http_layer().identity(|_| Some(1)).credential_headers(["x-sid"]);
+    let origin =
+        Origin::new(|_| Answer::ok("public, max-age=10, stale-while-revalidate=600", "page"));
+    let app = plain(&origin).layer(cache.http_layer()).layer(outer);
+    send(&app, get("/page")).await;
+    pass(secs(11)).await;
+    let fields = [("x-plan", "1"), ("x-sid", "alice"), ("x-api-key", "alice")];
+    assert!(send(&app, with("/page", &fields)).await.is(Stale));
+    pass(secs(1)).await;
+    let last = origin.last();
+    assert_eq!(origin.calls(), 2);
+    let has = ["x-plan", "x-sid", "x-api-key"].map(|name| last.header(name).is_some());
+    assert_eq!(has, [true, false, false]);
+}
+
 /// A layer between may remove what no rule and no `Vary` names.
 #[tokio::test(start_paused = true)]
 async fn requests_that_differ_in_nothing_that_counts_share() {
@@ -179,6 +277,214 @@ async fn requests_that_differ_in_nothing_that_counts_share() {
     assert_eq!(origin.calls(), 1);
     send(&app, with("/page", &[("accept-language", "en")])).await;
     assert_eq!(origin.calls(), 2);
+}
+
+/// Each layer's key is made by the parameters that this layer counts.
+#[tokio::test(start_paused = true)]
+async fn a_parameter_that_the_outer_layer_counts_keeps_clients_apart_though_the_inner_one_leaves_it_out()
+ {
+    for names in [None, Some(["tenant", "q"])] {
+        let cache = with_ttl(60);
+        let origin = Origin::new(|call| Answer::status(200).body(seen(call)));
+        let outer = cache.http_layer();
+        let outer = if let Some(names) = names { outer.query(names) } else { outer };
+        let app = says(&origin, cache.http_layer().query(["q"]), outer, tenant);
+        for tenant in ["alice", "bob"] {
+            let reply = send(&app, get(&format!("/page?tenant={tenant}&q=1"))).await;
+            assert_eq!(reply.text(), format!("tenant={tenant}"), "{}", reply.cache_status());
+        }
+        assert!(send(&app, get("/page?tenant=bob&q=1")).await.is(Hit));
+    }
+}
+
+/// The entry is keyed by `tenant` and `q`; the inner layer knows only `q`.
+#[tokio::test(start_paused = true)]
+async fn a_write_finds_the_entry_through_each_of_two_layers_that_count_other_parameters() {
+    type Names = Option<&'static [&'static str]>;
+    let lists: [(Names, Names); 4] = [
+        (None, Some(&["q"])),
+        (Some(&["tenant", "q"]), Some(&["q"])),
+        (Some(&["tenant"]), Some(&["q"])),
+        (Some(&["q"]), None),
+    ];
+    for (of_outer, of_inner) in lists {
+        for way in ["both", "outer", "inner"] {
+            let cache = with_ttl(60);
+            let origin = Origin::new(|call| Answer::status(200).body(call.uri()));
+            let layer = |names: Names| match names {
+                Some(names) => cache.http_layer().query(names.iter().copied()),
+                None => cache.http_layer(),
+            };
+            let (inner, outer) = (layer(of_inner), layer(of_outer));
+            let page = says(&origin, inner.clone(), outer.clone(), tenant);
+            let writes = match way {
+                "both" => page.clone(),
+                "outer" => plain(&origin).layer(outer),
+                _ => plain(&origin).layer(inner),
+            };
+            let uri = "/page?tenant=alice&q=1&utm=3";
+            send(&page, get(uri)).await;
+            assert!(send(&page, get(uri)).await.is(Hit));
+            send(&writes, request("POST", "/page?tenant=alice&q=2", &[])).await;
+            let which = format!("{of_outer:?} {of_inner:?} {way}");
+            assert!(send(&page, get(uri)).await.is(Hit), "{which}: of another page");
+            send(&writes, request("POST", uri, &[])).await;
+            assert!(send(&page, get(uri)).await.is(Computed), "{which}");
+        }
+    }
+}
+
+/// The outer layer does not ignore cookies, so they select where the response says so.
+#[tokio::test(start_paused = true)]
+async fn a_response_that_varies_by_cookie_is_not_shared_though_the_inner_layer_ignores_cookies() {
+    for is_removed in [false, true] {
+        let cache = with_ttl(60);
+        let origin = Origin::new(|call| {
+            assert_eq!(call.header("cookie"), None, "the inner layer hides it");
+            Answer::ok("public, max-age=60", seen(call)).header("vary", "cookie")
+        });
+        let (inner, outer) = (cache.http_layer().ignore_cookies(), cache.http_layer());
+        let app = match is_removed {
+            true => behind("cookie", &origin, inner, outer),
+            false => says(&origin, inner, outer, |request| field(request, "cookie")),
+        };
+        for user in ["user=alice", "user=bob"] {
+            let reply = send(&app, with("/page", &[("cookie", user)])).await;
+            assert_eq!(reply.text(), user, "{is_removed} {}", reply.cache_status());
+        }
+        assert!(send(&app, with("/page", &[("cookie", "user=bob")])).await.is(Hit));
+    }
+}
+
+/// The rules of the route stand for those of the layer around them, and for no other.
+#[tokio::test(start_paused = true)]
+async fn the_outermost_of_three_layers_counts_cookies_that_the_rules_of_a_route_ignore() {
+    for is_removed in [false, true] {
+        let cache = with_ttl(60);
+        let origin = Origin::new(|call| {
+            Answer::ok("public, max-age=60", seen(call)).header("vary", "cookie, accept-language")
+        });
+        let rules = cache.rules().ignore_cookies().normalise_accept(true);
+        let route = Router::new().route("/page", plain_route(&origin).layer(rules));
+        let inside = route.layer(cache.http_layer());
+        let inside = match is_removed {
+            true => inside.layer(map_request(|request| take("cookie", request))),
+            false => inside.layer(map_request(async |mut request: Request<Body>| {
+                let said = field(&request, "cookie");
+                request.extensions_mut().insert(Seen(said));
+                request
+            })),
+        };
+        let app = inside.layer(cache.http_layer().normalise_accept(false));
+        for user in ["user=alice", "user=bob"] {
+            let reply = send(&app, with("/page", &[("cookie", user)])).await;
+            assert_eq!(reply.text(), user, "{is_removed} {}", reply.cache_status());
+        }
+        for languages in ["de, en", "en, de"] {
+            let reply = send(&app, with("/page", &[("accept-language", languages)])).await;
+            assert!(reply.is(Computed), "{}", reply.cache_status());
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn cookies_select_nothing_where_a_route_ignores_them_and_stands_for_the_layer_around_it() {
+    let cache = with_ttl(60);
+    let origin = Origin::new(|_| Answer::ok("public, max-age=60", "page").header("vary", "cookie"));
+    let app = behind("x-other", &origin, cache.rules().ignore_cookies(), cache.http_layer());
+    for user in ["user=alice", "user=bob"] {
+        send(&app, with("/page", &[("cookie", user)])).await;
+    }
+    assert_eq!(origin.calls(), 1);
+}
+
+/// A refresh is sent without the cookies that the inner layer hides.
+#[tokio::test(start_paused = true)]
+async fn a_refresh_replaces_the_variant_of_cookies_that_only_the_inner_layer_ignores() {
+    let cache = with_ttl(60);
+    let origin = Origin::new(|call| {
+        let page = format!("{} {}", seen(call), call.n);
+        Answer::ok("public, max-age=10, stale-while-revalidate=600", page).header("vary", "cookie")
+    });
+    let (inner, outer) = (cache.http_layer().ignore_cookies(), cache.http_layer());
+    let app = says(&origin, inner, outer, |request| field(request, "cookie"));
+    let alice = || with("/page", &[("cookie", "user=alice")]);
+    assert_eq!(send(&app, alice()).await.text(), "user=alice 0");
+    pass(secs(11)).await;
+    assert!(send(&app, alice()).await.is(Stale));
+    pass(secs(1)).await;
+    assert_eq!(send(&app, get("/page")).await.text(), "none 2");
+    let new = send(&app, alice()).await;
+    assert!(new.is(Hit) && new.text() == "user=alice 1", "{} {}", new.text(), new.cache_status());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_order_of_languages_counts_where_either_layer_says_so() {
+    for is_inner in [false, true] {
+        let cache = with_ttl(60);
+        let origin = Origin::new(|call| {
+            Answer::ok("max-age=60", seen(call)).header("vary", "accept-language")
+        });
+        let (plain, strict) = (cache.http_layer(), cache.http_layer().normalise_accept(false));
+        let (inner, outer) = if is_inner { (strict, plain) } else { (plain, strict) };
+        let app = says(&origin, inner, outer, |request| {
+            field(request, "accept-language").split(',').next().unwrap().into()
+        });
+        for (languages, first) in [("de, en", "de"), ("en, de", "en")] {
+            let reply = send(&app, with("/page", &[("accept-language", languages)])).await;
+            assert_eq!(reply.text(), first, "{is_inner} {}", reply.cache_status());
+        }
+    }
+}
+
+/// As a list the two values would be one.
+#[tokio::test(start_paused = true)]
+async fn the_values_of_a_credential_are_told_apart_to_the_byte_where_either_layer_names_it() {
+    for is_inner in [false, true] {
+        let cache = with_ttl(60);
+        let origin = Origin::new(|call| {
+            Answer::ok("public, max-age=60", seen(call)).header("vary", "x-api-key")
+        });
+        let (strict, lax) = (cache.http_layer(), cache.http_layer().replace_credential_headers([]));
+        let (inner, outer) = if is_inner { (strict, lax) } else { (lax, strict) };
+        let app = says(&origin, inner, outer, |request| field(request, "x-api-key"));
+        for key in ["a,b", "a, b"] {
+            let reply = send(&app, with("/page", &[("x-api-key", key)])).await;
+            assert_eq!(reply.text(), key, "{is_inner} {}", reply.cache_status());
+        }
+    }
+}
+
+/// The inner layer has received it, and the rules of the outer one are in force.
+#[tokio::test(start_paused = true)]
+async fn a_field_that_the_outer_layer_names_counts_where_a_layer_between_has_added_it() {
+    for which in ["vary", "keyed", "credential"] {
+        let cache = with_ttl(60);
+        let origin = Origin::new(|call| {
+            Answer::status(200).body(call.header("x-member").unwrap_or("none").to_owned())
+        });
+        let outer = cache.http_layer();
+        let outer = match which {
+            "vary" => outer.vary(["x-member"]),
+            "keyed" => outer.keyed_headers(["x-member"]),
+            _ => outer.credential_headers(["x-member"]),
+        };
+        let route = plain(&origin).layer(cache.http_layer());
+        let app = route
+            .layer(map_request(async |mut request: Request<Body>| {
+                // As a layer does that knows the client by its connection.
+                let member = request.extensions().get::<Seen>().unwrap().0.parse().unwrap();
+                request.headers_mut().insert("x-member", member);
+                request
+            }))
+            .layer(outer);
+        for user in ["alice", "bob"] {
+            let mut request = get("/page");
+            request.extensions_mut().insert(Seen(user.into()));
+            let reply = send(&app, request).await;
+            assert_eq!(reply.text(), user, "{which} {}", reply.cache_status());
+        }
+    }
 }
 
 /// The POST does not pass the layer of the GET. Before the first GET the outer layer cannot know
@@ -206,4 +512,61 @@ async fn the_response_to_a_post_beside_a_private_get_is_not_stored_for_gets() {
         let bob = send(&app, with("/me", &fields("bob"))).await;
         assert_eq!(bob.text(), "GET bob", "{of_route} {gets_before}: {}", bob.cache_status());
     }
+}
+
+/// axum gives such a layer its service when the first GET comes.
+#[tokio::test(start_paused = true)]
+async fn the_response_to_a_post_is_not_stored_for_gets_wherever_axum_has_put_the_layer_of_the_get()
+{
+    use axum::handler::Handler;
+    use axum::routing::get as on_get;
+    for place in ["method", "handler"] {
+        for kind in ["rules", "layer", "clone"] {
+            let cache = with_ttl(60);
+            let origin = Origin::new(|call| {
+                let name = call.header("x-name").unwrap_or("none");
+                let body = format!("{} {name}", call.parts.method);
+                Answer::ok("max-age=60", body).header("content-location", "/me")
+            });
+            let (one, two) = (origin.clone(), origin.clone());
+            let outer = post_storing(&cache);
+            let inner = match kind {
+                "rules" => cache.rules(),
+                "layer" => cache.http_layer(),
+                _ => outer.clone(),
+            };
+            let inner = inner.private();
+            let page = move |request: Request<Body>| one.clone().handle(request);
+            let route = match place {
+                "method" => on_get(page).route_layer(inner),
+                _ => on_get(page.layer(inner)),
+            };
+            let route = route.post(move |request: Request<Body>| two.clone().handle(request));
+            let app: Router = Router::new().route("/me", route).layer(outer);
+            let fields = |name| [("host", "x"), ("x-name", name)];
+            send(&app, request("POST", "/me", &fields("alice"))).await;
+            let bob = send(&app, with("/me", &fields("bob"))).await;
+            assert_eq!(bob.text(), "GET bob", "{place}, {kind}: {}", bob.cache_status());
+        }
+    }
+}
+
+/// A layer has many services and clones; they are one layer as long as no setting is changed.
+#[tokio::test(start_paused = true)]
+async fn the_response_to_a_post_is_stored_where_all_layers_of_the_handle_are_one() {
+    let cache = with_ttl(60);
+    let origin = Origin::new(|call| {
+        Answer::ok("max-age=60", call.parts.method.to_string()).header("content-location", "/page")
+    });
+    let layer = post_storing(&cache).stale_for(secs(5)).max_variants(3);
+    let _other = plain(&origin).layer(layer.clone());
+    let app = plain(&origin).layer(layer.clone());
+    send(&app, request("POST", "/page", &[("host", "x")])).await;
+    let reply = send(&app, with("/page", &[("host", "x")])).await;
+    assert_eq!(reply.text(), "POST", "{}", reply.cache_status());
+    // From now on there are two.
+    let _third = layer.private();
+    send(&app, request("POST", "/page", &[("host", "x")])).await;
+    let reply = send(&app, with("/page", &[("host", "x")])).await;
+    assert_eq!(reply.text(), "GET", "{}", reply.cache_status());
 }

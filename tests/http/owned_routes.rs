@@ -219,3 +219,73 @@ async fn a_request_that_is_forwarded_uncached_keeps_its_parameters_through_three
     let reply = send(&app, with("/search?q=1&page=2&utm=3", &fields)).await;
     assert_eq!(reply.text(), "/search?q=1&page=2");
 }
+
+/// Only as many go straight on at once as have reached the route at once.
+#[tokio::test(start_paused = true)]
+async fn a_crowd_at_a_known_uri_that_is_answered_from_between_is_not_a_call_for_each_client() {
+    use axum::middleware::{Next, from_fn};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+    let (cache, origin) = (with_ttl(10), Origin::new(|_| Answer::status(200).body("route")));
+    let (calls, is_closed) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+    let handler = origin.clone();
+    let route = any(move |request| handler.clone().handle(request)).layer(cache.rules());
+    let (counted, closed) = (Arc::clone(&calls), Arc::clone(&is_closed));
+    let app: Router = Router::new()
+        .route("/page", route)
+        .layer(from_fn(move |request: Request<Body>, next: Next| {
+            let (counted, closed) = (Arc::clone(&counted), Arc::clone(&closed));
+            async move {
+                tokio::time::sleep(ms(100)).await;
+                if !closed.load(SeqCst) {
+                    return next.run(request).await;
+                }
+                counted.fetch_add(1, SeqCst);
+                http::Response::builder()
+                    .header("cache-control", "max-age=3600")
+                    .body(Body::from("closed"))
+                    .unwrap()
+            }
+        }))
+        .layer(cache.http_layer());
+    for _ in 0..20 {
+        send(&app, get("/page")).await;
+    }
+    pass(secs(11)).await;
+    is_closed.store(true, SeqCst);
+    crowd(&app, 50, |_| get("/page")).await;
+    // Four that went straight on, and the leader of the others.
+    assert_eq!(calls.load(SeqCst), 5);
+}
+
+/// A request that is dropped on its way is on its way no more.
+#[tokio::test(start_paused = true)]
+async fn clients_that_hang_up_between_the_layers_hold_back_no_later_crowd() {
+    use axum::middleware::{Next, from_fn};
+    let (cache, origin) = (with_ttl(10), Origin::new(|call| Answer::status(200).body(call.uri())));
+    let handler = origin.clone();
+    let route = any(move |request| handler.clone().handle(request)).layer(cache.rules());
+    let app: Router = Router::new()
+        .route("/page", route)
+        .layer(from_fn(async |request: Request<Body>, next: Next| {
+            tokio::time::sleep(ms(300)).await;
+            next.run(request).await
+        }))
+        .layer(cache.http_layer());
+    send(&app, get("/page")).await;
+    for _ in 0..10 {
+        let clients: Vec<_> = (0..3)
+            .map(|_| {
+                let app = app.clone();
+                tokio::spawn(async move { send(&app, get("/page")).await })
+            })
+            .collect();
+        pass(ms(50)).await;
+        clients.iter().for_each(|client| client.abort());
+        pass(ms(1)).await;
+        // Three have ended without reaching the route: one more goes straight on.
+        send(&app, get("/page")).await;
+    }
+    let replies = crowd(&app, 4, |_| get("/page")).await;
+    assert!(slowest(&replies) < ms(350), "{:?}", slowest(&replies));
+}

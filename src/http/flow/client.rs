@@ -61,8 +61,9 @@ impl HttpCaller {
     /// credentials is not.
     fn warn_of_credential(&self, name: &HeaderName) {
         let is_plain = matches!(*name, header::AUTHORIZATION | header::COOKIE);
-        if !is_plain && name.as_str().len() <= MAX_NAMED {
-            self.cache.observer.happened(Occurrence::CredentialRefused { field: name.as_str() });
+        if !is_plain {
+            let field = name.as_str().get(..MAX_NAMED).unwrap_or(name.as_str());
+            self.cache.observer.happened(Occurrence::CredentialRefused { field });
         }
     }
 

@@ -84,7 +84,7 @@ pub(super) fn primary_key(
     if rules.bypass.as_ref().is_some_and(|bypass| bypass(parts)) {
         return Err(BypassReason::ByRule);
     }
-    request_key(key, parts, seen, rules, rules.config.query.as_deref())?;
+    request_key(key, parts, seen, rules)?;
     let added_from = key.as_bytes().len();
     for rule in &rules.key_rules {
         if !rule(parts, key) {
@@ -96,15 +96,13 @@ pub(super) fn primary_key(
     if too_long { Err(BypassReason::KeyTooLong) } else { Ok(added_from) }
 }
 
-/// Writes what names a request, without what the rules of the application add. Of its
-/// parameters those in `query` count.
+/// Writes what names a request, without what the rules of the application add.
 #[inline]
 pub(super) fn request_key(
     key: &mut KeyBuf,
     parts: &Parts,
     seen: &FieldScan<'_>,
     rules: &Rules,
-    query: Option<&[String]>,
 ) -> Result<(), BypassReason> {
     let uri = received_uri(parts);
     let scheme = scheme(uri, rules);
@@ -112,7 +110,7 @@ pub(super) fn request_key(
         HostPlace::Field if uri.scheme().is_none() => key.push(&rules.key_start),
         place => push_start(key, place, rules.config.scope.as_deref(), scheme),
     }
-    push_request(key, parts, seen, uri, scheme, &rules.config, query)
+    push_request(key, parts, seen, uri, scheme, &rules.config)
 }
 
 /// Makes the primary key of a request that is not looked up.

@@ -17,8 +17,9 @@ use crate::http::flow::answer::{self, Provenance};
 use crate::http::flow::client::credential_detail;
 use crate::http::flow::lead::OriginOutcome;
 use crate::http::flow::lookup::{HttpCache, HttpCaller, StoredEntry};
-use crate::http::flow::nested::{self, Mark};
+use crate::http::flow::nested;
 use crate::http::flow::origin_call::{OriginAnswer, OriginReply, OriginRequest};
+use crate::http::flow::owned_routes::Crowd;
 use crate::http::flow::refresh::refresh;
 use crate::http::flow::work::HttpWork;
 use crate::http::rules::request::{BypassReason, RequestMethod, Wishes};
@@ -187,7 +188,9 @@ where
         place: Option<PlaceForOne<StoredResponse>>,
     ) -> Result<Response<ResponseBody<B>>, S::Error> {
         // Its flight may have ended because a layer further in owns the route.
-        if nested::own_mark(self.request.extensions()).is_some_and(Mark::admits) {
+        if nested::own_mark(self.request.extensions())
+            .is_some_and(|mark| mark.admits(Crowd::Released))
+        {
             return nested::pass_to_owner(&self.caller.cache, self.service, self.request).await;
         }
         self.caller.look_again();

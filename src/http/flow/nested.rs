@@ -47,6 +47,7 @@ use crate::http::flow::answer::{self, Provenance};
 use crate::http::flow::future::HttpFuture;
 use crate::http::flow::lookup::HttpCache;
 use crate::http::flow::outside::Outside;
+use crate::http::flow::owned_routes::Crowd;
 use crate::http::layer::Rules;
 use crate::http::rules::key::unkey_query;
 use crate::http::rules::request::BypassReason;
@@ -78,8 +79,6 @@ pub(super) struct Mark {
     received: Uri,
     /// The request as received; `None` where the layer forwards it uncached.
     view: Option<Arc<View>>,
-    /// The layer knows that another one owns the route, and waits for nothing.
-    is_passing: bool,
     pub(super) claim: Arc<Claim>,
 }
 
@@ -127,6 +126,10 @@ fn pattern_of(_: &Parts) -> Option<Arc<str>> {
 #[derive(Default)]
 pub(super) struct Claim {
     is_made: AtomicBool,
+    /// The outer layer knows the owner of the route, and waits for nothing.
+    is_passing: AtomicBool,
+    /// Such a request counts as on its way until it reaches the owner, or ends.
+    is_on_its_way: AtomicBool,
     outer: AtomicWaker,
 }
 
@@ -136,8 +139,13 @@ impl Claim {
         self.outer.wake();
     }
 
-    pub(super) fn is_made(&self) -> bool {
+    fn is_made(&self) -> bool {
         self.is_made.load(Ordering::Acquire)
+    }
+
+    /// Returns whether the request was on its way until now.
+    fn arrive(&self) -> bool {
+        self.is_on_its_way.swap(false, Ordering::Relaxed)
     }
 }
 
@@ -209,7 +217,6 @@ pub(super) fn mark(
         own: Arc::clone(own),
         rules: Arc::clone(rules),
         received,
-        is_passing: view.as_ref().is_some_and(|view| rules.routes.admit(view)),
         view: view.map(Arc::new),
         claim: Arc::default(),
     };
@@ -232,10 +239,6 @@ impl Mark {
         self.view.is_some()
     }
 
-    pub(super) fn is_passing(&self) -> bool {
-        self.is_passing
-    }
-
     /// Returns whether a layer further in has claimed the request.
     pub(super) fn is_claimed(&self) -> bool {
         self.claim.is_made()
@@ -244,14 +247,19 @@ impl Mark {
     /// Says that the layer inside of this one owns the request.
     pub(super) fn claim(&self) {
         if let Some(view) = &self.view {
-            self.rules.routes.learn(view);
+            self.rules.routes.learn(view, self.claim.arrive());
         }
         self.claim.make();
     }
 
-    /// Returns whether the request goes straight on to the owner of its route.
-    pub(super) fn admits(&self) -> bool {
-        self.view.as_ref().is_some_and(|view| self.rules.routes.admit(view))
+    /// Returns whether the request goes straight on to the owner of its route: then it is to be
+    /// given to [`pass_to_owner`] at once.
+    pub(super) fn admits(&self, crowd: Crowd) -> bool {
+        let admit = |view: &Arc<View>| self.rules.routes.admit(view, crowd);
+        let is_passing = self.view.as_ref().is_some_and(admit);
+        self.claim.is_passing.store(is_passing, Ordering::Relaxed);
+        self.claim.is_on_its_way.store(is_passing, Ordering::Relaxed);
+        is_passing
     }
 
     /// Returns the parameters to a URI that the outer layer has hidden, unless something
@@ -295,7 +303,7 @@ impl Nested {
         E: Send + 'static,
     {
         let is_alike = self.rules.share_like(&self.outer.rules);
-        let is_passing = self.outer.is_passing();
+        let is_passing = self.outer.claim.is_passing.load(Ordering::Relaxed);
         if is_alike && is_passing {
             return answer;
         }
@@ -312,27 +320,44 @@ impl Nested {
     }
 }
 
-/// The rules of a route inside of those of other layers, made once for each of them.
+/// The rules of a layer inside of those of other layers, made once for each of them.
 #[derive(Default)]
 pub(crate) struct CombinedRules(RwLock<Vec<(Arc<Rules>, Arc<Rules>)>>);
 
-/// Layers around one route whose combined rules are kept; more are made anew.
+/// Layers around one layer whose combined rules are kept; more are made anew.
 const MAX_COMBINED: usize = 16;
 
-/// Returns the rules of an inner layer under `outer`.
+/// Returns the rules of an inner layer inside of `outer`.
+///
+/// The rules of a route are those of `outer` with the changes of the route, and stand for both.
+/// Any other layer has rules of its own, and those of `outer` are in force beside them: a
+/// setting that lets more requests share holds only where both layers have it
+/// ([`narrow`](crate::http::config::HttpConfig::narrow) says so for each setting).
 pub(super) fn combine(inner: &Arc<Rules>, outer: &Arc<Rules>) -> Arc<Rules> {
     let known = inner.combined.0.read();
     if let Some((_, rules)) = known.iter().find(|(of, _)| Arc::ptr_eq(of, outer)) {
         return Arc::clone(rules);
     }
     drop(known);
-    let Some(rules) = inner.inside_of(outer) else { return Arc::clone(inner) };
-    let rules = Arc::new(rules);
+    let rules = Arc::new(inner.inside_of(outer));
     let mut known = inner.combined.0.write();
     if known.len() < MAX_COMBINED {
         known.push((Arc::clone(outer), Arc::clone(&rules)));
     }
     rules
+}
+
+/// A request on its way to the owner of its route.
+struct Passage(Mark);
+
+impl Drop for Passage {
+    /// It is answered, or its client has gone, without reaching the owner.
+    fn drop(&mut self) {
+        let Self(Mark { claim, rules, view, .. }) = self;
+        if let Some(view) = view.as_ref().filter(|_| claim.arrive()) {
+            rules.routes.note_unclaimed(view);
+        }
+    }
 }
 
 /// Forwards a request to the layer further in that owns its route.
@@ -345,13 +370,12 @@ where
     S: Service<Request<Q>, Response = Response<B>>,
     B: SourceBody,
 {
-    let mark = own_mark(request.extensions()).cloned();
+    let passage = own_mark(request.extensions()).cloned().map(Passage);
     let response = Oneshot::new(service, request).await?.map(ResponseBody::inner);
-    let Some(mark) = mark.filter(|mark| !mark.claim.is_made()) else { return Ok(response) };
+    let Some(Passage(mark)) = passage.as_ref().filter(|it| !it.0.is_claimed()) else {
+        return Ok(response);
+    };
     // It did not get there.
-    if let Some(view) = &mark.view {
-        mark.rules.routes.note_unclaimed(view);
-    }
     let reason = BypassReason::Nested;
     cache.observer.bypassed(reason.as_str());
     if response.extensions().get::<CacheOutcome>().is_some() {

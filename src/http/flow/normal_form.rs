@@ -16,7 +16,7 @@ use crate::http::rules::key::unkey_query;
 
 /// Brings a request into the form that its key stands for.
 pub(super) fn apply(parts: &mut Parts, rules: &Rules) {
-    if rules.config.ignore_cookies {
+    if rules.config.removes_cookies {
         parts.headers.remove(header::COOKIE);
     }
     let scheme = scheme(received_uri(parts), rules).to_owned();
@@ -40,7 +40,7 @@ pub(super) fn is_other(parts: &Parts, rules: &Rules) -> bool {
         normal != *own
             || normal.authority().map(Authority::as_str) != own.authority().map(Authority::as_str)
     };
-    rules.config.ignore_cookies && parts.headers.contains_key(header::COOKIE)
+    rules.config.removes_cookies && parts.headers.contains_key(header::COOKIE)
         || other_field(&parts.headers, scheme).is_some()
         || is_other_uri(&parts.uri)
         || is_other_uri(received)

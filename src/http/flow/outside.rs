@@ -2,13 +2,19 @@
 //!
 //! One rule: *each request on the way is named, keyed and judged by all rules in force, as it
 //! was received there.* The rules in force are those of all layers on the way, but for those
-//! that the rules of a route have taken over. A field that a response itself names in `Vary`
-//! selects by its value in each of these requests.
+//! that the rules of a route have taken over. So a parameter counts if one of them counts it.
+//! A field that a response itself names in `Vary` selects by its value in each of these requests.
+//!
+//! The tags of each URI on the way are made of the parameters that the inner layer counts. A
+//! write names its URI by the lists of all layers of the handle, so it finds the entry, and with
+//! it those that differ only in parameters of layers further out.
 
+use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
+use crate::http::config::HttpConfig;
 use crate::http::flow::lookup::{request_key, tags_of};
-use crate::http::flow::nested::{Mark, View};
+use crate::http::flow::nested::Mark;
 use crate::http::layer::Rules;
 use crate::http::rules::key::NESTED;
 use crate::http::rules::request::{BypassReason, Credentials, FieldScan, credential_field};
@@ -21,7 +27,7 @@ use crate::key::{KeyBuf, Tag};
 pub(crate) struct OutsideFacts {
     /// What the request carried.
     pub(super) credentials: Credentials,
-    /// Fields that the inner layer knows nothing of may have selected the response.
+    /// A rule of the application has added to the key there, and may have read any field.
     pub(super) may_key_by_any_field: bool,
 }
 
@@ -42,7 +48,7 @@ pub(super) struct Outside {
 
 impl Outside {
     /// Reads the marks for a request that the inner layer has received.
-    pub(super) fn of(marks: &[Mark], inner: &Rules, own: &HeaderMap) -> Self {
+    pub(super) fn of(marks: &[Mark], inner: &Rules, own: &Parts) -> Self {
         let mut outside = Self {
             key: [0; 32],
             facts: OutsideFacts::default(),
@@ -52,54 +58,49 @@ impl Outside {
             selecting: None,
         };
         let views: Vec<_> = marks.iter().filter_map(Mark::view).collect();
-        let in_force = rules_in_force(marks, inner);
+        let around = inner.around.iter().map(|rules| &**rules);
         let mut key = KeyBuf::new();
-        for count in [views.len(), in_force.len()] {
+        for count in [views.len(), inner.around.len()] {
             key.push(&(count as u64).to_be_bytes());
         }
+        let mut added = Ok(());
         for view in &views {
-            if let Err(reason) = outside.add(&mut key, view, &in_force, inner) {
-                outside.refused = Some(reason);
+            key.push_part(&view.key);
+            for rules in around.clone().chain([inner]) {
+                added = added.and(outside.add(&mut key, &view.parts, rules));
             }
+        }
+        // By the rules of the inner layer it has a key of its own.
+        for rules in around {
+            added = added.and(outside.add(&mut key, own, rules));
         }
         outside.key = *blake3::hash(key.as_bytes()).as_bytes();
         let is_keyed_by_rule = |mark: &Mark| !mark.rules.key_rules.is_empty();
-        outside.facts.may_key_by_any_field =
-            in_force.len() > 1 || marks.iter().any(is_keyed_by_rule);
+        outside.facts.may_key_by_any_field = marks.iter().any(is_keyed_by_rule);
         let query = inner.config.query.as_deref();
         let tags = |mark: &Mark| mark.view().map(|view| tags_of(&view.parts, &mark.rules, query));
         outside.tags = marks.iter().filter_map(tags).flatten().collect();
         let headers: Vec<_> = views.iter().map(|view| &view.parts.headers).collect();
-        match selecting(own, &headers) {
+        match added.and_then(|()| selecting(&own.headers, &headers, &inner.config)) {
             Ok(selecting) => outside.selecting = selecting,
             Err(reason) => outside.refused = Some(reason),
         }
         outside
     }
 
-    /// Adds one view, under all rules in force.
-    fn add(
-        &mut self,
-        key: &mut KeyBuf,
-        view: &View,
-        in_force: &[&Rules],
-        inner: &Rules,
-    ) -> Result<(), BypassReason> {
-        let View { parts, key: added, .. } = view;
-        key.push_part(added);
-        for rules in in_force {
-            let config = &rules.config;
-            let seen = FieldScan::of(&parts.headers, config);
-            let mut own = KeyBuf::new();
-            request_key(&mut own, parts, &seen, rules, inner.config.query.as_deref())?;
-            key.push_part(own.as_bytes());
-            if let Vary::Fields(list) = vary::parse(&HeaderMap::new(), &config.vary) {
-                key.push_part(fingerprint(&list, &parts.headers, config).as_bytes());
-            }
-            self.facts.credentials = self.facts.credentials | seen.credentials();
-            let credential = || credential_field(&parts.headers, config);
-            self.credential = self.credential.take().or_else(credential);
+    /// Adds one request on the way, under the rules of one layer.
+    fn add(&mut self, key: &mut KeyBuf, parts: &Parts, rules: &Rules) -> Result<(), BypassReason> {
+        let config = &rules.config;
+        let seen = FieldScan::of(&parts.headers, config);
+        let mut own = KeyBuf::new();
+        request_key(&mut own, parts, &seen, rules)?;
+        key.push_part(own.as_bytes());
+        if let Vary::Fields(list) = vary::parse(&HeaderMap::new(), &config.vary) {
+            key.push_part(fingerprint(&list, &parts.headers, config).as_bytes());
         }
+        self.facts.credentials = self.facts.credentials | seen.credentials();
+        let credential = || credential_field(&parts.headers, config);
+        self.credential = self.credential.take().or_else(credential);
         Ok(())
     }
 
@@ -113,26 +114,25 @@ impl Outside {
     }
 }
 
-/// Returns the rules of all layers on the way, the innermost last. The rules of a route are
-/// those of the layer around it, with changes: they stand for both.
-fn rules_in_force<'a>(marks: &'a [Mark], inner: &'a Rules) -> Vec<&'a Rules> {
-    let all = marks.iter().map(|mark| &*mark.rules).chain([inner]);
-    let next = all.clone().skip(1).map(Some).chain([None]);
-    let in_force = all.zip(next).filter(|(_, next)| !next.is_some_and(|next| next.is_of_route));
-    in_force.map(|(rules, _)| rules).collect()
-}
-
 /// How a value begins that stands for the values of a field in several requests.
 const COMBINED: u8 = 0xff;
 
 /// Returns the fields by which stored responses are selected, where a request is not what
 /// layers further out have received: each field that differs has one value, which stands for
 /// all of its values on the way.
-fn selecting(own: &HeaderMap, views: &[&HeaderMap]) -> Result<Option<HeaderMap>, BypassReason> {
+fn selecting(
+    own: &HeaderMap,
+    views: &[&HeaderMap],
+    config: &HttpConfig,
+) -> Result<Option<HeaderMap>, BypassReason> {
+    // The service does not see them, nor does a refresh send them.
+    let are_hidden = config.removes_cookies && !config.ignore_cookies;
     let is_other = |name: &HeaderName| {
         let differs = |view: &&HeaderMap| !view.get_all(name).iter().eq(own.get_all(name));
         // No client may name a value that stands for those of another client.
-        own.get_all(name).iter().any(may_be_combined) || views.iter().any(differs)
+        own.get_all(name).iter().any(may_be_combined)
+            || views.iter().any(differs)
+            || are_hidden && *name == header::COOKIE
     };
     // The host is in the key. What asks for less than the whole, our own layers take out.
     let counts = |name: &&HeaderName| **name != header::HOST && !ASKS_FOR_LESS.contains(name);
@@ -173,17 +173,19 @@ mod tests {
     }
 
     fn value(own: &HeaderMap, views: &[&HeaderMap]) -> HeaderValue {
-        selecting(own, views).unwrap().unwrap()["accept-language"].clone()
+        selecting(own, views, &HttpConfig::default()).unwrap().unwrap()["accept-language"].clone()
     }
 
     #[test]
     fn a_request_that_all_layers_have_received_alike_is_selected_by_its_own_fields() {
         let own = of("accept-language", &[b"de", b"en"]);
-        assert_eq!(selecting(&own, &[&own, &own]).unwrap(), None);
+        let config = HttpConfig::default();
+        assert_eq!(selecting(&own, &[&own, &own], &config).unwrap(), None);
         // Our own layers take these out, and normalise the host.
         for name in ["if-none-match", "if-modified-since", "range", "if-range", "host"] {
             let view = of(name, &[b"x"]);
-            assert_eq!(selecting(&HeaderMap::new(), &[&view]).unwrap(), None, "{name}");
+            let selected = selecting(&HeaderMap::new(), &[&view], &config).unwrap();
+            assert_eq!(selected, None, "{name}");
         }
     }
 

@@ -100,16 +100,17 @@ fn keep_what_is_keyed(
 ) {
     let HttpCaller { cache, rules, .. } = caller;
     let config = &rules.config;
+    // A layer further out has keyed its own fields: without them it would be another request.
+    let in_force = rules.configs_in_force();
     let from = seen.value.response().map(|stored| stored.facts.from).unwrap_or_default();
     let lists = lookup::selecting_fields(cache, caller.primary.as_bytes(), seen);
     let stays = |name: &HeaderName| {
-        if config.is_credential(name) {
+        if in_force.clone().any(|config| config.is_credential(name)) {
             return from.contains(Credentials::of(name));
         }
         keeps_all
             || *name == header::HOST
-            || config.keyed_headers.contains(name)
-            || config.vary.contains(name)
+            || in_force.clone().any(|config| config.keys(name))
             || config.unkeyed_headers.contains(name)
             || config.refresh_headers.as_ref().is_some_and(|kept| kept.contains(name))
             || lists.iter().any(|list| list.selects(name))

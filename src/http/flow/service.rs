@@ -21,6 +21,7 @@ use crate::http::flow::miss::{serve, shape_of};
 use crate::http::flow::nested::{self, Nested, Position, View};
 use crate::http::flow::normal_form;
 use crate::http::flow::outside::Outside;
+use crate::http::flow::owned_routes::Crowd;
 use crate::http::flow::unsafe_method;
 use crate::http::layer::Rules;
 use crate::http::rules::request::{
@@ -212,7 +213,7 @@ impl<S> HttpService<S> {
             return None;
         }
         outer.claim();
-        let outside = Outside::of(&marks, &rules, &parts.headers);
+        let outside = Outside::of(&marks, &rules, parts);
         Some(Box::new(Nested { rules, outside, outer: outer.clone() }))
     }
 
@@ -350,7 +351,7 @@ impl<S> HttpService<S> {
         let service = self.inner.clone();
         HttpFuture::pending(async move {
             let cache = Arc::clone(&caller.cache);
-            if mark.is_passing() {
+            if mark.admits(Crowd::Coming) {
                 return nested::pass_to_owner(&cache, service, request).await;
             }
             let result = serve(caller, look, service, request).await;

@@ -64,7 +64,7 @@ pub(crate) fn push_start(key: &mut KeyBuf, host: HostPlace, scope: Option<&str>,
 /// Appends what names a request to the beginning of its primary key.
 ///
 /// `uri` is the one received; a router or a layer may have given the request
-/// another one since. Of its parameters those in `query` count.
+/// another one since.
 #[inline]
 pub(crate) fn push_request(
     key: &mut KeyBuf,
@@ -73,8 +73,8 @@ pub(crate) fn push_request(
     uri: &Uri,
     scheme: &str,
     config: &HttpConfig,
-    query: Option<&[String]>,
 ) -> Result<(), BypassReason> {
+    let query = config.query.as_deref();
     match host::named_by(seen.host, uri, scheme)? {
         Some(host) => host.push_to(key),
         None => key.push_part(b""),
@@ -226,8 +226,7 @@ mod tests {
         let mut key = KeyBuf::default();
         let seen = FieldScan::of(&parts.headers, config);
         push_start(&mut key, HostPlace::of(uri, seen.host), config.scope.as_deref(), scheme);
-        push_request(&mut key, parts, &seen, uri, scheme, config, config.query.as_deref())
-            .map(|()| key)
+        push_request(&mut key, parts, &seen, uri, scheme, config).map(|()| key)
     }
 
     fn key(uri: &str, fields: &[(&str, &str)], config: &HttpConfig) -> Vec<u8> {
