@@ -39,7 +39,7 @@ use tokio::sync::Notify;
 use crate::cache::state::CacheState;
 use crate::computed::Computed;
 use crate::error::{Absent, Error, LoadFailure};
-use crate::flight::computation::{OriginCall, WorkTime};
+use crate::flight::computation::{Computation, OriginCall, WorkTime};
 use crate::flight::lending;
 use crate::garbage::drop_caught;
 use crate::key::{Key, ToKey};
@@ -404,16 +404,22 @@ where
     }
 }
 
+/// A computation that the caller of a batch has.
+#[derive(Clone)]
+enum OwnComputation {
+    OfFlight(Arc<Computation>),
+    /// Outside of any flight: only its place counts.
+    Alone(Arc<Computation>),
+}
+
 /// What a caller's work knows of its seat.
 pub(crate) struct BoardingPass {
     gate: Arc<Gate>,
     later: Arc<dyn LaterCall>,
     /// Whether the round waits for this caller.
     is_awaited: AtomicBool,
-    /// Whether the caller leads a flight, or has a place outside of any.
-    has_computation: AtomicBool,
-    /// Whether the caller leads a flight.
-    leads: AtomicBool,
+    /// What the caller computes with, which becomes a part of the round's call.
+    computation: Mutex<Option<OwnComputation>>,
     /// The time of a computation outside of any flight.
     time: Arc<WorkTime>,
 }
@@ -432,17 +438,20 @@ impl BoardingPass {
 
     /// The caller leads: the round waits for its decision.
     pub(crate) fn lead(&self) {
-        self.leads.store(true, Ordering::Release);
-        self.note_place();
         if self.gate.enter() && self.is_awaited.swap(true, Ordering::AcqRel) {
             // It was awaited before.
             self.gate.leave();
         }
     }
 
-    /// The caller has a computation, which becomes a part of the round's call.
-    pub(crate) fn note_place(&self) {
-        self.has_computation.store(true, Ordering::Release);
+    /// The caller computes as the leader of a flight.
+    pub(crate) fn compute_in_flight(&self, computation: &Arc<Computation>) {
+        *self.computation.lock() = Some(OwnComputation::OfFlight(Arc::clone(computation)));
+    }
+
+    /// The caller computes outside of any flight, with a place.
+    pub(crate) fn compute_alone(&self, computation: &Arc<Computation>) {
+        *self.computation.lock() = Some(OwnComputation::Alone(Arc::clone(computation)));
     }
 
     /// Returns the time of a computation outside of any flight.
@@ -517,8 +526,7 @@ where
             gate: Arc::clone(&round.keys.gate),
             later: Arc::clone(&later) as Arc<dyn LaterCall>,
             is_awaited: AtomicBool::new(false),
-            has_computation: AtomicBool::new(false),
-            leads: AtomicBool::new(false),
+            computation: Mutex::new(None),
             time: Arc::default(),
         });
         Self { key, round: Arc::clone(round), later, pass }
@@ -536,11 +544,16 @@ where
     pub(crate) async fn load(self) -> Result<Computed<V>, LoadFailure> {
         let encoded = self.key.to_key();
         let state = Arc::clone(&self.later.state);
-        let has_computation = self.pass.has_computation.load(Ordering::Acquire);
-        let computation = if has_computation { state.engine.waiting_computation() } else { None };
-        let leads = self.pass.leads.load(Ordering::Acquire);
-        let time = computation.as_ref().filter(|_| leads).map(|computation| computation.time());
-        let time = Arc::clone(time.unwrap_or(&self.pass.time));
+        let own = self.pass.computation.lock().clone();
+        let (computation, time) = match own {
+            Some(OwnComputation::OfFlight(own)) => {
+                let time = Arc::clone(own.time());
+                time.wait();
+                (Some(own), time)
+            }
+            Some(OwnComputation::Alone(own)) => (Some(own), Arc::clone(&self.pass.time)),
+            None => (None, Arc::clone(&self.pass.time)),
+        };
         let (call, round) = self.enter_round(&encoded, &time);
         let membership = Membership { keys: Arc::clone(&round.keys), encoded: encoded.clone() };
         // The rounds live, for others to find them, as long as they have seats or this.

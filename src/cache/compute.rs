@@ -282,8 +282,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             RunOutcome::Called(Err(failed), outcome) => (failed, outcome),
             RunOutcome::Alone(reason, place, work) => {
                 let KeyWork { key, purpose, in_hand, pass, compute, .. } = work;
-                if let (Some(pass), Some(_)) = (&pass, &place) {
-                    pass.note_place();
+                if let (Some(pass), Some(place)) = (&pass, &place) {
+                    pass.compute_alone(place.computation());
                 }
                 match self.compute_alone((&key, reason), place, pass.as_deref(), compute).await {
                     Ok(own) => return Ok(Answer::Own(own, CacheOutcome::Alone)),

@@ -266,7 +266,8 @@ where
     async fn call(self, mut leader: Leader<V>) -> Self::Output {
         let shared = self.rule(HoldRule::Never);
         leader.set_fallback(shared.stale_until.is_some());
-        let Self { state, key, purpose, in_hand, replaced, compute, .. } = self;
+        let Self { state, key, purpose, in_hand, replaced, pass, compute, .. } = self;
+        pass.inspect(|pass| pass.compute_in_flight(leader.computation()));
         // What stands there now, and not when the caller asked: another computation may
         // have stored a value with other tags since.
         let here = state.local.get(key.as_bytes());

@@ -366,13 +366,6 @@ impl<V: Send + Sync + 'static> Engine<V> {
         Scope::new(&self.places, &computation, lending::scope_of_caller())
     }
 
-    /// Returns the computation that the caller leads, whose work now waits for others.
-    pub(crate) fn waiting_computation(&self) -> Option<Arc<Computation>> {
-        let computation = lending::computation_of_caller(&self.places)?;
-        computation.time().wait();
-        Some(computation)
-    }
-
     /// Moves the computation of a leader to another call, and waits for the place of that
     /// call as long as the leader may. A cache that is not on needs none.
     ///
@@ -626,6 +619,10 @@ pub(crate) struct PlaceForOne<V: Send + Sync + 'static> {
 }
 
 impl<V: Send + Sync + 'static> PlaceForOne<V> {
+    pub(crate) fn computation(&self) -> &Arc<Computation> {
+        &self.computation
+    }
+
     /// Runs work that may lend the place to what it asks for.
     pub(super) fn scope(&self) -> Arc<Scope> {
         Scope::new(&self.engine.places, &self.computation, lending::scope_of_caller())

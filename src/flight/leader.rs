@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use crate::clock::Tick;
 use crate::entry::{ComputationStart, Entry};
 use crate::error::{Error, ErrorKind};
+use crate::flight::computation::Computation;
 use crate::flight::end::End;
 use crate::flight::engine::{Engine, FlightRequest, GRACE, LedFor};
 use crate::flight::hold::{FailureRule, HeldKey, HoldRule};
@@ -152,6 +153,10 @@ impl<V: Send + Sync + 'static> Leader<V> {
     pub(crate) fn scope(&self) -> Arc<Scope> {
         let (places, computation) = (&self.engine.places, &self.flight.computation);
         self.scope.clone().unwrap_or_else(|| Scope::new(places, computation, None))
+    }
+
+    pub(crate) fn computation(&self) -> &Arc<Computation> {
+        &self.flight.computation
     }
 
     /// Returns whether its flight is the one in the table: no later computation of the key

@@ -9,7 +9,7 @@ mod kit;
 #[cfg(feature = "admin")]
 mod admin;
 #[cfg(feature = "axum")]
-mod attack_b;
+mod arriving_bytes;
 #[cfg(feature = "axum")]
 mod body;
 #[cfg(feature = "axum")]
