@@ -114,6 +114,45 @@ async fn a_caller_waits_for_a_pending_write_no_longer_than_its_calls_may_take() 
     assert!(began.elapsed() <= 300 * MS, "{:?}", began.elapsed());
 }
 
+// The wait ends with the invalidation, and what was put elsewhere after it is alive.
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_waited_for_the_invalidation_of_a_tag_finds_what_was_put_after_it() {
+    let double = Double::new();
+    let processes = Process::several(2, &double).await;
+    double.delay(50 * MS);
+    processes[0].invalidate_tags_now(["t"]);
+    all_have_run().await;
+    double.delay(Duration::ZERO);
+    pass(20 * MS).await;
+    processes[1].put_with("k", Computed::new(1).tag("t")).await;
+    let began = tokio::time::Instant::now();
+    assert_eq!(processes[0].get("k").await, Some(1));
+    assert!(began.elapsed() > 20 * MS, "it waited");
+}
+
+// A caller waits for two rounds of writes at most. What a third one ends may be given to it,
+// since it asked before, and must not stay in the process.
+#[tokio::test(start_paused = true)]
+async fn what_a_caller_has_read_before_a_later_invalidation_is_told_is_not_kept() {
+    let double = Double::new();
+    let processes = Process::several(2, &double).await;
+    processes[1].put_with("k", Computed::new(1).tag("t")).await;
+    double.delay_commands(50 * MS);
+    processes[0].invalidate_tags_now(["first"]);
+    pass(10 * MS).await;
+    let cache = processes[0].cache.clone();
+    let reader = tokio::spawn(async move { cache.get("k").await });
+    pass(30 * MS).await;
+    processes[0].invalidate_tags_now(["second"]);
+    pass(40 * MS).await;
+    processes[0].invalidate_tags_now(["t"]);
+    all_have_run().await;
+    double.delay_commands(Duration::ZERO);
+    pass(20 * MS).await;
+    assert!(reader.is_finished(), "it waits for no third round");
+    assert_eq!(processes[0].get("k").await, None, "it was invalidated 20 ms ago");
+}
+
 // Each reader computes or finds a value of the source that is no older than its question.
 async fn reads_after_writes(seed: u64) -> Result<(), String> {
     let mut random = fastrand::Rng::with_seed(seed);
