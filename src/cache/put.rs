@@ -163,8 +163,8 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// Like [`invalidate_tags`](Self::invalidate_tags), from where nothing can be awaited; see
     /// [`invalidate_now`](Self::invalidate_now).
     pub fn invalidate_tags_now<T: Into<Tag>>(&self, tags: impl IntoIterator<Item = T>) {
-        let tags = tags.into_iter().map(Into::into).collect();
-        self.0.invalidate_tags_in_background(tags);
+        let tags: Vec<Tag> = tags.into_iter().map(Into::into).collect();
+        self.0.invalidate_tags_in_background(&tags);
     }
 
     /// Like [`mark_stale`](Self::mark_stale), which awaits nothing either.

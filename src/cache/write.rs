@@ -41,12 +41,12 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         if tags.is_empty() {
             return Invalidation { local: false, remote: Announcement::NoRemote };
         }
-        let errand = self.invalidate_tags_here(tags);
+        let errand = self.invalidate_tags_here(&tags);
         Invalidation { local: true, remote: self.tell(errand).await }
     }
 
     /// The same from where nothing can be awaited.
-    pub(crate) fn invalidate_tags_in_background(self: &Arc<Self>, tags: Box<[Tag]>) {
+    pub(crate) fn invalidate_tags_in_background(self: &Arc<Self>, tags: &[Tag]) {
         if !tags.is_empty() {
             let errand = self.invalidate_tags_here(tags);
             self.tell_in_background(errand);
@@ -80,9 +80,9 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         (self.engine.drop_here(key), errand)
     }
 
-    fn invalidate_tags_here(&self, tags: Box<[Tag]>) -> Option<Errand> {
-        let errand = self.begin(|shared| shared.invalidate_tags(tags.clone()));
-        for tag in &tags {
+    fn invalidate_tags_here(&self, tags: &[Tag]) -> Option<Errand> {
+        let errand = self.begin(|shared| shared.invalidate_tags(tags.into()));
+        for tag in tags {
             self.invalidate_tag_now(tag);
         }
         errand

@@ -106,7 +106,7 @@ struct Unknown<'a> {
 
 impl Drop for Unknown<'_> {
     fn drop(&mut self) {
-        self.cache.invalidate_tags_in_background(self.tags.into());
+        self.cache.invalidate_tags_in_background(self.tags);
     }
 }
 
