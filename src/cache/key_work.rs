@@ -272,6 +272,8 @@ where
         // have stored a value with other tags since.
         let here = state.local.get(key.as_bytes());
         let replaced = here.filter(|entry| state.engine.log.is_alive(entry)).or(replaced);
+        // It may have no room here, and still stand in the remote.
+        let replaced = replaced.or_else(|| in_hand.clone());
         let failed = |error| {
             let fallback = purpose.fallback(&state, &key, in_hand.as_ref());
             Err(FailedCall { error, fallback })

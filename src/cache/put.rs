@@ -13,8 +13,18 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     ///
     /// When several writers put the same key at once, the last one to get here
     /// wins, which need not be the last one to write the database; where that
-    /// matters, [`invalidate`](Self::invalidate) instead. With a remote, a put
-    /// that was given up on may still be executed there, after what came next.
+    /// matters, [`invalidate`](Self::invalidate) instead.
+    ///
+    /// With a remote, writes of this process to one key arrive there in the order of the calls,
+    /// and a put in its order with invalidations of tags: those that are awaited, those whose
+    /// callers have gone, and those without `await`. A write waits for those before it. When
+    /// one of them makes no progress within three times the `op_timeout`, it is left to the
+    /// journal of the process, as during an outage. Only a put whose reply did not come in time
+    /// may still be executed in the remote after what came next.
+    ///
+    /// The remote keeps times in milliseconds. A put that follows the invalidation of one of
+    /// its tags (or of everything) within a round trip, the millisecond and the drift of the clocks
+    /// may count as invalidated: the next caller computes the value again.
     ///
     /// # Cancel safety
     ///
@@ -37,8 +47,9 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// caller that asks after this has returned never gets the old value. A hold of
     /// the key ends: the next caller computes.
     ///
-    /// With a remote this holds in other processes once its message has
-    /// arrived, for the computations that run there too.
+    /// With a remote this holds in this process from the call on: a caller that would ask the
+    /// remote waits until it has been told, for three times the `op_timeout` at most, and
+    /// computes then. It holds in other processes once its message has arrived, for the computations that run there too.
     ///
     /// # Cancel safety
     ///
@@ -116,9 +127,10 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// a runtime.
     ///
     /// This process has the value when the call returns. With a remote, the other processes
-    /// are told in the background, in the order of the calls: on the current runtime, or on the
-    /// one that has used the cache first. Where there is none, or it ends before that, the remote
-    /// is told that the old value has ended, before this process asks it again.
+    /// are told in the background, in the order of [`put`](Self::put): on the current runtime, or
+    /// on the one that has used the cache first. Where there is none, or it ends or stands still
+    /// before that, the remote is told that the old value has ended, before this process asks it
+    /// again.
     ///
     /// # Examples
     ///

@@ -8,7 +8,6 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::cache::builder::Values;
-use crate::cache::write::BackgroundOrder;
 use crate::clock::{Clock, Tick};
 use crate::computed::Computed;
 use crate::entry::{ComputationStart, Entry};
@@ -33,8 +32,6 @@ const BEAT: Duration = if cfg!(feature = "metrics") { Duration::from_secs(5) } e
 
 pub(crate) struct CacheState<V> {
     pub(crate) name: Arc<str>,
-    /// What the background has still to tell the remote.
-    pub(crate) background: BackgroundOrder,
     pub(crate) local: Arc<LocalStore<V>>,
     pub(crate) engine: Arc<Engine<V>>,
     pub(crate) observer: Arc<Observer>,
@@ -126,7 +123,6 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let name = engine.settings.name.as_str().into();
         Self {
             name,
-            background: BackgroundOrder::default(),
             local,
             engine,
             observer,

@@ -165,7 +165,10 @@ impl<V: Send + Sync + 'static> Engine<V> {
 
     /// The same where no caller waits. Outside of a runtime it runs on the one that has used the
     /// cache first. Without any, and where that has ended, the errand is dropped.
-    pub(crate) fn errand_in_background(&self, errand: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn errand_in_background<T: Send + 'static>(
+        &self,
+        errand: impl Future<Output = T> + Send + 'static,
+    ) {
         let runtime = Handle::try_current().ok().or_else(|| self.runtime.get().cloned());
         if let Some(runtime) = runtime {
             drop(self.tasks.spawn_on(errand, &runtime));

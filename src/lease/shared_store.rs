@@ -18,6 +18,9 @@ pub(crate) struct Unavailable;
 
 pub(crate) type RemoteFuture<'a, T> =
     Pin<Box<dyn Future<Output = Result<T, Unavailable>> + Send + 'a>>;
+/// A write on its way to the remote: its order is that of the calls that made it. Dropped
+/// before it is done, it is queued as during an outage.
+pub(crate) type Errand = Pin<Box<dyn Future<Output = Delivery> + Send>>;
 pub(crate) type NoticeFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A look at one key of the remote.
@@ -98,21 +101,16 @@ pub(crate) trait SharedStore<V>: Send + Sync + 'static {
         hold: Option<Duration>,
     ) -> NoticeFuture<'a, ()>;
 
-    fn invalidate<'a>(&'a self, key: &'a Key) -> NoticeFuture<'a, Delivery>;
+    /// Tells of an invalidation. It counts from the call, not from the first poll: callers that
+    /// ask the remote for the key after that wait until it is told. The process ends its own
+    /// use of the key after this call.
+    fn invalidate(self: Arc<Self>, key: Key) -> Errand;
 
-    /// Every entry with one of the tags that was taken over before this is done is dead
-    /// afterwards.
-    fn invalidate_tags<'a>(&'a self, tags: &'a [Tag]) -> NoticeFuture<'a, Delivery>;
+    /// The same for tags, and callers of all keys.
+    fn invalidate_tags(self: Arc<Self>, tags: Box<[Tag]>) -> Errand;
 
-    /// Tells of an invalidation before the remote is asked again, as after an outage: from
-    /// where nothing can be awaited, and no task be started.
-    fn queue_invalidation(&self, key: &Key);
-
-    /// The same for tags.
-    fn queue_tag_invalidation(&self, tags: &[Tag]);
-
-    /// Stores without a lease, in place of any value.
-    fn put<'a>(&'a self, key: &'a Key, entry: &'a Entry<V>) -> NoticeFuture<'a, Delivery>;
+    /// Stores without a lease, in place of any value; counts from the call, as an invalidation.
+    fn put(self: Arc<Self>, key: Key, entry: Arc<Entry<V>>) -> Errand;
 
     fn listen(&self, key: &Key) -> Listener;
 

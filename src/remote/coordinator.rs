@@ -15,8 +15,8 @@ use crate::freshness::{Lifetimes, Window};
 use crate::key::{Key, Tag};
 use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, Token};
 use crate::lease::shared_store::{
-    AcquireAnswer, Delivery, FillPayload, NoticeFuture, RemoteFuture, RemoteHealth, RemoteValue,
-    SharedStore, Unavailable,
+    AcquireAnswer, Delivery, Errand, FillPayload, NoticeFuture, RemoteFuture, RemoteHealth,
+    RemoteValue, SharedStore, Unavailable,
 };
 use crate::lease::wakes::Listener;
 use crate::observe::{Observe, Occurrence, RemoteCall};
@@ -24,6 +24,7 @@ use crate::remote::clock::ServerClock;
 use crate::remote::envelope::{self, Damage, Envelope, EnvelopeContents, Kind};
 use crate::remote::guard::{Guard, RemoteFailure};
 use crate::remote::log_retention::LogRetention;
+use crate::remote::pending_writes::{PendingWrites, WriteKind};
 use crate::remote::sync::Synchronizer;
 use crate::remote::tag_log::Mirror;
 use crate::remote::{AcquireOutcome, Remote, RemoteErrorKind, RemoteSettings, ServerTime, Version};
@@ -52,6 +53,7 @@ pub(crate) struct EntryRemote<V: Send + Sync + 'static> {
     pub(super) clock: ServerClock,
     pub(super) link: Synchronizer,
     pub(super) told: LogRetention,
+    pub(super) pending: PendingWrites,
     codec: Codec<V>,
     times: LeaseTimes,
     /// The longest time any entry may be of use, in milliseconds.
@@ -88,6 +90,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             clock: ServerClock::new(),
             link: Synchronizer::new(),
             told: LogRetention::default(),
+            pending: PendingWrites::default(),
             codec,
             times,
             longest_kept: AtomicU64::new(0),
@@ -232,7 +235,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         (bytes.len() <= self.gate.settings.max_value_bytes).then_some(bytes)
     }
 
-    fn seq(&self) -> Result<u64, Unavailable> {
+    pub(super) fn seq(&self) -> Result<u64, Unavailable> {
         self.engine.upgrade().map(|engine| engine.log.seq()).ok_or(Unavailable)
     }
 
@@ -249,7 +252,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
 
     async fn get_now(&self, key: &Key) -> Result<RemoteValue<V>, Unavailable> {
         self.prepared().await?;
-        let seq = self.seq()?;
+        let seq = self.caught_up(key).await?;
         let largest = self.gate.largest();
         let found = self.gate.call(RemoteCall::Get, largest, || self.remote().get(key)).await;
         match found.map_err(away)? {
@@ -264,7 +267,8 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         ask: &LeaseRequest,
     ) -> Result<AcquireAnswer<V>, Unavailable> {
         self.prepared().await?;
-        let (seq, sent) = (self.seq()?, self.tick());
+        let seq = self.caught_up(key).await?;
+        let sent = self.tick();
         let largest = self.gate.largest();
         let asked =
             self.gate.call(RemoteCall::Acquire, largest, || self.remote().acquire(key, ask)).await;
@@ -352,7 +356,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     }
 
     /// Notes what the remote must be told before it is asked again.
-    fn queue(
+    pub(super) fn queue(
         &self,
         op: RemoteCall,
         failure: RemoteFailure,
@@ -419,24 +423,19 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
         })
     }
 
-    fn queue_invalidation(&self, key: &Key) {
-        self.queue(RemoteCall::Invalidate, None, |journal| journal.note_key(key.clone()));
+    fn invalidate(self: Arc<Self>, key: Key) -> Errand {
+        let turn = self.begin_write(WriteKind::Invalidate(key.clone()));
+        Box::pin(turn.tell(async move |remote| remote.invalidate_now(&key).await))
     }
 
-    fn queue_tag_invalidation(&self, tags: &[Tag]) {
-        self.queue(RemoteCall::InvalidateTags, None, |journal| journal.note_tags(tags));
+    fn invalidate_tags(self: Arc<Self>, tags: Box<[Tag]>) -> Errand {
+        let turn = self.begin_write(WriteKind::InvalidateTags(tags.clone()));
+        Box::pin(turn.tell(async move |remote| remote.invalidate_tags_now(&tags).await))
     }
 
-    fn invalidate<'a>(&'a self, key: &'a Key) -> NoticeFuture<'a, Delivery> {
-        Box::pin(self.invalidate_now(key))
-    }
-
-    fn invalidate_tags<'a>(&'a self, tags: &'a [Tag]) -> NoticeFuture<'a, Delivery> {
-        Box::pin(self.invalidate_tags_now(tags))
-    }
-
-    fn put<'a>(&'a self, key: &'a Key, entry: &'a Entry<V>) -> NoticeFuture<'a, Delivery> {
-        Box::pin(self.put_now(key, entry))
+    fn put(self: Arc<Self>, key: Key, entry: Arc<Entry<V>>) -> Errand {
+        let turn = self.begin_write(WriteKind::Put(key.clone()));
+        Box::pin(turn.tell(async move |remote| remote.put_now(&key, &entry).await))
     }
 
     fn listen(&self, key: &Key) -> Listener {

@@ -119,7 +119,7 @@ impl Guard {
         result
     }
 
-    fn deadline(&self, bytes: usize) -> Duration {
+    pub(super) fn deadline(&self, bytes: usize) -> Duration {
         #[expect(clippy::cast_precision_loss, reason = "an allowance, not a count")]
         let mib = bytes as f64 / MIB;
         self.settings.op_timeout + self.settings.op_timeout_per_mib.mul_f64(mib)

@@ -22,6 +22,7 @@
 //!             │             │
 //!             │             └─ breaker: closed, or open until a probe succeeds
 //!             │                journal: invalidations that the server does not know yet
+//!             ├─ pending writes: on their way; what is read about their keys waits
 //!             └─ sync: subscribed, and the invalidation log read; or in doubt
 //! ```
 //!
@@ -38,6 +39,7 @@
 //! - `coordinator`: from entries to envelopes and back; the engine's view of the remote.
 //! - `envelope`, `codec`: the bytes around a value, and the value as bytes.
 //! - `guard`, `breaker`, `journal`: the one way to the server, and what happens without it.
+//! - `pending_writes`: the order of the writes, and what is read after them.
 //! - `sync`, `tag_log`, `log_retention`: what this process knows of other processes'
 //!   invalidations.
 //! - `clock`: the server's time in readings of our own clock, and back.
@@ -56,6 +58,7 @@ mod error;
 mod guard;
 pub(crate) mod journal;
 mod log_retention;
+mod pending_writes;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 mod settings;

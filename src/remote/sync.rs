@@ -3,7 +3,7 @@
 //! been missed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::clock::Tick;
 use crate::key::{Key, Tag};
 use crate::lease::grant::Token;
 use crate::lease::shared_store::Unavailable;
@@ -32,6 +33,10 @@ const TRIM_EVERY: Duration = Duration::from_secs(3600);
 const LONG_LOG: usize = 4 << 20;
 const LONGEST_LOG: usize = 64 << 20;
 
+/// After how long without a sign of the task that looks after the link its runtime stands
+/// still.
+const UNATTENDED_AFTER: Duration = Duration::from_secs(120);
+
 /// A remote that fails sooner than this after it was brought back answers
 /// probes and little else.
 const STEADY_AFTER: Duration = Duration::from_secs(10);
@@ -41,7 +46,10 @@ const TAGS_AT_ONCE: usize = 1000;
 
 pub(super) struct Synchronizer {
     begun: AtomicBool,
-    tending: AtomicBool,
+    /// The number of the task that looks after the link: odd, or even where there is none.
+    tending: AtomicU64,
+    /// When that task was last at work, by the timers.
+    tended_at: AtomicU64,
     /// Counts subscriptions and losses of them.
     epoch: watch::Sender<u64>,
     subscribed: AtomicBool,
@@ -62,7 +70,8 @@ impl Synchronizer {
     pub(super) fn new() -> Self {
         Self {
             begun: AtomicBool::new(false),
-            tending: AtomicBool::new(false),
+            tending: AtomicU64::new(0),
+            tended_at: AtomicU64::new(0),
             epoch: watch::Sender::new(0),
             subscribed: AtomicBool::new(false),
             read: Mutex::new(None),
@@ -96,22 +105,42 @@ impl Synchronizer {
 
 impl<V: Send + Sync + 'static> EntryRemote<V> {
     /// Begins to listen to the remote and to look after the link, once, and
-    /// again where the runtime it was begun on has ended.
+    /// again where the runtime it was begun on has ended or stands still.
     pub(super) fn start(&self) {
-        if self.link.tending.load(Ordering::Relaxed) {
+        let tending = self.link.tending.load(Ordering::Acquire);
+        let is_taken = tending % 2 == 1;
+        if is_taken && !self.stands_still() {
             return;
         }
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let Some(me) = self.me.upgrade() else { return };
-        if self.link.tending.swap(true, Ordering::AcqRel) {
+        let number = if is_taken { tending + 2 } else { tending + 1 };
+        let (acq_rel, relaxed) = (Ordering::AcqRel, Ordering::Relaxed);
+        if self.link.tending.compare_exchange(tending, number, acq_rel, relaxed).is_err() {
             return;
+        }
+        self.is_at_work();
+        if is_taken {
+            self.is_unattended();
         }
         if !self.link.begun.swap(true, Ordering::AcqRel) {
             *self.link.vouched.lock() = Some(Instant::now());
             let me: Arc<dyn OnNotice> = Arc::clone(&me) as _;
             self.remote().attach(Arc::downgrade(&me));
         }
-        runtime.spawn(tend(Tending(Arc::downgrade(&me))));
+        runtime.spawn(tend(Tending { store: Arc::downgrade(&me), number }));
+    }
+
+    /// Says that the task that looks after the link is run.
+    fn is_at_work(&self) {
+        let now = self.engine.upgrade().map_or(0, |engine| engine.watch.now().as_nanos());
+        self.link.tended_at.store(now, Ordering::Relaxed);
+    }
+
+    fn stands_still(&self) -> bool {
+        let Some(engine) = self.engine.upgrade() else { return false };
+        let tended_at = Tick::from_nanos(self.link.tended_at.load(Ordering::Relaxed));
+        engine.watch.now() >= tended_at.plus(UNATTENDED_AFTER)
     }
 
     /// Waits until the invalidation log is known, within one `op_timeout`. The
@@ -233,13 +262,12 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         self.settle_doubt();
     }
 
-    /// The runtime has ended, and with it the tasks that listened: on the next runtime
-    /// they begin again.
+    /// The runtime has ended or stands still, and with it the tasks that listened: on the
+    /// next runtime they begin again.
     fn is_unattended(&self) {
         self.link.moves_on(false);
         self.doubt();
         self.link.begun.store(false, Ordering::Release);
-        self.link.tending.store(false, Ordering::Release);
     }
 
     fn settle_doubt(&self) {
@@ -250,6 +278,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
 
     /// Looks after the link once, and returns when to do so again.
     async fn tend_once(&self, pace: &mut Pace) -> Duration {
+        self.is_at_work();
         if !self.gate.is_open() {
             if let Some(me) = self.me.upgrade().filter(|_| self.gate.has_begun_outage()) {
                 // On a task of its own: servers may be slow not to answer.
@@ -331,6 +360,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
                 }
             }
             self.gate.journal.done(&work);
+            self.is_at_work();
         }
         Ok(())
     }
@@ -423,13 +453,27 @@ impl Pace {
 }
 
 /// The claim to be the task that looks after the link. It is given up however the task
-/// ends, since a cache may outlive its runtime.
-struct Tending<V: Send + Sync + 'static>(std::sync::Weak<EntryRemote<V>>);
+/// ends, and lost when its runtime stands still: a cache may outlive its runtime.
+struct Tending<V: Send + Sync + 'static> {
+    store: std::sync::Weak<EntryRemote<V>>,
+    number: u64,
+}
+
+impl<V: Send + Sync + 'static> Tending<V> {
+    /// Returns the store, unless the cache is gone or another task looks after the link.
+    fn store(&self) -> Option<Arc<EntryRemote<V>>> {
+        let store = self.store.upgrade()?;
+        (store.link.tending.load(Ordering::Acquire) == self.number).then_some(store)
+    }
+}
 
 impl<V: Send + Sync + 'static> Drop for Tending<V> {
     fn drop(&mut self) {
-        if let Some(store) = self.0.upgrade() {
+        if let Some(store) = self.store() {
             store.is_unattended();
+            let (release, relaxed) = (Ordering::Release, Ordering::Relaxed);
+            let (taken, free) = (self.number, self.number + 1);
+            let _ = store.link.tending.compare_exchange(taken, free, release, relaxed);
         }
     }
 }
@@ -440,11 +484,11 @@ async fn tend<V: Send + Sync + 'static>(tending: Tending<V>) {
     let mut pause = Duration::ZERO;
     loop {
         // Not held over the pause: the cache may go.
-        let Some(store) = tending.0.upgrade() else { return };
+        let Some(store) = tending.store() else { return };
         let tend = Arc::clone(&store.gate.tend);
         drop(store);
         let _ = tokio::time::timeout(pause, tend.notified()).await;
-        let Some(store) = tending.0.upgrade() else { return };
+        let Some(store) = tending.store() else { return };
         pause = store.tend_once(&mut pace).await;
     }
 }

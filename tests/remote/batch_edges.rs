@@ -274,3 +274,30 @@ async fn an_invalidation_outside_of_a_runtime_does_not_let_two_processes_compute
     there.await.unwrap().unwrap();
     assert_eq!(origin.calls(), 1);
 }
+
+// "The older value is removed, also from the remote": also where this process has no room for
+// the older value, and only another process could serve it.
+#[tokio::test(start_paused = true)]
+async fn a_remembered_failure_removes_an_older_value_that_has_no_room_in_this_process() {
+    for bytes_of_a_value in [8, 8 << 20] {
+        let double = Double::new();
+        let builder = || settings().ttl(10 * SECOND).stale_if_error(60 * MINUTE);
+        let other = Process::with(&double, builder());
+        let weigher = move |_: &u64| bytes_of_a_value;
+        let here = Process::with(&double, builder().max_bytes(1 << 20).weigher(weigher));
+        for process in [&other, &here] {
+            process.prepare(&double).await;
+        }
+        other.get_or_compute(7_u64, Origin::new().compute()).await.unwrap();
+        pass(15 * SECOND).await;
+        let load = |_: u64| async { Err::<u64, _>("not found") };
+        let cache =
+            Cache::new(here.cache.clone(), load).on_failure(|_| FailureAction::Remember(SECOND));
+        cache.get(7).await.unwrap_err();
+        pass(5 * SECOND).await;
+        let origin = Origin::new();
+        origin.usually(Answer::Fail);
+        let got = other.get_or_compute(7_u64, origin.compute()).await.ok();
+        assert_eq!(got, None, "a value of {bytes_of_a_value} bytes");
+    }
+}

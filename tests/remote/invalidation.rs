@@ -331,7 +331,7 @@ async fn a_put_is_not_undone_by_who_reads_the_old_value_while_it_is_under_way() 
     // Local copies go, and with them the one of the put.
     processes[0].client.unsubscribe();
     processes[0].client.subscribe();
-    assert_eq!(processes[0].get("k").await, Some(1), "the put is not done yet");
+    assert_eq!(processes[0].get("k").await, Some(100), "it waits until the put is done");
     put.await.unwrap();
     assert_eq!(processes[0].get("k").await, Some(100));
 }

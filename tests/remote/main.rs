@@ -35,6 +35,8 @@ mod log_lines;
 #[cfg(feature = "remote")]
 mod outage;
 #[cfg(feature = "remote")]
+mod pending_writes;
+#[cfg(feature = "remote")]
 mod recovery;
 #[cfg(feature = "remote")]
 mod stale;

@@ -1,0 +1,231 @@
+//! The writes of this process that the remote is still to be told of: their order, and what
+//! waits for them.
+//!
+//! A write is pending from before it takes effect in this process until the remote has been
+//! told, or until the journal has it. A caller that asks the remote for a key waits for the
+//! pending writes that concern the key, so that it never takes over what they have ended.
+//! A write waits for those before it where the order matters. Each wait has a bound: a write
+//! whose task is not run is handed over to the journal, and then the remote is not asked
+//! until it has been told.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio_util::sync::CancellationToken;
+
+use crate::key::{Key, Tag};
+use crate::lease::shared_store::{Delivery, Unavailable};
+use crate::observe::RemoteCall;
+use crate::remote::coordinator::EntryRemote;
+
+/// How many calls a write makes: the log is read, the longest life is told, and the value.
+const CALLS_OF_A_WRITE: u32 = 3;
+
+/// What a write does, as far as its order goes.
+#[derive(Debug)]
+pub(super) enum WriteKind {
+    Put(Key),
+    Invalidate(Key),
+    InvalidateTags(Box<[Tag]>),
+}
+
+impl WriteKind {
+    fn key(&self) -> Option<&Key> {
+        match self {
+            Self::Put(key) | Self::Invalidate(key) => Some(key),
+            Self::InvalidateTags(_) => None,
+        }
+    }
+
+    /// Returns whether it may end the use of what stands under `key`.
+    fn concerns(&self, key: &Key) -> bool {
+        self.key().is_none_or(|own| own == key)
+    }
+
+    /// Returns whether the remote must be told of both in their order. Invalidations may
+    /// change places.
+    fn is_ordered_with(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Put(key), other) | (other, Self::Put(key)) => other.concerns(key),
+            _ => false,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct PendingWrite {
+    id: u64,
+    kind: WriteKind,
+    /// What the remote is to be told of first; empty when this write is over.
+    before: Mutex<Vec<Arc<PendingWrite>>>,
+    /// Cancelled once the remote or the journal has it.
+    over: CancellationToken,
+}
+
+impl PendingWrite {
+    fn is_over(&self) -> bool {
+        self.over.is_cancelled()
+    }
+
+    fn first_before(&self) -> Option<Arc<Self>> {
+        self.before.lock().iter().find(|write| !write.is_over()).cloned()
+    }
+
+    /// Returns the write that all of its way waits for: it has no other before it.
+    fn oldest(self: &Arc<Self>) -> Arc<Self> {
+        let mut oldest = Arc::clone(self);
+        while let Some(before) = oldest.first_before() {
+            oldest = before;
+        }
+        oldest
+    }
+}
+
+/// All writes that are pending, by their numbers.
+#[derive(Debug, Default)]
+pub(super) struct PendingWrites(Mutex<BTreeMap<u64, Arc<PendingWrite>>>);
+
+impl PendingWrites {
+    fn begin(&self, kind: WriteKind) -> Arc<PendingWrite> {
+        let mut writes = self.0.lock();
+        let before = writes.values().filter(|write| kind.is_ordered_with(&write.kind));
+        let before = Mutex::new(before.cloned().collect());
+        let id = writes.last_key_value().map_or(0, |(last, _)| last + 1);
+        let write = Arc::new(PendingWrite { id, kind, before, over: CancellationToken::new() });
+        writes.insert(id, Arc::clone(&write));
+        write
+    }
+
+    fn end(&self, write: &PendingWrite) {
+        let mut writes = self.0.lock();
+        if !write.is_over() {
+            writes.remove(&write.id);
+            write.over.cancel();
+        }
+        drop(writes);
+        drop(std::mem::take(&mut *write.before.lock()));
+    }
+
+    fn that_concern(&self, key: &Key) -> Vec<Arc<PendingWrite>> {
+        let writes = self.0.lock();
+        writes.values().filter(|write| write.kind.concerns(key)).cloned().collect()
+    }
+
+    fn all(&self) -> Vec<Arc<PendingWrite>> {
+        self.0.lock().values().cloned().collect()
+    }
+
+    fn len(&self) -> usize {
+        self.0.lock().len()
+    }
+}
+
+/// A write on its way to the remote. Dropped before the remote has been told, for example
+/// with its runtime, it is handed over to the journal.
+pub(super) struct WriteTurn<V: Send + Sync + 'static> {
+    remote: Arc<EntryRemote<V>>,
+    write: Arc<PendingWrite>,
+}
+
+impl<V: Send + Sync + 'static> WriteTurn<V> {
+    /// Waits for the writes before this one, and tells the remote by `tell`, unless the journal
+    /// has it already.
+    pub(super) async fn tell(
+        self,
+        tell: impl AsyncFnOnce(&EntryRemote<V>) -> Delivery,
+    ) -> Delivery {
+        // Each turn of the loop one of them ends, or all are handed over.
+        loop {
+            let before = self.write.before.lock().clone();
+            if self.remote.are_told(&before).await.is_ok() {
+                break;
+            }
+        }
+        if self.write.is_over() {
+            return Delivery::Queued;
+        }
+        let told = tell(&self.remote).await;
+        self.remote.pending.end(&self.write);
+        told
+    }
+}
+
+impl<V: Send + Sync + 'static> Drop for WriteTurn<V> {
+    fn drop(&mut self) {
+        if !self.write.is_over() {
+            self.remote.hand_over(&self.write);
+        }
+    }
+}
+
+impl<V: Send + Sync + 'static> EntryRemote<V> {
+    /// Begins a write. What this process does by it itself comes after that.
+    pub(super) fn begin_write(self: &Arc<Self>, kind: WriteKind) -> WriteTurn<V> {
+        let write = self.pending.begin(kind);
+        if self.pending.len() > self.gate.settings.max_journal {
+            self.pending.all().iter().for_each(|write| self.hand_over(write));
+        }
+        WriteTurn { remote: Arc::clone(self), write }
+    }
+
+    /// Waits until the remote has been told all that concerns `key`. Returns the number of the
+    /// invalidation log for what is read from the remote after that: what this process
+    /// invalidates later has a higher one.
+    pub(super) async fn caught_up(&self, key: &Key) -> Result<u64, Unavailable> {
+        let seq = self.seq()?;
+        let pending = self.pending.that_concern(key);
+        if pending.is_empty() {
+            return Ok(seq);
+        }
+        self.are_told(&pending).await?;
+        // The number before the second look: an invalidation of a tag that is in neither
+        // raises it. There is no third look, or a stream of writes would delay the caller for
+        // ever.
+        let seq = self.seq()?;
+        self.are_told(&self.pending.that_concern(key)).await?;
+        Ok(seq)
+    }
+
+    /// Waits until all of `writes` are over, for as long as one write may take.
+    async fn are_told(&self, writes: &[Arc<PendingWrite>]) -> Result<(), Unavailable> {
+        let Some(first) = writes.iter().find(|write| !write.is_over()) else { return Ok(()) };
+        let oldest = first.oldest();
+        let all = async {
+            for write in writes {
+                write.over.cancelled().await;
+            }
+        };
+        if tokio::time::timeout(self.longest_write(), all).await.is_ok() {
+            return Ok(());
+        }
+        if !oldest.is_over() {
+            // Its calls have deadlines, so its task is not run.
+            writes.iter().chain([&oldest]).for_each(|write| self.hand_over(write));
+        }
+        Err(Unavailable)
+    }
+
+    fn longest_write(&self) -> Duration {
+        self.gate.deadline(self.gate.largest()) * CALLS_OF_A_WRITE
+    }
+
+    /// Leaves the write to the journal. The remote cannot be given a value then, so it loses
+    /// the old one.
+    fn hand_over(&self, write: &PendingWrite) {
+        if write.is_over() {
+            return;
+        }
+        match &write.kind {
+            WriteKind::Put(key) | WriteKind::Invalidate(key) => {
+                self.queue(RemoteCall::Invalidate, None, |journal| journal.note_key(key.clone()));
+            }
+            WriteKind::InvalidateTags(tags) => {
+                self.queue(RemoteCall::InvalidateTags, None, |journal| journal.note_tags(tags));
+            }
+        }
+        // In this order: between the two no caller asks the remote.
+        self.pending.end(write);
+    }
+}
