@@ -5,13 +5,13 @@ use tower_stampede::CacheOutcome::*;
 use crate::kit::http::*;
 
 fn who(call: &Call, name: &str) -> Answer {
-    Answer::status(200).body(call.header(name).unwrap_or("nobody").to_owned())
+    Answer::status(200).body(call.header(name).unwrap_or("anonymous").to_owned())
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_cookie_that_is_named_a_credential_after_its_exemption_is_one() {
     let origin = Origin::new(|call| {
-        Answer::status(200).body(call.header("cookie").unwrap_or("nobody").to_owned())
+        Answer::status(200).body(call.header("cookie").unwrap_or("anonymous").to_owned())
     });
     let layer = with_ttl(60).http_layer().not_a_credential("cookie");
     let app = layered(layer.credential_headers(["cookie"]), &origin);
@@ -23,7 +23,7 @@ async fn a_cookie_that_is_named_a_credential_after_its_exemption_is_one() {
 #[tokio::test(start_paused = true)]
 async fn a_cookie_that_is_named_in_a_replaced_list_after_its_exemption_is_a_credential() {
     let origin = Origin::new(|call| {
-        Answer::status(200).body(call.header("cookie").unwrap_or("nobody").to_owned())
+        Answer::status(200).body(call.header("cookie").unwrap_or("anonymous").to_owned())
     });
     let layer = with_ttl(60).http_layer().not_a_credential("cookie");
     let app = layered(layer.replace_credential_headers(["cookie", "x-api-key"]), &origin);
@@ -35,7 +35,7 @@ async fn a_cookie_that_is_named_in_a_replaced_list_after_its_exemption_is_a_cred
 #[tokio::test(start_paused = true)]
 async fn a_credential_that_is_keyed_and_then_not_keyed_is_a_credential_again() {
     let origin = Origin::new(|call| {
-        Answer::status(200).body(call.header("x-api-key").unwrap_or("nobody").to_owned())
+        Answer::status(200).body(call.header("x-api-key").unwrap_or("anonymous").to_owned())
     });
     let layer = with_ttl(60).http_layer().keyed_headers(["x-api-key"]).not_keyed("x-api-key");
     let app = layered(layer, &origin);
@@ -49,7 +49,7 @@ async fn a_credential_that_is_keyed_and_then_not_keyed_is_a_credential_again() {
 async fn the_order_of_setters_with_a_pattern_and_its_member_is_kept() {
     for (name, is_shared) in [("x-acme-a", false), ("x-acme-b", true), ("x_acme_b", false)] {
         let origin = Origin::new(move |call| {
-            Answer::status(200).body(call.header(name).unwrap_or("nobody").to_owned())
+            Answer::status(200).body(call.header(name).unwrap_or("anonymous").to_owned())
         });
         let layer = with_ttl(60)
             .http_layer()

@@ -387,7 +387,7 @@ async fn the_answer_to_a_post_that_forbids_storing_is_not_stored() {
 async fn the_answer_to_a_post_that_says_more_than_its_key_is_not_stored() {
     // It reaches the handler as it was, and the key leaves that out.
     let origin = Origin::new(|call| {
-        let said = call.header("cookie").unwrap_or("nobody").to_owned();
+        let said = call.header("cookie").unwrap_or("anonymous").to_owned();
         Answer::ok("max-age=60", format!("{said} {}", call.uri()))
             .header("content-location", &call.uri())
     });
@@ -401,7 +401,7 @@ async fn the_answer_to_a_post_that_says_more_than_its_key_is_not_stored() {
         send(&app, request("POST", uri_of_post, fields)).await;
         let reply = send(&app, get(uri)).await;
         assert_eq!(reply.is(Hit), stored, "{uri_of_post} {fields:?}");
-        assert_eq!(reply.text(), format!("nobody {uri}"));
+        assert_eq!(reply.text(), format!("anonymous {uri}"));
     }
 }
 

@@ -334,7 +334,7 @@ async fn a_refresh_through_layers_with_an_unlisted_parameter_between_them_ends()
 #[tokio::test(start_paused = true)]
 async fn a_request_too_large_for_the_outer_layer_does_not_lose_its_credential() {
     let origin = Origin::new(|call| {
-        Answer::status(200).body(call.header("x-mine").unwrap_or("nobody").to_owned())
+        Answer::status(200).body(call.header("x-mine").unwrap_or("anonymous").to_owned())
     });
     let cache = with_ttl(60);
     let inner = cache.http_layer().layer(origin.infallible());
@@ -342,7 +342,7 @@ async fn a_request_too_large_for_the_outer_layer_does_not_lose_its_credential() 
     let large = "x".repeat(300);
     send(&app, with("/me", &[("x-mine", "alice"), ("x-large", &large)])).await;
     let reply = send(&app, get("/me")).await;
-    assert_eq!(reply.text(), "nobody", "{:?}", reply.all("cache-status"));
+    assert_eq!(reply.text(), "anonymous", "{:?}", reply.all("cache-status"));
 }
 
 /// `identity`: "`None` sends the request past the cache".

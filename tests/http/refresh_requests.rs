@@ -79,7 +79,7 @@ async fn a_refresh_carries_the_fields_that_a_rule_of_the_application_reads() {
     const CLIENT: Fields =
         &[("x-a", "1"), ("x-tenant", "north"), ("x-b", "2"), ("x-region", "eu"), ("x-c", "3")];
     let page = |call: &Call| {
-        let tenant = call.header("x-tenant").unwrap_or("nobody").to_owned();
+        let tenant = call.header("x-tenant").unwrap_or("anonymous").to_owned();
         Answer::ok(DIRECTIVES, tenant)
     };
     let field = |name: &'static str| {

@@ -60,7 +60,7 @@ async fn a_client_of_http_1_without_a_path_does_not_choose_the_root_of_http_2() 
 }
 
 fn who(call: &Call, name: &str) -> Answer {
-    Answer::status(200).body(call.header(name).unwrap_or("nobody").to_owned())
+    Answer::status(200).body(call.header(name).unwrap_or("anonymous").to_owned())
 }
 
 /// Rows of the proxy's own table of fields that "frameworks build URLs from".
@@ -158,7 +158,7 @@ async fn what_was_stored_without_a_field_in_vary_answers_no_request_that_has_it(
         let cache = with_ttl(60);
         let plain = layered(cache.http_layer(), &origin);
         let varying = layered(cache.http_layer().vary([name]), &origin);
-        assert_eq!(send(&plain, get("/page")).await.text(), "nobody");
+        assert_eq!(send(&plain, get("/page")).await.text(), "anonymous");
         assert_eq!(send(&varying, with("/page", &[(name, "bob")])).await.text(), "bob", "{name}");
     }
 }

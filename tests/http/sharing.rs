@@ -418,7 +418,7 @@ async fn a_lifetime_of_zero_beside_one_of_the_handlers_permits_nobody_to_share()
         ("public, max-age=0", "x-api-key"),
     ] {
         let origin = Origin::new(move |call| {
-            let body = call.header(name).unwrap_or("nobody").to_owned();
+            let body = call.header(name).unwrap_or("anonymous").to_owned();
             Answer::ok(directives, body).extension(CacheFor::new(secs(20)))
         });
         let app = layered(origin_only().http_layer(), &origin);
@@ -440,7 +440,7 @@ async fn a_lifetime_of_zero_permits_nobody_to_share_in_the_layers_own_stale_wind
         ("public, max-age=0", "x-api-key"),
     ] {
         let origin = Origin::new(move |call| {
-            Answer::ok(directives, call.header(name).unwrap_or("nobody").to_owned())
+            Answer::ok(directives, call.header(name).unwrap_or("anonymous").to_owned())
         });
         let app = layered(origin_only().http_layer().stale_for(secs(60)), &origin);
         send(&app, with("/page", &[(name, "alice")])).await;

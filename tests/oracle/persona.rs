@@ -224,9 +224,10 @@ impl Persona {
                 let values = names.iter().map(|name| meaning(name, &seen.headers));
                 Answer::ok(values.collect::<Vec<_>>().join(" | "))
             }
-            Kind::Identity(name) | Kind::Permission(Some(name)) => {
-                Answer::ok(format!("for {}", raw(&seen.headers, name).unwrap_or("nobody".into())))
-            }
+            Kind::Identity(name) | Kind::Permission(Some(name)) => Answer::ok(format!(
+                "for {}",
+                raw(&seen.headers, name).unwrap_or("anonymous".into())
+            )),
             Kind::Permission(None) => Answer::ok("for all"),
             Kind::Tenant(Rewrite::ChangeAuthority) => Answer::ok(format!("page {}", seen.uri)),
             Kind::Tenant(_) => {

@@ -53,7 +53,7 @@ async fn a_credential_named_by_flag_is_one_beside_a_wider_exemption() {
         "X-Auth-User",
     ];
     let (_origin, proxy) = Scripted::start(&flags, |head| {
-        (String::new(), head.get("x-auth-user").unwrap_or("nobody").to_owned())
+        (String::new(), head.get("x-auth-user").unwrap_or("anonymous").to_owned())
     })
     .await;
     for user in ["eve", "bob"] {

@@ -39,7 +39,7 @@ fn names(head: &Head) -> Vec<&str> {
 async fn greeting(name: &'static str, flags: &[&str]) -> (Scripted, Proxy) {
     Scripted::start(flags, move |head| {
         let who = head.fields.iter().find(|(own, _)| own == name);
-        ("X-Lifetime: none\r\n".into(), who.map_or("nobody", |(_, value)| value).to_owned())
+        ("X-Lifetime: none\r\n".into(), who.map_or("anonymous", |(_, value)| value).to_owned())
     })
     .await
 }

@@ -174,7 +174,7 @@ struct User(String);
 /// Reads the user from a field, and removes the field.
 async fn authenticate(mut request: Request<Body>) -> Request<Body> {
     let shown = request.headers_mut().remove("authorization");
-    let user = shown.map_or("nobody".into(), |user| user.to_str().unwrap().to_owned());
+    let user = shown.map_or("anonymous".into(), |user| user.to_str().unwrap().to_owned());
     request.extensions_mut().insert(User(user));
     request
 }
@@ -205,7 +205,7 @@ async fn a_credential_that_is_removed_between_the_layers_still_counts() {
             };
             let replies = crowd(&app, 30, ask).await;
             for (i, reply) in replies.iter().enumerate() {
-                assert_eq!(reply.text(), ["nobody", "alice", "bob"][i % 3]);
+                assert_eq!(reply.text(), ["anonymous", "alice", "bob"][i % 3]);
             }
             // Stale, with a refresh that must not make it a user's.
             pass(secs(6)).await;
@@ -271,7 +271,7 @@ async fn a_refresh_carries_the_fields_that_the_outer_layer_has_keyed() {
     for outer in outer {
         for inner in [cache.rules(), cache.http_layer()] {
             let origin = Origin::new(|call| {
-                Answer::status(200).body(call.header("x-sid").unwrap_or("nobody").to_owned())
+                Answer::status(200).body(call.header("x-sid").unwrap_or("anonymous").to_owned())
             });
             let app = site(&origin, &inner.ttl(secs(1)).stale_for(secs(60)), outer.clone());
             let ask = |sid| with("/search", &[("x-sid", sid)]);

@@ -44,8 +44,8 @@ async fn in_a_storm_each_client_gets_its_own_and_each_key_is_computed_once() {
                 "/plain" => format!("{path}?q={q}&x={x}"),
                 _ => format!("{path}?q={q}"),
             };
-            let who = if user.is_empty() { "nobody" } else { user };
-            assert_eq!(reply.text(), format!("{uri} {language} {who}"), "seed {seed}");
+            let name = if user.is_empty() { "anonymous" } else { user };
+            assert_eq!(reply.text(), format!("{uri} {language} {name}"), "seed {seed}");
             *expected.entry((uri, language, user)).or_insert(0) += 1;
         }
         let shared = expected.keys().filter(|(_, _, user)| user.is_empty()).count();

@@ -20,7 +20,7 @@ fn watched(double: &Double, written: &Written, origin: &Origin) -> App {
 /// Who asks, by whichever credential.
 fn who(call: &Call) -> &str {
     let names = ["authorization", "cookie", "x-api-key"];
-    names.iter().find_map(|name| call.header(name)).unwrap_or("nobody")
+    names.iter().find_map(|name| call.header(name)).unwrap_or("anonymous")
 }
 
 #[tokio::test(start_paused = true)]
@@ -94,7 +94,7 @@ async fn an_answer_to_credentials_stays_with_them_unless_it_permits_more() {
         let expected = if is_shared { "of alice" } else { "of bob" };
         assert_eq!(other.text(), expected, "{name}: {cache_control}");
         let nobody = send(&apps[1], get("http://a/x")).await;
-        let expected = if is_shared { "of alice" } else { "of nobody" };
+        let expected = if is_shared { "of alice" } else { "of anonymous" };
         assert_eq!(nobody.text(), expected, "{name}: {cache_control}");
     }
 }
@@ -139,7 +139,7 @@ async fn whatever_the_interleaving_nobody_gets_another_one_s_own_answer() {
         "max-age=0, stale-if-error=5",
     ];
     const SHOWN: [(&str, &str); 5] = [
-        ("x-nothing", "nobody"),
+        ("x-nothing", "anonymous"),
         ("authorization", "alice"),
         ("authorization", "bob"),
         ("cookie", "carol"),
@@ -178,7 +178,7 @@ async fn whatever_the_interleaving_nobody_gets_another_one_s_own_answer() {
             let is_shared = said.contains("public")
                 || said.contains("s-maxage")
                 || said.contains("must-revalidate") && ["alice", "bob"].contains(&of)
-                || of == "nobody" && said != "private, max-age=1" && said != "no-store";
+                || of == "anonymous" && said != "private, max-age=1" && said != "no-store";
             assert!(of == shown || is_shared, "{shown} got {:?}, seed {seed}", reply.text());
         }
     }
@@ -256,7 +256,7 @@ async fn the_word_that_nothing_is_shared_is_renewed_while_it_is_true() {
 #[tokio::test(start_paused = true)]
 async fn one_client_s_own_answer_switches_protection_off_for_nobody() {
     let origin = Origin::new(|call| match who(call) {
-        "nobody" => Answer::ok("max-age=60", "for all"),
+        "anonymous" => Answer::ok("max-age=60", "for all"),
         who => Answer::ok("private", format!("of {who}")),
     });
     let double = Double::new();
@@ -275,7 +275,7 @@ async fn one_client_s_own_answer_switches_protection_off_for_nobody() {
 #[tokio::test(start_paused = true)]
 async fn a_stream_of_clients_with_answers_of_their_own_keeps_nobody_waiting_elsewhere() {
     let origin = Origin::new(|call| match who(call) {
-        "nobody" => Answer::ok("max-age=60", "for all"),
+        "anonymous" => Answer::ok("max-age=60", "for all"),
         who => Answer::ok("private", format!("of {who}")),
     });
     let double = Double::new();
@@ -307,7 +307,7 @@ async fn one_client_s_failure_holds_back_nobody_elsewhere() {
     everywhere(&apps, 1, |_| get("http://a/x")).await;
     pass(secs(20)).await;
     origin.answers(|call| match who(call) {
-        "nobody" => Answer::ok("public, max-age=10, stale-if-error=600", "better"),
+        "anonymous" => Answer::ok("public, max-age=10, stale-if-error=600", "better"),
         _ => Answer::status(500),
     });
     let alice = send(&apps[0], with("http://a/x", &[("cookie", "alice")])).await;
@@ -324,7 +324,7 @@ async fn a_cookie_gets_what_an_anonymous_request_elsewhere_got_if_the_origin_set
     let apps = processes(&double, &origin, 2);
     send(&apps[0], get("http://a/x")).await;
     let reply = send(&apps[1], with("http://a/x", &[("cookie", "alice")])).await;
-    assert_eq!(reply.text(), "of nobody");
+    assert_eq!(reply.text(), "of anonymous");
     // By the layer's own lifetime it might be alice's page without her.
     let ttl = || {
         let cache = tower_stampede::Stampede::builder("web").ttl(secs(60));
@@ -341,7 +341,7 @@ async fn a_cookie_gets_what_an_anonymous_request_elsewhere_got_if_the_origin_set
 #[tokio::test(start_paused = true)]
 async fn log_in_first_is_no_answer_to_whoever_has_elsewhere() {
     let origin = Origin::new(|call| match who(call) {
-        "nobody" => Answer::status(401).header("cache-control", "public, max-age=60"),
+        "anonymous" => Answer::status(401).header("cache-control", "public, max-age=60"),
         who => Answer::ok("private", format!("of {who}")),
     });
     let double = Double::new();
