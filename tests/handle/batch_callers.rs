@@ -1,49 +1,15 @@
 //! Callers of a batch that go away, come too late, or ask for more from inside of it.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 
 use futures_util::future::BoxFuture;
-use parking_lot::Mutex;
 use tower_stampede::{Builder, Cache, Failure, Stampede};
 
 use crate::kit::origin::*;
-
-type Rows = Result<HashMap<u64, u64>, OriginError>;
+use crate::kit::table::*;
 
 fn places(n: usize) -> Builder<u64> {
     settings().max_refreshes(1).max_computations(n)
-}
-
-/// Takes a second for a query, and records each.
-#[derive(Clone, Default)]
-struct Table {
-    queries: Arc<Mutex<Vec<Vec<u64>>>>,
-    running: Arc<AtomicUsize>,
-    most_at_once: Arc<AtomicUsize>,
-}
-
-impl Table {
-    fn loader(&self) -> impl Fn(Vec<u64>) -> BoxFuture<'static, Rows> + use<> {
-        let table = self.clone();
-        move |mut ids| {
-            ids.sort_unstable();
-            table.queries.lock().push(ids.clone());
-            let running = table.running.fetch_add(1, SeqCst) + 1;
-            table.most_at_once.fetch_max(running, SeqCst);
-            let (table, number) = (table.clone(), table.queries.lock().len() as u64);
-            Box::pin(async move {
-                tokio::time::sleep(SECOND).await;
-                table.running.fetch_sub(1, SeqCst);
-                Ok(ids.into_iter().map(|id| (id, id * 1000 + number)).collect())
-            })
-        }
-    }
-
-    fn loads_of(&self, id: u64) -> usize {
-        self.queries.lock().iter().flatten().filter(|loaded| **loaded == id).count()
-    }
 }
 
 fn get(
@@ -111,7 +77,7 @@ async fn what_the_call_of_a_caller_that_has_waited_too_long_asks_for_borrows_its
 
 #[tokio::test(start_paused = true)]
 async fn the_next_caller_of_a_key_whose_caller_went_away_joins_the_call_that_gathers() {
-    let table = Table::default();
+    let table = Table::taking(SECOND);
     let handle = places(5).batch_window(20 * MS).build().unwrap();
     let cache = Cache::batched(handle, table.loader());
     let (one, two) = (get(&cache, 1), get(&cache, 2));
@@ -126,7 +92,7 @@ async fn the_next_caller_of_a_key_whose_caller_went_away_joins_the_call_that_gat
 
 #[tokio::test(start_paused = true)]
 async fn the_key_of_a_caller_that_goes_away_while_the_call_gathers_is_not_loaded() {
-    let table = Table::default();
+    let table = Table::taking(SECOND);
     let handle = places(5).batch_window(20 * MS).build().unwrap();
     let cache = Cache::batched(handle, table.loader());
     let (one, two) = (get(&cache, 1), get(&cache, 2));
@@ -139,7 +105,7 @@ async fn the_key_of_a_caller_that_goes_away_while_the_call_gathers_is_not_loaded
 // A share of `max_refreshes` is free once the refresh is over.
 #[tokio::test(start_paused = true)]
 async fn a_refresh_that_joins_a_later_call_gives_back_its_share_of_the_refreshes() {
-    let table = Table::default();
+    let table = Table::taking(SECOND);
     let settings = places(5).batch_window(20 * MS).ttl(10 * SECOND).stale_for(50 * MINUTE);
     let cache = Cache::batched(settings.build().unwrap(), table.loader());
     let handle = cache.handle().clone();
@@ -161,7 +127,7 @@ async fn a_refresh_that_joins_a_later_call_gives_back_its_share_of_the_refreshes
 
 #[tokio::test(start_paused = true)]
 async fn a_warm_up_with_a_limit_of_one_does_not_load_stale_keys_side_by_side() {
-    let table = Table::default();
+    let table = Table::taking(SECOND);
     let settings = settings().ttl(10 * SECOND).stale_for(50 * MINUTE);
     let load = table.loader();
     let cache = Cache::new(settings.build().unwrap(), move |id: u64| {

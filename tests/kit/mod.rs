@@ -4,6 +4,7 @@
 //!
 //! - `origin`: a service that a test controls, a crowd of callers, short names for times.
 //! - `http`: an HTTP origin with scripted answers, and clients that look at replies.
+//! - `table`: a table behind a batch loader.
 //! - `alone`: runs a part of a test in a process of its own: one that may deadlock or abort.
 //! - `log`: listens to the lines of `tracing` on one thread.
 //! - `remote`: processes on the remote in memory (`remote::Double`), under paused time.
@@ -32,3 +33,4 @@ pub(crate) mod redis;
 pub(crate) mod redis_caches;
 #[cfg(all(feature = "remote", feature = "test-util"))]
 pub(crate) mod remote;
+pub(crate) mod table;

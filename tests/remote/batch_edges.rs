@@ -1,45 +1,17 @@
 //! Batches, remembered failures and operations without `await`, on one remote under hostile
 //! interleavings.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use tower_stampede::remote::Double;
 use tower_stampede::{Cache, Failure, FailureAction, Key, Stampede};
 
 use crate::kit::origin::*;
 use crate::kit::remote::*;
-
-type Rows = Result<HashMap<u64, u64>, OriginError>;
-
-/// A table that takes three seconds for a query, records each, and has rows below 1000.
-#[derive(Clone, Default)]
-struct Table {
-    queries: Arc<Mutex<Vec<Vec<u64>>>>,
-    running: Arc<AtomicUsize>,
-    most_at_once: Arc<AtomicUsize>,
-}
-
-impl Table {
-    fn loader(&self) -> impl Fn(Vec<u64>) -> BoxFuture<'static, Rows> + use<> {
-        let table = self.clone();
-        move |ids| {
-            table.queries.lock().push(ids.clone());
-            let running = table.running.fetch_add(1, SeqCst) + 1;
-            table.most_at_once.fetch_max(running, SeqCst);
-            let table = table.clone();
-            Box::pin(async move {
-                tokio::time::sleep(3 * SECOND).await;
-                table.running.fetch_sub(1, SeqCst);
-                Ok(ids.into_iter().filter(|id| *id < 1000).map(|id| (id, id * id)).collect())
-            })
-        }
-    }
-}
+use crate::kit::table::*;
 
 // `max_computations` bounds how many calls of the origin run at once. A key of a batch whose
 // lease comes free while the call of the others runs is a second call, and needs a place.
@@ -50,7 +22,7 @@ async fn a_later_call_of_a_batch_does_not_run_on_the_place_of_the_earlier_one() 
     process.prepare(&double).await;
     assert!(double.lock_as_stranger(&Key::from(1_u64), 2 * SECOND));
     assert!(double.lock_as_stranger(&Key::from(2_u64), 5 * SECOND));
-    let table = Table::default();
+    let table = Table::taking(3 * SECOND);
     let batch = within(5 * MINUTE, process.get_many([1, 2, 3], table.loader())).await;
     assert_eq!(batch.complete().unwrap().len(), 3);
     assert_eq!(table.most_at_once.load(SeqCst), 1, "{:?}", table.queries.lock());
@@ -66,7 +38,7 @@ async fn single_callers_whose_commands_outlast_the_window_keep_the_bound() {
     let process = Process::with(&double, settings);
     process.prepare(&double).await;
     double.delay(10 * MS);
-    let table = Table::default();
+    let table = Table::taking(3 * SECOND);
     let cache = Cache::batched(process.cache.clone(), table.loader());
     let got = herd(6, |n| {
         let cache = cache.clone();
@@ -85,7 +57,7 @@ async fn single_callers_whose_commands_outlast_the_window_keep_the_bound() {
 async fn a_key_that_is_absent_is_no_failure_in_another_process() {
     let double = Double::new();
     let processes = Process::several(2, &double).await;
-    let table = Table::default();
+    let table = Table::taking(3 * SECOND);
     for process in &processes {
         let batch = process.get_many([1, 5000], table.loader()).await;
         assert!(batch.failures.is_empty(), "{:?}", batch.failures);
