@@ -40,6 +40,8 @@ pub(crate) struct CacheState<V> {
     pub(crate) queries: QueryLists,
     #[cfg(feature = "http")]
     pub(crate) layers: LayerCount,
+    #[cfg(feature = "http")]
+    pub(crate) writes: WriteWatch,
     /// When the task that tidies was last at work, by the timers; zero: there is none.
     tidied_at: AtomicU64,
     /// The longest time any entry may be of use, in nanoseconds.
@@ -71,6 +73,33 @@ impl LayerCount {
     /// Returns whether there may be layers inside of each other.
     pub(crate) fn has_several(&self) -> bool {
         self.0.load(Ordering::Relaxed) > 1
+    }
+}
+
+/// Notices a handle whose layers see no write: in `get(page).layer(cache).post(save)` the POST
+/// does not pass the layer, and the stored page stays.
+#[cfg(feature = "http")]
+#[derive(Debug, Default)]
+pub(crate) struct WriteWatch {
+    stored: std::sync::atomic::AtomicU32,
+    has_seen_write: std::sync::atomic::AtomicBool,
+}
+
+#[cfg(feature = "http")]
+impl WriteWatch {
+    /// So many stored responses without a write are worth a hint.
+    const ENOUGH: u32 = 100;
+
+    /// A request with an unsafe method has passed a layer, or the application invalidates.
+    pub(crate) fn note_write(&self) {
+        self.has_seen_write.store(true, Ordering::Relaxed);
+    }
+
+    /// Counts a stored response. Returns true once, when a hint is due.
+    pub(crate) fn note_stored(&self) -> bool {
+        let counts = !self.has_seen_write.load(Ordering::Relaxed)
+            && self.stored.load(Ordering::Relaxed) < Self::ENOUGH;
+        counts && self.stored.fetch_add(1, Ordering::Relaxed) + 1 == Self::ENOUGH
     }
 }
 
@@ -131,6 +160,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             queries: QueryLists::default(),
             #[cfg(feature = "http")]
             layers: LayerCount::default(),
+            #[cfg(feature = "http")]
+            writes: WriteWatch::default(),
             tidied_at,
             longest_kept,
         }
@@ -270,6 +301,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     }
 
     pub(crate) fn invalidate_tag_now(&self, tag: &Tag) {
+        #[cfg(feature = "http")]
+        self.writes.note_write();
         let seq = self.engine.invalidate_tag(tag.clone(), self.engine.clock.now());
         if tag.is_everything() {
             self.engine.table.forget_before(seq);

@@ -72,6 +72,10 @@ lines! {
     RemoteCalled: Debug "asked the remote" [op took error];
     Damaged: Debug "damaged value in the remote" [how];
     Unshareable: Debug "not for the remote" [key_hash key];
+    NoWriteSeen: Debug "this cache has stored 100 responses and seen no write; where writes go to \
+        these URIs, a layer of the cache must be around them too (in \
+        get(page).layer(cache).post(save) it is not), or the application must call \
+        invalidate_path" [];
     /// Limited.
     WaitsLong: Info "another process still computes this key: this process has waited for its \
         result for longer than the lease setting" [key_hash key waited lease left_out left_out_others];

@@ -80,6 +80,8 @@ pub(crate) enum Occurrence<'a> {
     Unweighed { type_name: &'a str, max_entries: u64 },
     /// A response was not shared because its request carries this field.
     CredentialRefused { field: &'a str },
+    /// Many responses were stored, and no write has passed a layer of the handle.
+    NoWriteSeen,
 }
 
 /// What a computation without a result meant for its callers.

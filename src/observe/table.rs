@@ -205,6 +205,7 @@ impl Observer {
                 }
                 write(Line { field: Some(field), ..Line::of(LogMessage::CredentialRefused) });
             }
+            Occurrence::NoWriteSeen => write(Line::of(LogMessage::NoWriteSeen)),
         }
     }
 

@@ -79,3 +79,5 @@ mod unreachable_origin;
 mod validation;
 #[cfg(feature = "axum")]
 mod variants;
+#[cfg(all(feature = "axum", feature = "tracing"))]
+mod write_hint;

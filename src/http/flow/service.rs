@@ -288,6 +288,7 @@ impl<S> HttpService<S> {
         B::Error: Into<BoxError>,
     {
         let (cache, rules) = (Arc::clone(&self.cache), Arc::clone(rules));
+        cache.writes.note_write();
         match position {
             Position::Outermost => {
                 cache.observer.bypassed(BypassReason::Method.as_str());

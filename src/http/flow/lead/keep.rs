@@ -22,6 +22,7 @@ use crate::http::rules::storable::{DeclineReason, Plan, UnstoredReason};
 use crate::http::stored::fill;
 use crate::http::stored::response::Content;
 use crate::key::Tag;
+use crate::observe::{Observe, Occurrence};
 
 /// The part of a body that has come, and the rest.
 type Arriving<B> = (VecDeque<Frame<Bytes>>, Pin<Box<B>>);
@@ -136,6 +137,9 @@ impl Head {
         let Self { caller, leader, .. } = self;
         let change = fill::store(&caller, &entry, &|| leader.may_store(&entry));
         let stored = change.applied;
+        if stored && caller.cache.writes.note_stored() {
+            caller.cache.observer.happened(Occurrence::NoWriteSeen);
+        }
         let why = || match leader.may_store(&entry) {
             true => UnstoredReason::Superseded,
             false => UnstoredReason::Invalidated,
