@@ -24,6 +24,7 @@ use crate::http::flow::outside::Outside;
 use crate::http::flow::owned_routes::Crowd;
 use crate::http::flow::unsafe_method;
 use crate::http::layer::Rules;
+use crate::http::rules::codings;
 use crate::http::rules::request::{
     BypassReason, Class, FieldScan, RequestFacts, Wishes, classify, credential_field, is_unsafe,
 };
@@ -346,6 +347,7 @@ impl<S> HttpService<S> {
         let view = View::of(&parts, rules, added);
         let received = received_uri(&parts).clone();
         normal_form::apply(&mut parts, rules);
+        codings::reduce(&mut parts.headers, &rules.config);
         let mark = nested::mark(&mut parts, &self.cache, &self.rules, rules, received, Some(view));
         let request = Request::from_parts(parts, body);
         let service = self.inner.clone();
