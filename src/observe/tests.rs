@@ -96,10 +96,11 @@ mod table {
             Occurrence::BodyRefused { .. } => 29,
             Occurrence::Unweighed { .. } => 30,
             Occurrence::BatchCalled { .. } => 25,
+            Occurrence::BodyTypeUnknown { .. } => 31,
         }
     }
 
-    const OCCURRENCES: usize = 31;
+    const OCCURRENCES: usize = 32;
 
     fn samples<'a>(key: &'a Key, tag: &'a Tag) -> Vec<Occurrence<'a>> {
         let (took, waited, lease) = (SECOND, SECOND, SECOND);
@@ -148,6 +149,7 @@ mod table {
             Occurrence::Damaged { how: "short" },
             Occurrence::Unshareable { key },
             Occurrence::CredentialRefused { field: "x-user" },
+            Occurrence::BodyTypeUnknown { type_name: "B" },
         ]);
         samples
     }

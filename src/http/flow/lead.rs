@@ -57,7 +57,7 @@ pub(super) async fn ask<S, Q, B>(
 where
     S: Service<Request<Q>, Response = Response<B>> + Clone,
     S::Error: 'static,
-    Q: 'static,
+    Q: Body + 'static,
     B: SourceBody,
 {
     let stale_until = caller.fallback().map(|entry| entry.window.useful_until());

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, Uri};
 
@@ -19,6 +20,7 @@ use crate::http::flow::answer::is_failure;
 use crate::http::flow::outside::{Outside, OutsideFacts};
 use crate::http::layer::Rules;
 use crate::http::rules::codings::Codings;
+use crate::http::rules::content::RequestContent;
 use crate::http::rules::key::{HostPlace, push_request, push_start};
 use crate::http::rules::request::{
     BypassReason, Credentials, FieldScan, RequestFacts, RequestMethod, Wishes,
@@ -87,6 +89,9 @@ pub(super) fn primary_key(
     }
     request_key(key, parts, seen, rules)?;
     let added_from = key.as_bytes().len();
+    if let Some(content) = RequestContent::of_request(parts) {
+        content.push_to(key);
+    }
     for rule in &rules.key_rules {
         if !rule(parts, key) {
             return Err(BypassReason::Identity);
@@ -311,6 +316,8 @@ pub(crate) struct HttpCaller {
     /// layer: the fields by which responses are selected ([`Outside::selecting`]).
     pub(crate) headers: HeaderMap,
     pub(crate) primary: Key,
+    /// The body, where that is part of the key.
+    pub(super) content: Option<Bytes>,
     pub(super) tags: Box<[Tag]>,
     pub(super) stale: Option<StoredEntry>,
     pub(super) forward: Forward,

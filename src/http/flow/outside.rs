@@ -33,6 +33,7 @@ pub(crate) struct OutsideFacts {
 }
 
 /// What a layer has to know of the request as layers further out have received it.
+#[derive(Clone)]
 pub(super) struct Outside {
     /// Stands for all that names and keys the request there.
     key: [u8; 32],

@@ -30,7 +30,8 @@
 //!
 //! The request: `request` (what it asks for), `host` (which host), `key` (what names its
 //! entries), `field_names` (sets of names and patterns), `credentials` (does it identify a
-//! client), `request_directives` (its `Cache-Control`).
+//! client), `request_directives` (its `Cache-Control`), `content` (its body, as a part of the
+//! key).
 //!
 //! The response: `members` (the syntax of `Cache-Control`), `directives` (its meaning),
 //! `targeted` (which field governs), `date` (dates in fields), `lifetime` (how long it is
@@ -45,6 +46,7 @@
 
 pub(crate) mod codings;
 pub(crate) mod conditions;
+pub(crate) mod content;
 pub(crate) mod credentials;
 pub(crate) mod date;
 pub(crate) mod decline_reason;
