@@ -200,10 +200,7 @@ impl Observer {
                 write(Line { type_name, max_entries, ..Line::of(LogMessage::Unweighed) });
             }
             Occurrence::BodyTypeUnknown { type_name } => {
-                write(Line {
-                    type_name: Some(type_name),
-                    ..Line::of(LogMessage::BodyTypeUnknown)
-                });
+                write(Line { type_name: Some(type_name), ..Line::of(LogMessage::BodyTypeUnknown) });
             }
             Occurrence::CredentialRefused { field } => {
                 if self.has_warned_of_credentials.swap(true, Ordering::Relaxed) {

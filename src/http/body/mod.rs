@@ -60,11 +60,11 @@ mod request;
 mod shared;
 
 pub(super) use collect::{Collection, Limits, collect};
-pub use request::RequestBody;
-pub(super) use request::read as read_request;
 pub use error::{BodyError, BodyErrorKind};
 use part::PartReader;
 pub(super) use readers::ReadGate;
+pub use request::RequestBody;
+pub(super) use request::read as read_request;
 pub(super) use shared::{Feed, Reader, SharedBody};
 
 /// What the layer asks of the service's bodies: they may move between threads,

@@ -68,7 +68,9 @@ impl<Q: Body> Body for RequestBody<Q> {
         }
         let Some(rest) = &mut self.rest else { return Poll::Ready(None) };
         let frame = ready!(rest.as_mut().poll_frame(cx));
-        Poll::Ready(frame.map(|frame| Ok(frame?.map_data(|mut data| data.copy_to_bytes(data.remaining())))))
+        Poll::Ready(
+            frame.map(|frame| Ok(frame?.map_data(|mut data| data.copy_to_bytes(data.remaining())))),
+        )
     }
 
     fn is_end_stream(&self) -> bool {

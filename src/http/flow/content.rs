@@ -137,9 +137,7 @@ pub(super) fn spare<Q: Body + 'static>(rules: &Rules, content: Option<&Bytes>) -
     let empty = rules.empty_body.as_ref().and_then(|make| make.downcast_ref::<fn() -> Q>());
     match (content, empty) {
         (None, Some(make)) => Some(make()),
-        (content, _) => {
-            make(rules, RequestBody::complete(content.cloned().unwrap_or_default()))
-        }
+        (content, _) => make(rules, RequestBody::complete(content.cloned().unwrap_or_default())),
     }
 }
 

@@ -54,7 +54,11 @@ impl<S, Q: Body + 'static> OriginRequest<S, Q> {
     /// Asks about what the caller has in hand, if that can be validated.
     pub(super) fn new(caller: &HttpCaller, service: S, request: Request<Q>) -> Self {
         let about = caller.to_validate().and_then(|(entry, validators)| {
-            Some(About { entry, validators, spare: content::spare(&caller.rules, caller.content.as_ref())? })
+            Some(About {
+                entry,
+                validators,
+                spare: content::spare(&caller.rules, caller.content.as_ref())?,
+            })
         });
         Self { service, request, about }
     }

@@ -76,7 +76,12 @@ mod tests {
     use super::*;
     use crate::http::rules::request::tests::request;
 
-    fn key(method: &str, fields: &[(&str, &str)], body: &'static str, own: Option<&str>) -> Vec<u8> {
+    fn key(
+        method: &str,
+        fields: &[(&str, &str)],
+        body: &'static str,
+        own: Option<&str>,
+    ) -> Vec<u8> {
         let own = own.map(KeyBuf::of);
         let parts = request(method, "/", fields);
         let content = RequestContent::of(&parts, Bytes::from_static(body.as_bytes()), own.as_ref());

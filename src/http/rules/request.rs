@@ -94,7 +94,9 @@ pub(crate) fn classify(
     let method = match parts.method {
         Method::GET => RequestMethod::Get,
         Method::HEAD => RequestMethod::Head,
-        _ if RequestContent::of_request(parts).is_some() => return classify_read(parts, seen, config),
+        _ if RequestContent::of_request(parts).is_some() => {
+            return classify_read(parts, seen, config);
+        }
         _ if is_safe(&parts.method) => return Class::Bypass(BypassReason::Method),
         _ => return Class::Unsafe,
     };

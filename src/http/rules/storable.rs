@@ -7,7 +7,7 @@ use crate::http::cache_for::CacheFor;
 use crate::http::config::{HttpConfig, SetCookie};
 use crate::http::flow::nested;
 use crate::http::rules::codings::Coding;
-use crate::http::rules::conditions::entity_tag;
+use crate::http::rules::conditions::has_tag;
 pub(crate) use crate::http::rules::decline_reason::{DeclineReason, UnstoredReason};
 use crate::http::rules::directives::{DirectiveSet, Directives, Lifetime};
 use crate::http::rules::lifetime::{self, Source, Terms, Times, only_date};
@@ -206,7 +206,7 @@ impl Response<'_> {
         let received = self.times.response;
         let by_date = || only_date(headers, &header::LAST_MODIFIED, received).is_some();
         *status == StatusCode::OK
-            && (kept(&header::ETAG) && entity_tag(headers).is_some()
+            && (kept(&header::ETAG) && has_tag(headers)
                 || kept(&header::LAST_MODIFIED) && by_date())
     }
 
