@@ -86,6 +86,12 @@ pub(crate) struct HttpConfig {
     pub(crate) unkeyed_headers: Vec<HeaderName>,
     /// Whether the response to a POST may be stored for later GETs.
     pub(crate) store_post_responses: bool,
+    /// Whether the responses to QUERY are stored.
+    pub(crate) query_method: bool,
+    /// The longest request body that is read to make a key.
+    pub(crate) max_request_body: usize,
+    /// How long that may take.
+    pub(crate) request_body_timeout: Duration,
     /// Whether no response holds data of one client.
     pub(crate) is_public: bool,
     /// Tags of every response.
@@ -97,8 +103,8 @@ pub(crate) struct HttpConfig {
     pub(crate) outcome_on_hits: bool,
     /// Whether a hit carries `Age`.
     pub(crate) age: bool,
-    /// Whether the order of equally welcome encodings and languages is
-    /// ignored.
+    /// Whether `Accept-Encoding` is reduced to the codings that it accepts, and
+    /// the order of equally welcome languages ignored.
     pub(crate) normalise_accept: bool,
     /// Whether a request says how new its answer must be.
     pub(crate) honour_request_directives: bool,
@@ -131,6 +137,9 @@ impl Default for HttpConfig {
             refresh_headers: None,
             unkeyed_headers: Vec::new(),
             store_post_responses: false,
+            query_method: true,
+            max_request_body: 64 << 10,
+            request_body_timeout: Duration::from_secs(5),
             is_public: false,
             tags: Vec::new(),
             scope: None,
@@ -219,6 +228,9 @@ impl HttpConfig {
             refresh_headers: _,
             unkeyed_headers: _,
             store_post_responses: _,
+            query_method: _,
+            max_request_body: _,
+            request_body_timeout: _,
             is_public: _,
             tags: _,
             cache_status: _,
@@ -238,6 +250,7 @@ impl HttpConfig {
             && self.heuristics == other.heuristics
             && self.set_cookie == other.set_cookie
             && self.store_post_responses == other.store_post_responses
+            && self.query_method == other.query_method
             && self.is_public == other.is_public
             && self.credential_headers == other.credential_headers
             && self.authorization_is_credential == other.authorization_is_credential

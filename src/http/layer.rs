@@ -1,5 +1,6 @@
 //! The HTTP layer and its settings.
 
+mod content;
 mod nesting;
 mod request_fields;
 
@@ -32,6 +33,8 @@ type KeyRule = Arc<dyn Fn(&Parts, &mut KeyBuf) -> bool + Send + Sync>;
 type BypassRule = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 type DisconnectedRule = Arc<dyn Fn(&dyn Any) -> bool + Send + Sync>;
 type RefusalRule = Arc<dyn Fn(&Refusal) -> Response<Bytes> + Send + Sync>;
+type PostRule = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
+type PostKeyRule = Arc<dyn Fn(&Parts, &Bytes) -> Option<KeyBuf> + Send + Sync>;
 type Change = Arc<dyn Fn(&mut Rules) + Send + Sync>;
 
 /// The rules of one layer: data, and closures of the user's.
@@ -48,6 +51,12 @@ pub(crate) struct Rules {
     pub(super) disconnected: Option<DisconnectedRule>,
     /// A `fn() -> Q` for the request bodies of one type.
     pub(super) empty_body: Option<Arc<dyn Any + Send + Sync>>,
+    /// A `fn(RequestBody<Q>) -> Q` for the same.
+    pub(super) request_body: Option<Arc<dyn Any + Send + Sync>>,
+    /// Which POSTs change nothing, by their heads.
+    pub(super) posts: Option<PostRule>,
+    /// The key of their bodies; `None` for those that may change something.
+    pub(super) post_key: Option<PostKeyRule>,
     pub(super) refusal: Option<RefusalRule>,
     /// Made of the settings once there is a service: what every hit needs.
     pub(super) hit_status: Option<HitStatus>,
@@ -209,6 +218,9 @@ impl HttpStampede {
             bypass: None,
             disconnected: None,
             empty_body: None,
+            request_body: None,
+            posts: None,
+            post_key: None,
             refusal: None,
             hit_status: None,
             key_start: Box::default(),
@@ -303,6 +315,11 @@ macro_rules! config_setters {
 }
 
 impl HttpLayer {
+    #[cfg(test)]
+    pub(in crate::http) fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
     /// Changes a setting, and remembers the change where it is an exception.
     fn change(mut self, change: impl Fn(&mut Rules) + Send + Sync + 'static) -> Self {
         // Where a clone or a service has the settings as they were, there are two layers now.

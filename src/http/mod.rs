@@ -54,7 +54,7 @@ pub(crate) mod stored;
 #[cfg(test)]
 mod tests;
 
-pub use body::{BodyError, BodyErrorKind, ResponseBody};
+pub use body::{BodyError, BodyErrorKind, RequestBody, ResponseBody};
 pub use cache_for::CacheFor;
 pub use config::SetCookie;
 pub use flow::error_response::Refusal;

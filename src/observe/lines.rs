@@ -105,6 +105,8 @@ lines! {
     Unweighed: Warn "values of this type may hold memory that the cache cannot count, so the \
         number of entries is bounded; implement Weigh for the type and call Builder::weigh, or \
         set Builder::weigher or Builder::max_entries" [type_name max_entries];
+    BodyTypeUnknown: Debug "a request is forwarded uncached because the layer cannot make a body \
+        of its type; HttpLayer::request_body says how" [type_name];
     CredentialRefused: Warn "a response was not shared because its request carries a field that \
         counts as a credential; if the field does not say which user asks, exempt it with \
         HttpLayer::not_a_credential; if each value of it may have responses of its own, name it \

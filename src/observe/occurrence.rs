@@ -78,6 +78,8 @@ pub(crate) enum Occurrence<'a> {
     Unshareable { key: &'a Key },
     /// A cache was built that can neither weigh its values nor has a bound on their number.
     Unweighed { type_name: &'a str, max_entries: u64 },
+    /// A request was not read, because the layer cannot make a body of this type.
+    BodyTypeUnknown { type_name: &'a str },
     /// A response was not shared because its request carries this field.
     CredentialRefused { field: &'a str },
     /// Many responses were stored, and no write has passed a layer of the handle.

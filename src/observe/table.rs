@@ -199,6 +199,9 @@ impl Observer {
                 let (type_name, max_entries) = (Some(type_name), Some(max_entries));
                 write(Line { type_name, max_entries, ..Line::of(LogMessage::Unweighed) });
             }
+            Occurrence::BodyTypeUnknown { type_name } => {
+                write(Line { type_name: Some(type_name), ..Line::of(LogMessage::BodyTypeUnknown) });
+            }
             Occurrence::CredentialRefused { field } => {
                 if self.has_warned_of_credentials.swap(true, Ordering::Relaxed) {
                     return;

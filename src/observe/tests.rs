@@ -97,10 +97,11 @@ mod table {
             Occurrence::Unweighed { .. } => 30,
             Occurrence::BatchCalled { .. } => 25,
             Occurrence::NoWriteSeen => 31,
+            Occurrence::BodyTypeUnknown { .. } => 32,
         }
     }
 
-    const OCCURRENCES: usize = 32;
+    const OCCURRENCES: usize = 33;
 
     fn samples<'a>(key: &'a Key, tag: &'a Tag) -> Vec<Occurrence<'a>> {
         let (took, waited, lease) = (SECOND, SECOND, SECOND);
@@ -150,6 +151,7 @@ mod table {
             Occurrence::Unshareable { key },
             Occurrence::CredentialRefused { field: "x-user" },
             Occurrence::NoWriteSeen,
+            Occurrence::BodyTypeUnknown { type_name: "B" },
         ]);
         samples
     }

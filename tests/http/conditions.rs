@@ -314,3 +314,23 @@ async fn what_is_asked_about_each_time_is_answered_by_each_clients_own_condition
         assert_eq!(origin.last().header("if-none-match"), Some("\"a\""));
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_tag_without_quotation_marks_is_compared_byte_by_byte() {
+    let origin = Origin::new(|call| match call.header("if-none-match") {
+        Some("v1") => Answer::status(304).header("etag", "v1").header("cache-control", "max-age=9"),
+        _ => Answer::ok("max-age=9", "page").header("etag", "v1"),
+    });
+    let app = app(&origin);
+    send(&app, get("/report")).await;
+    for (tag, status) in [("v1", 304), ("V1", 200), ("\"v1\"", 200), ("v2, v1", 200)] {
+        let reply = send(&app, with("/report", &[("if-none-match", tag)])).await;
+        assert_eq!(reply.status, status, "{tag}");
+    }
+    assert_eq!(origin.calls(), 1);
+    // The origin is asked with the tag as it has sent it.
+    pass(secs(10)).await;
+    assert_eq!(send(&app, get("/report")).await.text(), "page");
+    assert_eq!(origin.last().header("if-none-match"), Some("v1"));
+    assert!(send(&app, get("/report")).await.is(tower_stampede::CacheOutcome::Hit));
+}

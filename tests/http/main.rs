@@ -13,6 +13,8 @@ mod arriving_bytes;
 #[cfg(feature = "axum")]
 mod body;
 #[cfg(feature = "axum")]
+mod codings;
+#[cfg(feature = "axum")]
 mod conditions;
 #[cfg(feature = "axum")]
 mod credential_settings;
@@ -51,6 +53,8 @@ mod privacy_model;
 #[cfg(all(feature = "axum", feature = "remote", feature = "test-util"))]
 mod privacy_storm;
 #[cfg(feature = "axum")]
+mod query;
+#[cfg(feature = "axum")]
 mod ranges;
 #[cfg(feature = "axum")]
 mod refresh_lifecycle;
@@ -63,6 +67,8 @@ mod request_directives;
 mod request_identity;
 #[cfg(feature = "axum")]
 mod route_rules;
+#[cfg(feature = "axum")]
+mod safe_posts;
 #[cfg(feature = "axum")]
 mod sharing;
 #[cfg(feature = "axum")]

@@ -4,6 +4,7 @@
 //!
 //! - `origin`: a service that a test controls, a crowd of callers, short names for times.
 //! - `http`: an HTTP origin with scripted answers, and clients that look at replies.
+//! - `codings`: what `Accept-Encoding` says, read slowly: the reference of the unit tests.
 //! - `table`: a table behind a batch loader.
 //! - `alone`: runs a part of a test in a process of its own: one that may deadlock or abort.
 //! - `log`: listens to the lines of `tracing` on one thread.
@@ -19,6 +20,8 @@
 #![allow(dead_code, unused_imports, unused_macros, reason = "each test binary uses a part")]
 
 pub(crate) mod alone;
+#[path = "../../src/http/tests/reference/codings.rs"]
+pub(crate) mod codings;
 #[cfg(feature = "test-util")]
 pub(crate) mod contract;
 #[cfg(feature = "http")]

@@ -38,6 +38,7 @@
 //! - `buffer`: chunks that are shared and not copied.
 //! - `part`: a range of a body that arrives.
 //! - `error`: why a body ended early.
+//! - `request`: a request body that is read to make a key.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -55,12 +56,15 @@ mod collect;
 mod error;
 mod part;
 mod readers;
+mod request;
 mod shared;
 
 pub(super) use collect::{Collection, Limits, collect};
 pub use error::{BodyError, BodyErrorKind};
 use part::PartReader;
 pub(super) use readers::ReadGate;
+pub use request::RequestBody;
+pub(super) use request::read as read_request;
 pub(super) use shared::{Feed, Reader, SharedBody};
 
 /// What the layer asks of the service's bodies: they may move between threads,

@@ -84,6 +84,7 @@ impl HttpCaller {
                 not_before: self.not_before,
                 headers: if is_shaped { self.headers.clone() } else { HeaderMap::new() },
                 primary: self.primary.clone(),
+                content: None,
                 tags: Box::default(),
                 stale: self.stale.clone(),
                 forward: self.forward,

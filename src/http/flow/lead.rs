@@ -57,7 +57,7 @@ pub(super) async fn ask<S, Q, B>(
 where
     S: Service<Request<Q>, Response = Response<B>> + Clone,
     S::Error: 'static,
-    Q: 'static,
+    Q: Body + 'static,
     B: SourceBody,
 {
     let stale_until = caller.fallback().map(|entry| entry.window.useful_until());
@@ -146,6 +146,9 @@ impl Head {
         let status = response.status();
         let is_failure = is_failure(status);
         match decision {
+            Decision::Store(plan) if !is_failure && fill::is_refused(&self.caller, &plan) => {
+                self.decline(response, DeclineReason::Coding)
+            }
             // A failure that may be stored is stored, unless it would replace a usable
             // response.
             Decision::Store(plan)
@@ -251,5 +254,6 @@ impl Head {
 fn concerns_one_request(status: StatusCode, why: DeclineReason) -> bool {
     let asks_to_log_in = matches!(status.as_u16(), 401 | 403 | 407);
     let is_error = status.is_client_error() || status.is_server_error();
-    is_error && !asks_to_log_in || why == DeclineReason::BrokenOff
+    let of_its_own = matches!(why, DeclineReason::BrokenOff | DeclineReason::Coding);
+    is_error && !asks_to_log_in || of_its_own
 }

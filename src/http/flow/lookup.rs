@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, Uri};
 
@@ -18,14 +19,16 @@ use crate::http::body::Reader;
 use crate::http::flow::answer::is_failure;
 use crate::http::flow::outside::{Outside, OutsideFacts};
 use crate::http::layer::Rules;
+use crate::http::rules::codings::Codings;
+use crate::http::rules::content::RequestContent;
 use crate::http::rules::key::{HostPlace, push_request, push_start};
 use crate::http::rules::request::{
     BypassReason, Credentials, FieldScan, RequestFacts, RequestMethod, Wishes,
 };
 use crate::http::rules::target::{absolute_uri, path_tag, uri_tag};
-use crate::http::rules::vary::{Fingerprint, VaryList, fingerprint, variant_key};
+use crate::http::rules::vary::{Fingerprint, VaryList, codings, fingerprint, variant_key};
 use crate::http::stored::fill::variant_of;
-use crate::http::stored::response::{Content, Slot, StoredResponse, reusable, selects};
+use crate::http::stored::response::{Content, Index, Slot, StoredResponse, reusable, selects};
 use crate::key::{Key, KeyBuf, KeyKind, Tag};
 use crate::mode::Mode;
 
@@ -86,6 +89,9 @@ pub(super) fn primary_key(
     }
     request_key(key, parts, seen, rules)?;
     let added_from = key.as_bytes().len();
+    if let Some(content) = RequestContent::of_request(parts) {
+        content.push_to(key);
+    }
     for rule in &rules.key_rules {
         if !rule(parts, key) {
             return Err(BypassReason::Identity);
@@ -185,24 +191,46 @@ pub(super) fn find(
         Slot::Response(stored) if selects(stored, asked, headers, &rules.config) => Ok(entry),
         Slot::Response(_) => Err(Forward::Request),
         Slot::Index(index) => {
-            let variants = index.candidates(headers, &rules.config);
-            let matching = variants.filter_map(|fingerprint| {
-                let variant = variant_key(primary, fingerprint);
-                let entry = cache.local.get(variant.as_bytes()).filter(alive)?;
-                let stored = entry.value.response()?;
-                selects(stored, asked, headers, &rules.config).then_some(entry)
-            });
-            // RFC 9111, 4: the most recent one, when responses have named
-            // different fields.
-            let age = |entry: &StoredEntry| entry.window.started;
-            let found = matching.reduce(|a, b| if age(&b) > age(&a) { b } else { a });
+            let found = find_variant(cache, rules, primary, (asked, headers), index);
             let found = found.ok_or(Forward::VaryMiss)?;
-            if let Some(stored) = found.value.response() {
-                stored.touch(cache.now());
-            }
             Ok(found)
         }
     }
+}
+
+/// Returns the variant that this request selects, however old it is.
+fn find_variant(
+    cache: &HttpCache,
+    rules: &Rules,
+    primary: &[u8],
+    (asked, headers): (&RequestFacts, &HeaderMap),
+    index: &Index,
+) -> Option<StoredEntry> {
+    let now = cache.now();
+    let mut found = None::<(usize, StoredEntry)>;
+    for (list, fingerprint) in index.candidates(headers, &rules.config) {
+        let entry = cache.local.get(variant_key(primary, fingerprint).as_bytes());
+        let is_it = |entry: &StoredEntry| {
+            let stored = entry.value.response();
+            cache.engine.log.is_alive(entry)
+                && stored.is_some_and(|stored| selects(stored, asked, headers, &rules.config))
+        };
+        let Some(entry) = entry.filter(is_it) else { continue };
+        let is_better = found.as_ref().is_none_or(|(of, best)| {
+            // RFC 9111, 4.1: of codings, the preferred one that is fresh.
+            let is_fresh_already = *of == list && now < best.window.fresh_until;
+            // RFC 9111, 4: the most recent one, when responses have named other fields.
+            !is_fresh_already && entry.window.started > best.window.started
+        });
+        if is_better {
+            found = Some((list, entry));
+        }
+    }
+    let (_, found) = found?;
+    if let Some(stored) = found.value.response() {
+        stored.touch(now);
+    }
+    Some(found)
 }
 
 /// Returns what the store has for a request, judged.
@@ -288,6 +316,8 @@ pub(crate) struct HttpCaller {
     /// layer: the fields by which responses are selected ([`Outside::selecting`]).
     pub(crate) headers: HeaderMap,
     pub(crate) primary: Key,
+    /// The body, where that is part of the key.
+    pub(super) content: Option<Bytes>,
     pub(super) tags: Box<[Tag]>,
     pub(super) stale: Option<StoredEntry>,
     pub(super) forward: Forward,
@@ -363,8 +393,12 @@ impl HttpCaller {
         let (headers, config) = (&self.headers, &self.rules.config);
         let found = self.cache.local.get(self.primary.as_bytes());
         match found.as_ref().map(|entry| entry.value.slot()) {
-            Some(Slot::Index(index)) => index.candidates(headers, config).next(),
-            _ => self.learned.as_ref().map(|list| fingerprint(list, headers, config)),
+            Some(Slot::Index(index)) => index.prediction(headers, config),
+            _ => {
+                let list = self.learned.as_ref()?;
+                let coding = codings(list, headers, config, Codings::NONE).iter().next()?;
+                Some(fingerprint(list, headers, config, coding))
+            }
         }
     }
 

@@ -49,6 +49,7 @@ use crate::http::flow::lookup::HttpCache;
 use crate::http::flow::outside::Outside;
 use crate::http::flow::owned_routes::Crowd;
 use crate::http::layer::Rules;
+use crate::http::rules::codings;
 use crate::http::rules::key::unkey_query;
 use crate::http::rules::request::BypassReason;
 use crate::outcome::CacheOutcome;
@@ -101,6 +102,8 @@ impl View {
         if rules.config.ignore_cookies {
             view.headers.remove(header::COOKIE);
         }
+        // What it accepts counts as the layer passes it on.
+        codings::reduce(&mut view.headers, &rules.config);
         #[cfg(feature = "axum")]
         if let Some(original) = parts.extensions.get::<axum::extract::OriginalUri>() {
             view.extensions.insert(original.clone());

@@ -1,19 +1,19 @@
 //! One call of the service: for a response, or for the confirmation of a stored one.
 
-use std::any::Any;
 use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
 use futures_util::future::Either;
 use http::{HeaderValue, Request, Response, StatusCode, header, response::Parts};
+use http_body::Body;
 use tower_service::Service;
 
 use crate::http::body::ResponseBody;
 use crate::http::cache_for::CacheFor;
+use crate::http::flow::content;
 use crate::http::flow::lookup::{HttpCache, HttpCaller, StoredEntry};
 use crate::http::flow::nested::{self, RestOfCall};
-use crate::http::layer::Rules;
 use crate::http::rules::request::RequestMethod;
 use crate::http::rules::validation::{self, Validators, validators};
 use crate::http::stored::response::selects;
@@ -50,11 +50,15 @@ pub(super) enum OriginAnswer<B> {
     Confirmed(Confirmation),
 }
 
-impl<S, Q: 'static> OriginRequest<S, Q> {
+impl<S, Q: Body + 'static> OriginRequest<S, Q> {
     /// Asks about what the caller has in hand, if that can be validated.
     pub(super) fn new(caller: &HttpCaller, service: S, request: Request<Q>) -> Self {
         let about = caller.to_validate().and_then(|(entry, validators)| {
-            Some(About { entry, validators, spare: empty_body(&caller.rules)? })
+            Some(About {
+                entry,
+                validators,
+                spare: content::spare(&caller.rules, caller.content.as_ref())?,
+            })
         });
         Self { service, request, about }
     }
@@ -128,30 +132,6 @@ impl HttpCaller {
     }
 }
 
-/// A request may have to be sent twice, and its body is gone with the first
-/// time. Returns an empty one of the same type, which is what a GET has, where
-/// that can be made. With other types, no GET is sent under our own condition.
-fn empty_body<Q: 'static>(rules: &Rules) -> Option<Q> {
-    let make = rules.empty_body.as_ref().and_then(|make| make.downcast_ref::<fn() -> Q>());
-    make.map(|make| make()).or_else(known_empty_body)
-}
-
-fn known_empty_body<Q: 'static>() -> Option<Q> {
-    let mut empty = None::<Q>;
-    #[cfg(feature = "axum")]
-    fill(&mut empty, axum::body::Body::empty);
-    fill(&mut empty, http_body_util::Empty::<Bytes>::new);
-    fill(&mut empty, http_body_util::Full::<Bytes>::default);
-    fill(&mut empty, String::new);
-    empty
-}
-
-fn fill<Q: 'static, T: 'static>(empty: &mut Option<Q>, make: impl FnOnce() -> T) {
-    if let Some(place) = (empty as &mut dyn Any).downcast_mut::<Option<T>>() {
-        *place = Some(make());
-    }
-}
-
 /// A stored response of which the service has just said that it is good.
 pub(super) struct Confirmation {
     pub(super) entry: StoredEntry,
@@ -204,25 +184,3 @@ impl RenewedResponse {
 /// What the service answered, where that is not the status of the response.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ForwardStatus(pub(super) StatusCode);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use http_body::Body;
-
-    #[test]
-    fn a_body_can_be_made_anew_of_the_types_that_services_commonly_take() {
-        assert!(
-            known_empty_body::<http_body_util::Empty<Bytes>>()
-                .is_some_and(|body| body.is_end_stream())
-        );
-        assert!(
-            known_empty_body::<http_body_util::Full<Bytes>>()
-                .is_some_and(|body| body.is_end_stream())
-        );
-        assert!(known_empty_body::<String>().is_some_and(|body| body.is_end_stream()));
-        #[cfg(feature = "axum")]
-        assert!(known_empty_body::<axum::body::Body>().is_some_and(|body| body.is_end_stream()));
-        assert!(known_empty_body::<hyper::body::Incoming>().is_none());
-    }
-}

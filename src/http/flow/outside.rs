@@ -16,6 +16,7 @@ use crate::http::config::HttpConfig;
 use crate::http::flow::lookup::{request_key, tags_of};
 use crate::http::flow::nested::Mark;
 use crate::http::layer::Rules;
+use crate::http::rules::codings::Coding;
 use crate::http::rules::key::NESTED;
 use crate::http::rules::request::{BypassReason, Credentials, FieldScan, credential_field};
 use crate::http::rules::shape::ASKS_FOR_LESS;
@@ -32,6 +33,7 @@ pub(crate) struct OutsideFacts {
 }
 
 /// What a layer has to know of the request as layers further out have received it.
+#[derive(Clone)]
 pub(super) struct Outside {
     /// Stands for all that names and keys the request there.
     key: [u8; 32],
@@ -96,7 +98,8 @@ impl Outside {
         request_key(&mut own, parts, &seen, rules)?;
         key.push_part(own.as_bytes());
         if let Vary::Fields(list) = vary::parse(&HeaderMap::new(), &config.vary) {
-            key.push_part(fingerprint(&list, &parts.headers, config).as_bytes());
+            let print = fingerprint(&list, &parts.headers, config, Coding::Other);
+            key.push_part(print.as_bytes());
         }
         self.facts.credentials = self.facts.credentials | seen.credentials();
         let credential = || credential_field(&parts.headers, config);

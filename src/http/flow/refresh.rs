@@ -14,11 +14,12 @@ use crate::flight::waiter::Caller;
 use crate::http::flow::lookup::{self, HttpCaller, StoredEntry};
 use crate::http::flow::outside::may_be_combined;
 use crate::http::flow::work::HttpWork;
+use crate::http::rules::content::METADATA;
 use crate::http::rules::request::{Credentials, RequestMethod, Wishes, credentials};
 use crate::http::rules::shape::ask_for_the_whole;
 use crate::http::stored::fill::key_of;
 
-/// Refreshes in the background, as a GET without the fields that belong to the client
+/// Refreshes in the background, as a GET (a QUERY, a POST) without the fields that belong to the client
 /// whose request triggered it.
 pub(super) fn refresh<S, Q, B>(
     mut caller: HttpCaller,
@@ -29,18 +30,20 @@ pub(super) fn refresh<S, Q, B>(
     S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
     S::Future: Send,
     S::Error: Send,
-    Q: Send + 'static,
+    Q: Body + Send + 'static,
     B: Body + Send + 'static,
     B::Error: Into<BoxError>,
 {
     let keeps_all =
         caller.may_be_keyed_by_any_field() && caller.rules.config.refresh_headers.is_none();
-    let is_of_another_method = keeps_all && *request.method() != Method::GET;
+    let is_of_another_method = keeps_all && *request.method() == Method::HEAD;
     if caller.wishes.no_store || is_of_another_method {
         // The rules have not seen the GET that this one would become.
         return;
     }
-    *request.method_mut() = Method::GET;
+    if *request.method() == Method::HEAD {
+        *request.method_mut() = Method::GET;
+    }
     ask_for_the_whole(request.headers_mut());
     let (mut parts, body) = request.into_parts();
     keep_what_is_keyed(&caller, seen, keeps_all, &mut parts.headers);
@@ -84,6 +87,11 @@ fn selecting_of(before: &HeaderMap, sent: &HeaderMap) -> HeaderMap {
     selecting
 }
 
+/// Returns whether a field is part of the key where the body is, or says its length.
+fn is_of_the_body(name: &HeaderName) -> bool {
+    METADATA.contains(name) || *name == header::CONTENT_LENGTH
+}
+
 /// Removes the fields that selected nothing: one client's fields must not shape the
 /// response for other clients.
 ///
@@ -110,6 +118,7 @@ fn keep_what_is_keyed(
         }
         keeps_all
             || *name == header::HOST
+            || caller.content.is_some() && is_of_the_body(name)
             || in_force.clone().any(|config| config.keys(name))
             || config.unkeyed_headers.contains(name)
             || config.refresh_headers.as_ref().is_some_and(|kept| kept.contains(name))

@@ -94,11 +94,13 @@ impl Index {
         let new = other.variants.iter().filter(|variant| !self.variants.contains(variant));
         merged.variants.extend(new.copied());
         merged.lists.truncate(MAX_LISTS);
+        merged.codings = self.codings.merged(other.codings);
         merged
     }
 
     fn knows_all_of(&self, other: &Self) -> bool {
         other.lists.iter().all(|list| self.lists.contains(list))
             && other.variants.iter().all(|variant| self.variants.contains(variant))
+            && self.codings.has_all_of(other.codings)
     }
 }

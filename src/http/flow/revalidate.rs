@@ -9,6 +9,7 @@ use crate::http::body::ResponseBody;
 use crate::http::flow::lead::{Head, OriginOutcome};
 use crate::http::flow::lookup::{HttpCaller, StoredEntry};
 use crate::http::flow::origin_call::{Confirmation, OriginAnswer, RenewedResponse};
+use crate::http::rules::codings::Coding;
 use crate::http::rules::lifetime::Times;
 use crate::http::rules::request::{RequestFacts, RequestMethod};
 use crate::http::rules::storable::{Decision, DeclineReason, Plan, content_length, judge};
@@ -84,6 +85,13 @@ fn ends(entry: &StoredEntry, why: DeclineReason) -> bool {
         || stored.is_none_or(|stored| !stored.facts.from.is_anonymous())
 }
 
+/// Returns as which coding an entry is selected, where codings select it.
+fn coding_of(entry: &StoredEntry) -> Option<Coding> {
+    let facts = &entry.value.response()?.facts;
+    let list = facts.vary.as_ref()?;
+    list.contains(&header::ACCEPT_ENCODING).then_some(facts.coding)
+}
+
 impl HttpCaller {
     fn judge_renewed(
         &self,
@@ -95,7 +103,9 @@ impl HttpCaller {
         let length = Some(body.len() as u64);
         let config = &self.rules.config;
         match judge(&asked, head, length, cache_for.as_ref(), config, times) {
-            Decision::Store(plan) => {
+            Decision::Store(mut plan) => {
+                // The body came in answer to another request.
+                plan.selected_as = coding_of(entry);
                 let own = cache_for.as_ref().map(|said| said.tags()).unwrap_or_default();
                 Ok((plan, self.tags_of(entry, own)?))
             }

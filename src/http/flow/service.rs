@@ -11,8 +11,9 @@ use tower_service::Service;
 use crate::cache::state::Lookup;
 use crate::clock::Tick;
 use crate::error::BoxError;
-use crate::http::body::ResponseBody;
+use crate::http::body::{ResponseBody, read_request};
 use crate::http::flow::answer::{self, Provenance};
+use crate::http::flow::content::{self, Safety};
 use crate::http::flow::future::HttpFuture;
 use crate::http::flow::lookup::{
     Forward, HttpCache, HttpCaller, StoredEntry, automatic_tags, look, primary_key, received_uri,
@@ -24,12 +25,15 @@ use crate::http::flow::outside::Outside;
 use crate::http::flow::owned_routes::Crowd;
 use crate::http::flow::unsafe_method;
 use crate::http::layer::Rules;
+use crate::http::rules::codings;
+use crate::http::rules::content::RequestContent;
 use crate::http::rules::request::{
     BypassReason, Class, FieldScan, RequestFacts, Wishes, classify, credential_field, is_unsafe,
 };
 use crate::http::stored::response::StoredResponse;
 use crate::key::KeyBuf;
 use crate::mode::Mode;
+use crate::observe::{Observe, Occurrence};
 use crate::outcome::CacheOutcome;
 use crate::tower::oneshot::Oneshot;
 
@@ -98,7 +102,11 @@ where
         };
         let rules = nested.as_ref().map_or(&self.rules, |nested| &nested.rules);
         let outside = nested.as_ref().map(|nested| &nested.outside);
-        let answer = self.answer(parts, body, rules, outside);
+        let answer = if content::is_to_be_read(&mut parts, rules) && self.mode() != Mode::Off {
+            self.read(parts, body, rules, outside)
+        } else {
+            self.answer(parts, body, rules, outside)
+        };
         match nested {
             None => answer,
             Some(nested) => nested.finish(answer),
@@ -107,6 +115,95 @@ where
 }
 
 impl<S> HttpService<S> {
+    fn mode(&self) -> Mode {
+        self.cache.engine.mode()
+    }
+
+    /// Answers a request that is keyed by its body, once that was read.
+    #[cold]
+    fn read<Q, B>(
+        &self,
+        mut parts: Parts,
+        body: Q,
+        rules: &Arc<Rules>,
+        outside: Option<&Outside>,
+    ) -> HttpFuture<B, S::Error>
+    where
+        S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
+        S::Future: Send,
+        S::Error: Send,
+        Q: Body + Send + 'static,
+        B: Body + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let position = if outside.is_some() { Position::Inside } else { Position::Outermost };
+        if let Some(reason) = content::refuse(&body, rules) {
+            if reason == BypassReason::BodyType {
+                let type_name = std::any::type_name::<Q>();
+                self.cache.observer.happened(Occurrence::BodyTypeUnknown { type_name });
+            }
+            return self.forward_unread(parts, body, rules, reason, position);
+        }
+        let (own, rules, outside) = (self.clone(), Arc::clone(rules), outside.cloned());
+        let (most, time) = (rules.config.max_request_body, rules.config.request_body_timeout);
+        HttpFuture::pending(async move {
+            let read = read_request(body, most, time);
+            let (body, safety) = content::judge(&parts, &rules, read.await);
+            let answer = match safety {
+                Ok(Safety::Safe(content)) => {
+                    parts.extensions.insert(content);
+                    own.answer_read(parts, body, &rules, outside.as_ref())
+                }
+                Ok(Safety::Unsafe) => own.pass_unsafe(parts, body, &rules, position),
+                Err(reason) => own.forward_unread(parts, body, &rules, reason, position),
+            };
+            answer.await
+        })
+    }
+
+    /// The same as `answer`, which is inlined where most requests come.
+    #[inline(never)]
+    fn answer_read<Q, B>(
+        &self,
+        parts: Parts,
+        body: Q,
+        rules: &Arc<Rules>,
+        outside: Option<&Outside>,
+    ) -> HttpFuture<B, S::Error>
+    where
+        S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
+        S::Future: Send,
+        S::Error: Send,
+        Q: Body + Send + 'static,
+        B: Body + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        self.answer(parts, body, rules, outside)
+    }
+
+    /// Forwards a request whose body was not read to its end.
+    fn forward_unread<Q, B>(
+        &self,
+        parts: Parts,
+        body: Q,
+        rules: &Arc<Rules>,
+        reason: BypassReason,
+        position: Position,
+    ) -> HttpFuture<B, S::Error>
+    where
+        S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
+        S::Future: Send,
+        S::Error: Send,
+        Q: Body + Send + 'static,
+        B: Body + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        if content::is_unsafe_unread(&parts, rules) {
+            return self.pass_unsafe(parts, body, rules, position);
+        }
+        self.bypass(parts, body, rules, reason)
+    }
+
     /// Answers a request under `rules`. `outside` is what layers further out have received.
     // Always: it is the body of `call`.
     #[inline(always)]
@@ -202,12 +299,12 @@ impl<S> HttpService<S> {
         let marks = nested::marks_of(parts, &self.cache);
         let is_again = marks.iter().any(|mark| mark.is_of(&self.rules));
         let outer = marks.last().filter(|_| !is_again)?;
-        if is_unsafe(&parts.method) {
+        let rules = nested::combine(&self.rules, &outer.rules);
+        if is_unsafe(&parts.method) && !content::is_safe_post(parts, &rules) {
             outer.claim();
             return None;
         }
         outer.restore(parts);
-        let rules = nested::combine(&self.rules, &outer.rules);
         if marks.iter().any(|mark| !mark.is_keyed()) {
             self.mark_uncached(parts, &rules);
             return None;
@@ -242,6 +339,7 @@ impl<S> HttpService<S> {
     /// Leaves a mark in a request that is forwarded uncached, in the form that this layer
     /// gives its requests.
     fn mark_uncached(&self, parts: &mut Parts, rules: &Arc<Rules>) {
+        parts.extensions.remove::<RequestContent>();
         let received = received_uri(parts).clone();
         if matches!(parts.method, Method::GET | Method::HEAD) {
             normal_form::apply(parts, rules);
@@ -333,6 +431,7 @@ impl<S> HttpService<S> {
             not_before: self.cache.engine.table.upcoming_number(),
             headers: selecting.unwrap_or(&parts.headers).clone(),
             primary: primary.to_key(),
+            content: RequestContent::of_request(&parts).map(|content| content.bytes.clone()),
             tags: automatic_tags(&parts, rules, outside),
             stale: None,
             forward,
@@ -346,7 +445,11 @@ impl<S> HttpService<S> {
         };
         let view = View::of(&parts, rules, added);
         let received = received_uri(&parts).clone();
+        if caller.content.is_some() {
+            parts.extensions.remove::<RequestContent>();
+        }
         normal_form::apply(&mut parts, rules);
+        codings::reduce(&mut parts.headers, &rules.config);
         let mark = nested::mark(&mut parts, &self.cache, &self.rules, rules, received, Some(view));
         let request = Request::from_parts(parts, body);
         let service = self.inner.clone();

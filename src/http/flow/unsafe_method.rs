@@ -215,6 +215,7 @@ impl Sent {
             not_before: 0,
             headers: self.headers,
             primary,
+            content: None,
             tags: self.tags,
             stale: None,
             forward: Forward::UriMiss,

@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use http::{Request, Response};
+use http_body::Body;
 use tower_service::Service;
 
 use crate::cache::key_work::ReplacedEntry;
@@ -184,7 +185,7 @@ impl<S, Q, B> Work<StoredResponse> for HttpWork<S, Q, B>
 where
     S: Service<Request<Q>, Response = Response<B>> + Clone,
     S::Error: 'static,
-    Q: 'static,
+    Q: Body + 'static,
     B: SourceBody,
 {
     type Output = LeadResult<B, S::Error>;

@@ -49,7 +49,19 @@ impl Rules {
             (Some(a), Some(b)) => Arc::ptr_eq(a, b),
             _ => false,
         };
+        let same_posts = match (&self.posts, &other.posts) {
+            (None, None) => true,
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        };
+        let same_post_key = match (&self.post_key, &other.post_key) {
+            (None, None) => true,
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            _ => false,
+        };
         same_bypass
+            && same_posts
+            && same_post_key
             && self.scheme == other.scheme
             && self.key_rules.len() == other.key_rules.len()
             && self.key_rules.iter().zip(&other.key_rules).all(same_rule)

@@ -30,6 +30,12 @@ impl<'a> EntityTag<'a> {
         Some((Self { is_weak, opaque: &text[..end] }, &text[end + 1..]))
     }
 
+    /// Returns whether a text is a tag without quotation marks. Some origins send such tags;
+    /// they are compared byte by byte, and with nothing else.
+    fn is_unquoted(text: &[u8]) -> bool {
+        !matches!(text, [] | [b'"', ..] | [b'W', b'/', b'"', ..])
+    }
+
     /// Compares for use in place of the whole: bytes may differ in nothing.
     pub(super) fn is_same_strongly(&self, other: &Self) -> bool {
         self == other && !self.is_weak
@@ -74,6 +80,10 @@ fn names_tag_of(request: &HeaderMap, response: &HeaderMap) -> bool {
     if only(request, &header::IF_NONE_MATCH).is_some_and(|line| line.as_bytes() == b"*") {
         return true;
     }
+    if let Some(ours) = unquoted_tag(response) {
+        let theirs = only(request, &header::IF_NONE_MATCH);
+        return theirs.is_some_and(|theirs| theirs == ours);
+    }
     let Some(ours) = entity_tag(response) else { return false };
     let lines = request.get_all(header::IF_NONE_MATCH).into_iter();
     lines.flat_map(|line| EntityTags { rest: line.as_bytes() }).any(|tag| tag.is_same_weakly(&ours))
@@ -89,6 +99,16 @@ fn modified(response: &HeaderMap, received: SystemTime) -> SystemTime {
 /// Returns the tag of a response, if it has exactly one.
 pub(super) fn entity_tag(response: &HeaderMap) -> Option<EntityTag<'_>> {
     EntityTag::read(only(response, &header::ETAG)?.as_bytes())
+}
+
+/// Returns the tag of a response, if it has exactly one, and that has no quotation marks.
+pub(super) fn unquoted_tag(response: &HeaderMap) -> Option<&HeaderValue> {
+    only(response, &header::ETAG).filter(|tag| EntityTag::is_unquoted(tag.as_bytes()))
+}
+
+/// Returns whether a response has a tag by which it can be told from others.
+pub(super) fn has_tag(response: &HeaderMap) -> bool {
+    entity_tag(response).is_some() || unquoted_tag(response).is_some()
 }
 
 /// Returns the date in a field that stands there once; an invalid one is none.
@@ -155,8 +175,20 @@ mod tests {
             ("x", "*", true),
             ("\"a\"", "*, \"a\"", false),
             ("\"a\"", "a", false),
-            ("a", "a", false),
-            ("w/\"a\"", "w/\"a\"", false),
+            // Not quoted: byte by byte.
+            ("a", "a", true),
+            ("a", "b", false),
+            ("a", "A", false),
+            ("a", "\"a\"", false),
+            ("a", "W/a", false),
+            ("a", "a, b", false),
+            ("a", "b, a", false),
+            ("a, b", "a, b", true),
+            ("a, b", "a,b", false),
+            ("W/a", "W/a", true),
+            ("W/a", "a", false),
+            ("w/\"a\"", "w/\"a\"", true),
+            ("\"a", "\"a", false),
             ("\"a\"", "\"a\"x", false),
             ("\"a\"", "x, \"a\"", false),
             ("\"a\"", "\"a", false),

@@ -34,6 +34,8 @@ words! {
         TooManyTags = "too-many-tags",
         /// Its body ended before its declared length, or after.
         BrokenOff = "broken-off",
+        /// It is coded by what its client refuses (RFC 9110, 12.5.3).
+        Coding = "coding",
         /// It comes from behind a layer of the same handle with other rules.
         Nested = "nested",
     }
@@ -52,6 +54,7 @@ impl DeclineReason {
                 | Self::Credentials
                 | Self::OtherResource
                 | Self::BrokenOff
+                | Self::Coding
                 | Self::NoRoom
         );
         !concerns_one && !status.is_client_error() && !status.is_server_error()

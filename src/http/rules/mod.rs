@@ -30,12 +30,13 @@
 //!
 //! The request: `request` (what it asks for), `host` (which host), `key` (what names its
 //! entries), `field_names` (sets of names and patterns), `credentials` (does it identify a
-//! client), `request_directives` (its `Cache-Control`).
+//! client), `request_directives` (its `Cache-Control`), `content` (its body, as a part of the
+//! key).
 //!
 //! The response: `members` (the syntax of `Cache-Control`), `directives` (its meaning),
 //! `targeted` (which field governs), `date` (dates in fields), `lifetime` (how long it is
 //! fresh, how old it is), `storable` (the decision), `decline_reason` (why not), `vary`
-//! (what selects it).
+//! (what selects it), `codings` (what `Accept-Encoding` selects).
 //!
 //! The answer: `conditions` (`If-None-Match` and others), `range`, `shape` (conditions
 //! first, then the range), `fields` (fields that are not passed on, and fields that we add).
@@ -43,7 +44,9 @@
 //! Keeping it true: `validation` (asking the origin about a stored response), `target` (what an
 //! unsafe method invalidates).
 
+pub(crate) mod codings;
 pub(crate) mod conditions;
+pub(crate) mod content;
 pub(crate) mod credentials;
 pub(crate) mod date;
 pub(crate) mod decline_reason;

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
 
-use crate::http::rules::conditions::{EntityTag, entity_tag, only, only_date};
+use crate::http::rules::conditions::{EntityTag, entity_tag, only, only_date, unquoted_tag};
 
 /// What a request gets of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,6 +122,12 @@ fn number(digits: &[u8]) -> Option<u64> {
 /// 13.1.5): parts of different ones must never be put together.
 fn has_same(request: &HeaderMap, response: &HeaderMap, now: SystemTime) -> bool {
     if !request.contains_key(header::IF_RANGE) {
+        return true;
+    }
+    let is_same = |ours: &HeaderValue| {
+        !ours.as_bytes().starts_with(b"W/") && only(request, &header::IF_RANGE) == Some(ours)
+    };
+    if unquoted_tag(response).is_some_and(is_same) {
         return true;
     }
     let tag = only(request, &header::IF_RANGE).and_then(|line| EntityTag::read(line.as_bytes()));
@@ -254,6 +260,11 @@ mod tests {
             (THEN, &[("date", LATER)], false),
             ("x", &[("last-modified", "x"), ("date", LATER)], false),
             ("", &[], false),
+            ("a", &[("etag", "a")], true),
+            ("a", &[("etag", "b")], false),
+            ("a", &[("etag", "\"a\"")], false),
+            ("\"a\"", &[("etag", "a")], false),
+            ("W/a", &[("etag", "W/a")], false),
         ] {
             let found = asked(&[("range", "bytes=0-1"), ("if-range", if_range)], response, 10);
             let expected = if same { part(0, 1, 10) } else { Cut::Whole };

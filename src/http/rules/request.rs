@@ -4,6 +4,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, request::Parts};
 
 use crate::http::config::HttpConfig;
+use crate::http::rules::content::RequestContent;
 pub(crate) use crate::http::rules::credentials::Credentials;
 use crate::http::rules::field_names::Trait;
 use crate::http::rules::host::HostField;
@@ -63,6 +64,14 @@ words! {
         Upgrade = "upgrade",
         KeyTooLong = "key-too-long",
         HeadersTooLarge = "headers-too-large",
+        /// A body that is part of the key has more bytes than may be read.
+        BodyTooLarge = "body-too-large",
+        /// It did not come in time.
+        BodyTooSlow = "body-too-slow",
+        /// It broke off, or has trailers.
+        BodyUnreadable = "body-unreadable",
+        /// The layer cannot make a body of this type.
+        BodyType = "body-type",
         BadHost = "bad-host",
         /// The user's own rule says so.
         ByRule = "by-rule",
@@ -85,6 +94,9 @@ pub(crate) fn classify(
     let method = match parts.method {
         Method::GET => RequestMethod::Get,
         Method::HEAD => RequestMethod::Head,
+        _ if RequestContent::of_request(parts).is_some() => {
+            return classify_read(parts, seen, config);
+        }
         _ if is_safe(&parts.method) => return Class::Bypass(BypassReason::Method),
         _ => return Class::Unsafe,
     };
@@ -96,6 +108,26 @@ pub(crate) fn classify(
             Class::Cacheable(asked, seen.wishes(method, &parts.headers, config))
         }
     }
+}
+
+/// Classifies a request that is keyed by its body. The rules are those of a GET (RFC 10008,
+/// 2.6 to 2.8).
+#[cold]
+fn classify_read(parts: &Parts, seen: &FieldScan<'_>, config: &HttpConfig) -> Class {
+    if let Some(reason) = seen.bypass(config) {
+        return Class::Bypass(reason);
+    }
+    let asked = RequestFacts { method: RequestMethod::Get, credentials: seen.credentials };
+    let mut wishes = seen.wishes(asked.method, &parts.headers, config);
+    if parts.method == Method::POST {
+        if wishes.condition {
+            // RFC 9110, 13.1.2: it is no request for a 304.
+            return Class::Bypass(BypassReason::Conditional);
+        }
+        // RFC 9110, 14.2: of no other method.
+        wishes.range = false;
+    }
+    Class::Cacheable(asked, wishes)
 }
 
 /// Returns the field because of which the answer to a request is for its client
@@ -119,7 +151,8 @@ pub(crate) fn is_unsafe(method: &Method) -> bool {
     !matches!(*method, Method::GET | Method::HEAD) && !is_safe(method)
 }
 
-/// Methods registered as safe whose responses are not cached. `CONNECT` is
+/// Methods registered as safe whose responses are not cached, unless the body of a QUERY was
+/// read. `CONNECT` is
 /// not safe, but it has no URI whose entries it could invalidate.
 fn is_safe(method: &Method) -> bool {
     let extensions = ["PROPFIND", "QUERY", "REPORT", "SEARCH"];

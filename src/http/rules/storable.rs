@@ -6,7 +6,8 @@ use http::{Method, StatusCode, Uri, response::Parts};
 use crate::http::cache_for::CacheFor;
 use crate::http::config::{HttpConfig, SetCookie};
 use crate::http::flow::nested;
-use crate::http::rules::conditions::entity_tag;
+use crate::http::rules::codings::Coding;
+use crate::http::rules::conditions::has_tag;
 pub(crate) use crate::http::rules::decline_reason::{DeclineReason, UnstoredReason};
 use crate::http::rules::directives::{DirectiveSet, Directives, Lifetime};
 use crate::http::rules::lifetime::{self, Source, Terms, Times, only_date};
@@ -37,6 +38,10 @@ pub(crate) struct Plan {
     /// The origin itself said how long it is fresh.
     pub(crate) explicit: bool,
     pub(crate) vary: Option<VaryList>,
+    /// What the body is coded by.
+    pub(crate) coding: Coding,
+    /// As which coding it is selected, where that is known: it was stored so.
+    pub(crate) selected_as: Option<Coding>,
     /// Fields that are left out.
     pub(crate) withheld: Vec<HeaderName>,
     pub(crate) strip_set_cookie: bool,
@@ -158,6 +163,8 @@ impl Response<'_> {
             permits,
             explicit,
             vary,
+            coding: Coding::of_response(&self.parts.headers),
+            selected_as: None,
             withheld,
             strip_set_cookie,
             length,
@@ -199,7 +206,7 @@ impl Response<'_> {
         let received = self.times.response;
         let by_date = || only_date(headers, &header::LAST_MODIFIED, received).is_some();
         *status == StatusCode::OK
-            && (kept(&header::ETAG) && entity_tag(headers).is_some()
+            && (kept(&header::ETAG) && has_tag(headers)
                 || kept(&header::LAST_MODIFIED) && by_date())
     }
 

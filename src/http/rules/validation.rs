@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use http::StatusCode;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
-use crate::http::rules::conditions::{EntityTag, entity_tag, only, only_date};
+use crate::http::rules::conditions::{EntityTag, has_tag, only, only_date};
 use crate::http::rules::fields::{CACHE_STATUS, complete_date, strip_hop_by_hop};
 use crate::http::stored::response::CachedResponse;
 
@@ -21,7 +21,7 @@ impl Validators {
     /// Reads them from the fields of a response. One that is repeated identifies
     /// nothing, nor does a tag or a date that is none.
     fn of(headers: &HeaderMap) -> Option<Self> {
-        let etag = only(headers, &header::ETAG).filter(|_| entity_tag(headers).is_some());
+        let etag = only(headers, &header::ETAG).filter(|_| has_tag(headers));
         // In which century a year of two digits lies makes no difference here.
         let is_date = only_date(headers, &header::LAST_MODIFIED, UNIX_EPOCH).is_some();
         let last_modified = only(headers, &header::LAST_MODIFIED).filter(|_| is_date);
@@ -65,7 +65,11 @@ pub(crate) fn validators(stored: &CachedResponse) -> Option<Validators> {
 /// A strong tag confirms the same strong one, a weak tag both (RFC 9110,
 /// 8.8.3.2).
 fn confirms(received: &HeaderValue, ours: &HeaderValue) -> bool {
-    let [received, ours] = [received, ours].map(|tag| EntityTag::read(tag.as_bytes()));
+    let [received, ours] = match [received, ours].map(|tag| EntityTag::read(tag.as_bytes())) {
+        // Without quotation marks it is compared byte by byte.
+        [None, None] => return received == ours,
+        tags => tags,
+    };
     received.zip(ours).is_some_and(|(received, ours)| {
         received.is_same_strongly(&ours) || received.is_weak && received.is_same_weakly(&ours)
     })

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use http::header::{self, HeaderMap, HeaderName};
 
 use crate::http::config::HttpConfig;
+use crate::http::rules::codings::{Accepted, Coding, Codings};
 use crate::http::rules::field_names::is_read_as;
 use crate::http::rules::members::is_token;
 use crate::key::{KeyKind, VARIANT_HEAD};
@@ -107,16 +108,52 @@ impl Fingerprint {
 
 type Value = smallvec::SmallVec<[u8; 128]>;
 
-/// Takes the fingerprint of a request. Absent fields differ from empty ones.
+/// Returns what a request accepts, where codings select a variant.
+pub(crate) fn accepted(
+    list: &VaryList,
+    headers: &HeaderMap,
+    config: &HttpConfig,
+) -> Option<Accepted> {
+    if list.contains(&header::ACCEPT_ENCODING) { Accepted::of(headers, config) } else { None }
+}
+
+/// Returns by which codings the response to a request is looked for. `known` are those of the
+/// URI.
+pub(crate) fn codings(
+    list: &VaryList,
+    headers: &HeaderMap,
+    config: &HttpConfig,
+    known: Codings,
+) -> Codings {
+    match accepted(list, headers, config) {
+        Some(accepted) => accepted.among(known),
+        None => Codings::NONE.with(Coding::Other),
+    }
+}
+
+/// Takes the fingerprint of a request and of the `coding` of its response. Absent fields
+/// differ from empty ones. Where the field `Accept-Encoding` selects, `coding` stands for it;
+/// [`Coding::Other`] stands for all that the request accepts.
 pub(crate) fn fingerprint(
     list: &VaryList,
     headers: &HeaderMap,
     config: &HttpConfig,
+    coding: Coding,
 ) -> Fingerprint {
     let mut parts = KeyBuf::default();
     let mut value = Value::new();
     for name in list.names() {
         parts.push_part(name.as_str().as_bytes());
+        if *name == header::ACCEPT_ENCODING
+            && let Some(accepted) = Accepted::of(headers, config)
+        {
+            // No byte that says whether a field is there.
+            parts.push(&[2, coding.as_byte()]);
+            if coding == Coding::Other {
+                parts.push(&accepted.as_bytes());
+            }
+            continue;
+        }
         let is_ignored = config.ignore_cookies && *name == header::COOKIE;
         let is_present = !is_ignored && headers.contains_key(name);
         parts.push(&[u8::from(is_present)]);
@@ -182,9 +219,7 @@ impl Form {
             header::AUTHORIZATION | header::USER_AGENT | header::REFERER | header::ORIGIN => {
                 Self::Verbatim
             }
-            header::ACCEPT_ENCODING | header::ACCEPT_LANGUAGE if config.normalise_accept => {
-                Self::Preferences
-            }
+            header::ACCEPT_LANGUAGE if config.normalise_accept => Self::Preferences,
             _ if config.credential_headers.names(name) => Self::Verbatim,
             _ => Self::List,
         }
@@ -295,7 +330,7 @@ mod tests {
 
     fn print(name: &'static str, values: &[&str]) -> Fingerprint {
         let fields: Vec<_> = values.iter().map(|value| (name, *value)).collect();
-        fingerprint(&list(&[name]), &headers(&fields), &HttpConfig::default())
+        fingerprint(&list(&[name]), &headers(&fields), &HttpConfig::default(), Coding::Other)
     }
 
     #[test]
@@ -331,7 +366,7 @@ mod tests {
             ("foo", &[&["\"a , b\",c"], &["\"a , b\" , c"]]),
             ("cookie", &[&["a=1; b=2"], &["a=1", "b=2"]]),
             ("accept-encoding", &[&["gzip, br"], &["br,GZIP"], &["br;q=1.0", "gzip;q=1"]]),
-            ("accept-encoding", &[&["gzip;q=0.5, br"], &["br, gzip ; q=0.50"]]),
+            ("accept-encoding", &[&["gzip;q=0.5, br"], &["br;q=0.1, gzip ; q=1.0"]]),
             ("accept-language", &[&["de, en;q=0.8, fr;q=0.8"], &["fr;q=0.8,de,en;q=0.8"]]),
         ] {
             for other in values {
@@ -352,7 +387,7 @@ mod tests {
             ("cookie", &[&["a=1,2"], &["a=1, 2"]]),
             (
                 "accept-encoding",
-                &[&[], &[""], &["gzip"], &["gzip;q=0"], &["gzip;q=0.1"], &["gzip;x=1"]],
+                &[&[], &[""], &["gzip"], &["gzip;q=0"], &["gzip, br"], &["identity;q=0"]],
             ),
             ("accept-language", &[&["de, en;q=0.5"], &["en, de;q=0.5"], &["de;q=2"]]),
         ] {
@@ -369,7 +404,7 @@ mod tests {
         let config = HttpConfig { normalise_accept: false, ..HttpConfig::default() };
         let print = |value| {
             let headers = headers(&[("accept-language", value)]);
-            fingerprint(&list(&["accept-language"]), &headers, &config)
+            fingerprint(&list(&["accept-language"]), &headers, &config, Coding::Other)
         };
         assert_ne!(print("de, en"), print("en, de"));
         assert_eq!(print("de, en"), print("de,en"));
@@ -378,14 +413,17 @@ mod tests {
     #[test]
     fn ignored_cookies_count_as_absent() {
         let config = HttpConfig { ignore_cookies: true, ..HttpConfig::default() };
-        let print = |fields: &[_]| fingerprint(&list(&["cookie"]), &headers(fields), &config);
+        let print = |fields: &[_]| {
+            fingerprint(&list(&["cookie"]), &headers(fields), &config, Coding::Other)
+        };
         assert_eq!(print(&[("cookie", "a=1")]), print(&[]));
     }
 
     #[test]
     fn fields_do_not_run_into_each_other() {
         let print = |fields: &[_]| {
-            fingerprint(&list(&["a", "b"]), &headers(fields), &HttpConfig::default())
+            let config = HttpConfig::default();
+            fingerprint(&list(&["a", "b"]), &headers(fields), &config, Coding::Other)
         };
         assert_ne!(print(&[("a", "x")]), print(&[("b", "x")]));
         assert_ne!(print(&[("a", "b")]), print(&[("b", "b")]));
@@ -408,7 +446,8 @@ mod tests {
             let fields = names.into_iter().zip(values).filter_map(|(n, v)| Some((n, v?)));
             let fields: HeaderMap = fields.collect();
             let _ = parse(&fields, &[]);
-            let _ = fingerprint(&list(&["accept-encoding", "foo"]), &fields, &HttpConfig::default());
+            let list = list(&["accept-encoding", "foo"]);
+            let _ = fingerprint(&list, &fields, &HttpConfig::default(), Coding::Other);
         }
 
         #[test]

@@ -13,12 +13,13 @@ use crate::flight::ports::{Store, StoreChange};
 use crate::freshness::{self, Lifetimes, Window};
 use crate::garbage::Garbage;
 use crate::http::flow::lookup::{HttpCache, HttpCaller, StoredEntry};
+use crate::http::rules::codings::Coding;
 use crate::http::rules::fields::CACHE_STATUS;
 use crate::http::rules::lifetime::{Source, Times};
 use crate::http::rules::request::RequestFacts;
 use crate::http::rules::storable::Plan;
 use crate::http::rules::validation::validators;
-use crate::http::rules::vary::{Fingerprint, fingerprint, variant_key};
+use crate::http::rules::vary::{Fingerprint, accepted, fingerprint, variant_key};
 use crate::http::stored::response::{self, Content, Index, Slot, StoredResponse};
 use crate::key::{Key, Tag};
 use crate::lease::grant::Version;
@@ -58,7 +59,8 @@ pub(crate) fn entry(
     version: Option<Version>,
 ) -> StoredEntry {
     let asked = RequestFacts { ..caller.asked };
-    let selected = fingerprint_of(caller, plan);
+    let fingerprint = fingerprint_of(caller, plan);
+    let selected = fingerprint.map(|print| (coding_of(caller, plan), print));
     let mut stored =
         response::CachedResponse::new(head, body, plan, &asked, selected, received.wall)
             .asked_at(received.started.tick);
@@ -92,7 +94,24 @@ pub(crate) fn completed(
 /// Returns the variant that a response is to this request.
 pub(crate) fn fingerprint_of(caller: &HttpCaller, plan: &Plan) -> Option<Fingerprint> {
     let list = plan.vary.as_ref()?;
-    Some(fingerprint(list, &caller.headers, &caller.rules.config))
+    Some(fingerprint(list, &caller.headers, &caller.rules.config, coding_of(caller, plan)))
+}
+
+/// Returns as which coding a response to this request is selected.
+fn coding_of(caller: &HttpCaller, plan: &Plan) -> Coding {
+    let list = plan.vary.as_ref();
+    let accepted = list.and_then(|list| accepted(list, &caller.headers, &caller.rules.config));
+    match accepted {
+        Some(accepted) => plan.selected_as.unwrap_or_else(|| accepted.chosen(plan.coding)),
+        None => Coding::Other,
+    }
+}
+
+/// Returns whether a request refuses what its own response is coded by.
+pub(crate) fn is_refused(caller: &HttpCaller, plan: &Plan) -> bool {
+    let list = plan.vary.as_ref();
+    let accepted = list.and_then(|list| accepted(list, &caller.headers, &caller.rules.config));
+    accepted.is_some_and(|accepted| accepted.refuses(plan.coding))
 }
 
 /// Makes a place for the two fields that every hit writes: before all others,
@@ -160,14 +179,15 @@ pub(crate) fn store(
     allowed: &dyn Fn() -> bool,
 ) -> StoreChange<StoredResponse> {
     let facts = entry.value.response().map(|stored| &stored.facts);
-    let varies = facts.and_then(|facts| Some((facts.vary.clone()?, facts.fingerprint?)));
+    let varies =
+        facts.and_then(|facts| Some((facts.vary.clone()?, facts.coding, facts.fingerprint?)));
     let (local, engine) = (&caller.cache.local, &caller.cache.engine);
     let asked_at = entry.value.when_asked();
     let is_newer = |old: &StoredEntry| {
         let is_later = asked_at.is_some_and(|at| old.value.when_asked() > Some(at));
         is_later && engine.log.is_alive(old)
     };
-    let Some((list, selected)) = varies else {
+    let Some((list, coding, selected)) = varies else {
         return local.fill_unless(&caller.primary, entry, allowed, &is_newer);
     };
     let variant = variant_key(caller.primary.as_bytes(), selected);
@@ -181,7 +201,8 @@ pub(crate) fn store(
             return None;
         }
         let old_index = old.and_then(|old| index_of(old));
-        let index = old_index.cloned().unwrap_or_default().with(&list, selected).asked_at(asked_at);
+        let index = old_index.cloned().unwrap_or_default();
+        let index = index.with(&list, coding, selected).asked_at(asked_at);
         let index = index_entry(index, entry, old, remembered);
         allowed().then(|| weighed_index(&caller.cache, &caller.primary, index))
     });
@@ -195,7 +216,8 @@ pub(crate) fn store(
 /// no usable response: this body may yet break off.
 pub(crate) fn announce(caller: &HttpCaller, entry: &StoredEntry, allowed: &dyn Fn() -> bool) {
     let facts = entry.value.response().map(|stored| &stored.facts);
-    let Some(list) = facts.and_then(|facts| facts.vary.as_ref()) else { return };
+    let Some(facts) = facts else { return };
+    let Some(list) = facts.vary.as_ref() else { return };
     let cache = &caller.cache;
     let is_usable = |old: &StoredEntry| {
         index_of(old).is_none() && cache.engine.log.is_alive(old) && cache.may_stand_in(old)
@@ -206,7 +228,7 @@ pub(crate) fn announce(caller: &HttpCaller, entry: &StoredEntry, allowed: &dyn F
             return None;
         }
         let index = old.and_then(|old| index_of(old)).cloned().unwrap_or_default();
-        let index = index_entry(index.announcing(list), entry, old, remembered);
+        let index = index_entry(index.announcing(list, facts.coding), entry, old, remembered);
         Some(weighed_index(cache, &caller.primary, index))
     });
     change.finish();

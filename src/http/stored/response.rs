@@ -13,12 +13,13 @@ use http_body::Body;
 use crate::clock::Tick;
 use crate::http::body::{ResponseBody, SharedBody};
 use crate::http::config::HttpConfig;
+use crate::http::rules::codings::{Coding, Codings};
 use crate::http::rules::directives::Directives;
 use crate::http::rules::fields::strip_for_storage;
 use crate::http::rules::lifetime::Source;
 use crate::http::rules::request::{Credentials, RequestFacts};
 use crate::http::rules::storable::{Plan, may_answer};
-use crate::http::rules::vary::{Fingerprint, VaryList, fingerprint};
+use crate::http::rules::vary::{Fingerprint, VaryList, accepted, codings, fingerprint};
 use crate::weigh::{Weigh, allocated};
 
 /// Lists of fields that an index remembers.
@@ -170,19 +171,21 @@ pub(crate) struct Facts {
     pub(crate) source: Source,
     pub(crate) status: StatusCode,
     pub(crate) vary: Option<VaryList>,
+    /// As which coding it is selected; [`Coding::Other`] where codings select nothing.
+    pub(crate) coding: Coding,
     /// The values of the fields in `vary`.
     pub(crate) fingerprint: Option<Fingerprint>,
 }
 
 impl CachedResponse {
-    /// Makes what `plan` says of a response. `fingerprint` is that of the
-    /// request over the fields of `plan.vary`.
+    /// Makes what `plan` says of a response. `selected_as` is how the request selects it by
+    /// the fields of `plan.vary`.
     pub(crate) fn new(
         head: &Parts,
         body: Content,
         plan: &Plan,
         asked: &RequestFacts,
-        fingerprint: Option<Fingerprint>,
+        selected_as: Option<(Coding, Fingerprint)>,
         received: SystemTime,
     ) -> Self {
         let mut headers = head.headers.clone();
@@ -192,6 +195,7 @@ impl CachedResponse {
         strip_for_storage(&mut headers, &plan.withheld, received);
         write_length(&mut headers, head.status, &body);
         own_values(&mut headers);
+        let (coding, fingerprint) = selected_as.unzip();
         let facts = Facts {
             directives: plan.directives,
             permits: plan.permits,
@@ -200,6 +204,7 @@ impl CachedResponse {
             source: plan.terms.source,
             status: head.status,
             vary: plan.vary.clone(),
+            coding: coding.unwrap_or(Coding::Other),
             fingerprint,
         };
         let used = AtomicU64::new(0);
@@ -317,7 +322,11 @@ pub(crate) fn selects(
     config: &HttpConfig,
 ) -> bool {
     let facts = &stored.facts;
-    let matches = |list| Some(fingerprint(list, request_headers, config)) == facts.fingerprint;
+    let matches = |list| {
+        let accepted = accepted(list, request_headers, config);
+        accepted.is_none_or(|accepted| accepted.is_answered_by(facts.coding))
+            && Some(fingerprint(list, request_headers, config, facts.coding)) == facts.fingerprint
+    };
     may_answer(facts, asked)
         && knows_our_fields(facts, config)
         && facts.vary.as_ref().is_none_or(matches)
@@ -338,25 +347,29 @@ pub(crate) struct Index {
     pub(crate) lists: Vec<VaryList>,
     /// Newest first.
     pub(crate) variants: Vec<Fingerprint>,
+    /// Codings of the variants.
+    pub(crate) codings: Codings,
     /// When the newest variant was asked for, if this process did.
     pub(crate) asked_at: Option<Tick>,
 }
 
 impl Index {
-    /// Returns the index after a response with `list` was filled under
+    /// Returns the index after a response with `list` and `coding` was filled under
     /// `fingerprint`.
-    pub(crate) fn with(&self, list: &VaryList, fingerprint: Fingerprint) -> Self {
-        let mut index = self.announcing(list);
+    pub(crate) fn with(&self, list: &VaryList, coding: Coding, fingerprint: Fingerprint) -> Self {
+        let mut index = self.announcing(list, coding);
         index.variants = moved_to_front(&self.variants, &fingerprint);
         index
     }
 
-    /// Returns the index as it says where to look once a response with `list`
+    /// Returns the index as it says where to look once a response with `list` and `coding`
     /// has come; no variant stands there yet.
-    pub(crate) fn announcing(&self, list: &VaryList) -> Self {
+    pub(crate) fn announcing(&self, list: &VaryList, coding: Coding) -> Self {
         let mut lists = moved_to_front(&self.lists, list);
         lists.truncate(MAX_LISTS);
-        Self { lists, variants: self.variants.clone(), asked_at: self.asked_at }
+        let by_coding = list.contains(&header::ACCEPT_ENCODING);
+        let codings = if by_coding { self.codings.with(coding) } else { self.codings };
+        Self { lists, codings, ..self.clone() }
     }
 
     /// Says when a variant was asked for.
@@ -369,7 +382,7 @@ impl Index {
     pub(crate) fn without(&self, variant: Fingerprint) -> Self {
         let variants = self.variants.iter().filter(|other| **other != variant);
         let variants = variants.copied().collect();
-        Self { lists: self.lists.clone(), variants, asked_at: self.asked_at }
+        Self { variants, ..self.clone() }
     }
 
     /// Returns the index without what is beyond its bounds.
@@ -379,13 +392,27 @@ impl Index {
         self
     }
 
-    /// Returns where a request may find its response, the likeliest first.
+    /// Returns where a request may find its response, the likeliest first, and the position
+    /// of the list that says so.
     pub(crate) fn candidates(
         &self,
         request_headers: &HeaderMap,
         config: &HttpConfig,
-    ) -> impl Iterator<Item = Fingerprint> {
-        self.lists.iter().map(|list| fingerprint(list, request_headers, config))
+    ) -> impl Iterator<Item = (usize, Fingerprint)> {
+        self.lists.iter().enumerate().flat_map(move |(at, list)| {
+            let codings = codings(list, request_headers, config, self.codings);
+            let print = move |coding| (at, fingerprint(list, request_headers, config, coding));
+            codings.iter().map(print)
+        })
+    }
+
+    /// Returns where the response to a request is expected.
+    pub(crate) fn prediction(
+        &self,
+        request_headers: &HeaderMap,
+        config: &HttpConfig,
+    ) -> Option<Fingerprint> {
+        self.candidates(request_headers, config).next().map(|(_, fingerprint)| fingerprint)
     }
 
     fn heap_bytes(&self) -> usize {
@@ -413,14 +440,16 @@ mod tests {
         let Decision::Store(plan) = decide(&anonymous(), &head, None, config) else {
             panic!("{fields:?} is storable");
         };
-        let print = plan.vary.as_ref().map(|list| fingerprint(list, &from.headers, config));
+        let coding = Coding::Other;
+        let print = |list| fingerprint(list, &from.headers, config, coding);
+        let print = plan.vary.as_ref().map(print);
         let now = SystemTime::UNIX_EPOCH;
         CachedResponse::new(
             &head,
             Content::Whole(Bytes::from_static(b"body")),
             &plan,
             &anonymous(),
-            print,
+            print.map(|print| (coding, print)),
             now,
         )
     }
@@ -517,13 +546,17 @@ mod tests {
             })
             .to_vec();
         let none = HeaderMap::new();
-        let prints: Vec<_> = lists.iter().map(|list| fingerprint(list, &none, &config)).collect();
-        let filled = lists.iter().zip(&prints);
-        let index = filled.fold(Index::default(), |index, (list, print)| index.with(list, *print));
+        let other = Coding::Other;
+        let prints: Vec<_> =
+            lists.iter().map(|list| fingerprint(list, &none, &config, other)).collect();
+        let mut index = Index::default();
+        for (list, print) in lists.iter().zip(&prints) {
+            index = index.with(list, other, *print);
+        }
         assert_eq!(index.lists, [4, 3, 2, 1].map(|i| lists[i].clone()));
-        assert_eq!(index.candidates(&none, &config).next(), Some(prints[4]));
+        assert_eq!(index.prediction(&none, &config), Some(prints[4]));
 
-        let again = index.with(&lists[2], prints[0]).without(prints[4]);
+        let again = index.with(&lists[2], other, prints[0]).without(prints[4]);
         assert_eq!(again.lists, [2, 4, 3, 1].map(|i| lists[i].clone()));
         assert_eq!(again.variants, [0, 3, 2, 1].map(|i| prints[i]));
     }

@@ -9,6 +9,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::StatusCode;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
+use crate::http::rules::codings::{Coding, Codings};
 use crate::http::rules::directives::{Directives, Lifetime, MAX_SECONDS};
 use crate::http::rules::lifetime::Source;
 use crate::http::rules::request::Credentials;
@@ -20,8 +21,8 @@ use crate::http::stored::response::{
 use crate::remote::Remotable;
 
 /// The first byte says what follows; another form gets other numbers.
-const RESPONSE: u8 = 1;
-pub(crate) const INDEX: u8 = 2;
+const RESPONSE: u8 = 3;
+pub(crate) const INDEX: u8 = 4;
 
 pub(crate) const MAX_FIELDS: usize = 16_384;
 /// The least that a field takes: two lengths, a name, a mark.
@@ -88,6 +89,7 @@ fn write_facts(out: &mut BytesMut, facts: &Facts) -> Option<()> {
         (Some(list), Some(fingerprint)) => {
             out.put_u8(1);
             write_list(out, list)?;
+            out.put_u8(facts.coding.as_byte());
             out.put_slice(fingerprint.as_bytes());
         }
         // Neither is of use without the other.
@@ -109,12 +111,24 @@ fn read_facts(from: &mut Bytes) -> Option<Facts> {
         3 => Source::Heuristic,
         _ => return None,
     };
-    let (vary, fingerprint) = if read_bool(from)? {
-        (Some(read_list(from)?), Some(read_fingerprint(from)?))
+    let (vary, coding, fingerprint) = if read_bool(from)? {
+        let list = read_list(from)?;
+        let coding = Coding::from_wire(from.try_get_u8().ok()?)?;
+        (Some(list), coding, Some(read_fingerprint(from)?))
     } else {
-        (None, None)
+        (None, Coding::Other, None)
     };
-    Some(Facts { directives, permits, from: carried, explicit, source, status, vary, fingerprint })
+    Some(Facts {
+        directives,
+        permits,
+        from: carried,
+        explicit,
+        source,
+        status,
+        vary,
+        coding,
+        fingerprint,
+    })
 }
 
 /// Statuses that are never stored would not be answers.
@@ -283,6 +297,7 @@ fn write_index(index: &Index) -> Option<Bytes> {
     for list in &index.lists {
         write_list(&mut out, list)?;
     }
+    out.put_u16(index.codings.to_wire());
     out.put_u16(u16::try_from(index.variants.len()).ok()?);
     for fingerprint in &index.variants {
         out.put_slice(fingerprint.as_bytes());
@@ -293,12 +308,13 @@ fn write_index(index: &Index) -> Option<Bytes> {
 fn read_index(from: &mut Bytes) -> Option<Index> {
     let lists = from.try_get_u8().ok().filter(|n| usize::from(*n) <= MAX_LISTS)?;
     let lists = (0..lists).map(|_| read_list(from)).collect::<Option<_>>()?;
+    let codings = Codings::from_wire(from.try_get_u16().ok()?)?;
     let variants = usize::from(from.try_get_u16().ok()?);
     if variants > from.len() / size_of::<Fingerprint>() {
         return None;
     }
     let variants = (0..variants).map(|_| read_fingerprint(from)).collect::<Option<_>>()?;
-    Some(Index { lists, variants, ..Index::default() })
+    Some(Index { lists, variants, codings, ..Index::default() })
 }
 
 fn write_list(out: &mut BytesMut, list: &VaryList) -> Option<()> {

@@ -307,6 +307,7 @@ fn in_its_words(exchange: &Exchange, plan: &Plan) -> Reading {
         source: plan.terms.source,
         status: exchange.status.try_into().unwrap(),
         vary: None,
+        coding: crate::http::rules::codings::Coding::Other,
         fingerprint: None,
     };
     let answers = CREDENTIALS.map(|(_, credentials)| {

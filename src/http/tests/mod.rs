@@ -40,7 +40,7 @@
 mod at_random;
 mod differential;
 mod published;
-mod reference;
+pub(crate) mod reference;
 pub(crate) mod storable;
 #[cfg(feature = "remote")]
 mod wire;

@@ -6,6 +6,7 @@
 //! Where the texts leave a choice, the stricter one is taken; each such place
 //! says so.
 
+pub(super) mod codings;
 mod dates;
 mod dictionary;
 

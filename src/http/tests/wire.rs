@@ -3,6 +3,7 @@ use http::StatusCode;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 use crate::http::config::HttpConfig;
+use crate::http::rules::codings::{Coding, Codings};
 use crate::http::rules::directives::{Directives, Lifetime, MAX_SECONDS};
 use crate::http::rules::lifetime::Source;
 use crate::http::rules::request::Credentials;
@@ -16,7 +17,8 @@ use crate::http::stored::wire::*;
 use crate::remote::Remotable;
 use proptest::prelude::*;
 
-const NAMES: [&str; 5] = ["accept-language", "cookie", "x-a", "x-b", "authorization"];
+const NAMES: [&str; 6] =
+    ["accept-encoding", "accept-language", "cookie", "x-a", "x-b", "authorization"];
 
 fn name(name: &'static str) -> HeaderName {
     HeaderName::from_static(name)
@@ -78,15 +80,17 @@ prop_compose! {
         ),
         status in proptest::sample::select(&[200, 204, 301, 401, 404, 503, 999][..]),
         varies in proptest::option::of((lists(), asking())),
+        coding in (0..10_u8).prop_map(|byte| Coding::from_wire(byte).unwrap()),
     ) -> Facts {
         let status = StatusCode::from_u16(status).unwrap();
         let (vary, fingerprint) = varies
             .map(|(list, asking)| {
-                let print = fingerprint(&list, &asking, &HttpConfig::default());
+                let print = fingerprint(&list, &asking, &HttpConfig::default(), coding);
                 (list, print)
             })
             .unzip();
-        Facts { directives, permits, from, explicit, source, status, vary, fingerprint }
+        let coding = if fingerprint.is_some() { coding } else { Coding::Other };
+        Facts { directives, permits, from, explicit, source, status, vary, coding, fingerprint }
     }
 }
 
@@ -124,8 +128,10 @@ prop_compose! {
 prop_compose! {
     fn indexes()(
         lists in proptest::collection::vec(lists(), 0..=MAX_LISTS), prints: Vec<[u8; 16]>,
+        codings in (0..1_u16 << 10).prop_map(|bits| Codings::from_wire(bits).unwrap()),
     ) -> Index {
-        Index { lists, variants: prints.into_iter().map(Fingerprint::from_wire).collect(), ..Index::default() }
+        let variants = prints.into_iter().map(Fingerprint::from_wire).collect();
+        Index { lists, variants, codings, ..Index::default() }
     }
 }
 
@@ -164,7 +170,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_panic(kind in 0..4_u8, mut bytes: Vec<u8>) {
+    fn no_bytes_make_it_panic(kind in 0..6_u8, mut bytes: Vec<u8>) {
         bytes.insert(0, kind);
         let _ = StoredResponse::decode(bytes.into());
     }
@@ -202,6 +208,7 @@ fn plain_facts() -> Facts {
         source: Source::Origin,
         status: StatusCode::OK,
         vary: None,
+        coding: Coding::Other,
         fingerprint: None,
     }
 }
@@ -293,7 +300,8 @@ fn lists_that_are_unsorted_empty_or_too_long_are_refused() {
             bytes.put_u16(name.len() as u16);
             bytes.put_slice(name.as_bytes());
         }
-        bytes.put_u16(0);
+        // No codings, no variants.
+        bytes.put_u32(0);
         StoredResponse::decode(bytes.into())
     };
     assert!(index(&["a", "b"]).is_some());
@@ -308,10 +316,30 @@ fn lists_that_are_unsorted_empty_or_too_long_are_refused() {
 }
 
 #[test]
+fn codings_that_are_none_are_refused() {
+    let index = |codings: u16| {
+        let [a, b] = codings.to_be_bytes();
+        StoredResponse::decode(vec![INDEX, 0, a, b, 0, 0].into())
+    };
+    assert!(index(0x83ff).is_some());
+    assert!(index(0x0400).is_none());
+    let list = VaryList::from_wire(vec![header::ACCEPT_ENCODING]);
+    let fingerprint = Some(Fingerprint::from_wire([7; 16]));
+    let facts = Facts { vary: list, fingerprint, coding: Coding::Gzip, ..plain_facts() };
+    let stored = CachedResponse::from_wire(HeaderMap::new(), Bytes::new(), facts).into();
+    let bytes = StoredResponse::encode(&stored).unwrap();
+    assert!(StoredResponse::decode(bytes.clone()).is_some());
+    let at = bytes.windows(16).position(|w| w == [7; 16]).unwrap() - 1;
+    let mut changed = bytes.to_vec();
+    changed[at] = 10;
+    assert!(StoredResponse::decode(changed.into()).is_none());
+}
+
+#[test]
 fn numbers_of_things_that_are_not_there_are_refused() {
     let fields = [&plain(&[]).encode().unwrap()[..13], &[0x3f, 0xff]].concat();
     assert!(StoredResponse::decode(fields.into()).is_none());
-    assert!(StoredResponse::decode(vec![INDEX, 0, 0xff, 0xff].into()).is_none());
+    assert!(StoredResponse::decode(vec![INDEX, 0, 0, 0, 0xff, 0xff].into()).is_none());
 }
 
 #[test]

@@ -43,6 +43,7 @@ fn of(fields: Fields<'_>) -> Option<Validators> {
 fn the_validators_of_a_response_are_asked_about_as_they_were_sent() {
     for (row, stored, asked) in [
         ("9111 4.3.1 tag", vec![("etag", "\"a\"")], vec![("if-none-match", "\"a\"")]),
+        ("not quoted", vec![("etag", "a")], vec![("if-none-match", "a")]),
         ("9110 8.8.3 weak", vec![("etag", "W/\"a\"")], vec![("if-none-match", "W/\"a\"")]),
         ("9111 4.3.1 date", vec![("last-modified", DAY)], vec![("if-modified-since", DAY)]),
         (
@@ -77,9 +78,9 @@ fn what_identifies_nothing_is_no_validator() {
     for stored in [
         vec![],
         vec![("etag", "")],
-        vec![("etag", "a")],
-        vec![("etag", "w/\"a\"")],
+        vec![("etag", "\"a")],
         vec![("etag", "\"a\"b")],
+        vec![("etag", "W/\"a")],
         vec![("etag", "\"a\""), ("etag", "\"b\"")],
         vec![("last-modified", "yesterday")],
         vec![("last-modified", DAY), ("last-modified", NEXT_DAY)],
@@ -117,6 +118,10 @@ fn a_304_is_about_the_stored_response_or_about_none() {
         ("9110 8.8.3.2 weak for a weak one", tag("W/\"a\""), tag("W/\"a\""), true),
         ("9111 4.3.4 another weak one", tag("W/\"a\""), tag("W/\"b\""), false),
         ("9111 4.3.4 one where none was", vec![("last-modified", DAY)], tag("\"a\""), false),
+        ("not quoted", tag("a"), tag("a"), true),
+        ("not quoted, another", tag("a"), tag("b"), false),
+        ("quoted on one side", tag("a"), tag("\"a\""), false),
+        ("quoted on the other side", tag("\"a\""), tag("a"), false),
         ("several tags", tag("\"a\""), vec![("etag", "\"a\""), ("etag", "\"b\"")], false),
         ("same date", vec![("last-modified", DAY)], vec![("last-modified", DAY)], true),
         ("other date", vec![("last-modified", DAY)], vec![("last-modified", NEXT_DAY)], false),

@@ -5,6 +5,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 use http::{StatusCode, header};
 
 use crate::http::config::HttpConfig;
+use crate::http::rules::codings::Coding;
 use crate::http::rules::directives;
 use crate::http::rules::lifetime::Source;
 use crate::http::rules::request::Credentials;
@@ -15,7 +16,8 @@ use crate::remote::Remotable;
 /// Returns responses and indexes of every form.
 pub(crate) fn samples() -> Vec<Bytes> {
     let language = list("accept-language, x-tenant");
-    let print = vary::fingerprint(&language, &HeaderMap::new(), &HttpConfig::default());
+    let (none, config) = (HeaderMap::new(), HttpConfig::default());
+    let print = vary::fingerprint(&language, &none, &config, Coding::Other);
     let lists = vec![language.clone(), list("cookie")];
     let variants = vec![print, Fingerprint::from_wire([7; 16])];
     let cache_control = "public, max-age=60, stale-while-revalidate=5, stale-if-error=7";
@@ -59,6 +61,7 @@ fn response(
         source: Source::Origin,
         status: StatusCode::OK,
         vary,
+        coding: Coding::Other,
         fingerprint,
     };
     CachedResponse::from_wire(headers, Bytes::from_static(body), facts)
