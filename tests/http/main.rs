@@ -64,6 +64,7 @@ mod request_identity;
 #[cfg(feature = "axum")]
 mod route_rules;
 #[cfg(feature = "axum")]
+mod second_leader;
 mod sharing;
 #[cfg(feature = "axum")]
 mod sharing_model;
