@@ -48,6 +48,8 @@ pub(crate) enum End<V> {
     RefreshDeclined,
     /// The computation failed.
     Failed { error: Error, rule: FailureRule },
+    /// The same, and what it returned goes to the callers that wait already, and may have it.
+    FailedWith { error: Error, rule: FailureRule, result: Arc<Entry<V>> },
     /// The computation panicked.
     Panicked,
     /// The computation has failed elsewhere or before, and is not tried again yet.
@@ -93,6 +95,14 @@ impl<V> Steps<V> {
     fn of(verdict: Verdict<V>, computation: Option<ComputationEnd>) -> Self {
         let lease = LeaseEnd::GivenUp { hold: None };
         Self { verdict, lease, computation, failure: None, replaced: None }
+    }
+
+    /// Hands the result of a failed computation to the waiters that may have it.
+    fn with_result(mut self, entry: Arc<Entry<V>>) -> Self {
+        if let Verdict::Failed(failure) = &mut self.verdict {
+            failure.result = Some(entry);
+        }
+        self
     }
 }
 
@@ -153,9 +163,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
     fn steps(&self, end: End<V>, marks: &mut Marks, now: Tick) -> Steps<V> {
         match end {
             End::Filled { entry, stored } => {
-                if !self.is_for_each {
-                    marks.set_storable();
-                }
+                marks.set_storable();
                 let how = if stored { ComputationEnd::Stored } else { ComputationEnd::Shared };
                 let replaced = marks.hold.end_row();
                 Steps { replaced, ..Steps::of(Verdict::Filled(entry), Some(how)) }
@@ -202,9 +210,15 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 let how = if is_late { ComputationEnd::TimedOut } else { ComputationEnd::Failed };
                 self.failed(error, rule, marks, now, how)
             }
+            End::FailedWith { error, rule, result } => {
+                marks.hold.end_panics();
+                let steps = self.failed(error, rule, marks, now, ComputationEnd::Failed);
+                steps.with_result(result)
+            }
             End::Panicked => {
                 let error = Error::new(ErrorKind::Panicked);
-                if marks.hold.count_panic(now) {
+                // A second leader is the last one of its flight.
+                if marks.hold.count_panic(now) || self.is_second {
                     self.failed(error, self.panic_rule, marks, now, ComputationEnd::Panicked)
                 } else {
                     let verdict = Verdict::Abandoned(Abandonment::Lost);
@@ -217,8 +231,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                     let seq = self.engine.log.seq();
                     marks.hold.adopt(now, seq, rest, self.engine.settings.hold)
                 });
-                let failure = SharedFailure { error, each_computes: false };
-                Steps { replaced, ..Steps::of(Verdict::Failed(failure), None) }
+                Steps { replaced, ..Steps::of(Verdict::Failed(SharedFailure::of(error)), None) }
             }
             End::LeftToAnother(pause) => {
                 marks.pause_refreshes_until(now.plus(pause));
@@ -253,9 +266,24 @@ impl<V: Send + Sync + 'static> Leader<V> {
             false => CallersGot::Failure,
         };
         let effect = Some(self.failure_effect(callers_got, held_for));
-        let failure = SharedFailure { error, each_computes: rule.each_computes };
+        let failure =
+            SharedFailure { each_computes: rule.each_computes, ..SharedFailure::of(error) };
         let steps = Steps::of(Verdict::Failed(failure), Some(how));
         Steps { replaced, lease: LeaseEnd::GivenUp { hold }, failure: effect, ..steps }
+    }
+
+    /// Returns whether the computation before this one has panicked.
+    pub(super) fn follows_panic(&self) -> bool {
+        let now = self.engine.clock.now();
+        let has_panicked = |marks: &Marks| marks.hold.has_panicked(now);
+        self.engine.table.read_marks(&self.flight.key, has_panicked).unwrap_or(false)
+    }
+
+    /// Returns what the end of a first leader means for the callers where a second one
+    /// follows.
+    pub(super) fn effect_of_passing(&self, end: &End<V>) -> Option<FailureEffect> {
+        let is_failure = end.computation() == ComputationEnd::Failed;
+        is_failure.then(|| self.failure_effect(CallersGot::NextResult, None))
     }
 
     /// The callers of a refresh, and those of whom the leader knows that they have a value in
@@ -269,6 +297,23 @@ impl<V: Send + Sync + 'static> Leader<V> {
 }
 
 impl<V> End<V> {
+    /// Hands what a failed computation returned to the callers that wait.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's failures"))]
+    pub(crate) fn with_result(self, result: Arc<Entry<V>>) -> Self {
+        match self {
+            Self::Failed { error, rule } => Self::FailedWith { error, rule, result },
+            end => end,
+        }
+    }
+
+    /// Returns how the computation of a leader ended that leaves its flight to another.
+    pub(super) fn computation(&self) -> ComputationEnd {
+        match self {
+            Self::Failed { .. } | Self::FailedWith { .. } => ComputationEnd::Failed,
+            _ => ComputationEnd::Declined,
+        }
+    }
+
     /// Returns whether marks are made for a key that has none: only an end that is not a
     /// success is worth remembering.
     fn is_worth_marks(&self) -> bool {
@@ -276,6 +321,7 @@ impl<V> End<V> {
             Self::Declined(remember) => *remember != Remember::Nothing,
             Self::RefreshDeclined
             | Self::Failed { .. }
+            | Self::FailedWith { .. }
             | Self::Panicked
             | Self::Held { noted: Some(_), .. }
             | Self::LeftToAnother(_) => true,

@@ -107,6 +107,9 @@ pub(crate) struct FlightRequest {
     pub(crate) left: Option<u64>,
     /// The call of the origin that serves other flights too; none: the flight has its own.
     pub(crate) call: Option<Arc<OriginCall>>,
+    /// A hash of what the caller's request has besides its key: callers whose hashes differ may
+    /// get different results.
+    pub(crate) unkeyed: u64,
 }
 
 impl FlightRequest {
@@ -121,6 +124,7 @@ impl FlightRequest {
             rank: None,
             left: None,
             call: None,
+            unkeyed: 0,
         }
     }
 
@@ -295,7 +299,9 @@ impl<V: Send + Sync + 'static> Engine<V> {
             if !request.role.waits() || passes {
                 return Admission::Alone(AloneReason::Passed);
             }
-            return self.join(&flight, slot).map_or(Admission::Overloaded, Admission::Join);
+            return self
+                .join(&flight, request, slot)
+                .map_or(Admission::Overloaded, Admission::Join);
         }
         let held = marks.and_then(|marks| marks.hold.check(now, request.hold, &self.log));
         if let Some(held) = &held
@@ -398,9 +404,8 @@ impl<V: Send + Sync + 'static> Engine<V> {
         computation: Arc<Computation>,
         removed: &mut Removed<V>,
     ) -> Arc<Flight<V>> {
-        let (key, tags) = (request.key.clone(), request.tags.clone());
         let (number, places) = (self.table.next_number(), Arc::clone(&self.places));
-        let flight = Flight::new(number, key, tags, self.log.seq(), computation, places);
+        let flight = Flight::new(number, request, self.log.seq(), computation, places);
         let flight = Arc::new(flight);
         *removed = self.table.insert(shard, Arc::clone(&flight));
         flight
@@ -448,12 +453,13 @@ impl<V: Send + Sync + 'static> Engine<V> {
     fn join(
         self: &Arc<Self>,
         flight: &Arc<Flight<V>>,
+        request: &FlightRequest,
         slot: &mut Option<WaitSlot>,
     ) -> Option<Waiter<V>> {
         if slot.is_none() {
             *slot = self.take_slot();
         }
-        slot.as_ref().and_then(|_| Waiter::join(flight, self.settings.max_waiters))
+        slot.as_ref().and_then(|_| Waiter::join(flight, request, self.settings.max_waiters))
     }
 
     /// Takes a place for a caller that computes alone because its patience is over, if
@@ -487,6 +493,10 @@ impl<V: Send + Sync + 'static> Engine<V> {
 
     /// Ends the flight of a leader that is silent: it is neither polled nor dropped.
     pub(crate) fn depose(&self, flight: &Arc<Flight<V>>) {
+        if let Some(vacancy) = flight.take_vacancy() {
+            // No waiter that may lead is polled.
+            return vacancy.end();
+        }
         flight.forget();
         let mut shard = self.table.shard(&flight.key).lock();
         let removed = self.table.remove(&mut shard, flight);
@@ -496,8 +506,11 @@ impl<V: Send + Sync + 'static> Engine<V> {
     }
 
     fn end_deposed(&self, flight: &Flight<V>) {
+        if let Some(vacancy) = flight.take_vacancy() {
+            return vacancy.end();
+        }
         let error = Error::new(ErrorKind::ComputeTimeout);
-        let unused = flight.settle(Verdict::Failed(SharedFailure { error, each_computes: false }));
+        let unused = flight.settle(Verdict::Failed(SharedFailure::of(error)));
         flight.wake();
         self.release(&flight.computation);
         if unused.is_none() {

@@ -199,6 +199,11 @@ impl Hold {
         std::mem::replace(&mut self.has_panicked, true)
     }
 
+    /// Returns whether the last computation panicked.
+    pub(crate) fn has_panicked(&self, now: Tick) -> bool {
+        self.has_panicked && !self.is_old(now)
+    }
+
     /// Notes that the computation has not panicked, whatever else.
     pub(crate) fn end_panics(&mut self) {
         self.has_panicked = false;

@@ -42,7 +42,9 @@ pub(crate) struct Leader<V: Send + Sync + 'static> {
     pub(super) engine: Arc<Engine<V>>,
     pub(super) flight: Arc<Flight<V>>,
     pub(super) started: ComputationStart,
-    led_for: LedFor,
+    pub(super) led_for: LedFor,
+    /// Whether another leader of the flight has failed before.
+    pub(super) is_second: bool,
     /// The computation in which the leader's caller runs; later the leader's own.
     scope: Option<Arc<Scope>>,
     /// Until when its caller waits, which may have waited already.
@@ -61,8 +63,6 @@ pub(crate) struct Leader<V: Send + Sync + 'static> {
     pub(super) lease: Option<Box<Lease<V>>>,
     /// Whether a hold that follows a failure concerns other processes.
     pub(super) holds_elsewhere: bool,
-    /// Whether each caller has to validate the stored result for itself.
-    pub(super) is_for_each: bool,
     /// The leader's own caller, as long as it waits.
     interest: Option<Interest<V>>,
     /// The slot in which its caller has waited; the queue for a place needs one.
@@ -87,6 +87,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             flight,
             started,
             led_for,
+            is_second: false,
             // A refresh in the background has no caller that waits for it, and lends nothing.
             scope: if led_for == LedFor::Refresh { None } else { lending::scope_of_caller() },
             deadline: None,
@@ -97,7 +98,6 @@ impl<V: Send + Sync + 'static> Leader<V> {
             is_ended: false,
             lease: None,
             holds_elsewhere: true,
-            is_for_each: false,
             interest: None,
             slot: None,
             is_queued: false,
@@ -108,6 +108,25 @@ impl<V: Send + Sync + 'static> Leader<V> {
     pub(super) fn with(mut self, interest: Option<Interest<V>>) -> Self {
         self.interest = interest;
         self
+    }
+
+    /// Becomes the second leader of its flight: what belongs to the first one alone is over.
+    pub(super) fn become_second(&mut self) {
+        self.is_second = true;
+        self.has_computed = false;
+        self.holds_elsewhere = true;
+    }
+
+    /// Leads for this caller from now on.
+    pub(super) fn lead_for(&mut self, interest: Interest<V>) {
+        self.interest = Some(interest);
+        self.scope = lending::scope_of_caller();
+    }
+
+    /// Returns whether it is the second leader of its flight. Then it has a place, and the
+    /// lease if the remote has granted it.
+    pub(crate) fn is_second(&self) -> bool {
+        self.is_second
     }
 
     pub(super) fn set_held(&mut self, held: Option<HeldKey>) {
@@ -326,6 +345,12 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.lease.as_ref().map(|lease| lease.grant.version)
     }
 
+    /// Returns whether its lease is for replacing a value that may yet be of use.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's failures"))]
+    pub(crate) fn may_replace_value(&self) -> bool {
+        self.lease.as_ref().is_some_and(|lease| lease.over_value)
+    }
+
     /// Says that the value in the remote is of no use any more, though it was when the
     /// lease was granted.
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's validation"))]
@@ -470,15 +495,6 @@ impl<V: Send + Sync + 'static> Leader<V> {
     pub(crate) fn publish_uncacheable(&self, until: Tick) {
         self.engine.note(&self.flight.key, |marks| marks.set_uncacheable(until));
         self.flight.publish(Verdict::Declined);
-    }
-
-    /// The same for a result that is stored and handed to no caller: each caller validates it
-    /// with the origin, now and for a while.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's validation"))]
-    pub(crate) fn publish_for_each(&mut self) {
-        self.is_for_each = true;
-        let span = self.engine.settings.uncacheable_for;
-        self.publish_uncacheable(self.engine.clock.now().plus(span));
     }
 
     /// Notes whether answers under this key may be shared between callers with

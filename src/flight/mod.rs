@@ -79,6 +79,7 @@ mod model;
 pub(crate) mod phase;
 pub(crate) mod places;
 pub(crate) mod ports;
+pub(crate) mod succession;
 pub(crate) mod table;
 pub(crate) mod tasks;
 #[cfg(test)]

@@ -5,10 +5,12 @@
 //! | `Waiting` | the leader looks elsewhere for a value, or waits for a place |
 //! | `Computing` | the origin is being called |
 //! | `Arriving` | the head of the result is there; a caller that joins now makes a look-up |
+//! | `Vacant` | the first leader has failed; a waiter may lead next |
 //! | `Published` | there is a verdict; the leader may still be at work |
 //! | `Settled` | the flight is out of the table and its result is stored, or never will be |
 //!
-//! Phases only go forward. The leader moves its flight from phase to phase. A waiter, or the
+//! Phases only go forward, but for `Vacant`: with its second leader a flight goes through
+//! `Waiting`, `Computing` and `Arriving` once more. The leader moves its flight from phase to phase. A waiter, or the
 //! next caller of the key, may settle the flight of a silent leader. Beside the phase there is
 //! one more fact: a flight that was *forgotten* (its key was invalidated or put, or its leader
 //! was replaced) goes on for the callers that wait already, and its result is not stored.
@@ -17,7 +19,9 @@ use crate::clock::Tick;
 use crate::entry::Entry;
 use crate::error::Error;
 use crate::flight::computation::Computation;
+use crate::flight::engine::FlightRequest;
 use crate::flight::places::{Offer, Places};
+use crate::flight::succession::{Candidate, Candidates, Successor, Vacant};
 use crate::key::{Key, Tag};
 use crate::sync::{Arc, AtomicU32, Mutex, Notify, Ordering};
 
@@ -29,7 +33,7 @@ pub(crate) enum Verdict<V> {
     /// Computed, may not be shared: every caller goes to the origin alone.
     Declined,
     /// The computation failed or took too long.
-    Failed(SharedFailure),
+    Failed(SharedFailure<V>),
     /// There is no result: the waiters look again, and the first of them leads.
     Abandoned(Abandonment),
 }
@@ -47,11 +51,37 @@ impl<V> Clone for Verdict<V> {
 }
 
 /// A failure as waiters see it.
-#[derive(Clone, Debug)]
-pub(crate) struct SharedFailure {
+#[derive(Debug)]
+pub(crate) struct SharedFailure<V> {
     pub(crate) error: Error,
     /// Whether each waiter computes for itself instead of sharing the failure.
     pub(crate) each_computes: bool,
+    /// What the failed computation returned, for the waiters that may have it.
+    pub(crate) result: Option<Arc<Entry<V>>>,
+}
+
+impl<V> SharedFailure<V> {
+    pub(crate) fn of(error: Error) -> Self {
+        Self { error, each_computes: false, result: None }
+    }
+}
+
+// Derived `Clone` would ask for `V: Clone`.
+impl<V> Clone for SharedFailure<V> {
+    fn clone(&self) -> Self {
+        let (error, result) = (self.error.clone(), self.result.clone());
+        Self { error, each_computes: self.each_computes, result }
+    }
+}
+
+/// What a waiter learns.
+#[derive(Debug)]
+pub(crate) enum News<V> {
+    Verdict(Verdict<V>),
+    /// The waiter is the second leader, and has what the flight held.
+    Lead(Box<dyn Vacant<V>>),
+    /// The flight is vacant, and another waiter comes first.
+    Vacant,
 }
 
 /// Why there is no result.
@@ -68,6 +98,7 @@ pub(crate) enum Phase<V> {
     Waiting,
     Computing,
     Arriving,
+    Vacant(Box<dyn Vacant<V>>),
     Published(Verdict<V>),
     Settled(Verdict<V>),
 }
@@ -75,7 +106,7 @@ pub(crate) enum Phase<V> {
 impl<V> Phase<V> {
     fn verdict(&self) -> Option<&Verdict<V>> {
         match self {
-            Self::Waiting | Self::Computing | Self::Arriving => None,
+            Self::Waiting | Self::Computing | Self::Arriving | Self::Vacant(_) => None,
             Self::Published(verdict) | Self::Settled(verdict) => Some(verdict),
         }
     }
@@ -98,6 +129,20 @@ struct Progress<V> {
     /// The number of the computation; zero until it begins. Flights and computations
     /// are numbered from one counter.
     began: u64,
+    /// The waiters that may lead.
+    candidates: Candidates,
+}
+
+impl<V> Progress<V> {
+    fn take_vacancy(&mut self) -> Option<Box<dyn Vacant<V>>> {
+        match std::mem::replace(&mut self.phase, Phase::Waiting) {
+            Phase::Vacant(vacancy) => Some(vacancy),
+            phase => {
+                self.phase = phase;
+                None
+            }
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -110,6 +155,8 @@ pub(crate) struct Flight<V> {
     /// Sequence number of the invalidation log when the flight began.
     pub(crate) seq: u64,
     pub(crate) computation: Arc<Computation>,
+    /// A hash of the fields of the first leader's request that are not keyed.
+    led_with: u64,
     progress: Mutex<Progress<V>>,
     /// Callers that wait here.
     waiters: AtomicU32,
@@ -123,20 +170,25 @@ pub(crate) struct Flight<V> {
 impl<V> Flight<V> {
     pub(crate) fn new(
         id: u64,
-        key: Key,
-        tags: Box<[Tag]>,
+        request: &FlightRequest,
         seq: u64,
         computation: Arc<Computation>,
         places: Arc<Places>,
     ) -> Self {
-        let progress =
-            Progress { phase: Phase::Waiting, is_forgotten: false, is_unbounded: false, began: 0 };
+        let progress = Progress {
+            phase: Phase::Waiting,
+            is_forgotten: false,
+            is_unbounded: false,
+            began: 0,
+            candidates: Candidates::default(),
+        };
         Self {
             id,
-            key,
-            tags,
+            key: request.key.clone(),
+            tags: request.tags.clone(),
             seq,
             computation,
+            led_with: request.unkeyed,
             progress: Mutex::new(progress),
             waiters: AtomicU32::new(0),
             interest: AtomicU32::new(0),
@@ -171,7 +223,8 @@ impl<V> Flight<V> {
     /// Returns whether a caller that joins now makes a look-up: it may have the result
     /// only as long as it is fresh.
     pub(crate) fn has_arrived(&self) -> bool {
-        !matches!(self.progress.lock().phase, Phase::Waiting | Phase::Computing)
+        let progress = self.progress.lock();
+        !matches!(progress.phase, Phase::Waiting | Phase::Computing | Phase::Vacant(_))
     }
 
     /// Publishes `verdict` unless there is one, and wakes the waiters. The flight stays
@@ -187,13 +240,15 @@ impl<V> Flight<V> {
 
     /// Ends the flight with `verdict`, or with the one that was published before; then
     /// `verdict` is returned, to be dropped without the table's lock. Does not wake the
-    /// waiters: the caller does so after the lock.
+    /// waiters: the caller does so after the lock. A vacancy has been taken before.
     #[must_use = "to be dropped without the table's lock"]
     pub(crate) fn settle(&self, verdict: Verdict<V>) -> Option<Verdict<V>> {
         let mut progress = self.progress.lock();
         let (settled, unused) = match std::mem::replace(&mut progress.phase, Phase::Waiting) {
             Phase::Published(earlier) | Phase::Settled(earlier) => (earlier, Some(verdict)),
-            Phase::Waiting | Phase::Computing | Phase::Arriving => (verdict, None),
+            Phase::Waiting | Phase::Computing | Phase::Arriving | Phase::Vacant(_) => {
+                (verdict, None)
+            }
         };
         progress.phase = Phase::Settled(settled);
         unused
@@ -210,6 +265,7 @@ impl<V> Flight<V> {
     /// Waits for the verdict.
     ///
     /// Cancel safe: a dropped wait leaves nothing behind.
+    #[cfg(all(test, stampede_model))]
     pub(crate) async fn wait(&self) -> Verdict<V> {
         loop {
             // Registered before looking: a verdict in between wakes us.
@@ -219,6 +275,60 @@ impl<V> Flight<V> {
             }
             woken.await;
         }
+    }
+
+    /// Waits for the verdict, or for the lead where the waiter is a `candidate`. Says once that
+    /// the flight is vacant, unless the waiter knows it.
+    ///
+    /// Cancel safe: a dropped wait leaves nothing behind.
+    pub(super) async fn wait_for_news(
+        &self,
+        candidate: Option<Candidate>,
+        knows_vacancy: bool,
+    ) -> News<V> {
+        loop {
+            let woken = self.wake.notified();
+            if let Some(news) = self.news_for(candidate, knows_vacancy) {
+                return news;
+            }
+            woken.await;
+        }
+    }
+
+    fn news_for(&self, candidate: Option<Candidate>, knows_vacancy: bool) -> Option<News<V>> {
+        let mut progress = self.progress.lock();
+        if let Some(verdict) = progress.phase.verdict() {
+            return Some(News::Verdict(verdict.clone()));
+        }
+        let Phase::Vacant(vacancy) = &progress.phase else { return None };
+        let successor = vacancy.successor();
+        let succeeds = candidate
+            .is_some_and(|candidate| progress.candidates.may_succeed(candidate, successor));
+        if succeeds {
+            return progress.take_vacancy().map(News::Lead);
+        }
+        (!knows_vacancy).then_some(News::Vacant)
+    }
+
+    /// Returns whether a waiter may be the second leader.
+    pub(super) fn has_candidate(&self, successor: Successor) -> bool {
+        self.progress.lock().candidates.has(successor)
+    }
+
+    /// Makes the flight vacant, unless it has a verdict, or no waiter may lead.
+    pub(super) fn vacate<T: Vacant<V> + 'static>(&self, vacancy: Box<T>) -> Result<(), Box<T>> {
+        let mut progress = self.progress.lock();
+        let has_verdict = progress.phase.verdict().is_some();
+        if has_verdict || !progress.candidates.has(vacancy.successor()) {
+            return Err(vacancy);
+        }
+        progress.phase = Phase::Vacant(vacancy);
+        Ok(())
+    }
+
+    /// Ends the vacancy, if there is one. The caller ends what it returns, without a lock.
+    pub(super) fn take_vacancy(&self) -> Option<Box<dyn Vacant<V>>> {
+        self.progress.lock().take_vacancy()
     }
 
     /// Waits until the flight is settled. A caller that enters again before that would
@@ -270,19 +380,45 @@ impl<V> Flight<V> {
     }
 
     /// Takes a place among the waiters if there are fewer than `max`.
-    pub(crate) fn add_waiter(&self, max: u32) -> bool {
+    pub(crate) fn add_waiter(&self, max: u32, candidate: Option<Candidate>) -> bool {
         let is_taken = self.waiters.fetch_add(1, Ordering::AcqRel) < max;
         if is_taken {
             self.interest.fetch_add(1, Ordering::AcqRel);
+            if let Some(candidate) = candidate {
+                self.progress.lock().candidates.add(candidate);
+            }
         } else {
             self.waiters.fetch_sub(1, Ordering::AcqRel);
         }
         is_taken
     }
 
-    pub(crate) fn remove_waiter(&self) {
+    pub(crate) fn remove_waiter(&self, candidate: Option<Candidate>) {
         self.waiters.fetch_sub(1, Ordering::AcqRel);
+        if let Some(candidate) = candidate {
+            self.remove_candidate(candidate);
+        }
         self.lose_interest();
+    }
+
+    /// A vacant flight ends with its last candidate. With the last one that comes first, it is
+    /// the others' turn.
+    fn remove_candidate(&self, candidate: Candidate) {
+        let mut progress = self.progress.lock();
+        progress.candidates.remove(candidate);
+        let Phase::Vacant(vacancy) = &progress.phase else { return };
+        if progress.candidates.has(vacancy.successor()) {
+            drop(progress);
+            return self.wake();
+        }
+        let vacancy = progress.take_vacancy();
+        drop(progress);
+        vacancy.into_iter().for_each(Vacant::end);
+    }
+
+    /// Returns which candidate the caller of `request` is here.
+    pub(crate) fn candidate(&self, request: &FlightRequest) -> Option<Candidate> {
+        Candidate::of(request, self.led_with)
     }
 
     fn lose_interest(&self) {

@@ -15,7 +15,10 @@ use crate::flight::end::End;
 use crate::flight::engine::{Admission, Engine, FlightRequest};
 use crate::flight::hold::HoldCheck;
 use crate::flight::leader::Leader;
-use crate::flight::phase::{Abandonment, Flight, FlightNumbers, Verdict};
+use crate::flight::phase::{
+    Abandonment, Flight, FlightNumbers, Interest, News, SharedFailure, Verdict,
+};
+use crate::flight::succession::{Candidate, Vacant};
 use crate::observe::Occurrence;
 use crate::outcome::CacheOutcome;
 use crate::sync::{Arc, AtomicUsize, Ordering};
@@ -134,20 +137,23 @@ pub(crate) struct Waiter<V> {
     /// Joined after the answer was published, or had begun to arrive: to this caller it
     /// is a look-up, and subject to freshness like any other.
     is_late: bool,
+    /// Whether it may be the second leader.
+    candidate: Option<Candidate>,
 }
 
 impl<V> Waiter<V> {
     /// Takes a place if fewer than `max` callers wait. Called under the lock of the
     /// flight's shard.
-    pub(super) fn join(flight: &Arc<Flight<V>>, max: u32) -> Option<Self> {
-        let is_late = flight.has_arrived();
-        flight.add_waiter(max).then(|| Self { flight: Arc::clone(flight), is_late })
+    pub(super) fn join(flight: &Arc<Flight<V>>, request: &FlightRequest, max: u32) -> Option<Self> {
+        let (is_late, candidate) = (flight.has_arrived(), flight.candidate(request));
+        let is_taken = flight.add_waiter(max, candidate);
+        is_taken.then(|| Self { flight: Arc::clone(flight), is_late, candidate })
     }
 }
 
 impl<V> Drop for Waiter<V> {
     fn drop(&mut self) {
-        self.flight.remove_waiter();
+        self.flight.remove_waiter(self.candidate);
     }
 }
 
@@ -209,7 +215,11 @@ impl<V: Send + Sync + 'static> Resolver<V> {
                     joined_at.get_or_insert_with(Instant::now);
                     let label = self.engine.settings.span_label();
                     let wait = self.await_verdict(&waiter);
-                    let verdict = crate::observe::waiting(label, &request.key, wait).await;
+                    let news = crate::observe::waiting(label, &request.key, wait).await;
+                    let verdict = match news {
+                        Ok(verdict) => verdict,
+                        Err(vacancy) => break self.succeed(vacancy, &waiter, caller),
+                    };
                     self.rank = self.rank.into_iter().chain(waiter.flight.computation.rank()).min();
                     if let Some(step) = self.judge(caller, &waiter, verdict, &request) {
                         break step;
@@ -252,21 +262,33 @@ impl<V: Send + Sync + 'static> Resolver<V> {
     }
 
     /// Waits for the verdict, deposes a leader that is overdue, and returns `None` at
-    /// this caller's own deadline.
-    async fn await_verdict(&self, waiter: &Waiter<V>) -> Option<Verdict<V>> {
+    /// this caller's own deadline. Returns the vacancy where this caller leads next.
+    async fn await_verdict(
+        &self,
+        waiter: &Waiter<V>,
+    ) -> Result<Option<Verdict<V>>, Box<dyn Vacant<V>>> {
         let flight = &waiter.flight;
         let _offer = self.engine.offer_to(flight);
+        let mut knows_vacancy = false;
         loop {
             let now = self.engine.watch.now();
             let patience = flight.computation.overdue_at().since(now);
             let patience = patience.max(Duration::from_millis(1));
             let until = Instant::now().checked_add(patience);
             let until = until.map_or(self.deadline, |until| until.min(self.deadline));
-            if let Ok(verdict) = tokio::time::timeout_at(until, flight.wait()).await {
-                return Some(verdict);
+            let news = flight.wait_for_news(waiter.candidate, knows_vacancy);
+            match tokio::time::timeout_at(until, news).await {
+                Ok(News::Verdict(verdict)) => return Ok(Some(verdict)),
+                Ok(News::Lead(vacancy)) => return Err(vacancy),
+                // From now on the flight is overdue earlier.
+                Ok(News::Vacant) => {
+                    knows_vacancy = true;
+                    continue;
+                }
+                Err(_) => knows_vacancy = false,
             }
             if Instant::now() >= self.deadline {
-                return None;
+                return Ok(None);
             }
             if flight.is_overdue(self.engine.watch.now()) {
                 self.engine.depose(flight);
@@ -295,6 +317,25 @@ impl<V: Send + Sync + 'static> Resolver<V> {
         }
     }
 
+    /// Takes the lead of the flight in which this caller has waited, and whose first leader has
+    /// failed.
+    fn succeed<C: Caller<V>>(
+        &mut self,
+        vacancy: Box<dyn Vacant<V>>,
+        waiter: &Waiter<V>,
+        caller: &mut C,
+    ) -> Step<V> {
+        let mut leader = vacancy.into_leader();
+        leader.lead_for(Interest::in_flight(&waiter.flight, self.engine.offer_to(&waiter.flight)));
+        if let Some(entry) = caller.second_look() {
+            leader.end(End::Found(Arc::clone(&entry)));
+            return Step::Answer(entry, CacheOutcome::Hit);
+        }
+        leader.wait_until(self.deadline, self.slot.take());
+        self.engine.observer.happened(Occurrence::Led);
+        Step::Lead(leader)
+    }
+
     /// Returns how to go on after `verdict`, or `None` to look again.
     fn judge<C: Caller<V>>(
         &mut self,
@@ -313,16 +354,16 @@ impl<V: Send + Sync + 'static> Resolver<V> {
         match verdict {
             // What became of a computation that began too early says nothing; a value from
             // another process may still be new enough.
-            Verdict::Filled(entry) if is_too_old && caller.is_new_enough(numbers, &entry) => {
-                Some(Step::Answer(entry, CacheOutcome::Joined))
+            Verdict::Filled(entry) if is_too_old => {
+                if self.takes(caller, waiter, &entry) {
+                    return Some(Step::Answer(entry, CacheOutcome::Joined));
+                }
+                self.leave(caller, waiter, &entry);
+                self.begin_anew(numbers);
+                None
             }
             _ if is_too_old => {
-                // It has waited for another computation than the one that it wants. There is
-                // one such computation; a leader that came to none is no reason to wait on.
-                if numbers.computation.is_some() && !self.has_begun_anew {
-                    self.has_begun_anew = true;
-                    self.deadline = Instant::now() + self.engine.settings.wait_timeout;
-                }
+                self.begin_anew(numbers);
                 None
             }
             Verdict::Filled(entry) => self.take(caller, waiter, entry),
@@ -338,7 +379,7 @@ impl<V: Send + Sync + 'static> Resolver<V> {
             {
                 None
             }
-            Verdict::Failed(failure) => Some(stale_or_refuse(caller, failure.error)),
+            Verdict::Failed(failure) => Some(self.take_failure(caller, waiter, failure)),
             Verdict::Abandoned(Abandonment::Lost) => None,
             Verdict::Abandoned(Abandonment::NotShared) => {
                 self.elections += 1;
@@ -354,15 +395,55 @@ impl<V: Send + Sync + 'static> Resolver<V> {
         waiter: &Waiter<V>,
         entry: Arc<Entry<V>>,
     ) -> Option<Step<V>> {
-        let is_dead = self.engine.log.is_dead(&entry.tags, entry.started_seq, self.asked);
-        if !is_dead && self.may_have(caller, waiter, &entry) && caller.claim(&entry) {
+        if self.takes(caller, waiter, &entry) {
             return Some(Step::Answer(entry, CacheOutcome::Joined));
         }
-        if caller.refuse(&entry, is_dead) {
-            self.left = Some(waiter.flight.id);
-        }
+        self.leave(caller, waiter, &entry);
         self.reentries += 1;
         (self.reentries > MAX_REENTRIES).then_some(Step::Alone(AloneReason::ReentriesExhausted))
+    }
+
+    /// Returns whether the caller takes a result.
+    fn takes<C: Caller<V>>(&self, caller: &mut C, waiter: &Waiter<V>, entry: &Entry<V>) -> bool {
+        !self.is_dead(entry) && self.may_have(caller, waiter, entry) && caller.claim(entry)
+    }
+
+    fn is_dead(&self, entry: &Entry<V>) -> bool {
+        self.engine.log.is_dead(&entry.tags, entry.started_seq, self.asked)
+    }
+
+    fn leave<C: Caller<V>>(&mut self, caller: &mut C, waiter: &Waiter<V>, entry: &Entry<V>) {
+        if caller.refuse(entry, self.is_dead(entry)) {
+            self.left = Some(waiter.flight.id);
+        }
+    }
+
+    /// The caller has waited for another computation than the one that it wants. There is one
+    /// such computation; a leader that came to none is no reason to wait on.
+    fn begin_anew(&mut self, numbers: FlightNumbers) {
+        if numbers.computation.is_some() && !self.has_begun_anew {
+            self.has_begun_anew = true;
+            self.deadline = Instant::now() + self.engine.settings.wait_timeout;
+        }
+    }
+
+    /// Returns something stale, what the failed computation returned, or the failure.
+    fn take_failure<C: Caller<V>>(
+        &self,
+        caller: &mut C,
+        waiter: &Waiter<V>,
+        failure: SharedFailure<V>,
+    ) -> Step<V> {
+        let SharedFailure { error, result, .. } = failure;
+        if let Some(entry) = caller.fallback_for(&error) {
+            return Step::Answer(entry, CacheOutcome::StaleIfError);
+        }
+        match result {
+            Some(entry) if self.may_have(caller, waiter, &entry) && caller.claim(&entry) => {
+                Step::Answer(entry, CacheOutcome::Joined)
+            }
+            _ => Step::Refuse(error),
+        }
     }
 
     fn may_have<C: Caller<V>>(&self, caller: &C, waiter: &Waiter<V>, entry: &Entry<V>) -> bool {

@@ -63,7 +63,7 @@ pub(crate) enum Judgement {
     Useless,
     /// It is to be replaced, and no caller may be served with it any more.
     Expired,
-    /// The same, and the result that replaces it will not be shared.
+    /// The same, and a result of another process would not answer the waiters.
     ForEach,
 }
 
@@ -118,6 +118,10 @@ impl<V: Send + Sync + 'static> Leader<V> {
         wanted: &mut impl Search<V>,
         patience: Patience,
     ) -> Clearance<V> {
+        if self.is_second() {
+            // The first leader has looked, and its lease goes on.
+            return self.clear_without_remote().await;
+        }
         let Some(shared) = self.engine().remote().map(Arc::clone) else {
             return self.clear_without_remote().await;
         };
@@ -277,9 +281,9 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 }
                 Judgement::Expired => Turn::Acquire(entry.version),
                 Judgement::ForEach => {
-                    let engine = self.engine();
-                    let until = engine.clock.now().plus(engine.settings.uncacheable_for);
-                    self.stop_waiting(way, until);
+                    if way.patience == Patience::Wait {
+                        way.patience = Patience::GoOn;
+                    }
                     Turn::Acquire(entry.version)
                 }
             },

@@ -181,7 +181,7 @@ pub(crate) struct Lease<V: Send + Sync + 'static> {
     pub(super) key: Key,
     pub(crate) grant: Grant,
     /// Whether a value is there that may yet be of use.
-    over_value: bool,
+    pub(crate) over_value: bool,
     renewal: tokio::task::AbortHandle,
     errands: Errands,
     over: bool,

@@ -103,6 +103,8 @@ words! {
         Failure = "the error",
         /// Each waiter computes for itself.
         OwnComputations = "computations of their own",
+        /// The leader's caller got the failure; one of the waiters computes for the others.
+        NextResult = "the result of one more computation (its own caller: the error)",
         /// The leader's caller got the panic.
         NewComputation = "a new computation (its own caller: the panic)",
     }

@@ -70,6 +70,8 @@ mod route_rules;
 #[cfg(feature = "axum")]
 mod safe_posts;
 #[cfg(feature = "axum")]
+mod second_leader;
+#[cfg(feature = "axum")]
 mod sharing;
 #[cfg(feature = "axum")]
 mod sharing_model;

@@ -167,7 +167,7 @@ fn waiters_beyond_the_bound_are_turned_away_and_the_others_are_counted() {
         let callers = (0..3).map(|_| {
             let (flight, joined) = (Arc::clone(&leader.flight), Arc::clone(&joined));
             spawn(move || {
-                if let Some(waiter) = Waiter::join(&flight, 2) {
+                if let Some(waiter) = Waiter::join(&flight, &FlightRequest::of(key()), 2) {
                     assert!(joined.fetch_add(1, Ordering::SeqCst) < 2, "three wait");
                     pause();
                     joined.fetch_sub(1, Ordering::SeqCst);

@@ -13,6 +13,7 @@ use crate::flight::end::{End, Remember};
 use crate::flight::hold::{FailureRule, HoldRule};
 use crate::flight::leader::Leader;
 use crate::flight::lending;
+use crate::flight::succession::Successor;
 use crate::flight::waiter::Caller;
 use crate::http::body::{ResponseBody, SourceBody};
 use crate::http::cache_for::CacheFor;
@@ -20,8 +21,10 @@ use crate::http::flow::answer::is_failure;
 use crate::http::flow::error_response::OriginStatus;
 use crate::http::flow::lookup::{HttpCaller, StoredEntry};
 use crate::http::flow::origin_call::{OriginAnswer, OriginReply, OriginRequest};
-use crate::http::rules::lifetime::Times;
-use crate::http::rules::storable::{Decision, DeclineReason, Plan, UnstoredReason, judge};
+use crate::http::rules::lifetime::{Source, Times};
+use crate::http::rules::storable::{
+    Decision, DeclineReason, Plan, UnstoredReason, judge, judge_error,
+};
 use crate::http::stored::fill::{self, ArrivalTime};
 use crate::http::stored::response::StoredResponse;
 use crate::key::Tag;
@@ -80,7 +83,9 @@ where
                 leader.keep_hold_local();
             }
             let rule = rule(HoldRule::After(2), stale_until);
-            leader.end(End::Failed { error: failure.clone(), rule });
+            let end = End::Failed { error: failure.clone(), rule };
+            // A single lost connection fails one client, and not its crowd.
+            leader.pass_on_or_end(stale_until.is_none().then_some(Successor::Any), end);
             OriginOutcome::Error { error, failure }
         }
         Ok(Ok(OriginReply::PassedOn(rest))) => {
@@ -134,31 +139,96 @@ impl Head {
             Err(why) => return self.decline(response, why),
         };
         let (head, body) = response.into_parts();
-        let decision = judge(
-            &self.caller.asked,
-            &head,
-            body.size_hint().exact(),
-            cache_for.as_ref(),
-            &self.caller.rules.config,
-            times,
-        );
+        let (status, length) = (head.status, body.size_hint().exact());
+        let (asked, config) = (&self.caller.asked, &self.caller.rules.config);
+        let decision = judge(asked, &head, length, cache_for.as_ref(), config, times);
+        let shareable = || judge_error(asked, &head, length, cache_for.as_ref(), config, times);
+        let shareable = is_error(status).then(shareable).flatten();
         let response = Response::from_parts(head, body);
-        let status = response.status();
-        let is_failure = is_failure(status);
-        match decision {
-            Decision::Store(plan) if !is_failure && fill::is_refused(&self.caller, &plan) => {
-                self.decline(response, DeclineReason::Coding)
+        let why = match decision {
+            Decision::Store(plan)
+                if !is_failure(status) && fill::is_refused(&self.caller, &plan) =>
+            {
+                DeclineReason::Coding
             }
             // A failure that may be stored is stored, unless it would replace a usable
             // response.
             Decision::Store(plan)
-                if !is_failure || plan.explicit && !self.would_replace_something_good(&plan) =>
+                if !is_failure(status)
+                    || plan.is_chosen() && !self.would_replace_something_good(&plan) =>
             {
-                self.keep(response, plan, tags).await
+                return self.keep_chosen(response, plan, tags).await;
             }
-            _ if is_failure => self.fail(response, status),
-            Decision::Store(_) => self.decline(response, DeclineReason::Status),
-            Decision::Decline(why) => self.decline(response, why),
+            Decision::Store(_) => DeclineReason::Status,
+            Decision::Decline(why) => why,
+        };
+        if is_error(status) {
+            self.answer_error(response, why, shareable.map(|plan| (plan, tags))).await
+        } else {
+            self.decline(response, why)
+        }
+    }
+
+    /// Stores a response. An error that lives by the layer's word alone may be the fault of
+    /// this one request.
+    async fn keep_chosen<B: SourceBody, E>(
+        self,
+        response: Response<B>,
+        plan: Plan,
+        tags: Box<[Tag]>,
+    ) -> OriginOutcome<B, E> {
+        let by_layer = plan.terms.source == Source::Layer;
+        let successor = successor(response.status(), true).filter(|_| by_layer);
+        match self.pass_on(response.status(), successor) {
+            Ok(()) => own_error(response.map(ResponseBody::inner), DeclineReason::Status),
+            Err(head) => head.keep(response, plan, tags).await,
+        }
+    }
+
+    /// Answers with an error that is not stored. One that may be the fault of this one request
+    /// goes to its client; a waiter with another request leads next. Any other goes to the
+    /// clients that wait, as far as they may have it.
+    async fn answer_error<B: SourceBody, E>(
+        self,
+        response: Response<B>,
+        why: DeclineReason,
+        shareable: Option<(Plan, Box<[Tag]>)>,
+    ) -> OriginOutcome<B, E> {
+        let status = response.status();
+        let is_covered =
+            is_failure(status) && (self.stale_until.is_some() || self.caller.fallback().is_some());
+        let is_refresh = self.caller.refreshed.is_some();
+        let concerns_all = !is_covered && !is_refresh && why != DeclineReason::Credentials;
+        let successor = successor(status, shareable.is_some()).filter(|_| concerns_all);
+        let head = match self.pass_on(status, successor) {
+            Ok(()) => return own_error(response.map(ResponseBody::inner), why),
+            Err(head) => head,
+        };
+        match shareable.filter(|_| concerns_all) {
+            Some((plan, tags)) => {
+                let outcome = head.keep(response, plan, tags).await;
+                match outcome {
+                    OriginOutcome::Response { response, .. } => own_error(response, why),
+                    outcome => outcome,
+                }
+            }
+            None if is_failure(status) => head.fail(response, status),
+            None => head.decline(response, why),
+        }
+    }
+
+    /// Leaves the flight to a waiter that may lead next, if there is one.
+    fn pass_on(self, status: StatusCode, successor: Option<Successor>) -> Result<(), Self> {
+        let Some(successor) = successor else { return Err(self) };
+        let end = if is_failure(status) {
+            failed(status, self.stale_until)
+        } else {
+            End::Declined(Remember::Nothing)
+        };
+        let Self { caller, leader, received, stale_until, occupied } = self;
+        match leader.pass_on(successor, end) {
+            Ok(()) => Ok(()),
+            Err((leader, _)) => Err(Self { caller, leader, received, stale_until, occupied }),
         }
     }
 
@@ -185,11 +255,9 @@ impl Head {
     }
 
     fn fail<B: Body, E>(self, response: Response<B>, status: StatusCode) -> OriginOutcome<B, E> {
-        let error = Error::inner_error(OriginStatus(status));
-        let rule = rule(HoldRule::Never, self.stale_until);
         // Another request may have filled the store meanwhile.
         let stand_in = self.caller.fallback();
-        self.leader.end(End::Failed { error, rule });
+        self.leader.end(failed(status, self.stale_until));
         OriginOutcome::Failed { response: response.map(ResponseBody::inner), stand_in }
     }
 
@@ -225,7 +293,9 @@ impl Head {
         let key = (why == DeclineReason::NoRoom).then(|| self.leader.key().clone());
         self.leader.end(if self.caller.refreshed.is_some() {
             End::RefreshDeclined
-        } else if concerns_one_request(status, why) {
+        } else if is_failure(status) {
+            failed(status, self.stale_until)
+        } else if matches!(why, DeclineReason::BrokenOff | DeclineReason::Coding) {
             End::NotShared
         } else if !why.marks_uncacheable(status) {
             End::Declined(Remember::Nothing)
@@ -240,20 +310,39 @@ impl Head {
             cache.observer.happened(Occurrence::BodyRefused { key: &key });
         }
     }
+}
 
-    /// Sends the others to the service at once where each has to ask for
-    /// itself.
-    pub(super) fn publish_for_each(&mut self, plan: &Plan) {
-        if !plan.is_shareable() {
-            self.leader.publish_for_each();
-        }
+/// Returns the end of a flight whose response is a failure.
+pub(super) fn failed(status: StatusCode, stale_until: Option<Tick>) -> End<StoredResponse> {
+    let error = Error::inner_error(OriginStatus(status));
+    End::Failed { error, rule: rule(HoldRule::Never, stale_until) }
+}
+
+fn is_error(status: StatusCode) -> bool {
+    status.is_client_error() || status.is_server_error()
+}
+
+/// Returns which waiter may lead next where the service has answered with an error.
+///
+/// A service that has too much to do gets no further request, and "log in" is for each client
+/// alone. What RFC 9110, 15.1 lets caches store without a word of the origin concerns the URI.
+fn successor(status: StatusCode, is_shareable: bool) -> Option<Successor> {
+    match status.as_u16() {
+        401 | 403 | 407 | 429 | 503 => None,
+        404 | 405 | 410 | 414 if is_shareable => None,
+        400..600 => Some(Successor::OtherRequest),
+        _ => None,
     }
 }
 
-/// Returns whether a response says nothing of what other requests would get.
-fn concerns_one_request(status: StatusCode, why: DeclineReason) -> bool {
-    let asks_to_log_in = matches!(status.as_u16(), 401 | 403 | 407);
-    let is_error = status.is_client_error() || status.is_server_error();
-    let of_its_own = matches!(why, DeclineReason::BrokenOff | DeclineReason::Coding);
-    is_error && !asks_to_log_in || of_its_own
+/// Returns an error for the client whose request was forwarded.
+fn own_error<B: Body, E>(
+    response: Response<ResponseBody<B>>,
+    why: DeclineReason,
+) -> OriginOutcome<B, E> {
+    if is_failure(response.status()) {
+        OriginOutcome::Failed { response, stand_in: None }
+    } else {
+        OriginOutcome::Response { response, stored: Ok(()), why: Some(why) }
+    }
 }

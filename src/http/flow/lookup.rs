@@ -28,7 +28,9 @@ use crate::http::rules::request::{
 use crate::http::rules::target::{absolute_uri, path_tag, uri_tag};
 use crate::http::rules::vary::{Fingerprint, VaryList, codings, fingerprint, variant_key};
 use crate::http::stored::fill::variant_of;
-use crate::http::stored::response::{Content, Index, Slot, StoredResponse, reusable, selects};
+use crate::http::stored::response::{
+    CachedResponse, Content, Index, Slot, StoredResponse, selects,
+};
 use crate::key::{Key, KeyBuf, KeyKind, Tag};
 use crate::mode::Mode;
 
@@ -164,9 +166,10 @@ pub(super) fn tags_of(parts: &Parts, rules: &Rules, query: Option<&[String]>) ->
 pub(super) fn selecting_fields(
     cache: &HttpCache,
     primary: &[u8],
-    entry: &StoredEntry,
+    entry: Option<&StoredEntry>,
 ) -> Vec<VaryList> {
-    let own = entry.value.response().and_then(|stored| stored.facts.vary.clone());
+    let own =
+        entry.and_then(|entry| entry.value.response()).and_then(|stored| stored.facts.vary.clone());
     let mut lists: Vec<_> = own.into_iter().collect();
     if let Some(at_primary) = cache.local.get(primary)
         && let Slot::Index(index) = at_primary.value.slot()
@@ -303,13 +306,20 @@ pub(super) fn is_validated_by_each(entry: &Entry<StoredResponse>) -> bool {
     answers_no_request || must_be_validated(entry)
 }
 
+/// Returns whether a response is an answer only to requests that came before its own was sent
+/// to the origin. An error without a lifetime is none of these: it is for all that wait.
+fn answers_fresh_reads_only(entry: &Entry<StoredResponse>) -> bool {
+    let is_error = |stored: &CachedResponse| stored.status.as_u16() >= 400;
+    is_validated_by_each(entry) && !entry.value.response().is_some_and(is_error)
+}
+
 /// A request without a fresh answer, as the engine sees it.
 pub(crate) struct HttpCaller {
     pub(crate) cache: Arc<HttpCache>,
     pub(crate) rules: Arc<Rules>,
     pub(crate) asked: RequestFacts,
     pub(super) wishes: Wishes,
-    /// The first flight that begins after the request came has this number or a higher
+    /// The first computation that begins after the request came has this number or a higher
     /// one.
     pub(super) not_before: u64,
     /// As received; the request itself may have gone to the service. Inside of another
@@ -452,10 +462,12 @@ impl HttpCaller {
             && !must_be_validated(entry)
     }
 
-    /// Returns whether answers are known to be validated by each request for
-    /// itself: then none waits for another.
-    pub(super) fn validates_itself(&self) -> bool {
-        self.stale.as_deref().is_some_and(is_validated_by_each)
+    /// Returns whether no answer counts whose origin request was sent before this request
+    /// came: the client wants a new one, or what is stored has to be validated for each
+    /// request. See "Fresh reads" in DESIGN.md.
+    pub(super) fn reads_fresh(&self) -> bool {
+        self.wishes.demand.is_some_and(|demand| demand.accepts_nothing_stored())
+            || self.stale.as_deref().is_some_and(is_validated_by_each)
     }
 
     /// Looks again for the response to be validated: another caller may have stored or
@@ -476,7 +488,7 @@ impl HttpCaller {
 impl Caller<StoredResponse> for HttpCaller {
     fn flight_request(&mut self) -> FlightRequest {
         let key = self.flight_key();
-        let waits = !self.validates_itself() && self.may_share(&key);
+        let waits = self.may_share(&key);
         let role = match (waits, !self.waits_only()) {
             (true, true) => Role::Any,
             (true, false) => Role::WaitOnly,
@@ -498,8 +510,9 @@ impl Caller<StoredResponse> for HttpCaller {
     }
 
     fn is_answered_by(&self, entry: &Entry<StoredResponse>) -> bool {
+        // Whether it had to be validated first, `is_new_enough` says.
         let stored = entry.value.response();
-        stored.is_some_and(|s| reusable(s, &self.asked, &self.headers, &self.rules.config))
+        stored.is_some_and(|s| selects(s, &self.asked, &self.headers, &self.rules.config))
     }
 
     fn fallback_for(&self, failure: &Error) -> Option<StoredEntry> {
@@ -534,9 +547,13 @@ impl Caller<StoredResponse> for HttpCaller {
 
     fn is_new_enough(&self, numbers: FlightNumbers, entry: &Entry<StoredResponse>) -> bool {
         // Without a computation the result is from elsewhere, and may be of any age.
-        let is_computed = numbers.computation.is_some();
-        is_computed && numbers.flight >= self.not_before
-            || self.wishes.are_met_by(entry, self.cache.now())
+        let is_fresh_read = numbers.computation.is_some_and(|number| number >= self.not_before);
+        is_fresh_read
+            || !answers_fresh_reads_only(entry) && self.wishes.are_met_by(entry, self.cache.now())
+    }
+
+    fn wants_computation_from(&self) -> Option<u64> {
+        self.reads_fresh().then_some(self.not_before)
     }
 
     fn fallback(&self) -> Option<StoredEntry> {

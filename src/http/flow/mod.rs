@@ -39,7 +39,7 @@
 //! - `lookup`: where the answer may stand, which flight the request belongs to, what may
 //!   answer it ([`HttpCaller`](lookup::HttpCaller)).
 //! - `miss`: the request waits, leads, or goes alone.
-//! - `work`: what it brings to the orchestrator.
+//! - `work`: what it brings to the orchestrator; `unkeyed`: what it has besides its key.
 //!
 //! The origin:
 //! - `origin_call`: a request for a response, or for the confirmation of a stored one.
@@ -74,5 +74,6 @@ pub(crate) mod refresh;
 pub(crate) mod remote;
 pub(crate) mod revalidate;
 pub(crate) mod service;
+pub(crate) mod unkeyed;
 pub(crate) mod unsafe_method;
 pub(crate) mod work;

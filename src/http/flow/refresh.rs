@@ -111,7 +111,7 @@ fn keep_what_is_keyed(
     // A layer further out has keyed its own fields: without them it would be another request.
     let in_force = rules.configs_in_force();
     let from = seen.value.response().map(|stored| stored.facts.from).unwrap_or_default();
-    let lists = lookup::selecting_fields(cache, caller.primary.as_bytes(), seen);
+    let lists = lookup::selecting_fields(cache, caller.primary.as_bytes(), Some(seen));
     let stays = |name: &HeaderName| {
         if in_force.clone().any(|config| config.is_credential(name)) {
             return from.contains(Credentials::of(name));

@@ -30,7 +30,6 @@ impl Head {
         let renewed = confirmed.renew(times.response);
         match self.caller.judge_renewed(&renewed, times) {
             Ok((plan, tags)) => {
-                self.publish_for_each(&plan);
                 // Its body came in answer to another request.
                 self.caller.asked = self.caller.asked_of(&renewed.entry);
                 if fill::fingerprint_of(&self.caller, &plan) != fill::variant_of(&renewed.entry) {

@@ -22,6 +22,7 @@ use crate::http::flow::answer::is_failure;
 use crate::http::flow::lead::{OriginOutcome, ask};
 use crate::http::flow::lookup::{HttpCaller, StoredEntry, is_validated_by_each, must_be_validated};
 use crate::http::flow::remote;
+use crate::http::flow::unkeyed::unkeyed_fields;
 use crate::http::rules::validation::validators;
 use crate::http::stored::response::{Slot, StoredResponse, selects};
 use crate::key::Key;
@@ -58,6 +59,8 @@ pub(super) struct HttpWork<S, Q, B> {
     /// Whether something good stands there, also what this request may not be answered
     /// with.
     is_occupied: bool,
+    /// A hash of its fields that are not keyed, once a flight has been entered.
+    unkeyed: Option<u64>,
     body: PhantomData<fn() -> B>,
 }
 
@@ -72,6 +75,7 @@ impl<S, Q, B> HttpWork<S, Q, B> {
             stand_in: None,
             stale: None,
             is_occupied: false,
+            unkeyed: None,
             body: PhantomData,
         }
     }
@@ -149,7 +153,10 @@ impl<S, Q, B> Search<StoredResponse> for HttpWork<S, Q, B> {
 
 impl<S, Q, B> Caller<StoredResponse> for HttpWork<S, Q, B> {
     fn flight_request(&mut self) -> FlightRequest {
-        self.caller.flight_request()
+        let Self { caller, request, unkeyed, .. } = self;
+        let hash = || unkeyed_fields(caller, request.headers());
+        let unkeyed = *unkeyed.get_or_insert_with(hash);
+        FlightRequest { unkeyed, ..self.caller.flight_request() }
     }
 
     fn second_look(&mut self) -> Option<StoredEntry> {
@@ -170,6 +177,10 @@ impl<S, Q, B> Caller<StoredResponse> for HttpWork<S, Q, B> {
 
     fn is_new_enough(&self, numbers: FlightNumbers, entry: &Entry<StoredResponse>) -> bool {
         self.caller.is_new_enough(numbers, entry)
+    }
+
+    fn wants_computation_from(&self) -> Option<u64> {
+        self.caller.wants_computation_from()
     }
 
     fn fallback(&self) -> Option<StoredEntry> {
@@ -195,8 +206,9 @@ where
         let leads_only = |caller: &mut HttpCaller| caller.flight_request().role == Role::LeadOnly;
         match self.purpose {
             HttpPurpose::Refresh(_) => Patience::GiveUp,
-            // Answers are not shared: the lease is for a process that may store one.
-            HttpPurpose::Answer if caller.validates_itself() => Patience::GoOn,
+            // What another process computes may have begun too early: the lease is for a process
+            // that may store its result.
+            HttpPurpose::Answer if caller.reads_fresh() => Patience::GoOn,
             // The flight that it has left has the lease, until its body is complete.
             HttpPurpose::Answer if caller.has_left => Patience::GoOn,
             // The remote has one lock for all callers. Callers whose answers are known to be
@@ -211,6 +223,10 @@ where
     fn prepare(&mut self, leader: &mut Leader<StoredResponse>) {
         if !self.caller.asked.credentials.is_anonymous() {
             leader.keep_hold_local();
+        }
+        if matches!(self.purpose, HttpPurpose::Answer) {
+            // It may have waited for another response since its look.
+            self.caller.look_again();
         }
         self.key = self.caller.store_key();
     }
@@ -230,6 +246,8 @@ where
 
     async fn call(self, leader: Leader<StoredResponse>) -> Self::Output {
         let Self { caller, service, request, stale, is_occupied, .. } = self;
+        // The first leader of the flight has looked into the remote.
+        let is_occupied = is_occupied || leader.is_second() && leader.may_replace_value();
         // Also a cache that stores nothing has gauges to set.
         caller.cache.tidy_from_now_on();
         let own = ask(caller, leader, is_occupied, service, request).await;

@@ -37,6 +37,11 @@ impl Demand {
         !self.no_cache && is_young && self.min_fresh.is_none_or(|least| left >= least)
     }
 
+    /// Returns whether only an answer will do that is computed for this request.
+    pub(crate) fn accepts_nothing_stored(&self) -> bool {
+        self.no_cache || self.max_age.is_some_and(|most| most.is_zero())
+    }
+
     fn take(&mut self, directive: &Directive<'_>) {
         let is = |name: &str| directive.name.eq_ignore_ascii_case(name.as_bytes());
         let seconds = || seconds(directive.argument.bytes()?);

@@ -49,9 +49,16 @@ pub(crate) struct Plan {
     pub(crate) length: Option<u64>,
     /// It answers no request without validation (RFC 9111, 5.2.2.4).
     pub(crate) only_validated: bool,
+    /// It has no lifetime: it goes to the clients that wait, and is not stored.
+    pub(crate) is_for_wave: bool,
 }
 
 impl Plan {
+    /// Returns whether the origin, or the layer for this status, has chosen the lifetime.
+    pub(crate) fn is_chosen(&self) -> bool {
+        self.explicit || self.terms.source == Source::Layer
+    }
+
     /// Returns whether waiters may be answered with it: while it is
     /// fresh, or as stale in its window.
     pub(crate) fn is_shareable(&self) -> bool {
@@ -73,8 +80,27 @@ pub(crate) fn judge(
     config: &HttpConfig,
     times: Times,
 ) -> Decision {
-    let response = Response { parts, declared_length, cache_for, config, times };
+    let is_for_wave = false;
+    let response = Response { parts, declared_length, cache_for, config, times, is_for_wave };
     response.judge(asked).map_or_else(Decision::Decline, Decision::Store)
+}
+
+/// Judges an error without a lifetime: returns how the clients get it that wait for it, as if
+/// it were stored for no time at all. "Log in" and "forbidden" are for each client alone.
+pub(crate) fn judge_error(
+    asked: &RequestFacts,
+    parts: &Parts,
+    declared_length: Option<u64>,
+    cache_for: Option<&CacheFor>,
+    config: &HttpConfig,
+    times: Times,
+) -> Option<Plan> {
+    if matches!(parts.status.as_u16(), 401 | 403 | 407) {
+        return None;
+    }
+    let is_for_wave = true;
+    let response = Response { parts, declared_length, cache_for, config, times, is_for_wave };
+    response.judge(asked).ok()
 }
 
 /// Judges the response to a POST, which may be stored for later GETs (RFC
@@ -133,6 +159,8 @@ struct Response<'a> {
     cache_for: Option<&'a CacheFor>,
     config: &'a HttpConfig,
     times: Times,
+    /// Whether it is to be shared with the clients that wait, and not to be stored.
+    is_for_wave: bool,
 }
 
 impl Response<'_> {
@@ -156,7 +184,8 @@ impl Response<'_> {
         if !permits.contains(asked.credentials) {
             return Err(DeclineReason::Credentials);
         }
-        refuse_if(!can_be_validated && !terms.cover_anything(), DeclineReason::NoFreshness)?;
+        let is_of_use = can_be_validated || self.is_for_wave || terms.cover_anything();
+        refuse_if(!is_of_use, DeclineReason::NoFreshness)?;
         Ok(Plan {
             terms,
             directives,
@@ -169,6 +198,7 @@ impl Response<'_> {
             strip_set_cookie,
             length,
             only_validated,
+            is_for_wave: self.is_for_wave,
         })
     }
 
@@ -243,6 +273,12 @@ impl Response<'_> {
 
     fn terms(&self, said: &Directives) -> Result<Terms, DeclineReason> {
         let Parts { status, headers, .. } = self.parts;
+        if self.is_for_wave {
+            // "Not reusable" is a lifetime, too.
+            let is_said = said.no_cache || said.lifetime != Lifetime::Unsaid;
+            refuse_if(is_said, DeclineReason::NoFreshness)?;
+            return Ok(Terms::never_fresh(Source::Origin, headers, self.times));
+        }
         let terms =
             lifetime::terms(*status, said, headers, self.cache_for, self.config, self.times);
         if said.no_cache {

@@ -301,19 +301,8 @@ fn write_length(headers: &mut HeaderMap, status: StatusCode, body: &Content) {
     let _ = headers.try_insert(header::CONTENT_LENGTH, HeaderValue::from(bytes.len()));
 }
 
-/// Returns whether a stored response answers a request: the one judge for
-/// hits and waiters, RFC 9111, 4, all but freshness.
-pub(crate) fn reusable(
-    stored: &CachedResponse,
-    asked: &RequestFacts,
-    request_headers: &HeaderMap,
-    config: &HttpConfig,
-) -> bool {
-    !stored.facts.directives.no_cache && selects(stored, asked, request_headers, config)
-}
-
-/// Returns whether a stored response is the one that a request selects, if
-/// only to ask whether it is still good.
+/// Returns whether a stored response is the one that a request selects: the one judge for
+/// hits and waiters, RFC 9111, 4. Whether it must be validated first, is not asked here.
 #[inline]
 pub(crate) fn selects(
     stored: &CachedResponse,
@@ -463,7 +452,7 @@ mod tests {
         let fields = [("cache-control", "max-age=9"), ("vary", "Accept-Language")];
         let stored = store(&fields, &get("de"), &config);
         let answers =
-            |parts: &RequestParts| reusable(&stored, &anonymous(), &parts.headers, &config);
+            |parts: &RequestParts| selects(&stored, &anonymous(), &parts.headers, &config);
         assert!(answers(&get("DE")));
         assert!(!answers(&get("en")));
         assert!(!answers(&request("GET", "/", &[])));
@@ -476,20 +465,17 @@ mod tests {
         let stored = store(&[("cache-control", "max-age=9")], &parts, &config);
         for method in [RequestMethod::Get, RequestMethod::Head] {
             let asked = RequestFacts { method, ..anonymous() };
-            assert!(reusable(&stored, &asked, &parts.headers, &config));
+            assert!(selects(&stored, &asked, &parts.headers, &config));
         }
     }
 
     #[test]
-    fn credentials_and_no_cache_are_asked_at_every_answer() {
+    fn credentials_are_asked_at_every_answer() {
         let config = HttpConfig::default();
         let parts = request("GET", "/", &[]);
-        let mut stored = store(&[("cache-control", "max-age=9")], &parts, &config);
+        let stored = store(&[("cache-control", "max-age=9")], &parts, &config);
         let asked = RequestFacts { credentials: Credentials::AUTHORIZATION, ..anonymous() };
-        assert!(!reusable(&stored, &asked, &parts.headers, &config));
-        // RFC 9111, 5.2.2.4: not without validation.
-        stored.facts.directives.no_cache = true;
-        assert!(!reusable(&stored, &anonymous(), &parts.headers, &config));
+        assert!(!selects(&stored, &asked, &parts.headers, &config));
     }
 
     #[test]

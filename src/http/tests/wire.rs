@@ -11,7 +11,7 @@ use crate::http::rules::request::{RequestFacts, RequestMethod};
 use crate::http::rules::vary::fingerprint;
 use crate::http::rules::vary::{Fingerprint, VaryList};
 use crate::http::stored::response::{
-    CachedResponse, Facts, Index, MAX_LISTS, StoredResponse, reusable,
+    CachedResponse, Facts, Index, MAX_LISTS, StoredResponse, selects,
 };
 use crate::http::stored::wire::*;
 use crate::remote::Remotable;
@@ -164,7 +164,7 @@ proptest! {
             HttpConfig::default(),
             HttpConfig { ignore_cookies: true, normalise_accept: false, ..HttpConfig::default() },
         ] {
-            let answers = |it: &StoredResponse| reusable(it.response().unwrap(), &asked, &asking, &config);
+            let answers = |it: &StoredResponse| selects(it.response().unwrap(), &asked, &asking, &config);
             prop_assert_eq!(answers(&read), answers(&stored));
         }
     }

@@ -67,7 +67,7 @@ async fn a_process_that_never_held_it_asks_about_what_it_finds_in_the_remote() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_each_must_ask_about_is_asked_about_in_every_process_without_waiting() {
+async fn what_each_must_ask_about_is_asked_about_once_in_every_process() {
     let origin = Origin::new(|call| match is_conditional(call) {
         true => not_modified().header("etag", TAG),
         false => Answer::ok("no-cache", "report").header("etag", TAG),
@@ -81,12 +81,12 @@ async fn what_each_must_ask_about_is_asked_about_in_every_process_without_waitin
         crowd(&apps[1], 10, |_| get("http://a/x")),
         crowd(&apps[2], 10, |_| get("http://a/x")),
     );
-    assert_eq!(origin.calls(), 31);
+    assert_eq!(origin.calls(), 1 + 3);
     for replies in [all.0, all.1, all.2] {
         assert!(replies.iter().all(|reply| reply.status == 200 && reply.text() == "report"));
         assert!(slowest(&replies) <= WORK * 2, "{:?}", slowest(&replies));
     }
-    assert!(origin.seen().iter().filter(|call| is_conditional(call)).count() >= 12);
+    assert!(origin.seen().iter().filter(|call| is_conditional(call)).count() >= 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -14,8 +14,9 @@ use crate::flight::end::End;
 use crate::flight::lending;
 use crate::http::body::collect;
 use crate::http::body::{Collection, Limits, ResponseBody, SharedBody, SourceBody};
+use crate::http::flow::answer::is_failure;
 use crate::http::flow::lead::pump::{Arrival, Pump};
-use crate::http::flow::lead::{Head, OriginOutcome};
+use crate::http::flow::lead::{Head, OriginOutcome, failed};
 use crate::http::flow::lookup::{StoredEntry, is_validated_by_each};
 use crate::http::flow::remote;
 use crate::http::rules::storable::{DeclineReason, Plan, UnstoredReason};
@@ -36,20 +37,19 @@ enum Recipients {
     Wave,
     /// All clients, from the store.
     All,
-    /// Each client, after a validation of its own.
+    /// Clients whose requests came before this one was sent; later ones validate it.
     Each,
 }
 
 impl Head {
     /// Hands the response over, and stores it once it is complete.
     pub(in crate::http) async fn keep<B: SourceBody, E>(
-        mut self,
+        self,
         response: Response<B>,
         plan: Plan,
         tags: Box<[Tag]>,
     ) -> OriginOutcome<B, E> {
         let (head, body) = response.into_parts();
-        self.publish_for_each(&plan);
         let limits = self.limits(&plan);
         let collected = collect(body, &limits).await;
         let why = match collected {
@@ -93,13 +93,15 @@ impl Head {
         let longest = entry.window.useful_until();
         let is_covered = plan.is_shareable() && received.at < longest;
         let share = match received.at < entry.window.kept_until() {
+            _ if plan.is_for_wave => Recipients::Wave,
             // No window covers it, or none any more.
             true if !is_covered && plan.terms.lifetime.is_zero() => Recipients::Each,
             true => Recipients::All,
             false if plan.terms.lifetime.is_zero() => Recipients::None,
             false => Recipients::Wave,
         };
-        if !caller.asked.credentials.is_anonymous() && share != Recipients::Each {
+        let is_shared = share != Recipients::Each && !plan.is_for_wave;
+        if !caller.asked.credentials.is_anonymous() && is_shared {
             let least = received.at.plus(caller.cache.engine.settings.uncacheable_for);
             leader.note_sharing(true, longest.max(least));
         }
@@ -108,7 +110,7 @@ impl Head {
 
     /// Stores a whole response and hands it over, as far as it may be.
     pub(in crate::http) fn fill(
-        mut self,
+        self,
         head: &Parts,
         body: Bytes,
         plan: &Plan,
@@ -118,17 +120,18 @@ impl Head {
         match share {
             Recipients::None => self.decline_unshared(),
             Recipients::Wave => self.share_with_wave(entry),
-            Recipients::Each => {
-                self.leader.publish_for_each();
-                return self.store(entry);
-            }
-            Recipients::All => return self.store(entry),
+            Recipients::All | Recipients::Each => return self.store(entry),
         }
         Err(UnstoredReason::Expired)
     }
 
     fn share_with_wave(self, entry: StoredEntry) {
-        self.leader.end(End::ForWaiters(entry));
+        let status = entry.value.response().map(|stored| stored.status);
+        let end = match status.filter(|status| is_failure(*status)) {
+            Some(status) => failed(status, self.stale_until).with_result(entry),
+            None => End::ForWaiters(entry),
+        };
+        self.leader.end(end);
     }
 
     /// Stores a whole response before it is handed over: a waiter that it does
@@ -155,7 +158,7 @@ impl Head {
 
     /// Hands over a response whose body arrives.
     fn stream<B: SourceBody, E>(
-        mut self,
+        self,
         head: Parts,
         (so_far, rest): Arriving<B>,
         plan: &Plan,
@@ -178,9 +181,6 @@ impl Head {
             let response = Response::from_parts(head, ResponseBody::streaming(so_far, rest));
             let stored = Err(UnstoredReason::Expired);
             return OriginOutcome::Response { response, stored, why: None };
-        }
-        if share == Recipients::Each {
-            self.leader.publish_for_each();
         }
         let stored = match share {
             Recipients::Wave | Recipients::None => Err(UnstoredReason::Expired),
