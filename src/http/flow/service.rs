@@ -22,6 +22,7 @@ use crate::http::flow::nested::{self, Nested, Position, View};
 use crate::http::flow::normal_form;
 use crate::http::flow::outside::Outside;
 use crate::http::flow::owned_routes::Crowd;
+use crate::http::flow::trail::{self, Trail};
 use crate::http::flow::unsafe_method;
 use crate::http::layer::Rules;
 use crate::http::rules::request::{
@@ -213,7 +214,8 @@ impl<S> HttpService<S> {
             return None;
         }
         outer.claim();
-        let outside = Outside::of(&marks, &rules, parts);
+        let has_remote = self.cache.engine.shared.get().is_some();
+        let outside = Outside::of(&marks, &rules, parts, has_remote);
         Some(Box::new(Nested { rules, outside, outer: outer.clone() }))
     }
 
@@ -224,7 +226,7 @@ impl<S> HttpService<S> {
         S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
         S::Future: Send,
         S::Error: Send,
-        Q: Send + 'static,
+        Q: Body + Send + 'static,
         B: Body + Send + 'static,
         B::Error: Into<BoxError>,
     {
@@ -283,7 +285,7 @@ impl<S> HttpService<S> {
         S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
         S::Future: Send,
         S::Error: Send,
-        Q: Send + 'static,
+        Q: Body + Send + 'static,
         B: Body + Send + 'static,
         B::Error: Into<BoxError>,
     {
@@ -332,7 +334,9 @@ impl<S> HttpService<S> {
             not_before: self.cache.engine.table.upcoming_number(),
             headers: selecting.unwrap_or(&parts.headers).clone(),
             primary: primary.to_key(),
-            tags: automatic_tags(&parts, rules, outside),
+            tags: automatic_tags(&self.cache, &parts, rules, outside),
+            anchors: trail::anchors(&self.cache, primary.as_bytes(), outside),
+            trail: Trail::default(),
             stale: None,
             forward,
             claim: None,

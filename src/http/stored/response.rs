@@ -19,6 +19,7 @@ use crate::http::rules::lifetime::Source;
 use crate::http::rules::request::{Credentials, RequestFacts};
 use crate::http::rules::storable::{Plan, may_answer};
 use crate::http::rules::vary::{Fingerprint, VaryList, fingerprint};
+use crate::http::stored::generation::Generation;
 use crate::weigh::{Weigh, allocated};
 
 /// Lists of fields that an index remembers.
@@ -331,7 +332,8 @@ fn knows_our_fields(facts: &Facts, config: &HttpConfig) -> bool {
     config.vary.is_empty() || config.vary.iter().all(knows)
 }
 
-/// The variants of a URI.
+/// The variants of a URI. In the remote also what leads from a URI to the responses for its
+/// several keys: then there are no variants.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Index {
     /// By which fields they were selected, newest first.
@@ -340,6 +342,8 @@ pub(crate) struct Index {
     pub(crate) variants: Vec<Fingerprint>,
     /// When the newest variant was asked for, if this process did.
     pub(crate) asked_at: Option<Tick>,
+    /// A part of the keys of the variants in the remote; none in the store of this process.
+    pub(crate) generation: Option<Generation>,
 }
 
 impl Index {
@@ -356,7 +360,7 @@ impl Index {
     pub(crate) fn announcing(&self, list: &VaryList) -> Self {
         let mut lists = moved_to_front(&self.lists, list);
         lists.truncate(MAX_LISTS);
-        Self { lists, variants: self.variants.clone(), asked_at: self.asked_at }
+        Self { lists, variants: self.variants.clone(), ..*self }
     }
 
     /// Says when a variant was asked for.
@@ -369,7 +373,7 @@ impl Index {
     pub(crate) fn without(&self, variant: Fingerprint) -> Self {
         let variants = self.variants.iter().filter(|other| **other != variant);
         let variants = variants.copied().collect();
-        Self { lists: self.lists.clone(), variants, asked_at: self.asked_at }
+        Self { lists: self.lists.clone(), variants, ..*self }
     }
 
     /// Returns the index without what is beyond its bounds.
