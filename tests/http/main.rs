@@ -79,3 +79,4 @@ mod unreachable_origin;
 mod validation;
 #[cfg(feature = "axum")]
 mod variants;
+mod writes;
