@@ -283,7 +283,8 @@ async fn purge<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>, body: Body
         "url" => {
             let uri = target::normal_url(what)
                 .ok_or_else(|| bad("`url` must be absolute: a scheme, a host and a path"))?;
-            state.invalidate_tags(state.queries.uri_tags(&uri, scope).into()).await
+            let scheme = uri.scheme_str().unwrap_or_default();
+            state.invalidate_uris(state.queries.reach(&uri, (scheme, true), scope)).await.0
         }
         "key" => state.invalidate(Key::from_encoded(&bytes_of(what)?)).await,
         _ => state.invalidate_tags(Box::new([Tag::from_encoded(&bytes_of(what)?)])).await,

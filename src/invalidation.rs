@@ -14,6 +14,11 @@
 //! and whose tags are known only with its result, the log cannot tell; its
 //! result counts as dead, goes to the callers that wait, and is not stored.
 //!
+//! A tag of a URI is made by the HTTP layer for every response, and any client may invalidate
+//! it by a write. So it is recorded only while it is *live*: an entry, a computation or a hold of
+//! this process carries it ([`LiveTags`]). A write to a URI of which nothing is here leaves
+//! nothing here.
+//!
 //! # Locks
 //!
 //! Writers take `appending`, then the lock of one shard. They publish the number
@@ -23,6 +28,8 @@
 //! `dropped` after it has looked for records: if a record is gone, `dropped` covers
 //! it. No lock is held while the store is checked, except the lock that
 //! keeps other threads from checking it as well.
+
+mod live;
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;
@@ -34,6 +41,8 @@ use crate::clock::Tick;
 use crate::entry::Entry;
 use crate::key::Tag;
 use crate::sync::{Arc, AtomicU64, AtomicUsize, Mutex, Notify, Ordering, RandomState, RwLock};
+
+pub(crate) use live::LiveTags;
 
 /// A caller that has not said when it asked: later than everything.
 pub(crate) const ASKED_NOW: u64 = u64::MAX;
@@ -62,6 +71,8 @@ pub(crate) struct InvalidationLog {
     pub(crate) checking: Mutex<()>,
     room_wanted: Arc<Notify>,
     max_tags: usize,
+    /// The tags of URIs that something in this process carries.
+    pub(crate) live: LiveTags,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -92,6 +103,7 @@ impl InvalidationLog {
             checking: Mutex::default(),
             room_wanted: Arc::default(),
             max_tags: max_tags.max(1),
+            live: LiveTags::default(),
         }
     }
 

@@ -3,6 +3,7 @@
 mod adapters;
 mod kinds;
 mod structs;
+mod uri;
 
 use std::borrow::{Borrow, Cow};
 use std::fmt;
@@ -17,6 +18,9 @@ use kinds::ESCAPE;
 #[cfg(feature = "http")]
 pub(crate) use kinds::VARIANT_HEAD;
 pub(crate) use kinds::{KeyKind, primary_of};
+#[cfg(feature = "http")]
+pub(crate) use uri::UriName;
+pub(crate) use uri::{is_of_process, uri_tag_of};
 
 /// Longest key that needs no heap memory of its own.
 const INLINE: usize = 38;
@@ -475,6 +479,12 @@ impl Tag {
     #[must_use]
     pub fn from_encoded(encoded: &[u8]) -> Self {
         Self(Key::from_encoded(encoded))
+    }
+
+    /// Makes a tag whose clones are counted in `bytes`, however short they are.
+    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP's URIs"))]
+    pub(crate) fn counted(bytes: Arc<[u8]>) -> Self {
+        Self(Key(Repr::Shared(bytes)))
     }
 
     pub(crate) fn heap_bytes(&self) -> usize {

@@ -176,7 +176,7 @@ pub use garbage::EvictionCause;
 #[cfg(feature = "http")]
 pub use http::{
     BodyError, BodyErrorKind, CacheFor, HttpFuture, HttpLayer, HttpService, HttpStampede, Refusal,
-    RequestBody, ResponseBody, SetCookie, StoredResponse,
+    RequestBody, RequestEnd, ResponseBody, SetCookie, StoredResponse,
 };
 pub use key::{ByBytes, ByDisplay, Key, KeyBuf, Tag, ToKey};
 pub use mode::Mode;

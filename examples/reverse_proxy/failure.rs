@@ -54,6 +54,11 @@ impl OriginError {
         matches!(self.kind, Kind::Connect | Kind::BrokenOff)
     }
 
+    /// Returns whether the origin has received nothing of the request.
+    pub(crate) fn is_unsent(&self) -> bool {
+        self.kind == Kind::Connect
+    }
+
     pub(crate) fn status(&self) -> StatusCode {
         match self.kind {
             Kind::Connect | Kind::BrokenOff | Kind::Malformed => StatusCode::BAD_GATEWAY,

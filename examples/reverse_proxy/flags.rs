@@ -253,6 +253,7 @@ impl Flags {
         let layer = layer
             .stale_if_disconnected(self.stale_if_disconnected)
             .disconnected(OriginError::is_disconnected)
+            .unsent(OriginError::is_unsent)
             .set_cookie(self.set_cookie)
             .max_body(self.max_body)
             // A request that was admitted must not be too long for the cache.

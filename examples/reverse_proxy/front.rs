@@ -70,6 +70,9 @@ impl Proxy {
     async fn answer(&self, request: Request<Incoming>, from: &HeaderValue) -> Response<AnswerBody> {
         let (mut parts, body) = request.into_parts();
         let body = ClientBody::new(body, self.names);
+        if let Some(end) = body.end() {
+            parts.extensions.insert(end);
+        }
         let method = parts.method.clone();
         match checks::admit(&mut parts, &self.flags, &self.via, self.names) {
             Ok(found) => forward::write_fields(&mut parts, &body, &found, from, &self.via),

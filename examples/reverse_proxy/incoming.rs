@@ -7,6 +7,8 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
+use tower_stampede::RequestEnd;
+
 use crate::names::NameFilter;
 
 /// What a client sends, or nothing: to ask again without a condition, the
@@ -16,11 +18,18 @@ pub(crate) struct ClientBody(Option<Received>);
 struct Received {
     body: Incoming,
     names: &'static NameFilter,
+    /// What the cache reads where a write ends in an unknown way.
+    end: RequestEnd,
 }
 
 impl ClientBody {
     pub(crate) fn new(body: Incoming, names: &'static NameFilter) -> Self {
-        Self(Some(Received { body, names }))
+        Self(Some(Received { body, names, end: RequestEnd::new() }))
+    }
+
+    /// Returns what says whether the body has been read to its end, unless it is empty.
+    pub(crate) fn end(&self) -> Option<RequestEnd> {
+        self.0.as_ref().filter(|it| !it.body.is_end_stream()).map(|it| it.end.clone())
     }
 
     pub(crate) fn empty() -> Self {
@@ -36,8 +45,11 @@ impl Body for ClientBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let Some(Received { body, names }) = &mut self.0 else { return Poll::Ready(None) };
-        let mut frame = ready!(Pin::new(body).poll_frame(cx));
+        let Some(Received { body, names, end }) = &mut self.0 else { return Poll::Ready(None) };
+        let mut frame = ready!(Pin::new(&mut *body).poll_frame(cx));
+        if frame.as_ref().is_none_or(|frame| frame.is_ok() && body.is_end_stream()) {
+            end.note();
+        }
         if let Some(Ok(frame)) = &mut frame
             && let Some(trailers) = frame.trailers_mut()
         {

@@ -258,9 +258,10 @@ where
         }
     }
 
-    fn adopt(&mut self, leader: &Leader<V>, found: &Arc<Entry<V>>) {
-        leader.adopt(found);
-        self.state.adopted(found);
+    fn adopt(&mut self, leader: &Leader<V>, found: Arc<Entry<V>>) -> Arc<Entry<V>> {
+        leader.adopt(&found);
+        self.state.adopted(&found);
+        found
     }
 
     async fn call(self, mut leader: Leader<V>) -> Self::Output {

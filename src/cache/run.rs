@@ -42,8 +42,9 @@ pub(crate) trait Work<V: Send + Sync + 'static>: Caller<V> + Search<V> + Sized {
     /// Keeps a value that the search has found and that may be served in place of a failure.
     fn keep_stand_in(&mut self, leader: &Leader<V>);
 
-    /// Stores a value that the search has found and that answers the callers.
-    fn adopt(&mut self, leader: &Leader<V>, found: &Arc<Entry<V>>);
+    /// Stores a value that the search has found and that answers the callers. Returns it as
+    /// they get it.
+    fn adopt(&mut self, leader: &Leader<V>, found: Arc<Entry<V>>) -> Arc<Entry<V>>;
 
     /// Asks the origin, and ends the leader.
     fn call(self, leader: Leader<V>) -> impl Future<Output = Self::Output>;
@@ -228,7 +229,7 @@ where
         Clearance::Compute => LeadOutcome::Called(work.call(leader).await),
         Clearance::Found(found) => {
             // Stored before it is handed over, like a computed value.
-            work.adopt(&leader, &found);
+            let found = work.adopt(&leader, found);
             leader.end(End::Found(Arc::clone(&found)));
             LeadOutcome::Found(found, work)
         }

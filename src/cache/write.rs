@@ -17,7 +17,9 @@ use crate::flight::engine::{Admission, FlightRequest, LedFor};
 use crate::flight::leader::Leader;
 use crate::flight::ports::Store;
 use crate::freshness::Freshness;
-use crate::key::{Key, Tag};
+#[cfg(feature = "http")]
+use crate::http::rules::target::UriReach;
+use crate::key::{Key, Tag, uri_tag_of};
 use crate::lease::shared_store::{Delivery, Errand, RemoteHealth, RemoteValue, SharedStore};
 use crate::mode::Mode;
 use crate::observe::{Observe, Occurrence};
@@ -45,7 +47,22 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         Invalidation { local: true, remote: self.tell(errand).await }
     }
 
+    /// Ends what is stored and computed of some URIs, in all processes. Returns how many
+    /// invalidations this process has recorded for itself, too.
+    #[cfg(feature = "http")]
+    pub(crate) async fn invalidate_uris(self: &Arc<Self>, reach: UriReach) -> (Invalidation, u64) {
+        let (recorded, errand) = self.invalidate_uris_here(reach);
+        (Invalidation { local: recorded > 0, remote: self.tell(errand).await }, recorded)
+    }
+
     /// The same from where nothing can be awaited.
+    #[cfg(feature = "http")]
+    pub(crate) fn invalidate_uris_in_background(self: &Arc<Self>, reach: UriReach) {
+        let (_, errand) = self.invalidate_uris_here(reach);
+        self.tell_in_background(errand);
+    }
+
+    /// Invalidates tags from where nothing can be awaited.
     pub(crate) fn invalidate_tags_in_background(self: &Arc<Self>, tags: &[Tag]) {
         if !tags.is_empty() {
             let errand = self.invalidate_tags_here(tags);
@@ -75,9 +92,25 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         self.engine.shared.get().map(|shared| write(Arc::clone(shared)))
     }
 
+    /// A key of the HTTP layer names a URI: then all that is stored of the URI ends.
     fn revoke_here(&self, key: &Key) -> (bool, Option<Errand>) {
-        let errand = self.begin(|shared| shared.invalidate(key.clone()));
-        (self.engine.drop_here(key), errand)
+        let errand = self.begin(|shared| shared.invalidate(remote_keys(key)));
+        let tag = uri_tag_of(key.as_bytes());
+        let has_ended = tag.and_then(|tag| self.engine.invalidate_if_live(&tag)).is_some();
+        (self.engine.drop_here(key) || has_ended, errand)
+    }
+
+    #[cfg(feature = "http")]
+    fn invalidate_uris_here(&self, reach: UriReach) -> (u64, Option<Errand>) {
+        let errand = self.begin(|shared| shared.invalidate(reach.keys.into()));
+        let mut recorded = 0;
+        for tag in &reach.tags {
+            if self.engine.invalidate_if_live(tag).is_some() {
+                self.observer.happened(Occurrence::TagInvalidated { tag });
+                recorded += 1;
+            }
+        }
+        (recorded, errand)
     }
 
     fn invalidate_tags_here(&self, tags: &[Tag]) -> Option<Errand> {
@@ -119,7 +152,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let Some(older) = older.filter(|_| leader.is_current()) else { return };
         let key = leader.key();
         // The flight goes on: the hold is yet to come.
-        let errand = self.begin(|shared| shared.invalidate(key.clone()));
+        let errand = self.begin(|shared| shared.invalidate(Box::new([key.clone()])));
         drop(self.local.remove_exactly(key, older));
         self.tell(errand).await;
     }
@@ -185,4 +218,13 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             Freshness::StaleIfError | Freshness::Expired => None,
         }
     }
+}
+
+/// Returns where something may stand in the remote that `key` names.
+fn remote_keys(key: &Key) -> Box<[Key]> {
+    #[cfg(feature = "http")]
+    if let Some(name) = crate::key::UriName::of_key(key.as_bytes()) {
+        return name.primary_keys().chain([name.anchor()]).collect();
+    }
+    Box::new([key.clone()])
 }

@@ -26,7 +26,7 @@ use crate::flight::ports::Store;
 use crate::flight::table::{Removed, Shard, Table};
 use crate::flight::waiter::{AloneReason, WaitSlot, Waiter};
 use crate::invalidation::{ASKED_NOW, Full, InvalidationLog};
-use crate::key::{Key, Tag};
+use crate::key::{Key, Tag, uri_tag_of};
 use crate::lease::shared_store::SharedStore;
 use crate::mode::Mode;
 use crate::observe::{Observe, Occurrence, SpanLabel};
@@ -572,7 +572,14 @@ impl<V: Send + Sync + 'static> Engine<V> {
     /// Ends the local use of a key that another process invalidated or put.
     #[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "a remote tells of it"))]
     pub(crate) fn invalidated_elsewhere(&self, key: &Key) {
-        self.drop_here(key);
+        match uri_tag_of(key.as_bytes()) {
+            Some(tag) => {
+                self.invalidate_if_live(&tag);
+            }
+            None => {
+                self.drop_here(key);
+            }
+        }
         self.observer.happened(Occurrence::InvalidatedElsewhere { key });
     }
 
@@ -591,6 +598,17 @@ impl<V: Send + Sync + 'static> Engine<V> {
                 }
             }
         }
+    }
+
+    /// The same for the tag of a URI, if anything in this process carries it.
+    ///
+    /// A computation that takes the tag up after the look began after the invalidation: it is
+    /// not concerned.
+    pub(crate) fn invalidate_if_live(&self, tag: &Tag) -> Option<u64> {
+        let is_live = self.log.live.is_live(tag);
+        // A copy: the log must not keep the tag live.
+        let copy = || Tag::from_encoded(tag.as_bytes());
+        is_live.then(|| self.invalidate_tag(copy(), self.clock.now()))
     }
 
     fn drop_oldest_records(&self) {
@@ -622,6 +640,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         self.table.sweep(now);
         let running = self.settings.compute_timeout * 2 + self.settings.wait_timeout;
         self.log.trim(now, longest_kept.saturating_add(running));
+        self.log.live.sweep();
     }
 }
 

@@ -351,6 +351,12 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.lease.as_ref().is_some_and(|lease| lease.over_value)
     }
 
+    /// Returns the key in the remote that it has the lease of.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP has several places"))]
+    pub(crate) fn leased_key(&self) -> Option<&Key> {
+        self.lease.as_ref().map(|lease| &lease.key)
+    }
+
     /// Says that the value in the remote is of no use any more, though it was when the
     /// lease was granted.
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's validation"))]

@@ -3,6 +3,7 @@
 mod content;
 mod nesting;
 mod request_fields;
+mod writes;
 
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
@@ -49,6 +50,12 @@ pub(crate) struct Rules {
     pub(super) bypass: Option<BypassRule>,
     /// Which errors of the service say that it was not reached.
     pub(super) disconnected: Option<DisconnectedRule>,
+    /// Which errors of the service say that it has received nothing.
+    pub(super) unsent: Option<DisconnectedRule>,
+    /// Which writes invalidate; all without it.
+    invalidates: Option<writes::WriteRule>,
+    /// Whether a write to a URI ends what is stored under the other scheme of HTTP as well.
+    pub(super) ends_both_schemes: bool,
     /// A `fn() -> Q` for the request bodies of one type.
     pub(super) empty_body: Option<Arc<dyn Any + Send + Sync>>,
     /// A `fn(RequestBody<Q>) -> Q` for the same.
@@ -217,6 +224,9 @@ impl HttpStampede {
             key_rules: Vec::new(),
             bypass: None,
             disconnected: None,
+            unsent: None,
+            invalidates: None,
+            ends_both_schemes: true,
             empty_body: None,
             request_body: None,
             posts: None,

@@ -59,6 +59,7 @@ pub use cache_for::CacheFor;
 pub use config::SetCookie;
 pub use flow::error_response::Refusal;
 pub use flow::future::HttpFuture;
+pub use flow::request_end::RequestEnd;
 pub use flow::service::HttpService;
 pub use layer::{HttpLayer, HttpStampede};
 pub use stored::response::StoredResponse;

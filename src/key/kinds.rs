@@ -37,6 +37,13 @@ pub(crate) enum KeyKind {
     /// A flight of the HTTP layer. It is never stored.
     #[cfg(feature = "http")]
     Flight = b'f',
+    /// In the remote: says where the responses of a URI stand that have more in their keys
+    /// than the URI.
+    #[cfg(feature = "http")]
+    Anchor = b'w',
+    /// In the remote: a response to which an anchor or an index of variants leads.
+    #[cfg(feature = "http")]
+    Leaf = b'l',
     /// A tag for a URI.
     #[cfg(feature = "http")]
     UriTag = b'u',

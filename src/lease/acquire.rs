@@ -13,14 +13,18 @@ use crate::flight::engine::Engine;
 use crate::flight::hold::HeldKey;
 use crate::flight::leader::Leader;
 use crate::key::Key;
-use crate::lease::grant::Version;
+use crate::lease::grant::{FillOutcome, Version};
 use crate::lease::hold::{Attempt, Errands};
-use crate::lease::shared_store::{AcquireAnswer, RemoteValue, SharedStore, Unavailable};
+use crate::lease::shared_store::{
+    AcquireAnswer, FillPayload, RemoteValue, SharedStore, Unavailable,
+};
 use crate::lease::wakes::Listener;
 use crate::observe::{LockAnswer, Occurrence, WakeCause};
 
-/// How often a look may point to another key, and how often an acquire may return a
-/// value that does not serve, before the leader goes on.
+/// How often one look may point to another key before the leader goes on.
+const MAX_STEPS: u8 = 8;
+
+/// How often an acquire may return a value that does not serve before the leader goes on.
 const MAX_TURNS: u8 = 4;
 
 /// The longest wait without a look: wake-ups can be lost.
@@ -37,6 +41,15 @@ pub(crate) trait Search<V> {
 
     /// Judges the entry that stands there.
     fn judge(&mut self, found: &Arc<Entry<V>>) -> Judgement;
+
+    /// Begins anew: what it has found on its way may have gone since.
+    fn restart(&mut self) {}
+
+    /// Returns what is to stand under the key, where that is no result of a computation and
+    /// only leads to other keys. It is filled at once, under this version.
+    fn signpost(&self, _: Version) -> Option<Arc<Entry<V>>> {
+        None
+    }
 
     /// Returns whether the leader computes although the key is held.
     fn despite_hold(&self) -> bool {
@@ -165,7 +178,10 @@ impl<V: Send + Sync + 'static> Leader<V> {
             }
             match self.acquire(way, wanted, seen).await? {
                 Turn::Done(cleared) => return Ok(cleared),
-                Turn::Again | Turn::Acquire(_) if Instant::now() < way.deadline => (),
+                Turn::Again | Turn::Acquire(_) if Instant::now() < way.deadline => {
+                    way.turns = 0;
+                    wanted.restart();
+                }
                 Turn::Again | Turn::Acquire(_) => return Ok(Clearance::TimedOut),
             }
         }
@@ -197,6 +213,20 @@ impl<V: Send + Sync + 'static> Leader<V> {
             self.observe(Occurrence::Locked { answer: lock_answer(&answer) });
             let found = match answer {
                 AcquireAnswer::Granted(grant) => {
+                    if let Some(signpost) = wanted.signpost(grant.version) {
+                        let share = FillPayload::Entry(Arc::clone(&signpost));
+                        let filled = way.shared.fill(&key, &grant, &share).await?;
+                        attempt.was_answered();
+                        if filled == FillOutcome::Refused
+                            || wanted.judge(&signpost) != Judgement::Elsewhere
+                        {
+                            self.leave_place();
+                            return Ok(Turn::Again);
+                        }
+                        // Nothing stands where a new signpost leads.
+                        seen = None;
+                        continue;
+                    }
                     self.report_takeover(way, &key, ask.lease);
                     self.take_lease(attempt, grant, &ask, way.over_value);
                     return Ok(Turn::Done(Clearance::Compute));
@@ -360,7 +390,7 @@ impl<V: Send + Sync + 'static> LeaseWait<V> {
 
     fn may_turn(&mut self) -> bool {
         self.turns += 1;
-        self.turns <= MAX_TURNS
+        self.turns <= MAX_STEPS
     }
 
     /// Waits for a wake-up, or for the time after which a look is due.

@@ -26,6 +26,11 @@ impl Token {
         let half = |which: u8| u128::from(SECRET.hash_one((count, which)));
         Self(half(0) << 64 | half(1))
     }
+
+    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP's generations"))]
+    pub(crate) fn to_bytes(self) -> [u8; 16] {
+        self.0.to_be_bytes()
+    }
 }
 
 /// Writes 32 hexadecimal digits.

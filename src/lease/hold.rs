@@ -38,6 +38,8 @@ pub(crate) struct FillTarget<V> {
     key: Key,
     entry: Arc<Entry<V>>,
     merge: Option<Merge<V>>,
+    /// Filled only over what stands there already; this stood there at the last look.
+    stands: Option<Arc<Entry<V>>>,
 }
 
 /// Makes the entry to store from the entry that stands there already; none if
@@ -46,7 +48,15 @@ pub(crate) type Merge<V> = Box<dyn FnMut(&Arc<Entry<V>>) -> Option<Arc<Entry<V>>
 
 impl<V> FillTarget<V> {
     pub(crate) fn new(key: Key, entry: Arc<Entry<V>>) -> Self {
-        Self { key, entry, merge: None }
+        Self { key, entry, merge: None, stands: None }
+    }
+
+    /// Changes what stands there, by `merge`, and fills nothing where nothing stands: an
+    /// invalidation may have removed it. `seen` stood there at the last look.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP has several places"))]
+    pub(crate) fn over(key: Key, seen: &Arc<Entry<V>>, merge: Merge<V>) -> Self {
+        let (entry, stands) = (Arc::clone(seen), Some(Arc::clone(seen)));
+        Self { key, entry, merge: Some(merge), stands }
     }
 
     /// Sets how to replace an entry that stands there already and that this leader's
@@ -178,7 +188,7 @@ impl<V: Send + Sync + 'static> Renewal<V> {
 /// woken.
 pub(crate) struct Lease<V: Send + Sync + 'static> {
     shared: Arc<dyn SharedStore<V>>,
-    pub(super) key: Key,
+    pub(crate) key: Key,
     pub(crate) grant: Grant,
     /// Whether a value is there that may yet be of use.
     pub(crate) over_value: bool,
@@ -210,8 +220,51 @@ impl<V: Send + Sync + 'static> Lease<V> {
         }
     }
 
+    /// Changes what stands under a key that this lease is not for.
+    ///
+    /// A grant does not say whether anything stands there: an invalidation may have come since
+    /// the last look. So the key is read once more under the grant. What is there then has not
+    /// been invalidated, and an invalidation that comes later ends the right to fill.
+    async fn change(
+        &self,
+        key: &Key,
+        mut stands: Arc<Entry<V>>,
+        merge: &mut Merge<V>,
+    ) -> Result<(), Unavailable> {
+        for _ in 0..MAX_OFFERS {
+            let Some(merged) = merge(&stands) else { return Ok(()) };
+            let ask = self.shared.ask().seen(stands.version);
+            let attempt = Attempt::begin(&self.shared, key, &ask, &self.errands);
+            match self.shared.acquire(key, &ask).await? {
+                AcquireAnswer::Granted(grant) => {
+                    let RemoteValue::Entry(now) = self.shared.get(key).await? else {
+                        return Ok(());
+                    };
+                    if now.version == stands.version {
+                        let grant = Grant::new(grant.token, grant.version, self.grant.now);
+                        self.shared.fill(key, &grant, &FillPayload::Entry(merged)).await?;
+                        attempt.was_answered();
+                    }
+                    return Ok(());
+                }
+                AcquireAnswer::Hit(RemoteValue::Entry(newer)) => {
+                    attempt.was_answered();
+                    stands = newer;
+                }
+                AcquireAnswer::Hit(_) | AcquireAnswer::Locked(_) | AcquireAnswer::Held(_) => {
+                    attempt.was_answered();
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Fills a key that this lease is not for, unless another process computes it.
     async fn offer(&self, mut place: FillTarget<V>) -> Result<(), Unavailable> {
+        if let (Some(stands), Some(merge)) = (place.stands.take(), &mut place.merge) {
+            return self.change(&place.key, stands, merge).await;
+        }
         let mut ask = self.shared.ask();
         for _ in 0..MAX_OFFERS {
             let attempt = Attempt::begin(&self.shared, &place.key, &ask, &self.errands);

@@ -102,9 +102,9 @@ pub(crate) trait SharedStore<V>: Send + Sync + 'static {
     ) -> NoticeFuture<'a, ()>;
 
     /// Tells of an invalidation. It counts from the call, not from the first poll: callers that
-    /// ask the remote for the key after that wait until it is told. The process ends its own
-    /// use of the key after this call.
-    fn invalidate(self: Arc<Self>, key: Key) -> Errand;
+    /// ask the remote for one of the keys after that wait until it is told. The process ends its
+    /// own use of the keys after this call.
+    fn invalidate(self: Arc<Self>, keys: Box<[Key]>) -> Errand;
 
     /// The same for tags, and callers of all keys.
     fn invalidate_tags(self: Arc<Self>, tags: Box<[Tag]>) -> Errand;

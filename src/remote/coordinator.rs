@@ -6,13 +6,14 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::join_all;
 
 use crate::cache::weights::Weights;
 use crate::clock::Tick;
 use crate::entry::Entry;
 use crate::flight::engine::Engine;
 use crate::freshness::{Lifetimes, Window};
-use crate::key::{Key, Tag};
+use crate::key::{Key, Tag, is_of_process};
 use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, Token};
 use crate::lease::shared_store::{
     AcquireAnswer, Delivery, Errand, FillPayload, NoticeFuture, RemoteFuture, RemoteHealth,
@@ -202,7 +203,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             stale_if_error: window.error_until.since(window.fresh_until),
             kept_longer: window.kept_until().since(window.useful_until()),
             took: window.computed_in(),
-            tags: entry.tags.to_vec(),
+            tags: entry.tags.iter().filter(|tag| !is_of_process(tag)).cloned().collect(),
             payload,
         };
         let left = window.kept_until().since(self.engine.upgrade()?.clock.now()).max(LEAST_TTL);
@@ -423,9 +424,14 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
         })
     }
 
-    fn invalidate(self: Arc<Self>, key: Key) -> Errand {
-        let turn = self.begin_write(WriteKind::Invalidate(key.clone()));
-        Box::pin(turn.tell(async move |remote| remote.invalidate_now(&key).await))
+    fn invalidate(self: Arc<Self>, keys: Box<[Key]>) -> Errand {
+        let turn = self.begin_write(WriteKind::Invalidate(keys.clone()));
+        Box::pin(turn.tell(async move |remote| {
+            // On their way together: a URI has several keys.
+            let told = keys.iter().map(|key| remote.invalidate_now(key));
+            let told = join_all(told).await;
+            if told.contains(&Delivery::Queued) { Delivery::Queued } else { Delivery::Done }
+        }))
     }
 
     fn invalidate_tags(self: Arc<Self>, tags: Box<[Tag]>) -> Errand {

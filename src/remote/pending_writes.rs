@@ -27,21 +27,18 @@ const CALLS_OF_A_WRITE: u32 = 3;
 #[derive(Debug)]
 pub(super) enum WriteKind {
     Put(Key),
-    Invalidate(Key),
+    Invalidate(Box<[Key]>),
     InvalidateTags(Box<[Tag]>),
 }
 
 impl WriteKind {
-    fn key(&self) -> Option<&Key> {
-        match self {
-            Self::Put(key) | Self::Invalidate(key) => Some(key),
-            Self::InvalidateTags(_) => None,
-        }
-    }
-
     /// Returns whether it may end the use of what stands under `key`.
     fn concerns(&self, key: &Key) -> bool {
-        self.key().is_none_or(|own| own == key)
+        match self {
+            Self::Put(own) => own == key,
+            Self::Invalidate(keys) => keys.contains(key),
+            Self::InvalidateTags(_) => true,
+        }
     }
 
     /// Returns whether the remote must be told of both in their order. Invalidations may
@@ -218,8 +215,13 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             return;
         }
         match &write.kind {
-            WriteKind::Put(key) | WriteKind::Invalidate(key) => {
+            WriteKind::Put(key) => {
                 self.queue(RemoteCall::Invalidate, None, |journal| journal.note_key(key.clone()));
+            }
+            WriteKind::Invalidate(keys) => {
+                self.queue(RemoteCall::Invalidate, None, |journal| {
+                    keys.iter().for_each(|key| journal.note_key(key.clone()));
+                });
             }
             WriteKind::InvalidateTags(tags) => {
                 self.queue(RemoteCall::InvalidateTags, None, |journal| journal.note_tags(tags));

@@ -89,3 +89,5 @@ mod validation;
 mod variants;
 #[cfg(all(feature = "axum", feature = "tracing"))]
 mod write_hint;
+#[cfg(feature = "axum")]
+mod writes;

@@ -14,6 +14,7 @@ use crate::http::flow::error_response::RefusalReason;
 use crate::http::flow::lead::OriginOutcome;
 use crate::http::flow::lookup::{HttpCaller, StoredEntry};
 use crate::http::flow::miss::answered;
+use crate::http::flow::trail::Trail;
 use crate::http::rules::decline_reason::DeclineReason;
 use crate::http::rules::shape::Shape;
 use crate::observe::{Observe, Occurrence};
@@ -86,6 +87,8 @@ impl HttpCaller {
                 primary: self.primary.clone(),
                 content: None,
                 tags: Box::default(),
+                anchors: Box::default(),
+                trail: Trail::default(),
                 stale: self.stale.clone(),
                 forward: self.forward,
                 claim: None,

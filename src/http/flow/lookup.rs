@@ -18,20 +18,21 @@ use crate::freshness::Freshness;
 use crate::http::body::Reader;
 use crate::http::flow::answer::is_failure;
 use crate::http::flow::outside::{Outside, OutsideFacts};
+use crate::http::flow::trail::Trail;
 use crate::http::layer::Rules;
 use crate::http::rules::codings::Codings;
 use crate::http::rules::content::RequestContent;
-use crate::http::rules::key::{HostPlace, push_request, push_start};
+use crate::http::rules::key::{HostPlace, push_request, push_start, resource};
 use crate::http::rules::request::{
     BypassReason, Credentials, FieldScan, RequestFacts, RequestMethod, Wishes,
 };
-use crate::http::rules::target::{absolute_uri, path_tag, uri_tag};
+use crate::http::rules::target::{absolute_uri, name_of, path_tag};
 use crate::http::rules::vary::{Fingerprint, VaryList, codings, fingerprint, variant_key};
 use crate::http::stored::fill::variant_of;
 use crate::http::stored::response::{
     CachedResponse, Content, Index, Slot, StoredResponse, selects,
 };
-use crate::key::{Key, KeyBuf, KeyKind, Tag};
+use crate::key::{Key, KeyBuf, KeyKind, Tag, UriName, is_of_process};
 use crate::mode::Mode;
 
 pub(crate) type HttpCache = CacheState<StoredResponse>;
@@ -128,8 +129,10 @@ pub(super) fn owned_primary_key(parts: &Parts, rules: &Rules) -> Option<Key> {
     primary_key(&mut key, parts, &seen, rules).ok().map(|_| key.to_key())
 }
 
-/// The tags by which every response to this request is invalidated.
+/// The tags by which every response to this request is invalidated. From now on those of its
+/// URIs are live: to be called before anything is looked for that may be stored.
 pub(super) fn automatic_tags(
+    cache: &HttpCache,
     parts: &Parts,
     rules: &Rules,
     outside: Option<&Outside>,
@@ -140,25 +143,36 @@ pub(super) fn automatic_tags(
             tags.push(tag.clone());
         }
     }
+    take_live(cache, &mut tags);
     tags.into()
 }
 
-/// The tags of a request in every layer of the handle.
-pub(super) fn all_tags(cache: &HttpCache, parts: &Parts, rules: &Rules) -> Vec<Tag> {
-    let uri = received_uri(parts);
-    let scope = rules.config.scope.as_deref();
-    let absolute = absolute_uri(parts, uri, scheme(uri, rules)).ok();
-    let of_uri = absolute.map(|absolute| cache.queries.uri_tags(&absolute, scope));
-    of_uri.into_iter().flatten().chain([path_tag(scope, uri.path())]).collect()
+/// Makes the tags of URIs live.
+pub(super) fn take_live(cache: &HttpCache, tags: &mut [Tag]) {
+    for tag in tags.iter_mut().filter(|tag| is_of_process(tag)) {
+        *tag = cache.engine.log.live.take(tag);
+    }
 }
 
-/// The same where the parameters in `query` count.
+/// The tags of a request where the parameters in `query` count: of its URI, and of its path.
 pub(super) fn tags_of(parts: &Parts, rules: &Rules, query: Option<&[String]>) -> Vec<Tag> {
-    let uri = received_uri(parts);
+    let tag = with_name(parts, rules, query, |name| name.tag());
     let scope = rules.config.scope.as_deref();
-    let absolute = absolute_uri(parts, uri, scheme(uri, rules)).ok();
-    let uri_tag = absolute.map(|absolute| uri_tag(&absolute, scope, query));
-    uri_tag.into_iter().chain([path_tag(scope, uri.path())]).collect()
+    tag.into_iter().chain([path_tag(scope, received_uri(parts).path())]).collect()
+}
+
+/// Calls `then` with what the keys of a request's URI call it, if it has a name.
+pub(super) fn with_name<T>(
+    parts: &Parts,
+    rules: &Rules,
+    query: Option<&[String]>,
+    then: impl FnOnce(UriName<'_>) -> T,
+) -> Option<T> {
+    let uri = received_uri(parts);
+    let scheme = scheme(uri, rules);
+    let absolute = absolute_uri(parts, uri, scheme).ok()?;
+    let resource = resource(uri, query);
+    Some(then(name_of(&absolute, scheme, rules.config.scope.as_deref(), &resource)))
 }
 
 /// Returns the lists of fields by which responses of a URI are selected: the list
@@ -329,6 +343,11 @@ pub(crate) struct HttpCaller {
     /// The body, where that is part of the key.
     pub(super) content: Option<Bytes>,
     pub(super) tags: Box<[Tag]>,
+    /// The keys in the remote that lead to its responses, where the primary key is none of
+    /// them.
+    pub(super) anchors: Box<[Key]>,
+    /// How far it has looked there.
+    pub(super) trail: Trail,
     pub(super) stale: Option<StoredEntry>,
     pub(super) forward: Forward,
     /// The place at the beginning of a body that arrives.
@@ -376,14 +395,6 @@ impl HttpCaller {
         key.to_key()
     }
 
-    /// Returns where the response to this request is expected to be stored.
-    pub(super) fn store_key(&self) -> Key {
-        match self.predicted() {
-            Some(fingerprint) => variant_key(self.primary.as_bytes(), fingerprint),
-            None => self.primary.clone(),
-        }
-    }
-
     /// Returns the credentials of the requests that a flight of this caller is
     /// for: a refresh is for requests like the first one.
     fn credentials(&self) -> Credentials {
@@ -391,7 +402,7 @@ impl HttpCaller {
         refreshed.map_or(self.asked.credentials, |stored| stored.facts.from)
     }
 
-    fn predicted(&self) -> Option<Fingerprint> {
+    pub(super) fn predicted(&self) -> Option<Fingerprint> {
         if let Some(refreshed) = &self.refreshed {
             // Not what the newest list of the index says: this very entry.
             return variant_of(refreshed);

@@ -47,8 +47,10 @@
 //!   the body.
 //! - `revalidate`: a stored response that the service has confirmed.
 //! - `refresh`: a request on behalf of all clients, while they are served the stale response.
-//! - `remote`: where the responses of a URI stand in the remote.
-//! - `unsafe_method`: requests that change something.
+//! - `trail`: the way of a leader to where its response stands in the remote.
+//! - `remote`: how responses get there, and from there into this process.
+//! - `unsafe_method`: requests that change something; `request_end`: whether one was sent to its
+//!   end.
 //!
 //! The way out:
 //! - `client`: what the client gets whose own request was forwarded for all.
@@ -72,8 +74,10 @@ pub(crate) mod outside;
 pub(crate) mod owned_routes;
 pub(crate) mod refresh;
 pub(crate) mod remote;
+pub(crate) mod request_end;
 pub(crate) mod revalidate;
 pub(crate) mod service;
+pub(crate) mod trail;
 pub(crate) mod unkeyed;
 pub(crate) mod unsafe_method;
 pub(crate) mod work;

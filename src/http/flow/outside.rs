@@ -7,13 +7,14 @@
 //!
 //! The tags of each URI on the way are made of the parameters that the inner layer counts. A
 //! write names its URI by the lists of all layers of the handle, so it finds the entry, and with
-//! it those that differ only in parameters of layers further out.
+//! it those that differ only in parameters of layers further out. In the remote the way to the
+//! entry leads over the anchor of each URI: a write to any of them ends it.
 
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use crate::http::config::HttpConfig;
-use crate::http::flow::lookup::{request_key, tags_of};
+use crate::http::flow::lookup::{request_key, tags_of, with_name};
 use crate::http::flow::nested::Mark;
 use crate::http::layer::Rules;
 use crate::http::rules::codings::Coding;
@@ -21,7 +22,7 @@ use crate::http::rules::key::NESTED;
 use crate::http::rules::request::{BypassReason, Credentials, FieldScan, credential_field};
 use crate::http::rules::shape::ASKS_FOR_LESS;
 use crate::http::rules::vary::{self, Vary, fingerprint};
-use crate::key::{KeyBuf, Tag};
+use crate::key::{Key, KeyBuf, Tag};
 
 /// What stays of that once the request has a key.
 #[derive(Clone, Copy, Default)]
@@ -41,6 +42,8 @@ pub(super) struct Outside {
     /// The field with the credential, if there is one.
     pub(super) credential: Option<HeaderName>,
     pub(super) tags: Vec<Tag>,
+    /// Where the remote says what stands there of the URIs on the way, if there is a remote.
+    pub(super) anchors: Vec<Key>,
     /// Why there is no key.
     pub(super) refused: Option<BypassReason>,
     /// The fields by which stored responses are selected, where those are not the fields of
@@ -50,12 +53,13 @@ pub(super) struct Outside {
 
 impl Outside {
     /// Reads the marks for a request that the inner layer has received.
-    pub(super) fn of(marks: &[Mark], inner: &Rules, own: &Parts) -> Self {
+    pub(super) fn of(marks: &[Mark], inner: &Rules, own: &Parts, has_remote: bool) -> Self {
         let mut outside = Self {
             key: [0; 32],
             facts: OutsideFacts::default(),
             credential: None,
             tags: Vec::new(),
+            anchors: Vec::new(),
             refused: None,
             selecting: None,
         };
@@ -82,6 +86,12 @@ impl Outside {
         let query = inner.config.query.as_deref();
         let tags = |mark: &Mark| mark.view().map(|view| tags_of(&view.parts, &mark.rules, query));
         outside.tags = marks.iter().filter_map(tags).flatten().collect();
+        if has_remote {
+            let anchor = |mark: &Mark| {
+                with_name(&mark.view()?.parts, &mark.rules, query, |name| name.anchor())
+            };
+            outside.anchors = marks.iter().filter_map(anchor).collect();
+        }
         let headers: Vec<_> = views.iter().map(|view| &view.parts.headers).collect();
         match added.and_then(|()| selecting(&own.headers, &headers, &inner.config)) {
             Ok(selecting) => outside.selecting = selecting,

@@ -1,14 +1,23 @@
-//! Where the responses of a URI stand in the remote, and how they get there.
+//! How responses get into the remote, and from there into this process. `trail` says where they
+//! stand.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::entry::Entry;
 use crate::http::flow::lookup::{HttpCache, HttpCaller, StoredEntry};
-use crate::http::rules::vary::variant_key;
+use crate::http::flow::trail::lasting;
+use crate::http::rules::codings::Coding;
+use crate::http::rules::vary::{Fingerprint, VaryList};
 use crate::http::stored::fill::{self, index_entry, index_of, weighed_index};
+use crate::http::stored::generation::{Generation, leaf_key};
 use crate::http::stored::response::{Index, MAX_LISTS, StoredResponse};
-use crate::key::Key;
+use crate::key::{Key, is_of_process};
 use crate::lease::hold::{FillTarget, Merge};
+
+/// How many times as long as the response behind it an anchor lasts once it is prolonged: so
+/// the next few responses find it, and need not prolong it.
+const ANCHOR_LASTS: u32 = 4;
 
 impl HttpCaller {
     /// Returns whether `found` is newer than what is in hand.
@@ -24,65 +33,139 @@ pub(super) fn learn(cache: &HttpCache, primary: &Key, found: &StoredEntry, max_v
     let change = cache.local.update(primary, |old| {
         let merged = match old.and_then(|old| index_of(old)) {
             Some(ours) => ours.merged(index),
-            None => index.clone(),
+            None => Index { generation: None, ..index.clone() },
         };
         let merged = merged.at_most(max_variants);
-        let entry = index_entry(merged, found, old, std::time::Duration::ZERO);
+        let entry = index_entry(merged, found, old, Duration::ZERO);
         Some(weighed_index(cache, primary, entry))
     });
     change.finish();
 }
 
-/// Stores what the remote has, unless it was invalidated meanwhile.
-pub(super) fn adopt(caller: &HttpCaller, entry: &StoredEntry, allowed: &dyn Fn() -> bool) {
+/// Stores what the remote has, unless it was invalidated since the look began. Returns the
+/// entry as it is in this process.
+pub(super) fn adopt(
+    caller: &HttpCaller,
+    found: &StoredEntry,
+    allowed: &dyn Fn(&StoredEntry) -> bool,
+) -> StoredEntry {
+    let entry = of_this_process(caller, found);
     if let Some(stored) = entry.value.response() {
         // The caller uses it now; in this process it is the first use.
         stored.touch(caller.cache.now());
     }
-    fill::store(caller, entry, allowed).finish();
-    caller.cache.adopted(entry);
+    fill::store(caller, &entry, &|| allowed(&entry)).finish();
+    caller.cache.adopted(&entry);
+    entry
 }
 
-/// Returns where a stored response and the index to it go in the remote.
+/// Returns an entry of the remote with the tags that it has in this process alone.
+fn of_this_process(caller: &HttpCaller, found: &StoredEntry) -> StoredEntry {
+    let own = caller.tags.iter().filter(|tag| is_of_process(tag));
+    let tags = found.tags.iter().filter(|tag| !is_of_process(tag)).chain(own).cloned().collect();
+    let since = caller.trail.since().map_or(found.started_seq, |at| at.min(found.started_seq));
+    let entry = Entry::new(found.value.clone(), found.window, tags, since);
+    fill::weighed(caller, entry.with_version(found.version))
+}
+
+/// Returns where a stored response and the indexes that lead to it go in the remote. `leased` is
+/// the key that the leader has the lease of.
 pub(super) fn fill_targets(
     caller: &HttpCaller,
     entry: &StoredEntry,
+    leased: &Key,
 ) -> Vec<FillTarget<StoredResponse>> {
+    let primary = caller.remote_primary();
+    let index = caller.trail.index.as_ref().filter(|_| primary != *leased);
     let facts = entry.value.response().map(|stored| &stored.facts);
-    let Some(selected) = facts.and_then(|facts| facts.fingerprint) else {
-        let place = FillTarget::new(caller.primary.clone(), Arc::clone(entry));
-        return vec![place.merging(newer(entry))];
+    let varies = facts.and_then(|facts| Some((facts.vary.as_ref()?, facts.coding, facts.fingerprint?)));
+    let mut targets = match (varies, index) {
+        (None, None) => vec![FillTarget::new(primary, Arc::clone(entry)).merging(newer(entry))],
+        // It takes the place of the index, if that still stands there.
+        (None, Some(index)) => {
+            vec![FillTarget::over(primary, index, of_generation(index, newer(entry)))]
+        }
+        (Some((list, coding, selected)), index) => {
+            let generation = index.and_then(|index| index_of(index)?.generation);
+            let new = generation.unwrap_or_else(Generation::random);
+            let variant = leaf_key([new], &caller.primary, Some(selected));
+            let ours = index_to(caller, entry, (list, coding, selected), new);
+            let at_primary = match index {
+                Some(index) => {
+                    let merge = merge_index(ours, caller.rules.config.max_variants);
+                    FillTarget::over(primary, index, of_generation(index, merge))
+                }
+                None => FillTarget::new(primary, ours),
+            };
+            vec![FillTarget::new(variant, Arc::clone(entry)).merging(newer(entry)), at_primary]
+        }
     };
-    let variant = variant_key(caller.primary.as_bytes(), selected);
-    let mut places = vec![FillTarget::new(variant, Arc::clone(entry)).merging(newer(entry))];
-    let index = caller.cache.local.get(caller.primary.as_bytes());
-    if let Some(index) = index.filter(|entry| index_of(entry).is_some()) {
-        let merge = merge_index(&index, caller.rules.config.max_variants);
-        places.push(FillTarget::new(caller.primary.clone(), index).merging(merge));
+    for (anchor, stands) in caller.anchors_passed() {
+        let merge = of_generation(stands, prolong(entry));
+        targets.push(FillTarget::over(anchor.clone(), stands, merge));
     }
-    places
+    targets
 }
 
 /// Replaces what is older.
 fn newer(entry: &StoredEntry) -> Merge<StoredResponse> {
     let entry = Arc::clone(entry);
-    Box::new(move |found| (found.window.started < entry.window.started).then(|| Arc::clone(&entry)))
+    Box::new(move |found| {
+        let is_older = index_of(found).is_some() || found.window.started < entry.window.started;
+        is_older.then(|| Arc::clone(&entry))
+    })
+}
+
+/// Merges with an index of the same generation only: another one does not lead to what this
+/// leader has filled.
+fn of_generation(seen: &StoredEntry, mut merge: Merge<StoredResponse>) -> Merge<StoredResponse> {
+    let generation = index_of(seen).and_then(|index| index.generation);
+    Box::new(move |found| {
+        let is_same = generation.is_some() && index_of(found)?.generation == generation;
+        if is_same { merge(found) } else { None }
+    })
+}
+
+/// Makes the index that leads to a new variant. In a new generation it is the only one.
+fn index_to(
+    caller: &HttpCaller,
+    entry: &StoredEntry,
+    (list, coding, selected): (&VaryList, Coding, Fingerprint),
+    generation: Generation,
+) -> StoredEntry {
+    let local = caller.cache.local.get(caller.primary.as_bytes());
+    let known = local.as_ref().and_then(|entry| index_of(entry));
+    let lists = known.map(|known| known.lists.clone()).unwrap_or_default();
+    let index = Index { lists, generation: Some(generation), ..Index::default() };
+    let remembered = caller.cache.engine.settings.uncacheable_for;
+    Arc::new(index_entry(index.with(list, coding, selected), entry, None, remembered))
 }
 
 /// Adds to what other processes know of the variants of a URI, where that says
 /// anything new.
-fn merge_index(ours: &StoredEntry, max_variants: usize) -> Merge<StoredResponse> {
-    let ours = Arc::clone(ours);
+fn merge_index(ours: StoredEntry, max_variants: usize) -> Merge<StoredResponse> {
     Box::new(move |found: &Arc<Entry<StoredResponse>>| {
-        let (Some(index), Some(theirs)) = (index_of(&ours), index_of(found)) else {
-            return Some(Arc::clone(&ours));
-        };
+        let (index, theirs) = (index_of(&ours)?, index_of(found)?);
         let lasts = found.window.useful_until() >= ours.window.useful_until();
         if lasts && theirs.knows_all_of(index) {
             return None;
         }
         let merged = index.merged(theirs).at_most(max_variants);
-        Some(Arc::new(index_entry(merged, &ours, Some(found), std::time::Duration::ZERO)))
+        Some(Arc::new(index_entry(merged, &ours, Some(found), Duration::ZERO)))
+    })
+}
+
+/// Lets an anchor last longer, where it would end before the response behind it.
+fn prolong(entry: &StoredEntry) -> Merge<StoredResponse> {
+    let (started, until) = (entry.window.started, entry.window.kept_until());
+    Box::new(move |found| {
+        let index = index_of(found)?.clone();
+        if found.window.kept_until() >= until {
+            return None;
+        }
+        let lasts = until.since(started).saturating_mul(ANCHOR_LASTS);
+        let window = lasting(started, lasts);
+        Some(Arc::new(Entry::new(index.into(), window, Box::default(), found.started_seq)))
     })
 }
 

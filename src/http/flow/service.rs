@@ -23,6 +23,7 @@ use crate::http::flow::nested::{self, Nested, Position, View};
 use crate::http::flow::normal_form;
 use crate::http::flow::outside::Outside;
 use crate::http::flow::owned_routes::Crowd;
+use crate::http::flow::trail::{self, Trail};
 use crate::http::flow::unsafe_method;
 use crate::http::layer::Rules;
 use crate::http::rules::codings;
@@ -310,7 +311,8 @@ impl<S> HttpService<S> {
             return None;
         }
         outer.claim();
-        let outside = Outside::of(&marks, &rules, parts);
+        let has_remote = self.cache.engine.shared.get().is_some();
+        let outside = Outside::of(&marks, &rules, parts, has_remote);
         Some(Box::new(Nested { rules, outside, outer: outer.clone() }))
     }
 
@@ -321,7 +323,7 @@ impl<S> HttpService<S> {
         S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
         S::Future: Send,
         S::Error: Send,
-        Q: Send + 'static,
+        Q: Body + Send + 'static,
         B: Body + Send + 'static,
         B::Error: Into<BoxError>,
     {
@@ -381,7 +383,7 @@ impl<S> HttpService<S> {
         S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
         S::Future: Send,
         S::Error: Send,
-        Q: Send + 'static,
+        Q: Body + Send + 'static,
         B: Body + Send + 'static,
         B::Error: Into<BoxError>,
     {
@@ -432,7 +434,9 @@ impl<S> HttpService<S> {
             headers: selecting.unwrap_or(&parts.headers).clone(),
             primary: primary.to_key(),
             content: RequestContent::of_request(&parts).map(|content| content.bytes.clone()),
-            tags: automatic_tags(&parts, rules, outside),
+            tags: automatic_tags(&self.cache, &parts, rules, outside),
+            anchors: trail::anchors(&self.cache, primary.as_bytes(), outside),
+            trail: Trail::default(),
             stale: None,
             forward,
             claim: None,

@@ -17,11 +17,13 @@ use crate::http::cache_for::CacheFor;
 use crate::http::flow::answer::{self, Provenance};
 use crate::http::flow::lead::{Head, OriginOutcome};
 use crate::http::flow::lookup::{
-    Forward, HttpCache, HttpCaller, all_tags, owned_primary_key, received_uri, scheme,
+    Forward, HttpCache, HttpCaller, automatic_tags, owned_primary_key, received_uri, scheme,
 };
 use crate::http::flow::nested::Position;
 use crate::http::flow::normal_form;
 use crate::http::flow::outside::OutsideFacts;
+use crate::http::flow::request_end::RequestEnd;
+use crate::http::flow::trail::Trail;
 use crate::http::layer::Rules;
 use crate::http::rules::lifetime::Times;
 use crate::http::rules::request::{
@@ -29,7 +31,7 @@ use crate::http::rules::request::{
 };
 use crate::http::rules::request_directives;
 use crate::http::rules::storable::{Decision, Plan, post_storable};
-use crate::http::rules::target::{absolute_uri, same_origin_target};
+use crate::http::rules::target::{UriReach, absolute_uri, same_origin_target};
 use crate::http::stored::fill::ArrivalTime;
 use crate::invalidation;
 use crate::key::Tag;
@@ -39,6 +41,9 @@ use crate::tower::oneshot::Oneshot;
 struct Sent {
     method: Method,
     target: Option<Uri>,
+    scheme: Box<str>,
+    /// For the rule of the application about writes, if there is one.
+    parts: Option<Parts>,
     credentials: Credentials,
     headers: HeaderMap,
     primary: Option<crate::key::Key>,
@@ -56,14 +61,20 @@ pub(super) async fn pass<S, Q, B>(
 ) -> Result<Response<ResponseBody<B>>, S::Error>
 where
     S: Service<Request<Q>, Response = Response<B>>,
+    S::Error: 'static,
+    Q: Body + 'static,
     B: SourceBody,
 {
+    let (body, end) = RequestEnd::watch(&parts, body);
     let sent = Sent::of(&cache, &rules, &parts, position);
-    let unknown = Unknown { cache: &cache, tags: &sent.tags };
-    let response = Oneshot::new(service, Request::from_parts(parts, body)).await?;
-    // From here on the response says what was touched.
-    std::mem::forget(unknown);
-    let (mut head, body) = response.into_parts();
+    let mut unknown = Unknown { cache: &cache, rules: &rules, sent: &sent, end };
+    let response = Oneshot::new(service, Request::from_parts(parts, body)).await;
+    if response.as_ref().map_or_else(|error| rules.is_unsent(error), |_| true) {
+        // The response says what was touched, or nothing was.
+        unknown.end = None;
+    }
+    drop(unknown);
+    let (mut head, body) = response?.into_parts();
     let is_outermost = position == Position::Outermost;
     // What a handler says is for the outermost layer.
     let cache_for = if is_outermost { head.extensions.remove::<CacheFor>() } else { None };
@@ -75,11 +86,11 @@ where
     // not pass.
     let may_store = touched && is_outermost && !cache.layers.has_several();
     let plan = if may_store { sent.storable(&cache, &rules, &head, &body, said) } else { None };
-    let tags = if touched { sent.touched(&cache, &rules, &head) } else { Vec::new() };
-    let own = tags.len() as u64;
-    if touched {
+    let mut own = 0;
+    if touched && sent.lets_invalidate(&rules, Some(&head)) {
         // Before the answer: its client may ask another process next.
-        cache.invalidate_tags(tags.into()).await;
+        let reach = sent.reach(&cache, &rules, Some(&head));
+        (_, own) = cache.invalidate_uris(reach).await;
     }
     let response = Response::from_parts(head, body);
     let came = Provenance::bypass(BypassReason::Method);
@@ -97,16 +108,23 @@ where
 }
 
 /// A request without a known end: its client hung up, or the
-/// service failed or panicked. It may have changed the resource all the same,
-/// so its stored responses are invalidated.
+/// service failed or panicked. Where the whole request was sent, it may have changed the
+/// resource all the same, so the stored responses are invalidated.
 struct Unknown<'a> {
     cache: &'a Arc<HttpCache>,
-    tags: &'a [Tag],
+    rules: &'a Rules,
+    sent: &'a Sent,
+    /// `None` once the end is known, or where nothing says how much was sent.
+    end: Option<RequestEnd>,
 }
 
 impl Drop for Unknown<'_> {
     fn drop(&mut self) {
-        self.cache.invalidate_tags_in_background(self.tags);
+        let Self { cache, rules, sent, end } = self;
+        let is_sent = end.as_ref().is_some_and(RequestEnd::is_noted);
+        if is_sent && sent.lets_invalidate(rules, None) {
+            cache.invalidate_uris_in_background(sent.reach(cache, rules, None));
+        }
     }
 }
 
@@ -121,29 +139,39 @@ impl Sent {
         let is_outermost = position == Position::Outermost;
         let is_wanted = is_post && is_outermost && rules.config.store_post_responses;
         let may_store = is_wanted && !normal_form::is_other(parts, rules) && !forbids();
+        // They are live from here on, before the number of the log is read.
+        let tags = may_store.then(|| automatic_tags(cache, parts, rules, None));
         Self {
             method: parts.method.clone(),
             target: absolute_uri(parts, uri, scheme(uri, rules)).ok(),
+            scheme: scheme(uri, rules).into(),
+            parts: rules.chooses_writes().then(|| parts.clone()),
             credentials: credentials(&parts.headers, &rules.config),
             headers: if may_store { parts.headers.clone() } else { HeaderMap::new() },
             primary: owned_primary_key(parts, rules).filter(|_| may_store),
-            tags: all_tags(cache, parts, rules).into(),
+            tags: tags.unwrap_or_default(),
             started: ComputationStart { tick: cache.now(), seq: cache.engine.log.seq() },
         }
     }
 
-    /// Returns the tags of what the request touched.
-    fn touched(&self, cache: &HttpCache, rules: &Rules, head: &response::Parts) -> Vec<Tag> {
-        let Some(target) = &self.target else { return self.tags.to_vec() };
+    fn lets_invalidate(&self, rules: &Rules, head: Option<&response::Parts>) -> bool {
+        self.parts.as_ref().is_none_or(|parts| rules.lets_invalidate(parts, head))
+    }
+
+    /// Returns all that the request touched: its URI, and those that the response names.
+    fn reach(&self, cache: &HttpCache, rules: &Rules, head: Option<&response::Parts>) -> UriReach {
+        let Some(target) = &self.target else { return UriReach::default() };
         let scope = rules.config.scope.as_deref();
-        let mut tags = cache.queries.uri_tags(target, scope);
+        let reach_of =
+            |uri: &Uri| cache.queries.reach(uri, (&self.scheme, rules.ends_both_schemes), scope);
+        let mut reach = reach_of(target);
         for name in [header::LOCATION, header::CONTENT_LOCATION] {
-            for value in head.headers.get_all(name) {
+            for value in head.iter().flat_map(|head| head.headers.get_all(&name)) {
                 let other = same_origin_target(target, value).filter(|other| other != target);
-                tags.extend(other.iter().flat_map(|other| cache.queries.uri_tags(other, scope)));
+                other.iter().for_each(|other| reach.extend(reach_of(other)));
             }
         }
-        tags
+        reach
     }
 
     /// Returns how the response to a POST is stored for later GETs, if it is.
@@ -217,6 +245,8 @@ impl Sent {
             primary,
             content: None,
             tags: self.tags,
+            anchors: Box::default(),
+            trail: Trail::default(),
             stale: None,
             forward: Forward::UriMiss,
             claim: None,

@@ -22,11 +22,13 @@ use crate::http::flow::answer::is_failure;
 use crate::http::flow::lead::{OriginOutcome, ask};
 use crate::http::flow::lookup::{HttpCaller, StoredEntry, is_validated_by_each, must_be_validated};
 use crate::http::flow::remote;
+use crate::http::flow::trail::Trail;
 use crate::http::flow::unkeyed::unkeyed_fields;
 use crate::http::rules::validation::validators;
 use crate::http::stored::response::{Slot, StoredResponse, selects};
 use crate::key::Key;
 use crate::lease::acquire::{Judgement, Patience, Search};
+use crate::lease::grant::Version;
 
 /// What a request wants.
 #[derive(Clone, Copy, Debug)]
@@ -67,7 +69,7 @@ pub(super) struct HttpWork<S, Q, B> {
 impl<S, Q, B> HttpWork<S, Q, B> {
     pub(super) fn answering(caller: HttpCaller, service: S, request: Request<Q>) -> Self {
         Self {
-            key: caller.store_key(),
+            key: caller.remote_key(),
             caller,
             service,
             request,
@@ -91,9 +93,12 @@ impl<S, Q, B> HttpWork<S, Q, B> {
     }
 
     fn follow(&mut self, found: &StoredEntry) -> Judgement {
-        let max_variants = self.caller.rules.config.max_variants;
-        remote::learn(&self.caller.cache, &self.caller.primary, found, max_variants);
-        let key = self.caller.store_key();
+        if !self.caller.is_at_anchor() {
+            let max_variants = self.caller.rules.config.max_variants;
+            remote::learn(&self.caller.cache, &self.caller.primary, found, max_variants);
+        }
+        self.caller.follow(found);
+        let key = self.caller.remote_key();
         if key == self.key {
             return Judgement::Useless;
         }
@@ -137,10 +142,20 @@ impl<S, Q, B> Search<StoredResponse> for HttpWork<S, Q, B> {
         &self.key
     }
 
+    fn restart(&mut self) {
+        self.caller.trail = Trail::default();
+        self.key = self.caller.remote_key();
+    }
+
+    fn signpost(&self, version: Version) -> Option<StoredEntry> {
+        self.caller.is_at_anchor().then(|| self.caller.new_anchor(version))
+    }
+
     fn judge(&mut self, found: &StoredEntry) -> Judgement {
         let HttpCaller { asked, headers, rules, .. } = &self.caller;
         match found.value.slot() {
             Slot::Index(_) => self.follow(found),
+            Slot::Response(_) if self.caller.is_at_anchor() => Judgement::Useless,
             Slot::Response(stored) => {
                 let is_good = !is_failure(stored.status) && self.caller.cache.may_stand_in(found);
                 let is_selected = selects(stored, asked, headers, &rules.config);
@@ -228,20 +243,20 @@ where
             // It may have waited for another response since its look.
             self.caller.look_again();
         }
-        self.key = self.caller.store_key();
+        self.restart();
     }
 
     fn keep_stand_in(&mut self, leader: &Leader<StoredResponse>) {
         let found = self.stand_in.take().filter(|found| self.caller.is_news(found));
         if let Some(found) = found {
-            remote::adopt(&self.caller, &found, &|| leader.may_adopt(&found));
+            let found = remote::adopt(&self.caller, &found, &|entry| leader.may_adopt(entry));
             self.caller.stale = Some(Arc::clone(&found));
             self.stale = Some(found);
         }
     }
 
-    fn adopt(&mut self, leader: &Leader<StoredResponse>, found: &StoredEntry) {
-        remote::adopt(&self.caller, found, &|| leader.may_adopt(found));
+    fn adopt(&mut self, leader: &Leader<StoredResponse>, found: StoredEntry) -> StoredEntry {
+        remote::adopt(&self.caller, &found, &|entry| leader.may_adopt(entry))
     }
 
     async fn call(self, leader: Leader<StoredResponse>) -> Self::Output {

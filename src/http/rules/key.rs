@@ -11,6 +11,8 @@ use crate::http::rules::field_names::FieldNames;
 use crate::http::rules::host::{self, HostField};
 use crate::http::rules::request::{BypassReason, FieldScan};
 use crate::key::KeyKind;
+#[cfg(feature = "admin")]
+use crate::key::UriName;
 
 /// How keys of entries begin that belong to a layer inside of another.
 pub(crate) const NESTED: [u8; 2] = KeyKind::Nested.start();
@@ -138,6 +140,18 @@ pub(super) fn push_resource(key: &mut KeyBuf, uri: &Uri, query: Option<&[String]
     }
 }
 
+/// Returns what [`push_resource`] appends.
+pub(crate) fn resource(uri: &Uri, query: Option<&[String]>) -> Vec<u8> {
+    match (query, uri.query()) {
+        (Some(allow), Some(query)) => {
+            let mut resource = SmallVec::<[u8; 128]>::from_slice(path(uri).as_bytes());
+            push_kept(&mut resource, query, allow);
+            resource.into_vec()
+        }
+        _ => uri.path_and_query().map_or("", PathAndQuery::as_str).into(),
+    }
+}
+
 /// Removes the parameters outside `allow`: what is not in the key, the
 /// handler must not see.
 pub(crate) fn unkey_query(uri: &Uri, allow: &[String]) -> Uri {
@@ -182,32 +196,9 @@ fn push_fields(key: &mut KeyBuf, headers: &HeaderMap, keyed: &FieldNames) {
 /// keys of other kinds.
 #[cfg(feature = "admin")]
 pub(crate) fn url_of(key: &[u8]) -> Option<String> {
-    use crate::http::rules::vary::primary_of;
-
-    let key = primary_of(key);
-    let key = match key.strip_prefix(&NESTED) {
-        Some(nested) => read_part(nested)?.0,
-        None => key,
-    };
-    let places = [HostPlace::Field, HostPlace::Uri, HostPlace::Both];
-    let rest = places.iter().find_map(|place| key.strip_prefix(&place.mark()))?;
-    let (_scope, rest) = read_part(rest)?;
-    let (scheme, rest) = read_part(rest)?;
-    let (host, rest) = read_part(rest)?;
-    let (resource, _) = read_part(rest)?;
+    let UriName { scheme, host, resource, .. } = UriName::of_key(key)?;
     let text = String::from_utf8_lossy;
     Some(format!("{}://{}{}", text(scheme), text(host), text(resource)))
-}
-
-/// Reads what [`KeyBuf::push_part`] writes.
-#[cfg(feature = "admin")]
-fn read_part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (&short, rest) = bytes.split_first()?;
-    if short != u8::MAX {
-        return rest.split_at_checked(short.into());
-    }
-    let (long, rest) = rest.split_first_chunk()?;
-    rest.split_at_checked(u32::from_be_bytes(*long) as usize)
 }
 
 #[cfg(test)]

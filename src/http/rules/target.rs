@@ -1,13 +1,14 @@
 //! Absolute URIs: what a response of an unsafe method invalidates (RFC 9111,
-//! 4.4), and the tags by which it is found.
+//! 4.4), and the tags and keys by which that is found.
 
 use http::uri::{PathAndQuery, Scheme};
 use http::{HeaderValue, Uri, request::Parts};
+use smallvec::SmallVec;
 
 use crate::http::rules::host::{self, Host};
-use crate::http::rules::key::{path, push_resource};
+use crate::http::rules::key::path;
 use crate::http::rules::request::BypassReason;
-use crate::key::KeyKind;
+use crate::key::{Key, KeyKind, UriName};
 use crate::{KeyBuf, Tag};
 
 /// Returns the absolute URI of a request, its authority in normal form. It
@@ -35,15 +36,51 @@ fn build(scheme: &str, host: &Host<'_>, resource: PathAndQuery) -> Option<Uri> {
     uri.path_and_query(resource).build().ok()
 }
 
-/// The tag that every entry of an absolute URI carries where the parameters in `query`
-/// count.
-pub(crate) fn uri_tag(uri: &Uri, scope: Option<&str>, query: Option<&[String]>) -> Tag {
-    let mut parts = KeyBuf::default();
-    parts.push_part(scope.unwrap_or_default().as_bytes());
-    parts.push_part(uri.scheme_str().unwrap_or_default().as_bytes());
-    parts.push_part(uri.authority().map_or("", |authority| authority.as_str()).as_bytes());
-    push_resource(&mut parts, uri, query);
-    hashed(KeyKind::UriTag, &parts)
+/// Returns what the keys of a URI in normal form call it. `resource` is its path and query, with
+/// the parameters that count.
+pub(crate) fn name_of<'a>(
+    uri: &'a Uri,
+    scheme: &'a str,
+    scope: Option<&'a str>,
+    resource: &'a [u8],
+) -> UriName<'a> {
+    let host = uri.authority().map_or("", |authority| authority.as_str());
+    let scope = scope.unwrap_or_default();
+    UriName { scope: scope.as_bytes(), scheme: scheme.as_bytes(), host: host.as_bytes(), resource }
+}
+
+/// Everything that a write to some URIs ends.
+#[derive(Debug, Default)]
+pub(crate) struct UriReach {
+    /// What entries and computations of this process carry.
+    pub(crate) tags: Vec<Tag>,
+    /// Where something may stand in the remote that leads to responses, or is one.
+    pub(crate) keys: Vec<Key>,
+}
+
+impl UriReach {
+    /// Adds what has the name of a URI, under every scheme in `schemes`.
+    pub(crate) fn add(&mut self, name: UriName<'_>, schemes: &[&str]) {
+        for scheme in schemes {
+            let name = UriName { scheme: scheme.as_bytes(), ..name };
+            self.tags.push(name.tag());
+            self.keys.extend(name.primary_keys());
+        }
+        self.keys.push(name.anchor());
+    }
+
+    pub(crate) fn extend(&mut self, other: Self) {
+        self.tags.extend(other.tags);
+        self.keys.extend(other.keys);
+    }
+}
+
+/// Returns the schemes under which a write ends what is stored: HTTP has two.
+pub(crate) fn schemes_of<'a>(scheme: &'a str, ends_both: bool) -> SmallVec<[&'a str; 2]> {
+    match scheme {
+        "http" | "https" if ends_both => SmallVec::from_slice(&["http", "https"]),
+        own => SmallVec::from_slice(&[own]),
+    }
 }
 
 /// The tag that every entry of a path carries, whatever host, scheme and
@@ -52,12 +89,8 @@ pub(crate) fn path_tag(scope: Option<&str>, path: &str) -> Tag {
     let mut parts = KeyBuf::default();
     parts.push_part(scope.unwrap_or_default().as_bytes());
     parts.push_part(path.as_bytes());
-    hashed(KeyKind::PathTag, &parts)
-}
-
-fn hashed(kind: KeyKind, parts: &KeyBuf) -> Tag {
     let digest = blake3::hash(parts.as_bytes());
-    Tag::from_encoded(&[&kind.start()[..], &digest.as_bytes()[..16]].concat())
+    Tag::from_encoded(&[&KeyKind::PathTag.start()[..], &digest.as_bytes()[..16]].concat())
 }
 
 /// Resolves `Location` or `Content-Location` against the absolute URI of the
@@ -137,6 +170,7 @@ fn without_dots(path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::rules::key::resource;
     use crate::http::rules::request::tests::request;
     use proptest::prelude::*;
 
@@ -200,7 +234,10 @@ mod tests {
     #[test]
     fn a_write_and_a_read_of_one_resource_have_one_tag() {
         let query = ["q".to_owned()];
-        let tag = |text, fields: &[_]| uri_tag(&uri(text, fields), None, Some(&query));
+        let tag = |text, fields: &[_]| {
+            let uri = uri(text, fields);
+            name_of(&uri, "http", None, &resource(&uri, Some(&query))).tag()
+        };
         assert_eq!(tag("/a?q=1&x=2", &[("host", "H")]), tag("http://h:80/a?q=1", &[]));
         assert_ne!(tag("/a?q=1", &[("host", "h")]), tag("/a?q=2", &[("host", "h")]));
         assert_ne!(tag("/a", &[("host", "h")]), tag("/a", &[("host", "i")]));

@@ -183,13 +183,6 @@ fn push_read_as_others(parts: &mut KeyBuf, list: &VaryList, headers: &HeaderMap)
     }
 }
 
-/// Returns the primary key of the entry at `key`, which may be a variant.
-#[cfg(feature = "admin")]
-pub(crate) fn primary_of(key: &[u8]) -> &[u8] {
-    let variant = key.strip_prefix(&VARIANT);
-    variant.and_then(|rest| rest.get(size_of::<Fingerprint>()..)).unwrap_or(key)
-}
-
 /// Returns the key under which a variant is stored.
 pub(crate) fn variant_key(primary: &[u8], fingerprint: Fingerprint) -> Key {
     let mut key = KeyBuf::default();

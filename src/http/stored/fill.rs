@@ -74,7 +74,7 @@ pub(crate) fn entry(
     weighed(caller, entry.with_version(version))
 }
 
-fn weighed(caller: &HttpCaller, entry: Entry<StoredResponse>) -> StoredEntry {
+pub(crate) fn weighed(caller: &HttpCaller, entry: Entry<StoredResponse>) -> StoredEntry {
     let key = key_of(caller, &entry);
     Arc::new(caller.cache.values.weights.weigh(entry, &key))
 }

@@ -20,6 +20,7 @@ use crate::http::rules::lifetime::Source;
 use crate::http::rules::request::{Credentials, RequestFacts};
 use crate::http::rules::storable::{Plan, may_answer};
 use crate::http::rules::vary::{Fingerprint, VaryList, accepted, codings, fingerprint};
+use crate::http::stored::generation::Generation;
 use crate::weigh::{Weigh, allocated};
 
 /// Lists of fields that an index remembers.
@@ -329,7 +330,8 @@ fn knows_our_fields(facts: &Facts, config: &HttpConfig) -> bool {
     config.vary.is_empty() || config.vary.iter().all(knows)
 }
 
-/// The variants of a URI.
+/// The variants of a URI. In the remote also what leads from a URI to the responses for its
+/// several keys: then there are no variants.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Index {
     /// By which fields they were selected, newest first.
@@ -340,6 +342,8 @@ pub(crate) struct Index {
     pub(crate) codings: Codings,
     /// When the newest variant was asked for, if this process did.
     pub(crate) asked_at: Option<Tick>,
+    /// A part of the keys of the variants in the remote; none in the store of this process.
+    pub(crate) generation: Option<Generation>,
 }
 
 impl Index {

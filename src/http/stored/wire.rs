@@ -15,6 +15,7 @@ use crate::http::rules::lifetime::Source;
 use crate::http::rules::request::Credentials;
 use crate::http::rules::storable::content_length;
 use crate::http::rules::vary::{Fingerprint, MAX_NAMES, VaryList};
+use crate::http::stored::generation::Generation;
 use crate::http::stored::response::{
     CachedResponse, Facts, Index, MAX_LISTS, Slot, StoredResponse,
 };
@@ -293,6 +294,7 @@ fn read_name(from: &mut Bytes) -> Option<HeaderName> {
 fn write_index(index: &Index) -> Option<Bytes> {
     let mut out = BytesMut::with_capacity(64 + index.variants.len() * size_of::<Fingerprint>());
     out.put_u8(INDEX);
+    out.put_slice(index.generation?.as_bytes());
     out.put_u8(u8::try_from(index.lists.len()).ok().filter(|n| usize::from(*n) <= MAX_LISTS)?);
     for list in &index.lists {
         write_list(&mut out, list)?;
@@ -306,6 +308,7 @@ fn write_index(index: &Index) -> Option<Bytes> {
 }
 
 fn read_index(from: &mut Bytes) -> Option<Index> {
+    let generation = take(from, 16)?.first_chunk().copied().map(Generation::from_wire);
     let lists = from.try_get_u8().ok().filter(|n| usize::from(*n) <= MAX_LISTS)?;
     let lists = (0..lists).map(|_| read_list(from)).collect::<Option<_>>()?;
     let codings = Codings::from_wire(from.try_get_u16().ok()?)?;
@@ -314,7 +317,7 @@ fn read_index(from: &mut Bytes) -> Option<Index> {
         return None;
     }
     let variants = (0..variants).map(|_| read_fingerprint(from)).collect::<Option<_>>()?;
-    Some(Index { lists, variants, codings, ..Index::default() })
+    Some(Index { lists, variants, codings, generation, ..Index::default() })
 }
 
 fn write_list(out: &mut BytesMut, list: &VaryList) -> Option<()> {

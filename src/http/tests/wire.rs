@@ -10,6 +10,7 @@ use crate::http::rules::request::Credentials;
 use crate::http::rules::request::{RequestFacts, RequestMethod};
 use crate::http::rules::vary::fingerprint;
 use crate::http::rules::vary::{Fingerprint, VaryList};
+use crate::http::stored::generation::Generation;
 use crate::http::stored::response::{
     CachedResponse, Facts, Index, MAX_LISTS, StoredResponse, selects,
 };
@@ -129,9 +130,11 @@ prop_compose! {
     fn indexes()(
         lists in proptest::collection::vec(lists(), 0..=MAX_LISTS), prints: Vec<[u8; 16]>,
         codings in (0..1_u16 << 10).prop_map(|bits| Codings::from_wire(bits).unwrap()),
+        number: [u8; 16],
     ) -> Index {
         let variants = prints.into_iter().map(Fingerprint::from_wire).collect();
-        Index { lists, variants, codings, ..Index::default() }
+        let generation = Some(Generation::from_wire(number));
+        Index { lists, variants, codings, generation, ..Index::default() }
     }
 }
 
@@ -294,7 +297,7 @@ fn names_and_values_that_http_forbids_are_refused() {
 #[test]
 fn lists_that_are_unsorted_empty_or_too_long_are_refused() {
     let index = |names: &[&str]| {
-        let mut bytes = vec![INDEX, 1];
+        let mut bytes = [&[INDEX][..], &[7; 16], &[1]].concat();
         bytes.put_u16(names.len() as u16);
         for name in names {
             bytes.put_u16(name.len() as u16);
@@ -312,14 +315,14 @@ fn lists_that_are_unsorted_empty_or_too_long_are_refused() {
     let many: Vec<_> = many.iter().map(String::as_str).collect();
     assert!(index(&many[..256]).is_some());
     assert!(index(&many).is_none());
-    assert!(StoredResponse::decode(vec![INDEX, 5].into()).is_none());
+    assert!(StoredResponse::decode([&[INDEX][..], &[7; 16], &[5]].concat().into()).is_none());
 }
 
 #[test]
 fn codings_that_are_none_are_refused() {
     let index = |codings: u16| {
         let [a, b] = codings.to_be_bytes();
-        StoredResponse::decode(vec![INDEX, 0, a, b, 0, 0].into())
+        StoredResponse::decode([&[INDEX][..], &[7; 16], &[0, a, b, 0, 0]].concat().into())
     };
     assert!(index(0x83ff).is_some());
     assert!(index(0x0400).is_none());
@@ -339,7 +342,8 @@ fn codings_that_are_none_are_refused() {
 fn numbers_of_things_that_are_not_there_are_refused() {
     let fields = [&plain(&[]).encode().unwrap()[..13], &[0x3f, 0xff]].concat();
     assert!(StoredResponse::decode(fields.into()).is_none());
-    assert!(StoredResponse::decode(vec![INDEX, 0, 0, 0, 0xff, 0xff].into()).is_none());
+    let index = [&[INDEX][..], &[7; 16], &[0, 0, 0, 0xff, 0xff]].concat();
+    assert!(StoredResponse::decode(index.into()).is_none());
 }
 
 #[test]
@@ -360,5 +364,8 @@ fn what_could_not_be_read_is_not_written() {
     assert_eq!(StoredResponse::from(stored).encode(), None);
 
     let variants = vec![Fingerprint::from_wire([0; 16]); 1 << 16];
-    assert_eq!(StoredResponse::from(Index { variants, ..Index::default() }).encode(), None);
+    let generation = Some(Generation::from_wire([7; 16]));
+    let index = Index { variants, generation, ..Index::default() };
+    assert_eq!(StoredResponse::from(index).encode(), None);
+    assert_eq!(StoredResponse::from(Index::default()).encode(), None, "of this process alone");
 }

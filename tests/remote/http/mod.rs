@@ -9,6 +9,8 @@ mod sharing;
 mod spy;
 mod streaming;
 mod variants;
+mod writes;
+mod writes_model;
 
 use axum::body::Body;
 use http::Request;

@@ -149,7 +149,9 @@ impl Head {
         };
         let result = if stored { Ok(()) } else { Err(why()) };
         caller.cache.tidy_from_now_on();
-        let targets = remote::fill_targets(&caller, &entry);
+        let targets = leader.leased_key();
+        let targets = targets.map(|key| remote::fill_targets(&caller, &entry, key));
+        let targets = targets.unwrap_or_default();
         let published = Arc::clone(&entry);
         leader.finish(published, stored, targets, move || fill::unstore(&caller, &entry));
         drop(change.garbage);

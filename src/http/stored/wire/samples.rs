@@ -10,6 +10,7 @@ use crate::http::rules::directives;
 use crate::http::rules::lifetime::Source;
 use crate::http::rules::request::Credentials;
 use crate::http::rules::vary::{self, Fingerprint, Vary, VaryList};
+use crate::http::stored::generation::Generation;
 use crate::http::stored::response::{CachedResponse, Facts, Index, StoredResponse};
 use crate::remote::Remotable;
 
@@ -37,7 +38,13 @@ pub(crate) fn samples() -> Vec<Bytes> {
         of(&[], b"", None),
         of(&rich, b"<p>a short report</p>", None),
         of(&rich[..2], b"vary", Some((language, print))),
-        Index { lists, variants, ..Index::default() }.into(),
+        Index {
+            lists,
+            variants,
+            generation: Some(Generation::from_wire([7; 16])),
+            ..Index::default()
+        }
+        .into(),
     ];
     all.iter().filter_map(StoredResponse::encode).collect()
 }

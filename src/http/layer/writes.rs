@@ -1,0 +1,112 @@
+//! Settings about requests that change something, and what they invalidate.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use http::{request, response};
+
+use crate::http::layer::{HttpLayer, Rules};
+
+pub(super) type WriteRule =
+    Arc<dyn Fn(&request::Parts, Option<&response::Parts>) -> bool + Send + Sync>;
+
+impl HttpLayer {
+    /// Sets which writes invalidate. Defaults to all.
+    ///
+    /// A request with an unsafe method, or an unknown one, ends what is stored and computed of its
+    /// URI once its response says that it was no error (a status of 2xx or 3xx). `rule` gets the
+    /// request as the layer has received it and the head of that response, and returns `false`
+    /// where nothing has changed: a search by POST, a log-in, a GraphQL query.
+    ///
+    /// The response is `None` where a write ends in an unknown way: the client hung up, or the
+    /// service failed, panicked or was dropped, after the whole request was sent. `false` is then
+    /// right only if the request can change nothing.
+    ///
+    /// A layer inside of another one of the handle asks its own rule, and the outer one its own;
+    /// a write invalidates if one of them says so.
+    ///
+    /// # Panics
+    ///
+    /// The rule is called on the way of a response, and when the future of a request is dropped.
+    /// It must neither block nor call the cache. Where it panics, the write invalidates.
+    ///
+    /// # Cost
+    ///
+    /// A copy of the head of each such request.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_stampede::Stampede;
+    ///
+    /// let cache = Stampede::in_memory(Duration::from_secs(60));
+    /// let layer = cache.http_layer().invalidate_if(|request, _| request.uri.path() != "/search");
+    /// # drop(layer);
+    /// ```
+    pub fn invalidate_if(
+        self,
+        rule: impl Fn(&request::Parts, Option<&response::Parts>) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        let rule: WriteRule = Arc::new(rule);
+        self.change(move |rules| rules.invalidates = Some(Arc::clone(&rule)))
+    }
+
+    /// Sets whether a write ends what is stored of its URI under `http` and `https`, whichever of
+    /// the two it names itself. Defaults to `true`: clients may read by HTTP/2 with TLS what they
+    /// change by HTTP/1.1. Without it, a write ends what is stored under its own scheme; say so
+    /// where the two schemes lead to different resources.
+    pub fn invalidate_other_scheme(self, invalidates: bool) -> Self {
+        self.change(move |rules| rules.ends_both_schemes = invalidates)
+    }
+
+    /// Sets which errors of the service, of type `E`, say that it has received nothing of the
+    /// request: for example a refused connection. A write that ends so invalidates nothing.
+    ///
+    /// It must be `false` for a connection that broke after it was made: the service may
+    /// have carried the request out. Defaults to no error.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use std::io;
+    /// use tower_stampede::Stampede;
+    ///
+    /// let cache = Stampede::in_memory(Duration::from_secs(60));
+    /// let layer = cache
+    ///     .http_layer()
+    ///     .unsent(|error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused);
+    /// # drop(layer);
+    /// ```
+    pub fn unsent<E: 'static>(self, is: impl Fn(&E) -> bool + Send + Sync + 'static) -> Self {
+        let is = move |error: &dyn Any| error.downcast_ref().is_some_and(&is);
+        let rule: super::DisconnectedRule = Arc::new(is);
+        self.change(move |rules| rules.unsent = Some(Arc::clone(&rule)))
+    }
+}
+
+impl Rules {
+    /// Returns whether the service has received nothing of the request that it failed with
+    /// `error`.
+    pub(in crate::http) fn is_unsent<E: 'static>(&self, error: &E) -> bool {
+        self.unsent.as_ref().is_some_and(|is| is(error))
+    }
+
+    /// Returns whether the application decides which writes invalidate.
+    pub(in crate::http) fn chooses_writes(&self) -> bool {
+        self.invalidates.is_some()
+    }
+
+    /// Returns whether a write invalidates that touches its resource, or may have done so.
+    pub(in crate::http) fn lets_invalidate(
+        &self,
+        request: &request::Parts,
+        response: Option<&response::Parts>,
+    ) -> bool {
+        let Some(rule) = &self.invalidates else { return true };
+        // It may be called while a panic unwinds: a second one would end the process.
+        catch_unwind(AssertUnwindSafe(|| rule(request, response))).unwrap_or(true)
+    }
+}

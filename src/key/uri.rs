@@ -1,0 +1,123 @@
+//! What a key of the HTTP layer says of the URI that it is for.
+//!
+//! Every such key begins, or holds a key that begins, with scope, scheme, host and resource:
+//! the *name* of a URI. From the name follow the tag by which a process finds what it holds of
+//! the URI, and the keys by which a write ends in the remote what stands there.
+
+use crate::key::Tag;
+#[cfg(feature = "http")]
+use crate::key::kinds::{FLIGHT_HEAD, KeyKind, VARIANT_HEAD};
+#[cfg(feature = "http")]
+use crate::key::{Key, KeyBuf, LONG};
+
+/// Returns the tag of the URI that a key of the HTTP layer is for; `None` for other keys.
+pub(crate) fn uri_tag_of(key: &[u8]) -> Option<Tag> {
+    #[cfg(feature = "http")]
+    return UriName::of_key(key).map(|name| name.tag());
+    #[cfg(not(feature = "http"))]
+    {
+        let _ = key;
+        None
+    }
+}
+
+/// Returns whether a tag is for the entries of one process: it is not told to the remote.
+pub(crate) fn is_of_process(tag: &Tag) -> bool {
+    #[cfg(feature = "http")]
+    return tag.as_bytes().starts_with(&KeyKind::UriTag.start());
+    #[cfg(not(feature = "http"))]
+    {
+        let _ = tag;
+        false
+    }
+}
+
+/// A URI as the keys of its responses name it.
+#[cfg(feature = "http")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct UriName<'a> {
+    pub(crate) scope: &'a [u8],
+    pub(crate) scheme: &'a [u8],
+    /// In normal form.
+    pub(crate) host: &'a [u8],
+    /// Path and query, with the parameters that count.
+    pub(crate) resource: &'a [u8],
+}
+
+/// Where a request may name its host.
+#[cfg(feature = "http")]
+const PLACES: [KeyKind; 3] = [KeyKind::HostInField, KeyKind::HostInUri, KeyKind::HostInBoth];
+
+#[cfg(feature = "http")]
+impl<'a> UriName<'a> {
+    /// Reads the name in a key of an entry, or of a flight. `None` for keys of other kinds.
+    pub(crate) fn of_key(key: &'a [u8]) -> Option<Self> {
+        Self::split(key).map(|(name, _)| name)
+    }
+
+    /// Returns the name in a key, and what the key says beside it.
+    fn split(key: &'a [u8]) -> Option<(Self, &'a [u8])> {
+        let key = match key.split_at_checked(2)? {
+            (start, rest) if start == KeyKind::Variant.start() => rest.get(VARIANT_HEAD..)?,
+            (start, rest) if start == KeyKind::Flight.start() => rest.get(FLIGHT_HEAD..)?,
+            _ => key,
+        };
+        let key = match key.strip_prefix(&KeyKind::Nested.start()) {
+            Some(nested) => read_part(nested)?.0,
+            None => key,
+        };
+        let rest = PLACES.iter().find_map(|place| key.strip_prefix(&place.start()))?;
+        let (scope, rest) = read_part(rest)?;
+        let (scheme, rest) = read_part(rest)?;
+        let (host, rest) = read_part(rest)?;
+        let (resource, rest) = read_part(rest)?;
+        Some((Self { scope, scheme, host, resource }, rest))
+    }
+
+    /// Returns whether a primary key says nothing but the name, and where the host is named.
+    pub(crate) fn is_all_of(primary: &'a [u8]) -> bool {
+        let is_nested = primary.starts_with(&KeyKind::Nested.start());
+        !is_nested && Self::split(primary).is_some_and(|(_, rest)| rest.is_empty())
+    }
+
+    /// Returns the tag that every entry of the URI carries.
+    pub(crate) fn tag(&self) -> Tag {
+        let digest = self.digest(&[self.scope, self.scheme, self.host, self.resource]);
+        Tag::from_encoded(&[&KeyKind::UriTag.start()[..], &digest[..16]].concat())
+    }
+
+    /// Returns the keys of the responses that have no more in their keys than the URI.
+    pub(crate) fn primary_keys(&self) -> impl Iterator<Item = Key> {
+        PLACES.iter().map(|place| {
+            let mut key = KeyBuf::new();
+            key.push(&place.start());
+            for part in [self.scope, self.scheme, self.host, self.resource] {
+                key.push_part(part);
+            }
+            key.to_key()
+        })
+    }
+
+    /// Returns the key that leads to all other responses of the URI, for every scheme.
+    pub(crate) fn anchor(&self) -> Key {
+        let digest = self.digest(&[self.scope, self.host, self.resource]);
+        Key::from_encoded(&[&KeyKind::Anchor.start()[..], &digest].concat())
+    }
+
+    fn digest(&self, parts: &[&[u8]]) -> [u8; 32] {
+        let mut all = KeyBuf::new();
+        parts.iter().for_each(|part| all.push_part(part));
+        *blake3::hash(all.as_bytes()).as_bytes()
+    }
+}
+
+/// Reads what [`KeyBuf::push_part`] writes.
+#[cfg(feature = "http")]
+fn read_part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (&short, rest) = bytes.split_first()?;
+    if short != LONG {
+        return rest.split_at_checked(short.into());
+    }
+    let (long, rest) = rest.split_first_chunk()?;
+    rest.split_at_checked(u32::from_be_bytes(*long) as usize)
+}
