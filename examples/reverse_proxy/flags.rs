@@ -11,7 +11,7 @@ use tower_stampede::{ConfigError, HttpLayer, HttpStampede, SetCookie, Stampede};
 use crate::failure::OriginError;
 use crate::fields;
 use crate::host::Host;
-use crate::own_values::{at_least_one, bytes, exemption, field_pattern, origin, some_time};
+use crate::own_values::{at_least_one, bytes, exemption, field_pattern, origin, path, some_time};
 use crate::provenance;
 use crate::redis::{self, Redis};
 use crate::values::{address, milliseconds, namespace, secret, value};
@@ -51,6 +51,9 @@ What is cached
                                  be repeated
   --store-post                   store the response to a POST for later GETs
                                  where it says that it is one          [not stored]
+  --cache-post PATH              POSTs to this path change nothing: their responses
+                                 are stored by the rules for GET, keyed by the
+                                 body; may be repeated                       [none]
 
 Waiting
   --wait-timeout-ms N            how long a request waits for another one's
@@ -115,6 +118,7 @@ pub(crate) struct Flags {
     credential_headers: Vec<String>,
     not_credentials: Vec<String>,
     store_post: bool,
+    cache_posts: Vec<String>,
     wait_timeout: Option<Duration>,
     pub(crate) compute_timeout: Duration,
     pub(crate) connect_timeout: Duration,
@@ -146,6 +150,7 @@ impl Default for Flags {
             credential_headers: Vec::new(),
             not_credentials: Vec::new(),
             store_post: false,
+            cache_posts: Vec::new(),
             wait_timeout: None,
             compute_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(3),
@@ -202,6 +207,7 @@ impl Flags {
             }
             "not-a-credential" => self.not_credentials.push(value(name, from, exemption)?),
             "store-post" => self.store_post = true,
+            "cache-post" => self.cache_posts.push(value(name, from, path)?),
             "wait-timeout-ms" => self.wait_timeout = Some(value(name, from, milliseconds)?),
             "compute-timeout-ms" => self.compute_timeout = value(name, from, some_time)?,
             "connect-timeout-ms" => self.connect_timeout = value(name, from, some_time)?,
@@ -264,6 +270,9 @@ impl Flags {
         let names = self.credential_headers.iter().map(String::as_str);
         let layer = layer.credential_headers(names).store_post_responses(self.store_post);
         let layer = self.key_claims(layer);
+        let paths = self.cache_posts.clone();
+        let layer =
+            layer.cache_posts(move |parts| paths.iter().any(|path| parts.uri.path() == path));
         if self.ignore_cookies { layer.ignore_cookies() } else { layer }
     }
 

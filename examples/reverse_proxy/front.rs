@@ -61,7 +61,7 @@ impl Proxy {
         let layer = flags
             .tune(layer)
             .bypass(|parts| parts.extensions.get::<NotShared>().is_some())
-            .empty_request_body(ClientBody::empty);
+            .request_body(ClientBody::of_read);
         let service = layer.layer(Origin::new(&flags, via.clone()));
         Self { service, flags, via, names }
     }

@@ -6,16 +6,18 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-
-use tower_stampede::RequestEnd;
+use tower_stampede::{RequestBody, RequestEnd};
 
 use crate::names::NameFilter;
 
-/// What a client sends, or nothing: to ask again without a condition, the
-/// cache makes a request of its own.
-pub(crate) struct ClientBody(Option<Received>);
+/// What a client sends, or what the cache has read of it: a QUERY is keyed by its body. To ask
+/// again without a condition, the cache makes a request of its own.
+pub(crate) enum ClientBody {
+    Received(Received),
+    Read(Box<RequestBody<Self>>),
+}
 
-struct Received {
+pub(crate) struct Received {
     body: Incoming,
     names: &'static NameFilter,
     /// What the cache reads where a write ends in an unknown way.
@@ -24,16 +26,19 @@ struct Received {
 
 impl ClientBody {
     pub(crate) fn new(body: Incoming, names: &'static NameFilter) -> Self {
-        Self(Some(Received { body, names, end: RequestEnd::new() }))
+        Self::Received(Received { body, names, end: RequestEnd::new() })
     }
 
     /// Returns what says whether the body has been read to its end, unless it is empty.
     pub(crate) fn end(&self) -> Option<RequestEnd> {
-        self.0.as_ref().filter(|it| !it.body.is_end_stream()).map(|it| it.end.clone())
+        match self {
+            Self::Received(it) if !it.body.is_end_stream() => Some(it.end.clone()),
+            Self::Received(_) | Self::Read(_) => None,
+        }
     }
 
-    pub(crate) fn empty() -> Self {
-        Self(None)
+    pub(crate) fn of_read(body: RequestBody<Self>) -> Self {
+        Self::Read(Box::new(body))
     }
 }
 
@@ -45,7 +50,10 @@ impl Body for ClientBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        let Some(Received { body, names, end }) = &mut self.0 else { return Poll::Ready(None) };
+        let Received { body, names, end } = match &mut *self {
+            Self::Received(received) => received,
+            Self::Read(body) => return Pin::new(body).poll_frame(cx),
+        };
         let mut frame = ready!(Pin::new(&mut *body).poll_frame(cx));
         if frame.as_ref().is_none_or(|frame| frame.is_ok() && body.is_end_stream()) {
             end.note();
@@ -59,11 +67,16 @@ impl Body for ClientBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.as_ref().is_none_or(|received| received.body.is_end_stream())
+        match self {
+            Self::Received(received) => received.body.is_end_stream(),
+            Self::Read(body) => body.is_end_stream(),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        let received = self.0.as_ref();
-        received.map_or(SizeHint::with_exact(0), |received| received.body.size_hint())
+        match self {
+            Self::Received(received) => received.body.size_hint(),
+            Self::Read(body) => body.size_hint(),
+        }
     }
 }

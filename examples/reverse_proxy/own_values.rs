@@ -42,6 +42,12 @@ pub(crate) fn exemption(text: &str) -> Result<String, String> {
     field_pattern(text)
 }
 
+/// Reads a path as requests have it.
+pub(crate) fn path(text: &str) -> Result<String, String> {
+    let is_path = text.starts_with('/') && text.parse::<Uri>().is_ok_and(|uri| uri.path() == text);
+    is_path.then(|| text.to_owned()).ok_or_else(|| "is not a path like /graphql".into())
+}
+
 /// Reads `http://HOST[:PORT]`. Nobody is asked yet: an origin that is down is
 /// no reason not to start.
 pub(crate) fn origin(text: &str) -> Result<Origin, String> {

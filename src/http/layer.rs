@@ -396,9 +396,13 @@ impl HttpLayer {
         /// allocations of a hit. All other responses carry it in any case.
         /// Defaults to true.
         outcome_on_hits: bool;
-        /// Sets whether the order of equally welcome encodings and languages
-        /// in a request is ignored. Inside of another `http_layer()` it is
-        /// ignored only where both say so. Defaults to true.
+        /// Sets whether `Accept-Encoding` and `Accept-Language` count by what
+        /// they mean. Then the service sees `Accept-Encoding` reduced to the
+        /// known codings that it accepts, without weights and unknown ones, and
+        /// a response that varies by it answers every request that accepts its
+        /// coding. Of languages, the order of those that are equally welcome is
+        /// ignored. Inside of another `http_layer()` only where both say so.
+        /// Defaults to true.
         normalise_accept: bool;
         /// Sets whether a request says how new its answer must be, by
         /// `no-cache`, `max-age`, `min-fresh` or `Pragma`. A request that finds

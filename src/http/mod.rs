@@ -12,7 +12,8 @@
 //! 1. **Classify and key** (`flow/service.rs`, `rules/request.rs`, `rules/key.rs`). A request
 //!    that cannot be answered from a cache is forwarded: a *bypass*. A method that may
 //!    change something is forwarded, and what it touched is invalidated
-//!    (`flow/unsafe_method.rs`). Any other request has a *primary key*.
+//!    (`flow/unsafe_method.rs`). Any other request has a *primary key*. The body of a QUERY
+//!    is part of it, and is read first (`flow/content.rs`).
 //! 2. **Look up** (`flow/lookup.rs`). The entry at the primary key is a response, or an index
 //!    of variants: then `Vary` selects one. It is judged by `freshness`, by `no-cache` and
 //!    by what the client demands. A fresh one is written at once (`flow/answer.rs`): this

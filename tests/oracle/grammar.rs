@@ -28,7 +28,22 @@ fn in_100(rng: &mut Rng, percent: u8) -> bool {
 fn plain_values(name: &str) -> &'static [&'static str] {
     match name {
         "accept-language" => &["en", "de", "en, de;q=0.5"],
-        "accept-encoding" => &["gzip", "br, gzip", "identity"],
+        "accept-encoding" => &[
+            "gzip",
+            "GZIP;q=1.0",
+            "x-gzip;q=0.001",
+            "br, gzip",
+            "gzip, deflate, br, zstd",
+            "br;q=1.0, gzip;q=0.8, *;q=0.1",
+            "*",
+            "*, gzip;q=0",
+            "gzip, gzip;q=0",
+            "gzip, identity;q=0",
+            "identity",
+            "gzip;q=0.000",
+            "br",
+            "",
+        ],
         "cookie" => &["sid=alice", "sid=bob; theme=dark"],
         "authorization" | "proxy-authorization" => &["Bearer alice", "Bearer bob"],
         "user-agent" => &["Browser/1", "Reader/2"],
@@ -142,6 +157,9 @@ pub(crate) fn victim(rng: &mut Rng, scene: &Scene<'_>) -> Ask {
     if matches!(persona.kind, Kind::Versions) && in_100(rng, 30) {
         write(rng, &mut ask);
     }
+    if matches!(persona.kind, Kind::Methods) && in_100(rng, 50) {
+        query(rng, &mut ask, settings.safe_posts);
+    }
     ask
 }
 
@@ -154,6 +172,15 @@ fn split_cookies(ask: &mut Ask) {
     ask.remove("cookie");
     for crumb in cookies.split("; ") {
         ask.add("cookie", crumb);
+    }
+}
+
+/// Asks by a body.
+fn query(rng: &mut Rng, ask: &mut Ask, may_post: bool) {
+    ask.method = if may_post && rng.bool() { "POST".into() } else { "QUERY".into() };
+    ask.body = one_of(rng, &["", "a", "b"]).into();
+    if rng.bool() {
+        ask.set("Content-Type", one_of(rng, &["application/json", "text/plain"]));
     }
 }
 
@@ -314,7 +341,7 @@ fn wish(rng: &mut Rng, ask: &mut Ask, of_persona: &str) {
 
 fn spoil_method(rng: &mut Rng, ask: &mut Ask) {
     let methods =
-        ["HEAD", "POST", "POST", "OPTIONS", "TRACE", "PUT", "FOO", "get", "PROPFIND", "GET"];
+        ["HEAD", "POST", "POST", "QUERY", "TRACE", "PUT", "FOO", "get", "PROPFIND", "GET"];
     ask.method = one_of(rng, &methods).into();
     if rng.bool() && ask.method != "TRACE" {
         ask.body = "evil".into();

@@ -8,6 +8,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use http::request::Parts;
 use http::{HeaderMap, Uri, header};
 
+use crate::kit::codings::accepts;
+
 /// Fields by which naive applications let a proxy choose scheme, host, port,
 /// path or method.
 pub(crate) const TRUSTED: [&str; 17] = [
@@ -191,6 +193,7 @@ pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) location: Option<String>,
     pub(crate) content_location: Option<String>,
+    pub(crate) content_encoding: Option<&'static str>,
     pub(crate) body: String,
 }
 
@@ -222,7 +225,9 @@ impl Persona {
             Kind::Gateway => Answer::ok(self.trusted(&seen.headers)),
             Kind::Varier(names) => {
                 let values = names.iter().map(|name| meaning(name, &seen.headers));
-                Answer::ok(values.collect::<Vec<_>>().join(" | "))
+                let body = values.collect::<Vec<_>>().join(" | ");
+                let is_coded = names.contains(&"accept-encoding") && codes(&seen.headers);
+                Answer { content_encoding: is_coded.then_some("gzip"), ..Answer::ok(body) }
             }
             Kind::Identity(name) | Kind::Permission(Some(name)) => Answer::ok(format!(
                 "for {}",
@@ -332,7 +337,10 @@ fn methods(seen: &Parts, body: &str) -> Answer {
             content_location: seen.uri.path_and_query().map(ToString::to_string),
             ..Answer::ok(format!("what came of {body:?}"))
         },
-        other => Answer::ok(format!("the answer to {other} with {body:?}")),
+        other => {
+            let kind = raw(&seen.headers, "content-type").unwrap_or_default();
+            Answer::ok(format!("the answer to {other} with {body:?} of type {kind:?}"))
+        }
     }
 }
 
@@ -354,7 +362,7 @@ fn versions(seen: &Parts, version: u64) -> Answer {
 }
 
 pub(crate) fn is_write(seen: &Parts) -> bool {
-    !matches!(seen.method.as_str(), "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PROPFIND")
+    !matches!(seen.method.as_str(), "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PROPFIND" | "QUERY")
 }
 
 /// Returns what a request reads or changes: scheme, host, path and query in
@@ -390,19 +398,30 @@ pub(crate) fn raw(headers: &HeaderMap, name: &str) -> Option<String> {
     (!lines.is_empty()).then(|| lines.join(", "))
 }
 
+/// Returns whether an origin that knows `gzip` codes its answer.
+fn codes(headers: &HeaderMap) -> bool {
+    let lines = headers.get_all(header::ACCEPT_ENCODING).iter();
+    let lines: Vec<_> =
+        lines.map(|line| String::from_utf8_lossy(line.as_bytes()).into_owned()).collect();
+    accepts(&lines, "gzip")
+}
+
 /// What the value of a field means: what RFC 9111, 4.1, lets a cache treat as
 /// equal is equal here.
 fn meaning(name: &str, headers: &HeaderMap) -> String {
     let lines = headers.get_all(name).iter();
     let lines: Vec<_> = lines.map(|line| String::from_utf8_lossy(line.as_bytes())).collect();
-    if lines.is_empty() {
+    if lines.is_empty() && name != "accept-encoding" {
         return "absent".into();
     }
     let members = || lines.iter().flat_map(|line| line.split(',')).map(str::trim);
     match name {
         "cookie" => lines.join("; "),
         "authorization" | "user-agent" => lines.join("\n"),
-        "accept-language" | "accept-encoding" => preferences(members()),
+        "accept-language" => preferences(members()),
+        // What the origin makes of it.
+        "accept-encoding" if codes(headers) => "gzip".into(),
+        "accept-encoding" => "not coded".into(),
         // The versions alone: a proxy calls itself as it likes.
         "via" => members()
             .map(|one| one.split(' ').next().unwrap_or_default())

@@ -28,6 +28,8 @@ pub(crate) struct Settings {
     pub(crate) identity: bool,
     pub(crate) set_cookie: SetCookie,
     pub(crate) honour: bool,
+    /// POSTs change nothing; they do not where the origin has no state.
+    pub(crate) safe_posts: bool,
     pub(crate) max_variants: Option<usize>,
     pub(crate) max_body: Option<usize>,
     /// Which of [`FLAGS`] the proxy has; the layer has all other settings.
@@ -90,6 +92,7 @@ impl Settings {
                 _ => settings.vary = vec!["x-shard"],
             }
         }
+        settings.safe_posts = matches!(kind, Kind::Methods) && rng.u8(..3) == 0;
         if rng.u8(..12) == 0 {
             settings.max_variants = Some(rng.usize(1..=2));
         }
@@ -144,6 +147,9 @@ impl Settings {
                 parts.extensions.get::<User>().map(|user| user.0.to_owned())
             });
         }
+        if self.safe_posts {
+            layer = layer.cache_posts(|_| true);
+        }
         // As the documentation asks of an application with such rules.
         if self.key_field.is_some() || self.identity {
             layer = layer.refresh_headers(self.key_field);
@@ -153,7 +159,8 @@ impl Settings {
 
     /// Removes what the settings are documented to hide from every handler.
     pub(crate) fn hide(&self, parts: &mut Parts) {
-        if !matches!(parts.method, Method::GET | Method::HEAD) {
+        let is_cached_post = self.safe_posts && parts.method == Method::POST;
+        if !matches!(parts.method.as_str(), "GET" | "HEAD" | "QUERY") && !is_cached_post {
             return;
         }
         if self.ignore_cookies {
@@ -202,6 +209,7 @@ impl Settings {
         with(&|other| other.ignore_cookies = false);
         with(&|other| other.set_cookie = SetCookie::Refuse);
         with(&|other| other.honour = false);
+        with(&|other| other.safe_posts = false);
         if !matches!(kind, Kind::Identity(_) | Kind::Permission(_) | Kind::User) {
             with(&|other| other.ttl = None);
         }
@@ -245,6 +253,7 @@ impl fmt::Display for Settings {
             ("ignore_cookies", self.ignore_cookies),
             ("identity by the extension User", self.identity),
             ("honour_request_directives", self.honour),
+            ("cache_posts", self.safe_posts),
         ];
         for (name, _) in flags.into_iter().filter(|(_, is_set)| *is_set) {
             write!(f, ", {name}")?;

@@ -164,6 +164,9 @@ pub(crate) fn respond(
     if let Some(location) = answer.location.as_ref().filter(|text| is_visible(text)) {
         headers.insert(header::LOCATION, text(location));
     }
+    if let Some(coding) = answer.content_encoding {
+        headers.insert(header::CONTENT_ENCODING, HeaderValue::from_static(coding));
+    }
     if let Some(location) = answer.content_location.as_ref().filter(|text| is_visible(text)) {
         headers.insert(header::CONTENT_LOCATION, text(location));
     }

@@ -15,6 +15,8 @@ mod fields;
 #[cfg(unix)]
 mod operation;
 mod parts;
+#[cfg(unix)]
+mod queries;
 #[cfg(all(unix, feature = "redis"))]
 mod redis;
 #[cfg(unix)]

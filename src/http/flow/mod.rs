@@ -16,6 +16,7 @@
 //!
 //! ```text
 //! service ─┬─ inside another layer of the handle ─ nested ──── forward
+//!          ├─ keyed by its body ─ content ─ read, then from here again
 //!          ├─ bypass ───────────────────────────── forward
 //!          ├─ unsafe ──────────────── unsafe_method ─ forward, then invalidate
 //!          └─ cacheable ─ lookup ─┬─ fresh ─ answer

@@ -27,7 +27,7 @@ use crate::http::flow::trail::{self, Trail};
 use crate::http::flow::unsafe_method;
 use crate::http::layer::Rules;
 use crate::http::rules::codings;
-use crate::http::rules::content::RequestContent;
+use crate::http::rules::content::{RequestContent, is_query};
 use crate::http::rules::request::{
     BypassReason, Class, FieldScan, RequestFacts, Wishes, classify, credential_field, is_unsafe,
 };
@@ -343,7 +343,8 @@ impl<S> HttpService<S> {
     fn mark_uncached(&self, parts: &mut Parts, rules: &Arc<Rules>) {
         parts.extensions.remove::<RequestContent>();
         let received = received_uri(parts).clone();
-        if matches!(parts.method, Method::GET | Method::HEAD) {
+        let is_query = rules.config.query_method && is_query(&parts.method);
+        if is_query || matches!(parts.method, Method::GET | Method::HEAD) {
             normal_form::apply(parts, rules);
         }
         nested::mark(parts, &self.cache, &self.rules, rules, received, None);

@@ -20,8 +20,8 @@
 //!
 //! Two kinds of things stand under keys ([`Slot`](response::Slot)). The *index* says where to
 //! look, and never what is there: it carries no tags, so an invalidation ends the variants
-//! and not the index. It remembers a few lists of fields, and at most `max_variants`
-//! variants; the least recently used one makes room.
+//! and not the index. It remembers a few lists of fields, the codings that the variants have,
+//! and at most `max_variants` variants; the least recently used one makes room.
 //!
 //! A body is *whole*, or it is *arriving*: then the entry is published to the callers of
 //! the flight, and it is not in the store yet. `fill::completed` makes the entry that is

@@ -6,7 +6,7 @@
 //! Where the texts leave a choice, the stricter one is taken; each such place
 //! says so.
 
-pub(super) mod codings;
+pub(crate) mod codings;
 mod dates;
 mod dictionary;
 

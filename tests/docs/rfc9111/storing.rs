@@ -46,11 +46,17 @@ async fn numbers_saturate() {
 }
 
 async fn only_get_fills() {
-    for method in ["POST", "PUT", "OPTIONS", "PROPFIND", "QUERY", "BREW"] {
+    for method in ["POST", "PUT", "OPTIONS", "PROPFIND", "BREW"] {
         let lab = Lab::saying(&[FRESH]);
         lab.send(method, URI, &[]).await;
         assert_eq!(lab.send(method, URI, &[]).await.text(), "1", "{method}");
         assert_eq!(lab.get().await.text(), "2", "{method}");
+    }
+    // RFC 10008, 2.7: for later queries only.
+    let lab = Lab::saying(&[FRESH]);
+    for _ in 0..2 {
+        assert_eq!(lab.send("QUERY", URI, &[]).await.text(), "0");
+        assert_eq!(lab.get().await.text(), "1");
     }
 }
 

@@ -3,8 +3,10 @@
 //! The remote is the double in memory, and time is paused; the same with real
 //! processes on a real server is in `tests/redis/processes.rs`.
 
+mod codings;
 mod failures;
 mod privacy;
+mod query;
 mod sharing;
 mod spy;
 mod streaming;

@@ -199,10 +199,10 @@ fn the_preferred_coding_of_those_that_are_known_is_looked_for_first() {
 }
 
 fn member() -> impl Strategy<Value = String> {
-    let names = ["gzip", "X-GZIP", "br", "zstd", "deflate", "identity", "*", "foo", "dcz", ""];
-    let weights = ["", "", ";q=0", "; Q=0.00 ", ";q=0.001", " ;q=1"];
-    let (names, weights) =
-        (proptest::sample::select(&names[..]), proptest::sample::select(&weights[..]));
+    const NAMES: &[&str] =
+        &["gzip", "X-GZIP", "br", "zstd", "deflate", "identity", "*", "foo", "dcz", ""];
+    const WEIGHTS: &[&str] = &["", "", ";q=0", "; Q=0.00 ", ";q=0.001", " ;q=1"];
+    let (names, weights) = (proptest::sample::select(NAMES), proptest::sample::select(WEIGHTS));
     (names, weights).prop_map(|(name, weight)| format!("{name}{weight}"))
 }
 

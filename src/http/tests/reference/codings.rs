@@ -8,7 +8,7 @@ fn members(lines: &[String]) -> Vec<(String, bool)> {
     members
         .map(|member| {
             let (name, weight) = member.split_once(';').unwrap_or((member, "q=1"));
-            let weight: f64 = weight.trim().trim_start_matches("q=").parse().unwrap();
+            let weight: f64 = weight.trim().trim_start_matches("q=").parse().unwrap_or(1.0);
             let name = name.trim();
             // RFC 9110, 8.4.1.
             (name.strip_prefix("x-").unwrap_or(name).to_owned(), weight > 0.0)
