@@ -34,6 +34,9 @@ Usage: reverse_proxy --listen ADDR --origin http://HOST[:PORT] [--flag VALUE]...
 What is cached
   --ttl-ms N                     lifetime of responses that say nothing; 0: only
                                  what the origin's fields allow            [0]
+  --status-ttl STATUS=TIME       lifetime of errors with this status that say
+                                 nothing, such as 404=10s or 503=500ms; may be
+                                 repeated                               [none]
   --stale-ms N                   then served stale while refreshed         [0]
   --stale-if-error-ms N          then served in place of a failure         [0]
   --stale-if-disconnected-ms N   then served while the origin cannot be reached
@@ -55,6 +58,8 @@ What is cached
 Waiting
   --wait-timeout-ms N            how long a request waits for another one's
                                  answer            [lease-ms + compute-timeout-ms]
+  --body-join-timeout-ms N       how long a body that arrives may be silent until
+                                 new requests no longer wait for it     [2000]
   --compute-timeout-ms N         how long the origin may be silent before its
                                  response begins                       [30000]
   --connect-timeout-ms N         how long connecting to it may take     [3000]
@@ -106,6 +111,7 @@ pub(crate) struct Flags {
     pub(crate) redis: Option<Redis>,
     pub(crate) namespace: Option<String>,
     ttl: Duration,
+    status_ttl: Vec<(u16, Duration)>,
     stale: Duration,
     stale_if_error: Duration,
     stale_if_disconnected: Duration,
@@ -116,6 +122,7 @@ pub(crate) struct Flags {
     not_credentials: Vec<String>,
     store_post: bool,
     wait_timeout: Option<Duration>,
+    body_join_timeout: Duration,
     pub(crate) compute_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     lease: Option<Duration>,
@@ -137,6 +144,7 @@ impl Default for Flags {
             redis: None,
             namespace: None,
             ttl: Duration::ZERO,
+            status_ttl: Vec::new(),
             stale: Duration::ZERO,
             stale_if_error: Duration::ZERO,
             stale_if_disconnected: Duration::from_secs(600),
@@ -147,6 +155,7 @@ impl Default for Flags {
             not_credentials: Vec::new(),
             store_post: false,
             wait_timeout: None,
+            body_join_timeout: Duration::from_secs(2),
             compute_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(3),
             lease: None,
@@ -189,6 +198,7 @@ impl Flags {
             "redis" => self.redis = Some(secret(name, from, redis::read)?),
             "namespace" => self.namespace = Some(value(name, from, namespace)?),
             "ttl-ms" => self.ttl = value(name, from, milliseconds)?,
+            "status-ttl" => self.status_ttl.push(value(name, from, status_ttl)?),
             "stale-ms" => self.stale = value(name, from, milliseconds)?,
             "stale-if-error-ms" => self.stale_if_error = value(name, from, milliseconds)?,
             "stale-if-disconnected-ms" => {
@@ -203,6 +213,7 @@ impl Flags {
             "not-a-credential" => self.not_credentials.push(value(name, from, exemption)?),
             "store-post" => self.store_post = true,
             "wait-timeout-ms" => self.wait_timeout = Some(value(name, from, milliseconds)?),
+            "body-join-timeout-ms" => self.body_join_timeout = value(name, from, some_time)?,
             "compute-timeout-ms" => self.compute_timeout = value(name, from, some_time)?,
             "connect-timeout-ms" => self.connect_timeout = value(name, from, some_time)?,
             "lease-ms" => self.lease = Some(value(name, from, milliseconds)?),
@@ -235,6 +246,9 @@ impl Flags {
             .stale_for(self.stale)
             .stale_if_error(self.stale_if_error)
             .compute_timeout(self.compute_timeout);
+        for (status, ttl) in &self.status_ttl {
+            cache = cache.status_ttl(*status, *ttl);
+        }
         cache = if self.ttl.is_zero() { cache.origin_only() } else { cache.ttl(self.ttl) };
         if let Some(wait_timeout) = self.wait_timeout {
             cache = cache.wait_timeout(wait_timeout);
@@ -255,6 +269,7 @@ impl Flags {
             .disconnected(OriginError::is_disconnected)
             .set_cookie(self.set_cookie)
             .max_body(self.max_body)
+            .body_join_timeout(self.body_join_timeout)
             // A request that was admitted must not be too long for the cache.
             .max_header_bytes(self.max_header_bytes.saturating_add(WRITTEN_BYTES));
         // What is named a credential is one, beside a wider exemption too.
@@ -285,6 +300,7 @@ fn explain(error: &ConfigError) -> String {
     let flag = |field: &&str| {
         Some(match *field {
             "ttl" => "--ttl-ms",
+            "status_ttl" => "--status-ttl",
             "stale_for" => "--stale-ms",
             "stale_if_error" => "--stale-if-error-ms",
             "wait_timeout" => "--wait-timeout-ms",
@@ -305,6 +321,24 @@ fn set_cookie(text: &str) -> Result<SetCookie, String> {
         "explicit" => Ok(SetCookie::Explicit),
         _ => Err("is not one of refuse, strip, explicit".into()),
     }
+}
+
+/// Reads a lifetime by status, such as `404=10s`.
+fn status_ttl(text: &str) -> Result<(u16, Duration), String> {
+    const RULE: &str = "is not a status and a time, such as 404=10s or 503=500ms";
+    let (status, time) = text.split_once('=').ok_or(RULE)?;
+    let unit_at = time.find(|c: char| !c.is_ascii_digit()).ok_or(RULE)?;
+    let (number, unit) = time.split_at(unit_at);
+    let number: u32 = number.parse().map_err(|_| RULE)?;
+    let unit = match unit {
+        "ms" => Duration::from_millis(1),
+        "s" => Duration::from_secs(1),
+        "m" => Duration::from_secs(60),
+        "h" => Duration::from_secs(3600),
+        _ => return Err(RULE.into()),
+    };
+    // Which statuses and times may be, the library says.
+    Ok((status.parse().map_err(|_| RULE)?, unit * number))
 }
 
 fn host_header(text: &str) -> Result<HostHeader, String> {

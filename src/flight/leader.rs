@@ -449,6 +449,19 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.engine.places.expect_until(&self.flight.computation, overdue_at);
     }
 
+    /// Says that more of the result arrives within `pause`: then no more callers join.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP's results arrive"))]
+    pub(crate) fn join_within(&self, pause: Duration) {
+        self.flight.join_until(self.engine.watch.now().plus(pause));
+    }
+
+    /// Gives up the lease: the result that arrives has paused, and other processes need not
+    /// wait for it.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP's results arrive"))]
+    pub(crate) fn give_up_lease(&mut self) {
+        drop(self.lease.take());
+    }
+
     /// Takes the lead of another key too, unless a flight of it runs: later callers will look
     /// under that key for this leader's result.
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP's results arrive"))]

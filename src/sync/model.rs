@@ -10,7 +10,7 @@ use std::pin::Pin;
 use std::sync::PoisonError;
 use std::task::{Context, Poll, Waker};
 
-pub(crate) use shuttle::sync::Arc;
+pub(crate) use shuttle::sync::{Arc, Weak};
 pub(crate) use shuttle::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use shuttle::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 

@@ -69,6 +69,7 @@ mod sharing;
 #[cfg(feature = "axum")]
 mod sharing_model;
 #[cfg(feature = "axum")]
+mod status_lifetimes;
 mod stored_responses;
 #[cfg(feature = "axum")]
 mod streaming;
