@@ -65,11 +65,13 @@ mod request_identity;
 mod route_rules;
 #[cfg(feature = "axum")]
 mod second_leader;
+#[cfg(feature = "axum")]
 mod sharing;
 #[cfg(feature = "axum")]
 mod sharing_model;
 #[cfg(feature = "axum")]
 mod status_lifetimes;
+#[cfg(feature = "axum")]
 mod stored_responses;
 #[cfg(feature = "axum")]
 mod streaming;

@@ -77,9 +77,9 @@ async fn an_error_that_one_client_s_field_has_caused_is_asked_for_again_before_i
 #[tokio::test(start_paused = true)]
 async fn a_layer_and_the_rules_of_a_route_have_lifetimes_of_their_own() {
     let cache = origin_only();
-    for layer in [cache.http_layer(), cache.rules()] {
+    for (layer, scope) in [(cache.http_layer(), "layer"), (cache.rules(), "route")] {
         let origin = numbered(404, "");
-        let app = layered(layer.status_ttl(404, secs(10)).scope(format!("{:p}", &origin)), &origin);
+        let app = layered(layer.status_ttl(404, secs(10)).scope(scope), &origin);
         send(&app, get("/report")).await;
         pass(secs(5)).await;
         assert!(send(&app, get("/report")).await.is(Hit));
