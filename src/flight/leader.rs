@@ -189,6 +189,12 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.flight.is_wanted()
     }
 
+    /// Says that the value which the leader has found began after the computation with this
+    /// number.
+    pub(crate) fn set_number(&self, number: u64) {
+        self.flight.set_number(number);
+    }
+
     /// Returns why it may only look for a value, if so.
     pub(crate) fn held(&self) -> Option<&HeldKey> {
         self.held.as_ref()

@@ -214,6 +214,11 @@ impl<V> Flight<V> {
         progress.began = number;
     }
 
+    /// The result is from elsewhere, and counts as one of the computation with this number.
+    pub(crate) fn set_number(&self, number: u64) {
+        self.progress.lock().began = number;
+    }
+
     pub(crate) fn numbers(&self) -> FlightNumbers {
         let began = self.progress.lock().began;
         FlightNumbers { flight: self.id, computation: Some(began).filter(|number| *number > 0) }

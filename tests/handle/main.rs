@@ -29,6 +29,7 @@ mod leader_edges;
 mod log_bound;
 #[cfg(feature = "tracing")]
 mod log_lines;
+mod linearizability;
 mod lookup;
 mod modes;
 #[cfg(all(feature = "metrics", feature = "tracing"))]
