@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::budget::ByteBudget;
+use crate::cache::builder::status_ttl::StatusTtl;
 use crate::cache::handle::Stampede;
 use crate::cache::state::CacheState;
-use crate::cache::builder::status_ttl::StatusTtl;
 use crate::cache::weights::{MOST_UNWEIGHED, Weigher, Weights};
 use crate::clock::Clock;
 use crate::error::{ConfigError, FailureAction};

@@ -330,7 +330,10 @@ mod tests {
             (r#"{"ttl": "1s", "status_ttl": {"404": "0s"}}"#, "404 is 0 s"),
         ] {
             let error = build(json).expect_err("no such lifetime").to_string();
-            assert!(error.starts_with("`caches.a.status_ttl`: ") && error.contains(word), "{error}");
+            assert!(
+                error.starts_with("`caches.a.status_ttl`: ") && error.contains(word),
+                "{error}"
+            );
         }
         let error = build("{}").expect_err("there is no ttl");
         assert!(error.to_string().starts_with("`caches.a.ttl`: is not set"), "{error}");

@@ -299,7 +299,9 @@ impl<V: Send + Sync + 'static> Engine<V> {
             if !request.role.waits() || passes {
                 return Admission::Alone(AloneReason::Passed);
             }
-            return self.join(&flight, request, slot).map_or(Admission::Overloaded, Admission::Join);
+            return self
+                .join(&flight, request, slot)
+                .map_or(Admission::Overloaded, Admission::Join);
         }
         let held = marks.and_then(|marks| marks.hold.check(now, request.hold, &self.log));
         if let Some(held) = &held
@@ -348,7 +350,8 @@ impl<V: Send + Sync + 'static> Engine<V> {
         let is_silent = flight.is_overdue(self.watch.now());
         let is_left = request.left == Some(flight.id);
         let has_paused = flight.has_paused(self.watch.now());
-        (!is_dead && !is_unbounded && !is_silent && !is_left && !has_paused).then(|| Arc::clone(flight))
+        (!is_dead && !is_unbounded && !is_silent && !is_left && !has_paused)
+            .then(|| Arc::clone(flight))
     }
 
     fn new_computation(&self, request: &FlightRequest) -> Arc<Computation> {

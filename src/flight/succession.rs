@@ -141,11 +141,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// A refresh has none: its callers have a value. Nor has a computation after a panic, which
     /// was a second one already.
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's failures"))]
-    pub(crate) fn pass_on(
-        self,
-        successor: Successor,
-        end: End<V>,
-    ) -> Result<(), (Self, End<V>)> {
+    pub(crate) fn pass_on(self, successor: Successor, end: End<V>) -> Result<(), (Self, End<V>)> {
         let may_pass = self.led_for == LedFor::Caller
             && !self.is_second
             && self.engine.mode() == Mode::On

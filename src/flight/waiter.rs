@@ -144,11 +144,7 @@ pub(crate) struct Waiter<V> {
 impl<V> Waiter<V> {
     /// Takes a place if fewer than `max` callers wait. Called under the lock of the
     /// flight's shard.
-    pub(super) fn join(
-        flight: &Arc<Flight<V>>,
-        request: &FlightRequest,
-        max: u32,
-    ) -> Option<Self> {
+    pub(super) fn join(flight: &Arc<Flight<V>>, request: &FlightRequest, max: u32) -> Option<Self> {
         let (is_late, candidate) = (flight.has_arrived(), flight.candidate(request));
         let is_taken = flight.add_waiter(max, candidate);
         is_taken.then(|| Self { flight: Arc::clone(flight), is_late, candidate })
@@ -330,10 +326,7 @@ impl<V: Send + Sync + 'static> Resolver<V> {
         caller: &mut C,
     ) -> Step<V> {
         let mut leader = vacancy.into_leader();
-        leader.lead_for(Interest::in_flight(
-            &waiter.flight,
-            self.engine.offer_to(&waiter.flight),
-        ));
+        leader.lead_for(Interest::in_flight(&waiter.flight, self.engine.offer_to(&waiter.flight)));
         if let Some(entry) = caller.second_look() {
             leader.end(End::Found(Arc::clone(&entry)));
             return Step::Answer(entry, CacheOutcome::Hit);

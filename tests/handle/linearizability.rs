@@ -101,8 +101,7 @@ fn the_check_finds_what_plain_reads_miss() {
     // Each value is out of date at once: what is left are computations that began too early.
     for ttl in [Duration::from_nanos(1), Duration::from_secs(60)] {
         let register = Register::default();
-        let cache: Stampede<u64> =
-            Stampede::builder("plain").ttl(ttl).jitter(0.0).build().unwrap();
+        let cache: Stampede<u64> = Stampede::builder("plain").ttl(ttl).jitter(0.0).build().unwrap();
         let read = {
             let register = register.clone();
             move || {

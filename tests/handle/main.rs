@@ -26,10 +26,10 @@ mod keep_fresh;
 mod late;
 mod leader;
 mod leader_edges;
+mod linearizability;
 mod log_bound;
 #[cfg(feature = "tracing")]
 mod log_lines;
-mod linearizability;
 mod lookup;
 mod modes;
 #[cfg(all(feature = "metrics", feature = "tracing"))]

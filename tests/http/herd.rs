@@ -418,7 +418,9 @@ async fn after_one_panic_the_elected_one_serves_all() {
 
 #[tokio::test(start_paused = true)]
 async fn an_error_that_may_not_be_shared_releases_a_crowd_of_equal_requests_at_once() {
-    for (status, directives) in [(404, "no-store"), (400, "max-age=0"), (429, "no-store"), (501, "private")] {
+    for (status, directives) in
+        [(404, "no-store"), (400, "max-age=0"), (429, "no-store"), (501, "private")]
+    {
         let origin = Origin::new(move |call| {
             let answer = Answer::status(status).header("cache-control", directives);
             answer.body(format!("{}", call.n))

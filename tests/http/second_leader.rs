@@ -70,7 +70,8 @@ async fn the_second_leader_is_one_whose_request_differs() {
 async fn equal_requests_are_not_sent_twice_after_a_500() {
     let origin = Origin::new(|_| Answer::status(500).body("broken"));
     // What is keyed, or known to select the response, makes no difference.
-    let of = |i: usize| with("/report", &[("accept-language", if i % 2 == 0 { "de" } else { "DE" })]);
+    let of =
+        |i: usize| with("/report", &[("accept-language", if i % 2 == 0 { "de" } else { "DE" })]);
     let layer = origin_only().http_layer().vary(["accept-language"]);
     let replies = crowd(&layered(layer, &origin), 30, of).await;
     assert!(replies.iter().all(|reply| (reply.status, reply.text()) == (500, "broken")));

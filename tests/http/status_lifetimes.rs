@@ -33,9 +33,12 @@ async fn an_error_lives_as_long_as_its_status_says() {
 
 #[tokio::test(start_paused = true)]
 async fn the_origin_s_own_word_and_other_statuses_go_their_own_ways() {
-    for (status, directives, is_hit) in
-        [(404, "max-age=60", true), (404, "max-age=0", false), (404, "no-store", false), (500, "", false)]
-    {
+    for (status, directives, is_hit) in [
+        (404, "max-age=60", true),
+        (404, "max-age=0", false),
+        (404, "no-store", false),
+        (500, "", false),
+    ] {
         let origin = numbered(status, directives);
         let app = layered(with_status_ttl(404).http_layer(), &origin);
         send(&app, get("/report")).await;

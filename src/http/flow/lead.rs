@@ -142,8 +142,7 @@ impl Head {
         let (status, length) = (head.status, body.size_hint().exact());
         let (asked, config) = (&self.caller.asked, &self.caller.rules.config);
         let decision = judge(asked, &head, length, cache_for.as_ref(), config, times);
-        let shareable =
-            || judge_error(asked, &head, length, cache_for.as_ref(), config, times);
+        let shareable = || judge_error(asked, &head, length, cache_for.as_ref(), config, times);
         let shareable = is_error(status).then(shareable).flatten();
         let response = Response::from_parts(head, body);
         let why = match decision {

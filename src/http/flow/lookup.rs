@@ -160,9 +160,8 @@ pub(super) fn selecting_fields(
     primary: &[u8],
     entry: Option<&StoredEntry>,
 ) -> Vec<VaryList> {
-    let own = entry
-        .and_then(|entry| entry.value.response())
-        .and_then(|stored| stored.facts.vary.clone());
+    let own =
+        entry.and_then(|entry| entry.value.response()).and_then(|stored| stored.facts.vary.clone());
     let mut lists: Vec<_> = own.into_iter().collect();
     if let Some(at_primary) = cache.local.get(primary)
         && let Slot::Index(index) = at_primary.value.slot()
