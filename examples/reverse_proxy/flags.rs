@@ -34,6 +34,9 @@ Usage: reverse_proxy --listen ADDR --origin http://HOST[:PORT] [--flag VALUE]...
 What is cached
   --ttl-ms N                     lifetime of responses that say nothing; 0: only
                                  what the origin's fields allow            [0]
+  --status-ttl STATUS=TIME       lifetime of errors with this status that say
+                                 nothing, such as 404=10s or 503=500ms; may be
+                                 repeated                               [none]
   --stale-ms N                   then served stale while refreshed         [0]
   --stale-if-error-ms N          then served in place of a failure         [0]
   --stale-if-disconnected-ms N   then served while the origin cannot be reached
@@ -58,6 +61,8 @@ What is cached
 Waiting
   --wait-timeout-ms N            how long a request waits for another one's
                                  answer            [lease-ms + compute-timeout-ms]
+  --body-join-timeout-ms N       how long a body that arrives may be silent until
+                                 new requests no longer wait for it     [2000]
   --compute-timeout-ms N         how long the origin may be silent before its
                                  response begins                       [30000]
   --connect-timeout-ms N         how long connecting to it may take     [3000]
@@ -109,6 +114,7 @@ pub(crate) struct Flags {
     pub(crate) redis: Option<Redis>,
     pub(crate) namespace: Option<String>,
     ttl: Duration,
+    status_ttl: Vec<(u16, Duration)>,
     stale: Duration,
     stale_if_error: Duration,
     stale_if_disconnected: Duration,
@@ -120,6 +126,7 @@ pub(crate) struct Flags {
     store_post: bool,
     cache_posts: Vec<String>,
     wait_timeout: Option<Duration>,
+    body_join_timeout: Duration,
     pub(crate) compute_timeout: Duration,
     pub(crate) connect_timeout: Duration,
     lease: Option<Duration>,
@@ -141,6 +148,7 @@ impl Default for Flags {
             redis: None,
             namespace: None,
             ttl: Duration::ZERO,
+            status_ttl: Vec::new(),
             stale: Duration::ZERO,
             stale_if_error: Duration::ZERO,
             stale_if_disconnected: Duration::from_secs(600),
@@ -152,6 +160,7 @@ impl Default for Flags {
             store_post: false,
             cache_posts: Vec::new(),
             wait_timeout: None,
+            body_join_timeout: Duration::from_secs(2),
             compute_timeout: Duration::from_secs(30),
             connect_timeout: Duration::from_secs(3),
             lease: None,
@@ -194,6 +203,7 @@ impl Flags {
             "redis" => self.redis = Some(secret(name, from, redis::read)?),
             "namespace" => self.namespace = Some(value(name, from, namespace)?),
             "ttl-ms" => self.ttl = value(name, from, milliseconds)?,
+            "status-ttl" => self.status_ttl.push(value(name, from, status_ttl)?),
             "stale-ms" => self.stale = value(name, from, milliseconds)?,
             "stale-if-error-ms" => self.stale_if_error = value(name, from, milliseconds)?,
             "stale-if-disconnected-ms" => {
@@ -209,6 +219,7 @@ impl Flags {
             "store-post" => self.store_post = true,
             "cache-post" => self.cache_posts.push(value(name, from, path)?),
             "wait-timeout-ms" => self.wait_timeout = Some(value(name, from, milliseconds)?),
+            "body-join-timeout-ms" => self.body_join_timeout = value(name, from, some_time)?,
             "compute-timeout-ms" => self.compute_timeout = value(name, from, some_time)?,
             "connect-timeout-ms" => self.connect_timeout = value(name, from, some_time)?,
             "lease-ms" => self.lease = Some(value(name, from, milliseconds)?),
@@ -241,6 +252,9 @@ impl Flags {
             .stale_for(self.stale)
             .stale_if_error(self.stale_if_error)
             .compute_timeout(self.compute_timeout);
+        for (status, ttl) in &self.status_ttl {
+            cache = cache.status_ttl(*status, *ttl);
+        }
         cache = if self.ttl.is_zero() { cache.origin_only() } else { cache.ttl(self.ttl) };
         if let Some(wait_timeout) = self.wait_timeout {
             cache = cache.wait_timeout(wait_timeout);
@@ -262,6 +276,7 @@ impl Flags {
             .unsent(OriginError::is_unsent)
             .set_cookie(self.set_cookie)
             .max_body(self.max_body)
+            .body_join_timeout(self.body_join_timeout)
             // A request that was admitted must not be too long for the cache.
             .max_header_bytes(self.max_header_bytes.saturating_add(WRITTEN_BYTES));
         // What is named a credential is one, beside a wider exemption too.
@@ -295,6 +310,7 @@ fn explain(error: &ConfigError) -> String {
     let flag = |field: &&str| {
         Some(match *field {
             "ttl" => "--ttl-ms",
+            "status_ttl" => "--status-ttl",
             "stale_for" => "--stale-ms",
             "stale_if_error" => "--stale-if-error-ms",
             "wait_timeout" => "--wait-timeout-ms",
@@ -315,6 +331,24 @@ fn set_cookie(text: &str) -> Result<SetCookie, String> {
         "explicit" => Ok(SetCookie::Explicit),
         _ => Err("is not one of refuse, strip, explicit".into()),
     }
+}
+
+/// Reads a lifetime by status, such as `404=10s`.
+fn status_ttl(text: &str) -> Result<(u16, Duration), String> {
+    const RULE: &str = "is not a status and a time, such as 404=10s or 503=500ms";
+    let (status, time) = text.split_once('=').ok_or(RULE)?;
+    let unit_at = time.find(|c: char| !c.is_ascii_digit()).ok_or(RULE)?;
+    let (number, unit) = time.split_at(unit_at);
+    let number: u32 = number.parse().map_err(|_| RULE)?;
+    let unit = match unit {
+        "ms" => Duration::from_millis(1),
+        "s" => Duration::from_secs(1),
+        "m" => Duration::from_secs(60),
+        "h" => Duration::from_secs(3600),
+        _ => return Err(RULE.into()),
+    };
+    // Which statuses and times may be, the library says.
+    Ok((status.parse().map_err(|_| RULE)?, unit * number))
 }
 
 fn host_header(text: &str) -> Result<HostHeader, String> {

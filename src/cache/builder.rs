@@ -3,6 +3,7 @@
 //! The setters only collect. `build` checks all values together and makes the handle.
 
 mod checks;
+pub(crate) mod status_ttl;
 
 use std::any::type_name;
 use std::error::Error as StdError;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::budget::ByteBudget;
+use crate::cache::builder::status_ttl::StatusTtl;
 use crate::cache::handle::Stampede;
 use crate::cache::state::CacheState;
 use crate::cache::weights::{MOST_UNWEIGHED, Weigher, Weights};
@@ -46,6 +48,8 @@ pub(crate) struct Values<V> {
     pub(crate) lifetimes: Option<Lifetimes>,
     pub(crate) stale_for: Duration,
     pub(crate) stale_if_error: Duration,
+    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "of HTTP's errors"))]
+    pub(crate) status_ttl: StatusTtl,
     pub(crate) jitter: f64,
     pub(crate) early: Option<EarlyRefresh>,
     pub(crate) weights: Weights<V>,
@@ -82,6 +86,7 @@ pub struct Builder<V> {
     origin_only: bool,
     stale_for: Duration,
     stale_if_error: Duration,
+    status_ttl: StatusTtl,
     negative: Option<Negative<V>>,
     jitter: f64,
     early_refresh: Option<f64>,
@@ -150,6 +155,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             origin_only: false,
             stale_for: Duration::ZERO,
             stale_if_error: Duration::ZERO,
+            status_ttl: StatusTtl::new(),
             negative: None,
             jitter: 0.1,
             early_refresh: None,
@@ -595,6 +601,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             lifetimes,
             stale_for: self.stale_for,
             stale_if_error: self.stale_if_error,
+            status_ttl: self.status_ttl,
             jitter: self.jitter,
             early: self
                 .early_refresh

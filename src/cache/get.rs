@@ -414,8 +414,13 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// A computation that runs already may have read the old data. So the call
     /// waits for its end, and one of the callers that wait computes again: at most
     /// one computation of the key runs, and one is wanted next, however many callers
-    /// ask. With a remote, a value that another process began to compute after the
-    /// call is new enough.
+    /// ask. With a remote, a value of another process counts only where its computation
+    /// surely began after the call: of all processes one computes at a time, and a call
+    /// waits for two others at most.
+    ///
+    /// This is a *fresh read*: a call that begins after a write to the data has completed never
+    /// returns a value from before it, as long as what the computation reads is itself up to
+    /// date.
     ///
     /// The new value keeps the tags of the value that it replaces. A result that is too
     /// heavy to be stored goes to the callers, and the older value is invalidated. With
@@ -424,6 +429,28 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     ///
     /// A caller that waits for an older computation first has another `wait_timeout` after
     /// that.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+    /// use std::time::Duration;
+    /// use tower_stampede::Stampede;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_stampede::Error> {
+    /// let stock = Arc::new(AtomicU64::new(7));
+    /// let load = {
+    ///     let stock = Arc::clone(&stock);
+    ///     || async move { Ok::<_, std::io::Error>(stock.load(SeqCst)) }
+    /// };
+    /// let cache: Stampede<u64> = Stampede::in_memory(Duration::from_secs(60));
+    /// assert_eq!(cache.get_or_compute("stock", load.clone()).await?, 7);
+    /// stock.store(6, SeqCst);
+    /// assert_eq!(cache.get_or_compute("stock", load.clone()).await?, 7);
+    /// assert_eq!(cache.refresh("stock", load).await?, 6);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

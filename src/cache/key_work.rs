@@ -8,6 +8,7 @@ use futures_util::future::BoxFuture;
 
 use crate::cache::batch::{BoardingPass, Seat};
 use crate::cache::compute::ComputationResult;
+use crate::cache::fresh_read::Proof;
 use crate::cache::get::with_own_value;
 use crate::cache::run::Work;
 use crate::cache::state::{CacheState, Lookup};
@@ -51,9 +52,8 @@ pub(super) enum Purpose {
     Serve,
     /// A newer value than this one; its caller has a value to go on with.
     Refresh(ReplacedEntry),
-    /// A value whose computation began after the call: by the number of the computation,
-    /// or where another process computed it, by the clock.
-    FreshRead { from_number: u64, after: Tick },
+    /// A value whose computation began after the call: it has this number or a higher one.
+    FreshRead { from_number: u64 },
 }
 
 impl Purpose {
@@ -87,6 +87,8 @@ pub(crate) struct KeyWork<V: Clone + Send + Sync + 'static, F> {
     pub(super) in_hand: Option<Arc<Entry<V>>>,
     /// Found by the search: not an answer, but perhaps of use in place of a failure.
     stand_in: Option<Arc<Entry<V>>>,
+    /// What a fresh read has seen in the remote.
+    proof: Proof,
     /// The entry that the result replaces, and whose tags it may inherit.
     replaced: Option<Arc<Entry<V>>>,
     /// The caller is one of a batch.
@@ -104,7 +106,8 @@ impl<V: Clone + Send + Sync + 'static, F> KeyWork<V, F> {
         let state = Arc::clone(state);
         let purpose = Purpose::Serve;
         let (in_hand, stand_in, replaced) = (stale, None, None);
-        Self { state, key, purpose, in_hand, stand_in, replaced, pass: None, compute }
+        let (proof, pass) = (Proof::default(), None);
+        Self { state, key, purpose, in_hand, stand_in, proof, replaced, pass, compute }
     }
 
     /// Takes note that the caller leads.
@@ -128,16 +131,16 @@ impl<V: Clone + Send + Sync + 'static, F> KeyWork<V, F> {
 
     pub(super) fn reading_fresh(mut self) -> Self {
         let from_number = self.state.engine.table.upcoming_number();
-        self.purpose = Purpose::FreshRead { from_number, after: self.state.now() };
+        self.purpose = Purpose::FreshRead { from_number };
         self
     }
 
-    /// Returns whether `found` is the value to be replaced, or no newer.
-    fn is_replaced(&self, found: &Entry<V>) -> bool {
+    /// Returns whether `found` is the value to be replaced, or perhaps no newer.
+    fn is_replaced(&mut self, found: &Arc<Entry<V>>) -> bool {
         match self.purpose {
             Purpose::Serve => false,
             Purpose::Refresh(seen) => seen.is_no_older_than(found),
-            Purpose::FreshRead { after, .. } => found.window.started < after,
+            Purpose::FreshRead { .. } => !self.proof.covers(found),
         }
     }
 
@@ -170,19 +173,19 @@ impl<V: Clone + Send + Sync + 'static, F> Caller<V> for KeyWork<V, F> {
         true
     }
 
-    fn is_new_enough(&self, numbers: FlightNumbers, entry: &Entry<V>) -> bool {
+    fn is_new_enough(&self, numbers: FlightNumbers, _: &Entry<V>) -> bool {
         match self.purpose {
-            Purpose::FreshRead { from_number, after } => match numbers.computation {
-                Some(number) => number >= from_number,
-                None => entry.window.started >= after,
-            },
+            // Without a number the value is from elsewhere, and may be of any age.
+            Purpose::FreshRead { from_number } => {
+                numbers.computation.is_some_and(|number| number >= from_number)
+            }
             Purpose::Serve | Purpose::Refresh(_) => true,
         }
     }
 
     fn wants_computation_from(&self) -> Option<u64> {
         match self.purpose {
-            Purpose::FreshRead { from_number, .. } => Some(from_number),
+            Purpose::FreshRead { from_number } => Some(from_number),
             Purpose::Serve | Purpose::Refresh(_) => None,
         }
     }
@@ -222,6 +225,10 @@ impl<V: Clone + Send + Sync + 'static, F> Search<V> for KeyWork<V, F> {
         matches!(self.purpose, Purpose::FreshRead { .. })
     }
 
+    fn is_leased(&mut self) {
+        self.proof.is_leased(&self.state.engine.table);
+    }
+
     fn give_way(&mut self) {
         if let Some(pass) = &self.pass {
             pass.step_aside();
@@ -259,6 +266,9 @@ where
     }
 
     fn adopt(&mut self, leader: &Leader<V>, found: Arc<Entry<V>>) -> Arc<Entry<V>> {
+        if let (Purpose::FreshRead { .. }, Some(number)) = (self.purpose, self.proof.number()) {
+            leader.set_number(number);
+        }
         leader.adopt(&found);
         self.state.adopted(&found);
         found

@@ -45,7 +45,8 @@
 //! - `put`: the methods that store and invalidate.
 //! - `state`: what a handle and its layers share: the look-up, how entries are made, and the
 //!   task that tidies.
-//! - `compute`: the ways of a caller that asks for a key; `key_work`: what it brings.
+//! - `compute`: the ways of a caller that asks for a key; `key_work`: what it brings; `fresh_read`:
+//!   which values of other processes a fresh read takes.
 //! - `run`: the way from a caller without a fresh value to its answer.
 //! - `write`: `put` and invalidations, here at once, then in the remote.
 //! - `inspect`: what is stored, for people and tests.
@@ -59,6 +60,7 @@ pub(crate) mod batch;
 pub(crate) mod builder;
 pub(crate) mod compute;
 pub(crate) mod failure;
+mod fresh_read;
 pub(crate) mod get;
 pub(crate) mod get_many;
 pub(crate) mod handle;

@@ -1,6 +1,7 @@
 //! Settings from a file: whatever serde reads, with durations such as `60s` and sizes such as
 //! `64MiB`.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -52,6 +53,8 @@ pub struct Settings {
     pub stale_for: Option<Duration>,
     #[serde(deserialize_with = "duration")]
     pub stale_if_error: Option<Duration>,
+    #[serde(deserialize_with = "status_ttl")]
+    pub status_ttl: BTreeMap<u16, Duration>,
     pub jitter: Option<f64>,
     pub early_refresh: Option<f64>,
     pub early_refresh_share: Option<f64>,
@@ -162,6 +165,9 @@ impl Settings {
             max_batch,
             batch_window
         );
+        let lifetimes = self.status_ttl.iter();
+        let builder =
+            lifetimes.fold(builder, |builder, (status, ttl)| builder.status_ttl(*status, *ttl));
         let builder = if self.origin_only == Some(true) { builder.origin_only() } else { builder };
         match self.compute_after_wait {
             Some(true) => builder.compute_after_wait(),
@@ -186,6 +192,23 @@ fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::E
         }
     }
     from.deserialize_str(Text).map(Some)
+}
+
+/// Reads lifetimes by status. The statuses are texts: what some formats have as keys.
+fn status_ttl<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<u16, Duration>, D::Error> {
+    let refuse = <D::Error as serde::de::Error>::custom;
+    let texts = BTreeMap::<String, String>::deserialize(from)?;
+    let lifetimes = texts.iter().map(|(status, ttl)| {
+        let number = status.parse();
+        let number = number.map_err(|_| {
+            refuse(format!("`{status}` is no status; write for example `404 = \"10s\"`"))
+        })?;
+        let ttl = humantime::parse_duration(ttl).map_err(|error| {
+            refuse(format!("`{ttl}` is no duration ({error}); write for example `60s`"))
+        })?;
+        Ok((number, ttl))
+    });
+    lifetimes.collect()
 }
 
 fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
@@ -253,7 +276,8 @@ mod tests {
             "max_hold": "30s", "uncacheable_for": "6s", "max_bytes": "64MiB",
             "max_entries": 1000, "eviction": "tiny_lfu", "max_waiters": 7,
             "max_waiters_in_all": 70, "max_computations": 8, "max_refreshes": 3,
-            "max_logged_tags": 99, "max_batch": 50, "batch_window": "5ms"
+            "max_logged_tags": 99, "max_batch": 50, "batch_window": "5ms",
+            "status_ttl": { "404": "10s", "500": "1s" }
         }"#;
         let settings = read(json).expect("these can be read");
         assert_eq!(settings.ttl, Some(Duration::from_secs(5400)));
@@ -266,6 +290,7 @@ mod tests {
         assert!(engine.compute_after_wait);
         assert_eq!(cache.0.values.max_batch, 50);
         assert_eq!(cache.0.values.jitter, 0.2);
+        assert_eq!(cache.0.values.status_ttl.get(&404), Some(&Duration::from_secs(10)));
     }
 
     #[test]
@@ -279,6 +304,9 @@ mod tests {
             (r#"{"max_bytes": -1}"#, "caches.a.max_bytes", "not negative"),
             (r#"{"max_entries": "many"}"#, "caches.a.max_entries", "invalid type"),
             (r#"{"eviction": "random"}"#, "caches.a.eviction", "unknown variant"),
+            (r#"{"status_ttl": {"404": 10}}"#, "caches.a.status_ttl", "invalid type"),
+            (r#"{"status_ttl": {"gone": "1s"}}"#, "caches.a.status_ttl", "is no status"),
+            (r#"{"status_ttl": {"404": "soon"}}"#, "caches.a.status_ttl", "is no duration"),
             (r#"{"tttl": "1s"}"#, "caches.a.tttl", "unknown field"),
             (r#"7"#, "caches.a", "invalid type"),
         ] {
@@ -297,6 +325,16 @@ mod tests {
         let paths = "`caches.a.max_refreshes` and `caches.a.max_computations`: 9 must";
         assert!(error.to_string().starts_with(paths), "{error}");
         assert_eq!(error.fields(), ["max_refreshes", "max_computations"]);
+        for (json, word) in [
+            (r#"{"ttl": "1s", "status_ttl": {"200": "1s"}}"#, "200 is no error"),
+            (r#"{"ttl": "1s", "status_ttl": {"404": "0s"}}"#, "404 is 0 s"),
+        ] {
+            let error = build(json).expect_err("no such lifetime").to_string();
+            assert!(
+                error.starts_with("`caches.a.status_ttl`: ") && error.contains(word),
+                "{error}"
+            );
+        }
         let error = build("{}").expect_err("there is no ttl");
         assert!(error.to_string().starts_with("`caches.a.ttl`: is not set"), "{error}");
     }

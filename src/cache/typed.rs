@@ -359,8 +359,29 @@ where
         loaded.map_err(Failure::from)
     }
 
-    /// Returns a value whose loading began after this call; see
-    /// [`Stampede::refresh`].
+    /// Returns a value whose loading began after this call: a fresh read; see
+    /// [`Stampede::refresh`]. One loading runs and one is queued, however many callers ask.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+    /// use std::time::Duration;
+    /// use tower_stampede::{Cache, Failure, Stampede};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Failure<std::io::Error>> {
+    /// let stock = Arc::new(AtomicU64::new(7));
+    /// let source = Arc::clone(&stock);
+    /// let cache = Cache::new(Stampede::in_memory(Duration::from_secs(60)), move |_item: u32| {
+    ///     let source = Arc::clone(&source);
+    ///     async move { Ok::<_, std::io::Error>(source.load(SeqCst)) }
+    /// });
+    /// assert_eq!(cache.get(1).await?, 7);
+    /// stock.store(6, SeqCst);
+    /// assert_eq!(cache.refresh(1).await?, 6);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

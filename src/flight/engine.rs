@@ -349,7 +349,9 @@ impl<V: Send + Sync + 'static> Engine<V> {
         let is_unbounded = self.mode() == Mode::On && flight.is_unbounded();
         let is_silent = flight.is_overdue(self.watch.now());
         let is_left = request.left == Some(flight.id);
-        (!is_dead && !is_unbounded && !is_silent && !is_left).then(|| Arc::clone(flight))
+        let has_paused = flight.has_paused(self.watch.now());
+        (!is_dead && !is_unbounded && !is_silent && !is_left && !has_paused)
+            .then(|| Arc::clone(flight))
     }
 
     fn new_computation(&self, request: &FlightRequest) -> Arc<Computation> {
@@ -405,7 +407,9 @@ impl<V: Send + Sync + 'static> Engine<V> {
         removed: &mut Removed<V>,
     ) -> Arc<Flight<V>> {
         let (number, places) = (self.table.next_number(), Arc::clone(&self.places));
-        let flight = Flight::new(number, request, self.log.seq(), computation, places);
+        let now = self.watch.now();
+        let paused = shard.flight(&request.key).filter(|flight| flight.has_paused(now));
+        let flight = Flight::new(number, request, self.log.seq(), computation, places, paused);
         let flight = Arc::new(flight);
         *removed = self.table.insert(shard, Arc::clone(&flight));
         flight
@@ -520,13 +524,13 @@ impl<V: Send + Sync + 'static> Engine<V> {
     }
 
     /// Drops what left the table. A flight that was replaced because its leader is silent
-    /// ends with that. A flight that a caller has left goes on for its readers only, and needs
-    /// no place.
+    /// ends with that. A flight that a caller has left, or that has paused, goes on for its
+    /// readers only, and needs no place.
     fn retire(&self, removed: Removed<V>, left: Option<u64>) {
         if let Some(flight) = &removed.flight {
             if flight.is_overdue(self.watch.now()) {
                 self.end_deposed(flight);
-            } else if left == Some(flight.id) {
+            } else if left == Some(flight.id) || flight.has_paused(self.watch.now()) {
                 self.release(&flight.computation);
             }
         }

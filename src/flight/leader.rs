@@ -189,6 +189,12 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.flight.is_wanted()
     }
 
+    /// Says that the value which the leader has found began after the computation with this
+    /// number.
+    pub(crate) fn set_number(&self, number: u64) {
+        self.flight.set_number(number);
+    }
+
     /// Returns why it may only look for a value, if so.
     pub(crate) fn held(&self) -> Option<&HeldKey> {
         self.held.as_ref()
@@ -453,6 +459,19 @@ impl<V: Send + Sync + 'static> Leader<V> {
     pub(crate) fn expect_within(&self, limit: Duration) {
         let overdue_at = self.engine.watch.now().plus(limit).plus(GRACE);
         self.engine.places.expect_until(&self.flight.computation, overdue_at);
+    }
+
+    /// Says that more of the result arrives within `pause`: then no more callers join.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP's results arrive"))]
+    pub(crate) fn join_within(&self, pause: Duration) {
+        self.flight.join_until(self.engine.watch.now().plus(pause));
+    }
+
+    /// Gives up the lease: the result that arrives has paused, and other processes need not
+    /// wait for it.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP's results arrive"))]
+    pub(crate) fn give_up_lease(&mut self) {
+        drop(self.lease.take());
     }
 
     /// Takes the lead of another key too, unless a flight of it runs: later callers will look

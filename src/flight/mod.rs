@@ -24,6 +24,7 @@
 //!                          └─ Overloaded  a bound on waiters is reached
 //!
 //! flight ── Waiting ─ Computing ─ Arriving ─ Published ─ Settled
+//!              └──── Vacant ────────┘  (HTTP: the first leader has failed)
 //! ```
 //!
 //! A flight passes through its phases in this order, and may leave any of them out but the
@@ -61,6 +62,7 @@
 //! - `engine`: `enter` decides whether a caller leads, joins, computes alone or is refused.
 //! - `waiter`: takes a caller from flight to flight until it has a step.
 //! - `leader`: what a leader does from the lead to its result.
+//! - `succession`: one more leader of a flight whose first leader has failed.
 //! - `end`: every way in which a leader ends, and the one order of steps.
 //! - `lending`: in which computation a caller runs, so that it can lend its place.
 //! - `tasks`: where computations run, and how a shutdown ends them.

@@ -23,7 +23,7 @@ use crate::flight::engine::FlightRequest;
 use crate::flight::places::{Offer, Places};
 use crate::flight::succession::{Candidate, Candidates, Successor, Vacant};
 use crate::key::{Key, Tag};
-use crate::sync::{Arc, AtomicU32, Mutex, Notify, Ordering};
+use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, Notify, Ordering, Weak};
 
 /// How the callers of a flight go on. A leader leaves one, however it ends.
 #[derive(Debug)]
@@ -155,6 +155,10 @@ pub(crate) struct Flight<V> {
     /// Sequence number of the invalidation log when the flight began.
     pub(crate) seq: u64,
     pub(crate) computation: Arc<Computation>,
+    /// From when on no caller joins, since the result that arrives has paused.
+    joinable_until: AtomicU64,
+    /// The flight of the same key that has paused, and that this one goes beside.
+    beside: Option<Weak<Flight<V>>>,
     /// A hash of the fields of the first leader's request that are not keyed.
     led_with: u64,
     progress: Mutex<Progress<V>>,
@@ -174,6 +178,7 @@ impl<V> Flight<V> {
         seq: u64,
         computation: Arc<Computation>,
         places: Arc<Places>,
+        beside: Option<&Arc<Self>>,
     ) -> Self {
         let progress = Progress {
             phase: Phase::Waiting,
@@ -188,6 +193,8 @@ impl<V> Flight<V> {
             tags: request.tags.clone(),
             seq,
             computation,
+            joinable_until: AtomicU64::new(u64::MAX),
+            beside: beside.map(Arc::downgrade),
             led_with: request.unkeyed,
             progress: Mutex::new(progress),
             waiters: AtomicU32::new(0),
@@ -205,6 +212,11 @@ impl<V> Flight<V> {
             progress.phase = Phase::Computing;
         }
         progress.began = number;
+    }
+
+    /// The result is from elsewhere, and counts as one of the computation with this number.
+    pub(crate) fn set_number(&self, number: u64) {
+        self.progress.lock().began = number;
     }
 
     pub(crate) fn numbers(&self) -> FlightNumbers {
@@ -363,6 +375,23 @@ impl<V> Flight<V> {
     /// Returns whether the leader should have ended by itself.
     pub(crate) fn is_overdue(&self, now: Tick) -> bool {
         self.computation.is_overdue(now)
+    }
+
+    /// Says that more of the result is expected before `until`: callers join until then.
+    pub(crate) fn join_until(&self, until: Tick) {
+        self.joinable_until.store(until.as_nanos(), Ordering::Release);
+    }
+
+    /// Returns whether the result that arrives has paused for so long that a caller that comes
+    /// now leads another flight. There is one flight beside a paused one: the next begins when
+    /// that has ended.
+    pub(crate) fn has_paused(&self, now: Tick) -> bool {
+        let has_paused = now.as_nanos() >= self.joinable_until.load(Ordering::Acquire);
+        has_paused && !self.beside.as_ref().and_then(Weak::upgrade).is_some_and(|it| it.runs())
+    }
+
+    fn runs(&self) -> bool {
+        !matches!(self.progress.lock().phase, Phase::Settled(_))
     }
 
     /// Returns whether any caller still wants the result.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use http::header::{self, HeaderName};
 
+use crate::cache::builder::status_ttl::StatusTtl;
 use crate::http::rules::field_names::FieldNames;
 use crate::key::Tag;
 
@@ -41,6 +42,8 @@ pub enum SetCookie {
 pub(crate) struct HttpConfig {
     /// Lifetime of responses that say nothing; `None`: they are not stored.
     pub(crate) ttl: Option<Duration>,
+    /// Lifetimes of errors that say nothing, by status.
+    pub(crate) status_ttl: StatusTtl,
     /// Whether, where there is no `ttl`, the age of a response that says
     /// nothing sets its lifetime.
     pub(crate) heuristics: bool,
@@ -114,6 +117,7 @@ impl Default for HttpConfig {
     fn default() -> Self {
         Self {
             ttl: None,
+            status_ttl: StatusTtl::new(),
             heuristics: true,
             stale_beside_s_maxage: true,
             stale_for: Duration::ZERO,
@@ -213,6 +217,7 @@ impl HttpConfig {
 
             // The inner layer's own: what it stores, refreshes, forwards and says.
             ttl: _,
+            status_ttl: _,
             heuristics: _,
             stale_beside_s_maxage: _,
             stale_for: _,
@@ -247,6 +252,7 @@ impl HttpConfig {
     /// stored and which clients share them.
     pub(crate) fn shares_like(&self, other: &Self) -> bool {
         self.ttl.is_some() == other.ttl.is_some()
+            && self.status_ttl == other.status_ttl
             && self.heuristics == other.heuristics
             && self.set_cookie == other.set_cookie
             && self.store_post_responses == other.store_post_responses

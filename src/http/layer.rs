@@ -1,6 +1,7 @@
 //! The HTTP layer and its settings.
 
 mod content;
+mod crowds;
 mod nesting;
 mod request_fields;
 mod writes;
@@ -45,6 +46,8 @@ pub(crate) struct Rules {
     pub(super) scheme: String,
     pub(super) body_idle_timeout: Duration,
     pub(super) stall_timeout: Duration,
+    /// How long a body that arrives may pause until no more requests join it.
+    pub(super) body_join_timeout: Duration,
     /// Each adds to the key, or sends the request past the cache.
     pub(super) key_rules: Vec<KeyRule>,
     pub(super) bypass: Option<BypassRule>,
@@ -212,6 +215,7 @@ impl HttpStampede {
         let values = &self.0.values;
         let config = HttpConfig {
             ttl: values.lifetimes.map(|lifetimes| lifetimes.ttl),
+            status_ttl: values.status_ttl.clone(),
             stale_for: values.stale_for,
             stale_if_error: values.stale_if_error,
             ..HttpConfig::default()
@@ -221,6 +225,7 @@ impl HttpStampede {
             scheme: "http".into(),
             body_idle_timeout: Duration::from_secs(30),
             stall_timeout: Duration::from_secs(5),
+            body_join_timeout: Duration::from_secs(2),
             key_rules: Vec::new(),
             bypass: None,
             disconnected: None,

@@ -56,6 +56,9 @@ pub(crate) trait Search<V> {
         false
     }
 
+    /// Another process has the lease.
+    fn is_leased(&mut self) {}
+
     /// The leader is about to wait for another process.
     fn give_way(&mut self) {}
 
@@ -245,6 +248,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 }
                 AcquireAnswer::Locked(left) => {
                     attempt.was_answered();
+                    wanted.is_leased();
                     let listener = ask.register.then_some(listener);
                     return Ok(self.give_way(way, wanted, (ask.lease, left), listener).await);
                 }

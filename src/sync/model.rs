@@ -10,8 +10,8 @@ use std::pin::Pin;
 use std::sync::PoisonError;
 use std::task::{Context, Poll, Waker};
 
-pub(crate) use shuttle::sync::Arc;
 pub(crate) use shuttle::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+pub(crate) use shuttle::sync::{Arc, Weak};
 use shuttle::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
 /// Always the same: a schedule is replayed only if each map has the same order again.

@@ -189,6 +189,27 @@ async fn every_refresh_of_a_storm_gets_a_computation_that_began_after_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_thousand_fresh_reads_a_second_cost_two_calls_per_origin_time_at_most() {
+    let (cache, origin) = (settings().build().unwrap(), Origin::taking(300 * MS));
+    let mut reading = Vec::new();
+    for _ in 0..9_000 {
+        let from = Instant::now();
+        let reader = refresh(&cache, &origin);
+        reading.push(tokio::spawn(async move { (from, reader.await, from.elapsed()) }));
+        pass(MS).await;
+    }
+    for reader in reading {
+        let (asked, value, took) = reader.await.unwrap();
+        let n = value.unwrap().unwrap() as usize;
+        assert!(origin.started_at()[n - 1] >= asked, "call {n} began before the read");
+        assert!(took <= 600 * MS, "{took:?}");
+    }
+    // 9 s are 30 origin times.
+    assert!(origin.calls() <= 2 * 30, "{} calls", origin.calls());
+    assert_quiet(&cache);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_refresh_does_not_share_the_end_of_an_older_computation() {
     for answer in [Answer::Fail, Answer::Panic] {
         let (cache, origin) = (settings().build().unwrap(), Origin::taking(100 * MS));

@@ -26,6 +26,7 @@ mod keep_fresh;
 mod late;
 mod leader;
 mod leader_edges;
+mod linearizability;
 mod log_bound;
 #[cfg(feature = "tracing")]
 mod log_lines;

@@ -76,6 +76,8 @@ mod sharing;
 #[cfg(feature = "axum")]
 mod sharing_model;
 #[cfg(feature = "axum")]
+mod status_lifetimes;
+#[cfg(feature = "axum")]
 mod stored_responses;
 #[cfg(feature = "axum")]
 mod streaming;

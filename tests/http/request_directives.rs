@@ -231,6 +231,30 @@ async fn a_crowd_with_demands_costs_two_calls() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_thousand_reloads_a_second_cost_two_calls_per_origin_time_at_most() {
+    for directive in ["no-cache", "max-age=0"] {
+        let origin =
+            Origin::new(|call| Answer::ok("max-age=60", call.n.to_string()).after(ms(300)));
+        let app = honouring(&origin);
+        let mut reloads = Vec::new();
+        for _ in 0..3_000 {
+            let (app, before) = (app.clone(), origin.calls());
+            let reload = async move { (before, send(&app, asking(directive)).await) };
+            reloads.push(tokio::spawn(reload));
+            pass(ms(1)).await;
+        }
+        for reload in reloads {
+            let (before, reply) = reload.await.unwrap();
+            let n: usize = reply.text().parse().unwrap();
+            assert!(n >= before, "{directive}: call {n} began before the request came");
+            assert!(reply.took <= ms(600), "{directive}: {:?}", reply.took);
+        }
+        // 3 s are 10 origin times.
+        assert!(origin.calls() <= 20, "{directive}: {} calls", origin.calls());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_began_before_a_request_came_is_not_its_answer() {
     let origin = numbered("max-age=60");
     let app = honouring(&origin);

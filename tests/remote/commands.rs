@@ -130,9 +130,8 @@ const WAYS: [(&str, Way); 5] = [
     }),
 ];
 
-/// The clock of the server cannot tell which of two things in one instant came first, so a
-/// process does not take the first result of another for a computation that began after
-/// its call. The second began after all of them.
+/// The first result of another process may come from a lease that was granted before the call.
+/// The second comes from one that was granted when that had ended.
 #[tokio::test(start_paused = true)]
 async fn processes_that_refresh_a_key_in_one_instant_compute_twice_and_one_after_the_other() {
     let (double, origin) = (Double::new(), Origin::taking(100 * MS));

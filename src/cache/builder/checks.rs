@@ -8,15 +8,16 @@ use crate::cache::builder::Builder;
 use crate::entry::ENTRY_BYTES;
 use crate::error::ConfigError;
 
-type Fields = &'static [&'static str];
+pub(super) type Fields = &'static [&'static str];
 
-fn refuse(fields: Fields, reason: impl Into<Cow<'static, str>>) -> ConfigError {
+pub(super) fn refuse(fields: Fields, reason: impl Into<Cow<'static, str>>) -> ConfigError {
     ConfigError::new(fields, reason)
 }
 
 impl<V: Clone + Send + Sync + 'static> Builder<V> {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         self.check_lifetimes()?;
+        self.check_status_ttl()?;
         self.check_shares()?;
         self.check_times()?;
         self.check_bounds()?;

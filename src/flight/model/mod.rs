@@ -12,6 +12,7 @@
 //! | `ends.rs` | leaders that are dropped at any step, or deposed while they end |
 //! | `places.rs` | the queue for places, and loans |
 //! | `interest.rs` | queued leaders that no caller wants any more |
+//! | `succession.rs` | a second leader after the first; fresh reads |
 //! | `log.rs` | the invalidation log, and what the store does when records are dropped |
 //!
 //! Not modelled: moka (a map stands for it), tokio's timers (they never fire), tasks of a
@@ -21,6 +22,7 @@ mod ends;
 mod interest;
 mod log;
 mod store;
+mod succession;
 mod table;
 
 use std::collections::HashMap;

@@ -25,6 +25,8 @@ pub(crate) struct Limits {
     pub(crate) declared: Option<u64>,
     /// How long it may pause.
     pub(crate) idle: Duration,
+    /// How long it may pause until no more requests join it.
+    pub(crate) join: Duration,
     /// How long one reader may make the others wait, once it is not stored.
     pub(crate) stall: Duration,
 }
@@ -34,6 +36,11 @@ impl Limits {
     /// is beyond all time.
     pub(crate) fn idle_until(&self) -> Option<Instant> {
         Instant::now().checked_add(self.idle)
+    }
+
+    /// Returns when no more requests join a body that goes on now.
+    pub(crate) fn pauses_at(&self) -> Option<Instant> {
+        Instant::now().checked_add(self.join)
     }
 
     pub(crate) fn is_over(&self, length: u64) -> bool {

@@ -24,7 +24,7 @@ fn body(frames: Vec<Item>) -> impl Body<Data = Bytes, Error = &'static str> + Se
 
 fn limits(bytes: usize) -> Limits {
     let (idle, stall) = (Duration::from_secs(5), Duration::from_secs(5));
-    Limits { bytes, declared: None, idle, stall }
+    Limits { bytes, declared: None, idle, join: idle, stall }
 }
 
 fn why<B>(collected: &Collection<B>) -> Option<DeclineReason> {

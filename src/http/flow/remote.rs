@@ -78,7 +78,8 @@ pub(super) fn fill_targets(
     let primary = caller.remote_primary();
     let index = caller.trail.index.as_ref().filter(|_| primary != *leased);
     let facts = entry.value.response().map(|stored| &stored.facts);
-    let varies = facts.and_then(|facts| Some((facts.vary.as_ref()?, facts.coding, facts.fingerprint?)));
+    let varies =
+        facts.and_then(|facts| Some((facts.vary.as_ref()?, facts.coding, facts.fingerprint?)));
     let mut targets = match (varies, index) {
         (None, None) => vec![FillTarget::new(primary, Arc::clone(entry)).merging(newer(entry))],
         // It takes the place of the index, if that still stands there.

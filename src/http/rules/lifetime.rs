@@ -111,6 +111,9 @@ fn assumed(
     config: &HttpConfig,
     received: SystemTime,
 ) -> Option<(Source, Duration)> {
+    if let Some(ttl) = config.status_ttl.get(&status.as_u16()) {
+        return Some((Source::Layer, *ttl));
+    }
     if let Some(ttl) = config.ttl {
         return may_take_ttl(status).then_some((Source::Layer, ttl));
     }

@@ -285,8 +285,10 @@ impl Response<'_> {
             let source = terms.map_or(Source::Origin, |terms| terms.source);
             return Ok(Terms::never_fresh(source, headers, self.times));
         }
-        // What is wrong with one request is kept only at the origin's word.
-        let needs_origin = matches!(status.as_u16(), 400 | 413 | 421 | 429 | 431);
+        // What is wrong with one request is kept only at the origin's word, or at the
+        // application's for this very status.
+        let needs_origin = matches!(status.as_u16(), 400 | 413 | 421 | 429 | 431)
+            && !self.config.status_ttl.contains_key(&status.as_u16());
         refuse_if(needs_origin && !said.is_explicit(), DeclineReason::NoFreshness)?;
         terms.ok_or(DeclineReason::NoFreshness)
     }

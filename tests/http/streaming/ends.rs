@@ -253,7 +253,8 @@ async fn who_comes_when_an_arriving_answer_is_no_longer_fresh_waits_for_its_end_
         let sources = sources.clone();
         move |_| Answer::ok("max-age=2", sources.body())
     });
-    let app = layered(origin_only().http_layer(), &origin);
+    let layer = origin_only().http_layer().body_join_timeout(secs(30));
+    let app = layered(layer, &origin);
     let mut first = open(&app, get("/report")).await;
     let source = sources.take(0);
     pass(secs(3)).await;

@@ -5,5 +5,6 @@ mod fed;
 mod keeping;
 mod misfits;
 mod passing;
+mod pauses;
 mod room;
 mod variants;

@@ -75,6 +75,7 @@ impl Head {
             bytes: rules.config.max_body,
             declared: plan.length,
             idle: rules.body_idle_timeout,
+            join: rules.body_join_timeout,
             stall: rules.stall_timeout,
         }
     }

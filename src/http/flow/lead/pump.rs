@@ -61,7 +61,13 @@ impl Arrival {
     fn goes_on(&self, limits: &Limits) {
         for leader in std::iter::once(&self.head.leader).chain(&self.beside.0) {
             leader.expect_within(limits.idle);
+            leader.join_within(limits.join);
         }
+    }
+
+    /// The body has paused: no more requests join, and other processes need not wait.
+    fn pause(&mut self) {
+        self.head.leader.give_up_lease();
     }
 
     /// The flights are out of the table when this returns, or with a remote
@@ -151,18 +157,27 @@ impl<B: SourceBody> Pump<B> {
     /// only while the cache is on.
     async fn keep(&mut self) -> PumpEnd {
         let mut until = self.goes_on();
+        let mut pauses_at = self.limits.pauses_at();
         loop {
             let before = self.feed.length();
-            let kind = match self.next(until).await {
+            // The earlier of the two, where there is one.
+            let kind = match self.next(pauses_at.into_iter().chain(until).min()).await {
                 Ok(Some(next)) => self.hand_on(next),
                 Ok(None) => return PumpEnd::Deserted,
+                Err(_) if until.is_none_or(|until| until > Instant::now()) => {
+                    pauses_at = None;
+                    self.flight.iter_mut().for_each(Arrival::pause);
+                    continue;
+                }
                 Err(_) => return PumpEnd::Refused(DeclineReason::Slow),
             };
             match kind {
                 FrameKind::Data if self.limits.is_over(self.feed.length()) => {
                     return PumpEnd::Refused(DeclineReason::TooLarge);
                 }
-                FrameKind::Data if self.feed.length() > before => until = self.goes_on(),
+                FrameKind::Data if self.feed.length() > before => {
+                    (until, pauses_at) = (self.goes_on(), self.limits.pauses_at());
+                }
                 // Empty chunks that are always there never let the timer speak.
                 FrameKind::Data if until.is_some_and(|until| until <= Instant::now()) => {
                     return PumpEnd::Refused(DeclineReason::Slow);
