@@ -27,3 +27,5 @@ mod smuggling;
 mod streams;
 #[cfg(unix)]
 mod vary;
+#[cfg(unix)]
+mod writes;
