@@ -20,7 +20,7 @@ pub(crate) use kinds::VARIANT_HEAD;
 pub(crate) use kinds::{KeyKind, primary_of};
 #[cfg(feature = "http")]
 pub(crate) use uri::UriName;
-pub(crate) use uri::{is_of_process, uri_tag_of};
+pub(crate) use uri::{collected, is_of_process, uncollected, uri_tag_of};
 
 /// Longest key that needs no heap memory of its own.
 const INLINE: usize = 38;

@@ -577,9 +577,9 @@ impl<V: Send + Sync + 'static> Engine<V> {
     #[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "a remote tells of it"))]
     pub(crate) fn invalidated_elsewhere(&self, key: &Key) {
         match uri_tag_of(key.as_bytes()) {
-            Some(tag) => {
-                self.invalidate_if_live(&tag);
-            }
+            // Any client may write to any URI: what concerns nothing here is no event.
+            Some(tag) if self.invalidate_if_live(&tag).is_none() => return,
+            Some(_) => {}
             None => {
                 self.drop_here(key);
             }

@@ -4,11 +4,11 @@
 //! the *name* of a URI. From the name follow the tag by which a process finds what it holds of
 //! the URI, and the keys by which a write ends in the remote what stands there.
 
-use crate::key::Tag;
 #[cfg(feature = "http")]
 use crate::key::kinds::{FLIGHT_HEAD, KeyKind, VARIANT_HEAD};
+use crate::key::{Key, Tag};
 #[cfg(feature = "http")]
-use crate::key::{Key, KeyBuf, LONG};
+use crate::key::{KeyBuf, LONG};
 
 /// Returns the tag of the URI that a key of the HTTP layer is for; `None` for other keys.
 pub(crate) fn uri_tag_of(key: &[u8]) -> Option<Tag> {
@@ -31,6 +31,45 @@ pub(crate) fn is_of_process(tag: &Tag) -> bool {
         false
     }
 }
+
+/// Returns the key that stands for `key` in a list of what the remote is to be told later: one
+/// key for all that a write to a URI ends. `None` for a key that others stand for.
+#[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "a remote is told later"))]
+pub(crate) fn collected(key: Key) -> Option<Key> {
+    #[cfg(feature = "http")]
+    {
+        if key.as_bytes().starts_with(&KeyKind::Anchor.start()) {
+            return None;
+        }
+        if let Some(mut name) = UriName::of_key(key.as_bytes()) {
+            if SCHEMES.contains(&name.scheme) {
+                name.scheme = SCHEMES[0];
+            }
+            return name.primary_keys().next();
+        }
+    }
+    Some(key)
+}
+
+/// Returns the keys that one of [`collected`] stands for.
+#[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "a remote is told later"))]
+pub(crate) fn uncollected(key: &Key) -> Vec<Key> {
+    #[cfg(feature = "http")]
+    if let Some(name) = UriName::of_key(key.as_bytes()) {
+        let schemes =
+            if SCHEMES.contains(&name.scheme) { &SCHEMES[..] } else { &[name.scheme][..] };
+        let mut keys = vec![name.anchor()];
+        for scheme in schemes {
+            keys.extend(UriName { scheme, ..name }.primary_keys());
+        }
+        return keys;
+    }
+    vec![key.clone()]
+}
+
+/// The schemes of HTTP. A write to a URI may concern both.
+#[cfg(feature = "http")]
+const SCHEMES: [&[u8]; 2] = [b"http", b"https"];
 
 /// A URI as the keys of its responses name it.
 #[cfg(feature = "http")]
@@ -120,4 +159,60 @@ fn read_part(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     }
     let (long, rest) = rest.split_first_chunk()?;
     rest.split_at_checked(u32::from_be_bytes(*long) as usize)
+}
+
+#[cfg(all(test, feature = "http"))]
+mod tests {
+    use super::*;
+
+    fn name(scheme: &'static str) -> UriName<'static> {
+        UriName { scope: b"s", scheme: scheme.as_bytes(), host: b"x", resource: b"/page?a" }
+    }
+
+    #[test]
+    fn every_key_of_a_uri_has_its_name() {
+        let name = name("http");
+        for key in name.primary_keys() {
+            assert_eq!(UriName::of_key(key.as_bytes()), Some(name));
+            assert!(UriName::is_all_of(key.as_bytes()));
+            // A part that an application adds, a variant, a flight, a layer further out.
+            let more = [key.as_bytes(), b"more"].concat();
+            assert!(!UriName::is_all_of(&more));
+            let variant = [&KeyKind::Variant.start()[..], &[7; VARIANT_HEAD], &more].concat();
+            let flight = [&KeyKind::Flight.start()[..], &[7; FLIGHT_HEAD], &more].concat();
+            let mut nested = KeyBuf::new();
+            nested.push(&KeyKind::Nested.start());
+            nested.push_part(&more);
+            nested.push(&[7; 32]);
+            for key in [&more[..], &variant, &flight, nested.as_bytes()] {
+                assert_eq!(UriName::of_key(key), Some(name));
+                assert_eq!(uri_tag_of(key), Some(name.tag()));
+            }
+            for cut in 0..key.as_bytes().len() {
+                assert_eq!(UriName::of_key(&key.as_bytes()[..cut]), None);
+            }
+        }
+        for key in [&b""[..], b"user:7", b"\0", name.anchor().as_bytes()] {
+            assert_eq!(UriName::of_key(key), None);
+        }
+    }
+
+    #[test]
+    fn one_key_stands_for_all_that_a_write_ends() {
+        let (http, https) = (name("http"), name("https"));
+        let of = |name: UriName<'_>| name.primary_keys().collect::<Vec<_>>();
+        let all = [of(http), of(https), vec![http.anchor()]].concat();
+        let mut collected: Vec<_> = all.iter().cloned().filter_map(super::collected).collect();
+        collected.dedup();
+        assert_eq!(collected, [of(http)[0].clone()]);
+        let mut back = uncollected(&collected[0]);
+        back.sort_by(|a, b| a.as_bytes().cmp(b.as_bytes()));
+        let mut all = all;
+        all.sort_by(|a, b| a.as_bytes().cmp(b.as_bytes()));
+        assert_eq!(back, all);
+        assert_eq!(https.anchor(), http.anchor());
+        let other = Key::from("user:7");
+        assert_eq!(super::collected(other.clone()), Some(other.clone()));
+        assert_eq!(uncollected(&other), [other]);
+    }
 }

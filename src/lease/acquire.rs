@@ -45,6 +45,12 @@ pub(crate) trait Search<V> {
     /// Begins anew: what it has found on its way may have gone since.
     fn restart(&mut self) {}
 
+    /// Returns whether another key has led to this one. Then an invalidation removes that one, and
+    /// a lease of this one outlives it.
+    fn is_led(&self) -> bool {
+        false
+    }
+
     /// Returns what is to stand under the key, where that is no result of a computation and
     /// only leads to other keys. It is filled at once, under this version.
     fn signpost(&self, _: Version) -> Option<Arc<Entry<V>>> {
@@ -231,7 +237,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                         continue;
                     }
                     self.report_takeover(way, &key, ask.lease);
-                    self.take_lease(attempt, grant, &ask, way.over_value);
+                    self.take_lease(attempt, grant, &ask, way.over_value, wanted.is_led());
                     return Ok(Turn::Done(Clearance::Compute));
                 }
                 AcquireAnswer::Hit(found) => {

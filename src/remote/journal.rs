@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use parking_lot::Mutex;
 
-use crate::key::{Key, Tag};
+use crate::key::{Key, Tag, collected};
 
 /// What is told at once: tags in one call, keys in as many on their way
 /// together.
@@ -48,7 +48,9 @@ impl Journal {
         Self { pending: Mutex::default(), max }
     }
 
+    /// Notes a key. The keys of one URI count once: any client may write to any URI.
     pub(crate) fn note_key(&self, key: Key) {
+        let Some(key) = collected(key) else { return };
         let mut pending = self.pending.lock();
         if !pending.covers_all() {
             pending.keys.insert(key, JournalState::Noted);

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::clock::Tick;
-use crate::key::{Key, Tag};
+use crate::key::{Key, Tag, uncollected};
 use crate::lease::grant::Token;
 use crate::lease::shared_store::Unavailable;
 use crate::observe::RemoteCall;
@@ -351,6 +351,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
                         let invalidate = self.remote().invalidate(key);
                         self.gate.attempt(RemoteCall::Invalidate, 0, invalidate)
                     };
+                    let keys: Vec<_> = keys.iter().flat_map(uncollected).collect();
                     try_join_all(keys.iter().map(invalidate)).await?;
                 }
                 JournalWork::Tags(tags) => {

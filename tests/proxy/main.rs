@@ -29,3 +29,5 @@ mod smuggling;
 mod streams;
 #[cfg(unix)]
 mod vary;
+#[cfg(unix)]
+mod writes;

@@ -18,6 +18,8 @@ mod fixtures;
 mod foreign_locks;
 #[cfg(feature = "redis")]
 mod herd;
+#[cfg(all(feature = "redis", feature = "axum"))]
+mod http_writes;
 #[cfg(feature = "redis")]
 mod invalidation;
 #[cfg(feature = "redis")]

@@ -147,6 +147,10 @@ impl<S, Q, B> Search<StoredResponse> for HttpWork<S, Q, B> {
         self.key = self.caller.remote_key();
     }
 
+    fn is_led(&self) -> bool {
+        self.caller.trail.since().is_some()
+    }
+
     fn signpost(&self, version: Version) -> Option<StoredEntry> {
         self.caller.is_at_anchor().then(|| self.caller.new_anchor(version))
     }
