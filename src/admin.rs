@@ -38,8 +38,8 @@
 //! | `GET /mode` | `{"mode": "on"}`, or `observe`, or `off` |
 //! | `PUT /mode` with `{"mode": "off"}` | the mode afterwards; after a shutdown it stays `off` |
 //! | `POST /purge` with `{"path": "/report"}` | purges every response of a path: all queries, hosts and variants, in layers without a scope; `"scope"` beside it names one |
-//! | `POST /purge` with `{"url": "https://a.example/report?id=1"}` | purges every variant of one absolute URL, in layers without a scope or those of `"scope"` |
-//! | `POST /purge` with `{"key": "user:7"}` | purges one entry |
+//! | `POST /purge` with `{"url": "https://a.example/report?id=1"}` | purges every variant and key of one absolute URL, under `http` and `https`, in layers without a scope or those of `"scope"` |
+//! | `POST /purge` with `{"key": "user:7"}` | purges one entry; the key of a response, all of its URL |
 //! | `POST /purge` with `{"tag": "users"}` | purges all entries with a tag; `*` is everything |
 //! | `GET /keys?limit=100&after=…` | the keys in this process, in no particular order |
 //!
