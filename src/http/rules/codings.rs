@@ -141,14 +141,12 @@ impl Codings {
     }
 
     /// Returns these and those that another process knows.
-    #[cfg(feature = "remote")]
     pub(crate) fn merged(self, other: Self) -> Self {
         let is_known = self.0 != 0;
         let theirs = if is_known { other.0 & !Self::PLAIN_FIRST } else { other.0 };
         Self(self.0 | theirs)
     }
 
-    #[cfg(feature = "remote")]
     pub(crate) fn has_all_of(self, other: Self) -> bool {
         other.0 & !Self::PLAIN_FIRST & !self.0 == 0
     }
