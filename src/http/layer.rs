@@ -1,5 +1,6 @@
 //! The HTTP layer and its settings.
 
+mod clients;
 mod nesting;
 mod request_fields;
 
@@ -14,6 +15,8 @@ use http::{Extensions, Response};
 use tower_layer::Layer;
 
 use crate::cache::handle::{Invalidation, Stampede};
+use crate::flight::places::Places;
+use crate::flight::queue::ClientKey;
 use crate::http::config::{HttpConfig, SetCookie};
 use crate::http::flow::error_response::Refusal;
 use crate::http::flow::nested::CombinedRules;
@@ -32,6 +35,7 @@ type KeyRule = Arc<dyn Fn(&Parts, &mut KeyBuf) -> bool + Send + Sync>;
 type BypassRule = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 type DisconnectedRule = Arc<dyn Fn(&dyn Any) -> bool + Send + Sync>;
 type RefusalRule = Arc<dyn Fn(&Refusal) -> Response<Bytes> + Send + Sync>;
+type ClientRule = Arc<dyn Fn(&Parts) -> Option<ClientKey> + Send + Sync>;
 type Change = Arc<dyn Fn(&mut Rules) + Send + Sync>;
 
 /// The rules of one layer: data, and closures of the user's.
@@ -44,6 +48,10 @@ pub(crate) struct Rules {
     /// Each adds to the key, or sends the request past the cache.
     pub(super) key_rules: Vec<KeyRule>,
     pub(super) bypass: Option<BypassRule>,
+    /// Which client a request is of.
+    pub(super) client: Option<ClientRule>,
+    /// The places for requests that are forwarded outside of flights, if they are bounded.
+    pub(super) forwarded: Option<Arc<Places>>,
     /// Which errors of the service say that it was not reached.
     pub(super) disconnected: Option<DisconnectedRule>,
     /// A `fn() -> Q` for the request bodies of one type.
@@ -205,6 +213,8 @@ impl HttpStampede {
             stall_timeout: Duration::from_secs(5),
             key_rules: Vec::new(),
             bypass: None,
+            client: None,
+            forwarded: None,
             disconnected: None,
             empty_body: None,
             refusal: None,

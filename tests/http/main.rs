@@ -13,6 +13,8 @@ mod arriving_bytes;
 #[cfg(feature = "axum")]
 mod body;
 #[cfg(feature = "axum")]
+mod clients;
+#[cfg(feature = "axum")]
 mod conditions;
 #[cfg(feature = "axum")]
 mod credential_settings;

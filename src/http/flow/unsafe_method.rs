@@ -15,6 +15,7 @@ use crate::flight::waiter::Caller;
 use crate::http::body::{ResponseBody, SourceBody};
 use crate::http::cache_for::CacheFor;
 use crate::http::flow::answer::{self, Provenance};
+use crate::http::flow::forwarded::ForwardPlace;
 use crate::http::flow::lead::{Head, OriginOutcome};
 use crate::http::flow::lookup::{
     Forward, HttpCache, HttpCaller, all_tags, owned_primary_key, received_uri, scheme,
@@ -58,9 +59,18 @@ where
     S: Service<Request<Q>, Response = Response<B>>,
     B: SourceBody,
 {
+    let place = match position {
+        Position::Outermost => ForwardPlace::take(&cache, &rules, &parts).await,
+        // It counts in the outer layer.
+        Position::Inside => Ok(ForwardPlace::NOT_NEEDED),
+    };
+    let place = match place {
+        Ok(place) => place,
+        Err(error) => return Ok(answer::refusal(&rules, error)),
+    };
     let sent = Sent::of(&cache, &rules, &parts, position);
     let unknown = Unknown { cache: &cache, tags: &sent.tags };
-    let response = Oneshot::new(service, Request::from_parts(parts, body)).await?;
+    let response = place.drive(Oneshot::new(service, Request::from_parts(parts, body))).await?;
     // From here on the response says what was touched.
     std::mem::forget(unknown);
     let (mut head, body) = response.into_parts();
@@ -225,6 +235,7 @@ impl Sent {
             refreshed: None,
             credential: None,
             outside: OutsideFacts::default(),
+            client: None,
         };
         let request = caller.flight_request().without_waiting();
         let Admission::Lead(leader) = cache.engine.enter(&request, &mut None) else {
