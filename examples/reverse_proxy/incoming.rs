@@ -5,8 +5,8 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 
+use crate::connection::{Upload, UploadError};
 use crate::names::NameFilter;
 
 /// What a client sends, or nothing: to ask again without a condition, the
@@ -14,12 +14,12 @@ use crate::names::NameFilter;
 pub(crate) struct ClientBody(Option<Received>);
 
 struct Received {
-    body: Incoming,
+    body: Upload,
     names: &'static NameFilter,
 }
 
 impl ClientBody {
-    pub(crate) fn new(body: Incoming, names: &'static NameFilter) -> Self {
+    pub(crate) fn new(body: Upload, names: &'static NameFilter) -> Self {
         Self(Some(Received { body, names }))
     }
 
@@ -30,12 +30,12 @@ impl ClientBody {
 
 impl Body for ClientBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = UploadError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
         let Some(Received { body, names }) = &mut self.0 else { return Poll::Ready(None) };
         let mut frame = ready!(Pin::new(body).poll_frame(cx));
         if let Some(Ok(frame)) = &mut frame
