@@ -23,6 +23,7 @@ pub(crate) struct ClientKey(u64);
 
 impl ClientKey {
     /// No client can choose a name that stands for another client: the hash has a secret key.
+    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP names clients"))]
     pub(crate) fn of(name: impl Hash) -> Self {
         static SECRET: LazyLock<std::hash::RandomState> = LazyLock::new(Default::default);
         Self(SECRET.hash_one(name))
