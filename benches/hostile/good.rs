@@ -24,7 +24,10 @@ pub(crate) struct Slice {
 
 impl Slice {
     fn new() -> Self {
-        Self { times: Histogram::new(3).expect("three digits"), errors: 0 }
+        Self {
+            times: Histogram::new_with_bounds(1, 60_000_000, 3).expect("valid bounds"),
+            errors: 0,
+        }
     }
 
     pub(crate) fn p50(&self) -> f64 {
@@ -65,7 +68,9 @@ async fn client(proxy: SocketAddr, n: usize, begun: Instant, time: Duration) -> 
         let asked = Instant::now();
         match ask(&mut stream, proxy, &path).await {
             Ok(()) => slice.times.saturating_record(asked.elapsed().as_micros() as u64),
-            Err(_) => {
+            Err(error) => {
+                let millis = asked.elapsed().as_millis();
+                eprintln!("{path} after {millis} ms: {error}");
                 slice.errors += 1;
                 stream = None;
             }
