@@ -99,6 +99,15 @@ impl Server {
         Self::start(on_core(core, program).args(args))
     }
 
+    /// Returns the memory that it holds now, in bytes.
+    pub(crate) fn memory(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id()));
+        let status = status.unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
+        kib.unwrap_or_default() * 1024
+    }
+
     /// Waits for the line that ends with the address.
     fn start(command: &mut Command) -> Self {
         let mut process = command.stdout(Stdio::piped()).spawn().expect("the program runs");

@@ -79,17 +79,24 @@ fn refuse(status: StatusCode, reason: &str) -> Checked {
     Err(Box::new(page(status, reason)))
 }
 
-/// The most fields of different names that a request may have. A map takes
-/// 24,576 of them, and the proxy needs room for its own.
-const MOST_FIELDS: usize = 16_384;
+/// The most lines of fields that a request may have, besides those of `Cookie`: a client of HTTP/2
+/// sends one for each cookie. The server reads as many of HTTP/1.
+const MOST_FIELDS: usize = 100;
+
+/// The most bytes in the fields of one connection, of framing and of expectations together. They
+/// are read member by member, and each name in `Connection` is compared with all fields.
+const MOST_HOP_BYTES: usize = 1 << 10;
 
 fn is_small(headers: &HeaderMap, found: &Survey, flags: &Flags) -> Checked {
     let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
-    if found.bytes > flags.max_header_bytes {
+    if found.bytes > flags.limits.header_bytes {
         return refuse(status, "too many bytes of fields");
     }
-    if headers.keys_len() > MOST_FIELDS {
+    if headers.len() - headers.get_all(header::COOKIE).iter().count() > MOST_FIELDS {
         return refuse(status, "too many fields");
+    }
+    if found.hop_bytes > MOST_HOP_BYTES {
+        return refuse(status, "too many bytes in fields of the connection");
     }
     Ok(())
 }

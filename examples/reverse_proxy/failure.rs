@@ -7,6 +7,7 @@ use std::io;
 use http::StatusCode;
 use tower_stampede::BoxError;
 
+use crate::connection::UploadError;
 use crate::outgoing::BodyError;
 
 /// Why the origin gave no response.
@@ -28,6 +29,8 @@ pub(crate) enum Kind {
     Malformed,
     /// The client broke off its own request.
     Client,
+    /// The client sent its request too slowly.
+    SlowClient,
 }
 
 impl OriginError {
@@ -64,6 +67,7 @@ impl OriginError {
             Kind::Connect | Kind::BrokenOff | Kind::Malformed => StatusCode::BAD_GATEWAY,
             Kind::Silent => StatusCode::GATEWAY_TIMEOUT,
             Kind::Client => StatusCode::BAD_REQUEST,
+            Kind::SlowClient => StatusCode::REQUEST_TIMEOUT,
         }
     }
 }
@@ -71,8 +75,10 @@ impl OriginError {
 fn kind_of(error: &(dyn Error + 'static)) -> Kind {
     let mut cause = Some(error);
     while let Some(error) = cause {
-        if error.is::<BodyError>() {
-            return Kind::Client;
+        match error.downcast_ref() {
+            Some(BodyError::Client(UploadError::TooSlow)) => return Kind::SlowClient,
+            Some(_) => return Kind::Client,
+            None => {}
         }
         if error.is::<io::Error>() {
             return Kind::BrokenOff;
@@ -95,6 +101,7 @@ impl fmt::Display for OriginError {
             Kind::Silent => "the origin did not answer in time",
             Kind::Malformed => "the origin's response makes no sense",
             Kind::Client => "the request ended early",
+            Kind::SlowClient => "the request arrives too slowly",
         })
     }
 }

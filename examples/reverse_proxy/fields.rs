@@ -182,6 +182,8 @@ impl Roles {
 pub(crate) struct Survey {
     /// The size of the header section.
     pub(crate) bytes: usize,
+    /// The size of what is read member by member.
+    pub(crate) hop_bytes: usize,
     roles: Roles,
     /// Whether a name has a character other than letters, digits and `-`.
     pub(crate) has_odd_name: bool,
@@ -194,17 +196,20 @@ impl Survey {
         for (name, value) in headers {
             survey.bytes += name.as_str().len() + value.len() + 4;
             if !is_ordinary(name) {
-                survey.note(name.as_str());
+                survey.note(name.as_str(), value);
             }
         }
         survey
     }
 
     #[inline]
-    fn note(&mut self, name: &str) {
+    fn note(&mut self, name: &str, value: &HeaderValue) {
         match role(name) {
             Some(role) => {
                 self.has_several_cookies |= role == Cookie && self.has(Cookie);
+                if matches!(role, Hop | Framing | Expect) {
+                    self.hop_bytes += value.len();
+                }
                 self.roles.0 |= 1 << role as u16;
             }
             None => self.has_odd_name |= !is_plain(name),

@@ -1,7 +1,7 @@
 //! The flags, and the cache they describe.
 
 use std::ffi::OsString;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -11,10 +11,13 @@ use tower_stampede::{ConfigError, HttpLayer, HttpStampede, SetCookie, Stampede};
 use crate::failure::OriginError;
 use crate::fields;
 use crate::host::Host;
-use crate::own_values::{at_least_one, bytes, exemption, field_pattern, origin, path, some_time};
+use crate::limits::Limits;
+use crate::own_values::{at_most, exemption, field_pattern, origin, path};
 use crate::provenance;
 use crate::redis::{self, Redis};
-use crate::values::{address, milliseconds, namespace, secret, value};
+use crate::values::{
+    address, at_least_one, bytes, milliseconds, namespace, secret, some_time, value,
+};
 
 /// What `--help` prints.
 pub(crate) const HELP: &str = "\
@@ -76,10 +79,37 @@ Clients
                                  a proxy in front of this one sets them
   --underscores-in-headers       pass request fields whose names contain `_`;
                                  without it they are dropped
-  --max-header-bytes BYTES       longer requests get 431               [65536]
-  --max-connections N            how many clients at once              [10000]
+  --client-ipv4-bits N           how much of an address names a client. One client
+                                 has at most 7/8 of what --max-computations and
+                                 --max-forwarded allow, and clients are served in
+                                 turns                                    [32]
+  --client-ipv6-bits N           the same for IPv6                        [64]
+  --max-computations N           how many requests that others may share go to the
+                                 origin at once                         [1024]
+  --max-forwarded N              the same for all other requests, until their
+                                 response begins                    [no bound]
+
+Connections of clients
+  --max-connections N            how many at once, web sockets included [10000]
+  --max-header-bytes BYTES       longer requests get 431               [16384]
   --header-timeout-ms N          how long a request's head may take, and how
                                  long a connection may be idle         [30000]
+  --idle-timeout-ms N            how long a connection may be without a request;
+                                 pings of HTTP/2 are none              [30000]
+  --body-read-timeout-ms N       how long a client may pause while it sends a
+                                 body                                  [30000]
+  --body-write-timeout-ms N      how long a client may pause while it reads a
+                                 body                                  [30000]
+  --min-rate BYTES               per second; a client that sends or reads less
+                                 uses these two times up. 0: any byte ends a
+                                 pause                                   [500]
+  --max-connection-ms N          how old a connection may become; 0: any age [0]
+  --websocket-idle-ms N          how long a web socket may be silent both ways
+                                                                      [600000]
+
+Connections to the origin
+  --origin-idle-ms N             how long it may pause in a response's body
+                                                                      [300000]
   --help                         this text
 
 Ctrl-C and SIGTERM end it gracefully.
@@ -104,6 +134,38 @@ pub(crate) enum HostHeader {
     Preserve,
     /// The one that `--origin` names.
     Origin,
+}
+
+/// How many bits of an address name a client.
+///
+/// All 32 of IPv4: neighbours in a network are strangers, and few attackers have a network of
+/// 256. 64 of IPv6: that is what one customer has, and may choose from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClientBits {
+    v4: u32,
+    v6: u32,
+}
+
+impl Default for ClientBits {
+    fn default() -> Self {
+        Self { v4: 32, v6: 64 }
+    }
+}
+
+impl ClientBits {
+    /// Returns the network of an address.
+    fn network_of(self, address: IpAddr) -> IpAddr {
+        match address.to_canonical() {
+            IpAddr::V4(v4) => {
+                let mask = u32::MAX.checked_shl(32 - self.v4).unwrap_or(0);
+                Ipv4Addr::from_bits(v4.to_bits() & mask).into()
+            }
+            IpAddr::V6(v6) => {
+                let mask = u128::MAX.checked_shl(128 - self.v6).unwrap_or(0);
+                Ipv6Addr::from_bits(v6.to_bits() & mask).into()
+            }
+        }
+    }
 }
 
 /// The flags and their defaults. `None` leaves it to the library.
@@ -135,9 +197,12 @@ pub(crate) struct Flags {
     pub(crate) host_header: HostHeader,
     pub(crate) trust_forwarded: bool,
     pub(crate) underscores_in_headers: bool,
-    pub(crate) max_header_bytes: usize,
-    pub(crate) max_connections: usize,
-    pub(crate) header_timeout: Duration,
+    pub(crate) limits: Limits,
+    pub(crate) websocket_idle: Duration,
+    pub(crate) origin_idle: Duration,
+    max_computations: Option<usize>,
+    max_forwarded: Option<usize>,
+    client_bits: ClientBits,
 }
 
 impl Default for Flags {
@@ -168,9 +233,12 @@ impl Default for Flags {
             host_header: HostHeader::Preserve,
             trust_forwarded: false,
             underscores_in_headers: false,
-            max_header_bytes: 64 << 10,
-            max_connections: 10_000,
-            header_timeout: Duration::from_secs(30),
+            limits: Limits::default(),
+            websocket_idle: Duration::from_secs(600),
+            origin_idle: Duration::from_secs(300),
+            max_computations: None,
+            max_forwarded: None,
+            client_bits: ClientBits::default(),
         }
     }
 }
@@ -227,9 +295,13 @@ impl Flags {
             "host-header" => self.host_header = value(name, from, host_header)?,
             "trust-forwarded" => self.trust_forwarded = true,
             "underscores-in-headers" => self.underscores_in_headers = true,
-            "max-header-bytes" => self.max_header_bytes = value(name, from, at_least_one)?,
-            "max-connections" => self.max_connections = value(name, from, at_least_one)?,
-            "header-timeout-ms" => self.header_timeout = value(name, from, some_time)?,
+            "websocket-idle-ms" => self.websocket_idle = value(name, from, some_time)?,
+            "origin-idle-ms" => self.origin_idle = value(name, from, some_time)?,
+            "max-computations" => self.max_computations = Some(value(name, from, at_least_one)?),
+            "max-forwarded" => self.max_forwarded = Some(value(name, from, at_least_one)?),
+            "client-ipv4-bits" => self.client_bits.v4 = value(name, from, at_most::<32>)?,
+            "client-ipv6-bits" => self.client_bits.v6 = value(name, from, at_most::<128>)?,
+            _ if self.limits.set(name, from)? => {}
             _ => return Err(format!("unknown flag --{name}")),
         }
         Ok(())
@@ -256,6 +328,9 @@ impl Flags {
             cache = cache.status_ttl(*status, *ttl);
         }
         cache = if self.ttl.is_zero() { cache.origin_only() } else { cache.ttl(self.ttl) };
+        if let Some(max) = self.max_computations {
+            cache = cache.max_computations(max);
+        }
         if let Some(wait_timeout) = self.wait_timeout {
             cache = cache.wait_timeout(wait_timeout);
         }
@@ -278,17 +353,30 @@ impl Flags {
             .max_body(self.max_body)
             .body_join_timeout(self.body_join_timeout)
             // A request that was admitted must not be too long for the cache.
-            .max_header_bytes(self.max_header_bytes.saturating_add(WRITTEN_BYTES));
+            .max_header_bytes(self.limits.header_bytes.saturating_add(WRITTEN_BYTES));
         // What is named a credential is one, beside a wider exemption too.
         let names = self.not_credentials.iter();
         let layer = names.fold(layer, |layer, name| layer.not_a_credential(name));
         let names = self.credential_headers.iter().map(String::as_str);
         let layer = layer.credential_headers(names).store_post_responses(self.store_post);
-        let layer = self.key_claims(layer);
+        let layer = self.name_clients(self.key_claims(layer));
         let paths = self.cache_posts.clone();
         let layer =
             layer.cache_posts(move |parts| paths.iter().any(|path| parts.uri.path() == path));
         if self.ignore_cookies { layer.ignore_cookies() } else { layer }
+    }
+
+    /// Sets which requests are of one client, and what one client may take.
+    fn name_clients(&self, layer: HttpLayer) -> HttpLayer {
+        let (bits, is_trusted) = (self.client_bits, self.trust_forwarded);
+        let layer = layer.client(move |parts| {
+            let address = provenance::client(&parts.headers, is_trusted)?;
+            Some(bits.network_of(address))
+        });
+        match self.max_forwarded {
+            Some(max) => layer.max_forwarded(max),
+            None => layer,
+        }
     }
 
     /// Sets which claims are part of the key: none of clients, since the proxy
@@ -313,6 +401,7 @@ fn explain(error: &ConfigError) -> String {
             "status_ttl" => "--status-ttl",
             "stale_for" => "--stale-ms",
             "stale_if_error" => "--stale-if-error-ms",
+            "max_computations" => "--max-computations",
             "wait_timeout" => "--wait-timeout-ms",
             "compute_timeout" => "--compute-timeout-ms",
             "lease" => "--lease-ms",

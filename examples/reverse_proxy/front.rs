@@ -1,49 +1,32 @@
 //! The server: connections of clients, and what becomes of their requests.
 
-use std::convert::Infallible;
-use std::future::poll_fn;
-use std::io;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderValue, Method, Request, Response, Version, header};
 use http_body_util::{Either, Full};
-use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tower_layer::Layer;
 use tower_service::Service;
 use tower_stampede::{HttpLayer, HttpService, ResponseBody};
 
 use crate::alarm::Alarm;
 use crate::checks::{self, NotShared};
+use crate::connection::{self, Place, Upload};
 use crate::flags::Flags;
 use crate::forward;
 use crate::incoming::ClientBody;
+use crate::limits::Limits;
 use crate::names::NameFilter;
 use crate::origin::{Origin, OriginBody};
 use crate::pages::page;
 use crate::via::Via;
 use crate::wire::{Desk, Wire};
-
-/// The smallest read buffer that hyper accepts.
-const LEAST_BUFFER: usize = 8 << 10;
-
-/// How often an HTTP/2 client is asked whether it is still there.
-const PING: Duration = Duration::from_secs(20);
-
-/// How long to rest when a connection cannot be accepted for lack of files.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
 type AnswerBody = Either<ResponseBody<OriginBody>, Full<Bytes>>;
 
@@ -67,7 +50,7 @@ impl Proxy {
     }
 
     /// Answers a request that was received from this address.
-    async fn answer(&self, request: Request<Incoming>, from: &HeaderValue) -> Response<AnswerBody> {
+    async fn answer(&self, request: Request<Upload>, from: &HeaderValue) -> Response<AnswerBody> {
         let (mut parts, body) = request.into_parts();
         let body = ClientBody::new(body, self.names);
         if let Some(end) = body.end() {
@@ -108,110 +91,59 @@ pub(crate) async fn serve(
     stop: impl Future<Output = ()>,
     drain: Duration,
 ) {
-    let places = Arc::new(Semaphore::new(proxy.flags.max_connections.min(Semaphore::MAX_PERMITS)));
     let proxy = Arc::new(proxy);
-    let (stopping, connections) = (CancellationToken::new(), TaskTracker::new());
-    let accepting = async {
-        loop {
-            let place = Arc::clone(&places).acquire_owned().await;
-            let place = place.expect("the semaphore is never closed");
-            let (stream, address) = accept(&listener).await;
-            let (proxy, stopping) = (Arc::clone(&proxy), stopping.clone());
-            connections.spawn(async move {
-                connection(&proxy, stream, address, stopping).await;
-                drop(place);
-            });
-        }
+    let limits = proxy.flags.limits.clone();
+    let serve = |stream, address, place, stopping| {
+        let proxy = Arc::clone(&proxy);
+        async move { serve_one(&proxy, stream, address, &place, stopping).await }
     };
-    tokio::select! {
-        () = stop => {}
-        () = accepting => {}
-    }
-    drop(listener);
-    stopping.cancel();
-    connections.close();
-    // Whoever is not done by then is cut off.
-    drop(tokio::time::timeout(drain, connections.wait()).await);
+    connection::accept_all(listener, &limits, stop, drain, serve).await;
 }
 
-async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
-    loop {
-        match listener.accept().await {
-            Ok(accepted) => return accepted,
-            // Of this one connection, which is gone already.
-            Err(error) if is_of_one_connection(&error) => {}
-            Err(_) => tokio::time::sleep(ACCEPT_AGAIN).await,
-        }
-    }
-}
-
-fn is_of_one_connection(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
-    matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
-}
-
-/// Serves one connection, HTTP/1.1 or HTTP/2 as it begins.
-async fn connection(
+async fn serve_one(
     proxy: &Arc<Proxy>,
     stream: TcpStream,
     client: SocketAddr,
+    place: &Arc<Place>,
     stopping: CancellationToken,
 ) {
-    // A connection that will not have it is served with the delay.
-    drop(stream.set_nodelay(true));
     let address = client.ip().to_canonical().to_string();
     let address = HeaderValue::try_from(address).expect("an address is visible ASCII");
     let wire = Wire::new(stream);
-    let (desk, begun) = (wire.desk(), Arc::new(AtomicBool::new(false)));
-    let has_begun = Arc::clone(&begun);
-    let service = service_fn(move |request: Request<Incoming>| {
-        has_begun.store(true, Ordering::Relaxed);
+    let desk = wire.desk();
+    let answer = |mut request: Request<Upload>| {
         let (proxy, desk, address) = (Arc::clone(proxy), desk.clone(), address.clone());
-        async move { Ok::<_, Infallible>(exchange(&proxy, request, &address, &desk).await) }
-    });
-    let server = server(&proxy.flags);
-    let serving = server.serve_connection_with_upgrades(TokioIo::new(wire), service);
-    let mut serving = pin!(serving);
-    // hyper's own time-out begins once it knows which protocol it is.
-    let too_late = tokio::time::sleep(proxy.flags.header_timeout);
-    let mut too_late = pin!(too_late);
-    let mut never_begun = pin!(poll_fn(|cx| match begun.load(Ordering::Relaxed) {
-        true => Poll::Pending,
-        false => too_late.as_mut().poll(cx),
-    }));
-    let mut stops = false;
-    loop {
-        tokio::select! {
-            // Whatever has come, a request may have begun with it.
-            biased;
-            // What goes wrong on a client's connection is told to the client.
-            _ = serving.as_mut() => return,
-            () = &mut never_begun => return,
-            () = stopping.cancelled(), if !stops => {
-                serving.as_mut().graceful_shutdown();
-                stops = true;
-            }
+        if request.headers().contains_key(header::UPGRADE) {
+            // What becomes of the connection then still has its place.
+            request.extensions_mut().insert(Arc::clone(place));
         }
-    }
+        async move { exchange(&proxy, request, &address, &desk).await }
+    };
+    let limits = &proxy.flags.limits;
+    connection::drive(&server(limits), wire, limits, place, stopping, answer).await;
 }
 
-fn server(flags: &Flags) -> auto::Builder<TokioExecutor> {
+fn server(limits: &Limits) -> auto::Builder<TokioExecutor> {
     let mut server = auto::Builder::new(TokioExecutor::new());
-    let fields = u32::try_from(flags.max_header_bytes).unwrap_or(u32::MAX);
+    let fields = u32::try_from(limits.header_bytes).unwrap_or(u32::MAX);
     server
         .http1()
         .timer(Alarm::default())
-        .header_read_timeout(flags.header_timeout)
+        .header_read_timeout(limits.header)
         // Room for the request line besides the fields.
-        .max_buf_size(flags.max_header_bytes.saturating_add(LEAST_BUFFER));
-    server.http2().timer(TokioTimer::new()).keep_alive_interval(PING).max_header_list_size(fields);
+        .max_buf_size(limits.header_bytes.saturating_add(connection::LEAST_BUFFER));
+    server
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(connection::PING)
+        .max_header_list_size(fields);
     server
 }
 
 /// Answers one request; the origin's informational responses go before.
 async fn exchange(
     proxy: &Proxy,
-    mut request: Request<Incoming>,
+    mut request: Request<Upload>,
     address: &HeaderValue,
     desk: &Desk,
 ) -> Response<AnswerBody> {

@@ -5,9 +5,9 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 use tower_stampede::{RequestBody, RequestEnd};
 
+use crate::connection::{Upload, UploadError};
 use crate::names::NameFilter;
 
 /// What a client sends, or what the cache has read of it: a QUERY is keyed by its body. To ask
@@ -18,14 +18,14 @@ pub(crate) enum ClientBody {
 }
 
 pub(crate) struct Received {
-    body: Incoming,
+    body: Upload,
     names: &'static NameFilter,
     /// What the cache reads where a write ends in an unknown way.
     end: RequestEnd,
 }
 
 impl ClientBody {
-    pub(crate) fn new(body: Incoming, names: &'static NameFilter) -> Self {
+    pub(crate) fn new(body: Upload, names: &'static NameFilter) -> Self {
         Self::Received(Received { body, names, end: RequestEnd::new() })
     }
 
@@ -44,12 +44,12 @@ impl ClientBody {
 
 impl Body for ClientBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = UploadError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, UploadError>>> {
         let Received { body, names, end } = match &mut *self {
             Self::Received(received) => received,
             Self::Read(body) => return Pin::new(body).poll_frame(cx),

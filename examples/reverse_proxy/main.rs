@@ -20,6 +20,8 @@ use crate::names::NameFilter;
 
 mod alarm;
 mod checks;
+#[path = "../web_server/connection.rs"]
+mod connection;
 mod connector;
 mod failure;
 mod fields;
@@ -28,6 +30,8 @@ mod forward;
 mod front;
 mod host;
 mod incoming;
+#[path = "../web_server/limits.rs"]
+mod limits;
 #[path = "../web_server/listen.rs"]
 mod listen;
 mod names;

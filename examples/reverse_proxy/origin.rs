@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,9 +13,11 @@ use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::{CaptureConnection, capture_connection};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
-use pin_project_lite::pin_project;
+use tokio::time::Sleep;
 use tower_service::Service;
+use tower_stampede::BoxError;
 
+use crate::connection::Place;
 use crate::connector::{Connector, Used};
 use crate::failure::{Kind, OriginError};
 use crate::flags::Flags;
@@ -88,12 +90,13 @@ impl Shared {
         let front = hyper::upgrade::on(&mut request);
         let (mut parts, body) = request.into_parts();
         let teller = parts.extensions.get::<Teller>().cloned();
+        let place = parts.extensions.get::<Arc<Place>>().cloned();
         forward::to_origin(&mut parts, &body, &self.flags, &self.via);
         // What is left in there is of this process.
         parts.extensions = http::Extensions::new();
         let mut response = if parts.headers.contains_key(header::UPGRADE) {
             let request = Request::from_parts(parts, body);
-            let asking = upgrade::ask(&self.connector, request, front);
+            let asking = upgrade::ask(&self.connector, request, front, place, &self.flags);
             match tokio::time::timeout(self.silence, asking).await {
                 Ok(response) => response?,
                 Err(_) => return Err(OriginError::new(Kind::Silent)),
@@ -158,7 +161,8 @@ impl Shared {
             poison(&connection);
         }
         check(&response).map_err(|error| Failed { error, reused })?;
-        Ok(response.map(|body| OriginBody { body, _key: key }))
+        Ok(response
+            .map(|body| OriginBody { _key: key, ..OriginBody::new(body, self.flags.origin_idle) }))
     }
 
     /// Passes 1xx on. Only a 100 is left out: what it says opens the gate, and
@@ -235,32 +239,38 @@ fn check(response: &Response<Incoming>) -> Result<(), OriginError> {
     if is_read && !switches { Ok(()) } else { Err(OriginError::new(Kind::Malformed)) }
 }
 
-pin_project! {
-    /// The body of a response as the origin sends it.
-    pub(crate) struct OriginBody {
-        #[pin]
-        body: Incoming,
-        // While the response is read, the connection must live, even if the
-        // request's body was never wanted.
-        _key: Option<GateKey>,
-    }
+/// The body of a response as the origin sends it, without too long a pause.
+pub(crate) struct OriginBody {
+    body: Incoming,
+    idle: Duration,
+    pause: Option<Pin<Box<Sleep>>>,
+    // While the response is read, the connection must live, even if the
+    // request's body was never wanted.
+    _key: Option<GateKey>,
 }
 
 impl OriginBody {
-    pub(crate) fn new(body: Incoming) -> Self {
-        Self { body, _key: None }
+    pub(crate) fn new(body: Incoming, idle: Duration) -> Self {
+        Self { body, idle, pause: None, _key: None }
     }
 }
 
 impl Body for OriginBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = BoxError;
 
     fn poll_frame(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        self.project().body.poll_frame(cx)
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = &mut *self;
+        if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) {
+            this.pause = None;
+            return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+        }
+        let pause = this.pause.get_or_insert_with(|| Box::pin(tokio::time::sleep(this.idle)));
+        ready!(pause.as_mut().poll(cx));
+        Poll::Ready(Some(Err("the origin pauses for too long".into())))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -12,6 +12,7 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
+use crate::connection::UploadError;
 use crate::incoming::ClientBody;
 
 /// Passes a client's body on as it arrives, once the origin wants it.
@@ -66,8 +67,8 @@ impl Body for Outgoing {
 /// Why a request's body ended early.
 #[derive(Debug)]
 pub(crate) enum BodyError {
-    /// The client broke off.
-    Client(hyper::Error),
+    /// The client broke off, or is too slow.
+    Client(UploadError),
     /// The origin answered without it.
     Unwanted,
 }
@@ -75,7 +76,7 @@ pub(crate) enum BodyError {
 impl fmt::Display for BodyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Client(_) => "the client broke off its request",
+            Self::Client(error) => return error.fmt(f),
             Self::Unwanted => "the origin answered without the body",
         })
     }
@@ -84,7 +85,7 @@ impl fmt::Display for BodyError {
 impl Error for BodyError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match self {
-            Self::Client(error) => Some(error),
+            Self::Client(error) => error.source(),
             Self::Unwanted => None,
         }
     }

@@ -1,28 +1,15 @@
 //! What the values of this server's own flags look like.
 
-use std::time::Duration;
-
 use http::Uri;
 use http::header::HeaderName;
 
 use crate::flags::Origin;
 use crate::host::Host;
-use crate::values::milliseconds;
 
-pub(crate) fn some_time(text: &str) -> Result<Duration, String> {
-    match milliseconds(text)? {
-        Duration::ZERO => Err("is no time at all".into()),
-        time => Ok(time),
-    }
-}
-
-pub(crate) fn bytes(text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| "is not a whole number of bytes".into())
-}
-
-pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
-    let n = text.parse().ok().filter(|n| *n > 0);
-    n.ok_or_else(|| "is not a whole number above 0".into())
+/// Reads a number of bits.
+pub(crate) fn at_most<const MAX: u32>(text: &str) -> Result<u32, String> {
+    let bits = text.parse().ok().filter(|bits| *bits <= MAX);
+    bits.ok_or_else(|| format!("is not a whole number from 0 to {MAX}"))
 }
 
 /// Reads the name of a field, or the beginning of names before a `*`.

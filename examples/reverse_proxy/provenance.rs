@@ -6,6 +6,8 @@
 //! refresh a page for all clients, need not have them: it is completed behind
 //! the cache, without a client's address.
 
+use std::net::{AddrParseError, IpAddr, SocketAddr};
+
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Extensions, Version};
@@ -42,6 +44,25 @@ pub(crate) fn forwarded_key(extensions: &Extensions) -> Vec<u8> {
         key.push(b'\n');
     }
     key
+}
+
+/// Returns the address of the client: the one that the proxy has written, or the one before it,
+/// which a trusted peer has. Without an address of a trusted peer it is the peer's own.
+pub(crate) fn client(headers: &HeaderMap, is_trusted: bool) -> Option<IpAddr> {
+    let mut addresses = addresses(headers);
+    let peer = addresses.next()?.ok()?;
+    Some(if is_trusted { addresses.next().and_then(Result::ok).unwrap_or(peer) } else { peer })
+}
+
+/// Returns the addresses in `X-Forwarded-For`, the last one first.
+fn addresses(headers: &HeaderMap) -> impl Iterator<Item = Result<IpAddr, AddrParseError>> {
+    let lines = headers.get_all(&X_FORWARDED_FOR).iter().rev();
+    let texts = lines.filter_map(|line| line.to_str().ok());
+    texts.flat_map(|text| text.rsplit(',')).map(|text| {
+        // Some proxies write the port too, and brackets around IPv6.
+        let text = text.trim();
+        text.parse().or_else(|_| text.parse::<SocketAddr>().map(|address| address.ip()))
+    })
 }
 
 /// Writes the fields into a request that was received from this address. What

@@ -7,6 +7,7 @@ use std::time::Duration;
 use lexopt::{Arg, Parser};
 use tower_stampede::{ConfigError, HttpStampede, Stampede};
 
+use crate::limits::Limits;
 use crate::redis::{self, Redis};
 use crate::values::{address, milliseconds, namespace, secret, value};
 
@@ -32,6 +33,22 @@ Usage: web_server [--flag VALUE]... (or --flag=VALUE)
   --max-waiters N          requests that may wait for one key         [100000]
   --admin-token SECRET     serve statistics, keys, modes and purges under /admin
                            to clients with `Authorization: Bearer SECRET`   [no]
+
+Connections of clients
+  --max-connections N      how many at once                            [10000]
+  --max-header-bytes BYTES longer header sections get 431              [16384]
+  --header-timeout-ms N    how long a request's head may take, and how long a
+                           connection may be idle                      [30000]
+  --idle-timeout-ms N      how long a connection may be without a request
+                                                                       [30000]
+  --body-read-timeout-ms N how long a client may pause while it sends a body
+                                                                       [30000]
+  --body-write-timeout-ms N
+                           how long a client may pause while it reads a body
+                                                                       [30000]
+  --min-rate BYTES         per second; a client that sends or reads less uses
+                           these two times up. 0: any byte ends a pause  [500]
+  --max-connection-ms N    how old a connection may become; 0: any age     [0]
   --help                   this text
 
 Ctrl-C and SIGTERM end it gracefully.
@@ -54,6 +71,7 @@ pub(crate) struct Flags {
     pub(crate) stale_if_error: Duration,
     pub(crate) work: Duration,
     pub(crate) admin_token: Option<String>,
+    pub(crate) limits: Limits,
     early_beta: f64,
     wait_timeout: Option<Duration>,
     compute_timeout: Option<Duration>,
@@ -72,6 +90,7 @@ impl Default for Flags {
             stale_if_error: Duration::ZERO,
             work: Duration::from_millis(300),
             admin_token: None,
+            limits: Limits::default(),
             early_beta: 0.0,
             wait_timeout: None,
             compute_timeout: None,
@@ -114,6 +133,7 @@ impl Flags {
             "compute-timeout-ms" => self.compute_timeout = Some(value(name, from, milliseconds)?),
             "lease-ms" => self.lease = Some(value(name, from, milliseconds)?),
             "max-waiters" => self.max_waiters = Some(value(name, from, count)?),
+            _ if self.limits.set(name, from)? => {}
             _ => return Err(format!("unknown flag --{name}")),
         }
         Ok(())

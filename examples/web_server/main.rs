@@ -14,23 +14,27 @@
 //! a server like any other, and the page.
 
 use std::error::Error;
-use std::io;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::serve::ListenerExt;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::server::conn::auto;
 use tokio::net::TcpListener;
+use tower::ServiceExt;
 use tower_stampede::HttpStampede;
 
 use crate::demo::Demo;
 use crate::flags::{Command, Flags};
+use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::origin::Origin;
 
+mod connection;
 mod demo;
 mod flags;
 mod herd;
+mod limits;
 mod listen;
 #[cfg(feature = "metrics")]
 mod metrics;
@@ -121,7 +125,8 @@ async fn run(flags: Flags, cache: &HttpStampede, metrics: Metrics) -> Result<(),
         drop(cache.get("the first look").await);
     }
     listen::announce(address)?;
-    serve(listener, routes::router(app), stop).await?;
+    let limits = app.flags.limits.clone();
+    serve(listener, routes::router(app), limits, stop).await;
     cache.shutdown(DRAIN).await;
     Ok(())
 }
@@ -130,22 +135,35 @@ async fn run(flags: Flags, cache: &HttpStampede, metrics: Metrics) -> Result<(),
 async fn serve(
     listener: TcpListener,
     router: axum::Router,
-    stop: impl Future<Output = ()> + Send + 'static,
-) -> io::Result<()> {
-    let (stopping, stopped) = tokio::sync::oneshot::channel();
-    // A connection that will not have it is served with the delay.
-    let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
-    let server = axum::serve(listener, router).with_graceful_shutdown(async move {
-        stop.await;
-        let _ = stopping.send(());
-    });
-    let too_late = async {
-        // The sender goes without a word when the server ends by itself.
-        let _ = stopped.await;
-        tokio::time::sleep(DRAIN).await;
+    limits: Limits,
+    stop: impl Future<Output = ()>,
+) {
+    let server = Arc::new(server(&limits));
+    let serve = |stream, _, place: Arc<connection::Place>, stopping| {
+        let (router, limits, server) = (router.clone(), limits.clone(), Arc::clone(&server));
+        async move {
+            let answer = |request| {
+                let router = router.clone();
+                async move { router.oneshot(request).await.unwrap_or_else(|error| match error {}) }
+            };
+            connection::drive(&server, stream, &limits, &place, stopping, answer).await;
+        }
     };
-    tokio::select! {
-        result = server.into_future() => result,
-        () = too_late => Ok(()),
-    }
+    connection::accept_all(listener, &limits, stop, DRAIN, serve).await;
+}
+
+fn server(limits: &Limits) -> auto::Builder<TokioExecutor> {
+    let mut server = auto::Builder::new(TokioExecutor::new());
+    let fields = u32::try_from(limits.header_bytes).unwrap_or(u32::MAX);
+    server
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.header)
+        .max_buf_size(limits.header_bytes.saturating_add(connection::LEAST_BUFFER));
+    server
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(connection::PING)
+        .max_header_list_size(fields);
+    server
 }

@@ -34,6 +34,22 @@ pub(crate) fn milliseconds(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_millis(millis))
 }
 
+pub(crate) fn some_time(text: &str) -> Result<Duration, String> {
+    match milliseconds(text)? {
+        Duration::ZERO => Err("is no time at all".into()),
+        time => Ok(time),
+    }
+}
+
+pub(crate) fn bytes(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| "is not a whole number of bytes".into())
+}
+
+pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
+    let n = text.parse().ok().filter(|n| *n > 0);
+    n.ok_or_else(|| "is not a whole number above 0".into())
+}
+
 /// Of no consequence without Redis, but wrong is wrong.
 pub(crate) fn namespace(text: &str) -> Result<String, String> {
     match text {

@@ -102,13 +102,16 @@ where
         Step::Answer(entry, outcome) => RunOutcome::Answer(entry, outcome, work),
         Step::Refuse(error) => refuse_unless_off(engine, error, Some(work)),
         Step::Remembered(error) => RunOutcome::Remembered(error, work),
-        Step::Alone(reason @ AloneReason::WaitTimeout) => match engine.try_place() {
-            Some(place) => RunOutcome::Alone(reason, Some(place), work),
-            None => {
-                let error = engine.overloaded(&work.flight_request().key);
-                refuse_unless_off(engine, error, Some(work))
+        Step::Alone(reason @ AloneReason::WaitTimeout) => {
+            let request = work.flight_request();
+            match engine.try_place(request.client) {
+                Some(place) => RunOutcome::Alone(reason, Some(place), work),
+                None => {
+                    let error = engine.overloaded(&request.key);
+                    refuse_unless_off(engine, error, Some(work))
+                }
             }
-        },
+        }
         Step::Alone(reason) => RunOutcome::Alone(reason, None, work),
         Step::Lead(leader) => {
             match lead_by(leader, work).await.for_caller(CacheOutcome::Computed) {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Tick;
+use crate::flight::queue::ClientKey;
 use crate::sync::{Arc, AtomicU64, Mutex, Notify, Ordering};
 
 /// When work has begun, of which the time is limited. While it waits for other parts of its
@@ -66,13 +67,19 @@ impl WorkTime {
 #[derive(Debug)]
 pub(crate) struct OriginCall {
     pub(super) id: u64,
+    /// The client that it is for, if that is known.
+    pub(super) client: Option<ClientKey>,
     /// Its rank in the queue; the lower, the earlier. Zero: none yet.
     rank: AtomicU64,
 }
 
 impl OriginCall {
     pub(crate) fn new(id: u64, rank: Option<u64>) -> Self {
-        Self { id, rank: AtomicU64::new(rank.unwrap_or_default()) }
+        Self { id, client: None, rank: AtomicU64::new(rank.unwrap_or_default()) }
+    }
+
+    pub(crate) fn for_client(self, client: Option<ClientKey>) -> Self {
+        Self { client, ..self }
     }
 
     pub(super) fn rank(&self) -> Option<u64> {
@@ -101,7 +108,8 @@ pub(crate) struct Computation {
 }
 
 impl Computation {
-    /// Makes a computation with a call of its own.
+    /// Makes a computation with a call of its own, for no client.
+    #[cfg(all(test, stampede_model))]
     pub(crate) fn new(id: u64, overdue_at: Tick, rank: Option<u64>) -> Self {
         Self::of_call(id, overdue_at, Arc::new(OriginCall::new(id, rank)))
     }
@@ -138,6 +146,11 @@ impl Computation {
     /// that is not polled any more never does.
     pub(crate) fn is_overdue(&self, now: Tick) -> bool {
         now >= self.overdue_at()
+    }
+
+    /// Returns the client that it is for.
+    pub(super) fn client(&self) -> Option<ClientKey> {
+        self.call().client
     }
 
     /// Returns its rank in the queue, if it has ever waited.

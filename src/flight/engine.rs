@@ -23,6 +23,7 @@ use crate::flight::marks::Marks;
 use crate::flight::phase::{Flight, Interest, SharedFailure, Verdict};
 use crate::flight::places::{NoPlace, Offer, Places};
 use crate::flight::ports::Store;
+use crate::flight::queue::ClientKey;
 use crate::flight::table::{Removed, Shard, Table};
 use crate::flight::waiter::{AloneReason, WaitSlot, Waiter};
 use crate::invalidation::{ASKED_NOW, Full, InvalidationLog};
@@ -110,6 +111,8 @@ pub(crate) struct FlightRequest {
     /// A hash of what the caller's request has besides its key: callers whose hashes differ may
     /// get different results.
     pub(crate) unkeyed: u64,
+    /// The caller's client, if it is known.
+    pub(crate) client: Option<ClientKey>,
 }
 
 impl FlightRequest {
@@ -125,6 +128,7 @@ impl FlightRequest {
             left: None,
             call: None,
             unkeyed: 0,
+            client: None,
         }
     }
 
@@ -363,8 +367,18 @@ impl<V: Send + Sync + 'static> Engine<V> {
                 request.rank.into_iter().for_each(|rank| call.take_rank(rank));
                 Computation::of_call(id, overdue_at, Arc::clone(call))
             }
-            None => Computation::new(id, overdue_at, request.rank),
+            None => {
+                let call = OriginCall::new(id, request.rank);
+                let client = request.client.or_else(|| self.client_of_caller());
+                Computation::of_call(id, overdue_at, Arc::new(call.for_client(client)))
+            }
         })
+    }
+
+    /// Returns the client of the computation in which the caller runs: what it asks for is for
+    /// that client.
+    fn client_of_caller(&self) -> Option<ClientKey> {
+        lending::computation_of_caller(&self.places)?.client()
     }
 
     /// Returns the scope of a call, in which what it asks of this handle borrows its place.
@@ -396,7 +410,8 @@ impl<V: Send + Sync + 'static> Engine<V> {
 
     /// Makes a call of the origin that serves several flights.
     pub(crate) fn shared_call(&self) -> Arc<OriginCall> {
-        Arc::new(OriginCall::new(self.table.next_number(), None))
+        let call = OriginCall::new(self.table.next_number(), None);
+        Arc::new(call.for_client(self.client_of_caller()))
     }
 
     fn begin_flight(
@@ -450,7 +465,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
     }
 
     /// Takes a slot among the callers that wait, if the bound allows one more.
-    pub(super) fn take_slot(&self) -> Option<WaitSlot> {
+    pub(crate) fn take_slot(&self) -> Option<WaitSlot> {
         WaitSlot::take(&self.waiting, self.settings.max_waiters_in_all)
     }
 
@@ -468,11 +483,13 @@ impl<V: Send + Sync + 'static> Engine<V> {
 
     /// Takes a place for a caller that computes alone because its patience is over, if
     /// one is free now.
-    pub(crate) fn try_place(self: &Arc<Self>) -> Option<PlaceForOne<V>> {
-        let now = self.watch.now();
+    pub(crate) fn try_place(self: &Arc<Self>, client: Option<ClientKey>) -> Option<PlaceForOne<V>> {
+        let (now, id) = (self.watch.now(), self.table.next_number());
         let overdue_at = now.plus(self.settings.compute_timeout).plus(GRACE);
-        let computation = Arc::new(Computation::new(self.table.next_number(), overdue_at, None));
         let lender = lending::computation_of_caller(&self.places);
+        let client = client.or_else(|| lender.as_ref()?.client());
+        let call = Arc::new(OriginCall::new(id, None).for_client(client));
+        let computation = Arc::new(Computation::of_call(id, overdue_at, call));
         let _offer = lender.map(|lender| self.places.offer(&lender, &computation));
         let is_placed = self.places.try_take(&computation, now);
         is_placed.then(|| PlaceForOne { engine: Arc::clone(self), computation })

@@ -56,7 +56,8 @@
 //! - `marks`: what is remembered of a key besides its value, each fact with its own end.
 //! - `hold`, `hold_policy`: a key that fails is left alone, with two ends; how long that is.
 //! - `computation`: the part of a flight in a call of the origin, and its time.
-//! - `places`: the bound on computations, its queue, and who lends a place to whom.
+//! - `queue`: the queue for places, with a line for each client.
+//! - `places`: the bound on computations, and which computation lends its place to which.
 //!
 //! Then the way of a caller:
 //! - `engine`: `enter` decides whether a caller leads, joins, computes alone or is refused.
@@ -81,6 +82,7 @@ mod model;
 pub(crate) mod phase;
 pub(crate) mod places;
 pub(crate) mod ports;
+pub(crate) mod queue;
 pub(crate) mod succession;
 pub(crate) mod table;
 pub(crate) mod tasks;

@@ -7,9 +7,11 @@
 //! the last computation of the call has let go. Each call is in one of three states here:
 //!
 //! - *unknown*: it neither has a place nor waits for one;
-//! - *queued*: it waits. The longest waiting is served first; a caller keeps its rank
-//!   when it is elected after the leader it waited for;
-//! - *placed*: it has a place, its own or a borrowed one.
+//! - *queued*: it waits. Clients are served in turns (`queue.rs`), and of the calls of one
+//!   client the longest waiting is served first. A caller keeps its rank when it is elected after
+//!   the leader it waited for;
+//! - *placed*: it has a place, its own or a borrowed one. An own place counts for the client
+//!   that took it, until it is returned.
 //!
 //! A computation may ask the same handle for another key. Then it waits and does not
 //! work, so it lends its place to the computation it waits for: an [`Offer`]. The place goes to
@@ -21,12 +23,14 @@
 //! A call whose computations are all overdue loses its place to the next call that needs one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::hash::Hash;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::clock::{Clock, Tick};
 use crate::flight::computation::{Computation, OriginCall};
+use crate::flight::queue::{ClientKey, Queue, Waiting};
 use crate::flight::waiter::WaitSlot;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, RandomState};
 
@@ -55,10 +59,10 @@ pub(crate) struct Places {
 struct State {
     free: usize,
     members: HashMap<u64, Member, RandomState>,
-    queue: BTreeSet<(u64, u64)>,
+    queue: Queue,
     last_rank: u64,
     /// Those of the queue that each lender waits for.
-    waiting_for: HashMap<u64, BTreeSet<(u64, u64)>, RandomState>,
+    waiting_for: HashMap<u64, BTreeSet<Waiting>, RandomState>,
     /// The offers to each call.
     offers: HashMap<u64, Offers, RandomState>,
 }
@@ -134,7 +138,16 @@ impl Holders {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     Queued { rank: u64 },
-    Placed { lender: Option<u64>, lent_to: Option<u64> },
+    Placed { from: Source, lent_to: Option<u64> },
+}
+
+/// Where the place of a call is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// It is one of the places, and counts for this client.
+    Own(Option<ClientKey>),
+    /// This call has lent it.
+    Lender(u64),
 }
 
 impl Places {
@@ -142,7 +155,7 @@ impl Places {
         let state = State {
             free: max,
             members: HashMap::default(),
-            queue: BTreeSet::new(),
+            queue: Queue::new(max),
             last_rank: 0,
             waiting_for: HashMap::default(),
             offers: HashMap::default(),
@@ -260,7 +273,7 @@ impl Places {
     /// Makes every leader in the queue look around.
     pub(crate) fn wake_queue(&self) {
         let state = self.state.lock();
-        let queued = state.queue.iter().filter_map(|(_, id)| state.members.get(id));
+        let queued = state.queue.ids().filter_map(|id| state.members.get(&id));
         queued.for_each(|member| member.holders.wake());
     }
 
@@ -271,9 +284,9 @@ impl Places {
         let id = computation.call().id;
         if let Some(Standing::Queued { rank }) = state.standing(id)
             && state.let_go(computation)
+            && let Some(member) = state.members.remove(&id)
         {
-            state.members.remove(&id);
-            state.unqueue(rank, id);
+            state.unqueue(&member.call, rank);
             state.shrink();
         }
         drop(state);
@@ -337,21 +350,26 @@ impl State {
             self.hold(computation);
             return true;
         }
-        let is_first = self.queue.first().is_none_or(|(_, first)| *first == id);
-        let standing = if self.free > 0 && is_first {
-            self.free -= 1;
-            Standing::Placed { lender: None, lent_to: None }
+        let call = computation.call();
+        let from = if self.free > 0 && self.queue.admits(call.client, id) {
+            self.take_free(call.client)
         } else if let Some(lender) = self.lender_of(id) {
             self.set_lent(lender, Some(id));
-            Standing::Placed { lender: Some(lender), lent_to: None }
+            Source::Lender(lender)
         } else {
             return false;
         };
         self.hold(computation);
         let holders = self.members.remove(&id).map(|member| member.holders);
         let holders = holders.unwrap_or_else(|| Holders::of(computation));
-        self.place(computation.call(), holders, standing);
+        self.place(call, holders, from);
         true
+    }
+
+    fn take_free(&mut self, client: Option<ClientKey>) -> Source {
+        self.free -= 1;
+        self.queue.take_place(client);
+        Source::Own(client)
     }
 
     /// Gives the computation a part in what its call has here.
@@ -380,7 +398,7 @@ impl State {
         self.last_rank += 1;
         call.take_rank(self.last_rank);
         let rank = call.rank().unwrap_or(self.last_rank);
-        self.queue.insert((rank, call.id));
+        self.queue.insert(call.client, (rank, call.id));
         for lender in self.lenders_of(call.id) {
             self.waiting_for.entry(lender).or_default().insert((rank, call.id));
         }
@@ -394,11 +412,12 @@ impl State {
     }
 
     /// Gives a call a place. It is no member at this moment, but may stand in the queue.
-    fn place(&mut self, call: Arc<OriginCall>, holders: Holders, standing: Standing) {
+    fn place(&mut self, call: Arc<OriginCall>, holders: Holders, from: Source) {
         let id = call.id;
         if let Some(rank) = call.rank() {
-            self.unqueue(rank, id);
+            self.unqueue(&call, rank);
         }
+        let standing = Standing::Placed { from, lent_to: None };
         self.members.insert(id, Member { call, holders, standing, _slot: None });
         // It may wait for another computation itself.
         self.lend(id);
@@ -428,14 +447,15 @@ impl State {
     }
 
     /// Takes a computation out of the queue.
-    fn unqueue(&mut self, rank: u64, id: u64) {
-        self.queue.remove(&(rank, id));
-        for lender in self.lenders_of(id) {
-            self.wait_no_more(lender, (rank, id));
+    fn unqueue(&mut self, call: &OriginCall, rank: u64) {
+        let waiting = (rank, call.id);
+        self.queue.remove(call.client, waiting);
+        for lender in self.lenders_of(call.id) {
+            self.wait_no_more(lender, waiting);
         }
     }
 
-    fn wait_no_more(&mut self, lender: u64, borrower: (u64, u64)) {
+    fn wait_no_more(&mut self, lender: u64, borrower: Waiting) {
         if let Some(queued) = self.waiting_for.get_mut(&lender) {
             queued.remove(&borrower);
             if queued.is_empty() {
@@ -455,52 +475,52 @@ impl State {
         let Some(Member { call, holders, .. }) = self.members.remove(&borrower) else { return };
         self.set_lent(lender, Some(borrower));
         holders.wake();
-        self.place(call, holders, Standing::Placed { lender: Some(lender), lent_to: None });
+        self.place(call, holders, Source::Lender(lender));
     }
 
     /// Ends a call: its place, or its wait for one.
     fn end(&mut self, id: u64, now: Tick) {
         let Some(member) = self.members.remove(&id) else { return };
         match member.standing {
-            Standing::Queued { rank } => self.unqueue(rank, id),
+            Standing::Queued { rank } => self.unqueue(&member.call, rank),
             // The borrower goes on with the place.
-            Standing::Placed { lender, lent_to: Some(borrower) } => {
+            Standing::Placed { from, lent_to: Some(borrower) } => {
                 if let Some(member) = self.members.get_mut(&borrower)
-                    && let Standing::Placed { lender: from, .. } = &mut member.standing
+                    && let Standing::Placed { from: place, .. } = &mut member.standing
                 {
-                    *from = lender;
+                    *place = from;
                 }
-                if let Some(lender) = lender {
+                if let Source::Lender(lender) = from {
                     self.set_lent(lender, Some(borrower));
                 }
             }
-            Standing::Placed { lender: Some(lender), lent_to: None } => {
+            Standing::Placed { from: Source::Lender(lender), lent_to: None } => {
                 self.set_lent(lender, None);
                 self.lend(lender);
             }
-            Standing::Placed { lender: None, lent_to: None } => {
+            Standing::Placed { from: Source::Own(client), lent_to: None } => {
                 self.free += 1;
+                self.queue.return_place(client);
                 self.hand_over(now);
             }
         }
     }
 
-    /// Gives free places to the computations that have waited longest.
+    /// Gives free places to the computations whose turn it is.
     fn hand_over(&mut self, now: Tick) {
         while self.free > 0
             && let Some((rank, id)) = self.queue.pop_first()
         {
-            self.unqueue(rank, id);
             let Some(member) = self.members.remove(&id) else { continue };
             debug_assert_eq!(member.standing, Standing::Queued { rank });
+            self.unqueue(&member.call, rank);
             // Its leader is silent: it would take the place and not use it.
             if now >= member.holders.overdue_at() {
                 continue;
             }
-            self.free -= 1;
             member.holders.wake();
-            let standing = Standing::Placed { lender: None, lent_to: None };
-            self.place(member.call, member.holders, standing);
+            let from = self.take_free(member.call.client);
+            self.place(member.call, member.holders, from);
         }
     }
 
@@ -533,7 +553,7 @@ impl State {
         let member = self.members.get(&before.id);
         let place = member.filter(|member| member.holders.is_only(computation));
         let place = place.map(|member| member.standing);
-        let Some(standing @ Standing::Placed { lender, lent_to: None }) = place else {
+        let Some(Standing::Placed { from, lent_to: None }) = place else {
             return false;
         };
         if matches!(self.standing(call.id), Some(Standing::Placed { .. })) {
@@ -547,10 +567,10 @@ impl State {
             queued.holders.all().for_each(|computation| holders.add(computation));
             queued.holders.wake();
         }
-        if let Some(lender) = lender {
+        if let Source::Lender(lender) = from {
             self.set_lent(lender, Some(call.id));
         }
-        self.place(Arc::clone(call), holders, standing);
+        self.place(Arc::clone(call), holders, from);
         true
     }
 
@@ -604,10 +624,11 @@ impl State {
         shrink(&mut self.members);
         shrink(&mut self.offers);
         shrink(&mut self.waiting_for);
+        self.queue.shrink();
     }
 }
 
-fn shrink<T>(map: &mut HashMap<u64, T, RandomState>) {
+pub(super) fn shrink<K: Eq + Hash, T>(map: &mut HashMap<K, T, RandomState>) {
     let len = map.len();
     if map.capacity() > LEAST_CAPACITY.max(len * 4) {
         map.shrink_to(len * 2);

@@ -1,5 +1,6 @@
 //! The HTTP layer and its settings.
 
+mod clients;
 mod content;
 mod crowds;
 mod nesting;
@@ -17,6 +18,8 @@ use http::{Extensions, Response};
 use tower_layer::Layer;
 
 use crate::cache::handle::{Invalidation, Stampede};
+use crate::flight::places::Places;
+use crate::flight::queue::ClientKey;
 use crate::http::config::{HttpConfig, SetCookie};
 use crate::http::flow::error_response::Refusal;
 use crate::http::flow::nested::CombinedRules;
@@ -37,6 +40,7 @@ type DisconnectedRule = Arc<dyn Fn(&dyn Any) -> bool + Send + Sync>;
 type RefusalRule = Arc<dyn Fn(&Refusal) -> Response<Bytes> + Send + Sync>;
 type PostRule = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 type PostKeyRule = Arc<dyn Fn(&Parts, &Bytes) -> Option<KeyBuf> + Send + Sync>;
+type ClientRule = Arc<dyn Fn(&Parts) -> Option<ClientKey> + Send + Sync>;
 type Change = Arc<dyn Fn(&mut Rules) + Send + Sync>;
 
 /// The rules of one layer: data, and closures of the user's.
@@ -51,6 +55,10 @@ pub(crate) struct Rules {
     /// Each adds to the key, or sends the request past the cache.
     pub(super) key_rules: Vec<KeyRule>,
     pub(super) bypass: Option<BypassRule>,
+    /// Which client a request is of.
+    pub(super) client: Option<ClientRule>,
+    /// The places for requests that are forwarded outside of flights, if they are bounded.
+    pub(super) forwarded: Option<Arc<Places>>,
     /// Which errors of the service say that it was not reached.
     pub(super) disconnected: Option<DisconnectedRule>,
     /// Which errors of the service say that it has received nothing.
@@ -228,6 +236,8 @@ impl HttpStampede {
             body_join_timeout: Duration::from_secs(2),
             key_rules: Vec::new(),
             bypass: None,
+            client: None,
+            forwarded: None,
             disconnected: None,
             unsent: None,
             invalidates: None,

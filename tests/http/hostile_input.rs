@@ -312,14 +312,16 @@ async fn ranges_and_conditions_as_long_as_their_fields_are_answered_at_once() {
     let slashes = "W/".repeat(30_000);
     for (name, value, status, body) in [
         ("range", &*ranges, 200, "0123456789"),
-        ("range", &digits, 206, "0123456789"),
-        ("range", &spaces, 206, "01"),
+        // What is too long is not read: the whole is always a right answer.
+        ("range", &digits, 200, "0123456789"),
+        ("range", &spaces, 200, "0123456789"),
         ("range", "bytes=18446744073709551616-", 416, ""),
         ("range", "bytes=-18446744073709551616", 206, "0123456789"),
         ("range", "bytes=-0", 416, ""),
         ("range", "bytes=--1", 200, "0123456789"),
         ("if-none-match", &tags, 200, "0123456789"),
-        ("if-none-match", &ours, 304, ""),
+        ("if-none-match", &ours, 200, "0123456789"),
+        ("if-none-match", "\"b\",\"a\"", 304, ""),
         ("if-none-match", &slashes, 200, "0123456789"),
         ("if-none-match", "\"", 200, "0123456789"),
         ("if-modified-since", "Sat, 01 Jan 1000000 00:00:00 GMT", 200, "0123456789"),
@@ -330,8 +332,9 @@ async fn ranges_and_conditions_as_long_as_their_fields_are_answered_at_once() {
         assert!(!reply.broken);
     }
     let many = vec![("if-none-match", "\"b\""); 5_000];
-    assert_eq!(send(&app, with("/report", &many)).await.status, 200);
     assert_eq!(origin.calls(), 1);
+    assert_eq!(send(&app, with("/report", &many)).await.status, 200);
+    assert_eq!(origin.calls(), 2, "too many lines go past the cache");
 }
 
 #[tokio::test(start_paused = true)]

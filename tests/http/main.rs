@@ -13,6 +13,8 @@ mod arriving_bytes;
 #[cfg(feature = "axum")]
 mod body;
 #[cfg(feature = "axum")]
+mod clients;
+#[cfg(feature = "axum")]
 mod codings;
 #[cfg(feature = "axum")]
 mod conditions;

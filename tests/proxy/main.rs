@@ -13,6 +13,8 @@ mod crowds;
 #[cfg(unix)]
 mod fields;
 #[cfg(unix)]
+mod limits;
+#[cfg(unix)]
 mod operation;
 mod parts;
 #[cfg(unix)]

@@ -301,8 +301,8 @@ async fn the_ordinary_client_of_hyper_gets_on_with_it() {
     assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "ok");
 }
 
-/// 64 KiB of fields are the default; who allows more must not get a panic:
-/// `HeaderMap::with_capacity` has one above 24,576, and counts values.
+/// 16 KiB of fields are the default. More must not be a panic: `HeaderMap::with_capacity` has one
+/// above 24,576, and counts values.
 #[tokio::test]
 async fn many_short_fields_within_the_limit_do_not_break_the_connection() {
     let flags = ["--max-header-bytes", "2000000"];

@@ -14,34 +14,39 @@ impl Places {
     /// Counts the places, and follows each loan from both of its ends.
     pub(in crate::flight) fn assert_consistent(&self, max: usize) {
         let state = self.state.lock();
-        let mut own = 0;
+        let mut own = Vec::new();
+        let queue: Vec<u64> = state.queue.ids().collect();
         for (id, member) in &state.members {
             match member.standing {
-                Standing::Queued { rank } => {
-                    assert!(state.queue.contains(&(rank, *id)), "queued, and not in the queue");
+                Standing::Queued { .. } => {
+                    assert!(queue.contains(id), "queued, and not in the queue");
                 }
-                Standing::Placed { lender, lent_to } => {
-                    own += usize::from(lender.is_none());
-                    if let Some(lender) = lender {
-                        let lends = matches!(state.standing(lender),
-                            Some(Standing::Placed { lent_to: Some(to), .. }) if to == *id);
-                        assert!(lends, "borrowed from one that does not lend");
+                Standing::Placed { from, lent_to } => {
+                    match from {
+                        Source::Own(client) => own.push(client),
+                        Source::Lender(lender) => {
+                            let lends = matches!(state.standing(lender),
+                                Some(Standing::Placed { lent_to: Some(to), .. }) if to == *id);
+                            assert!(lends, "borrowed from one that does not lend");
+                        }
                     }
                     if let Some(borrower) = lent_to {
-                        let borrows = matches!(state.standing(borrower),
-                            Some(Standing::Placed { lender: Some(from), .. }) if from == *id);
+                        let borrows = matches!(state.standing(borrower), Some(Standing::Placed {
+                            from: Source::Lender(from), ..
+                        }) if from == *id);
                         assert!(borrows, "lent to one that does not borrow");
                     }
                 }
             }
         }
         let queued = state.members.len() - state.placed();
-        assert_eq!(state.queue.len(), queued, "in the queue, and not a member");
-        assert_eq!(state.free + own, max, "a place is lost or doubled");
-        assert!(state.free == 0 || state.queue.is_empty(), "a free place, and a queue");
+        assert_eq!(queue.len(), queued, "in the queue, and not a member");
+        assert_eq!(state.free + own.len(), max, "a place is lost or doubled");
+        assert!(state.free == 0 || !state.queue.is_due(), "a free place, and a queue");
+        state.queue.assert_consistent(&own);
         for (lender, queued) in &state.waiting_for {
             for borrower in queued {
-                assert!(state.queue.contains(borrower), "waits for one that is not queued");
+                assert!(queue.contains(&borrower.1), "waits for one that is not queued");
                 let is_offered = state.lenders_of(borrower.1).contains(lender);
                 assert!(is_offered, "waits for one to which it has made no offer");
             }
@@ -81,6 +86,11 @@ impl Bench {
         Arc::new(Computation::new(id, self.clock.now().plus(LONG), None))
     }
 
+    fn computation_for(&self, id: u64, client: u64) -> Arc<Computation> {
+        let call = OriginCall::new(id, None).for_client(Some(ClientKey::of(client)));
+        Arc::new(Computation::of_call(id, self.clock.now().plus(LONG), Arc::new(call)))
+    }
+
     fn take(&self, computation: &Arc<Computation>) {
         let deadline = Instant::now() + LONG;
         let waited = block_on(self.places.wait(computation, deadline, &self.clock, || None));
@@ -114,6 +124,62 @@ fn no_more_computations_run_than_there_are_places_and_each_gets_one() {
         });
         join_all(computations.collect::<Vec<_>>());
         bench.places.assert_unused(max);
+    });
+}
+
+/// Of two places a client may have one, so the other client never waits for it.
+#[test]
+fn clients_share_the_places_and_no_client_has_more_than_its_share() {
+    check(|| {
+        let bench = Bench::new(2);
+        let running = [1, 2].map(|_| Arc::new(AtomicUsize::new(0)));
+        let computations = [(1, 0), (2, 0), (3, 0), (4, 1)].map(|(id, client)| {
+            let (bench, running) = (Arc::clone(&bench), Arc::clone(&running[client]));
+            spawn(move || {
+                let computation = bench.computation_for(id, client as u64);
+                if choice(3) == 0 {
+                    bench.places.join_queue(&computation, &mut None, bench.clock.now());
+                    pause();
+                    bench.places.leave_queue(&computation);
+                    bench.places.assert_consistent(2);
+                    bench.release(&computation);
+                    return;
+                }
+                bench.take(&computation);
+                assert_eq!(running.fetch_add(1, Ordering::SeqCst), 0, "more than its share");
+                pause();
+                running.fetch_sub(1, Ordering::SeqCst);
+                bench.release(&computation);
+            })
+        });
+        join_all(computations);
+        bench.places.assert_unused(2);
+    });
+}
+
+/// A client's computation asks for a key that another client's computation computes.
+#[test]
+fn a_place_that_is_lent_counts_for_the_client_of_the_lender_until_it_returns() {
+    check(|| {
+        let bench = Bench::new(2);
+        let (lender, borrower) = (bench.computation_for(1, 0), bench.computation_for(2, 1));
+        let other = bench.computation_for(3, 1);
+        bench.take(&lender);
+        let threads = [borrower.clone(), other].map(|computation| {
+            let bench = Arc::clone(&bench);
+            spawn(move || {
+                bench.take(&computation);
+                pause();
+                bench.release(&computation);
+            })
+        });
+        let offer = bench.places.offer(&lender, &borrower);
+        bench.places.assert_consistent(2);
+        pause();
+        bench.release(&lender);
+        drop(offer);
+        join_all(threads);
+        bench.places.assert_unused(2);
     });
 }
 

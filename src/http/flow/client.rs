@@ -98,6 +98,7 @@ impl HttpCaller {
                 refreshed: None,
                 credential: self.credential.clone(),
                 outside: self.outside,
+                client: self.client,
             },
         }
     }

@@ -13,6 +13,7 @@ use crate::entry::Entry;
 use crate::error::Error;
 use crate::flight::engine::{FlightRequest, Role};
 use crate::flight::phase::FlightNumbers;
+use crate::flight::queue::ClientKey;
 use crate::flight::waiter::Caller;
 use crate::freshness::Freshness;
 use crate::http::body::Reader;
@@ -365,6 +366,8 @@ pub(crate) struct HttpCaller {
     pub(super) credential: Option<HeaderName>,
     /// What layers further out know of it.
     pub(super) outside: OutsideFacts,
+    /// Whose it is, for the places.
+    pub(super) client: Option<ClientKey>,
 }
 
 impl HttpCaller {
@@ -506,7 +509,8 @@ impl Caller<StoredResponse> for HttpCaller {
             (false, true) => Role::LeadOnly,
             (false, false) => Role::Neither,
         };
-        FlightRequest { tags: self.tags.clone(), role, ..FlightRequest::of(key) }
+        let client = self.client;
+        FlightRequest { tags: self.tags.clone(), role, client, ..FlightRequest::of(key) }
     }
 
     fn second_look(&mut self) -> Option<StoredEntry> {

@@ -15,6 +15,7 @@ use crate::flight::waiter::{AloneReason, Caller};
 use crate::http::body::ResponseBody;
 use crate::http::flow::answer::{self, Provenance};
 use crate::http::flow::client::credential_detail;
+use crate::http::flow::forwarded::ForwardPlace;
 use crate::http::flow::lead::OriginOutcome;
 use crate::http::flow::lookup::{HttpCache, HttpCaller, StoredEntry};
 use crate::http::flow::nested;
@@ -257,12 +258,23 @@ where
         place: Option<PlaceForOne<StoredResponse>>,
     ) -> Result<Response<ResponseBody<B>>, S::Error> {
         let Self { caller, service, request, .. } = self;
+        let (request, forwarding) = match place {
+            // It has one of the places for computations.
+            Some(_) => (request, ForwardPlace::NOT_NEEDED),
+            None => {
+                let (parts, body) = request.into_parts();
+                match ForwardPlace::take(&caller.cache, &caller.rules, &parts).await {
+                    Ok(forwarding) => (Request::from_parts(parts, body), forwarding),
+                    Err(error) => return Ok(caller.refused(error)),
+                }
+            }
+        };
         let started =
             ComputationStart { tick: caller.cache.now(), seq: caller.cache.engine.log.seq() };
         let question = OriginRequest::new(&caller, service, request);
         let is_ours = question.is_conditional();
-        let call =
-            caller.cache.engine.compute_alone(question.put(&caller.cache), place, None).await;
+        let put = forwarding.drive(question.put(&caller.cache));
+        let call = caller.cache.engine.compute_alone(put, place, None).await;
         let call = match call {
             Ok(Ok(OriginReply::PassedOn(rest))) => {
                 return rest.await.map(|response| response.map(ResponseBody::inner));
@@ -302,6 +314,16 @@ where
                 let error = Error::new(crate::ErrorKind::ComputeTimeout);
                 Ok(answer::refusal(&caller.rules, error))
             }
+        }
+    }
+}
+
+impl HttpCaller {
+    /// Answers a request that the cache refuses to forward.
+    fn refused<B: Body>(&self, error: Error) -> Response<ResponseBody<B>> {
+        match self.fallback_for(&error) {
+            Some(entry) => answered(self, &entry, CacheOutcome::StaleIfError),
+            None => answer::refusal(&self.rules, error),
         }
     }
 }

@@ -36,6 +36,7 @@
 //! - `outside`: what it has received counts for the key, the credentials and the selection.
 //! - `owned_routes`: what it remembers of the routes behind it.
 //! - `content`: a request that is keyed by its body is read first.
+//! - `forwarded`: the bound on requests that are forwarded outside of flights.
 //! - `normal_form`: the one form of a request that is keyed and forwarded.
 //! - `lookup`: where the answer may stand, which flight the request belongs to, what may
 //!   answer it ([`HttpCaller`](lookup::HttpCaller)).
@@ -64,6 +65,7 @@ pub(crate) mod client;
 pub(crate) mod content;
 pub(crate) mod error_response;
 pub(crate) mod fallback;
+pub(crate) mod forwarded;
 pub(crate) mod future;
 pub(crate) mod lead;
 pub(crate) mod lookup;

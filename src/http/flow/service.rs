@@ -14,6 +14,7 @@ use crate::error::BoxError;
 use crate::http::body::{ResponseBody, read_request};
 use crate::http::flow::answer::{self, Provenance};
 use crate::http::flow::content::{self, Safety};
+use crate::http::flow::forwarded::ForwardPlace;
 use crate::http::flow::future::HttpFuture;
 use crate::http::flow::lookup::{
     Forward, HttpCache, HttpCaller, StoredEntry, automatic_tags, look, primary_key, received_uri,
@@ -365,10 +366,15 @@ impl<S> HttpService<S> {
     {
         self.cache.observer.bypassed(reason.as_str());
         self.mark_uncached(&mut parts, rules);
-        let call = Oneshot::new(self.inner.clone(), Request::from_parts(parts, body));
-        let rules = Arc::clone(rules);
+        let (cache, rules) = (Arc::clone(&self.cache), Arc::clone(rules));
+        let service = self.inner.clone();
         HttpFuture::pending(async move {
-            let response = call.await?.map(ResponseBody::inner);
+            let place = match ForwardPlace::take(&cache, &rules, &parts).await {
+                Ok(place) => place,
+                Err(error) => return Ok(answer::refusal(&rules, error)),
+            };
+            let call = Oneshot::new(service, Request::from_parts(parts, body));
+            let response = place.drive(call).await?.map(ResponseBody::inner);
             Ok(answer::from_service(&rules, response, Provenance::bypass(reason)))
         })
     }
@@ -447,6 +453,7 @@ impl<S> HttpService<S> {
             refreshed: None,
             credential: credential.or_else(|| outside.and_then(|it| it.credential.clone())),
             outside: outside.map(|it| it.facts).unwrap_or_default(),
+            client: rules.client(&parts),
         };
         let view = View::of(&parts, rules, added);
         let received = received_uri(&parts).clone();

@@ -15,6 +15,7 @@ use crate::flight::waiter::Caller;
 use crate::http::body::{ResponseBody, SourceBody};
 use crate::http::cache_for::CacheFor;
 use crate::http::flow::answer::{self, Provenance};
+use crate::http::flow::forwarded::ForwardPlace;
 use crate::http::flow::lead::{Head, OriginOutcome};
 use crate::http::flow::lookup::{
     Forward, HttpCache, HttpCaller, automatic_tags, owned_primary_key, received_uri, scheme,
@@ -65,10 +66,19 @@ where
     Q: Body + 'static,
     B: SourceBody,
 {
+    let place = match position {
+        Position::Outermost => ForwardPlace::take(&cache, &rules, &parts).await,
+        // It counts in the outer layer.
+        Position::Inside => Ok(ForwardPlace::NOT_NEEDED),
+    };
+    let place = match place {
+        Ok(place) => place,
+        Err(error) => return Ok(answer::refusal(&rules, error)),
+    };
     let (body, end) = RequestEnd::watch(&parts, body);
     let sent = Sent::of(&cache, &rules, &parts, position);
     let mut unknown = Unknown { cache: &cache, rules: &rules, sent: &sent, end };
-    let response = Oneshot::new(service, Request::from_parts(parts, body)).await;
+    let response = place.drive(Oneshot::new(service, Request::from_parts(parts, body))).await;
     if response.as_ref().map_or_else(|error| rules.is_unsent(error), |_| true) {
         // The response says what was touched, or nothing was.
         unknown.end = None;
@@ -256,6 +266,7 @@ impl Sent {
             refreshed: None,
             credential: None,
             outside: OutsideFacts::default(),
+            client: None,
         };
         let request = caller.flight_request().without_waiting();
         let Admission::Lead(leader) = cache.engine.enter(&request, &mut None) else {

@@ -13,7 +13,9 @@ impl Rules {
             None => {
                 let around = [&outer.around[..], &[Arc::clone(outer)]].concat();
                 let (routes, combined) = Default::default();
-                Self { around, routes, combined, ..self.clone() }
+                let client = self.client.clone().or_else(|| outer.client.clone());
+                let forwarded = self.forwarded.clone().or_else(|| outer.forwarded.clone());
+                Self { around, routes, combined, client, forwarded, ..self.clone() }
             }
         };
         let Self { config, around, .. } = &mut rules;

@@ -87,6 +87,9 @@ pub(crate) struct FieldNames {
     rules: Vec<(Pattern, Rule)>,
     /// For each length the third letters of names that may be in the set.
     filter: Box<[u32; LENGTHS]>,
+    /// For each length the rules that may match such names: a client can send many names that
+    /// pass the filter.
+    by_length: Box<[Vec<usize>; LENGTHS]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +112,8 @@ impl FieldNames {
     }
 
     pub(crate) fn none() -> Self {
-        Self { rules: Vec::new(), filter: Box::new([0; LENGTHS]) }
+        let by_length = Box::new([const { Vec::new() }; LENGTHS]);
+        Self { rules: Vec::new(), filter: Box::new([0; LENGTHS]), by_length }
     }
 
     /// Adds a name or a pattern; returns whether `text` is one.
@@ -126,14 +130,14 @@ impl FieldNames {
         for place in &mut self.filter[length..=last] {
             *place |= letters;
         }
-        self.rules.push((pattern, Rule::In));
+        self.push(pattern, Rule::In);
         true
     }
 
     /// Takes a name or a pattern out; returns whether `text` is one.
     pub(crate) fn exempt(&mut self, text: &str) -> bool {
         let Some(pattern) = Pattern::parse(text) else { return false };
-        self.rules.push((pattern, Rule::Out));
+        self.push(pattern, Rule::Out);
         true
     }
 
@@ -142,15 +146,33 @@ impl FieldNames {
         for (pattern, rule) in &other.rules {
             let is_known = |(own, rule): &(Pattern, Rule)| own == pattern && *rule != Rule::Out;
             if *rule != Rule::Out && !self.rules.iter().any(is_known) {
-                self.rules.push((pattern.clone(), Rule::Named));
+                self.push(pattern.clone(), Rule::Named);
             }
         }
+    }
+
+    fn push(&mut self, pattern: Pattern, rule: Rule) {
+        let lengths = match &pattern {
+            Pattern::Name(name) => {
+                let length = Trait::of(name.as_str()).length;
+                length..=length
+            }
+            Pattern::Start(start) => Trait::of(start).length..=LENGTHS - 1,
+        };
+        let at = self.rules.len();
+        self.by_length[lengths].iter_mut().for_each(|rules| rules.push(at));
+        self.rules.push((pattern, rule));
     }
 
     /// Undoes that a name was taken out.
     pub(crate) fn readmit(&mut self, name: &HeaderName) {
         let taken_out = (Pattern::Name(name.clone()), Rule::Out);
-        self.rules.retain(|rule| *rule != taken_out);
+        self.by_length.iter_mut().for_each(Vec::clear);
+        for (pattern, rule) in std::mem::take(&mut self.rules) {
+            if (&pattern, &rule) != (&taken_out.0, &taken_out.1) {
+                self.push(pattern, rule);
+            }
+        }
     }
 
     #[inline]
@@ -166,7 +188,8 @@ impl FieldNames {
 
     #[cold]
     fn has_surely(&self, name: &HeaderName) -> bool {
-        let mut rules = self.rules.iter().rev();
+        let rules = &self.by_length[Trait::of(name.as_str()).length];
+        let mut rules = rules.iter().rev().map(|at| &self.rules[*at]);
         let last = rules.find(|(pattern, rule)| match rule {
             Rule::In => pattern.matches(name),
             Rule::Out => pattern.is_written(name),

@@ -6,6 +6,9 @@ use http::{Uri, request::Parts};
 use crate::KeyBuf;
 use crate::http::rules::request::BypassReason;
 
+/// The longest host that is read, in bytes. A name in DNS has 253 at most.
+const MAX_HOST_BYTES: usize = 1 << 10;
+
 /// A host as received, and its port unless that is the scheme's own.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Host<'a> {
@@ -40,6 +43,9 @@ impl<'a> Host<'a> {
     /// Reads `host [":" port]`; user information is refused (RFC 9110, 4.2.4).
     #[inline]
     pub(crate) fn parse(text: &'a [u8], scheme: &str) -> Option<Self> {
+        if text.len() > MAX_HOST_BYTES {
+            return None;
+        }
         let (end, is_mixed) = name_of(text)?;
         let (name, port) = split(text, end)?;
         let port = match port {

@@ -81,6 +81,9 @@ pub(crate) fn push_request(
         Some(host) => host.push_to(key),
         None => key.push_part(b""),
     }
+    if query.is_some() && has_many_parameters(uri) {
+        return Err(BypassReason::KeyTooLong);
+    }
     push_resource(key, uri, query);
     if !std::ptr::eq(uri, &parts.uri) && *uri != parts.uri {
         push_rewritten(key, uri, &parts.uri, query);
@@ -150,6 +153,14 @@ pub(crate) fn resource(uri: &Uri, query: Option<&[String]>) -> Vec<u8> {
         }
         _ => uri.path_and_query().map_or("", PathAndQuery::as_str).into(),
     }
+}
+
+/// The most parameters that are looked for in a list.
+const MAX_PARAMETERS: usize = 256;
+
+fn has_many_parameters(uri: &Uri) -> bool {
+    let query = uri.query().unwrap_or_default().as_bytes();
+    query.len() > MAX_PARAMETERS && query.iter().filter(|b| **b == b'&').count() > MAX_PARAMETERS
 }
 
 /// Removes the parameters outside `allow`: what is not in the key, the
@@ -269,6 +280,16 @@ mod tests {
             assert!(keys[..i].iter().all(|b| a != b), "{}", a.escape_ascii());
         }
         assert_eq!(key("/a/b/c", "/a/b/c"), plain("/a/b/c", &[("host", "x")]));
+    }
+
+    #[test]
+    fn more_parameters_than_are_looked_for_make_no_key() {
+        let many = |n: usize| {
+            let parts = request("GET", &format!("/?{}", "a&".repeat(n)), &[("host", "x")]);
+            primary(&parts, &parts.uri, "http", &only(&["b"])).map(drop)
+        };
+        assert!(many(MAX_PARAMETERS).is_ok());
+        assert!(matches!(many(MAX_PARAMETERS + 1), Err(BypassReason::KeyTooLong)));
     }
 
     #[test]

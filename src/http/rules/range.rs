@@ -7,6 +7,9 @@ use http::header::{self, HeaderMap, HeaderValue};
 
 use crate::http::rules::conditions::{EntityTag, entity_tag, only, only_date, unquoted_tag};
 
+/// The longest `Range` that is read.
+const MAX_RANGE_BYTES: usize = 2 << 10;
+
 /// What a request gets of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cut {
@@ -61,7 +64,8 @@ pub(super) fn cut(
     complete: u64,
     now: SystemTime,
 ) -> Cut {
-    let asked = only(request, &header::RANGE).and_then(|line| one_of_bytes(line.as_bytes()));
+    let line = only(request, &header::RANGE).filter(|line| line.len() <= MAX_RANGE_BYTES);
+    let asked = line.and_then(|line| one_of_bytes(line.as_bytes()));
     match asked {
         Some(asked) if has_same(request, response, now) => asked.cut(complete),
         _ => Cut::Whole,

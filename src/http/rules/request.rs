@@ -160,6 +160,31 @@ fn is_safe(method: &Method) -> bool {
         || extensions.contains(&method.as_str())
 }
 
+/// The most lines of a header section that are handled: each is looked at several times. Lines of `Cookie` do not count: a client
+/// of HTTP/2 sends one for each cookie.
+const MAX_LINES: usize = 128;
+
+#[cold]
+fn has_too_many_lines(headers: &HeaderMap) -> bool {
+    let cookies = headers.get_all(header::COOKIE).iter().count();
+    headers.len() - cookies > MAX_LINES
+}
+
+/// The longest list in a request that is read member by member, in bytes over all its lines. What
+/// a client sends in earnest is shorter. To read or to sort a list takes many times as long as to
+/// receive it: with HPACK a few bytes stand for 16 KiB.
+pub(super) const MAX_LIST_BYTES: usize = 512;
+
+/// Returns whether the lines of a list are too long to be read member by member.
+pub(super) fn is_too_long(headers: &HeaderMap, name: &HeaderName) -> bool {
+    bytes_of(headers, name) > MAX_LIST_BYTES
+}
+
+/// Returns the size of a field over all its lines.
+pub(super) fn bytes_of(headers: &HeaderMap, name: &HeaderName) -> usize {
+    headers.get_all(name).iter().map(|line| line.len() + 1).sum()
+}
+
 /// What one pass over the fields of a request finds.
 #[derive(Default)]
 pub(crate) struct FieldScan<'a> {
@@ -168,6 +193,7 @@ pub(crate) struct FieldScan<'a> {
     pub(super) has_keyed: bool,
     credentials: Credentials,
     bytes: usize,
+    has_many_lines: bool,
     cache_control: bool,
     pragma: bool,
     condition: bool,
@@ -178,7 +204,8 @@ pub(crate) struct FieldScan<'a> {
 impl<'a> FieldScan<'a> {
     #[inline]
     pub(crate) fn of(headers: &'a HeaderMap, config: &HttpConfig) -> Self {
-        let mut seen = Self::default();
+        let has_many_lines = headers.len() > MAX_LINES && has_too_many_lines(headers);
+        let mut seen = Self { has_many_lines, ..Self::default() };
         for (name, value) in headers {
             let text = name.as_str();
             seen.bytes += text.len() + value.len() + 4;
@@ -233,7 +260,7 @@ impl<'a> FieldScan<'a> {
 
     #[inline]
     fn bypass(&self, config: &HttpConfig) -> Option<BypassReason> {
-        let is_too_large = self.bytes > config.max_header_bytes;
+        let is_too_large = self.bytes > config.max_header_bytes || self.has_many_lines;
         if is_too_large { Some(BypassReason::HeadersTooLarge) } else { self.reason }
     }
 
@@ -357,6 +384,15 @@ pub(crate) mod tests {
     fn too_many_bytes_of_fields_go_past_the_cache() {
         let large = "x".repeat(HttpConfig::default().max_header_bytes);
         assert_eq!(class("GET", &[("a", &large)]), Class::Bypass(BypassReason::HeadersTooLarge));
+    }
+
+    #[test]
+    fn more_lines_than_are_looked_at_go_past_the_cache() {
+        let lines = |n, name| vec![(name, "x"); n];
+        let too_large = Class::Bypass(BypassReason::HeadersTooLarge);
+        assert_ne!(class("GET", &lines(MAX_LINES, "a")), too_large);
+        assert_eq!(class("GET", &lines(MAX_LINES + 1, "a")), too_large);
+        assert_ne!(class("GET", &lines(1000, "cookie")), too_large, "HTTP/2 splits cookies");
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use http::header::{self, HeaderMap};
 
 use crate::http::rules::members::{Directive, Members};
+use crate::http::rules::request::is_too_long;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RequestDirectives {
@@ -56,9 +57,13 @@ impl Demand {
 }
 
 /// Reads `Cache-Control`. An unreadable field may forbid storing, so nothing is
-/// stored then.
+/// stored then. A field that is too long is not read.
 pub(crate) fn read(headers: &HeaderMap) -> RequestDirectives {
     let mut said = RequestDirectives::default();
+    if is_too_long(headers, &header::CACHE_CONTROL) {
+        said.no_store = true;
+        return said;
+    }
     let lines = headers.get_all(header::CACHE_CONTROL).into_iter();
     for member in lines.flat_map(|line| Members::of(line.as_bytes())) {
         match member {
@@ -78,6 +83,9 @@ pub(crate) fn read(headers: &HeaderMap) -> RequestDirectives {
 /// Returns whether `Pragma`, which counts only without `Cache-Control`, asks
 /// for a new answer (RFC 9111, 5.4).
 pub(crate) fn pragma(headers: &HeaderMap) -> Demand {
+    if is_too_long(headers, &header::PRAGMA) {
+        return Demand::NO_CACHE;
+    }
     let mut lines = headers.get_all(header::PRAGMA).into_iter();
     let is_no_cache = |member: &[u8]| member.trim_ascii().eq_ignore_ascii_case(b"no-cache");
     if lines.any(|line| line.as_bytes().split(|&b| b == b',').any(is_no_cache)) {
@@ -151,6 +159,14 @@ mod tests {
             assert_eq!(said(line).demand.accepts(age, left), expected, "{line}");
         }
         assert!(said("max-stale=9, no-store").demand.is_none());
+    }
+
+    #[test]
+    fn directives_that_are_too_long_are_not_read() {
+        let long = "a,".repeat(300);
+        assert_eq!(forbids(&format!("{long}only-if-cached")), (true, false));
+        let value = HeaderValue::try_from(long).unwrap();
+        assert!(!pragma(&HeaderMap::from_iter([(header::PRAGMA, value)])).is_none());
     }
 
     #[test]

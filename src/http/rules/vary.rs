@@ -9,6 +9,7 @@ use crate::http::config::HttpConfig;
 use crate::http::rules::codings::{Accepted, Coding, Codings};
 use crate::http::rules::field_names::is_read_as;
 use crate::http::rules::members::is_token;
+use crate::http::rules::request::is_too_long;
 use crate::key::{KeyKind, VARIANT_HEAD};
 use crate::weigh::allocated;
 use crate::{Key, KeyBuf};
@@ -159,7 +160,12 @@ pub(crate) fn fingerprint(
         parts.push(&[u8::from(is_present)]);
         if is_present {
             value.clear();
-            Form::of(name, config).write(headers, name, &mut value);
+            // Long lists are compared as they are.
+            let form = match Form::of(name, config) {
+                Form::List | Form::Preferences if is_too_long(headers, name) => Form::Verbatim,
+                form => form,
+            };
+            form.write(headers, name, &mut value);
             parts.push_part(&value);
         }
     }
@@ -307,6 +313,7 @@ fn thousandths(text: &[u8]) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::rules::request::MAX_LIST_BYTES;
     use http::HeaderValue;
     use proptest::prelude::*;
 
@@ -324,6 +331,18 @@ mod tests {
     fn print(name: &'static str, values: &[&str]) -> Fingerprint {
         let fields: Vec<_> = values.iter().map(|value| (name, *value)).collect();
         fingerprint(&list(&[name]), &headers(&fields), &HttpConfig::default(), Coding::Other)
+    }
+
+    #[test]
+    fn a_list_that_is_too_long_is_compared_as_it_is() {
+        let of = |lines: &[&str]| print("accept-language", lines);
+        let many = "a,".repeat(MAX_LIST_BYTES / 2 - 2);
+        assert_eq!(of(&[&format!("{many}b")]), of(&[&format!("b,{many}")]), "sorted");
+        let many = "a,".repeat(MAX_LIST_BYTES / 2);
+        assert_ne!(of(&[&format!("{many}b")]), of(&[&format!("b,{many}")]), "not sorted");
+        // All lines count together.
+        let half = "a,".repeat(MAX_LIST_BYTES / 4);
+        assert_ne!(of(&[&half, "b", &half]), of(&["b", &half, &half]));
     }
 
     #[test]

@@ -34,14 +34,14 @@ const GIVE_UP: Duration = Duration::from_secs(20);
 
 /// Cargo puts examples beside the folder of the tests, and builds them for
 /// `cargo test`.
-fn program() -> PathBuf {
+fn program(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let profile = test.ancestors().find(|path| path.join("examples").is_dir());
-    let program = profile.expect("target/<profile>").join("examples/reverse_proxy");
+    let program = profile.expect("target/<profile>").join("examples").join(name);
     assert!(
         program.is_file(),
-        "{} is missing: `cargo build --example reverse_proxy` with the features of this test \
-         makes it, as `cargo test` without `--test` does",
+        "{} is missing: `cargo build --example {name}` with the features of this test makes it, \
+         as `cargo test` without `--test` does",
         program.display()
     );
     program
@@ -78,8 +78,18 @@ impl Proxy {
     }
 
     fn start_with_stderr(origin: &str, flags: &[&str], stderr: Stdio) -> Self {
-        let mut process = Command::new(program())
-            .args(["--listen", "127.0.0.1:0", "--origin", origin])
+        let flags = [&["--origin", origin], flags].concat();
+        Self::start_program("reverse_proxy", &flags, stderr)
+    }
+
+    /// Starts the other server among the examples: no proxy, but a client sees no difference.
+    pub(crate) fn start_web_server(flags: &[&str]) -> Self {
+        Self::start_program("web_server", flags, Stdio::inherit())
+    }
+
+    fn start_program(name: &str, flags: &[&str], stderr: Stdio) -> Self {
+        let mut process = Command::new(program(name))
+            .args(["--listen", "127.0.0.1:0"])
             .args(flags)
             .stdout(Stdio::piped())
             .stderr(stderr)
@@ -102,7 +112,11 @@ impl Proxy {
 
     /// Runs it with flags that do not let it start.
     pub(crate) fn refuse(flags: &[&str]) -> Output {
-        Command::new(program()).args(flags).output().unwrap()
+        Command::new(program("reverse_proxy")).args(flags).output().unwrap()
+    }
+
+    pub(crate) fn refuse_web_server(flags: &[&str]) -> Output {
+        Command::new(program("web_server")).args(flags).output().unwrap()
     }
 
     pub(crate) async fn connect(&self) -> Peer {
