@@ -34,13 +34,13 @@ pub(crate) struct ReplacedEntry {
 
 impl ReplacedEntry {
     pub(crate) fn of<V>(entry: &Entry<V>) -> Self {
-        Self { version: entry.version, started: entry.window.started }
+        Self { version: entry.version, started: entry.window().started }
     }
 
     /// Returns whether `found` is this entry, or no newer.
     pub(crate) fn is_no_older_than<V>(self, found: &Entry<V>) -> bool {
         let same = self.version.is_some() && found.version == self.version;
-        same || found.window.started <= self.started
+        same || found.window().started <= self.started
     }
 }
 
@@ -137,12 +137,12 @@ impl<V: Clone + Send + Sync + 'static, F> KeyWork<V, F> {
         match self.purpose {
             Purpose::Serve => false,
             Purpose::Refresh(seen) => seen.is_no_older_than(found),
-            Purpose::FreshRead { after, .. } => found.window.started < after,
+            Purpose::FreshRead { after, .. } => found.window().started < after,
         }
     }
 
     fn rule(&self, hold: HoldRule) -> FailureRule {
-        let stale_until = self.fallback().map(|entry| entry.window.useful_until());
+        let stale_until = self.fallback().map(|entry| entry.window().useful_until());
         FailureRule { hold, stale_until, each_computes: false }
     }
 }
@@ -174,7 +174,7 @@ impl<V: Clone + Send + Sync + 'static, F> Caller<V> for KeyWork<V, F> {
         match self.purpose {
             Purpose::FreshRead { from_number, after } => match numbers.computation {
                 Some(number) => number >= from_number,
-                None => entry.window.started >= after,
+                None => entry.window().started >= after,
             },
             Purpose::Serve | Purpose::Refresh(_) => true,
         }
@@ -252,7 +252,7 @@ where
     fn keep_stand_in(&mut self, leader: &Leader<V>) {
         let Some(found) = self.stand_in.take() else { return };
         let here = self.state.local.get(self.key.as_bytes());
-        if here.is_none_or(|here| here.window.started < found.window.started) {
+        if here.is_none_or(|here| here.window().started < found.window().started) {
             leader.adopt(&found);
             self.in_hand = Some(found);
         }

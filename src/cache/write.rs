@@ -45,6 +45,12 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         Invalidation { local: true, remote: self.tell(errand).await }
     }
 
+    /// Makes stale what carries one of the tags, as [`mark_stale_now`](Self::mark_stale_now)
+    /// does it for a key: in this process, and in the others.
+    pub(crate) async fn mark_tags_stale(self: &Arc<Self>, tags: &[Tag]) -> Invalidation {
+        self.invalidate_tags(tags.iter().map(Tag::stale_mark).collect()).await
+    }
+
     /// The same from where nothing can be awaited.
     pub(crate) fn invalidate_tags_in_background(self: &Arc<Self>, tags: &[Tag]) {
         if !tags.is_empty() {

@@ -2,6 +2,7 @@
 
 mod nesting;
 mod request_fields;
+mod steering;
 
 use std::any::Any;
 use std::sync::{Arc, OnceLock};

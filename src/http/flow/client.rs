@@ -16,6 +16,7 @@ use crate::http::flow::lookup::{HttpCaller, StoredEntry};
 use crate::http::flow::miss::answered;
 use crate::http::rules::decline_reason::DeclineReason;
 use crate::http::rules::shape::Shape;
+use crate::http::rules::steering::GroupOrigin;
 use crate::observe::{Observe, Occurrence};
 use crate::outcome::CacheOutcome;
 
@@ -85,6 +86,7 @@ impl HttpCaller {
                 headers: if is_shaped { self.headers.clone() } else { HeaderMap::new() },
                 primary: self.primary.clone(),
                 tags: Box::default(),
+                group_origin: GroupOrigin::default(),
                 stale: self.stale.clone(),
                 forward: self.forward,
                 claim: None,

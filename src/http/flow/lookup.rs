@@ -22,6 +22,7 @@ use crate::http::rules::key::{HostPlace, push_request, push_start};
 use crate::http::rules::request::{
     BypassReason, Credentials, FieldScan, RequestFacts, RequestMethod, Wishes,
 };
+use crate::http::rules::steering::GroupOrigin;
 use crate::http::rules::target::{absolute_uri, path_tag, uri_tag};
 use crate::http::rules::vary::{Fingerprint, VaryList, fingerprint, variant_key};
 use crate::http::stored::fill::variant_of;
@@ -135,6 +136,16 @@ pub(super) fn automatic_tags(
     tags.into()
 }
 
+/// Returns within which groups belong together that the response to a request names.
+pub(super) fn group_origin(parts: &Parts, rules: &Rules) -> GroupOrigin {
+    let uri = received_uri(parts);
+    let scope = rules.config.scope.as_deref();
+    match rules.config.cache_groups {
+        true => GroupOrigin::of(parts, uri, scheme(uri, rules), scope),
+        false => GroupOrigin::default(),
+    }
+}
+
 /// The tags of a request in every layer of the handle.
 pub(super) fn all_tags(cache: &HttpCache, parts: &Parts, rules: &Rules) -> Vec<Tag> {
     let uri = received_uri(parts);
@@ -194,7 +205,7 @@ pub(super) fn find(
             });
             // RFC 9111, 4: the most recent one, when responses have named
             // different fields.
-            let age = |entry: &StoredEntry| entry.window.started;
+            let age = |entry: &StoredEntry| entry.window().started;
             let found = matching.reduce(|a, b| if age(&b) > age(&a) { b } else { a });
             let found = found.ok_or(Forward::VaryMiss)?;
             if let Some(stored) = found.value.response() {
@@ -236,7 +247,7 @@ pub(super) fn look(
 impl Wishes {
     /// Returns whether what is stored is as new as the client wants it.
     pub(super) fn are_met_by(self, entry: &Entry<StoredResponse>, now: Tick) -> bool {
-        let window = &entry.window;
+        let window = entry.window();
         self.demand.is_none_or(|demand| {
             demand.accepts(now.since(window.started), window.fresh_until.since(now))
         })
@@ -270,7 +281,7 @@ pub(super) fn must_be_validated(entry: &Entry<StoredResponse>) -> bool {
 
 /// Returns whether each request has to validate an entry for itself.
 pub(super) fn is_validated_by_each(entry: &Entry<StoredResponse>) -> bool {
-    let window = &entry.window;
+    let window = entry.window();
     let answers_no_request = window.is_never_fresh() && window.stale_until <= window.fresh_until;
     answers_no_request || must_be_validated(entry)
 }
@@ -289,6 +300,8 @@ pub(crate) struct HttpCaller {
     pub(crate) headers: HeaderMap,
     pub(crate) primary: Key,
     pub(super) tags: Box<[Tag]>,
+    /// Within which groups of one name belong together.
+    pub(super) group_origin: GroupOrigin,
     pub(super) stale: Option<StoredEntry>,
     pub(super) forward: Forward,
     /// The place at the beginning of a body that arrives.
@@ -484,7 +497,7 @@ impl Caller<StoredResponse> for HttpCaller {
     fn refuse(&mut self, entry: &Entry<StoredResponse>, is_dead: bool) -> bool {
         let Some(stored) = entry.value.response() else { return false };
         // One that is merely stale by now is waited for: the next call is due when it ends.
-        let is_fresh = self.cache.now() < entry.window.fresh_until;
+        let is_fresh = self.cache.now() < entry.window().fresh_until;
         let leaves = (is_fresh || is_dead) && matches!(stored.body, Content::Arriving(_));
         if leaves && is_dead {
             // Every caller is to leave that flight.

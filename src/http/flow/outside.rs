@@ -9,6 +9,8 @@
 //! write names its URI by the lists of all layers of the handle, so it finds the entry, and with
 //! it those that differ only in parameters of layers further out.
 
+use std::borrow::Cow;
+
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
@@ -80,7 +82,10 @@ impl Outside {
         let query = inner.config.query.as_deref();
         let tags = |mark: &Mark| mark.view().map(|view| tags_of(&view.parts, &mark.rules, query));
         outside.tags = marks.iter().filter_map(tags).flatten().collect();
-        let headers: Vec<_> = views.iter().map(|view| &view.parts.headers).collect();
+        let ignored = &inner.config.ignored_cookies;
+        let headers: Vec<_> =
+            views.iter().map(|view| ignored.counted(&view.parts.headers)).collect();
+        let headers: Vec<_> = headers.iter().map(AsRef::as_ref).collect();
         match added.and_then(|()| selecting(&own.headers, &headers, &inner.config)) {
             Ok(selecting) => outside.selecting = selecting,
             Err(reason) => outside.refused = Some(reason),
@@ -91,6 +96,11 @@ impl Outside {
     /// Adds one request on the way, under the rules of one layer.
     fn add(&mut self, key: &mut KeyBuf, parts: &Parts, rules: &Rules) -> Result<(), BypassReason> {
         let config = &rules.config;
+        let mut parts = Cow::Borrowed(parts);
+        if config.ignored_cookies.concern(&parts.headers) {
+            config.ignored_cookies.remove_from(&mut parts.to_mut().headers);
+        }
+        let parts = &*parts;
         let seen = FieldScan::of(&parts.headers, config);
         let mut own = KeyBuf::new();
         request_key(&mut own, parts, &seen, rules)?;

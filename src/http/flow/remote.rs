@@ -13,7 +13,7 @@ use crate::lease::hold::{FillTarget, Merge};
 impl HttpCaller {
     /// Returns whether `found` is newer than what is in hand.
     pub(super) fn is_news(&self, found: &StoredEntry) -> bool {
-        self.stale.as_ref().is_none_or(|stale| stale.window.started < found.window.started)
+        self.stale.as_ref().is_none_or(|stale| stale.window().started < found.window().started)
     }
 }
 
@@ -66,7 +66,9 @@ pub(super) fn fill_targets(
 /// Replaces what is older.
 fn newer(entry: &StoredEntry) -> Merge<StoredResponse> {
     let entry = Arc::clone(entry);
-    Box::new(move |found| (found.window.started < entry.window.started).then(|| Arc::clone(&entry)))
+    Box::new(move |found| {
+        (found.window().started < entry.window().started).then(|| Arc::clone(&entry))
+    })
 }
 
 /// Adds to what other processes know of the variants of a URI, where that says
@@ -77,7 +79,7 @@ fn merge_index(ours: &StoredEntry, max_variants: usize) -> Merge<StoredResponse>
         let (Some(index), Some(theirs)) = (index_of(&ours), index_of(found)) else {
             return Some(Arc::clone(&ours));
         };
-        let lasts = found.window.useful_until() >= ours.window.useful_until();
+        let lasts = found.window().useful_until() >= ours.window().useful_until();
         if lasts && theirs.knows_all_of(index) {
             return None;
         }

@@ -17,7 +17,7 @@ use crate::http::cache_for::CacheFor;
 use crate::http::flow::answer::{self, Provenance};
 use crate::http::flow::lead::{Head, OriginOutcome};
 use crate::http::flow::lookup::{
-    Forward, HttpCache, HttpCaller, all_tags, owned_primary_key, received_uri, scheme,
+    Forward, HttpCache, HttpCaller, all_tags, group_origin, owned_primary_key, received_uri, scheme,
 };
 use crate::http::flow::nested::Position;
 use crate::http::flow::normal_form;
@@ -28,7 +28,8 @@ use crate::http::rules::request::{
     BypassReason, Credentials, RequestFacts, RequestMethod, Wishes, credentials,
 };
 use crate::http::rules::request_directives;
-use crate::http::rules::storable::{Decision, Plan, post_storable};
+use crate::http::rules::steering::{self, GroupOrigin};
+use crate::http::rules::storable::{Decision, DeclineReason, Plan, post_storable};
 use crate::http::rules::target::{absolute_uri, same_origin_target};
 use crate::http::stored::fill::ArrivalTime;
 use crate::invalidation;
@@ -43,6 +44,7 @@ struct Sent {
     headers: HeaderMap,
     primary: Option<crate::key::Key>,
     tags: Box<[Tag]>,
+    group_origin: GroupOrigin,
     started: ComputationStart,
 }
 
@@ -75,7 +77,10 @@ where
     // not pass.
     let may_store = touched && is_outermost && !cache.layers.has_several();
     let plan = if may_store { sent.storable(&cache, &rules, &head, &body, said) } else { None };
-    let tags = if touched { sent.touched(&cache, &rules, &head) } else { Vec::new() };
+    let mut tags = if touched { sent.touched(&cache, &rules, &head) } else { Vec::new() };
+    if touched {
+        tags.extend(steering::invalidated(&head.headers, &sent.group_origin, &rules.config));
+    }
     let own = tags.len() as u64;
     if touched {
         // Before the answer: its client may ask another process next.
@@ -85,8 +90,8 @@ where
     let came = Provenance::bypass(BypassReason::Method);
     let response = match plan {
         Some(plan) => {
-            let tags = cache_for.as_ref().map(CacheFor::tags).unwrap_or_default();
-            sent.keep(cache, &rules, response, plan, tags, seq + own).await
+            let tags = sent.own_tags(&rules, response.headers(), said);
+            sent.keep(cache, &rules, response, plan, &tags.unwrap_or_default(), seq + own).await
         }
         None => response.map(ResponseBody::inner),
     };
@@ -128,6 +133,7 @@ impl Sent {
             headers: if may_store { parts.headers.clone() } else { HeaderMap::new() },
             primary: owned_primary_key(parts, rules).filter(|_| may_store),
             tags: all_tags(cache, parts, rules).into(),
+            group_origin: group_origin(parts, rules),
             started: ComputationStart { tick: cache.now(), seq: cache.engine.log.seq() },
         }
     }
@@ -167,9 +173,8 @@ impl Sent {
         if cache.engine.log.is_dead(&self.tags, self.started.seq, asked) {
             return None;
         }
-        let own_tags = cache_for.map(CacheFor::tags).unwrap_or_default();
-        let is_dead = cache.engine.log.is_dead(own_tags, self.started.seq, asked);
-        if is_dead || own_tags.len() > rules.config.max_tags {
+        let own_tags = self.own_tags(rules, &head.headers, cache_for).ok()?;
+        if cache.engine.log.is_dead(&own_tags, self.started.seq, asked) {
             return None;
         }
         let length = body.size_hint().exact();
@@ -187,6 +192,17 @@ impl Sent {
             Decision::Store(plan) => Some(plan),
             Decision::Decline(_) => None,
         }
+    }
+
+    /// Returns the tags that the response itself names.
+    fn own_tags(
+        &self,
+        rules: &Rules,
+        headers: &HeaderMap,
+        cache_for: Option<&CacheFor>,
+    ) -> Result<Vec<Tag>, DeclineReason> {
+        let said = cache_for.map(CacheFor::tags).unwrap_or_default();
+        steering::tags(headers, said, &self.group_origin, &rules.config)
     }
 
     fn times(&self, cache: &HttpCache) -> Times {
@@ -216,6 +232,7 @@ impl Sent {
             headers: self.headers,
             primary,
             tags: self.tags,
+            group_origin: self.group_origin,
             stale: None,
             forward: Forward::UriMiss,
             claim: None,

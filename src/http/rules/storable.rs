@@ -11,6 +11,7 @@ pub(crate) use crate::http::rules::decline_reason::{DeclineReason, UnstoredReaso
 use crate::http::rules::directives::{DirectiveSet, Directives, Lifetime};
 use crate::http::rules::lifetime::{self, Source, Terms, Times, only_date};
 use crate::http::rules::request::{Credentials, RequestFacts, RequestMethod};
+use crate::http::rules::steering;
 use crate::http::rules::target::same_origin_target;
 use crate::http::rules::targeted;
 use crate::http::rules::vary::{self, Vary, VaryList};
@@ -44,6 +45,8 @@ pub(crate) struct Plan {
     pub(crate) length: Option<u64>,
     /// It answers no request without validation (RFC 9111, 5.2.2.4).
     pub(crate) only_validated: bool,
+    /// It has no validator, and gets an entity tag of ours.
+    pub(crate) makes_etag: bool,
 }
 
 impl Plan {
@@ -135,7 +138,7 @@ impl Response<'_> {
         // Before anything is read that may be as large as it likes.
         self.check_fields()?;
         refuse_if(nested::forbids_sharing(&self.parts.extensions), DeclineReason::Nested)?;
-        let DirectiveSet { directives, withheld } = self.governing();
+        let DirectiveSet { directives, mut withheld } = self.governing();
         self.check_status(asked)?;
         self.check_directives(&directives)?;
         let can_be_validated = self.can_be_validated(&withheld);
@@ -152,6 +155,7 @@ impl Response<'_> {
             return Err(DeclineReason::Credentials);
         }
         refuse_if(!can_be_validated && !terms.cover_anything(), DeclineReason::NoFreshness)?;
+        withheld.extend(steering::ours(self.config).cloned());
         Ok(Plan {
             terms,
             directives,
@@ -162,6 +166,7 @@ impl Response<'_> {
             strip_set_cookie,
             length,
             only_validated,
+            makes_etag: self.makes_etag(),
         })
     }
 
@@ -201,6 +206,16 @@ impl Response<'_> {
         *status == StatusCode::OK
             && (kept(&header::ETAG) && entity_tag(headers).is_some()
                 || kept(&header::LAST_MODIFIED) && by_date())
+    }
+
+    /// A field that is there says that the origin has a validator, whatever stands in it.
+    fn makes_etag(&self) -> bool {
+        let Parts { status, headers, .. } = self.parts;
+        let has = |name| headers.contains_key(name);
+        self.config.make_etags
+            && *status == StatusCode::OK
+            && !has(header::ETAG)
+            && !has(header::LAST_MODIFIED)
     }
 
     fn check_body(&self) -> Result<Option<u64>, DeclineReason> {

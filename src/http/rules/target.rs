@@ -55,7 +55,7 @@ pub(crate) fn path_tag(scope: Option<&str>, path: &str) -> Tag {
     hashed(KeyKind::PathTag, &parts)
 }
 
-fn hashed(kind: KeyKind, parts: &KeyBuf) -> Tag {
+pub(super) fn hashed(kind: KeyKind, parts: &KeyBuf) -> Tag {
     let digest = blake3::hash(parts.as_bytes());
     Tag::from_encoded(&[&kind.start()[..], &digest.as_bytes()[..16]].concat())
 }
