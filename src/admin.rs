@@ -41,11 +41,16 @@
 //! | `POST /purge` with `{"url": "https://a.example/report?id=1"}` | purges every variant and key of one absolute URL, under `http` and `https`, in layers without a scope or those of `"scope"` |
 //! | `POST /purge` with `{"key": "user:7"}` | purges one entry; the key of a response, all of its URL |
 //! | `POST /purge` with `{"tag": "users"}` | purges all entries with a tag; `*` is everything |
+//! | `POST /purge` with `{"group": "news", "origin": "https://a.example"}` | purges the responses of one host that are in a group (`Cache-Groups`), in layers without a scope or those of `"scope"` |
 //! | `GET /keys?limit=100&after=…` | the keys in this process, in no particular order |
 //!
 //! A purge answers what was done: `{"purged": {"tag": "users"}, "local": true, "remote":
 //! "done"}`; see [`Invalidation`] for the words. It reaches computations that run, and other
 //! processes as any invalidation does. The other requests concern this process alone.
+//!
+//! With `"soft": true` beside any of them but `key`, entries are not ended but made stale: they
+//! are served in their stale windows, which begin now, while one request refreshes each; see
+//! [`mark_tag_stale`](crate::Stampede::mark_tag_stale).
 //!
 //! A path is compared byte for byte with the one that clients send, a URL after its host is
 //! brought into its normal form. The scheme of a URL is the one that the layer has: `http`
@@ -78,6 +83,7 @@ use serde_json::{Map, Value, json};
 use crate::cache::inspect::{Cursor, EntryInfo};
 use crate::http::StoredResponse;
 use crate::http::rules::key::url_of;
+use crate::http::rules::steering::GroupOrigin;
 use crate::http::rules::target::{self, path_tag};
 use crate::key::KeyKind;
 use crate::{Announcement, Health, Invalidation, Key, Mode, Stampede, Stats, Tag};
@@ -264,20 +270,40 @@ async fn set_mode<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>, body: B
 async fn purge<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>, body: Body) -> Answer {
     let said = object(body).await?;
     let scope = text(&said, "scope")?;
-    let known = ["path", "url", "key", "tag"];
-    let mut given = said.keys().filter(|name| *name != "scope");
+    let origin = text(&said, "origin")?;
+    let is_soft = match said.get("soft") {
+        None => false,
+        Some(soft) => soft.as_bool().ok_or_else(|| bad("`soft` must be `true` or `false`"))?,
+    };
+    let known = ["path", "url", "key", "tag", "group"];
+    let beside = ["scope", "soft", "origin"];
+    let mut given = said.keys().filter(|name| !beside.contains(&name.as_str()));
     let (Some(name), None) = (given.next(), given.next()) else {
-        return Err(bad("say one of `path`, `url`, `key` and `tag`"));
+        return Err(bad("say one of `path`, `url`, `key`, `tag` and `group`"));
     };
     if !known.contains(&name.as_str()) {
-        return Err(bad("say one of `path`, `url`, `key` and `tag`"));
+        return Err(bad("say one of `path`, `url`, `key`, `tag` and `group`"));
     }
     let what = text(&said, name)?.unwrap_or_default();
     if scope.is_some() && matches!(name.as_str(), "key" | "tag") {
-        return Err(bad("`scope` stands beside `path` or `url`"));
+        return Err(bad("`scope` stands beside `path`, `url` or `group`"));
+    }
+    if origin.is_some() != (name == "group") {
+        return Err(bad("`origin` stands beside `group`, and nowhere else"));
     }
     let state = &cache.0;
     let done = match name.as_str() {
+        "key" if is_soft => return Err(bad("`soft` stands beside all but `key`")),
+        "group" => {
+            let origin = origin.and_then(|origin| target::normal_url(&format!("{origin}/")));
+            let origin = origin.ok_or_else(|| bad("`origin` must be a scheme and a host"))?;
+            let tag = GroupOrigin::of_url(&origin, scope).group(what);
+            match is_soft {
+                true => state.mark_tags_stale(&[tag]).await,
+                false => state.invalidate_tags(Box::new([tag])).await,
+            }
+        }
+        _ if is_soft => state.mark_tags_stale(&soft_tags(name, what, scope)?).await,
         "path" if !what.starts_with('/') => return Err(bad("`path` must begin with `/`")),
         "path" => state.invalidate_tags(Box::new([path_tag(scope, what)])).await,
         "url" => {
@@ -296,6 +322,22 @@ async fn purge<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>, body: Body
         Announcement::Queued => "queued",
     };
     Ok(json!({"purged": said, "local": local, "remote": remote}))
+}
+
+/// Returns the tags of what is to be made stale.
+fn soft_tags(name: &str, what: &str, scope: Option<&str>) -> Result<Vec<Tag>, Refused> {
+    match name {
+        "path" if !what.starts_with('/') => Err(bad("`path` must begin with `/`")),
+        "path" => Ok(vec![path_tag(scope, what)]),
+        "url" => {
+            let uri = target::normal_url(what);
+            let uri =
+                uri.ok_or_else(|| bad("`url` must be absolute: a scheme, a host and a path"))?;
+            // Values in the remote carry no tag of their URI: the one of its path.
+            Ok(vec![path_tag(scope, uri.path())])
+        }
+        _ => Ok(vec![Tag::from_encoded(&bytes_of(what)?)]),
+    }
 }
 
 async fn keys<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>, query: &str) -> Answer {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::clock::Tick;
 use crate::freshness::Window;
 use crate::garbage::{self, BinId};
 use crate::key::{Key, Tag};
@@ -12,7 +13,7 @@ use crate::weigh::allocated;
 /// When a computation started: by the clock, and by the invalidation log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ComputationStart {
-    pub(crate) tick: crate::clock::Tick,
+    pub(crate) tick: Tick,
     pub(crate) seq: u64,
 }
 
@@ -24,6 +25,9 @@ pub(crate) const TOO_HEAVY: u32 = u32::MAX;
 /// the [`Entry`], and what the store's library allocates for it.
 pub(crate) const ENTRY_BYTES: usize = 480;
 
+/// No moment: no clock gets there.
+const NEVER: u64 = u64::MAX;
+
 /// A value with the moments between which it may be used.
 ///
 /// The order of the fields is fixed, also that of the window: the fields that a hit reads
@@ -34,8 +38,11 @@ pub(crate) struct Entry<V> {
     /// The last sequence number at which the tags were looked up and found
     /// alive: as long as the log has not moved since, a hit looks nothing up.
     alive_at: AtomicU64,
+    /// From when on it counts as stale, by the clock; [`NEVER`]: it is not marked.
+    stale_from: AtomicU64,
     pub(crate) value: V,
-    pub(crate) window: Window,
+    /// As it was filled; [`window`](Self::window) is what counts.
+    filled: Window,
     pub(crate) tags: Box<[Tag]>,
     /// Sequence number of the invalidation log when the computation started.
     pub(crate) started_seq: u64,
@@ -56,8 +63,20 @@ impl<V: Send + Sync + 'static> Entry<V> {
     pub(crate) fn new(value: V, window: Window, tags: Box<[Tag]>, started_seq: u64) -> Self {
         let alive_at = AtomicU64::new(started_seq);
         let bin = AtomicU32::new(BinId::NONE.0);
+        let stale_from = AtomicU64::new(NEVER);
         let (weight, version, discard) = (1, None, garbage::discard as fn(Self));
-        Self { value, window, tags, started_seq, alive_at, weight, version, bin, discard }
+        Self {
+            alive_at,
+            stale_from,
+            value,
+            filled: window,
+            tags,
+            started_seq,
+            weight,
+            bin,
+            version,
+            discard,
+        }
     }
 }
 
@@ -95,26 +114,50 @@ impl<V> Entry<V> {
         allocated(size_of_val(&*self.tags)).saturating_add(heap)
     }
 
+    #[inline]
     pub(crate) fn alive_at(&self) -> u64 {
-        self.alive_at.load(Ordering::Relaxed)
+        // Acquire: a reader that finds the number finds the mark that was set before it.
+        self.alive_at.load(Ordering::Acquire)
     }
 
     /// Remembers that no invalidation up to `seq` concerns the entry. A higher number from
     /// before stays.
     pub(crate) fn found_alive_at(&self, seq: u64) {
-        self.alive_at.fetch_max(seq, Ordering::Relaxed);
+        self.alive_at.fetch_max(seq, Ordering::Release);
+    }
+
+    /// Returns the moments between which the entry may be used.
+    #[inline]
+    pub(crate) fn window(&self) -> Window {
+        match self.stale_from.load(Ordering::Relaxed) {
+            NEVER => self.filled,
+            at => self.filled.stale_from(Tick::from_nanos(at)),
+        }
+    }
+
+    /// Returns the moment after which the store need not keep it. A mark changes nothing: an
+    /// index of variants must not go before the variants.
+    pub(crate) fn kept_until(&self) -> Tick {
+        self.filled.kept_until()
+    }
+
+    /// Makes the entry stale from `at` on. An earlier mark stays.
+    pub(crate) fn mark_stale(&self, at: Tick) {
+        self.stale_from.fetch_min(at.as_nanos(), Ordering::Relaxed);
     }
 }
 
 impl<V: Clone> Entry<V> {
     /// Returns the same entry under another window.
+    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP's validation by a HEAD"))]
     pub(crate) fn with_window(&self, window: Window) -> Self {
         Self {
             value: self.value.clone(),
-            window,
+            filled: window,
             tags: self.tags.clone(),
             started_seq: self.started_seq,
             alive_at: AtomicU64::new(self.alive_at()),
+            stale_from: AtomicU64::new(NEVER),
             weight: self.weight,
             version: self.version,
             bin: AtomicU32::new(BinId::NONE.0),
@@ -127,7 +170,7 @@ impl<V: Clone> Entry<V> {
 impl<V> fmt::Debug for Entry<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Entry")
-            .field("window", &self.window)
+            .field("window", &self.window())
             .field("tags", &self.tags)
             .finish_non_exhaustive()
     }

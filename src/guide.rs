@@ -16,6 +16,11 @@ pub mod time_outs {}
 #[cfg_attr(all(doctest, not(feature = "http")), doc = "What is cached.")]
 pub mod what_is_cached {}
 
+// Always to be read; its code needs the HTTP layer.
+#[cfg_attr(any(not(doctest), feature = "http"), doc = include_str!("../docs/steering.md"))]
+#[cfg_attr(all(doctest, not(feature = "http")), doc = "The origin steers.")]
+pub mod steering {}
+
 // Always to be read; its code needs the manual clock and the double.
 #[cfg_attr(
     any(not(doctest), all(feature = "remote", feature = "test-util")),

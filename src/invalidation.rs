@@ -1,5 +1,10 @@
 //! The invalidation log: tag → when it was last invalidated.
 //!
+//! A second kind of record makes entries stale instead of dead: it stands under the tag's
+//! *stale mark*. When an entry that is alive is looked up, it takes the moment of the record
+//! over, and its windows end that much earlier. Computations that run are treated alike by
+//! both kinds.
+//!
 //! A log, not an index of keys: it costs nothing per entry, and it reaches
 //! computations that are still running and have no entry yet. "When" is a
 //! sequence number: an entry whose computation started before its tag's last
@@ -59,6 +64,10 @@ pub(crate) struct InvalidationLog {
     doubted: AtomicU64,
     /// When everything was last invalidated.
     everything: AtomicU64,
+    /// The number of the newest record that makes entries stale.
+    marked: AtomicU64,
+    /// When everything was last made stale.
+    everything_marked: RwLock<Option<Record>>,
     /// The number of the newest dropped record: an entry with a tag that is not
     /// known to be alive at this number counts as dead.
     dropped: AtomicU64,
@@ -95,6 +104,8 @@ impl InvalidationLog {
             seq: AtomicU64::new(0),
             doubted: AtomicU64::new(0),
             everything: AtomicU64::new(0),
+            marked: AtomicU64::new(0),
+            everything_marked: RwLock::default(),
             dropped: AtomicU64::new(0),
             shards: std::iter::repeat_with(CachePadded::default).take(SHARDS).collect(),
             hasher: RandomState::default(),
@@ -119,12 +130,15 @@ impl InvalidationLog {
     }
 
     /// Records that everything that started so far with `tag` is dead, if there is
-    /// room.
+    /// room; or stale, where `tag` is the stale mark of another.
     pub(crate) fn append(&self, tag: Tag, at: Tick) -> Result<u64, Full> {
         let appending = self.appending.lock();
         let seq = self.seq.load(Ordering::Relaxed) + 1;
+        let marked = tag.marked();
         if tag.is_everything() {
             self.everything.store(seq, Ordering::Release);
+        } else if marked.as_ref().is_some_and(Tag::is_everything) {
+            *self.everything_marked.write() = Some(Record { seq, at });
         } else {
             let mut shard = self.shard(tag.as_bytes()).write();
             match shard.get_mut(tag.as_bytes()) {
@@ -135,6 +149,9 @@ impl InvalidationLog {
                     self.records.fetch_add(1, Ordering::Relaxed);
                 }
             }
+        }
+        if marked.is_some() {
+            self.marked.store(seq, Ordering::Release);
         }
         // Published last: a reader of the new number finds the record.
         self.seq.store(seq, Ordering::Release);
@@ -176,6 +193,7 @@ impl InvalidationLog {
             // the records dropped, since it was read first.
             || self.was_dropped(&entry.tags, || entry.alive_at());
         if !is_dead {
+            self.made_stale(&entry.tags, since).into_iter().for_each(|at| entry.mark_stale(at));
             entry.found_alive_at(seq);
         }
         !is_dead
@@ -192,7 +210,9 @@ impl InvalidationLog {
         if asked <= started || self.seq() == started {
             return false;
         }
-        self.is_recorded(tags, started) || self.was_dropped(tags, || started)
+        self.is_recorded(tags, started)
+            || self.made_stale(tags, started).is_some()
+            || self.was_dropped(tags, || started)
     }
 
     /// Returns whether `entry` may be stored, the result of a computation that
@@ -216,6 +236,20 @@ impl InvalidationLog {
                 let shard = self.shard(tag.as_bytes()).read();
                 shard.get(tag.as_bytes()).is_some_and(|record| dead_by(record.seq))
             })
+    }
+
+    /// Returns when what started at `since` with `tags` was made stale, if it was. Of several
+    /// records of a tag the last is known.
+    fn made_stale(&self, tags: &[Tag], since: u64) -> Option<Tick> {
+        if self.marked.load(Ordering::Acquire) <= since {
+            return None;
+        }
+        let record_of = |tag: &Tag| {
+            let mark = tag.stale_mark();
+            self.shard(mark.as_bytes()).read().get(mark.as_bytes()).copied()
+        };
+        let records = tags.iter().filter_map(record_of).chain(*self.everything_marked.read());
+        records.filter(|record| since < record.seq).map(|record| record.at).min()
     }
 
     /// To be asked after [`is_recorded`](Self::is_recorded): records are
@@ -484,6 +518,61 @@ mod tests {
         let _others: Vec<_> = others.map(|shard| shard.write()).collect();
         let _readers = log.shard(b"mine").read();
         assert!(log.is_alive(&mine));
+    }
+
+    #[test]
+    fn a_mark_makes_entries_stale_from_its_moment_and_computations_dead() {
+        let log = InvalidationLog::new(10);
+        let (mine, other) = (entry(&["mine"], log.seq()), entry(&["other"], log.seq()));
+        let before = mine.window();
+        let at = T0.plus(Duration::from_secs(5));
+        log.append(Tag::from("mine").stale_mark(), at).unwrap();
+        assert!(log.is_dead(&tags(&["mine"]), 0, ASKED_NOW), "a computation that runs");
+        assert!(!log.is_dead(&tags(&["other"]), 0, ASKED_NOW));
+        assert!(log.is_alive(&mine) && log.is_alive(&other));
+        assert_eq!(mine.window(), before.stale_from(at));
+        assert_eq!(other.window(), before);
+        let later = entry(&["mine"], log.seq());
+        assert!(log.is_alive(&later) && log.admits(&later, log.seq()));
+        assert_eq!(later.window(), before);
+    }
+
+    #[test]
+    fn a_mark_of_everything_reaches_what_has_no_tag_and_takes_no_room() {
+        let log = InvalidationLog::new(10);
+        let plain = entry(&[], log.seq());
+        let before = plain.window();
+        log.append(Tag::from("*").stale_mark(), T0).unwrap();
+        assert_eq!(log.len(), 0);
+        assert!(log.is_alive(&plain));
+        assert_eq!(plain.window(), before.stale_from(T0));
+        assert!(log.is_dead(&[], 0, ASKED_NOW));
+        assert!(!log.is_dead(&[], log.seq(), ASKED_NOW));
+    }
+
+    #[test]
+    fn the_earlier_of_two_marks_that_an_entry_has_met_counts() {
+        let log = InvalidationLog::new(10);
+        let mine = entry(&["mine"], log.seq());
+        let before = mine.window();
+        let at = |seconds| T0.plus(Duration::from_secs(seconds));
+        for seconds in [5, 9] {
+            log.append(Tag::from("mine").stale_mark(), at(seconds)).unwrap();
+            assert!(log.is_alive(&mine));
+            assert_eq!(mine.window(), before.stale_from(at(5)));
+        }
+    }
+
+    #[test]
+    fn a_mark_that_was_dropped_before_its_entry_was_looked_up_ends_the_entry() {
+        let log = InvalidationLog::new(8);
+        let (checked, unchecked) = (entry(&["mine"], 0), entry(&["mine"], 0));
+        log.append(Tag::from("mine").stale_mark(), T0).unwrap();
+        assert!(log.is_alive(&checked));
+        log.drop_slice(log.oldest_slice());
+        assert_eq!(log.len(), 0);
+        assert!(log.is_alive(&checked) && checked.window().fresh_until == T0);
+        assert!(!log.is_alive(&unchecked), "not known to be fresh");
     }
 
     /// Threads that invalidate and drop slices as fast as they can.

@@ -487,6 +487,22 @@ impl Tag {
         Self(Key(Repr::Shared(bytes)))
     }
 
+    /// Returns the tag whose record says that entries with this one are stale, not dead. It
+    /// stands in logs beside the others, those of remotes too; no entry carries it.
+    pub(crate) fn stale_mark(&self) -> Self {
+        Self(Key::from_encoded(&[&KeyKind::StaleMark.start(), self.as_bytes()].concat()))
+    }
+
+    /// Returns the tag that this is the stale mark of.
+    pub(crate) fn marked(&self) -> Option<Self> {
+        self.as_bytes().strip_prefix(&KeyKind::StaleMark.start()).map(Self::from_encoded)
+    }
+
+    /// Returns whether this concerns every entry: as the tag of all, or as its stale mark.
+    pub(crate) fn concerns_all(&self) -> bool {
+        self.is_everything() || self.marked().is_some_and(|tag| tag.is_everything())
+    }
+
     pub(crate) fn heap_bytes(&self) -> usize {
         self.0.heap_bytes()
     }

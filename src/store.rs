@@ -145,7 +145,7 @@ fn eviction_cause<V>(cause: RemovalCause, entry: &Entry<V>, clock: &Clock) -> Ev
         RemovalCause::Size => EvictionCause::Size,
         RemovalCause::Replaced => EvictionCause::Replaced,
         RemovalCause::Expired => EvictionCause::Expired,
-        RemovalCause::Explicit if clock.now() >= entry.window.useful_until() => {
+        RemovalCause::Explicit if clock.now() >= entry.window().useful_until() => {
             EvictionCause::Expired
         }
         RemovalCause::Explicit => EvictionCause::Invalidated,

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use http::HeaderValue;
@@ -12,7 +13,9 @@ use crate::failure::OriginError;
 use crate::fields;
 use crate::host::Host;
 use crate::limits::Limits;
-use crate::own_values::{at_most, exemption, field_pattern, origin, path};
+use crate::own_values::{
+    at_most, cookie_name, exemption, field_pattern, lifetime_field, origin, path, tag_field,
+};
 use crate::provenance;
 use crate::redis::{self, Redis};
 use crate::values::{
@@ -48,6 +51,11 @@ What is cached
                                  them, strip the field, or store what is
                                  explicitly cacheable                 [refuse]
   --ignore-cookies               remove Cookie from GET and HEAD requests
+  --ignore-cookie NAME           remove this cookie, or all with a name like
+                                 _ga_*, from GET and HEAD requests; other cookies
+                                 count as ever. May be repeated
+  --make-etags                   give stored responses without a validator an
+                                 ETag, so that clients get 304
   --max-body BYTES               the longest body that is stored     [1048576]
   --credential-header NAME       a request field that identifies the client, or a
                                  pattern like X-Acme-*: responses to such requests
@@ -60,6 +68,15 @@ What is cached
   --cache-post PATH              POSTs to this path change nothing: their responses
                                  are stored by the rules for GET, keyed by the
                                  body; may be repeated                       [none]
+
+What the origin says in fields of its responses (docs/steering.md)
+  --tags-from FIELD              tags: surrogate-key, xkey, cache-tag or
+                                 edge-cache-tag. The field is removed from what
+                                 clients get. May be repeated
+  --lifetime-from FIELD          what governs before Cache-Control:
+                                 surrogate-control, x-accel-expires. Removed too.
+                                 May be repeated; the first has priority
+  --no-cache-groups              ignore Cache-Groups and Cache-Group-Invalidation
 
 Waiting
   --wait-timeout-ms N            how long a request waits for another one's
@@ -110,6 +127,13 @@ Connections of clients
 Connections to the origin
   --origin-idle-ms N             how long it may pause in a response's body
                                                                       [300000]
+
+Operators
+  --admin ADDR                   where operators purge and look; not for clients
+                                                                        [none]
+  --admin-token-file PATH        a file with the token that they show: at least
+                                 16 characters. Without it the token is read from
+                                 the environment variable STAMPEDE_ADMIN_TOKEN
   --help                         this text
 
 Ctrl-C and SIGTERM end it gracefully.
@@ -182,6 +206,13 @@ pub(crate) struct Flags {
     stale_if_disconnected: Duration,
     set_cookie: SetCookie,
     ignore_cookies: bool,
+    ignored_cookies: Vec<String>,
+    make_etags: bool,
+    tags_from: Vec<String>,
+    lifetime_from: Vec<String>,
+    cache_groups: bool,
+    pub(crate) admin: Option<SocketAddr>,
+    pub(crate) admin_token_file: Option<PathBuf>,
     max_body: usize,
     credential_headers: Vec<String>,
     not_credentials: Vec<String>,
@@ -219,6 +250,13 @@ impl Default for Flags {
             stale_if_disconnected: Duration::from_secs(600),
             set_cookie: SetCookie::Refuse,
             ignore_cookies: false,
+            ignored_cookies: Vec::new(),
+            make_etags: false,
+            tags_from: Vec::new(),
+            lifetime_from: Vec::new(),
+            cache_groups: true,
+            admin: None,
+            admin_token_file: None,
             max_body: 1 << 20,
             credential_headers: Vec::new(),
             not_credentials: Vec::new(),
@@ -279,6 +317,15 @@ impl Flags {
             }
             "set-cookie" => self.set_cookie = value(name, from, set_cookie)?,
             "ignore-cookies" => self.ignore_cookies = true,
+            "ignore-cookie" => self.ignored_cookies.push(value(name, from, cookie_name)?),
+            "make-etags" => self.make_etags = true,
+            "tags-from" => self.tags_from.push(value(name, from, tag_field)?),
+            "lifetime-from" => self.lifetime_from.push(value(name, from, lifetime_field)?),
+            "no-cache-groups" => self.cache_groups = false,
+            "admin" => self.admin = Some(value(name, from, address)?),
+            "admin-token-file" => {
+                self.admin_token_file = Some(value(name, from, |path| Ok(path.into()))?);
+            }
             "max-body" => self.max_body = value(name, from, bytes)?,
             "credential-header" => {
                 self.credential_headers.push(value(name, from, field_pattern)?);
@@ -359,7 +406,7 @@ impl Flags {
         let layer = names.fold(layer, |layer, name| layer.not_a_credential(name));
         let names = self.credential_headers.iter().map(String::as_str);
         let layer = layer.credential_headers(names).store_post_responses(self.store_post);
-        let layer = self.name_clients(self.key_claims(layer));
+        let layer = self.steer(self.name_clients(self.key_claims(layer)));
         let paths = self.cache_posts.clone();
         let layer =
             layer.cache_posts(move |parts| paths.iter().any(|path| parts.uri.path() == path));
@@ -377,6 +424,19 @@ impl Flags {
             Some(max) => layer.max_forwarded(max),
             None => layer,
         }
+    }
+
+    /// Sets by which fields the origin steers.
+    fn steer(&self, layer: HttpLayer) -> HttpLayer {
+        fn texts(all: &[String]) -> impl Iterator<Item = &str> {
+            all.iter().map(String::as_str)
+        }
+        layer
+            .tags_from(texts(&self.tags_from))
+            .lifetime_from(texts(&self.lifetime_from))
+            .cache_groups(self.cache_groups)
+            .make_etags(self.make_etags)
+            .ignore_cookies_named(texts(&self.ignored_cookies))
     }
 
     /// Sets which claims are part of the key: none of clients, since the proxy

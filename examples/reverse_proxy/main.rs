@@ -17,6 +17,7 @@ use tower_stampede::HttpStampede;
 use crate::flags::{Command, Flags};
 use crate::front::Proxy;
 use crate::names::NameFilter;
+use crate::operators::AdminToken;
 
 mod alarm;
 mod checks;
@@ -35,6 +36,7 @@ mod limits;
 #[path = "../web_server/listen.rs"]
 mod listen;
 mod names;
+mod operators;
 mod origin;
 mod outgoing;
 mod own_values;
@@ -65,11 +67,17 @@ fn main() -> ExitCode {
         }
         Err(message) => return refuse(&message),
     };
+    // Before it serves anyone: without a token there is no listener.
+    let token = match flags.admin.map(|_| AdminToken::read(flags.admin_token_file.as_ref())) {
+        None => None,
+        Some(Ok(token)) => Some(token),
+        Some(Err(message)) => return refuse(&message),
+    };
     let cache = match flags.cache() {
         Ok(cache) => cache,
         Err(message) => return refuse(&message),
     };
-    match run(flags, &cache) {
+    match run(flags, token, &cache) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&*error),
     }
@@ -89,21 +97,40 @@ fn fail(error: &dyn Error) -> ExitCode {
 }
 
 #[tokio::main]
-async fn run(flags: Flags, cache: &HttpStampede) -> Result<(), Box<dyn Error>> {
+async fn run(
+    flags: Flags,
+    token: Option<AdminToken>,
+    cache: &HttpStampede,
+) -> Result<(), Box<dyn Error>> {
     // Each client may be two sockets. Where the system refuses, fewer work.
     let _ = rlimit::increase_nofile_limit(u64::MAX);
     let stop = signal::received()?;
     let listener = listen::on(flags.listen)
         .map_err(|error| format!("cannot listen on {}: {error}", flags.listen))?;
     let address = listener.local_addr()?;
+    let operators = match flags.admin {
+        None => None,
+        Some(at) => {
+            let refused = |error| format!("cannot listen on {at}: {error}");
+            Some(listen::on(at).map_err(refused)?)
+        }
+    };
     if let Some(redis) = &flags.redis {
         redis::check_in_background(redis.clone(), flags.namespace.as_deref());
         // Whatever comes of it: now the connection is there, or known not to be.
         drop(cache.get("the first look").await);
     }
+    let operators = match operators.zip(token) {
+        None => None,
+        Some((listener, token)) => {
+            operators::announce(listener.local_addr()?)?;
+            Some(tokio::spawn(operators::serve(listener, token, cache.clone())))
+        }
+    };
     listen::announce(address)?;
     let names = NameFilter::of_process(flags.underscores_in_headers);
     front::serve(listener, Proxy::new(cache.http_layer(), flags, names), stop, DRAIN).await;
+    operators.into_iter().for_each(|serving| serving.abort());
     cache.shutdown(DRAIN).await;
     names.report_total();
     Ok(())

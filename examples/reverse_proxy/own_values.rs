@@ -35,6 +35,34 @@ pub(crate) fn path(text: &str) -> Result<String, String> {
     is_path.then(|| text.to_owned()).ok_or_else(|| "is not a path like /graphql".into())
 }
 
+/// Reads the name of a cookie, or the beginning of names before a `*`.
+pub(crate) fn cookie_name(text: &str) -> Result<String, String> {
+    let name = text.strip_suffix('*').unwrap_or(text);
+    let is_of_name = |b: u8| b.is_ascii_graphic() && !br#";=*,""#.contains(&b);
+    match !name.is_empty() && name.bytes().all(is_of_name) {
+        true => Ok(text.to_owned()),
+        false => Err("is not the name of a cookie, nor a pattern like _ga_*".into()),
+    }
+}
+
+/// Reads a field with tags.
+pub(crate) fn tag_field(text: &str) -> Result<String, String> {
+    let known = ["surrogate-key", "xkey", "cache-tag", "edge-cache-tag"];
+    match known.iter().find(|known| known.eq_ignore_ascii_case(text)) {
+        Some(known) => Ok((*known).to_owned()),
+        None => Err(format!("is not one of {}", known.join(", "))),
+    }
+}
+
+/// Reads a field with a lifetime.
+pub(crate) fn lifetime_field(text: &str) -> Result<String, String> {
+    let known = ["surrogate-control", "x-accel-expires"];
+    match known.iter().find(|known| known.eq_ignore_ascii_case(text)) {
+        Some(known) => Ok((*known).to_owned()),
+        None => Err(format!("is not one of {}", known.join(", "))),
+    }
+}
+
 /// Reads `http://HOST[:PORT]`. Nobody is asked yet: an origin that is down is
 /// no reason not to start.
 pub(crate) fn origin(text: &str) -> Result<Origin, String> {

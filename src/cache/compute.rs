@@ -238,7 +238,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             Lookup::Miss(stale) => {
                 work.in_hand = stale;
                 match self.run(work, lead_by).await {
-                    RunOutcome::Found(entry, _) if self.now() < entry.window.fresh_until => {
+                    RunOutcome::Found(entry, _) if self.now() < entry.window().fresh_until => {
                         Ok(Answer::Entry(entry, CacheOutcome::Hit))
                     }
                     RunOutcome::Found(entry, work) => {
@@ -386,7 +386,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let here = self.local.get(key.as_bytes());
         let copy = here.filter(|here| {
             ReplacedEntry::of(here).is_no_older_than(found)
-                && here.window.fresh_until < found.window.fresh_until
+                && here.window().fresh_until < found.window().fresh_until
         });
         self.judge(copy.as_deref().unwrap_or(found), self.now())
     }

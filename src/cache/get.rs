@@ -398,7 +398,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
             Err((_, Lookup::Stale(entry))) => (entry, CacheOutcome::Stale),
             Err((key, Lookup::Miss(_))) => {
                 let entry = Box::pin(self.0.fetch(key)).await?;
-                let fresh = self.0.now() < entry.window.fresh_until;
+                let fresh = self.0.now() < entry.window().fresh_until;
                 (entry, if fresh { CacheOutcome::Hit } else { CacheOutcome::Stale })
             }
         };

@@ -36,7 +36,7 @@ pub struct EntryInfo {
 
 impl EntryInfo {
     fn of<V>(entry: &Entry<V>, now: Tick) -> Self {
-        let window = &entry.window;
+        let window = entry.window();
         Self {
             age: now.since(window.started),
             ttl_left: window.fresh_until.since(now),
@@ -152,7 +152,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
 
     fn info_of(&self, entry: &Entry<V>) -> Option<EntryInfo> {
         let now = self.now();
-        let is_of_use = now < entry.window.useful_until() && self.engine.log.is_alive(entry);
+        let is_of_use = now < entry.window().useful_until() && self.engine.log.is_alive(entry);
         is_of_use.then(|| EntryInfo::of(entry, now))
     }
 }

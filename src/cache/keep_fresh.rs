@@ -205,6 +205,6 @@ fn is_nearly_stale<V: Clone + Send + Sync + 'static>(
     state: &CacheState<V>,
     entry: &Entry<V>,
 ) -> bool {
-    let rest = entry.window.fresh_until.since(state.now());
-    rest <= entry.window.lifetime() / LAST_PART
+    let rest = entry.window().fresh_until.since(state.now());
+    rest <= entry.window().lifetime() / LAST_PART
 }

@@ -35,13 +35,13 @@ pub(crate) struct ReplacedEntry {
 
 impl ReplacedEntry {
     pub(crate) fn of<V>(entry: &Entry<V>) -> Self {
-        Self { version: entry.version, started: entry.window.started }
+        Self { version: entry.version, started: entry.window().started }
     }
 
     /// Returns whether `found` is this entry, or no newer.
     pub(crate) fn is_no_older_than<V>(self, found: &Entry<V>) -> bool {
         let same = self.version.is_some() && found.version == self.version;
-        same || found.window.started <= self.started
+        same || found.window().started <= self.started
     }
 }
 
@@ -145,7 +145,7 @@ impl<V: Clone + Send + Sync + 'static, F> KeyWork<V, F> {
     }
 
     fn rule(&self, hold: HoldRule) -> FailureRule {
-        let stale_until = self.fallback().map(|entry| entry.window.useful_until());
+        let stale_until = self.fallback().map(|entry| entry.window().useful_until());
         FailureRule { hold, stale_until, each_computes: false }
     }
 }
@@ -259,7 +259,7 @@ where
     fn keep_stand_in(&mut self, leader: &Leader<V>) {
         let Some(found) = self.stand_in.take() else { return };
         let here = self.state.local.get(self.key.as_bytes());
-        if here.is_none_or(|here| here.window.started < found.window.started) {
+        if here.is_none_or(|here| here.window().started < found.window().started) {
             leader.adopt(&found);
             self.in_hand = Some(found);
         }

@@ -42,7 +42,7 @@
 //!
 //! - `handle`: what an application holds, and its switches.
 //! - `get`: the methods that return a value. A hit ends here.
-//! - `put`: the methods that store and invalidate.
+//! - `put`: the methods that store and invalidate; `mark_stale`: those that make stale by tags.
 //! - `state`: what a handle and its layers share: the look-up, how entries are made, and the
 //!   task that tidies.
 //! - `compute`: the ways of a caller that asks for a key; `key_work`: what it brings; `fresh_read`:
@@ -67,6 +67,7 @@ pub(crate) mod handle;
 pub(crate) mod inspect;
 pub(crate) mod keep_fresh;
 pub(crate) mod key_work;
+mod mark_stale;
 mod put;
 pub(crate) mod run;
 #[cfg(feature = "serde")]

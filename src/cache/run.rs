@@ -51,7 +51,7 @@ pub(crate) trait Work<V: Send + Sync + 'static>: Caller<V> + Search<V> + Sized {
 
     /// Returns until when something stale may be served in place of a failure.
     fn stale_until(&self) -> Option<Tick> {
-        self.fallback().map(|entry| entry.window.useful_until())
+        self.fallback().map(|entry| entry.window().useful_until())
     }
 }
 

@@ -224,7 +224,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
 
     #[inline]
     pub(crate) fn judge(&self, entry: &Entry<V>, now: Tick) -> Freshness {
-        freshness::decide(&entry.window, now, self.values.early.as_ref(), freshness::sample)
+        freshness::decide(&entry.window(), now, self.values.early.as_ref(), freshness::sample)
     }
 
     /// Returns an entry that may be served in place of a failure: the one that the caller has
@@ -286,7 +286,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
 
     /// Takes note of an entry that came from elsewhere.
     pub(crate) fn adopted(self: &Arc<Self>, entry: &Entry<V>) {
-        self.keeps_for(entry.window);
+        self.keeps_for(entry.window());
         self.tidy_from_now_on();
     }
 
@@ -322,7 +322,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         #[cfg(feature = "http")]
         self.writes.note_write();
         let seq = self.engine.invalidate_tag(tag.clone(), self.engine.clock.now());
-        if tag.is_everything() {
+        if tag.concerns_all() {
             self.engine.table.forget_before(seq);
         }
         self.observer.happened(Occurrence::TagInvalidated { tag });
@@ -331,18 +331,12 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     pub(crate) fn mark_stale_now(&self, key: &Key) -> bool {
         let now = self.engine.clock.now();
         let is_of_use = |entry: &Arc<Entry<V>>| {
-            now < entry.window.kept_until() && self.engine.log.is_alive(entry)
+            now < entry.window().kept_until() && self.engine.log.is_alive(entry)
         };
         let found = self.local.get(key.as_bytes()).filter(is_of_use);
         let Some(entry) = found else { return false };
-        let window = entry.window.stale_from(now);
-        // Cloned before the key is locked: a value's `clone` is the user's code.
-        let marked = Arc::new(entry.with_window(window));
-        let change = self.local.update(key, |current| {
-            let is_same = current.is_some_and(|current| Arc::ptr_eq(current, &entry));
-            is_same.then(|| Arc::clone(&marked))
-        });
-        change.finish()
+        entry.mark_stale(now);
+        true
     }
 
     pub(crate) fn stats(&self) -> Stats {
@@ -387,8 +381,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
 
     async fn sweep(&self) {
         let now = self.engine.clock.now();
-        let dead =
-            |entry: &Entry<V>| now >= entry.window.kept_until() || !self.engine.log.is_alive(entry);
+        let dead = |entry: &Entry<V>| now >= entry.kept_until() || !self.engine.log.is_alive(entry);
         // Chosen first: the sweep checks every entry against it.
         let log = &self.engine.log;
         let slice = log.wants_room().then(|| log.oldest_slice());

@@ -55,6 +55,12 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         (Invalidation { local: recorded > 0, remote: self.tell(errand).await }, recorded)
     }
 
+    /// Makes stale what carries one of the tags, as [`mark_stale_now`](Self::mark_stale_now)
+    /// does it for a key: in this process, and in the others.
+    pub(crate) async fn mark_tags_stale(self: &Arc<Self>, tags: &[Tag]) -> Invalidation {
+        self.invalidate_tags(tags.iter().map(Tag::stale_mark).collect()).await
+    }
+
     /// The same from where nothing can be awaited.
     #[cfg(feature = "http")]
     pub(crate) fn invalidate_uris_in_background(self: &Arc<Self>, reach: UriReach) {

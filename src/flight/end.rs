@@ -176,7 +176,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             End::Found(entry) => {
                 marks.set_storable();
                 // A stale value says nothing of the origin.
-                let is_fresh = now < entry.window.fresh_until;
+                let is_fresh = now < entry.window().fresh_until;
                 let replaced = if is_fresh { marks.hold.end_row() } else { None };
                 Steps { replaced, ..Steps::of(Verdict::Filled(entry), None) }
             }

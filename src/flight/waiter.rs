@@ -447,7 +447,8 @@ impl<V: Send + Sync + 'static> Resolver<V> {
     }
 
     fn may_have<C: Caller<V>>(&self, caller: &C, waiter: &Waiter<V>, entry: &Entry<V>) -> bool {
-        let is_fresh_enough = !waiter.is_late || self.engine.clock.now() < entry.window.fresh_until;
+        let is_fresh_enough =
+            !waiter.is_late || self.engine.clock.now() < entry.window().fresh_until;
         is_fresh_enough
             && caller.is_answered_by(entry)
             && caller.is_new_enough(waiter.flight.numbers(), entry)

@@ -5,6 +5,7 @@ use std::time::Duration;
 use http::header::{self, HeaderName};
 
 use crate::cache::builder::status_ttl::StatusTtl;
+use crate::http::rules::cookies::IgnoredCookies;
 use crate::http::rules::field_names::FieldNames;
 use crate::key::Tag;
 
@@ -66,6 +67,8 @@ pub(crate) struct HttpConfig {
     pub(crate) ignore_cookies: bool,
     /// Whether the service sees no cookies.
     pub(crate) removes_cookies: bool,
+    /// Cookies that the service does not see.
+    pub(crate) ignored_cookies: IgnoredCookies,
     /// Fields with credentials besides `Authorization` and `Cookie`.
     pub(crate) credential_headers: FieldNames,
     /// Whether `Authorization` and `Cookie` are credentials: each is one unless
@@ -78,6 +81,14 @@ pub(crate) struct HttpConfig {
     /// Fields that govern instead of `Cache-Control` (RFC 9213), the first
     /// before the others.
     pub(crate) targeted: Vec<HeaderName>,
+    /// Fields that govern before these, and are removed from what clients get.
+    pub(crate) lifetime_fields: Vec<HeaderName>,
+    /// Fields with tags; they are removed from what clients get.
+    pub(crate) tag_fields: Vec<HeaderName>,
+    /// Whether `Cache-Groups` and `Cache-Group-Invalidation` count.
+    pub(crate) cache_groups: bool,
+    /// Whether a stored response without a validator gets an `ETag` of ours.
+    pub(crate) make_etags: bool,
     /// Parameters that the handler sees; `None`: all.
     pub(crate) query: Option<Vec<String>>,
     /// Fields treated as if every response named them in `Vary`.
@@ -131,11 +142,16 @@ impl Default for HttpConfig {
             set_cookie: SetCookie::Refuse,
             ignore_cookies: false,
             removes_cookies: false,
+            ignored_cookies: IgnoredCookies::default(),
             credential_headers: FieldNames::of(CREDENTIAL_HEADERS),
             authorization_is_credential: true,
             cookie_is_credential: true,
             keyed_headers: FieldNames::of(KEYED_HEADERS),
             targeted: vec![HeaderName::from_static("cdn-cache-control")],
+            lifetime_fields: Vec::new(),
+            tag_fields: Vec::new(),
+            cache_groups: true,
+            make_etags: false,
             query: None,
             vary: Vec::new(),
             refresh_headers: None,
@@ -202,6 +218,7 @@ impl HttpConfig {
         let Self {
             // These let more requests select one response.
             ignore_cookies,
+            ignored_cookies,
             normalise_accept,
             // The values of fields that are named as credentials are compared byte for byte.
             credential_headers,
@@ -230,6 +247,10 @@ impl HttpConfig {
             set_cookie: _,
             removes_cookies: _,
             targeted: _,
+            lifetime_fields: _,
+            tag_fields: _,
+            cache_groups: _,
+            make_etags: _,
             refresh_headers: _,
             unkeyed_headers: _,
             store_post_responses: _,
@@ -244,6 +265,7 @@ impl HttpConfig {
             honour_request_directives: _,
         } = outer;
         self.ignore_cookies &= *ignore_cookies;
+        self.ignored_cookies.narrow(ignored_cookies);
         self.normalise_accept &= *normalise_accept;
         self.credential_headers.name_all_of(credential_headers);
     }
@@ -264,6 +286,8 @@ impl HttpConfig {
             && self.keyed_headers == other.keyed_headers
             && self.vary == other.vary
             && self.targeted == other.targeted
+            && self.lifetime_fields == other.lifetime_fields
+            && self.ignored_cookies == other.ignored_cookies
             && self.scope == other.scope
             && self.normalise_accept == other.normalise_accept
     }

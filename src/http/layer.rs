@@ -5,6 +5,7 @@ mod content;
 mod crowds;
 mod nesting;
 mod request_fields;
+mod steering;
 mod writes;
 
 use std::any::Any;

@@ -19,6 +19,8 @@ pub(crate) enum KeyKind {
     Some = b's',
     /// Made by [`key_struct`](crate::key_struct).
     Struct = b'k',
+    /// A record that makes entries with a tag stale.
+    StaleMark = b'm',
     /// A request over HTTP that names its host in a field, or nowhere.
     #[cfg(feature = "http")]
     HostInField = b'h',
@@ -50,6 +52,9 @@ pub(crate) enum KeyKind {
     /// A tag for a path.
     #[cfg(feature = "http")]
     PathTag = b'p',
+    /// A tag for a group of responses of one origin.
+    #[cfg(feature = "http")]
+    GroupTag = b'g',
 }
 
 /// How many bytes stand between the start of a variant's key and the primary key in it.

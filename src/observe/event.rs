@@ -73,6 +73,12 @@ pub enum Event {
         /// The tag; see [`Tag::is_everything`].
         tag: Tag,
     },
+    /// What carries a tag, or everything, was made stale by this process.
+    #[non_exhaustive]
+    TagMarkedStale {
+        /// The tag; see [`Tag::is_everything`].
+        tag: Tag,
+    },
     /// The remote is asked again, or not any more.
     #[non_exhaustive]
     RemoteChanged {

@@ -48,7 +48,7 @@ pub(crate) enum Occurrence<'a> {
     Bypassed { reason: &'static str },
     /// This process invalidated a key.
     Invalidated { key: &'a Key },
-    /// This process invalidated a tag, or everything.
+    /// This process invalidated a tag, or everything, or made it stale: then `tag` is a mark.
     TagInvalidated { tag: &'a Tag },
     /// Another process invalidated or put a key.
     InvalidatedElsewhere { key: &'a Key },

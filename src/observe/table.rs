@@ -131,9 +131,11 @@ impl Observer {
             }
             Occurrence::TagInvalidated { tag } => {
                 self.count(Count::Invalidation);
-                self.emit(|| Event::TagInvalidated { tag: tag.clone() });
-                let is_all = tag.is_everything();
-                self.invalidation(if is_all {
+                self.emit(|| match tag.marked() {
+                    None => Event::TagInvalidated { tag: tag.clone() },
+                    Some(tag) => Event::TagMarkedStale { tag },
+                });
+                self.invalidation(if tag.concerns_all() {
                     InvalidationKind::All
                 } else {
                     InvalidationKind::Tag

@@ -125,6 +125,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         if self.mirror.is_dead(&envelope.tags, envelope.started) {
             return RemoteValue::Useless(version);
         }
+        let stale_from = self.mirror.made_stale(&envelope.tags, envelope.started);
         let Some(started) = self.started(envelope.started) else {
             return RemoteValue::Useless(version);
         };
@@ -132,7 +133,14 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             return self.marker(started.plus(envelope.fresh), version);
         }
         match self.entry(key, envelope, version, started, seq) {
-            Some(entry) => RemoteValue::Entry(Arc::new(entry)),
+            Some(entry) => {
+                if let Some(at) = stale_from {
+                    // Where the two clocks cannot be told apart, it is stale now.
+                    let now = self.tick();
+                    entry.mark_stale(self.clock.tick_of(at).map_or(now, |at| at.min(now)));
+                }
+                RemoteValue::Entry(Arc::new(entry))
+            }
             None => self.damaged(bytes, Damage::Payload),
         }
     }
@@ -189,7 +197,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         version: Version,
     ) -> Option<(Bytes, Duration)> {
         let payload = (self.codec.encode)(&entry.value)?;
-        let window = &entry.window;
+        let window = entry.window();
         let from = self.clock.tick_of(started)?;
         // Where the two clocks cannot be told apart, the value is older.
         let born = self.clock.server_time(window.started)?;

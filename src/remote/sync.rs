@@ -240,7 +240,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         let Some(engine) = self.engine.upgrade() else { return };
         for tag in tags {
             let seq = engine.invalidate_tag(tag.clone(), engine.clock.now());
-            if tag.is_everything() {
+            if tag.concerns_all() {
                 engine.table.forget_before(seq);
             }
         }

@@ -26,6 +26,8 @@ type Times = HashMap<Tag, ServerTime, foldhash::fast::RandomState>;
 struct Records {
     tags: Times,
     everything: Option<ServerTime>,
+    /// When everything was last made stale.
+    everything_marked: Option<ServerTime>,
     /// Stands for records dropped: whatever has a tag and started at or before
     /// this counts as dead.
     floor: Option<ServerTime>,
@@ -61,6 +63,16 @@ impl Mirror {
     pub(crate) fn is_dead(&self, tags: &[Tag], started: ServerTime) -> bool {
         started.as_millis() <= self.latest.load(Ordering::Acquire)
             && self.records.lock().kill(tags, started)
+    }
+
+    /// Returns when an entry with `tags` whose computation started at `started` was made stale,
+    /// if it was. Costs one load when nothing was invalidated since.
+    #[inline]
+    pub(crate) fn made_stale(&self, tags: &[Tag], started: ServerTime) -> Option<ServerTime> {
+        if started.as_millis() > self.latest.load(Ordering::Acquire) {
+            return None;
+        }
+        self.records.lock().made_stale(tags, started)
     }
 
     /// Takes over what `log` knows, and never forgets what it does not: the
@@ -105,9 +117,13 @@ impl Mirror {
 
 impl Records {
     fn raise(&mut self, tag: &Tag, at: ServerTime) -> bool {
-        if tag.is_everything() {
-            let is_later = self.everything < Some(at);
-            self.everything = self.everything.max(Some(at));
+        let of_all = match tag.marked() {
+            None => tag.is_everything().then_some(&mut self.everything),
+            Some(marked) => marked.is_everything().then_some(&mut self.everything_marked),
+        };
+        if let Some(known) = of_all {
+            let is_later = *known < Some(at);
+            *known = (*known).max(Some(at));
             return is_later;
         }
         let known = self.tags.get(tag.as_bytes()).copied().max(self.floor);
@@ -125,11 +141,18 @@ impl Records {
             || tags.iter().any(|tag| started <= self.tags.get(tag.as_bytes()).copied())
     }
 
+    fn made_stale(&self, tags: &[Tag], started: ServerTime) -> Option<ServerTime> {
+        let time_of = |tag: &Tag| self.tags.get(tag.stale_mark().as_bytes()).copied();
+        let times = tags.iter().filter_map(time_of).chain(self.everything_marked);
+        times.filter(|at| started <= *at).min()
+    }
+
     fn missing_in(&self, logged: &Times) -> Vec<(Tag, ServerTime)> {
-        let everything = self.everything.map(|at| (Tag::from("*"), at));
+        let all = Tag::from("*");
+        let marked = self.everything_marked.map(|at| (all.stale_mark(), at));
+        let everything = self.everything.map(|at| (all, at)).into_iter().chain(marked);
         let tags = self.tags.iter().map(|(tag, at)| (tag.clone(), *at));
         everything
-            .into_iter()
             .chain(tags)
             .filter(|(tag, at)| logged.get(tag).is_none_or(|logged| logged < at))
             // What was trimmed from the log is not lost.
@@ -276,6 +299,35 @@ mod tests {
         assert!(mirror.is_dead(&tags(&["new"]), at(20)));
         assert!(mirror.is_dead(&[], at(5)));
         assert_eq!(mirror.merge(Vec::new()).missing, [("new".into(), at(20))], "not lost: trimmed");
+    }
+
+    #[test]
+    fn a_mark_makes_stale_what_started_at_or_before_it_and_ends_nothing() {
+        let mirror = Mirror::new(10);
+        for (of, entry) in [("a", &["a", "b"][..]), ("*", &[])] {
+            let (mirror, entry) = (Mirror::new(10), tags(entry));
+            assert!(mirror.raise(&Tag::from(of).stale_mark(), at(100)));
+            assert!(!mirror.raise(&Tag::from(of).stale_mark(), at(99)));
+            assert_eq!(mirror.made_stale(&entry, at(99)), Some(at(100)));
+            assert_eq!(mirror.made_stale(&entry, at(100)), Some(at(100)), "a tie");
+            assert_eq!(mirror.made_stale(&entry, at(101)), None);
+            assert!(!mirror.is_dead(&entry, at(50)));
+        }
+        mirror.raise(&Tag::from("a").stale_mark(), at(100));
+        assert_eq!(mirror.made_stale(&tags(&["b"]), at(50)), None);
+        assert_eq!(mirror.made_stale(&[], at(50)), None);
+    }
+
+    #[test]
+    fn marks_that_the_log_has_lost_are_named() {
+        let mirror = Mirror::new(10);
+        let marks = ["*", "a"].map(|of| (Tag::from(of).stale_mark(), at(10)));
+        assert!(marks.iter().all(|(mark, at)| mirror.raise(mark, *at)));
+        assert_eq!(sorted(mirror.merge(Vec::new()).missing), sorted(marks.to_vec()));
+        assert_eq!(mirror.merge(marks.to_vec()).missing, []);
+        let other = Mirror::new(10);
+        assert_eq!(other.merge(marks.to_vec()).raised.len(), 2);
+        assert_eq!(other.made_stale(&tags(&["a"]), at(10)), Some(at(10)));
     }
 
     proptest! {

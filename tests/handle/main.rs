@@ -38,6 +38,7 @@ mod operation;
 mod places;
 mod reads_and_writes;
 mod services;
+mod stale_marks;
 mod store_drops;
 mod storms;
 #[cfg(all(feature = "metrics", feature = "tracing"))]

@@ -35,6 +35,8 @@ mod lifetimes;
 #[cfg(feature = "axum")]
 mod methods;
 #[cfg(feature = "axum")]
+mod named_cookies;
+#[cfg(feature = "axum")]
 mod neighbour_layers;
 #[cfg(feature = "axum")]
 mod nested_at_random;
@@ -46,6 +48,8 @@ mod nested_privacy;
 mod nested_rewrites;
 #[cfg(all(feature = "axum", feature = "remote", feature = "test-util"))]
 mod outages;
+#[cfg(feature = "axum")]
+mod own_etags;
 #[cfg(feature = "axum")]
 mod owned_routes;
 #[cfg(feature = "axum")]
@@ -78,7 +82,11 @@ mod sharing;
 #[cfg(feature = "axum")]
 mod sharing_model;
 #[cfg(feature = "axum")]
+mod soft_purges;
+#[cfg(feature = "axum")]
 mod status_lifetimes;
+#[cfg(feature = "axum")]
+mod steering;
 #[cfg(feature = "axum")]
 mod stored_responses;
 #[cfg(feature = "axum")]

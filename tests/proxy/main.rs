@@ -28,6 +28,8 @@ mod responses;
 #[cfg(unix)]
 mod smuggling;
 #[cfg(unix)]
+mod steering;
+#[cfg(unix)]
 mod streams;
 #[cfg(unix)]
 mod vary;

@@ -49,6 +49,11 @@ fn flags_that_make_no_sense_end_it_with_a_message_and_code_2() {
         (&["--compute-timeout-ms", "0"], "is no time at all"),
         (&["--redis", "http://secret"], "--redis"),
         (&["--ignore-cookies=yes"], ""),
+        (&["--ignore-cookie", "*"], "is not the name of a cookie, nor a pattern"),
+        (&["--ignore-cookie", "a=b"], "is not the name of a cookie, nor a pattern"),
+        (&["--tags-from", "x-tags"], "is not one of surrogate-key, xkey"),
+        (&["--lifetime-from", "cache-control"], "is not one of surrogate-control"),
+        (&["--admin", "nowhere"], "--admin: \"nowhere\" is not an address"),
         (&["stray"], "stray"),
     ] {
         let mut all = flags.to_vec();

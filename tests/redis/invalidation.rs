@@ -353,3 +353,26 @@ async fn namespaces_and_caches_of_other_names_do_not_see_each_other() {
         assert_eq!(origin.calls(), 1, "another cache's invalidation");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_one_process_marks_stale_is_stale_in_all_and_for_those_that_come_later() {
+    let (server, origin) = (Server::start(), Origin::new());
+    let caches = listening(2, &server).await;
+    for cache in &caches {
+        assert_eq!(load_tagged(cache, &origin, "k").await, 1);
+        is_filled(&server, "k").await;
+    }
+    a_millisecond_later(&server).await;
+    assert_eq!(caches[0].mark_tag_stale(tag("k")).await.remote, Announcement::Done);
+    let later = listening(1, &server).await;
+    load_tagged(&later[0], &origin, "k").await;
+    for cache in caches.iter().chain(&later) {
+        // Fresh nowhere: stale, or refreshed already.
+        let is_marked = || match cache.lookup("k") {
+            Some(info) => info.ttl_left.is_zero() || origin.calls() > 1,
+            None => true,
+        };
+        eventually("it is stale", is_marked).await;
+    }
+    assert_eq!(load_tagged(&caches[1], &origin, "k").await, 2);
+}

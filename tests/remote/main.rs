@@ -41,6 +41,8 @@ mod recovery;
 #[cfg(feature = "remote")]
 mod stale;
 #[cfg(feature = "remote")]
+mod stale_marks;
+#[cfg(feature = "remote")]
 mod uncacheable;
 #[cfg(feature = "remote")]
 mod values;

@@ -21,6 +21,7 @@ use crate::http::rules::fields::{
 };
 use crate::http::rules::request::{BypassReason, RequestMethod};
 use crate::http::rules::shape::Shape;
+use crate::http::rules::steering;
 use crate::http::stored::response;
 use crate::outcome::CacheOutcome;
 
@@ -120,7 +121,7 @@ pub(super) fn mark_hit(extensions: &mut Extensions, mut spare: Extensions) {
 
 #[inline]
 fn age_of(entry: &StoredEntry, now: Tick) -> HeaderValue {
-    age_value(now.since(entry.window.started).as_secs().min(1 << 31))
+    age_value(now.since(entry.window().started).as_secs().min(1 << 31))
 }
 
 /// Writes `Age` and `Cache-Status` into the places that the stored fields have
@@ -208,7 +209,7 @@ fn joined_status(rules: &Rules, status: StatusCode, forward: Forward) -> HeaderV
 
 #[inline]
 pub(super) fn hit_status(rules: &Rules, entry: &StoredEntry, now: Tick) -> HeaderValue {
-    let window = &entry.window;
+    let window = entry.window();
     if now < window.fresh_until
         && let Some(status) = &rules.hit_status
     {
@@ -220,9 +221,21 @@ pub(super) fn hit_status(rules: &Rules, entry: &StoredEntry, now: Tick) -> Heade
 #[cold]
 fn stale_status(rules: &Rules, entry: &StoredEntry, now: Tick) -> HeaderValue {
     // RFC 9211, 2.2: negative once it is stale, so never zero here.
-    let over = now.since(entry.window.fresh_until).as_secs();
+    let over = now.since(entry.window().fresh_until).as_secs();
     let over = i64::try_from(over).unwrap_or(i64::MAX - 1) + 1;
     cache_status_hit(rules.config.cache_status.as_deref().unwrap_or_default(), -over)
+}
+
+/// Removes from an answer the fields that are addressed to this cache: also from one that a
+/// layer further in has made.
+pub(super) fn without_ours<B, E>(
+    rules: &Rules,
+    answer: Result<Response<B>, E>,
+) -> Result<Response<B>, E> {
+    answer.map(|mut response| {
+        steering::remove_ours(response.headers_mut(), &rules.config);
+        response
+    })
 }
 
 /// Makes an answer out of the service's own response.
@@ -234,6 +247,7 @@ pub(super) fn from_service<B: Body>(
     let mut response = response;
     response.extensions_mut().remove::<CacheFor>();
     response.extensions_mut().insert(came.outcome);
+    steering::remove_ours(response.headers_mut(), &rules.config);
     if let Some(name) = &rules.config.cache_status {
         let asked = response.extensions_mut().remove::<ForwardStatus>().map(|status| status.0);
         let status = asked.or(came.fwd_status).or(Some(response.status()));

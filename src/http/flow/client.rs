@@ -17,6 +17,7 @@ use crate::http::flow::miss::answered;
 use crate::http::flow::trail::Trail;
 use crate::http::rules::decline_reason::DeclineReason;
 use crate::http::rules::shape::Shape;
+use crate::http::rules::steering::GroupOrigin;
 use crate::observe::{Observe, Occurrence};
 use crate::outcome::CacheOutcome;
 
@@ -89,6 +90,7 @@ impl HttpCaller {
                 tags: Box::default(),
                 anchors: Box::default(),
                 trail: Trail::default(),
+                group_origin: GroupOrigin::default(),
                 stale: self.stale.clone(),
                 forward: self.forward,
                 claim: None,

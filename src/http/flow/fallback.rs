@@ -55,7 +55,7 @@ impl HttpCaller {
         let longest = self.rules.config.stale_if_disconnected;
         let stored = entry.value.response()?;
         let may_be_stale = !longest.is_zero() && stored.facts.directives.allows_stale();
-        may_be_stale.then(|| entry.window.fresh_until.plus(longest))
+        may_be_stale.then(|| entry.window().fresh_until.plus(longest))
     }
 
     fn serves_disconnected(&self, entry: &StoredEntry) -> bool {
@@ -86,7 +86,11 @@ impl HttpCaller {
     pub(super) fn stands_in_until(&self, failure: &Error) -> Option<Tick> {
         let entry = self.stands_in_for(failure)?;
         let longer = self.disconnected_until(&entry).filter(|_| is_disconnected(failure));
-        Some(longer.map_or(entry.window.useful_until(), |end| end.max(entry.window.useful_until())))
+        Some(
+            longer.map_or(entry.window().useful_until(), |end| {
+                end.max(entry.window().useful_until())
+            }),
+        )
     }
 
     /// Returns what this request selects, however old.

@@ -3,7 +3,7 @@
 mod keep;
 mod pump;
 
-use http::{Request, Response, StatusCode};
+use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Body;
 use tower_service::Service;
 
@@ -22,6 +22,7 @@ use crate::http::flow::error_response::OriginStatus;
 use crate::http::flow::lookup::{HttpCaller, StoredEntry};
 use crate::http::flow::origin_call::{OriginAnswer, OriginReply, OriginRequest};
 use crate::http::rules::lifetime::{Source, Times};
+use crate::http::rules::steering;
 use crate::http::rules::storable::{
     Decision, DeclineReason, Plan, UnstoredReason, judge, judge_error,
 };
@@ -63,7 +64,7 @@ where
     Q: Body + 'static,
     B: SourceBody,
 {
-    let stale_until = caller.fallback().map(|entry| entry.window.useful_until());
+    let stale_until = caller.fallback().map(|entry| entry.window().useful_until());
     leader.on_panic(rule(HoldRule::Never, stale_until));
     leader.set_fallback(stale_until.is_some());
     // The second transport error in a row begins a hold; the first may be a single lost
@@ -134,7 +135,7 @@ impl Head {
         times: Times,
     ) -> OriginOutcome<B, E> {
         let cache_for = response.extensions_mut().remove::<CacheFor>();
-        let tags = match self.tags(cache_for.as_ref()) {
+        let tags = match self.tags(response.headers(), cache_for.as_ref()) {
             Ok(tags) => tags,
             Err(why) => return self.decline(response, why),
         };
@@ -232,12 +233,15 @@ impl Head {
         }
     }
 
-    fn tags(&self, cache_for: Option<&CacheFor>) -> Result<Box<[Tag]>, DeclineReason> {
-        let own = cache_for.map(CacheFor::tags).unwrap_or_default();
-        if own.len() > self.caller.rules.config.max_tags {
-            return Err(DeclineReason::TooManyTags);
-        }
-        Ok(self.caller.tags.iter().chain(own).cloned().collect())
+    fn tags(
+        &self,
+        headers: &HeaderMap,
+        cache_for: Option<&CacheFor>,
+    ) -> Result<Box<[Tag]>, DeclineReason> {
+        let said = cache_for.map(CacheFor::tags).unwrap_or_default();
+        let HttpCaller { rules, group_origin, .. } = &self.caller;
+        let own = steering::tags(headers, said, group_origin, &rules.config)?;
+        Ok(self.caller.tags.iter().cloned().chain(own).collect())
     }
 
     /// Returns whether something usable is stored already where a response

@@ -27,6 +27,7 @@ use crate::http::rules::key::{HostPlace, push_request, push_start, resource};
 use crate::http::rules::request::{
     BypassReason, Credentials, FieldScan, RequestFacts, RequestMethod, Wishes,
 };
+use crate::http::rules::steering::GroupOrigin;
 use crate::http::rules::target::{absolute_uri, name_of, path_tag};
 use crate::http::rules::vary::{Fingerprint, VaryList, codings, fingerprint, variant_key};
 use crate::http::stored::fill::variant_of;
@@ -155,6 +156,16 @@ pub(super) fn take_live(cache: &HttpCache, tags: &mut [Tag]) {
     }
 }
 
+/// Returns within which groups belong together that the response to a request names.
+pub(super) fn group_origin(parts: &Parts, rules: &Rules) -> GroupOrigin {
+    let uri = received_uri(parts);
+    let scope = rules.config.scope.as_deref();
+    match rules.config.cache_groups {
+        true => GroupOrigin::of(parts, uri, scheme(uri, rules), scope),
+        false => GroupOrigin::default(),
+    }
+}
+
 /// The tags of a request where the parameters in `query` count: of its URI, and of its path.
 pub(super) fn tags_of(parts: &Parts, rules: &Rules, query: Option<&[String]>) -> Vec<Tag> {
     let tag = with_name(parts, rules, query, |name| name.tag());
@@ -236,9 +247,9 @@ fn find_variant(
         let Some(entry) = entry.filter(is_it) else { continue };
         let is_better = found.as_ref().is_none_or(|(of, best)| {
             // RFC 9111, 4.1: of codings, the preferred one that is fresh.
-            let is_fresh_already = *of == list && now < best.window.fresh_until;
+            let is_fresh_already = *of == list && now < best.window().fresh_until;
             // RFC 9111, 4: the most recent one, when responses have named other fields.
-            !is_fresh_already && entry.window.started > best.window.started
+            !is_fresh_already && entry.window().started > best.window().started
         });
         if is_better {
             found = Some((list, entry));
@@ -282,7 +293,7 @@ pub(super) fn look(
 impl Wishes {
     /// Returns whether what is stored is as new as the client wants it.
     pub(super) fn are_met_by(self, entry: &Entry<StoredResponse>, now: Tick) -> bool {
-        let window = &entry.window;
+        let window = entry.window();
         self.demand.is_none_or(|demand| {
             demand.accepts(now.since(window.started), window.fresh_until.since(now))
         })
@@ -316,7 +327,7 @@ pub(super) fn must_be_validated(entry: &Entry<StoredResponse>) -> bool {
 
 /// Returns whether each request has to validate an entry for itself.
 pub(super) fn is_validated_by_each(entry: &Entry<StoredResponse>) -> bool {
-    let window = &entry.window;
+    let window = entry.window();
     let answers_no_request = window.is_never_fresh() && window.stale_until <= window.fresh_until;
     answers_no_request || must_be_validated(entry)
 }
@@ -349,6 +360,8 @@ pub(crate) struct HttpCaller {
     pub(super) anchors: Box<[Key]>,
     /// How far it has looked there.
     pub(super) trail: Trail,
+    /// Within which groups of one name belong together.
+    pub(super) group_origin: GroupOrigin,
     pub(super) stale: Option<StoredEntry>,
     pub(super) forward: Forward,
     /// The place at the beginning of a body that arrives.
@@ -546,7 +559,7 @@ impl Caller<StoredResponse> for HttpCaller {
     fn refuse(&mut self, entry: &Entry<StoredResponse>, is_dead: bool) -> bool {
         let Some(stored) = entry.value.response() else { return false };
         // One that is merely stale by now is waited for: the next call is due when it ends.
-        let is_fresh = self.cache.now() < entry.window.fresh_until;
+        let is_fresh = self.cache.now() < entry.window().fresh_until;
         let leaves = (is_fresh || is_dead) && matches!(stored.body, Content::Arriving(_));
         if leaves && is_dead {
             // Every caller is to leave that flight.

@@ -241,7 +241,7 @@ where
     /// Answers with what the remote has.
     fn answer_found(self, entry: &StoredEntry) -> Response<ResponseBody<B>> {
         let Self { caller, service, request, .. } = self;
-        if caller.cache.now() < entry.window.fresh_until {
+        if caller.cache.now() < entry.window().fresh_until {
             return answered(&caller, entry, CacheOutcome::Hit);
         }
         let answer = answered(&caller, entry, CacheOutcome::Stale);

@@ -7,8 +7,9 @@
 
 use http::header::{self, HeaderMap, HeaderValue};
 use http::uri::Authority;
-use http::{Uri, request::Parts};
+use http::{Method, Uri, request::Parts};
 
+use crate::http::config::HttpConfig;
 use crate::http::flow::lookup::{received_uri, scheme};
 use crate::http::layer::Rules;
 use crate::http::rules::host::Host;
@@ -30,6 +31,15 @@ pub(super) fn apply(parts: &mut Parts, rules: &Rules) {
     }
 }
 
+/// Takes cookies out of a GET or a HEAD that the settings ignore by name: before it is keyed and
+/// judged, so that it is no other request than one without them.
+#[cold]
+pub(super) fn remove_ignored_cookies(parts: &mut Parts, config: &HttpConfig) {
+    if matches!(parts.method, Method::GET | Method::HEAD) {
+        config.ignored_cookies.remove_from(&mut parts.headers);
+    }
+}
+
 /// Returns whether the service would see of a request what its key leaves out.
 pub(super) fn is_other(parts: &Parts, rules: &Rules) -> bool {
     let received = received_uri(parts);
@@ -41,6 +51,7 @@ pub(super) fn is_other(parts: &Parts, rules: &Rules) -> bool {
             || normal.authority().map(Authority::as_str) != own.authority().map(Authority::as_str)
     };
     rules.config.removes_cookies && parts.headers.contains_key(header::COOKIE)
+        || rules.config.ignored_cookies.concern(&parts.headers)
         || other_field(&parts.headers, scheme).is_some()
         || is_other_uri(&parts.uri)
         || is_other_uri(received)

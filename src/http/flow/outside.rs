@@ -10,6 +10,8 @@
 //! it those that differ only in parameters of layers further out. In the remote the way to the
 //! entry leads over the anchor of each URI: a write to any of them ends it.
 
+use std::borrow::Cow;
+
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
@@ -92,7 +94,10 @@ impl Outside {
             };
             outside.anchors = marks.iter().filter_map(anchor).collect();
         }
-        let headers: Vec<_> = views.iter().map(|view| &view.parts.headers).collect();
+        let ignored = &inner.config.ignored_cookies;
+        let headers: Vec<_> =
+            views.iter().map(|view| ignored.counted(&view.parts.headers)).collect();
+        let headers: Vec<_> = headers.iter().map(AsRef::as_ref).collect();
         match added.and_then(|()| selecting(&own.headers, &headers, &inner.config)) {
             Ok(selecting) => outside.selecting = selecting,
             Err(reason) => outside.refused = Some(reason),
@@ -103,6 +108,11 @@ impl Outside {
     /// Adds one request on the way, under the rules of one layer.
     fn add(&mut self, key: &mut KeyBuf, parts: &Parts, rules: &Rules) -> Result<(), BypassReason> {
         let config = &rules.config;
+        let mut parts = Cow::Borrowed(parts);
+        if config.ignored_cookies.concern(&parts.headers) {
+            config.ignored_cookies.remove_from(&mut parts.to_mut().headers);
+        }
+        let parts = &*parts;
         let seen = FieldScan::of(&parts.headers, config);
         let mut own = KeyBuf::new();
         request_key(&mut own, parts, &seen, rules)?;

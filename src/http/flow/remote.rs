@@ -22,7 +22,7 @@ const ANCHOR_LASTS: u32 = 4;
 impl HttpCaller {
     /// Returns whether `found` is newer than what is in hand.
     pub(super) fn is_news(&self, found: &StoredEntry) -> bool {
-        self.stale.as_ref().is_none_or(|stale| stale.window.started < found.window.started)
+        self.stale.as_ref().is_none_or(|stale| stale.window().started < found.window().started)
     }
 }
 
@@ -64,7 +64,7 @@ fn of_this_process(caller: &HttpCaller, found: &StoredEntry) -> StoredEntry {
     let own = caller.tags.iter().filter(|tag| is_of_process(tag));
     let tags = found.tags.iter().filter(|tag| !is_of_process(tag)).chain(own).cloned().collect();
     let since = caller.trail.since().map_or(found.started_seq, |at| at.min(found.started_seq));
-    let entry = Entry::new(found.value.clone(), found.window, tags, since);
+    let entry = Entry::new(found.value.clone(), found.window(), tags, since);
     fill::weighed(caller, entry.with_version(found.version))
 }
 
@@ -112,7 +112,7 @@ pub(super) fn fill_targets(
 fn newer(entry: &StoredEntry) -> Merge<StoredResponse> {
     let entry = Arc::clone(entry);
     Box::new(move |found| {
-        let is_older = index_of(found).is_some() || found.window.started < entry.window.started;
+        let is_older = index_of(found).is_some() || found.window().started < entry.window().started;
         is_older.then(|| Arc::clone(&entry))
     })
 }
@@ -147,7 +147,7 @@ fn index_to(
 fn merge_index(ours: StoredEntry, max_variants: usize) -> Merge<StoredResponse> {
     Box::new(move |found: &Arc<Entry<StoredResponse>>| {
         let (index, theirs) = (index_of(&ours)?, index_of(found)?);
-        let lasts = found.window.useful_until() >= ours.window.useful_until();
+        let lasts = found.window().useful_until() >= ours.window().useful_until();
         if lasts && theirs.knows_all_of(index) {
             return None;
         }
@@ -158,10 +158,10 @@ fn merge_index(ours: StoredEntry, max_variants: usize) -> Merge<StoredResponse> 
 
 /// Lets an anchor last longer, where it would end before the response behind it.
 fn prolong(entry: &StoredEntry) -> Merge<StoredResponse> {
-    let (started, until) = (entry.window.started, entry.window.kept_until());
+    let (started, until) = (entry.window().started, entry.window().kept_until());
     Box::new(move |found| {
         let index = index_of(found)?.clone();
-        if found.window.kept_until() >= until {
+        if found.window().kept_until() >= until {
             return None;
         }
         let lasts = until.since(started).saturating_mul(ANCHOR_LASTS);

@@ -12,6 +12,7 @@ use crate::http::flow::origin_call::{Confirmation, OriginAnswer, RenewedResponse
 use crate::http::rules::codings::Coding;
 use crate::http::rules::lifetime::Times;
 use crate::http::rules::request::{RequestFacts, RequestMethod};
+use crate::http::rules::steering;
 use crate::http::rules::storable::{Decision, DeclineReason, Plan, content_length, judge};
 use crate::http::rules::validation::{merge, validators};
 use crate::http::stored::fill::{self, ArrivalTime};
@@ -105,8 +106,9 @@ impl HttpCaller {
             Decision::Store(mut plan) => {
                 // The body came in answer to another request.
                 plan.selected_as = coding_of(entry);
-                let own = cache_for.as_ref().map(|said| said.tags()).unwrap_or_default();
-                Ok((plan, self.tags_of(entry, own)?))
+                let said = cache_for.as_ref().map(|said| said.tags()).unwrap_or_default();
+                let own = steering::tags(&head.headers, said, &self.group_origin, config)?;
+                Ok((plan, self.tags_of(entry, &own)?))
             }
             Decision::Decline(why) => Err(why),
         }
@@ -127,7 +129,8 @@ impl HttpCaller {
                 tags.push(tag.clone());
             }
         }
-        let most = self.rules.config.max_tags.saturating_add(self.tags.len());
+        // And one for all groups, where it is in any.
+        let most = self.rules.config.max_tags.saturating_add(1 + self.tags.len());
         if tags.len() > most { Err(DeclineReason::TooManyTags) } else { Ok(tags.into()) }
     }
 
@@ -142,7 +145,9 @@ impl HttpCaller {
             // RFC 9111, 5.2.1.5: no part of what it brought is stored.
             Freshening::Renewed(_) if self.wishes.no_store => return,
             Freshening::Renewed(new) => new,
-            Freshening::Stale => Arc::new(entry.with_window(entry.window.stale_from(received.at))),
+            Freshening::Stale => {
+                Arc::new(entry.with_window(entry.window().stale_from(received.at)))
+            }
             Freshening::Gone => return fill::unstore(self, entry),
         };
         let log = &self.cache.engine.log;

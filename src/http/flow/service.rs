@@ -17,7 +17,8 @@ use crate::http::flow::content::{self, Safety};
 use crate::http::flow::forwarded::ForwardPlace;
 use crate::http::flow::future::HttpFuture;
 use crate::http::flow::lookup::{
-    Forward, HttpCache, HttpCaller, StoredEntry, automatic_tags, look, primary_key, received_uri,
+    Forward, HttpCache, HttpCaller, StoredEntry, automatic_tags, group_origin, look, primary_key,
+    received_uri,
 };
 use crate::http::flow::miss::{serve, shape_of};
 use crate::http::flow::nested::{self, Nested, Position, View};
@@ -224,6 +225,9 @@ impl<S> HttpService<S> {
         B: Body + Send + 'static,
         B::Error: Into<BoxError>,
     {
+        if !rules.config.ignored_cookies.is_empty() {
+            normal_form::remove_ignored_cookies(&mut parts, &rules.config);
+        }
         let seen = FieldScan::of(&parts.headers, &rules.config);
         let (mut asked, wishes) = match classify(&parts, &seen, body.is_end_stream(), &rules.config)
         {
@@ -444,6 +448,7 @@ impl<S> HttpService<S> {
             tags: automatic_tags(&self.cache, &parts, rules, outside),
             anchors: trail::anchors(&self.cache, primary.as_bytes(), outside),
             trail: Trail::default(),
+            group_origin: group_origin(&parts, rules),
             stale: None,
             forward,
             claim: None,
@@ -466,11 +471,13 @@ impl<S> HttpService<S> {
         let request = Request::from_parts(parts, body);
         let service = self.inner.clone();
         HttpFuture::pending(async move {
-            let cache = Arc::clone(&caller.cache);
+            let (cache, rules) = (Arc::clone(&caller.cache), Arc::clone(&caller.rules));
             if mark.admits(Crowd::Coming) {
-                return nested::pass_to_owner(&cache, service, request).await;
+                let result = nested::pass_to_owner(&cache, service, request).await;
+                return answer::without_ours(&rules, result);
             }
             let result = serve(caller, look, service, request).await;
+            let result = answer::without_ours(&rules, result);
             if !mark.is_claimed() {
                 let outcome = result.as_ref().ok().and_then(|r| r.extensions().get().copied());
                 cache.observer.answered(outcome.unwrap_or(CacheOutcome::Computed));

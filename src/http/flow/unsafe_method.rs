@@ -18,7 +18,8 @@ use crate::http::flow::answer::{self, Provenance};
 use crate::http::flow::forwarded::ForwardPlace;
 use crate::http::flow::lead::{Head, OriginOutcome};
 use crate::http::flow::lookup::{
-    Forward, HttpCache, HttpCaller, automatic_tags, owned_primary_key, received_uri, scheme,
+    Forward, HttpCache, HttpCaller, automatic_tags, group_origin, owned_primary_key, received_uri,
+    scheme,
 };
 use crate::http::flow::nested::Position;
 use crate::http::flow::normal_form;
@@ -31,7 +32,8 @@ use crate::http::rules::request::{
     BypassReason, Credentials, RequestFacts, RequestMethod, Wishes, credentials,
 };
 use crate::http::rules::request_directives;
-use crate::http::rules::storable::{Decision, Plan, post_storable};
+use crate::http::rules::steering::{self, GroupOrigin};
+use crate::http::rules::storable::{Decision, DeclineReason, Plan, post_storable};
 use crate::http::rules::target::{UriReach, absolute_uri, same_origin_target};
 use crate::http::stored::fill::ArrivalTime;
 use crate::invalidation;
@@ -49,6 +51,7 @@ struct Sent {
     headers: HeaderMap,
     primary: Option<crate::key::Key>,
     tags: Box<[Tag]>,
+    group_origin: GroupOrigin,
     started: ComputationStart,
 }
 
@@ -97,17 +100,25 @@ where
     let may_store = touched && is_outermost && !cache.layers.has_several();
     let plan = if may_store { sent.storable(&cache, &rules, &head, &body, said) } else { None };
     let mut own = 0;
+    if touched {
+        // What the origin says of groups counts for every write.
+        let groups = steering::invalidated(&head.headers, &sent.group_origin, &rules.config);
+        own = groups.len() as u64;
+        if !groups.is_empty() {
+            cache.invalidate_tags(groups.into()).await;
+        }
+    }
     if touched && sent.lets_invalidate(&rules, Some(&head)) {
         // Before the answer: its client may ask another process next.
         let reach = sent.reach(&cache, &rules, Some(&head));
-        (_, own) = cache.invalidate_uris(reach).await;
+        own += cache.invalidate_uris(reach).await.1;
     }
     let response = Response::from_parts(head, body);
     let came = Provenance::bypass(BypassReason::Method);
     let response = match plan {
         Some(plan) => {
-            let tags = cache_for.as_ref().map(CacheFor::tags).unwrap_or_default();
-            sent.keep(cache, &rules, response, plan, tags, seq + own).await
+            let tags = sent.own_tags(&rules, response.headers(), said);
+            sent.keep(cache, &rules, response, plan, &tags.unwrap_or_default(), seq + own).await
         }
         None => response.map(ResponseBody::inner),
     };
@@ -160,6 +171,7 @@ impl Sent {
             headers: if may_store { parts.headers.clone() } else { HeaderMap::new() },
             primary: owned_primary_key(parts, rules).filter(|_| may_store),
             tags: tags.unwrap_or_default(),
+            group_origin: group_origin(parts, rules),
             started: ComputationStart { tick: cache.now(), seq: cache.engine.log.seq() },
         }
     }
@@ -205,9 +217,8 @@ impl Sent {
         if cache.engine.log.is_dead(&self.tags, self.started.seq, asked) {
             return None;
         }
-        let own_tags = cache_for.map(CacheFor::tags).unwrap_or_default();
-        let is_dead = cache.engine.log.is_dead(own_tags, self.started.seq, asked);
-        if is_dead || own_tags.len() > rules.config.max_tags {
+        let own_tags = self.own_tags(rules, &head.headers, cache_for).ok()?;
+        if cache.engine.log.is_dead(&own_tags, self.started.seq, asked) {
             return None;
         }
         let length = body.size_hint().exact();
@@ -225,6 +236,17 @@ impl Sent {
             Decision::Store(plan) => Some(plan),
             Decision::Decline(_) => None,
         }
+    }
+
+    /// Returns the tags that the response itself names.
+    fn own_tags(
+        &self,
+        rules: &Rules,
+        headers: &HeaderMap,
+        cache_for: Option<&CacheFor>,
+    ) -> Result<Vec<Tag>, DeclineReason> {
+        let said = cache_for.map(CacheFor::tags).unwrap_or_default();
+        steering::tags(headers, said, &self.group_origin, &rules.config)
     }
 
     fn times(&self, cache: &HttpCache) -> Times {
@@ -257,6 +279,7 @@ impl Sent {
             tags: self.tags,
             anchors: Box::default(),
             trail: Trail::default(),
+            group_origin: self.group_origin,
             stale: None,
             forward: Forward::UriMiss,
             claim: None,

@@ -1,4 +1,4 @@
-//! Pure functions of RFC 9110, 9111, 5861 and 9213.
+//! Pure functions of RFC 9110, 9111, 5861, 9213 and 9875.
 //!
 //! # What enters
 //!
@@ -30,13 +30,14 @@
 //!
 //! The request: `request` (what it asks for), `host` (which host), `key` (what names its
 //! entries), `field_names` (sets of names and patterns), `credentials` (does it identify a
-//! client), `request_directives` (its `Cache-Control`), `content` (its body, as a part of the
-//! key).
+//! client), `cookies` (those that do not count), `request_directives` (its `Cache-Control`),
+//! `content` (its body, as a part of the key).
 //!
 //! The response: `members` (the syntax of `Cache-Control`), `directives` (its meaning),
 //! `targeted` (which field governs), `date` (dates in fields), `lifetime` (how long it is
 //! fresh, how old it is), `storable` (the decision), `decline_reason` (why not), `vary`
-//! (what selects it), `codings` (what `Accept-Encoding` selects).
+//! (what selects it), `codings` (what `Accept-Encoding` selects), `steering` (its tags and
+//! groups).
 //!
 //! The answer: `conditions` (`If-None-Match` and others), `range`, `shape` (conditions
 //! first, then the range), `fields` (fields that are not passed on, and fields that we add).
@@ -47,6 +48,7 @@
 pub(crate) mod codings;
 pub(crate) mod conditions;
 pub(crate) mod content;
+pub(crate) mod cookies;
 pub(crate) mod credentials;
 pub(crate) mod date;
 pub(crate) mod decline_reason;
@@ -61,6 +63,7 @@ pub(crate) mod range;
 pub(crate) mod request;
 pub(crate) mod request_directives;
 pub(crate) mod shape;
+pub(crate) mod steering;
 pub(crate) mod storable;
 pub(crate) mod target;
 pub(crate) mod targeted;

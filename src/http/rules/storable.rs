@@ -12,6 +12,7 @@ pub(crate) use crate::http::rules::decline_reason::{DeclineReason, UnstoredReaso
 use crate::http::rules::directives::{DirectiveSet, Directives, Lifetime};
 use crate::http::rules::lifetime::{self, Source, Terms, Times, only_date};
 use crate::http::rules::request::{Credentials, RequestFacts, RequestMethod};
+use crate::http::rules::steering;
 use crate::http::rules::target::same_origin_target;
 use crate::http::rules::targeted;
 use crate::http::rules::vary::{self, Vary, VaryList};
@@ -51,6 +52,8 @@ pub(crate) struct Plan {
     pub(crate) only_validated: bool,
     /// It has no lifetime: it goes to the clients that wait, and is not stored.
     pub(crate) is_for_wave: bool,
+    /// It has no validator, and gets an entity tag of ours.
+    pub(crate) makes_etag: bool,
 }
 
 impl Plan {
@@ -168,7 +171,7 @@ impl Response<'_> {
         // Before anything is read that may be as large as it likes.
         self.check_fields()?;
         refuse_if(nested::forbids_sharing(&self.parts.extensions), DeclineReason::Nested)?;
-        let DirectiveSet { directives, withheld } = self.governing();
+        let DirectiveSet { directives, mut withheld } = self.governing();
         self.check_status(asked)?;
         self.check_directives(&directives)?;
         let can_be_validated = self.can_be_validated(&withheld);
@@ -186,6 +189,7 @@ impl Response<'_> {
         }
         let is_of_use = can_be_validated || self.is_for_wave || terms.cover_anything();
         refuse_if(!is_of_use, DeclineReason::NoFreshness)?;
+        withheld.extend(steering::ours(self.config).cloned());
         Ok(Plan {
             terms,
             directives,
@@ -199,6 +203,7 @@ impl Response<'_> {
             length,
             only_validated,
             is_for_wave: self.is_for_wave,
+            makes_etag: self.makes_etag(),
         })
     }
 
@@ -238,6 +243,16 @@ impl Response<'_> {
         *status == StatusCode::OK
             && (kept(&header::ETAG) && has_tag(headers)
                 || kept(&header::LAST_MODIFIED) && by_date())
+    }
+
+    /// A field that is there says that the origin has a validator, whatever stands in it.
+    fn makes_etag(&self) -> bool {
+        let Parts { status, headers, .. } = self.parts;
+        let has = |name| headers.contains_key(name);
+        self.config.make_etags
+            && *status == StatusCode::OK
+            && !has(header::ETAG)
+            && !has(header::LAST_MODIFIED)
     }
 
     fn check_body(&self) -> Result<Option<u64>, DeclineReason> {

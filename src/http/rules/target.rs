@@ -89,8 +89,12 @@ pub(crate) fn path_tag(scope: Option<&str>, path: &str) -> Tag {
     let mut parts = KeyBuf::default();
     parts.push_part(scope.unwrap_or_default().as_bytes());
     parts.push_part(path.as_bytes());
+    hashed(KeyKind::PathTag, &parts)
+}
+
+pub(super) fn hashed(kind: KeyKind, parts: &KeyBuf) -> Tag {
     let digest = blake3::hash(parts.as_bytes());
-    Tag::from_encoded(&[&KeyKind::PathTag.start()[..], &digest.as_bytes()[..16]].concat())
+    Tag::from_encoded(&[&kind.start()[..], &digest.as_bytes()[..16]].concat())
 }
 
 /// Resolves `Location` or `Content-Location` against the absolute URI of the

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::convert::Infallible;
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use http::header::{HeaderMap, HeaderName};
 use sfv::visitor::{
@@ -11,6 +11,7 @@ use sfv::visitor::{
 use sfv::{BareItemFromInput, KeyRef, Parser};
 
 use crate::http::config::HttpConfig;
+use crate::http::rules::conditions::only;
 use crate::http::rules::directives::{
     self, DirectiveSet, Directives, Lifetime, MAX_SECONDS, Numbers,
 };
@@ -25,7 +26,11 @@ pub(crate) fn governing(
     config: &HttpConfig,
     received: SystemTime,
 ) -> DirectiveSet {
-    let targeted = config.targeted.iter().find_map(|name| read(headers, name));
+    let mut fields = config.lifetime_fields.iter().chain(&config.targeted);
+    let targeted = fields.find_map(|name| match name.as_str() {
+        X_ACCEL_EXPIRES => accel_expires(headers, received),
+        _ => read(headers, name),
+    });
     let mut parsed = targeted.unwrap_or_else(|| {
         let mut parsed = directives::parse(headers);
         if parsed.directives.lifetime == Lifetime::Unsaid {
@@ -50,8 +55,41 @@ fn read(headers: &HeaderMap, name: &HeaderName) -> Option<DirectiveSet> {
     dictionary.finish()
 }
 
+const X_ACCEL_EXPIRES: &str = "x-accel-expires";
+
+/// Returns what nginx reads in `X-Accel-Expires`: seconds, `@` and a Unix time, or 0, which
+/// forbids to store. Beside it the stale windows of `Cache-Control` count, and the fields that
+/// it withholds. `None` where the next field governs.
+fn accel_expires(headers: &HeaderMap, received: SystemTime) -> Option<DirectiveSet> {
+    let text = only(headers, &HeaderName::from_static(X_ACCEL_EXPIRES))?.to_str().ok()?;
+    let number = |text: &str| {
+        let is_number = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        is_number.then(|| text.parse::<u64>().unwrap_or(u64::MAX))
+    };
+    let seconds = match text.strip_prefix('@') {
+        Some(at) => {
+            let now = received.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+            number(at)?.checked_sub(now).filter(|left| *left > 0)
+        }
+        None => Some(number(text)?),
+    };
+    let DirectiveSet { directives: beside, withheld } = directives::parse(headers);
+    let directives = Directives {
+        no_store: seconds == Some(0),
+        lifetime: seconds.map_or(Lifetime::Stale, seconds_of),
+        stale_while_revalidate: beside.stale_while_revalidate,
+        stale_if_error: beside.stale_if_error,
+        ..Directives::default()
+    };
+    Some(DirectiveSet { directives, withheld })
+}
+
+fn seconds_of(seconds: u64) -> Lifetime {
+    Lifetime::Seconds(u32::try_from(seconds).map_or(MAX_SECONDS, |n| n.min(MAX_SECONDS)))
+}
+
 /// The lines of a field as one (RFC 9651, 4.2).
-fn combined<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, [u8]>> {
+pub(super) fn combined<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, [u8]>> {
     let mut lines = headers.get_all(name).iter();
     let first = Cow::Borrowed(lines.next()?.as_bytes());
     Some(lines.fold(first, |mut all, line| {
@@ -143,9 +181,7 @@ fn flag<'a>(said: &'a mut Directives, name: &str) -> &'a mut bool {
 /// A negative lifetime is an invalid one.
 fn lifetime(seconds: i64) -> Lifetime {
     match u64::try_from(seconds) {
-        Ok(seconds) => {
-            Lifetime::Seconds(u32::try_from(seconds).map_or(MAX_SECONDS, |n| n.min(MAX_SECONDS)))
-        }
+        Ok(seconds) => seconds_of(seconds),
         Err(_) => Lifetime::Stale,
     }
 }

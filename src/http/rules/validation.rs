@@ -59,7 +59,9 @@ impl Validators {
 /// Returns the validators of a stored response. Only a 200 is validated: a 304
 /// is an answer to nothing else (RFC 9110, 13.2.1).
 pub(crate) fn validators(stored: &CachedResponse) -> Option<Validators> {
-    (stored.status == StatusCode::OK).then(|| Validators::of(&stored.headers)).flatten()
+    // What is ours says nothing to the origin; beside it there is nothing of the origin's.
+    let is_asked = stored.status == StatusCode::OK && !stored.has_own_etag();
+    is_asked.then(|| Validators::of(&stored.headers)).flatten()
 }
 
 /// A strong tag confirms the same strong one, a weak tag both (RFC 9110,

@@ -87,7 +87,7 @@ pub(crate) fn completed(
     body: Bytes,
 ) -> Option<StoredEntry> {
     let stored = entry.value.response()?.completed(body);
-    let whole = Entry::new(stored.into(), entry.window, entry.tags.clone(), entry.started_seq);
+    let whole = Entry::new(stored.into(), entry.window(), entry.tags.clone(), entry.started_seq);
     Some(weighed(caller, whole.with_version(entry.version)))
 }
 
@@ -268,10 +268,10 @@ pub(crate) fn index_entry(
     old: Option<&StoredEntry>,
     longer: Duration,
 ) -> Entry<StoredResponse> {
-    let mut window = newest.window.kept_longer(Duration::ZERO);
-    window.error_until = newest.window.kept_until().plus(longer);
+    let mut window = newest.window().kept_longer(Duration::ZERO);
+    window.error_until = newest.window().kept_until().plus(longer);
     if let Some(old) = old.filter(|old| index_of(old).is_some()) {
-        window.error_until = window.error_until.max(old.window.kept_until());
+        window.error_until = window.error_until.max(old.window().kept_until());
     }
     Entry::new(index.into(), window, Box::default(), newest.started_seq)
 }

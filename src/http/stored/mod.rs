@@ -35,10 +35,12 @@
 //! - `response`: a stored response, the index, and which request may have which response.
 //! - `fill`: how a response gets into the store: the entry, its window, its place, and the
 //!   variant that makes room.
+//! - `etag`: entity tags of our own.
 //! - `generation`: the number in an index of the remote, and the keys that it leads to.
 //! - `wire`: stored responses as bytes (feature `remote`). Everything that is read is checked
 //!   as if a client had sent it.
 
+mod etag;
 pub(crate) mod fill;
 pub(crate) mod generation;
 pub(crate) mod response;

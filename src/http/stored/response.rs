@@ -20,6 +20,7 @@ use crate::http::rules::lifetime::Source;
 use crate::http::rules::request::{Credentials, RequestFacts};
 use crate::http::rules::storable::{Plan, may_answer};
 use crate::http::rules::vary::{Fingerprint, VaryList, accepted, codings, fingerprint};
+use crate::http::stored::etag;
 use crate::http::stored::generation::Generation;
 use crate::weigh::{Weigh, allocated};
 
@@ -122,6 +123,8 @@ pub(crate) struct CachedResponse {
     /// When this process asked for it; none where another process did. It orders responses.
     /// The window cannot: what it counts from includes the `Age` of the response.
     asked_at: Option<Tick>,
+    /// Its entity tag is ours: the origin does not know it.
+    has_own_etag: bool,
     /// When a variant was last used, for making room among its siblings.
     used: AtomicU64,
 }
@@ -195,6 +198,9 @@ impl CachedResponse {
         }
         strip_for_storage(&mut headers, &plan.withheld, received);
         write_length(&mut headers, head.status, &body);
+        if plan.makes_etag {
+            etag::write(&mut headers, &body);
+        }
         own_values(&mut headers);
         let (coding, fingerprint) = selected_as.unzip();
         let facts = Facts {
@@ -209,7 +215,8 @@ impl CachedResponse {
             fingerprint,
         };
         let used = AtomicU64::new(0);
-        Self { status: head.status, headers, body, facts, asked_at: None, used }
+        let has_own_etag = plan.makes_etag;
+        Self { status: head.status, headers, body, facts, asked_at: None, has_own_etag, used }
     }
 
     /// Says when this process asked for it.
@@ -222,19 +229,36 @@ impl CachedResponse {
     #[cfg(feature = "remote")]
     pub(crate) fn from_wire(headers: HeaderMap, body: Bytes, facts: Facts) -> Self {
         let (body, used) = (Content::Whole(body), AtomicU64::new(0));
-        Self { status: facts.status, headers, body, facts, asked_at: None, used }
+        let (status, asked_at, has_own_etag) = (facts.status, None, false);
+        Self { status, headers, body, facts, asked_at, has_own_etag, used }
+    }
+
+    /// Says whether its entity tag is ours.
+    #[cfg(feature = "remote")]
+    pub(super) fn with_own_etag(self, has_own_etag: bool) -> Self {
+        Self { has_own_etag, ..self }
+    }
+
+    /// Returns whether its entity tag is ours: the origin does not know it.
+    pub(crate) fn has_own_etag(&self) -> bool {
+        self.has_own_etag
     }
 
     /// Makes the same with its whole body.
     pub(super) fn completed(&self, body: Bytes) -> Self {
         let (mut headers, body) = (self.headers.clone(), Content::Whole(body));
         write_length(&mut headers, self.status, &body);
+        if self.has_own_etag {
+            etag::write(&mut headers, &body);
+            own_values(&mut headers);
+        }
         Self {
             status: self.status,
             headers,
             body,
             facts: self.facts.clone(),
             asked_at: self.asked_at,
+            has_own_etag: self.has_own_etag,
             used: AtomicU64::new(self.last_used()),
         }
     }

@@ -24,6 +24,8 @@ use crate::remote::Remotable;
 /// The first byte says what follows; another form gets other numbers.
 const RESPONSE: u8 = 3;
 pub(crate) const INDEX: u8 = 4;
+/// A response whose entity tag is ours.
+const RESPONSE_WITH_OWN_ETAG: u8 = 5;
 
 pub(crate) const MAX_FIELDS: usize = 16_384;
 /// The least that a field takes: two lengths, a name, a mark.
@@ -42,6 +44,7 @@ impl Remotable for StoredResponse {
         let mut from = bytes;
         let read = match from.try_get_u8().ok()? {
             RESPONSE => read_response(&mut from)?.into(),
+            RESPONSE_WITH_OWN_ETAG => read_response(&mut from)?.with_own_etag(true).into(),
             INDEX => read_index(&mut from)?.into(),
             _ => return None,
         };
@@ -54,7 +57,7 @@ fn write_response(stored: &CachedResponse) -> Option<Bytes> {
     let fields = stored.headers.iter();
     let fields = fields.map(|(name, value)| LEAST_FIELD + name.as_str().len() + value.len());
     let mut out = BytesMut::with_capacity(128 + fields.sum::<usize>() + body.len());
-    out.put_u8(RESPONSE);
+    out.put_u8(if stored.has_own_etag() { RESPONSE_WITH_OWN_ETAG } else { RESPONSE });
     write_facts(&mut out, &stored.facts)?;
     write_fields(&mut out, &stored.headers)?;
     out.put_u64(body.len() as u64);

@@ -60,6 +60,8 @@ pub(crate) struct Proxy {
     /// None for another server in its place, which somebody else has started.
     process: Option<Child>,
     pub(crate) address: SocketAddr,
+    /// Where operators are served, with `--admin`.
+    pub(crate) operators: Option<SocketAddr>,
 }
 
 impl Proxy {
@@ -79,31 +81,37 @@ impl Proxy {
 
     fn start_with_stderr(origin: &str, flags: &[&str], stderr: Stdio) -> Self {
         let flags = [&["--origin", origin], flags].concat();
-        Self::start_program("reverse_proxy", &flags, stderr)
+        Self::spawn(Command::new(program("reverse_proxy")).args(flags).stderr(stderr))
     }
 
     /// Starts the other server among the examples: no proxy, but a client sees no difference.
     pub(crate) fn start_web_server(flags: &[&str]) -> Self {
-        Self::start_program("web_server", flags, Stdio::inherit())
+        Self::spawn(Command::new(program("web_server")).args(flags))
     }
 
-    fn start_program(name: &str, flags: &[&str], stderr: Stdio) -> Self {
-        let mut process = Command::new(program(name))
-            .args(["--listen", "127.0.0.1:0"])
-            .args(flags)
-            .stdout(Stdio::piped())
-            .stderr(stderr)
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(process.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    /// Starts a proxy with a listener for operators, who show this token.
+    pub(crate) fn start_with_token(origin: &str, flags: &[&str], token: &str) -> Self {
+        let mut command = Command::new(program("reverse_proxy"));
+        command.args(["--origin", origin, "--admin", "127.0.0.1:0"]).args(flags);
+        Self::spawn(command.env("STAMPEDE_ADMIN_TOKEN", token))
+    }
+
+    fn spawn(command: &mut Command) -> Self {
+        let command = command.args(["--listen", "127.0.0.1:0"]);
+        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut lines = BufReader::new(process.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let mut line = lines.next().expect("it says where it listens");
+        let operators = line.strip_prefix("operators on http://").map(|at| at.parse().unwrap());
+        if operators.is_some() {
+            line = lines.next().expect("it says where it listens");
+        }
         let address = line.trim().strip_prefix("listening on http://").expect("it listens");
-        Self { process: Some(process), address: address.parse().unwrap() }
+        Self { process: Some(process), address: address.parse().unwrap(), operators }
     }
 
     /// Another server in its place.
     pub(crate) fn elsewhere(address: SocketAddr) -> Self {
-        Self { process: None, address }
+        Self { process: None, address, operators: None }
     }
 
     fn process(&self) -> &Child {
@@ -121,6 +129,12 @@ impl Proxy {
 
     pub(crate) async fn connect(&self) -> Peer {
         Peer::new(TcpStream::connect(self.address).await.unwrap())
+    }
+
+    /// A connection of an operator.
+    pub(crate) async fn connect_as_operator(&self) -> Peer {
+        let operators = self.operators.expect("started with `--admin`");
+        Peer::new(TcpStream::connect(operators).await.unwrap())
     }
 
     /// A client with another loopback address than the usual one.

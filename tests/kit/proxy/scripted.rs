@@ -21,8 +21,16 @@ impl Scripted {
         flags: &[&str],
         script: impl Fn(&Head) -> (String, String) + Send + Sync + 'static,
     ) -> (Self, Proxy) {
+        Self::start_behind(|origin| Proxy::start_at(origin, flags), script).await
+    }
+
+    /// Starts the origin, and the proxy that `start` makes for its URL.
+    pub(crate) async fn start_behind(
+        start: impl FnOnce(&str) -> Proxy,
+        script: impl Fn(&Head) -> (String, String) + Send + Sync + 'static,
+    ) -> (Self, Proxy) {
         let origin = Origin::bind().await;
-        let proxy = Proxy::start(&origin, flags);
+        let proxy = start(&origin.url());
         let scripted = Self { heads: Arc::default(), script: Arc::new(script) };
         let serving = scripted.clone();
         tokio::spawn(async move {

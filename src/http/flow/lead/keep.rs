@@ -91,9 +91,9 @@ impl Head {
         let Self { caller, leader, received, .. } = self;
         let version = leader.version();
         let entry = fill::entry(caller, head, body, plan, tags, *received, version);
-        let longest = entry.window.useful_until();
+        let longest = entry.window().useful_until();
         let is_covered = plan.is_shareable() && received.at < longest;
-        let share = match received.at < entry.window.kept_until() {
+        let share = match received.at < entry.window().kept_until() {
             _ if plan.is_for_wave => Recipients::Wave,
             // No window covers it, or none any more.
             true if !is_covered && plan.terms.lifetime.is_zero() => Recipients::Each,

@@ -1,0 +1,189 @@
+//! The listener for operators: `PURGE`, and the library's router, behind a token.
+
+use std::convert::Infallible;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, header};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::{Map, Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tower::ServiceExt;
+use tower_stampede::{HttpStampede, admin};
+
+/// Where the token is, if no file is named.
+pub(crate) const VARIABLE: &str = "STAMPEDE_ADMIN_TOKEN";
+
+/// A shorter one could be guessed.
+const LEAST_LENGTH: usize = 16;
+
+/// How long a connection may last, from its first byte to its last.
+const LIFETIME: Duration = Duration::from_secs(30);
+
+/// How long the head of a request may take.
+const HEAD: Duration = Duration::from_secs(5);
+
+/// How many connections at once.
+const CONNECTIONS: usize = 64;
+
+/// The hash of the token: two hashes compare in constant time.
+#[derive(Clone, Debug)]
+pub(crate) struct AdminToken(blake3::Hash);
+
+impl AdminToken {
+    /// Reads it from the file, or else from the environment.
+    pub(crate) fn read(file: Option<&PathBuf>) -> Result<Self, String> {
+        let text = match file {
+            Some(file) => std::fs::read_to_string(file)
+                .map_err(|error| format!("--admin-token-file: {}: {error}", file.display()))?,
+            None => std::env::var(VARIABLE).map_err(|_| {
+                format!(
+                    "--admin needs a token: name a file with --admin-token-file, or set {VARIABLE}"
+                )
+            })?,
+        };
+        let token = text.trim();
+        let is_token = token.len() >= LEAST_LENGTH && token.bytes().all(|b| b.is_ascii_graphic());
+        match is_token {
+            true => Ok(Self(blake3::hash(token.as_bytes()))),
+            false => Err(format!(
+                "--admin: the token must have at least {LEAST_LENGTH} visible ASCII characters \
+                 and no blank"
+            )),
+        }
+    }
+
+    fn is_shown_in(&self, headers: &HeaderMap) -> bool {
+        let mut shown = headers.get_all(header::AUTHORIZATION).iter();
+        let (Some(shown), None) = (shown.next(), shown.next()) else { return false };
+        let Some((scheme, token)) = shown.as_bytes().split_at_checked(7) else { return false };
+        scheme.eq_ignore_ascii_case(b"bearer ") && blake3::hash(token) == self.0
+    }
+}
+
+/// What the listener needs.
+struct Operators {
+    token: AdminToken,
+    router: Router,
+}
+
+/// Serves operators until it is dropped.
+pub(crate) async fn serve(listener: TcpListener, token: AdminToken, cache: HttpStampede) {
+    let operators = Arc::new(Operators { token, router: admin::router(cache) });
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let Ok((stream, _)) = listener.accept().await else {
+            tokio::time::sleep(HEAD / 100).await;
+            continue;
+        };
+        let operators = Arc::clone(&operators);
+        let service = service_fn(move |request: Request<Incoming>| {
+            let operators = Arc::clone(&operators);
+            async move { Ok::<_, Infallible>(operators.answer(request).await) }
+        });
+        let mut server = http1::Builder::new();
+        server.timer(TokioTimer::new()).header_read_timeout(HEAD);
+        let serving = server.serve_connection(TokioIo::new(stream), service);
+        tokio::spawn(async move {
+            // What goes wrong on the connection is told to its client.
+            let _ = tokio::time::timeout(LIFETIME, serving).await;
+            drop(place);
+        });
+    }
+}
+
+impl Operators {
+    /// Answers one request. Without the token nothing of it is read but its head.
+    async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
+        if !self.token.is_shown_in(request.headers()) {
+            let answer = said(StatusCode::UNAUTHORIZED, &json!({"error": "no token, or another"}));
+            let (mut head, body) = answer.into_parts();
+            head.headers
+                .insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static("Bearer"));
+            return Response::from_parts(head, body);
+        }
+        let (parts, body) = request.into_parts();
+        if parts.method.as_str() != "PURGE" {
+            return self.pass(Request::from_parts(parts, Body::new(body))).await;
+        }
+        let purges = match purges(&parts.uri, &parts.headers) {
+            Ok(purges) => purges,
+            Err(why) => return said(StatusCode::BAD_REQUEST, &json!({"error": why})),
+        };
+        let mut last = said(StatusCode::OK, &json!({}));
+        for purge in purges {
+            let request = Request::builder().method(Method::POST).uri("/purge");
+            let request = request.body(Body::from(Value::Object(purge).to_string()));
+            let Ok(request) = request else { return last };
+            last = self.pass(request).await;
+            if !last.status().is_success() {
+                break;
+            }
+        }
+        last
+    }
+
+    async fn pass(&self, request: Request<Body>) -> Response<Body> {
+        match self.router.clone().oneshot(request).await {
+            Ok(response) => response,
+            Err(never) => match never {},
+        }
+    }
+}
+
+/// Returns what a `PURGE` asks for, in the words of `POST /purge`: all tags in `Surrogate-Key`,
+/// or everything for `*`, or one URI. `Soft-Purge: 1` makes it stale instead.
+fn purges(uri: &Uri, headers: &HeaderMap) -> Result<Vec<Map<String, Value>>, &'static str> {
+    let is_soft = match headers.get("soft-purge").map(header::HeaderValue::as_bytes) {
+        None | Some(b"0") => false,
+        Some(b"1") => true,
+        Some(_) => return Err("`Soft-Purge` must be 0 or 1"),
+    };
+    let purge = |name: &str, what: &str| {
+        let mut purge = Map::new();
+        purge.insert(name.into(), what.into());
+        purge.insert("soft".into(), is_soft.into());
+        purge
+    };
+    if let Some(keys) = headers.get("surrogate-key") {
+        let keys = keys.to_str().map_err(|_| "`Surrogate-Key` must be visible ASCII")?;
+        let keys = keys.split_ascii_whitespace().filter(|key| *key != "*");
+        // There a `%` begins an encoded byte.
+        let purges: Vec<_> = keys.map(|key| purge("tag", &key.replace('%', "%25"))).collect();
+        return if purges.is_empty() { Err("`Surrogate-Key` names no tag") } else { Ok(purges) };
+    }
+    if uri.path() == "*" {
+        return Ok(vec![purge("tag", "*")]);
+    }
+    let authority = uri.authority().map(http::uri::Authority::as_str);
+    let host = headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = authority.or(host).ok_or("say the host: in the URI, or in `Host`")?;
+    let scheme = uri.scheme_str().unwrap_or("http");
+    let resource = uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+    Ok(vec![purge("url", &format!("{scheme}://{host}{resource}"))])
+}
+
+fn said(status: StatusCode, what: &Value) -> Response<Body> {
+    let mut response = Response::new(Body::from(what.to_string()));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    let json = header::HeaderValue::from_static("application/json");
+    headers.insert(header::CONTENT_TYPE, json);
+    headers.insert(header::CACHE_CONTROL, header::HeaderValue::from_static("no-store"));
+    response
+}
+
+/// Says where operators are served; scripts read this line.
+pub(crate) fn announce(address: SocketAddr) -> io::Result<()> {
+    writeln!(io::stdout().lock(), "operators on http://{address}")
+}
