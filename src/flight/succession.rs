@@ -140,14 +140,13 @@ impl<V: Send + Sync + 'static> Leader<V> {
     ///
     /// A refresh has none: its callers have a value. Nor has a computation after a panic, which
     /// was a second one already.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's failures"))]
-    pub(crate) fn pass_on(self, successor: Successor, end: End<V>) -> Result<(), (Self, End<V>)> {
+    pub(crate) fn pass_on(self, successor: Successor, end: End<V>) -> Option<(Self, End<V>)> {
         let may_pass = self.led_for == LedFor::Caller
             && !self.is_second
             && self.engine.mode() == Mode::On
             && !self.follows_panic();
         if !may_pass || !self.flight.has_candidate(successor) {
-            return Err((self, end));
+            return Some((self, end));
         }
         let (engine, flight) = (Arc::clone(&self.engine), Arc::clone(&self.flight));
         let took = engine.clock.now().since(self.started.tick);
@@ -159,22 +158,22 @@ impl<V: Send + Sync + 'static> Leader<V> {
         if let Err(vacancy) = flight.vacate(vacancy) {
             engine.places.expect_until(&flight.computation, overdue_at);
             let Vacancy { leader, end, .. } = *vacancy;
-            return Err((leader, end));
+            return Some((leader, end));
         }
         flight.wake();
         let key = &flight.key;
         engine.observer.happened(Occurrence::Computed { key, took, end: how, failure });
-        Ok(())
+        None
     }
 
     /// The same, and ends the flight where there is no second leader.
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's failures"))]
     pub(crate) fn pass_on_or_end(self, successor: Option<Successor>, end: End<V>) {
-        let ending = match successor {
+        let last = match successor {
             Some(successor) => self.pass_on(successor, end),
-            None => Err((self, end)),
+            None => Some((self, end)),
         };
-        if let Err((leader, end)) = ending {
+        if let Some((leader, end)) = last {
             leader.end(end);
         }
     }

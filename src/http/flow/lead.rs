@@ -181,8 +181,8 @@ impl Head {
         let by_layer = plan.terms.source == Source::Layer;
         let successor = successor(response.status(), true).filter(|_| by_layer);
         match self.pass_on(response.status(), successor) {
-            Ok(()) => own_error(response.map(ResponseBody::inner), DeclineReason::Status),
-            Err(head) => head.keep(response, plan, tags).await,
+            None => own_error(response.map(ResponseBody::inner), DeclineReason::Status),
+            Some(head) => head.keep(response, plan, tags).await,
         }
     }
 
@@ -201,9 +201,8 @@ impl Head {
         let is_refresh = self.caller.refreshed.is_some();
         let concerns_all = !is_covered && !is_refresh && why != DeclineReason::Credentials;
         let successor = successor(status, shareable.is_some()).filter(|_| concerns_all);
-        let head = match self.pass_on(status, successor) {
-            Ok(()) => return own_error(response.map(ResponseBody::inner), why),
-            Err(head) => head,
+        let Some(head) = self.pass_on(status, successor) else {
+            return own_error(response.map(ResponseBody::inner), why);
         };
         match shareable.filter(|_| concerns_all) {
             Some((plan, tags)) => {
@@ -218,19 +217,17 @@ impl Head {
         }
     }
 
-    /// Leaves the flight to a waiter that may lead next, if there is one.
-    fn pass_on(self, status: StatusCode, successor: Option<Successor>) -> Result<(), Self> {
-        let Some(successor) = successor else { return Err(self) };
+    /// Leaves the flight to a waiter that may lead next. Returns the leader where there is none.
+    fn pass_on(self, status: StatusCode, successor: Option<Successor>) -> Option<Self> {
+        let Some(successor) = successor else { return Some(self) };
         let end = if is_failure(status) {
             failed(status, self.stale_until)
         } else {
             End::Declined(Remember::Nothing)
         };
         let Self { caller, leader, received, stale_until, occupied } = self;
-        match leader.pass_on(successor, end) {
-            Ok(()) => Ok(()),
-            Err((leader, _)) => Err(Self { caller, leader, received, stale_until, occupied }),
-        }
+        let (leader, _) = leader.pass_on(successor, end)?;
+        Some(Self { caller, leader, received, stale_until, occupied })
     }
 
     fn tags(

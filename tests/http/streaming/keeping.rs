@@ -169,7 +169,7 @@ async fn a_body_may_take_longer_than_any_time_out_as_long_as_it_goes_on() {
     let cache = cache.wait_timeout(secs(3)).build().unwrap();
     let sources = Sources::default();
     let origin = sources.origin(|_, answer| answer.header("cache-control", "s-maxage=600"));
-    let app = layered(cache.http_layer(), &origin);
+    let app = layered(cache.http_layer().body_join_timeout(secs(30)), &origin);
     let mut readers = vec![open(&app, get("/report")).await];
     let source = sources.take(0);
     for _ in 0..20 {
