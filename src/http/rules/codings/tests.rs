@@ -3,13 +3,13 @@ use crate::http::tests::reference::codings as reference;
 use http::HeaderName;
 use proptest::prelude::*;
 
-fn headers(name: HeaderName, values: &[&str]) -> HeaderMap {
+fn headers(name: &HeaderName, values: &[&str]) -> HeaderMap {
     let values = values.iter().map(|value| HeaderValue::from_bytes(value.as_bytes()).unwrap());
     values.map(|value| (name.clone(), value)).collect()
 }
 
 fn request(values: &[&str]) -> HeaderMap {
-    headers(header::ACCEPT_ENCODING, values)
+    headers(&header::ACCEPT_ENCODING, values)
 }
 
 fn of(values: &[&str]) -> Accepted {
@@ -104,7 +104,7 @@ fn the_coding_of_a_response_is_read_in_any_spelling() {
         (&["gzip", "gzip"], Coding::Other),
         (&["aes128gcm"], Coding::Other),
     ] {
-        let headers = headers(header::CONTENT_ENCODING, values);
+        let headers = headers(&header::CONTENT_ENCODING, values);
         assert_eq!(Coding::of_response(&headers), expected, "{values:?}");
     }
 }
