@@ -1,6 +1,7 @@
 //! The HTTP layer and its settings.
 
 mod nesting;
+mod ranges;
 mod request_fields;
 
 use std::any::Any;

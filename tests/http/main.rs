@@ -13,6 +13,8 @@ mod arriving_bytes;
 #[cfg(feature = "axum")]
 mod body;
 #[cfg(feature = "axum")]
+mod cold_ranges;
+#[cfg(feature = "axum")]
 mod conditions;
 #[cfg(feature = "axum")]
 mod credential_settings;
@@ -21,6 +23,8 @@ mod credentials;
 mod engine_edges;
 #[cfg(feature = "axum")]
 mod fields;
+#[cfg(feature = "axum")]
+mod heads;
 #[cfg(feature = "axum")]
 mod herd;
 #[cfg(feature = "axum")]

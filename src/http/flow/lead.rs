@@ -21,7 +21,10 @@ use crate::http::flow::error_response::OriginStatus;
 use crate::http::flow::lookup::{HttpCaller, StoredEntry};
 use crate::http::flow::origin_call::{OriginAnswer, OriginReply, OriginRequest};
 use crate::http::rules::lifetime::Times;
-use crate::http::rules::storable::{Decision, DeclineReason, Plan, UnstoredReason, judge};
+use crate::http::rules::request::RequestMethod;
+use crate::http::rules::storable::{
+    Decision, DeclineReason, Plan, UnstoredReason, judge, judge_head,
+};
 use crate::http::stored::fill::{self, ArrivalTime};
 use crate::http::stored::response::StoredResponse;
 use crate::key::Tag;
@@ -134,14 +137,17 @@ impl Head {
             Err(why) => return self.decline(response, why),
         };
         let (head, body) = response.into_parts();
-        let decision = judge(
-            &self.caller.asked,
-            &head,
-            body.size_hint().exact(),
-            cache_for.as_ref(),
-            &self.caller.rules.config,
-            times,
-        );
+        let config = &self.caller.rules.config;
+        let decision = match self.caller.asked.method {
+            RequestMethod::Head => {
+                self.caller.freshen(&head, self.received);
+                judge_head(&self.caller.asked, &head, cache_for.as_ref(), config, times)
+            }
+            RequestMethod::Get => {
+                let length = body.size_hint().exact();
+                judge(&self.caller.asked, &head, length, cache_for.as_ref(), config, times)
+            }
+        };
         let response = Response::from_parts(head, body);
         let status = response.status();
         let is_failure = is_failure(status);

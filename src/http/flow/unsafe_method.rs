@@ -225,6 +225,7 @@ impl Sent {
             refreshed: None,
             credential: None,
             outside: OutsideFacts::default(),
+            may_fill_from_range: false,
         };
         let request = caller.flight_request().without_waiting();
         let Admission::Lead(leader) = cache.engine.enter(&request, &mut None) else {

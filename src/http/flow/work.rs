@@ -21,6 +21,7 @@ use crate::http::flow::answer::is_failure;
 use crate::http::flow::lead::{OriginOutcome, ask};
 use crate::http::flow::lookup::{HttpCaller, StoredEntry, is_validated_by_each, must_be_validated};
 use crate::http::flow::remote;
+use crate::http::rules::request::RequestMethod;
 use crate::http::rules::validation::validators;
 use crate::http::stored::response::{Slot, StoredResponse, selects};
 use crate::key::Key;
@@ -194,6 +195,9 @@ where
         let leads_only = |caller: &mut HttpCaller| caller.flight_request().role == Role::LeadOnly;
         match self.purpose {
             HttpPurpose::Refresh(_) => Patience::GiveUp,
+            // The response to a HEAD is stored nowhere: the lease is for a process that may
+            // store one.
+            HttpPurpose::Answer if caller.asked.method == RequestMethod::Head => Patience::Apart,
             // Answers are not shared: the lease is for a process that may store one.
             HttpPurpose::Answer if caller.validates_itself() => Patience::GoOn,
             // The flight that it has left has the lease, until its body is complete.

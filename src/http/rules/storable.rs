@@ -72,6 +72,23 @@ pub(crate) fn judge(
     response.judge(asked).map_or_else(Decision::Decline, Decision::Store)
 }
 
+/// Judges the response to a HEAD, which is for other HEADs. Fields that describe the body count
+/// for nothing: there is none, however long the one of a GET would be.
+pub(crate) fn judge_head(
+    asked: &RequestFacts,
+    parts: &Parts,
+    cache_for: Option<&CacheFor>,
+    config: &HttpConfig,
+    times: Times,
+) -> Decision {
+    let asked = RequestFacts { method: RequestMethod::Get, ..*asked };
+    let mut parts = parts.clone();
+    for name in [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::TRAILER] {
+        parts.headers.remove(name);
+    }
+    judge(&asked, &parts, None, cache_for, config, times)
+}
+
 /// Judges the response to a POST, which may be stored for later GETs (RFC
 /// 9110, 9.3.3). `target` is the request's absolute URI.
 #[expect(clippy::too_many_arguments, reason = "all that is known of the exchange")]

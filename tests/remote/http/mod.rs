@@ -5,6 +5,7 @@
 
 mod failures;
 mod privacy;
+mod shapes;
 mod sharing;
 mod spy;
 mod streaming;
