@@ -43,6 +43,8 @@ What is cached
                                  explicitly cacheable                 [refuse]
   --ignore-cookies               remove Cookie from GET and HEAD requests
   --max-body BYTES               the longest body that is stored     [1048576]
+  --pass-ranges                  send ranges to the origin as they are, and do not
+                                 ask for the whole of what is not stored
   --credential-header NAME       a request field that identifies the client, or a
                                  pattern like X-Acme-*: responses to such requests
                                  are shared only where the origin permits it. Adds
@@ -112,6 +114,7 @@ pub(crate) struct Flags {
     set_cookie: SetCookie,
     ignore_cookies: bool,
     max_body: usize,
+    pass_ranges: bool,
     credential_headers: Vec<String>,
     not_credentials: Vec<String>,
     store_post: bool,
@@ -143,6 +146,7 @@ impl Default for Flags {
             set_cookie: SetCookie::Refuse,
             ignore_cookies: false,
             max_body: 1 << 20,
+            pass_ranges: false,
             credential_headers: Vec::new(),
             not_credentials: Vec::new(),
             store_post: false,
@@ -197,6 +201,7 @@ impl Flags {
             "set-cookie" => self.set_cookie = value(name, from, set_cookie)?,
             "ignore-cookies" => self.ignore_cookies = true,
             "max-body" => self.max_body = value(name, from, bytes)?,
+            "pass-ranges" => self.pass_ranges = true,
             "credential-header" => {
                 self.credential_headers.push(value(name, from, field_pattern)?);
             }
@@ -255,6 +260,7 @@ impl Flags {
             .disconnected(OriginError::is_disconnected)
             .set_cookie(self.set_cookie)
             .max_body(self.max_body)
+            .fill_from_ranges(!self.pass_ranges)
             // A request that was admitted must not be too long for the cache.
             .max_header_bytes(self.max_header_bytes.saturating_add(WRITTEN_BYTES));
         // What is named a credential is one, beside a wider exemption too.
