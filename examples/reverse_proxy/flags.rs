@@ -57,6 +57,8 @@ What is cached
   --make-etags                   give stored responses without a validator an
                                  ETag, so that clients get 304
   --max-body BYTES               the longest body that is stored     [1048576]
+  --pass-ranges                  send ranges to the origin as they are, and do not
+                                 ask for the whole of what is not stored
   --credential-header NAME       a request field that identifies the client, or a
                                  pattern like X-Acme-*: responses to such requests
                                  are shared only where the origin permits it. Adds
@@ -214,6 +216,7 @@ pub(crate) struct Flags {
     pub(crate) admin: Option<SocketAddr>,
     pub(crate) admin_token_file: Option<PathBuf>,
     max_body: usize,
+    pass_ranges: bool,
     credential_headers: Vec<String>,
     not_credentials: Vec<String>,
     store_post: bool,
@@ -258,6 +261,7 @@ impl Default for Flags {
             admin: None,
             admin_token_file: None,
             max_body: 1 << 20,
+            pass_ranges: false,
             credential_headers: Vec::new(),
             not_credentials: Vec::new(),
             store_post: false,
@@ -327,6 +331,7 @@ impl Flags {
                 self.admin_token_file = Some(value(name, from, |path| Ok(path.into()))?);
             }
             "max-body" => self.max_body = value(name, from, bytes)?,
+            "pass-ranges" => self.pass_ranges = true,
             "credential-header" => {
                 self.credential_headers.push(value(name, from, field_pattern)?);
             }
@@ -399,6 +404,7 @@ impl Flags {
             .set_cookie(self.set_cookie)
             .max_body(self.max_body)
             .body_join_timeout(self.body_join_timeout)
+            .fill_from_ranges(!self.pass_ranges)
             // A request that was admitted must not be too long for the cache.
             .max_header_bytes(self.limits.header_bytes.saturating_add(WRITTEN_BYTES));
         // What is named a credential is one, beside a wider exemption too.

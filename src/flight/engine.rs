@@ -358,6 +358,13 @@ impl<V: Send + Sync + 'static> Engine<V> {
             .then(|| Arc::clone(flight))
     }
 
+    /// Returns whether there is a flight that a caller may join.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's HEAD"))]
+    pub(crate) fn has_flight(&self, request: &FlightRequest) -> bool {
+        let shard = self.table.shard(&request.key).lock();
+        self.current_flight(&shard, request).is_some()
+    }
+
     fn new_computation(&self, request: &FlightRequest) -> Arc<Computation> {
         // Until it computes, a leader may wait for a place that long.
         let overdue_at = self.watch.now().plus(self.settings.wait_timeout).plus(GRACE);
@@ -555,7 +562,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
     }
 
     /// Returns whether a caller without a fallback is held.
-    pub(super) fn is_held(&self, key: &Key) -> bool {
+    pub(crate) fn is_held(&self, key: &Key) -> bool {
         let now = self.clock.now();
         let held =
             |marks: &Marks| marks.hold.check(now, HoldCheck::WithoutFallback, &self.log).is_some();

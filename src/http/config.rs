@@ -56,6 +56,8 @@ pub(crate) struct HttpConfig {
     /// cannot be reached.
     pub(crate) stale_if_disconnected: Duration,
     pub(crate) max_body: usize,
+    /// Whether the whole is asked for where clients ask for parts.
+    pub(crate) fill_from_ranges: bool,
     pub(crate) max_header_bytes: usize,
     pub(crate) max_key_bytes: usize,
     /// Variants per URI.
@@ -135,6 +137,7 @@ impl Default for HttpConfig {
             stale_if_error: Duration::ZERO,
             stale_if_disconnected: Duration::ZERO,
             max_body: 1 << 20,
+            fill_from_ranges: true,
             max_header_bytes: 64 << 10,
             max_key_bytes: 8 << 10,
             max_variants: 64,
@@ -241,6 +244,7 @@ impl HttpConfig {
             stale_if_error: _,
             stale_if_disconnected: _,
             max_body: _,
+            fill_from_ranges: _,
             max_header_bytes: _,
             max_variants: _,
             max_tags: _,

@@ -4,6 +4,7 @@ mod clients;
 mod content;
 mod crowds;
 mod nesting;
+mod ranges;
 mod request_fields;
 mod steering;
 mod writes;

@@ -17,6 +17,8 @@ mod clients;
 #[cfg(feature = "axum")]
 mod codings;
 #[cfg(feature = "axum")]
+mod cold_ranges;
+#[cfg(feature = "axum")]
 mod conditions;
 #[cfg(feature = "axum")]
 mod credential_settings;
@@ -25,6 +27,8 @@ mod credentials;
 mod engine_edges;
 #[cfg(feature = "axum")]
 mod fields;
+#[cfg(feature = "axum")]
+mod heads;
 #[cfg(feature = "axum")]
 mod herd;
 #[cfg(feature = "axum")]

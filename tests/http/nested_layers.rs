@@ -58,7 +58,7 @@ async fn every_kind_of_request_passes_both_layers() {
     .enumerate()
     {
         let reply = send(&app, request).await;
-        assert_eq!(reply.status, 200);
+        assert_eq!(reply.status, if n == 3 { 206 } else { 200 });
         assert!(reply.took < secs(1), "{:?}", reply.took);
         assert_eq!(origin.calls(), n + 1);
     }

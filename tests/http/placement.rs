@@ -122,7 +122,7 @@ async fn over_a_concurrency_limit_of_one_nothing_panics_or_hangs() {
     for request in [
         request("POST", "/0", &[]),
         request("HEAD", "/new", &[]),
-        with("/0", &[("range", "bytes=0-1")]),
+        with("/newer", &[("range", "bytes=0-1")]),
         with("/0", &[("authorization", "a")]),
         get("/0"),
     ] {

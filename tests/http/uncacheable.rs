@@ -108,7 +108,7 @@ async fn a_request_that_goes_past_the_cache_does_not_mark_a_key() {
     });
     let app = app(&origin);
     for (name, value) in
-        [("range", "bytes=0-1"), ("if-match", "\"a\""), ("cache-control", "no-store")]
+        [("range", "items=0-1"), ("if-match", "\"a\""), ("cache-control", "no-store")]
     {
         send(&app, with("/report", &[(name, value)])).await;
     }

@@ -9,7 +9,7 @@ use crate::kit::proxy::stage::{
     CROWD, FAILURE, FRESH, PRIVATE, SHORT, SMALL_CROWD, STALE_IF_ERROR, STALE_MEANWHILE, Stage,
     VARYING, ask_on, same, variants,
 };
-use crate::kit::proxy::{Pace, Seen, get, soon};
+use crate::kit::proxy::{Pace, Seen, get, get_with, soon};
 
 #[track_caller]
 fn assert_all(seen: &[Seen], status: u16, body: &str) {
@@ -34,6 +34,44 @@ async fn a_cold_crowd_asks_once(stage: Stage) {
 #[tokio::test]
 async fn a_cold_crowd_is_one_request() {
     a_cold_crowd_asks_once(Stage::new(FRESH, &[]).await).await;
+}
+
+#[tokio::test]
+async fn a_cold_crowd_of_ranges_is_one_request() {
+    let stage = Stage::new(FRESH, &[]).await;
+    let ranges = || repeat_with(|| get_with("/", "range", "bytes=0-5, -3"));
+    let crowd = stage.gather(ranges().take(CROWD), 1).await;
+    stage.backend.let_go(1);
+    let seen = crowd.seen().await;
+    // The two parts of so short a body are close enough to be one.
+    assert_eq!(seen.len(), CROWD);
+    assert_all(&seen, 206, "answer 1 to all");
+    assert_all(&stage.crowd([get_with("/", "range", "bytes=-3")]).seen().await, 206, "all");
+    assert_eq!(stage.backend.hits(), 1);
+}
+
+#[tokio::test]
+async fn ranges_that_are_passed_are_a_request_for_each() {
+    let stage = Stage::new(FRESH, &["--pass-ranges"]).await;
+    let ranges = || repeat_with(|| get_with("/", "range", "bytes=0-5"));
+    let crowd = stage.gather(ranges().take(SMALL_CROWD), SMALL_CROWD).await;
+    stage.backend.let_go(SMALL_CROWD);
+    // This origin knows no ranges.
+    assert!(crowd.seen().await.iter().all(|seen| seen.status == 200));
+}
+
+#[tokio::test]
+async fn a_cold_crowd_of_heads_is_one_request() {
+    let stage = Stage::new(FRESH, &[]).await;
+    let head = || {
+        let mut head = get("/");
+        *head.method_mut() = http::Method::HEAD;
+        head
+    };
+    let crowd = stage.gather(repeat_with(head).take(CROWD), 1).await;
+    stage.backend.let_go(1);
+    assert_all(&crowd.seen().await, 200, "");
+    assert_eq!(stage.backend.hits(), 1);
 }
 
 #[tokio::test]

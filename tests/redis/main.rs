@@ -34,3 +34,5 @@ mod lock_history;
 mod operator_log;
 #[cfg(all(feature = "redis", feature = "axum"))]
 mod processes;
+#[cfg(all(feature = "redis", feature = "axum"))]
+mod shapes;

@@ -43,6 +43,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
@@ -50,6 +51,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use crate::error::BoxError;
+use crate::http::stored::response::Content;
 
 mod buffer;
 mod collect;
@@ -65,7 +67,7 @@ use part::PartReader;
 pub(super) use readers::ReadGate;
 pub use request::RequestBody;
 pub(super) use request::read as read_request;
-pub(super) use shared::{Feed, Reader, SharedBody};
+pub(super) use shared::{Feed, Gathered, Reader, SharedBody};
 
 /// What the layer asks of the service's bodies: they may move between threads,
 /// and need not be shared by them.
@@ -145,6 +147,12 @@ impl<B: Body> ResponseBody<B> {
         Self { state: State::Part { reader: PartReader::new(reader, first, length) } }
     }
 
+    /// These pieces, and no more.
+    pub(crate) fn pieces(pieces: impl Iterator<Item = Bytes>) -> Self {
+        let pieces = pieces.filter(|piece| !piece.is_empty()).map(Frame::data);
+        Self { state: State::Queue { frames: pieces.collect(), then: Then::End } }
+    }
+
     /// First what was collected, then what is left.
     pub(crate) fn streaming(so_far: VecDeque<Frame<Bytes>>, rest: Pin<Box<B>>) -> Self {
         Self { state: State::Queue { frames: so_far, then: Then::Rest(rest) } }
@@ -153,6 +161,26 @@ impl<B: Body> ResponseBody<B> {
     /// First what was collected, then the error.
     pub(crate) fn broken(so_far: VecDeque<Frame<Bytes>>, error: BodyError) -> Self {
         Self { state: State::Queue { frames: so_far, then: Then::Error(error) } }
+    }
+}
+
+impl<B: Body> ResponseBody<B> {
+    /// Returns what a part can be cut out of: bytes that are there, or that arrive for several
+    /// clients.
+    pub(crate) fn content(&self) -> Option<Content> {
+        match &self.state {
+            State::Full { bytes } => Some(Content::Whole(bytes.clone().unwrap_or_default())),
+            State::Reading { reader } => Some(Content::Arriving(Arc::clone(reader.body()))),
+            State::Queue { .. } | State::Part { .. } | State::Inner { .. } => None,
+        }
+    }
+
+    /// Returns the reader of a body that arrives.
+    pub(crate) fn reader(&self) -> Option<&Reader> {
+        match &self.state {
+            State::Reading { reader } => Some(reader),
+            _ => None,
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::budget::Reservation;
 use crate::http::body::buffer::Buffer;
+use crate::http::body::shared::Gathered;
 use crate::http::body::{BodyError, BodyErrorKind, Next};
 
 /// How far the source may be ahead of the slowest reader once it passes.
@@ -135,6 +136,8 @@ impl BufferState {
     pub(super) fn pass(&mut self, loose: &mut Loose) {
         self.passes = true;
         self.reserved = None;
+        // Those that wait for the whole body wait no more.
+        self.wake_all(loose);
         let now = Instant::now();
         self.readers.values_mut().for_each(|reading| reading.moved = now);
         self.free(loose);
@@ -251,6 +254,34 @@ impl BufferState {
                 Poll::Ready(self.trailers.clone().map(|fields| Ok(Frame::trailers(fields))))
             }
             Some(BodyEnd::Failed(error)) => Poll::Ready(Some(Err(error.clone()))),
+            None => {
+                self.wait(id, cx, loose);
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Says what a reader that waits at the beginning has of the body, once it is so much or
+    /// all of it.
+    pub(super) fn gather(
+        &mut self,
+        id: u64,
+        enough: u64,
+        cx: &Context<'_>,
+        loose: &mut Loose,
+    ) -> Poll<Gathered> {
+        let is_kept = !self.passes && self.buffer.start() == 0 && self.readers.contains_key(&id);
+        let come = self.buffer.end();
+        match &self.end {
+            _ if !is_kept => Poll::Ready(Gathered::Lost),
+            Some(BodyEnd::Clean) => {
+                let whole = self.buffer.at(0).unwrap_or_default();
+                // A body that ends is joined into one piece first.
+                let is_whole = whole.len() as u64 == come;
+                Poll::Ready(if is_whole { Gathered::Whole(whole) } else { Gathered::Lost })
+            }
+            Some(BodyEnd::Failed(_)) => Poll::Ready(Gathered::Lost),
+            None if come >= enough => Poll::Ready(Gathered::Enough),
             None => {
                 self.wait(id, cx, loose);
                 Poll::Pending

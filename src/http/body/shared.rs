@@ -6,6 +6,7 @@
 //! readers have read are freed, and the source waits for the slowest reader.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -36,6 +37,11 @@ impl SharedBody {
 
     pub(crate) fn declared(&self) -> Option<u64> {
         self.declared
+    }
+
+    /// Returns how many bytes have come.
+    pub(crate) fn come(&self) -> u64 {
+        self.state.lock().buffer.end()
     }
 
     /// Returns a reader of the whole body, unless its beginning is gone or it
@@ -154,6 +160,17 @@ impl Drop for Feed {
     }
 }
 
+/// What has come of a body.
+#[derive(Debug)]
+pub(crate) enum Gathered {
+    /// As much as was asked for; more may come.
+    Enough,
+    /// All of it, uncopied.
+    Whole(Bytes),
+    /// It failed, or is not kept.
+    Lost,
+}
+
 /// A reader of a body, from its beginning on. Dropped, it frees its share.
 pub(crate) struct Reader {
     body: Arc<SharedBody>,
@@ -163,6 +180,20 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
+    pub(super) fn body(&self) -> &Arc<SharedBody> {
+        &self.body
+    }
+
+    /// Waits until so many bytes have come, or all of them. Reads none.
+    ///
+    /// Cancel safe.
+    pub(crate) async fn gather(&self, enough: u64) -> Gathered {
+        let gather = |state: &mut BufferState, loose: &mut Loose, cx: &Context<'_>| {
+            state.gather(self.id, enough, cx, loose)
+        };
+        poll_fn(|cx| self.body.change(|state, loose| gather(state, loose, cx))).await
+    }
+
     pub(super) fn poll_frame(&mut self, cx: &Context<'_>) -> Poll<Next> {
         if self.over {
             return Poll::Ready(None);

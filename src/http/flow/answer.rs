@@ -85,15 +85,15 @@ pub(super) fn write<B: Body>(
     let headers = response.headers_mut();
     std::mem::forget(std::mem::replace(headers, shape.fields(&stored.headers)));
     if method == RequestMethod::Head {
-        write_length(headers, stored, shape);
+        write_length(headers, stored, &shape);
     }
     write_own_fields(headers, rules, || age_of(entry, now), status);
 }
 
 #[cold]
-fn write_length(headers: &mut HeaderMap, stored: &response::CachedResponse, shape: Shape) {
+fn write_length(headers: &mut HeaderMap, stored: &response::CachedResponse, shape: &Shape) {
     // RFC 9110, 8.6: a 204 must not have one.
-    if shape == Shape::Whole
+    if *shape == Shape::Whole
         && stored.status != StatusCode::NO_CONTENT
         && let Some(length) = stored.body.length()
     {
@@ -261,15 +261,17 @@ pub(super) fn from_service<B: Body>(
 /// Makes of the service's own response what this client gets of it.
 pub(super) fn shaped<B: Body>(
     response: Response<ResponseBody<B>>,
-    shape: Shape,
+    shape: &Shape,
 ) -> Response<ResponseBody<B>> {
-    if shape != Shape::NotModified {
+    if *shape == Shape::Whole {
         return response;
     }
-    let (mut head, _) = response.into_parts();
+    let (mut head, whole) = response.into_parts();
     head.status = shape.status(head.status);
     head.headers = shape.fields(&head.headers);
-    Response::from_parts(head, ResponseBody::default())
+    // The whole is dropped after that: it keeps the beginning of what arrives.
+    let body = whole.content().map(|content| shape.body(&content));
+    Response::from_parts(head, body.unwrap_or_default())
 }
 
 /// Makes the answer to a request that is to be answered from the store or not

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use http::header::{self, HeaderName};
-use http::{HeaderMap, Response, StatusCode};
+use http::{HeaderMap, Response};
 use http_body::Body;
 
 use crate::error::Error;
@@ -40,12 +40,13 @@ const MAX_NAMED: usize = 64;
 impl HttpCaller {
     /// Returns how much this client gets of the response that it led to, which
     /// is for others too.
-    pub(super) fn shape_of_own<B>(&self, response: &Response<B>) -> Shape {
+    pub(super) fn shape_of_own<B: Body>(&self, response: &Response<ResponseBody<B>>) -> Shape {
         if !self.wishes.is_shaped() {
             return Shape::Whole;
         }
+        let content = response.body().content();
         let (status, now) = (response.status(), self.cache.engine.clock.wall());
-        Shape::of(self.wishes, &self.headers, status, response.headers(), None, now)
+        Shape::of(self.wishes, &self.headers, status, response.headers(), content.as_ref(), now)
     }
 
     /// Returns what `Cache-Status` says of a response that is not stored.
@@ -67,12 +68,6 @@ impl HttpCaller {
             let field = name.as_str().get(..MAX_NAMED).unwrap_or(name.as_str());
             self.cache.observer.happened(Occurrence::CredentialRefused { field });
         }
-    }
-
-    /// Returns whether a part is wanted of what has no length yet.
-    pub(super) fn cannot_cut(&self, entry: &StoredEntry) -> bool {
-        let stored = entry.value.response().filter(|_| self.wishes.range);
-        stored.is_some_and(|it| it.status == StatusCode::OK && it.body.length().is_none())
     }
 
     pub(super) fn for_client(&self) -> OriginClient {
@@ -101,6 +96,7 @@ impl HttpCaller {
                 credential: self.credential.clone(),
                 outside: self.outside,
                 client: self.client,
+                may_fill_from_range: self.may_fill_from_range,
             },
         }
     }
@@ -150,7 +146,7 @@ impl OriginClient {
                 let shape =
                     if why.is_none() { caller.shape_of_own(&response) } else { Shape::Whole };
                 let came = Provenance { fwd_status, ..came(is_stored, detail.as_deref()) };
-                Ok(answer::from_service(&caller.rules, answer::shaped(response, shape), came))
+                Ok(answer::from_service(&caller.rules, answer::shaped(response, &shape), came))
             }
             OriginOutcome::Failed { response, stand_in } => {
                 Ok(stale(stand_in).unwrap_or_else(|| {
@@ -161,7 +157,7 @@ impl OriginClient {
             OriginOutcome::PassedOn(result) => result.map(|response| {
                 // The owner was asked for the whole.
                 let shape = caller.shape_of_own(&response);
-                answer::shaped(response, shape)
+                answer::shaped(response, &shape)
             }),
             OriginOutcome::Error { error, failure } => self.fail(error, failure),
             OriginOutcome::Nothing(error) => {

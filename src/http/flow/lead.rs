@@ -22,9 +22,10 @@ use crate::http::flow::error_response::OriginStatus;
 use crate::http::flow::lookup::{HttpCaller, StoredEntry};
 use crate::http::flow::origin_call::{OriginAnswer, OriginReply, OriginRequest};
 use crate::http::rules::lifetime::{Source, Times};
+use crate::http::rules::request::RequestMethod;
 use crate::http::rules::steering;
 use crate::http::rules::storable::{
-    Decision, DeclineReason, Plan, UnstoredReason, judge, judge_error,
+    Decision, DeclineReason, Plan, UnstoredReason, judge, judge_error, judge_head,
 };
 use crate::http::stored::fill::{self, ArrivalTime};
 use crate::http::stored::response::StoredResponse;
@@ -142,7 +143,13 @@ impl Head {
         let (head, body) = response.into_parts();
         let (status, length) = (head.status, body.size_hint().exact());
         let (asked, config) = (&self.caller.asked, &self.caller.rules.config);
-        let decision = judge(asked, &head, length, cache_for.as_ref(), config, times);
+        let decision = match asked.method {
+            RequestMethod::Head => {
+                self.caller.freshen(&head, self.received);
+                judge_head(asked, &head, cache_for.as_ref(), config, times)
+            }
+            RequestMethod::Get => judge(asked, &head, length, cache_for.as_ref(), config, times),
+        };
         let shareable = || judge_error(asked, &head, length, cache_for.as_ref(), config, times);
         let shareable = is_error(status).then(shareable).flatten();
         let response = Response::from_parts(head, body);

@@ -381,6 +381,19 @@ pub(crate) struct HttpCaller {
     pub(super) outside: OutsideFacts,
     /// Whose it is, for the places.
     pub(super) client: Option<ClientKey>,
+    /// Whether the service may be asked for the whole on behalf of this range.
+    pub(super) may_fill_from_range: bool,
+}
+
+/// Which requests of a variant a flight is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FlightKind {
+    /// All that want the response to a GET.
+    Gets = 0,
+    /// Those that have left such a flight because of what arrives there.
+    Apart = 1,
+    /// HEADs: the response has no body, and answers no other request.
+    Heads = 2,
 }
 
 impl HttpCaller {
@@ -392,19 +405,36 @@ impl HttpCaller {
     /// Returns the key of the flight: the predicted variant and whether
     /// credentials are carried tell flights apart, not entries.
     pub(super) fn flight_key(&self) -> Key {
-        self.flight_key_of(self.predicted(), self.is_apart)
+        self.flight_key_of(self.predicted(), self.flight_kind())
     }
 
     /// Returns the key of the flight that requests of this kind look for now, by
     /// what is known of variants: a refresh is of the variant that it replaces.
     pub(super) fn expected_flight_key(&self) -> Key {
-        self.flight_key_of(self.newest_prediction(), false)
+        self.flight_key_of(self.newest_prediction(), FlightKind::Gets)
     }
 
-    fn flight_key_of(&self, predicted: Option<Fingerprint>, is_apart: bool) -> Key {
+    fn flight_kind(&self) -> FlightKind {
+        match self.asked.method {
+            RequestMethod::Head if !self.joins_gets() => FlightKind::Heads,
+            _ if self.is_apart => FlightKind::Apart,
+            _ => FlightKind::Gets,
+        }
+    }
+
+    /// Returns whether this HEAD waits for a GET: one runs, or the service has just failed to
+    /// answer one.
+    fn joins_gets(&self) -> bool {
+        let gets = FlightRequest::of(self.flight_key_of(self.predicted(), FlightKind::Gets));
+        let engine = &self.cache.engine;
+        let is_shared = || engine.has_flight(&gets) && !self.is_known_unshared(&gets.key);
+        !self.has_left && (is_shared() || engine.is_held(&gets.key))
+    }
+
+    fn flight_key_of(&self, predicted: Option<Fingerprint>, kind: FlightKind) -> Key {
         let mut key = KeyBuf::new();
         key.push(&FLIGHT);
-        key.push(&[self.credentials().class(), u8::from(is_apart)]);
+        key.push(&[self.credentials().class(), kind as u8]);
         key.push(&[u8::from(predicted.is_some())]);
         key.push(predicted.as_ref().map_or(&[0; 16], |fingerprint| fingerprint.as_bytes()));
         key.push(self.primary.as_bytes());
@@ -453,9 +483,13 @@ impl HttpCaller {
 
     /// Returns whether the last answer is known to be for one caller alone.
     pub(super) fn is_not_shared(&self) -> bool {
+        self.is_known_unshared(&self.flight_key())
+    }
+
+    fn is_known_unshared(&self, flight: &Key) -> bool {
         let now = self.cache.now();
         let table = &self.cache.engine.table;
-        let known = table.read_marks(&self.flight_key(), |marks| {
+        let known = table.read_marks(flight, |marks| {
             marks.is_uncacheable(now) || marks.is_shared(now) == Some(false)
         });
         known.unwrap_or(false)
@@ -468,9 +502,23 @@ impl HttpCaller {
         (!self.may_share(&self.flight_key())).then_some(name)
     }
 
-    /// Returns whether the service's answer to this request is no answer for other requests.
-    pub(super) fn waits_only(&self) -> bool {
+    /// Returns whether the service's answer to this request, as the client has sent it, is no
+    /// answer for a GET of the whole.
+    pub(super) fn wants_less(&self) -> bool {
         self.asked.method == RequestMethod::Head || self.wishes.range
+    }
+
+    /// Returns whether the service may be asked on behalf of others: with a range, for the
+    /// whole. Of what is known not to be shared, the client gets its part straight from the
+    /// service.
+    fn may_lead(&self, kind: FlightKind) -> bool {
+        match self.asked.method {
+            RequestMethod::Get if self.wishes.range => {
+                self.may_fill_from_range && !self.is_not_shared()
+            }
+            RequestMethod::Get => true,
+            RequestMethod::Head => kind == FlightKind::Heads,
+        }
     }
 
     /// Returns the entry that this caller has found so far, if it may be served in place
@@ -514,9 +562,10 @@ impl HttpCaller {
 
 impl Caller<StoredResponse> for HttpCaller {
     fn flight_request(&mut self) -> FlightRequest {
-        let key = self.flight_key();
+        let kind = self.flight_kind();
+        let key = self.flight_key_of(self.predicted(), kind);
         let waits = self.may_share(&key);
-        let role = match (waits, !self.waits_only()) {
+        let role = match (waits, self.may_lead(kind)) {
             (true, true) => Role::Any,
             (true, false) => Role::WaitOnly,
             (false, true) => Role::LeadOnly,
@@ -560,6 +609,10 @@ impl Caller<StoredResponse> for HttpCaller {
         let Some(stored) = entry.value.response() else { return false };
         // One that is merely stale by now is waited for: the next call is due when it ends.
         let is_fresh = self.cache.now() < entry.window().fresh_until;
+        if matches!(stored.body, Content::HeadOnly) {
+            // The next flight is for this variant alone.
+            self.learned.clone_from(&stored.facts.vary);
+        }
         let leaves = (is_fresh || is_dead) && matches!(stored.body, Content::Arriving(_));
         if leaves && is_dead {
             // Every caller is to leave that flight.

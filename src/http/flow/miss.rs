@@ -77,8 +77,8 @@ pub(super) fn shape_of(
 ) -> Shape {
     let stored = entry.value.response().filter(|_| wishes.is_shaped());
     let Some(stored) = stored else { return Shape::Whole };
-    let (length, now) = (stored.body.length(), cache.engine.clock.wall());
-    Shape::of(wishes, headers, stored.status, &stored.headers, length, now)
+    let now = cache.engine.clock.wall();
+    Shape::of(wishes, headers, stored.status, &stored.headers, Some(&stored.body), now)
 }
 
 pub(super) fn answered<B: Body>(
@@ -121,9 +121,10 @@ where
             let reason = if is_observing { AloneReason::Observe } else { AloneReason::Off };
             return self.forward_unprotected(reason).await;
         }
-        // What the client needs once the leader has gone to work.
-        let mut client = None;
+        // What the client needs once the leader has gone to work, and its request for a part.
+        let (mut client, mut own) = (None, None);
         let lead_by = |leader, mut work: Self| {
+            own = work.own_request();
             if is_on && !work.forwards_conditions() {
                 ask_for_the_whole(work.request.headers_mut());
             }
@@ -136,19 +137,19 @@ where
             run::run_unprotected(&engine, self, lead_by).await
         };
         match (outcome, client) {
-            (RunOutcome::Answer(entry, _, mut work), _) if work.caller.cannot_cut(&entry) => {
-                work.caller.claim = None;
-                work.forward_uncached(BypassReason::Range).await
+            (RunOutcome::Answer(entry, outcome, work), _) if work.caller.has_to_wait(&entry) => {
+                work.answer_later(&entry, outcome).await
             }
             (RunOutcome::Answer(entry, outcome, work), _) => {
                 Ok(answered(&work.caller, &entry, outcome))
             }
-            (RunOutcome::Called(result, outcome), Some(client)) => {
-                client.with_stale(result.stale).receive(result.own, outcome)
-            }
+            (RunOutcome::Called(result, outcome), Some(client)) => match own {
+                Some(own) => own.answer_part(client, result, outcome).await,
+                None => client.with_stale(result.stale).receive(result.own, outcome),
+            },
             (RunOutcome::Found(entry, work), _) => Ok(work.answer_found(&entry)),
             (RunOutcome::Alone(reason @ (AloneReason::Observe | AloneReason::Off), _, work), _) => {
-                work.forward_unprotected(reason).await
+                own.map_or(work, |own| *own).forward_unprotected(reason).await
             }
             (RunOutcome::Alone(reason, place, work), _) => work.forward_alone(reason, place).await,
             (RunOutcome::Refused(error, work), Some(client)) => {
@@ -171,11 +172,11 @@ where
     /// Returns whether the answer may be stored while the handle observes. A request that
     /// asks for less is forwarded as it is.
     fn fills_while_observing(&mut self) -> bool {
-        let HttpCaller { cache, wishes, .. } = &self.caller;
+        let HttpCaller { cache, wishes, asked, .. } = &self.caller;
         if cache.engine.mode() != Mode::Observe {
             return false;
         }
-        let is_plain = *wishes == Wishes::default();
+        let is_plain = *wishes == Wishes::default() && asked.method == RequestMethod::Get;
         if self.caller.second_look().is_some() {
             self.caller.cache.observer.would_have_answered();
         }
@@ -195,7 +196,7 @@ where
             return nested::pass_to_owner(&self.caller.cache, self.service, self.request).await;
         }
         self.caller.look_again();
-        if !self.caller.waits_only() {
+        if !self.caller.wants_less() {
             // Known before it is asked: the answer may change what is known.
             let detail = self.caller.refused_credential().map(credential_detail);
             let detail = detail.unwrap_or_else(|| alone_detail(reason));
@@ -212,7 +213,7 @@ where
     }
 
     /// Sends the request as it is; the answer is for this client alone.
-    async fn forward_uncached(
+    pub(super) async fn forward_uncached(
         self,
         reason: BypassReason,
     ) -> Result<Response<ResponseBody<B>>, S::Error> {
@@ -301,7 +302,7 @@ where
                 // The condition that went out was ours: its own comes now.
                 let shape = if is_ours { caller.shape_of_own(&response) } else { Shape::Whole };
                 let came = Provenance { fwd_status, ..came };
-                Ok(answer::from_service(&caller.rules, answer::shaped(response, shape), came))
+                Ok(answer::from_service(&caller.rules, answer::shaped(response, &shape), came))
             }
             Ok(Err(error)) => {
                 let failure = caller.rules.transport_failure(&error);

@@ -41,6 +41,7 @@
 //! - `lookup`: where the answer may stand, which flight the request belongs to, what may
 //!   answer it ([`HttpCaller`](lookup::HttpCaller)).
 //! - `miss`: the request waits, leads, or goes alone.
+//! - `part`: the request asks for a part, and leads to the whole, or waits for it.
 //! - `work`: what it brings to the orchestrator; `unkeyed`: what it has besides its key.
 //!
 //! The origin:
@@ -75,6 +76,7 @@ pub(crate) mod normal_form;
 pub(crate) mod origin_call;
 pub(crate) mod outside;
 pub(crate) mod owned_routes;
+pub(crate) mod part;
 pub(crate) mod refresh;
 pub(crate) mod remote;
 pub(crate) mod request_end;

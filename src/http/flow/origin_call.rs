@@ -53,7 +53,9 @@ pub(super) enum OriginAnswer<B> {
 impl<S, Q: Body + 'static> OriginRequest<S, Q> {
     /// Asks about what the caller has in hand, if that can be validated.
     pub(super) fn new(caller: &HttpCaller, service: S, request: Request<Q>) -> Self {
-        let about = caller.to_validate().and_then(|(entry, validators)| {
+        // A part is asked for under the client's own condition.
+        let is_whole = !request.headers().contains_key(header::RANGE);
+        let about = caller.to_validate().filter(|_| is_whole).and_then(|(entry, validators)| {
             Some(About {
                 entry,
                 validators,
@@ -120,9 +122,8 @@ impl HttpCaller {
     /// Returns what may be validated for this request: a stored response that
     /// it selects, and that is not invalidated.
     pub(super) fn to_validate(&self) -> Option<(StoredEntry, Validators)> {
-        // A part is asked for under the client's own condition.
-        let is_whole = self.asked.method == RequestMethod::Get && !self.wishes.range;
-        let entry = self.stale.as_ref().filter(|_| is_whole && !self.wishes.no_store)?;
+        let is_get = self.asked.method == RequestMethod::Get;
+        let entry = self.stale.as_ref().filter(|_| is_get && !self.wishes.no_store)?;
         let stored = entry.value.response()?;
         let is_selected = selects(stored, &self.asked, &self.headers, &self.rules.config);
         let is_alive = || self.cache.engine.log.is_alive(entry);

@@ -25,6 +25,7 @@ use crate::http::flow::nested::{self, Nested, Position, View};
 use crate::http::flow::normal_form;
 use crate::http::flow::outside::Outside;
 use crate::http::flow::owned_routes::Crowd;
+use crate::http::flow::part::may_fill_from_range;
 use crate::http::flow::trail::{self, Trail};
 use crate::http::flow::unsafe_method;
 use crate::http::layer::Rules;
@@ -459,6 +460,7 @@ impl<S> HttpService<S> {
             credential: credential.or_else(|| outside.and_then(|it| it.credential.clone())),
             outside: outside.map(|it| it.facts).unwrap_or_default(),
             client: rules.client(&parts),
+            may_fill_from_range: wishes.range && may_fill_from_range::<Q>(&parts, rules),
         };
         let view = View::of(&parts, rules, added);
         let received = received_uri(&parts).clone();

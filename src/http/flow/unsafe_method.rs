@@ -290,6 +290,7 @@ impl Sent {
             credential: None,
             outside: OutsideFacts::default(),
             client: None,
+            may_fill_from_range: false,
         };
         let request = caller.flight_request().without_waiting();
         let Admission::Lead(leader) = cache.engine.enter(&request, &mut None) else {

@@ -24,6 +24,7 @@ use crate::http::flow::lookup::{HttpCaller, StoredEntry, is_validated_by_each, m
 use crate::http::flow::remote;
 use crate::http::flow::trail::Trail;
 use crate::http::flow::unkeyed::unkeyed_fields;
+use crate::http::rules::request::RequestMethod;
 use crate::http::rules::validation::validators;
 use crate::http::stored::response::{Slot, StoredResponse, selects};
 use crate::key::Key;
@@ -225,6 +226,9 @@ where
         let leads_only = |caller: &mut HttpCaller| caller.flight_request().role == Role::LeadOnly;
         match self.purpose {
             HttpPurpose::Refresh(_) => Patience::GiveUp,
+            // The response to a HEAD is stored nowhere: the lease is for a process that may
+            // store one.
+            HttpPurpose::Answer if caller.asked.method == RequestMethod::Head => Patience::Apart,
             // What another process computes may have begun too early: the lease is for a process
             // that may store its result.
             HttpPurpose::Answer if caller.reads_fresh() => Patience::GoOn,

@@ -70,5 +70,7 @@ words! {
         Invalidated = "invalidated",
         /// The store has one that was asked for later, or it weighs too much.
         Superseded = "superseded",
+        /// It answers a HEAD, and has no body.
+        Method = "method",
     }
 }

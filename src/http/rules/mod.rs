@@ -39,8 +39,8 @@
 //! (what selects it), `codings` (what `Accept-Encoding` selects), `steering` (its tags and
 //! groups).
 //!
-//! The answer: `conditions` (`If-None-Match` and others), `range`, `shape` (conditions
-//! first, then the range), `fields` (fields that are not passed on, and fields that we add).
+//! The answer: `conditions` (`If-None-Match` and others), `range`, `multipart` (several ranges),
+//! `shape` (conditions first, then the ranges), `fields` (fields that are not passed on, and fields that we add).
 //!
 //! Keeping it true: `validation` (asking the origin about a stored response), `target` (what an
 //! unsafe method invalidates).
@@ -59,6 +59,7 @@ pub(crate) mod host;
 pub(crate) mod key;
 pub(crate) mod lifetime;
 pub(crate) mod members;
+pub(crate) mod multipart;
 pub(crate) mod range;
 pub(crate) mod request;
 pub(crate) mod request_directives;

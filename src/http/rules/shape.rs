@@ -10,15 +10,18 @@ use http_body::Body;
 
 use crate::http::body::ResponseBody;
 use crate::http::rules::conditions::is_not_modified;
-use crate::http::rules::range::{self, Cut, Part};
+use crate::http::rules::multipart::Multipart;
+use crate::http::rules::range::{self, Cut, Length, Part};
 use crate::http::rules::request::Wishes;
 use crate::http::stored::response::Content;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     Whole,
     NotModified,
     Part(Part),
+    /// Cut out of bytes that are all there.
+    Parts(Box<Multipart>),
     /// Of a body of this length it asks for nothing that there is.
     Unsatisfiable(u64),
 }
@@ -40,25 +43,49 @@ const OF_THE_BODY: [HeaderName; 10] = [
 ];
 
 impl Shape {
-    /// Returns the shape of a complete response for one request. Without the
-    /// `length` of its body no part is cut out.
+    /// Returns the shape of a response for one request. Of a `body` that arrives at most one
+    /// part is cut out.
     pub(crate) fn of(
         wishes: Wishes,
         request: &HeaderMap,
         status: StatusCode,
         response: &HeaderMap,
-        length: Option<u64>,
+        body: Option<&Content>,
         now: SystemTime,
     ) -> Self {
         if wishes.condition && status.is_success() && is_not_modified(request, response, now) {
             return Self::NotModified;
         }
-        let length = length.filter(|_| wishes.range && status == StatusCode::OK);
-        let Some(length) = length else { return Self::Whole };
+        let body = body.filter(|_| wishes.range && status == StatusCode::OK);
+        let Some(body) = body else { return Self::Whole };
+        match (range::cut(request, response, body.length_so_far(), now), body.length()) {
+            (Cut::Part(part), _) => Self::Part(part),
+            (Cut::Parts(parts), Some(length)) if body.whole().is_some() => {
+                Multipart::of(parts, response, length)
+                    .map_or(Self::Whole, |parts| Self::Parts(Box::new(parts)))
+            }
+            (Cut::Unsatisfiable, Some(length)) => Self::Unsatisfiable(length),
+            (Cut::Whole | Cut::Parts(_) | Cut::Unsatisfiable | Cut::Later, _) => Self::Whole,
+        }
+    }
+
+    /// Returns whether more of the body has to come before a request gets its part of it.
+    pub(crate) fn comes_later(
+        wishes: Wishes,
+        request: &HeaderMap,
+        status: StatusCode,
+        response: &HeaderMap,
+        body: Option<&Content>,
+        now: SystemTime,
+    ) -> bool {
+        let shape = Self::of(wishes, request, status, response, body, now);
+        if shape != Self::Whole || !wishes.range || status != StatusCode::OK {
+            return false;
+        }
+        let length = body.map_or(Length::AtLeast(0), Content::length_so_far);
         match range::cut(request, response, length, now) {
-            Cut::Whole => Self::Whole,
-            Cut::Part(part) => Self::Part(part),
-            Cut::Unsatisfiable => Self::Unsatisfiable(length),
+            Cut::Parts(_) => body.is_none_or(|body| body.whole().is_none()),
+            cut => cut == Cut::Later,
         }
     }
 
@@ -67,7 +94,7 @@ impl Shape {
         match self {
             Self::Whole => whole,
             Self::NotModified => StatusCode::NOT_MODIFIED,
-            Self::Part(_) => StatusCode::PARTIAL_CONTENT,
+            Self::Part(_) | Self::Parts(_) => StatusCode::PARTIAL_CONTENT,
             Self::Unsatisfiable(_) => StatusCode::RANGE_NOT_SATISFIABLE,
         }
     }
@@ -91,11 +118,16 @@ impl Shape {
                 whole
             }
             Self::Part(part) => {
-                // They were made of the whole.
-                whole.remove("content-md5");
-                whole.remove("content-digest");
+                remove_what_says_of_the_whole(&mut whole);
                 put(&mut whole, header::CONTENT_LENGTH, HeaderValue::from(part.length()));
                 put(&mut whole, header::CONTENT_RANGE, part.content_range());
+                whole
+            }
+            Self::Parts(parts) => {
+                remove_what_says_of_the_whole(&mut whole);
+                whole.remove(header::CONTENT_RANGE);
+                put(&mut whole, header::CONTENT_LENGTH, HeaderValue::from(parts.length()));
+                put(&mut whole, header::CONTENT_TYPE, parts.content_type());
                 whole
             }
             // Nothing of the stored response: with its lifetime, a cache
@@ -114,9 +146,18 @@ impl Shape {
             (Self::Part(part), Content::Arriving(body)) => {
                 ResponseBody::reading_part(body.reader(), part.first(), part.length())
             }
-            (Self::NotModified | Self::Unsatisfiable(_), _) => ResponseBody::full(Bytes::new()),
+            (Self::Parts(parts), Content::Whole(bytes)) => {
+                ResponseBody::pieces(parts.pieces(bytes))
+            }
+            (_, _) => ResponseBody::full(Bytes::new()),
         }
     }
+}
+
+/// Removes fields that were made of the whole body, or of how it was sent.
+fn remove_what_says_of_the_whole(headers: &mut HeaderMap) {
+    let names = ["content-md5", "content-digest", "trailer", "transfer-encoding"];
+    names.iter().for_each(|name| drop(headers.remove(*name)));
 }
 
 /// A map that is full to the brim goes without.
@@ -149,7 +190,14 @@ mod tests {
         let response = headers(&[("etag", "\"a\"")]);
         let status = StatusCode::from_u16(status).unwrap();
         let now = SystemTime::UNIX_EPOCH;
-        Shape::of(wishes, &headers(request), status, &response, Some(10), now)
+        Shape::of(
+            wishes,
+            &headers(request),
+            status,
+            &response,
+            Some(&Content::Whole(Bytes::from_static(b"0123456789"))),
+            now,
+        )
     }
 
     #[test]

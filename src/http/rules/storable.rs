@@ -101,9 +101,35 @@ pub(crate) fn judge_error(
     if matches!(parts.status.as_u16(), 401 | 403 | 407) {
         return None;
     }
+    if asked.method == RequestMethod::Head {
+        let (asked, parts) = as_get(asked, parts);
+        return judge_error(&asked, &parts, None, cache_for, config, times);
+    }
     let is_for_wave = true;
     let response = Response { parts, declared_length, cache_for, config, times, is_for_wave };
     response.judge(asked).ok()
+}
+
+/// Judges the response to a HEAD, which is for other HEADs. Fields that describe the body count
+/// for nothing: there is none, however long the one of a GET would be.
+pub(crate) fn judge_head(
+    asked: &RequestFacts,
+    parts: &Parts,
+    cache_for: Option<&CacheFor>,
+    config: &HttpConfig,
+    times: Times,
+) -> Decision {
+    let (asked, parts) = as_get(asked, parts);
+    judge(&asked, &parts, None, cache_for, config, times)
+}
+
+/// Returns the response to a HEAD as one to a GET whose body is not described.
+fn as_get(asked: &RequestFacts, parts: &Parts) -> (RequestFacts, Parts) {
+    let mut parts = parts.clone();
+    for name in [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::TRAILER] {
+        parts.headers.remove(name);
+    }
+    (RequestFacts { method: RequestMethod::Get, ..*asked }, parts)
 }
 
 /// Judges the response to a POST, which may be stored for later GETs (RFC

@@ -86,9 +86,18 @@ pub(crate) fn completed(
     entry: &StoredEntry,
     body: Bytes,
 ) -> Option<StoredEntry> {
+    whole_of(entry, body).map(|whole| weighed(caller, whole))
+}
+
+/// The same for an answer: it is not stored, and has no weight.
+pub(crate) fn with_body(entry: &StoredEntry, body: Bytes) -> Option<StoredEntry> {
+    whole_of(entry, body).map(Arc::new)
+}
+
+fn whole_of(entry: &StoredEntry, body: Bytes) -> Option<Entry<StoredResponse>> {
     let stored = entry.value.response()?.completed(body);
     let whole = Entry::new(stored.into(), entry.window(), entry.tags.clone(), entry.started_seq);
-    Some(weighed(caller, whole.with_version(entry.version)))
+    Some(whole.with_version(entry.version))
 }
 
 /// Returns the variant that a response is to this request.

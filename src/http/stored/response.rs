@@ -17,6 +17,7 @@ use crate::http::rules::codings::{Coding, Codings};
 use crate::http::rules::directives::Directives;
 use crate::http::rules::fields::strip_for_storage;
 use crate::http::rules::lifetime::Source;
+use crate::http::rules::range::Length;
 use crate::http::rules::request::{Credentials, RequestFacts};
 use crate::http::rules::storable::{Plan, may_answer};
 use crate::http::rules::vary::{Fingerprint, VaryList, accepted, codings, fingerprint};
@@ -135,6 +136,8 @@ pub(crate) struct CachedResponse {
 pub(crate) enum Content {
     Whole(Bytes),
     Arriving(Arc<SharedBody>),
+    /// There is none: it is the response to a HEAD, for other HEADs.
+    HeadOnly,
 }
 
 impl Content {
@@ -142,7 +145,7 @@ impl Content {
     pub(crate) fn whole(&self) -> Option<&Bytes> {
         match self {
             Self::Whole(bytes) => Some(bytes),
-            Self::Arriving(_) => None,
+            Self::Arriving(_) | Self::HeadOnly => None,
         }
     }
 
@@ -151,6 +154,16 @@ impl Content {
         match self {
             Self::Whole(bytes) => Some(bytes.len() as u64),
             Self::Arriving(body) => body.declared(),
+            Self::HeadOnly => None,
+        }
+    }
+
+    /// Returns what is known of its length for cutting a part out of it.
+    pub(crate) fn length_so_far(&self) -> Length {
+        match (self, self.length()) {
+            (_, Some(length)) => Length::Known(length),
+            (Self::Arriving(body), None) => Length::AtLeast(body.come()),
+            (Self::Whole(_) | Self::HeadOnly, None) => Length::AtLeast(0),
         }
     }
 
@@ -160,6 +173,7 @@ impl Content {
         match self {
             Self::Whole(bytes) => ResponseBody::full(bytes.clone()),
             Self::Arriving(body) => ResponseBody::reading(body.reader()),
+            Self::HeadOnly => ResponseBody::full(Bytes::new()),
         }
     }
 }

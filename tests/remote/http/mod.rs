@@ -7,6 +7,7 @@ mod codings;
 mod failures;
 mod privacy;
 mod query;
+mod shapes;
 mod sharing;
 mod spy;
 mod streaming;

@@ -19,6 +19,7 @@ use crate::http::flow::lead::pump::{Arrival, Pump};
 use crate::http::flow::lead::{Head, OriginOutcome, failed};
 use crate::http::flow::lookup::{StoredEntry, is_validated_by_each};
 use crate::http::flow::remote;
+use crate::http::rules::request::RequestMethod;
 use crate::http::rules::storable::{DeclineReason, Plan, UnstoredReason};
 use crate::http::stored::fill;
 use crate::http::stored::response::Content;
@@ -50,6 +51,12 @@ impl Head {
         tags: Box<[Tag]>,
     ) -> OriginOutcome<B, E> {
         let (head, body) = response.into_parts();
+        if self.caller.asked.method == RequestMethod::Head {
+            self.share_head(&head, &plan, tags);
+            let response = Response::from_parts(head, ResponseBody::inner(body));
+            let stored = Err(UnstoredReason::Method);
+            return OriginOutcome::Response { response, stored, why: None };
+        }
         let limits = self.limits(&plan);
         let collected = collect(body, &limits).await;
         let why = match collected {
@@ -107,6 +114,16 @@ impl Head {
             leader.note_sharing(true, longest.max(least));
         }
         (entry, share)
+    }
+
+    /// Hands the response to a HEAD to the HEADs that wait for it. Nothing is stored: it answers
+    /// no GET.
+    fn share_head(self, head: &Parts, plan: &Plan, tags: Box<[Tag]>) {
+        let (entry, share) = self.entry(head, Content::HeadOnly, plan, tags);
+        match share {
+            Recipients::Wave | Recipients::All => self.share_with_wave(entry),
+            Recipients::None | Recipients::Each => self.decline_unshared(),
+        }
     }
 
     /// Stores a whole response and hands it over, as far as it may be.
