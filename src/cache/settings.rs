@@ -304,7 +304,7 @@ mod tests {
             (r#"{"max_bytes": -1}"#, "caches.a.max_bytes", "not negative"),
             (r#"{"max_entries": "many"}"#, "caches.a.max_entries", "invalid type"),
             (r#"{"eviction": "random"}"#, "caches.a.eviction", "unknown variant"),
-            (r#"{"status_ttl": {"404": 10}}"#, "caches.a.status_ttl", "invalid type"),
+            (r#"{"status_ttl": {"404": 10}}"#, "caches.a.status_ttl.404", "invalid type"),
             (r#"{"status_ttl": {"gone": "1s"}}"#, "caches.a.status_ttl", "is no status"),
             (r#"{"status_ttl": {"404": "soon"}}"#, "caches.a.status_ttl", "is no duration"),
             (r#"{"tttl": "1s"}"#, "caches.a.tttl", "unknown field"),
