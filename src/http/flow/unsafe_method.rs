@@ -162,7 +162,8 @@ impl Sent {
     fn reach(&self, cache: &HttpCache, rules: &Rules, head: Option<&response::Parts>) -> UriReach {
         let Some(target) = &self.target else { return UriReach::default() };
         let scope = rules.config.scope.as_deref();
-        let reach_of = |uri, ends_both| cache.queries.reach(uri, (&*self.scheme, ends_both), scope);
+        let reach_of =
+            |uri: &Uri, ends_both| cache.queries.reach(uri, (&*self.scheme, ends_both), scope);
         let mut reach = reach_of(target, rules.ends_both_schemes);
         for name in [header::LOCATION, header::CONTENT_LOCATION] {
             for value in head.iter().flat_map(|head| head.headers.get_all(&name)) {
