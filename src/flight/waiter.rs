@@ -358,9 +358,10 @@ impl<V: Send + Sync + 'static> Resolver<V> {
                 if self.takes(caller, waiter, &entry) {
                     return Some(Step::Answer(entry, CacheOutcome::Joined));
                 }
-                self.leave(caller, waiter, &entry);
+                let has_left = self.leave(caller, waiter, &entry);
                 self.begin_anew(numbers);
-                None
+                // Where it has not left, it waits for the end of the flight.
+                if has_left { self.reenter() } else { None }
             }
             _ if is_too_old => {
                 self.begin_anew(numbers);
@@ -399,6 +400,11 @@ impl<V: Send + Sync + 'static> Resolver<V> {
             return Some(Step::Answer(entry, CacheOutcome::Joined));
         }
         self.leave(caller, waiter, &entry);
+        self.reenter()
+    }
+
+    /// Counts a result that was no answer to this caller's own request.
+    fn reenter(&mut self) -> Option<Step<V>> {
         self.reentries += 1;
         (self.reentries > MAX_REENTRIES).then_some(Step::Alone(AloneReason::ReentriesExhausted))
     }
@@ -412,10 +418,18 @@ impl<V: Send + Sync + 'static> Resolver<V> {
         self.engine.log.is_dead(&entry.tags, entry.started_seq, self.asked)
     }
 
-    fn leave<C: Caller<V>>(&mut self, caller: &mut C, waiter: &Waiter<V>, entry: &Entry<V>) {
-        if caller.refuse(entry, self.is_dead(entry)) {
+    /// Refuses a result. Returns whether the caller enters another flight at once.
+    fn leave<C: Caller<V>>(
+        &mut self,
+        caller: &mut C,
+        waiter: &Waiter<V>,
+        entry: &Entry<V>,
+    ) -> bool {
+        let leaves = caller.refuse(entry, self.is_dead(entry));
+        if leaves {
             self.left = Some(waiter.flight.id);
         }
+        leaves
     }
 
     /// The caller has waited for another computation than the one that it wants. There is one
