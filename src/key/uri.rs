@@ -58,9 +58,10 @@ pub(crate) fn uncollected(key: &Key) -> Vec<Key> {
     if let Some(name) = UriName::of_key(key.as_bytes()) {
         let schemes =
             if SCHEMES.contains(&name.scheme) { &SCHEMES[..] } else { &[name.scheme][..] };
-        let mut keys = vec![name.anchor()];
+        let mut keys = Vec::new();
         for scheme in schemes {
-            keys.extend(UriName { scheme, ..name }.primary_keys());
+            let name = UriName { scheme, ..name };
+            keys.extend(name.primary_keys().chain([name.anchor()]));
         }
         return keys;
     }
@@ -137,9 +138,9 @@ impl<'a> UriName<'a> {
         })
     }
 
-    /// Returns the key that leads to all other responses of the URI, for every scheme.
+    /// Returns the key that leads to all other responses of the URI.
     pub(crate) fn anchor(&self) -> Key {
-        let digest = self.digest(&[self.scope, self.host, self.resource]);
+        let digest = self.digest(&[self.scope, self.scheme, self.host, self.resource]);
         Key::from_encoded(&[&KeyKind::Anchor.start()[..], &digest].concat())
     }
 
@@ -201,7 +202,7 @@ mod tests {
     fn one_key_stands_for_all_that_a_write_ends() {
         let (http, https) = (name("http"), name("https"));
         let of = |name: UriName<'_>| name.primary_keys().collect::<Vec<_>>();
-        let all = [of(http), of(https), vec![http.anchor()]].concat();
+        let all = [of(http), of(https), vec![http.anchor(), https.anchor()]].concat();
         let mut collected: Vec<_> = all.iter().cloned().filter_map(super::collected).collect();
         collected.dedup();
         assert_eq!(collected, [of(http)[0].clone()]);
@@ -210,7 +211,6 @@ mod tests {
         let mut all = all;
         all.sort_by(|a, b| a.as_bytes().cmp(b.as_bytes()));
         assert_eq!(back, all);
-        assert_eq!(https.anchor(), http.anchor());
         let other = Key::from("user:7");
         assert_eq!(super::collected(other.clone()), Some(other.clone()));
         assert_eq!(uncollected(&other), [other]);

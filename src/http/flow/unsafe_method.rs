@@ -163,12 +163,13 @@ impl Sent {
         let Some(target) = &self.target else { return UriReach::default() };
         let scope = rules.config.scope.as_deref();
         let reach_of =
-            |uri: &Uri| cache.queries.reach(uri, (&self.scheme, rules.ends_both_schemes), scope);
-        let mut reach = reach_of(target);
+            |uri: &Uri, ends_both| cache.queries.reach(uri, (&*self.scheme, ends_both), scope);
+        let mut reach = reach_of(target, rules.ends_both_schemes);
         for name in [header::LOCATION, header::CONTENT_LOCATION] {
             for value in head.iter().flat_map(|head| head.headers.get_all(&name)) {
                 let other = same_origin_target(target, value).filter(|other| other != target);
-                other.iter().for_each(|other| reach.extend(reach_of(other)));
+                // RFC 9111, 4.4: what another URI names must have the same origin, so one scheme.
+                other.iter().for_each(|other| reach.extend(reach_of(other, false)));
             }
         }
         reach

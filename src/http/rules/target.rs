@@ -64,9 +64,8 @@ impl UriReach {
         for scheme in schemes {
             let name = UriName { scheme: scheme.as_bytes(), ..name };
             self.tags.push(name.tag());
-            self.keys.extend(name.primary_keys());
+            self.keys.extend(name.primary_keys().chain([name.anchor()]));
         }
-        self.keys.push(name.anchor());
     }
 
     pub(crate) fn extend(&mut self, other: Self) {

@@ -7,7 +7,7 @@ use axum::routing::{get as route_get, post as route_post};
 use http::Request;
 use tower::ServiceExt;
 use tower_layer::Layer;
-use tower_stampede::remote::{Double, RemoteErrorKind, RemoteOp};
+use tower_stampede::remote::{Double, RemoteErrorKind, RemoteOp, RemoteSettings};
 use tower_stampede::{Announcement, CacheOutcome, HttpLayer, HttpStampede};
 
 use super::{App, joined, settings};
@@ -20,7 +20,7 @@ type Fields = &'static [(&'static str, &'static str)];
 /// GETs are answered with a number and what they ask for, writes with 204.
 fn numbered() -> Origin {
     Origin::new(|call| match call.parts.method.as_str() {
-        "GET" => Answer::ok("max-age=60", call.n.to_string()).header("vary", "a"),
+        "GET" => Answer::ok("max-age=600", call.n.to_string()).header("vary", "a"),
         _ => Answer::status(204),
     })
 }
@@ -301,8 +301,8 @@ async fn a_write_writes_no_tag_and_delays_no_other_uri() {
         send(&one, post(&format!("http://x/{n}"))).await;
     }
     assert_eq!(double.calls(RemoteOp::InvalidateTags), 0);
-    // For each scheme and each place of the host, and the anchor.
-    assert_eq!(double.calls(RemoteOp::Invalidate), 700);
+    // For each scheme: each of three places of the host, and the anchor.
+    assert_eq!(double.calls(RemoteOp::Invalidate), 800);
 
     double.delay(ms(80));
     let write = tokio::spawn({
@@ -368,4 +368,36 @@ async fn the_invalidation_of_a_key_ends_what_other_processes_have_of_its_uri() {
         }
     }
     assert_eq!(origin.calls(), 4);
+}
+
+/// The lease of what an anchor leads to outlives the write: the remote does not refuse the fill.
+#[tokio::test(start_paused = true)]
+async fn what_was_written_to_while_a_process_heard_nothing_does_not_stay_there() {
+    for (name, tune, asked) in WAYS {
+        let (double, origin) = (Double::new(), numbered());
+        let remote = double.process();
+        let cache = settings().remote(remote.clone(), RemoteSettings::new()).build().unwrap();
+        let one = tune(cache.http_layer()).layer(origin.clone());
+        let other = process(&double, &origin, tune);
+        // There is an index, or an anchor.
+        send(&one, with(asked[1].0, asked[1].1)).await;
+        send(&other, get("http://x/other")).await;
+        pass(ms(100)).await;
+        origin.answers(|call| match call.parts.method.as_str() {
+            "GET" => Answer::ok("max-age=600", "old").header("vary", "a").after(secs(2)),
+            _ => Answer::status(204),
+        });
+        let early = tokio::spawn({
+            let app = one.clone();
+            async move { send(&app, with(asked[0].0, asked[0].1)).await }
+        });
+        pass(secs(1)).await;
+        remote.unsubscribe();
+        send(&other, post(PAGE)).await;
+        remote.subscribe();
+        assert_eq!(early.await.unwrap().text(), "old");
+        pass(secs(1)).await;
+        origin.answers(|_| Answer::ok("max-age=600", "new").header("vary", "a"));
+        assert_eq!(send(&one, with(asked[0].0, asked[0].1)).await.text(), "new", "{name}");
+    }
 }
