@@ -20,7 +20,11 @@ pub(crate) use kinds::VARIANT_HEAD;
 pub(crate) use kinds::{KeyKind, primary_of};
 #[cfg(feature = "http")]
 pub(crate) use uri::UriName;
-pub(crate) use uri::{collected, is_of_process, uncollected, uri_tag_of};
+#[cfg(any(feature = "http", feature = "remote"))]
+pub(crate) use uri::is_of_process;
+pub(crate) use uri::uri_tag_of;
+#[cfg(feature = "remote")]
+pub(crate) use uri::{collected, uncollected};
 
 /// Longest key that needs no heap memory of its own.
 const INLINE: usize = 38;

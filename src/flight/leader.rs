@@ -61,9 +61,6 @@ pub(crate) struct Leader<V: Send + Sync + 'static> {
     pub(super) is_ended: bool,
     /// Given up however the flight ends, unless it is filled.
     pub(super) lease: Option<Box<Lease<V>>>,
-    /// Whether the remote may fill under the lease what was invalidated meanwhile, where no key
-    /// leads to it any more.
-    is_led: bool,
     /// Whether a hold that follows a failure concerns other processes.
     pub(super) holds_elsewhere: bool,
     /// The leader's own caller, as long as it waits.
@@ -100,7 +97,6 @@ impl<V: Send + Sync + 'static> Leader<V> {
             has_computed: false,
             is_ended: false,
             lease: None,
-            is_led: false,
             holds_elsewhere: true,
             interest: None,
             slot: None,
@@ -346,10 +342,10 @@ impl<V: Send + Sync + 'static> Leader<V> {
         over_value: bool,
         is_led: bool,
     ) {
-        self.is_led = is_led;
         self.started.seq = self.engine.log.seq();
         let watch = &self.engine.watch;
-        let lease = attempt.was_granted(grant, ask, over_value, &self.flight, watch);
+        let mut lease = attempt.was_granted(grant, ask, over_value, &self.flight, watch);
+        lease.is_led = is_led;
         self.lease = Some(Box::new(lease));
     }
 
@@ -493,8 +489,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// an invalidation comes before or after, not during.
     pub(crate) fn may_store(&self, entry: &Entry<V>) -> bool {
         // With most leases the remote knows of invalidations that this process has missed.
-        let vouched =
-            self.lease.is_some() && !self.is_led || !self.engine.log.is_doubted(self.started.seq);
+        let vouched = self.lease.as_ref().is_some_and(|lease| !lease.is_led)
+            || !self.engine.log.is_doubted(self.started.seq);
         // A leader that was not polled for a while has data of any age.
         let is_in_time = !self.flight.is_overdue(self.engine.watch.now());
         self.engine.mode() != Mode::Off

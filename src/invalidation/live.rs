@@ -108,7 +108,7 @@ mod tests {
         assert!(!live.is_live(&tag));
         let taken = live.take(&tag);
         assert_eq!(taken, tag);
-        let clone = live.take(&tag).clone();
+        let clone = taken.clone();
         drop(taken);
         assert!(live.is_live(&tag));
         drop(clone);

@@ -4,9 +4,11 @@
 //! the *name* of a URI. From the name follow the tag by which a process finds what it holds of
 //! the URI, and the keys by which a write ends in the remote what stands there.
 
+#[cfg(any(feature = "http", feature = "remote"))]
+use crate::key::Key;
+use crate::key::Tag;
 #[cfg(feature = "http")]
 use crate::key::kinds::{FLIGHT_HEAD, KeyKind, VARIANT_HEAD};
-use crate::key::{Key, Tag};
 #[cfg(feature = "http")]
 use crate::key::{KeyBuf, LONG};
 
@@ -22,6 +24,7 @@ pub(crate) fn uri_tag_of(key: &[u8]) -> Option<Tag> {
 }
 
 /// Returns whether a tag is for the entries of one process: it is not told to the remote.
+#[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) fn is_of_process(tag: &Tag) -> bool {
     #[cfg(feature = "http")]
     return tag.as_bytes().starts_with(&KeyKind::UriTag.start());
@@ -34,7 +37,7 @@ pub(crate) fn is_of_process(tag: &Tag) -> bool {
 
 /// Returns the key that stands for `key` in a list of what the remote is to be told later: one
 /// key for all that a write to a URI ends. `None` for a key that others stand for.
-#[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "a remote is told later"))]
+#[cfg(feature = "remote")]
 pub(crate) fn collected(key: Key) -> Option<Key> {
     #[cfg(feature = "http")]
     {
@@ -52,7 +55,7 @@ pub(crate) fn collected(key: Key) -> Option<Key> {
 }
 
 /// Returns the keys that one of [`collected`] stands for.
-#[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "a remote is told later"))]
+#[cfg(feature = "remote")]
 pub(crate) fn uncollected(key: &Key) -> Vec<Key> {
     #[cfg(feature = "http")]
     if let Some(name) = UriName::of_key(key.as_bytes()) {
@@ -69,7 +72,7 @@ pub(crate) fn uncollected(key: &Key) -> Vec<Key> {
 }
 
 /// The schemes of HTTP. A write to a URI may concern both.
-#[cfg(feature = "http")]
+#[cfg(all(feature = "http", any(feature = "remote", test)))]
 const SCHEMES: [&[u8]; 2] = [b"http", b"https"];
 
 /// A URI as the keys of its responses name it.
@@ -122,7 +125,7 @@ impl<'a> UriName<'a> {
 
     /// Returns the tag that every entry of the URI carries.
     pub(crate) fn tag(&self) -> Tag {
-        let digest = self.digest(&[self.scope, self.scheme, self.host, self.resource]);
+        let digest = self.digest();
         Tag::from_encoded(&[&KeyKind::UriTag.start()[..], &digest[..16]].concat())
     }
 
@@ -140,13 +143,15 @@ impl<'a> UriName<'a> {
 
     /// Returns the key that leads to all other responses of the URI.
     pub(crate) fn anchor(&self) -> Key {
-        let digest = self.digest(&[self.scope, self.scheme, self.host, self.resource]);
+        let digest = self.digest();
         Key::from_encoded(&[&KeyKind::Anchor.start()[..], &digest].concat())
     }
 
-    fn digest(&self, parts: &[&[u8]]) -> [u8; 32] {
+    fn digest(&self) -> [u8; 32] {
         let mut all = KeyBuf::new();
-        parts.iter().for_each(|part| all.push_part(part));
+        for part in [self.scope, self.scheme, self.host, self.resource] {
+            all.push_part(part);
+        }
         *blake3::hash(all.as_bytes()).as_bytes()
     }
 }
@@ -199,6 +204,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg(feature = "remote")]
     fn one_key_stands_for_all_that_a_write_ends() {
         let (http, https) = (name("http"), name("https"));
         let of = |name: UriName<'_>| name.primary_keys().collect::<Vec<_>>();

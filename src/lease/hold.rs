@@ -132,6 +132,7 @@ impl<V: Send + Sync + 'static> Attempt<V> {
             key: self.key.clone(),
             grant,
             over_value,
+            is_led: false,
             renewal,
             errands: self.errands.clone(),
             over: false,
@@ -192,6 +193,9 @@ pub(crate) struct Lease<V: Send + Sync + 'static> {
     pub(crate) grant: Grant,
     /// Whether a value is there that may yet be of use.
     pub(crate) over_value: bool,
+    /// Whether another key led to this one: the remote may fill under the lease what was
+    /// invalidated meanwhile, where no key leads to it any more.
+    pub(crate) is_led: bool,
     renewal: tokio::task::AbortHandle,
     errands: Errands,
     over: bool,

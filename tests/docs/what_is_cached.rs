@@ -192,8 +192,8 @@ async fn late(row: &Row, then: fn() -> Answer) -> String {
     let app = layered(layer_of(row[1]), &origin);
     send(&app, get("/")).await;
     pass(secs(14)).await;
-    // The service's own error goes to the one whose request it was.
-    let all = crowd_of(&app, 2, |_| get("/")).await;
+    // The service's own error goes to the clients whose requests led: to two at most.
+    let all = crowd_of(&app, 3, |_| get("/")).await;
     let reply = match all.into_iter().next_back() {
         Some(Got::Reply(reply)) => reply,
         Some(Got::Error(OriginError)) => return "error".into(),

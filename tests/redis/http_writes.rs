@@ -69,6 +69,9 @@ const MESSAGES: usize = 6;
 
 const PAGE: &str = "http://x/page";
 
+/// Whether by the layer with keys; the URI; the fields.
+type Asked = (bool, &'static str, &'static [(&'static str, &'static str)]);
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_write_ends_each_variant_each_key_and_both_schemes_at_another_process() {
     let server = Server::start();
@@ -76,7 +79,7 @@ async fn a_write_ends_each_variant_each_key_and_both_schemes_at_another_process(
     let caches = [process(&server), process(&server)];
     let plain = caches.each_ref().map(|cache| cache.http_layer().layer(origin(&gets)));
     let keyed = caches.each_ref().map(|cache| cache.http_layer().key(region).layer(origin(&gets)));
-    let asked: [(bool, &str, &[(&str, &str)]); 6] = [
+    let asked: [Asked; 6] = [
         (false, PAGE, &[("accept-language", "de")]),
         (false, PAGE, &[("accept-language", "en")]),
         (false, "https://x/page", &[]),

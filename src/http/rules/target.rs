@@ -75,7 +75,7 @@ impl UriReach {
 }
 
 /// Returns the schemes under which a write ends what is stored: HTTP has two.
-pub(crate) fn schemes_of<'a>(scheme: &'a str, ends_both: bool) -> SmallVec<[&'a str; 2]> {
+pub(crate) fn schemes_of(scheme: &str, ends_both: bool) -> SmallVec<[&str; 2]> {
     match scheme {
         "http" | "https" if ends_both => SmallVec::from_slice(&["http", "https"]),
         own => SmallVec::from_slice(&[own]),

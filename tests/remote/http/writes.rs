@@ -54,8 +54,10 @@ fn number(reply: &Reply) -> usize {
     reply.text().parse().unwrap()
 }
 
-/// Ways in which two requests for one URI differ, so that each has a response of its own.
-const WAYS: [(&str, Settings, [(&str, Fields); 2]); 6] = [
+/// A way in which two requests for one URI differ, so that each has a response of its own.
+type Way = (&'static str, Settings, [(&'static str, Fields); 2]);
+
+const WAYS: [Way; 6] = [
     ("variants", as_it_is, [(PAGE, &[("a", "1")]), (PAGE, &[("a", "2")])]),
     ("keys", by_region, [(PAGE, &[("x-region", "eu")]), (PAGE, &[])]),
     ("variants of a key", by_region, [(PAGE, &[("a", "1")]), (PAGE, &[("a", "2")])]),
