@@ -146,7 +146,7 @@ async fn writes_to_other_uris_leave_nothing_in_redis_and_end_no_page() {
     flood(0..2000).await;
     let (before, memory) = (keys(), used());
     flood(2000..writes()).await;
-    assert_eq!(keys(), before);
+    assert!(keys() <= before, "{} keys, {before} before", keys());
     let grown = used() - memory;
     assert!(grown < 64 << 10, "{grown} bytes");
     for n in 0..20 {
