@@ -24,7 +24,7 @@ fn origin_that_fails_for(client: &'static str, failure: fn() -> Answer) -> Origi
 
 fn good(got: &[Got<OriginError>]) -> usize {
     let is_good = |got: &Got<_>| matches!(got, Got::Reply(reply) if reply.text() == "good");
-    got.iter().filter(|got| is_good(&got)).count()
+    got.iter().filter(|got| is_good(got)).count()
 }
 
 // ---- the second leader ----
