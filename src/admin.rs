@@ -50,7 +50,8 @@
 //!
 //! With `"soft": true` beside any of them but `key`, entries are not ended but made stale: they
 //! are served in their stale windows, which begin now, while one request refreshes each; see
-//! [`mark_tag_stale`](crate::Stampede::mark_tag_stale).
+//! [`mark_tag_stale`](crate::Stampede::mark_tag_stale). Of a `url` it is the whole path that
+//! becomes stale, with every query and host of the scope.
 //!
 //! A path is compared byte for byte with the one that clients send, a URL after its host is
 //! brought into its normal form. The scheme of a URL is the one that the layer has: `http`

@@ -19,7 +19,7 @@ use crate::crowd::accepts_gzip;
 use crate::rows::{Answer, Row, Size, State, Varying};
 
 /// What each request takes before its head is sent.
-pub(crate) const WORK: Duration = Duration::from_millis(200);
+pub(crate) const WORK: Duration = Duration::from_millis(400);
 /// The most that the layer keeps.
 pub(crate) const MAX_BODY: usize = 2 << 20;
 pub(crate) const TAG: &str = "\"now\"";

@@ -93,6 +93,9 @@ factor!(State {
     Expired = "expired",
 });
 
+/// How many processes a crowd comes to that has Redis.
+pub(crate) const PROCESSES: usize = 2;
+
 /// One crowd.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
@@ -137,17 +140,29 @@ pub(crate) fn all() -> Vec<Row> {
 }
 
 impl Row {
-    /// Returns whether RFC 9111 lets clients share the answer, and the bound on what is kept
+    /// Returns whether the RFCs let clients share the answer, and the bound on what is kept
     /// in memory does not forbid it.
     pub(crate) fn may_be_shared(&self) -> bool {
         let is_permitted = !matches!(self.answer, Answer::NoStore | Answer::Private);
-        is_permitted && self.varying != Varying::Everything && self.size != Size::TooLarge
+        // RFC 9110, 13.1.2: each client's POST fails with 412 where its condition does.
+        let has_tag = matches!(self.condition, Condition::SameTag | Condition::OtherTag);
+        let has_precondition = self.method == Method::Post && has_tag;
+        let varies = self.varying == Varying::Everything;
+        is_permitted && !has_precondition && !varies && self.size != Size::TooLarge
     }
 
     /// Returns how many origin requests the crowd may cost where the answer may be shared.
     pub(crate) fn most_calls(&self) -> usize {
         let is_fresh = self.condition == Condition::NoCache || self.answer == Answer::Validated;
-        if is_fresh { 2 * self.variants() } else { 2 }
+        let of_each = if is_fresh { 2 * self.variants() } else { 2 };
+        let is_stored = !matches!(self.answer, Answer::Failed | Answer::Unavailable);
+        match self.store {
+            // Through Redis goes what is stored, and answers requests that came later.
+            StoreKind::Redis if is_fresh || !is_stored || self.method == Method::Head => {
+                of_each * PROCESSES
+            }
+            _ => of_each,
+        }
     }
 
     /// Returns how many different responses the crowd asks for.

@@ -13,7 +13,7 @@ use crate::crowd::{self, CLIENTS, Replies, takes_gzip};
 use crate::origin::{MAX_BODY, Origin, length};
 use crate::redis_support::Server;
 use crate::report::{self, Figure, Part as ReportPart};
-use crate::rows::{self, Answer, Condition, Method, Part, Row, State, StoreKind};
+use crate::rows::{self, Answer, Condition, Method, PROCESSES, Part, Row, State, StoreKind};
 
 /// What the detour over the cache may take, where the answer may not be shared.
 const MOST_RATIO: f64 = 2.05;
@@ -45,7 +45,7 @@ pub(crate) async fn run(args: &[String]) -> ExitCode {
     let rows: Vec<_> = rows::all().into_iter().filter(plays).collect();
     let origin = Origin::new(&rows);
     let memory = [handle(None)];
-    let shared = redis.as_ref().map(|redis| [handle(Some(redis)), handle(Some(redis))]);
+    let shared = redis.as_ref().map(|redis| [(); PROCESSES].map(|()| handle(Some(redis))));
     let services = |caches: &[HttpStampede]| -> Vec<_> {
         caches.iter().map(|cache| layered(cache, &origin)).collect()
     };
@@ -86,7 +86,8 @@ fn handle(redis: Option<&Server>) -> HttpStampede {
 }
 
 fn layered(cache: &HttpStampede, origin: &Origin) -> HttpService<Origin> {
-    cache.http_layer().honour_request_directives(true).max_body(MAX_BODY).layer(origin.clone())
+    let layer = cache.http_layer().honour_request_directives(true).max_body(MAX_BODY);
+    layer.cache_posts(|_| true).layer(origin.clone())
 }
 
 /// Stores what is to be expired when the crowds come.
@@ -207,7 +208,7 @@ fn statuses(row: &Row) -> Vec<u16> {
 fn part(found: &[Found], has_redis: bool) -> ReportPart {
     let title = "Every shape of request";
     let mut part = ReportPart::new("shapes", title, "cargo bench --bench shapes");
-    part.notes.push(format!("{CLIENTS} clients in each row; the origin takes 200 ms."));
+    part.notes.push(format!("{CLIENTS} clients in each row; the origin takes 400 ms."));
     if !has_redis {
         part.notes.push("Without redis-server: its rows are left out.".into());
     }

@@ -70,6 +70,18 @@ impl OriginError {
             Kind::SlowClient => StatusCode::REQUEST_TIMEOUT,
         }
     }
+
+    /// Returns the word for it in `Cache-Status`.
+    pub(crate) fn detail(&self) -> &'static str {
+        match self.kind {
+            Kind::Connect => "not-reached",
+            Kind::BrokenOff => "broken-off",
+            Kind::Silent => "origin-timeout",
+            Kind::Malformed => "malformed",
+            Kind::Client => "client",
+            Kind::SlowClient => "slow-client",
+        }
+    }
 }
 
 fn kind_of(error: &(dyn Error + 'static)) -> Kind {

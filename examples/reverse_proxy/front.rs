@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderValue, Method, Request, Response, Version, header};
+use http::{HeaderName, HeaderValue, Method, Request, Response, Version, header};
 use http_body_util::{Either, Full};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use hyper_util::server::conn::auto;
@@ -27,6 +27,8 @@ use crate::origin::{Origin, OriginBody};
 use crate::pages::page;
 use crate::via::Via;
 use crate::wire::{Desk, Wire};
+
+const CACHE_STATUS: HeaderName = HeaderName::from_static("cache-status");
 
 type AnswerBody = Either<ResponseBody<OriginBody>, Full<Bytes>>;
 
@@ -61,14 +63,32 @@ impl Proxy {
             Ok(found) => forward::write_fields(&mut parts, &body, &found, from, &self.via),
             Err(refusal) => return ours(*refusal, &method),
         }
+        let is_apart = parts.extensions.get::<NotShared>().is_some();
         let request = Request::from_parts(parts, body);
         match self.service.clone().call(request).await {
             Ok(mut response) => {
                 forward::to_client(&mut response, &method);
                 response.map(Either::Left)
             }
-            Err(error) => ours(page(error.status(), &error.to_string()), &method),
+            Err(error) => {
+                let mut page = page(error.status(), &error.to_string());
+                // The layer hands the error on; that the request was forwarded is said here.
+                let fwd = forwarded_for(&method, is_apart);
+                let member = format!("tower-stampede; fwd={fwd}; detail={}", error.detail());
+                let member = HeaderValue::try_from(member).expect("words are visible ASCII");
+                page.headers_mut().insert(CACHE_STATUS, member);
+                ours(page, &method)
+            }
         }
+    }
+}
+
+/// Returns why a request was forwarded, in RFC 9211's words (2.2).
+fn forwarded_for(method: &Method, is_apart: bool) -> &'static str {
+    match method.as_str() {
+        _ if is_apart => "bypass",
+        "GET" | "HEAD" | "QUERY" => "miss",
+        _ => "method",
     }
 }
 

@@ -9,6 +9,10 @@
 //!
 //! Nothing is written for HTTP/1.0, which does not know such responses, nor
 //! for HTTP/2, whose messages are frames.
+//!
+//! hyper answers HTTP/1.0 in kind, and a server says its own version (RFC 9112, 2.3): the first
+//! bytes of a connection, where its first response begins, are changed to HTTP/1.1. Later
+//! responses of a kept connection stay as they are: where they begin is not told here.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -22,6 +26,9 @@ use http::header::HeaderMap;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+const OLD_VERSION: &[u8] = b"HTTP/1.0";
+const OUR_VERSION: &[u8] = b"HTTP/1.1";
+
 /// The most that may wait to be written; what comes on top is dropped.
 const MAX_WAITING: usize = 64 << 10;
 
@@ -29,6 +36,8 @@ const MAX_WAITING: usize = 64 << 10;
 pub(crate) struct Wire {
     stream: TcpStream,
     desk: Desk,
+    /// How much of the first response's version is written.
+    version: usize,
 }
 
 /// Where informational responses are handed in.
@@ -52,7 +61,7 @@ struct Announcement {
 
 impl Wire {
     pub(crate) fn new(stream: TcpStream) -> Self {
-        Self { stream, desk: Desk::default() }
+        Self { stream, desk: Desk::default(), version: 0 }
     }
 
     pub(crate) fn desk(&self) -> Desk {
@@ -71,6 +80,25 @@ impl Wire {
             }
         }
         Poll::Ready(Ok(()))
+    }
+}
+
+impl Wire {
+    /// Writes the first bytes of the connection: ours, where they are the version of a
+    /// response to HTTP/1.0.
+    fn poll_write_version(
+        &mut self,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let stream = Pin::new(&mut self.stream);
+        if bytes.is_empty() || !bytes.starts_with(&OLD_VERSION[self.version..]) {
+            self.version = OLD_VERSION.len();
+            return stream.poll_write(cx, bytes);
+        }
+        let written = ready!(stream.poll_write(cx, &OUR_VERSION[self.version..]))?;
+        self.version += written;
+        Poll::Ready(Ok(written))
     }
 }
 
@@ -215,6 +243,9 @@ impl AsyncWrite for Wire {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         ready!(self.poll_told(cx, true))?;
+        if self.version < OLD_VERSION.len() {
+            return self.poll_write_version(cx, bytes);
+        }
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
@@ -224,6 +255,10 @@ impl AsyncWrite for Wire {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         ready!(self.poll_told(cx, true))?;
+        if self.version < OLD_VERSION.len() {
+            let first = slices.iter().find(|slice| !slice.is_empty());
+            return self.poll_write_version(cx, first.map_or(&[][..], |slice| slice));
+        }
         Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
     }
 

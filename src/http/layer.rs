@@ -619,33 +619,6 @@ impl HttpLayer {
         self.change(move |rules| rules.disconnected = Some(Arc::clone(&rule)))
     }
 
-    /// Sets how an empty request body is made.
-    ///
-    /// Where the service confirms another response than the stored one, it is asked once
-    /// more, and the first body is gone. With a body type of which the layer cannot make an
-    /// empty one, stored responses are not validated: they are fetched again. The layer
-    /// knows axum's `Body`, `Empty<Bytes>`, `Full<Bytes>` and `String` without this; wrap
-    /// hyper's `Incoming` into `Either<Incoming, Empty<Bytes>>`.
-    ///
-    /// ```
-    /// use bytes::Bytes;
-    /// use http_body_util::{Either, Empty, Full};
-    /// # use tower_stampede::{HttpLayer, Stampede};
-    ///
-    /// type RequestBody = Either<Full<Bytes>, Empty<Bytes>>;
-    ///
-    /// fn empty() -> RequestBody {
-    ///     Either::Right(Empty::new())
-    /// }
-    ///
-    /// # let cache: tower_stampede::HttpStampede =
-    /// #     Stampede::in_memory(std::time::Duration::from_secs(60));
-    /// let layer: HttpLayer = cache.http_layer().empty_request_body(empty);
-    /// ```
-    pub fn empty_request_body<Q: 'static>(self, make: fn() -> Q) -> Self {
-        self.change(move |rules| rules.empty_body = Some(Arc::new(make)))
-    }
-
     /// Sets the name of this cache in `Cache-Status` (RFC 9211). Defaults to `tower-stampede`.
     pub fn cache_status(self, name: impl Into<String>) -> Self {
         let name = name.into();

@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use axum::body::Body;
 use http::Request;
 use proptest::prelude::*;
+use tower_layer::Layer;
 use tower_stampede::CacheOutcome::*;
+use tower_stampede::remote::{Double, RemoteSettings};
+use tower_stampede::{HttpService, Stampede};
 
 use crate::kit::codings::{accepts, refuses};
 use crate::kit::http::*;
@@ -426,4 +429,35 @@ proptest! {
             }
         });
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn processes_find_what_each_other_got_after_the_origin_has_begun_to_compress() {
+    let double = Double::new();
+    let origin = Origin::new(|call| {
+        let reply = match call.n {
+            0 => Answer::ok("max-age=1, must-revalidate", "old").header("etag", "\"old\""),
+            _ => Answer::ok("max-age=60", "new"),
+        };
+        let said = call.header("accept-encoding").unwrap_or_default().to_owned();
+        let is_coded = call.n > 0 && accepts(&[said], "gzip");
+        let reply = reply.header("vary", "accept-encoding");
+        if is_coded { reply.header("content-encoding", "gzip") } else { reply }
+    });
+    let process = || -> HttpService<Origin> {
+        let builder = Stampede::builder("web").origin_only();
+        let cache = builder.remote(double.process(), RemoteSettings::new()).build().unwrap();
+        cache.http_layer().layer(origin.clone())
+    };
+    let apps = [process(), process()];
+    // Those that refuse `identity` are a kind of their own.
+    let coded: Vec<_> = GZIP.into_iter().filter(|said| !said.contains("identity;q=0")).collect();
+    let client = |i: usize| {
+        let kind = if i.is_multiple_of(2) { &coded[..] } else { &NONE[..] };
+        with("http://a/report", &[("accept-encoding", kind[i / 2 % kind.len()])])
+    };
+    send(&apps[0], client(0)).await;
+    pass(secs(3)).await;
+    tokio::join!(crowd_of(&apps[0], 40, client), crowd_of(&apps[1], 40, client));
+    assert_eq!(origin.calls() - 1, 2, "one for those that accept gzip, one for the others");
 }

@@ -189,7 +189,8 @@ async fn a_client_of_http_1_0_gets_what_it_understands() {
     let (mut peer, _) = origin.request().await;
     peer.send("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n").await;
     let reply = client.reply().await;
-    assert_eq!(reply.head.start, "HTTP/1.0 200 OK");
+    // RFC 9112, 2.3: a server says its own version.
+    assert_eq!(reply.head.start, "HTTP/1.1 200 OK");
     assert_eq!(reply.head.get("transfer-encoding"), None);
     assert_eq!(reply.body, "ab");
 }
@@ -381,6 +382,11 @@ async fn a_connection_that_cannot_be_made_in_time_is_a_bad_gateway() {
     let proxy = Proxy::start_at("http://192.0.2.1:9", &["--connect-timeout-ms", "100"]);
     let reply = soon("an answer", proxy.ask(GET)).await;
     assert_eq!(reply.status(), 502);
+    let said = |reply: &Reply| reply.head.get("cache-status").map(str::to_owned);
+    let miss = "tower-stampede; fwd=miss; detail=not-reached";
+    assert_eq!(said(&reply).as_deref(), Some(miss));
+    let reply = proxy.ask("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n").await;
+    assert_eq!(said(&reply), Some(miss.replace("miss", "method")));
 }
 
 #[tokio::test]

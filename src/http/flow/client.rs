@@ -160,6 +160,7 @@ impl OriginClient {
                 answer::shaped(response, &shape)
             }),
             OriginOutcome::Error { error, failure } => self.fail(error, failure),
+            OriginOutcome::Unasked => unreachable!("a client of a part sends its own request"),
             OriginOutcome::Nothing(error) => {
                 Ok(stale(None).unwrap_or_else(|| answer::refusal(&caller.rules, error)))
             }

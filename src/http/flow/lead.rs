@@ -21,6 +21,7 @@ use crate::http::flow::answer::is_failure;
 use crate::http::flow::error_response::OriginStatus;
 use crate::http::flow::lookup::{HttpCaller, StoredEntry};
 use crate::http::flow::origin_call::{OriginAnswer, OriginReply, OriginRequest};
+use crate::http::rules::decline_reason::is_of_target;
 use crate::http::rules::lifetime::{Source, Times};
 use crate::http::rules::request::RequestMethod;
 use crate::http::rules::steering;
@@ -49,6 +50,9 @@ pub(super) enum OriginOutcome<B: Body, E> {
     PassedOn(Result<Response<ResponseBody<B>>, E>),
     /// There is no response: no place, or too late.
     Nothing(Error),
+    /// The service was not asked for the whole: another process knows that it is for no other
+    /// client, and this one wants a part.
+    Unasked,
 }
 
 /// Asks the service and leaves a verdict.
@@ -186,7 +190,7 @@ impl Head {
         tags: Box<[Tag]>,
     ) -> OriginOutcome<B, E> {
         let by_layer = plan.terms.source == Source::Layer;
-        let successor = successor(response.status(), true).filter(|_| by_layer);
+        let successor = successor(response.status(), None).filter(|_| by_layer);
         match self.pass_on(response.status(), successor) {
             None => own_error(response.map(ResponseBody::inner), DeclineReason::Status),
             Some(head) => head.keep(response, plan, tags).await,
@@ -207,7 +211,8 @@ impl Head {
             is_failure(status) && (self.stale_until.is_some() || self.caller.fallback().is_some());
         let is_refresh = self.caller.refreshed.is_some();
         let concerns_all = !is_covered && !is_refresh && why != DeclineReason::Credentials;
-        let successor = successor(status, shareable.is_some()).filter(|_| concerns_all);
+        let why_not = shareable.is_none().then_some(why);
+        let successor = successor(status, why_not).filter(|_| concerns_all);
         let Some(head) = self.pass_on(status, successor) else {
             return own_error(response.map(ResponseBody::inner), why);
         };
@@ -330,15 +335,18 @@ fn is_error(status: StatusCode) -> bool {
     status.is_client_error() || status.is_server_error()
 }
 
-/// Returns which waiter may lead next where the service has answered with an error.
+/// Returns which waiter may lead next where the service has answered with an error, which is not
+/// shared for the reason `why`.
 ///
 /// A service that has too much to do gets no further request, and "log in" is for each client
-/// alone. What RFC 9110, 15.1 lets caches store without a word of the origin concerns the URI.
-fn successor(status: StatusCode, is_shareable: bool) -> Option<Successor> {
+/// alone. What concerns the URI is no fault of one request.
+fn successor(status: StatusCode, why: Option<DeclineReason>) -> Option<Successor> {
     match status.as_u16() {
         401 | 403 | 407 | 429 | 503 => None,
-        404 | 405 | 410 | 414 if is_shareable => None,
-        400..600 => Some(Successor::OtherRequest),
+        400..600 => {
+            let is_of_uri = why.map_or(is_of_target(status), |why| why.concerns_target(status));
+            (!is_of_uri).then_some(Successor::OtherRequest)
+        }
         _ => None,
     }
 }

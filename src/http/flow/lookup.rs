@@ -514,8 +514,7 @@ impl HttpCaller {
     fn may_lead(&self, kind: FlightKind) -> bool {
         match self.asked.method {
             RequestMethod::Get if self.wishes.range => {
-                let is_validated = self.stale.as_deref().is_some_and(is_validated_by_each);
-                self.may_fill_from_range && !is_validated && !self.is_not_shared()
+                self.may_fill_from_range && !self.is_not_shared()
             }
             RequestMethod::Get => true,
             RequestMethod::Head => kind == FlightKind::Heads,

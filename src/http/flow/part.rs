@@ -158,6 +158,7 @@ where
                 let Self { caller, service, request, .. } = self;
                 return nested::pass_to_owner(&caller.cache, service, request).await;
             }
+            OriginOutcome::Unasked => return self.forward_uncached(BypassReason::Range).await,
             own => own,
         };
         client.with_stale(result.stale).receive(own, outcome)

@@ -32,7 +32,10 @@ pub(super) fn learn(cache: &HttpCache, primary: &Key, found: &StoredEntry, max_v
     let Some(index) = index_of(found) else { return };
     let change = cache.local.update(primary, |old| {
         let merged = match old.and_then(|old| index_of(old)) {
-            Some(ours) => ours.merged(index),
+            // The last fill by any process says which coding to expect.
+            Some(ours) => {
+                Index { codings: index.codings.merged(ours.codings), ..ours.merged(index) }
+            }
             None => Index { generation: None, ..index.clone() },
         };
         let merged = merged.at_most(max_variants);

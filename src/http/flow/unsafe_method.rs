@@ -315,7 +315,9 @@ impl Sent {
                 match error {}
             }
             OriginOutcome::PassedOn(Ok(response)) => response,
-            OriginOutcome::Nothing(_) => unreachable!("keeping a response ends with a response"),
+            OriginOutcome::Nothing(_) | OriginOutcome::Unasked => {
+                unreachable!("keeping a response ends with a response")
+            }
         }
     }
 }

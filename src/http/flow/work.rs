@@ -12,6 +12,7 @@ use crate::cache::key_work::ReplacedEntry;
 use crate::cache::run::Work;
 use crate::entry::Entry;
 use crate::error::Error;
+use crate::flight::end::{End, Remember};
 use crate::flight::engine::{FlightRequest, Role};
 use crate::flight::leader::Leader;
 use crate::flight::phase::FlightNumbers;
@@ -268,7 +269,13 @@ where
     }
 
     async fn call(self, leader: Leader<StoredResponse>) -> Self::Output {
+        let is_answer = matches!(self.purpose, HttpPurpose::Answer);
         let Self { caller, service, request, stale, is_occupied, .. } = self;
+        if is_answer && caller.wishes.range && caller.is_not_shared() {
+            // It has learned so on its way.
+            leader.end(End::Declined(Remember::Nothing));
+            return LeadResult { own: OriginOutcome::Unasked, stale };
+        }
         // The first leader of the flight has looked into the remote.
         let is_occupied = is_occupied || leader.is_second() && leader.may_replace_value();
         // Also a cache that stores nothing has gauges to set.

@@ -18,7 +18,7 @@ use http::header::{self, HeaderMap, HeaderValue};
 
 use crate::http::config::HttpConfig;
 
-/// The coding of a response, as it selects a variant. Those that come first are preferred.
+/// The coding of a response, as it selects a variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Coding {
@@ -49,6 +49,21 @@ impl Coding {
         Self::Compress,
         Self::Plain,
         Self::Bare,
+        Self::Other,
+    ];
+
+    /// The preferred ones first. A response without a coding although `gzip` was accepted is
+    /// older than a coded one, unless the set says otherwise.
+    const IN_ORDER: [Self; 10] = [
+        Self::Dcz,
+        Self::Dcb,
+        Self::Br,
+        Self::Zstd,
+        Self::Gzip,
+        Self::Deflate,
+        Self::Compress,
+        Self::Bare,
+        Self::Plain,
         Self::Other,
     ];
 
@@ -164,9 +179,9 @@ impl Codings {
     /// Returns them, the preferred ones first.
     pub(crate) fn iter(self) -> impl Iterator<Item = Coding> {
         let plain_first = self.0 & Self::PLAIN_FIRST != 0 && self.contains(Coding::Plain);
-        let first = plain_first.then_some(Coding::Plain);
-        let is_next = move |coding: &Coding| self.contains(*coding) && Some(*coding) != first;
-        first.into_iter().chain(Coding::ALL.into_iter().filter(is_next))
+        let plain_first = plain_first.then_some(Coding::Plain);
+        let is_next = move |coding: &Coding| self.contains(*coding) && Some(*coding) != plain_first;
+        plain_first.into_iter().chain(Coding::IN_ORDER.into_iter().filter(is_next))
     }
 }
 

@@ -57,8 +57,22 @@ impl DeclineReason {
                 | Self::Coding
                 | Self::NoRoom
         );
-        !concerns_one && !status.is_client_error() && !status.is_server_error()
+        let is_error = status.is_client_error() || status.is_server_error();
+        !concerns_one && (!is_error || self.concerns_target(status))
     }
+
+    /// Returns whether an error is not shared because of what its URI is: what the server has
+    /// not got there varies by everything, or has a long text. That the text is `no-store` or
+    /// `private` can be the fault of one request.
+    pub(crate) fn concerns_target(self, status: StatusCode) -> bool {
+        is_of_target(status) && matches!(self, Self::VaryAny | Self::TooLarge)
+    }
+}
+
+/// Returns whether an error concerns the URI, not one request for it: caches may store it
+/// without a word of the origin (RFC 9110, 15.1).
+pub(crate) fn is_of_target(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 404 | 405 | 410 | 414)
 }
 
 words! {

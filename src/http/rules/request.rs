@@ -120,10 +120,12 @@ fn classify_read(parts: &Parts, seen: &FieldScan<'_>, config: &HttpConfig) -> Cl
     let asked = RequestFacts { method: RequestMethod::Get, credentials: seen.credentials };
     let mut wishes = seen.wishes(asked.method, &parts.headers, config);
     if parts.method == Method::POST {
-        if wishes.condition {
-            // RFC 9110, 13.1.2: it is no request for a 304.
+        if parts.headers.contains_key(header::IF_NONE_MATCH) {
+            // RFC 9110, 13.1.2: where it matches, the service answers 412.
             return Class::Bypass(BypassReason::Conditional);
         }
+        // RFC 9110, 13.1.3: of no other method.
+        wishes.condition = false;
         // RFC 9110, 14.2: of no other method.
         wishes.range = false;
     }

@@ -479,11 +479,15 @@ fn the_marker_is_set_by_what_a_response_says_not_by_one_request() {
         DeclineReason::NoStore,
         DeclineReason::Private,
         DeclineReason::SetCookie,
-        DeclineReason::TooLarge,
         DeclineReason::NoFreshness,
     ] {
         assert!(refusal.marks_uncacheable(ok), "{refusal:?}");
         assert!(!refusal.marks_uncacheable(StatusCode::NOT_FOUND), "{refusal:?}");
+    }
+    for refusal in [DeclineReason::VaryAny, DeclineReason::TooLarge] {
+        assert!(refusal.marks_uncacheable(ok), "{refusal:?}");
+        assert!(refusal.marks_uncacheable(StatusCode::NOT_FOUND), "{refusal:?}");
+        assert!(!refusal.marks_uncacheable(StatusCode::BAD_REQUEST), "{refusal:?}");
     }
     for refusal in [
         DeclineReason::Credentials,
