@@ -3,7 +3,9 @@
 use std::convert::Infallible;
 
 use axum::body::Body;
+use tower_layer::Layer;
 use tower_stampede::CacheOutcome::{self, *};
+use tower_stampede::remote::{Double, RemoteSettings};
 use tower_stampede::{HttpService, Stampede};
 
 use crate::kit::http::*;
@@ -339,6 +341,26 @@ async fn ranges_of_what_each_client_must_validate_share_validations_of_the_whole
     }
     // One that began before the others came, and one for these.
     assert_eq!((origin.calls(), wholes(&origin)), (2, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_range_does_not_ask_for_what_another_process_knows_to_be_for_each_alone() {
+    let double = Double::new();
+    let origin = Origin::new(|call| match call.header("range") {
+        Some(_) => partial(),
+        None => Answer::ok("no-store", body(LIMIT)),
+    });
+    let process = || -> HttpService<Origin> {
+        let builder = Stampede::builder("web").origin_only();
+        let cache = builder.remote(double.process(), RemoteSettings::new()).build().unwrap();
+        cache.http_layer().layer(origin.clone())
+    };
+    let apps = [process(), process()];
+    let client = |_: usize| range("bytes=0-2");
+    let (one, two) = tokio::join!(crowd(&apps[0], 20, client), crowd(&apps[1], 20, client));
+    assert!(one.iter().chain(&two).all(|reply| reply.text() == "own"));
+    assert_eq!((origin.calls(), wholes(&origin)), (41, 1));
+    assert_eq!(slowest(&one).max(slowest(&two)), WORK * 2);
 }
 
 // ===== Settings and layers =====

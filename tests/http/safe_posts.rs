@@ -159,3 +159,20 @@ async fn switched_off_the_layer_reads_no_body() {
     assert!(replies.iter().all(|reply| reply.text() == "QUERY x"));
     assert_eq!(origin.calls(), 4);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_date_is_no_condition_of_a_post() {
+    // RFC 9110, 13.1.3
+    let origin = echo();
+    let app = layered(origin_only().http_layer().cache_posts(is_graphql), &origin);
+    let request = |_| {
+        let mut request = post("{ a }");
+        let date = "Sun, 06 Nov 1994 08:49:37 GMT".parse().unwrap();
+        request.headers_mut().insert("if-modified-since", date);
+        request
+    };
+    let replies = crowd(&app, 20, request).await;
+    assert!(replies.iter().all(|reply| reply.text() == "POST { a }"));
+    assert_eq!(origin.calls(), 1);
+    assert_eq!(origin.last().header("if-modified-since"), None);
+}

@@ -327,3 +327,24 @@ async fn an_error_with_a_body_beyond_the_bound_is_not_kept() {
         assert_eq!(origin.calls(), calls, "{status}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_absent_page_that_varies_by_everything_or_is_too_long_is_tried_once_in_all_processes() {
+    let limit = 1000;
+    for (name, value, size) in [("vary", "*", 3), ("x-size", "large", limit + 1)] {
+        let double = Double::new();
+        let origin =
+            Origin::new(move |_| Answer::status(404).header(name, value).body("a".repeat(size)));
+        let process = || -> HttpService<Origin> {
+            let builder = Stampede::builder("web").origin_only();
+            let cache = builder.remote(double.process(), RemoteSettings::new()).build().unwrap();
+            cache.http_layer().max_body(limit).layer(origin.clone())
+        };
+        let apps = [process(), process()];
+        let client = |i: usize| with("http://a/report", &[("user-agent", &i.to_string())]);
+        let (one, two) = tokio::join!(crowd(&apps[0], 20, client), crowd(&apps[1], 20, client));
+        assert!(one.iter().chain(&two).all(|reply| reply.status == 404));
+        assert_eq!(origin.calls(), 40, "{name}");
+        assert_eq!(slowest(&one).max(slowest(&two)), WORK * 2, "{name}");
+    }
+}

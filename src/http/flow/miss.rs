@@ -151,7 +151,10 @@ where
             (RunOutcome::Alone(reason @ (AloneReason::Observe | AloneReason::Off), _, work), _) => {
                 own.map_or(work, |own| *own).forward_unprotected(reason).await
             }
-            (RunOutcome::Alone(reason, place, work), _) => work.forward_alone(reason, place).await,
+            (RunOutcome::Alone(reason, place, work), _) => {
+                // On the heap, as below: layers stand inside each other, and so do the polls.
+                Box::pin(work.forward_alone(reason, place)).await
+            }
             (RunOutcome::Refused(error, work), Some(client)) => {
                 let stale = work.and_then(|work| work.stale.or_else(|| work.caller.fallback()));
                 client
@@ -201,7 +204,7 @@ where
             let detail = self.caller.refused_credential().map(credential_detail);
             let detail = detail.unwrap_or_else(|| alone_detail(reason));
             let came = self.alone(&detail);
-            return self.forward(came, reason, place).await;
+            return Box::pin(self.forward(came, reason, place)).await;
         }
         // A response may have come between the first look and the look into the table.
         if let Some(entry) = self.caller.second_look() {
@@ -218,7 +221,7 @@ where
         reason: BypassReason,
     ) -> Result<Response<ResponseBody<B>>, S::Error> {
         self.caller.cache.observer.bypass_reason(reason.as_str());
-        self.forward(Provenance::bypass(reason), AloneReason::Bypass, None).await
+        Box::pin(self.forward(Provenance::bypass(reason), AloneReason::Bypass, None)).await
     }
 
     /// The same while the handle observes or is switched off.
@@ -228,7 +231,7 @@ where
     ) -> Result<Response<ResponseBody<B>>, S::Error> {
         let detail = alone_detail(reason);
         let came = self.alone(&detail);
-        self.forward(came, reason, None).await
+        Box::pin(self.forward(came, reason, None)).await
     }
 
     /// Returns whether the client's conditions go to the service as they are: where answers
