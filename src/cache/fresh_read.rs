@@ -18,9 +18,11 @@ use crate::entry::Entry;
 use crate::flight::table::Table;
 use crate::lease::grant::Version;
 
-/// What a leader that reads fresh has seen in the remote.
-#[derive(Debug, Default)]
-pub(super) struct Proof {
+/// A fresh read, and what its leader has seen in the remote.
+#[derive(Debug)]
+pub(super) struct FreshRead {
+    /// Computations from this number on began after the call.
+    pub(super) from_number: u64,
     last: Option<Version>,
     lease: Option<ForeignLease>,
 }
@@ -36,7 +38,11 @@ struct ForeignLease {
     first: Option<Version>,
 }
 
-impl Proof {
+impl FreshRead {
+    pub(super) fn new(from_number: u64) -> Self {
+        Self { from_number, last: None, lease: None }
+    }
+
     /// Takes note that another process has the lease.
     pub(super) fn is_leased<V>(&mut self, table: &Table<V>) {
         let (before, first) = (self.last, None);

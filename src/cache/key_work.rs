@@ -8,7 +8,7 @@ use futures_util::future::BoxFuture;
 
 use crate::cache::batch::{BoardingPass, Seat};
 use crate::cache::compute::ComputationResult;
-use crate::cache::fresh_read::Proof;
+use crate::cache::fresh_read::FreshRead;
 use crate::cache::get::with_own_value;
 use crate::cache::run::Work;
 use crate::cache::state::{CacheState, Lookup};
@@ -46,27 +46,27 @@ impl ReplacedEntry {
 }
 
 /// What a caller wants.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) enum Purpose {
     /// Any value that may be served.
     Serve,
     /// A newer value than this one; its caller has a value to go on with.
     Refresh(ReplacedEntry),
-    /// A value whose computation began after the call: it has this number or a higher one.
-    FreshRead { from_number: u64 },
+    /// A value whose computation began after the call. In a box: each waiter holds its work.
+    FreshRead(Box<FreshRead>),
 }
 
 impl Purpose {
     /// Returns what may be served in place of a failure. A caller that has asked for a new
     /// value by name is served nothing else.
     pub(super) fn fallback<V: Clone + Send + Sync + 'static>(
-        self,
+        &self,
         state: &CacheState<V>,
         key: &Key,
         in_hand: Option<&Arc<Entry<V>>>,
     ) -> Option<Arc<Entry<V>>> {
         match self {
-            Self::FreshRead { .. } => None,
+            Self::FreshRead(_) => None,
             Self::Serve | Self::Refresh(_) => state.fallback(key, in_hand),
         }
     }
@@ -87,8 +87,6 @@ pub(crate) struct KeyWork<V: Clone + Send + Sync + 'static, F> {
     pub(super) in_hand: Option<Arc<Entry<V>>>,
     /// Found by the search: not an answer, but perhaps of use in place of a failure.
     stand_in: Option<Arc<Entry<V>>>,
-    /// What a fresh read has seen in the remote.
-    proof: Proof,
     /// The entry that the result replaces, and whose tags it may inherit.
     replaced: Option<Arc<Entry<V>>>,
     /// The caller is one of a batch.
@@ -106,8 +104,7 @@ impl<V: Clone + Send + Sync + 'static, F> KeyWork<V, F> {
         let state = Arc::clone(state);
         let purpose = Purpose::Serve;
         let (in_hand, stand_in, replaced) = (stale, None, None);
-        let (proof, pass) = (Proof::default(), None);
-        Self { state, key, purpose, in_hand, stand_in, proof, replaced, pass, compute }
+        Self { state, key, purpose, in_hand, stand_in, replaced, pass: None, compute }
     }
 
     /// Takes note that the caller leads.
@@ -131,16 +128,16 @@ impl<V: Clone + Send + Sync + 'static, F> KeyWork<V, F> {
 
     pub(super) fn reading_fresh(mut self) -> Self {
         let from_number = self.state.engine.table.upcoming_number();
-        self.purpose = Purpose::FreshRead { from_number };
+        self.purpose = Purpose::FreshRead(Box::new(FreshRead::new(from_number)));
         self
     }
 
     /// Returns whether `found` is the value to be replaced, or perhaps no newer.
     fn is_replaced(&mut self, found: &Arc<Entry<V>>) -> bool {
-        match self.purpose {
+        match &mut self.purpose {
             Purpose::Serve => false,
             Purpose::Refresh(seen) => seen.is_no_older_than(found),
-            Purpose::FreshRead { .. } => !self.proof.covers(found),
+            Purpose::FreshRead(read) => !read.covers(found),
         }
     }
 
@@ -154,13 +151,13 @@ impl<V: Clone + Send + Sync + 'static, F> Caller<V> for KeyWork<V, F> {
     fn flight_request(&mut self) -> FlightRequest {
         let request = self.request();
         match self.purpose {
-            Purpose::FreshRead { .. } => request.despite_hold(),
+            Purpose::FreshRead(_) => request.despite_hold(),
             Purpose::Serve | Purpose::Refresh(_) => request,
         }
     }
 
     fn second_look(&mut self) -> Option<Arc<Entry<V>>> {
-        if matches!(self.purpose, Purpose::FreshRead { .. }) {
+        if matches!(self.purpose, Purpose::FreshRead(_)) {
             return None;
         }
         match self.state.look(self.key.as_bytes()) {
@@ -174,18 +171,18 @@ impl<V: Clone + Send + Sync + 'static, F> Caller<V> for KeyWork<V, F> {
     }
 
     fn is_new_enough(&self, numbers: FlightNumbers, _: &Entry<V>) -> bool {
-        match self.purpose {
+        match &self.purpose {
             // Without a number the value is from elsewhere, and may be of any age.
-            Purpose::FreshRead { from_number } => {
-                numbers.computation.is_some_and(|number| number >= from_number)
+            Purpose::FreshRead(read) => {
+                numbers.computation.is_some_and(|number| number >= read.from_number)
             }
             Purpose::Serve | Purpose::Refresh(_) => true,
         }
     }
 
     fn wants_computation_from(&self) -> Option<u64> {
-        match self.purpose {
-            Purpose::FreshRead { from_number } => Some(from_number),
+        match &self.purpose {
+            Purpose::FreshRead(read) => Some(read.from_number),
             Purpose::Serve | Purpose::Refresh(_) => None,
         }
     }
@@ -222,11 +219,13 @@ impl<V: Clone + Send + Sync + 'static, F> Search<V> for KeyWork<V, F> {
     }
 
     fn despite_hold(&self) -> bool {
-        matches!(self.purpose, Purpose::FreshRead { .. })
+        matches!(self.purpose, Purpose::FreshRead(_))
     }
 
     fn is_leased(&mut self) {
-        self.proof.is_leased(&self.state.engine.table);
+        if let Purpose::FreshRead(read) = &mut self.purpose {
+            read.is_leased(&self.state.engine.table);
+        }
     }
 
     fn give_way(&mut self) {
@@ -251,7 +250,7 @@ where
 
     fn patience(&mut self) -> Patience {
         match self.purpose {
-            Purpose::Serve | Purpose::FreshRead { .. } => Patience::Wait,
+            Purpose::Serve | Purpose::FreshRead(_) => Patience::Wait,
             Purpose::Refresh(_) => Patience::GiveUp,
         }
     }
@@ -266,8 +265,8 @@ where
     }
 
     fn adopt(&mut self, leader: &Leader<V>, found: Arc<Entry<V>>) -> Arc<Entry<V>> {
-        if let (Purpose::FreshRead { .. }, Some(number)) = (self.purpose, self.proof.number()) {
-            leader.set_number(number);
+        if let Purpose::FreshRead(read) = &self.purpose {
+            read.number().into_iter().for_each(|number| leader.set_number(number));
         }
         leader.adopt(&found);
         self.state.adopted(&found);
@@ -299,7 +298,7 @@ where
                     (entry, false) => {
                         let is_current = leader.is_current();
                         leader.end(End::ForWaiters(entry));
-                        if is_current && matches!(purpose, Purpose::FreshRead { .. }) {
+                        if is_current && matches!(purpose, Purpose::FreshRead(_)) {
                             // The caller has said that the older value is out of date.
                             state.revoke(key).await;
                         }

@@ -112,7 +112,7 @@ pub(crate) struct FlightRequest {
     pub(crate) call: Option<Arc<OriginCall>>,
     /// A hash of what the caller's request has besides its key: callers whose hashes differ may
     /// get different results.
-    pub(crate) unkeyed: u64,
+    pub(crate) unkeyed: u32,
     /// The caller's client, if it is known.
     pub(crate) client: Option<ClientKey>,
 }

@@ -15,6 +15,8 @@
 //! one more fact: a flight that was *forgotten* (its key was invalidated or put, or its leader
 //! was replaced) goes on for the callers that wait already, and its result is not stored.
 
+use std::future::Future;
+
 use crate::clock::Tick;
 use crate::entry::Entry;
 use crate::error::Error;
@@ -80,8 +82,6 @@ pub(crate) enum News<V> {
     Verdict(Verdict<V>),
     /// The waiter is the second leader, and has what the flight held.
     Lead(Box<dyn Vacant<V>>),
-    /// The flight is vacant, and another waiter comes first.
-    Vacant,
 }
 
 /// Why there is no result.
@@ -160,7 +160,7 @@ pub(crate) struct Flight<V> {
     /// The flight of the same key that has paused, and that this one goes beside.
     beside: Option<Weak<Flight<V>>>,
     /// A hash of the fields of the first leader's request that are not keyed.
-    led_with: u64,
+    led_with: u32,
     progress: Mutex<Progress<V>>,
     /// Callers that wait here.
     waiters: AtomicU32,
@@ -289,37 +289,23 @@ impl<V> Flight<V> {
         }
     }
 
-    /// Waits for the verdict, or for the lead where the waiter is a `candidate`. Says once that
-    /// the flight is vacant, unless the waiter knows it.
-    ///
-    /// Cancel safe: a dropped wait leaves nothing behind.
-    pub(super) async fn wait_for_news(
-        &self,
-        candidate: Option<Candidate>,
-        knows_vacancy: bool,
-    ) -> News<V> {
-        loop {
-            let woken = self.wake.notified();
-            if let Some(news) = self.news_for(candidate, knows_vacancy) {
-                return news;
-            }
-            woken.await;
-        }
+    /// Returns what ends with the next wake-up.
+    pub(super) fn woken(&self) -> impl Future<Output = ()> {
+        self.wake.notified()
     }
 
-    fn news_for(&self, candidate: Option<Candidate>, knows_vacancy: bool) -> Option<News<V>> {
+    /// Returns the verdict, or the lead where the waiter is a `candidate` and it is its turn.
+    pub(super) fn news_for(&self, candidate: Option<Candidate>) -> Option<News<V>> {
         let mut progress = self.progress.lock();
         if let Some(verdict) = progress.phase.verdict() {
             return Some(News::Verdict(verdict.clone()));
         }
         let Phase::Vacant(vacancy) = &progress.phase else { return None };
-        let successor = vacancy.successor();
-        let succeeds = candidate
-            .is_some_and(|candidate| progress.candidates.may_succeed(candidate, successor));
-        if succeeds {
-            return progress.take_vacancy().map(News::Lead);
+        let (candidate, successor) = (candidate?, vacancy.successor());
+        if !progress.candidates.may_succeed(candidate, successor) {
+            return None;
         }
-        (!knows_vacancy).then_some(News::Vacant)
+        progress.take_vacancy().map(News::Lead)
     }
 
     /// Returns whether a waiter may be the second leader.

@@ -269,23 +269,22 @@ impl<V: Send + Sync + 'static> Resolver<V> {
     ) -> Result<Option<Verdict<V>>, Box<dyn Vacant<V>>> {
         let flight = &waiter.flight;
         let _offer = self.engine.offer_to(flight);
-        let mut knows_vacancy = false;
         loop {
+            // Before the look: news that come in between wake this caller.
+            let woken = flight.woken();
+            match flight.news_for(waiter.candidate) {
+                Some(News::Verdict(verdict)) => return Ok(Some(verdict)),
+                Some(News::Lead(vacancy)) => return Err(vacancy),
+                // A vacant flight is overdue earlier than before.
+                None => {}
+            }
             let now = self.engine.watch.now();
             let patience = flight.computation.overdue_at().since(now);
             let patience = patience.max(Duration::from_millis(1));
             let until = Instant::now().checked_add(patience);
             let until = until.map_or(self.deadline, |until| until.min(self.deadline));
-            let news = flight.wait_for_news(waiter.candidate, knows_vacancy);
-            match tokio::time::timeout_at(until, news).await {
-                Ok(News::Verdict(verdict)) => return Ok(Some(verdict)),
-                Ok(News::Lead(vacancy)) => return Err(vacancy),
-                // From now on the flight is overdue earlier.
-                Ok(News::Vacant) => {
-                    knows_vacancy = true;
-                    continue;
-                }
-                Err(_) => knows_vacancy = false,
+            if tokio::time::timeout_at(until, woken).await.is_ok() {
+                continue;
             }
             if Instant::now() >= self.deadline {
                 return Ok(None);

@@ -141,9 +141,9 @@ async fn a_body_that_pauses_arrives_as_far_as_it_has_come() {
 }
 
 #[tokio::test]
-async fn a_range_passes() {
+async fn a_range_passes_where_ranges_are_to_pass() {
     let origin = Origin::bind().await;
-    let proxy = Proxy::start(&origin, &[]);
+    let proxy = Proxy::start(&origin, &["--pass-ranges"]);
     let ask = "GET / HTTP/1.1\r\nHost: a\r\nRange: bytes=1-2\r\nIf-Range: \"x\"\r\n\r\n";
     let mut client = proxy.send(ask).await;
     let (mut peer, head) = origin.request().await;

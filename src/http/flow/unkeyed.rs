@@ -11,7 +11,7 @@ use crate::http::rules::shape::ASKS_FOR_LESS;
 /// Returns a hash of the fields of a request that are neither keyed nor known to select its
 /// response. Requests of one flight whose hashes differ may get different responses. Conditions
 /// and ranges do not count: a request that is for all clients is sent without them.
-pub(super) fn unkeyed_fields(caller: &HttpCaller, sent: &HeaderMap) -> u64 {
+pub(super) fn unkeyed_fields(caller: &HttpCaller, sent: &HeaderMap) -> u32 {
     // Keyed by a secret: a client must not choose fields that seem to be another's.
     static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     let in_force = caller.rules.configs_in_force();
@@ -27,5 +27,5 @@ pub(super) fn unkeyed_fields(caller: &HttpCaller, sent: &HeaderMap) -> u64 {
     // A sum: the order of fields with different names means nothing.
     let fields = sent.iter().filter(|(name, _)| counts(name));
     let hashes = fields.map(|(name, value)| HASHER.hash_one((name.as_str(), value.as_bytes())));
-    hashes.fold(0, u64::wrapping_add)
+    hashes.fold(0, u64::wrapping_add) as u32
 }

@@ -64,7 +64,7 @@ pub(super) struct HttpWork<S, Q, B> {
     /// with.
     is_occupied: bool,
     /// A hash of its fields that are not keyed, once a flight has been entered.
-    unkeyed: Option<u64>,
+    unkeyed: Option<u32>,
     body: PhantomData<fn() -> B>,
 }
 
