@@ -1,5 +1,6 @@
 //! A computation, the call of the origin that it is a part of, and the time that it has.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use crate::clock::Tick;
@@ -74,16 +75,17 @@ pub(crate) struct OriginCall {
 }
 
 impl OriginCall {
-    pub(crate) fn new(id: u64, rank: Option<u64>) -> Self {
-        Self { id, client: None, rank: AtomicU64::new(rank.unwrap_or_default()) }
+    pub(crate) fn new(id: u64, rank: Option<NonZeroU64>) -> Self {
+        let rank = AtomicU64::new(rank.map_or(0, NonZeroU64::get));
+        Self { id, client: None, rank }
     }
 
     pub(crate) fn for_client(self, client: Option<ClientKey>) -> Self {
         Self { client, ..self }
     }
 
-    pub(super) fn rank(&self) -> Option<u64> {
-        Some(self.rank.load(Ordering::Relaxed)).filter(|rank| *rank > 0)
+    pub(super) fn rank(&self) -> Option<NonZeroU64> {
+        NonZeroU64::new(self.rank.load(Ordering::Relaxed))
     }
 
     /// Sets its rank, unless it has one.
@@ -110,7 +112,7 @@ pub(crate) struct Computation {
 impl Computation {
     /// Makes a computation with a call of its own, for no client.
     #[cfg(all(test, stampede_model))]
-    pub(crate) fn new(id: u64, overdue_at: Tick, rank: Option<u64>) -> Self {
+    pub(crate) fn new(id: u64, overdue_at: Tick, rank: Option<NonZeroU64>) -> Self {
         Self::of_call(id, overdue_at, Arc::new(OriginCall::new(id, rank)))
     }
 
@@ -154,7 +156,7 @@ impl Computation {
     }
 
     /// Returns its rank in the queue, if it has ever waited.
-    pub(crate) fn rank(&self) -> Option<u64> {
+    pub(crate) fn rank(&self) -> Option<NonZeroU64> {
         self.call().rank()
     }
 

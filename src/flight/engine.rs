@@ -6,6 +6,7 @@
 mod invalidation;
 
 use std::cell::OnceCell;
+use std::num::NonZeroU64;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU8;
 use std::time::Duration;
@@ -104,7 +105,7 @@ pub(crate) struct FlightRequest {
     pub(crate) hold: HoldCheck,
     pub(crate) led_for: LedFor,
     /// The caller's rank in the queue for places, if it has waited for one.
-    pub(crate) rank: Option<u64>,
+    pub(crate) rank: Option<NonZeroU64>,
     /// The flight that the caller has left: what arrives there is not for it. A flight that
     /// it leads takes the place of that one.
     pub(crate) left: Option<u64>,
@@ -373,7 +374,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         let id = self.table.next_number();
         Arc::new(match &request.call {
             Some(call) => {
-                request.rank.into_iter().for_each(|rank| call.take_rank(rank));
+                request.rank.into_iter().for_each(|rank| call.take_rank(rank.get()));
                 Computation::of_call(id, overdue_at, Arc::clone(call))
             }
             None => {

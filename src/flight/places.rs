@@ -24,6 +24,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::Hash;
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -397,7 +398,7 @@ impl State {
         }
         self.last_rank += 1;
         call.take_rank(self.last_rank);
-        let rank = call.rank().unwrap_or(self.last_rank);
+        let rank = call.rank().map_or(self.last_rank, NonZeroU64::get);
         self.queue.insert(call.client, (rank, call.id));
         for lender in self.lenders_of(call.id) {
             self.waiting_for.entry(lender).or_default().insert((rank, call.id));
@@ -415,7 +416,7 @@ impl State {
     fn place(&mut self, call: Arc<OriginCall>, holders: Holders, from: Source) {
         let id = call.id;
         if let Some(rank) = call.rank() {
-            self.unqueue(&call, rank);
+            self.unqueue(&call, rank.get());
         }
         let standing = Standing::Placed { from, lent_to: None };
         self.members.insert(id, Member { call, holders, standing, _slot: None });
@@ -536,7 +537,7 @@ impl State {
             return;
         }
         // It has waited as long as the other call would have.
-        before.rank().into_iter().for_each(|rank| call.take_rank(rank));
+        before.rank().into_iter().for_each(|rank| call.take_rank(rank.get()));
         if self.let_go(computation) {
             self.end(before.id, now);
         }

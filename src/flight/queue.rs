@@ -13,20 +13,21 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher, Hash};
+use std::num::NonZeroU64;
 use std::sync::LazyLock;
 
 use crate::sync::RandomState;
 
 /// The client that a computation is for: a hash under a key of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct ClientKey(u64);
+pub(crate) struct ClientKey(NonZeroU64);
 
 impl ClientKey {
     /// No client can choose a name that stands for another client: the hash has a secret key.
     #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP names clients"))]
     pub(crate) fn of(name: impl Hash) -> Self {
         static SECRET: LazyLock<std::hash::RandomState> = LazyLock::new(Default::default);
-        Self(SECRET.hash_one(name))
+        Self(NonZeroU64::new(SECRET.hash_one(name)).unwrap_or(NonZeroU64::MIN))
     }
 }
 
@@ -179,8 +180,8 @@ impl Queue {
 mod tests {
     use super::*;
 
-    const A: Option<ClientKey> = Some(ClientKey(1));
-    const B: Option<ClientKey> = Some(ClientKey(2));
+    const A: Option<ClientKey> = Some(ClientKey(NonZeroU64::MIN));
+    const B: Option<ClientKey> = Some(ClientKey(NonZeroU64::MAX));
 
     /// A queue for 8 places, with calls of these clients in this order.
     fn queue(clients: &[Option<ClientKey>]) -> Queue {

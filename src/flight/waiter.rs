@@ -5,6 +5,7 @@
 //! each wait ends at the caller's deadline, and results that do not answer the caller's own
 //! request are counted.
 
+use std::num::NonZeroU64;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -167,7 +168,7 @@ pub(crate) struct Resolver<V: Send + Sync + 'static> {
     elections: u8,
     slot: Option<WaitSlot>,
     /// The best rank in the queue for places of any leader that it has waited for.
-    rank: Option<u64>,
+    rank: Option<NonZeroU64>,
     hold: Option<HoldCheck>,
     /// The flight that it has left because what arrives there is not for it.
     left: Option<u64>,
