@@ -156,33 +156,13 @@ impl<S> HttpService<S> {
             let answer = match safety {
                 Ok(Safety::Safe(content)) => {
                     parts.extensions.insert(content);
-                    own.answer_read(parts, body, &rules, outside.as_ref())
+                    own.answer(parts, body, &rules, outside.as_ref())
                 }
                 Ok(Safety::Unsafe) => own.pass_unsafe(parts, body, &rules, position),
                 Err(reason) => own.forward_unread(parts, body, &rules, reason, position),
             };
             answer.await
         })
-    }
-
-    /// The same as `answer`, which is inlined where most requests come.
-    #[inline(never)]
-    fn answer_read<Q, B>(
-        &self,
-        parts: Parts,
-        body: Q,
-        rules: &Arc<Rules>,
-        outside: Option<&Outside>,
-    ) -> HttpFuture<B, S::Error>
-    where
-        S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-        S::Future: Send,
-        S::Error: Send,
-        Q: Body + Send + 'static,
-        B: Body + Send + 'static,
-        B::Error: Into<BoxError>,
-    {
-        self.answer(parts, body, rules, outside)
     }
 
     /// Forwards a request whose body was not read to its end.
@@ -209,8 +189,8 @@ impl<S> HttpService<S> {
     }
 
     /// Answers a request under `rules`. `outside` is what layers further out have received.
-    // Always: it is the body of `call`.
-    #[inline(always)]
+    // Never: with two callers, what it calls itself would be inlined in neither.
+    #[inline(never)]
     fn answer<Q, B>(
         &self,
         mut parts: Parts,
