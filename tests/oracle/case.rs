@@ -149,6 +149,11 @@ impl Case {
             fails: if rng.u8(..10) == 0 && in_process { 3 } else { 0 },
             streams: rng.u8(..8) == 0 && in_process,
             folds: !in_process,
+            status: match rng.u8(..6) {
+                0 => [400, 404, 410, 500, 503][rng.usize(..5)],
+                _ => 200,
+            },
+            groups: matches!(kind, Kind::Versions) && rng.bool(),
             kind,
         };
         let mut steps = Vec::new();
@@ -195,6 +200,12 @@ impl fmt::Display for Case {
         writeln!(f, "  origin: {kind:?}, Cache-Control: {cache_control:?}")?;
         if let Some(secs) = cache_for {
             writeln!(f, "    its handler says CacheFor::new({secs} s)")?;
+        }
+        if self.persona.status != 200 {
+            writeln!(f, "    its pages have the status {}", self.persona.status)?;
+        }
+        if self.persona.groups {
+            writeln!(f, "    its pages are a group, which a write to /form ends")?;
         }
         if *has_etag || *sets_cookie || *work > 0 || self.persona.fails > 0 {
             let fails = self.persona.fails;

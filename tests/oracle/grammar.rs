@@ -44,7 +44,7 @@ fn plain_values(name: &str) -> &'static [&'static str] {
             "br",
             "",
         ],
-        "cookie" => &["sid=alice", "sid=bob; theme=dark"],
+        "cookie" => &["sid=alice", "sid=bob; theme=dark", "theme=dark", "sid=bob"],
         "authorization" | "proxy-authorization" => &["Bearer alice", "Bearer bob"],
         "user-agent" => &["Browser/1", "Reader/2"],
         "accept" => &["text/html", "application/json"],
@@ -148,8 +148,8 @@ pub(crate) fn victim(rng: &mut Rng, scene: &Scene<'_>) -> Ask {
         ask.user = Some(one_of(rng, &["alice", "bob"]));
     }
     ask.address = rng.u8(1..=2);
-    if in_100(rng, 4) {
-        ask.add("Range", "bytes=0-3");
+    if in_100(rng, 5) {
+        ask.add("Range", one_of(rng, &["bytes=0-3", "bytes=0-3", "bytes=0-1,4-5"]));
     }
     if in_100(rng, 3) {
         ask.add("If-None-Match", "\"another\"");

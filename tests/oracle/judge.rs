@@ -136,6 +136,9 @@ fn is_it(ask: &Ask, reply: &Reply, answer: &Answer) -> bool {
 pub(crate) fn is_same(ask: &Ask, reply: &Reply, straight: &Reply) -> bool {
     let is_alike = reply.digest == straight.digest && reply.location == straight.location;
     match reply.status {
+        206 if ask.get("range").is_some_and(|range| range.contains(',')) => {
+            is_alike && straight.status == 200 && are_parts(&reply.body, &straight.body)
+        }
         206 if ask.get("range").is_some() => {
             is_alike && straight.status == 200 && straight.body.starts_with(&reply.body)
         }
@@ -143,6 +146,28 @@ pub(crate) fn is_same(ask: &Ask, reply: &Reply, straight: &Reply) -> bool {
         status if ask.method == "HEAD" => is_alike && status == straight.status,
         status => is_alike && status == straight.status && reply.body == straight.body,
     }
+}
+
+/// Returns whether a `multipart/byteranges` has parts of this body; one part alone, or a part
+/// without a head, is the beginning of it.
+fn are_parts(multipart: &str, whole: &str) -> bool {
+    if !multipart.contains("Content-Range: bytes ") && !multipart.contains("content-range: bytes ")
+    {
+        return whole.starts_with(multipart);
+    }
+    let is_part = |part: &str| {
+        let (head, content) = part.split_once("\r\n\r\n")?;
+        let head = head.to_ascii_lowercase();
+        let range = head.split("content-range: bytes ").nth(1)?.split('/').next()?;
+        let (first, last) = range.split_once('-')?;
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.trim().parse().ok()?);
+        Some(whole.as_bytes().get(first..=last)? == content.as_bytes())
+    };
+    let marker = multipart.trim_start().split("\r\n").next().unwrap_or_default();
+    let mut parts =
+        multipart.split(marker).skip(1).map(|part| part.strip_suffix("\r\n").unwrap_or(part));
+    let mut parts = parts.by_ref().filter(|part| !part.starts_with("--"));
+    parts.all(|part| is_part(part) == Some(true))
 }
 
 fn show(answer: &Answer) -> String {

@@ -185,6 +185,11 @@ pub(crate) struct Persona {
     pub(crate) streams: bool,
     /// Reads `_` in field names as `-`, as CGI programs do.
     pub(crate) folds: bool,
+    /// The status of its pages: with one of an error, the pages are error pages.
+    pub(crate) status: u16,
+    /// Says in `Cache-Groups` that its pages belong together, and which of them a write changes
+    /// in `Cache-Group-Invalidation` in place of `Location`.
+    pub(crate) groups: bool,
 }
 
 /// What an origin says.
@@ -194,6 +199,8 @@ pub(crate) struct Answer {
     pub(crate) location: Option<String>,
     pub(crate) content_location: Option<String>,
     pub(crate) content_encoding: Option<&'static str>,
+    /// A write that changes the pages of the group.
+    pub(crate) ends_group: bool,
     pub(crate) body: String,
 }
 
@@ -214,6 +221,12 @@ impl Persona {
     /// Returns what this origin answers. A write has been done already:
     /// `version` is the state after it.
     pub(crate) fn answer(&self, seen: &Parts, body: &str, version: u64) -> Answer {
+        let answer = self.page(seen, body, version);
+        let is_page = answer.status == 200 && !is_write(seen);
+        Answer { status: if is_page { self.status } else { answer.status }, ..answer }
+    }
+
+    fn page(&self, seen: &Parts, body: &str, version: u64) -> Answer {
         let path = seen.uri.path();
         match &self.kind {
             Kind::Links(reading) => Answer::ok(format!("<a href={}>", reading.link(seen))),
@@ -242,7 +255,7 @@ impl Persona {
                 Answer::ok(raw(&seen.headers, "cookie").unwrap_or("no cookie".into()))
             }
             Kind::Methods => methods(seen, body),
-            Kind::Versions => versions(seen, version),
+            Kind::Versions => versions(seen, version, self.groups),
             Kind::Refreshed(name) => Answer::ok(raw(&seen.headers, name).unwrap_or("-".into())),
             Kind::Sharded => Answer::ok(raw(&seen.headers, "x-shard").unwrap_or("-".into())),
             Kind::User => {
@@ -345,12 +358,15 @@ fn methods(seen: &Parts, body: &str) -> Answer {
 }
 
 /// A write to `/form` changes `/page`, and says so.
-fn versions(seen: &Parts, version: u64) -> Answer {
+fn versions(seen: &Parts, version: u64, groups: bool) -> Answer {
     if !is_write(seen) {
         return Answer::ok(format!("version {version} of {}", seen.uri.path()));
     }
     match seen.uri.path() {
         _ if seen.method == "PATCH" => Answer { status: 405, ..Answer::ok("not so") },
+        path if path.ends_with("/form") && groups => {
+            Answer { ends_group: true, ..Answer::ok(format!("wrote version {version}")) }
+        }
         path if path.ends_with("/form") => Answer {
             status: 303,
             location: Some(path.replace("/form", "/page")),

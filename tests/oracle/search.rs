@@ -248,6 +248,12 @@ fn smaller(case: &Case) -> Vec<Case> {
         with(&|other| other.settings = settings.clone());
     }
     let persona = &case.persona;
+    if persona.status != 200 {
+        with(&|other| other.persona.status = 200);
+    }
+    if persona.groups {
+        with(&|other| other.persona.groups = false);
+    }
     if persona.fails > 0 {
         with(&|other| other.persona.fails = 0);
     }

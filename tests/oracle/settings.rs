@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use http::request::Parts;
-use http::{Method, Uri, header};
+use http::{HeaderMap, Method, Uri, header};
 use tower_stampede::{HttpLayer, HttpStampede, SetCookie};
 
 use crate::ask::User;
@@ -22,6 +22,11 @@ pub(crate) struct Settings {
     pub(crate) credentials: Vec<&'static str>,
     pub(crate) query: Option<Vec<&'static str>>,
     pub(crate) ignore_cookies: bool,
+    /// Ignores cookies with the name `theme`.
+    pub(crate) ignore_theme: bool,
+    /// The lifetime of 404s and 500s that say nothing, in seconds.
+    pub(crate) error_ttl: Option<u64>,
+    pub(crate) make_etags: bool,
     /// Adds this field to the key.
     pub(crate) key_field: Option<&'static str>,
     /// Adds the extension `User` to the key; requests without go past.
@@ -83,6 +88,9 @@ impl Settings {
             settings.query = Some(vec!["q"]);
         }
         settings.ignore_cookies = cookies;
+        settings.ignore_theme = rng.u8(..8) == 0;
+        settings.error_ttl = (rng.u8(..6) == 0).then_some(5);
+        settings.make_etags = rng.u8(..6) == 0;
         settings.identity = identity || matches!(kind, Kind::User);
         settings.honour = honour;
         if matches!(kind, Kind::Sharded) {
@@ -137,6 +145,14 @@ impl Settings {
         if self.ignore_cookies {
             layer = layer.ignore_cookies();
         }
+        if self.ignore_theme {
+            layer = layer.ignore_cookies_named(["theme"]);
+        }
+        if let Some(ttl) = self.error_ttl {
+            let ttl = Duration::from_secs(ttl);
+            layer = layer.status_ttl(404, ttl).status_ttl(500, ttl);
+        }
+        layer = layer.make_etags(self.make_etags);
         if let Some(name) = self.key_field {
             layer = layer.key(move |parts: &Parts| {
                 format!("{:?}", parts.headers.get_all(name).iter().collect::<Vec<_>>())
@@ -165,6 +181,9 @@ impl Settings {
         }
         if self.ignore_cookies {
             parts.headers.remove(header::COOKIE);
+        }
+        if self.ignore_theme && matches!(parts.method, Method::GET | Method::HEAD) {
+            hide_theme(&mut parts.headers);
         }
         parts.uri = self.without_query(&parts.uri);
     }
@@ -207,6 +226,9 @@ impl Settings {
         with(&|other| other.credentials.clear());
         with(&|other| other.query = None);
         with(&|other| other.ignore_cookies = false);
+        with(&|other| other.ignore_theme = false);
+        with(&|other| other.error_ttl = None);
+        with(&|other| other.make_etags = false);
         with(&|other| other.set_cookie = SetCookie::Refuse);
         with(&|other| other.honour = false);
         with(&|other| other.safe_posts = false);
@@ -217,6 +239,26 @@ impl Settings {
             with(&|other| other.identity = false);
         }
         simpler
+    }
+}
+
+/// Takes `theme` out of the lines of `Cookie` that have it, as the documentation says.
+fn hide_theme(headers: &mut HeaderMap) {
+    let is_theme =
+        |piece: &str| piece.split_once('=').is_some_and(|(name, _)| name.trim() == "theme");
+    let lines: Vec<_> = headers.get_all(header::COOKIE).iter().cloned().collect();
+    headers.remove(header::COOKIE);
+    for line in lines {
+        let text = String::from_utf8_lossy(line.as_bytes()).into_owned();
+        if !text.split(';').any(is_theme) {
+            headers.append(header::COOKIE, line);
+            continue;
+        }
+        let kept = text.split(';').filter(|piece| !is_theme(piece)).map(str::trim);
+        let kept: Vec<_> = kept.filter(|piece| !piece.is_empty()).collect();
+        if !kept.is_empty() {
+            headers.append(header::COOKIE, kept.join("; ").parse().expect("parts of a value"));
+        }
     }
 }
 
@@ -251,6 +293,9 @@ impl fmt::Display for Settings {
         }
         let flags = [
             ("ignore_cookies", self.ignore_cookies),
+            ("ignore_cookies_named theme", self.ignore_theme),
+            ("status_ttl 5 s of 404 and 500", self.error_ttl.is_some()),
+            ("make_etags", self.make_etags),
             ("identity by the extension User", self.identity),
             ("honour_request_directives", self.honour),
             ("cache_posts", self.safe_posts),

@@ -124,8 +124,9 @@ impl World {
             return self.persona.answer(parts, &body, version);
         }
         let answer = self.persona.answer(parts, &body, version + 1);
-        let other = answer.location.as_ref().and(resource.as_ref());
-        // What `Location` names has no query.
+        let names_other = answer.location.is_some() || answer.ends_group;
+        let other = resource.as_ref().filter(|_| names_other);
+        // What is named has no query.
         let path = other.and_then(|name| name.split('?').next());
         let other = path.map(|path| path.replace("/form", "/page"));
         let touched = resource.into_iter().chain(other).filter(|_| answer.status < 400);
@@ -169,6 +170,12 @@ pub(crate) fn respond(
     }
     if let Some(location) = answer.content_location.as_ref().filter(|text| is_visible(text)) {
         headers.insert(header::CONTENT_LOCATION, text(location));
+    }
+    let group = HeaderValue::from_static("\"pages\"");
+    if answer.ends_group {
+        headers.insert("cache-group-invalidation", group);
+    } else if persona.groups {
+        headers.insert("cache-groups", group);
     }
     if persona.has_etag && answer.status == 200 {
         headers.insert(header::ETAG, text(&etag));
