@@ -217,8 +217,10 @@ pub(crate) fn attacker(rng: &mut Rng, scene: &Scene<'_>) -> Ask {
             }
         }
     }
-    // Whose call a refreshed answer came from shows in the replies alone.
-    if in_100(rng, 4) && !matches!(persona.kind, Kind::Refreshed(_)) {
+    // Whose call a refreshed answer came from shows in the replies alone: not in a 416.
+    if matches!(persona.kind, Kind::Refreshed(_)) {
+        ask.remove("range");
+    } else if in_100(rng, 4) {
         ask.hangs_up = Some(rng.u64(0..200));
     }
     ask
