@@ -280,10 +280,18 @@ async fn purge<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>, body: Body
     let beside = ["scope", "soft", "origin"];
     let mut given = said.keys().filter(|name| !beside.contains(&name.as_str()));
     let (Some(name), None) = (given.next(), given.next()) else {
-        return Err(bad("say one of `path`, `url`, `key`, `tag` and `group`"));
+        let what = "say one of `path`, `url`, `key`, `tag` and `group`, and beside it no more than \
+                    `scope`, `origin` and `soft`";
+        return Err(bad(what));
     };
     if !known.contains(&name.as_str()) {
         return Err(bad("say one of `path`, `url`, `key`, `tag` and `group`"));
+    }
+    if said.get(name).and_then(Value::as_str) == Some("") {
+        return Err(bad("what is to be purged has a name; `*` as `tag` is everything"));
+    }
+    if name == "path" && text(&said, name)?.is_some_and(|path| path.contains(['?', '#'])) {
+        return Err(bad("`path` has no query; say a `url`, or the path alone"));
     }
     let what = text(&said, name)?.unwrap_or_default();
     if scope.is_some() && matches!(name.as_str(), "key" | "tag") {

@@ -302,6 +302,14 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
     if flags.origin.is_none() {
         return Err("--origin http://HOST:PORT is missing".into());
     }
+    if flags.admin_token_file.is_some() && flags.admin.is_none() {
+        return Err("--admin-token-file is for the listener of --admin: say its address".into());
+    }
+    for (n, (status, _)) in flags.status_ttl.iter().enumerate() {
+        if flags.status_ttl[..n].iter().any(|(other, _)| other == status) {
+            return Err(format!("--status-ttl: {status} has two times; say it once"));
+        }
+    }
     Ok(Command::Serve(Box::new(flags)))
 }
 
@@ -490,7 +498,7 @@ fn set_cookie(text: &str) -> Result<SetCookie, String> {
 
 /// Reads a lifetime by status, such as `404=10s`.
 fn status_ttl(text: &str) -> Result<(u16, Duration), String> {
-    const RULE: &str = "is not a status and a time, such as 404=10s or 503=500ms";
+    const RULE: &str = "is not a status and a time in ms, s, m or h, such as 404=10s";
     let (status, time) = text.split_once('=').ok_or(RULE)?;
     let unit_at = time.find(|c: char| !c.is_ascii_digit()).ok_or(RULE)?;
     let (number, unit) = time.split_at(unit_at);

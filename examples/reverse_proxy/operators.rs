@@ -141,8 +141,8 @@ impl Operators {
     }
 }
 
-/// Returns what a `PURGE` asks for, in the words of `POST /purge`: all tags in `Surrogate-Key`,
-/// or everything for `*`, or one URI. `Soft-Purge: 1` makes it stale instead.
+/// Returns what a `PURGE` asks for, in the words of `POST /purge`: all tags in `Surrogate-Key`
+/// and `Cache-Tag`, or everything for `*`, or one URI. `Soft-Purge: 1` makes it stale instead.
 fn purges(uri: &Uri, headers: &HeaderMap) -> Result<Vec<Map<String, Value>>, &'static str> {
     let is_soft = match headers.get("soft-purge").map(header::HeaderValue::as_bytes) {
         None | Some(b"0") => false,
@@ -155,12 +155,18 @@ fn purges(uri: &Uri, headers: &HeaderMap) -> Result<Vec<Map<String, Value>>, &'s
         purge.insert("soft".into(), is_soft.into());
         purge
     };
-    if let Some(keys) = headers.get("surrogate-key") {
-        let keys = keys.to_str().map_err(|_| "`Surrogate-Key` must be visible ASCII")?;
-        let keys = keys.split_ascii_whitespace().filter(|key| *key != "*");
-        // There a `%` begins an encoded byte.
-        let purges: Vec<_> = keys.map(|key| purge("tag", &key.replace('%', "%25"))).collect();
-        return if purges.is_empty() { Err("`Surrogate-Key` names no tag") } else { Ok(purges) };
+    let (mut purges, mut names_tags) = (Vec::new(), false);
+    for (field, ends) in [("surrogate-key", &[' ', '\t'][..]), ("cache-tag", &[','])] {
+        for line in headers.get_all(field) {
+            names_tags = true;
+            let line = line.to_str().map_err(|_| "tags must be visible ASCII")?;
+            let tags = line.split(ends).map(str::trim).filter(|tag| !tag.is_empty() && *tag != "*");
+            // There a `%` begins an encoded byte.
+            purges.extend(tags.map(|tag| purge("tag", &tag.replace('%', "%25"))));
+        }
+    }
+    if names_tags {
+        return if purges.is_empty() { Err("the field names no tag") } else { Ok(purges) };
     }
     if uri.path() == "*" {
         return Ok(vec![purge("tag", "*")]);

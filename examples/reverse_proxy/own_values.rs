@@ -8,8 +8,9 @@ use crate::host::Host;
 
 /// Reads a number of bits.
 pub(crate) fn at_most<const MAX: u32>(text: &str) -> Result<u32, String> {
-    let bits = text.parse().ok().filter(|bits| *bits <= MAX);
-    bits.ok_or_else(|| format!("is not a whole number from 0 to {MAX}"))
+    // With none, all addresses would be one client.
+    let bits = text.parse().ok().filter(|bits| (1..=MAX).contains(bits));
+    bits.ok_or_else(|| format!("is not a whole number from 1 to {MAX}"))
 }
 
 /// Reads the name of a field, or the beginning of names before a `*`.

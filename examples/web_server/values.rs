@@ -36,7 +36,7 @@ pub(crate) fn milliseconds(text: &str) -> Result<Duration, String> {
 
 pub(crate) fn some_time(text: &str) -> Result<Duration, String> {
     match milliseconds(text)? {
-        Duration::ZERO => Err("is no time at all".into()),
+        Duration::ZERO => Err("is no time at all; say 1 or more".into()),
         time => Ok(time),
     }
 }

@@ -184,6 +184,8 @@ async fn it_answers_what_it_cannot_read_with_the_reason() {
         r#"{"key": "%é"}"#,
         r#"{"path": ""}"#,
         r#"{"path": "x"}"#,
+        r#"{"path": "/x?a=1"}"#,
+        r#"{"tag": ""}"#,
         r#"{"url": "/x"}"#,
         r#"{"url": "http://"}"#,
         r#"{"url": "http://a b/"}"#,

@@ -409,8 +409,9 @@ fn limits_that_make_no_sense_end_both_servers_with_a_message_and_code_2() {
         ("--origin-idle-ms", "0", "is no time at all"),
         ("--max-computations", "0", "is not a whole number above 0"),
         ("--max-forwarded", "0", "is not a whole number above 0"),
-        ("--client-ipv4-bits", "33", "is not a whole number from 0 to 32"),
-        ("--client-ipv6-bits", "x", "is not a whole number from 0 to 128"),
+        ("--client-ipv4-bits", "33", "is not a whole number from 1 to 32"),
+        ("--client-ipv4-bits", "0", "is not a whole number from 1 to 32"),
+        ("--client-ipv6-bits", "x", "is not a whole number from 1 to 128"),
     ] {
         let output = Proxy::refuse(&["--origin", "http://127.0.0.1:1", flag, value]);
         let said = String::from_utf8(output.stderr).unwrap();

@@ -53,6 +53,9 @@ fn flags_that_make_no_sense_end_it_with_a_message_and_code_2() {
         (&["--ignore-cookie", "a=b"], "is not the name of a cookie, nor a pattern"),
         (&["--tags-from", "x-tags"], "is not one of surrogate-key, xkey"),
         (&["--lifetime-from", "cache-control"], "is not one of surrogate-control"),
+        (&["--admin-token-file", "/x"], "--admin-token-file is for the listener of --admin"),
+        (&["--status-ttl", "404=1s", "--status-ttl", "404=2s"], "404 has two times"),
+        (&["--status-ttl", "404=1"], "is not a status and a time in ms, s, m or h"),
         (&["--admin", "nowhere"], "--admin: \"nowhere\" is not an address"),
         (&["stray"], "stray"),
     ] {

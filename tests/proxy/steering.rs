@@ -99,6 +99,7 @@ async fn operators_purge_hard_and_soft_by_uri_tag_and_everything() {
         ("PURGE", article, "", ""),
         ("PURGE", "http://shop/article/7", "", ""),
         ("PURGE", "/", "Surrogate-Key: none author:3\r\n", ""),
+        ("PURGE", "/", "Cache-Tag: none, author:3\r\n", ""),
         ("PURGE", "*", "", ""),
         ("POST", "/purge", "", r#"{"tag": "article:7"}"#),
         ("POST", "/purge", "", r#"{"group": "articles", "origin": "http://shop"}"#),
