@@ -332,20 +332,20 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.started.seq = self.engine.log.seq();
     }
 
-    /// `over_value` says that the lease is for replacing a value that may yet be of use, `is_led`
-    /// that it outlives an invalidation.
+    /// `over_value` says that the lease is for replacing a value that may yet be of use, `way`
+    /// what has led to its key.
     pub(crate) fn take_lease(
         &mut self,
         attempt: Attempt<V>,
         grant: Grant,
         ask: &LeaseRequest,
         over_value: bool,
-        is_led: bool,
+        way: Box<[Arc<Entry<V>>]>,
     ) {
         self.started.seq = self.engine.log.seq();
         let watch = &self.engine.watch;
         let mut lease = attempt.was_granted(grant, ask, over_value, &self.flight, watch);
-        lease.is_led = is_led;
+        lease.way = way;
         self.lease = Some(Box::new(lease));
     }
 
@@ -364,6 +364,13 @@ impl<V: Send + Sync + 'static> Leader<V> {
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP has several places"))]
     pub(crate) fn leased_key(&self) -> Option<&Key> {
         self.lease.as_ref().map(|lease| &lease.key)
+    }
+
+    /// Returns what stood under the keys in the remote that led to that key: of a second leader,
+    /// when the first one looked.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP has several places"))]
+    pub(crate) fn way(&self) -> &[Arc<Entry<V>>] {
+        self.lease.as_ref().map_or(&[], |lease| &lease.way)
     }
 
     /// Says that the value in the remote is of no use any more, though it was when the
@@ -489,7 +496,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// an invalidation comes before or after, not during.
     pub(crate) fn may_store(&self, entry: &Entry<V>) -> bool {
         // With most leases the remote knows of invalidations that this process has missed.
-        let vouched = self.lease.as_ref().is_some_and(|lease| !lease.is_led)
+        let vouched = self.lease.as_ref().is_some_and(|lease| lease.way.is_empty())
             || !self.engine.log.is_doubted(self.started.seq);
         // A leader that was not polled for a while has data of any age.
         let is_in_time = !self.flight.is_overdue(self.engine.watch.now());

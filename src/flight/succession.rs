@@ -4,7 +4,8 @@
 //! itself made the service fail. Then the flight goes on with one of its waiters as the second
 //! leader, and with the second leader's own request. It is the same flight: it keeps its place
 //! in the table, its place among the computations and its lease. So the callers of one flight
-//! cost two calls of the service at most, in all processes together.
+//! cost two calls of the service at most. Flights of other processes wait for the lease: what the
+//! second leader fills answers them. Where it fails too, each of them has two calls of its own.
 //!
 //! Between the two leaders the flight is *vacant*. It holds the guard of its first leader, and
 //! the end that the flight has where no waiter takes the lead. Three things end a vacancy: a

@@ -45,10 +45,10 @@ pub(crate) trait Search<V> {
     /// Begins anew: what it has found on its way may have gone since.
     fn restart(&mut self) {}
 
-    /// Returns whether another key has led to this one. Then an invalidation removes that one, and
-    /// a lease of this one outlives it.
-    fn is_led(&self) -> bool {
-        false
+    /// Returns what stands under the keys that have led to this one, in their order. Then an
+    /// invalidation removes one of those, and a lease of this one outlives it.
+    fn way(&self) -> Box<[Arc<Entry<V>>]> {
+        Box::default()
     }
 
     /// Returns what is to stand under the key, where that is no result of a computation and
@@ -237,7 +237,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                         continue;
                     }
                     self.report_takeover(way, &key, ask.lease);
-                    self.take_lease(attempt, grant, &ask, way.over_value, wanted.is_led());
+                    self.take_lease(attempt, grant, &ask, way.over_value, wanted.way());
                     return Ok(Turn::Done(Clearance::Compute));
                 }
                 AcquireAnswer::Hit(found) => {

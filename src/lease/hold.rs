@@ -132,7 +132,7 @@ impl<V: Send + Sync + 'static> Attempt<V> {
             key: self.key.clone(),
             grant,
             over_value,
-            is_led: false,
+            way: Box::default(),
             renewal,
             errands: self.errands.clone(),
             over: false,
@@ -193,9 +193,9 @@ pub(crate) struct Lease<V: Send + Sync + 'static> {
     pub(crate) grant: Grant,
     /// Whether a value is there that may yet be of use.
     pub(crate) over_value: bool,
-    /// Whether another key led to this one: the remote may fill under the lease what was
-    /// invalidated meanwhile, where no key leads to it any more.
-    pub(crate) is_led: bool,
+    /// What stood under the keys that led to this one. Where there are any, the remote may fill
+    /// under the lease what was invalidated meanwhile: no key leads to it any more.
+    pub(crate) way: Box<[Arc<Entry<V>>]>,
     renewal: tokio::task::AbortHandle,
     errands: Errands,
     over: bool,

@@ -1,6 +1,8 @@
 //! A second leader after a failure of the first, and errors that go to the whole crowd.
 
 use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tower_layer::Layer;
 use tower_stampede::CacheOutcome::*;
@@ -346,5 +348,55 @@ async fn an_absent_page_that_varies_by_everything_or_is_too_long_is_tried_once_i
         assert!(one.iter().chain(&two).all(|reply| reply.status == 404));
         assert_eq!(origin.calls(), 40, "{name}");
         assert_eq!(slowest(&one).max(slowest(&two)), WORK * 2, "{name}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_elsewhere_ends_what_a_second_leader_computes_of_a_variant() {
+    for key_part in [false, true] {
+        let double = Double::new();
+        let version = Arc::new(AtomicUsize::new(0));
+        let written = Arc::clone(&version);
+        let origin = Origin::new(move |call| {
+            let said = |name| call.header(name).unwrap_or_default().to_owned();
+            if call.parts.method == "POST" {
+                written.fetch_add(1, Ordering::SeqCst);
+                return Answer::status(204).after(ms(10));
+            }
+            if said("user-agent") == "odd" {
+                return Answer::error();
+            }
+            let body = format!("{} {}", said("x-kind"), written.load(Ordering::SeqCst));
+            Answer::ok("max-age=60", body).header("vary", "x-kind")
+        });
+        let process = || -> HttpService<Origin> {
+            let builder = Stampede::builder("web").origin_only();
+            let cache = builder.remote(double.process(), RemoteSettings::new()).build().unwrap();
+            let layer = cache.http_layer();
+            let layer = if key_part { layer.key(|_| "part") } else { layer };
+            layer.layer(origin.clone())
+        };
+        let apps = [process(), process()];
+        let ask = |kind: &str, agent: &str| {
+            with("http://a/report", &[("x-kind", kind), ("user-agent", agent)])
+        };
+        // The index of variants that the next leaders come by.
+        for app in &apps {
+            send(app, ask("x", "plain")).await;
+        }
+        let (app, odd) = (apps[1].clone(), ask("y", "odd"));
+        let first = tokio::spawn(async move { try_send(&app, odd).await });
+        pass(ms(10)).await;
+        let (app, plain) = (apps[1].clone(), ask("y", "plain"));
+        let second = tokio::spawn(async move { send(&app, plain).await });
+        pass(WORK).await;
+        // The second leader has asked the service, which has not answered yet.
+        send(&apps[0], request("POST", "http://a/report", &[])).await;
+        second.await.unwrap();
+        drop(first.await.unwrap());
+        pass(secs(1)).await;
+        for app in &apps {
+            assert_eq!(send(app, ask("y", "plain")).await.text(), "y 1", "{key_part}");
+        }
     }
 }

@@ -80,6 +80,10 @@ pub(super) fn fill_targets(
 ) -> Vec<FillTarget<StoredResponse>> {
     let primary = caller.remote_primary();
     let index = caller.trail.index.as_ref().filter(|_| primary != *leased);
+    if index.is_none() && primary != *leased {
+        // Nothing that it may change leads to what it would fill.
+        return Vec::new();
+    }
     let facts = entry.value.response().map(|stored| &stored.facts);
     let varies =
         facts.and_then(|facts| Some((facts.vary.as_ref()?, facts.coding, facts.fingerprint?)));

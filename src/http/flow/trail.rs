@@ -22,7 +22,7 @@
 //! filled by the leader that computes the first response under the primary key. The leader of
 //! another key may change an index that stands there with the generation that it has come by
 //! ([`FillTarget::over`](crate::lease::hold::FillTarget::over)), and never make one: a write may
-//! have removed it.
+//! have removed it. A second leader has the lease of the first, and its way.
 //!
 //! # How a look is ordered
 //!
@@ -75,6 +75,18 @@ fn generation_of(entry: &StoredEntry) -> Option<Generation> {
 }
 
 impl Trail {
+    /// Returns the way that the first leader of a flight has gone. The second one fills under
+    /// its lease, and nothing but what that lease was granted for.
+    pub(super) fn of_way(way: &[StoredEntry], anchors: usize) -> Self {
+        let (anchors, index) = way.split_at(anchors.min(way.len()));
+        Self { anchors: anchors.to_vec(), index: index.first().cloned() }
+    }
+
+    /// Returns what it has come by.
+    pub(super) fn way(&self) -> Box<[StoredEntry]> {
+        self.anchors.iter().chain(&self.index).cloned().collect()
+    }
+
     /// Returns the number of the invalidation log when the look began.
     pub(super) fn since(&self) -> Option<u64> {
         self.anchors.iter().chain(&self.index).map(|entry| entry.started_seq).min()

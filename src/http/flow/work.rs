@@ -149,8 +149,8 @@ impl<S, Q, B> Search<StoredResponse> for HttpWork<S, Q, B> {
         self.key = self.caller.remote_key();
     }
 
-    fn is_led(&self) -> bool {
-        self.caller.trail.since().is_some()
+    fn way(&self) -> Box<[StoredEntry]> {
+        self.caller.trail.way()
     }
 
     fn signpost(&self, version: Version) -> Option<StoredEntry> {
@@ -270,11 +270,14 @@ where
 
     async fn call(self, leader: Leader<StoredResponse>) -> Self::Output {
         let is_answer = matches!(self.purpose, HttpPurpose::Answer);
-        let Self { caller, service, request, stale, is_occupied, .. } = self;
+        let Self { mut caller, service, request, stale, is_occupied, .. } = self;
         if is_answer && caller.wishes.range && caller.is_not_shared() {
             // It has learned so on its way.
             leader.end(End::Declined(Remember::Nothing));
             return LeadResult { own: OriginOutcome::Unasked, stale };
+        }
+        if leader.is_second() {
+            caller.trail = Trail::of_way(leader.way(), caller.anchors.len());
         }
         // The first leader of the flight has looked into the remote.
         let is_occupied = is_occupied || leader.is_second() && leader.may_replace_value();
