@@ -18,7 +18,7 @@ use crate::clock::{Clock, Tick};
 use crate::entry::Entry;
 use crate::error::{Error, ErrorKind};
 use crate::flight::computation::{Computation, OriginCall};
-use crate::flight::hold::{HeldKey, HoldCheck};
+use crate::flight::hold::{HeldKey, HoldCheck, Requester};
 use crate::flight::hold_policy::HoldPolicy;
 use crate::flight::leader::Leader;
 use crate::flight::lending::{self, Scope};
@@ -133,6 +133,11 @@ impl FlightRequest {
             unkeyed: 0,
             client: None,
         }
+    }
+
+    /// Returns whose failure a failure of the caller's computation is.
+    pub(crate) fn requester(&self) -> Requester {
+        Requester(self.client.map_or(u64::from(self.unkeyed), ClientKey::get))
     }
 
     /// Computes as a part of `call`, where the caller leads.
@@ -310,7 +315,8 @@ impl<V: Send + Sync + 'static> Engine<V> {
                 .join(&flight, request, slot)
                 .map_or(Admission::Overloaded, Admission::Join);
         }
-        let held = marks.and_then(|marks| marks.hold.check(now, request.hold, &self.log));
+        let held = marks
+            .and_then(|marks| marks.hold.check(now, request.hold, request.requester(), &self.log));
         if let Some(held) = &held
             && (held.answer().is_some() || !self.may_look_elsewhere(request))
         {
@@ -564,12 +570,20 @@ impl<V: Send + Sync + 'static> Engine<V> {
         drop(removed);
     }
 
-    /// Returns whether a caller without a fallback is held.
-    pub(crate) fn is_held(&self, key: &Key) -> bool {
+    /// Returns whether any caller of `key` without a fallback is held.
+    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP's HEAD"))]
+    pub(crate) fn has_hold(&self, key: &Key) -> bool {
         let now = self.clock.now();
-        let held =
-            |marks: &Marks| marks.hold.check(now, HoldCheck::WithoutFallback, &self.log).is_some();
-        self.table.read_marks(key, held).unwrap_or(false)
+        self.table.read_marks(key, |marks| marks.hold.is_begun(now)).unwrap_or(false)
+    }
+
+    /// Returns whether a caller without a fallback is held.
+    pub(crate) fn is_held(&self, request: &FlightRequest) -> bool {
+        let (now, requester) = (self.clock.now(), request.requester());
+        let held = |marks: &Marks| {
+            marks.hold.check(now, HoldCheck::WithoutFallback, requester, &self.log).is_some()
+        };
+        self.table.read_marks(&request.key, held).unwrap_or(false)
     }
 
     /// Forgets the flight and the hold of `key`. Returns whether there was a flight.

@@ -5,6 +5,10 @@
 //! without a fallback are refused until the earlier end only, which never grows: for them
 //! every second of hold is a second of errors.
 //!
+//! A computation may fail because of what one caller asks besides the key. So a hold is for the
+//! callers whose computations have failed, until failures for several callers show that the
+//! computation itself fails.
+//!
 //! A failure that is an answer ("not found") is remembered in the same place. It has one end
 //! for all callers.
 //!
@@ -28,6 +32,10 @@ const REMEMBERED: Duration = Duration::from_secs(120);
 #[derive(Debug, Default)]
 pub(crate) struct Hold {
     failures: u32,
+    /// Whose computations have failed since the last success.
+    failed_for: Vec<Witness>,
+    /// Whether it concerns every caller, also one whose computation has not failed.
+    is_for_all: bool,
     has_panicked: bool,
     with_fallback_until: Tick,
     without_fallback_until: Tick,
@@ -38,14 +46,32 @@ pub(crate) struct Hold {
     remembered_until: Tick,
 }
 
+/// After failures for so many different callers, the key is held for every caller: then its
+/// computation is at fault, and not what one caller asks.
+const WITNESSES: usize = 4;
+
+/// A caller as far as its request may make a computation fail: its client, or a hash of what its
+/// request has besides its key. Zero where callers do not differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Requester(pub(crate) u64);
+
+#[derive(Debug)]
+struct Witness {
+    requester: Requester,
+    failures: u32,
+    is_held: bool,
+}
+
 /// What a failure did to the hold of its key.
 #[derive(Debug, Default)]
 pub(crate) struct FailureCount {
     /// For the caller to drop without the table's lock: an error's `Drop` is the
     /// user's code.
     pub(crate) replaced: Option<Error>,
-    /// For how long no caller computes.
+    /// For how long no caller computes; or, unless it is for all, no caller whose computation has
+    /// failed.
     pub(crate) hold: Option<Duration>,
+    pub(crate) is_for_all: bool,
 }
 
 /// Whether a caller can be served something else.
@@ -98,8 +124,13 @@ impl Hold {
         &self,
         now: Tick,
         check: HoldCheck,
+        requester: Requester,
         log: &InvalidationLog,
     ) -> Option<HeldKey> {
+        let is_witness = |witness: &Witness| witness.requester == requester && witness.is_held;
+        if !self.is_for_all && !self.failed_for.iter().any(is_witness) {
+            return None;
+        }
         let until = match check {
             HoldCheck::WithFallback => self.with_fallback_until,
             HoldCheck::WithoutFallback => self.without_fallback_until,
@@ -112,10 +143,17 @@ impl Hold {
         is_held.then(|| HeldKey { rest: until.since(now), error: self.error.clone() })
     }
 
+    /// Returns whether any caller without a fallback is held.
+    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP's HEAD"))]
+    pub(crate) fn is_begun(&self, now: Tick) -> bool {
+        now < self.without_fallback_until
+    }
+
     /// Counts a failure of a computation that began at `seq`.
     pub(crate) fn count_failure(
         &mut self,
         (now, seq): (Tick, u64),
+        requester: Requester,
         tags: &[Tag],
         error: &Error,
         rule: FailureRule,
@@ -124,11 +162,14 @@ impl Hold {
         let least = match rule.hold {
             HoldRule::After(least) => least,
             // Such a failure does not count towards a hold. It ends a row that does.
-            HoldRule::Never => return FailureCount { replaced: self.end_row(), hold: None },
+            HoldRule::Never => {
+                return FailureCount { replaced: self.end_row(), ..FailureCount::default() };
+            }
             HoldRule::Remember(span) => {
                 let replaced = self.end_row();
                 let until = now.plus(span);
                 *self = Self {
+                    is_for_all: true,
                     with_fallback_until: until,
                     without_fallback_until: until,
                     error: Some(error.clone()),
@@ -137,7 +178,7 @@ impl Hold {
                     remembered_until: until,
                     ..Self::default()
                 };
-                return FailureCount { replaced, hold: None };
+                return FailureCount { replaced, ..FailureCount::default() };
             }
         };
         let mut replaced = self.forget_if_old(now).or_else(|| self.end_answer());
@@ -145,7 +186,7 @@ impl Hold {
         replaced = self.error.replace(error.clone()).or(replaced);
         self.remember(now);
         let mut hold = None;
-        if self.failures >= least {
+        if self.is_held_after(least, requester) {
             let serves_stale = rule.stale_until.is_some();
             let longest = policy.after(self.failures, serves_stale, freshness::sample());
             // The later end is for callers that are served a stale value: it comes no
@@ -157,7 +198,28 @@ impl Hold {
             self.begin(now, end, policy);
             hold = Some(end.since(now));
         }
-        FailureCount { replaced, hold }
+        FailureCount { replaced, hold, is_for_all: self.is_for_all }
+    }
+
+    /// Counts a failure for `requester`. Returns whether a hold begins by it: for this requester
+    /// after `least` failures, for all after failures for several.
+    fn is_held_after(&mut self, least: u32, requester: Requester) -> bool {
+        let known = self.failed_for.iter().position(|known| known.requester == requester);
+        if known.is_none() && self.failed_for.len() >= WITNESSES {
+            // It is for all already.
+            return true;
+        }
+        let known = known.unwrap_or(self.failed_for.len());
+        if known == self.failed_for.len() {
+            self.failed_for.push(Witness { requester, failures: 0, is_held: false });
+        }
+        let witness = &mut self.failed_for[known];
+        witness.failures = witness.failures.saturating_add(1);
+        witness.is_held |= witness.failures >= least;
+        let is_held = witness.is_held;
+        self.is_for_all |= is_held && requester == Requester::default();
+        self.is_for_all |= self.failed_for.len() >= WITNESSES;
+        is_held || self.is_for_all
     }
 
     /// Holds the key because a computation elsewhere has failed.
@@ -172,6 +234,7 @@ impl Hold {
         let replaced = self.end_answer();
         self.tags = Box::default();
         self.seq = seq;
+        self.is_for_all = true;
         self.begin(now, now.plus(rest), policy);
         replaced
     }
@@ -241,12 +304,40 @@ mod tests {
         FailureRule { hold: HoldRule::After(1), stale_until: None, each_computes: false };
 
     fn fail(hold: &mut Hold, now: Tick, rule: FailureRule) -> Option<Duration> {
+        fail_for(hold, now, 0, rule)
+    }
+
+    fn fail_for(hold: &mut Hold, now: Tick, requester: u64, rule: FailureRule) -> Option<Duration> {
         let error = Error::new(ErrorKind::Inner);
-        hold.count_failure((now, 0), &[], &error, rule, POLICY).hold
+        hold.count_failure((now, 0), Requester(requester), &[], &error, rule, POLICY).hold
     }
 
     fn rest(hold: &Hold, now: Tick, check: HoldCheck) -> Option<Duration> {
-        hold.check(now, check, &InvalidationLog::new(10)).map(|held| held.rest)
+        rest_for(hold, now, 0, check)
+    }
+
+    fn rest_for(hold: &Hold, now: Tick, requester: u64, check: HoldCheck) -> Option<Duration> {
+        let log = InvalidationLog::new(10);
+        hold.check(now, check, Requester(requester), &log).map(|held| held.rest)
+    }
+
+    #[test]
+    fn failures_of_one_requester_hold_that_one_and_failures_of_several_hold_all() {
+        let (mut hold, rule) = (Hold::default(), FailureRule { hold: HoldRule::After(2), ..RULE });
+        let is_held =
+            |hold: &Hold, who| rest_for(hold, T0, who, HoldCheck::WithoutFallback).is_some();
+        for _ in 0..10 {
+            fail_for(&mut hold, T0, 1, rule);
+        }
+        assert!(is_held(&hold, 1) && !is_held(&hold, 2));
+        assert_eq!(fail_for(&mut hold, T0, 2, rule), None, "its first failure");
+        assert!(!is_held(&hold, 2));
+        fail_for(&mut hold, T0, 3, rule);
+        assert!(!is_held(&hold, 5));
+        assert!(fail_for(&mut hold, T0, 4, rule).is_some(), "the fourth requester");
+        assert!([1, 2, 5].iter().all(|who| is_held(&hold, *who)));
+        drop(hold.end_row());
+        assert!(!is_held(&hold, 1), "after a success");
     }
 
     #[test]
@@ -292,10 +383,11 @@ mod tests {
         let mut hold = Hold::default();
         let error = Error::new(ErrorKind::Inner);
         let tags = [Tag::from("a")];
-        hold.count_failure((T0, log.seq()), &tags, &error, RULE, POLICY);
+        let all = Requester::default();
+        hold.count_failure((T0, log.seq()), all, &tags, &error, RULE, POLICY);
         log.append("b".into(), T0).expect("there is room");
-        assert!(hold.check(T0, HoldCheck::WithFallback, &log).is_some());
+        assert!(hold.check(T0, HoldCheck::WithFallback, all, &log).is_some());
         log.append("a".into(), T0).expect("there is room");
-        assert!(hold.check(T0, HoldCheck::WithFallback, &log).is_none());
+        assert!(hold.check(T0, HoldCheck::WithFallback, all, &log).is_none());
     }
 }

@@ -22,6 +22,7 @@ use crate::entry::Entry;
 use crate::error::Error;
 use crate::flight::computation::Computation;
 use crate::flight::engine::FlightRequest;
+use crate::flight::hold::Requester;
 use crate::flight::places::{Offer, Places};
 use crate::flight::succession::{Candidate, Candidates, Successor, Vacant};
 use crate::key::{Key, Tag};
@@ -161,6 +162,8 @@ pub(crate) struct Flight<V> {
     beside: Option<Weak<Flight<V>>>,
     /// A hash of the fields of the first leader's request that are not keyed.
     led_with: u32,
+    /// Whose failure a failure of the leader is.
+    pub(crate) requester: Requester,
     progress: Mutex<Progress<V>>,
     /// Callers that wait here.
     waiters: AtomicU32,
@@ -196,6 +199,7 @@ impl<V> Flight<V> {
             joinable_until: AtomicU64::new(u64::MAX),
             beside: beside.map(Arc::downgrade),
             led_with: request.unkeyed,
+            requester: request.requester(),
             progress: Mutex::new(progress),
             waiters: AtomicU32::new(0),
             interest: AtomicU32::new(0),

@@ -23,6 +23,10 @@ use crate::sync::RandomState;
 pub(crate) struct ClientKey(NonZeroU64);
 
 impl ClientKey {
+    pub(crate) const fn get(self) -> u64 {
+        self.0.get()
+    }
+
     /// No client can choose a name that stands for another client: the hash has a secret key.
     #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP names clients"))]
     pub(crate) fn of(name: impl Hash) -> Self {

@@ -10,6 +10,7 @@ mod kit;
 mod admin;
 #[cfg(feature = "axum")]
 mod arriving_bytes;
+mod attacks;
 #[cfg(feature = "axum")]
 mod body;
 #[cfg(feature = "axum")]

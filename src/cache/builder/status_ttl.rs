@@ -17,6 +17,10 @@ pub(crate) fn refusal(status: u16, ttl: Duration) -> Option<String> {
             "the lifetime of {status} is 0 s; leave it out: an error without a lifetime goes to \
              the clients that wait for it, and is not stored"
         )),
+        428 | 429 | 431 | 511 => Some(format!(
+            "{status} is never stored (RFC 6585); leave it out: clients that wait for the same \
+             response get it"
+        )),
         400..600 => None,
         _ => Some(format!(
             "{status} is no error; name a status from 400 to 599, and set `ttl` for the others"

@@ -428,7 +428,7 @@ impl HttpCaller {
         let gets = FlightRequest::of(self.flight_key_of(self.predicted(), FlightKind::Gets));
         let engine = &self.cache.engine;
         let is_shared = || engine.has_flight(&gets) && !self.is_known_unshared(&gets.key);
-        !self.has_left && (is_shared() || engine.is_held(&gets.key))
+        !self.has_left && (is_shared() || engine.has_hold(&gets.key))
     }
 
     fn flight_key_of(&self, predicted: Option<Fingerprint>, kind: FlightKind) -> Key {

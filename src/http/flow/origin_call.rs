@@ -24,6 +24,8 @@ pub(super) struct OriginRequest<S, Q> {
     service: S,
     request: Request<Q>,
     about: Option<About<Q>>,
+    /// A stored response that the service is not asked about: it has no validator.
+    unasked: Option<StoredEntry>,
 }
 
 /// A stored response that the service is asked about.
@@ -62,7 +64,10 @@ impl<S, Q: Body + 'static> OriginRequest<S, Q> {
                 spare: content::spare(&caller.rules, caller.content.as_ref())?,
             })
         });
-        Self { service, request, about }
+        let has_condition = validation::is_conditional(request.headers());
+        let unasked =
+            if about.is_some() || has_condition || !is_whole { None } else { caller.to_confirm() };
+        Self { service, request, about, unasked }
     }
 
     /// Returns whether the request carries our own condition, and no other.
@@ -77,11 +82,11 @@ impl<S, Q: Body + 'static> OriginRequest<S, Q> {
     where
         S: Service<Request<Q>, Response = Response<B>> + Clone,
     {
-        let Self { service, request, about } = self;
+        let Self { service, request, about, unasked } = self;
         let claim = nested::own_mark(request.extensions()).map(|mark| Arc::clone(&mark.claim));
         let Some(About { entry, validators, spare }) = about else {
             return match nested::call_unless_claimed(service, request, claim.as_deref()).await {
-                Ok(response) => response.map(of_response),
+                Ok(response) => response.map(|response| confirm_unasked(cache, unasked, response)),
                 Err(rest) => Ok(OriginReply::PassedOn(rest)),
             };
         };
@@ -114,6 +119,26 @@ impl<S, Q: Body + 'static> OriginRequest<S, Q> {
     }
 }
 
+/// Takes a 304 to a request without a condition for what it can only mean: the stored response is
+/// good. A client could do nothing with it.
+fn confirm_unasked<B, R>(
+    cache: &HttpCache,
+    unasked: Option<StoredEntry>,
+    response: Response<B>,
+) -> OriginReply<B, R> {
+    let is_not_modified = response.status() == StatusCode::NOT_MODIFIED;
+    let names_another = response.headers().contains_key(header::ETAG)
+        || response.headers().contains_key(header::LAST_MODIFIED);
+    let alive = |entry: &StoredEntry| cache.engine.log.is_alive(entry);
+    match unasked.filter(alive) {
+        Some(entry) if is_not_modified && !names_another => {
+            let not_modified = response.into_parts().0;
+            OriginReply::Origin(OriginAnswer::Confirmed(Confirmation { entry, not_modified }))
+        }
+        _ => of_response(response),
+    }
+}
+
 fn of_response<B, R>(response: Response<B>) -> OriginReply<B, R> {
     OriginReply::Origin(OriginAnswer::Response(response))
 }
@@ -122,14 +147,20 @@ impl HttpCaller {
     /// Returns what may be validated for this request: a stored response that
     /// it selects, and that is not invalidated.
     pub(super) fn to_validate(&self) -> Option<(StoredEntry, Validators)> {
+        let entry = self.to_confirm()?;
+        let validators = entry.value.response().and_then(validators)?;
+        Some((entry, validators))
+    }
+
+    /// Returns the stored response that a 304 may confirm for this request.
+    fn to_confirm(&self) -> Option<StoredEntry> {
         let is_get = self.asked.method == RequestMethod::Get;
         let entry = self.stale.as_ref().filter(|_| is_get && !self.wishes.no_store)?;
         let stored = entry.value.response()?;
         let is_selected = selects(stored, &self.asked, &self.headers, &self.rules.config);
         let is_alive = || self.cache.engine.log.is_alive(entry);
         stored.body.whole()?;
-        let validators = validators(stored).filter(|_| is_selected && is_alive())?;
-        Some((Arc::clone(entry), validators))
+        (stored.status == StatusCode::OK && is_selected && is_alive()).then(|| Arc::clone(entry))
     }
 }
 

@@ -8,7 +8,7 @@ use http::header::{self, HeaderMap, HeaderName};
 use crate::http::flow::lookup::{HttpCaller, selecting_fields};
 use crate::http::rules::shape::ASKS_FOR_LESS;
 
-/// Returns a hash of the fields of a request that are neither keyed nor known to select its
+/// Returns a hash of the content of a request, and of its fields that are neither keyed nor known to select its
 /// response. Requests of one flight whose hashes differ may get different responses. Conditions
 /// and ranges do not count: a request that is for all clients is sent without them.
 pub(super) fn unkeyed_fields(caller: &HttpCaller, sent: &HeaderMap) -> u32 {
@@ -27,5 +27,7 @@ pub(super) fn unkeyed_fields(caller: &HttpCaller, sent: &HeaderMap) -> u32 {
     // A sum: the order of fields with different names means nothing.
     let fields = sent.iter().filter(|(name, _)| counts(name));
     let hashes = fields.map(|(name, value)| HASHER.hash_one((name.as_str(), value.as_bytes())));
-    hashes.fold(0, u64::wrapping_add) as u32
+    // The application's own key may stand for different bytes.
+    let content = caller.content.as_ref().map_or(0, |content| HASHER.hash_one(content));
+    hashes.fold(content, u64::wrapping_add) as u32
 }

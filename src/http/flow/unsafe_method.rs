@@ -34,7 +34,7 @@ use crate::http::rules::request::{
 use crate::http::rules::request_directives;
 use crate::http::rules::steering::{self, GroupOrigin};
 use crate::http::rules::storable::{Decision, DeclineReason, Plan, post_storable};
-use crate::http::rules::target::{UriReach, absolute_uri, same_origin_target};
+use crate::http::rules::target::{UriReach, absolute_uri, every_absolute_uri, same_origin_target};
 use crate::http::stored::fill::ArrivalTime;
 use crate::invalidation;
 use crate::key::Tag;
@@ -44,6 +44,8 @@ use crate::tower::oneshot::Oneshot;
 struct Sent {
     method: Method,
     target: Option<Uri>,
+    /// What it may be a request for, where it names no one host.
+    ambiguous: Vec<Uri>,
     scheme: Box<str>,
     /// For the rule of the application about writes, if there is one.
     parts: Option<Parts>,
@@ -152,6 +154,11 @@ impl Drop for Unknown<'_> {
 impl Sent {
     fn of(cache: &HttpCache, rules: &Rules, parts: &Parts, position: Position) -> Self {
         let uri = received_uri(parts);
+        let target = absolute_uri(parts, uri, scheme(uri, rules)).ok();
+        let ambiguous = match target {
+            Some(_) => Vec::new(),
+            None => every_absolute_uri(parts, uri, scheme(uri, rules)),
+        };
         let is_post = parts.method == Method::POST;
         // RFC 9111, 5.2.1.5
         let forbids = || request_directives::read(&parts.headers).no_store;
@@ -164,7 +171,8 @@ impl Sent {
         let tags = may_store.then(|| automatic_tags(cache, parts, rules, None));
         Self {
             method: parts.method.clone(),
-            target: absolute_uri(parts, uri, scheme(uri, rules)).ok(),
+            target,
+            ambiguous,
             scheme: scheme(uri, rules).into(),
             parts: rules.chooses_writes().then(|| parts.clone()),
             credentials: credentials(&parts.headers, &rules.config),
@@ -182,10 +190,16 @@ impl Sent {
 
     /// Returns all that the request touched: its URI, and those that the response names.
     fn reach(&self, cache: &HttpCache, rules: &Rules, head: Option<&response::Parts>) -> UriReach {
-        let Some(target) = &self.target else { return UriReach::default() };
         let scope = rules.config.scope.as_deref();
         let reach_of =
             |uri: &Uri, ends_both| cache.queries.reach(uri, (&*self.scheme, ends_both), scope);
+        let Some(target) = &self.target else {
+            let mut reach = UriReach::default();
+            for uri in &self.ambiguous {
+                reach.extend(reach_of(uri, rules.ends_both_schemes));
+            }
+            return reach;
+        };
         let mut reach = reach_of(target, rules.ends_both_schemes);
         for name in [header::LOCATION, header::CONTENT_LOCATION] {
             for value in head.iter().flat_map(|head| head.headers.get_all(&name)) {

@@ -12,7 +12,32 @@ use crate::http::rules::members::is_token;
 
 /// Removes what concerns one connection only (RFC 9110, 7.6.1).
 pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
-    for name in named_in_connection(headers) {
+    strip_connection(headers, |_| true);
+}
+
+/// The same, but for fields that say whether the response may be stored.
+pub(crate) fn strip_hop_by_hop_but_prohibitions(headers: &mut HeaderMap) {
+    strip_connection(headers, |name| {
+        let others = [header::VARY, header::EXPIRES, header::PRAGMA];
+        let governs = name.as_str().ends_with("cache-control")
+            || name == "surrogate-control"
+            || others.contains(name);
+        !governs
+    });
+}
+
+/// Returns whether `Connection` takes a field away without which the rest of the response would be
+/// misread.
+pub(crate) fn loses_indispensable(headers: &HeaderMap) -> bool {
+    let named = named_in_connection(headers);
+    named.iter().any(|name| {
+        [header::CONTENT_ENCODING, header::CONTENT_TYPE].contains(name)
+            && headers.contains_key(name)
+    })
+}
+
+fn strip_connection(headers: &mut HeaderMap, is_removed: impl Fn(&HeaderName) -> bool) {
+    for name in named_in_connection(headers).into_iter().filter(is_removed) {
         headers.remove(name);
     }
     for name in [

@@ -18,6 +18,7 @@ use crate::http::rules::decline_reason::DeclineReason;
 use crate::http::rules::target::{absolute_uri, hashed};
 use crate::http::rules::targeted::combined;
 use crate::key::{KeyBuf, KeyKind, Tag};
+use crate::lease::grant::Token;
 
 const CACHE_GROUPS: HeaderName = HeaderName::from_static("cache-groups");
 const CACHE_GROUP_INVALIDATION: HeaderName = HeaderName::from_static("cache-group-invalidation");
@@ -43,8 +44,12 @@ pub(crate) struct GroupOrigin(Box<[u8]>);
 impl GroupOrigin {
     /// Reads it from a request that was received for `uri`.
     pub(crate) fn of(parts: &Parts, uri: &Uri, scheme: &str, scope: Option<&str>) -> Self {
-        let absolute = absolute_uri(parts, uri, scheme).ok();
-        let authority = absolute.as_ref().and_then(Uri::authority);
+        let Ok(absolute) = absolute_uri(parts, uri, scheme) else {
+            // It belongs to no origin: no response is in a group of it.
+            let none = Token::random().to_bytes();
+            return Self(none.into());
+        };
+        let authority = absolute.authority();
         let mut origin = KeyBuf::default();
         origin.push_part(scope.unwrap_or_default().as_bytes());
         origin.push_part(scheme.as_bytes());

@@ -10,6 +10,7 @@ use crate::http::rules::codings::Coding;
 use crate::http::rules::conditions::has_tag;
 pub(crate) use crate::http::rules::decline_reason::{DeclineReason, UnstoredReason};
 use crate::http::rules::directives::{DirectiveSet, Directives, Lifetime};
+use crate::http::rules::fields::loses_indispensable;
 use crate::http::rules::lifetime::{self, Source, Terms, Times, only_date};
 use crate::http::rules::request::{Credentials, RequestFacts, RequestMethod};
 use crate::http::rules::steering;
@@ -300,6 +301,7 @@ impl Response<'_> {
             DeclineReason::TooLarge,
         )?;
         refuse_if(headers.contains_key(header::TRAILER), DeclineReason::Trailers)?;
+        refuse_if(loses_indispensable(headers), DeclineReason::Framing)?;
         refuse_if(is_event_stream(headers), DeclineReason::EventStream)?;
         Ok(length)
     }
@@ -317,9 +319,10 @@ impl Response<'_> {
         if self.is_for_wave {
             // "Not reusable" is a lifetime, too.
             let is_said = said.no_cache || said.lifetime != Lifetime::Unsaid;
-            refuse_if(is_said, DeclineReason::NoFreshness)?;
+            refuse_if(is_said && !is_never_stored(*status), DeclineReason::NoFreshness)?;
             return Ok(Terms::never_fresh(Source::Origin, headers, self.times));
         }
+        refuse_if(is_never_stored(*status), DeclineReason::Status)?;
         let terms =
             lifetime::terms(*status, said, headers, self.cache_for, self.config, self.times);
         if said.no_cache {
@@ -328,7 +331,7 @@ impl Response<'_> {
         }
         // What is wrong with one request is kept only at the origin's word, or at the
         // application's for this very status.
-        let needs_origin = matches!(status.as_u16(), 400 | 413 | 421 | 429 | 431)
+        let needs_origin = matches!(status.as_u16(), 400 | 413 | 421)
             && !self.config.status_ttl.contains_key(&status.as_u16());
         refuse_if(needs_origin && !said.is_explicit(), DeclineReason::NoFreshness)?;
         terms.ok_or(DeclineReason::NoFreshness)
@@ -373,6 +376,12 @@ impl Response<'_> {
             }
         }
     }
+}
+
+/// Returns whether RFC 6585 forbids to store responses with this status, whatever they say: it is
+/// about one client or one connection. Clients that wait for the same response may get it.
+pub(crate) const fn is_never_stored(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 428 | 429 | 431 | 511)
 }
 
 fn refuse_if(condition: bool, refusal: DeclineReason) -> Result<(), DeclineReason> {

@@ -1,6 +1,7 @@
 //! Absolute URIs: what a response of an unsafe method invalidates (RFC 9111,
 //! 4.4), and the tags and keys by which that is found.
 
+use http::header::HOST;
 use http::uri::{PathAndQuery, Scheme};
 use http::{HeaderValue, Uri, request::Parts};
 use smallvec::SmallVec;
@@ -21,6 +22,27 @@ pub(crate) fn absolute_uri(parts: &Parts, uri: &Uri, scheme: &str) -> Result<Uri
         None => Ok(Uri::from(resource)),
     }
 }
+
+/// Returns the absolute URIs of a request under every host that it names: it says more than one,
+/// or says it twice. Which of them the service believes is not known.
+pub(crate) fn every_absolute_uri(parts: &Parts, uri: &Uri, scheme: &str) -> Vec<Uri> {
+    let resource = uri.path_and_query().cloned();
+    let resource = resource.unwrap_or_else(|| PathAndQuery::from_static("/"));
+    let authority = uri.authority().map(|authority| authority.as_str().as_bytes());
+    let fields = parts.headers.get_all(HOST).iter().map(HeaderValue::as_bytes);
+    let hosts = authority.into_iter().chain(fields);
+    let hosts = hosts.filter_map(|host| Host::parse(host, scheme));
+    let mut named = Vec::new();
+    for uri in hosts.filter_map(|host| build(scheme, &host, resource.clone())) {
+        if named.len() < MOST_HOSTS && !named.contains(&uri) {
+            named.push(uri);
+        }
+    }
+    named
+}
+
+/// A request that names more hosts is known by the first ones.
+const MOST_HOSTS: usize = 8;
 
 /// Reads an absolute URL of HTTP into the form in which requests for it are known.
 #[cfg(feature = "admin")]

@@ -7,7 +7,7 @@ use http::StatusCode;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 use crate::http::rules::conditions::{EntityTag, has_tag, only, only_date};
-use crate::http::rules::fields::{CACHE_STATUS, complete_date, strip_hop_by_hop};
+use crate::http::rules::fields::{CACHE_STATUS, complete_date, strip_hop_by_hop_but_prohibitions};
 use crate::http::stored::response::CachedResponse;
 
 /// By what a stored response can be told from others, each as it was sent.
@@ -86,6 +86,11 @@ const CONDITIONS: [HeaderName; 5] = [
     header::IF_RANGE,
 ];
 
+/// Returns whether a request asks under a condition.
+pub(crate) fn is_conditional(request: &HeaderMap) -> bool {
+    CONDITIONS.iter().any(|name| request.contains_key(name))
+}
+
 /// Makes a request ask whatever is stored.
 pub(crate) fn ask_unconditionally(request: &mut HeaderMap) {
     for name in CONDITIONS {
@@ -123,7 +128,8 @@ const NOT_TAKEN_OVER: [HeaderName; 7] = [
 /// replace the stored ones (RFC 9111, 3.2), and its times start again.
 pub(crate) fn merge(stored: &HeaderMap, newer: &HeaderMap, received: SystemTime) -> HeaderMap {
     let mut newer = newer.clone();
-    strip_hop_by_hop(&mut newer);
+    // They are judged with the rest.
+    strip_hop_by_hop_but_prohibitions(&mut newer);
     for name in NOT_TAKEN_OVER {
         newer.remove(name);
     }

@@ -5,17 +5,20 @@ use http::header::{self, HeaderMap, HeaderValue};
 use crate::http::stored::response::Content;
 use crate::key::KeyBuf;
 
-/// Writes a strong entity tag: a hash of the coding and the bytes. The bytes of two codings
-/// differ, but for an empty body. Without the whole body there is nothing to hash.
+/// Writes a strong entity tag: a hash of the bytes and of what says how to read them (RFC 9110,
+/// 8.8.1: representations that differ in their metadata are different ones). Without the whole
+/// body there is nothing to hash.
 pub(super) fn write(headers: &mut HeaderMap, body: &Content) {
     let Some(bytes) = body.whole() else { return };
-    let mut codings = KeyBuf::default();
-    for coding in headers.get_all(header::CONTENT_ENCODING) {
-        codings.push_part(coding.as_bytes());
+    let mut metadata = KeyBuf::default();
+    for name in METADATA {
+        let values = headers.get_all(name);
+        metadata.push(&(values.iter().count() as u64).to_be_bytes());
+        values.iter().for_each(|value| metadata.push_part(value.as_bytes()));
     }
     let mut hasher = blake3::Hasher::new();
-    hasher.update(&(codings.as_bytes().len() as u64).to_be_bytes());
-    hasher.update(codings.as_bytes()).update(bytes);
+    hasher.update(&(metadata.as_bytes().len() as u64).to_be_bytes());
+    hasher.update(metadata.as_bytes()).update(bytes);
     let hash = hasher.finalize().to_hex();
     let tag = HeaderValue::try_from(format!("\"{}\"", &hash.as_str()[..HEX]));
     if let Ok(tag) = tag {
@@ -23,6 +26,9 @@ pub(super) fn write(headers: &mut HeaderMap, body: &Content) {
         let _ = headers.try_insert(header::ETAG, tag);
     }
 }
+
+const METADATA: [header::HeaderName; 3] =
+    [header::CONTENT_ENCODING, header::CONTENT_TYPE, header::CONTENT_LANGUAGE];
 
 /// How much of the hash is kept: 128 bits.
 const HEX: usize = 32;

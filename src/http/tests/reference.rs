@@ -58,7 +58,9 @@ const HEURISTIC: [u16; 11] = [200, 203, 204, 300, 301, 308, 404, 405, 410, 414, 
 /// Those that the layer's own lifetime is for.
 const BY_TTL: [u16; 8] = [200, 203, 204, 300, 301, 308, 404, 410];
 /// Those that live by explicit freshness alone.
-const ONLY_EXPLICIT: [u16; 5] = [400, 413, 421, 429, 431];
+const ONLY_EXPLICIT: [u16; 3] = [400, 413, 421];
+/// Those that RFC 6585 forbids to store.
+const NEVER: [u16; 4] = [428, 429, 431, 511];
 /// Those whose rules are known, where `must-understand` is said: those that
 /// are cacheable of themselves, and redirects. RFC 9110 knows more.
 const UNDERSTOOD: [u16; 14] =
@@ -131,6 +133,9 @@ fn whole_number(argument: Option<&str>) -> Option<u64> {
 pub(super) fn read(exchange: &Exchange) -> Result<Reading, NotStored> {
     let governing = exchange.governing();
     if exchange.forbidden(&governing) {
+        return Err(NotStored::Forbidden);
+    }
+    if NEVER.contains(&exchange.status) {
         return Err(NotStored::Forbidden);
     }
     let lifetime = exchange.lifetime(&governing);

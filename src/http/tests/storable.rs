@@ -198,7 +198,7 @@ fn statuses_are_stored_as_their_freshness_allows() {
         (400, Some(DeclineReason::NoFreshness), None),
         (401, Some(DeclineReason::NoFreshness), None),
         (404, None, None),
-        (429, Some(DeclineReason::NoFreshness), None),
+        (429, Some(DeclineReason::Status), Some(DeclineReason::Status)),
         (503, Some(DeclineReason::NoFreshness), None),
         (599, Some(DeclineReason::NoFreshness), None),
     ] {
@@ -209,8 +209,8 @@ fn statuses_are_stored_as_their_freshness_allows() {
 
 #[test]
 fn every_final_status_is_stored_where_the_origin_says_for_how_long() {
-    // RFC 9111, 3 and 4.2.1: unknown ones too.
-    for status in (200..600).filter(|status| !matches!(status, 206 | 304)) {
+    // RFC 9111, 3 and 4.2.1: unknown ones too. But RFC 6585.
+    for status in (200..600).filter(|status| !matches!(status, 206 | 304 | 428 | 429 | 431 | 511)) {
         for fresh in [
             ("cache-control", "max-age=9"),
             ("expires", "Sun, 06 Nov 2094 08:49:37 GMT"),
@@ -228,7 +228,7 @@ fn what_is_wrong_with_one_request_is_stored_only_at_the_origins_word() {
         |status| refusal(&decide(&anonymous(), &response(status, &[]), Some(&cache_for), &layer()));
     let modified = ("last-modified", "Sat, 05 Nov 1994 08:49:37 GMT");
     let public = ("cache-control", "public");
-    for status in [400, 413, 421, 429, 431] {
+    for status in [400, 413, 421] {
         assert_eq!(by_handler(status), Some(DeclineReason::NoFreshness), "{status}");
         let assumed = response(status, &[modified, public]);
         let assumed = decide(&anonymous(), &assumed, None, &HttpConfig::default());
