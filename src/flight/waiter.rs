@@ -375,7 +375,7 @@ impl<V: Send + Sync + 'static> Resolver<V> {
             // The leader was held and has looked for a value; this caller is not.
             Verdict::Failed(failure)
                 if failure.error.kind() == ErrorKind::Held
-                    && !self.engine.is_held(&request)
+                    && !self.engine.is_held(request)
                     && caller.fallback_for(&failure.error).is_none() =>
             {
                 None
