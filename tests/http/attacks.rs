@@ -195,13 +195,14 @@ async fn a_response_whose_connection_takes_its_coding_away_is_not_stored() {
 async fn a_304_that_was_not_asked_for_confirms_the_stale_response() {
     let origin = Origin::new(|call| match call.n {
         0 => Answer::ok("max-age=10", "page"),
-        _ => Answer::status(304).header("cache-control", "max-age=60"),
+        _ => Answer::status(304).header("cache-control", "max-age=60").header("x-for", "one"),
     });
     let app = app(&origin);
     send(&app, get(PAGE)).await;
     pass(secs(20)).await;
     let replies = crowd(&app, 20, |_| get(PAGE)).await;
     assert!(replies.iter().all(|reply| (reply.status, reply.text()) == (200, "page")));
+    assert!(replies.iter().all(|reply| reply.header("x-for").is_none()));
     assert!(send(&app, get(PAGE)).await.is(Hit));
     assert_eq!(origin.calls(), 2);
 }

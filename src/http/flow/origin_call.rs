@@ -132,7 +132,9 @@ fn confirm_unasked<B, R>(
     let alive = |entry: &StoredEntry| cache.engine.log.is_alive(entry);
     match unasked.filter(alive) {
         Some(entry) if is_not_modified && !names_another => {
-            let not_modified = response.into_parts().0;
+            let mut not_modified = response.into_parts().0;
+            // Nothing says that the other fields are about the stored response.
+            not_modified.headers = validation::lifetime_fields(&not_modified.headers);
             OriginReply::Origin(OriginAnswer::Confirmed(Confirmation { entry, not_modified }))
         }
         _ => of_response(response),

@@ -17,13 +17,13 @@ pub(crate) fn strip_hop_by_hop(headers: &mut HeaderMap) {
 
 /// The same, but for fields that say whether the response may be stored.
 pub(crate) fn strip_hop_by_hop_but_prohibitions(headers: &mut HeaderMap) {
-    strip_connection(headers, |name| {
-        let others = [header::VARY, header::EXPIRES, header::PRAGMA];
-        let governs = name.as_str().ends_with("cache-control")
-            || name == "surrogate-control"
-            || others.contains(name);
-        !governs
-    });
+    strip_connection(headers, |name| !governs_storing(name));
+}
+
+/// Returns whether a field says whether, or for how long, a response may be stored.
+pub(crate) fn governs_storing(name: &HeaderName) -> bool {
+    let others = [header::VARY, header::EXPIRES, header::PRAGMA];
+    name.as_str().ends_with("cache-control") || name == "surrogate-control" || others.contains(name)
 }
 
 /// Returns whether `Connection` takes a field away without which the rest of the response would be

@@ -7,7 +7,9 @@ use http::StatusCode;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 use crate::http::rules::conditions::{EntityTag, has_tag, only, only_date};
-use crate::http::rules::fields::{CACHE_STATUS, complete_date, strip_hop_by_hop_but_prohibitions};
+use crate::http::rules::fields::{
+    CACHE_STATUS, complete_date, governs_storing, strip_hop_by_hop_but_prohibitions,
+};
 use crate::http::stored::response::CachedResponse;
 
 /// By what a stored response can be told from others, each as it was sent.
@@ -123,6 +125,16 @@ const NOT_TAKEN_OVER: [HeaderName; 7] = [
     HeaderName::from_static("proxy-authentication-info"),
     header::PROXY_AUTHORIZATION,
 ];
+
+/// Returns the fields of a response that say whether and for how long it may be stored, and the
+/// cookies, which are for one client.
+pub(crate) fn lifetime_fields(headers: &HeaderMap) -> HeaderMap {
+    let kept = headers.iter().filter(|(name, _)| {
+        let others = [header::AGE, header::CONNECTION, header::DATE, header::SET_COOKIE];
+        governs_storing(name) || others.contains(name)
+    });
+    kept.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
 
 /// Returns the fields of a stored response after a newer one about it: theirs
 /// replace the stored ones (RFC 9111, 3.2), and its times start again.
