@@ -574,7 +574,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
     #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP's HEAD"))]
     pub(crate) fn has_hold(&self, key: &Key) -> bool {
         let now = self.clock.now();
-        self.table.read_marks(key, |marks| marks.hold.is_begun(now)).unwrap_or(false)
+        self.table.read_marks(key, |marks| marks.hold.is_begun(now, &self.log)).unwrap_or(false)
     }
 
     /// Returns whether a caller without a fallback is held.

@@ -136,17 +136,22 @@ impl Hold {
             HoldCheck::WithoutFallback => self.without_fallback_until,
             HoldCheck::Ignored => return None,
         };
-        // An answer is a copy of what was read: a missed invalidation ends it.
-        let is_doubted =
-            || self.error.as_ref().is_some_and(Error::is_answer) && log.is_doubted(self.seq);
-        let is_held = now < until && !log.is_dead(&self.tags, self.seq, ASKED_NOW) && !is_doubted();
+        let is_held = now < until && self.stands(log);
         is_held.then(|| HeldKey { rest: until.since(now), error: self.error.clone() })
     }
 
     /// Returns whether any caller without a fallback is held.
     #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP's HEAD"))]
-    pub(crate) fn is_begun(&self, now: Tick) -> bool {
-        now < self.without_fallback_until
+    pub(crate) fn is_begun(&self, now: Tick, log: &InvalidationLog) -> bool {
+        now < self.without_fallback_until && self.stands(log)
+    }
+
+    /// Returns whether nothing says that the data has changed since.
+    fn stands(&self, log: &InvalidationLog) -> bool {
+        // An answer is a copy of what was read: a missed invalidation ends it.
+        let is_doubted =
+            || self.error.as_ref().is_some_and(Error::is_answer) && log.is_doubted(self.seq);
+        !log.is_dead(&self.tags, self.seq, ASKED_NOW) && !is_doubted()
     }
 
     /// Counts a failure of a computation that began at `seq`.

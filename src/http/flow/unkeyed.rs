@@ -8,8 +8,8 @@ use http::header::{self, HeaderMap, HeaderName};
 use crate::http::flow::lookup::{HttpCaller, selecting_fields};
 use crate::http::rules::shape::ASKS_FOR_LESS;
 
-/// Returns a hash of the content of a request, and of its fields that are neither keyed nor known to select its
-/// response. Requests of one flight whose hashes differ may get different responses. Conditions
+/// Returns a hash of the content of a request, and of its fields that are neither keyed nor known
+/// to select its response. Requests of one flight whose hashes differ may get different responses. Conditions
 /// and ranges do not count: a request that is for all clients is sent without them.
 pub(super) fn unkeyed_fields(caller: &HttpCaller, sent: &HeaderMap) -> u32 {
     // Keyed by a secret: a client must not choose fields that seem to be another's.

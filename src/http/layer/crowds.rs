@@ -17,13 +17,14 @@ impl HttpLayer {
     /// An error that one client's request has caused, by a field that is neither keyed nor
     /// named in `Vary`, is then an answer to all clients for so long. Where clients wait whose
     /// requests differ, one of them asks once more before such an error is stored, but for 404,
-    /// 405, 410, 414, 429 and 503. A client that comes alone can still store it. So keep the
+    /// 405, 410, 414 and 503. A client that comes alone can still store it. So keep the
     /// lifetimes of 400 and of 5xx short. A 500, 502, 503 or 504 replaces nothing that may be
     /// served.
     ///
     /// # Panics
     ///
-    /// If `status` is no error, or `ttl` is zero.
+    /// If `status` is no error, or one that RFC 6585 forbids to store (428, 429, 431, 511), or `ttl`
+    /// is zero.
     ///
     /// # Examples
     ///
