@@ -184,10 +184,10 @@ pub use observe::{Event, Stats};
 pub use outcome::CacheOutcome;
 #[cfg(feature = "remote")]
 pub use remote::Remotable;
+#[cfg(feature = "redis")]
+pub use remote::{Credentials, CredentialsProvider, Redis, RedisLock, RedisLockGuard};
 #[cfg(feature = "redis-legacy-lock")]
 pub use remote::{LegacyLock, LegacyLockGuard};
-#[cfg(feature = "redis")]
-pub use remote::{Redis, RedisLock, RedisLockGuard};
 pub use store::Eviction;
 pub use tower::{
     adapter::Adapter, future::ResponseFuture, layer::StampedeLayer, service::StampedeService,

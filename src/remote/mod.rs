@@ -83,7 +83,10 @@ pub use crate::remote::double::{Double, DoubleProcess, Record, RemoteOp};
 pub use crate::remote::error::{RemoteError, RemoteErrorKind};
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
-pub use crate::remote::redis::{ConnectError, Redis, RedisLock, RedisLockGuard};
+pub use crate::remote::redis::{
+    ConnectError, Credentials, CredentialsFuture, CredentialsProvider, Redis, RedisLock,
+    RedisLockGuard,
+};
 #[cfg(feature = "redis-legacy-lock")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis-legacy-lock")))]
 pub use crate::remote::redis::{LegacyLock, LegacyLockGuard};

@@ -20,12 +20,11 @@ use crate::remote::{RemoteError, RemoteErrorKind};
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Every command that is sent, by itself or by a script.
-const COMMANDS: [&str; 24] = [
+const COMMANDS: [&str; 23] = [
     "ping",
     "info",
     "eval",
     "evalsha",
-    "script|load",
     "subscribe",
     "get",
     "zrange",
@@ -46,6 +45,9 @@ const COMMANDS: [&str; 24] = [
     "time",
     "publish",
 ];
+
+/// Commands that are sent and not needed.
+const WELCOME: [&str; 1] = ["client|setname"];
 
 /// Why a Redis server cannot be used.
 #[derive(Debug)]
@@ -110,7 +112,7 @@ impl From<ConfigError> for ConnectError {
 pub(super) fn acl_rules(link: &Pool, prefix: &str) -> String {
     let pattern = escape_glob(prefix);
     let mut rules = format!("~{pattern}* &{pattern}*");
-    for command in COMMANDS.into_iter().chain(link.target().own_commands()) {
+    for command in COMMANDS.into_iter().chain(link.target().own_commands()).chain(WELCOME) {
         rules.push_str(" +");
         rules.push_str(command);
     }
@@ -158,7 +160,6 @@ pub(super) async fn rights(link: &Pool, namespace: &str) -> Result<(), ConnectEr
         ask(link, "ZRANGE", log).await?;
         let trim = Command::new("ZREMRANGEBYSCORE").arg(&entry.value).args(["0", "0"]);
         ask(link, "ZREMRANGEBYSCORE", trim).await?;
-        ask(link, "SCRIPT LOAD", scripts::CHECK.load()).await?;
         link.subscribe(&[&channel, &names.inbox(0)])
             .await
             .map(drop)

@@ -5,6 +5,9 @@
 //! [`CONNECT_TIMEOUT`] for a connection, unless its caller would. A command is awaited for ever: its
 //! caller has a deadline and drops it.
 
+#[cfg(any(feature = "redis-cluster", feature = "redis-sentinel"))]
+mod topology;
+
 use std::fmt;
 use std::future::Future;
 use std::str::FromStr;
@@ -13,26 +16,23 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
-#[cfg(feature = "redis-sentinel")]
-use redis::RedisConnectionInfo;
-#[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
-use redis::TlsCertificates;
-use redis::aio::{ConnectionLike, MultiplexedConnection, PubSub, PubSubSink, PubSubStream};
-#[cfg(feature = "redis-cluster")]
-use redis::cluster::{ClusterClient, ClusterClientBuilder};
+use redis::aio::{ConnectionLike, MultiplexedConnection, PubSubSink, PubSubStream};
 #[cfg(feature = "redis-cluster")]
 use redis::cluster_async::ClusterConnection;
 use redis::io::tcp::{TcpSettings, socket2};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion,
-    RedisError, ServerError, Value,
+    PushInfo, PushKind, RedisConnectionInfo, RedisError, ServerError, Value,
 };
-use tokio::time::timeout;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::time::{sleep, timeout};
 
 use crate::error::ConfigError;
 use crate::remote::RemoteErrorKind;
+use crate::remote::redis::credentials::{Backoff, Credentials, Login, Validity};
+use crate::remote::redis::remote::EndOnDrop;
 use crate::remote::redis::reply::{CallFailure, Cause, ServerReply};
-use crate::remote::redis::tls;
+use crate::remote::redis::tls::{self, Certificates};
 
 /// How long a connection may take until it is usable.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -40,6 +40,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// After how long a silent peer is asked whether it lives, how long sent bytes
 /// may stay unacknowledged.
 const PEER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What servers list our connections as, where nobody names them.
+const DEFAULT_CLIENT_NAME: &str = "tower-stampede";
 
 /// How many commands may wait to be written; those after them wait in line.
 const QUEUE: usize = 1024;
@@ -78,11 +81,6 @@ impl Script {
         Self { source, digest: redis::Script::new(source).get_hash().to_owned() }
     }
 
-    /// Makes the command that loads it.
-    pub(super) fn load(&self) -> Command {
-        Command::new("SCRIPT LOAD").arg(self.source)
-    }
-
     /// Makes the command that runs it where the server knows it.
     pub(super) fn by_digest(&self, keys: &[&[u8]], args: &[&[u8]]) -> Command {
         Self::call("EVALSHA", &self.digest, keys, args)
@@ -102,8 +100,17 @@ impl Script {
 #[derive(Clone)]
 pub(super) struct Target {
     servers: Servers,
-    /// Certificates in PEM that are trusted instead of the system's.
-    roots: Option<Arc<[u8]>>,
+    certificates: Certificates,
+    /// The name that the server lists our connections by; none is sent where it is empty.
+    client_name: Arc<str>,
+    /// Who we are, where the URL does not say it.
+    login: Option<Login>,
+}
+
+/// What [`Target::authorized`] returns.
+struct Authorized {
+    target: Target,
+    validity: Option<Validity>,
 }
 
 #[derive(Clone)]
@@ -119,7 +126,12 @@ impl Target {
     /// Reads a URL. Says why it refuses it, and never quotes it: it may hold a
     /// password.
     pub(super) fn single(url: &str) -> Result<Self, ConfigError> {
-        Ok(Self { servers: Servers::Single(Box::new(parse(url)?)), roots: None })
+        Ok(Self::of(Servers::Single(Box::new(parse(url)?))))
+    }
+
+    fn of(servers: Servers) -> Self {
+        let certificates = Certificates::default();
+        Self { servers, certificates, client_name: DEFAULT_CLIENT_NAME.into(), login: None }
     }
 
     /// Reads the URLs of some nodes of a cluster.
@@ -128,7 +140,7 @@ impl Target {
         urls: impl IntoIterator<Item = U>,
     ) -> Result<Self, ConfigError> {
         let nodes = parse_all(urls)?;
-        let target = Self { servers: Servers::Cluster(nodes.clone()), roots: None };
+        let target = Self::of(Servers::Cluster(nodes.clone()));
         target.cluster_client(&nodes).map_err(|_| {
             refuse("differs in more than host and port from another node's, or is a socket")
         })?;
@@ -141,32 +153,58 @@ impl Target {
         urls: impl IntoIterator<Item = U>,
         primary: &str,
     ) -> Result<Self, ConfigError> {
-        let servers = Servers::Sentinel(parse_all(urls)?, primary.to_owned());
-        Ok(Self { servers, roots: None })
+        Ok(Self::of(Servers::Sentinel(parse_all(urls)?, primary.to_owned())))
     }
 
     /// Trusts these certificates, in PEM, instead of the system's.
     #[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
     pub(super) fn with_roots(mut self, pem: &[u8]) -> Result<Self, ConfigError> {
-        let any = ConnectionInfo::from_str("rediss://host").and_then(|info| trusting(info, pem));
-        let begins = pem.windows(PEM_BEGINS.len()).any(|window| window == PEM_BEGINS);
-        if any.is_err() || !begins {
-            return Err(ConfigError::new(&["root_certificates"], "is no certificate in PEM"));
-        }
-        self.roots = Some(pem.into());
+        self.certificates = self.certificates.with_roots(pem)?;
         Ok(self)
     }
 
-    /// Connects, and loads `scripts` there, within [`CONNECT_TIMEOUT`] or
-    /// `patience`, whichever is longer.
-    pub(super) async fn connect(
-        &self,
-        scripts: &[&Script],
-        patience: Duration,
-    ) -> Result<Connection, CallFailure> {
+    /// Shows this certificate to servers that ask for one.
+    #[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
+    pub(super) fn with_own_certificate(
+        mut self,
+        chain: &[u8],
+        key: &[u8],
+    ) -> Result<Self, ConfigError> {
+        self.certificates = self.certificates.with_own(chain, key)?;
+        Ok(self)
+    }
+
+    /// Names the connections; `""` sends no name.
+    pub(super) fn with_client_name(mut self, name: &str) -> Self {
+        self.client_name = name.into();
+        self
+    }
+
+    /// Asks `login` who we are, before each connection.
+    pub(super) fn with_login(mut self, login: Login) -> Self {
+        self.login = Some(login);
+        self
+    }
+
+    /// Returns the same servers, with the credentials of this moment.
+    async fn authorized(&self) -> Result<Authorized, CallFailure> {
+        let mut target = self.clone();
+        let Some(login) = &self.login else { return Ok(Authorized { target, validity: None }) };
+        let (credentials, validity) = login.ask().await?;
+        for info in target.servers.infos_mut() {
+            *info = info.clone().set_redis_settings(with_user(info.redis_settings(), &credentials));
+        }
+        Ok(Authorized { target, validity })
+    }
+
+    /// Connects within [`CONNECT_TIMEOUT`] or `patience`, whichever is longer. The credentials
+    /// have a limit of their own.
+    pub(super) async fn connect(&self, patience: Duration) -> Result<Connection, CallFailure> {
+        let Authorized { target, validity } = self.authorized().await?;
         within(self.connect_timeout().max(patience), async {
-            let connection = self.open_connection().await?;
-            connection.load(scripts).await?;
+            let mut connection = target.open_connection().await?;
+            target.name(&connection).await?;
+            connection.keep_authorized(self.login.as_ref(), validity);
             Ok(connection)
         })
         .await
@@ -174,17 +212,30 @@ impl Target {
 
     async fn open_connection(&self) -> Result<Connection, CallFailure> {
         match &self.servers {
-            Servers::Single(info) => self.open(info).await.map(Connection::Single),
+            Servers::Single(info) => self.open(info).await.map(Connection::single),
             #[cfg(feature = "redis-cluster")]
             Servers::Cluster(nodes) => {
                 let client = self.cluster_client(nodes).map_err(failure)?;
-                client.get_async_connection().await.map(Connection::Cluster).map_err(failure)
+                let connection = client.get_async_connection().await.map_err(failure)?;
+                Ok(Connection { link: Link::Cluster(connection), validity: None, renewal: None })
             }
             #[cfg(feature = "redis-sentinel")]
             Servers::Sentinel(sentinels, primary) => {
                 let (_, connection) = self.primary(sentinels, primary).await?;
-                Ok(Connection::Single(connection))
+                Ok(Connection::single(connection))
             }
+        }
+    }
+
+    /// Tells the server our name. A user without the right to do so connects all the same.
+    async fn name(&self, connection: &Connection) -> Result<(), CallFailure> {
+        if self.client_name.is_empty() {
+            return Ok(());
+        }
+        let name = Command::new("CLIENT SETNAME").arg(&*self.client_name);
+        match connection.send(&name).await {
+            Err(failed) if failed.cause == Cause::Broken => Err(failed),
+            _ => Ok(()),
         }
     }
 
@@ -199,23 +250,23 @@ impl Target {
     }
 
     async fn open(&self, info: &ConnectionInfo) -> Result<MultiplexedConnection, CallFailure> {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(QUEUE);
-        let client = self.client(info)?;
-        client.get_multiplexed_async_connection_with_config(&config).await.map_err(failure)
+        self.open_with(info.clone(), connection_config()).await.map_err(failure)
     }
 
-    fn client(&self, info: &ConnectionInfo) -> Result<Client, CallFailure> {
-        let mut info = info.clone();
+    async fn open_with(
+        &self,
+        info: ConnectionInfo,
+        config: AsyncConnectionConfig,
+    ) -> Result<MultiplexedConnection, RedisError> {
+        self.client(info)?.get_multiplexed_async_connection_with_config(&config).await
+    }
+
+    fn client(&self, mut info: ConnectionInfo) -> Result<Client, RedisError> {
         if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
             tls::choose_cryptography();
-            if let Some(roots) = self.roots.as_deref().or_else(|| tls::system_roots()) {
-                info = trusting(info, roots).map_err(failure)?;
-            }
+            info = self.certificates.apply(info)?;
         }
-        Client::open(info).map_err(failure)
+        Client::open(info)
     }
 
     /// Opens a connection that hears what is published on `channels`.
@@ -224,27 +275,52 @@ impl Target {
         channels: &[&str],
         patience: Duration,
     ) -> Result<(Pulse, Messages), CallFailure> {
-        within(self.connect_timeout().max(patience), async {
-            let pubsub = match &self.servers {
-                Servers::Single(info) => self.pubsub(info).await?,
+        let Authorized { target, validity } = self.authorized().await?;
+        let (mut pulse, messages) = within(self.connect_timeout().max(patience), async {
+            match &target.servers {
+                Servers::Single(info) => target.listen_on(info, channels).await,
                 // What is published on one node reaches all of them.
                 #[cfg(feature = "redis-cluster")]
-                Servers::Cluster(nodes) => self.pubsub_of_any(nodes).await?,
+                Servers::Cluster(nodes) => target.listen_on_any(nodes, channels).await,
                 #[cfg(feature = "redis-sentinel")]
                 Servers::Sentinel(sentinels, primary) => {
-                    let (info, _) = self.primary(sentinels, primary).await?;
-                    self.pubsub(&info).await?
+                    let (info, _) = target.primary(sentinels, primary).await?;
+                    target.listen_on(&info, channels).await
                 }
-            };
-            let (mut sink, stream) = pubsub.split();
-            sink.subscribe(channels).await.map_err(failure)?;
-            Ok((Pulse(sink), Messages(stream)))
+            }
         })
-        .await
+        .await?;
+        if let Pulse::Push(connection) = &mut pulse {
+            connection.keep_authorized(self.login.as_ref(), validity);
+        }
+        Ok((pulse, messages))
     }
 
-    async fn pubsub(&self, info: &ConnectionInfo) -> Result<PubSub, CallFailure> {
-        self.client(info)?.get_async_pubsub().await.map_err(failure)
+    /// Subscribes in RESP3, where a connection that hears messages also takes commands: its name,
+    /// and new credentials. Where the server speaks only RESP2, it has neither.
+    async fn listen_on(
+        &self,
+        info: &ConnectionInfo,
+        channels: &[&str],
+    ) -> Result<Listening, CallFailure> {
+        let (sender, messages) = unbounded_channel();
+        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+        let resp3 = info.clone().set_redis_settings(settings);
+        match self.open_with(resp3, connection_config().set_push_sender(sender)).await {
+            Ok(mut open) => {
+                let connection = Connection::single(open.clone());
+                self.name(&connection).await?;
+                open.subscribe(channels).await.map_err(failure)?;
+                Ok((Pulse::Push(connection), Messages::Push(messages)))
+            }
+            Err(error) if lacks_resp3(&error) => {
+                let client = self.client(info.clone()).map_err(failure)?;
+                let (mut sink, stream) = client.get_async_pubsub().await.map_err(failure)?.split();
+                sink.subscribe(channels).await.map_err(failure)?;
+                Ok((Pulse::Resp2(sink), Messages::Resp2(stream)))
+            }
+            Err(error) => Err(failure(error)),
+        }
     }
 
     /// Returns the commands that connecting itself needs the right to.
@@ -276,13 +352,49 @@ impl Target {
     }
 
     fn infos(&self) -> &[ConnectionInfo] {
-        match &self.servers {
-            Servers::Single(info) => std::slice::from_ref(&**info),
+        self.servers.infos()
+    }
+}
+
+impl Servers {
+    fn infos(&self) -> &[ConnectionInfo] {
+        match self {
+            Self::Single(info) => std::slice::from_ref(&**info),
             #[cfg(feature = "redis-cluster")]
-            Servers::Cluster(infos) => infos,
+            Self::Cluster(infos) => infos,
             #[cfg(feature = "redis-sentinel")]
-            Servers::Sentinel(infos, _) => infos,
+            Self::Sentinel(infos, _) => infos,
         }
+    }
+
+    fn infos_mut(&mut self) -> &mut [ConnectionInfo] {
+        match self {
+            Self::Single(info) => std::slice::from_mut(&mut **info),
+            #[cfg(feature = "redis-cluster")]
+            Self::Cluster(infos) => infos,
+            #[cfg(feature = "redis-sentinel")]
+            Self::Sentinel(infos, _) => infos,
+        }
+    }
+}
+
+fn connection_config() -> AsyncConnectionConfig {
+    AsyncConnectionConfig::new()
+        .set_connection_timeout(None)
+        .set_response_timeout(None)
+        .set_pipeline_buffer_size(QUEUE)
+}
+
+/// Replaces user and password. Without a user, it is the server's default one.
+fn with_user(settings: &RedisConnectionInfo, credentials: &Credentials) -> RedisConnectionInfo {
+    let settings = RedisConnectionInfo::default()
+        .set_db(settings.db())
+        .set_protocol(settings.protocol())
+        .set_skip_set_lib_name()
+        .set_password(credentials.password());
+    match credentials.user() {
+        Some(user) => settings.set_username(user),
+        None => settings,
     }
 }
 
@@ -302,241 +414,142 @@ fn address(info: &ConnectionInfo) -> String {
     }
 }
 
-#[cfg(feature = "redis-cluster")]
-impl Target {
-    /// The client connects to the nodes again by itself, as often as it tries
-    /// a command; so it needs to know when a node is dead.
-    fn cluster_client(&self, nodes: &[ConnectionInfo]) -> Result<ClusterClient, RedisError> {
-        let builder = ClusterClient::builder(nodes.to_vec())
-            .connection_timeout(CONNECT_TIMEOUT / 2)
-            .response_timeout(CONNECT_TIMEOUT * 2)
-            .overall_response_timeout(None)
-            .retries(3)
-            .min_retry_wait(5)
-            .max_retry_wait(50)
-            .tcp_settings(tcp_settings());
-        self.trusting_cluster(builder, nodes).build()
-    }
-
-    #[cfg(feature = "redis-tls-rustls")]
-    fn trusting_cluster(
-        &self,
-        builder: ClusterClientBuilder,
-        nodes: &[ConnectionInfo],
-    ) -> ClusterClientBuilder {
-        if !nodes.iter().any(|node| matches!(node.addr(), ConnectionAddr::TcpTls { .. })) {
-            return builder;
-        }
-        tls::choose_cryptography();
-        match self.roots.as_deref().or_else(|| tls::system_roots()) {
-            Some(roots) => builder.certs(certificates(roots)),
-            None => builder,
-        }
-    }
-
-    /// The other TLS library of the client has no such setting for a cluster.
-    #[cfg(not(feature = "redis-tls-rustls"))]
-    #[expect(clippy::unused_self, reason = "as with the other TLS library")]
-    fn trusting_cluster(
-        &self,
-        builder: ClusterClientBuilder,
-        _: &[ConnectionInfo],
-    ) -> ClusterClientBuilder {
-        builder
-    }
-
-    async fn pubsub_of_any(&self, nodes: &[ConnectionInfo]) -> Result<PubSub, CallFailure> {
-        let first = fastrand::usize(..nodes.len());
-        let mut failed = CallFailure::nonsense();
-        for node in nodes[first..].iter().chain(&nodes[..first]) {
-            match within(CONNECT_TIMEOUT, self.pubsub(node)).await {
-                Ok(pubsub) => return Ok(pubsub),
-                Err(failure) => failed = failure,
-            }
-        }
-        Err(failed)
-    }
-}
-
-#[cfg(feature = "redis-sentinel")]
-impl Target {
-    /// Asks all sentinels at once; the first whose primary says that it is one
-    /// decides.
-    async fn primary(
-        &self,
-        sentinels: &[ConnectionInfo],
-        name: &str,
-    ) -> Result<(ConnectionInfo, MultiplexedConnection), CallFailure> {
-        let asked = sentinels.iter().map(|sentinel| Box::pin(self.primary_by(sentinel, name)));
-        let (found, _) = futures_util::future::select_ok(asked).await?;
-        Ok(found)
-    }
-
-    async fn primary_by(
-        &self,
-        sentinel: &ConnectionInfo,
-        name: &str,
-    ) -> Result<(ConnectionInfo, MultiplexedConnection), CallFailure> {
-        let connection = Connection::Single(self.open_sentinel(sentinel).await?);
-        let ask = Command::new("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);
-        let answer = connection.send(&ask).await?;
-        let address = match answer.array() {
-            Ok([host, port]) => (host.text()?.to_owned(), port.text()?.parse().ok()),
-            _ => {
-                return Err(CallFailure::disconnected(
-                    "the sentinel knows no primary of this name",
-                ));
-            }
-        };
-        let (host, Some(port)) = address else { return Err(CallFailure::nonsense()) };
-        let info = sentinel.clone().set_addr(moved(sentinel.addr(), host, port));
-
-        let open = self.open(&info).await?;
-        let role = Connection::Single(open.clone()).send(&Command::new("ROLE")).await?;
-        match role.array()?.first().map(ServerReply::text) {
-            Some(Ok("master")) => Ok((info, open)),
-            _ => Err(CallFailure::disconnected("the sentinel's primary is a replica by now")),
-        }
-    }
-
-    /// The user is one of the primary; a sentinel may know others, or none.
-    async fn open_sentinel(
-        &self,
-        sentinel: &ConnectionInfo,
-    ) -> Result<MultiplexedConnection, CallFailure> {
-        let settings = RedisConnectionInfo::default().set_skip_set_lib_name();
-        let anonymous = sentinel.clone().set_redis_settings(settings.clone());
-        let user = sentinel.redis_settings();
-        let Some(password) = user.password() else { return self.open(&anonymous).await };
-        let mut settings = settings.set_password(password);
-        if let Some(name) = user.username() {
-            settings = settings.set_username(name);
-        }
-        match self.open(&sentinel.clone().set_redis_settings(settings)).await {
-            Err(failure) if failure.kind == RemoteErrorKind::Denied => self.open(&anonymous).await,
-            opened => opened,
-        }
-    }
-}
-
-#[cfg(feature = "redis-cluster")]
-impl Target {
-    /// Returns the primaries of a cluster that do not answer now.
-    pub(super) async fn silent_servers(&self) -> Vec<String> {
-        let Servers::Cluster(named) = &self.servers else { return Vec::new() };
-        let asked = named.iter().map(|node| Box::pin(self.primaries_by(node)));
-        let known = futures_util::future::select_ok(asked).await;
-        let primaries = known.map_or_else(|_| named.clone(), |(known, _)| known);
-        let asked = primaries.iter().map(|node| async move {
-            let answered = within(CONNECT_TIMEOUT, async {
-                Connection::Single(self.open(node).await?).send(&Command::new("PING")).await
-            });
-            answered.await.is_err().then(|| address(node))
-        });
-        futures_util::future::join_all(asked).await.into_iter().flatten().collect()
-    }
-
-    async fn primaries_by(
-        &self,
-        node: &ConnectionInfo,
-    ) -> Result<Vec<ConnectionInfo>, CallFailure> {
-        let slots = within(CONNECT_TIMEOUT, async {
-            let connection = Connection::Single(self.open(node).await?);
-            connection.send(&Command::new("CLUSTER SLOTS")).await
-        });
-        let mut primaries: Vec<ConnectionInfo> = Vec::new();
-        for range in slots.await?.array()? {
-            let primary = range.array()?.get(2).ok_or_else(CallFailure::nonsense)?;
-            let [host, port, ..] = primary.array()? else { return Err(CallFailure::nonsense()) };
-            let port = u16::try_from(port.number()?).map_err(|_| CallFailure::nonsense())?;
-            let place = moved(node.addr(), host.text()?.to_owned(), port);
-            if primaries.iter().all(|known| *known.addr() != place) {
-                primaries.push(node.clone().set_addr(place));
-            }
-        }
-        Ok(primaries)
-    }
-}
-
-#[cfg(any(feature = "redis-cluster", feature = "redis-sentinel"))]
-fn moved(from: &ConnectionAddr, host: String, port: u16) -> ConnectionAddr {
-    match from.clone() {
-        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
-            ConnectionAddr::TcpTls { host, port, insecure, tls_params }
-        }
-        _ => ConnectionAddr::Tcp(host, port),
-    }
-}
-
 /// An open connection. A clone is the same connection.
 #[derive(Clone)]
-pub(super) enum Connection {
+pub(super) struct Connection {
+    link: Link,
+    /// Until when it is authorized, where that ends.
+    validity: Option<Validity>,
+    /// The task that authorizes it anew.
+    renewal: Option<Arc<EndOnDrop>>,
+}
+
+#[derive(Clone)]
+enum Link {
     Single(MultiplexedConnection),
     #[cfg(feature = "redis-cluster")]
     Cluster(ClusterConnection),
 }
 
 impl Connection {
+    const fn single(connection: MultiplexedConnection) -> Self {
+        Self { link: Link::Single(connection), validity: None, renewal: None }
+    }
+
     /// Sends a command and waits for its reply.
     ///
     /// Dropping the future does not keep the server from executing it.
     pub(super) async fn send(&self, command: &Command) -> Result<ServerReply, CallFailure> {
-        let value = match self {
-            Self::Single(connection) => connection.clone().req_packed_command(&command.0).await,
+        let value = match &self.link {
+            Link::Single(connection) => connection.clone().req_packed_command(&command.0).await,
             #[cfg(feature = "redis-cluster")]
-            Self::Cluster(connection) => connection.clone().req_packed_command(&command.0).await,
+            Link::Cluster(connection) => connection.clone().req_packed_command(&command.0).await,
         };
         reply(value.map_err(failure)?)
     }
 
     /// Returns whether what is broken is connected to again without us.
     pub(super) const fn heals_itself(&self) -> bool {
-        match self {
-            Self::Single(_) => false,
+        match self.link {
+            Link::Single(_) => false,
             #[cfg(feature = "redis-cluster")]
-            Self::Cluster(_) => true,
+            Link::Cluster(_) => true,
         }
     }
 
-    /// Loads `scripts`. A refusal is no failure: it comes again with the first
-    /// call, which says what is wrong.
-    async fn load(&self, scripts: &[&Script]) -> Result<(), CallFailure> {
-        let loads = scripts.iter().map(|script| {
-            let load = script.load();
-            async move { self.send(&load).await }
-        });
-        for loaded in futures_util::future::join_all(loads).await {
-            match loaded {
-                Err(failed) if failed.cause == Cause::Broken => return Err(failed),
-                _ => (),
+    /// Returns until when the connection is authorized, where it has to be replaced then.
+    pub(super) const fn replaced_by(&self) -> Option<Validity> {
+        if self.heals_itself() { self.validity } else { None }
+    }
+
+    /// Begins to authorize this connection anew before each expiry, for as long as it is open. A
+    /// cluster's opens connections of its own with what it was given, and has to be replaced.
+    fn keep_authorized(&mut self, login: Option<&Login>, validity: Option<Validity>) {
+        self.validity = validity;
+        let (Some(login), Some(validity)) = (login, validity) else { return };
+        if self.heals_itself() {
+            return;
+        }
+        // Without the task's handle: a task that holds itself never ends.
+        let (bare, login) = (Self { renewal: None, ..self.clone() }, login.clone());
+        let renewal = tokio::spawn(async move { bare.authorize_regularly(&login, validity).await });
+        self.renewal = Some(Arc::new(EndOnDrop(renewal.abort_handle())));
+    }
+
+    /// Sends `AUTH` before each expiry; after a failure again, at growing intervals. Other
+    /// commands go on meanwhile: a refused `AUTH` leaves the connection as it was.
+    async fn authorize_regularly(&self, login: &Login, mut validity: Validity) {
+        let mut backoff = Backoff::default();
+        loop {
+            validity.until_renewal().await;
+            let authorized = async {
+                let (credentials, next) = login.ask().await?;
+                let mut auth = Command::new("AUTH");
+                if let Some(user) = credentials.user() {
+                    auth = auth.arg(user);
+                }
+                self.send(&auth.arg(credentials.password())).await.map(|_| next)
+            };
+            match authorized.await {
+                Ok(Some(next)) => (validity, backoff) = (next, Backoff::default()),
+                // These are valid for ever.
+                Ok(None) => return,
+                Err(_) => sleep(backoff.lengthen()).await,
             }
         }
-        Ok(())
     }
 }
 
+/// A subscribed connection.
+type Listening = (Pulse, Messages);
+
 /// Tells whether a subscribed connection still lives.
-pub(super) struct Pulse(PubSubSink);
+pub(super) enum Pulse {
+    Push(Connection),
+    Resp2(PubSubSink),
+}
 
 impl Pulse {
     pub(super) async fn beat(&mut self) -> Result<(), CallFailure> {
-        self.0.ping::<Value>().await.map(drop).map_err(failure)
+        match self {
+            Self::Push(connection) => connection.send(&Command::new("PING")).await.map(drop),
+            Self::Resp2(sink) => sink.ping::<Value>().await.map(drop).map_err(failure),
+        }
     }
 }
 
 /// What arrives on the channels of a subscribed connection, which is closed
-/// when this is dropped.
-pub(super) struct Messages(PubSubStream);
+/// when this and its [`Pulse`] are dropped.
+pub(super) enum Messages {
+    Push(UnboundedReceiver<PushInfo>),
+    Resp2(PubSubStream),
+}
 
 impl Messages {
     /// Returns the next message and its channel; nothing when the connection
     /// is gone.
     pub(super) async fn next(&mut self) -> Option<(String, Bytes)> {
-        let message = self.0.next().await?;
-        Some((
-            message.get_channel_name().to_owned(),
-            Bytes::copy_from_slice(message.get_payload_bytes()),
-        ))
+        match self {
+            Self::Push(pushed) => loop {
+                let PushInfo { kind, data } = pushed.recv().await?;
+                match (kind, <[Value; 2]>::try_from(data)) {
+                    (PushKind::Disconnection, _) => return None,
+                    (
+                        PushKind::Message,
+                        Ok([Value::BulkString(channel), Value::BulkString(message)]),
+                    ) => {
+                        let channel = String::from_utf8_lossy(&channel).into_owned();
+                        return Some((channel, message.into()));
+                    }
+                    _ => (),
+                }
+            },
+            Self::Resp2(stream) => {
+                let message = stream.next().await?;
+                let payload = Bytes::copy_from_slice(message.get_payload_bytes());
+                Some((message.get_channel_name().to_owned(), payload))
+            }
+        }
     }
 }
 
@@ -547,26 +560,6 @@ async fn within<T>(
     let late = || CallFailure::disconnected("no connection in time");
     timeout(limit, work).await.unwrap_or_else(|_| Err(late()))
 }
-
-/// Makes `info` trust certificates in PEM.
-#[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
-fn trusting(info: ConnectionInfo, roots: &[u8]) -> Result<ConnectionInfo, RedisError> {
-    let client = Client::build_with_tls(info, certificates(roots))?;
-    Ok(client.get_connection_info().clone())
-}
-
-#[cfg(not(any(feature = "redis-tls-rustls", feature = "redis-tls-native")))]
-fn trusting(info: ConnectionInfo, _: &[u8]) -> Result<ConnectionInfo, RedisError> {
-    Ok(info)
-}
-
-#[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
-fn certificates(roots: &[u8]) -> TlsCertificates {
-    TlsCertificates { client_tls: None, root_cert: Some(roots.to_vec()) }
-}
-
-#[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
-const PEM_BEGINS: &[u8] = b"-----BEGIN CERTIFICATE-----";
 
 fn refuse(reason: &'static str) -> ConfigError {
     ConfigError::new(&["url"], reason)
@@ -648,6 +641,13 @@ fn failure(error: RedisError) -> CallFailure {
         Ok(error) => refusal(&error),
         Err(error) => client_failure(&error),
     }
+}
+
+/// Returns whether a server refused the protocol, or does not know the command that asks for it.
+fn lacks_resp3(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::RESP3NotSupported
+        || error.code() == Some("NOPROTO")
+        || error.detail().is_some_and(|detail| detail.contains("unknown command"))
 }
 
 /// Judges what the client crate found itself.

@@ -38,13 +38,15 @@
 //! - `reply`: what a server answers, and what is wrong when it does not.
 //! - `pool`: the connection for commands.
 //! - `subscriber`: the connection for messages.
-//! - `connection`, `tls`: the client library; no other file names it.
+//! - `connection`, `connection/topology`, `tls`: the client library; no other file names it.
+//! - `credentials`: who connects, where that changes.
 //! - `check`, `eviction`: what is missing on a server, and a policy that evicts locks.
 //! - `lock`, `legacy`: the lock alone, without a cache.
 //! - `tests/`: all of this on real servers.
 
 mod check;
 mod connection;
+mod credentials;
 mod eviction;
 #[cfg(feature = "redis-legacy-lock")]
 mod legacy;
@@ -66,6 +68,8 @@ use std::time::Duration;
 use crate::error::ConfigError;
 pub use crate::remote::redis::check::ConnectError;
 use crate::remote::redis::connection::Target;
+use crate::remote::redis::credentials::Login;
+pub use crate::remote::redis::credentials::{Credentials, CredentialsFuture, CredentialsProvider};
 #[cfg(feature = "redis-legacy-lock")]
 pub use crate::remote::redis::legacy::{LegacyLock, LegacyLockGuard};
 pub use crate::remote::redis::lock::{RedisLock, RedisLockGuard};
@@ -73,6 +77,9 @@ use crate::remote::redis::names::Names;
 use crate::remote::redis::pool::Pool;
 use crate::remote::redis::remote::RedisRemote;
 use crate::remote::{Remote, RemoteSettings};
+
+/// How long the name of a connection may be.
+const LONGEST_CLIENT_NAME: usize = 128;
 
 /// A Redis or Valkey server that caches of many processes share.
 ///
@@ -158,6 +165,79 @@ impl Redis {
     #[cfg_attr(docsrs, doc(cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))))]
     pub fn root_certificates(mut self, pem: impl AsRef<[u8]>) -> Result<Self, ConfigError> {
         self.link = Pool::new(self.link.target().clone().with_roots(pem.as_ref())?);
+        Ok(self)
+    }
+
+    /// Shows this certificate to servers that ask clients for one: its chain, and its secret key
+    /// (PKCS #8), both in PEM. Call it on the first handle: earlier clones keep a connection of
+    /// their own.
+    ///
+    /// With `redis-tls-native` alone it has no effect on a cluster.
+    ///
+    /// # Errors
+    ///
+    /// If there is no certificate in `chain`, or no key in `key`. The error quotes neither.
+    #[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
+    #[cfg_attr(docsrs, doc(cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))))]
+    pub fn client_certificate(
+        mut self,
+        chain: impl AsRef<[u8]>,
+        key: impl AsRef<[u8]>,
+    ) -> Result<Self, ConfigError> {
+        let target = self.link.target().clone().with_own_certificate(chain.as_ref(), key.as_ref());
+        self.link = Pool::new(target?);
+        Ok(self)
+    }
+
+    /// Asks `provider` for user and password, before each connection and before they expire.
+    /// Those of the URL have no effect then. Call it on the first handle: earlier clones keep a
+    /// connection of their own.
+    ///
+    /// See [`CredentialsProvider`] for when it is asked, and what happens when it fails.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_stampede::{Credentials, Redis};
+    ///
+    /// # async fn signed_token() -> Result<String, std::io::Error> { Ok(String::new()) }
+    /// let redis = Redis::lazy("rediss://cache.example:6380")?.credentials(|| async {
+    ///     let token = signed_token().await?;
+    ///     Ok(Credentials::new("cache", token).valid_for(Duration::from_secs(900)))
+    /// });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn credentials(mut self, provider: impl CredentialsProvider) -> Self {
+        let login = Login::new(provider);
+        self.link = Pool::new(self.link.target().clone().with_login(login));
+        self
+    }
+
+    /// Sets the name by which `CLIENT LIST` shows our connections. Defaults to `tower-stampede`;
+    /// an empty name sends none. Call it on the first handle: earlier clones keep a connection
+    /// of their own.
+    ///
+    /// Each connection sends `CLIENT SETNAME` when it is opened. A user without the right to do
+    /// so connects all the same, without a name. So do a connection that a cluster's client opens
+    /// later, and one for messages on a server that does not speak RESP3.
+    ///
+    /// # Errors
+    ///
+    /// If the name is longer than 128 bytes, or has a character that is not printable ASCII, or a
+    /// blank: Redis would refuse it.
+    pub fn client_name(mut self, name: &str) -> Result<Self, ConfigError> {
+        let refuse = |reason: String| Err(ConfigError::new(&["client_name"], reason));
+        if name.len() > LONGEST_CLIENT_NAME {
+            let len = name.len();
+            return refuse(format!("has {len} bytes; at most {LONGEST_CLIENT_NAME} are allowed"));
+        }
+        if let Some(odd) = name.chars().find(|c| !c.is_ascii_graphic()) {
+            return refuse(format!(
+                "has the character {odd:?}; Redis takes printable ASCII without blanks: replace it"
+            ));
+        }
+        self.link = Pool::new(self.link.target().clone().with_client_name(name));
         Ok(self)
     }
 

@@ -3,17 +3,18 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Once};
+use std::sync::{Arc, Once, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::remote::redis::connection::{Command, Connection, Messages, Pulse, Script, Target};
+use crate::remote::redis::credentials::{Backoff, Validity};
+use crate::remote::redis::eviction;
 use crate::remote::redis::reply::{CallFailure, Cause, ServerReply};
-use crate::remote::redis::{eviction, scripts};
 
 /// After how many calls in a row without an answer a connection is replaced.
 const STRIKES: u32 = 3;
@@ -31,8 +32,8 @@ struct PoolState {
     strikes: AtomicU32,
     /// The longest that any caller waits for an answer, in ms.
     patience: AtomicU64,
-    /// What is sent to a new connection before anything else.
-    scripts: Vec<&'static Script>,
+    /// Whether nothing is sent but what callers send.
+    is_plain: bool,
     advised: Once,
     #[cfg(feature = "redis-legacy-lock")]
     plain: std::sync::OnceLock<Pool>,
@@ -57,16 +58,16 @@ type Attempt = watch::Receiver<Option<Result<Open, CallFailure>>>;
 
 impl Pool {
     pub(super) fn new(target: Target) -> Self {
-        Self::loading(target, scripts::all())
+        Self::with(target, false)
     }
 
-    fn loading(target: Target, scripts: Vec<&'static Script>) -> Self {
+    fn with(target: Target, is_plain: bool) -> Self {
         Self(Arc::new(PoolState {
             target,
             slot: Mutex::default(),
             strikes: AtomicU32::new(0),
             patience: AtomicU64::new(0),
-            scripts,
+            is_plain,
             advised: Once::new(),
             #[cfg(feature = "redis-legacy-lock")]
             plain: std::sync::OnceLock::new(),
@@ -77,7 +78,8 @@ impl Pool {
     /// what it is told: some proxies hang up on a command they do not know.
     #[cfg(feature = "redis-legacy-lock")]
     pub(super) fn plain(&self) -> Self {
-        self.0.plain.get_or_init(|| Self::loading(self.target().clone(), vec![])).clone()
+        let target = || self.target().clone().with_client_name("");
+        self.0.plain.get_or_init(|| Self::with(target(), true)).clone()
     }
 
     /// Sends `command`, connecting first if need be.
@@ -200,11 +202,16 @@ impl PoolState {
         let (ended, attempt) = watch::channel(None);
         let shared = Arc::clone(self);
         runtime.spawn(async move {
-            let connected = shared.target.connect(&shared.scripts, shared.patience()).await;
+            let connected = shared.target.connect(shared.patience()).await;
             let opened = shared.end_attempt(connected);
             ended.send_replace(Some(opened.clone()));
-            if let (Ok(open), false) = (opened, shared.scripts.is_empty()) {
+            let Ok(open) = opened else { return };
+            if !shared.is_plain {
                 eviction::warn_once(&shared.advised, &open.connection, &shared.target).await;
+            }
+            if let Some(validity) = open.connection.replaced_by() {
+                let shared = Arc::downgrade(&shared);
+                tokio::spawn(replace_before_expiry(shared, open.number, validity));
             }
         });
         Ok(attempt)
@@ -218,11 +225,46 @@ impl PoolState {
         connected.map(|connection| slot.opened(connection))
     }
 
+    /// Stores a connection in place of the one with this number, if that is still in use.
+    fn replace(&self, number: u64, connection: Connection) -> Option<Open> {
+        let mut slot = self.slot.lock();
+        let is_current = slot.open.as_ref().is_some_and(|open| open.number == number);
+        is_current.then(|| slot.opened(connection))
+    }
+
+    fn is_open(&self, number: u64) -> bool {
+        self.open().is_some_and(|open| open.number == number)
+    }
+
     /// Forgets the connection with this number, if it is still the one in use.
     fn close(&self, number: u64) {
         let mut slot = self.slot.lock();
         if slot.open.as_ref().is_some_and(|open| open.number == number) {
             slot.open = None;
+        }
+    }
+}
+
+/// Opens another connection before the credentials of this one expire, again and again. Commands
+/// that were sent on the old one end there.
+async fn replace_before_expiry(pool: Weak<PoolState>, mut number: u64, mut validity: Validity) {
+    let mut backoff = Backoff::default();
+    loop {
+        validity.until_renewal().await;
+        let Some(shared) = pool.upgrade() else { return };
+        if !shared.is_open(number) {
+            return;
+        }
+        match shared.target.connect(shared.patience()).await {
+            Ok(connection) => {
+                let Some(open) = shared.replace(number, connection) else { return };
+                let Some(next) = open.connection.replaced_by() else { return };
+                (number, validity, backoff) = (open.number, next, Backoff::default());
+            }
+            Err(_) => {
+                drop(shared);
+                sleep(backoff.lengthen()).await;
+            }
         }
     }
 }

@@ -1,4 +1,5 @@
-//! The scripts, each one atomic step on the server.
+//! The scripts, each one atomic step on the server. A server that does not know one gets it with
+//! the first call: processes that start together load nothing.
 
 use std::sync::LazyLock;
 
@@ -8,11 +9,6 @@ macro_rules! scripts {
     ($($name:ident = $file:literal),+ $(,)?) => {
         $(pub(super) static $name: LazyLock<Script> =
             LazyLock::new(|| Script::new(include_str!(concat!("scripts/", $file))));)+
-
-        /// Returns every script, to be loaded on a new connection.
-        pub(super) fn all() -> Vec<&'static Script> {
-            vec![$(&$name),+]
-        }
     };
 }
 

@@ -1,7 +1,86 @@
 //! What `rediss://` needs beside the client crate.
 
+#[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
+use std::sync::Arc;
+
+#[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
+use redis::{Client, ClientTlsConfig, TlsCertificates};
+use redis::{ConnectionInfo, RedisError};
+
+#[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
+use crate::error::ConfigError;
 #[cfg(feature = "redis-tls-rustls")]
 pub(super) use crate::remote::redis::tls::rustls_needs::{choose_cryptography, system_roots};
+
+/// The certificates that a connection shows and trusts, in PEM.
+#[derive(Clone, Default)]
+pub(super) struct Certificates {
+    /// Those that are trusted instead of the system's.
+    #[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
+    roots: Option<Arc<[u8]>>,
+    /// Our own chain, and its secret key.
+    #[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
+    own: Option<(Arc<[u8]>, Arc<[u8]>)>,
+}
+
+#[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
+impl Certificates {
+    pub(super) fn with_roots(mut self, pem: &[u8]) -> Result<Self, ConfigError> {
+        self.roots = Some(pem.into());
+        if !has_certificate(pem) || !self.are_read() {
+            return Err(ConfigError::new(&["root_certificates"], "is no certificate in PEM"));
+        }
+        Ok(self)
+    }
+
+    pub(super) fn with_own(mut self, chain: &[u8], key: &[u8]) -> Result<Self, ConfigError> {
+        let refuse = |reason| Err(ConfigError::new(&["client_certificate"], reason));
+        self.own = Some((chain.into(), key.into()));
+        if !has_certificate(chain) {
+            return refuse("has no certificate in PEM as its first argument");
+        }
+        if !self.are_read() {
+            return refuse("has no secret key in PEM (PKCS #8) as its second argument");
+        }
+        Ok(self)
+    }
+
+    /// Returns whether the TLS library can read all of them.
+    fn are_read(&self) -> bool {
+        let any = "rediss://host".parse::<ConnectionInfo>();
+        any.and_then(|info| self.apply(info)).is_ok()
+    }
+
+    /// Makes connections to `info` show and trust these.
+    pub(super) fn apply(&self, info: ConnectionInfo) -> Result<ConnectionInfo, RedisError> {
+        let Some(certificates) = self.for_client() else { return Ok(info) };
+        Ok(Client::build_with_tls(info, certificates)?.get_connection_info().clone())
+    }
+
+    pub(super) fn for_client(&self) -> Option<TlsCertificates> {
+        let roots = self.roots.as_deref().or_else(|| system_roots());
+        let own = self.own.as_ref().map(|(chain, key)| ClientTlsConfig {
+            client_cert: chain.to_vec(),
+            client_key: key.to_vec(),
+        });
+        (roots.is_some() || own.is_some())
+            .then(|| TlsCertificates { client_tls: own, root_cert: roots.map(<[u8]>::to_vec) })
+    }
+}
+
+#[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
+fn has_certificate(pem: &[u8]) -> bool {
+    const BEGIN: &[u8] = b"-----BEGIN CERTIFICATE-----";
+    pem.windows(BEGIN.len()).any(|window| window == BEGIN)
+}
+
+#[cfg(not(any(feature = "redis-tls-rustls", feature = "redis-tls-native")))]
+impl Certificates {
+    #[expect(clippy::unused_self, reason = "as with a TLS library")]
+    pub(super) const fn apply(&self, info: ConnectionInfo) -> Result<ConnectionInfo, RedisError> {
+        Ok(info)
+    }
+}
 
 /// The system's own library brings its cryptography and its certificates.
 #[cfg(not(feature = "redis-tls-rustls"))]

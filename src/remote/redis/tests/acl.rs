@@ -48,7 +48,8 @@ async fn a_user_with_exactly_the_listed_rights_can_do_everything() {
 async fn every_listed_right_is_needed() {
     let server = Server::start();
     let rules = server.redis().namespace("shop").acl_rules();
-    for right in rules.split(' ') {
+    // A connection without a name is as good as one with a name.
+    for right in rules.split(' ').filter(|right| *right != "+client|setname") {
         let fewer: Vec<_> = rules.split(' ').filter(|other| *other != right).collect();
         let fewer = fewer.join(" ");
         let error = user(&server, &fewer).await.check().await.expect_err(right);
@@ -61,6 +62,60 @@ async fn every_listed_right_is_needed() {
         };
         assert!(named, "{right}: {told}");
     }
+}
+
+/// Returns how many connections the server lists by this name.
+async fn named(server: &Server, name: &str) -> usize {
+    let list = server.tell(&["CLIENT", "LIST"]).await;
+    // The connection that asks has our name too.
+    let others = list.text().unwrap().lines().filter(|line| !line.contains("cmd=client|list"));
+    others.filter(|line| line.contains(&format!(" name={name} "))).count()
+}
+
+#[tokio::test]
+async fn the_connections_for_commands_and_for_messages_have_the_name_that_is_set() {
+    let server = Server::start();
+    let (remote, _notices) = listening(&server.redis(), "c").await;
+    remote.probe().await.unwrap();
+    assert_eq!(named(&server, "tower-stampede").await, 2);
+    let shop = server.redis().client_name("shop:front").unwrap();
+    let (shop, _more) = listening(&shop, "c").await;
+    shop.probe().await.unwrap();
+    assert_eq!(named(&server, "shop:front").await, 2);
+}
+
+#[tokio::test]
+async fn a_user_who_may_not_name_a_connection_connects_and_listens() {
+    let server = Server::start();
+    let rules = server.redis().namespace("shop").acl_rules();
+    let redis = user(&server, &rules.replace(" +client|setname", "")).await;
+    redis.check().await.unwrap();
+    let (remote, _notices) = listening(&redis, "c").await;
+    fills(&*remote, &Key::from("k")).await;
+    assert_eq!(named(&server, "tower-stampede").await, 0);
+}
+
+#[test]
+fn a_client_name_that_redis_refuses_is_refused_with_its_character() {
+    let redis = || Redis::lazy("redis://127.0.0.1").unwrap();
+    for odd in ["a b", "a\nb", "caf\u{e9}"] {
+        let error = redis().client_name(odd).expect_err(odd);
+        assert_eq!(error.fields(), ["client_name"]);
+        assert!(error.to_string().contains("character"), "{error}");
+    }
+    assert!(redis().client_name(&"x".repeat(129)).unwrap_err().to_string().contains("129"));
+    drop(redis().client_name(&"x".repeat(128)).unwrap());
+    drop(redis().client_name("").unwrap());
+}
+
+#[tokio::test]
+async fn a_server_that_speaks_only_resp2_sends_messages_too() {
+    let server = Server::with(&["--rename-command", "HELLO", ""]);
+    let (here, notices) = listening(&server.redis(), "c").await;
+    let there = server.redis().open("c").unwrap();
+    there.invalidate(&Key::from("k")).await.unwrap();
+    until("told", || notices.count(&Notice::Invalidated(Key::from("k"))) == 1).await;
+    here.probe().await.unwrap();
 }
 
 #[tokio::test]

@@ -44,11 +44,12 @@ async fn a_forgotten_script_is_sent_again() {
 }
 
 #[tokio::test]
-async fn scripts_are_loaded_when_connecting() {
+async fn a_script_is_sent_in_full_once_and_none_is_loaded_when_connecting() {
     let server = Server::start();
-    let remote = server.redis().open("c").unwrap();
-    remote.probe().await.unwrap();
+    let first = server.redis().open("c").unwrap();
+    works(&*first).await;
     server.tell(&["CONFIG", "RESETSTAT"]).await;
+    let remote = server.redis().open("d").unwrap();
     works(&*remote).await;
     let stats = server.tell(&["INFO", "commandstats"]).await;
     let stats = stats.text().unwrap();

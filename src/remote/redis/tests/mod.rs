@@ -3,6 +3,7 @@
 mod acl;
 #[cfg(feature = "redis-cluster")]
 mod cluster;
+mod credentials;
 mod faults;
 mod protocol;
 #[cfg(feature = "redis-sentinel")]
