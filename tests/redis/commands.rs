@@ -49,9 +49,10 @@ impl Counted {
         self.proxies.iter().for_each(Proxy::forget_commands);
     }
 
-    /// What process `n` sent, but for pings.
+    /// What process `n` sent, but for pings. The first call of a script sends it in full.
     fn sent(&self, n: usize) -> Vec<String> {
-        self.proxies[n].commands().into_iter().filter(|sent| sent != "PING").collect()
+        let sent = self.proxies[n].commands().into_iter().filter(|sent| sent != "PING");
+        sent.map(|sent| if sent == "EVAL" { S.to_owned() } else { sent }).collect()
     }
 
     /// What the server got from all processes, but for pings.

@@ -60,6 +60,43 @@ async fn one_holder_at_a_time_and_only_old_commands() {
 }
 
 #[tokio::test]
+async fn who_waits_gets_the_lock_when_it_is_given_back_or_nothing_in_time() {
+    let server = Server::start();
+    let guard = taken(&lock(&server)).await;
+    let begun = std::time::Instant::now();
+    assert!(lock(&server).acquire(Duration::from_millis(80)).await.unwrap().is_none());
+    assert!(begun.elapsed() >= Duration::from_millis(80));
+    assert!(lock(&server).acquire(Duration::ZERO).await.unwrap().is_none());
+    let waiting = tokio::spawn({
+        let lock = lock(&server);
+        async move { lock.acquire(Duration::from_secs(20)).await.unwrap().expect("in time") }
+    });
+    guard.release().await.unwrap();
+    waiting.await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn who_waits_takes_over_a_lease_that_ends() {
+    let server = Server::start();
+    server.tell(&format!("SET {KEY} {}:dead", in_millis(300)));
+    assert!(lock(&server).try_acquire().await.unwrap().is_none());
+    assert!(lock(&server).acquire(Duration::from_secs(20)).await.unwrap().is_some());
+}
+
+#[tokio::test]
+async fn who_waits_outlasts_a_server_that_is_away_and_not_a_key_of_another_kind() {
+    let away = Redis::lazy("redis://127.0.0.1:1").unwrap();
+    let begun = std::time::Instant::now();
+    let error = LegacyLock::new(&away, "x").acquire(Duration::from_millis(80)).await.unwrap_err();
+    assert_eq!(error.kind(), RemoteErrorKind::Connection);
+    assert!(begun.elapsed() >= Duration::from_millis(80), "tried again");
+    let server = Server::start();
+    server.tell(&format!("SET {KEY} uuid"));
+    let error = lock(&server).acquire(Duration::from_secs(20)).await.unwrap_err();
+    assert_eq!(error.kind(), RemoteErrorKind::Protocol);
+}
+
+#[tokio::test]
 async fn a_lease_that_is_over_is_taken_over() {
     let server = Server::start();
     server.tell(&format!("SET {KEY} {}:dead", in_millis(-1)));

@@ -151,6 +151,140 @@ async fn who_waits_gets_the_lock_or_nothing() {
     waiting.await.unwrap().release().await.unwrap();
 }
 
+/// The record beside the lock.
+const RECORD: &str = "{orders:42}:stampede-lock";
+
+async fn is_registered(server: &Server) {
+    // Number, token, and the process that waits.
+    until("registered", || server.tell(&format!("HLEN {RECORD}")) == ":3").await;
+}
+
+fn waiting(lock: RedisLock) -> tokio::task::JoinHandle<RedisLockGuard> {
+    tokio::spawn(async move { lock.acquire(2 * SOON).await.unwrap().expect("in time") })
+}
+
+#[tokio::test]
+async fn who_waits_is_told_of_the_release_and_does_not_poll() {
+    let server = Server::start();
+    let (here, there) = (lock(&server), lock(&server));
+    // The connection for messages is open from here on.
+    let guard = taken(&here).await;
+    assert!(there.acquire(Duration::from_millis(300)).await.unwrap().is_none());
+    let waiter = waiting(there);
+    is_registered(&server).await;
+    server.tell("CONFIG RESETSTAT");
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let stats = server.tell("INFO commandstats");
+    let tries = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+    let tries = tries.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap());
+    assert!(tries <= 2, "{tries} tries within half a second");
+
+    let released = std::time::Instant::now();
+    guard.release().await.unwrap();
+    waiter.await.unwrap().release().await.unwrap();
+    // The timer behind the message is at a second.
+    assert!(released.elapsed() < Duration::from_millis(400), "{:?}", released.elapsed());
+}
+
+#[tokio::test]
+async fn who_waits_gets_the_lock_of_a_dead_holder_when_its_lease_ends() {
+    let server = Server::start();
+    let dead = taken(&lock(&server).lease(Duration::from_millis(700))).await;
+    std::mem::forget(dead);
+    let begun = std::time::Instant::now();
+    let guard = waiting(lock(&server)).await.unwrap();
+    assert!(begun.elapsed() >= Duration::from_millis(600), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_millis(2000), "{:?}", begun.elapsed());
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn who_waits_gets_the_lock_of_a_program_that_tells_nobody() {
+    let server = Server::start();
+    server.tell("SET orders:42 uuid NX PX 60000");
+    let there = lock(&server);
+    assert!(there.acquire(Duration::from_millis(300)).await.unwrap().is_none());
+    assert_eq!(server.tell(&format!("EXISTS {RECORD}")), ":0", "nobody would read it");
+    let waiter = waiting(there);
+    server.tell("DEL orders:42");
+    waiter.await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn who_waits_looks_again_when_messages_may_have_been_missed() {
+    let server = Server::start();
+    let guard = taken(&lock(&server)).await;
+    let waiter = waiting(lock(&server));
+    is_registered(&server).await;
+    server.tell(&format!("DEL {RECORD}"));
+    server.tell("CLIENT KILL TYPE pubsub");
+    guard.release().await.unwrap();
+    let begun = std::time::Instant::now();
+    waiter.await.unwrap().release().await.unwrap();
+    assert!(begun.elapsed() < Duration::from_secs(3));
+}
+
+#[tokio::test]
+async fn each_holder_gets_a_higher_fencing_token() {
+    let server = Server::start();
+    let mut last = 0;
+    for _ in 0..20 {
+        for lock in [lock(&server), lock(&server)] {
+            let guard = taken(&lock).await;
+            assert!(guard.fencing_token() > last);
+            last = guard.fencing_token();
+            guard.release().await.unwrap();
+        }
+    }
+    // A lease that ends, and one that is revoked.
+    let paused = taken(&lock(&server)).await;
+    server.tell("DEL orders:42");
+    assert!(taken(&lock(&server)).await.fencing_token() > paused.fencing_token());
+}
+
+#[tokio::test]
+async fn fencing_tokens_rise_over_a_loss_of_all_data_and_over_a_clock_that_is_set_back() {
+    let server = Server::start();
+    let before = taken(&lock(&server)).await.fencing_token();
+    server.tell("FLUSHALL");
+    let after = taken(&lock(&server)).await.fencing_token();
+    assert!(after > before, "the clock goes on");
+    // As if the clock had been an hour ahead until now.
+    server.tell("DEL orders:42");
+    let ahead = after + 3_600_000_000;
+    server.tell(&format!("HSET {RECORD} n {ahead:016}"));
+    let guard = taken(&lock(&server)).await;
+    assert_eq!(guard.fencing_token(), ahead + 1, "the record counts");
+    guard.release().await.unwrap();
+    let left: u64 = server.tell(&format!("PTTL {RECORD}"))[1..].parse().unwrap();
+    assert!((100_000..=120_000).contains(&left), "{left}: the lease and a minute");
+}
+
+#[tokio::test]
+async fn a_record_of_another_kind_is_left_alone() {
+    let server = Server::start();
+    server.tell(&format!("SET {RECORD} theirs"));
+    let guard = taken(&lock(&server)).await;
+    assert!(guard.fencing_token() > 0);
+    let waiter = waiting(lock(&server));
+    guard.release().await.unwrap();
+    waiter.await.unwrap().release().await.unwrap();
+    assert_eq!(server.tell(&format!("GET {RECORD}")), "theirs");
+}
+
+#[tokio::test]
+async fn a_name_without_a_sure_slot_has_no_record_and_works() {
+    let server = Server::start();
+    let redis = Redis::lazy(&server.url()).unwrap().op_timeout(Duration::from_secs(2));
+    let odd = RedisLock::new(&redis, "a}b");
+    let guard = taken(&odd).await;
+    assert!(guard.fencing_token() > 0);
+    assert_eq!(server.tell("DBSIZE"), ":1");
+    let waiter = waiting(odd);
+    guard.release().await.unwrap();
+    waiter.await.unwrap().release().await.unwrap();
+}
+
 #[tokio::test]
 async fn many_who_wait_have_it_one_after_the_other() {
     use std::sync::Arc;

@@ -12,7 +12,7 @@ use crate::key::Key;
 use crate::remote::redis::connection::Command;
 use crate::remote::redis::names::Names;
 use crate::remote::redis::pool::Pool;
-use crate::remote::redis::reply::{CallFailure, ServerReply};
+use crate::remote::redis::reply::{CallFailure, Cause, ServerReply};
 use crate::remote::redis::scripts;
 use crate::remote::{RemoteError, RemoteErrorKind};
 
@@ -151,9 +151,16 @@ pub(super) async fn rights(link: &Pool, namespace: &str) -> Result<(), ConnectEr
         let entry = names.entry(&Key::from(fastrand::u64(..)));
         let channel = names.broadcast();
         let keys = [&*entry.value, &*entry.lock, &*entry.right];
-        let refused = link.run(&scripts::CHECK, &keys, &[channel.as_bytes()]).await;
-        let refused = refused.map_err(|failure| refused_by_server("EVALSHA", failure))?;
+        let args = [channel.as_bytes()];
+        let refused = ask(link, "EVAL", scripts::CHECK.in_full(&keys, &args)).await?;
         none_refused(&refused)?;
+        // On a cluster, any node may be the one that knows it.
+        match link.send(&scripts::CHECK.by_digest(&keys, &args)).await {
+            Err(failure) if failure.cause != Cause::NoScript => {
+                return Err(refused_by_server("EVALSHA", failure));
+            }
+            _ => (),
+        }
 
         ask(link, "GET", Command::new("GET").arg(&entry.value)).await?;
         let log = Command::new("ZRANGE").arg(&entry.value).args(["0", "-1", "WITHSCORES"]);

@@ -81,6 +81,11 @@ impl Script {
         Self { source, digest: redis::Script::new(source).get_hash().to_owned() }
     }
 
+    /// Returns a number below 64 that is the same each time.
+    pub(super) fn number(&self) -> u8 {
+        self.digest.bytes().fold(0, |sum: u8, digit| sum.wrapping_mul(31).wrapping_add(digit)) % 64
+    }
+
     /// Makes the command that runs it where the server knows it.
     pub(super) fn by_digest(&self, keys: &[&[u8]], args: &[&[u8]]) -> Command {
         Self::call("EVALSHA", &self.digest, keys, args)
@@ -201,13 +206,14 @@ impl Target {
     /// have a limit of their own.
     pub(super) async fn connect(&self, patience: Duration) -> Result<Connection, CallFailure> {
         let Authorized { target, validity } = self.authorized().await?;
-        within(self.connect_timeout().max(patience), async {
+        // On the heap: the client's futures are large.
+        let opening = Box::pin(async {
             let mut connection = target.open_connection().await?;
             target.name(&connection).await?;
             connection.keep_authorized(self.login.as_ref(), validity);
             Ok(connection)
-        })
-        .await
+        });
+        within(self.connect_timeout().max(patience), opening).await
     }
 
     async fn open_connection(&self) -> Result<Connection, CallFailure> {
@@ -276,7 +282,7 @@ impl Target {
         patience: Duration,
     ) -> Result<(Pulse, Messages), CallFailure> {
         let Authorized { target, validity } = self.authorized().await?;
-        let (mut pulse, messages) = within(self.connect_timeout().max(patience), async {
+        let opening = Box::pin(async {
             match &target.servers {
                 Servers::Single(info) => target.listen_on(info, channels).await,
                 // What is published on one node reaches all of them.
@@ -288,8 +294,8 @@ impl Target {
                     target.listen_on(&info, channels).await
                 }
             }
-        })
-        .await?;
+        });
+        let (mut pulse, messages) = within(self.connect_timeout().max(patience), opening).await?;
         if let Pulse::Push(connection) = &mut pulse {
             connection.keep_authorized(self.login.as_ref(), validity);
         }

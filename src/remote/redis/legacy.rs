@@ -7,11 +7,13 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::runtime::Handle;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::lease::grant::Token;
 use crate::remote::redis::Redis;
 use crate::remote::redis::connection::Command;
+use crate::remote::redis::lock::{Poll, countable, is_passing};
+use crate::remote::redis::names::LEGACY;
 use crate::remote::redis::pool::Pool;
 use crate::remote::redis::reply::{CallFailure, ServerReply};
 use crate::remote::{RemoteError, RemoteErrorKind};
@@ -70,7 +72,8 @@ impl LegacyLock {
     /// nothing but `SETNX`, `GET`, `GETSET` and `DEL` is sent (and what the
     /// URL asks for: `AUTH`, `SELECT`).
     pub fn new(redis: &Redis, name: impl AsRef<[u8]>) -> Self {
-        let name = [redis.namespace.as_bytes(), b":legacy:", name.as_ref()].concat();
+        let below = format!("{}:{LEGACY}:", redis.namespace);
+        let name = [below.as_bytes(), name.as_ref()].concat();
         Self {
             link: redis.link.plain(),
             name: name.into(),
@@ -82,7 +85,7 @@ impl LegacyLock {
     /// Sets how long the lock stays taken when its holder dies, from a
     /// millisecond to a year. Defaults to 10 s.
     pub fn lease(mut self, lease: Duration) -> Self {
-        self.lease = crate::remote::redis::lock::countable(lease);
+        self.lease = countable(lease);
         self
     }
 
@@ -108,6 +111,52 @@ impl LegacyLock {
             until: mark.until,
             runtime: Some(runtime),
         }))
+    }
+
+    /// Takes the lock, asking again every 25 to 250 ms until `patience` is over. Nothing if others
+    /// had it all the time. One to three round trips for each try.
+    ///
+    /// There is no order among waiting processes.
+    ///
+    /// # Errors
+    ///
+    /// If the last try failed, or one was refused for good (a missing right, a key that no such
+    /// lock has written).
+    ///
+    /// # Cancel safety
+    ///
+    /// A dropped call may leave the lock taken, without a holder, for up to a lease.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    /// use tower_stampede::{LegacyLock, Redis};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let lock = LegacyLock::new(&Redis::lazy("redis://127.0.0.1")?, "orders:42");
+    /// match lock.acquire(Duration::from_secs(5)).await? {
+    ///     Some(guard) => drop(guard),
+    ///     None => println!("taken by others for five seconds"),
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn acquire(
+        &self,
+        patience: Duration,
+    ) -> Result<Option<LegacyLockGuard>, RemoteError> {
+        let begun = Instant::now();
+        let mut poll = Poll::default();
+        loop {
+            let tried = self.try_acquire().await;
+            let left = patience.saturating_sub(begun.elapsed());
+            match &tried {
+                Ok(None) if !left.is_zero() => (),
+                Err(error) if !left.is_zero() && is_passing(error.kind()) => (),
+                _ => return tried,
+            }
+            sleep(poll.next_pause().min(left)).await;
+        }
     }
 
     async fn set_if_free(&self, mark: &Mark) -> Result<bool, RemoteError> {

@@ -9,14 +9,21 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::lease::grant::Token;
+use crate::lease::wakes::Listener;
 use crate::remote::redis::connection::Script;
+use crate::remote::redis::lock_inbox::LockInbox;
+use crate::remote::redis::names::lock_record;
 use crate::remote::redis::pool::Pool;
 use crate::remote::redis::remote::{EndOnDrop, millis};
+use crate::remote::redis::reply::{CallFailure, ServerReply};
 use crate::remote::redis::{Redis, scripts};
 use crate::remote::{RemoteError, RemoteErrorKind};
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(25);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
+/// How long a waiting process relies on being told.
+const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// A lock in Redis that processes take turns with.
 ///
@@ -33,7 +40,16 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// give the lock to another process while the first still believes that it has it.
 /// Several servers (Redlock) do not change that. Use the lock so that work
 /// is *rarely* done twice. Where doing it twice does harm, the target of the writes must
-/// refuse the older writer itself. The cache's own fills are fenced in this way.
+/// refuse the older writer itself, by the guard's
+/// [fencing token](RedisLockGuard::fencing_token). The cache's own fills are fenced in this way.
+///
+/// # What it stores
+///
+/// Beside the lock there is a record, `{name}:stampede-lock` (`name:stampede-lock` if a part of
+/// the name stands in braces): the last fencing token, and the processes that wait. It ends a
+/// minute after the lease. An access control list must allow both names, and the
+/// channels of the namespace of the [`Redis`]. A lock whose name has braces without a hash tag of
+/// Redis Cluster has no record.
 ///
 /// # Examples
 ///
@@ -44,8 +60,10 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let redis = Redis::lazy("redis://127.0.0.1")?;
 /// let lock = RedisLock::new(&redis, "orders:42").lease(Duration::from_secs(10));
-/// if let Some(guard) = lock.try_acquire().await? {
-///     // ... the work ...
+/// if let Some(guard) = lock.acquire(Duration::from_secs(5)).await? {
+///     let fence = guard.fencing_token();
+///     // ... the work: update orders set ... where id = 42 and fence < $fence ...
+///     # let _ = fence;
 ///     guard.release().await?;
 /// }
 /// # Ok(()) }
@@ -55,6 +73,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 pub struct RedisLock {
     link: Pool,
     name: Arc<[u8]>,
+    /// Where its last fencing token is, and who waits.
+    record: Option<Arc<[u8]>>,
+    namespace: Arc<str>,
     lease: Duration,
     extend: bool,
     op_timeout: Duration,
@@ -66,9 +87,12 @@ impl RedisLock {
     /// Every call to the server is given up after the
     /// [`op_timeout`](Redis::op_timeout) of `redis`.
     pub fn new(redis: &Redis, name: impl AsRef<[u8]>) -> Self {
+        let name = name.as_ref();
         Self {
             link: redis.link.clone(),
-            name: name.as_ref().into(),
+            name: name.into(),
+            record: lock_record(name).map(Arc::from),
+            namespace: Arc::clone(&redis.namespace),
             lease: Duration::from_secs(10),
             extend: true,
             op_timeout: redis.settings.op_timeout,
@@ -103,6 +127,14 @@ impl RedisLock {
     /// Cancel safe: if the call is dropped, or took too long, the lock is given
     /// back in the background.
     pub async fn try_acquire(&self) -> Result<Option<RedisLockGuard>, RemoteError> {
+        Ok(match self.attempt("").await? {
+            Attempt::Taken(guard) => Some(guard),
+            Attempt::Busy { .. } => None,
+        })
+    }
+
+    /// Takes the lock, or registers `inbox` in the same step, to be told when it is free.
+    async fn attempt(&self, inbox: &str) -> Result<Attempt, RemoteError> {
         let runtime = Handle::try_current()
             .map_err(|error| RemoteError::caused(RemoteErrorKind::Connection, error))?;
         let held = LockLease {
@@ -112,22 +144,35 @@ impl RedisLock {
             runtime,
         };
         // From here on, whatever happens: what was taken is given back.
-        let mut guard = RedisLockGuard { held: Arc::new(held), extending: None, taken: true };
-        guard.taken = guard.held.call(&scripts::LOCK, Some(self.lease)).await?;
-        if !guard.taken {
-            return Ok(None);
+        let mut guard =
+            RedisLockGuard { held: Arc::new(held), extending: None, taken: true, fence: 0 };
+        let lease = millis(self.lease);
+        let reply = guard.held.run(&scripts::LOCK, &[lease.as_bytes(), inbox.as_bytes()]).await?;
+        match *numbers(&reply)? {
+            [1, fence] => guard.fence = u64::try_from(fence).unwrap_or_default(),
+            [0, left, is_told] => {
+                guard.taken = false;
+                let left = u64::try_from(left).map(Duration::from_millis).ok();
+                return Ok(Attempt::Busy { left: left.filter(|_| is_told == 1) });
+            }
+            _ => return Err(CallFailure::nonsense().into()),
         }
         if self.extend {
             let extending = tokio::spawn(Arc::clone(&guard.held).extend_while_ours());
             guard.extending = Some(EndOnDrop(extending.abort_handle()));
         }
-        Ok(Some(guard))
+        Ok(Attempt::Taken(guard))
     }
 
-    /// Takes the lock, asking again every 25 to 250 ms until `patience` is
-    /// over. Nothing if others had it all the time.
+    /// Takes the lock, waiting for it until `patience` is over. Nothing if others had it all the
+    /// time.
     ///
-    /// There is no order among waiting processes.
+    /// The holder's release is published to the processes that wait; the first wait of a process
+    /// opens a connection for that, which all its locks share. A timer stands behind the message:
+    /// the end of the lease, a second at most. Where the holder is a program that writes no
+    /// record, or messages do not arrive, the lock is asked for every 25 to 250 ms. A release
+    /// costs one message for each waiting process, and one try for each waiting call. There is no
+    /// order among them.
     ///
     /// # Errors
     ///
@@ -139,19 +184,73 @@ impl RedisLock {
     /// Cancel safe, as [`try_acquire`](Self::try_acquire) is.
     pub async fn acquire(&self, patience: Duration) -> Result<Option<RedisLockGuard>, RemoteError> {
         let begun = Instant::now();
-        let mut pause = SHORTEST_PAUSE;
+        let mut poll = Poll::default();
+        let mut waiting = None;
         loop {
-            let tried = self.try_acquire().await;
+            let channel = waiting.as_ref().map_or("", |(inbox, _): &Waiting| inbox.channel());
+            let tried = self.attempt(channel).await;
             let left = patience.saturating_sub(begun.elapsed());
-            match &tried {
-                Ok(None) if !left.is_zero() => (),
-                Err(error) if !left.is_zero() && is_passing(error.kind()) => (),
-                _ => return tried,
-            }
-            sleep(pause.mul_f64(0.8 + 0.4 * fastrand::f64()).min(left)).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            let pause = match tried {
+                Ok(Attempt::Taken(guard)) => return Ok(Some(guard)),
+                Ok(Attempt::Busy { .. }) if left.is_zero() => return Ok(None),
+                Ok(Attempt::Busy { left: Some(lease) }) => {
+                    poll = Poll::default();
+                    (lease + Duration::from_millis(fastrand::u64(1..=5))).min(LONGEST_WAIT)
+                }
+                Ok(Attempt::Busy { left: None }) => poll.next_pause(),
+                Err(error) if left.is_zero() || !is_passing(error.kind()) => return Err(error),
+                Err(_) => poll.next_pause(),
+            };
+            // The listener is there before the process registers, so that no message is missed.
+            let (_, listener) = match &mut waiting {
+                Some(waiting) => waiting,
+                None => {
+                    let inbox = self.link.lock_inbox(&self.namespace);
+                    let listener = inbox.listen(&self.name, self.link.downgrade());
+                    let is_ready = !inbox.channel().is_empty();
+                    let waiting = waiting.insert((inbox, listener));
+                    if is_ready {
+                        continue;
+                    }
+                    waiting
+                }
+            };
+            let _ = timeout(pause.min(left), listener.woken()).await;
         }
     }
+}
+
+type Waiting = (Arc<LockInbox>, Listener);
+
+enum Attempt {
+    Taken(RedisLockGuard),
+    /// Another has it: for how long, if this process is told of the end.
+    Busy {
+        left: Option<Duration>,
+    },
+}
+
+/// Pauses between tries of a lock that nobody tells of.
+pub(super) struct Poll {
+    pause: Duration,
+}
+
+impl Default for Poll {
+    fn default() -> Self {
+        Self { pause: SHORTEST_PAUSE }
+    }
+}
+
+impl Poll {
+    pub(super) fn next_pause(&mut self) -> Duration {
+        let pause = self.pause.mul_f64(0.8 + 0.4 * fastrand::f64());
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        pause
+    }
+}
+
+fn numbers(reply: &ServerReply) -> Result<Vec<i64>, CallFailure> {
+    reply.array()?.iter().map(ServerReply::int).collect()
 }
 
 /// Keeps a duration within what can be added to a time, and above nothing.
@@ -159,7 +258,7 @@ pub(super) fn countable(duration: Duration) -> Duration {
     duration.clamp(Duration::from_millis(1), Duration::from_secs(3600 * 24 * 365))
 }
 
-const fn is_passing(kind: RemoteErrorKind) -> bool {
+pub(super) const fn is_passing(kind: RemoteErrorKind) -> bool {
     !matches!(kind, RemoteErrorKind::Denied | RemoteErrorKind::Protocol)
 }
 
@@ -184,9 +283,32 @@ pub struct RedisLockGuard {
     extending: Option<EndOnDrop>,
     /// Whether there is, or may be, something to give back.
     taken: bool,
+    fence: u64,
 }
 
 impl RedisLockGuard {
+    /// Returns a number that is higher for each later holder of the lock: send it with each write,
+    /// and let the target refuse a number below one that it has seen. Then a process that was
+    /// paused past its lease can do no harm.
+    ///
+    /// The server makes it in the step that takes the lock: its clock in microseconds, or one more
+    /// than the last number of this lock, whichever is higher. Programs in other languages that
+    /// take the lock by `SET NX PX` get no number, and later ones of ours are still higher.
+    ///
+    /// # What it survives
+    ///
+    /// - `FLUSHALL`, eviction, a restart without data, and a failover, also to a replica that has
+    ///   not seen the last numbers: the clock goes on. Only where the new server's clock is behind
+    ///   the old one's by more than the time that has passed, numbers repeat or fall.
+    /// - A clock that is set back, as long as the record of the lock stands: until a minute after
+    ///   the last lease. A lock [without a record](RedisLock#what-it-stores) depends on the
+    ///   clock alone.
+    /// - Not a split network: two primaries give numbers of their own, each by its own clock.
+    #[must_use]
+    pub const fn fencing_token(&self) -> u64 {
+        self.fence
+    }
+
     /// Makes the lease last at least `lease` from now on. Returns whether the
     /// lock is still this guard's.
     ///
@@ -213,7 +335,7 @@ impl RedisLockGuard {
     ///
     /// Cancel safe: a dropped call gives the lock back in the background.
     pub async fn release(mut self) -> Result<bool, RemoteError> {
-        let ours = self.held.call(&scripts::UNLOCK, None).await?;
+        let ours = self.held.is_done(&scripts::UNLOCK, &[]).await?;
         self.taken = false;
         Ok(ours)
     }
@@ -233,7 +355,7 @@ impl Drop for RedisLockGuard {
         if self.taken {
             let held = Arc::clone(&self.held);
             // On the runtime it was taken on: there may be none here.
-            self.held.runtime.spawn(async move { held.call(&scripts::UNLOCK, None).await });
+            self.held.runtime.spawn(async move { held.is_done(&scripts::UNLOCK, &[]).await });
         }
     }
 }
@@ -254,14 +376,14 @@ struct LockLease {
 }
 
 impl LockLease {
-    async fn call(&self, script: &Script, lease: Option<Duration>) -> Result<bool, RemoteError> {
+    /// Runs a script whose first argument is the token.
+    async fn run(&self, script: &Script, more: &[&[u8]]) -> Result<ServerReply, RemoteError> {
         let lock = &self.lock;
-        let lease = lease.map(millis);
-        let mut args = vec![self.token.as_bytes()];
-        args.extend(lease.as_deref().map(str::as_bytes));
-        let names = [&*lock.name];
+        let args = [&[self.token.as_bytes()], more].concat();
+        let names: Vec<&[u8]> =
+            [Some(&*lock.name), lock.record.as_deref()].into_iter().flatten().collect();
         match timeout(lock.op_timeout, lock.link.run(script, &names, &args)).await {
-            Ok(reply) => Ok(reply?.int()? == 1),
+            Ok(reply) => Ok(reply?),
             Err(_) => {
                 lock.link.suspect();
                 Err(RemoteError::new(RemoteErrorKind::Timeout))
@@ -269,9 +391,13 @@ impl LockLease {
         }
     }
 
+    async fn is_done(&self, script: &Script, more: &[&[u8]]) -> Result<bool, RemoteError> {
+        Ok(self.run(script, more).await?.int()? == 1)
+    }
+
     async fn extend(&self, lease: Duration) -> Result<bool, RemoteError> {
         let (asked, lease) = (Instant::now(), countable(lease));
-        let ours = self.call(&scripts::EXTEND, Some(lease)).await?;
+        let ours = self.is_done(&scripts::EXTEND, &[millis(lease).as_bytes()]).await?;
         let mut until = self.until.lock();
         *until = if ours { (*until).max(asked + lease) } else { asked };
         Ok(ours)

@@ -41,7 +41,7 @@
 //! - `connection`, `connection/topology`, `tls`: the client library; no other file names it.
 //! - `credentials`: who connects, where that changes.
 //! - `check`, `eviction`: what is missing on a server, and a policy that evicts locks.
-//! - `lock`, `legacy`: the lock alone, without a cache.
+//! - `lock`, `lock_inbox`, `legacy`: the lock alone, without a cache.
 //! - `tests/`: all of this on real servers.
 
 mod check;
@@ -51,6 +51,7 @@ mod eviction;
 #[cfg(feature = "redis-legacy-lock")]
 mod legacy;
 mod lock;
+mod lock_inbox;
 mod names;
 mod pool;
 mod remote;

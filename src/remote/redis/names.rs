@@ -9,6 +9,9 @@ use crate::key::Key;
 /// not see each other's.
 const WIRE_VERSION: u32 = 1;
 
+/// What follows the namespace in the names of legacy locks.
+pub(super) const LEGACY: &str = "legacy";
+
 /// Longest key that is part of its names as it is.
 const LONGEST_PLAIN: usize = 200;
 
@@ -82,6 +85,19 @@ impl Names {
     }
 }
 
+/// Returns the name of the record beside a lock, in the lock's slot: the lock's name in braces,
+/// unless a part of it decides the slot. None where no name can have that slot for sure.
+pub(super) fn lock_record(lock: &[u8]) -> Option<Vec<u8>> {
+    const ENDING: &[u8] = b":stampede-lock";
+    let has = |brace: u8| lock.contains(&brace);
+    if !has(b'{') && !has(b'}') && !lock.is_empty() {
+        return Some([b"{", lock, b"}", ENDING].concat());
+    }
+    let open = lock.iter().position(|byte| *byte == b'{')?;
+    let tag = lock[open + 1..].iter().position(|byte| *byte == b'}')?;
+    (tag > 0).then(|| [lock, ENDING].concat())
+}
+
 /// Braces would begin a hash tag of their own, and the three names of an entry
 /// could end up in two slots; blanks and controls cannot be written in a list
 /// of rights.
@@ -147,6 +163,18 @@ mod tests {
         assert_eq!(crc16(b"123456789"), 0x31c3);
         assert_eq!(slot(b"{user1000}.following"), slot(b"user1000"));
         assert_eq!(slot(b"foo{}{bar}"), crc16(b"foo{}{bar}") % 16384);
+    }
+
+    #[test]
+    fn the_record_of_a_lock_shares_its_slot() {
+        for name in ["orders:42", "{orders}:42", "a{b}c{d}", "x"] {
+            let record = lock_record(name.as_bytes()).expect(name);
+            assert_eq!(slot(&record), slot(name.as_bytes()), "{name}");
+            assert_ne!(record, name.as_bytes());
+        }
+        for odd in ["", "a}b", "a{b", "{}a", "}{"] {
+            assert_eq!(lock_record(odd.as_bytes()), None, "{odd}");
+        }
     }
 
     #[test]

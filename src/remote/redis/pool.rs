@@ -1,7 +1,9 @@
 //! One connection for all commands: opened when it is first needed,
 //! replaced when it is of no use any more.
 
+use std::collections::HashMap;
 use std::fmt;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Once, Weak};
 use std::time::Duration;
@@ -14,6 +16,8 @@ use tokio::time::{Instant, sleep};
 use crate::remote::redis::connection::{Command, Connection, Messages, Pulse, Script, Target};
 use crate::remote::redis::credentials::{Backoff, Validity};
 use crate::remote::redis::eviction;
+use crate::remote::redis::lock_inbox::LockInbox;
+use crate::remote::redis::names::Names;
 use crate::remote::redis::reply::{CallFailure, Cause, ServerReply};
 
 /// After how many calls in a row without an answer a connection is replaced.
@@ -21,6 +25,15 @@ const STRIKES: u32 = 3;
 
 /// A call that is given up now was sent on an older connection than this.
 const YOUNGEST_SUSPECT: Duration = Duration::from_millis(20);
+
+/// Ends with the last [`Pool`] of its connection.
+pub(super) struct WeakPool(Weak<PoolState>);
+
+impl WeakPool {
+    pub(super) fn upgrade(&self) -> Option<Pool> {
+        self.0.upgrade().map(Pool)
+    }
+}
 
 /// A clone shares the connection.
 #[derive(Clone)]
@@ -34,6 +47,12 @@ struct PoolState {
     patience: AtomicU64,
     /// Whether nothing is sent but what callers send.
     is_plain: bool,
+    /// A bit for each script that a server has run.
+    sent_scripts: AtomicU64,
+    /// Where this process hears of locks, by the channel.
+    lock_inboxes: Mutex<HashMap<String, Arc<LockInbox>>>,
+    /// Tells this process's channels from those of others.
+    process: u64,
     advised: Once,
     #[cfg(feature = "redis-legacy-lock")]
     plain: std::sync::OnceLock<Pool>,
@@ -68,6 +87,9 @@ impl Pool {
             strikes: AtomicU32::new(0),
             patience: AtomicU64::new(0),
             is_plain,
+            sent_scripts: AtomicU64::new(0),
+            lock_inboxes: Mutex::default(),
+            process: RandomState::new().hash_one(std::process::id()),
             advised: Once::new(),
             #[cfg(feature = "redis-legacy-lock")]
             plain: std::sync::OnceLock::new(),
@@ -118,19 +140,27 @@ impl Pool {
         answer
     }
 
-    /// Runs `script`: one round trip, unless the server has forgotten it.
+    /// Runs `script`: one round trip, unless the server has forgotten it. The first call sends it
+    /// in full, so that nothing is loaded when processes connect.
     pub(super) async fn run(
         &self,
         script: &Script,
         keys: &[&[u8]],
         args: &[&[u8]],
     ) -> Result<ServerReply, CallFailure> {
-        match self.send(&script.by_digest(keys, args)).await {
-            Err(failure) if failure.cause == Cause::NoScript => {
-                self.send(&script.in_full(keys, args)).await
+        // Two scripts may share a bit: then the server says that it does not know one.
+        let bit = 1 << script.number();
+        if self.0.sent_scripts.load(Ordering::Relaxed) & bit != 0 {
+            match self.send(&script.by_digest(keys, args)).await {
+                Err(failure) if failure.cause == Cause::NoScript => (),
+                answer => return answer,
             }
-            answer => answer,
         }
+        let answer = self.send(&script.in_full(keys, args)).await;
+        if answer.is_ok() {
+            self.0.sent_scripts.fetch_or(bit, Ordering::Relaxed);
+        }
+        answer
     }
 
     /// Opens a connection of its own that hears what is published on
@@ -147,6 +177,20 @@ impl Pool {
     pub(super) fn is_awaited_for(&self, patience: Duration) {
         let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
         self.0.patience.fetch_max(millis, Ordering::Relaxed);
+    }
+
+    pub(super) fn downgrade(&self) -> WeakPool {
+        WeakPool(Arc::downgrade(&self.0))
+    }
+
+    /// Returns where this process hears of locks, on a channel of `namespace`.
+    pub(super) fn lock_inbox(&self, namespace: &str) -> Arc<LockInbox> {
+        let channel = format!("{}lock-in:{:016x}", Names::below(namespace), self.0.process);
+        let mut inboxes = self.0.lock_inboxes.lock();
+        let inbox = inboxes
+            .entry(channel)
+            .or_insert_with_key(|name| Arc::new(LockInbox::new(name.clone())));
+        Arc::clone(inbox)
     }
 
     pub(super) fn target(&self) -> &Target {
@@ -266,6 +310,12 @@ async fn replace_before_expiry(pool: Weak<PoolState>, mut number: u64, mut valid
                 sleep(backoff.lengthen()).await;
             }
         }
+    }
+}
+
+impl Drop for PoolState {
+    fn drop(&mut self) {
+        self.lock_inboxes.get_mut().values().for_each(|inbox| inbox.stop());
     }
 }
 

@@ -201,7 +201,7 @@ fn notify(listener: &Weak<dyn OnNotice>, notice: Notice) {
 
 /// A server that is frozen, or behind a cut cable, sends nothing, like one
 /// that has nothing to send: so it is asked.
-async fn until_death(mut pulse: Pulse) {
+pub(super) async fn until_death(mut pulse: Pulse) {
     loop {
         sleep(PULSE).await;
         if !matches!(timeout(PULSE, pulse.beat()).await, Ok(Ok(()))) {

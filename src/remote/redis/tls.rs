@@ -20,7 +20,14 @@ pub(super) struct Certificates {
     roots: Option<Arc<[u8]>>,
     /// Our own chain, and its secret key.
     #[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
-    own: Option<(Arc<[u8]>, Arc<[u8]>)>,
+    own: Option<OwnCertificate>,
+}
+
+#[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
+#[derive(Clone)]
+struct OwnCertificate {
+    chain: Arc<[u8]>,
+    key: Arc<[u8]>,
 }
 
 #[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
@@ -35,7 +42,7 @@ impl Certificates {
 
     pub(super) fn with_own(mut self, chain: &[u8], key: &[u8]) -> Result<Self, ConfigError> {
         let refuse = |reason| Err(ConfigError::new(&["client_certificate"], reason));
-        self.own = Some((chain.into(), key.into()));
+        self.own = Some(OwnCertificate { chain: chain.into(), key: key.into() });
         if !has_certificate(chain) {
             return refuse("has no certificate in PEM as its first argument");
         }
@@ -59,9 +66,9 @@ impl Certificates {
 
     pub(super) fn for_client(&self) -> Option<TlsCertificates> {
         let roots = self.roots.as_deref().or_else(|| system_roots());
-        let own = self.own.as_ref().map(|(chain, key)| ClientTlsConfig {
-            client_cert: chain.to_vec(),
-            client_key: key.to_vec(),
+        let own = self.own.as_ref().map(|own| ClientTlsConfig {
+            client_cert: own.chain.to_vec(),
+            client_key: own.key.to_vec(),
         });
         (roots.is_some() || own.is_some())
             .then(|| TlsCertificates { client_tls: own, root_cert: roots.map(<[u8]>::to_vec) })

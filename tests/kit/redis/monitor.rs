@@ -98,8 +98,13 @@ fn command_of_client(line: &str) -> Option<String> {
     (!from.ends_with(" lua")).then(|| format!("{name} {args}").trim_end().to_owned())
 }
 
+/// The name of a command. A script counts as `EVALSHA`, also where its first call sends it in
+/// full.
 fn name(line: &str) -> &str {
-    line.split(' ').next().unwrap_or_default()
+    match line.split(' ').next().unwrap_or_default() {
+        "EVAL" => "EVALSHA",
+        name => name,
+    }
 }
 
 /// What the fixtures themselves send while a test runs.

@@ -1,8 +1,14 @@
 -- Prolongs a lock, and never shortens it: who extends by hand and who does so
 -- regularly may be two.
--- KEYS: the lock. ARGV: token, lease ms. Replies 1 still the asker's, 0 lost.
-local name, token, lease = KEYS[1], ARGV[1], tonumber(ARGV[2])
+-- KEYS: the lock, its record (may be left out). ARGV: token, lease ms.
+-- Replies 1 still the asker's, 0 lost.
+local name, record = KEYS[1], KEYS[2]
+local token, lease = ARGV[1], tonumber(ARGV[2])
 
 if redis.pcall('get', name) ~= token then return 0 end
 if redis.call('pttl', name) < lease then redis.call('pexpire', name, lease) end
+-- As in lock.lua; nothing where the record is gone.
+if record and redis.call('pttl', record) < lease + 60000 then
+  redis.call('pexpire', record, lease + 60000)
+end
 return 1

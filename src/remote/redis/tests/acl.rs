@@ -64,6 +64,31 @@ async fn every_listed_right_is_needed() {
     }
 }
 
+#[tokio::test]
+async fn a_lock_needs_the_same_rights_on_its_name_and_its_record() {
+    use crate::remote::redis::RedisLock;
+
+    let server = Server::start();
+    let rules = server.redis().namespace("shop").acl_rules();
+    let redis = user(&server, &format!("{rules} ~orders:* ~{{orders:*")).await;
+    let lock = RedisLock::new(&redis, "orders:42").lease(LEASE);
+    let guard = lock.try_acquire().await.unwrap().unwrap();
+    let waiter = tokio::spawn({
+        let lock = lock.clone();
+        async move { lock.acquire(KEEP).await.unwrap().unwrap() }
+    });
+    until_ok("registered", async || {
+        let fields = server.tell(&["HKEYS", "{orders:42}:stampede-lock"]).await;
+        (fields.array().unwrap().len() == 3).then_some(())
+    })
+    .await;
+    assert!(guard.extend(LEASE).await.unwrap());
+    guard.release().await.unwrap();
+    waiter.await.unwrap().release().await.unwrap();
+    let log = server.tell(&["ACL", "LOG"]).await;
+    assert_eq!(log.array().unwrap(), [], "nothing was refused");
+}
+
 /// Returns how many connections the server lists by this name.
 async fn named(server: &Server, name: &str) -> usize {
     let list = server.tell(&["CLIENT", "LIST"]).await;

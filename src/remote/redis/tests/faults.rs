@@ -46,10 +46,13 @@ async fn a_forgotten_script_is_sent_again() {
 #[tokio::test]
 async fn a_script_is_sent_in_full_once_and_none_is_loaded_when_connecting() {
     let server = Server::start();
-    let first = server.redis().open("c").unwrap();
-    works(&*first).await;
+    let remote = server.redis().open("c").unwrap();
+    works(&*remote).await;
+    let stats = server.tell(&["INFO", "commandstats"]).await;
+    let stats = stats.text().unwrap();
+    assert!(stats.contains("cmdstat_eval:calls=2"), "{stats}");
+    assert!(!stats.contains("cmdstat_evalsha:"), "{stats}");
     server.tell(&["CONFIG", "RESETSTAT"]).await;
-    let remote = server.redis().open("d").unwrap();
     works(&*remote).await;
     let stats = server.tell(&["INFO", "commandstats"]).await;
     let stats = stats.text().unwrap();
