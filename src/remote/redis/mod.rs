@@ -312,7 +312,9 @@ impl Redis {
     /// share a server. Caches of one name and namespace share their entries.
     /// Defaults to `stampede`.
     ///
-    /// Braces and blanks are refused when a cache is built.
+    /// Braces and blanks are refused when a cache is built. So is a part between colons that is a
+    /// number, empty, or `legacy`: `a:1` with a cache `b` would have the names of `a` with a cache
+    /// `1:b`.
     pub fn namespace(mut self, namespace: &str) -> Self {
         self.namespace = namespace.into();
         self

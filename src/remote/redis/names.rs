@@ -32,6 +32,7 @@ pub(super) struct EntryNames {
 impl Names {
     pub(super) fn new(namespace: &str, cache: &str) -> Result<Self, ConfigError> {
         check(namespace, &["namespace"])?;
+        check_parts(namespace)?;
         check(cache, &["name"])?;
         Ok(Self { prefix: format!("{namespace}:{WIRE_VERSION}:{cache}") })
     }
@@ -112,6 +113,23 @@ fn check(part: &str, fields: &'static [&'static str]) -> Result<(), ConfigError>
         return Err(ConfigError::new(fields, "has blanks or control characters"));
     }
     Ok(())
+}
+
+/// The first part of a name that is a number, or the word of legacy locks, ends the namespace: so
+/// it has no such part itself. Otherwise `a:1` with the cache `b` would share its names with `a`
+/// and the cache `1:b`, and a user with the rights to `a` could read `a:1`.
+fn check_parts(namespace: &str) -> Result<(), ConfigError> {
+    let ends = |part: &&str| *part == LEGACY || part.bytes().all(|byte| byte.is_ascii_digit());
+    match namespace.split(':').find(ends) {
+        None => Ok(()),
+        Some(part) => Err(ConfigError::new(
+            &["namespace"],
+            format!(
+                "has the part {part:?} between colons; a number, nothing, or `{LEGACY}` there \
+                 makes its names those of another namespace: replace the colon or the part"
+            ),
+        )),
+    }
 }
 
 /// Returns what stands between the braces: the key, or its digest where the
@@ -208,7 +226,41 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_namespace_that_reads_as_a_namespace_and_a_cache_is_refused_by_its_part() {
+        for (odd, part) in [
+            ("a:1", "\"1\""),
+            ("a:1:b", "\"1\""),
+            ("2", "\"2\""),
+            ("a:", "\"\""),
+            ("a:legacy", "\"legacy\""),
+        ] {
+            let error = Names::new(odd, "b").unwrap_err();
+            assert_eq!(error.fields(), ["namespace"], "{odd}");
+            assert!(error.to_string().contains(part), "{odd}: {error}");
+        }
+        assert_eq!(Names::new("shop:v1:a1", "1:b").unwrap().log(), "shop:v1:a1:1:1:b:tags");
+    }
+
     proptest! {
+        #[test]
+        fn caches_whose_names_or_namespaces_differ_share_no_name(
+            a in "[a:1]{1,6}", b in "[a:1]{1,6}", c in "[a:1]{1,6}", d in "[a:1]{1,6}",
+            ending in "|:in|:inv|:tags|:probe",
+        ) {
+            let (cache, other) = (format!("{b}{ending}"), d);
+            if let (Ok(one), Ok(two)) = (Names::new(&a, &cache), Names::new(&c, &other)) {
+                let all = |names: &Names| {
+                    let entry = names.entry(&Key::from("k"));
+                    let others = [names.inbox(1), names.broadcast(), names.log(), names.probe()];
+                    let others = others.map(String::into_bytes);
+                    [vec![entry.value, entry.lock, entry.right], others.to_vec()].concat()
+                };
+                let shares = all(&one).iter().any(|name| all(&two).contains(name));
+                prop_assert_eq!(shares, (&a, &cache) == (&c, &other));
+            }
+        }
+
         #[test]
         fn the_names_of_an_entry_share_their_slot(key: Vec<u8>) {
             let entry = names().entry(&Key::from_encoded(&key));
