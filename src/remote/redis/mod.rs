@@ -33,6 +33,7 @@
 //! # Reading order
 //!
 //! - `remote`: the trait `Remote`, one method after the other.
+//! - `oversize`: values that are too large to be read again.
 //! - `scripts`, `scripts/`: the atomic steps.
 //! - `names`: keys and channels on the server.
 //! - `reply`: what a server answers, and what is wrong when it does not.
@@ -53,6 +54,7 @@ mod legacy;
 mod lock;
 mod lock_inbox;
 mod names;
+mod oversize;
 mod pool;
 mod remote;
 mod reply;
@@ -379,7 +381,7 @@ impl Redis {
     pub(crate) fn open(&self, cache_name: &str) -> Result<Arc<dyn Remote>, ConfigError> {
         self.link.is_awaited_for(self.settings.op_timeout);
         let names = Names::new(&self.namespace, cache_name)?;
-        Ok(Arc::new(RedisRemote::new(self.link.clone(), names)))
+        Ok(Arc::new(RedisRemote::new(self.link.clone(), names, self.settings.max_value_bytes)))
     }
 }
 

@@ -13,6 +13,7 @@ use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, ServerTime, Token, V
 use crate::lease::wakes::Listener;
 use crate::remote::redis::connection::{Command, Script};
 use crate::remote::redis::names::{EntryNames, Names};
+use crate::remote::redis::oversize::Oversize;
 use crate::remote::redis::pool::Pool;
 use crate::remote::redis::reply::{CallFailure, Cause, ServerReply};
 use crate::remote::redis::scripts;
@@ -26,6 +27,7 @@ pub(super) struct RedisRemote {
     names: Names,
     ear: Arc<Ear>,
     listening: Mutex<Option<EndOnDrop>>,
+    oversize: Oversize,
 }
 
 /// Ends a task together with its owner.
@@ -39,12 +41,13 @@ impl Drop for EndOnDrop {
 }
 
 impl RedisRemote {
-    pub(super) fn new(link: Pool, names: Names) -> Self {
+    pub(super) fn new(link: Pool, names: Names, max_value_bytes: usize) -> Self {
         // As random as the operating system's: processes that start together,
         // on machines that do, must not be taken for each other.
         let process = RandomState::new().hash_one(std::process::id());
         let ear = Ear::new(process, names.inbox(process), names.broadcast());
-        Self { link, names, ear: Arc::new(ear), listening: Mutex::new(None) }
+        let oversize = Oversize::new(max_value_bytes);
+        Self { link, names, ear: Arc::new(ear), listening: Mutex::new(None), oversize }
     }
 
     /// Runs a script on the names of an entry.
@@ -67,7 +70,8 @@ impl RedisRemote {
 impl Remote for RedisRemote {
     fn get<'a>(&'a self, key: &'a Key) -> Call<'a, Option<Bytes>> {
         Box::pin(async move {
-            match self.link.send(&Command::new("GET").arg(self.names.value(key))).await {
+            let name = self.names.value(key);
+            match self.oversize.read(&self.link, &name, key.stable_hash()).await {
                 Ok(ServerReply::Nil) => Ok(None),
                 Ok(reply) => Ok(Some(reply.bytes()?.clone())),
                 Err(failure) if failure.cause == Cause::WrongType => Ok(Some(Bytes::new())),
@@ -84,6 +88,7 @@ impl Remote for RedisRemote {
                 millis(ask.keep),
                 self.inbox(ask).to_owned(),
                 ask.seen.map(|seen| seen.to_string()).unwrap_or_default(),
+                self.oversize.max_bytes().to_string(),
             ];
             let args = args.each_ref().map(String::as_bytes);
             let reply = self.run(&scripts::ACQUIRE, key, &args).await?;

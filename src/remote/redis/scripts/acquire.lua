@@ -1,10 +1,11 @@
 -- Asks for the lease, looking at the value a second time in the same step.
--- KEYS: V L R. ARGV: token, lease ms, keep ms, inbox or '', seen version or ''.
+-- KEYS: V L R. ARGV: token, lease ms, keep ms, inbox or '', seen version or '',
+-- most bytes of a value (may be left out: then any).
 -- Replies {'H', now, value}, {'A', now, version, left}, {'L', now, left} or
 -- {'B', now, left}; all times in ms.
 local V, L, R = KEYS[1], KEYS[2], KEYS[3]
 local token, lease, keep = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local inbox, seen = ARGV[4], ARGV[5]
+local inbox, seen, most = ARGV[4], ARGV[5], ARGV[6]
 
 -- From 2^52 on digits get lost in Lua's numbers: such a version would never
 -- grow again, so it counts as none.
@@ -34,7 +35,9 @@ local now = math.floor(micros / 1000)
 
 local stored = mark()
 local version = number(stored)
-if version > 0 and stored ~= seen then
+-- What is too large for the asker is not sent: it would be thrown away.
+local fits = version > 0 and (not most or redis.call('getrange', V, most, most) == '')
+if fits and stored ~= seen then
   return {'H', now, redis.call('get', V)}
 end
 

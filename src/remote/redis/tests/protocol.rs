@@ -199,3 +199,58 @@ async fn many_callers_share_one_connection() {
     let clients = server.tell(&["CLIENT", "LIST", "TYPE", "normal"]).await;
     assert_eq!(clients.text().unwrap().lines().count(), 2, "ours, and the one that asks");
 }
+
+/// Returns how many bytes the server has sent.
+async fn sent_bytes(server: &Server) -> usize {
+    let stats = server.tell(&["INFO", "stats"]).await;
+    let sent = stats
+        .text()
+        .unwrap()
+        .lines()
+        .find_map(|line| line.strip_prefix("total_net_output_bytes:")?.parse().ok());
+    sent.unwrap()
+}
+
+#[tokio::test]
+async fn a_value_that_is_too_large_is_carried_once_and_not_by_an_acquire() {
+    const MOST: usize = 1_000_000;
+
+    let server = Server::start();
+    let remote = server.redis().max_value_bytes(MOST).open("c").unwrap();
+    let (key, name) = (Key::from("k"), "stampede:1:c:{k}:v");
+    let large = String::from_utf8(envelope(version(7), &"x".repeat(MOST)).to_vec()).unwrap();
+    server.tell(&["SET", name, &large]).await;
+
+    let first = remote.get(&key).await.unwrap().unwrap();
+    assert_eq!(first.len(), large.len(), "its size is not known before");
+    let before = sent_bytes(&server).await;
+    for _ in 0..5 {
+        let head = remote.get(&key).await.unwrap().unwrap();
+        assert_eq!(head, large.as_bytes()[..20], "its version, and no more");
+    }
+    // Another process, that knows no more than that there is something.
+    let other = server.redis().max_value_bytes(MOST).open("c").unwrap();
+    let grant = granted(&*other, &key, &ask()).await;
+    let sent = sent_bytes(&server).await - before;
+    assert!(sent < 50_000, "{sent} bytes");
+
+    let stored = envelope(grant.version, "small");
+    other.fill(&key, &grant, TTL, stored.clone()).await.unwrap();
+    assert_eq!(remote.get(&key).await.unwrap(), Some(stored), "read whole again");
+}
+
+#[tokio::test]
+async fn a_value_of_exactly_the_most_bytes_is_read_each_time() {
+    let server = Server::start();
+    let remote = server.redis().max_value_bytes(1000).open("c").unwrap();
+    let key = Key::from("k");
+    let grant = granted(&*remote, &key, &ask()).await;
+    let stored = envelope(grant.version, &"x".repeat(980));
+    assert_eq!(stored.len(), 1000);
+    remote.fill(&key, &grant, TTL, stored.clone()).await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(remote.get(&key).await.unwrap(), Some(stored.clone()));
+    }
+    let hit = remote.acquire(&key, &ask()).await.unwrap();
+    assert!(matches!(hit, AcquireOutcome::Hit { envelope, .. } if envelope == stored));
+}
