@@ -110,3 +110,61 @@ fn nodes_that_differ_in_more_than_their_address_are_refused() {
     assert_eq!(Redis::cluster(["unix:///x"]).unwrap_err().fields(), ["url"]);
     assert_eq!(Redis::cluster([""; 0]).unwrap_err().fields(), ["url"]);
 }
+
+#[tokio::test]
+async fn the_connection_to_a_cluster_is_replaced_before_its_credentials_expire() {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use crate::remote::redis::Credentials;
+
+    let nodes = cluster().await;
+    let rotate = async |password: &str| {
+        let password = format!(">{password}");
+        for node in &nodes {
+            let user =
+                ["ACL", "SETUSER", "cache", "on", "resetpass", &password, "~*", "&*", "+@all"];
+            node.tell(&user).await;
+        }
+    };
+    rotate("first").await;
+    let said = Arc::new((Mutex::new("first"), AtomicU32::new(0)));
+    let saying = Arc::clone(&said);
+    let redis = Redis::cluster(urls(&nodes)).unwrap().credentials(move || {
+        saying.1.fetch_add(1, Ordering::SeqCst);
+        let credentials = Credentials::new("cache", *saying.0.lock());
+        async move { Ok(credentials.valid_for(Duration::from_secs(1))) }
+    });
+    let remote = redis.open("c").unwrap();
+    fills(&*remote, &Key::from("k")).await;
+
+    rotate("second").await;
+    *said.0.lock() = "second";
+    let asked = said.1.load(Ordering::SeqCst);
+    until("replaced twice", || said.1.load(Ordering::SeqCst) >= asked + 2).await;
+    // The client opens the connections to the nodes again by itself, with what it was given.
+    for node in &nodes {
+        node.tell(&["CLIENT", "KILL", "USER", "cache"]).await;
+    }
+    for n in 0..20_u32 {
+        let key = Key::from(n);
+        until_ok("works", async || remote.get(&key).await.ok()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_lock_on_a_cluster_has_a_record_and_tells_of_its_release() {
+    use crate::remote::redis::RedisLock;
+
+    let nodes = cluster().await;
+    for name in ["orders:1", "{orders}:2", "3"] {
+        let redis = || Redis::cluster(urls(&nodes)).unwrap().op_timeout(Duration::from_secs(2));
+        let (here, there) = (RedisLock::new(&redis(), name), RedisLock::new(&redis(), name));
+        let guard = here.try_acquire().await.unwrap().unwrap();
+        let before = guard.fencing_token();
+        let waiter = tokio::spawn(async move { there.acquire(KEEP).await.unwrap().unwrap() });
+        guard.release().await.unwrap();
+        let next = waiter.await.unwrap();
+        assert!(next.fencing_token() > before);
+        next.release().await.unwrap();
+    }
+}
