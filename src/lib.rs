@@ -185,7 +185,7 @@ pub use outcome::CacheOutcome;
 #[cfg(feature = "remote")]
 pub use remote::Remotable;
 #[cfg(feature = "redis")]
-pub use remote::{Credentials, CredentialsProvider, Redis, RedisLock, RedisLockGuard};
+pub use remote::{CredentialsProvider, Redis, RedisCredentials, RedisLock, RedisLockGuard};
 #[cfg(feature = "redis-legacy-lock")]
 pub use remote::{LegacyLock, LegacyLockGuard};
 pub use store::Eviction;

@@ -84,7 +84,7 @@ pub use crate::remote::error::{RemoteError, RemoteErrorKind};
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use crate::remote::redis::{
-    ConnectError, Credentials, CredentialsFuture, CredentialsProvider, Redis, RedisLock,
+    ConnectError, CredentialsFuture, CredentialsProvider, Redis, RedisCredentials, RedisLock,
     RedisLockGuard,
 };
 #[cfg(feature = "redis-legacy-lock")]

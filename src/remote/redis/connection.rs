@@ -29,7 +29,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::error::ConfigError;
 use crate::remote::RemoteErrorKind;
-use crate::remote::redis::credentials::{Backoff, Credentials, Login, Validity};
+use crate::remote::redis::credentials::{Login, RedisCredentials, RetryPause, Validity};
 use crate::remote::redis::remote::EndOnDrop;
 use crate::remote::redis::reply::{CallFailure, Cause, ServerReply};
 use crate::remote::redis::tls::{self, Certificates};
@@ -392,7 +392,10 @@ fn connection_config() -> AsyncConnectionConfig {
 }
 
 /// Replaces user and password. Without a user, it is the server's default one.
-fn with_user(settings: &RedisConnectionInfo, credentials: &Credentials) -> RedisConnectionInfo {
+fn with_user(
+    settings: &RedisConnectionInfo,
+    credentials: &RedisCredentials,
+) -> RedisConnectionInfo {
     let settings = RedisConnectionInfo::default()
         .set_db(settings.db())
         .set_protocol(settings.protocol())
@@ -485,7 +488,7 @@ impl Connection {
     /// Sends `AUTH` before each expiry; after a failure again, at growing intervals. Other
     /// commands go on meanwhile: a refused `AUTH` leaves the connection as it was.
     async fn authorize_regularly(&self, login: &Login, mut validity: Validity) {
-        let mut backoff = Backoff::default();
+        let mut backoff = RetryPause::default();
         loop {
             validity.until_renewal().await;
             let authorized = async {
@@ -497,7 +500,7 @@ impl Connection {
                 self.send(&auth.arg(credentials.password())).await.map(|_| next)
             };
             match authorized.await {
-                Ok(Some(next)) => (validity, backoff) = (next, Backoff::default()),
+                Ok(Some(next)) => (validity, backoff) = (next, RetryPause::default()),
                 // These are valid for ever.
                 Ok(None) => return,
                 Err(_) => sleep(backoff.lengthen()).await,

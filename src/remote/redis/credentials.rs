@@ -26,20 +26,20 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_stampede::Credentials;
+/// use tower_stampede::RedisCredentials;
 ///
-/// let token = Credentials::new("cache", "a token").valid_for(Duration::from_secs(900));
+/// let token = RedisCredentials::new("cache", "a token").valid_for(Duration::from_secs(900));
 /// assert!(!format!("{token:?}").contains("a token"));
 /// ```
 #[derive(Clone)]
 #[must_use]
-pub struct Credentials {
+pub struct RedisCredentials {
     user: Option<String>,
     password: String,
     valid_for: Option<Duration>,
 }
 
-impl Credentials {
+impl RedisCredentials {
     /// Takes a user of the server's access control list and its password or token. They are
     /// valid for ever, until [`valid_for`](Self::valid_for) says otherwise.
     pub fn new(user: impl Into<String>, password: impl Into<String>) -> Self {
@@ -69,15 +69,17 @@ impl Credentials {
 }
 
 /// Shows neither the user nor the password.
-impl fmt::Debug for Credentials {
+impl fmt::Debug for RedisCredentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Credentials").field("valid_for", &self.valid_for).finish_non_exhaustive()
+        f.debug_struct("RedisCredentials")
+            .field("valid_for", &self.valid_for)
+            .finish_non_exhaustive()
     }
 }
 
 /// What [`CredentialsProvider::credentials`] returns.
 pub type CredentialsFuture<'a> =
-    Pin<Box<dyn Future<Output = Result<Credentials, BoxError>> + Send + 'a>>;
+    Pin<Box<dyn Future<Output = Result<RedisCredentials, BoxError>> + Send + 'a>>;
 
 /// Says who connects to Redis, again and again: for tokens that expire and passwords that are
 /// rotated. See [`Redis::credentials`](crate::Redis::credentials).
@@ -104,7 +106,7 @@ pub type CredentialsFuture<'a> =
 /// ```
 /// use std::time::Duration;
 /// use tower_stampede::remote::CredentialsFuture;
-/// use tower_stampede::{Credentials, CredentialsProvider, Redis};
+/// use tower_stampede::{RedisCredentials, CredentialsProvider, Redis};
 ///
 /// struct TokenFile;
 ///
@@ -112,7 +114,7 @@ pub type CredentialsFuture<'a> =
 ///     fn credentials(&self) -> CredentialsFuture<'_> {
 ///         Box::pin(async {
 ///             let token = std::fs::read_to_string("/run/secrets/redis")?;
-///             Ok(Credentials::new("cache", token.trim()).valid_for(Duration::from_secs(600)))
+///             Ok(RedisCredentials::new("cache", token.trim()).valid_for(Duration::from_secs(600)))
 ///         })
 ///     }
 /// }
@@ -128,7 +130,7 @@ pub trait CredentialsProvider: Send + Sync + 'static {
 impl<F, A> CredentialsProvider for F
 where
     F: Fn() -> A + Send + Sync + 'static,
-    A: Future<Output = Result<Credentials, BoxError>> + Send + 'static,
+    A: Future<Output = Result<RedisCredentials, BoxError>> + Send + 'static,
 {
     fn credentials(&self) -> CredentialsFuture<'_> {
         Box::pin(self())
@@ -145,7 +147,7 @@ struct LoginState {
 }
 
 struct FailedLogin {
-    backoff: Backoff,
+    backoff: RetryPause,
     next: Instant,
     failure: CallFailure,
 }
@@ -156,7 +158,7 @@ impl Login {
     }
 
     /// Asks for credentials. Fails at once in the pause after a failure.
-    pub(super) async fn ask(&self) -> Result<(Credentials, Option<Validity>), CallFailure> {
+    pub(super) async fn ask(&self) -> Result<(RedisCredentials, Option<Validity>), CallFailure> {
         if let Some(failed) = &*self.0.failed.lock()
             && Instant::now() < failed.next
         {
@@ -190,11 +192,11 @@ impl Login {
 
 /// Pauses that double.
 #[derive(Default)]
-pub(super) struct Backoff {
+pub(super) struct RetryPause {
     failures: u32,
 }
 
-impl Backoff {
+impl RetryPause {
     /// Returns the pause after one more failure.
     pub(super) fn lengthen(&mut self) -> Duration {
         let pause = SHORTEST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(LONGEST_PAUSE);
@@ -273,7 +275,7 @@ mod tests {
         let (login, asked) = counting(move || {
             let fails = fails.fetch_sub(1, Ordering::SeqCst) == 1;
             Box::pin(async move {
-                if fails { Err("no token".into()) } else { Ok(Credentials::new("u", "p")) }
+                if fails { Err("no token".into()) } else { Ok(RedisCredentials::new("u", "p")) }
             })
         });
         assert!(login.ask().await.is_err());
@@ -288,7 +290,7 @@ mod tests {
     async fn credentials_are_renewed_before_they_expire() {
         for (validity, at) in [(Duration::from_secs(100), 70..=80), (Duration::ZERO, 0..=0)] {
             let login = Login::new(move || async move {
-                Ok(Credentials::default_user("p").valid_for(validity))
+                Ok(RedisCredentials::default_user("p").valid_for(validity))
             });
             let begun = Instant::now();
             let (_, validity) = login.ask().await.unwrap();
@@ -300,7 +302,7 @@ mod tests {
 
     #[test]
     fn neither_user_nor_password_is_shown() {
-        let shown = format!("{:?}", Credentials::new("joe", "secret"));
+        let shown = format!("{:?}", RedisCredentials::new("joe", "secret"));
         assert!(!shown.contains("joe") && !shown.contains("secret"), "{shown}");
     }
 }

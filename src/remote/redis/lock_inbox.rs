@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use crate::key::Key;
 use crate::lease::wakes::{Listener, Wakes};
 use crate::remote::redis::connection::{Messages, Pulse};
-use crate::remote::redis::credentials::Backoff;
+use crate::remote::redis::credentials::RetryPause;
 use crate::remote::redis::pool::WeakPool;
 use crate::remote::redis::subscriber::until_death;
 
@@ -48,12 +48,12 @@ impl LockInbox {
     }
 
     async fn subscribe_again_and_again(self: Arc<Self>, pool: WeakPool) {
-        let mut backoff = Backoff::default();
+        let mut backoff = RetryPause::default();
         while let Some(link) = pool.upgrade() {
             let subscribed = link.subscribe(&[&self.channel]).await;
             drop(link);
             if let Ok((pulse, messages)) = subscribed {
-                backoff = Backoff::default();
+                backoff = RetryPause::default();
                 self.is_subscribed.store(true, Ordering::Release);
                 // Those who wait have not registered yet, or with the subscription before.
                 self.wakes.wake_all();

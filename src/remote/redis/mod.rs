@@ -72,7 +72,9 @@ use crate::error::ConfigError;
 pub use crate::remote::redis::check::ConnectError;
 use crate::remote::redis::connection::Target;
 use crate::remote::redis::credentials::Login;
-pub use crate::remote::redis::credentials::{Credentials, CredentialsFuture, CredentialsProvider};
+pub use crate::remote::redis::credentials::{
+    CredentialsFuture, CredentialsProvider, RedisCredentials,
+};
 #[cfg(feature = "redis-legacy-lock")]
 pub use crate::remote::redis::legacy::{LegacyLock, LegacyLockGuard};
 pub use crate::remote::redis::lock::{RedisLock, RedisLockGuard};
@@ -202,12 +204,12 @@ impl Redis {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tower_stampede::{Credentials, Redis};
+    /// use tower_stampede::{RedisCredentials, Redis};
     ///
     /// # async fn signed_token() -> Result<String, std::io::Error> { Ok(String::new()) }
     /// let redis = Redis::lazy("rediss://cache.example:6380")?.credentials(|| async {
     ///     let token = signed_token().await?;
-    ///     Ok(Credentials::new("cache", token).valid_for(Duration::from_secs(900)))
+    ///     Ok(RedisCredentials::new("cache", token).valid_for(Duration::from_secs(900)))
     /// });
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

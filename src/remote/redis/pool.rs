@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
 use crate::remote::redis::connection::{Command, Connection, Messages, Pulse, Script, Target};
-use crate::remote::redis::credentials::{Backoff, Validity};
+use crate::remote::redis::credentials::{RetryPause, Validity};
 use crate::remote::redis::eviction;
 use crate::remote::redis::lock_inbox::LockInbox;
 use crate::remote::redis::names::Names;
@@ -292,7 +292,7 @@ impl PoolState {
 /// Opens another connection before the credentials of this one expire, again and again. Commands
 /// that were sent on the old one end there.
 async fn replace_before_expiry(pool: Weak<PoolState>, mut number: u64, mut validity: Validity) {
-    let mut backoff = Backoff::default();
+    let mut backoff = RetryPause::default();
     loop {
         validity.until_renewal().await;
         let Some(shared) = pool.upgrade() else { return };
@@ -303,7 +303,7 @@ async fn replace_before_expiry(pool: Weak<PoolState>, mut number: u64, mut valid
             Ok(connection) => {
                 let Some(open) = shared.replace(number, connection) else { return };
                 let Some(next) = open.connection.replaced_by() else { return };
-                (number, validity, backoff) = (open.number, next, Backoff::default());
+                (number, validity, backoff) = (open.number, next, RetryPause::default());
             }
             Err(_) => {
                 drop(shared);

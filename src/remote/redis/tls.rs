@@ -10,7 +10,9 @@ use redis::{ConnectionInfo, RedisError};
 #[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
 use crate::error::ConfigError;
 #[cfg(feature = "redis-tls-rustls")]
-pub(super) use crate::remote::redis::tls::rustls_needs::{choose_cryptography, system_roots};
+pub(super) use crate::remote::redis::tls::rustls_needs::choose_cryptography;
+#[cfg(feature = "redis-tls-rustls")]
+use crate::remote::redis::tls::rustls_needs::system_roots;
 
 /// The certificates that a connection shows and trusts, in PEM.
 #[derive(Clone, Default)]
@@ -93,8 +95,8 @@ impl Certificates {
 #[cfg(not(feature = "redis-tls-rustls"))]
 pub(super) const fn choose_cryptography() {}
 
-#[cfg(not(feature = "redis-tls-rustls"))]
-pub(super) const fn system_roots() -> Option<&'static [u8]> {
+#[cfg(all(feature = "redis-tls-native", not(feature = "redis-tls-rustls")))]
+const fn system_roots() -> Option<&'static [u8]> {
     None
 }
 

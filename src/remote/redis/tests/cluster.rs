@@ -115,7 +115,7 @@ fn nodes_that_differ_in_more_than_their_address_are_refused() {
 async fn the_connection_to_a_cluster_is_replaced_before_its_credentials_expire() {
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use crate::remote::redis::Credentials;
+    use crate::remote::redis::RedisCredentials;
 
     let nodes = cluster().await;
     let rotate = async |password: &str| {
@@ -131,7 +131,7 @@ async fn the_connection_to_a_cluster_is_replaced_before_its_credentials_expire()
     let saying = Arc::clone(&said);
     let redis = Redis::cluster(urls(&nodes)).unwrap().credentials(move || {
         saying.1.fetch_add(1, Ordering::SeqCst);
-        let credentials = Credentials::new("cache", *saying.0.lock());
+        let credentials = RedisCredentials::new("cache", *saying.0.lock());
         async move { Ok(credentials.valid_for(Duration::from_secs(1))) }
     });
     let remote = redis.open("c").unwrap();

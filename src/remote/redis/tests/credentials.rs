@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::remote::redis::credentials::{Credentials, CredentialsFuture};
+use crate::remote::redis::credentials::{CredentialsFuture, RedisCredentials};
 use crate::remote::redis::tests::*;
 
 /// The password that the provider says, and how often it was asked.
@@ -16,9 +16,9 @@ impl Rotation {
         self.asked.load(Ordering::SeqCst)
     }
 
-    fn answer(&self, validity: Option<Duration>) -> Credentials {
+    fn answer(&self, validity: Option<Duration>) -> RedisCredentials {
         self.asked.fetch_add(1, Ordering::SeqCst);
-        let credentials = Credentials::new("cache", self.password.lock().clone());
+        let credentials = RedisCredentials::new("cache", self.password.lock().clone());
         validity.map_or(credentials.clone(), |validity| credentials.valid_for(validity))
     }
 }
@@ -155,7 +155,7 @@ async fn a_provider_that_works_again_brings_the_remote_back() {
         async move {
             match failed {
                 Ok(_) => Err("no token yet".into()),
-                Err(_) => Ok(Credentials::new("default", "")),
+                Err(_) => Ok(RedisCredentials::new("default", "")),
             }
         }
     });
@@ -180,7 +180,7 @@ async fn locks_use_the_provider_too() {
     let server = Server::start();
     server.tell(&["CONFIG", "SET", "requirepass", "secret"]).await;
     let open = Redis::lazy(&server.url()).unwrap();
-    let redis = open.clone().credentials(|| async { Ok(Credentials::default_user("secret")) });
+    let redis = open.clone().credentials(|| async { Ok(RedisCredentials::default_user("secret")) });
     assert!(RedisLock::new(&open, "a").try_acquire().await.is_err());
     assert!(RedisLock::new(&redis, "a").try_acquire().await.unwrap().is_some());
     assert!(LegacyLock::new(&redis, "b").try_acquire().await.unwrap().is_some());
