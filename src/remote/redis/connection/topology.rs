@@ -4,6 +4,7 @@
 use redis::RedisConnectionInfo;
 #[cfg(feature = "redis-cluster")]
 use redis::RedisError;
+#[cfg(feature = "redis-sentinel")]
 use redis::aio::MultiplexedConnection;
 #[cfg(feature = "redis-cluster")]
 use redis::cluster::{ClusterClient, ClusterClientBuilder};
@@ -19,7 +20,7 @@ use crate::remote::redis::connection::{Command, Connection, Target};
 use crate::remote::redis::reply::CallFailure;
 #[cfg(feature = "redis-sentinel")]
 use crate::remote::redis::reply::ServerReply;
-#[cfg(feature = "redis-cluster")]
+#[cfg(all(feature = "redis-cluster", feature = "redis-tls-rustls"))]
 use crate::remote::redis::tls;
 
 #[cfg(feature = "redis-cluster")]
