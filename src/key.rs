@@ -24,7 +24,7 @@ pub(crate) use uri::UriName;
 pub(crate) use uri::is_of_process;
 pub(crate) use uri::uri_tag_of;
 #[cfg(feature = "remote")]
-pub(crate) use uri::{collected, uncollected};
+pub(crate) use uri::{announced, collected, uncollected};
 
 /// Longest key that needs no heap memory of its own.
 const INLINE: usize = 38;

@@ -19,7 +19,7 @@ macro_rules! words {
         impl $name {
             /// All of them, in the order of the variants.
             #[allow(dead_code, reason = "for the tests that hold pages against it")]
-            pub(crate) const ALL: &[Self] = &[$(Self::$variant,)+];
+            $vis const ALL: &[Self] = &[$(Self::$variant,)+];
 
             /// Returns its word.
             $vis const fn as_str(self) -> &'static str {

@@ -71,6 +71,33 @@ pub(crate) fn uncollected(key: &Key) -> Vec<Key> {
     vec![key.clone()]
 }
 
+/// Returns the keys of which other processes are told where `keys` have ended in the remote: of
+/// those of one URI the first, which names all of it.
+#[cfg(feature = "remote")]
+pub(crate) fn announced(keys: &[Key]) -> Vec<Key> {
+    let mut uris = Vec::new();
+    let is_told = |key: &&Key| match uri_tag_of(key.as_bytes()) {
+        Some(tag) if uris.contains(&tag) => false,
+        Some(tag) => {
+            uris.push(tag);
+            true
+        }
+        None => !is_anchor(key),
+    };
+    keys.iter().filter(is_told).cloned().collect()
+}
+
+#[cfg(feature = "remote")]
+fn is_anchor(key: &Key) -> bool {
+    #[cfg(feature = "http")]
+    return key.as_bytes().starts_with(&KeyKind::Anchor.start());
+    #[cfg(not(feature = "http"))]
+    {
+        let _ = key;
+        false
+    }
+}
+
 /// The schemes of HTTP. A write to a URI may concern both.
 #[cfg(all(feature = "http", any(feature = "remote", test)))]
 const SCHEMES: [&[u8]; 2] = [b"http", b"https"];

@@ -13,11 +13,9 @@ use crate::flight::engine::Engine;
 use crate::flight::hold::HeldKey;
 use crate::flight::leader::Leader;
 use crate::key::Key;
-use crate::lease::grant::{FillOutcome, Version};
+use crate::lease::grant::{AcquireOutcome, FillOutcome, Version};
 use crate::lease::hold::{Attempt, Errands};
-use crate::lease::shared_store::{
-    AcquireAnswer, FillPayload, RemoteValue, SharedStore, Unavailable,
-};
+use crate::lease::shared_store::{FillPayload, RemoteValue, SharedStore, Unavailable};
 use crate::lease::wakes::Listener;
 use crate::observe::{LockAnswer, Occurrence, WakeCause};
 
@@ -221,7 +219,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             let answer = way.shared.acquire(&key, &ask).await?;
             self.observe(Occurrence::Locked { answer: lock_answer(&answer) });
             let found = match answer {
-                AcquireAnswer::Granted(grant) => {
+                AcquireOutcome::Granted(grant) => {
                     if let Some(signpost) = wanted.signpost(grant.version) {
                         let share = FillPayload::Entry(Arc::clone(&signpost));
                         let filled = way.shared.fill(&key, &grant, &share).await?;
@@ -240,11 +238,11 @@ impl<V: Send + Sync + 'static> Leader<V> {
                     self.take_lease(attempt, grant, &ask, way.over_value, wanted.way());
                     return Ok(Turn::Done(Clearance::Compute));
                 }
-                AcquireAnswer::Hit(found) => {
+                AcquireOutcome::Hit { value: found, .. } => {
                     attempt.was_answered();
                     found
                 }
-                AcquireAnswer::Held(left) => {
+                AcquireOutcome::Held { left, .. } => {
                     attempt.was_answered();
                     // Without the lease: the hold stands where the lock would be.
                     let despite = wanted.despite_hold();
@@ -252,7 +250,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                         if despite { Clearance::Compute } else { Clearance::HeldElsewhere(left) };
                     return Ok(Turn::Done(cleared));
                 }
-                AcquireAnswer::Locked(left) => {
+                AcquireOutcome::Locked { left, .. } => {
                     attempt.was_answered();
                     wanted.is_leased();
                     let listener = ask.register.then_some(listener);
@@ -293,6 +291,11 @@ impl<V: Send + Sync + 'static> Leader<V> {
         wanted.give_way();
         let cause = way.wait(left, wanted.spread(), listener).await;
         self.observe(Occurrence::Woken { cause });
+        if cause == WakeCause::Timer {
+            // No process has filled or given up, and the lease may be gone: so may be all else
+            // that the remote had. What this leader computes is to be of use to the others.
+            way.shared.catch_up().await;
+        }
         if Instant::now() < way.deadline { Turn::Again } else { Turn::Done(Clearance::TimedOut) }
     }
 
@@ -424,12 +427,12 @@ impl<V: Send + Sync + 'static> LeaseWait<V> {
     }
 }
 
-fn lock_answer<V>(asked: &AcquireAnswer<V>) -> LockAnswer {
+fn lock_answer<V>(asked: &AcquireOutcome<V>) -> LockAnswer {
     match asked {
-        AcquireAnswer::Granted(_) => LockAnswer::Acquired,
-        AcquireAnswer::Hit(_) => LockAnswer::Hit,
-        AcquireAnswer::Locked(_) => LockAnswer::Locked,
-        AcquireAnswer::Held(_) => LockAnswer::Held,
+        AcquireOutcome::Granted(_) => LockAnswer::Acquired,
+        AcquireOutcome::Hit { .. } => LockAnswer::Hit,
+        AcquireOutcome::Locked { .. } => LockAnswer::Locked,
+        AcquireOutcome::Held { .. } => LockAnswer::Held,
     }
 }
 

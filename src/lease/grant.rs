@@ -1,4 +1,5 @@
-//! The parts of a lease on a key, for every kind of remote: token, version, grant.
+//! The parts of a lease on a key, for every kind of remote: token, version, stamp, grant, and
+//! the answer to a request. The engine and the remote use the same types.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -6,6 +7,8 @@ use std::num::NonZeroU64;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
+
+use bytes::Bytes;
 
 /// Versions from 2^52 on are not versions: Lua's numbers lose digits there.
 const VERSIONS: u64 = 1 << 52;
@@ -103,6 +106,71 @@ impl ServerTime {
     }
 }
 
+/// Names one life of the invalidation log: a log that was lost begins again under another.
+///
+/// Nothing that a computation of one epoch has made is used in another: what was invalidated
+/// between the two is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Epoch(NonZeroU64);
+
+impl Epoch {
+    /// Makes a new epoch, which no other process makes.
+    #[must_use]
+    pub fn random() -> Self {
+        let [number, other] = [Token::random().0, Token::random().0].map(|bits| bits as u64);
+        Self::new(number).or(Self::new(other)).unwrap_or(Self(NonZeroU64::MIN))
+    }
+
+    /// Takes a number as an epoch: any but 0.
+    #[must_use]
+    pub const fn new(number: u64) -> Option<Self> {
+        match NonZeroU64::new(number) {
+            Some(number) => Some(Self(number)),
+            None => None,
+        }
+    }
+
+    /// Reads 16 hexadecimal digits.
+    #[must_use]
+    pub fn from_digits(digits: &[u8]) -> Option<Self> {
+        if digits.len() != 16 || !digits.iter().all(u8::is_ascii_hexdigit) {
+            return None;
+        }
+        Self::new(u64::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?)
+    }
+
+    /// Returns the number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0.get()
+    }
+}
+
+/// Writes 16 hexadecimal digits.
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// How far a process has applied the invalidation log. An entry carries the stamp that its
+/// process had before the computation began: what the log says after that ends it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Stamp {
+    /// The life of the log.
+    pub epoch: Epoch,
+    /// The number of the last item that was applied; items count from 1.
+    pub position: u64,
+}
+
+impl Stamp {
+    /// Makes a stamp.
+    #[must_use]
+    pub const fn new(epoch: Epoch, position: u64) -> Self {
+        Self { epoch, position }
+    }
+}
+
 /// The right to fill a key, until the lease is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -113,13 +181,85 @@ pub struct Grant {
     pub version: Version,
     /// The remote's time when it was granted; the computation starts after it.
     pub now: ServerTime,
+    /// How far the process had applied the invalidation log when it asked. A remote leaves it
+    /// empty: it is the caller's.
+    pub stamp: Option<Stamp>,
 }
 
 impl Grant {
     /// Makes a grant.
     #[must_use]
     pub const fn new(token: Token, version: Version, now: ServerTime) -> Self {
-        Self { token, version, now }
+        Self { token, version, now, stamp: None }
+    }
+
+    /// Returns the grant for a result that was computed under `other`: it is as old as that one.
+    pub(crate) const fn for_result_of(self, other: &Self) -> Self {
+        Self { now: other.now, stamp: other.stamp, ..self }
+    }
+}
+
+/// The answer to an acquire. `T` is what stands for the value: the envelope's bytes for a
+/// remote.
+#[derive(Clone, PartialEq, Eq)]
+pub enum AcquireOutcome<T = Bytes> {
+    /// There is a value that the caller has not seen: no lease is needed.
+    Hit {
+        /// The remote's time.
+        now: ServerTime,
+        /// The value.
+        value: T,
+    },
+    /// The caller has the lease.
+    Granted(Grant),
+    /// Another process holds the lease, for so long if it is not renewed.
+    Locked {
+        /// The remote's time.
+        now: ServerTime,
+        /// What is left of the lease.
+        left: Duration,
+        /// How many processes have registered for a wake-up, the caller's included; 0 where
+        /// the remote does not count them.
+        waiting: u32,
+    },
+    /// The last computation failed; no process computes for so long.
+    Held {
+        /// The remote's time.
+        now: ServerTime,
+        /// What is left of the hold.
+        left: Duration,
+    },
+}
+
+impl<T> AcquireOutcome<T> {
+    /// Returns the remote's time.
+    #[must_use]
+    pub const fn now(&self) -> ServerTime {
+        match self {
+            Self::Hit { now, .. } | Self::Locked { now, .. } | Self::Held { now, .. } => *now,
+            Self::Granted(grant) => grant.now,
+        }
+    }
+}
+
+// A value is the user's: not in logs.
+impl<T> fmt::Debug for AcquireOutcome<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Hit { now, .. } => {
+                f.debug_struct("Hit").field("now", now).finish_non_exhaustive()
+            }
+            Self::Granted(grant) => f.debug_tuple("Granted").field(grant).finish(),
+            Self::Locked { now, left, waiting } => f
+                .debug_struct("Locked")
+                .field("now", now)
+                .field("left", left)
+                .field("waiting", waiting)
+                .finish(),
+            Self::Held { now, left } => {
+                f.debug_struct("Held").field("now", now).field("left", left).finish()
+            }
+        }
     }
 }
 

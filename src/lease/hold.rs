@@ -12,10 +12,8 @@ use crate::clock::Clock;
 use crate::entry::Entry;
 use crate::flight::phase::Flight;
 use crate::key::Key;
-use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, Token, Version};
-use crate::lease::shared_store::{
-    AcquireAnswer, FillPayload, RemoteValue, SharedStore, Unavailable,
-};
+use crate::lease::grant::{AcquireOutcome, FillOutcome, Grant, LeaseRequest, Token, Version};
+use crate::lease::shared_store::{FillPayload, RemoteValue, SharedStore, Unavailable};
 
 /// How often an offer is repeated when another value stands there.
 const MAX_OFFERS: u8 = 3;
@@ -240,22 +238,24 @@ impl<V: Send + Sync + 'static> Lease<V> {
             let ask = self.shared.ask().seen(stands.version);
             let attempt = Attempt::begin(&self.shared, key, &ask, &self.errands);
             match self.shared.acquire(key, &ask).await? {
-                AcquireAnswer::Granted(grant) => {
+                AcquireOutcome::Granted(grant) => {
                     let RemoteValue::Entry(now) = self.shared.get(key).await? else {
                         return Ok(());
                     };
                     if now.version == stands.version {
-                        let grant = Grant::new(grant.token, grant.version, self.grant.now);
+                        let grant = grant.for_result_of(&self.grant);
                         self.shared.fill(key, &grant, &FillPayload::Entry(merged)).await?;
                         attempt.was_answered();
                     }
                     return Ok(());
                 }
-                AcquireAnswer::Hit(RemoteValue::Entry(newer)) => {
+                AcquireOutcome::Hit { value: RemoteValue::Entry(newer), .. } => {
                     attempt.was_answered();
                     stands = newer;
                 }
-                AcquireAnswer::Hit(_) | AcquireAnswer::Locked(_) | AcquireAnswer::Held(_) => {
+                AcquireOutcome::Hit { .. }
+                | AcquireOutcome::Locked { .. }
+                | AcquireOutcome::Held { .. } => {
                     attempt.was_answered();
                     return Ok(());
                 }
@@ -273,21 +273,21 @@ impl<V: Send + Sync + 'static> Lease<V> {
         for _ in 0..MAX_OFFERS {
             let attempt = Attempt::begin(&self.shared, &place.key, &ask, &self.errands);
             match self.shared.acquire(&place.key, &ask).await? {
-                AcquireAnswer::Granted(grant) => {
+                AcquireOutcome::Granted(grant) => {
                     let share = FillPayload::Entry(Arc::clone(&place.entry));
                     // The computation started under our own lease: an invalidation
                     // since then must find this result too old.
-                    let grant = Grant::new(grant.token, grant.version, self.grant.now);
+                    let grant = grant.for_result_of(&self.grant);
                     self.shared.fill(&place.key, &grant, &share).await?;
                     attempt.was_answered();
                     return Ok(());
                 }
-                AcquireAnswer::Hit(found) => {
+                AcquireOutcome::Hit { value: found, .. } => {
                     attempt.was_answered();
                     let Some(seen) = place.give_in_to(found) else { return Ok(()) };
                     ask = self.shared.ask().seen(Some(seen));
                 }
-                AcquireAnswer::Locked(_) | AcquireAnswer::Held(_) => {
+                AcquireOutcome::Locked { .. } | AcquireOutcome::Held { .. } => {
                     attempt.was_answered();
                     return Ok(());
                 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::clock::Tick;
 use crate::entry::Entry;
 use crate::key::{Key, Tag};
-use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, Token, Version};
+use crate::lease::grant::{AcquireOutcome, FillOutcome, Grant, LeaseRequest, Token, Version};
 use crate::lease::wakes::Listener;
 
 /// The remote did not answer, or is known not to answer: go on without it, and do not
@@ -38,17 +38,6 @@ pub(crate) enum RemoteValue<V> {
     Useless(Option<Version>),
 }
 
-/// The answer to an acquire.
-#[derive(Debug)]
-pub(crate) enum AcquireAnswer<V> {
-    Hit(RemoteValue<V>),
-    Granted(Grant),
-    /// Another process holds the lease for so long, if it is not renewed.
-    Locked(Duration),
-    /// The computation failed; no process computes for so long.
-    Held(Duration),
-}
-
 /// Whether the remote was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
@@ -76,7 +65,7 @@ pub(crate) trait SharedStore<V>: Send + Sync + 'static {
         &'a self,
         key: &'a Key,
         ask: &'a LeaseRequest,
-    ) -> RemoteFuture<'a, AcquireAnswer<V>>;
+    ) -> RemoteFuture<'a, AcquireOutcome<RemoteValue<V>>>;
 
     /// Fills under a lease.
     fn fill<'a>(
@@ -116,6 +105,13 @@ pub(crate) trait SharedStore<V>: Send + Sync + 'static {
 
     /// Returns whether wake-ups arrive.
     fn is_subscribed(&self) -> bool;
+
+    /// Finds out whether the local copies may be served: whether other processes have ended any
+    /// of them. Ends within its own time-out, also without an answer.
+    fn vouch(&self) -> NoticeFuture<'_, ()>;
+
+    /// Learns what other processes have ended up to now.
+    fn catch_up(&self) -> NoticeFuture<'_, ()>;
 
     /// Returns a new try to get a lease.
     fn ask(&self) -> LeaseRequest;

@@ -100,8 +100,8 @@ lines! {
     ServersSilent: Warn "these servers of the remote do not answer" [server];
     RemoteBack: Warn "the remote answers again: this process shares values and computations \
         with other processes again" [server away_for];
-    LocksAreEvicted: Warn "the server's maxmemory-policy evicts refresh locks first: \
-        allkeys-lfu does not" [server policy];
+    LocksAreEvicted: Warn "the server's maxmemory-policy may evict refresh locks or the \
+        invalidation log: volatile-lfu does not" [server policy];
     Unweighed: Warn "values of this type may hold memory that the cache cannot count, so the \
         number of entries is bounded; implement Weigh for the type and call Builder::weigh, or \
         set Builder::weigher or Builder::max_entries" [type_name max_entries];

@@ -89,7 +89,7 @@ pub use stats::Stats;
 pub(crate) use log::warn_of_policy;
 
 #[cfg_attr(not(feature = "remote"), allow(unused_imports, reason = "only a remote is called"))]
-pub(crate) use occurrence::RemoteCall;
+pub use occurrence::RemoteOp;
 pub(crate) use occurrence::{
     CallersGot, ComputationEnd, FailureEffect, LockAnswer, Observe, Occurrence, WakeCause,
 };

@@ -63,11 +63,11 @@ pub(crate) enum Occurrence<'a> {
     /// A leader that waits for another process looks again.
     Woken { cause: WakeCause },
     /// A call to the remote ended.
-    RemoteCalled { op: RemoteCall, took: Duration, error: Option<&'static str> },
+    RemoteCalled { op: RemoteOp, took: Duration, error: Option<&'static str> },
     /// The cache was built with a remote.
     RemoteAttached,
     /// The remote is not asked any more: the last call failed so, if a call was made.
-    RemoteAway { server: &'a str, failure: Option<(RemoteCall, &'static str)> },
+    RemoteAway { server: &'a str, failure: Option<(RemoteOp, &'static str)> },
     /// These of its servers do not answer.
     ServersSilent { server: &'a str },
     /// The remote is asked again.
@@ -112,18 +112,30 @@ words! {
 
 words! {
     /// A kind of call to the remote.
-    pub(crate) enum RemoteCall {
+    #[derive(PartialOrd, Ord)]
+    #[non_exhaustive]
+    pub enum RemoteOp {
+        /// Reads the value of a key.
         Get = "get",
+        /// Asks for the lease of a key.
         Acquire = "acquire",
+        /// Stores a value under a lease.
         Fill = "fill",
+        /// Prolongs a lease.
         Renew = "renew",
+        /// Gives a lease up.
         Abandon = "abandon",
+        /// Removes the value and the lease of a key.
         Invalidate = "invalidate",
-        InvalidateTags = "invalidate_tags",
-        ReadTags = "read_tags",
-        RestoreTags = "restore_tags",
-        TrimTags = "trim_tags",
+        /// Stores a value without a lease.
         Put = "put",
+        /// Appends to the invalidation log.
+        Announce = "announce",
+        /// Reads what is new in the invalidation log.
+        ReadLog = "read_log",
+        /// Asks the invalidation log for the positions of tags.
+        ReadPositions = "read_positions",
+        /// Asks whether the remote answers.
         Probe = "probe",
     }
 }

@@ -119,7 +119,7 @@ pub(super) enum Count {
     Overloaded,
     Held,
     Invalidation,
-    RemoteCall,
+    RemoteOp,
     RemoteError,
     Damaged,
     /// No counter, but how many there are.
@@ -160,7 +160,7 @@ impl Observer {
             overloaded: self.counted(Count::Overloaded),
             held: self.counted(Count::Held),
             invalidations: self.counted(Count::Invalidation),
-            remote_calls: self.counted(Count::RemoteCall),
+            remote_calls: self.counted(Count::RemoteOp),
             remote_errors: self.counted(Count::RemoteError),
             damaged: self.counted(Count::Damaged),
             wakes_by_push: self.counted(WakeCause::Push),

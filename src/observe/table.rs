@@ -162,7 +162,7 @@ impl Observer {
                 meters.add(Metric::Wake, &[("cause", cause.as_str())]);
             }
             Occurrence::RemoteCalled { op, took, error } => {
-                self.count(Count::RemoteCall);
+                self.count(Count::RemoteOp);
                 meters.of_store(op.as_str()).record(took);
                 if let Some(kind) = error {
                     self.count(Count::RemoteError);

@@ -55,7 +55,7 @@ mod table {
     use crate::observe::meters::{Metric, MetricKind};
     use crate::observe::occurrence::{CallersGot, FailureEffect};
     use crate::observe::{
-        ComputationEnd, LockAnswer, Observe, Observer, Occurrence, RemoteCall, Stats, WakeCause,
+        ComputationEnd, LockAnswer, Observe, Observer, Occurrence, RemoteOp, Stats, WakeCause,
     };
     use crate::outcome::CacheOutcome;
 
@@ -142,9 +142,9 @@ mod table {
             Occurrence::TookOver { key, waited, lease },
             Occurrence::Locked { answer: LockAnswer::Hit },
             Occurrence::Woken { cause: WakeCause::Push },
-            Occurrence::RemoteCalled { op: RemoteCall::Get, took, error: Some("timeout") },
+            Occurrence::RemoteCalled { op: RemoteOp::Get, took, error: Some("timeout") },
             Occurrence::RemoteAttached,
-            Occurrence::RemoteAway { server: "r", failure: Some((RemoteCall::Get, "timeout")) },
+            Occurrence::RemoteAway { server: "r", failure: Some((RemoteOp::Get, "timeout")) },
             Occurrence::ServersSilent { server: "r" },
             Occurrence::RemoteBack { server: "r", away_for: SECOND },
             Occurrence::Damaged { how: "short" },
