@@ -65,6 +65,7 @@ pub fn wrap(response: Bytes) -> Bytes {
     let envelope = Envelope {
         kind: Kind::Value,
         started: ServerTime::from_millis(1_700_000_000_000),
+        stamp: None,
         fresh: ms(60_000),
         stale_for: ms(600_000),
         stale_if_error: ms(3_600_000),

@@ -46,6 +46,12 @@ impl ServerClock {
         }
     }
 
+    /// Returns whether the remote's time is known, and not in question.
+    pub(crate) fn is_set(&self) -> bool {
+        let state = self.0.lock();
+        state.best.is_some() && !state.replace
+    }
+
     /// Returns when it was `at`, or a little earlier. `None` before the first
     /// sample. Of a time to come it is a reading to come: the caller decides
     /// what that means.

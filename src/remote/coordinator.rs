@@ -14,21 +14,23 @@ use crate::entry::Entry;
 use crate::flight::engine::Engine;
 use crate::freshness::{Lifetimes, Window};
 use crate::key::{Key, Tag, is_of_process};
-use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, Token};
+use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, Stamp, Token};
 use crate::lease::shared_store::{
-    AcquireAnswer, Delivery, Errand, FillPayload, NoticeFuture, RemoteFuture, RemoteHealth,
-    RemoteValue, SharedStore, Unavailable,
+    Delivery, Errand, FillPayload, NoticeFuture, RemoteFuture, RemoteHealth, RemoteValue,
+    SharedStore, Unavailable,
 };
-use crate::lease::wakes::Listener;
-use crate::observe::{Observe, Occurrence, RemoteCall};
+use crate::lease::wakes::{Listener, Wakes};
+use crate::observe::{Observe, Occurrence, RemoteOp};
 use crate::remote::clock::ServerClock;
 use crate::remote::envelope::{self, Damage, Envelope, EnvelopeContents, Kind};
 use crate::remote::guard::{Guard, RemoteFailure};
-use crate::remote::log_retention::LogRetention;
+use crate::remote::log::follower::{Follower, Liveness, items_of_keys};
+use crate::remote::log::{LogItem, RemoteLog};
 use crate::remote::pending_writes::{PendingWrites, WriteKind};
 use crate::remote::sync::Synchronizer;
-use crate::remote::tag_log::Mirror;
-use crate::remote::{AcquireOutcome, Remote, RemoteErrorKind, RemoteSettings, ServerTime, Version};
+use crate::remote::{
+    AcquireOutcome, Remote, RemoteErrorKind, RemotePush, RemoteSettings, ServerTime, Version,
+};
 
 /// How values become bytes and weigh.
 pub(crate) struct Codec<V> {
@@ -50,18 +52,19 @@ pub(crate) struct EntryRemote<V: Send + Sync + 'static> {
     pub(super) me: Weak<Self>,
     pub(super) engine: Weak<Engine<V>>,
     pub(super) gate: Guard,
-    pub(super) mirror: Mirror,
+    pub(super) follower: Follower,
     pub(super) clock: ServerClock,
     pub(super) link: Synchronizer,
-    pub(super) told: LogRetention,
+    /// For a remote that sends no wake-ups: nobody rings there.
+    unwoken: Wakes,
     pub(super) pending: PendingWrites,
     codec: Codec<V>,
     times: LeaseTimes,
-    /// The longest time any entry may be of use, in milliseconds.
-    longest_kept: AtomicU64,
+    /// The remote's time when this process last ended everything, for a remote without a log.
+    everything: AtomicU64,
 }
 
-/// Tags that the mirror keeps, as many as the log of one process.
+/// Tags whose positions are known without the log, as many as the log of one process has.
 const MAX_TAGS: usize = 100_000;
 
 /// The shortest time a remote can keep anything.
@@ -87,14 +90,14 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             me: Weak::clone(me),
             engine: Arc::downgrade(engine),
             gate: Guard::new(remote, settings, observer),
-            mirror: Mirror::new(MAX_TAGS),
+            follower: Follower::new(MAX_TAGS),
             clock: ServerClock::new(),
             link: Synchronizer::new(),
-            told: LogRetention::default(),
+            unwoken: Wakes::new(),
             pending: PendingWrites::default(),
             codec,
             times,
-            longest_kept: AtomicU64::new(0),
+            everything: AtomicU64::new(0),
         })
     }
 
@@ -102,19 +105,13 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         &*self.gate.remote
     }
 
-    /// Returns how long anything of this cache can be of use.
-    pub(super) fn longest_kept(&self) -> Duration {
-        Duration::from_millis(self.longest_kept.load(Ordering::Relaxed))
+    pub(super) fn log(&self) -> Option<&dyn RemoteLog> {
+        self.gate.remote.log()
     }
 
-    pub(super) fn keeps_for(&self, span: Duration) {
-        let millis = u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-        self.longest_kept.fetch_max(millis, Ordering::Relaxed);
-    }
-
-    /// Opens what stands under `key`. `seq` is the number of the invalidation
-    /// log when the remote was asked: what was invalidated since is dead.
-    fn open(&self, key: &Key, bytes: &Bytes, seq: u64) -> RemoteValue<V> {
+    /// Opens what stands under `key`. `seq` is the number of the local invalidation log when the
+    /// remote was asked: what was invalidated since is dead.
+    async fn open(&self, key: &Key, bytes: &Bytes, seq: u64) -> RemoteValue<V> {
         self.gate.has_seen(bytes.len());
         let max = self.gate.settings.max_value_bytes;
         let opened = match envelope::open(bytes, key, self.codec.schema, max) {
@@ -122,10 +119,13 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             Err(damage) => return self.damaged(bytes, damage),
         };
         let EnvelopeContents { version, envelope } = opened;
-        if self.mirror.is_dead(&envelope.tags, envelope.started) {
-            return RemoteValue::Useless(version);
-        }
-        let stale_from = self.mirror.made_stale(&envelope.tags, envelope.started);
+        let stale_from = match self.judge(&envelope).await {
+            Liveness::Alive => None,
+            Liveness::Stale(from) => Some(from),
+            Liveness::Dead | Liveness::Behind | Liveness::Unknown => {
+                return RemoteValue::Useless(version);
+            }
+        };
         let Some(started) = self.started(envelope.started) else {
             return RemoteValue::Useless(version);
         };
@@ -134,15 +134,44 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         }
         match self.entry(key, envelope, version, started, seq) {
             Some(entry) => {
-                if let Some(at) = stale_from {
-                    // Where the two clocks cannot be told apart, it is stale now.
-                    let now = self.tick();
-                    entry.mark_stale(self.clock.tick_of(at).map_or(now, |at| at.min(now)));
+                if let Some(from) = stale_from {
+                    // Where it is not known, as early as can be.
+                    entry.mark_stale(from.unwrap_or(started));
                 }
                 RemoteValue::Entry(Arc::new(entry))
             }
             None => self.damaged(bytes, Damage::Payload),
         }
+    }
+
+    /// Judges an entry by the invalidation log, and asks the log where this process does not
+    /// know enough. What cannot be judged is replaced under a lease, as what is dead.
+    async fn judge(&self, envelope: &Envelope) -> Liveness {
+        let Some(log) = self.log() else { return self.judge_without_log(envelope) };
+        let mut liveness = self.follower.judge(&envelope.tags, envelope.stamp);
+        if liveness == Liveness::Behind {
+            if self.read_log_on().await.is_err() {
+                return Liveness::Behind;
+            }
+            liveness = self.follower.judge(&envelope.tags, envelope.stamp);
+        }
+        match (liveness, envelope.stamp) {
+            (Liveness::Unknown, Some(stamp)) => {
+                let marks = envelope.tags.iter().map(Tag::stale_mark);
+                let tags: Vec<_> = envelope.tags.iter().cloned().chain(marks).collect();
+                let ask = || log.positions(&tags);
+                let positions = self.gate.call(RemoteOp::ReadPositions, 0, ask).await;
+                let Ok(Some(positions)) = positions else { return Liveness::Unknown };
+                Follower::judge_by(&positions, stamp)
+            }
+            (liveness, _) => liveness,
+        }
+    }
+
+    fn judge_without_log(&self, envelope: &Envelope) -> Liveness {
+        let everything = self.everything.load(Ordering::Relaxed);
+        let is_dead = !envelope.tags.is_empty() || envelope.started.as_millis() <= everything;
+        if is_dead { Liveness::Dead } else { Liveness::Alive }
     }
 
     /// Returns when a computation started, by this process's clock. One that
@@ -183,7 +212,6 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         let born = started.minus(envelope.age);
         let window = Window::counted_from(born, born, lifetimes, envelope.took)
             .kept_longer(envelope.kept_longer);
-        self.keeps_for(window.kept_until().since(started));
         let entry = Entry::new(value, window, envelope.tags.into(), seq).with_version(version);
         Some(self.codec.weights.weigh(entry, key))
     }
@@ -193,29 +221,32 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         &self,
         key: &Key,
         entry: &Entry<V>,
-        started: ServerTime,
+        (started, stamp): (ServerTime, Option<Stamp>),
         version: Version,
     ) -> Option<(Bytes, Duration)> {
+        let tags: Vec<_> = entry.tags.iter().filter(|tag| !is_of_process(tag)).cloned().collect();
+        if !tags.is_empty() && self.log().is_none() {
+            return None;
+        }
         let payload = (self.codec.encode)(&entry.value)?;
         let window = entry.window();
-        let from = self.clock.tick_of(started)?;
         // Where the two clocks cannot be told apart, the value is older.
         let born = self.clock.server_time(window.started)?;
         let age = Duration::from_millis(started.as_millis().saturating_sub(born.as_millis()));
         let envelope = Envelope {
             kind: Kind::Value,
             started,
+            stamp,
             age,
             fresh: window.fresh_until.since(window.started),
             stale_for: window.stale_until.since(window.fresh_until),
             stale_if_error: window.error_until.since(window.fresh_until),
             kept_longer: window.kept_until().since(window.useful_until()),
             took: window.computed_in(),
-            tags: entry.tags.iter().filter(|tag| !is_of_process(tag)).cloned().collect(),
+            tags,
             payload,
         };
         let left = window.kept_until().since(self.engine.upgrade()?.clock.now()).max(LEAST_TTL);
-        self.keeps_for(window.kept_until().since(from));
         self.bounded(envelope::encode(&envelope, key, self.codec.schema, version)?)
             .map(|bytes| (bytes, left))
     }
@@ -226,6 +257,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         let envelope = Envelope {
             kind: Kind::Uncacheable,
             started: grant.now,
+            stamp: grant.stamp,
             age: Duration::ZERO,
             fresh: self.tick().since(started).saturating_add(span),
             stale_for: Duration::ZERO,
@@ -263,10 +295,10 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         self.prepared().await?;
         let seq = self.caught_up(key).await?;
         let largest = self.gate.largest();
-        let found = self.gate.call(RemoteCall::Get, largest, || self.remote().get(key)).await;
+        let found = self.gate.call(RemoteOp::Get, largest, || self.remote().get(key)).await;
         match found.map_err(away)? {
             None => Ok(RemoteValue::Nothing),
-            Some(bytes) => Ok(self.open(key, &bytes, seq)),
+            Some(bytes) => Ok(self.open(key, &bytes, seq).await),
         }
     }
 
@@ -274,21 +306,26 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         &self,
         key: &Key,
         ask: &LeaseRequest,
-    ) -> Result<AcquireAnswer<V>, Unavailable> {
+    ) -> Result<AcquireOutcome<RemoteValue<V>>, Unavailable> {
         self.prepared().await?;
         let seq = self.caught_up(key).await?;
-        let sent = self.tick();
+        // Before the computation can begin.
+        let (sent, stamp) = (self.tick(), self.follower.stamp());
         let largest = self.gate.largest();
         let asked =
-            self.gate.call(RemoteCall::Acquire, largest, || self.remote().acquire(key, ask)).await;
-        let (now, asked) = match asked.map_err(away)? {
-            AcquireOutcome::Hit { now, envelope } => (now, Err(envelope)),
-            AcquireOutcome::Granted(grant) => (grant.now, Ok(AcquireAnswer::Granted(grant))),
-            AcquireOutcome::Locked { now, left } => (now, Ok(AcquireAnswer::Locked(left))),
-            AcquireOutcome::Held { now, left } => (now, Ok(AcquireAnswer::Held(left))),
-        };
-        self.sample(sent, now);
-        Ok(asked.unwrap_or_else(|envelope| AcquireAnswer::Hit(self.open(key, &envelope, seq))))
+            self.gate.call(RemoteOp::Acquire, largest, || self.remote().acquire(key, ask)).await;
+        let asked = asked.map_err(away)?;
+        self.sample(sent, asked.now());
+        Ok(match asked {
+            AcquireOutcome::Hit { now, value } => {
+                AcquireOutcome::Hit { now, value: self.open(key, &value, seq).await }
+            }
+            AcquireOutcome::Granted(grant) => AcquireOutcome::Granted(Grant { stamp, ..grant }),
+            AcquireOutcome::Locked { now, left, waiting } => {
+                AcquireOutcome::Locked { now, left, waiting }
+            }
+            AcquireOutcome::Held { now, left } => AcquireOutcome::Held { now, left },
+        })
     }
 
     async fn fill_now(
@@ -297,69 +334,119 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         grant: &Grant,
         share: &FillPayload<V>,
     ) -> Result<FillOutcome, Unavailable> {
+        if !self.is_of_this_epoch(grant.stamp) {
+            // No process would use it. Another may compute.
+            let abandon = self.remote().abandon(key, &grant.token, None);
+            let _ = self.gate.attempt(RemoteOp::Abandon, 0, abandon).await;
+            return Ok(FillOutcome::Refused);
+        }
         let closed = match share {
-            FillPayload::Entry(entry) => self.close(key, entry, grant.now, grant.version),
+            FillPayload::Entry(entry) => {
+                self.close(key, entry, (grant.now, grant.stamp), grant.version)
+            }
             FillPayload::Uncacheable(span) => self.close_marker(key, grant, *span),
         };
         let Some((bytes, ttl)) = closed else {
             self.gate.observe(Occurrence::Unshareable { key });
             return Err(Unavailable);
         };
-        self.tell_longest().await;
         let fill = || self.remote().fill(key, grant, ttl, bytes.clone());
-        self.gate.call(RemoteCall::Fill, bytes.len(), fill).await.map_err(away)
+        self.gate.call(RemoteOp::Fill, bytes.len(), fill).await.map_err(away)
     }
 
-    async fn invalidate_now(&self, key: &Key) -> Delivery {
+    /// Returns whether the log is still the one by which a computation was stamped.
+    fn is_of_this_epoch(&self, stamp: Option<Stamp>) -> bool {
+        let epoch = |stamp: Option<Stamp>| stamp.map(|stamp| stamp.epoch);
+        self.log().is_none() || epoch(stamp) == epoch(self.follower.stamp())
+    }
+
+    /// First the keys, then the log: a process that learns of it finds nothing old.
+    async fn invalidate_now(&self, keys: &[Key]) -> Delivery {
         self.start();
-        match self.gate.call(RemoteCall::Invalidate, 0, || self.remote().invalidate(key)).await {
-            Ok(_) => Delivery::Done,
-            Err(failure) => self.queue(RemoteCall::Invalidate, failure, |journal| {
-                journal.note_key(key.clone());
+        let remove = async |key| {
+            let invalidate = || self.remote().invalidate(key);
+            self.gate.write(RemoteOp::Invalidate, 0, invalidate).await
+        };
+        // On their way together: a URI has several keys.
+        let removed = join_all(keys.iter().map(remove)).await;
+        if let Some(failure) = removed.into_iter().find_map(Result::err) {
+            return self.queue(RemoteOp::Invalidate, failure, |journal| {
+                keys.iter().for_each(|key| journal.note_key(key.clone()));
+            });
+        }
+        self.announce_keys(keys).await
+    }
+
+    /// Tells the others of keys that the remote has removed or replaced.
+    async fn announce_keys(&self, keys: &[Key]) -> Delivery {
+        let announced = crate::key::announced(keys);
+        match self.announce(&items_of_keys(keys)).await {
+            Ok(()) => Delivery::Done,
+            Err(failure) => self.queue(RemoteOp::Announce, failure, |journal| {
+                journal.note_announcements(&announced);
             }),
         }
     }
 
     async fn invalidate_tags_now(&self, tags: &[Tag]) -> Delivery {
         self.start();
-        let call = || self.remote().invalidate_tags(tags);
-        match self.gate.call(RemoteCall::InvalidateTags, 0, call).await {
-            Ok(at) => {
-                self.heard_of(tags, at);
-                Delivery::Done
-            }
-            Err(failure) => self.queue(RemoteCall::InvalidateTags, failure, |journal| {
+        let items: Vec<_> = tags.iter().cloned().map(LogItem::from).collect();
+        match self.announce(&items).await {
+            Ok(()) => Delivery::Done,
+            Err(failure) => self.queue(RemoteOp::Announce, failure, |journal| {
                 journal.note_tags(tags);
             }),
         }
     }
 
+    /// Appends to the log, where the remote has one.
+    async fn announce(&self, items: &[LogItem]) -> Result<(), RemoteFailure> {
+        let Some(log) = self.log() else {
+            if items.contains(&LogItem::Everything) {
+                let now = self.clock.server_time(self.tick().plus(CLOCK_TOLERANCE));
+                let now = now.unwrap_or_default().as_millis();
+                self.everything.fetch_max(now, Ordering::Relaxed);
+            }
+            return Ok(());
+        };
+        if items.is_empty() {
+            return Ok(());
+        }
+        let (sent, asked) = (self.tick(), self.follower.stamp());
+        let call = || log.announce(items, asked);
+        let reply = self.gate.write(RemoteOp::Announce, 0, call).await?;
+        self.heard(sent, asked, &reply, items);
+        Ok(())
+    }
+
     async fn put_now(&self, key: &Key, entry: &Entry<V>) -> Delivery {
         self.start();
         let queue =
-            |failure| self.queue(RemoteCall::Put, failure, |journal| journal.note_key(key.clone()));
+            |failure| self.queue(RemoteOp::Put, failure, |journal| journal.note_key(key.clone()));
         if self.prepared().await.is_err() {
             return queue(None);
         }
         let sent = self.tick();
         let started = self.clock.server_time(sent);
         let version = Version::new(UNNUMBERED);
-        let closed =
-            started.zip(version).and_then(|(at, version)| self.close(key, entry, at, version));
+        let stamp = self.follower.stamp();
+        let closed = started.zip(version);
+        let closed = closed.and_then(|(at, version)| self.close(key, entry, (at, stamp), version));
         let Some((bytes, ttl)) = closed else {
             // It stays in this process; what others hold is out of date.
             self.gate.observe(Occurrence::Unshareable { key });
-            return self.invalidate_now(key).await;
+            return self.invalidate_now(std::slice::from_ref(key)).await;
         };
-        self.tell_longest().await;
         let put = || self.remote().put(key, ttl, bytes.clone());
-        match self.gate.call(RemoteCall::Put, bytes.len(), put).await {
+        match self.gate.call(RemoteOp::Put, bytes.len(), put).await {
             Ok((now, _)) => {
                 self.sample(sent, now);
-                Delivery::Done
+                self.announce_keys(std::slice::from_ref(key)).await
             }
             // The remote has dropped the old value in place of a new one.
-            Err(Some(RemoteErrorKind::OutOfMemory)) => Delivery::Done,
+            Err(Some(RemoteErrorKind::OutOfMemory)) => {
+                self.announce_keys(std::slice::from_ref(key)).await
+            }
             Err(failure) => queue(failure),
         }
     }
@@ -367,7 +454,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     /// Notes what the remote must be told before it is asked again.
     pub(super) fn queue(
         &self,
-        op: RemoteCall,
+        op: RemoteOp,
         failure: RemoteFailure,
         note: impl FnOnce(&crate::remote::journal::Journal),
     ) -> Delivery {
@@ -395,7 +482,7 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
         &'a self,
         key: &'a Key,
         ask: &'a LeaseRequest,
-    ) -> RemoteFuture<'a, AcquireAnswer<V>> {
+    ) -> RemoteFuture<'a, AcquireOutcome<RemoteValue<V>>> {
         Box::pin(self.acquire_now(key, ask))
     }
 
@@ -415,7 +502,7 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
         ask: &'a LeaseRequest,
     ) -> RemoteFuture<'a, bool> {
         let renew = move || self.remote().renew(key, grant, ask);
-        Box::pin(async move { self.gate.call(RemoteCall::Renew, 0, renew).await.map_err(away) })
+        Box::pin(async move { self.gate.call(RemoteOp::Renew, 0, renew).await.map_err(away) })
     }
 
     fn abandon<'a>(
@@ -428,18 +515,13 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
             // Past the breaker: the call that opened it may have been an acquire,
             // executed late. If this does not arrive, the lease ends by itself.
             let abandon = self.remote().abandon(key, token, hold);
-            let _ = self.gate.attempt(RemoteCall::Abandon, 0, abandon).await;
+            let _ = self.gate.attempt(RemoteOp::Abandon, 0, abandon).await;
         })
     }
 
     fn invalidate(self: Arc<Self>, keys: Box<[Key]>) -> Errand {
         let turn = self.begin_write(WriteKind::Invalidate(keys.clone()));
-        Box::pin(turn.tell(async move |remote| {
-            // On their way together: a URI has several keys.
-            let told = keys.iter().map(|key| remote.invalidate_now(key));
-            let told = join_all(told).await;
-            if told.contains(&Delivery::Queued) { Delivery::Queued } else { Delivery::Done }
-        }))
+        Box::pin(turn.tell(async move |remote| remote.invalidate_now(&keys).await))
     }
 
     fn invalidate_tags(self: Arc<Self>, tags: Box<[Tag]>) -> Errand {
@@ -453,24 +535,37 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
     }
 
     fn listen(&self, key: &Key) -> Listener {
-        self.remote().listen(key)
+        match self.remote().push() {
+            Some(push) => push.listen(key),
+            None => self.unwoken.listen(key),
+        }
     }
 
     fn is_subscribed(&self) -> bool {
-        self.remote().is_subscribed()
+        self.remote().push().is_some_and(RemotePush::is_subscribed)
+    }
+
+    fn vouch(&self) -> NoticeFuture<'_, ()> {
+        Box::pin(self.vouch_now())
+    }
+
+    fn catch_up(&self) -> NoticeFuture<'_, ()> {
+        Box::pin(async move {
+            let _ = self.read_log_on().await;
+        })
     }
 
     fn ask(&self) -> LeaseRequest {
         let LeaseTimes { lease, work } = self.times;
-        // Longer than leases and values: the versions of a key go on from it.
-        let keep = (lease * 2).saturating_add(work).saturating_add(self.longest_kept());
-        LeaseRequest::new(lease, keep)
+        // As long as a leader may fill and a process may wait. No longer: keys that fail leave
+        // nothing behind.
+        LeaseRequest::new(lease, (lease * 2).saturating_add(work))
     }
 
     fn health(&self) -> RemoteHealth {
         if !self.gate.is_open() {
             RemoteHealth::Away
-        } else if self.link.has_begun() && !self.is_subscribed() {
+        } else if self.link.has_begun() && self.remote().push().is_some() && !self.is_subscribed() {
             RemoteHealth::Unsubscribed
         } else {
             RemoteHealth::Up

@@ -10,7 +10,8 @@
 //! | 28..84 | started at, fresh, stale, stale if error, took, age, kept longer; each in ms |
 //! | 84..96 | schema, length of the key, number of tags |
 //! | 96..104 | length of the payload |
-//! | 104.. | tags, each with its length; key; payload |
+//! | 104..120 | the stamp: epoch and position in the invalidation log; 0 where there is no log |
+//! | 120.. | tags, each with its length; key; payload |
 //!
 //! Numbers are big-endian. Whatever is read is untrusted: nothing is allocated
 //! before the lengths and the checksum are right. The checksum finds damage; it
@@ -21,17 +22,17 @@ use std::time::Duration;
 use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::key::{Key, Tag};
-use crate::lease::grant::{ServerTime, Version};
+use crate::lease::grant::{Epoch, ServerTime, Stamp, Version};
 
 const MAGIC: [u8; 2] = *b"ts";
-const FORMAT: u8 = 2;
+const FORMAT: u8 = 3;
 const UNCACHEABLE: u8 = 1;
 
 /// Where the version stands; the scripts in the server know it too.
 const VERSION: std::ops::Range<usize> = 4..20;
 const CHECKSUM: std::ops::Range<usize> = 20..28;
 /// Length of everything that has a fixed place.
-const HEAD: usize = 104;
+const HEAD: usize = 120;
 
 /// An entry with more tags stays in its process.
 const MAX_TAGS: usize = 4096;
@@ -42,6 +43,8 @@ pub(crate) struct Envelope {
     pub(crate) kind: Kind,
     /// The remote's time when the computation started.
     pub(crate) started: ServerTime,
+    /// How far its process had applied the invalidation log before the computation.
+    pub(crate) stamp: Option<Stamp>,
     /// How old the value was then: an origin may answer from a cache.
     pub(crate) age: Duration,
     /// How long the value is fresh, counted from when it was of age zero: `age`
@@ -117,6 +120,8 @@ pub(crate) fn encode(
     out.put_u32(key_len);
     out.put_u32(tags);
     out.put_u64(envelope.payload.len() as u64);
+    out.put_u64(envelope.stamp.map_or(0, |stamp| stamp.epoch.get()));
+    out.put_u64(envelope.stamp.map_or(0, |stamp| stamp.position));
     for tag in &envelope.tags {
         out.put_u32(u32::try_from(tag.as_bytes().len()).ok()?);
         out.put_slice(tag.as_bytes());
@@ -163,6 +168,7 @@ pub(crate) fn open(
     let envelope = Envelope {
         kind: head.kind,
         started: ServerTime::from_millis(head.started),
+        stamp: head.stamp,
         fresh: head.spans[0],
         stale_for: head.spans[1],
         stale_if_error: head.spans[2],
@@ -189,6 +195,7 @@ struct Head {
     key_len: u32,
     tags: u32,
     payload_len: u64,
+    stamp: Option<Stamp>,
 }
 
 impl Head {
@@ -210,6 +217,7 @@ impl Head {
             key_len: u32_at(head, 88),
             tags: u32_at(head, 92),
             payload_len: u64_at(head, 96),
+            stamp: Epoch::new(u64_at(head, 104)).map(|epoch| Stamp::new(epoch, u64_at(head, 112))),
         })
     }
 }

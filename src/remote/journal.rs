@@ -23,7 +23,11 @@ pub(crate) struct Journal {
 /// What is told to the remote at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum JournalWork {
+    /// Keys to remove, and to announce.
     Keys(Vec<Key>),
+    /// Keys to announce: they have been removed.
+    Announcements(Vec<Key>),
+    /// Tags to announce.
     Tags(Vec<Tag>),
 }
 
@@ -32,6 +36,7 @@ type JournalEntry<T> = HashMap<T, JournalState, foldhash::fast::RandomState>;
 #[derive(Debug, Default)]
 struct Pending {
     keys: JournalEntry<Key>,
+    announcements: JournalEntry<Key>,
     tags: JournalEntry<Tag>,
 }
 
@@ -58,6 +63,17 @@ impl Journal {
         }
     }
 
+    /// Notes keys that the remote has removed, of which the other processes do not know.
+    pub(crate) fn note_announcements(&self, keys: &[Key]) {
+        let mut pending = self.pending.lock();
+        for key in keys {
+            if !pending.covers_all() && !pending.keys.contains_key(key) {
+                pending.announcements.insert(key.clone(), JournalState::Noted);
+                pending.shrink_to(self.max);
+            }
+        }
+    }
+
     pub(crate) fn note_tags(&self, tags: &[Tag]) {
         let mut pending = self.pending.lock();
         for tag in tags {
@@ -72,7 +88,7 @@ impl Journal {
 
     pub(crate) fn is_empty(&self) -> bool {
         let pending = self.pending.lock();
-        pending.keys.is_empty() && pending.tags.is_empty()
+        pending.len() == 0
     }
 
     /// Returns what to tell next, the same again until it is [`done`](Self::done).
@@ -80,6 +96,9 @@ impl Journal {
         let mut pending = self.pending.lock();
         if !pending.tags.is_empty() {
             return Some(JournalWork::Tags(hand_out(&mut pending.tags)));
+        }
+        if !pending.announcements.is_empty() {
+            return Some(JournalWork::Announcements(hand_out(&mut pending.announcements)));
         }
         let keys = hand_out(&mut pending.keys);
         (!keys.is_empty()).then_some(JournalWork::Keys(keys))
@@ -91,18 +110,24 @@ impl Journal {
         let mut pending = self.pending.lock();
         match work {
             JournalWork::Keys(keys) => keys.iter().for_each(|key| remove(&mut pending.keys, key)),
+            JournalWork::Announcements(keys) => {
+                keys.iter().for_each(|key| remove(&mut pending.announcements, key));
+            }
             JournalWork::Tags(tags) => tags.iter().for_each(|tag| remove(&mut pending.tags, tag)),
         }
     }
 
     #[cfg(test)]
     fn len(&self) -> usize {
-        let pending = self.pending.lock();
-        pending.keys.len() + pending.tags.len()
+        self.pending.lock().len()
     }
 }
 
 impl Pending {
+    fn len(&self) -> usize {
+        self.keys.len() + self.announcements.len() + self.tags.len()
+    }
+
     /// Whether "everything" is noted and will be told after what is noted now.
     fn covers_all(&self) -> bool {
         self.tags.get(&b"*"[..]) == Some(&JournalState::Noted)
@@ -114,7 +139,7 @@ impl Pending {
     }
 
     fn shrink_to(&mut self, max: usize) {
-        if self.keys.len() + self.tags.len() > max {
+        if self.len() > max {
             self.collapse();
         }
     }
@@ -159,7 +184,7 @@ mod tests {
         let (mut keys, mut told) = (Vec::new(), Vec::new());
         for work in drain(&journal) {
             match work {
-                JournalWork::Keys(batch) => {
+                JournalWork::Keys(batch) | JournalWork::Announcements(batch) => {
                     keys.extend(batch.iter().map(|key| key.as_bytes().to_vec()));
                 }
                 JournalWork::Tags(batch) => {
@@ -184,7 +209,7 @@ mod tests {
         (0..150_u32).for_each(|n| journal.note_key(n.into()));
         let sizes = drain(&journal).into_iter().map(|work| match work {
             JournalWork::Tags(batch) => batch.len(),
-            JournalWork::Keys(batch) => batch.len(),
+            JournalWork::Keys(batch) | JournalWork::Announcements(batch) => batch.len(),
         });
         assert_eq!(sizes.collect::<Vec<_>>(), [100, 100, 50, 100, 50]);
     }

@@ -38,18 +38,22 @@
 //!
 //! - `coordinator`: from entries to envelopes and back; the engine's view of the remote.
 //! - `envelope`, `codec`: the bytes around a value, and the value as bytes.
-//! - `guard`, `breaker`, `journal`: the one way to the server, and what happens without it.
+//! - `guard`, `progress`, `breaker`, `journal`: the one way to the server, and what happens without it.
 //! - `pending_writes`: the order of the writes, and what is read after them.
-//! - `sync`, `tag_log`, `log_retention`: what this process knows of other processes'
-//!   invalidations.
+//! - `log`: the invalidation log that the processes share, and what this process knows of it.
+//! - `sync`: keeps that up to date, and brings a remote back that was away.
 //! - `clock`: the server's time in readings of our own clock, and back.
 //! - `attach`, `settings`, `error`: the builder's side.
 //! - `redis/`: the implementation. `double/`: a server in memory, for tests.
+//! - `contract/`: what both do, and every other remote must, as tests.
 
 mod attach;
 pub(crate) mod breaker;
 pub(crate) mod clock;
 mod codec;
+#[cfg(feature = "test-util")]
+#[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
+pub mod contract;
 mod coordinator;
 #[cfg(feature = "test-util")]
 mod double;
@@ -57,15 +61,14 @@ pub(crate) mod envelope;
 mod error;
 mod guard;
 pub(crate) mod journal;
-mod log_retention;
+mod log;
 mod pending_writes;
+mod progress;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 mod settings;
 mod sync;
-pub(crate) mod tag_log;
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Weak;
@@ -73,14 +76,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::key::{Key, Tag};
-pub use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, ServerTime, Token, Version};
+use crate::key::Key;
+pub use crate::lease::grant::{
+    AcquireOutcome, Epoch, FillOutcome, Grant, LeaseRequest, ServerTime, Stamp, Token, Version,
+};
 pub use crate::lease::wakes::{Listener, Wakes};
+pub use crate::observe::RemoteOp;
 pub use crate::remote::codec::Remotable;
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
-pub use crate::remote::double::{Double, DoubleProcess, Record, RemoteOp};
+pub use crate::remote::double::{Double, DoubleProcess, Record};
 pub use crate::remote::error::{RemoteError, RemoteErrorKind};
+pub use crate::remote::log::{LogHeader, LogItem, LogPositions, LogReply, LogUpdate, RemoteLog};
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use crate::remote::redis::{
@@ -97,52 +104,6 @@ pub use crate::remote::settings::RemoteSettings;
 /// Dropping it must be safe at any point; the command may still be executed.
 pub type Call<'a, T> = Pin<Box<dyn Future<Output = Result<T, RemoteError>> + Send + 'a>>;
 
-/// The answer to an acquire.
-#[derive(Clone, PartialEq, Eq)]
-pub enum AcquireOutcome {
-    /// There is a value that the caller has not seen: no lease is needed.
-    Hit {
-        /// The remote's time.
-        now: ServerTime,
-        /// The value's envelope.
-        envelope: Bytes,
-    },
-    /// The caller has the lease.
-    Granted(Grant),
-    /// Another process holds the lease, for so long if it is not renewed.
-    Locked {
-        /// The remote's time.
-        now: ServerTime,
-        /// What is left of the lease.
-        left: Duration,
-    },
-    /// The last computation failed; no process computes for so long.
-    Held {
-        /// The remote's time.
-        now: ServerTime,
-        /// What is left of the hold.
-        left: Duration,
-    },
-}
-
-// A value is the user's: not in logs.
-impl fmt::Debug for AcquireOutcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Hit { now, envelope } => {
-                write!(f, "Hit {{ now: {now:?}, bytes: {} }}", envelope.len())
-            }
-            Self::Granted(grant) => f.debug_tuple("Granted").field(grant).finish(),
-            Self::Locked { now, left } => {
-                f.debug_struct("Locked").field("now", now).field("left", left).finish()
-            }
-            Self::Held { now, left } => {
-                f.debug_struct("Held").field("now", now).field("left", left).finish()
-            }
-        }
-    }
-}
-
 /// What an invalidation found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InvalidatedRecords {
@@ -152,15 +113,12 @@ pub struct InvalidatedRecords {
     pub lease: bool,
 }
 
-/// A message of the remote about other processes, never about this process's own
-/// invalidations.
+/// A message of the remote, never about what this process itself has announced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notice {
-    /// Another process invalidated or put this key.
-    Invalidated(Key),
-    /// Another process invalidated these tags, at this time of the remote.
-    TagsInvalidated(Vec<Tag>, ServerTime),
+    /// Another process has announced something.
+    Announced(LogUpdate),
     /// The remote is listened to, from now on or again: messages before this
     /// may have been missed.
     Subscribed,
@@ -179,8 +137,13 @@ pub trait OnNotice: Send + Sync + 'static {
 /// Per key it holds a value (an *envelope*: opaque bytes, but for the version,
 /// 16 decimal digits at bytes 4 to 19), the lease, and the right to fill with
 /// the processes that wait. Each method is one round trip and atomic. What an
-/// implementation must do is told by the contract suite in the repository's
-/// `tests/kit/contract`.
+/// implementation must do is told by the contract suite (the module `contract`, feature
+/// `test-util`).
+///
+/// A remote may leave out the [invalidation log](RemoteLog) and the [messages](RemotePush).
+/// Without the log, entries with tags stay in their process, an invalidation of a tag or of
+/// everything reaches this process alone, and local copies are used for at most
+/// [`local_ttl`](RemoteSettings::local_ttl). Without messages, waiting processes poll.
 ///
 /// A method need not bound its time: the caller does, and calls
 /// [`suspect`](Self::suspect) after a call that took too long.
@@ -218,25 +181,12 @@ pub trait Remote: Send + Sync + 'static {
         hold: Option<Duration>,
     ) -> Call<'a, bool>;
 
-    /// Removes the value, the lease and the right to fill, wakes every process
-    /// that waits, and tells all others.
+    /// Removes the value, the lease and the right to fill, and wakes every process
+    /// that waits. The others are told by the log.
     fn invalidate<'a>(&'a self, key: &'a Key) -> Call<'a, InvalidatedRecords>;
 
-    /// Writes the remote's time into the invalidation log under each tag, and
-    /// tells all other processes. Returns that time.
-    fn invalidate_tags<'a>(&'a self, tags: &'a [Tag]) -> Call<'a, ServerTime>;
-
-    /// Reads the invalidation log.
-    fn read_tags(&self) -> Call<'_, Vec<(Tag, ServerTime)>>;
-
-    /// Writes back what the log has lost: each tag keeps the later time.
-    fn restore_tags<'a>(&'a self, tags: &'a [(Tag, ServerTime)]) -> Call<'a, ()>;
-
-    /// Drops from the log what is older than `before`.
-    fn trim_tags(&self, before: ServerTime) -> Call<'_, ()>;
-
     /// Stores `envelope` for `ttl` under a version above everything seen, ends
-    /// lease and right, wakes every process that waits, and tells all others.
+    /// lease and right, and wakes every process that waits. The others are told by the log.
     /// Returns the remote's time and the version.
     fn put<'a>(
         &'a self,
@@ -245,20 +195,19 @@ pub trait Remote: Send + Sync + 'static {
         envelope: Bytes,
     ) -> Call<'a, (ServerTime, Version)>;
 
-    /// Returns the remote's time: the cheapest way to see whether it answers.
+    /// Returns the remote's time: the cheapest way to see whether it answers and takes writes.
+    /// Tells no process.
     fn probe(&self) -> Call<'_, ServerTime>;
 
-    /// Begins to listen for wake-ups of `key`, before the acquire that
-    /// registers for them.
-    fn listen(&self, key: &Key) -> Listener;
+    /// Returns the invalidation log. Defaults to none.
+    fn log(&self) -> Option<&dyn RemoteLog> {
+        None
+    }
 
-    /// Returns whether wake-ups and notices arrive now. While they do not, an
-    /// acquire registers nothing.
-    fn is_subscribed(&self) -> bool;
-
-    /// Begins to subscribe, and tells `listener` from then on. Called on the
-    /// runtime, and once more on another where that one has ended.
-    fn attach(&self, listener: Weak<dyn OnNotice>);
+    /// Returns what delivers messages. Defaults to none.
+    fn push(&self) -> Option<&dyn RemotePush> {
+        None
+    }
 
     /// Returns where the remote is, for the log lines about it: hosts and ports, or any other
     /// text by which an operator finds it. It must hold no user, no password and no other
@@ -277,4 +226,19 @@ pub trait Remote: Send + Sync + 'static {
     /// Is told that a call failed or took too long. After several in a row the
     /// connection is worth replacing.
     fn suspect(&self, kind: RemoteErrorKind);
+}
+
+/// The messages of a remote: wake-ups, and what other processes announce.
+pub trait RemotePush: Send + Sync {
+    /// Begins to listen for wake-ups of `key`, before the acquire that
+    /// registers for them.
+    fn listen(&self, key: &Key) -> Listener;
+
+    /// Returns whether wake-ups and notices arrive now. While they do not, an
+    /// acquire registers nothing.
+    fn is_subscribed(&self) -> bool;
+
+    /// Begins to subscribe, and tells `listener` from then on. Called on the
+    /// runtime, and once more on another where that one has ended.
+    fn attach(&self, listener: Weak<dyn OnNotice>);
 }

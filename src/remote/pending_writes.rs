@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::key::{Key, Tag};
 use crate::lease::shared_store::{Delivery, Unavailable};
-use crate::observe::RemoteCall;
+use crate::observe::RemoteOp;
 use crate::remote::coordinator::EntryRemote;
 
 /// How many calls a write makes: the log is read, the longest life is told, and the value.
@@ -216,15 +216,15 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         }
         match &write.kind {
             WriteKind::Put(key) => {
-                self.queue(RemoteCall::Invalidate, None, |journal| journal.note_key(key.clone()));
+                self.queue(RemoteOp::Invalidate, None, |journal| journal.note_key(key.clone()));
             }
             WriteKind::Invalidate(keys) => {
-                self.queue(RemoteCall::Invalidate, None, |journal| {
+                self.queue(RemoteOp::Invalidate, None, |journal| {
                     keys.iter().for_each(|key| journal.note_key(key.clone()));
                 });
             }
             WriteKind::InvalidateTags(tags) => {
-                self.queue(RemoteCall::InvalidateTags, None, |journal| journal.note_tags(tags));
+                self.queue(RemoteOp::Announce, None, |journal| journal.note_tags(tags));
             }
         }
         // In this order: between the two no caller asks the remote.

@@ -1,9 +1,14 @@
-//! Whether what this process knows of the remote is up to date: subscribed,
-//! the invalidation log read, and local copies dropped where messages may have
-//! been missed.
+//! Whether what this process knows of the remote is up to date: subscribed, the invalidation
+//! log followed, and local copies vouched for.
+//!
+//! Once a second the log is read: the *heartbeat*. It finds what messages have missed. Local
+//! copies are vouched for until two seconds after the last heartbeat was sent that the remote
+//! has answered. After that, for example when the process was stopped, the next caller has the
+//! log read before it is served. A remote that is away vouches for nothing, and what is held is
+//! served: it is all there is.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
@@ -13,25 +18,38 @@ use tokio::time::Instant;
 
 use crate::clock::Tick;
 use crate::key::{Key, Tag, uncollected};
-use crate::lease::grant::Token;
+use crate::lease::grant::{Stamp, Token};
 use crate::lease::shared_store::Unavailable;
-use crate::observe::RemoteCall;
+use crate::observe::RemoteOp;
 use crate::remote::breaker::Backoff;
 use crate::remote::coordinator::EntryRemote;
 use crate::remote::journal::JournalWork;
-use crate::remote::{Notice, OnNotice, RemoteErrorKind, ServerTime};
+use crate::remote::log::follower::{Effect, MAX_READS, items_of_keys};
+use crate::remote::log::{LogItem, LogReply};
+use crate::remote::{Notice, OnNotice, RemoteErrorKind};
 
-/// How often a quiet link is looked after.
-const TEND_EVERY: Duration = Duration::from_secs(30);
+/// How often the log is read, give or take a tenth: so do many processes not read together.
+const HEARTBEAT: Duration = Duration::from_secs(1);
 
-/// How often old records are dropped from the log.
-const TRIM_EVERY: Duration = Duration::from_secs(3600);
+/// How long local copies are vouched for, from when a heartbeat was sent.
+const VOUCHED: Duration = Duration::from_secs(2);
 
-/// What reading the log may have to carry, in bytes, once it did not come in
-/// time, and at most. It is as long as there are tags, and a remote whose log
-/// cannot be read is not asked at all.
-const LONG_LOG: usize = 4 << 20;
-const LONGEST_LOG: usize = 64 << 20;
+/// How long a caller waits at most that has a local copy in hand.
+const VOUCH_LIMIT: Duration = Duration::from_millis(100);
+
+/// How soon a heartbeat is repeated that was not answered.
+const REPEAT: Duration = Duration::from_millis(100);
+
+/// How often the remote itself checks that its log is the one that this process follows: a
+/// failover may have set it back without breaking a connection.
+const VERIFY_EVERY: Duration = Duration::from_secs(15);
+
+/// How many calls a caller waits for that finds the log unread: the subscription, the clock, and
+/// two reads. Each ends within its own time-out.
+const MOST_CALLS: u32 = 4;
+
+/// What a read of the log may carry, in bytes.
+const LOG_BYTES: usize = 256 << 10;
 
 /// After how long without a sign of the task that looks after the link its runtime stands
 /// still.
@@ -41,9 +59,6 @@ const UNATTENDED_AFTER: Duration = Duration::from_secs(120);
 /// probes and little else.
 const STEADY_AFTER: Duration = Duration::from_secs(10);
 
-/// Most tags told in one call.
-const TAGS_AT_ONCE: usize = 1000;
-
 pub(super) struct Synchronizer {
     begun: AtomicBool,
     /// The number of the task that looks after the link: odd, or even where there is none.
@@ -51,19 +66,21 @@ pub(super) struct Synchronizer {
     /// When that task was last at work, by the timers.
     tended_at: AtomicU64,
     /// Counts subscriptions and losses of them.
-    epoch: watch::Sender<u64>,
-    subscribed: AtomicBool,
-    /// When the log was last read, and in which epoch.
-    read: Mutex<Option<(u64, Instant)>>,
-    /// As how long it counts: more after each time that it did not come.
-    log_bytes: AtomicUsize,
+    subscriptions: watch::Sender<u64>,
     /// Held by the task that reads the log.
     reading: tokio::sync::Mutex<()>,
+    /// When the call was sent that has last read the log to its end.
+    heard: Mutex<Option<Instant>>,
+    /// When the log could last not be read, and why.
+    failed: Mutex<Option<(Instant, RemoteErrorKind)>>,
+    /// When the remote last checked its log; `None`: it is to do so with the next read.
+    verified: Mutex<Option<Instant>>,
+    /// How often in a row it could not be read, whatever else was answered.
+    unread: AtomicU32,
     /// Whether local copies are to be dropped once the remote is asked again.
     in_doubt: AtomicBool,
-    /// When local copies were last vouched for.
-    vouched: Mutex<Option<Instant>>,
-    trimmed: Mutex<Option<Instant>>,
+    /// When they were last dropped, for a remote without a log.
+    dropped: Mutex<Option<Instant>>,
 }
 
 impl Synchronizer {
@@ -72,14 +89,14 @@ impl Synchronizer {
             begun: AtomicBool::new(false),
             tending: AtomicU64::new(0),
             tended_at: AtomicU64::new(0),
-            epoch: watch::Sender::new(0),
-            subscribed: AtomicBool::new(false),
-            read: Mutex::new(None),
-            log_bytes: AtomicUsize::new(0),
+            subscriptions: watch::Sender::new(0),
             reading: tokio::sync::Mutex::new(()),
+            heard: Mutex::new(None),
+            failed: Mutex::new(None),
+            verified: Mutex::new(None),
+            unread: AtomicU32::new(0),
             in_doubt: AtomicBool::new(false),
-            vouched: Mutex::new(None),
-            trimmed: Mutex::new(None),
+            dropped: Mutex::new(None),
         }
     }
 
@@ -87,19 +104,12 @@ impl Synchronizer {
         self.begun.load(Ordering::Relaxed)
     }
 
-    fn moves_on(&self, subscribed: bool) {
-        self.subscribed.store(subscribed, Ordering::Release);
-        self.epoch.send_modify(|epoch| *epoch += 1);
+    fn has_heard_since(&self, at: Instant) -> bool {
+        self.heard.lock().is_some_and(|heard| heard >= at)
     }
 
-    fn is_subscribed(&self) -> bool {
-        self.subscribed.load(Ordering::Acquire)
-    }
-
-    /// Returns whether the log as it was read is still good.
-    fn is_current(&self, local_ttl: Duration) -> bool {
-        let Some((epoch, at)) = *self.read.lock() else { return false };
-        epoch == *self.epoch.borrow() && (self.is_subscribed() || at.elapsed() < local_ttl)
+    fn is_to_be_verified(&self) -> bool {
+        self.verified.lock().is_none_or(|at| at.elapsed() >= VERIFY_EVERY)
     }
 }
 
@@ -123,10 +133,11 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         if is_taken {
             self.is_unattended();
         }
-        if !self.link.begun.swap(true, Ordering::AcqRel) {
-            *self.link.vouched.lock() = Some(Instant::now());
+        if !self.link.begun.swap(true, Ordering::AcqRel)
+            && let Some(push) = self.remote().push()
+        {
             let me: Arc<dyn OnNotice> = Arc::clone(&me) as _;
-            self.remote().attach(Arc::downgrade(&me));
+            push.attach(Arc::downgrade(&me));
         }
         runtime.spawn(tend(Tending { store: Arc::downgrade(&me), number }));
     }
@@ -149,100 +160,207 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         if self.is_prepared() {
             return Ok(());
         }
+        // What was heard a moment ago is good enough where copies are vouched for again.
+        self.read_within_time_out(None).await
+    }
+
+    /// Reads the log, or waits for a read that begins now, within one `op_timeout`.
+    pub(super) async fn read_log_on(&self) -> Result<(), Unavailable> {
+        self.read_within_time_out(Some(Instant::now())).await
+    }
+
+    async fn read_within_time_out(&self, since: Option<Instant>) -> Result<(), Unavailable> {
         if !self.gate.is_open() {
             return Err(Unavailable);
         }
         let Some(me) = self.me.upgrade() else { return Err(Unavailable) };
         // On a task: a caller that goes away does not keep the others waiting.
-        let reading = tokio::spawn(async move { me.prepare().await });
-        match tokio::time::timeout(self.gate.settings.op_timeout, reading).await {
+        let reading = tokio::spawn(async move { me.prepare(since).await });
+        match tokio::time::timeout(self.gate.deadline(0) * MOST_CALLS, reading).await {
             Ok(Ok(result)) => result.map_err(|_| Unavailable),
             Ok(Err(_)) | Err(_) => Err(Unavailable),
         }
     }
 
+    /// Returns whether the log is known, and what is held is vouched for.
     fn is_prepared(&self) -> bool {
-        self.link.is_current(self.gate.settings.local_ttl)
+        let is_known = match self.log() {
+            Some(_) => self.follower.stamp().is_some(),
+            None => self.clock.is_set(),
+        };
+        is_known
+            && self.engine.upgrade().is_some_and(|engine| engine.is_vouched(engine.clock.now()))
     }
 
-    async fn prepare(&self) -> Result<(), RemoteErrorKind> {
+    /// Reads the log, unless that was done since then, or is not needed.
+    async fn prepare(&self, since: Option<Instant>) -> Result<(), RemoteErrorKind> {
+        let began = Instant::now();
         let _reading = self.link.reading.lock().await;
-        if self.is_prepared() {
+        let failed = *self.link.failed.lock();
+        if let Some((_, kind)) = failed.filter(|(at, _)| *at > began)
+            && began.elapsed() >= self.gate.progress.most_patience()
+        {
+            // Callers that have waited long enough for a read fail together with it.
+            return Err(kind);
+        }
+        let is_done = match since {
+            Some(since) => self.link.has_heard_since(since),
+            None => self.is_prepared(),
+        };
+        if is_done {
             return Ok(());
         }
         if !self.gate.is_open() {
             // A caller that had the lock before has found the remote away.
             return Err(RemoteErrorKind::Unavailable);
         }
-        if self.link.read.lock().is_none() {
+        if self.follower.stamp().is_none() {
             self.first_subscription().await;
         }
+        let sent = Instant::now();
         let result = self.read_log().await;
-        self.gate.count(RemoteCall::ReadTags, result.as_ref().err().copied());
+        self.count_read(sent, result.err());
         result
     }
 
     /// Waits for the first subscription. Where there is none, polling and
     /// reading the log again and again take its place.
     async fn first_subscription(&self) {
-        let mut epoch = self.link.epoch.subscribe();
-        let subscribed = epoch.wait_for(|epoch| *epoch > 0);
+        if self.remote().push().is_none() {
+            return;
+        }
+        let mut subscriptions = self.link.subscriptions.subscribe();
+        let subscribed = subscriptions.wait_for(|count| *count > 0);
         let _ = tokio::time::timeout(self.gate.settings.op_timeout / 2, subscribed).await;
     }
 
-    /// Reads the clock and the invalidation log; what the log has lost is
-    /// written back.
+    /// Reads the log to its end, and the clock where it is not known.
     async fn read_log(&self) -> Result<(), RemoteErrorKind> {
-        let epoch = *self.link.epoch.borrow();
-        self.read_clock().await?;
-        let at = Instant::now();
-        let read = self.remote().read_tags();
-        let bytes = self.link.log_bytes.load(Ordering::Relaxed);
-        let read = self.gate.attempt(RemoteCall::ReadTags, bytes.max(self.gate.largest()), read);
-        let read = read.await;
-        if matches!(read, Err(RemoteErrorKind::Timeout)) {
-            let more = (bytes * 2).clamp(LONG_LOG, LONGEST_LOG);
-            self.link.log_bytes.store(more, Ordering::Relaxed);
+        if !self.clock.is_set() {
+            self.read_clock().await?;
         }
-        let mut log = read?;
-        self.learn_longest(&mut log);
-        let merged = self.mirror.merge(log);
-        self.invalidate_here(&merged.raised);
-        *self.link.read.lock() = Some((epoch, at));
-        for lost in merged.missing.chunks(TAGS_AT_ONCE) {
-            let restore = self.remote().restore_tags(lost);
-            self.gate.attempt(RemoteCall::RestoreTags, 0, restore).await?;
+        let Some(log) = self.log() else { return Ok(()) };
+        for reads in 0..MAX_READS * 2 {
+            let (sent, asked) = (self.tick(), self.follower.stamp());
+            let from = Instant::now();
+            let may_have_moved = self.gate.may_have_moved.swap(false, Ordering::Relaxed);
+            let verifies = may_have_moved || self.link.is_to_be_verified();
+            let found = match verifies {
+                true => None,
+                false => {
+                    let read = log.read(asked);
+                    self.gate.attempt(RemoteOp::ReadLog, LOG_BYTES, read).await?
+                }
+            };
+            let reply = match found {
+                Some(reply) => reply,
+                // Begins the log where there is none, or where it was set back.
+                None => {
+                    let announce = log.announce(&[], asked);
+                    let reply = self.gate.attempt(RemoteOp::ReadLog, LOG_BYTES, announce).await?;
+                    *self.link.verified.lock() = Some(from);
+                    reply
+                }
+            };
+            if self.heard(sent, asked, &reply, &[]) {
+                *self.link.heard.lock() = Some(from);
+                return Ok(());
+            }
+            if reads >= MAX_READS {
+                // It grows faster than it is read, or was not read for long.
+                self.follower.skip_to(&reply.header);
+                self.doubt_when_open();
+            }
         }
-        self.tell_longest().await;
-        Ok(())
+        // It says something else each time.
+        Err(RemoteErrorKind::Protocol)
+    }
+
+    /// Takes what the log has replied to a call that was sent with the stamp `asked`. Returns
+    /// whether this process has applied all of it.
+    pub(super) fn heard(
+        &self,
+        sent: Tick,
+        asked: Option<Stamp>,
+        reply: &LogReply,
+        own: &[LogItem],
+    ) -> bool {
+        let effect = self.follower.take_reply(asked, reply, own, self.tick());
+        let is_complete = !effect.is_behind && !effect.is_rolled_back;
+        self.settle(effect);
+        if is_complete && let Some(engine) = self.engine.upgrade() {
+            engine.vouch_until(sent.plus(VOUCHED));
+        }
+        is_complete
+    }
+
+    /// Ends here what others have ended. The follower knows of it already, so that whatever is
+    /// taken over from now on is checked against it.
+    fn settle(&self, effect: Effect) {
+        if effect.has_gap {
+            self.doubt_when_open();
+        }
+        if effect.is_rolled_back {
+            *self.link.verified.lock() = None;
+        }
+        let Some(engine) = self.engine.upgrade() else { return };
+        for item in effect.items {
+            let tag = match item {
+                LogItem::Key(key) => {
+                    engine.invalidated_elsewhere(&key);
+                    continue;
+                }
+                LogItem::Tag(tag) => tag,
+                LogItem::Everything => Tag::from("*"),
+                LogItem::EverythingStale => Tag::from("*").stale_mark(),
+            };
+            let concerns_all = tag.concerns_all();
+            let seq = engine.invalidate_tag(tag, engine.clock.now());
+            if concerns_all {
+                engine.table.forget_before(seq);
+            }
+        }
+    }
+
+    /// Counts a read of the log. A remote whose log cannot be read is of no use, also where it
+    /// answers everything else.
+    fn count_read(&self, sent: Instant, failure: Option<RemoteErrorKind>) {
+        self.gate.count(RemoteOp::ReadLog, sent, failure);
+        *self.link.failed.lock() = failure.map(|kind| (Instant::now(), kind));
+        if failure.is_none() {
+            return self.link.unread.store(0, Ordering::Relaxed);
+        }
+        let unread = self.link.unread.fetch_add(1, Ordering::Relaxed) + 1;
+        if unread >= self.gate.settings.breaker_failures.max(1) {
+            self.link.unread.store(0, Ordering::Relaxed);
+            self.gate.trip(RemoteOp::ReadLog, failure);
+        }
     }
 
     async fn read_clock(&self) -> Result<(), RemoteErrorKind> {
         let sent = self.tick();
-        let now = self.gate.attempt(RemoteCall::Probe, 0, self.remote().probe()).await?;
+        let now = self.gate.attempt(RemoteOp::Probe, 0, self.remote().probe()).await?;
         self.sample(sent, now);
         Ok(())
     }
 
-    /// Takes note of the time at which tags were invalidated.
-    pub(super) fn heard_of(&self, tags: &[Tag], at: ServerTime) {
-        for tag in tags {
-            self.mirror.raise(tag, at);
+    /// Has the log read where local copies are not vouched for. A remote that is away says
+    /// nothing of them: they are served until it is back.
+    pub(super) async fn vouch_now(&self) {
+        self.start();
+        let limit = self.gate.settings.op_timeout.min(VOUCH_LIMIT);
+        let prepared = tokio::time::timeout(limit, self.prepared()).await;
+        if !matches!(prepared, Ok(Ok(()))) {
+            // The caller has something to serve, and does not wait for a slow remote. What was
+            // ended meanwhile is judged before the remote is asked again.
+            self.gate.trip(RemoteOp::ReadLog, Some(RemoteErrorKind::Timeout));
+            self.vouch_for_ever();
         }
-        // All of them, also what is no later than what was known: it may be a
-        // second invalidation in one millisecond.
-        self.invalidate_here(tags);
     }
 
-    /// Ends the local use of tags; the mirror knows of them already, so that
-    /// whatever is taken over from now on is checked against it.
-    fn invalidate_here(&self, tags: &[Tag]) {
-        let Some(engine) = self.engine.upgrade() else { return };
-        for tag in tags {
-            let seq = engine.invalidate_tag(tag.clone(), engine.clock.now());
-            if tag.concerns_all() {
-                engine.table.forget_before(seq);
-            }
+    fn vouch_for_ever(&self) {
+        if let Some(engine) = self.engine.upgrade() {
+            engine.vouch_until(Tick::from_nanos(u64::MAX));
         }
     }
 
@@ -252,7 +370,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         let Some(engine) = self.engine.upgrade() else { return };
         engine.log.doubt();
         drop(engine.local.clear());
-        *self.link.vouched.lock() = Some(Instant::now());
+        *self.link.dropped.lock() = Some(Instant::now());
     }
 
     /// The same as soon as the remote is asked: until then local copies are all
@@ -265,7 +383,8 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     /// The runtime has ended or stands still, and with it the tasks that listened: on the
     /// next runtime they begin again.
     fn is_unattended(&self) {
-        self.link.moves_on(false);
+        self.link.subscriptions.send_modify(|count| *count += 1);
+        *self.link.verified.lock() = None;
         self.doubt();
         self.link.begun.store(false, Ordering::Release);
     }
@@ -280,6 +399,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     async fn tend_once(&self, pace: &mut Pace) -> Duration {
         self.is_at_work();
         if !self.gate.is_open() {
+            self.vouch_for_ever();
             if let Some(me) = self.me.upgrade().filter(|_| self.gate.has_begun_outage()) {
                 // On a task of its own: servers may be slow not to answer.
                 tokio::spawn(async move { me.gate.report_silent_servers().await });
@@ -289,32 +409,46 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             }
             return match self.bring_back().await {
                 Ok(()) => pace.was_brought_back(),
-                Err(_) => pace.probes.next(),
+                Err(_) => {
+                    self.gate.set_returning(false);
+                    pace.probes.next()
+                }
             };
         }
         self.settle_doubt();
-        if !self.is_prepared() && self.link.read.lock().is_some() {
-            let _ = self.prepare().await;
+        if self.log().is_none() {
+            return self.drop_old_copies();
         }
-        if !self.link.is_subscribed() {
-            return self.tend_unsubscribed().await;
+        let read = match self.follower.stamp() {
+            None => self.prepare(None).await,
+            Some(_) => self.beat().await,
+        };
+        match read {
+            Ok(()) => HEARTBEAT.mul_f64(0.9 + 0.2 * fastrand::f64()),
+            Err(_) => REPEAT,
         }
-        self.trim().await;
-        TEND_EVERY
     }
 
-    /// While no messages arrive and the remote answers, local copies are used
-    /// no longer than `local_ttl`. If it does not answer, they are all there is.
-    async fn tend_unsubscribed(&self) -> Duration {
+    async fn beat(&self) -> Result<(), RemoteErrorKind> {
+        let _reading = self.link.reading.lock().await;
+        if !self.gate.is_open() {
+            return Err(RemoteErrorKind::Unavailable);
+        }
+        let sent = Instant::now();
+        let result = self.read_log().await;
+        self.count_read(sent, result.err());
+        result
+    }
+
+    /// A remote without a log tells of no invalidation: local copies are used for no longer
+    /// than `local_ttl`.
+    fn drop_old_copies(&self) -> Duration {
         let local_ttl = self.gate.settings.local_ttl;
-        let vouched = self.link.vouched.lock().map_or(local_ttl, |at| at.elapsed());
-        if vouched < local_ttl {
-            return local_ttl - vouched;
+        let age = self.link.dropped.lock().get_or_insert_with(Instant::now).elapsed();
+        if age < local_ttl {
+            return local_ttl - age;
         }
-        let probe = self.gate.call(RemoteCall::Probe, 0, || self.remote().probe()).await;
-        if probe.is_ok() && !self.link.is_subscribed() {
-            self.doubt();
-        }
+        self.doubt();
         local_ttl
     }
 
@@ -322,6 +456,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     /// again.
     async fn bring_back(&self) -> Result<(), RemoteErrorKind> {
         self.probe().await?;
+        self.gate.set_returning(true);
         self.replay().await?;
         let _reading = self.link.reading.lock().await;
         self.read_log().await?;
@@ -335,6 +470,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
                 break;
             }
         }
+        self.gate.set_returning(false);
         // In this order: what is dropped here is there.
         self.settle_doubt();
         Ok(())
@@ -344,25 +480,37 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     async fn replay(&self) -> Result<(), RemoteErrorKind> {
         while let Some(work) = self.gate.journal.next() {
             match &work {
+                JournalWork::Announcements(keys) => {
+                    self.announce_late(&items_of_keys(keys)).await?;
+                }
                 JournalWork::Keys(keys) => {
                     // Together: one round trip after the other would not keep up
                     // with an application that goes on invalidating.
                     let invalidate = |key| {
                         let invalidate = self.remote().invalidate(key);
-                        self.gate.attempt(RemoteCall::Invalidate, 0, invalidate)
+                        self.gate.attempt(RemoteOp::Invalidate, 0, invalidate)
                     };
                     let keys: Vec<_> = keys.iter().flat_map(uncollected).collect();
                     try_join_all(keys.iter().map(invalidate)).await?;
+                    self.announce_late(&items_of_keys(&keys)).await?;
                 }
                 JournalWork::Tags(tags) => {
-                    let invalidate = self.remote().invalidate_tags(tags);
-                    let at = self.gate.attempt(RemoteCall::InvalidateTags, 0, invalidate).await?;
-                    self.heard_of(tags, at);
+                    let items: Vec<_> = tags.iter().cloned().map(LogItem::from).collect();
+                    self.announce_late(&items).await?;
                 }
             }
             self.gate.journal.done(&work);
             self.is_at_work();
         }
+        Ok(())
+    }
+
+    async fn announce_late(&self, items: &[LogItem]) -> Result<(), RemoteErrorKind> {
+        let Some(log) = self.log() else { return Ok(()) };
+        let (sent, asked) = (self.tick(), self.follower.stamp());
+        let announce = log.announce(items, asked);
+        let reply = self.gate.attempt(RemoteOp::Announce, LOG_BYTES, announce).await?;
+        self.heard(sent, asked, &reply, items);
         Ok(())
     }
 
@@ -372,51 +520,35 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         self.read_clock().await?;
         let (unheld, nothing) = (Token::random(), Key::from("probe"));
         let abandon = self.remote().abandon(&nothing, &unheld, None);
-        self.gate.attempt(RemoteCall::Abandon, 0, abandon).await.map(drop)
-    }
-
-    async fn trim(&self) {
-        let last = *self.link.trimmed.lock();
-        if last.is_some_and(|at| at.elapsed() < TRIM_EVERY) {
-            return;
-        }
-        *self.link.trimmed.lock() = Some(Instant::now());
-        // Not at once: many processes begin together.
-        let Some(_) = last else { return };
-        {
-            // Others may have stored by now what lives longer.
-            let _reading = self.link.reading.lock().await;
-            if self.read_log().await.is_err() {
-                return;
-            }
-        }
-        let before = self.clock.server_time(self.tick().minus(self.log_kept()));
-        let Some(before) = before else { return };
-        self.mirror.trim(before);
-        let trim = || self.remote().trim_tags(before);
-        let _ = self.gate.call(RemoteCall::TrimTags, 0, trim).await;
+        self.gate.attempt(RemoteOp::Abandon, 0, abandon).await.map(drop)
     }
 }
 
 impl<V: Send + Sync + 'static> OnNotice for EntryRemote<V> {
     fn on_notice(&self, notice: Notice) {
         match notice {
-            Notice::Invalidated(key) => {
-                let Some(engine) = self.engine.upgrade() else { return };
-                engine.invalidated_elsewhere(&key);
+            Notice::Announced(update) => {
+                let effect = self.follower.take_update(&update, self.tick());
+                let is_behind = effect.is_behind;
+                self.settle(effect);
+                if is_behind {
+                    self.gate.tend.notify_one();
+                }
             }
-            Notice::TagsInvalidated(tags, at) => self.heard_of(&tags, at),
             Notice::Subscribed => {
-                // In this order: what is read in the new epoch is not doubted.
-                self.doubt_when_open();
+                // It may be another server, and messages were missed.
                 self.clock.reset();
-                self.link.moves_on(true);
+                *self.link.verified.lock() = None;
+                self.link.subscriptions.send_modify(|count| *count += 1);
+                if self.gate.is_open()
+                    && let Some(engine) = self.engine.upgrade()
+                {
+                    engine.vouch_until(Tick::default());
+                }
                 self.gate.tend.notify_one();
             }
             Notice::Unsubscribed => {
-                *self.link.vouched.lock() = Some(Instant::now());
-                self.link.moves_on(false);
-                self.gate.tend.notify_one();
+                self.link.subscriptions.send_modify(|count| *count += 1);
             }
         }
     }

@@ -11,6 +11,7 @@ fn sample() -> Envelope {
     Envelope {
         kind: Kind::Value,
         started: ServerTime::from_millis(1_700_000_000_000),
+        stamp: Epoch::new(5).map(|epoch| Stamp::new(epoch, 6)),
         fresh: Duration::from_secs(60),
         stale_for: Duration::from_secs(600),
         stale_if_error: Duration::from_secs(3600),
@@ -54,6 +55,7 @@ prop_compose! {
     fn envelopes()(
         is_value: bool,
         started: u64,
+        stamp: (u64, u64),
         (fresh, stale_for, stale_if_error) in (spans(), spans(), spans()),
         (took, age, kept_longer) in (spans(), spans(), spans()),
         tags in tags(),
@@ -73,6 +75,7 @@ prop_compose! {
             age,
             tags,
             payload,
+            stamp: Epoch::new(stamp.0).map(|epoch| Stamp::new(epoch, stamp.1)),
         }
     }
 }
@@ -162,7 +165,8 @@ fn each_kind_of_damage_has_its_name() {
         (damage(&bytes[..HEAD - 1]).unwrap(), "short"),
         (damage(&with(0, b"xx")).unwrap(), "magic"),
         (damage(&with(2, &[1])).unwrap(), "format"),
-        (damage(&with(2, &[3])).unwrap(), "format"),
+        (damage(&with(2, &[2])).unwrap(), "format"),
+        (damage(&with(2, &[4])).unwrap(), "format"),
         (damage(&with(3, &[2])).unwrap(), "format"),
         (damage(&bytes[..bytes.len() - 1]).unwrap(), "checksum"),
         (find("k", 4, MAX), "schema"),

@@ -1,0 +1,209 @@
+use super::*;
+use crate::lease::grant::Epoch;
+
+const T0: Tick = Tick::from_nanos(1000);
+
+fn epoch(number: u64) -> Epoch {
+    Epoch::new(number).unwrap()
+}
+
+fn stamp(position: u64) -> Option<Stamp> {
+    Some(Stamp::new(epoch(1), position))
+}
+
+fn header(last: u64) -> LogHeader {
+    LogHeader { epoch: epoch(1), last, everything: 0, everything_stale: 0, dropped: 0 }
+}
+
+fn tag(name: &str) -> LogItem {
+    LogItem::Tag(name.into())
+}
+
+fn tags(names: &[&str]) -> Vec<Tag> {
+    names.iter().map(|name| Tag::from(*name)).collect()
+}
+
+fn reply(header: LogHeader, missed: &[(u64, LogItem)]) -> LogReply {
+    let missed = missed.to_vec();
+    LogReply { header, previous: header.last, missed, complete_to: header.last }
+}
+
+fn update(previous: u64, items: &[LogItem]) -> LogUpdate {
+    LogUpdate { epoch: epoch(1), previous, items: items.to_vec() }
+}
+
+/// Follows the log from position 10 on.
+fn following() -> Follower {
+    let follower = Follower::new(100);
+    let effect = follower.take_reply(None, &reply(header(10), &[]), &[], T0);
+    assert!(effect.has_gap, "what was held before is not known to be alive");
+    follower
+}
+
+#[test]
+fn before_the_log_was_read_it_is_to_be_read() {
+    let follower = Follower::new(100);
+    assert_eq!(follower.judge(&[], stamp(1)), Liveness::Behind);
+    assert_eq!(follower.stamp(), None);
+    let effect = follower.take_update(&update(0, &[tag("a")]), T0);
+    assert!(effect.is_behind);
+    assert_eq!(effect.items, [tag("a")], "what it says has ended in any case");
+}
+
+#[test]
+fn an_entry_is_dead_once_a_tag_of_it_has_a_higher_position() {
+    let follower = following();
+    let effect = follower.take_update(&update(10, &[tag("a"), tag("b")]), T0);
+    assert_eq!(effect, Effect { items: vec![tag("a"), tag("b")], ..Effect::default() });
+    assert_eq!(follower.stamp(), stamp(12));
+    assert_eq!(follower.judge(&tags(&["b"]), stamp(11)), Liveness::Dead);
+    assert_eq!(follower.judge(&tags(&["a"]), stamp(11)), Liveness::Alive, "began after it");
+    assert_eq!(follower.judge(&tags(&["c"]), stamp(10)), Liveness::Alive);
+    assert_eq!(follower.judge(&[], stamp(10)), Liveness::Alive);
+}
+
+#[test]
+fn an_entry_without_a_stamp_or_of_another_epoch_is_not_alive() {
+    let follower = following();
+    assert_eq!(follower.judge(&[], None), Liveness::Dead);
+    assert_eq!(follower.judge(&[], Some(Stamp::new(epoch(2), 1))), Liveness::Behind);
+    assert_eq!(follower.judge(&[], stamp(11)), Liveness::Behind, "its process knows more");
+}
+
+#[test]
+fn tags_of_an_entry_older_than_what_is_followed_are_asked_for() {
+    let follower = following();
+    assert_eq!(follower.judge(&tags(&["a"]), stamp(9)), Liveness::Unknown);
+    assert_eq!(follower.judge(&[], stamp(9)), Liveness::Alive);
+    let said = |positions: &[u64]| LogPositions { header: header(10), positions: positions.into() };
+    let asked = Stamp::new(epoch(1), 9);
+    assert_eq!(Follower::judge_by(&said(&[9, 9]), asked), Liveness::Alive);
+    assert_eq!(Follower::judge_by(&said(&[10, 0]), asked), Liveness::Dead);
+    assert_eq!(Follower::judge_by(&said(&[9, 10]), asked), Liveness::Stale(None));
+    let other = Stamp::new(epoch(2), 9);
+    assert_eq!(Follower::judge_by(&said(&[0, 0]), other), Liveness::Dead);
+    let mut all = said(&[0, 0]);
+    all.header.everything = 10;
+    assert_eq!(Follower::judge_by(&all, asked), Liveness::Dead);
+}
+
+#[test]
+fn everything_ends_what_has_no_tag_and_a_mark_makes_it_stale() {
+    let follower = following();
+    let later = T0.plus(std::time::Duration::from_secs(1));
+    follower.take_update(&update(10, &[LogItem::Everything]), T0);
+    follower.take_update(&update(11, &[LogItem::EverythingStale]), later);
+    assert_eq!(follower.judge(&[], stamp(10)), Liveness::Dead);
+    assert_eq!(follower.judge(&[], stamp(11)), Liveness::Stale(Some(later)));
+    assert_eq!(follower.judge(&[], stamp(12)), Liveness::Alive);
+    let mark = LogItem::from(Tag::from("a").stale_mark());
+    follower.take_update(&update(12, std::slice::from_ref(&mark)), T0);
+    assert_eq!(follower.judge(&tags(&["a"]), stamp(12)), Liveness::Stale(Some(T0)));
+    assert_eq!(follower.judge(&tags(&["b"]), stamp(12)), Liveness::Alive);
+}
+
+#[test]
+fn a_lost_message_is_found_by_the_next_message_and_read() {
+    let follower = following();
+    let asked = follower.stamp();
+    let effect = follower.take_update(&update(12, &[tag("c")]), T0);
+    assert!(effect.is_behind);
+    assert_eq!(effect.items, [tag("c")], "this one has ended at once");
+    assert_eq!(follower.stamp(), asked, "no computation is stamped with more");
+    assert_eq!(follower.judge(&tags(&["c"]), stamp(10)), Liveness::Dead);
+    let key = LogItem::Key("k".into());
+    let missed = [(11, tag("b")), (12, key.clone()), (13, tag("c"))];
+    let effect = follower.take_reply(asked, &reply(header(13), &missed), &[], T0);
+    assert_eq!(effect, Effect { items: vec![tag("b"), key], ..Effect::default() });
+    assert_eq!(follower.stamp(), stamp(13));
+}
+
+#[test]
+fn a_message_that_comes_twice_or_late_does_nothing() {
+    let follower = following();
+    let message = update(10, &[tag("a"), LogItem::Key("k".into())]);
+    assert_eq!(follower.take_update(&message, T0).items.len(), 2);
+    assert_eq!(follower.take_update(&message, T0), Effect::default());
+}
+
+#[test]
+fn own_items_are_known_at_once_and_end_nothing_twice() {
+    let follower = following();
+    let (asked, mut said) = (follower.stamp(), reply(header(12), &[(11, tag("b"))]));
+    (said.previous, said.complete_to) = (11, 11);
+    let effect = follower.take_reply(asked, &said, &[tag("own")], T0);
+    assert_eq!(effect.items, [tag("b")]);
+    assert_eq!(follower.stamp(), stamp(12));
+    assert_eq!(follower.judge(&tags(&["own"]), stamp(11)), Liveness::Dead);
+}
+
+#[test]
+fn own_items_are_known_although_more_is_to_be_read() {
+    let follower = following();
+    let (asked, mut said) = (follower.stamp(), reply(header(3001), &[(11, tag("b"))]));
+    (said.previous, said.complete_to) = (3000, 11);
+    let effect = follower.take_reply(asked, &said, &[tag("own")], T0);
+    assert!(effect.is_behind);
+    assert_eq!(follower.stamp(), stamp(11));
+    assert_eq!(follower.judge(&tags(&["own"]), stamp(11)), Liveness::Dead);
+}
+
+#[test]
+fn a_log_that_is_shorter_than_when_it_was_asked_has_been_rolled_back() {
+    let follower = following();
+    let effect = follower.take_reply(stamp(10), &reply(header(8), &[]), &[], T0);
+    assert!(effect.is_rolled_back && !effect.has_gap);
+    assert_eq!(follower.stamp(), stamp(10));
+}
+
+#[test]
+fn a_new_epoch_is_a_gap_and_the_old_one_is_never_returned_to() {
+    let follower = following();
+    let asked = follower.stamp();
+    let new = LogHeader { epoch: epoch(2), ..header(3) };
+    let effect = follower.take_reply(asked, &reply(new, &[]), &[], T0);
+    assert!(effect.has_gap);
+    assert_eq!(follower.stamp(), Some(Stamp::new(epoch(2), 3)));
+    let late = follower.take_reply(asked, &reply(header(11), &[]), &[], T0);
+    assert_eq!(late, Effect { is_behind: true, ..Effect::default() });
+    assert_eq!(follower.stamp(), Some(Stamp::new(epoch(2), 3)));
+    assert_eq!(follower.judge(&[], stamp(10)), Liveness::Behind);
+}
+
+#[test]
+fn items_that_the_log_has_dropped_are_a_gap_only_where_they_were_missed() {
+    let follower = following();
+    let dropped = |dropped| LogHeader { dropped, ..header(20) };
+    let effect = follower.take_reply(stamp(10), &reply(dropped(10), &[]), &[], T0);
+    assert!(!effect.has_gap);
+    let follower = following();
+    let effect = follower.take_reply(stamp(10), &reply(dropped(11), &[]), &[], T0);
+    assert!(effect.has_gap);
+    assert_eq!(follower.stamp(), stamp(20));
+}
+
+#[test]
+fn an_announcement_from_before_the_first_read_ends_what_it_names() {
+    let follower = Follower::new(100);
+    // Another call has read the log while this one was on its way.
+    follower.take_reply(None, &reply(header(10), &[]), &[], T0);
+    let mut said = reply(header(11), &[]);
+    (said.previous, said.complete_to) = (10, 10);
+    follower.take_reply(None, &said, &[tag("own")], T0);
+    assert_eq!(follower.judge(&tags(&["own"]), stamp(10)), Liveness::Dead);
+}
+
+#[test]
+fn tags_beyond_the_bound_are_asked_for() {
+    let follower = Follower::new(10);
+    follower.take_reply(None, &reply(header(0), &[]), &[], T0);
+    for n in 0..100_u64 {
+        follower.take_update(&update(n, &[LogItem::Tag(n.into())]), T0);
+        assert!(follower.len() <= 10);
+    }
+    for n in 0..100_u64 {
+        let judged = follower.judge(&[n.into()], stamp(n));
+        assert!(matches!(judged, Liveness::Dead | Liveness::Unknown), "tag {n}: {judged:?}");
+    }
+    assert_eq!(follower.judge(&[7_u64.into()], stamp(100)), Liveness::Alive);
+}
