@@ -38,8 +38,10 @@ impl RemoteSettings {
         }
     }
 
-    /// Sets how long a call may take; then the request goes on without the
-    /// remote. Defaults to 100 ms.
+    /// Sets how long the remote may be silent before a call is given up and the request goes on
+    /// without it. While the remote answers other calls of the process, a call may take 2 s.
+    /// Before its first answer, and where answers have taken long of late, the remote may be
+    /// silent for up to four times as long. Defaults to 100 ms.
     pub const fn op_timeout(mut self, op_timeout: Duration) -> Self {
         self.op_timeout = op_timeout;
         self
@@ -59,8 +61,8 @@ impl RemoteSettings {
         self
     }
 
-    /// Sets how long a local copy is used without asking while the remote
-    /// answers and its messages do not arrive. Defaults to 1 s.
+    /// Sets how long a local copy is used with a remote that has no
+    /// [invalidation log](crate::remote::RemoteLog). Defaults to 1 s.
     pub const fn local_ttl(mut self, local_ttl: Duration) -> Self {
         self.local_ttl = local_ttl;
         self

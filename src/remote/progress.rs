@@ -1,0 +1,195 @@
+//! Whether the remote answers at all: a slow remote is not an absent one.
+//!
+//! A call is given up when nothing was answered for as long as the *patience*, or after
+//! [`SLOW_LIMIT`]. While other calls are answered, it waits on: the remote has much to do. The
+//! patience is `op_timeout` where answers come quickly. Before the first answer, and where
+//! answers have taken long of late, it is up to four times as long: of many processes that start
+//! together, each waits for its turn.
+//!
+//! Looks and writes are told apart. A server can be paused for writes alone, and then it answers
+//! looks all the time.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::observe::RemoteOp;
+
+/// The longest time that a call may take, besides the allowance for its bytes.
+pub(super) const SLOW_LIMIT: Duration = Duration::from_secs(2);
+
+/// The longest patience, in `op_timeout`s.
+const MOST_PATIENCE: u32 = 4;
+
+/// How much longer than the slowest of the last answers the next one may take.
+const ABOVE_SLOWEST: u32 = 4;
+
+#[derive(Debug)]
+pub(super) struct Progress {
+    op_timeout: Duration,
+    origin: Instant,
+    /// When a write was last answered, in nanoseconds from `origin`; 0: never.
+    write_answered: AtomicU64,
+    /// The same for any call.
+    answered: AtomicU64,
+    /// How long the slowest of the last answers took, in nanoseconds; 0: there was none.
+    slowest: AtomicU64,
+    /// When the last failure was counted.
+    failed: AtomicU64,
+    /// Whether nothing was answered since a call was given up: then one knows.
+    is_silent: AtomicBool,
+}
+
+impl Progress {
+    pub(super) fn new(op_timeout: Duration) -> Self {
+        Self {
+            op_timeout,
+            origin: Instant::now(),
+            write_answered: AtomicU64::new(0),
+            answered: AtomicU64::new(0),
+            slowest: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            is_silent: AtomicBool::new(false),
+        }
+    }
+
+    fn nanos(&self, at: Instant) -> u64 {
+        let nanos = at.saturating_duration_since(self.origin).as_nanos();
+        u64::try_from(nanos).unwrap_or(u64::MAX).max(1)
+    }
+
+    /// Returns how long the remote may be silent.
+    pub(super) fn patience(&self) -> Duration {
+        if self.is_silent.load(Ordering::Relaxed) {
+            return self.op_timeout;
+        }
+        let most = self.most_patience();
+        match self.slowest.load(Ordering::Relaxed) {
+            0 => most,
+            slowest => {
+                let slowest = Duration::from_nanos(slowest);
+                slowest.saturating_mul(ABOVE_SLOWEST).clamp(self.op_timeout, most)
+            }
+        }
+    }
+
+    /// Returns how long the remote may be silent at most.
+    pub(super) fn most_patience(&self) -> Duration {
+        self.op_timeout.saturating_mul(MOST_PATIENCE)
+    }
+
+    /// Returns when a call is given up that was sent at `sent` and may take `allowance` longer
+    /// for its bytes, unless the remote answers something before.
+    pub(super) fn gives_up_at(&self, op: RemoteOp, sent: Instant, allowance: Duration) -> Instant {
+        let answered = if is_look(op) { &self.answered } else { &self.write_answered };
+        let answered = self.origin + Duration::from_nanos(answered.load(Ordering::Relaxed));
+        let silent = sent.max(answered) + self.patience() + allowance;
+        let limit = SLOW_LIMIT.max(self.op_timeout) + allowance;
+        silent.min(sent + limit)
+    }
+
+    /// Takes note of an answer to a call, also of one that is an error.
+    pub(super) fn note_answer(&self, op: RemoteOp, sent: Instant, allowance: Duration) {
+        let now = Instant::now();
+        self.is_silent.store(false, Ordering::Relaxed);
+        self.answered.fetch_max(self.nanos(now), Ordering::Relaxed);
+        if !is_look(op) {
+            self.write_answered.fetch_max(self.nanos(now), Ordering::Relaxed);
+        }
+        let took = now.saturating_duration_since(sent).saturating_sub(allowance);
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX).max(1);
+        let decayed = |slowest: u64| Some(took.max(slowest - slowest / 8));
+        let _ = self.slowest.fetch_update(Ordering::Relaxed, Ordering::Relaxed, decayed);
+    }
+
+    /// Takes note of a call that was given up.
+    pub(super) fn note_silence(&self) {
+        self.is_silent.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the failure of a call that was sent at `sent` is one more: calls that
+    /// were on their way together fail together.
+    pub(super) fn is_one_more_failure(&self, sent: Instant) -> bool {
+        let (sent, now) = (self.nanos(sent), self.nanos(Instant::now()));
+        let counts = |failed: u64| (failed == 0 || failed <= sent).then_some(now);
+        self.failed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, counts).is_ok()
+    }
+}
+
+const fn is_look(op: RemoteOp) -> bool {
+    matches!(op, RemoteOp::Get | RemoteOp::ReadLog | RemoteOp::ReadPositions)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+    const NONE: Duration = Duration::ZERO;
+
+    async fn pass(time: Duration) {
+        tokio::time::advance(time).await;
+    }
+
+    fn left(progress: &Progress, op: RemoteOp, sent: Instant) -> Duration {
+        progress.gives_up_at(op, sent, NONE).saturating_duration_since(Instant::now())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn before_the_first_answer_and_after_slow_ones_it_is_more_patient() {
+        let progress = Progress::new(100 * MS);
+        assert_eq!(progress.patience(), 400 * MS);
+        progress.note_answer(RemoteOp::Get, Instant::now(), NONE);
+        assert_eq!(progress.patience(), 100 * MS);
+        let sent = Instant::now();
+        pass(80 * MS).await;
+        progress.note_answer(RemoteOp::Get, sent, NONE);
+        assert_eq!(progress.patience(), 320 * MS);
+        for _ in 0..30 {
+            progress.note_answer(RemoteOp::Get, Instant::now(), NONE);
+        }
+        assert_eq!(progress.patience(), 100 * MS);
+        let sent = Instant::now();
+        pass(80 * MS).await;
+        progress.note_answer(RemoteOp::Get, sent, 80 * MS);
+        assert_eq!(progress.patience(), 100 * MS, "its bytes have taken the time");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn while_the_remote_answers_a_call_may_take_two_seconds_and_no_more() {
+        let progress = Progress::new(100 * MS);
+        progress.note_answer(RemoteOp::Fill, Instant::now(), NONE);
+        let sent = Instant::now();
+        for _ in 0..39 {
+            assert_eq!(left(&progress, RemoteOp::Acquire, sent).min(100 * MS), 100 * MS);
+            pass(50 * MS).await;
+            progress.note_answer(RemoteOp::Fill, Instant::now(), NONE);
+        }
+        assert_eq!(left(&progress, RemoteOp::Acquire, sent), 50 * MS);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_to_looks_say_nothing_of_writes() {
+        let progress = Progress::new(100 * MS);
+        pass(MS).await;
+        let sent = Instant::now();
+        progress.note_answer(RemoteOp::Fill, sent, NONE);
+        pass(60 * MS).await;
+        progress.note_answer(RemoteOp::Get, Instant::now(), NONE);
+        assert_eq!(left(&progress, RemoteOp::Acquire, sent), 40 * MS);
+        assert_eq!(left(&progress, RemoteOp::Get, sent), 100 * MS);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn calls_that_were_on_their_way_together_are_one_failure() {
+        let progress = Progress::new(100 * MS);
+        let sent = Instant::now();
+        pass(100 * MS).await;
+        let counted = (0..3).filter(|_| progress.is_one_more_failure(sent)).count();
+        assert_eq!(counted, 1);
+        let sent = Instant::now();
+        pass(MS).await;
+        assert!(progress.is_one_more_failure(sent));
+    }
+}
