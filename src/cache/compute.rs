@@ -231,10 +231,16 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         LF: Future<Output = LeadOutcome<V, KeyWork<V, F>>>,
         RF: Future<Output = Option<LeadOutcome<V, KeyWork<V, F>>>>,
     {
+        let lookup = match lookup {
+            Lookup::Unvouched(_) => Box::pin(self.look_vouched(&work.key)).await,
+            lookup => lookup,
+        };
         let result = match lookup {
             Lookup::Fresh(entry) => Ok(Answer::Entry(entry, CacheOutcome::Hit)),
             Lookup::Early(entry) => self.refresh(work, entry, Otherwise::Hit, refresh_by).await,
-            Lookup::Stale(entry) => self.refresh(work, entry, Otherwise::Stale, refresh_by).await,
+            Lookup::Stale(entry) | Lookup::Unvouched(entry) => {
+                self.refresh(work, entry, Otherwise::Stale, refresh_by).await
+            }
             Lookup::Miss(stale) => {
                 work.in_hand = stale;
                 match self.run(work, lead_by).await {
@@ -344,11 +350,13 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             Some(LeadOutcome::Refused(error, _)) => (error, false),
         };
         // Time has passed: the stale entry may not be served any more.
-        match self.look(key.as_bytes()) {
+        match self.look_held(key.as_bytes()) {
             Lookup::Fresh(entry) | Lookup::Early(entry) => {
                 Ok(Answer::Entry(entry, CacheOutcome::Hit))
             }
-            Lookup::Stale(entry) => Ok(Answer::Entry(entry, CacheOutcome::Stale)),
+            Lookup::Stale(entry) | Lookup::Unvouched(entry) => {
+                Ok(Answer::Entry(entry, CacheOutcome::Stale))
+            }
             Lookup::Miss(Some(entry)) => Ok(Answer::Entry(entry, CacheOutcome::StaleIfError)),
             // Evicted meanwhile, and no newer value was tried.
             Lookup::Miss(None) if !has_computed && self.may_stand_in(&seen) => {

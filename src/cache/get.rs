@@ -392,11 +392,18 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
 
     async fn find<K: ToKey>(&self, key: &K) -> Option<(Arc<Entry<V>>, CacheOutcome)> {
         // Judged once: a second judgement may draw the early refresh differently.
-        let (entry, outcome) = match self.look_up(key) {
+        let (key, look) = match self.look_up(key) {
             Ok(entry) => return Some((entry, CacheOutcome::Hit)),
-            Err((_, Lookup::Fresh(entry) | Lookup::Early(entry))) => (entry, CacheOutcome::Hit),
-            Err((_, Lookup::Stale(entry))) => (entry, CacheOutcome::Stale),
-            Err((key, Lookup::Miss(_))) => {
+            Err((key, Lookup::Unvouched(_))) => {
+                let look = Box::pin(self.0.look_vouched(&key)).await;
+                (key, look)
+            }
+            Err(miss) => miss,
+        };
+        let (entry, outcome) = match look {
+            Lookup::Fresh(entry) | Lookup::Early(entry) => (entry, CacheOutcome::Hit),
+            Lookup::Stale(entry) | Lookup::Unvouched(entry) => (entry, CacheOutcome::Stale),
+            Lookup::Miss(_) => {
                 let entry = Box::pin(self.0.fetch(key)).await?;
                 let fresh = self.0.now() < entry.window().fresh_until;
                 (entry, if fresh { CacheOutcome::Hit } else { CacheOutcome::Stale })

@@ -157,7 +157,10 @@ where
         for key in keys {
             let encoded = key.to_key();
             match state.peek(encoded.as_bytes()) {
-                Lookup::Fresh(seen) | Lookup::Early(seen) | Lookup::Stale(seen) => {
+                Lookup::Fresh(seen)
+                | Lookup::Early(seen)
+                | Lookup::Stale(seen)
+                | Lookup::Unvouched(seen) => {
                     present.push((key, encoded, seen));
                 }
                 Lookup::Miss(_) => absent.push(key),
@@ -195,7 +198,7 @@ fn pause<V: Clone + Send + Sync + 'static>(state: &CacheState<V>) -> Duration {
 
 fn is_due<V: Clone + Send + Sync + 'static>(state: &CacheState<V>, key: &impl ToKey) -> bool {
     match state.peek(key.to_key().as_bytes()) {
-        Lookup::Fresh(entry) => is_nearly_stale(state, &entry),
+        Lookup::Fresh(entry) | Lookup::Unvouched(entry) => is_nearly_stale(state, &entry),
         Lookup::Early(_) | Lookup::Stale(_) | Lookup::Miss(_) => true,
     }
 }

@@ -162,7 +162,7 @@ impl<V: Clone + Send + Sync + 'static, F> Caller<V> for KeyWork<V, F> {
         }
         match self.state.look(self.key.as_bytes()) {
             Lookup::Fresh(entry) | Lookup::Early(entry) => Some(entry),
-            Lookup::Stale(_) | Lookup::Miss(_) => None,
+            Lookup::Stale(_) | Lookup::Unvouched(_) | Lookup::Miss(_) => None,
         }
     }
 

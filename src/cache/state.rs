@@ -151,6 +151,9 @@ pub(crate) enum Lookup<V> {
     Fresh(Arc<Entry<V>>),
     Early(Arc<Entry<V>>),
     Stale(Arc<Entry<V>>),
+    /// Something that may be served if no other process has ended it: the remote does not vouch
+    /// for it any more.
+    Unvouched(Arc<Entry<V>>),
     /// Nothing to serve; perhaps something to serve in place of a failure.
     Miss(Option<Arc<Entry<V>>>),
 }
@@ -213,12 +216,37 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         if !self.engine.log.is_alive(&entry) {
             return Lookup::Miss(None);
         }
-        match self.judge(&entry, self.engine.clock.now()) {
+        let now = self.engine.clock.now();
+        if !self.engine.is_vouched(now) {
+            return Lookup::Unvouched(entry);
+        }
+        self.judged(entry, now)
+    }
+
+    #[inline(always)]
+    fn judged(&self, entry: Arc<Entry<V>>, now: Tick) -> Lookup<V> {
+        match self.judge(&entry, now) {
             Freshness::Fresh => Lookup::Fresh(entry),
             Freshness::Early => Lookup::Early(entry),
             Freshness::Stale => Lookup::Stale(entry),
             Freshness::StaleIfError => Lookup::Miss(Some(entry)),
             Freshness::Expired => Lookup::Miss(None),
+        }
+    }
+
+    /// Has the remote vouch for what a look has found, and looks again. What the remote says
+    /// nothing of is served: it is all there is.
+    #[cold]
+    pub(crate) async fn look_vouched(&self, key: &Key) -> Lookup<V> {
+        self.engine.vouch().await;
+        self.look_held(key.as_bytes())
+    }
+
+    /// Asks the store, whether or not the remote vouches for what it holds.
+    pub(crate) fn look_held(&self, key: &[u8]) -> Lookup<V> {
+        match self.look(key) {
+            Lookup::Unvouched(entry) => self.judged(entry, self.now()),
+            look => look,
         }
     }
 
@@ -242,6 +270,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         in_hand.or_else(|| match self.peek(key.as_bytes()) {
             Lookup::Miss(stale) => stale,
             Lookup::Fresh(entry) | Lookup::Early(entry) | Lookup::Stale(entry) => Some(entry),
+            Lookup::Unvouched(entry) => Some(entry).filter(|entry| self.may_stand_in(entry)),
         })
     }
 

@@ -8,7 +8,7 @@ mod invalidation;
 use std::cell::OnceCell;
 use std::num::NonZeroU64;
 use std::sync::OnceLock;
-use std::sync::atomic::AtomicU8;
+use std::sync::atomic::{AtomicU8, AtomicU64};
 use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
@@ -197,6 +197,9 @@ pub(crate) struct Engine<V> {
     pub(crate) refreshes: Places,
     waiting: Arc<AtomicUsize>,
     mode: AtomicU8,
+    /// Until then the remote vouches for the local copies, in nanoseconds of `clock`. Without a
+    /// remote that is for ever.
+    vouched_until: AtomicU64,
     /// Held while the mode changes.
     switching: Mutex<()>,
     pub(crate) tasks: TaskTracker,
@@ -225,6 +228,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
             observer,
             waiting: Arc::new(AtomicUsize::new(0)),
             mode: AtomicU8::new(Mode::On as u8),
+            vouched_until: AtomicU64::new(u64::MAX),
             switching: Mutex::new(()),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),
@@ -235,6 +239,26 @@ impl<V: Send + Sync + 'static> Engine<V> {
     #[inline]
     pub(crate) fn mode(&self) -> Mode {
         Mode::from_u8(self.mode.load(Ordering::Relaxed))
+    }
+
+    /// Returns whether local copies may be served now: whether this process knows what other
+    /// processes have ended.
+    #[inline]
+    pub(crate) fn is_vouched(&self, now: Tick) -> bool {
+        now.as_nanos() < self.vouched_until.load(Ordering::Relaxed)
+    }
+
+    #[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "a remote vouches"))]
+    pub(crate) fn vouch_until(&self, until: Tick) {
+        self.vouched_until.store(until.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Has the remote vouch for the local copies, if it answers in time.
+    #[cold]
+    pub(crate) async fn vouch(&self) {
+        if let Some(shared) = self.shared.get() {
+            shared.vouch().await;
+        }
     }
 
     /// Switches the mode, unless the handle is shut down. Returns whether it did.

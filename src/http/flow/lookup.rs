@@ -262,9 +262,29 @@ fn find_variant(
     Some(found)
 }
 
-/// Returns what the store has for a request, judged.
+/// Returns what the store has for a request, judged, where the remote vouches for it.
 #[inline]
 pub(super) fn look(
+    cache: &HttpCache,
+    rules: &Rules,
+    primary: &[u8],
+    asked: &RequestFacts,
+    headers: &HeaderMap,
+    now: Tick,
+) -> (Lookup<StoredResponse>, Forward) {
+    match look_held(cache, rules, primary, asked, headers, now) {
+        (Lookup::Fresh(entry) | Lookup::Early(entry) | Lookup::Stale(entry), forward)
+            if !cache.engine.is_vouched(now) =>
+        {
+            (Lookup::Unvouched(entry), forward)
+        }
+        found => found,
+    }
+}
+
+/// Returns what the store has for a request, judged, whether or not the remote vouches for it.
+#[inline]
+pub(super) fn look_held(
     cache: &HttpCache,
     rules: &Rules,
     primary: &[u8],
@@ -397,6 +417,18 @@ enum FlightKind {
 }
 
 impl HttpCaller {
+    /// Has the remote vouch for what a look has found, and looks again. What the remote says
+    /// nothing of is served: it is all there is.
+    #[cold]
+    pub(super) async fn look_vouched(&mut self) -> Lookup<StoredResponse> {
+        self.cache.engine.vouch().await;
+        let (primary, now) = (self.primary.as_bytes(), self.cache.now());
+        let found = look_held(&self.cache, &self.rules, primary, &self.asked, &self.headers, now);
+        let (look, forward) = self.wishes.judge(found, now);
+        self.forward = forward;
+        look
+    }
+
     /// Returns whether the key depends on something that may read any field.
     pub(super) fn may_be_keyed_by_any_field(&self) -> bool {
         self.outside.may_key_by_any_field || !self.rules.key_rules.is_empty()
@@ -582,7 +614,7 @@ impl Caller<StoredResponse> for HttpCaller {
             Lookup::Fresh(entry) | Lookup::Early(entry) => {
                 Some(entry).filter(|entry| self.wishes.are_met_by(entry, now))
             }
-            Lookup::Stale(_) | Lookup::Miss(_) => None,
+            Lookup::Stale(_) | Lookup::Unvouched(_) | Lookup::Miss(_) => None,
         }
     }
 

@@ -44,10 +44,16 @@ where
     B: Body + Send + 'static,
     B::Error: Into<BoxError>,
 {
+    let look = match look {
+        Lookup::Unvouched(_) => Box::pin(caller.look_vouched()).await,
+        look => look,
+    };
     let (entry, outcome) = match look {
         Lookup::Fresh(entry) | Lookup::Early(entry) => (entry, CacheOutcome::Hit),
-        Lookup::Stale(entry) if !caller.wishes.no_store => (entry, CacheOutcome::Stale),
-        Lookup::Stale(entry) => {
+        Lookup::Stale(entry) | Lookup::Unvouched(entry) if !caller.wishes.no_store => {
+            (entry, CacheOutcome::Stale)
+        }
+        Lookup::Stale(entry) | Lookup::Unvouched(entry) => {
             caller.stale = Some(entry);
             return HttpWork::answering(caller, service, request).resolve().await;
         }
