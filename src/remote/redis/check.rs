@@ -20,7 +20,7 @@ use crate::remote::{RemoteError, RemoteErrorKind};
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Every command that is sent, by itself or by a script.
-const COMMANDS: [&str; 23] = [
+const COMMANDS: [&str; 31] = [
     "ping",
     "info",
     "eval",
@@ -28,7 +28,14 @@ const COMMANDS: [&str; 23] = [
     "subscribe",
     "get",
     "zrange",
-    "zremrangebyscore",
+    "zrangebyscore",
+    "zrevrange",
+    "zrevrangebyscore",
+    "zrem",
+    "zremrangebyrank",
+    "zscore",
+    "zcard",
+    "zcount",
     "set",
     "getrange",
     "exists",
@@ -44,6 +51,7 @@ const COMMANDS: [&str; 23] = [
     "del",
     "time",
     "publish",
+    "client|setname",
 ];
 
 /// Commands that are sent and not needed.
@@ -163,10 +171,12 @@ pub(super) async fn rights(link: &Pool, namespace: &str) -> Result<(), ConnectEr
         }
 
         ask(link, "GET", Command::new("GET").arg(&entry.value)).await?;
-        let log = Command::new("ZRANGE").arg(&entry.value).args(["0", "-1", "WITHSCORES"]);
-        ask(link, "ZRANGE", log).await?;
-        let trim = Command::new("ZREMRANGEBYSCORE").arg(&entry.value).args(["0", "0"]);
-        ask(link, "ZREMRANGEBYSCORE", trim).await?;
+        let range = |name: &str, ends: [&str; 2]| {
+            let range = Command::new(name).arg(&entry.value).args(ends);
+            range.args(["WITHSCORES", "LIMIT", "0", "1"])
+        };
+        ask(link, "ZRANGEBYSCORE", range("ZRANGEBYSCORE", ["-inf", "+inf"])).await?;
+        ask(link, "ZREVRANGEBYSCORE", range("ZREVRANGEBYSCORE", ["+inf", "-inf"])).await?;
         link.subscribe(&[&channel, &names.inbox(0)])
             .await
             .map(drop)

@@ -1,4 +1,5 @@
-//! Warns where the server's eviction policy removes the locks first.
+//! Warns where the server's eviction policy removes locks first, or may remove the invalidation
+//! log.
 
 use std::sync::Once;
 
@@ -19,7 +20,7 @@ pub(super) async fn warn_once(warned: &Once, connection: &Connection, target: &T
     let asked = tokio::time::timeout(Duration::from_secs(1), connection.send(&info)).await;
     let Ok(Ok(reply)) = asked else { return };
     let Some(policy) = reply.said().ok().and_then(policy) else { return };
-    if evicts_locks(policy) {
+    if is_harmful(policy) {
         warned.call_once(|| crate::observe::warn_of_policy(&target.address(), policy));
     }
 }
@@ -32,11 +33,11 @@ fn policy(info: &str) -> Option<&str> {
     info.lines().find_map(|line| line.strip_prefix("maxmemory_policy:")).map(str::trim)
 }
 
-/// Of those with a time to live, locks have the shortest; and random policies
-/// hit them as often as anything else.
+/// Of what has a time to live, locks have the shortest, and random policies hit them as often as
+/// anything else. The invalidation log has none: only policies for all keys remove it.
 #[cfg(any(test, feature = "tracing"))]
-fn evicts_locks(policy: &str) -> bool {
-    matches!(policy, "volatile-ttl" | "volatile-random" | "allkeys-random")
+fn is_harmful(policy: &str) -> bool {
+    matches!(policy, "volatile-ttl" | "volatile-random") || policy.starts_with("allkeys-")
 }
 
 #[cfg(test)]
@@ -44,11 +45,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn policies_that_evict_locks_are_known() {
+    fn policies_that_evict_locks_or_the_log_are_known() {
         let info = "# Memory\r\nused_memory:1\r\nmaxmemory_policy:volatile-ttl\r\nx:1\r\n";
         assert_eq!(policy(info), Some("volatile-ttl"));
         assert_eq!(policy("maxmemory:0"), None);
-        assert!(evicts_locks("volatile-ttl") && evicts_locks("allkeys-random"));
-        assert!(!evicts_locks("allkeys-lfu") && !evicts_locks("noeviction"));
+        for policy in ["volatile-ttl", "volatile-random", "allkeys-random", "allkeys-lfu"] {
+            assert!(is_harmful(policy), "{policy}");
+        }
+        for policy in ["volatile-lfu", "volatile-lru", "noeviction"] {
+            assert!(!is_harmful(policy), "{policy}");
+        }
     }
 }

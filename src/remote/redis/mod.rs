@@ -53,6 +53,7 @@ mod eviction;
 mod legacy;
 mod lock;
 mod lock_inbox;
+mod log;
 mod names;
 mod oversize;
 mod pool;
@@ -305,7 +306,7 @@ impl Redis {
     /// ```
     /// # use tower_stampede::Redis;
     /// let redis = Redis::lazy("redis://127.0.0.1").unwrap().namespace("shop");
-    /// assert!(redis.acl_rules().starts_with("~shop:1:* &shop:1:* +ping "));
+    /// assert!(redis.acl_rules().starts_with("~shop:2:* &shop:2:* +ping "));
     /// ```
     #[must_use]
     pub fn acl_rules(&self) -> String {

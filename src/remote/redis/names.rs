@@ -7,7 +7,7 @@ use crate::key::Key;
 
 /// Rises when what is stored changes so much that old and new processes must
 /// not see each other's.
-const WIRE_VERSION: u32 = 1;
+const WIRE_VERSION: u32 = 2;
 
 /// What follows the namespace in the names of legacy locks.
 pub(super) const LEGACY: &str = "legacy";
@@ -19,6 +19,15 @@ const LONGEST_PLAIN: usize = 200;
 #[derive(Clone, Debug)]
 pub(super) struct Names {
     prefix: String,
+    /// What begins the names of the invalidation log.
+    log: String,
+}
+
+/// The names of the invalidation log, which share a cluster slot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LogNames {
+    pub(super) tags: String,
+    pub(super) keys: String,
 }
 
 /// The names of one entry, which share the cluster slot.
@@ -34,7 +43,11 @@ impl Names {
         check(namespace, &["namespace"])?;
         check_parts(namespace)?;
         check(cache, &["name"])?;
-        Ok(Self { prefix: format!("{namespace}:{WIRE_VERSION}:{cache}") })
+        let prefix = format!("{namespace}:{WIRE_VERSION}:{cache}");
+        // The name of the cache is part of the hash tag: the logs of several caches are on
+        // several nodes. No key of an entry ends like this.
+        let log = format!("{prefix}:{{#{cache}}}");
+        Ok(Self { prefix, log })
     }
 
     /// Returns what begins the names of every cache in `namespace`.
@@ -65,9 +78,9 @@ impl Names {
         format!("{}:inv", self.prefix)
     }
 
-    /// Returns the name of the invalidation log.
-    pub(super) fn log(&self) -> String {
-        format!("{}:tags", self.prefix)
+    /// Returns the names of the invalidation log.
+    pub(super) fn log(&self) -> LogNames {
+        LogNames { tags: format!("{}:tags", self.log), keys: format!("{}:keys", self.log) }
     }
 
     /// Returns the name under which a probe tries to write.
@@ -198,13 +211,15 @@ mod tests {
     #[test]
     fn names_hold_the_namespace_the_wire_version_and_the_cache() {
         let entry = names().entry(&Key::from("user:7"));
-        assert_eq!(entry.value, b"shop:1:catalog:{user:7}:v");
-        assert_eq!(entry.lock, b"shop:1:catalog:{user:7}:l");
-        assert_eq!(entry.right, b"shop:1:catalog:{user:7}:r");
+        assert_eq!(entry.value, b"shop:2:catalog:{user:7}:v");
+        assert_eq!(entry.lock, b"shop:2:catalog:{user:7}:l");
+        assert_eq!(entry.right, b"shop:2:catalog:{user:7}:r");
         assert_eq!(names().value(&Key::from("user:7")), entry.value);
-        assert_eq!(names().inbox(255), "shop:1:catalog:in:00000000000000ff");
-        assert_eq!(names().broadcast(), "shop:1:catalog:inv");
-        assert_eq!(names().log(), "shop:1:catalog:tags");
+        assert_eq!(names().inbox(255), "shop:2:catalog:in:00000000000000ff");
+        assert_eq!(names().broadcast(), "shop:2:catalog:inv");
+        let log = names().log();
+        assert_eq!(log.tags, "shop:2:catalog:{#catalog}:tags");
+        assert_eq!(log.keys, "shop:2:catalog:{#catalog}:keys");
     }
 
     #[test]
@@ -216,6 +231,13 @@ mod tests {
         }
         assert_eq!(slot_tag(&[b'x'; 200]), [b'x'; 200]);
         assert_eq!(slot_tag(b"a#"), b"a#");
+    }
+
+    #[test]
+    fn the_names_of_the_log_share_a_slot_that_another_cache_does_not_take() {
+        let (log, other) = (names().log(), Names::new("shop", "users").unwrap().log());
+        assert_eq!(slot(log.tags.as_bytes()), slot(log.keys.as_bytes()));
+        assert_ne!(slot(log.tags.as_bytes()), slot(other.tags.as_bytes()));
     }
 
     #[test]
@@ -239,7 +261,7 @@ mod tests {
             assert_eq!(error.fields(), ["namespace"], "{odd}");
             assert!(error.to_string().contains(part), "{odd}: {error}");
         }
-        assert_eq!(Names::new("shop:v1:a1", "1:b").unwrap().log(), "shop:v1:a1:1:1:b:tags");
+        assert_eq!(Names::new("shop:v1:a1", "1:b").unwrap().broadcast(), "shop:v1:a1:2:1:b:inv");
     }
 
     proptest! {
@@ -252,7 +274,9 @@ mod tests {
             if let (Ok(one), Ok(two)) = (Names::new(&a, &cache), Names::new(&c, &other)) {
                 let all = |names: &Names| {
                     let entry = names.entry(&Key::from("k"));
-                    let others = [names.inbox(1), names.broadcast(), names.log(), names.probe()];
+                    let LogNames { tags, keys } = names.log();
+                    let others =
+                        [names.inbox(1), names.broadcast(), tags, keys, names.probe()];
                     let others = others.map(String::into_bytes);
                     [vec![entry.value, entry.lock, entry.right], others.to_vec()].concat()
                 };
@@ -273,6 +297,16 @@ mod tests {
             let names = names();
             let (one, other) = (Key::from_encoded(&a), Key::from_encoded(&b));
             prop_assert_eq!(a == b, names.entry(&one) == names.entry(&other));
+        }
+
+        #[test]
+        fn no_entry_has_the_name_of_the_log(key in "#?[a-z]{0,40}") {
+            let names = Names::new("shop", key.trim_start_matches('#')).unwrap_or_else(|_| names());
+            let LogNames { tags, keys } = names.log();
+            let EntryNames { value, lock, right } = names.entry(&Key::from(key.as_str()));
+            for name in [value, lock, right] {
+                prop_assert!(name != tags.as_bytes() && name != keys.as_bytes());
+            }
         }
     }
 }

@@ -8,24 +8,27 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 
-use crate::key::{Key, Tag};
+use crate::key::Key;
 use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, ServerTime, Token, Version};
 use crate::lease::wakes::Listener;
-use crate::remote::redis::connection::{Command, Script};
+use crate::remote::redis::connection::Script;
 use crate::remote::redis::names::{EntryNames, Names};
 use crate::remote::redis::oversize::Oversize;
 use crate::remote::redis::pool::Pool;
 use crate::remote::redis::reply::{CallFailure, Cause, ServerReply};
 use crate::remote::redis::scripts;
 use crate::remote::redis::subscriber::{self, Ear};
-use crate::remote::{AcquireOutcome, Call, InvalidatedRecords, OnNotice, Remote, RemoteErrorKind};
+use crate::remote::{
+    AcquireOutcome, Call, InvalidatedRecords, OnNotice, Remote, RemoteErrorKind, RemoteLog,
+    RemotePush,
+};
 
 /// Redis as the remote of one cache.
 #[derive(Debug)]
 pub(super) struct RedisRemote {
-    link: Pool,
-    names: Names,
-    ear: Arc<Ear>,
+    pub(super) link: Pool,
+    pub(super) names: Names,
+    pub(super) ear: Arc<Ear>,
     listening: Mutex<Option<EndOnDrop>>,
     oversize: Oversize,
 }
@@ -153,7 +156,8 @@ impl Remote for RedisRemote {
     fn invalidate<'a>(&'a self, key: &'a Key) -> Call<'a, InvalidatedRecords> {
         Box::pin(async move {
             let message = subscriber::invalidated(self.ear.process, key);
-            let args = [self.ear.broadcast.as_bytes(), &message];
+            // The log tells the others.
+            let args = [&b""[..], &message];
             let reply = self.run(&scripts::INVALIDATE, key, &args).await?;
             match reply.array()? {
                 [value, lease] => {
@@ -161,50 +165,6 @@ impl Remote for RedisRemote {
                 }
                 _ => Err(CallFailure::nonsense().into()),
             }
-        })
-    }
-
-    fn invalidate_tags<'a>(&'a self, tags: &'a [Tag]) -> Call<'a, ServerTime> {
-        Box::pin(async move {
-            let head = subscriber::tags_invalidated(self.ear.process);
-            let mut args = vec![self.ear.broadcast.as_bytes(), &head];
-            args.extend(tags.iter().map(Tag::as_bytes));
-            let log = self.names.log();
-            let reply = self.link.run(&scripts::INVALIDATE_TAG, &[log.as_bytes()], &args).await?;
-            Ok(time(&reply)?)
-        })
-    }
-
-    fn read_tags(&self) -> Call<'_, Vec<(Tag, ServerTime)>> {
-        Box::pin(async move {
-            let read = Command::new("ZRANGE").args([&*self.names.log(), "0", "-1", "WITHSCORES"]);
-            let reply = self.link.send(&read).await?;
-            let (pairs, _) = reply.array()?.as_chunks();
-            // An entry that makes no sense must not hide the others.
-            Ok(pairs.iter().filter_map(log_entry).collect())
-        })
-    }
-
-    fn restore_tags<'a>(&'a self, tags: &'a [(Tag, ServerTime)]) -> Call<'a, ()> {
-        Box::pin(async move {
-            if tags.is_empty() {
-                return Ok(());
-            }
-            let write = Command::new("ZADD").args([&*self.names.log(), "GT"]);
-            let write = tags.iter().fold(write, |write, (tag, time)| {
-                write.arg(time.as_millis().to_string()).arg(tag.as_bytes())
-            });
-            self.link.send(&write).await?;
-            Ok(())
-        })
-    }
-
-    fn trim_tags(&self, before: ServerTime) -> Call<'_, ()> {
-        Box::pin(async move {
-            let end = format!("({}", before.as_millis());
-            let trim = Command::new("ZREMRANGEBYSCORE").args([&*self.names.log(), "-inf", &end]);
-            self.link.send(&trim).await?;
-            Ok(())
         })
     }
 
@@ -216,7 +176,7 @@ impl Remote for RedisRemote {
     ) -> Call<'a, (ServerTime, Version)> {
         Box::pin(async move {
             let (ttl, message) = (millis(ttl), subscriber::invalidated(self.ear.process, key));
-            let args = [ttl.as_bytes(), &envelope, self.ear.broadcast.as_bytes(), &message];
+            let args = [ttl.as_bytes(), &envelope, b"", &message];
             match self.run(&scripts::PUT, key, &args).await?.array()? {
                 [now, digits] => Ok((time(now)?, version(digits)?)),
                 _ => Err(CallFailure::nonsense().into()),
@@ -226,23 +186,18 @@ impl Remote for RedisRemote {
 
     fn probe(&self) -> Call<'_, ServerTime> {
         Box::pin(async move {
-            let (probe, channel) = (self.names.probe(), self.ear.broadcast.as_bytes());
-            let reply = self.link.run(&scripts::PROBE, &[probe.as_bytes()], &[channel]).await?;
+            let probe = self.names.probe();
+            let reply = self.link.run(&scripts::PROBE, &[probe.as_bytes()], &[]).await?;
             Ok(time(&reply)?)
         })
     }
 
-    fn listen(&self, key: &Key) -> Listener {
-        self.ear.wakes.listen(key)
+    fn log(&self) -> Option<&dyn RemoteLog> {
+        Some(self)
     }
 
-    fn is_subscribed(&self) -> bool {
-        self.ear.is_subscribed()
-    }
-
-    fn attach(&self, listener: Weak<dyn OnNotice>) {
-        let listening = Arc::clone(&self.ear).listen(self.link.clone(), listener);
-        *self.listening.lock() = Some(EndOnDrop(tokio::spawn(listening).abort_handle()));
+    fn push(&self) -> Option<&dyn RemotePush> {
+        Some(self)
     }
 
     fn address(&self) -> String {
@@ -262,6 +217,21 @@ impl Remote for RedisRemote {
     }
 }
 
+impl RemotePush for RedisRemote {
+    fn listen(&self, key: &Key) -> Listener {
+        self.ear.wakes.listen(key)
+    }
+
+    fn is_subscribed(&self) -> bool {
+        self.ear.is_subscribed()
+    }
+
+    fn attach(&self, listener: Weak<dyn OnNotice>) {
+        let listening = Arc::clone(&self.ear).listen(self.link.clone(), listener);
+        *self.listening.lock() = Some(EndOnDrop(tokio::spawn(listening).abort_handle()));
+    }
+}
+
 /// Writes a duration that the server takes: at least a millisecond, and not so
 /// long that the end of it cannot be counted.
 pub(super) fn millis(duration: Duration) -> String {
@@ -274,11 +244,14 @@ fn acquired(token: &Token, reply: &ServerReply) -> Result<AcquireOutcome, CallFa
     let [what, now, rest @ ..] = reply.array()? else { return Err(CallFailure::nonsense()) };
     let now = time(now)?;
     match (&**what.bytes()?, rest) {
-        (b"H", [envelope]) => Ok(AcquireOutcome::Hit { now, envelope: envelope.bytes()?.clone() }),
+        (b"H", [value]) => Ok(AcquireOutcome::Hit { now, value: value.bytes()?.clone() }),
         (b"A", [digits, _]) => {
             Ok(AcquireOutcome::Granted(Grant::new(*token, version(digits)?, now)))
         }
-        (b"L", [rest]) => Ok(AcquireOutcome::Locked { now, left: left(rest)? }),
+        (b"L", [rest, waiting, ..]) => {
+            let waiting = u32::try_from(waiting.number()?).unwrap_or(u32::MAX);
+            Ok(AcquireOutcome::Locked { now, left: left(rest)?, waiting })
+        }
         (b"B", [rest]) => Ok(AcquireOutcome::Held { now, left: left(rest)? }),
         _ => Err(CallFailure::nonsense()),
     }
@@ -294,13 +267,4 @@ fn left(reply: &ServerReply) -> Result<Duration, CallFailure> {
 
 fn version(reply: &ServerReply) -> Result<Version, CallFailure> {
     Version::from_digits(reply.bytes()?).ok_or_else(CallFailure::nonsense)
-}
-
-/// Reads a tag and its time. What could not be a time, or lies so far ahead
-/// that its entries would never live again, is none.
-fn log_entry([tag, score]: &[ServerReply; 2]) -> Option<(Tag, ServerTime)> {
-    let score: f64 = score.text().ok()?.parse().ok()?;
-    let plausible = (0.0..9e15).contains(&score);
-    plausible
-        .then_some((Tag::from_encoded(tag.bytes().ok()?), ServerTime::from_millis(score as u64)))
 }

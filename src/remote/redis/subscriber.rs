@@ -9,11 +9,11 @@ use futures_util::future::{Either, select};
 use tokio::time::{sleep, timeout};
 
 use crate::key::{Key, Tag};
-use crate::lease::grant::{ServerTime, Version};
+use crate::lease::grant::{Epoch, Version};
 use crate::lease::wakes::Wakes;
 use crate::remote::redis::connection::{Messages, Pulse};
 use crate::remote::redis::pool::Pool;
-use crate::remote::{Notice, OnNotice};
+use crate::remote::{LogItem, LogUpdate, Notice, OnNotice};
 
 /// The first byte of every message. A message in another format is a hint to
 /// look at everything.
@@ -33,8 +33,8 @@ pub(super) enum Message {
     Woken(u64),
     /// The process with this number invalidated or put a key.
     Invalidated(u64, Key),
-    /// The process with this number invalidated tags.
-    TagsInvalidated(u64, Vec<Tag>, ServerTime),
+    /// The process with this number announced something.
+    Announced(u64, LogUpdate),
 }
 
 /// Writes the message that wakes the processes that wait for a value.
@@ -56,7 +56,7 @@ fn wake(event: u8, key: &Key) -> Vec<u8> {
     message
 }
 
-/// Writes the message about an invalidated key, for waiting processes and for all.
+/// Writes the message about an invalidated key, for waiting processes.
 pub(super) fn invalidated(process: u64, key: &Key) -> Vec<u8> {
     let mut message = vec![FORMAT, b'I'];
     message.extend_from_slice(&process.to_be_bytes());
@@ -64,10 +64,10 @@ pub(super) fn invalidated(process: u64, key: &Key) -> Vec<u8> {
     message
 }
 
-/// Writes the beginning of what tells of invalidated tags. The script writes
-/// the rest: its time in 16 digits, then each tag after its length.
-pub(super) fn tags_invalidated(process: u64) -> Vec<u8> {
-    let mut message = vec![FORMAT, b'T'];
+/// Writes the beginning of what tells of an announcement. The script writes the rest: epoch and
+/// position in 16 digits each, then each item after its length.
+pub(super) fn announced(process: u64) -> Vec<u8> {
+    let mut message = vec![FORMAT, b'L'];
     message.extend_from_slice(&process.to_be_bytes());
     message
 }
@@ -82,25 +82,48 @@ impl Message {
             (FORMAT, b'F') => Version::from_digits(rest).map(|_| Self::Woken(number)),
             (FORMAT, b'A') => rest.is_empty().then_some(Self::Woken(number)),
             (FORMAT, b'I') => Some(Self::Invalidated(number, Key::from_encoded(rest))),
-            (FORMAT, b'T') => {
-                let (digits, tags) = rest.split_at_checked(16)?;
-                let now = std::str::from_utf8(digits).ok()?.parse().ok()?;
-                Some(Self::TagsInvalidated(number, read_tags(tags)?, ServerTime::from_millis(now)))
+            (FORMAT, b'L') => {
+                let (epoch, rest) = rest.split_at_checked(16)?;
+                let (digits, rest) = rest.split_at_checked(16)?;
+                let previous: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+                let (epoch, items) = (Epoch::from_digits(epoch)?, read_items(rest)?);
+                Some(Self::Announced(number, LogUpdate { epoch, previous, items }))
             }
             _ => None,
         }
     }
 }
 
-fn read_tags(mut bytes: &[u8]) -> Option<Vec<Tag>> {
-    let mut tags = Vec::new();
+/// Writes an item as it stands in the log.
+pub(super) fn item_bytes(item: &LogItem) -> Vec<u8> {
+    let (kind, bytes) = match item {
+        LogItem::Tag(tag) => (b't', tag.as_bytes()),
+        LogItem::Key(key) => (b'k', key.as_bytes()),
+        LogItem::Everything => (b'e', &[][..]),
+        LogItem::EverythingStale => (b's', &[][..]),
+    };
+    [&[kind], bytes].concat()
+}
+
+pub(super) fn read_item(bytes: &[u8]) -> Option<LogItem> {
+    match bytes.split_first()? {
+        (b't', tag) => Some(LogItem::Tag(Tag::from_encoded(tag))),
+        (b'k', key) => Some(LogItem::Key(Key::from_encoded(key))),
+        (b'e', []) => Some(LogItem::Everything),
+        (b's', []) => Some(LogItem::EverythingStale),
+        _ => None,
+    }
+}
+
+fn read_items(mut bytes: &[u8]) -> Option<Vec<LogItem>> {
+    let mut items = Vec::new();
     while !bytes.is_empty() {
         let (len, rest) = bytes.split_first_chunk()?;
-        let (tag, rest) = rest.split_at_checked(u32::from_be_bytes(*len) as usize)?;
-        tags.push(Tag::from_encoded(tag));
+        let (item, rest) = rest.split_at_checked(u32::from_be_bytes(*len) as usize)?;
+        items.push(read_item(item)?);
         bytes = rest;
     }
-    Some(tags)
+    Some(items)
 }
 
 /// Listens to the other processes for one cache.
@@ -166,11 +189,8 @@ impl Ear {
             return;
         }
         match message {
-            Some(Message::Invalidated(from, key)) if from != self.process => {
-                notify(listener, Notice::Invalidated(key));
-            }
-            Some(Message::TagsInvalidated(from, tags, now)) if from != self.process => {
-                notify(listener, Notice::TagsInvalidated(tags, now));
+            Some(Message::Announced(from, update)) if from != self.process => {
+                notify(listener, Notice::Announced(update));
             }
             _ => (),
         }
@@ -227,11 +247,19 @@ mod tests {
     }
 
     #[test]
-    fn tags_are_read_as_the_script_writes_them() {
-        let mut message = tags_invalidated(7);
-        message.extend_from_slice(b"0000000000001234\0\0\0\x01a\0\0\0\0");
-        let tags = vec![Tag::from("a"), Tag::from("")];
-        let expected = Message::TagsInvalidated(7, tags, ServerTime::from_millis(1234));
+    fn items_are_read_as_the_script_writes_them() {
+        let mut message = announced(7);
+        message.extend_from_slice(b"00000000000000ff0000000000001234");
+        message.extend_from_slice(b"\0\0\0\x02ta\0\0\0\x01k\0\0\0\x01e\0\0\0\x01s");
+        let items = vec![
+            LogItem::Tag("a".into()),
+            LogItem::Key("".into()),
+            LogItem::Everything,
+            LogItem::EverythingStale,
+        ];
+        assert!(items.iter().all(|item| read_item(&item_bytes(item)).as_ref() == Some(item)));
+        let epoch = Epoch::new(255).unwrap();
+        let expected = Message::Announced(7, LogUpdate { epoch, previous: 1234, items });
         assert_eq!(Message::decode(&message), Some(expected));
         message.pop();
         assert_eq!(Message::decode(&message), None, "cut");
@@ -245,9 +273,9 @@ mod tests {
     }
 
     #[test]
-    fn a_tag_longer_than_the_message_needs_no_memory() {
-        let mut message = tags_invalidated(7);
-        message.extend_from_slice(b"0000000000001234\xff\xff\xff\xffa");
+    fn an_item_longer_than_the_message_needs_no_memory() {
+        let mut message = announced(7);
+        message.extend_from_slice(b"00000000000000ff0000000000001234\xff\xff\xff\xfft");
         assert_eq!(Message::decode(&message), None);
     }
 

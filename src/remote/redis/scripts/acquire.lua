@@ -1,7 +1,7 @@
 -- Asks for the lease, looking at the value a second time in the same step.
 -- KEYS: V L R. ARGV: token, lease ms, keep ms, inbox or '', seen version or '',
 -- most bytes of a value (may be left out: then any).
--- Replies {'H', now, value}, {'A', now, version, left}, {'L', now, left} or
+-- Replies {'H', now, value}, {'A', now, version, left}, {'L', now, left, waiting processes} or
 -- {'B', now, left}; all times in ms.
 local V, L, R = KEYS[1], KEYS[2], KEYS[3]
 local token, lease, keep = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -80,4 +80,8 @@ if length and holder == r[1] and left > lease and left > length then
   redis.call('pexpire', L, length)
   left = length
 end
-return {'L', now, left}
+local waiting = 0
+for _, field in ipairs(redis.pcall('hkeys', R)) do
+  if field:sub(1, 2) == 'w:' then waiting = waiting + 1 end
+end
+return {'L', now, left, waiting}

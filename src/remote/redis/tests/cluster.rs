@@ -1,6 +1,5 @@
 //! Redis Cluster.
 
-use crate::key::Tag;
 use crate::remote::redis::tests::server::free_port;
 use crate::remote::redis::tests::*;
 
@@ -46,11 +45,15 @@ async fn a_cluster_serves_keys_of_every_slot_and_hears_every_node() {
         let key = Key::from(n);
         fills(&*remote, &key).await;
         other.invalidate(&key).await.unwrap();
-        until("told", || notices.count(&Notice::Invalidated(key.clone())) == 1).await;
+        let item = LogItem::Key(key);
+        announce(&*other, std::slice::from_ref(&item)).await;
+        until("told", || notices.announced().last() == Some(&item)).await;
     }
-    let now = other.invalidate_tags(&["t".into()]).await.unwrap();
-    assert_eq!(remote.read_tags().await.unwrap(), [(Tag::from("t"), now)]);
-    assert!(other.probe().await.unwrap() >= now);
+    let announced = announce(&*other, &[tag("t")]).await;
+    assert_eq!(announced.header.last, 51);
+    let said = log(&*remote).positions(&["t".into()]).await.unwrap().unwrap();
+    assert_eq!((said.header, said.positions), (announced.header, vec![51]));
+    other.probe().await.unwrap();
     for node in &nodes {
         node.tell(&["SCRIPT", "FLUSH"]).await;
     }
@@ -75,6 +78,8 @@ async fn a_user_of_a_cluster_needs_no_more_than_is_listed() {
     for n in 0..10_u32 {
         fills(&*remote, &Key::from(n)).await;
     }
+    announce(&*remote, &[tag("t")]).await;
+    assert!(log(&*remote).read(None).await.unwrap().is_some());
 }
 
 #[tokio::test]

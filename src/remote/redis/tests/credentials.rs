@@ -94,8 +94,8 @@ async fn open_connections_are_authorized_anew_before_the_expiry() {
     .await;
     assert_eq!(connections(&server).await, before, "the same connections");
     let there = server.redis().open("c").unwrap();
-    there.invalidate(&Key::from("k")).await.unwrap();
-    until("told", || notices.count(&Notice::Invalidated(Key::from("k"))) == 1).await;
+    announce(&*there, &[LogItem::Key("k".into())]).await;
+    until("told", || notices.announced() == [LogItem::Key("k".into())]).await;
     assert_eq!(notices.count(&Notice::Subscribed), 1, "without a gap");
 }
 

@@ -73,11 +73,11 @@ async fn a_killed_command_connection_is_replaced() {
 async fn a_killed_subscriber_comes_back_and_says_so() {
     let server = Server::start();
     let (remote, notices) = listening(&server.redis(), "c").await;
-    let mut listener = remote.listen(&Key::from("k"));
+    let mut listener = push(&*remote).listen(&Key::from("k"));
     server.tell(&["CLIENT", "KILL", "TYPE", "pubsub"]).await;
     until("noticed", || notices.count(&Notice::Unsubscribed) == 1).await;
     until("back", || notices.count(&Notice::Subscribed) == 2).await;
-    assert!(remote.is_subscribed());
+    assert!(push(&*remote).is_subscribed());
     woken(&mut listener).await;
 }
 
@@ -86,7 +86,7 @@ async fn a_frozen_server_is_noticed_by_the_subscriber_and_heals() {
     let server = Server::start();
     let (remote, notices) = listening(&server.redis(), "c").await;
     server.signal("-STOP");
-    until("noticed", || !remote.is_subscribed()).await;
+    until("noticed", || !push(&*remote).is_subscribed()).await;
     server.signal("-CONT");
     until("back", || notices.count(&Notice::Subscribed) == 2).await;
 }

@@ -24,7 +24,10 @@ use crate::lease::grant::{Grant, LeaseRequest, Version};
 use crate::lease::wakes::Listener;
 use crate::remote::redis::Redis;
 use crate::remote::redis::tests::server::Server;
-use crate::remote::{AcquireOutcome, Notice, OnNotice, Remote, RemoteErrorKind};
+use crate::remote::{
+    AcquireOutcome, LogItem, LogReply, LogUpdate, Notice, OnNotice, Remote, RemoteErrorKind,
+    RemoteLog, RemotePush,
+};
 
 const LEASE: Duration = Duration::from_secs(5);
 const KEEP: Duration = Duration::from_secs(60);
@@ -45,6 +48,22 @@ async fn granted(remote: &dyn Remote, key: &Key, ask: &LeaseRequest) -> Grant {
         AcquireOutcome::Granted(grant) => grant,
         other => panic!("not granted: {other:?}"),
     }
+}
+
+fn push(remote: &dyn Remote) -> &dyn RemotePush {
+    remote.push().unwrap()
+}
+
+fn log(remote: &dyn Remote) -> &dyn RemoteLog {
+    remote.log().unwrap()
+}
+
+async fn announce(remote: &dyn Remote, items: &[LogItem]) -> LogReply {
+    log(remote).announce(items, None).await.unwrap()
+}
+
+fn tag(name: &str) -> LogItem {
+    LogItem::Tag(name.into())
 }
 
 /// Takes an entry through its life.
@@ -97,6 +116,16 @@ impl Notices {
     fn count(&self, notice: &Notice) -> usize {
         self.0.lock().iter().filter(|seen| *seen == notice).count()
     }
+
+    /// What other processes have announced, in order.
+    fn announced(&self) -> Vec<LogItem> {
+        let notices = self.0.lock();
+        let updates = notices.iter().filter_map(|notice| match notice {
+            Notice::Announced(update) => Some(&update.items),
+            _ => None,
+        });
+        updates.flatten().cloned().collect()
+    }
 }
 
 /// Opens a cache that listens, and waits until it does.
@@ -104,8 +133,8 @@ async fn listening(redis: &Redis, cache: &str) -> (Arc<dyn Remote>, Arc<Notices>
     let remote = redis.open(cache).unwrap();
     let notices = Arc::new(Notices::default());
     let listener: Arc<dyn OnNotice> = notices.clone();
-    remote.attach(Arc::downgrade(&listener) as Weak<dyn OnNotice>);
-    until("subscribed", || remote.is_subscribed()).await;
+    push(&*remote).attach(Arc::downgrade(&listener) as Weak<dyn OnNotice>);
+    until("subscribed", || push(&*remote).is_subscribed()).await;
     until("told so", || notices.count(&Notice::Subscribed) == 1).await;
     (remote, notices)
 }

@@ -1,7 +1,6 @@
 //! What each operation does, once.
 
-use crate::key::Tag;
-use crate::lease::grant::{FillOutcome, ServerTime, Token};
+use crate::lease::grant::{FillOutcome, Stamp, Token};
 use crate::remote::InvalidatedRecords;
 use crate::remote::redis::tests::*;
 
@@ -22,8 +21,8 @@ async fn a_value_is_acquired_filled_and_read() {
 
     assert_eq!(remote.get(&key).await.unwrap(), Some(stored.clone()));
     match remote.acquire(&key, &crate::remote::redis::tests::ask()).await.unwrap() {
-        AcquireOutcome::Hit { envelope, now } => {
-            assert_eq!(envelope, stored);
+        AcquireOutcome::Hit { value, now } => {
+            assert_eq!(value, stored);
             assert!(now >= grant.now);
         }
         other => panic!("the second look missed it: {other:?}"),
@@ -101,8 +100,8 @@ async fn a_value_of_another_type_is_an_envelope_without_bytes_and_is_overwritten
     let server = Server::start();
     let remote = server.redis().open("c").unwrap();
     let key = Key::from("k");
-    server.tell(&["LPUSH", "stampede:1:c:{k}:v", "x"]).await;
-    server.tell(&["LPUSH", "stampede:1:c:{k}:r", "x"]).await;
+    server.tell(&["LPUSH", "stampede:2:c:{k}:v", "x"]).await;
+    server.tell(&["LPUSH", "stampede:2:c:{k}:r", "x"]).await;
     assert_eq!(remote.get(&key).await.unwrap(), Some(Bytes::new()));
     let grant = granted(&*remote, &key, &ask()).await;
     let stored = envelope(grant.version, "right");
@@ -111,36 +110,111 @@ async fn a_value_of_another_type_is_an_envelope_without_bytes_and_is_overwritten
 }
 
 #[tokio::test]
-async fn the_log_keeps_the_latest_time_of_each_tag() {
+async fn a_key_that_nobody_computes_or_waits_for_leaves_nothing_after_an_abandon() {
     let server = Server::start();
     let remote = server.redis().open("c").unwrap();
-    let (a, b) = (Tag::from("a"), Tag::from(&b"\0\xff b"[..]));
-    let now = remote.invalidate_tags(&[a.clone(), b.clone()]).await.unwrap();
-    let mut log = remote.read_tags().await.unwrap();
-    log.sort_by_key(|(tag, _)| tag.as_bytes().to_vec());
-    assert_eq!(log, [(b.clone(), now), (a.clone(), now)]);
+    let key = Key::from("k");
+    let ask = LeaseRequest::new(LEASE, Duration::from_secs(1_000_000));
+    let grant = granted(&*remote, &key, &ask).await;
+    assert!(remote.abandon(&key, &grant.token, None).await.unwrap());
+    assert_eq!(server.tell(&["KEYS", "*"]).await.array().unwrap(), []);
+    let next = granted(&*remote, &key, &ask).await;
+    assert!(next.version > grant.version);
+    let late = remote.fill(&key, &grant, TTL, envelope(grant.version, "late")).await.unwrap();
+    assert_eq!(late, FillOutcome::Refused);
 
-    let later = ServerTime::from_millis(now.as_millis() + 5000);
-    let earlier = ServerTime::from_millis(now.as_millis() - 5000);
-    remote.restore_tags(&[]).await.unwrap();
-    remote.restore_tags(&[(a.clone(), later), (b.clone(), earlier)]).await.unwrap();
-    let again = remote.invalidate_tags(std::slice::from_ref(&a)).await.unwrap();
-    assert!(again < later);
-    let mut log = remote.read_tags().await.unwrap();
-    log.sort_by_key(|(_, time)| *time);
-    assert_eq!(log, [(b, now), (a.clone(), later)], "never backwards");
-
-    remote.trim_tags(later).await.unwrap();
-    assert_eq!(remote.read_tags().await.unwrap(), [(a, later)]);
+    // A hold is all that is left of a computation that failed.
+    assert!(remote.abandon(&key, &next.token, Some(LEASE)).await.unwrap());
+    let left = server.tell(&["KEYS", "*"]).await;
+    let [hold] = left.array().unwrap() else { panic!("more than the hold: {left:?}") };
+    let millis = server.tell(&["PTTL", hold.text().unwrap()]).await.number().unwrap();
+    assert!(Duration::from_millis(millis) <= LEASE, "{millis}");
 }
 
 #[tokio::test]
-async fn what_cannot_be_a_time_in_the_log_is_left_out() {
+async fn the_log_has_no_time_to_live_and_no_name_of_a_key() {
     let server = Server::start();
     let remote = server.redis().open("c").unwrap();
-    let zadd = ["ZADD", "stampede:1:c:tags", "inf", "x", "-5", "y", "7", "z"];
-    server.tell(&zadd).await;
-    assert_eq!(remote.read_tags().await.unwrap(), [(Tag::from("z"), ServerTime::from_millis(7))]);
+    announce(&*remote, &[tag("t"), LogItem::Key("k".into())]).await;
+    let found = server.tell(&["KEYS", "*"]).await;
+    let mut names: Vec<_> = found.array().unwrap().iter().map(|n| n.text().unwrap()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["stampede:2:c:{#c}:keys", "stampede:2:c:{#c}:tags"]);
+    for name in names {
+        let ttl = server.tell(&["TTL", name]).await;
+        assert_eq!(
+            ttl.int().unwrap(),
+            -1,
+            "an eviction of what has a time to live may take {name}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_heartbeat_is_one_plain_command() {
+    let server = Server::start();
+    let remote = server.redis().open("c").unwrap();
+    let header = announce(&*remote, &[tag("a"), LogItem::Key("k".into())]).await.header;
+    server.tell(&["CONFIG", "RESETSTAT"]).await;
+    log(&*remote).read(Some(Stamp::new(header.epoch, header.last))).await.unwrap();
+    announce_elsewhere(&server).await;
+    let reply = log(&*remote).read(Some(Stamp::new(header.epoch, header.last))).await;
+    assert_eq!(reply.unwrap().unwrap().missed, [(3, tag("b"))]);
+    let stats = server.tell(&["INFO", "commandstats"]).await;
+    let calls = |command: &str| {
+        let line = stats.text().unwrap().lines().find(|line| line.starts_with(command));
+        line.map(|line| line.split([':', ',']).nth(1).unwrap().to_owned())
+    };
+    assert_eq!(calls("cmdstat_zrangebyscore:").as_deref(), Some("calls=2"), "{stats:?}");
+    assert_eq!(calls("cmdstat_zadd:").as_deref(), Some("calls=2"), "{stats:?}");
+}
+
+/// A tag, announced by a process that knows nothing of the log.
+async fn announce_elsewhere(server: &Server) {
+    announce(&*server.redis().open("c").unwrap(), &[tag("b")]).await;
+}
+
+#[tokio::test]
+async fn members_of_the_log_that_make_no_sense_hide_no_others() {
+    let server = Server::start();
+    let remote = server.redis().open("c").unwrap();
+    let header = announce(&*remote, &[tag("a"), LogItem::Key("k".into())]).await.header;
+    let [tags, keys] = ["stampede:2:c:{#c}:tags", "stampede:2:c:{#c}:keys"];
+    server
+        .tell(&["ZADD", tags, "-inf", "x", "inf", "y", "0.25", "h:", "0.5", "", "1.5", "tz"])
+        .await;
+    server.tell(&["ZADD", keys, "0.5", "x", "1", "", "-5", "ky"]).await;
+    let reply = log(&*remote).read(Some(Stamp::new(header.epoch, 0))).await.unwrap().unwrap();
+    assert_eq!(reply.missed, [(1, tag("a")), (2, LogItem::Key("k".into()))]);
+    assert_eq!(reply.header, header);
+}
+
+#[tokio::test]
+async fn a_log_of_another_type_is_none_and_is_overwritten() {
+    let server = Server::start();
+    let remote = server.redis().open("c").unwrap();
+    for name in ["stampede:2:c:{#c}:tags", "stampede:2:c:{#c}:keys"] {
+        let old = announce(&*remote, &[tag("a"), LogItem::Key("k".into())]).await.header;
+        server.tell(&["DEL", name]).await;
+        server.tell(&["SET", name, "x"]).await;
+        let after = Some(Stamp::new(old.epoch, old.last));
+        let new = log(&*remote).announce(&[LogItem::Key("l".into())], after).await.unwrap();
+        assert!(new.header.epoch != old.epoch || new.header.dropped >= 2, "{new:?}");
+        let read = log(&*remote).read(Some(Stamp::new(new.header.epoch, new.previous))).await;
+        assert_eq!(read.unwrap().unwrap().missed, [(new.header.last, LogItem::Key("l".into()))]);
+    }
+}
+
+#[tokio::test]
+async fn a_log_begins_again_after_a_restart_from_the_disk() {
+    let mut server = Server::with(&["--appendonly", "yes", "--appendfsync", "always"]);
+    let remote = server.redis().open("c").unwrap();
+    let old = announce(&*remote, &[tag("a")]).await.header;
+    server.kill();
+    server.restart();
+    let read = until_ok("answers", async || log(&*remote).read(None).await.ok()).await.unwrap();
+    assert_eq!(read.header.epoch, old.epoch, "the server has read it from its disk");
+    assert_ne!(announce(&*remote, &[]).await.header.epoch, old.epoch);
 }
 
 #[tokio::test]
@@ -217,7 +291,7 @@ async fn a_value_that_is_too_large_is_carried_once_and_not_by_an_acquire() {
 
     let server = Server::start();
     let remote = server.redis().max_value_bytes(MOST).open("c").unwrap();
-    let (key, name) = (Key::from("k"), "stampede:1:c:{k}:v");
+    let (key, name) = (Key::from("k"), "stampede:2:c:{k}:v");
     let large = String::from_utf8(envelope(version(7), &"x".repeat(MOST)).to_vec()).unwrap();
     server.tell(&["SET", name, &large]).await;
 
@@ -252,5 +326,5 @@ async fn a_value_of_exactly_the_most_bytes_is_read_each_time() {
         assert_eq!(remote.get(&key).await.unwrap(), Some(stored.clone()));
     }
     let hit = remote.acquire(&key, &ask()).await.unwrap();
-    assert!(matches!(hit, AcquireOutcome::Hit { envelope, .. } if envelope == stored));
+    assert!(matches!(hit, AcquireOutcome::Hit { value, .. } if value == stored));
 }

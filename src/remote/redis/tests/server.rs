@@ -104,7 +104,8 @@ pub(super) fn free_port() -> u16 {
 fn spawn(port: u16, folder: &std::path::Path, args: &[String]) -> Child {
     // A file of settings comes first.
     let (file, args) = args.split_at(usize::from(args.iter().any(|arg| arg == "--sentinel")));
-    Process::new("redis-server")
+    let binary = std::env::var_os("TOWER_STAMPEDE_REDIS_SERVER");
+    Process::new(binary.as_deref().unwrap_or("redis-server".as_ref()))
         .args(file)
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
         .args(["--save", "", "--appendonly", "no"])
@@ -114,7 +115,7 @@ fn spawn(port: u16, folder: &std::path::Path, args: &[String]) -> Child {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
-        .expect("redis-server is installed")
+        .expect("TOWER_STAMPEDE_REDIS_SERVER, or redis-server, starts")
 }
 
 fn answers(port: u16, process: &mut Child) -> bool {
