@@ -9,7 +9,7 @@
 //! # What leaves
 //!
 //! The same replies, wake-ups and notices as from a Redis server: both pass the contract
-//! suite in `tests/kit/contract` of the repository. Also counts of the calls.
+//! suite, [`contract`](crate::remote::contract). Also counts of the calls.
 //!
 //! # The states in between
 //!
@@ -29,9 +29,13 @@
 //! - `server`: the state that all processes share, its faults, its messages.
 //! - `process`: the client of one process: the trait `Remote`.
 //! - `clock`: the server's time.
+//! - `contract`: the double under the contract suite.
+//! - `log`: the invalidation log.
 //! - `tests`: what the contract suite does not show.
 
 mod clock;
+mod contract;
+mod log;
 mod process;
 mod records;
 mod server;
@@ -46,10 +50,10 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::key::Key;
-use crate::remote::RemoteErrorKind;
 pub use crate::remote::double::process::DoubleProcess;
 pub use crate::remote::double::records::Record;
 use crate::remote::double::server::{DoubleClient, DoubleServer, Fault};
+use crate::remote::{RemoteErrorKind, RemoteOp};
 
 /// A remote in memory: a server that several processes of a test share.
 ///
@@ -72,6 +76,7 @@ use crate::remote::double::server::{DoubleClient, DoubleServer, Fault};
 /// use tower_stampede::Key;
 /// use tower_stampede::remote::{
 ///     AcquireOutcome, Double, FillOutcome, LeaseRequest, Notice, OnNotice, Remote, RemoteOp,
+///     RemotePush,
 /// };
 ///
 /// struct Ignore;
@@ -103,55 +108,6 @@ use crate::remote::double::server::{DoubleClient, DoubleServer, Fault};
 /// ```
 #[derive(Clone, Default)]
 pub struct Double(Arc<DoubleServer>);
-
-/// What a process asks of a remote: the methods of
-/// [`Remote`](crate::remote::Remote) that are round trips.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum RemoteOp {
-    /// [`Remote::get`](crate::remote::Remote::get)
-    Get,
-    /// [`Remote::acquire`](crate::remote::Remote::acquire)
-    Acquire,
-    /// [`Remote::fill`](crate::remote::Remote::fill)
-    Fill,
-    /// [`Remote::renew`](crate::remote::Remote::renew)
-    Renew,
-    /// [`Remote::abandon`](crate::remote::Remote::abandon)
-    Abandon,
-    /// [`Remote::invalidate`](crate::remote::Remote::invalidate)
-    Invalidate,
-    /// [`Remote::invalidate_tags`](crate::remote::Remote::invalidate_tags)
-    InvalidateTags,
-    /// [`Remote::read_tags`](crate::remote::Remote::read_tags)
-    ReadTags,
-    /// [`Remote::restore_tags`](crate::remote::Remote::restore_tags)
-    RestoreTags,
-    /// [`Remote::trim_tags`](crate::remote::Remote::trim_tags)
-    TrimTags,
-    /// [`Remote::put`](crate::remote::Remote::put)
-    Put,
-    /// [`Remote::probe`](crate::remote::Remote::probe)
-    Probe,
-}
-
-impl RemoteOp {
-    /// Every one of them.
-    pub const ALL: &'static [Self] = &[
-        Self::Get,
-        Self::Acquire,
-        Self::Fill,
-        Self::Renew,
-        Self::Abandon,
-        Self::Invalidate,
-        Self::InvalidateTags,
-        Self::ReadTags,
-        Self::RestoreTags,
-        Self::TrimTags,
-        Self::Put,
-        Self::Probe,
-    ];
-}
 
 impl Double {
     /// Starts an empty server.
@@ -261,6 +217,40 @@ impl Double {
     /// Removes everything: `FLUSHALL`, or a start without data.
     pub fn flush(&self) {
         self.0.with(|state, _| state.flush());
+    }
+
+    /// Removes all keys, and leaves the invalidation log: what a cluster loses with a node that
+    /// has not the log.
+    pub fn flush_keys(&self) {
+        self.0.with(|state, _| state.flush_keys());
+    }
+
+    /// Removes the invalidation log, as an eviction may.
+    pub fn lose_log(&self) {
+        self.0.with(|state, _| state.log.lose());
+    }
+
+    /// Removes the keys of the invalidation log, and leaves the rest.
+    pub fn lose_key_log(&self) {
+        self.0.with(|state, _| state.log.lose_keys());
+    }
+
+    /// Lets another server take over the invalidation log, one that lacks its last `lost`
+    /// items.
+    pub fn fail_over_log(&self, lost: u64) {
+        self.0.with(|state, _| state.log.fail_over(lost));
+    }
+
+    /// Takes the last `lost` items out of the invalidation log; the same server goes on, as one
+    /// does that has read older data from its disk.
+    pub fn roll_back_log(&self, lost: u64) {
+        self.0.with(|state, _| state.log.roll_back(lost));
+    }
+
+    /// Sets how many tags and keys the invalidation log keeps: 100,000 and 4,096 unless this is
+    /// called.
+    pub fn bound_log(&self, tags: usize, keys: usize) {
+        self.0.with(|state, _| state.log.set_bounds(tags, keys));
     }
 
     /// Removes one record of a key, as an eviction may.

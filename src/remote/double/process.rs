@@ -9,13 +9,13 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::key::{Key, Tag};
-use crate::remote::double::RemoteOp;
 use crate::remote::double::clock::Now;
 use crate::remote::double::records::{Inbox, OutOfMemory};
 use crate::remote::double::server::{DoubleCommand, DoubleServer, DoubleState, Fault};
 use crate::remote::{
-    AcquireOutcome, Call, FillOutcome, Grant, InvalidatedRecords, LeaseRequest, Listener, Notice,
-    OnNotice, Remote, RemoteError, RemoteErrorKind, ServerTime, Token, Version, Wakes,
+    AcquireOutcome, Call, FillOutcome, Grant, InvalidatedRecords, LeaseRequest, Listener, LogItem,
+    LogPositions, LogReply, LogUpdate, Notice, OnNotice, Remote, RemoteError, RemoteErrorKind,
+    RemoteLog, RemoteOp, RemotePush, ServerTime, Stamp, Token, Version, Wakes,
 };
 
 /// Shorter envelopes have no room for a version.
@@ -175,40 +175,11 @@ impl Remote for DoubleProcess {
     }
 
     fn invalidate<'a>(&'a self, key: &'a Key) -> Call<'a, InvalidatedRecords> {
-        let (key, inbox) = (key.clone(), self.inbox);
+        let key = key.clone();
         self.call(RemoteOp::Invalidate, move |state, now| {
             let (found, woken) = state.at(&key, now, |records| records.invalidate());
             state.wake(woken, &key);
-            state.tell_others(inbox, &Notice::Invalidated(key));
             Ok(found)
-        })
-    }
-
-    fn invalidate_tags<'a>(&'a self, tags: &'a [Tag]) -> Call<'a, ServerTime> {
-        let (tags, inbox) = (tags.to_vec(), self.inbox);
-        self.call(RemoteOp::InvalidateTags, move |state, now| {
-            let now = now.reading();
-            state.remember_tags(tags.iter().map(|tag| (tag.clone(), now)))?;
-            state.tell_others(inbox, &Notice::TagsInvalidated(tags, now));
-            Ok(now)
-        })
-    }
-
-    fn read_tags(&self) -> Call<'_, Vec<(Tag, ServerTime)>> {
-        self.call(RemoteOp::ReadTags, |state, _| {
-            Ok(state.tags.iter().map(|(tag, at)| (tag.clone(), *at)).collect())
-        })
-    }
-
-    fn restore_tags<'a>(&'a self, tags: &'a [(Tag, ServerTime)]) -> Call<'a, ()> {
-        let tags = tags.to_vec();
-        self.call(RemoteOp::RestoreTags, move |state, _| state.remember_tags(tags))
-    }
-
-    fn trim_tags(&self, before: ServerTime) -> Call<'_, ()> {
-        self.call(RemoteOp::TrimTags, move |state, _| {
-            state.tags.retain(|_, at| *at >= before);
-            Ok(())
         })
     }
 
@@ -218,7 +189,7 @@ impl Remote for DoubleProcess {
         ttl: Duration,
         envelope: Bytes,
     ) -> Call<'a, (ServerTime, Version)> {
-        let (key, inbox) = (key.clone(), self.inbox);
+        let key = key.clone();
         self.call(RemoteOp::Put, move |state, now| {
             if envelope.len() < SHORTEST {
                 return Err(RemoteError::new(RemoteErrorKind::Protocol));
@@ -226,7 +197,6 @@ impl Remote for DoubleProcess {
             let full = state.full;
             let (put, woken) = state.at(&key, now, |r| r.put(now, ttl, &envelope, full));
             state.wake(woken, &key);
-            state.tell_others(inbox, &Notice::Invalidated(key));
             Ok((now.reading(), put?))
         })
     }
@@ -235,6 +205,45 @@ impl Remote for DoubleProcess {
         self.call(RemoteOp::Probe, |_, now| Ok(now.reading()))
     }
 
+    fn log(&self) -> Option<&dyn RemoteLog> {
+        Some(self)
+    }
+
+    fn push(&self) -> Option<&dyn RemotePush> {
+        Some(self)
+    }
+
+    fn suspect(&self, kind: RemoteErrorKind) {
+        self.suspicions.lock().push(kind);
+    }
+}
+
+impl RemoteLog for DoubleProcess {
+    fn announce<'a>(&'a self, items: &'a [LogItem], from: Option<Stamp>) -> Call<'a, LogReply> {
+        let (items, inbox) = (items.to_vec(), self.inbox);
+        let op = if items.is_empty() { RemoteOp::ReadLog } else { RemoteOp::Announce };
+        self.call(op, move |state, _| {
+            let reply = state.log.announce(&items, from);
+            if !items.is_empty() {
+                let (epoch, previous) = (reply.header.epoch, reply.previous);
+                let update = LogUpdate { epoch, previous, items };
+                state.tell_others(inbox, &Notice::Announced(update));
+            }
+            Ok(reply)
+        })
+    }
+
+    fn read(&self, from: Option<Stamp>) -> Call<'_, Option<LogReply>> {
+        self.call(RemoteOp::ReadLog, move |state, _| Ok(state.log.read(from)))
+    }
+
+    fn positions<'a>(&'a self, tags: &'a [Tag]) -> Call<'a, Option<LogPositions>> {
+        let tags = tags.to_vec();
+        self.call(RemoteOp::ReadPositions, move |state, _| Ok(state.log.positions(&tags)))
+    }
+}
+
+impl RemotePush for DoubleProcess {
     fn listen(&self, key: &Key) -> Listener {
         self.wakes.listen(key)
     }
@@ -250,26 +259,6 @@ impl Remote for DoubleProcess {
                 state.tell_itself(self.inbox, Notice::Subscribed);
             }
         });
-    }
-
-    fn suspect(&self, kind: RemoteErrorKind) {
-        self.suspicions.lock().push(kind);
-    }
-}
-
-impl DoubleState {
-    fn remember_tags(
-        &mut self,
-        tags: impl IntoIterator<Item = (Tag, ServerTime)>,
-    ) -> Result<(), RemoteError> {
-        if self.full {
-            return Err(OutOfMemory.into());
-        }
-        for (tag, at) in tags {
-            let known = self.tags.entry(tag).or_default();
-            *known = at.max(*known);
-        }
-        Ok(())
     }
 }
 

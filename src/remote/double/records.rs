@@ -102,9 +102,9 @@ impl Records {
         let version = self.version();
         if version.is_some()
             && version != ask.seen
-            && let Some(envelope) = self.envelope()
+            && let Some(value) = self.envelope()
         {
-            return Ok(AcquireOutcome::Hit { now: now.reading(), envelope });
+            return Ok(AcquireOutcome::Hit { now: now.reading(), value });
         }
         if full {
             return Err(OutOfMemory);
@@ -150,7 +150,9 @@ impl Records {
             right.register(inbox);
         }
         let left = self.lock.as_ref().map_or(Duration::ZERO, |lock| now.until(lock.until));
-        AcquireOutcome::Locked { now: now.reading(), left }
+        let waiting = self.right.as_ref().map_or(0, |right| right.waiting.len());
+        let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
+        AcquireOutcome::Locked { now: now.reading(), left, waiting }
     }
 
     /// A lease that has more left than it can have: the server's clock was set

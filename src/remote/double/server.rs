@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::key::{Key, Tag};
-use crate::remote::double::RemoteOp;
+use crate::key::Key;
 use crate::remote::double::clock::{DoubleClock, Now};
+use crate::remote::double::log::DoubleLog;
 use crate::remote::double::records::{Inbox, Records, Woken};
-use crate::remote::{Notice, OnNotice, RemoteError, RemoteErrorKind, ServerTime, Wakes};
+use crate::remote::{Notice, OnNotice, RemoteError, RemoteErrorKind, RemoteOp, Wakes};
 
 /// What is done once a command has arrived.
 pub(super) type DoubleCommand = Box<dyn FnOnce(&mut DoubleState, Now) + Send>;
@@ -26,7 +26,7 @@ pub(super) struct DoubleServer {
 pub(super) struct DoubleState {
     clock: DoubleClock,
     records: HashMap<Key, Records>,
-    pub(super) tags: HashMap<Tag, ServerTime>,
+    pub(super) log: DoubleLog,
     pub(super) clients: Vec<DoubleClient>,
     pub(super) calls: BTreeMap<RemoteOp, usize>,
     pub(super) faults: HashMap<RemoteOp, Fault>,
@@ -150,8 +150,12 @@ impl DoubleState {
     }
 
     pub(super) fn flush(&mut self) {
+        self.flush_keys();
+        self.log.lose();
+    }
+
+    pub(super) fn flush_keys(&mut self) {
         self.records.clear();
-        self.tags.clear();
     }
 
     pub(super) fn thaw(&mut self) {

@@ -6,7 +6,8 @@ use parking_lot::Mutex;
 
 use crate::remote::double::*;
 use crate::remote::{
-    AcquireOutcome, FillOutcome, Grant, LeaseRequest, Notice, OnNotice, Remote, RemoteError,
+    AcquireOutcome, FillOutcome, Grant, LeaseRequest, LogItem, LogUpdate, Notice, OnNotice, Remote,
+    RemoteError, RemoteLog, RemoteOp, RemotePush,
 };
 
 const LONG: Duration = Duration::from_secs(100);
@@ -118,7 +119,7 @@ async fn a_process_is_told_when_it_is_cut_off_and_when_not_any_more() {
     assert!(two.is_subscribed());
     assert!(listener.woken().now_or_never().is_some(), "woken to look again");
     two.unsubscribe();
-    one.invalidate(&key()).await.unwrap();
+    one.announce(&[LogItem::Everything], None).await.unwrap();
     two.subscribe();
     let told = [Notice::Subscribed, Notice::Unsubscribed, Notice::Subscribed];
     assert_eq!(*ears.0.lock(), told);
@@ -164,11 +165,51 @@ async fn lost_messages_reach_nobody() {
     let (one, two) = (double.process(), double.process());
     let (ears, _kept) = listen_to(&two);
     double.lose_messages(true);
-    one.invalidate(&key()).await.unwrap();
+    one.announce(&[LogItem::Everything], None).await.unwrap();
     double.lose_messages(false);
-    one.invalidate(&Key::from("other")).await.unwrap();
-    let told = [Notice::Subscribed, Notice::Invalidated(Key::from("other"))];
-    assert_eq!(*ears.0.lock(), told);
+    let items = vec![LogItem::Key(Key::from("other"))];
+    let epoch = one.announce(&items, None).await.unwrap().header.epoch;
+    let update = LogUpdate { epoch, previous: 1, items };
+    assert_eq!(*ears.0.lock(), [Notice::Subscribed, Notice::Announced(update)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_announcement_of_nothing_counts_as_reading() {
+    let double = Double::new();
+    let process = double.process();
+    process.announce(&[], None).await.unwrap();
+    process.read(None).await.unwrap();
+    process.announce(&[LogItem::Everything], None).await.unwrap();
+    process.positions(&[]).await.unwrap();
+    let all = [(RemoteOp::Announce, 1), (RemoteOp::ReadLog, 2), (RemoteOp::ReadPositions, 1)];
+    assert_eq!(double.all_calls(), all.into());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_that_fails_over_lacks_its_last_items_and_begins_again() {
+    let double = Double::new();
+    let process = double.process();
+    let items = ["a", "b", "c"].map(|tag| LogItem::Tag(tag.into()));
+    let before = process.announce(&items, None).await.unwrap().header;
+    double.fail_over_log(1);
+    let read = process.read(None).await.unwrap().unwrap().header;
+    assert_eq!((read.epoch, read.last), (before.epoch, 2), "nothing was written yet");
+    let after = process.announce(&[], None).await.unwrap().header;
+    assert_ne!(after.epoch, before.epoch);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_node_leaves_the_log_and_a_flush_does_not() {
+    let double = Double::new();
+    let process = double.process();
+    process.announce(&[LogItem::Everything], None).await.unwrap();
+    let grant = lead(&process).await;
+    fill(&process, &grant).await.unwrap();
+    double.flush_keys();
+    assert_eq!(process.get(&key()).await.unwrap(), None);
+    assert!(process.read(None).await.unwrap().is_some());
+    double.flush();
+    assert_eq!(process.read(None).await.unwrap(), None);
 }
 
 struct Nosy(Arc<DoubleProcess>, Mutex<Vec<bool>>);
