@@ -10,7 +10,7 @@ use crate::http::rules::decline_reason::{DeclineReason, UnstoredReason};
 use crate::http::rules::request::BypassReason;
 use crate::observe::lines::{LineLevel, LogMessage};
 use crate::observe::meters::{FillResult, InvalidationKind, LocalLock, Metric, MetricKind};
-use crate::observe::{CallersGot, ComputationEnd, LockAnswer, RemoteCall, WakeCause};
+use crate::observe::{CallersGot, ComputationEnd, LockAnswer, RemoteOp, WakeCause};
 use crate::outcome::CacheOutcome;
 use crate::remote::RemoteErrorKind;
 use crate::remote::envelope::Damage;
@@ -124,10 +124,10 @@ fn values(metric: Metric, label: &str) -> Vec<String> {
         (Metric::Wake, _) => words(WakeCause::ALL, WakeCause::as_str),
         (_, "store") => vec!["remote".into()],
         (Metric::StoreErrors, "op") => {
-            let calls = words(RemoteCall::ALL, RemoteCall::as_str).into_iter();
+            let calls = words(RemoteOp::ALL, RemoteOp::as_str).into_iter();
             calls.chain(["read".to_owned()]).collect()
         }
-        (_, "op") => words(RemoteCall::ALL, RemoteCall::as_str),
+        (_, "op") => words(RemoteOp::ALL, RemoteOp::as_str),
         (Metric::StoreErrors, _) => {
             let damage = words(Damage::ALL, Damage::as_str).into_iter();
             damage.chain(words(RemoteErrorKind::ALL, RemoteErrorKind::as_str)).collect()

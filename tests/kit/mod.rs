@@ -9,7 +9,6 @@
 //! - `alone`: runs a part of a test in a process of its own: one that may deadlock or abort.
 //! - `log`: listens to the lines of `tracing` on one thread.
 //! - `remote`: processes on the remote in memory (`remote::Double`), under paused time.
-//! - `contract`: what every remote promises, as tests for any server.
 //! - `redis`: real Redis servers, clusters and sentinels, and a TCP proxy that fails on
 //!   request. It needs nothing of our crate.
 //! - `redis_caches`: caches on one of these servers.
@@ -22,8 +21,6 @@
 pub(crate) mod alone;
 #[path = "../../src/http/tests/reference/codings.rs"]
 pub(crate) mod codings;
-#[cfg(feature = "test-util")]
-pub(crate) mod contract;
 #[cfg(feature = "http")]
 pub(crate) mod http;
 pub(crate) mod log;

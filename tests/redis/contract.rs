@@ -5,10 +5,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tower_stampede::Key;
+use tower_stampede::remote::contract::{self, ContractServer};
 use tower_stampede::remote::{Record, Redis, Remote, Version};
+use tower_stampede::remote_contract;
 
-use crate::kit::contract::{self, contract};
 use crate::kit::redis::{Reply, Server};
+
+/// The two sets of the invalidation log.
+const LOG: &str = "stampede:2:contract:{#contract}:tags";
+const KEYS_OF_LOG: &str = "stampede:2:contract:{#contract}:keys";
 
 /// A server of its own for every sentence.
 struct Fresh {
@@ -21,7 +26,7 @@ impl Fresh {
     /// Learns the name of the key's value by looking.
     async fn start() -> Self {
         let fresh = Self { server: Server::start(), name: String::new() };
-        let remote = contract::Server::connect(&fresh).await;
+        let remote = ContractServer::connect(&fresh).await;
         let envelope = contract::envelope(Version::new(1).unwrap(), "probe");
         remote.put(&contract::key(), contract::LONG, envelope).await.unwrap();
         let names = fresh.server.cli(&["KEYS", "*"]);
@@ -47,7 +52,7 @@ impl Fresh {
     }
 }
 
-impl contract::Server for Fresh {
+impl ContractServer for Fresh {
     async fn connect(&self) -> Arc<dyn Remote> {
         Redis::lazy(&self.server.url()).unwrap().remote("contract").unwrap()
     }
@@ -93,9 +98,41 @@ impl contract::Server for Fresh {
     async fn flush(&self) {
         self.server.cli(&["FLUSHALL"]);
     }
+
+    async fn lose_log(&self) {
+        self.server.cli(&["DEL", LOG]);
+    }
+
+    async fn lose_keys_of_log(&self) {
+        assert_eq!(self.server.cli(&["DEL", KEYS_OF_LOG]), Reply::Int(1), "no keys to lose");
+    }
+
+    async fn roll_back_log(&self, lost: u64) {
+        const DROP_LAST: &str = "local top = redis.call('zrevrangebyscore', KEYS[1], 2^52, 0, \
+             'withscores', 'limit', 0, 1) \
+             local last = math.floor(top[2]) - ARGV[1] \
+             for _, set in ipairs(KEYS) do \
+               redis.call('zremrangebyscore', set, '(' .. last, '(4503599627370496') \
+             end \
+             redis.call('zadd', KEYS[1], last + 0.5, top[1]) \
+             return last";
+        let lost = lost.to_string();
+        let last = self.server.cli(&["EVAL", DROP_LAST, "2", LOG, KEYS_OF_LOG, &lost]);
+        assert!(matches!(last, Reply::Int(1..)), "{last:?}");
+    }
+
+    async fn fail_over_log(&self) {
+        // The promotion of a replica gives it another replication id.
+        self.server.cli(&["REPLICAOF", "127.0.0.1", "1"]);
+        self.server.cli(&["REPLICAOF", "NO", "ONE"]);
+    }
+
+    async fn bound_log(&self, _: usize, _: usize) -> (usize, usize) {
+        (100_000, 4096)
+    }
 }
 
-contract!(
+remote_contract!(
     #[tokio::test]
     Fresh::start()
 );

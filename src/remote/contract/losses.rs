@@ -2,20 +2,22 @@
 
 use super::*;
 
-pub(crate) async fn without_the_right_a_fill_goes_by_the_lock(w: &World<impl Server>) {
+pub async fn without_the_right_a_fill_goes_by_the_lock(w: &ContractWorld<impl ContractServer>) {
     let grant = w.one.lead().await;
     w.lose(Record::Right).await;
     assert_eq!(w.one.fill(&grant).await, FillOutcome::Stored);
     w.assert_idle().await;
 }
 
-pub(crate) async fn without_the_right_others_stay_locked_out(w: &World<impl Server>) {
+pub async fn without_the_right_others_stay_locked_out(w: &ContractWorld<impl ContractServer>) {
     w.one.lead().await;
     w.lose(Record::Right).await;
     assert!(w.two.is_locked_out().await);
 }
 
-pub(crate) async fn without_the_right_a_repeated_acquire_is_a_newer_grant(w: &World<impl Server>) {
+pub async fn without_the_right_a_repeated_acquire_is_a_newer_grant(
+    w: &ContractWorld<impl ContractServer>,
+) {
     let ask = ask(LONG);
     let old = granted(w.one.acquire(&ask).await);
     w.lose(Record::Right).await;
@@ -24,7 +26,7 @@ pub(crate) async fn without_the_right_a_repeated_acquire_is_a_newer_grant(w: &Wo
     assert_eq!(w.one.fill(&new).await, FillOutcome::Stored);
 }
 
-pub(crate) async fn without_the_right_a_renewal_puts_it_back(w: &World<impl Server>) {
+pub async fn without_the_right_a_renewal_puts_it_back(w: &ContractWorld<impl ContractServer>) {
     let grant = w.one.lead().await;
     w.lose(Record::Right).await;
     assert!(w.one.renew(&grant).await);
@@ -32,8 +34,8 @@ pub(crate) async fn without_the_right_a_renewal_puts_it_back(w: &World<impl Serv
     assert_eq!(w.one.fill(&grant).await, FillOutcome::Stored);
 }
 
-pub(crate) async fn without_the_right_an_invalidation_still_ends_the_computation(
-    w: &World<impl Server>,
+pub async fn without_the_right_an_invalidation_still_ends_the_computation(
+    w: &ContractWorld<impl ContractServer>,
 ) {
     let grant = w.one.lead().await;
     w.lose(Record::Right).await;
@@ -42,14 +44,14 @@ pub(crate) async fn without_the_right_an_invalidation_still_ends_the_computation
     assert_eq!(w.one.value().await, None);
 }
 
-pub(crate) async fn without_the_right_an_abandon_frees_the_lock(w: &World<impl Server>) {
+pub async fn without_the_right_an_abandon_frees_the_lock(w: &ContractWorld<impl ContractServer>) {
     let grant = w.one.lead().await;
     w.lose(Record::Right).await;
     assert!(w.one.abandon(&grant, None).await);
     w.two.lead().await;
 }
 
-pub(crate) async fn without_the_right_a_new_waiter_is_woken(w: &World<impl Server>) {
+pub async fn without_the_right_a_new_waiter_is_woken(w: &ContractWorld<impl ContractServer>) {
     let grant = w.one.lead().await;
     w.lose(Record::Right).await;
     let mut waiter = w.two.wait().await;
@@ -57,7 +59,7 @@ pub(crate) async fn without_the_right_a_new_waiter_is_woken(w: &World<impl Serve
     woken(&mut waiter).await;
 }
 
-pub(crate) async fn without_the_lock_a_renewal_takes_it_again(w: &World<impl Server>) {
+pub async fn without_the_lock_a_renewal_takes_it_again(w: &ContractWorld<impl ContractServer>) {
     let grant = w.one.lead().await;
     w.lose(Record::Lock).await;
     assert!(w.one.renew(&grant).await);
@@ -66,7 +68,9 @@ pub(crate) async fn without_the_lock_a_renewal_takes_it_again(w: &World<impl Ser
     w.assert_idle().await;
 }
 
-pub(crate) async fn without_the_lock_a_repeated_acquire_is_the_same_grant(w: &World<impl Server>) {
+pub async fn without_the_lock_a_repeated_acquire_is_the_same_grant(
+    w: &ContractWorld<impl ContractServer>,
+) {
     let ask = ask(LONG);
     let first = granted(w.one.acquire(&ask).await);
     w.lose(Record::Lock).await;
@@ -74,8 +78,8 @@ pub(crate) async fn without_the_lock_a_repeated_acquire_is_the_same_grant(w: &Wo
     assert!(w.two.is_locked_out().await);
 }
 
-pub(crate) async fn without_the_lock_another_may_take_it_and_is_safe_from_the_first(
-    w: &World<impl Server>,
+pub async fn without_the_lock_another_may_take_it_and_is_safe_from_the_first(
+    w: &ContractWorld<impl ContractServer>,
 ) {
     let first = w.one.lead().await;
     w.lose(Record::Lock).await;
@@ -87,7 +91,7 @@ pub(crate) async fn without_the_lock_another_may_take_it_and_is_safe_from_the_fi
     assert_eq!(w.two.fill(&second).await, FillOutcome::Stored);
 }
 
-pub(crate) async fn without_both_nothing_is_allowed(w: &World<impl Server>) {
+pub async fn without_both_nothing_is_allowed(w: &ContractWorld<impl ContractServer>) {
     let grant = w.one.lead().await;
     w.lose(Record::Lock).await;
     w.lose(Record::Right).await;
@@ -97,18 +101,18 @@ pub(crate) async fn without_both_nothing_is_allowed(w: &World<impl Server>) {
     assert_eq!(w.one.value().await, None);
 }
 
-pub(crate) async fn after_a_flush_nothing_is_allowed_and_nothing_is_locked(w: &World<impl Server>) {
-    w.one.remote.invalidate_tags(&["t".into()]).await.unwrap();
+pub async fn after_a_flush_nothing_is_allowed_and_nothing_is_locked(
+    w: &ContractWorld<impl ContractServer>,
+) {
     let grant = w.one.lead().await;
     w.server.flush().await;
     assert!(!w.one.renew(&grant).await);
     assert_eq!(w.one.fill(&grant).await, FillOutcome::Refused);
-    assert_eq!(w.one.remote.read_tags().await.unwrap(), []);
     let next = w.two.lead().await;
     assert_eq!(w.two.fill(&next).await, FillOutcome::Stored);
 }
 
-pub(crate) async fn without_the_value_its_refresh_goes_on(w: &World<impl Server>) {
+pub async fn without_the_value_its_refresh_goes_on(w: &ContractWorld<impl ContractServer>) {
     let (_, seen) = w.one.put().await;
     let refresh = granted(w.one.acquire(&ask(LONG).seen(Some(seen))).await);
     w.lose(Record::Value).await;

@@ -3,13 +3,13 @@
 
 use super::*;
 
-pub(crate) async fn a_strangers_lock_locks_us_out(w: &World<impl Server>) {
+pub async fn a_strangers_lock_locks_us_out(w: &ContractWorld<impl ContractServer>) {
     assert!(w.server.lock_as_stranger(&key(), LONG).await);
     let left = left_of_lock(w.one.acquire(&ask(LONG)).await);
     assert!(left > LONG / 2 && left <= LONG, "{left:?}");
 }
 
-pub(crate) async fn a_strangers_lock_is_safe_from_us(w: &World<impl Server>) {
+pub async fn a_strangers_lock_is_safe_from_us(w: &ContractWorld<impl ContractServer>) {
     assert!(w.server.lock_as_stranger(&key(), LONG).await);
     let never = Grant::new(ask(LONG).token, Version::new(9).unwrap(), ServerTime::default());
     assert!(!w.one.renew(&never).await);
@@ -18,8 +18,8 @@ pub(crate) async fn a_strangers_lock_is_safe_from_us(w: &World<impl Server>) {
     assert!(w.server.unlock_as_stranger(&key()).await);
 }
 
-pub(crate) async fn a_strangers_lock_is_ended_by_an_invalidation_and_by_a_put(
-    w: &World<impl Server>,
+pub async fn a_strangers_lock_is_ended_by_an_invalidation_and_by_a_put(
+    w: &ContractWorld<impl ContractServer>,
 ) {
     assert!(w.server.lock_as_stranger(&key(), LONG).await);
     assert_eq!(w.one.invalidate().await, InvalidatedRecords { value: false, lease: true });
@@ -29,13 +29,13 @@ pub(crate) async fn a_strangers_lock_is_ended_by_an_invalidation_and_by_a_put(
     assert!(!w.server.unlock_as_stranger(&key()).await);
 }
 
-pub(crate) async fn a_strangers_released_lock_is_ours_to_take(w: &World<impl Server>) {
+pub async fn a_strangers_released_lock_is_ours_to_take(w: &ContractWorld<impl ContractServer>) {
     assert!(w.server.lock_as_stranger(&key(), LONG).await);
     assert!(w.server.unlock_as_stranger(&key()).await);
     w.one.lead().await;
 }
 
-pub(crate) async fn our_lock_keeps_a_stranger_out(w: &World<impl Server>) {
+pub async fn our_lock_keeps_a_stranger_out(w: &ContractWorld<impl ContractServer>) {
     let grant = w.one.lead().await;
     assert!(!w.server.lock_as_stranger(&key(), LONG).await);
     assert!(!w.server.unlock_as_stranger(&key()).await);
@@ -43,7 +43,7 @@ pub(crate) async fn our_lock_keeps_a_stranger_out(w: &World<impl Server>) {
     assert!(w.two.is_locked_out().await);
 }
 
-pub(crate) async fn a_strangers_lock_is_never_shortened(w: &World<impl Server>) {
+pub async fn a_strangers_lock_is_never_shortened(w: &ContractWorld<impl ContractServer>) {
     w.one.lead_for(SHORT).await;
     lapse().await;
     assert!(w.server.lock_as_stranger(&key(), LONG).await);
@@ -51,7 +51,7 @@ pub(crate) async fn a_strangers_lock_is_never_shortened(w: &World<impl Server>) 
     assert!(left > LONG / 2, "{left:?}");
 }
 
-pub(crate) async fn a_strangers_value_ends_our_right(w: &World<impl Server>) {
+pub async fn a_strangers_value_ends_our_right(w: &ContractWorld<impl ContractServer>) {
     let grant = w.one.lead_for(SHORT).await;
     lapse().await;
     assert!(w.server.lock_as_stranger(&key(), LONG).await);
@@ -63,8 +63,8 @@ pub(crate) async fn a_strangers_value_ends_our_right(w: &World<impl Server>) {
     assert_eq!(w.one.value().await, Some(theirs));
 }
 
-pub(crate) async fn a_strangers_value_written_without_the_lock_ends_our_right_and_wakes(
-    w: &World<impl Server>,
+pub async fn a_strangers_value_written_without_the_lock_ends_our_right_and_wakes(
+    w: &ContractWorld<impl ContractServer>,
 ) {
     let grant = w.one.lead().await;
     let mut waiter = w.two.wait().await;
@@ -77,7 +77,7 @@ pub(crate) async fn a_strangers_value_written_without_the_lock_ends_our_right_an
     w.assert_idle().await;
 }
 
-pub(crate) async fn a_strangers_lock_alone_does_not_end_our_right(w: &World<impl Server>) {
+pub async fn a_strangers_lock_alone_does_not_end_our_right(w: &ContractWorld<impl ContractServer>) {
     let grant = w.one.lead_for(SHORT).await;
     lapse().await;
     assert!(w.server.lock_as_stranger(&key(), LONG).await);
@@ -86,7 +86,7 @@ pub(crate) async fn a_strangers_lock_alone_does_not_end_our_right(w: &World<impl
     assert!(w.server.unlock_as_stranger(&key()).await, "their lock stays");
 }
 
-pub(crate) async fn a_waiter_for_a_strangers_lock_is_woken_by_us(w: &World<impl Server>) {
+pub async fn a_waiter_for_a_strangers_lock_is_woken_by_us(w: &ContractWorld<impl ContractServer>) {
     assert!(w.server.lock_as_stranger(&key(), LONG).await);
     let mut waiter = w.two.wait().await;
     assert!(w.server.unlock_as_stranger(&key()).await);
@@ -95,7 +95,7 @@ pub(crate) async fn a_waiter_for_a_strangers_lock_is_woken_by_us(w: &World<impl 
     woken(&mut waiter).await;
 }
 
-pub(crate) async fn a_hold_leaves_a_strangers_lock_alone(w: &World<impl Server>) {
+pub async fn a_hold_leaves_a_strangers_lock_alone(w: &ContractWorld<impl ContractServer>) {
     let grant = w.one.lead_for(SHORT).await;
     lapse().await;
     assert!(w.server.lock_as_stranger(&key(), LONG).await);

@@ -1,11 +1,11 @@
 //! What a fill stores, when it is refused, and what is found of a value.
 
-use tower_stampede::remote::RemoteErrorKind;
+use crate::remote::RemoteErrorKind;
 
 use super::*;
 
-pub(crate) async fn a_fill_stores_the_envelope_as_it_is_and_leaves_neither_lock_nor_right(
-    w: &World<impl Server>,
+pub async fn a_fill_stores_the_envelope_as_it_is_and_leaves_neither_lock_nor_right(
+    w: &ContractWorld<impl ContractServer>,
 ) {
     let grant = w.one.lead().await;
     assert_eq!(w.one.fill(&grant).await, FillOutcome::Stored);
@@ -14,13 +14,13 @@ pub(crate) async fn a_fill_stores_the_envelope_as_it_is_and_leaves_neither_lock_
     assert_eq!(found, InvalidatedRecords { value: true, lease: false });
 }
 
-pub(crate) async fn a_fill_sent_twice_is_stored_once(w: &World<impl Server>) {
+pub async fn a_fill_sent_twice_is_stored_once(w: &ContractWorld<impl ContractServer>) {
     let grant = w.one.lead().await;
     assert_eq!(w.one.fill(&grant).await, FillOutcome::Stored);
     assert_eq!(w.one.fill(&grant).await, FillOutcome::StoredBefore);
 }
 
-pub(crate) async fn a_fill_without_a_grant_is_refused(w: &World<impl Server>) {
+pub async fn a_fill_without_a_grant_is_refused(w: &ContractWorld<impl ContractServer>) {
     let never = Grant::new(ask(LONG).token, Version::new(9).unwrap(), ServerTime::default());
     assert_eq!(w.one.fill(&never).await, FillOutcome::Refused);
     let grant = w.one.lead().await;
@@ -30,8 +30,8 @@ pub(crate) async fn a_fill_without_a_grant_is_refused(w: &World<impl Server>) {
     assert_eq!(w.two.fill(&never).await, FillOutcome::Refused);
 }
 
-pub(crate) async fn a_fill_under_another_version_is_refused_and_frees_the_lock(
-    w: &World<impl Server>,
+pub async fn a_fill_under_another_version_is_refused_and_frees_the_lock(
+    w: &ContractWorld<impl ContractServer>,
 ) {
     let grant = w.one.lead().await;
     let other = Grant::new(grant.token, long_after(grant.version), grant.now);
@@ -40,14 +40,16 @@ pub(crate) async fn a_fill_under_another_version_is_refused_and_frees_the_lock(
     w.two.lead().await;
 }
 
-pub(crate) async fn a_late_fill_that_nobody_came_before_is_stored(w: &World<impl Server>) {
+pub async fn a_late_fill_that_nobody_came_before_is_stored(w: &ContractWorld<impl ContractServer>) {
     let grant = w.one.lead_for(SHORT).await;
     lapse().await;
     assert_eq!(w.one.fill(&grant).await, FillOutcome::Stored);
     w.assert_idle().await;
 }
 
-pub(crate) async fn a_fill_that_another_grant_came_before_is_refused(w: &World<impl Server>) {
+pub async fn a_fill_that_another_grant_came_before_is_refused(
+    w: &ContractWorld<impl ContractServer>,
+) {
     let late = w.one.lead_for(SHORT).await;
     lapse().await;
     let next = w.two.lead().await;
@@ -56,15 +58,15 @@ pub(crate) async fn a_fill_that_another_grant_came_before_is_refused(w: &World<i
     assert_eq!(w.one.value().await, Some(envelope(next.version, "filled")));
 }
 
-pub(crate) async fn a_fill_after_an_invalidation_is_refused(w: &World<impl Server>) {
+pub async fn a_fill_after_an_invalidation_is_refused(w: &ContractWorld<impl ContractServer>) {
     let grant = w.one.lead().await;
     assert_eq!(w.two.invalidate().await, InvalidatedRecords { value: false, lease: true });
     assert_eq!(w.one.fill(&grant).await, FillOutcome::Refused);
     assert_eq!(w.one.value().await, None);
 }
 
-pub(crate) async fn an_acquire_that_arrives_after_an_invalidation_does_not_revive_the_old_right(
-    w: &World<impl Server>,
+pub async fn an_acquire_that_arrives_after_an_invalidation_does_not_revive_the_old_right(
+    w: &ContractWorld<impl ContractServer>,
 ) {
     let ask = ask(LONG);
     let old = granted(w.one.acquire(&ask).await);
@@ -78,7 +80,7 @@ pub(crate) async fn an_acquire_that_arrives_after_an_invalidation_does_not_reviv
     w.two.lead().await;
 }
 
-pub(crate) async fn a_value_is_gone_after_its_ttl(w: &World<impl Server>) {
+pub async fn a_value_is_gone_after_its_ttl(w: &ContractWorld<impl ContractServer>) {
     let grant = w.one.lead().await;
     let envelope = envelope(grant.version, "brief");
     let filled = w.one.remote.fill(&key(), &grant, SHORT, envelope).await.unwrap();
@@ -88,8 +90,8 @@ pub(crate) async fn a_value_is_gone_after_its_ttl(w: &World<impl Server>) {
     w.two.lead().await;
 }
 
-pub(crate) async fn a_value_of_another_type_is_bytes_of_none_and_filled_over(
-    w: &World<impl Server>,
+pub async fn a_value_of_another_type_is_bytes_of_none_and_filled_over(
+    w: &ContractWorld<impl ContractServer>,
 ) {
     w.server.set_foreign_value(&key()).await;
     assert_eq!(w.one.value().await, Some(Bytes::new()));
@@ -105,7 +107,7 @@ pub(crate) async fn a_value_of_another_type_is_bytes_of_none_and_filled_over(
     assert!(w.one.invalidate().await.value);
 }
 
-pub(crate) async fn a_damaged_value_is_no_hit_and_filled_over(w: &World<impl Server>) {
+pub async fn a_damaged_value_is_no_hit_and_filled_over(w: &ContractWorld<impl ContractServer>) {
     let damaged: [&[u8]; 5] = [b"", b"SP10", b"SP1000000000000000", &[0xff; 64], &[b'x'; 24]];
     for damaged in damaged {
         w.server.set_value(&key(), Bytes::copy_from_slice(damaged)).await;
@@ -117,7 +119,9 @@ pub(crate) async fn a_damaged_value_is_no_hit_and_filled_over(w: &World<impl Ser
     }
 }
 
-pub(crate) async fn digits_that_are_no_version_do_not_freeze_the_version(w: &World<impl Server>) {
+pub async fn digits_that_are_no_version_do_not_freeze_the_version(
+    w: &ContractWorld<impl ContractServer>,
+) {
     // 2^52, and the most there is; nobody can have seen these, as they are no versions.
     for digits in ["4503599627370496", "9999999999999999", "0000000000000000", " 123456789012345"] {
         w.server.set_value(&key(), format!("SP10{digits}x").into()).await;
@@ -129,7 +133,7 @@ pub(crate) async fn digits_that_are_no_version_do_not_freeze_the_version(w: &Wor
     }
 }
 
-pub(crate) async fn bytes_of_every_kind_and_number_come_back(w: &World<impl Server>) {
+pub async fn bytes_of_every_kind_and_number_come_back(w: &ContractWorld<impl ContractServer>) {
     for len in [0, 1, 255, 70_000, 1 << 20] {
         let grant = w.one.lead().await;
         let mut bytes = envelope(grant.version, "").to_vec();
@@ -143,7 +147,7 @@ pub(crate) async fn bytes_of_every_kind_and_number_come_back(w: &World<impl Serv
     }
 }
 
-pub(crate) async fn keys_of_every_kind_are_kept_apart(w: &World<impl Server>) {
+pub async fn keys_of_every_kind_are_kept_apart(w: &ContractWorld<impl ContractServer>) {
     let keys = odd_keys();
     for (n, key) in keys.iter().enumerate() {
         let grant = granted(w.one.remote.acquire(key, &ask(LONG)).await.unwrap());
@@ -158,7 +162,7 @@ pub(crate) async fn keys_of_every_kind_are_kept_apart(w: &World<impl Server>) {
 }
 
 /// Keys that a naive hash tag mixes up or that are no text.
-pub(crate) fn odd_keys() -> Vec<Key> {
+pub fn odd_keys() -> Vec<Key> {
     let long = |end: char| format!("{}{end}", "a".repeat(300));
     let mut keys: Vec<Key> =
         ["", "k", "{k}", "}k", "{", "{}", "k}x", "#k", "*", " ", "\n", "\r\n", "ä", "k:v", "k:l"]
@@ -169,7 +173,7 @@ pub(crate) fn odd_keys() -> Vec<Key> {
     keys
 }
 
-pub(crate) async fn an_invalidation_says_what_it_found(w: &World<impl Server>) {
+pub async fn an_invalidation_says_what_it_found(w: &ContractWorld<impl ContractServer>) {
     assert_eq!(w.one.invalidate().await, InvalidatedRecords::default());
     let grant = w.one.lead().await;
     assert_eq!(w.two.invalidate().await, InvalidatedRecords { value: false, lease: true });
@@ -183,7 +187,7 @@ pub(crate) async fn an_invalidation_says_what_it_found(w: &World<impl Server>) {
     assert!(w.two.invalidate().await.lease, "the right outlives the lease");
 }
 
-pub(crate) async fn without_memory_an_acquire_and_a_fill_say_so(w: &World<impl Server>) {
+pub async fn without_memory_an_acquire_and_a_fill_say_so(w: &ContractWorld<impl ContractServer>) {
     let (_, seen) = w.one.put().await;
     let ask_again = || ask(LONG).seen(Some(seen));
     let grant = granted(w.one.acquire(&ask_again()).await);

@@ -1,82 +1,160 @@
-//! What every implementation of [`Remote`] must do, one function a sentence,
-//! for two processes and more on one server.
+//! What every implementation of [`Remote`] must do, as tests: the contract suite.
 //!
-//! `contract!` makes a test of each sentence for one implementation.
+//! The suite lives in the crate, and not beside its tests, because it is a part of what the
+//! trait promises: who implements [`Remote`] for another server runs the same sentences as the
+//! two implementations here. It is compiled with the feature `test-util` alone.
+//!
+//! # What enters
+//!
+//! A server under test, by the trait [`ContractServer`]: it connects processes, and does to the
+//! data what others than these processes may do.
+//!
+//! # What leaves
+//!
+//! A test for each sentence, made by the macro [`remote_contract`](crate::remote_contract). It panics where
+//! the remote does not keep what the sentence says. Each has a server of its own and three
+//! processes, on it.
+//!
+//! The suite is for a remote with the [log](crate::remote::RemoteLog) and the
+//! [messages](crate::remote::RemotePush). Tests may pause tokio's time if the server's time is
+//! tokio's; else they take real time, none more than a few seconds.
+//!
+//! # Examples
+//!
+//! Each sentence becomes a test. `Double` stands here for the server of another remote, for
+//! which you implement [`ContractServer`].
+//!
+//! ```
+//! use std::future::ready;
+//!
+//! use tower_stampede::remote::Double;
+//! use tower_stampede::remote_contract;
+//!
+//! remote_contract!(#[tokio::test(start_paused = true)] ready(Double::new()));
+//! # fn main() {}
+//! ```
+//!
+//! # Reading order
+//!
+//! - this file: the server under test, the processes, and the list of all sentences.
+//! - `leases`, `fills`, `abandons`, `puts`, `losses`, `foreign_locks`: one key.
+//! - `messages`: who is woken, and who is told.
+//! - `log`: the invalidation log.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::must_use_candidate,
+    missing_debug_implementations,
+    async_fn_in_trait,
+    reason = "a test panics, and is generic over the server alone"
+)]
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::key::Key;
+use crate::remote::{
+    AcquireOutcome, FillOutcome, Grant, InvalidatedRecords, LeaseRequest, Listener, LogUpdate,
+    Notice, OnNotice, Record, Remote, RemoteError, RemotePush, ServerTime, Version,
+};
 use bytes::Bytes;
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::timeout;
-use tower_stampede::Key;
-use tower_stampede::remote::{
-    AcquireOutcome, FillOutcome, Grant, InvalidatedRecords, LeaseRequest, Listener, Notice,
-    OnNotice, Record, Remote, RemoteError, ServerTime, Version,
-};
 
-pub(crate) mod abandons;
-pub(crate) mod fills;
-pub(crate) mod foreign_locks;
-pub(crate) mod leases;
-pub(crate) mod losses;
-pub(crate) mod messages;
-pub(crate) mod puts;
-pub(crate) mod tags;
+#[doc(hidden)]
+pub mod abandons;
+#[doc(hidden)]
+pub mod fills;
+#[doc(hidden)]
+pub mod foreign_locks;
+#[doc(hidden)]
+pub mod leases;
+#[doc(hidden)]
+pub mod log;
+#[doc(hidden)]
+pub mod losses;
+#[doc(hidden)]
+pub mod messages;
+#[doc(hidden)]
+pub mod puts;
 
 /// Outlasts every test.
-pub(crate) const LONG: Duration = Duration::from_secs(100);
+#[doc(hidden)]
+pub const LONG: Duration = Duration::from_secs(100);
 /// Has passed after [`lapse`].
-pub(crate) const SHORT: Duration = Duration::from_millis(30);
+#[doc(hidden)]
+pub const SHORT: Duration = Duration::from_millis(30);
 /// How long a message may take that must come.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long we wait for a message that must not come.
 const QUIET: Duration = Duration::from_millis(50);
 
-/// A fresh server, and what others than our processes do to it.
-pub(crate) trait Server {
+/// A fresh server under test, and what others than our processes do to it.
+///
+/// Only [`key`] is asked for by the methods that take a key.
+pub trait ContractServer {
+    /// Connects one more process.
     async fn connect(&self) -> Arc<dyn Remote>;
+    /// Removes a record of `key`, as an eviction may.
     async fn lose(&self, key: &Key, record: Record);
+    /// Overwrites the value of `key` with any bytes, without an end.
     async fn set_value(&self, key: &Key, envelope: Bytes);
+    /// Overwrites the value of `key` with one of a foreign type.
     async fn set_foreign_value(&self, key: &Key);
-    /// `SET lock NX PX`.
+    /// Takes the lock as a client does that knows only the lock (`SET NX PX`). Returns whether
+    /// it was free.
     async fn lock_as_stranger(&self, key: &Key, lease: Duration) -> bool;
-    /// Compare and delete.
+    /// Gives back that lock by compare and delete. Returns whether it was still there.
     async fn unlock_as_stranger(&self, key: &Key) -> bool;
+    /// Sets how much is left of the lease: what a server does whose clock is set back.
     async fn stretch_lease(&self, key: &Key, left: Duration);
+    /// Sets whether the server has no memory for anything new.
     async fn out_of_memory(&self, full: bool);
+    /// Removes all data.
     async fn flush(&self);
+    /// Removes the invalidation log, as an eviction may.
+    async fn lose_log(&self);
+    /// Removes the part of the log that has the keys.
+    async fn lose_keys_of_log(&self);
+    /// Removes the last `lost` items of the log, as if they had never been announced.
+    async fn roll_back_log(&self, lost: u64);
+    /// Lets another server answer that has the whole log.
+    async fn fail_over_log(&self);
+    /// Asks for small bounds of the log. Returns how many tags and keys it keeps.
+    async fn bound_log(&self, tags: usize, keys: usize) -> (usize, usize);
 }
 
 /// Three processes on one server.
-pub(crate) struct World<S> {
-    pub(crate) server: S,
-    pub(crate) one: Process,
-    pub(crate) two: Process,
-    pub(crate) three: Process,
+#[doc(hidden)]
+pub struct ContractWorld<S> {
+    pub server: S,
+    pub one: ContractProcess,
+    pub two: ContractProcess,
+    pub three: ContractProcess,
 }
 
-impl<S: Server> World<S> {
-    pub(crate) async fn on(server: S) -> Self {
-        let one = Process::on(&server).await;
-        let two = Process::on(&server).await;
-        let three = Process::on(&server).await;
+impl<S: ContractServer> ContractWorld<S> {
+    pub async fn on(server: S) -> Self {
+        let one = ContractProcess::on(&server).await;
+        let two = ContractProcess::on(&server).await;
+        let three = ContractProcess::on(&server).await;
         Self { server, one, two, three }
     }
 
-    pub(crate) async fn lose(&self, record: Record) {
+    pub async fn lose(&self, record: Record) {
         self.server.lose(&key(), record).await;
     }
 
     /// Nothing of the key is left but perhaps a value, which is returned.
-    pub(crate) async fn assert_idle(&self) {
+    pub async fn assert_idle(&self) {
         assert!(!self.one.invalidate().await.lease, "a lock or a right is left");
     }
 }
 
 /// One process: its client, and what it is told.
-pub(crate) struct Process {
-    pub(crate) remote: Arc<dyn Remote>,
+#[doc(hidden)]
+pub struct ContractProcess {
+    pub remote: Arc<dyn Remote>,
     notices: Mutex<mpsc::UnboundedReceiver<Notice>>,
     _ears: Arc<dyn OnNotice>,
 }
@@ -90,47 +168,63 @@ impl OnNotice for Ears {
     }
 }
 
-impl Process {
+impl ContractProcess {
     /// Connects and waits until messages arrive.
-    async fn on(server: &impl Server) -> Self {
+    async fn on(server: &impl ContractServer) -> Self {
         let remote = server.connect().await;
         let (sender, notices) = mpsc::unbounded_channel();
         let ears: Arc<dyn OnNotice> = Arc::new(Ears(sender));
-        assert!(!remote.is_subscribed());
-        remote.attach(Arc::downgrade(&ears));
         let process = Self { remote, notices: Mutex::new(notices), _ears: ears };
+        assert!(!process.push().is_subscribed());
+        process.push().attach(Arc::downgrade(&process._ears));
         assert_eq!(process.notice().await, Notice::Subscribed);
-        assert!(process.remote.is_subscribed());
+        assert!(process.push().is_subscribed());
         process
     }
 
-    pub(crate) async fn notice(&self) -> Notice {
+    fn push(&self) -> &dyn RemotePush {
+        self.remote.push().expect("a remote with messages")
+    }
+
+    pub async fn notice(&self) -> Notice {
         let mut notices = self.notices.lock().await;
         timeout(PATIENCE, notices.recv()).await.expect("no notice came").unwrap()
     }
 
-    pub(crate) async fn acquire(&self, ask: &LeaseRequest) -> AcquireOutcome {
+    /// Waits for what another process has announced.
+    pub async fn update(&self) -> LogUpdate {
+        match self.notice().await {
+            Notice::Announced(update) => update,
+            other => panic!("no announcement: {other:?}"),
+        }
+    }
+
+    pub fn listen(&self) -> Listener {
+        self.push().listen(&key())
+    }
+
+    pub async fn acquire(&self, ask: &LeaseRequest) -> AcquireOutcome {
         self.remote.acquire(&key(), ask).await.unwrap()
     }
 
     /// Asks for a long lease and must get it.
-    pub(crate) async fn lead(&self) -> Grant {
+    pub async fn lead(&self) -> Grant {
         self.lead_for(LONG).await
     }
 
-    pub(crate) async fn lead_for(&self, lease: Duration) -> Grant {
+    pub async fn lead_for(&self, lease: Duration) -> Grant {
         granted(self.acquire(&ask(lease)).await)
     }
 
     /// Must find the key locked, and is registered.
-    pub(crate) async fn wait(&self) -> Listener {
-        let listener = self.remote.listen(&key());
+    pub async fn wait(&self) -> Listener {
+        let listener = self.listen();
         left_of_lock(self.acquire(&ask(LONG).register()).await);
         listener
     }
 
     /// Asks with a token that is never used again. Must not be granted.
-    pub(crate) async fn is_locked_out(&self) -> bool {
+    pub async fn is_locked_out(&self) -> bool {
         match self.acquire(&ask(LONG)).await {
             AcquireOutcome::Locked { .. } => true,
             AcquireOutcome::Granted(_) => false,
@@ -138,112 +232,127 @@ impl Process {
         }
     }
 
-    pub(crate) async fn fill(&self, grant: &Grant) -> FillOutcome {
+    pub async fn fill(&self, grant: &Grant) -> FillOutcome {
         self.try_fill(grant).await.unwrap()
     }
 
-    pub(crate) async fn try_fill(&self, grant: &Grant) -> Result<FillOutcome, RemoteError> {
+    pub async fn try_fill(&self, grant: &Grant) -> Result<FillOutcome, RemoteError> {
         self.remote.fill(&key(), grant, LONG, envelope(grant.version, "filled")).await
     }
 
-    pub(crate) async fn renew(&self, grant: &Grant) -> bool {
+    pub async fn renew(&self, grant: &Grant) -> bool {
         self.renew_for(grant, LONG).await
     }
 
-    pub(crate) async fn renew_for(&self, grant: &Grant, lease: Duration) -> bool {
+    pub async fn renew_for(&self, grant: &Grant, lease: Duration) -> bool {
         self.remote.renew(&key(), grant, &ask(lease)).await.unwrap()
     }
 
-    pub(crate) async fn abandon(&self, grant: &Grant, hold: Option<Duration>) -> bool {
+    pub async fn abandon(&self, grant: &Grant, hold: Option<Duration>) -> bool {
         self.remote.abandon(&key(), &grant.token, hold).await.unwrap()
     }
 
-    pub(crate) async fn invalidate(&self) -> InvalidatedRecords {
+    pub async fn invalidate(&self) -> InvalidatedRecords {
         self.remote.invalidate(&key()).await.unwrap()
     }
 
-    pub(crate) async fn put(&self) -> (ServerTime, Version) {
+    pub async fn put(&self) -> (ServerTime, Version) {
         self.try_put().await.unwrap()
     }
 
-    pub(crate) async fn try_put(&self) -> Result<(ServerTime, Version), RemoteError> {
+    pub async fn try_put(&self) -> Result<(ServerTime, Version), RemoteError> {
         let anything = Version::new(1).unwrap();
         self.remote.put(&key(), LONG, envelope(anything, "put")).await
     }
 
-    pub(crate) async fn value(&self) -> Option<Bytes> {
+    pub async fn value(&self) -> Option<Bytes> {
         self.remote.get(&key()).await.unwrap()
     }
 }
 
-pub(crate) fn key() -> Key {
+/// The key of almost all sentences.
+pub fn key() -> Key {
     Key::from("k")
 }
 
 /// A new token.
-pub(crate) fn ask(lease: Duration) -> LeaseRequest {
+#[doc(hidden)]
+pub fn ask(lease: Duration) -> LeaseRequest {
     LeaseRequest::new(lease, 2 * LONG)
 }
 
-pub(crate) fn envelope(version: Version, payload: &str) -> Bytes {
+#[doc(hidden)]
+pub fn envelope(version: Version, payload: &str) -> Bytes {
     format!("SP10{version}{payload}").into()
 }
 
-pub(crate) fn version_of(envelope: &[u8]) -> Option<Version> {
+#[doc(hidden)]
+pub fn version_of(envelope: &[u8]) -> Option<Version> {
     Version::from_digits(envelope.get(4..20)?)
 }
 
 /// So long after `version` that no clock reaches it during a test.
-pub(crate) fn long_after(version: Version) -> Version {
+#[doc(hidden)]
+pub fn long_after(version: Version) -> Version {
     Version::new(version.get() + 1_000_000_000_000).unwrap()
 }
 
-pub(crate) fn granted(acquired: AcquireOutcome) -> Grant {
+#[doc(hidden)]
+pub fn granted(acquired: AcquireOutcome) -> Grant {
     match acquired {
         AcquireOutcome::Granted(grant) => grant,
         other => panic!("not granted: {other:?}"),
     }
 }
 
-pub(crate) fn hit(acquired: AcquireOutcome) -> Bytes {
+#[doc(hidden)]
+pub fn hit(acquired: AcquireOutcome) -> Bytes {
     match acquired {
-        AcquireOutcome::Hit { envelope, .. } => envelope,
+        AcquireOutcome::Hit { value, .. } => value,
         other => panic!("no hit: {other:?}"),
     }
 }
 
-pub(crate) fn left_of_lock(acquired: AcquireOutcome) -> Duration {
+#[doc(hidden)]
+pub fn left_of_lock(acquired: AcquireOutcome) -> Duration {
     match acquired {
         AcquireOutcome::Locked { left, .. } => left,
         other => panic!("not locked: {other:?}"),
     }
 }
 
-pub(crate) fn left_of_hold(acquired: AcquireOutcome) -> Duration {
+#[doc(hidden)]
+pub fn left_of_hold(acquired: AcquireOutcome) -> Duration {
     match acquired {
         AcquireOutcome::Held { left, .. } => left,
         other => panic!("not held: {other:?}"),
     }
 }
 
-pub(crate) async fn woken(listener: &mut Listener) {
+#[doc(hidden)]
+pub async fn woken(listener: &mut Listener) {
     timeout(PATIENCE, listener.woken()).await.expect("not woken");
 }
 
-pub(crate) async fn is_left_alone(listener: &mut Listener) -> bool {
+#[doc(hidden)]
+pub async fn is_left_alone(listener: &mut Listener) -> bool {
     timeout(QUIET, listener.woken()).await.is_err()
 }
 
 /// Lets a [`SHORT`] time pass for the server.
-pub(crate) async fn lapse() {
+#[doc(hidden)]
+pub async fn lapse() {
     tokio::time::sleep(3 * SHORT).await;
 }
 
-/// Makes a test of every sentence: `contract!(#[tokio::test] server())`,
-/// where `server()` is a future of a fresh [`Server`].
-macro_rules! contract {
+/// Makes a test of every sentence of the contract of a remote:
+/// `remote_contract!(#[tokio::test] server())`, where `server()` is a future of a fresh
+/// [`ContractServer`](crate::remote::contract::ContractServer). The example is
+/// [there](crate::remote::contract).
+#[macro_export]
+macro_rules! remote_contract {
     (#[$test:meta] $server:expr) => {
-        contract! { @all #[$test] $server;
+        $crate::remote_contract! { @all #[$test] $server;
             leases {
                 a_free_key_is_granted_to_who_asks_first
                 an_acquire_sent_twice_is_one_grant
@@ -335,19 +444,33 @@ macro_rules! contract {
                 a_put_wakes_every_process_that_waits
                 who_did_not_register_is_not_woken
                 another_key_wakes_nobody
-                an_invalidation_is_told_to_the_others_and_not_to_its_own_process
-                a_put_is_told_to_the_others_and_not_to_its_own_process
-                a_notice_carries_every_kind_of_key
-                a_fill_is_told_to_nobody
+                a_process_that_is_locked_out_learns_how_many_wait
+                what_is_done_to_a_key_is_told_to_nobody
             }
-            tags {
-                an_invalidated_tag_is_in_the_log_with_the_remotes_time
-                an_invalidated_tag_is_told_to_the_others_and_not_to_its_own_process
-                a_tag_keeps_its_latest_time
-                the_log_is_trimmed_of_what_is_older
-                everything_is_a_tag_like_any_other
-                tags_of_every_kind_come_back
-                no_tags_are_no_entries
+            log {
+                there_is_no_log_before_the_first_announcement
+                items_are_numbered_one_by_one
+                who_reads_gets_what_others_have_announced_since
+                who_announces_gets_what_others_have_announced_before
+                everything_stands_in_the_header_alone
+                nothing_was_missed_since_a_position_of_another_epoch
+                a_process_that_has_missed_much_reads_on_from_where_a_reply_is_complete
+                each_tag_has_the_position_of_its_last_item
+                a_dropped_tag_counts_as_announced_at_its_position_or_later
+                the_tags_that_stay_have_their_exact_positions_where_others_were_dropped
+                a_process_that_missed_a_dropped_key_is_told
+                a_tag_that_is_announced_again_is_not_the_oldest
+                a_lost_log_begins_again_under_another_epoch
+                a_flush_takes_the_log_along
+                lost_keys_are_a_gap_for_who_has_not_applied_them
+                a_log_that_lacks_what_a_process_has_applied_begins_again
+                after_a_failover_the_log_begins_again_though_nothing_seems_to_lack
+                processes_that_announce_at_once_share_one_order
+                an_announcement_is_told_to_the_others_and_not_to_its_own_process
+                an_announcement_of_nothing_is_told_to_nobody
+                items_of_every_kind_of_bytes_come_back
+                without_memory_announcements_are_taken_and_told
+                the_log_is_not_touched_by_what_is_done_to_keys
             }
         }
     };
@@ -358,12 +481,11 @@ macro_rules! contract {
                 $(
                     #[$test]
                     async fn $sentence() {
-                        let world = contract::World::on($server.await).await;
-                        contract::$area::$sentence(&world).await;
+                        let world = $crate::remote::contract::ContractWorld::on($server.await).await;
+                        $crate::remote::contract::$area::$sentence(&world).await;
                     }
                 )*
             }
         )*
     };
 }
-pub(crate) use contract;

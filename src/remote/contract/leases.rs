@@ -2,7 +2,7 @@
 
 use super::*;
 
-pub(crate) async fn a_free_key_is_granted_to_who_asks_first(w: &World<impl Server>) {
+pub async fn a_free_key_is_granted_to_who_asks_first(w: &ContractWorld<impl ContractServer>) {
     let before = w.one.remote.probe().await.unwrap();
     let ask = ask(LONG);
     let grant = granted(w.one.acquire(&ask).await);
@@ -10,7 +10,7 @@ pub(crate) async fn a_free_key_is_granted_to_who_asks_first(w: &World<impl Serve
     assert!(grant.now >= before);
 }
 
-pub(crate) async fn an_acquire_sent_twice_is_one_grant(w: &World<impl Server>) {
+pub async fn an_acquire_sent_twice_is_one_grant(w: &ContractWorld<impl ContractServer>) {
     let ask = ask(LONG);
     let first = granted(w.one.acquire(&ask).await);
     let second = granted(w.one.acquire(&ask).await);
@@ -18,8 +18,8 @@ pub(crate) async fn an_acquire_sent_twice_is_one_grant(w: &World<impl Server>) {
     assert_eq!(w.one.fill(&first).await, FillOutcome::Stored);
 }
 
-pub(crate) async fn another_token_is_locked_out_for_what_is_left_of_the_lease(
-    w: &World<impl Server>,
+pub async fn another_token_is_locked_out_for_what_is_left_of_the_lease(
+    w: &ContractWorld<impl ContractServer>,
 ) {
     w.one.lead().await;
     for process in [&w.one, &w.two] {
@@ -28,8 +28,8 @@ pub(crate) async fn another_token_is_locked_out_for_what_is_left_of_the_lease(
     }
 }
 
-pub(crate) async fn a_lease_that_is_not_renewed_passes_to_the_next_who_asks(
-    w: &World<impl Server>,
+pub async fn a_lease_that_is_not_renewed_passes_to_the_next_who_asks(
+    w: &ContractWorld<impl ContractServer>,
 ) {
     let lost = w.one.lead_for(SHORT).await;
     lapse().await;
@@ -37,7 +37,9 @@ pub(crate) async fn a_lease_that_is_not_renewed_passes_to_the_next_who_asks(
     assert!(next.version > lost.version);
 }
 
-pub(crate) async fn who_lost_the_lease_to_another_can_do_nothing_to_it(w: &World<impl Server>) {
+pub async fn who_lost_the_lease_to_another_can_do_nothing_to_it(
+    w: &ContractWorld<impl ContractServer>,
+) {
     let lost = w.one.lead_for(SHORT).await;
     lapse().await;
     let next = w.two.lead().await;
@@ -49,7 +51,7 @@ pub(crate) async fn who_lost_the_lease_to_another_can_do_nothing_to_it(w: &World
     assert_eq!(w.two.fill(&next).await, FillOutcome::Stored);
 }
 
-pub(crate) async fn a_renewed_lease_lasts_longer(w: &World<impl Server>) {
+pub async fn a_renewed_lease_lasts_longer(w: &ContractWorld<impl ContractServer>) {
     let grant = w.one.lead_for(2 * SHORT).await;
     assert!(w.one.renew(&grant).await);
     lapse().await;
@@ -57,14 +59,16 @@ pub(crate) async fn a_renewed_lease_lasts_longer(w: &World<impl Server>) {
     assert_eq!(w.one.fill(&grant).await, FillOutcome::Stored);
 }
 
-pub(crate) async fn a_lease_that_lapsed_with_nobody_after_it_is_renewed(w: &World<impl Server>) {
+pub async fn a_lease_that_lapsed_with_nobody_after_it_is_renewed(
+    w: &ContractWorld<impl ContractServer>,
+) {
     let grant = w.one.lead_for(SHORT).await;
     lapse().await;
     assert!(w.one.renew(&grant).await);
     assert!(w.two.is_locked_out().await);
 }
 
-pub(crate) async fn a_value_that_was_not_seen_is_a_hit(w: &World<impl Server>) {
+pub async fn a_value_that_was_not_seen_is_a_hit(w: &ContractWorld<impl ContractServer>) {
     let grant = w.one.lead().await;
     w.one.fill(&grant).await;
     let found = hit(w.two.acquire(&ask(LONG)).await);
@@ -72,8 +76,8 @@ pub(crate) async fn a_value_that_was_not_seen_is_a_hit(w: &World<impl Server>) {
     assert!(!w.one.invalidate().await.lease, "a hit takes no lease");
 }
 
-pub(crate) async fn a_value_that_was_seen_is_refreshed_under_a_higher_version(
-    w: &World<impl Server>,
+pub async fn a_value_that_was_seen_is_refreshed_under_a_higher_version(
+    w: &ContractWorld<impl ContractServer>,
 ) {
     let first = w.one.lead().await;
     w.one.fill(&first).await;
@@ -83,7 +87,7 @@ pub(crate) async fn a_value_that_was_seen_is_refreshed_under_a_higher_version(
     assert_eq!(w.one.value().await, Some(envelope(refresh.version, "filled")));
 }
 
-pub(crate) async fn a_value_that_replaced_the_seen_one_is_a_hit(w: &World<impl Server>) {
+pub async fn a_value_that_replaced_the_seen_one_is_a_hit(w: &ContractWorld<impl ContractServer>) {
     let first = w.one.lead().await;
     w.one.fill(&first).await;
     let seen = ask(LONG).seen(Some(first.version));
@@ -94,7 +98,9 @@ pub(crate) async fn a_value_that_replaced_the_seen_one_is_a_hit(w: &World<impl S
     assert_eq!(version_of(&hit(w.two.acquire(&late).await)), Some(second.version));
 }
 
-pub(crate) async fn a_lease_ends_in_time_though_the_clock_was_set_back(w: &World<impl Server>) {
+pub async fn a_lease_ends_in_time_though_the_clock_was_set_back(
+    w: &ContractWorld<impl ContractServer>,
+) {
     w.one.lead_for(SHORT).await;
     w.server.stretch_lease(&key(), 36 * LONG).await;
     let left = left_of_lock(w.two.acquire(&ask(SHORT)).await);
@@ -103,14 +109,14 @@ pub(crate) async fn a_lease_ends_in_time_though_the_clock_was_set_back(w: &World
     w.two.lead().await;
 }
 
-pub(crate) async fn a_longer_lease_of_the_holder_is_respected(w: &World<impl Server>) {
+pub async fn a_longer_lease_of_the_holder_is_respected(w: &ContractWorld<impl ContractServer>) {
     w.one.lead().await;
     lapse().await;
     let left = left_of_lock(w.two.acquire(&ask(SHORT)).await);
     assert!(left > LONG / 2 && left <= LONG - SHORT, "neither capped nor prolonged: {left:?}");
 }
 
-pub(crate) async fn a_renewal_says_how_long_the_lease_may_be(w: &World<impl Server>) {
+pub async fn a_renewal_says_how_long_the_lease_may_be(w: &ContractWorld<impl ContractServer>) {
     let grant = w.one.lead().await;
     assert!(w.one.renew_for(&grant, LONG / 2).await);
     w.server.stretch_lease(&key(), 36 * LONG).await;
@@ -118,8 +124,8 @@ pub(crate) async fn a_renewal_says_how_long_the_lease_may_be(w: &World<impl Serv
     assert!(left > LONG / 4 && left <= LONG / 2, "{left:?}");
 }
 
-pub(crate) async fn a_grant_is_above_the_version_of_a_value_from_the_future(
-    w: &World<impl Server>,
+pub async fn a_grant_is_above_the_version_of_a_value_from_the_future(
+    w: &ContractWorld<impl ContractServer>,
 ) {
     let future = long_after(w.one.lead().await.version);
     w.one.invalidate().await;
@@ -129,7 +135,7 @@ pub(crate) async fn a_grant_is_above_the_version_of_a_value_from_the_future(
     assert_eq!(w.two.fill(&grant).await, FillOutcome::Stored);
 }
 
-pub(crate) async fn a_grant_is_above_the_grants_before_it(w: &World<impl Server>) {
+pub async fn a_grant_is_above_the_grants_before_it(w: &ContractWorld<impl ContractServer>) {
     let future = long_after(w.one.lead().await.version);
     w.one.invalidate().await;
     w.server.set_value(&key(), envelope(future, "future")).await;
@@ -139,7 +145,7 @@ pub(crate) async fn a_grant_is_above_the_grants_before_it(w: &World<impl Server>
     assert!(w.two.lead().await.version > first.version);
 }
 
-pub(crate) async fn the_remotes_time_never_goes_back(w: &World<impl Server>) {
+pub async fn the_remotes_time_never_goes_back(w: &ContractWorld<impl ContractServer>) {
     let mut times = vec![w.one.remote.probe().await.unwrap()];
     let grant = w.two.lead().await;
     times.push(grant.now);
@@ -153,7 +159,6 @@ pub(crate) async fn the_remotes_time_never_goes_back(w: &World<impl Server>) {
         other => panic!("no hit: {other:?}"),
     }
     times.push(w.two.put().await.0);
-    times.push(w.one.remote.invalidate_tags(&["t".into()]).await.unwrap());
     lapse().await;
     times.push(w.two.remote.probe().await.unwrap());
     assert!(times.is_sorted(), "{times:?}");

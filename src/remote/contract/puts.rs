@@ -1,17 +1,17 @@
 //! Values written past the lease.
 
-use tower_stampede::remote::RemoteErrorKind;
+use crate::remote::RemoteErrorKind;
 
 use super::*;
 
-pub(crate) async fn a_put_is_stored_under_a_version_of_the_remote(w: &World<impl Server>) {
+pub async fn a_put_is_stored_under_a_version_of_the_remote(w: &ContractWorld<impl ContractServer>) {
     let (now, version) = w.one.put().await;
     assert!(now <= w.one.remote.probe().await.unwrap());
     assert_eq!(w.two.value().await, Some(envelope(version, "put")));
     w.assert_idle().await;
 }
 
-pub(crate) async fn a_put_ends_the_computation(w: &World<impl Server>) {
+pub async fn a_put_ends_the_computation(w: &ContractWorld<impl ContractServer>) {
     let grant = w.one.lead().await;
     let (_, version) = w.two.put().await;
     assert!(version > grant.version);
@@ -21,7 +21,7 @@ pub(crate) async fn a_put_ends_the_computation(w: &World<impl Server>) {
     w.assert_idle().await;
 }
 
-pub(crate) async fn a_put_is_above_every_version_before_it(w: &World<impl Server>) {
+pub async fn a_put_is_above_every_version_before_it(w: &ContractWorld<impl ContractServer>) {
     let (_, first) = w.one.put().await;
     let (_, second) = w.two.put().await;
     assert!(second > first);
@@ -37,21 +37,23 @@ pub(crate) async fn a_put_is_above_every_version_before_it(w: &World<impl Server
     assert!(fourth > grant.version);
 }
 
-pub(crate) async fn a_put_is_found_by_who_has_seen_an_older_value(w: &World<impl Server>) {
+pub async fn a_put_is_found_by_who_has_seen_an_older_value(w: &ContractWorld<impl ContractServer>) {
     let (_, first) = w.one.put().await;
     let (_, second) = w.one.put().await;
     let found = hit(w.two.acquire(&ask(LONG).seen(Some(first))).await);
     assert_eq!(version_of(&found), Some(second));
 }
 
-pub(crate) async fn a_put_value_is_gone_after_its_ttl(w: &World<impl Server>) {
+pub async fn a_put_value_is_gone_after_its_ttl(w: &ContractWorld<impl ContractServer>) {
     let brief = envelope(Version::new(1).unwrap(), "brief");
     w.one.remote.put(&key(), SHORT, brief).await.unwrap();
     lapse().await;
     assert_eq!(w.two.value().await, None);
 }
 
-pub(crate) async fn without_memory_a_put_says_so_and_drops_the_old_value(w: &World<impl Server>) {
+pub async fn without_memory_a_put_says_so_and_drops_the_old_value(
+    w: &ContractWorld<impl ContractServer>,
+) {
     let (_, seen) = w.one.put().await;
     let grant = granted(w.two.acquire(&ask(LONG).seen(Some(seen))).await);
     w.server.out_of_memory(true).await;
