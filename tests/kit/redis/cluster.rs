@@ -1,6 +1,6 @@
 //! A cluster of three primaries.
 
-use super::server::free_port;
+use super::server::{Environment, USUAL_BUS};
 use super::{Reply, Server, wait_until};
 
 const NODES: usize = 3;
@@ -16,15 +16,48 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// Starts the nodes and waits until each sees all slots served.
     pub(crate) fn start() -> Self {
-        let nodes: Vec<_> = (0..NODES).map(|_| node()).collect();
+        Self::of((0..NODES).map(|_| node(Environment::new())).collect())
+    }
+
+    /// The same with one node whose clock is off, by `+0.4s` for example. None where
+    /// libfaketime is not installed.
+    pub(crate) fn with_a_clock_ahead(ahead: usize, by: &str) -> Option<Self> {
+        let library = ["x86_64", "aarch64"]
+            .map(|cpu| format!("/usr/lib/{cpu}-linux-gnu/faketime/libfaketimeMT.so.1"))
+            .into_iter()
+            .find(|path| std::path::Path::new(path).exists())?;
+        let clock =
+            [("LD_PRELOAD", &*library), ("FAKETIME", by), ("FAKETIME_DONT_FAKE_MONOTONIC", "1")]
+                .map(|(name, value)| (name.to_owned(), value.to_owned()));
+        let nodes = (0..NODES).map(|n| match n == ahead {
+            true => node(clock.to_vec()),
+            false => node(Environment::new()),
+        });
+        let cluster = Self::of(nodes.collect());
+        let seconds = |node: &Server| {
+            let time = node.cli(&["TIME"]);
+            let [seconds, micros] = [0, 1].map(|n| time.parts()[n].text().parse::<f64>().unwrap());
+            seconds + micros / 1e6
+        };
+        let other = &cluster.nodes[(ahead + 1) % NODES];
+        let skew = seconds(&cluster.nodes[ahead]) - seconds(other);
+        assert!(skew.abs() > 0.3, "the clock is off by {skew} s only");
+        Some(cluster)
+    }
+
+    fn of(nodes: Vec<Server>) -> Self {
         let share = SLOTS.div_ceil(NODES as u16);
         for (n, node) in (0_u16..).zip(&nodes) {
             let (first, last) = (n * share, ((n + 1) * share).min(SLOTS) - 1);
             ok(&node.cli(&["CLUSTER", "SET-CONFIG-EPOCH", &(n + 1).to_string()]));
-            ok(&node.cli(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]));
+            // ADDSLOTSRANGE came with Redis 7.
+            let slots = (first..=last).map(|slot| slot.to_string());
+            let command: Vec<_> =
+                ["CLUSTER", "ADDSLOTS"].map(str::to_owned).into_iter().chain(slots).collect();
+            ok(&node.cli(&command));
         }
         for node in &nodes[1..] {
-            let bus = line_value(node, "cluster-port");
+            let bus = bus_port(node);
             ok(&nodes[0].cli(&["CLUSTER", "MEET", "127.0.0.1", &node.port().to_string(), &bus]));
         }
         let ids = nodes.iter().map(|node| node.cli(&["CLUSTER", "MYID"]).text()).collect();
@@ -138,19 +171,24 @@ pub(crate) fn slot_of(cluster: &Cluster, key: impl AsRef<[u8]>) -> u16 {
     reply.int().try_into().expect("a slot")
 }
 
-fn node() -> Server {
-    Server::launch(false, || {
-        vec![
-            "cluster-enabled yes".to_owned(),
-            "cluster-node-timeout 2000".to_owned(),
-            // The usual place, 10000 above, may be no port at all.
-            format!("cluster-port {}", free_port()),
-        ]
+fn node(environment: Environment) -> Server {
+    Server::launch_with_bus(environment, |bus| {
+        let mut lines =
+            vec!["cluster-enabled yes".to_owned(), "cluster-node-timeout 2000".to_owned()];
+        if let Some(port) = bus {
+            lines.push(format!("cluster-port {port}"));
+            // Came with Redis 7 as well; before, everybody may debug.
+            lines.push("enable-debug-command local".to_owned());
+        }
+        lines
     })
 }
 
-fn line_value(node: &Server, name: &str) -> String {
-    node.cli(&["CONFIG", "GET", name]).parts().get(1).map(Reply::text).expect("a setting")
+/// The port of the node's cluster bus.
+fn bus_port(node: &Server) -> String {
+    let setting = node.cli(&["CONFIG", "GET", "cluster-port"]);
+    let port = setting.parts().get(1).map(Reply::text);
+    port.unwrap_or_else(|| (node.port() + USUAL_BUS).to_string())
 }
 
 fn ok(reply: &Reply) {

@@ -3,8 +3,9 @@
 use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::net::TcpListener;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tempfile::TempDir;
@@ -14,12 +15,23 @@ use super::{Monitor, Reply, Resp, wait_until};
 /// Another process may take a port between our look and the server's bind.
 const TRIES: usize = 20;
 
+/// How far above a node's port the port of its bus is when nothing else is said.
+pub(super) const USUAL_BUS: u16 = 10_000;
+
+/// The environment variable that names the server to start: Redis or Valkey, by
+/// its path. `redis-server` when it is not set.
+const BINARY: &str = "TOWER_STAMPEDE_REDIS_SERVER";
+
+/// Variables of a server's environment.
+pub(super) type Environment = Vec<(String, String)>;
+
 /// A `redis-server` of our own: on a free port of the loopback interface,
 /// without persistence, in a folder that is removed.
 pub(crate) struct Server {
     port: u16,
     folder: TempDir,
     lines: Vec<String>,
+    environment: Environment,
     is_sentinel: bool,
     process: Mutex<Child>,
 }
@@ -53,12 +65,40 @@ impl Server {
     }
 
     /// Starts with lines that are made anew for every port tried.
-    pub(super) fn launch(is_sentinel: bool, mut lines: impl FnMut() -> Vec<String>) -> Self {
+    fn launch(is_sentinel: bool, mut lines: impl FnMut() -> Vec<String>) -> Self {
+        Self::try_ports(is_sentinel, Environment::new(), || (free_port(), lines()))
+    }
+
+    /// Starts a node of a cluster. The lines are told a free port for its bus, or none
+    /// where the server cannot be told (before Redis 7): then the bus has its usual port.
+    pub(super) fn launch_with_bus(
+        environment: Environment,
+        lines: impl Fn(Option<u16>) -> Vec<String>,
+    ) -> Self {
+        Self::try_ports(false, environment, || match has_cluster_port() {
+            // The usual port may be no port at all.
+            true => (free_port(), lines(Some(free_port()))),
+            false => (free_port_with_bus(), lines(None)),
+        })
+    }
+
+    fn try_ports(
+        is_sentinel: bool,
+        environment: Environment,
+        mut next: impl FnMut() -> (u16, Vec<String>),
+    ) -> Self {
         for _ in 0..TRIES {
             let folder = tempfile::tempdir().unwrap();
-            let (port, lines) = (free_port(), lines());
-            if let Some(process) = spawn(&folder, port, &lines, is_sentinel) {
-                return Self { port, folder, lines, is_sentinel, process: Mutex::new(process) };
+            let (port, lines) = next();
+            if let Some(process) = spawn(&folder, port, &lines, &environment, is_sentinel) {
+                return Self {
+                    port,
+                    folder,
+                    lines,
+                    environment,
+                    is_sentinel,
+                    process: Mutex::new(process),
+                };
             }
         }
         panic!("redis-server did not start on any of {TRIES} free ports");
@@ -96,7 +136,9 @@ impl Server {
     pub(crate) fn restart(&self) {
         self.kill();
         let started = (0..TRIES)
-            .find_map(|_| spawn(&self.folder, self.port, &self.lines, self.is_sentinel))
+            .find_map(|_| {
+                spawn(&self.folder, self.port, &self.lines, &self.environment, self.is_sentinel)
+            })
             .expect("the port was taken by somebody else in the meantime");
         *self.process.lock().unwrap() = started;
     }
@@ -167,6 +209,27 @@ pub(super) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
+/// A free port with another free one in the usual distance.
+fn free_port_with_bus() -> u16 {
+    let is_free = |port| TcpListener::bind(("127.0.0.1", port)).is_ok();
+    let mut ports = std::iter::repeat_with(free_port);
+    ports.find(|port| port.checked_add(USUAL_BUS).is_some_and(is_free)).expect("it goes on")
+}
+
+/// Whether the server has the setting `cluster-port`, which came with Redis 7.
+fn has_cluster_port() -> bool {
+    static HAS: OnceLock<bool> = OnceLock::new();
+    *HAS.get_or_init(|| {
+        let setting = Server::start().cli(&["CONFIG", "GET", "cluster-port"]);
+        !setting.parts().is_empty()
+    })
+}
+
+/// The program to start.
+pub(super) fn binary() -> PathBuf {
+    std::env::var_os(BINARY).unwrap_or_else(|| "redis-server".into()).into()
+}
+
 fn password(lines: &[String]) -> Option<&str> {
     lines.iter().find_map(|line| line.strip_prefix("requirepass "))
 }
@@ -180,7 +243,13 @@ fn connect(port: u16, lines: &[String]) -> io::Result<Resp> {
 }
 
 /// Returns none when the port was taken.
-fn spawn(folder: &TempDir, port: u16, lines: &[String], is_sentinel: bool) -> Option<Child> {
+fn spawn(
+    folder: &TempDir,
+    port: u16,
+    lines: &[String],
+    environment: &Environment,
+    is_sentinel: bool,
+) -> Option<Child> {
     let path = folder.path();
     let mut file = format!("port {port}\nbind 127.0.0.1\ndir {}\n", path.display());
     if !is_sentinel {
@@ -189,8 +258,9 @@ fn spawn(folder: &TempDir, port: u16, lines: &[String], is_sentinel: bool) -> Op
     file += &lines.join("\n");
     fs::write(path.join("redis.conf"), file + "\n").unwrap();
 
-    let mut command = Command::new("redis-server");
-    command.arg(path.join("redis.conf"));
+    let binary = binary();
+    let mut command = Command::new(&binary);
+    command.arg(path.join("redis.conf")).envs(environment.iter().cloned());
     if is_sentinel {
         command.arg("--sentinel");
     }
@@ -198,10 +268,12 @@ fn spawn(folder: &TempDir, port: u16, lines: &[String], is_sentinel: bool) -> Op
     command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
     let mut process = command.spawn().unwrap_or_else(|error| match error.kind() {
         ErrorKind::NotFound => panic!(
-            "redis-server is not installed: these tests start their own servers; \
-             scripts/test installs it where apt-get does"
+            "`{BINARY}` (`{}`) must name a Redis or Valkey server: these tests start their own \
+             servers; set it to the path of one, or run scripts/test, which installs \
+             redis-server where apt-get does",
+            binary.display()
         ),
-        _ => panic!("redis-server does not start: {error}"),
+        _ => panic!("`{BINARY}` (`{}`) does not start: {error}", binary.display()),
     });
 
     let pid = i64::from(process.id());

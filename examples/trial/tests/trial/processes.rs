@@ -52,7 +52,8 @@ impl Process {
 /// Starts `redis-server`, which has to be installed, on a socket in the folder.
 async fn start_redis(folder: &Path) -> (Process, String) {
     let socket = folder.join("redis.sock");
-    let mut command = Command::new("redis-server");
+    let binary = std::env::var_os("TOWER_STAMPEDE_REDIS_SERVER");
+    let mut command = Command::new(binary.as_deref().unwrap_or("redis-server".as_ref()));
     command.args(["--port", "0", "--save", "", "--appendonly", "no"]);
     command.arg("--unixsocket").arg(&socket).arg("--dir").arg(folder);
     let mut redis = Process::start(&mut command);
