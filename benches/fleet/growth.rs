@@ -17,7 +17,7 @@ const PAUSE: f64 = 4.0;
 
 /// Of the message and its envelope: `filled` of `src/remote/redis/subscriber.rs`, in
 /// the inbox that `src/remote/redis/names.rs` names, as RESP2 writes it.
-const MESSAGE: &str = "*3\r\n$7\r\nmessage\r\n$36\r\nstampede:1:fleet:in:0123456789abcdef\r\n$26\r\n\
+const MESSAGE: &str = "*3\r\n$7\r\nmessage\r\n$36\r\nstampede:2:fleet:in:0123456789abcdef\r\n$26\r\n\
                        1Fkeykeyke0123456789abcdef\r\n";
 
 struct Kind {

@@ -194,7 +194,7 @@ async fn process(server: &Server) -> Cache {
 
 fn leave_lock(server: &Server, lasts: Moment) {
     let lasts = (lasts / MILLISECOND).to_string();
-    let set = server.cli(&["SET", "stampede:1:fleet:{key}:l", "dead", "NX", "PX", &lasts]);
+    let set = server.cli(&["SET", "stampede:2:fleet:{key}:l", "dead", "NX", "PX", &lasts]);
     assert!(!set.is_error(), "the lock is free");
 }
 

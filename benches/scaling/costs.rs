@@ -68,7 +68,7 @@ impl Speaker {
 }
 
 fn names(key: &str) -> [String; 3] {
-    ["v", "l", "r"].map(|ending| format!("stampede:1:costs:{{{key}}}:{ending}"))
+    ["v", "l", "r"].map(|ending| format!("stampede:2:costs:{{{key}}}:{ending}"))
 }
 
 fn token(n: usize) -> String {
@@ -155,7 +155,7 @@ fn fills_with(server: &Server, prefix: &str, fills: usize, inboxes: usize) -> f6
 }
 
 fn channel(inbox: usize) -> String {
-    format!("stampede:1:costs:in:{inbox:016x}")
+    format!("stampede:2:costs:in:{inbox:016x}")
 }
 
 fn subscribed(server: &Server, inbox: usize) -> Resp {

@@ -39,7 +39,7 @@ pub(crate) async fn listens(caches: &[Cache]) {
 
 /// How many processes wait for the key and have said so.
 pub(crate) fn registered(server: &Server, key: &str) -> usize {
-    let fields = server.cli(&["HKEYS", &format!("stampede:1:wake:{{{key}}}:r")]);
+    let fields = server.cli(&["HKEYS", &format!("stampede:2:wake:{{{key}}}:r")]);
     fields.parts().iter().filter(|field| field.text().starts_with("w:")).count()
 }
 

@@ -171,10 +171,10 @@ pub(crate) async fn answer(request: JoinHandle<Result<u64, Error>>) -> u64 {
 /// The names of a key's records, in the namespace and the cache that
 /// [`settings`] and `Redis` have when nothing else is said.
 pub(crate) fn record(key: &str, ending: char) -> String {
-    format!("stampede:1:test:{{{key}}}:{ending}")
+    format!("stampede:2:test:{{{key}}}:{ending}")
 }
 
-pub(crate) const LOG: &str = "stampede:1:test:tags";
+pub(crate) const LOG: &str = "stampede:2:test:{#test}:tags";
 
 /// How many processes have registered to be woken for `key`.
 pub(crate) fn registered(server: &Server, key: &str) -> usize {

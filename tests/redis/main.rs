@@ -12,6 +12,8 @@ mod batches;
 mod commands;
 #[cfg(all(feature = "redis", feature = "test-util"))]
 mod contract;
+#[cfg(feature = "redis")]
+mod edges;
 mod faults;
 mod fixtures;
 #[cfg(feature = "redis")]

@@ -74,7 +74,7 @@ async fn the_log_tells_of_a_killed_leader_of_a_frozen_redis_and_of_its_return() 
     eventually("it listens", || cache.health() == Health::Up).await;
 
     let mut other = OtherProcess::start(&url);
-    let lock = format!("stampede:1:shop:{{{KEY}}}:l");
+    let lock = format!("stampede:2:shop:{{{KEY}}}:l");
     eventually("the other process computes", || server.tell(&format!("EXISTS {lock}")) == ":1")
         .await;
     let reader = {

@@ -191,7 +191,7 @@ async fn a_get_costs_one_command_computes_nothing_and_keeps_a_copy() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_put_is_one_command_and_replaces_what_every_process_has() {
+async fn a_put_is_two_commands_and_replaces_what_every_process_has() {
     let (double, origin) = (Double::new(), Origin::new());
     let processes = Process::several(3, &double).await;
     for process in &processes {
@@ -200,7 +200,7 @@ async fn a_put_is_one_command_and_replaces_what_every_process_has() {
     }
     double.forget_calls();
     processes[0].put("k", 7).await;
-    assert_eq!(commands(&double), [(Put, 1)]);
+    assert_eq!(commands(&double), [(Put, 1), (Announce, 1)]);
     for process in &processes {
         assert_eq!(process.load(&origin).await, 7);
     }

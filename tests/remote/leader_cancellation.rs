@@ -45,13 +45,13 @@ impl Scene {
     async fn set(op: RemoteOp, command: Command) -> Self {
         let (double, origin) = (Double::new(), Origin::taking(20 * MS));
         let processes: Vec<_> = (0..3).map(|_| Process::on(&double)).collect();
-        let has_prepared = !matches!(op, RemoteOp::Probe | RemoteOp::ReadTags);
+        let has_prepared = !matches!(op, RemoteOp::Probe | RemoteOp::ReadLog);
         for process in &processes[usize::from(!has_prepared)..] {
             process.prepare(&double).await;
         }
         if command == Command::Executed {
             double.lose_replies(&[op]);
-        } else if !matches!(op, RemoteOp::Acquire | RemoteOp::ReadTags) {
+        } else if !matches!(op, RemoteOp::Acquire | RemoteOp::ReadLog) {
             double.freeze();
         } else {
             // The command before is executed at once and answered later.
@@ -85,7 +85,8 @@ impl Scene {
             assert!(answer.unwrap() <= most_calls as u64, "{what}");
         }
         let took = began.elapsed();
-        assert!(took < 250 * MS, "{what}: no caller waits for a lease, {took:?}");
+        // A lease is a minute long. A remote that has not answered yet may be slow.
+        assert!(took < 500 * MS, "{what}: no caller waits for a lease, {took:?}");
         let calls = self.origin.calls();
         assert!(calls <= most_calls, "{what}: {calls} calls");
         pass(SECOND).await;
@@ -106,7 +107,7 @@ async fn play(op: RemoteOp, leader: Leader) {
                 scene.ends(1, &what).await;
             }
             Leader::Hung => {
-                pass(150 * MS).await;
+                pass(500 * MS).await;
                 assert!(scene.leader.is_finished(), "{what}: it goes on without the remote");
                 scene.goes_on();
                 scene.ends(3, &what).await;
@@ -127,12 +128,12 @@ async fn a_leader_hung_while_it_asks_for_the_time() {
 
 #[tokio::test(start_paused = true)]
 async fn a_leader_dropped_while_it_reads_the_log() {
-    play(RemoteOp::ReadTags, Leader::Dropped).await;
+    play(RemoteOp::ReadLog, Leader::Dropped).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_leader_hung_while_it_reads_the_log() {
-    play(RemoteOp::ReadTags, Leader::Hung).await;
+    play(RemoteOp::ReadLog, Leader::Hung).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -61,7 +61,7 @@ const TROUBLES: [Trouble; 5] = [
     Trouble::MuteOnInvalidations,
 ];
 
-const TELLING: [RemoteOp; 3] = [RemoteOp::Invalidate, RemoteOp::InvalidateTags, RemoteOp::Put];
+const TELLING: [RemoteOp; 3] = [RemoteOp::Invalidate, RemoteOp::Announce, RemoteOp::Put];
 
 impl Trouble {
     fn begin(self, double: &Double) {
@@ -236,7 +236,7 @@ async fn more_invalidations_than_the_journal_holds_become_one_of_everything() {
     double.forget_calls();
     pass(6 * SECOND).await;
     assert_eq!(double.calls(RemoteOp::Invalidate), 0);
-    assert_eq!(double.calls(RemoteOp::InvalidateTags), 1);
+    assert_eq!(double.calls(RemoteOp::Announce), 1);
     // Not asked for by its name.
     assert_eq!(other.load(&origin).await, 2);
 }

@@ -91,7 +91,7 @@ impl Process {
 /// Commands for values, in alphabet's order and without those that were not
 /// sent. Set-up is not among them: it happens once per process.
 pub(crate) fn commands(double: &Double) -> Vec<(RemoteOp, usize)> {
-    let setup = [RemoteOp::Probe, RemoteOp::ReadTags, RemoteOp::RestoreTags, RemoteOp::TrimTags];
+    let setup = [RemoteOp::Probe, RemoteOp::ReadLog];
     double.all_calls().into_iter().filter(|(op, _)| !setup.contains(op)).collect()
 }
 

@@ -74,8 +74,8 @@ impl Process {
     pub(crate) async fn of(server: &Server) -> Self {
         let remote = Redis::lazy(&server.url()).unwrap().remote("history").unwrap();
         let ears: Arc<dyn OnNotice> = Arc::new(NoEars);
-        remote.attach(Arc::downgrade(&ears));
-        eventually("wake-ups arrive", || remote.is_subscribed()).await;
+        remote.push().unwrap().attach(Arc::downgrade(&ears));
+        eventually("wake-ups arrive", || remote.push().unwrap().is_subscribed()).await;
         Self { remote, _ears: ears }
     }
 
@@ -112,7 +112,7 @@ impl Process {
 
     /// Is locked out, and registered for a wake-up in the same step.
     pub(crate) async fn registers(&self) -> Listener {
-        let listener = self.remote.listen(&key());
+        let listener = self.remote.push().unwrap().listen(&key());
         let answer = self.remote.acquire(&key(), &LeaseRequest::new(LONG, LONG).register()).await;
         assert!(matches!(answer.unwrap(), AcquireOutcome::Locked { .. }));
         listener

@@ -39,6 +39,8 @@ async fn with_ours_who_missed_before_the_fill_is_given_the_value_in_place_of_the
     assert_eq!((a.get().await, b.get().await), (None, None));
     let grant = a.leads().await;
     assert_eq!(a.fill(&grant, "computed once").await, FillOutcome::Stored);
-    let AcquireOutcome::Hit { envelope, .. } = b.acquire(LONG).await else { panic!("no value") };
+    let AcquireOutcome::Hit { value: envelope, .. } = b.acquire(LONG).await else {
+        panic!("no value")
+    };
     assert_eq!(envelope.slice(20..), Bytes::from("computed once"));
 }

@@ -279,7 +279,8 @@ async fn without_its_remote_a_process_is_as_it_was_alone() {
     let replies = everywhere(&apps, 100, |_| get("http://a/x")).await;
     assert!(replies.iter().all(|reply| reply.status == 200));
     assert_eq!(origin.calls(), 2);
-    assert!(slowest(&replies) < WORK + ms(400), "{:?}", slowest(&replies));
+    // Before its first answer a remote may be slow.
+    assert!(slowest(&replies) < WORK + ms(500), "{:?}", slowest(&replies));
     // What is stored here is served; by now nobody asks the remote any more.
     everywhere(&apps, 1, |_| get("http://a/1")).await;
     everywhere(&apps, 1, |_| get("http://a/2")).await;

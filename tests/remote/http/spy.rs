@@ -1,14 +1,14 @@
 //! A remote that remembers all the bytes it is given.
 
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tower_stampede::Key;
 use tower_stampede::remote::{
     AcquireOutcome, Call, Double, DoubleProcess, FillOutcome, Grant, InvalidatedRecords,
-    LeaseRequest, Listener, OnNotice, Remote, RemoteErrorKind, ServerTime, Token, Version,
+    LeaseRequest, Remote, RemoteErrorKind, RemoteLog, RemotePush, ServerTime, Token, Version,
 };
-use tower_stampede::{Key, Tag};
 
 /// Everything that was ever written into a remote.
 #[derive(Clone, Default)]
@@ -76,22 +76,6 @@ impl Remote for Spy {
         self.inner.invalidate(key)
     }
 
-    fn invalidate_tags<'a>(&'a self, tags: &'a [Tag]) -> Call<'a, ServerTime> {
-        self.inner.invalidate_tags(tags)
-    }
-
-    fn read_tags(&self) -> Call<'_, Vec<(Tag, ServerTime)>> {
-        self.inner.read_tags()
-    }
-
-    fn restore_tags<'a>(&'a self, tags: &'a [(Tag, ServerTime)]) -> Call<'a, ()> {
-        self.inner.restore_tags(tags)
-    }
-
-    fn trim_tags(&self, before: ServerTime) -> Call<'_, ()> {
-        self.inner.trim_tags(before)
-    }
-
     fn put<'a>(
         &'a self,
         key: &'a Key,
@@ -106,16 +90,12 @@ impl Remote for Spy {
         self.inner.probe()
     }
 
-    fn listen(&self, key: &Key) -> Listener {
-        self.inner.listen(key)
+    fn log(&self) -> Option<&dyn RemoteLog> {
+        self.inner.log()
     }
 
-    fn is_subscribed(&self) -> bool {
-        self.inner.is_subscribed()
-    }
-
-    fn attach(&self, listener: Weak<dyn OnNotice>) {
-        self.inner.attach(listener);
+    fn push(&self) -> Option<&dyn RemotePush> {
+        self.inner.push()
     }
 
     fn suspect(&self, kind: RemoteErrorKind) {

@@ -292,7 +292,7 @@ async fn a_plain_miss_costs_three_commands_and_one_with_more_in_its_key_five_or_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_writes_no_tag_and_delays_no_other_uri() {
+async fn a_write_is_announced_once_and_delays_no_other_uri() {
     let (double, origin) = (Double::new(), plain());
     let (one, other) = (process(&double, &origin, as_it_is), process(&double, &origin, as_it_is));
     send(&one, get(PAGE)).await;
@@ -302,7 +302,7 @@ async fn a_write_writes_no_tag_and_delays_no_other_uri() {
     for n in 0..100 {
         send(&one, post(&format!("http://x/{n}"))).await;
     }
-    assert_eq!(double.calls(RemoteOp::InvalidateTags), 0);
+    assert_eq!(double.calls(RemoteOp::Announce), 100);
     // For each scheme: each of three places of the host, and the anchor.
     assert_eq!(double.calls(RemoteOp::Invalidate), 800);
 

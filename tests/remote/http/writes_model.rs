@@ -156,7 +156,7 @@ fn request_parts(request: &Request<Body>) -> Parts {
 }
 
 fn remote_is_listening(remote: &Arc<DoubleProcess>) -> bool {
-    tower_stampede::remote::Remote::is_subscribed(&**remote)
+    tower_stampede::remote::RemotePush::is_subscribed(&**remote)
 }
 
 async fn run(steps: Vec<Step>) {

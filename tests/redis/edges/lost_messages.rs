@@ -1,0 +1,46 @@
+//! D4: messages are lost although every connection stays. Processes must find out.
+
+use std::time::{Duration, Instant};
+
+use crate::kit::origin::Origin;
+use crate::kit::redis::{Proxy, Server};
+use crate::kit::redis_caches::*;
+
+/// One heartbeat and what a busy machine adds.
+const FOUND_OUT: Duration = Duration::from_secs(3);
+
+/// Waits until no process serves the old value. Panics with how many still do.
+async fn assert_end_of(key: &str, caches: &[Cache], invalidated: Instant) {
+    let mut stale = caches.len();
+    while invalidated.elapsed() < FOUND_OUT && stale > 0 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        stale = 0;
+        for cache in caches {
+            stale += usize::from(cache.get(key).await == Some(1));
+        }
+    }
+    assert_eq!(stale, 0, "of {} processes, {FOUND_OUT:?} after the invalidation", caches.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_message_is_noticed() {
+    let server = Server::start();
+    let proxies: Vec<_> = (0..4).map(|_| Proxy::start(server.port())).collect();
+    let others: Vec<_> = proxies.iter().map(|proxy| hasty(&proxy.url())).collect();
+    let own = hasty(&server.url());
+    all_listen(&others).await;
+    let (origin, key) = (Origin::new(), fresh_key());
+    for cache in others.iter().chain([&own]) {
+        assert_eq!(load(cache, &origin, &*key).await, 1);
+    }
+    for proxy in &proxies {
+        proxy.mute_subscribers(true);
+    }
+    let invalidated = Instant::now();
+    own.invalidate(&*key).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    for proxy in &proxies {
+        proxy.mute_subscribers(false);
+    }
+    assert_end_of(&key, &others, invalidated).await;
+}

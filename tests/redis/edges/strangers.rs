@@ -1,0 +1,56 @@
+//! D5: unsafe requests that anybody may send add bounded state.
+#![cfg(feature = "axum")]
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::body::Body;
+use http::{Request, Response};
+use tower::{ServiceExt, service_fn};
+use tower_layer::Layer;
+use tower_stampede::{HttpStampede, Redis, Stampede};
+
+use crate::kit::redis::{Server, eventually};
+
+use super::names;
+
+/// Bytes of all keys.
+fn bytes(server: &Server) -> i64 {
+    let size = |name: &String| {
+        let size = server.cli(&["MEMORY", "USAGE", name, "SAMPLES", "0"]);
+        if size.is_nil() { 0 } else { size.int() }
+    };
+    names(server).iter().map(size).sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn unsafe_requests_by_strangers_add_bounded_state() {
+    let server = Server::start();
+    let cache: HttpStampede = Stampede::builder("web")
+        .ttl(Duration::from_secs(60))
+        .redis(Redis::lazy(&server.url()).unwrap().op_timeout(Duration::from_secs(1)))
+        .build()
+        .unwrap();
+    let origin = |_: Request<Body>| async { Ok::<_, Infallible>(Response::new(Body::empty())) };
+    let service = cache.http_layer().layer(service_fn(origin));
+    let post = async |from: usize, to: usize| {
+        for n in from..to {
+            let request = Request::post(format!("/nowhere?x={n}")).header("host", "shop.example");
+            let request = request.body(Body::empty()).unwrap();
+            service.clone().oneshot(request).await.unwrap();
+        }
+        // What is told in the background is told when the size stays.
+        let mut last = -1;
+        eventually("all is told", || {
+            std::thread::sleep(Duration::from_millis(300));
+            std::mem::replace(&mut last, bytes(&server)) == last
+        })
+        .await;
+        last
+    };
+    // More than any log of bounded length keeps.
+    let full = post(0, 6000).await;
+    let after = post(6000, 12_000).await;
+    let growth = (after - full) >> 10;
+    assert!(growth <= 64, "6000 requests added {growth} KiB to {} KiB", full >> 10);
+}
