@@ -1,0 +1,85 @@
+//! D4: messages are lost although every connection stays. Processes must find out.
+
+use std::time::{Duration, Instant};
+
+use tower_stampede::{Health, Redis};
+
+use crate::kit::origin::Origin;
+use crate::kit::redis::{Cluster, Proxy, Server, eventually};
+use crate::kit::redis_caches::*;
+
+/// One heartbeat and what a busy machine adds.
+const FOUND_OUT: Duration = Duration::from_secs(3);
+
+/// Waits until no process serves the old value. Panics with how many still do.
+async fn assert_end_of(key: &str, caches: &[Cache], invalidated: Instant) {
+    let mut stale = caches.len();
+    while invalidated.elapsed() < FOUND_OUT && stale > 0 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        stale = 0;
+        for cache in caches {
+            stale += usize::from(cache.get(key).await == Some(1));
+        }
+    }
+    assert_eq!(stale, 0, "of {} processes, {FOUND_OUT:?} after the invalidation", caches.len());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_message_is_noticed() {
+    let server = Server::start();
+    let proxies: Vec<_> = (0..4).map(|_| Proxy::start(server.port())).collect();
+    let others: Vec<_> = proxies.iter().map(|proxy| hasty(&proxy.url())).collect();
+    let own = hasty(&server.url());
+    all_listen(&others).await;
+    let (origin, key) = (Origin::new(), fresh_key());
+    for cache in others.iter().chain([&own]) {
+        assert_eq!(load(cache, &origin, &*key).await, 1);
+    }
+    for proxy in &proxies {
+        proxy.mute_subscribers(true);
+    }
+    let invalidated = Instant::now();
+    own.invalidate(&*key).await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    for proxy in &proxies {
+        proxy.mute_subscribers(false);
+    }
+    assert_end_of(&key, &others, invalidated).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[cfg(feature = "redis-cluster")]
+async fn a_message_lost_on_the_bus_is_noticed() {
+    let cluster = Cluster::start();
+    let nodes = cluster.nodes();
+    if nodes[0].cli(&["DEBUG", "CLUSTERLINK", "KILL", "ALL", "0"]).text().contains("subcommand") {
+        println!("not run: a_message_lost_on_the_bus...: needs DEBUG CLUSTERLINK (Redis 7)");
+        return;
+    }
+    let caches: Vec<_> =
+        (0..9).map(|_| hasty_on(Redis::cluster(cluster.urls()).unwrap())).collect();
+    all_listen(&caches).await;
+    for _ in 0..3 {
+        let (origin, key) = (Origin::new(), fresh_key());
+        for cache in &caches {
+            load(cache, &origin, &*key).await;
+        }
+        let ids: Vec<_> = nodes.iter().map(|node| node.cli(&["CLUSTER", "MYID"]).text()).collect();
+        let mut links: Vec<_> = nodes.iter().map(|node| node.connect().unwrap()).collect();
+        for link in &mut links {
+            for id in &ids {
+                let _ = link.call(&["DEBUG", "CLUSTERLINK", "KILL", "ALL", id]);
+            }
+        }
+        // Without links the nodes may refuse it. Then it is told once they have found each other.
+        caches[0].invalidate(&*key).await;
+        eventually("it is told", || caches[0].health() == Health::Up).await;
+        assert_end_of(&key, &caches, Instant::now()).await;
+    }
+    eventually("the cluster has its links again", || {
+        nodes.iter().all(|node| {
+            node.cli(&["CLUSTER", "INFO"]).field("cluster_state").as_deref() == Some("ok")
+        })
+    })
+    .await;
+}

@@ -1,0 +1,76 @@
+//! D3: one shard is dead, or hands a slot over. Keys elsewhere must not notice.
+
+use tower_stampede::{Health, Redis};
+
+use crate::kit::origin::{MS, Origin};
+use crate::kit::redis::{Cluster, eventually, slot_of};
+use crate::kit::redis_caches::*;
+
+const KEYS: usize = 20;
+
+/// Untagged keys are computed once for all processes; a few calls more are allowed while
+/// the processes find out.
+async fn assert_shared(caches: &[Cache], mut next: impl FnMut() -> String) {
+    let origin = Origin::taking(5 * MS);
+    for _ in 0..KEYS {
+        let key = next();
+        for cache in caches {
+            load(cache, &origin, &*key).await;
+        }
+    }
+    let calls = origin.calls();
+    assert!(calls <= KEYS + 2, "{calls} computations of {KEYS} keys in {} processes", caches.len());
+}
+
+fn fresh_on(cluster: &Cluster, is: impl Fn(usize) -> bool) -> String {
+    let fits = |key: &String| is(cluster.owner(slot_of(cluster, key)));
+    std::iter::repeat_with(fresh_key).find(fits).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dead_shard_costs_its_own_keys_only() {
+    let cluster = Cluster::start();
+    for node in cluster.nodes() {
+        node.cli(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+    }
+    let caches: Vec<_> =
+        (0..2).map(|_| hasty_on(Redis::cluster(cluster.urls()).unwrap())).collect();
+    all_listen(&caches).await;
+    const DEAD: usize = 0;
+    let victim = fresh_on(&cluster, |node| node == DEAD);
+    let keys: Vec<_> = (0..KEYS).map(|_| fresh_on(&cluster, |node| node != DEAD)).collect();
+    cluster.nodes()[DEAD].kill();
+    eventually("the others know", || {
+        cluster.nodes()[1..].iter().all(|node| {
+            node.cli(&["CLUSTER", "NODES"])
+                .text()
+                .lines()
+                .any(|line| line.contains(" master,fail "))
+        })
+    })
+    .await;
+    // Stays in the journal.
+    caches[0].invalidate(&*victim).await;
+    let mut keys = keys.into_iter();
+    assert_shared(&caches, || keys.next().unwrap()).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slot_under_way_costs_its_own_keys_only() {
+    let cluster = Cluster::start();
+    let caches: Vec<_> =
+        (0..2).map(|_| hasty_on(Redis::cluster(cluster.urls()).unwrap())).collect();
+    all_listen(&caches).await;
+    let (origin, victim) = (Origin::new(), fresh_key());
+    load(&caches[0], &origin, &*victim).await;
+    let slot = slot_of(&cluster, &victim);
+    let from = cluster.owner(slot);
+    let keys = || cluster.nodes()[from].cli(&["CLUSTER", "COUNTKEYSINSLOT", &slot.to_string()]);
+    eventually("the entry is stored", || keys().int() > 0).await;
+    let migration = cluster.begin_migration(slot, (from + 1) % 3);
+    // The commands for several of its keys are answered with TRYAGAIN.
+    caches[0].invalidate(&*victim).await;
+    assert_shared(&caches, fresh_key).await;
+    migration.finish();
+    eventually("all are well", || caches.iter().all(|cache| cache.health() == Health::Up)).await;
+}
