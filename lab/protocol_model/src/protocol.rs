@@ -98,21 +98,49 @@ pub struct Message {
 pub enum Reader {
     Idle,
     /// The reply of `GET` is under way. `is_void`: ended here meanwhile.
-    Got { entry: Option<Entry>, sent: Stamp, is_void: bool },
+    Got {
+        entry: Option<Entry>,
+        sent: Stamp,
+        is_void: bool,
+    },
     /// Checked and not inserted: without `insert_then_check`.
-    Checked { copy: LocalCopy, is_void: bool },
-    Missed { seen: u8 },
-    Granted { token: u8, version: u8, sent: Stamp, is_void: bool },
+    Checked {
+        copy: LocalCopy,
+        is_void: bool,
+    },
+    Missed {
+        seen: u8,
+    },
+    Granted {
+        token: u8,
+        version: u8,
+        sent: Stamp,
+        is_void: bool,
+    },
     /// `token` is 0 where no grant was there in time.
-    Computed { value: u8, stamp: Stamp, origin: u8, sent: Stamp, token: u8, version: u8, is_void: bool },
+    Computed {
+        value: u8,
+        stamp: Stamp,
+        origin: u8,
+        sent: Stamp,
+        token: u8,
+        version: u8,
+        is_void: bool,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Writer {
     Idle,
-    Begun { value: u8, kind: Kind },
+    Begun {
+        value: u8,
+        kind: Kind,
+    },
     /// One of the two places of a key is done.
-    Half { value: u8, mark: u8 },
+    Half {
+        value: u8,
+        mark: u8,
+    },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

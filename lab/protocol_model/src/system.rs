@@ -144,8 +144,9 @@ impl State {
             None => self.new_epoch(Stamp::default(), 0),
             Some(log) => {
                 let is_other = log.replication_id != self.replication_id;
-                let is_rolled_back =
-                    lost.is_some_and(|at| is_certain || at.epoch == log.epoch && at.position > log.last);
+                let is_rolled_back = lost.is_some_and(|at| {
+                    is_certain || at.epoch == log.epoch && at.position > log.last
+                });
                 if is_other && rules.new_epoch_after_failover {
                     let previous = Stamp { epoch: log.epoch, position: log.last };
                     if rules.old_epoch_is_dead {
@@ -174,8 +175,7 @@ impl State {
                 log = self.new_epoch(Stamp::default(), log.last);
                 self.reasons += 1;
             }
-            let is_in_log =
-                rules.keys_in_log || !matches!(item.kind, Kind::Key | Kind::OtherKey);
+            let is_in_log = rules.keys_in_log || !matches!(item.kind, Kind::Key | Kind::OtherKey);
             if is_in_log {
                 log.last += 1;
             }
@@ -254,7 +254,9 @@ impl State {
                 match &self.log {
                     // D1: without a log nothing was invalidated.
                     None => true,
-                    Some(log) if log.epoch == self.processes[p].at.epoch => log.is_alive(entry, rules),
+                    Some(log) if log.epoch == self.processes[p].at.epoch => {
+                        log.is_alive(entry, rules)
+                    }
                     Some(_) => false,
                 }
             }
@@ -489,7 +491,11 @@ impl System {
                     let mut stamp = entry.stamp;
                     if stamp.epoch != process.at.epoch {
                         let most = log.map_or(0, |log| log.previous.position);
-                        let position = if rules.old_epoch_is_dead { stamp.position } else { stamp.position.min(most) };
+                        let position = if rules.old_epoch_is_dead {
+                            stamp.position
+                        } else {
+                            stamp.position.min(most)
+                        };
                         stamp = Stamp { epoch: process.at.epoch, position };
                     }
                     let sent = if rules.copy_carries_sent_position { sent } else { process.at };
@@ -590,7 +596,9 @@ impl System {
             stamp.position += 1;
         }
         let is_barred = rules.journal_bars_entries
-            && process.journal.is_some_and(|item| matches!(item.kind, Kind::Tag | Kind::Everything));
+            && process
+                .journal
+                .is_some_and(|item| matches!(item.kind, Kind::Tag | Kind::Everything));
         if token != 0 && is_barred {
             if next.slot.lock == Some(token) {
                 next.slot.lock = None;
