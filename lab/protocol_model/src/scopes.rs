@@ -48,4 +48,15 @@ pub const SMALL: &[Scope] = &[
         max_faults: 1,
         ..Scope::BASE
     },
+    Scope { name: "three_reads", kinds: &[Key], reads: 3, ..Scope::BASE },
+    Scope { name: "two_items", kinds: &[Tag, OtherTag], writes: 2, writers: 3, ..Scope::BASE },
+    Scope {
+        name: "short_ring",
+        kinds: &[Key, OtherKey],
+        writes: 2,
+        faults: &[LagKey],
+        max_faults: 1,
+        has_short_ring: true,
+        ..Scope::BASE
+    },
 ];
