@@ -216,7 +216,9 @@ impl Process {
         let is_dead = copy.stamp.epoch != self.at.epoch
             || copy.sent.epoch != self.at.epoch
             || copy.stamp.position < self.tag
-            || copy.sent.position < self.key;
+            || copy.sent.position < self.key
+            // A gap in between: an item of the key may have been dropped.
+            || copy.sent.position < self.since;
         if is_dead {
             self.copy = None;
         } else {
