@@ -63,6 +63,10 @@ mod metrics;
     not(all(feature = "http", feature = "remote")),
     allow(dead_code, reason = "some things happen to HTTP or to a remote alone")
 )]
+#[cfg_attr(
+    not(feature = "remote"),
+    allow(unreachable_pub, reason = "only the room `remote` exports a word of it")
+)]
 mod occurrence;
 #[cfg(feature = "tracing")]
 mod rounded;
@@ -88,7 +92,10 @@ pub use stats::Stats;
 #[cfg(all(feature = "redis", feature = "tracing"))]
 pub(crate) use log::warn_of_policy;
 
-#[cfg_attr(not(feature = "remote"), allow(unused_imports, reason = "only a remote is called"))]
+#[cfg_attr(
+    not(feature = "remote"),
+    allow(unused_imports, unreachable_pub, reason = "only a remote is called")
+)]
 pub use occurrence::RemoteOp;
 pub(crate) use occurrence::{
     CallersGot, ComputationEnd, FailureEffect, LockAnswer, Observe, Occurrence, WakeCause,
