@@ -10,6 +10,8 @@ mod kit;
 mod batches;
 #[cfg(feature = "redis")]
 mod commands;
+#[cfg(feature = "redis")]
+mod consistency;
 #[cfg(all(feature = "redis", feature = "test-util"))]
 mod contract;
 #[cfg(feature = "redis")]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(crate) struct Proxy {
 }
 
 struct Shared {
-    target: u16,
+    target: AtomicU16,
     weather: watch::Sender<Weather>,
     commands: Mutex<Vec<String>>,
     accepted: AtomicUsize,
@@ -64,7 +64,7 @@ impl Proxy {
         listener.set_nonblocking(true).unwrap();
         let port = listener.local_addr().unwrap().port();
         let shared = Arc::new(Shared {
-            target,
+            target: AtomicU16::new(target),
             weather: watch::Sender::default(),
             commands: Mutex::default(),
             accepted: AtomicUsize::new(0),
@@ -91,6 +91,13 @@ impl Proxy {
 
     pub(crate) fn url(&self) -> String {
         format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    /// Forwards to this port from now on, and closes every connection to the one before: an
+    /// address that always leads to the primary.
+    pub(crate) fn lead_to(&self, target: u16) {
+        self.shared.target.store(target, Ordering::SeqCst);
+        self.cut();
     }
 
     /// Ends every fault. A connection whose bytes were swallowed is closed.
@@ -234,7 +241,8 @@ impl Connection {
     }
 
     async fn serve(self, client: TcpStream) {
-        let target = (Ipv4Addr::LOCALHOST, self.shared.target);
+        let port = self.shared.target.load(Ordering::SeqCst);
+        let target = (Ipv4Addr::LOCALHOST, port);
         let Ok(server) = TcpStream::connect(target).await else { return };
         for stream in [&client, &server] {
             stream.set_nodelay(true).unwrap();

@@ -1,0 +1,150 @@
+//! What is printed of a run.
+
+use std::fmt::Write as _;
+
+use super::faults::{Episode, Fault};
+use super::judge::{Part, Spread, Verdict};
+use super::record::{Moment, Record};
+
+/// An invalidation counts to a fault until so long after it: the processes find their way back.
+const AFTERMATH: Moment = 3_000_000_000;
+
+/// The upper ends of the histogram's parts, in milliseconds.
+const ENDS: [u64; 12] = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000];
+
+/// How many violations are shown of each part of the rule.
+const SHOWN: usize = 5;
+
+/// All that is known after a run.
+pub(crate) struct Findings {
+    pub(crate) records: Vec<Record>,
+    pub(crate) episodes: Vec<Episode>,
+    pub(crate) verdict: Verdict,
+    pub(crate) seconds: f64,
+}
+
+impl Findings {
+    pub(crate) fn reads(&self) -> u64 {
+        self.records.iter().map(|record| record.reads).sum()
+    }
+
+    /// Returns how many invalidations returned `Done`, and how many `Queued`.
+    pub(crate) fn invalidations(&self) -> (usize, usize) {
+        let all = self.records.iter().flat_map(|record| &record.invalidations);
+        let done = all.clone().filter(|invalidation| invalidation.is_done).count();
+        (done, all.count() - done)
+    }
+
+    pub(crate) fn to_text(&self) -> String {
+        let mut text = String::new();
+        self.write(&mut text).expect("a string takes whatever is written");
+        text
+    }
+
+    fn write(&self, text: &mut String) -> std::fmt::Result {
+        let sum = |of: fn(&Record) -> u64| self.records.iter().map(of).sum::<u64>();
+        let (done, queued) = self.invalidations();
+        let (up, degraded) = (sum(|record| record.up_ms), sum(|record| record.degraded_ms));
+        writeln!(
+            text,
+            "{} reads in {} processes in {:.0} s, {} computations, {} reads without a value\n\
+             {done} invalidations returned `Done`, {queued} `Queued`; the processes reported `Up` \
+             for {:.1} % of the time",
+            self.reads(),
+            self.records.len(),
+            self.seconds,
+            sum(|record| record.computations),
+            sum(|record| record.failures),
+            100.0 * up as f64 / (up + degraded).max(1) as f64,
+        )?;
+        self.write_violations(text)?;
+        let all: Vec<_> = self.verdict.spreads.iter().collect();
+        writeln!(text, "\nUntil all processes are consistent, by invalidation (`Done`), in ms:")?;
+        writeln!(
+            text,
+            "{:>34} {:>7} {:>7} {:>7} {:>7} {:>8} {:>8}",
+            "", "count", "p50", "p90", "p99", "max", "max Up"
+        )?;
+        let calm: Vec<_> =
+            all.iter().copied().filter(|spread| !self.is_in_trouble(spread)).collect();
+        write_row(text, "no fault", &calm)?;
+        for fault in Fault::ALL {
+            let during = |spread: &&Spread| {
+                self.episodes
+                    .iter()
+                    .any(|episode| episode.fault == fault && is_during(episode, spread))
+            };
+            let spreads: Vec<_> = all.iter().copied().filter(during).collect();
+            write_row(text, fault.name(), &spreads)?;
+        }
+        write_row(text, "all", &all)?;
+        writeln!(text, "\nHistogram, all invalidations; beside it without faults:")?;
+        let mut from = 0;
+        for to in ENDS.into_iter().chain([u64::MAX]) {
+            let is_in = |spread: &&&Spread| (from..to).contains(&(spread.until_all / 1_000_000));
+            let counts = [&all, &calm].map(|spreads| spreads.iter().filter(is_in).count());
+            let until = if to == u64::MAX { "and more".into() } else { format!("to {to} ms") };
+            writeln!(text, "{from:>6} {until:<12} {:>8} {:>8}", counts[0], counts[1])?;
+            from = to;
+        }
+        Ok(())
+    }
+
+    fn write_violations(&self, text: &mut String) -> std::fmt::Result {
+        for part in Part::ALL {
+            let of_part: Vec<_> =
+                self.verdict.violations.iter().filter(|found| found.part == part).collect();
+            writeln!(text, "violations, {}: {}", part.name(), of_part.len())?;
+            for found in of_part.iter().take(SHOWN) {
+                let at = found.invalidation.returned;
+                let near = self.episodes.iter().rev().find(|episode| episode.from <= at);
+                let near = near.map(|episode| {
+                    let since = millis(at - episode.from);
+                    format!(", {since} ms after the begin of: {}", episode.fault.name())
+                });
+                writeln!(
+                    text,
+                    "  key {} in process {}: {:?} by process {} (took {} ms) was served {} ms \
+                     later; the value is {} ms older than the call{}",
+                    found.key,
+                    found.process,
+                    found.invalidation.target,
+                    found.by,
+                    millis(at - found.invalidation.called),
+                    millis(found.after),
+                    millis(found.older),
+                    near.unwrap_or_default(),
+                )?;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_in_trouble(&self, spread: &Spread) -> bool {
+        self.episodes.iter().any(|episode| is_during(episode, spread))
+    }
+}
+
+fn is_during(episode: &Episode, spread: &Spread) -> bool {
+    let called = spread.invalidation.called;
+    // What is called a moment before a fault meets it as well.
+    (episode.from..episode.to + AFTERMATH).contains(&spread.invalidation.returned)
+        || (episode.from..episode.to).contains(&(called + AFTERMATH / 3))
+}
+
+fn write_row(text: &mut String, name: &str, spreads: &[&Spread]) -> std::fmt::Result {
+    let mut times: Vec<_> = spreads.iter().map(|spread| spread.until_all).collect();
+    times.sort_unstable();
+    let max_up = spreads.iter().map(|spread| spread.until_all_up).max().unwrap_or(0);
+    let at = |share: f64| {
+        let index = (times.len().saturating_sub(1) as f64 * share).round() as usize;
+        millis(times.get(index).copied().unwrap_or(0))
+    };
+    let count = times.len();
+    let (p50, p90, p99, max, max_up) = (at(0.5), at(0.9), at(0.99), at(1.0), millis(max_up));
+    writeln!(text, "{name:>34} {count:>7} {p50:>7} {p90:>7} {p99:>7} {max:>8} {max_up:>8}")
+}
+
+fn millis(nanos: Moment) -> String {
+    format!("{:.1}", nanos as f64 / 1e6)
+}

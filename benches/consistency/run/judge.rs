@@ -1,0 +1,163 @@
+//! Whether what the processes saw keeps the rule P1 of the protocol.
+//!
+//! All moments are of one clock, the system's monotonic one. For an invalidation that was called
+//! at C and has returned at R, and a read that began at A and returned a value whose computation
+//! began at S:
+//!
+//! - *own*: in the process that invalidated, S < C and A > R is a violation, whether it returned
+//!   `Done` or `Queued`.
+//! - *late*: in every other process, S < C and A > R + 2 s is a violation where the invalidation
+//!   returned `Done`, and the process reported `Up` before and after the read. The last heartbeat
+//!   that did not show the invalidation was sent before R, and vouches for 2 s.
+//! - *adopted*: as *late*, but from R on, where the read asked Redis itself: it was not answered
+//!   from memory, and no other read of the key was under way in its process.
+//!
+//! What lies between C and R is judged in favour of the process: the invalidation may take
+//! effect at any moment between the two.
+
+use super::record::{Invalidation, Moment, Record, Sighting};
+
+/// How long a process may serve a local copy after an invalidation elsewhere.
+const BOUND: Moment = 2_000_000_000;
+
+/// Which part of the rule is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Part {
+    Own,
+    Late,
+    Adopted,
+}
+
+impl Part {
+    pub(crate) const ALL: [Self; 3] = [Self::Own, Self::Late, Self::Adopted];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Own => "served by the process that invalidated",
+            Self::Late => "served elsewhere while up, 2 s after `Done`",
+            Self::Adopted => "taken from Redis after `Done`",
+        }
+    }
+}
+
+/// A value that was served although it may not be.
+#[derive(Clone, Debug)]
+pub(crate) struct Violation {
+    pub(crate) part: Part,
+    pub(crate) key: u32,
+    /// The process that served it, and the one that had invalidated it.
+    pub(crate) process: usize,
+    pub(crate) by: usize,
+    pub(crate) invalidation: Invalidation,
+    /// How long after the return the last such read began.
+    pub(crate) after: Moment,
+    /// How long before the call the computation of the newest such value began.
+    pub(crate) older: Moment,
+}
+
+/// How long after its return an invalidation was not known everywhere.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spread {
+    pub(crate) invalidation: Invalidation,
+    /// Until the last read that returned an older value; 0: there was none.
+    pub(crate) until_all: Moment,
+    /// The same for processes that reported `Up`.
+    pub(crate) until_all_up: Moment,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Verdict {
+    pub(crate) violations: Vec<Violation>,
+    /// Of the invalidations that returned `Done`.
+    pub(crate) spreads: Vec<Spread>,
+}
+
+/// The values of a key that a process has served, by the start of their computations. Each has
+/// the last reads of itself and of all older values.
+struct History(Vec<Sighting>);
+
+impl History {
+    fn new(mut sightings: Vec<Sighting>) -> Self {
+        sightings.sort_unstable_by_key(|seen| seen.started);
+        let mut before = None;
+        for seen in &mut sightings {
+            if let Some(Sighting { last, last_up, last_fetched, .. }) = before {
+                seen.last = seen.last.max(last);
+                seen.last_up = seen.last_up.max(last_up);
+                seen.last_fetched = seen.last_fetched.max(last_fetched);
+            }
+            before = Some(*seen);
+        }
+        Self(sightings)
+    }
+
+    /// Returns the last reads of values that are older than `moment`, with the newest of them.
+    fn older_than(&self, moment: Moment) -> Option<&Sighting> {
+        let count = self.0.partition_point(|seen| seen.started < moment);
+        count.checked_sub(1).map(|last| &self.0[last])
+    }
+}
+
+/// Judges what the processes have written down about `keys` keys.
+pub(crate) fn judge(records: &[Record], keys: u32) -> Verdict {
+    let mut histories: Vec<Vec<History>> = Vec::new();
+    for record in records {
+        let mut of_keys = vec![Vec::new(); keys as usize];
+        for seen in &record.sightings {
+            of_keys[seen.key as usize].push(*seen);
+        }
+        histories.push(of_keys.into_iter().map(History::new).collect());
+    }
+    let mut verdict = Verdict::default();
+    for (by, record) in records.iter().enumerate() {
+        for invalidation in &record.invalidations {
+            let mut spread = Spread { invalidation: *invalidation, until_all: 0, until_all_up: 0 };
+            for key in (0..keys).filter(|key| invalidation.target.concerns(*key)) {
+                for (process, of_keys) in histories.iter().enumerate() {
+                    let old = of_keys[key as usize].older_than(invalidation.called);
+                    let Some(old) = old else { continue };
+                    let at = Place { key, process, by };
+                    verdict.violations.extend(at.violations(invalidation, old));
+                    let after = |last: Moment| last.saturating_sub(invalidation.returned);
+                    spread.until_all = spread.until_all.max(after(old.last));
+                    spread.until_all_up = spread.until_all_up.max(after(old.last_up));
+                }
+            }
+            verdict.spreads.extend(invalidation.is_done.then_some(spread));
+        }
+    }
+    verdict
+}
+
+#[derive(Clone, Copy)]
+struct Place {
+    key: u32,
+    process: usize,
+    by: usize,
+}
+
+impl Place {
+    fn violations(self, invalidation: &Invalidation, old: &Sighting) -> Vec<Violation> {
+        let Self { key, process, by } = self;
+        let is_own = process == by;
+        let checks = [
+            (Part::Own, is_own, old.last, 0),
+            (Part::Late, !is_own && invalidation.is_done, old.last_up, BOUND),
+            (Part::Adopted, invalidation.is_done, old.last_fetched, 0),
+        ];
+        let broken = checks.into_iter().filter(|(_, is_judged, last, bound)| {
+            *is_judged && *last > invalidation.returned + bound
+        });
+        let violation = |(part, _, last, _)| Violation {
+            part,
+            key,
+            process,
+            by,
+            invalidation: *invalidation,
+            after: last - invalidation.returned,
+            older: invalidation.called - old.started,
+        };
+        broken.map(violation).collect()
+    }
+}

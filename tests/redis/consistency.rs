@@ -1,0 +1,117 @@
+//! Rule P1 of the protocol, in real processes: a small run of the bench `consistency`.
+
+#[path = "../../benches/consistency/run/mod.rs"]
+mod run;
+
+use std::process::Command;
+use std::time::Duration;
+
+use run::faults::Fault;
+use run::judge::{Part, judge};
+use run::record::{Invalidation, Record, Sighting, Target};
+use run::{Plan, worker};
+
+const SECOND: u64 = 1_000_000_000;
+
+/// This test binary again, as a worker.
+fn program() -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let test = std::thread::current().name().expect("a test's thread has its name").to_owned();
+    command.args(["--exact", &test, "--nocapture"]);
+    command
+}
+
+#[test]
+fn no_process_serves_an_invalidated_value_through_every_fault() {
+    if worker::work_if_told() {
+        return;
+    }
+    let plan = Plan {
+        processes: 4,
+        reads: 1_000_000,
+        keys: 64,
+        time: Duration::from_secs(45),
+        rest: Duration::from_millis(1500),
+        invalidate_every: Duration::from_millis(100),
+        faults: Fault::ALL.to_vec(),
+    };
+    let findings = run::run(&plan, program);
+    let text = findings.to_text();
+    assert!(findings.verdict.violations.is_empty(), "{text}");
+    // It has seen something to judge.
+    assert!(findings.reads() >= plan.reads, "{text}");
+    assert_eq!(findings.episodes.len(), plan.faults.len(), "{text}");
+    let (done, queued) = findings.invalidations();
+    assert!(done > 500 && queued > 0, "{text}");
+    assert!(findings.verdict.spreads.iter().any(|spread| spread.until_all > 0), "{text}");
+}
+
+/// Two processes. The first has invalidated key 3 from second 10 to second 11.
+fn records(seen: Sighting, is_done: bool) -> [Record; 2] {
+    let invalidation = Invalidation {
+        target: Target::Key(3),
+        called: 10 * SECOND,
+        returned: 11 * SECOND,
+        is_done,
+    };
+    let own = Record { invalidations: vec![invalidation], ..Record::default() };
+    [own, Record { sightings: vec![seen], ..Record::default() }]
+}
+
+fn parts(records: &[Record]) -> Vec<Part> {
+    judge(records, 8).violations.iter().map(|found| found.part).collect()
+}
+
+/// A value from second 9, last read in second `last`.
+fn seen(last: u64) -> Sighting {
+    let (started, last) = (9 * SECOND, last * SECOND);
+    Sighting { key: 3, started, by: 1, last, last_up: last, last_fetched: 0 }
+}
+
+#[test]
+fn the_judge_finds_what_is_served_elsewhere_two_seconds_after_an_invalidation() {
+    assert_eq!(parts(&records(seen(13), true)), []);
+    assert_eq!(parts(&records(seen(14), true)), [Part::Late]);
+    assert_eq!(parts(&records(Sighting { last_up: 0, ..seen(14) }, true)), [], "not up");
+    assert_eq!(parts(&records(Sighting { key: 4, ..seen(14) }, true)), [], "another key");
+    assert_eq!(parts(&records(seen(14), false)), [], "queued");
+    let newer = Sighting { started: 10 * SECOND + 1, ..seen(14) };
+    assert_eq!(parts(&records(newer, true)), [], "it may be younger than the invalidation");
+}
+
+#[test]
+fn the_judge_finds_what_is_taken_from_redis_after_an_invalidation() {
+    let fetched = Sighting { last_fetched: 12 * SECOND, ..seen(12) };
+    assert_eq!(parts(&records(fetched, true)), [Part::Adopted]);
+    assert_eq!(parts(&records(Sighting { last_fetched: 11 * SECOND, ..fetched }, true)), []);
+}
+
+#[test]
+fn the_judge_finds_what_the_invalidating_process_serves_itself() {
+    for is_done in [true, false] {
+        let [mut own, _] = records(seen(12), is_done);
+        own.sightings = vec![Sighting { last_up: 0, ..seen(12) }];
+        assert_eq!(parts(&[own.clone(), Record::default()]), [Part::Own]);
+        own.sightings[0].last = 11 * SECOND;
+        assert_eq!(parts(&[own, Record::default()]), []);
+    }
+}
+
+#[test]
+fn an_older_value_that_was_read_later_than_a_newer_one_is_found() {
+    let [own, mut other] = records(seen(14), true);
+    other.sightings.push(Sighting { started: 9 * SECOND + 1, ..seen(10) });
+    assert_eq!(parts(&[own, other]), [Part::Late]);
+}
+
+#[test]
+fn a_record_is_read_as_it_was_written() {
+    let [own, mut other] = records(seen(14), true);
+    other.invalidations = own.invalidations;
+    for target in [Target::Tag(7), Target::Everything] {
+        let first = other.invalidations[0];
+        other.invalidations.push(Invalidation { target, is_done: false, ..first });
+    }
+    other = Record { reads: 1, failures: 2, computations: 3, up_ms: 4, degraded_ms: 5, ..other };
+    assert_eq!(Record::of_text(&other.to_text()), other);
+}
