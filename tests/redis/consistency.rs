@@ -84,6 +84,11 @@ fn the_judge_finds_what_is_taken_from_redis_after_an_invalidation() {
     let fetched = Sighting { last_fetched: 12 * SECOND, ..seen(12) };
     assert_eq!(parts(&records(fetched, true)), [Part::Adopted]);
     assert_eq!(parts(&records(Sighting { last_fetched: 11 * SECOND, ..fetched }, true)), []);
+    // A tag's values stay in Redis: judged by what the process has heard, within the bound.
+    let mut of_tag = records(fetched, true);
+    of_tag[0].invalidations[0].target = Target::Tag(3);
+    assert_eq!(parts(&of_tag), []);
+    assert_eq!(judge(&of_tag, 8).taken_within, [SECOND]);
 }
 
 #[test]

@@ -58,6 +58,13 @@ impl Findings {
             100.0 * up as f64 / (up + degraded).max(1) as f64,
         )?;
         self.write_violations(text)?;
+        let taken = &self.verdict.taken_within;
+        writeln!(
+            text,
+            "taken from Redis after `Done` of a tag, within the bound: {}, the last {} ms after it",
+            taken.len(),
+            millis(taken.iter().copied().max().unwrap_or(0)),
+        )?;
         let all: Vec<_> = self.verdict.spreads.iter().collect();
         writeln!(text, "\nUntil all processes are consistent, by invalidation (`Done`), in ms:")?;
         writeln!(

@@ -9,13 +9,17 @@
 //! - *late*: in every other process, S < C and A > R + 2 s is a violation where the invalidation
 //!   returned `Done`, and the process reported `Up` before and after the read. The last heartbeat
 //!   that did not show the invalidation was sent before R, and vouches for 2 s.
-//! - *adopted*: as *late*, but from R on, where the read asked Redis itself: it was not answered
-//!   from memory, and no other read of the key was under way in its process.
+//! - *adopted*: as *late*, but from R on, where the invalidation was one of a key and the read
+//!   asked Redis itself: it was not answered from memory, and no other read of the key was under
+//!   way in its process. A key's value is deleted before `Done`. The value of a tag stays in Redis,
+//!   and each process judges it by what it has heard of the log: so for tags and everything the
+//!   bound is the one of *late*, and what was taken before it is counted as *taken within the
+//!   bound*.
 //!
 //! What lies between C and R is judged in favour of the process: the invalidation may take
 //! effect at any moment between the two.
 
-use super::record::{Invalidation, Moment, Record, Sighting};
+use super::record::{Invalidation, Moment, Record, Sighting, Target};
 
 /// How long a process may serve a local copy after an invalidation elsewhere.
 const BOUND: Moment = 2_000_000_000;
@@ -35,7 +39,7 @@ impl Part {
         match self {
             Self::Own => "served by the process that invalidated",
             Self::Late => "served elsewhere while up, 2 s after `Done`",
-            Self::Adopted => "taken from Redis after `Done`",
+            Self::Adopted => "taken from Redis after `Done` of its key",
         }
     }
 }
@@ -71,6 +75,8 @@ pub(crate) struct Verdict {
     pub(crate) violations: Vec<Violation>,
     /// Of the invalidations that returned `Done`.
     pub(crate) spreads: Vec<Spread>,
+    /// How long after `Done` values with an invalidated tag were taken from Redis.
+    pub(crate) taken_within: Vec<Moment>,
 }
 
 /// The values of a key that a process has served, by the start of their computations. Each has
@@ -120,6 +126,10 @@ pub(crate) fn judge(records: &[Record], keys: u32) -> Verdict {
                     let at = Place { key, process, by };
                     verdict.violations.extend(at.violations(invalidation, old));
                     let after = |last: Moment| last.saturating_sub(invalidation.returned);
+                    let taken = after(old.last_fetched);
+                    if invalidation.is_done && !at.is_of_key(invalidation) && taken > 0 {
+                        verdict.taken_within.push(taken);
+                    }
                     spread.until_all = spread.until_all.max(after(old.last));
                     spread.until_all_up = spread.until_all_up.max(after(old.last_up));
                 }
@@ -138,13 +148,22 @@ struct Place {
 }
 
 impl Place {
+    fn is_of_key(self, invalidation: &Invalidation) -> bool {
+        invalidation.target == Target::Key(self.key)
+    }
+
     fn violations(self, invalidation: &Invalidation, old: &Sighting) -> Vec<Violation> {
         let Self { key, process, by } = self;
         let is_own = process == by;
         let checks = [
             (Part::Own, is_own, old.last, 0),
             (Part::Late, !is_own && invalidation.is_done, old.last_up, BOUND),
-            (Part::Adopted, invalidation.is_done, old.last_fetched, 0),
+            (
+                Part::Adopted,
+                invalidation.is_done && self.is_of_key(invalidation),
+                old.last_fetched,
+                0,
+            ),
         ];
         let broken = checks.into_iter().filter(|(_, is_judged, last, bound)| {
             *is_judged && *last > invalidation.returned + bound
