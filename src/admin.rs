@@ -35,6 +35,7 @@
 //! | --- | --- |
 //! | `GET /stats` | the counts of [`Stats`], by their names |
 //! | `GET /health` | `{"health": "up"}`, or `degraded`, or `bypassed`; always a 200: requests are served |
+//! | `GET /log` | how far this process follows the invalidation log of the remote: its `epoch` and `position`, and `vouched_ms`, how long local copies are served before it is read again |
 //! | `GET /mode` | `{"mode": "on"}`, or `observe`, or `off` |
 //! | `PUT /mode` with `{"mode": "off"}` | the mode afterwards; after a shutdown it stays `off` |
 //! | `POST /purge` with `{"path": "/report"}` | purges every response of a path: all queries, hosts and variants, in layers without a scope; `"scope"` beside it names one |
@@ -42,7 +43,7 @@
 //! | `POST /purge` with `{"key": "user:7"}` | purges one entry; the key of a response, all of its URL |
 //! | `POST /purge` with `{"tag": "users"}` | purges all entries with a tag; `*` is everything |
 //! | `POST /purge` with `{"group": "news", "origin": "https://a.example"}` | purges the responses of one host that are in a group (`Cache-Groups`), in layers without a scope or those of `"scope"` |
-//! | `GET /keys?limit=100&after=…` | the keys in this process, in no particular order |
+//! | `GET /keys?limit=100&after=…` | the keys in this process, in an order of their own, which is the same in every process |
 //!
 //! A purge answers what was done: `{"purged": {"tag": "users"}, "local": true, "remote":
 //! "done"}`; see [`Invalidation`] for the words. It reaches computations that run, and other
@@ -57,8 +58,12 @@
 //! brought into its normal form. The scheme of a URL is the one that the layer has: `http`
 //! unless [`scheme`](crate::HttpLayer::scheme) says otherwise, or requests name another.
 //!
-//! Each of the keys comes with `age_ms`, `ttl_left_ms`, `stale_left_ms`, `bytes`, its `tags`
-//! (without those that the HTTP layer makes) and, for a response, its `url`. At
+//! In `/log` all three are `null` without a remote; `epoch` and `position` before the log was read,
+//! and `vouched_ms` while the remote is away: local copies are then served as long as they may.
+//!
+//! Each of the keys comes with `age_ms`, `ttl_left_ms`, `stale_left_ms`, `bytes`, `version` (the
+//! number under which it stands in the remote, or `null`), its `tags` and, for a response, its
+//! `url`. The tags that the HTTP layer makes are left out, unless the request says `tags=all`. At
 //! most 1000 keys come at once, by default 100. If there are more, `next` has what to say for
 //! `after`; else it is `null`. The call looks at every entry of the process, in slices,
 //! and holds as many as it returns.
@@ -129,6 +134,7 @@ where
     Router::new()
         .route("/stats", get(async |State(cache): State<Stampede<V>>| said(Ok(stats(&cache)))))
         .route("/health", get(async |State(cache): State<Stampede<V>>| said(Ok(health(&cache)))))
+        .route("/log", get(async |State(cache): State<Stampede<V>>| said(Ok(log(&cache)))))
         .route(
             "/mode",
             get(async |State(cache): State<Stampede<V>>| said(Ok(mode(&cache)))).put(
@@ -248,6 +254,15 @@ fn health<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>) -> Value {
     }})
 }
 
+fn log<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>) -> Value {
+    let (applied, vouched) = cache.0.log_state();
+    json!({
+        "epoch": applied.map(|applied| applied.epoch.to_string()),
+        "position": applied.map(|applied| applied.position),
+        "vouched_ms": vouched.map(millis),
+    })
+}
+
 fn mode<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>) -> Value {
     json!({"mode": match cache.mode() {
         Mode::On => "on",
@@ -350,7 +365,7 @@ fn soft_tags(name: &str, what: &str, scope: Option<&str>) -> Result<Vec<Tag>, Re
 }
 
 async fn keys<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>, query: &str) -> Answer {
-    let (mut limit, mut after) = (KEYS, None);
+    let (mut limit, mut after, mut has_made_tags) = (KEYS, None, false);
     for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
         match parameter.split_once('=') {
             Some(("limit", said)) => {
@@ -361,19 +376,21 @@ async fn keys<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>, query: &str
                 let said = Cursor::read(said);
                 after = Some(said.ok_or_else(|| bad("`after` must be a `next` of before"))?);
             }
-            _ => return Err(bad("the parameters are `limit` and `after`")),
+            Some(("tags", "all")) => has_made_tags = true,
+            _ => return Err(bad("the parameters are `limit`, `after` and `tags=all`")),
         }
     }
     let (found, next) = Arc::clone(&cache.0).entries_after(after, limit).await;
     // Only a response has a URL.
     let has_urls = TypeId::of::<V>() == TypeId::of::<StoredResponse>();
-    let keys: Vec<_> = found.iter().map(|(key, info)| entry(key, info, has_urls)).collect();
+    let keys = found.iter();
+    let keys: Vec<_> = keys.map(|(key, info)| entry(key, info, has_urls, has_made_tags)).collect();
     Ok(json!({"keys": keys, "next": next.map(|next| next.to_string())}))
 }
 
-fn entry(key: &Key, info: &EntryInfo, has_urls: bool) -> Value {
+fn entry(key: &Key, info: &EntryInfo, has_urls: bool, has_made_tags: bool) -> Value {
     let is_made = |tag: &&Tag| MADE_TAGS.iter().any(|made| tag.as_bytes().starts_with(made));
-    let tags = info.tags.iter().filter(|tag| !is_made(tag));
+    let tags = info.tags.iter().filter(|tag| has_made_tags || !is_made(tag));
     let tags: Vec<_> = tags.map(|tag| text_of(tag.as_bytes())).collect();
     let mut entry = json!({
         "key": text_of(key.as_bytes()),
@@ -381,6 +398,7 @@ fn entry(key: &Key, info: &EntryInfo, has_urls: bool) -> Value {
         "ttl_left_ms": millis(info.ttl_left),
         "stale_left_ms": millis(info.stale_left),
         "bytes": info.bytes,
+        "version": info.version,
         "tags": tags,
     });
     let url = has_urls.then(|| url_of(key.as_bytes())).flatten();

@@ -11,6 +11,9 @@ use crate::entry::Entry;
 #[cfg(feature = "admin")]
 use crate::key::Key;
 use crate::key::{KeyBuf, Tag, ToKey};
+#[cfg(feature = "admin")]
+use crate::lease::grant::Stamp;
+use crate::lease::grant::Version;
 
 /// An entry of this process, at the moment of [`Stampede::lookup`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,6 +35,9 @@ pub struct EntryInfo {
     pub tags: Vec<Tag>,
     /// Its weight against the bound on memory, in bytes.
     pub bytes: u64,
+    /// The number under which the value stands in the remote. Copies of one key with the same
+    /// number are copies of one value. `None`: it is in this process alone.
+    pub version: Option<u64>,
 }
 
 impl EntryInfo {
@@ -44,6 +50,7 @@ impl EntryInfo {
             stale_if_error_left: window.error_until.max(window.fresh_until).since(now),
             tags: entry.tags.to_vec(),
             bytes: entry.weight.into(),
+            version: entry.version.map(Version::get),
         }
     }
 }
@@ -148,6 +155,15 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     fn inspect(&self, key: &[u8]) -> Option<EntryInfo> {
         let entry = self.local.get(key)?;
         self.info_of(&entry)
+    }
+
+    /// Returns how far this process has applied the invalidation log of the remote, and how long
+    /// local copies are served before it is read again: `None`, without limit.
+    #[cfg(feature = "admin")]
+    pub(crate) fn log_state(&self) -> (Option<Stamp>, Option<Duration>) {
+        let applied = self.engine.shared.get().and_then(|shared| shared.applied());
+        let until = self.engine.vouched_until();
+        (applied, until.map(|until| until.since(self.now())))
     }
 
     fn info_of(&self, entry: &Entry<V>) -> Option<EntryInfo> {

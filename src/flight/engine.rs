@@ -248,6 +248,13 @@ impl<V: Send + Sync + 'static> Engine<V> {
         now.as_nanos() < self.vouched_until.load(Ordering::Relaxed)
     }
 
+    /// Returns until when the remote vouches for the local copies; `None`: without limit.
+    #[cfg(feature = "admin")]
+    pub(crate) fn vouched_until(&self) -> Option<Tick> {
+        let until = self.vouched_until.load(Ordering::Relaxed);
+        (until < u64::MAX).then(|| Tick::from_nanos(until))
+    }
+
     #[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "a remote vouches"))]
     pub(crate) fn vouch_until(&self, until: Tick) {
         self.vouched_until.store(until.as_nanos(), Ordering::Relaxed);

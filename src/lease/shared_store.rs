@@ -8,7 +8,9 @@ use std::time::Duration;
 use crate::clock::Tick;
 use crate::entry::Entry;
 use crate::key::{Key, Tag};
-use crate::lease::grant::{AcquireOutcome, FillOutcome, Grant, LeaseRequest, Token, Version};
+use crate::lease::grant::{
+    AcquireOutcome, FillOutcome, Grant, LeaseRequest, Stamp, Token, Version,
+};
 use crate::lease::wakes::Listener;
 
 /// The remote did not answer, or is known not to answer: go on without it, and do not
@@ -117,6 +119,10 @@ pub(crate) trait SharedStore<V>: Send + Sync + 'static {
     fn ask(&self) -> LeaseRequest;
 
     fn health(&self) -> RemoteHealth;
+
+    /// Returns how far this process has applied the invalidation log; `None` before it was read,
+    /// or where there is none.
+    fn applied(&self) -> Option<Stamp>;
 }
 
 /// Whether the remote answers, and its messages arrive.

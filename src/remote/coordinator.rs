@@ -571,4 +571,8 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
             RemoteHealth::Up
         }
     }
+
+    fn applied(&self) -> Option<Stamp> {
+        self.follower.stamp()
+    }
 }

@@ -24,6 +24,8 @@ mod foreign_locks;
 mod herd;
 #[cfg(all(feature = "redis", feature = "axum"))]
 mod http_writes;
+#[cfg(all(feature = "redis", feature = "admin"))]
+mod inspector;
 #[cfg(feature = "redis")]
 mod invalidation;
 #[cfg(feature = "redis")]
