@@ -167,12 +167,16 @@ impl LogReader {
 
 /// Says what to do about it. The error of a connection may hold the address, and no password.
 fn explain(error: &redis::RedisError) -> String {
+    const LOGIN: &str = "; say redis://USER:PASSWORD@HOST:PORT, with the user's password";
+    if error.kind() == redis::ErrorKind::AuthenticationFailed {
+        return format!("{error}{LOGIN}");
+    }
     let remedy = match error.code() {
         Some("NOPERM") => {
             "; the user needs +zrangebyscore +zrevrangebyscore +getrange on the names"
         }
         Some("MOVED") => "; of a cluster, --redis must name the node that has the log",
-        Some("NOAUTH" | "WRONGPASS") => "; say redis://USER:PASSWORD@HOST:PORT",
+        Some("NOAUTH" | "WRONGPASS") => LOGIN,
         _ => "",
     };
     format!("{error}{remedy}")

@@ -32,7 +32,7 @@ fn no_process_serves_an_invalidated_value_through_every_fault() {
         keys: 64,
         time: Duration::from_secs(45),
         rest: Duration::from_millis(1500),
-        invalidate_every: Duration::from_millis(100),
+        invalidate_every: Duration::from_millis(60),
         faults: Fault::ALL.to_vec(),
     };
     let findings = run::run(&plan, program);

@@ -61,7 +61,7 @@ pub(crate) struct Plan {
     pub(crate) time: Duration,
     /// The time between two faults.
     pub(crate) rest: Duration,
-    /// The mean pause between two invalidations of a process.
+    /// The mean pause between two invalidations of a process that invalidates.
     pub(crate) invalidate_every: Duration,
     pub(crate) faults: Vec<Fault>,
 }

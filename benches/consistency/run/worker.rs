@@ -244,8 +244,10 @@ impl Worker {
         }
     }
 
+    /// Invalidates until the end. Every second process never does: an announcement brings home
+    /// what was missed, and these are to learn of it by messages and heartbeats alone.
     async fn invalidate_on(self: Arc<Self>) {
-        loop {
+        while self.settings.number % 2 == 0 {
             let mean = self.settings.invalidate_every.as_secs_f64();
             let pause = -mean * (1.0 - fastrand::f64()).ln();
             tokio::time::sleep(Duration::from_secs_f64(pause)).await;
