@@ -87,7 +87,7 @@ fn plan(args: &[String]) -> Result<run::Plan, String> {
         reads,
         keys: 128,
         time: std::time::Duration::from_secs_f64(minutes * 60.0),
-        rest: std::time::Duration::from_secs(5),
+        rest: std::time::Duration::from_secs(12),
         invalidate_every: std::time::Duration::from_millis(150),
         faults: run::faults::Fault::ALL.to_vec(),
     })

@@ -73,12 +73,13 @@ fn main() -> ExitCode {
 
 #[tokio::main(flavor = "current_thread")]
 async fn run(flags: Flags) -> ExitCode {
-    let names = Names::new(&flags.namespace, &flags.cache);
-    let new = |url: &String| Process::new(url.clone(), flags.admin_token.clone(), flags.keys);
+    let Flags { redis, namespace, cache, processes, admin_token, keys, .. } = flags;
+    let names = Names::new(&namespace, &cache);
+    let new = |url| (Process::new(url, admin_token.clone(), keys), Findings::default());
     let mut inspection = Inspection {
-        processes: flags.processes.iter().map(|url| (new(url), Findings::default())).collect(),
+        processes: processes.into_iter().map(new).collect(),
         watch: LogWatch::default(),
-        log: LogReader::new(flags.redis.clone(), names.clone()),
+        log: LogReader::new(redis, names.clone()),
         names,
         rounds: 0,
         redis_failures: None,

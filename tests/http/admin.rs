@@ -56,6 +56,24 @@ async fn it_shows_counts_health_and_mode_and_switches_the_mode() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn it_lists_the_tags_of_the_layer_where_they_are_asked_for_and_has_no_log_without_a_remote() {
+    let (cache, origin) = (with_ttl(60), Origin::new(|_| Answer::status(200)));
+    let site = cache.http_layer().tag("own").layer(origin.clone());
+    let app = admin::router(cache.clone());
+    send(&site, get("/page")).await;
+    let (_, few) = ask(&app, get("/keys")).await;
+    assert_eq!(few["keys"][0]["tags"], json!(["own"]));
+    assert_eq!(few["keys"][0]["version"], json!(null));
+    let (_, all) = ask(&app, get("/keys?tags=all&limit=5")).await;
+    let tags = all["keys"][0]["tags"].as_array().unwrap();
+    let is_of_path = |tag: &Value| tag.as_str().unwrap().starts_with("%00p");
+    assert!(tags.contains(&json!("own")) && tags.iter().any(is_of_path), "{all}");
+    assert_eq!(ask(&app, get("/keys?tags=some")).await.0, 400);
+    let nothing = json!({"epoch": null, "position": null, "vouched_ms": null});
+    assert_eq!(ask(&app, get("/log")).await, (200, nothing));
+}
+
+#[tokio::test(start_paused = true)]
 async fn it_purges_by_path_url_key_and_tag() {
     let (cache, origin) = (with_ttl(60), Origin::new(|_| Answer::status(200)));
     let layer = cache.http_layer().query(["q"]).tag("site tag");

@@ -117,6 +117,7 @@ fn a_record_is_read_as_it_was_written() {
         let first = other.invalidations[0];
         other.invalidations.push(Invalidation { target, is_done: false, ..first });
     }
+    other.first_failure = Some("it takes too long".into());
     other = Record { reads: 1, failures: 2, computations: 3, up_ms: 4, degraded_ms: 5, ..other };
     assert_eq!(Record::of_text(&other.to_text()), other);
 }

@@ -5,11 +5,13 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use axum::body::Body;
 use axum::extract::Request;
 use axum::routing::get;
 use axum::{Json, Router};
 use serde_json::{Value, json};
-use tower_stampede::{Announcement, Computed, Redis, Stampede, admin};
+use tower::ServiceExt;
+use tower_stampede::{Announcement, Computed, HttpStampede, Redis, Stampede, admin};
 
 use crate::kit::redis::{Server, eventually};
 
@@ -185,6 +187,54 @@ async fn a_copy_of_the_last_two_seconds_is_no_violation_and_one_not_vouched_for_
     assert_eq!(output.status.code(), Some(0), "{found:#}");
     let [late, not_vouched] = [0, 1].map(|n| &found["processes"][n]["invalidated_and_served"]);
     assert!(late.as_u64() > Some(0) && not_vouched == 0, "{found:#}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_response_is_known_by_its_uri_and_by_its_path() {
+    let server = Server::start();
+    let redis = Redis::lazy(&server.url()).unwrap().namespace("shop");
+    let cache: HttpStampede =
+        Stampede::builder("catalog").ttl(Duration::from_secs(600)).redis(redis).build().unwrap();
+    let page = async |written: bool| {
+        let method = if written { "POST" } else { "GET" };
+        let request = http::Request::builder().method(method).uri("http://a/page?x=1");
+        let app = Router::new().route("/page", get(async || "page").post(async || "written"));
+        let app = app.layer(cache.http_layer());
+        app.oneshot(request.body(Body::empty()).unwrap()).await.unwrap().status()
+    };
+    let ask = async |path: &str| {
+        let request = http::Request::get(path).body(Body::empty()).unwrap();
+        let reply = admin::router(cache.clone()).oneshot(request).await.unwrap();
+        let body = axum::body::to_bytes(reply.into_body(), 1 << 20).await.unwrap();
+        serde_json::from_slice::<Value>(&body).unwrap()
+    };
+    for written in [true, false] {
+        // The second time it is computed anew: the first copy has ended.
+        assert_eq!(page(false).await, 200);
+        let copy = ask("/keys?tags=all").await["keys"][0].clone();
+        assert!(copy["version"].is_u64() && copy["url"] == "http://a/page?x=1", "{copy:#}");
+        let old = serve(never_updated("up", None, copy)).await;
+        let ending = async {
+            tokio::time::sleep(Duration::from_millis(700)).await;
+            match written {
+                true => {
+                    assert_eq!(page(true).await, 200);
+                }
+                false => {
+                    assert_eq!(cache.invalidate_path("/page").await.remote, Announcement::Done);
+                }
+            }
+        };
+        let (output, ()) = tokio::join!(inspect(&server.url(), 4, &[&old], &["--json"]), ending);
+        let found = summary(&output);
+        assert_eq!(output.status.code(), Some(1), "written: {written}: {found:#}");
+    }
+    let log = ask("/log").await;
+    assert_eq!(log["epoch"].as_str().map(str::len), Some(16), "{log}");
+    assert!(
+        log["position"].as_u64() >= Some(2) && log["vouched_ms"].as_u64() <= Some(2000),
+        "{log}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -57,6 +57,10 @@ impl Findings {
             sum(|record| record.failures),
             100.0 * up as f64 / (up + degraded).max(1) as f64,
         )?;
+        let first = self.records.iter().find_map(|record| record.first_failure.as_deref());
+        if let Some(error) = first {
+            writeln!(text, "the first read without a value: {error}")?;
+        }
         self.write_violations(text)?;
         let taken = &self.verdict.taken_within;
         writeln!(

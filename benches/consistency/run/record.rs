@@ -79,6 +79,8 @@ pub(crate) struct Record {
     pub(crate) reads: u64,
     /// Reads that were answered with an error of the cache, for example after `wait_timeout`.
     pub(crate) failures: u64,
+    /// The first of these errors.
+    pub(crate) first_failure: Option<String>,
     pub(crate) computations: u64,
     /// Milliseconds in which the process reported `Up`, and those in which it did not.
     pub(crate) up_ms: u64,
@@ -100,6 +102,9 @@ impl Record {
         for Sighting { key, started, by, last, last_up, last_fetched } in &self.sightings {
             writeln!(text, "s {key} {started} {by} {last} {last_up} {last_fetched}").unwrap();
         }
+        if let Some(error) = &self.first_failure {
+            writeln!(text, "e {}", error.replace('\n', " ")).unwrap();
+        }
         let Self { reads, failures, computations, up_ms, degraded_ms, .. } = self;
         writeln!(text, "c {reads} {failures} {computations} {up_ms} {degraded_ms}").unwrap();
         text
@@ -111,6 +116,10 @@ impl Record {
         let mut is_whole = false;
         for line in text.lines() {
             let (kind, rest) = line.split_once(' ').expect("a line has a kind");
+            if kind == "e" {
+                record.first_failure = Some(rest.to_owned());
+                continue;
+            }
             let is_invalidation = kind == "i";
             let (what, rest) =
                 if is_invalidation { rest.split_once(' ').expect("a target") } else { ("", rest) };

@@ -6,11 +6,13 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
-use tower_stampede::{Announcement, CacheOutcome, Computed, Health, Redis, Served, Stampede};
+use tower_stampede::{
+    Announcement, CacheOutcome, Computed, Error, Health, Redis, Served, Stampede,
+};
 
 use super::record::{Invalidation, Moment, Record, Sighting, TAGS, Target, now, tags_of};
 
@@ -95,6 +97,7 @@ struct Worker {
     is_over: AtomicBool,
     reads: AtomicU64,
     failures: AtomicU64,
+    first_failure: OnceLock<String>,
     computations: AtomicU64,
     up_nanos: AtomicU64,
     degraded_nanos: AtomicU64,
@@ -117,7 +120,9 @@ struct Read {
     is_alone: bool,
 }
 
-type Reading = Pin<Box<dyn Future<Output = Option<Served<Value>>> + Send>>;
+type ReadResult = Result<Served<Value>, Error>;
+
+type Reading = Pin<Box<dyn Future<Output = ReadResult> + Send>>;
 
 impl Worker {
     fn new(settings: Settings) -> Self {
@@ -139,6 +144,7 @@ impl Worker {
             is_over: AtomicBool::new(false),
             reads: AtomicU64::new(0),
             failures: AtomicU64::new(0),
+            first_failure: OnceLock::new(),
             computations: AtomicU64::new(0),
             up_nanos: AtomicU64::new(0),
             degraded_nanos: AtomicU64::new(0),
@@ -166,20 +172,24 @@ impl Worker {
             let due = due as u64;
             let until = due.min(done + BURST);
             while done < until {
-                let key = fastrand::u32(..self.settings.keys);
-                if self.keys[key as usize].waiting.load(Relaxed) < MAX_WAITING {
-                    self.read(key).await;
-                }
+                let Some(key) = self.free_key() else { break };
+                self.read(key).await;
                 done += 1;
             }
-            if done < due {
+            if done == until && done < due {
                 tokio::task::yield_now().await;
-            } else if is_over {
+            } else if is_over && done == due {
                 return;
             } else {
                 tokio::time::sleep(BURST_EVERY).await;
             }
         }
+    }
+
+    /// Returns a key that not too many reads wait for.
+    fn free_key(&self) -> Option<u32> {
+        let mut keys = std::iter::repeat_with(|| fastrand::u32(..self.settings.keys)).take(10);
+        keys.find(|key| self.keys[*key as usize].waiting.load(Relaxed) < MAX_WAITING)
     }
 
     /// Reads a key. A read that has to wait goes on beside the next ones.
@@ -204,7 +214,7 @@ impl Worker {
         }
     }
 
-    async fn get(self: Arc<Self>, key: u32) -> Option<Served<Value>> {
+    async fn get(self: Arc<Self>, key: u32) -> ReadResult {
         let worker = Arc::clone(&self);
         let compute = move || async move {
             let value = (now(), worker.settings.number);
@@ -213,13 +223,17 @@ impl Worker {
             let [narrow, wide] = tags_of(key);
             Ok::<_, std::io::Error>(Computed::new(value).tag(narrow).tag(wide))
         };
-        self.cache.get_or_compute_ref_with(key, compute).await.ok()
+        self.cache.get_or_compute_ref_with(key, compute).await
     }
 
-    fn note(&self, read: Read, served: Option<Served<Value>>, has_waited: bool) {
-        let Some(served) = served else {
-            self.failures.fetch_add(1, Relaxed);
-            return;
+    fn note(&self, read: Read, served: ReadResult, has_waited: bool) {
+        let served = match served {
+            Ok(served) => served,
+            Err(error) => {
+                self.failures.fetch_add(1, Relaxed);
+                self.first_failure.get_or_init(|| error.to_string());
+                return;
+            }
         };
         let Read { key, asked, was_up, is_alone } = read;
         let (started, by) = *served;
@@ -247,7 +261,10 @@ impl Worker {
     /// Invalidates until the end. Every second process never does: an announcement brings home
     /// what was missed, and these are to learn of it by messages and heartbeats alone.
     async fn invalidate_on(self: Arc<Self>) {
-        while self.settings.number % 2 == 0 {
+        if !self.settings.number.is_multiple_of(2) {
+            return;
+        }
+        loop {
             let mean = self.settings.invalidate_every.as_secs_f64();
             let pause = -mean * (1.0 - fastrand::f64()).ln();
             tokio::time::sleep(Duration::from_secs_f64(pause)).await;
@@ -278,6 +295,7 @@ impl Worker {
             sightings: sightings.collect(),
             reads,
             failures,
+            first_failure: self.first_failure.get().cloned(),
             computations,
             up_ms: up / 1_000_000,
             degraded_ms: degraded / 1_000_000,
