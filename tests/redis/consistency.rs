@@ -40,9 +40,9 @@ fn no_process_serves_an_invalidated_value_through_every_fault() {
     assert!(findings.verdict.violations.is_empty(), "{text}");
     // It has seen something to judge.
     assert!(findings.reads() >= plan.reads, "{text}");
-    assert_eq!(findings.episodes.len(), plan.faults.len(), "{text}");
+    assert!(findings.episodes.len() >= plan.faults.len(), "{text}");
     let (done, queued) = findings.invalidations();
-    assert!(done > 500 && queued > 0, "{text}");
+    assert!(done > 200 && queued > 0, "{text}");
     assert!(findings.verdict.spreads.iter().any(|spread| spread.until_all > 0), "{text}");
 }
 
