@@ -220,7 +220,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     async fn answer<T, E, F, Fut, LF, RF>(
         self: &Arc<Self>,
         mut work: KeyWork<V, F>,
-        lookup: Lookup<V>,
+        mut lookup: Lookup<V>,
         lead_by: impl FnOnce(Leader<V>, KeyWork<V, F>) -> LF,
         refresh_by: (LedFor, impl FnOnce(Leader<V>, KeyWork<V, F>) -> RF),
     ) -> Result<Answer<V, T>, Error>
@@ -231,10 +231,10 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         LF: Future<Output = LeadOutcome<V, KeyWork<V, F>>>,
         RF: Future<Output = Option<LeadOutcome<V, KeyWork<V, F>>>>,
     {
-        let lookup = match lookup {
-            Lookup::Unvouched(_) => Box::pin(self.look_vouched(&work.key)).await,
-            lookup => lookup,
-        };
+        // In place: each caller that waits keeps what stands here.
+        if let Lookup::Unvouched(_) = lookup {
+            lookup = Box::pin(self.look_vouched(&work.key)).await;
+        }
         let result = match lookup {
             Lookup::Fresh(entry) => Ok(Answer::Entry(entry, CacheOutcome::Hit)),
             Lookup::Early(entry) => self.refresh(work, entry, Otherwise::Hit, refresh_by).await,

@@ -20,7 +20,7 @@ use crate::remote::{RemoteError, RemoteErrorKind};
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Every command that is sent, by itself or by a script.
-const COMMANDS: [&str; 31] = [
+const COMMANDS: [&str; 30] = [
     "ping",
     "info",
     "eval",
@@ -51,7 +51,6 @@ const COMMANDS: [&str; 31] = [
     "del",
     "time",
     "publish",
-    "client|setname",
 ];
 
 /// Commands that are sent and not needed.
