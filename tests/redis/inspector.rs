@@ -152,6 +152,8 @@ async fn a_copy_that_is_served_past_its_invalidation_is_a_violation_while_the_pr
     let by_tag = serve(never_updated("up", None, old_copy("k", &["a%20tag"]))).await;
     let away = serve(never_updated("degraded", None, old_copy(OLD, &[]))).await;
     let other = serve(never_updated("up", None, old_copy("other", &["b"]))).await;
+    // In Redis it stands under a later version than the copy's.
+    cache.get_or_compute("other", async || Ok::<_, std::io::Error>("x".into())).await.unwrap();
     let processes = [&*by_key, &by_tag, &away, &other];
     let ending = soon(&cache, async |cache| {
         cache.invalidate(OLD).await;
@@ -169,6 +171,8 @@ async fn a_copy_that_is_served_past_its_invalidation_is_a_violation_while_the_pr
     assert_eq!((&away["is_violated"], &away["longest_up_ms"]), (&json!(false), &json!(0)));
     assert!(away["longest_ms"].as_u64() > Some(2000), "{found:#}");
     assert_eq!((&other["is_violated"], &other["longest_ms"]), (&json!(false), &json!(0)));
+    assert_eq!(other["older_than_remote"], other["copies"], "{found:#}");
+    assert_eq!(by_key["older_than_remote"], 0, "nothing in Redis: {found:#}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
