@@ -73,7 +73,7 @@ impl Findings {
         writeln!(text, "\nUntil all processes are consistent, by invalidation (`Done`), in ms:")?;
         writeln!(
             text,
-            "{:>34} {:>7} {:>7} {:>7} {:>7} {:>8} {:>8}",
+            "{:>38} {:>7} {:>7} {:>7} {:>7} {:>8} {:>8}",
             "", "count", "p50", "p90", "p99", "max", "max Up"
         )?;
         let calm: Vec<_> =
@@ -86,7 +86,8 @@ impl Findings {
                     .any(|episode| episode.fault == fault && is_during(episode, spread))
             };
             let spreads: Vec<_> = all.iter().copied().filter(during).collect();
-            write_row(text, fault.name(), &spreads)?;
+            let times = self.episodes.iter().filter(|episode| episode.fault == fault).count();
+            write_row(text, &format!("{} (x{times})", fault.name()), &spreads)?;
         }
         write_row(text, "all", &all)?;
         writeln!(text, "\nHistogram, all invalidations; beside it without faults:")?;
@@ -153,7 +154,7 @@ fn write_row(text: &mut String, name: &str, spreads: &[&Spread]) -> std::fmt::Re
     };
     let count = times.len();
     let (p50, p90, p99, max, max_up) = (at(0.5), at(0.9), at(0.99), at(1.0), millis(max_up));
-    writeln!(text, "{name:>34} {count:>7} {p50:>7} {p90:>7} {p99:>7} {max:>8} {max_up:>8}")
+    writeln!(text, "{name:>38} {count:>7} {p50:>7} {p90:>7} {p99:>7} {max:>8} {max_up:>8}")
 }
 
 fn millis(nanos: Moment) -> String {
