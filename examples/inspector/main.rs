@@ -160,18 +160,21 @@ impl Inspection {
         self.redis_failures = Some((before + 1, error));
     }
 
+    /// Returns whether Redis and all processes have answered each time.
+    fn has_asked_all(&self) -> bool {
+        let has_answered = |(_, found): &(_, Findings)| found.unanswered == 0;
+        self.redis_failures.is_none() && self.processes.iter().all(has_answered)
+    }
+
     fn is_violated(&self) -> bool {
         self.processes.iter().any(|(_, found)| found.is_violated())
     }
 
     fn exit_code(&self) -> ExitCode {
-        let is_unanswered = |(_, found): &(_, Findings)| found.unanswered > 0;
-        if self.is_violated() {
-            ExitCode::FAILURE
-        } else if self.redis_failures.is_some() || self.processes.iter().any(is_unanswered) {
-            ExitCode::from(NOT_ALL_SEEN)
-        } else {
-            ExitCode::SUCCESS
+        match (self.is_violated(), self.has_asked_all()) {
+            (true, _) => ExitCode::FAILURE,
+            (false, false) => ExitCode::from(NOT_ALL_SEEN),
+            (false, true) => ExitCode::SUCCESS,
         }
     }
 }

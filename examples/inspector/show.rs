@@ -37,7 +37,7 @@ fn time(time: Duration) -> String {
 pub(crate) fn summary(inspection: &Inspection) -> String {
     let Inspection { processes, watch, log, rounds, redis_failures, took, .. } = inspection;
     let mut text = format!(
-        "\n{rounds} rounds in {:.0} s; {} invalidations in the log meanwhile, {} commands to \
+        "\n{rounds} rounds in {:.0} s; invalidations in the log meanwhile: {}, {} commands to \
          Redis ({:.1} a second)\n",
         took.as_secs_f64(),
         watch.count,
@@ -86,7 +86,21 @@ pub(crate) fn summary(inspection: &Inspection) -> String {
             );
         }
     }
-    text
+    text + "verdict: " + verdict(inspection) + "\n"
+}
+
+fn verdict(inspection: &Inspection) -> &'static str {
+    if inspection.is_violated() {
+        "an invalidated value was served for longer than it may be"
+    } else if !inspection.has_asked_all() {
+        "no violation seen, but not all could be asked"
+    } else if inspection.processes.iter().all(|(_, found)| found.copies == 0) {
+        "nothing could be judged: no process holds a copy; are --cache and --process right?"
+    } else if inspection.watch.count == 0 {
+        "nothing could be judged: nothing was invalidated meanwhile; look for longer"
+    } else {
+        "no violation"
+    }
 }
 
 /// The summary for programs. Times are in milliseconds.

@@ -274,6 +274,10 @@ async fn a_user_with_three_commands_on_the_names_of_the_cache_is_enough() {
     let rounds = found["rounds"].as_u64().unwrap();
     assert!(found["commands"].as_u64() <= Some(rounds * 8), "{found:#}");
     assert!(monitor.count("GETRANGE") >= 5);
+    // Nothing to judge is no good news.
+    let quiet = inspect(&url, 1, &[&process], &["--quiet"]).await;
+    let said = String::from_utf8_lossy(&quiet.stdout).into_owned();
+    assert!(said.contains("nothing was invalidated meanwhile") && quiet.status.success(), "{said}");
     let refused =
         inspect(&server.url().replace("redis://", "redis://nobody:x@"), 1, &[&process], &[]);
     let refused = refused.await;
