@@ -35,51 +35,118 @@ pub(crate) struct Op {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum What {
-    Ask { process: usize, key: usize, takes: u64, is_scoped: bool },
-    Get { process: usize, key: usize },
-    Invalidate { process: usize, key: usize },
-    InvalidateTag { process: usize, tag: &'static str },
-    InvalidateAll { process: usize },
-    Put { process: usize, key: usize },
-    MarkStale { process: usize, key: usize },
-    MarkTagStale { process: usize, tag: &'static str },
+    Ask {
+        process: usize,
+        key: usize,
+        takes: u64,
+        is_scoped: bool,
+    },
+    Get {
+        process: usize,
+        key: usize,
+    },
+    Invalidate {
+        process: usize,
+        key: usize,
+    },
+    InvalidateTag {
+        process: usize,
+        tag: &'static str,
+    },
+    InvalidateAll {
+        process: usize,
+    },
+    Put {
+        process: usize,
+        key: usize,
+    },
+    MarkStale {
+        process: usize,
+        key: usize,
+    },
+    MarkTagStale {
+        process: usize,
+        tag: &'static str,
+    },
     /// A caller that still waits goes away.
-    HangUp { nth: usize },
+    HangUp {
+        nth: usize,
+    },
     Befall(Fault),
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fault {
     /// Ways take up to so long.
-    Slow { way: u64, lasts: u64 },
+    Slow {
+        way: u64,
+        lasts: u64,
+    },
     /// So many of a hundred commands are lost, and their callers hear nothing.
-    LoseCommands { share: u32, lasts: u64 },
+    LoseCommands {
+        share: u32,
+        lasts: u64,
+    },
     /// So many of a hundred commands are executed, and the replies are lost.
-    LoseReplies { share: u32, lasts: u64 },
+    LoseReplies {
+        share: u32,
+        lasts: u64,
+    },
     /// So many of a hundred commands are executed, and their callers get an error.
-    CutReplies { share: u32, lasts: u64 },
+    CutReplies {
+        share: u32,
+        lasts: u64,
+    },
     /// So many of a hundred notices and wake-ups are lost.
-    LoseMessages { share: u32, lasts: u64 },
+    LoseMessages {
+        share: u32,
+        lasts: u64,
+    },
     /// The server is away: it refuses, or is silent.
-    Away { is_silent: bool, lasts: u64 },
+    Away {
+        is_silent: bool,
+        lasts: u64,
+    },
     /// The server stands still, and executes later what it was sent.
-    FreezeServer { lasts: u64 },
+    FreezeServer {
+        lasts: u64,
+    },
     /// One process does not reach the server.
-    Partition { process: usize, is_silent: bool, lasts: u64 },
-    FreezeProcess { process: usize, lasts: u64 },
+    Partition {
+        process: usize,
+        is_silent: bool,
+        lasts: u64,
+    },
+    FreezeProcess {
+        process: usize,
+        lasts: u64,
+    },
     /// A process is killed and started again.
-    Kill { process: usize },
-    Evict { key: usize, record: Record },
+    Kill {
+        process: usize,
+    },
+    Evict {
+        key: usize,
+        record: Record,
+    },
     EvictLog,
     EvictKeysOfLog,
     FlushAll,
     /// A node that has not the log loses its data.
     FlushKeys,
     /// Another server has the log from now on, and lacks its last items.
-    FailOver { lost: u64 },
-    ClockForward { by: u64 },
-    ClockBack { by: u64 },
-    OutOfMemory { lasts: u64 },
+    FailOver {
+        lost: u64,
+    },
+    ClockForward {
+        by: u64,
+    },
+    ClockBack {
+        by: u64,
+    },
+    OutOfMemory {
+        lasts: u64,
+    },
 }
 
 /// Returns the key and the number in the first value in `bytes`.
@@ -187,7 +254,10 @@ impl Dice {
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, ttl, stale_for, way, log_bound, .. } = self;
-        writeln!(f, "seed {seed}, times in milliseconds: ttl {ttl}, stale_for {stale_for}, ways up to {way}, the log keeps {log_bound} tags")?;
+        writeln!(
+            f,
+            "seed {seed}, times in milliseconds: ttl {ttl}, stale_for {stale_for}, ways up to {way}, the log keeps {log_bound} tags"
+        )?;
         for op in &self.ops {
             writeln!(f, "  after {:>4}  {:?}", op.pause, op.what)?;
         }

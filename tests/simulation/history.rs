@@ -34,6 +34,15 @@ struct Computation {
     key: usize,
     process: ProcessId,
     began: Moment,
+    /// For the writes of other processes: a `put` may come before or after each that is under
+    /// way at the same time.
+    began_elsewhere: Moment,
+}
+
+impl Computation {
+    fn began_for(&self, cut: &Cut) -> Moment {
+        if cut.process == self.process { self.began } else { self.began_elsewhere }
+    }
 }
 
 /// An invalidation or a `put`.
@@ -45,6 +54,8 @@ struct Cut {
     began: Moment,
     returned: Option<Moment>,
     done: Option<Moment>,
+    /// The number of the value that was put.
+    put: Option<usize>,
 }
 
 /// What a process knows of the log.
@@ -125,9 +136,9 @@ impl Events {
             let text = format!("p{process} asked for k{} and got {value}", read.key);
             return self.violate("no caller gets the value of another key", text);
         }
-        let began = self.computations[number].began;
         let mut broken = Vec::new();
         for cut in &self.cuts {
+            let began = self.computations[number].began_for(cut);
             if !cut.keys.contains(&key) || began >= cut.began {
                 continue;
             }
@@ -235,13 +246,20 @@ impl History {
         Read { number, process, key, began, began_at: at, began_frozen, was_up, heard }
     }
 
-    pub(crate) fn end_read(&self, read: Read, value: Result<Option<&str>, String>, up: bool, at: u64) {
+    pub(crate) fn end_read(
+        &self,
+        read: Read,
+        value: Result<Option<&str>, String>,
+        up: bool,
+        at: u64,
+    ) {
         let mut events = self.0.lock();
         events.next();
         events.reads.remove(&read.number);
         let frozen = events.processes[read.process].frozen - read.began_frozen;
         if at.saturating_sub(read.began_at) > LONGEST_WAIT + frozen {
-            let text = format!("read {} of p{} took {} ms", read.number, read.process, at - read.began_at);
+            let text =
+                format!("read {} of p{} took {} ms", read.number, read.process, at - read.began_at);
             events.violate("no caller waits without a bound", text);
         }
         match value {
@@ -249,7 +267,9 @@ impl History {
                 events.say(|| format!("p{} gets {value} (read {})", read.process, read.number));
                 events.check(&read, value, up, at);
             }
-            Ok(None) => events.say(|| format!("p{} gets nothing (read {})", read.process, read.number)),
+            Ok(None) => {
+                events.say(|| format!("p{} gets nothing (read {})", read.process, read.number))
+            }
             Err(error) => {
                 let text = format!("read {} of p{}: {error}", read.number, read.process);
                 events.violate("no caller gets an error because of the remote", text);
@@ -261,7 +281,9 @@ impl History {
     pub(crate) fn drop_read(&self, read: &Read) {
         let mut events = self.0.lock();
         if events.reads.remove(&read.number).is_some() {
-            events.say(|| format!("the caller of p{} goes away (read {})", read.process, read.number));
+            events.say(|| {
+                format!("the caller of p{} goes away (read {})", read.process, read.number)
+            });
         }
     }
 
@@ -277,7 +299,7 @@ impl History {
     pub(crate) fn begin_computation(&self, process: ProcessId, key: usize) -> String {
         let mut events = self.0.lock();
         let began = events.next();
-        events.computations.push(Computation { key, process, began });
+        events.computations.push(Computation { key, process, began, began_elsewhere: began });
         let value = format!("<k{key}c{}>", events.computations.len() - 1);
         events.say(|| format!("p{process} begins to compute {value}"));
         *events.running.entry((process, key)).or_default() += 1;
@@ -306,8 +328,8 @@ impl History {
         let mut events = self.0.lock();
         let began = events.next();
         events.say(|| format!("p{process} {what}"));
-        let (returned, done) = (None, None);
-        events.cuts.push(Cut { process, keys, is_of_key, began, returned, done });
+        let (returned, done, put) = (None, None, None);
+        events.cuts.push(Cut { process, keys, is_of_key, began, returned, done, put });
         events.cuts.len() - 1
     }
 
@@ -316,7 +338,10 @@ impl History {
         let cut = self.begin_cut(process, vec![key], true, &format!("puts k{key}"));
         let mut events = self.0.lock();
         let began = events.next();
-        events.computations.push(Computation { key, process, began });
+        let began_elsewhere = Moment::MAX;
+        events.computations.push(Computation { key, process, began, began_elsewhere });
+        let number = events.computations.len() - 1;
+        events.cuts[cut].put = Some(number);
         let value = format!("<k{key}c{}>", events.computations.len() - 1);
         events.say(|| format!("p{process} puts {value}"));
         (value, cut)
@@ -327,6 +352,9 @@ impl History {
         let now = events.next();
         events.cuts[cut].returned = Some(now);
         events.cuts[cut].done = is_done.then_some(now);
+        if let Some(put) = events.cuts[cut].put {
+            events.computations[put].began_elsewhere = now;
+        }
         let process = events.cuts[cut].process;
         events.say(|| format!("p{process}: its write of cut {cut} has returned {said}"));
     }
@@ -336,13 +364,15 @@ impl History {
         let mut events = self.0.lock();
         events.next();
         let Some((key, number)) = case::find(bytes) else { return };
-        let began = events.computations[number].began;
+        let computation = &events.computations[number];
         let is_fenced = |cut: &&Cut| {
-            cut.is_of_key && cut.keys.contains(&key) && began < cut.began && cut.done.is_some()
+            let is_older = computation.began_for(cut) < cut.began;
+            cut.is_of_key && cut.keys.contains(&key) && is_older && cut.done.is_some()
         };
         if let Some(cut) = events.cuts.iter().find(is_fenced) {
             let text = format!("<k{key}c{number}> was stored after p{} had ended it", cut.process);
-            events.violate("the fence: nothing is stored that began before its key was ended", text);
+            events
+                .violate("the fence: nothing is stored that began before its key was ended", text);
         }
     }
 

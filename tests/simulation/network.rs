@@ -24,11 +24,25 @@ pub(crate) type Command = Box<dyn FnOnce() -> Delivery + Send>;
 
 /// What arrives somewhere.
 pub(crate) enum Arrival {
-    Command { from: ProcessId, run: Command, refuse: Delivery, back: u64, returns: Return },
-    Answer { to: ProcessId, deliver: Delivery },
-    Notice { to: ProcessId, notice: Notice },
+    Command {
+        from: ProcessId,
+        run: Command,
+        refuse: Delivery,
+        back: u64,
+        returns: Return,
+    },
+    Answer {
+        to: ProcessId,
+        deliver: Delivery,
+    },
+    Notice {
+        to: ProcessId,
+        notice: Notice,
+    },
     /// The process begins to listen.
-    Attach { from: ProcessId },
+    Attach {
+        from: ProcessId,
+    },
 }
 
 /// What becomes of the answer.
@@ -181,7 +195,7 @@ impl Network {
         }
         let at = (now + 1 + state.messages.u64(..weather.way)).max(link.last_notice);
         link.last_notice = at;
-        self.history.say(|| format!("to p{to}, arriving at {at}: {notice:?}"));
+        self.history.say(|| format!("to p{to}, arriving at {at}: {}", show(&notice)));
         state.count += 1;
         state.arrivals.insert((at, state.count), Arrival::Notice { to, notice });
     }
@@ -214,11 +228,8 @@ impl Network {
                 let is_cut = now < state.links[from].cut_until;
                 let is_away = now < weather.away_until;
                 if is_cut || is_away {
-                    let is_silent = if is_away {
-                        weather.is_silent
-                    } else {
-                        state.links[from].is_cut_silently
-                    };
+                    let is_silent =
+                        if is_away { weather.is_silent } else { state.links[from].is_cut_silently };
                     drop(state);
                     if !is_silent {
                         self.send(now + back, Arrival::Answer { to: from, deliver: refuse });
@@ -280,6 +291,18 @@ impl Network {
         if let Some(wire) = wire {
             wire.listen_to(&process);
         }
+    }
+}
+
+/// Without the epoch, which is random.
+fn show(notice: &Notice) -> String {
+    match notice {
+        Notice::Announced(update) => {
+            let mut items: Vec<_> = update.items.iter().map(|item| format!("{item:?}")).collect();
+            items.sort_unstable();
+            format!("{} after {}", items.join(", "), update.previous)
+        }
+        other => format!("{other:?}"),
     }
 }
 

@@ -23,6 +23,7 @@ const UP_WITHIN: u64 = 15_000;
 /// How long callers may go on after the last operation.
 const LAST_ANSWERS: u64 = 12_000;
 
+#[derive(Default)]
 pub(crate) struct Outcome {
     pub(crate) violations: Vec<Violation>,
     pub(crate) history: Vec<String>,
@@ -37,6 +38,7 @@ struct Stage<'a> {
     /// On it the server has its clock.
     server: Runtime,
     server_now: u64,
+    full_until: u64,
     nodes: Vec<Node>,
     /// Which node has which number.
     of_id: Vec<usize>,
@@ -62,6 +64,7 @@ pub(crate) fn run(case: &Case, is_written: bool) -> Outcome {
         double,
         server,
         server_now: 0,
+        full_until: 0,
         nodes: Vec::new(),
         of_id: Vec::new(),
         now: 0,
@@ -105,7 +108,7 @@ impl Stage<'_> {
             node.frozen_until = node.frozen_until.min(self.now);
         }
         self.history.say(|| "all faults end".to_owned());
-        self.on_server(|double| double.out_of_memory(false));
+        self.full_until = self.now;
         self.recover();
         self.end_alike();
         if !self.case.has_faults {
@@ -164,9 +167,16 @@ impl Stage<'_> {
             let mut bound = 2;
             for op in &self.case.ops {
                 bound += match op.what {
-                    What::Invalidate { key: cut, .. } | What::Put { key: cut, .. } if cut == key => 2,
+                    What::Invalidate { key: cut, .. } | What::Put { key: cut, .. }
+                        if cut == key =>
+                    {
+                        2
+                    }
                     What::InvalidateTag { tag, .. } | What::MarkTagStale { tag, .. }
-                        if crate::case::TAGS[key].contains(&tag) => 2,
+                        if crate::case::TAGS[key].contains(&tag) =>
+                    {
+                        2
+                    }
                     What::InvalidateAll { .. } => 2,
                     What::MarkStale { key: marked, .. } if marked == key => 2,
                     _ => 0,
@@ -214,7 +224,11 @@ impl Stage<'_> {
     fn deliver(&mut self) -> bool {
         let network = Arc::clone(&self.network);
         let mut has_delivered = false;
-        self.on_server(|_| network.mend());
+        let is_full = self.now < self.full_until;
+        self.on_server(|double| {
+            double.out_of_memory(is_full);
+            network.mend();
+        });
         while let Some(arrival) = network.take(self.now) {
             has_delivered = true;
             match &arrival {
@@ -287,7 +301,10 @@ impl Stage<'_> {
             Fault::ClockBack { by } => {
                 self.on_server(|double| double.set_clock_back(Duration::from_millis(by)));
             }
-            Fault::OutOfMemory { .. } => self.on_server(|double| double.out_of_memory(true)),
+            Fault::OutOfMemory { lasts } => {
+                self.full_until = self.now + lasts;
+                self.on_server(|double| double.out_of_memory(true));
+            }
             _ => self.network.befall(fault),
         }
     }

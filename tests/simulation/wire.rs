@@ -165,7 +165,11 @@ impl Wire {
         let id = self.id;
         self.history().say(|| {
             let header = &reply.header;
-            format!("p{id} hears of the log up to {} of {:?}", header.last, from.map(|f| f.position))
+            format!(
+                "p{id} hears of the log up to {} of {:?}",
+                header.last,
+                from.map(|f| f.position)
+            )
         });
     }
 }
@@ -177,9 +181,7 @@ fn show(key: Option<&Key>) -> String {
 impl Remote for Wire {
     fn get<'a>(&'a self, key: &'a Key) -> Call<'a, Option<Bytes>> {
         let own = key.clone();
-        let run = move |process: Arc<DoubleProcess>| {
-            async move { process.get(&own).await }.boxed()
-        };
+        let run = move |process: Arc<DoubleProcess>| async move { process.get(&own).await }.boxed();
         Box::pin(self.call(RemoteOp::Get, Some(key), run))
     }
 
@@ -296,9 +298,8 @@ impl RemoteLog for Wire {
     }
 
     fn read(&self, from: Option<Stamp>) -> Call<'_, Option<LogReply>> {
-        let run = move |process: Arc<DoubleProcess>| {
-            async move { process.read(from).await }.boxed()
-        };
+        let run =
+            move |process: Arc<DoubleProcess>| async move { process.read(from).await }.boxed();
         Box::pin(async move {
             let sent = self.sending();
             let reply = self.call(RemoteOp::ReadLog, None, run).await?;
