@@ -15,7 +15,7 @@ use crate::node::{self, Node};
 /// How far the clocks of the processes may be apart, besides those of frozen ones.
 const STEP: u64 = 20;
 /// The same where no caller waits.
-const IDLE_STEP: u64 = 100;
+const IDLE_STEP: u64 = 200;
 
 /// Within this time after the last fault all processes must be `Up`.
 const UP_WITHIN: u64 = 15_000;
@@ -39,6 +39,8 @@ struct Stage<'a> {
     server: Runtime,
     server_now: u64,
     full_until: u64,
+    /// Until then something may have to be mended.
+    mend_until: u64,
     nodes: Vec<Node>,
     /// Which node has which number.
     of_id: Vec<usize>,
@@ -65,6 +67,7 @@ pub(crate) fn run(case: &Case, is_written: bool) -> Outcome {
         server,
         server_now: 0,
         full_until: 0,
+        mend_until: 0,
         nodes: Vec::new(),
         of_id: Vec::new(),
         now: 0,
@@ -109,6 +112,7 @@ impl Stage<'_> {
         }
         self.history.say(|| "all faults end".to_owned());
         self.full_until = self.now;
+        self.mend_until = self.now + 1_000;
         self.recover();
         self.end_alike();
         if !self.case.has_faults {
@@ -224,11 +228,13 @@ impl Stage<'_> {
     fn deliver(&mut self) -> bool {
         let network = Arc::clone(&self.network);
         let mut has_delivered = false;
-        let is_full = self.now < self.full_until;
-        self.on_server(|double| {
-            double.out_of_memory(is_full);
-            network.mend();
-        });
+        if self.case.has_faults && self.now <= self.mend_until {
+            let is_full = self.now < self.full_until;
+            self.on_server(|double| {
+                double.out_of_memory(is_full);
+                network.mend();
+            });
+        }
         while let Some(arrival) = network.take(self.now) {
             has_delivered = true;
             match &arrival {
@@ -270,6 +276,7 @@ impl Stage<'_> {
         match fault {
             Fault::Partition { process, is_silent, lasts } => {
                 let (id, network) = (self.nodes[process].id, Arc::clone(&self.network));
+                self.mend_until = self.mend_until.max(self.now + lasts + 1_000);
                 self.on_server(|_| network.cut(id, is_silent, lasts));
             }
             Fault::FreezeProcess { process, lasts } => {
@@ -303,6 +310,7 @@ impl Stage<'_> {
             }
             Fault::OutOfMemory { lasts } => {
                 self.full_until = self.now + lasts;
+                self.mend_until = self.mend_until.max(self.full_until + 1_000);
                 self.on_server(|double| double.out_of_memory(true));
             }
             _ => self.network.befall(fault),
