@@ -166,8 +166,18 @@ impl Case {
     pub(crate) fn generate(seed: u64) -> Self {
         let mut dice = Dice(Rng::with_seed(seed));
         let has_faults = dice.0.u32(..5) > 0;
-        let length = dice.0.usize(8..40);
-        let ops = (0..length).map(|_| dice.op(has_faults)).collect();
+        let length = dice.0.usize(8..30);
+        let mut ops = Vec::new();
+        while ops.len() < length {
+            if has_faults && dice.0.u32(..12) == 0 {
+                match dice.0.u32(..4) {
+                    0 => dice.reuse_positions(&mut ops),
+                    _ => dice.miss_invalidations(&mut ops),
+                }
+            } else {
+                ops.push(dice.op(has_faults));
+            }
+        }
         Self {
             seed,
             has_faults,
@@ -197,6 +207,68 @@ impl Dice {
         let is_fault = has_faults && self.0.u32(..6) == 0;
         let what = if is_fault { What::Befall(self.fault()) } else { self.what() };
         Op { pause, what }
+    }
+
+    /// A process has a copy and hears nothing for a while, in which others invalidate; then its
+    /// callers ask. Operations drawn one by one rarely meet in this way.
+    fn miss_invalidations(&mut self, ops: &mut Vec<Op>) {
+        let (process, key) = (self.0.usize(..PROCESSES), self.0.usize(..KEYS));
+        let ask = What::Ask { process, key, takes: 5, is_scoped: false };
+        let (is_silent, lasts) = (self.0.bool(), self.of(&[300, 1_500, 2_500, 3_500]));
+        let fault = match self.0.u32(..4) {
+            0 => Fault::LoseMessages { share: 100, lasts },
+            1..3 => Fault::FreezeProcess { process, lasts },
+            _ => Fault::Partition { process, is_silent, lasts },
+        };
+        let mut op = |pause, what| ops.push(Op { pause, what });
+        op(self.0.u64(0..20), ask);
+        op(self.0.u64(80..300), What::Befall(fault));
+        let other = (process + 1) % PROCESSES;
+        for _ in 0..self.0.usize(1..5) {
+            let cut = match self.0.u32(..5) {
+                0..2 => What::Invalidate { process: other, key: self.of(&[key, 0, 1]) },
+                2..4 => What::InvalidateTag { process: other, tag: self.of(&["a", "b"]) },
+                _ => What::InvalidateAll { process: other },
+            };
+            op(self.0.u64(0..60), cut);
+        }
+        if self.0.u32(..3) == 0 {
+            let lost = self.of(&[0, 0, 1]);
+            let faults = [
+                Fault::EvictLog,
+                Fault::EvictKeysOfLog,
+                Fault::FlushAll,
+                Fault::FailOver { lost },
+                Fault::Kill { process: other },
+            ];
+            op(self.0.u64(50..150), What::Befall(self.of(&faults)));
+        }
+        let pause = self.of(&[50, 400, 1_200, 2_600]) + self.0.u64(0..400);
+        for pause in [pause, 40, 1_200] {
+            op(pause, What::Get { process, key });
+        }
+    }
+
+    /// A process has applied an item that a failover loses; the next item has its position.
+    fn reuse_positions(&mut self, ops: &mut Vec<Op>) {
+        let process = self.0.usize(..PROCESSES);
+        let (other, key) = ((process + 1) % PROCESSES, 0);
+        let ask = What::Ask { process, key, takes: 5, is_scoped: false };
+        let fault = Fault::FailOver { lost: 1 };
+        let cut = self.of(&[
+            What::InvalidateTag { process: other, tag: "a" },
+            What::Invalidate { process: other, key },
+        ]);
+        for (pause, what) in [
+            (20, What::InvalidateTag { process, tag: "b" }),
+            (100, ask),
+            (self.0.u64(80..300), What::Befall(fault)),
+            (self.0.u64(0..100), cut),
+            (self.0.u64(50..400), What::Get { process, key }),
+            (1_300, What::Get { process, key }),
+        ] {
+            ops.push(Op { pause, what });
+        }
     }
 
     fn what(&mut self) -> What {

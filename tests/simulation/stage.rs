@@ -240,6 +240,11 @@ impl Stage<'_> {
             match &arrival {
                 Arrival::Answer { to, .. } | Arrival::Notice { to, .. } => {
                     let node = &self.nodes[self.of_id[*to]];
+                    if node.frozen_until > self.now {
+                        // In its socket. Its callers may go on before it is read.
+                        network.send(node.frozen_until, arrival);
+                        continue;
+                    }
                     node.receive(|| network.arrive(arrival, |_| {}));
                 }
                 Arrival::Command { .. } | Arrival::Attach { .. } => {
