@@ -270,6 +270,10 @@ impl History {
             Ok(None) => {
                 events.say(|| format!("p{} gets nothing (read {})", read.process, read.number))
             }
+            // All that was due meanwhile is due at once, also the end of the caller's patience.
+            Err(error) if frozen > 0 => {
+                events.say(|| format!("p{} gets an error: {error}", read.process));
+            }
             Err(error) => {
                 let text = format!("read {} of p{}: {error}", read.number, read.process);
                 events.violate("no caller gets an error because of the remote", text);

@@ -34,7 +34,8 @@
 //!   key which began after the computation.
 //! - Without faults a key is computed at most twice, and twice more for each write or mark that
 //!   concerns it, and once more for each abandoned computation. With faults no number is claimed.
-//! - No read takes more than 10 s, besides the time that its process stood still. No read fails.
+//! - No read takes more than 10 s, besides the time that its process stood still. No read fails,
+//!   unless its process stood still meanwhile and `wait_timeout` has ended.
 //!   No caller gets a value of another key. The crate does not panic, in tasks neither.
 //! - 15 s after the last fault every process is `Up`. A heartbeat later, one `invalidate_all`
 //!   makes all processes compute each key once together.
