@@ -32,7 +32,7 @@
 //!   has its log verified every 15 s.
 //! - The fence: the server stores nothing under a grant after `Done` of an invalidation of that
 //!   key which began after the computation.
-//! - Without faults a key is computed at most twice, and twice more for each write or mark that
+//! - Without faults a key is computed once, and at most twice more for each write or mark that
 //!   concerns it, and once more for each abandoned computation. With faults no number is claimed.
 //! - No read takes more than 10 s, besides the time that its process stood still. No read fails,
 //!   unless its process stood still meanwhile and `wait_timeout` has ended.

@@ -170,6 +170,10 @@ impl Network {
 
     pub(crate) fn send(&self, at: u64, arrival: Arrival) {
         let mut state = self.state.lock();
+        if let Arrival::Notice { to, .. } = arrival {
+            let link = &mut state.links[to];
+            link.last_notice = link.last_notice.max(at);
+        }
         state.count += 1;
         let at = (at.max(state.now), state.count);
         state.arrivals.insert(at, arrival);
@@ -205,10 +209,15 @@ impl Network {
         self.state.lock().arrivals.first_key_value().map(|((at, _), _)| *at)
     }
 
+    /// It is `now`.
+    pub(crate) fn set_time(&self, now: u64) {
+        let mut state = self.state.lock();
+        state.now = state.now.max(now);
+    }
+
     /// Takes what arrives first, if that is not after `until`.
     pub(crate) fn take(&self, until: u64) -> Option<Arrival> {
         let mut state = self.state.lock();
-        state.now = state.now.max(until);
         let first = state.arrivals.first_entry()?;
         (first.key().0 <= until).then(|| first.remove())
     }

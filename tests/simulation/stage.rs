@@ -168,7 +168,7 @@ impl Stage<'_> {
 
     fn check_computations(&self) {
         for key in 0..KEYS {
-            let mut bound = 2;
+            let mut bound = 1;
             for op in &self.case.ops {
                 bound += match op.what {
                     What::Invalidate { key: cut, .. } | What::Put { key: cut, .. }
@@ -218,6 +218,7 @@ impl Stage<'_> {
             let reached = running.map(|node| node.now).min().unwrap_or(target).min(target);
             self.now = self.now.max(reached);
             self.history.set_time(self.now);
+            self.network.set_time(self.now);
             let has_delivered = self.deliver();
             if self.now >= end && !has_delivered {
                 return;
