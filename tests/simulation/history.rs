@@ -268,7 +268,7 @@ impl History {
                 events.check(&read, value, up, at);
             }
             Ok(None) => {
-                events.say(|| format!("p{} gets nothing (read {})", read.process, read.number))
+                events.say(|| format!("p{} gets nothing (read {})", read.process, read.number));
             }
             // All that was due meanwhile is due at once, also the end of the caller's patience.
             Err(error) if frozen > 0 => {

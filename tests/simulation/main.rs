@@ -58,6 +58,7 @@
 #![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
 mod case;
+mod fleet;
 mod history;
 mod network;
 mod node;

@@ -114,10 +114,10 @@ impl Stage<'_> {
         self.full_until = self.now;
         self.mend_until = self.now + 1_000;
         self.recover();
-        self.end_alike();
         if !self.case.has_faults {
             self.check_computations();
         }
+        self.end_alike();
     }
 
     fn recover(&mut self) {
@@ -156,8 +156,8 @@ impl Stage<'_> {
         while self.now < deadline && !self.nodes.iter().all(Node::is_idle) {
             self.pass(STEP);
         }
-        for key in 0..KEYS {
-            let computed = self.history.computed(key).0 - before[key];
+        for (key, before) in before.into_iter().enumerate() {
+            let computed = self.history.computed(key).0 - before;
             if computed != 1 {
                 let text = format!("k{key}: {computed} computations");
                 let rule = "after all faults all processes together compute a key once";
