@@ -96,12 +96,17 @@ impl QueuedClient {
 impl Remote for QueuedClient {
     fn get<'a>(&'a self, key: &'a Key) -> Call<'a, Option<Bytes>> {
         let key = key.clone();
-        Box::pin(self.call(RemoteOp::Get, |to| async move { to.get(&key).await }))
+        Box::pin(
+            self.call(
+                RemoteOp::Get,
+                move |to: Arc<DoubleProcess>| async move { to.get(&key).await },
+            ),
+        )
     }
 
     fn acquire<'a>(&'a self, key: &'a Key, ask: &'a LeaseRequest) -> Call<'a, AcquireOutcome> {
         let (key, ask, queue) = (key.clone(), *ask, Arc::clone(&self.queue));
-        Box::pin(self.call(RemoteOp::Acquire, |to| async move {
+        Box::pin(self.call(RemoteOp::Acquire, move |to: Arc<DoubleProcess>| async move {
             let outcome = to.acquire(&key, &ask).await;
             if let Ok(AcquireOutcome::Locked { waiting, .. }) = outcome {
                 queue.lock().waiting = u64::from(waiting);
@@ -147,7 +152,9 @@ impl Remote for QueuedClient {
 
     fn invalidate<'a>(&'a self, key: &'a Key) -> Call<'a, InvalidatedRecords> {
         let key = key.clone();
-        Box::pin(self.call(RemoteOp::Invalidate, |to| async move { to.invalidate(&key).await }))
+        Box::pin(self.call(RemoteOp::Invalidate, move |to: Arc<DoubleProcess>| async move {
+            to.invalidate(&key).await
+        }))
     }
 
     fn put<'a>(
@@ -162,7 +169,9 @@ impl Remote for QueuedClient {
     }
 
     fn probe(&self) -> Call<'_, ServerTime> {
-        Box::pin(self.call(RemoteOp::Probe, |to| async move { to.probe().await }))
+        Box::pin(
+            self.call(RemoteOp::Probe, |to: Arc<DoubleProcess>| async move { to.probe().await }),
+        )
     }
 
     fn log(&self) -> Option<&dyn RemoteLog> {

@@ -106,10 +106,9 @@ impl Stage<'_> {
             self.pass(*pause);
             self.perform(*what);
         }
+        let frozen_until = self.nodes.iter().map(|node| node.frozen_until).max().unwrap_or(0);
+        self.pass(frozen_until.saturating_sub(self.now));
         self.network.heal();
-        for node in &mut self.nodes {
-            node.frozen_until = node.frozen_until.min(self.now);
-        }
         self.history.say(|| "all faults end".to_owned());
         self.full_until = self.now;
         self.mend_until = self.now + 1_000;
