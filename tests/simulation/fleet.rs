@@ -24,7 +24,7 @@ use tower_stampede::remote::{
 use tower_stampede::{Computed, Key, Stampede, Tag};
 
 /// How many processes the suite starts.
-const IN_SUITE: u64 = 500;
+const IN_SUITE: u64 = 2_000;
 
 /// How many servers a cluster has on which the heartbeats of 10,000 processes are counted.
 const CLUSTER: u32 = 100;

@@ -45,6 +45,9 @@
 //! Several shards: the double is one server. Connections: the ways are those of calls. Drift of
 //! the clocks of processes: they are at most 200 ms apart where no process stands still.
 //!
+//! [`fleet`] is another simulation: thousands of processes, no faults, and a server that needs
+//! time for each command.
+//!
 //! # How to run it
 //!
 //! `cargo test --all-features --test simulation` runs fixed seeds. `scripts/simulation` runs as
