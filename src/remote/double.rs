@@ -253,6 +253,16 @@ impl Double {
         self.0.with(|state, _| state.log.set_bounds(tags, keys));
     }
 
+    /// Sets the server's clock forward: what expires by then is gone.
+    pub fn set_clock_forward(&self, by: Duration) {
+        self.0.with(|state, _| state.clock.set_forward(by));
+    }
+
+    /// Sets the server's clock back: leases and values stay for so much longer.
+    pub fn set_clock_back(&self, by: Duration) {
+        self.0.with(|state, _| state.clock.set_back(by));
+    }
+
     /// Removes one record of a key, as an eviction may.
     pub fn lose(&self, key: &Key, record: Record) {
         self.0.with(|state, now| state.at(key, now, |records| records.lose(record)));

@@ -13,6 +13,9 @@ const START: Micros = Micros(1_577_836_800_000_000);
 pub(super) struct DoubleClock {
     started: Instant,
     newest: Micros,
+    /// By how much it was set forward and back since.
+    forward: Duration,
+    back: Duration,
 }
 
 /// A point in time, in microseconds since the UNIX epoch.
@@ -30,15 +33,25 @@ pub(super) struct Now {
 
 impl Default for DoubleClock {
     fn default() -> Self {
-        Self { started: Instant::now(), newest: Micros::default() }
+        let (forward, back) = (Duration::ZERO, Duration::ZERO);
+        Self { started: Instant::now(), newest: Micros::default(), forward, back }
     }
 }
 
 impl DoubleClock {
     pub(super) fn now(&mut self) -> Now {
-        let time = START.plus(Instant::now().saturating_duration_since(self.started));
+        let passed = Instant::now().saturating_duration_since(self.started);
+        let time = START.plus(passed).plus(self.forward).minus(self.back);
         self.newest = time.max(Micros(self.newest.0 + 1));
         Now { time, stamp: self.newest }
+    }
+
+    pub(super) fn set_forward(&mut self, by: Duration) {
+        self.forward = self.forward.saturating_add(by);
+    }
+
+    pub(super) fn set_back(&mut self, by: Duration) {
+        self.back = self.back.saturating_add(by);
     }
 }
 
@@ -48,6 +61,11 @@ impl Micros {
     fn plus(self, span: Duration) -> Self {
         let micros = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
         Self(self.0.saturating_add(micros))
+    }
+
+    fn minus(self, span: Duration) -> Self {
+        let micros = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
+        Self(self.0.saturating_sub(micros))
     }
 }
 

@@ -24,7 +24,7 @@ pub(super) struct DoubleServer {
 
 #[derive(Default)]
 pub(super) struct DoubleState {
-    clock: DoubleClock,
+    pub(super) clock: DoubleClock,
     records: HashMap<Key, Records>,
     pub(super) log: DoubleLog,
     pub(super) clients: Vec<DoubleClient>,

@@ -106,6 +106,21 @@ async fn a_delayed_reply_takes_so_long() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_clock_that_is_set_moves_the_ends_of_leases_and_values() {
+    let double = Double::new();
+    let process = double.process();
+    let grant = lead(&process).await;
+    fill(&process, &grant).await.unwrap();
+    let before = process.probe().await.unwrap().as_millis();
+    double.set_clock_back(LONG);
+    assert_eq!(process.probe().await.unwrap().as_millis() + 100_000, before);
+    tokio::time::advance(LONG).await;
+    assert!(process.get(&key()).await.unwrap().is_some(), "it has so much longer");
+    double.set_clock_forward(LONG);
+    assert_eq!(process.get(&key()).await.unwrap(), None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_process_is_told_when_it_is_cut_off_and_when_not_any_more() {
     let double = Double::new();
     let (one, two) = (double.process(), double.process());
