@@ -143,7 +143,7 @@ pub(super) async fn server(link: &Pool) -> Result<(), ConnectError> {
     limited(async {
         ask(link, "PING", Command::new("PING")).await?;
         let info = ask(link, "INFO", Command::new("INFO").arg("server")).await?;
-        let info = info.said().map_err(|failure| ConnectError::caused("no version", failure))?;
+        let info = info.text().map_err(|failure| ConnectError::caused("no version", failure))?;
         check_version(version_of(info).unwrap_or_default())?;
         let script = Command::new("EVAL").args(["return 1", "0"]);
         ask(link, "EVAL", script).await.map(drop)

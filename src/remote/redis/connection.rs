@@ -17,8 +17,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::StreamExt;
 use redis::aio::{ConnectionLike, MultiplexedConnection, PubSubSink, PubSubStream};
-#[cfg(feature = "redis-cluster")]
-use redis::cluster_async::ClusterConnection;
 use redis::io::tcp::{TcpSettings, socket2};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion,
@@ -29,6 +27,8 @@ use tokio::time::{sleep, timeout};
 
 use crate::error::ConfigError;
 use crate::remote::RemoteErrorKind;
+#[cfg(feature = "redis-cluster")]
+use crate::remote::redis::cluster::slot_of;
 use crate::remote::redis::credentials::{Login, RedisCredentials, RetryPause, Validity};
 use crate::remote::redis::remote::EndOnDrop;
 use crate::remote::redis::reply::{CallFailure, Cause, ServerReply};
@@ -63,6 +63,22 @@ impl Command {
     pub(super) fn arg(mut self, arg: impl AsRef<[u8]>) -> Self {
         self.0.arg(arg.as_ref());
         self
+    }
+
+    /// Returns the slot of its key; `None` where it has none.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn slot(&self) -> Option<u16> {
+        let word = |place: usize| match self.0.args_iter().nth(place)? {
+            redis::Arg::Simple(word) => Some(word),
+            _ => None,
+        };
+        let place = match word(0)? {
+            b"EVAL" | b"EVALSHA" if word(2)? != b"0" => 3,
+            b"GET" | b"GETRANGE" | b"SETNX" | b"GETSET" | b"DEL" => 1,
+            b"ZRANGE" | b"ZRANGEBYSCORE" | b"ZREVRANGE" | b"ZREVRANGEBYSCORE" => 1,
+            _ => return None,
+        };
+        word(place).map(slot_of)
     }
 
     pub(super) fn args<A: AsRef<[u8]>>(self, args: impl IntoIterator<Item = A>) -> Self {
@@ -145,11 +161,15 @@ impl Target {
         urls: impl IntoIterator<Item = U>,
     ) -> Result<Self, ConfigError> {
         let nodes = parse_all(urls)?;
-        let target = Self::of(Servers::Cluster(nodes.clone()));
-        target.cluster_client(&nodes).map_err(|_| {
-            refuse("differs in more than host and port from another node's, or is a socket")
-        })?;
-        Ok(target)
+        let is_alike = |node: &ConnectionInfo| {
+            topology::place(node).is_some() && topology::is_alike(node, &nodes[0])
+        };
+        if !nodes.iter().all(is_alike) {
+            return Err(refuse(
+                "differs in more than host and port from another node's, or is a socket",
+            ));
+        }
+        Ok(Self::of(Servers::Cluster(nodes)))
     }
 
     /// Reads the URLs of the sentinels that watch the primary of this name.
@@ -213,18 +233,15 @@ impl Target {
             connection.keep_authorized(self.login.as_ref(), validity);
             Ok(connection)
         });
-        within(self.connect_timeout().max(patience), opening).await
+        within(CONNECT_TIMEOUT.max(patience), opening).await
     }
 
     async fn open_connection(&self) -> Result<Connection, CallFailure> {
         match &self.servers {
             Servers::Single(info) => self.open(info).await.map(Connection::single),
+            // Each of its nodes is a target of its own.
             #[cfg(feature = "redis-cluster")]
-            Servers::Cluster(nodes) => {
-                let client = self.cluster_client(nodes).map_err(failure)?;
-                let connection = client.get_async_connection().await.map_err(failure)?;
-                Ok(Connection { link: Link::Cluster(connection), validity: None, renewal: None })
-            }
+            Servers::Cluster(_) => Err(CallFailure::nonsense()),
             #[cfg(feature = "redis-sentinel")]
             Servers::Sentinel(sentinels, primary) => {
                 let (_, connection) = self.primary(sentinels, primary).await?;
@@ -242,16 +259,6 @@ impl Target {
         match connection.send(&name).await {
             Err(failed) if failed.cause == Cause::Broken => Err(failed),
             _ => Ok(()),
-        }
-    }
-
-    /// A cluster takes several connections after each other, and the dead node
-    /// among the living costs one time-out.
-    fn connect_timeout(&self) -> Duration {
-        match &self.servers {
-            #[cfg(feature = "redis-cluster")]
-            Servers::Cluster(_) => CONNECT_TIMEOUT * 4,
-            _ => CONNECT_TIMEOUT,
         }
     }
 
@@ -285,9 +292,8 @@ impl Target {
         let opening = Box::pin(async {
             match &target.servers {
                 Servers::Single(info) => target.listen_on(info, channels).await,
-                // What is published on one node reaches all of them.
                 #[cfg(feature = "redis-cluster")]
-                Servers::Cluster(nodes) => target.listen_on_any(nodes, channels).await,
+                Servers::Cluster(_) => Err(CallFailure::nonsense()),
                 #[cfg(feature = "redis-sentinel")]
                 Servers::Sentinel(sentinels, primary) => {
                     let (info, _) = target.primary(sentinels, primary).await?;
@@ -295,7 +301,7 @@ impl Target {
                 }
             }
         });
-        let (mut pulse, messages) = within(self.connect_timeout().max(patience), opening).await?;
+        let (mut pulse, messages) = within(CONNECT_TIMEOUT.max(patience), opening).await?;
         if let Pulse::Push(connection) = &mut pulse {
             connection.keep_authorized(self.login.as_ref(), validity);
         }
@@ -335,7 +341,7 @@ impl Target {
             Servers::Single(info) if info.redis_settings().db() == 0 => vec![],
             Servers::Single(_) => vec!["select"],
             #[cfg(feature = "redis-cluster")]
-            Servers::Cluster(_) => vec!["cluster|slots"],
+            Servers::Cluster(_) => vec!["asking", "cluster|slots"],
             #[cfg(feature = "redis-sentinel")]
             Servers::Sentinel(sentinels, _) => match sentinels.first() {
                 Some(info) if info.redis_settings().db() != 0 => vec!["role", "select"],
@@ -426,61 +432,40 @@ fn address(info: &ConnectionInfo) -> String {
 /// An open connection. A clone is the same connection.
 #[derive(Clone)]
 pub(super) struct Connection {
-    link: Link,
-    /// Until when it is authorized, where that ends.
-    validity: Option<Validity>,
+    link: MultiplexedConnection,
     /// The task that authorizes it anew.
     renewal: Option<Arc<EndOnDrop>>,
 }
 
-#[derive(Clone)]
-enum Link {
-    Single(MultiplexedConnection),
-    #[cfg(feature = "redis-cluster")]
-    Cluster(ClusterConnection),
-}
-
 impl Connection {
-    const fn single(connection: MultiplexedConnection) -> Self {
-        Self { link: Link::Single(connection), validity: None, renewal: None }
+    const fn single(link: MultiplexedConnection) -> Self {
+        Self { link, renewal: None }
     }
 
     /// Sends a command and waits for its reply.
     ///
     /// Dropping the future does not keep the server from executing it.
     pub(super) async fn send(&self, command: &Command) -> Result<ServerReply, CallFailure> {
-        let value = match &self.link {
-            Link::Single(connection) => connection.clone().req_packed_command(&command.0).await,
-            #[cfg(feature = "redis-cluster")]
-            Link::Cluster(connection) => connection.clone().req_packed_command(&command.0).await,
-        };
+        let value = self.link.clone().req_packed_command(&command.0).await;
         reply(value.map_err(failure)?)
     }
 
-    /// Returns whether what is broken is connected to again without us.
-    pub(super) const fn heals_itself(&self) -> bool {
-        match self.link {
-            Link::Single(_) => false,
-            #[cfg(feature = "redis-cluster")]
-            Link::Cluster(_) => true,
-        }
+    /// The same to a node that is about to take the key over.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) async fn send_asking(&self, command: &Command) -> Result<ServerReply, CallFailure> {
+        // Together: nothing may come between the two.
+        let mut both = redis::pipe();
+        both.cmd("ASKING").ignore().add_command(command.0.clone());
+        let values = self.link.clone().req_packed_commands(&both, 1, 1).await;
+        let value = values.map_err(failure)?.pop().ok_or_else(CallFailure::nonsense)?;
+        reply(value)
     }
 
-    /// Returns until when the connection is authorized, where it has to be replaced then.
-    pub(super) const fn replaced_by(&self) -> Option<Validity> {
-        if self.heals_itself() { self.validity } else { None }
-    }
-
-    /// Begins to authorize this connection anew before each expiry, for as long as it is open. A
-    /// cluster's opens connections of its own with what it was given, and has to be replaced.
+    /// Begins to authorize this connection anew before each expiry, for as long as it is open.
     fn keep_authorized(&mut self, login: Option<&Login>, validity: Option<Validity>) {
-        self.validity = validity;
         let (Some(login), Some(validity)) = (login, validity) else { return };
-        if self.heals_itself() {
-            return;
-        }
         // Without the task's handle: a task that holds itself never ends.
-        let (bare, login) = (Self { renewal: None, ..self.clone() }, login.clone());
+        let (bare, login) = (Self::single(self.link.clone()), login.clone());
         let renewal = tokio::spawn(async move { bare.authorize_regularly(&login, validity).await });
         self.renewal = Some(Arc::new(EndOnDrop(renewal.abort_handle())));
     }
@@ -630,11 +615,6 @@ fn reply(value: Value) -> Result<ServerReply, CallFailure> {
         Value::Okay => ServerReply::Bytes(Bytes::from_static(b"OK")),
         Value::Array(items) => {
             ServerReply::Array(items.into_iter().map(reply).collect::<Result<_, _>>()?)
-        }
-        // What each node of a cluster says, by its address.
-        Value::Map(pairs) => {
-            let items = pairs.into_iter().flat_map(|(address, said)| [address, said]);
-            ServerReply::Array(items.map(reply).collect::<Result<_, _>>()?)
         }
         Value::ServerError(error) => return Err(refusal(&error)),
         _ => return Err(CallFailure::nonsense()),

@@ -19,7 +19,7 @@ pub(super) async fn warn_once(warned: &Once, connection: &Connection, target: &T
     let info = Command::new("INFO").arg("memory");
     let asked = tokio::time::timeout(Duration::from_secs(1), connection.send(&info)).await;
     let Ok(Ok(reply)) = asked else { return };
-    let Some(policy) = reply.said().ok().and_then(policy) else { return };
+    let Some(policy) = reply.text().ok().and_then(policy) else { return };
     if is_harmful(policy) {
         warned.call_once(|| crate::observe::warn_of_policy(&target.address(), policy));
     }

@@ -14,7 +14,7 @@ use crate::remote::redis::names::LogNames;
 use crate::remote::redis::remote::RedisRemote;
 use crate::remote::redis::reply::{CallFailure, ServerReply};
 use crate::remote::redis::{scripts, subscriber};
-use crate::remote::{Call, LogHeader, LogItem, LogPositions, LogReply, RemoteLog};
+use crate::remote::{Call, LogHeader, LogItem, LogPositions, LogReply, RemoteLog, Shard};
 
 /// Tags that the log keeps, and keys.
 const MOST_TAGS: usize = 100_000;
@@ -52,6 +52,10 @@ impl RemoteLog for RedisRemote {
             let (tags, keys) = (Part::read(tags)?, Part::read(keys)?);
             Ok(merged(header, previous, tags, keys))
         })
+    }
+
+    fn shard(&self) -> Shard {
+        Shard::new(self.link.shard_of(|| self.names.log().tags))
     }
 
     fn read(&self, from: Option<Stamp>) -> Call<'_, Option<LogReply>> {

@@ -46,6 +46,8 @@
 //! - `tests/`: all of this on real servers.
 
 mod check;
+#[cfg(feature = "redis-cluster")]
+mod cluster;
 mod connection;
 mod credentials;
 mod eviction;

@@ -83,9 +83,12 @@ impl Names {
         LogNames { tags: format!("{}:tags", self.log), keys: format!("{}:keys", self.log) }
     }
 
-    /// Returns the name under which a probe tries to write.
-    pub(super) fn probe(&self) -> String {
-        format!("{}:probe", self.prefix)
+    /// Returns the name under which a probe tries to write, with the part that decides its slot.
+    pub(super) fn probe(&self, tag: Option<&str>) -> String {
+        match tag {
+            Some(tag) => format!("{}:{{{tag}}}:probe", self.prefix),
+            None => format!("{}:probe", self.prefix),
+        }
     }
 
     fn with_tag(&self, tag: &[u8], ending: &[u8]) -> Vec<u8> {
@@ -276,7 +279,7 @@ mod tests {
                     let entry = names.entry(&Key::from("k"));
                     let LogNames { tags, keys } = names.log();
                     let others =
-                        [names.inbox(1), names.broadcast(), tags, keys, names.probe()];
+                        [names.inbox(1), names.broadcast(), tags, keys, names.probe(None)];
                     let others = others.map(String::into_bytes);
                     [vec![entry.value, entry.lock, entry.right], others.to_vec()].concat()
                 };

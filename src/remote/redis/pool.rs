@@ -11,10 +11,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
+#[cfg(feature = "redis-cluster")]
+use crate::remote::redis::cluster::{Cluster, NodeWork, slot_of, tag_of_slot};
 use crate::remote::redis::connection::{Command, Connection, Messages, Pulse, Script, Target};
-use crate::remote::redis::credentials::{RetryPause, Validity};
 use crate::remote::redis::eviction;
 use crate::remote::redis::lock_inbox::LockInbox;
 use crate::remote::redis::names::Names;
@@ -56,6 +57,9 @@ struct PoolState {
     advised: Once,
     #[cfg(feature = "redis-legacy-lock")]
     plain: std::sync::OnceLock<Pool>,
+    /// Where the target is one: each node has a pool of its own, and this one no connection.
+    #[cfg(feature = "redis-cluster")]
+    cluster: Option<Arc<Cluster>>,
 }
 
 #[derive(Default)]
@@ -80,8 +84,18 @@ impl Pool {
         Self::with(target, false)
     }
 
+    /// Makes the pool of one node of a cluster.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn of_node(target: Target, is_plain: bool) -> Self {
+        Self::with(target, is_plain)
+    }
+
     fn with(target: Target, is_plain: bool) -> Self {
+        #[cfg(feature = "redis-cluster")]
+        let cluster = target.is_cluster().then(|| Cluster::new(target.clone(), is_plain));
         Self(Arc::new(PoolState {
+            #[cfg(feature = "redis-cluster")]
+            cluster: cluster.map(Arc::new),
             target,
             slot: Mutex::default(),
             strikes: AtomicU32::new(0),
@@ -110,11 +124,15 @@ impl Pool {
     /// is sent again, once: the server was restarted since the last command.
     /// All our commands may be executed twice.
     pub(super) async fn send(&self, command: &Command) -> Result<ServerReply, CallFailure> {
+        #[cfg(feature = "redis-cluster")]
+        if let Some(cluster) = &self.0.cluster {
+            return cluster.send(command.slot(), NodeWork::Command(command)).await;
+        }
         let Some(open) = self.0.open() else {
             return self.send_on(&self.0.opened().await?, command).await;
         };
         match self.send_on(&open, command).await {
-            Err(failure) if failure.cause == Cause::Broken && !open.connection.heals_itself() => {
+            Err(failure) if failure.cause == Cause::Broken => {
                 self.send_on(&self.0.opened().await?, command).await
             }
             answer => answer,
@@ -124,18 +142,20 @@ impl Pool {
     /// Sends `command`, and not again, whatever becomes of it.
     #[cfg(feature = "redis-legacy-lock")]
     pub(super) async fn send_once(&self, command: &Command) -> Result<ServerReply, CallFailure> {
+        #[cfg(feature = "redis-cluster")]
+        if let Some(cluster) = &self.0.cluster {
+            return cluster.send(command.slot(), NodeWork::Once(command)).await;
+        }
         self.send_on(&self.0.opened().await?, command).await
     }
 
     async fn send_on(&self, open: &Open, command: &Command) -> Result<ServerReply, CallFailure> {
         let answer = open.connection.send(command).await;
         let useless = answer.as_ref().is_err_and(|failure| failure.cause.is_useless_connection());
-        if !useless {
-            self.0.strikes.store(0, Ordering::Relaxed);
-        } else if open.connection.heals_itself() {
-            self.suspect();
-        } else {
+        if useless {
             self.0.close(open.number);
+        } else {
+            self.0.strikes.store(0, Ordering::Relaxed);
         }
         answer
     }
@@ -148,6 +168,11 @@ impl Pool {
         keys: &[&[u8]],
         args: &[&[u8]],
     ) -> Result<ServerReply, CallFailure> {
+        #[cfg(feature = "redis-cluster")]
+        if let Some(cluster) = &self.0.cluster {
+            let slot = keys.first().map(|name| slot_of(name));
+            return cluster.send(slot, NodeWork::Script(script, keys, args)).await;
+        }
         // Two scripts may share a bit: then the server says that it does not know one.
         let bit = 1 << script.number();
         if self.0.sent_scripts.load(Ordering::Relaxed) & bit != 0 {
@@ -163,12 +188,80 @@ impl Pool {
         answer
     }
 
+    /// Does `work` at a node of a cluster; `is_asking`: at one that is about to take the key over.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) async fn work(
+        &self,
+        work: NodeWork<'_>,
+        is_asking: bool,
+    ) -> Result<ServerReply, CallFailure> {
+        match (work, is_asking) {
+            (NodeWork::Command(command), false) => self.send(command).await,
+            #[cfg(feature = "redis-legacy-lock")]
+            (NodeWork::Once(command), false) => self.send_once(command).await,
+            (NodeWork::Script(script, keys, args), false) => self.run(script, keys, args).await,
+            #[cfg(feature = "redis-legacy-lock")]
+            (NodeWork::Once(command), true) => {
+                self.0.opened().await?.connection.send_asking(command).await
+            }
+            (NodeWork::Command(command), true) => {
+                self.0.opened().await?.connection.send_asking(command).await
+            }
+            (NodeWork::Script(script, keys, args), true) => {
+                let in_full = script.in_full(keys, args);
+                self.0.opened().await?.connection.send_asking(&in_full).await
+            }
+        }
+    }
+
+    /// Returns the number of the shard of a name.
+    #[cfg_attr(
+        not(feature = "redis-cluster"),
+        expect(clippy::unused_self, reason = "a cluster has several shards")
+    )]
+    pub(super) fn shard_of<N: AsRef<[u8]>>(&self, name: impl FnOnce() -> N) -> u32 {
+        #[cfg(feature = "redis-cluster")]
+        if let Some(cluster) = &self.0.cluster {
+            return cluster.shard_of_slot(slot_of(name().as_ref()));
+        }
+        let _ = name;
+        0
+    }
+
+    /// Returns where a shard is.
+    pub(super) fn address_of(&self, shard: u32) -> String {
+        #[cfg(feature = "redis-cluster")]
+        if let Some((_, address)) = self.0.cluster.as_ref().and_then(|it| it.node_of_shard(shard)) {
+            return address;
+        }
+        let _ = shard;
+        self.target().address()
+    }
+
+    /// Returns what stands in braces in a name that is on this shard; nothing without a cluster.
+    #[cfg_attr(
+        not(feature = "redis-cluster"),
+        expect(clippy::unused_self, reason = "a cluster has several shards")
+    )]
+    pub(super) fn tag_of_shard(&self, shard: u32) -> Option<String> {
+        #[cfg(feature = "redis-cluster")]
+        if let Some((slot, _)) = self.0.cluster.as_ref().and_then(|it| it.node_of_shard(shard)) {
+            return Some(tag_of_slot(slot));
+        }
+        let _ = shard;
+        None
+    }
+
     /// Opens a connection of its own that hears what is published on
     /// `channels`.
     pub(super) async fn subscribe(
         &self,
         channels: &[&str],
     ) -> Result<(Pulse, Messages), CallFailure> {
+        #[cfg(feature = "redis-cluster")]
+        if let Some(cluster) = &self.0.cluster {
+            return cluster.subscribe(channels, self.0.patience()).await;
+        }
         self.0.target.subscribe(channels, self.0.patience()).await
     }
 
@@ -177,6 +270,10 @@ impl Pool {
     pub(super) fn is_awaited_for(&self, patience: Duration) {
         let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
         self.0.patience.fetch_max(millis, Ordering::Relaxed);
+        #[cfg(feature = "redis-cluster")]
+        if let Some(cluster) = &self.0.cluster {
+            cluster.is_awaited_for(patience);
+        }
     }
 
     pub(super) fn downgrade(&self) -> WeakPool {
@@ -195,6 +292,16 @@ impl Pool {
 
     pub(super) fn target(&self) -> &Target {
         &self.0.target
+    }
+
+    /// Is told that a caller gave up waiting for an answer of a shard.
+    pub(super) fn suspect_shard(&self, shard: u32) {
+        #[cfg(feature = "redis-cluster")]
+        if let Some(cluster) = &self.0.cluster {
+            return cluster.suspect(shard);
+        }
+        let _ = shard;
+        self.suspect();
     }
 
     /// Is told that a caller gave up waiting for an answer.
@@ -253,10 +360,6 @@ impl PoolState {
             if !shared.is_plain {
                 eviction::warn_once(&shared.advised, &open.connection, &shared.target).await;
             }
-            if let Some(validity) = open.connection.replaced_by() {
-                let shared = Arc::downgrade(&shared);
-                tokio::spawn(replace_before_expiry(shared, open.number, validity));
-            }
         });
         Ok(attempt)
     }
@@ -269,46 +372,11 @@ impl PoolState {
         connected.map(|connection| slot.opened(connection))
     }
 
-    /// Stores a connection in place of the one with this number, if that is still in use.
-    fn replace(&self, number: u64, connection: Connection) -> Option<Open> {
-        let mut slot = self.slot.lock();
-        let is_current = slot.open.as_ref().is_some_and(|open| open.number == number);
-        is_current.then(|| slot.opened(connection))
-    }
-
-    fn is_open(&self, number: u64) -> bool {
-        self.open().is_some_and(|open| open.number == number)
-    }
-
     /// Forgets the connection with this number, if it is still the one in use.
     fn close(&self, number: u64) {
         let mut slot = self.slot.lock();
         if slot.open.as_ref().is_some_and(|open| open.number == number) {
             slot.open = None;
-        }
-    }
-}
-
-/// Opens another connection before the credentials of this one expire, again and again. Commands
-/// that were sent on the old one end there.
-async fn replace_before_expiry(pool: Weak<PoolState>, mut number: u64, mut validity: Validity) {
-    let mut backoff = RetryPause::default();
-    loop {
-        validity.until_renewal().await;
-        let Some(shared) = pool.upgrade() else { return };
-        if !shared.is_open(number) {
-            return;
-        }
-        match shared.target.connect(shared.patience()).await {
-            Ok(connection) => {
-                let Some(open) = shared.replace(number, connection) else { return };
-                let Some(next) = open.connection.replaced_by() else { return };
-                (number, validity, backoff) = (open.number, next, RetryPause::default());
-            }
-            Err(_) => {
-                drop(shared);
-                sleep(backoff.lengthen()).await;
-            }
         }
     }
 }

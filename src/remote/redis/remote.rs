@@ -20,7 +20,7 @@ use crate::remote::redis::scripts;
 use crate::remote::redis::subscriber::{self, Ear};
 use crate::remote::{
     AcquireOutcome, Call, InvalidatedRecords, OnNotice, Remote, RemoteErrorKind, RemoteLog,
-    RemotePush,
+    RemotePush, Shard,
 };
 
 /// Redis as the remote of one cache.
@@ -184,9 +184,9 @@ impl Remote for RedisRemote {
         })
     }
 
-    fn probe(&self) -> Call<'_, ServerTime> {
+    fn probe(&self, shard: Shard) -> Call<'_, ServerTime> {
         Box::pin(async move {
-            let probe = self.names.probe();
+            let probe = self.names.probe(self.link.tag_of_shard(shard.number()).as_deref());
             let reply = self.link.run(&scripts::PROBE, &[probe.as_bytes()], &[]).await?;
             Ok(time(&reply)?)
         })
@@ -204,15 +204,18 @@ impl Remote for RedisRemote {
         self.link.target().address()
     }
 
-    #[cfg(feature = "redis-cluster")]
-    fn silent_servers(&self) -> Call<'_, Vec<String>> {
-        Box::pin(async move { Ok(self.link.target().silent_servers().await) })
+    fn shard_of(&self, key: &Key) -> Shard {
+        Shard::new(self.link.shard_of(|| self.names.value(key)))
     }
 
-    fn suspect(&self, kind: RemoteErrorKind) {
+    fn address_of(&self, shard: Shard) -> String {
+        self.link.address_of(shard.number())
+    }
+
+    fn suspect(&self, shard: Shard, kind: RemoteErrorKind) {
         // Whatever else failed, the link has seen it itself.
         if kind == RemoteErrorKind::Timeout {
-            self.link.suspect();
+            self.link.suspect_shard(shard.number());
         }
     }
 }

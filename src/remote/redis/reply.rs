@@ -41,15 +41,6 @@ impl ServerReply {
         std::str::from_utf8(self.bytes()?).map_err(|_| CallFailure::nonsense())
     }
 
-    /// Reads what a server says of itself; of a cluster, what the first node
-    /// does, after its address.
-    pub(super) fn said(&self) -> Result<&str, CallFailure> {
-        match self {
-            Self::Array(items) => items.get(1).ok_or_else(CallFailure::nonsense)?.text(),
-            said => said.text(),
-        }
-    }
-
     pub(super) fn array(&self) -> Result<&[ServerReply], CallFailure> {
         match self {
             Self::Array(items) => Ok(items),
@@ -78,6 +69,12 @@ pub(super) enum Cause {
     NoScript,
     /// The key holds a value of another type.
     WrongType,
+    /// Another node of the cluster has the key, which the failure [names](CallFailure::place).
+    Moved,
+    /// Another node of the cluster may have it already.
+    Ask,
+    /// The keys are on their way from one node to another.
+    TryAgain,
     /// Nothing that this client could mend.
     Plain,
 }
@@ -106,6 +103,14 @@ impl CallFailure {
         Self::new(RemoteErrorKind::Timeout, Cause::Plain, "no answer in time")
     }
 
+    /// Returns the host and the port that a redirection names, the host empty where it is that of
+    /// the node that redirects.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn place(&self) -> Option<(&str, u16)> {
+        let (host, port) = self.said.rsplit(' ').next()?.rsplit_once(':')?;
+        Some((host, port.parse().ok()?))
+    }
+
     /// Judges an error of the server by its code, or by the code that stands
     /// in its text: servers before 7.0 wrap the errors of a script.
     pub(super) fn of_server(code: &str, text: &str) -> Self {
@@ -123,8 +128,12 @@ fn judge(code: &str) -> Option<(RemoteErrorKind, Cause)> {
         "OOM" => (Kind::OutOfMemory, Cause::Plain),
         "NOAUTH" => (Kind::Denied, Cause::Misled),
         "NOPERM" | "WRONGPASS" => (Kind::Denied, Cause::Plain),
-        "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "MISCONF"
-        | "NOREPLICAS" => (Kind::Unavailable, Cause::Plain),
+        "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "MISCONF" | "NOREPLICAS" => {
+            (Kind::Unavailable, Cause::Plain)
+        }
+        "TRYAGAIN" => (Kind::TryAgain, Cause::TryAgain),
+        "MOVED" => (Kind::TryAgain, Cause::Moved),
+        "ASK" => (Kind::TryAgain, Cause::Ask),
         "NOSCRIPT" => (Kind::Protocol, Cause::NoScript),
         "WRONGTYPE" => (Kind::Protocol, Cause::WrongType),
         _ => return None,
@@ -168,6 +177,20 @@ mod tests {
 
     fn kind(code: &str, text: &str) -> RemoteErrorKind {
         CallFailure::of_server(code, text).kind
+    }
+
+    #[test]
+    #[cfg(feature = "redis-cluster")]
+    fn a_redirection_names_a_place() {
+        let moved = |text| CallFailure::of_server("MOVED", text);
+        assert_eq!(moved("3999 10.0.0.1:6381").place(), Some(("10.0.0.1", 6381)));
+        assert_eq!(moved("3999 ::1:6381").place(), Some(("::1", 6381)));
+        assert_eq!(moved("3999 :6381").place(), Some(("", 6381)));
+        for text in ["", "3999", "3999 a:", "3999 a:b", "3999 a:99999", "3999 a"] {
+            assert_eq!(moved(text).place(), None, "{text}");
+        }
+        assert_eq!(CallFailure::of_server("ASK", "1 a:1").cause, Cause::Ask);
+        assert!(moved("3999 a:1").kind.says_nothing_of_health());
     }
 
     #[test]

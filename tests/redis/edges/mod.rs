@@ -11,6 +11,8 @@ mod lost_log;
 mod lost_messages;
 mod memory;
 mod probes;
+#[cfg(feature = "redis-cluster")]
+mod sick_shard;
 mod slow_calls;
 mod strangers;
 mod subscribers;

@@ -2,88 +2,66 @@
 
 #[cfg(feature = "redis-sentinel")]
 use redis::RedisConnectionInfo;
-#[cfg(feature = "redis-cluster")]
-use redis::RedisError;
 #[cfg(feature = "redis-sentinel")]
 use redis::aio::MultiplexedConnection;
-#[cfg(feature = "redis-cluster")]
-use redis::cluster::{ClusterClient, ClusterClientBuilder};
 use redis::{ConnectionAddr, ConnectionInfo};
 
 #[cfg(feature = "redis-sentinel")]
 use crate::remote::RemoteErrorKind;
 #[cfg(feature = "redis-cluster")]
-use crate::remote::redis::connection::{
-    Authorized, CONNECT_TIMEOUT, Listening, Servers, address, tcp_settings, within,
-};
-use crate::remote::redis::connection::{Command, Connection, Target};
-use crate::remote::redis::reply::CallFailure;
+use crate::remote::redis::cluster::Place;
+#[cfg(feature = "redis-cluster")]
+use crate::remote::redis::connection::Servers;
+use crate::remote::redis::connection::Target;
 #[cfg(feature = "redis-sentinel")]
-use crate::remote::redis::reply::ServerReply;
-#[cfg(all(feature = "redis-cluster", feature = "redis-tls-rustls"))]
-use crate::remote::redis::tls;
+use crate::remote::redis::connection::{Command, Connection};
+#[cfg(feature = "redis-sentinel")]
+use crate::remote::redis::reply::{CallFailure, ServerReply};
 
 #[cfg(feature = "redis-cluster")]
 impl Target {
-    /// The client connects to the nodes again by itself, as often as it tries
-    /// a command; so it needs to know when a node is dead.
-    pub(super) fn cluster_client(
-        &self,
-        nodes: &[ConnectionInfo],
-    ) -> Result<ClusterClient, RedisError> {
-        let builder = ClusterClient::builder(nodes.to_vec())
-            .connection_timeout(CONNECT_TIMEOUT / 2)
-            .response_timeout(CONNECT_TIMEOUT * 2)
-            .overall_response_timeout(None)
-            .retries(3)
-            .min_retry_wait(5)
-            .max_retry_wait(50)
-            .tcp_settings(tcp_settings());
-        self.trusting_cluster(builder, nodes).build()
+    pub(in crate::remote::redis) const fn is_cluster(&self) -> bool {
+        matches!(self.servers, Servers::Cluster(_))
     }
 
-    #[cfg(feature = "redis-tls-rustls")]
-    fn trusting_cluster(
-        &self,
-        builder: ClusterClientBuilder,
-        nodes: &[ConnectionInfo],
-    ) -> ClusterClientBuilder {
-        if !nodes.iter().any(|node| matches!(node.addr(), ConnectionAddr::TcpTls { .. })) {
-            return builder;
-        }
-        tls::choose_cryptography();
-        match self.certificates.for_client() {
-            Some(certificates) => builder.certs(certificates),
-            None => builder,
-        }
+    /// Returns where the servers are that were named.
+    pub(in crate::remote::redis) fn places(&self) -> impl Iterator<Item = Place> {
+        self.infos().iter().filter_map(place)
     }
 
-    /// The other TLS library of the client has no such setting for a cluster.
-    #[cfg(not(feature = "redis-tls-rustls"))]
-    #[expect(clippy::unused_self, reason = "as with the other TLS library")]
-    fn trusting_cluster(
-        &self,
-        builder: ClusterClientBuilder,
-        _: &[ConnectionInfo],
-    ) -> ClusterClientBuilder {
-        builder
-    }
-
-    pub(super) async fn listen_on_any(
-        &self,
-        nodes: &[ConnectionInfo],
-        channels: &[&str],
-    ) -> Result<Listening, CallFailure> {
-        let first = fastrand::usize(..nodes.len());
-        let mut failed = CallFailure::nonsense();
-        for node in nodes[first..].iter().chain(&nodes[..first]) {
-            match within(CONNECT_TIMEOUT, self.listen_on(node, channels)).await {
-                Ok(listening) => return Ok(listening),
-                Err(failure) => failed = failure,
-            }
+    /// Returns one node of the cluster as a target of its own.
+    pub(in crate::remote::redis) fn at(&self, place: &Place) -> Self {
+        let mut target = self.clone();
+        if let Some(seed) = self.infos().first() {
+            let addr = moved(seed.addr(), place.host.clone(), place.port);
+            target.servers = Servers::Single(Box::new(seed.clone().set_addr(addr)));
         }
-        Err(failed)
+        target
     }
+}
+
+/// Returns where a server is, unless it is a socket.
+#[cfg(feature = "redis-cluster")]
+pub(super) fn place(info: &ConnectionInfo) -> Option<Place> {
+    let (ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. }) = info.addr()
+    else {
+        return None;
+    };
+    Some(Place { host: host.clone(), port: *port })
+}
+
+/// Returns whether two nodes differ in nothing but host and port.
+#[cfg(feature = "redis-cluster")]
+pub(super) fn is_alike(one: &ConnectionInfo, other: &ConnectionInfo) -> bool {
+    let (own, others) = (one.redis_settings(), other.redis_settings());
+    let is_tls = |info: &ConnectionInfo| match info.addr() {
+        ConnectionAddr::TcpTls { insecure, .. } => Some(*insecure),
+        _ => None,
+    };
+    is_tls(one) == is_tls(other)
+        && own.db() == others.db()
+        && own.username() == others.username()
+        && own.password() == others.password()
 }
 
 #[cfg(feature = "redis-sentinel")]
@@ -144,50 +122,6 @@ impl Target {
             Err(failure) if failure.kind == RemoteErrorKind::Denied => self.open(&anonymous).await,
             opened => opened,
         }
-    }
-}
-
-#[cfg(feature = "redis-cluster")]
-impl Target {
-    /// Returns the primaries of a cluster that do not answer now.
-    pub(in crate::remote::redis) async fn silent_servers(&self) -> Vec<String> {
-        let Ok(Authorized { target, .. }) = self.authorized().await else { return Vec::new() };
-        target.silent_primaries().await
-    }
-
-    async fn silent_primaries(&self) -> Vec<String> {
-        let Servers::Cluster(named) = &self.servers else { return Vec::new() };
-        let asked = named.iter().map(|node| Box::pin(self.primaries_by(node)));
-        let known = futures_util::future::select_ok(asked).await;
-        let primaries = known.map_or_else(|_| named.clone(), |(known, _)| known);
-        let asked = primaries.iter().map(|node| async move {
-            let answered = within(CONNECT_TIMEOUT, async {
-                Connection::single(self.open(node).await?).send(&Command::new("PING")).await
-            });
-            answered.await.is_err().then(|| address(node))
-        });
-        futures_util::future::join_all(asked).await.into_iter().flatten().collect()
-    }
-
-    async fn primaries_by(
-        &self,
-        node: &ConnectionInfo,
-    ) -> Result<Vec<ConnectionInfo>, CallFailure> {
-        let slots = within(CONNECT_TIMEOUT, async {
-            let connection = Connection::single(self.open(node).await?);
-            connection.send(&Command::new("CLUSTER SLOTS")).await
-        });
-        let mut primaries: Vec<ConnectionInfo> = Vec::new();
-        for range in slots.await?.array()? {
-            let primary = range.array()?.get(2).ok_or_else(CallFailure::nonsense)?;
-            let [host, port, ..] = primary.array()? else { return Err(CallFailure::nonsense()) };
-            let port = u16::try_from(port.number()?).map_err(|_| CallFailure::nonsense())?;
-            let place = moved(node.addr(), host.text()?.to_owned(), port);
-            if primaries.iter().all(|known| *known.addr() != place) {
-                primaries.push(node.clone().set_addr(place));
-            }
-        }
-        Ok(primaries)
     }
 }
 

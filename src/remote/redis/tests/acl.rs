@@ -44,7 +44,7 @@ async fn a_user_with_exactly_the_listed_rights_can_do_everything() {
     let grant = granted(&*remote, &key, &ask().seen(Some(put))).await;
     assert!(remote.abandon(&key, &grant.token, Some(LEASE)).await.unwrap());
     server.tell(&["SCRIPT", "FLUSH"]).await;
-    remote.probe().await.unwrap();
+    remote.probe(Shard::ONLY).await.unwrap();
 
     let log = server.tell(&["ACL", "LOG"]).await;
     assert_eq!(log.array().unwrap(), [], "nothing was refused");
@@ -107,11 +107,11 @@ async fn named(server: &Server, name: &str) -> usize {
 async fn the_connections_for_commands_and_for_messages_have_the_name_that_is_set() {
     let server = Server::start();
     let (remote, _notices) = listening(&server.redis(), "c").await;
-    remote.probe().await.unwrap();
+    remote.probe(Shard::ONLY).await.unwrap();
     assert_eq!(named(&server, "tower-stampede").await, 2);
     let shop = server.redis().client_name("shop:front").unwrap();
     let (shop, _more) = listening(&shop, "c").await;
-    shop.probe().await.unwrap();
+    shop.probe(Shard::ONLY).await.unwrap();
     assert_eq!(named(&server, "shop:front").await, 2);
 }
 
@@ -146,7 +146,7 @@ async fn a_server_that_speaks_only_resp2_sends_messages_too() {
     let there = server.redis().open("c").unwrap();
     announce(&*there, &[LogItem::Key("k".into())]).await;
     until("told", || notices.announced() == [LogItem::Key("k".into())]).await;
-    here.probe().await.unwrap();
+    here.probe(Shard::ONLY).await.unwrap();
 }
 
 #[tokio::test]

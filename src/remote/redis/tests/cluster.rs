@@ -53,7 +53,7 @@ async fn a_cluster_serves_keys_of_every_slot_and_hears_every_node() {
     assert_eq!(announced.header.last, 51);
     let said = log(&*remote).positions(&["t".into()]).await.unwrap().unwrap();
     assert_eq!((said.header, said.positions), (announced.header, vec![51]));
-    other.probe().await.unwrap();
+    other.probe(Shard::ONLY).await.unwrap();
     for node in &nodes {
         node.tell(&["SCRIPT", "FLUSH"]).await;
     }
@@ -89,7 +89,7 @@ async fn the_nodes_of_a_cluster_that_live_are_served_while_another_is_frozen_or_
         node.tell(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]).await;
     }
     let remote = Redis::cluster(urls(&nodes)).unwrap().open("c").unwrap();
-    remote.probe().await.ok();
+    remote.probe(Shard::ONLY).await.ok();
     nodes[1].signal("-STOP");
     let live = async |key: &Key| {
         let acquired = remote.acquire(key, &ask()).await;
@@ -117,7 +117,7 @@ fn nodes_that_differ_in_more_than_their_address_are_refused() {
 }
 
 #[tokio::test]
-async fn the_connection_to_a_cluster_is_replaced_before_its_credentials_expire() {
+async fn the_connections_to_a_cluster_are_authorized_anew_before_their_credentials_expire() {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use crate::remote::redis::RedisCredentials;
@@ -145,8 +145,8 @@ async fn the_connection_to_a_cluster_is_replaced_before_its_credentials_expire()
     rotate("second").await;
     *said.0.lock() = "second";
     let asked = said.1.load(Ordering::SeqCst);
-    until("replaced twice", || said.1.load(Ordering::SeqCst) >= asked + 2).await;
-    // The client opens the connections to the nodes again by itself, with what it was given.
+    until("asked twice", || said.1.load(Ordering::SeqCst) >= asked + 2).await;
+    // New connections are opened with what is right by now.
     for node in &nodes {
         node.tell(&["CLIENT", "KILL", "USER", "cache"]).await;
     }

@@ -76,7 +76,7 @@ async fn open_connections_are_authorized_anew_before_the_expiry() {
     let server = Server::start();
     let (redis, rotation) = rotating(&server, Some(Duration::from_secs(1))).await;
     let (remote, notices) = listening(&redis, "c").await;
-    remote.probe().await.unwrap();
+    remote.probe(Shard::ONLY).await.unwrap();
     let before = connections(&server).await;
     assert_eq!(before.len(), 2);
     server.tell(&["CONFIG", "RESETSTAT"]).await;
@@ -104,7 +104,7 @@ async fn what_the_provider_says_wrongly_leaves_open_connections_as_they_are() {
     let server = Server::start();
     let (redis, rotation) = rotating(&server, Some(Duration::from_secs(1))).await;
     let remote = redis.open("c").unwrap();
-    remote.probe().await.unwrap();
+    remote.probe(Shard::ONLY).await.unwrap();
     *rotation.password.lock() = "wrong".to_owned();
     until("asked again after a refusal", || rotation.asked() >= 4).await;
     fills(&*remote, &Key::from("k")).await;
@@ -115,7 +115,7 @@ async fn a_connection_that_is_gone_is_not_authorized_any_more() {
     let server = Server::start();
     let (redis, rotation) = rotating(&server, Some(Duration::from_secs(1))).await;
     let remote = redis.open("c").unwrap();
-    remote.probe().await.unwrap();
+    remote.probe(Shard::ONLY).await.unwrap();
     drop((remote, redis));
     until_ok("closed", async || connections(&server).await.is_empty().then_some(())).await;
     assert_eq!(Arc::strong_count(&rotation), 1, "nothing is left that would ask");
@@ -160,8 +160,8 @@ async fn a_provider_that_works_again_brings_the_remote_back() {
         }
     });
     let remote = redis.open("c").unwrap();
-    assert_eq!(kind(remote.probe().await), RemoteErrorKind::Connection);
-    until_ok("back", async || remote.probe().await.ok()).await;
+    assert_eq!(kind(remote.probe(Shard::ONLY).await), RemoteErrorKind::Connection);
+    until_ok("back", async || remote.probe(Shard::ONLY).await.ok()).await;
 }
 
 #[tokio::test]
@@ -169,7 +169,7 @@ async fn a_refused_password_is_told_as_a_refusal() {
     let server = Server::start();
     let (redis, rotation) = rotating(&server, None).await;
     *rotation.password.lock() = "wrong".to_owned();
-    assert_eq!(kind(redis.open("c").unwrap().probe().await), RemoteErrorKind::Denied);
+    assert_eq!(kind(redis.open("c").unwrap().probe(Shard::ONLY).await), RemoteErrorKind::Denied);
 }
 
 #[cfg(feature = "redis-legacy-lock")]

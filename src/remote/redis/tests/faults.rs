@@ -12,7 +12,7 @@ async fn the_first_call_after_a_restart_works() {
     let remote = server.redis().open("c").unwrap();
     works(&*remote).await;
     server.kill();
-    assert_eq!(kind(remote.probe().await), RemoteErrorKind::Connection);
+    assert_eq!(kind(remote.probe(Shard::ONLY).await), RemoteErrorKind::Connection);
     server.restart();
     works(&*remote).await;
 
@@ -29,7 +29,7 @@ async fn a_dead_server_is_refused_at_once() {
     works(&*remote).await;
     server.kill();
     for _ in 0..20 {
-        let call = tokio::time::timeout(Duration::from_millis(500), remote.probe());
+        let call = tokio::time::timeout(Duration::from_millis(500), remote.probe(Shard::ONLY));
         assert_eq!(kind(call.await.unwrap()), RemoteErrorKind::Connection);
     }
 }
@@ -95,7 +95,7 @@ async fn a_frozen_server_is_noticed_by_the_subscriber_and_heals() {
 async fn a_connection_without_answers_is_replaced_after_three_calls() {
     let server = Server::start();
     let remote = server.redis().open("c").unwrap();
-    remote.probe().await.unwrap();
+    remote.probe(Shard::ONLY).await.unwrap();
     let clients = async || {
         let list = server.tell(&["CLIENT", "LIST", "TYPE", "normal"]).await;
         list.text().unwrap().lines().next().unwrap().to_owned()
@@ -103,12 +103,12 @@ async fn a_connection_without_answers_is_replaced_after_three_calls() {
     let first = clients().await;
     server.signal("-STOP");
     for _ in 0..3 {
-        let call = tokio::time::timeout(Duration::from_millis(50), remote.probe()).await;
+        let call = tokio::time::timeout(Duration::from_millis(50), remote.probe(Shard::ONLY)).await;
         assert!(call.is_err(), "frozen");
-        remote.suspect(RemoteErrorKind::Timeout);
+        remote.suspect(Shard::ONLY, RemoteErrorKind::Timeout);
     }
     server.signal("-CONT");
-    until_ok("answers", async || remote.probe().await.ok()).await;
+    until_ok("answers", async || remote.probe(Shard::ONLY).await.ok()).await;
     assert_ne!(clients().await.split(' ').next(), first.split(' ').next(), "another connection");
 }
 
@@ -116,12 +116,12 @@ async fn a_connection_without_answers_is_replaced_after_three_calls() {
 async fn an_answer_in_between_clears_the_suspicion() {
     let server = Server::start();
     let remote = server.redis().open("c").unwrap();
-    remote.probe().await.unwrap();
+    remote.probe(Shard::ONLY).await.unwrap();
     tokio::time::sleep(Duration::from_millis(30)).await;
     for _ in 0..5 {
-        remote.suspect(RemoteErrorKind::Timeout);
-        remote.suspect(RemoteErrorKind::Timeout);
-        remote.probe().await.unwrap();
+        remote.suspect(Shard::ONLY, RemoteErrorKind::Timeout);
+        remote.suspect(Shard::ONLY, RemoteErrorKind::Timeout);
+        remote.probe(Shard::ONLY).await.unwrap();
     }
     let stats = server.tell(&["INFO", "stats"]).await;
     let stats = stats.text().unwrap();
@@ -134,11 +134,11 @@ async fn a_caller_that_goes_away_does_not_take_the_connection_along() {
     let remote = server.redis().open("c").unwrap();
     server.signal("-STOP");
     for _ in 0..3 {
-        let call = tokio::time::timeout(Duration::from_millis(20), remote.probe()).await;
+        let call = tokio::time::timeout(Duration::from_millis(20), remote.probe(Shard::ONLY)).await;
         assert!(call.is_err(), "frozen");
     }
     server.signal("-CONT");
-    remote.probe().await.unwrap();
+    remote.probe(Shard::ONLY).await.unwrap();
     let stats = server.tell(&["INFO", "stats"]).await;
     let stats = stats.text().unwrap().to_owned();
     // The one that looked for the server, ours, and the one that asks.
@@ -150,11 +150,11 @@ async fn a_wrong_password_is_denied_and_never_shown() {
     let server = Server::with(&["--requirepass", "right"]);
     let url = |password: &str| format!("redis://:{password}@127.0.0.1:{}", server.port);
     let redis = Redis::lazy(&url("wrong-secret")).unwrap();
-    let error = redis.open("c").unwrap().probe().await.unwrap_err();
+    let error = redis.open("c").unwrap().probe(Shard::ONLY).await.unwrap_err();
     assert_eq!(error.kind(), RemoteErrorKind::Denied);
     assert!(!format!("{error:?} {redis:?}").contains("secret"));
     let none = Redis::lazy(&server.url()).unwrap().open("c").unwrap();
-    assert_eq!(kind(none.probe().await), RemoteErrorKind::Denied);
+    assert_eq!(kind(none.probe(Shard::ONLY).await), RemoteErrorKind::Denied);
     works(&*Redis::lazy(&url("right")).unwrap().open("c").unwrap()).await;
 }
 
@@ -166,7 +166,7 @@ async fn a_replica_takes_no_writes_until_it_is_promoted() {
     let remote = replica.redis().open("c").unwrap();
     let key = Key::from("k");
     assert_eq!(kind(remote.acquire(&key, &ask()).await), RemoteErrorKind::ReadOnly);
-    assert_eq!(kind(remote.probe().await), RemoteErrorKind::ReadOnly);
+    assert_eq!(kind(remote.probe(Shard::ONLY).await), RemoteErrorKind::ReadOnly);
     assert_eq!(kind(remote.invalidate(&key).await), RemoteErrorKind::ReadOnly);
     let stats = replica.tell(&["INFO", "stats"]).await;
     let stats = stats.text().unwrap().to_owned();
@@ -185,7 +185,7 @@ async fn a_server_without_memory_says_so() {
     remote.put(&key, TTL, envelope(None, "old")).await.unwrap();
     let grant = granted(&*remote, &Key::from("other"), &ask()).await;
     server.tell(&["CONFIG", "SET", "maxmemory", "1"]).await;
-    assert_eq!(kind(remote.probe().await), RemoteErrorKind::OutOfMemory);
+    assert_eq!(kind(remote.probe(Shard::ONLY).await), RemoteErrorKind::OutOfMemory);
     assert_eq!(kind(remote.acquire(&Key::from("l"), &ask()).await), RemoteErrorKind::OutOfMemory);
     let put = remote.put(&key, TTL, envelope(None, "new")).await;
     assert_eq!(kind(put), RemoteErrorKind::OutOfMemory);
@@ -209,6 +209,6 @@ fn a_remote_outlives_the_runtime_that_it_first_ran_on() {
 #[test]
 fn a_call_outside_a_runtime_fails_and_does_not_panic() {
     let remote = Redis::lazy("redis://127.0.0.1:1").unwrap().open("c").unwrap();
-    let call = futures_util::FutureExt::now_or_never(remote.probe());
+    let call = futures_util::FutureExt::now_or_never(remote.probe(Shard::ONLY));
     assert_eq!(kind(call.unwrap()), RemoteErrorKind::Connection);
 }

@@ -26,7 +26,7 @@ use crate::remote::redis::Redis;
 use crate::remote::redis::tests::server::Server;
 use crate::remote::{
     AcquireOutcome, LogItem, LogReply, LogUpdate, Notice, OnNotice, Remote, RemoteErrorKind,
-    RemoteLog, RemotePush,
+    RemoteLog, RemotePush, Shard,
 };
 
 const LEASE: Duration = Duration::from_secs(5);

@@ -51,7 +51,7 @@ async fn a_primary_with_a_password_is_found_by_sentinels_without_one() {
     fills(&*redis.open("c").unwrap(), &Key::from("k")).await;
     assert!(!format!("{redis:?}").contains("secret"));
     let unknown = Redis::sentinel([sentinel.url()], "other").unwrap().open("c").unwrap();
-    assert_eq!(kind(unknown.probe().await), RemoteErrorKind::Connection);
+    assert_eq!(kind(unknown.probe(Shard::ONLY).await), RemoteErrorKind::Connection);
 }
 
 #[test]

@@ -43,7 +43,10 @@ async fn tls_needs_nothing_but_the_scheme_and_a_trusted_certificate() {
     let (_server, url, own) = tls_server(&folder, "no");
     std::fs::remove_dir_all(folder).unwrap();
     let distrusted = Redis::lazy(&url).unwrap();
-    assert_eq!(kind(distrusted.open("c").unwrap().probe().await), RemoteErrorKind::Connection);
+    assert_eq!(
+        kind(distrusted.open("c").unwrap().probe(Shard::ONLY).await),
+        RemoteErrorKind::Connection
+    );
     assert!(format!("{distrusted:?}").contains("rediss://localhost"));
 
     let redis = Redis::lazy(&url).unwrap().root_certificates(own.pem()).unwrap();
@@ -59,11 +62,11 @@ async fn a_server_that_asks_for_a_certificate_gets_ours() {
     let (_server, url, own) = tls_server(&folder, "yes");
     std::fs::remove_dir_all(folder).unwrap();
     let trusting = || Redis::lazy(&url).unwrap().root_certificates(own.pem()).unwrap();
-    let refused = trusting().open("c").unwrap().probe().await;
+    let refused = trusting().open("c").unwrap().probe(Shard::ONLY).await;
     assert_eq!(kind(refused), RemoteErrorKind::Connection, "without one");
     let other = certificate();
     let stranger = trusting().client_certificate(other.pem(), other.key()).unwrap();
-    let refused = stranger.open("c").unwrap().probe().await;
+    let refused = stranger.open("c").unwrap().probe(Shard::ONLY).await;
     assert_eq!(kind(refused), RemoteErrorKind::Connection, "with one of an unknown authority");
 
     let known = trusting().client_certificate(own.pem(), own.key()).unwrap();

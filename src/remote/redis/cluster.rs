@@ -1,0 +1,327 @@
+//! A cluster: which node has a key, and how to follow keys that move.
+//!
+//! Each node has a [`Pool`] of its own, so that one that is frozen or dead keeps nobody waiting
+//! but for its own keys. The map of slots is read when it is first needed, and again in the
+//! background when a reply says that it is out of date: from any node that answers first.
+//!
+//! What is redirected says nothing of the health of a node
+//! ([cluster specification](https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/)).
+
+mod slots;
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures_util::future::select_ok;
+use parking_lot::Mutex;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::remote::RemoteErrorKind;
+use crate::remote::redis::cluster::slots::SlotMap;
+pub(super) use crate::remote::redis::cluster::slots::{Place, slot_of, tag_of_slot};
+use crate::remote::redis::connection::{Command, Messages, Pulse, Script, Target};
+use crate::remote::redis::pool::Pool;
+use crate::remote::redis::reply::{CallFailure, Cause, ServerReply};
+
+/// After so many redirections a command is given up: nodes send it to and fro.
+const MOST_REDIRECTIONS: u32 = 8;
+
+/// How long keys are waited for that are on their way, where no caller says how long it waits.
+const WAIT_FOR_KEYS: Duration = Duration::from_millis(50);
+
+const FIRST_PAUSE: Duration = Duration::from_millis(2);
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
+
+/// How often the map is read at most.
+const READ_EVERY: Duration = Duration::from_millis(100);
+
+/// How many nodes are asked for the map, and how long after each other.
+const MOST_ASKED: u32 = 16;
+const ASK_NEXT_AFTER: Duration = Duration::from_millis(50);
+
+/// How long reading the map may take.
+const READ_LIMIT: Duration = Duration::from_secs(2);
+
+/// More nodes than a cluster has.
+const MOST_NODES: usize = 1000;
+
+/// What is sent.
+#[derive(Clone, Copy)]
+pub(super) enum NodeWork<'a> {
+    Command(&'a Command),
+    /// Not again, whatever becomes of it.
+    #[cfg(feature = "redis-legacy-lock")]
+    Once(&'a Command),
+    Script(&'a Script, &'a [&'a [u8]], &'a [&'a [u8]]),
+}
+
+/// A command on its way.
+type Sending<'a> = Pin<Box<dyn Future<Output = Result<ServerReply, CallFailure>> + Send + 'a>>;
+
+/// The nodes of a cluster.
+pub(super) struct Cluster {
+    seeds: Target,
+    is_plain: bool,
+    /// The longest that any caller waits for an answer, in ms.
+    patience: AtomicU64,
+    state: Mutex<ClusterState>,
+    /// Held by the task that reads the map.
+    reading: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct ClusterState {
+    map: Option<Arc<SlotMap>>,
+    /// By their addresses.
+    nodes: HashMap<Place, Pool>,
+    /// When the map was last read, or tried to be.
+    read: Option<Instant>,
+}
+
+impl Cluster {
+    pub(super) fn new(seeds: Target, is_plain: bool) -> Self {
+        let reading = tokio::sync::Mutex::new(());
+        Self { seeds, is_plain, patience: AtomicU64::new(0), state: Mutex::default(), reading }
+    }
+
+    pub(super) fn is_awaited_for(&self, patience: Duration) {
+        let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+        self.patience.fetch_max(millis, Ordering::Relaxed);
+        self.state.lock().nodes.values().for_each(|node| node.is_awaited_for(patience));
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_millis(self.patience.load(Ordering::Relaxed))
+    }
+
+    /// Sends `work` to the node of its slot, and after it where the keys have moved. Without a
+    /// slot, any node will do.
+    pub(super) fn send<'a>(
+        self: &'a Arc<Self>,
+        slot: Option<u16>,
+        work: NodeWork<'a>,
+    ) -> Sending<'a> {
+        Box::pin(self.send_on(slot, work))
+    }
+
+    async fn send_on(
+        self: &Arc<Self>,
+        slot: Option<u16>,
+        work: NodeWork<'_>,
+    ) -> Result<ServerReply, CallFailure> {
+        let limit = match self.patience() {
+            Duration::ZERO => WAIT_FOR_KEYS,
+            // The caller is to have the reply before it takes the node for dead.
+            patience => patience / 2,
+        };
+        let keys_until = Instant::now() + limit;
+        let (mut place, mut is_asking) = (self.owner(slot).await?, false);
+        let (mut pause, mut was_broken) = (FIRST_PAUSE, false);
+        for _ in 0..MOST_REDIRECTIONS {
+            let failure = match self.node(&place)?.work(work, is_asking).await {
+                Ok(reply) => return Ok(reply),
+                Err(failure) => failure,
+            };
+            is_asking = failure.cause == Cause::Ask;
+            match failure.cause {
+                Cause::Moved | Cause::Ask => {
+                    if failure.cause == Cause::Moved {
+                        self.read_soon();
+                    }
+                    let named = failure.place().ok_or_else(CallFailure::nonsense)?;
+                    place = Place::named(named, &place);
+                }
+                Cause::TryAgain => {
+                    let left = keys_until.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return Err(failure);
+                    }
+                    sleep(pause.mul_f64(0.8 + 0.4 * fastrand::f64()).min(left)).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    place = self.owner(slot).await?;
+                }
+                Cause::Broken | Cause::Misled if !was_broken && !work.is_once() => {
+                    was_broken = true;
+                    self.read_after(Instant::now()).await?;
+                    let owner = self.owner(slot).await?;
+                    if owner == place {
+                        return Err(failure);
+                    }
+                    place = owner;
+                }
+                _ => {
+                    if failure.kind == RemoteErrorKind::Unavailable {
+                        self.read_soon();
+                    }
+                    return Err(failure);
+                }
+            }
+        }
+        Err(CallFailure::new(RemoteErrorKind::TryAgain, Cause::TryAgain, "redirected too often"))
+    }
+
+    /// Returns the shard of a slot: nodes have the number of their first slot, so that the
+    /// replica that takes over a node's slots takes over its number.
+    pub(super) fn shard_of_slot(&self, slot: u16) -> u32 {
+        self.state.lock().map.as_ref().map_or(0, |map| map.shard_of(slot))
+    }
+
+    /// Returns the first slot of a shard, and where its node is.
+    pub(super) fn node_of_shard(&self, shard: u32) -> Option<(u16, String)> {
+        let state = self.state.lock();
+        let (slot, place) = state.map.as_ref()?.node_of_shard(shard)?;
+        Some((slot, self.seeds.at(place).address()))
+    }
+
+    /// Is told that a caller gave up waiting for an answer of a shard.
+    pub(super) fn suspect(self: &Arc<Self>, shard: u32) {
+        let node = {
+            let state = self.state.lock();
+            let place = state.map.as_ref().and_then(|map| map.node_of_shard(shard));
+            place.and_then(|(_, place)| state.nodes.get(place).cloned())
+        };
+        if let Some(node) = node {
+            node.suspect();
+        }
+        self.read_soon();
+    }
+
+    /// Returns the nodes that are known, those that were named at the beginning last.
+    pub(super) fn known(&self) -> Vec<Place> {
+        let map = self.state.lock().map.clone();
+        let mut known: Vec<_> = map.iter().flat_map(|map| map.nodes().cloned()).collect();
+        fastrand::shuffle(&mut known);
+        for seed in self.seeds.places() {
+            if !known.contains(&seed) {
+                known.push(seed);
+            }
+        }
+        known
+    }
+
+    /// Subscribes on any node: what is published on one reaches all of them.
+    pub(super) async fn subscribe(
+        &self,
+        channels: &[&str],
+        patience: Duration,
+    ) -> Result<(Pulse, Messages), CallFailure> {
+        let mut failed = CallFailure::nonsense();
+        for place in self.known() {
+            match self.seeds.at(&place).subscribe(channels, patience).await {
+                Ok(listening) => return Ok(listening),
+                Err(failure) => failed = failure,
+            }
+        }
+        Err(failed)
+    }
+
+    /// Returns the way to a node.
+    fn node(&self, place: &Place) -> Result<Pool, CallFailure> {
+        let mut state = self.state.lock();
+        if let Some(node) = state.nodes.get(place) {
+            return Ok(node.clone());
+        }
+        if state.nodes.len() >= MOST_NODES {
+            let map = state.map.clone();
+            state.nodes.retain(|place, _| map.as_ref().is_some_and(|map| map.has(place)));
+            if state.nodes.len() >= MOST_NODES {
+                return Err(CallFailure::nonsense());
+            }
+        }
+        let node = Pool::of_node(self.seeds.at(place), self.is_plain);
+        node.is_awaited_for(self.patience());
+        state.nodes.insert(place.clone(), node.clone());
+        Ok(node)
+    }
+
+    async fn owner(self: &Arc<Self>, slot: Option<u16>) -> Result<Place, CallFailure> {
+        let map = self.state.lock().map.clone();
+        let map = match map {
+            Some(map) => map,
+            None => {
+                self.read_after(Instant::now()).await?;
+                self.state.lock().map.clone().ok_or_else(CallFailure::nonsense)?
+            }
+        };
+        let owner = match slot {
+            Some(slot) => map.owner(slot),
+            None => map.nodes().nth(fastrand::usize(..map.nodes().len().max(1))),
+        };
+        owner.cloned().ok_or_else(|| {
+            self.read_soon();
+            CallFailure::new(RemoteErrorKind::Unavailable, Cause::Plain, "no node has this slot")
+        })
+    }
+
+    /// Reads the map in the background, unless that was done a moment ago.
+    fn read_soon(self: &Arc<Self>) {
+        let now = Instant::now();
+        let is_due = |at: Instant| now.saturating_duration_since(at) >= READ_EVERY;
+        if !self.state.lock().read.is_none_or(is_due) {
+            return;
+        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let cluster = Arc::clone(self);
+        runtime.spawn(async move { cluster.read_after(now).await });
+    }
+
+    /// Reads the map, or waits for a read that began after `since`.
+    async fn read_after(self: &Arc<Self>, since: Instant) -> Result<(), CallFailure> {
+        let cluster = Arc::clone(self);
+        // On a task: a caller that goes away does not keep the others waiting.
+        let read = tokio::spawn(async move {
+            let _reading = cluster.reading.lock().await;
+            let has_map = {
+                let mut state = cluster.state.lock();
+                if state.map.is_some() && state.read.is_some_and(|read| read > since) {
+                    return Ok(());
+                }
+                state.read = Some(Instant::now());
+                state.map.is_some()
+            };
+            let read = timeout(READ_LIMIT, cluster.read()).await;
+            let read = read.unwrap_or_else(|_| Err(CallFailure::late()));
+            match read {
+                Ok(map) => {
+                    let mut state = cluster.state.lock();
+                    state.nodes.retain(|place, _| map.has(place));
+                    state.map = Some(Arc::new(map));
+                    Ok(())
+                }
+                // The old one is better than none.
+                Err(_) if has_map => Ok(()),
+                Err(failure) => Err(failure),
+            }
+        });
+        read.await.unwrap_or_else(|_| Err(CallFailure::disconnected("the runtime is gone")))
+    }
+
+    /// Asks node after node, without waiting for those that do not answer.
+    async fn read(&self) -> Result<SlotMap, CallFailure> {
+        let known = self.known();
+        let asked = known.into_iter().zip(0..MOST_ASKED).map(|(place, n)| {
+            Box::pin(async move {
+                sleep(ASK_NEXT_AFTER * n).await;
+                let node = self.node(&place)?;
+                let reply = node.send(&Command::new("CLUSTER SLOTS")).await?;
+                SlotMap::read(&reply, &place)
+            })
+        });
+        let (map, _) = select_ok(asked).await?;
+        Ok(map)
+    }
+}
+
+impl NodeWork<'_> {
+    const fn is_once(self) -> bool {
+        match self {
+            #[cfg(feature = "redis-legacy-lock")]
+            Self::Once(_) => true,
+            Self::Command(_) | Self::Script(..) => false,
+        }
+    }
+}
