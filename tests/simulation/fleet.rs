@@ -18,8 +18,8 @@ use tokio::time::Instant;
 use tower_stampede::remote::{
     AcquireOutcome, Call, Double, DoubleProcess, FillOutcome, Grant, InvalidatedRecords,
     LeaseRequest, Listener, LogItem, LogPositions, LogReply, OnNotice, Remote, RemoteError,
-    RemoteErrorKind, RemoteLog, RemoteOp, RemotePush, RemoteSettings, ServerTime, Stamp, Token,
-    Version,
+    RemoteErrorKind, RemoteLog, RemoteOp, RemotePush, RemoteSettings, ServerTime, Shard, Stamp,
+    Token, Version,
 };
 use tower_stampede::{Computed, Key, Stampede, Tag};
 
@@ -168,10 +168,10 @@ impl Remote for QueuedClient {
         Box::pin(self.call(RemoteOp::Put, run))
     }
 
-    fn probe(&self) -> Call<'_, ServerTime> {
-        Box::pin(
-            self.call(RemoteOp::Probe, |to: Arc<DoubleProcess>| async move { to.probe().await }),
-        )
+    fn probe(&self, shard: Shard) -> Call<'_, ServerTime> {
+        Box::pin(self.call(RemoteOp::Probe, move |to: Arc<DoubleProcess>| async move {
+            to.probe(shard).await
+        }))
     }
 
     fn log(&self) -> Option<&dyn RemoteLog> {
@@ -182,7 +182,7 @@ impl Remote for QueuedClient {
         Some(self)
     }
 
-    fn suspect(&self, _: RemoteErrorKind) {}
+    fn suspect(&self, _: Shard, _: RemoteErrorKind) {}
 }
 
 impl RemoteLog for QueuedClient {

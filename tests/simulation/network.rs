@@ -215,6 +215,12 @@ impl Network {
         state.now = state.now.max(now);
     }
 
+    /// Returns when the last of what is under way arrives: also what a frozen server has still to
+    /// do.
+    pub(crate) fn next_quiet(&self) -> u64 {
+        self.state.lock().arrivals.last_key_value().map_or(0, |((at, _), _)| *at)
+    }
+
     /// Takes what arrives first, if that is not after `until`.
     pub(crate) fn take(&self, until: u64) -> Option<Arrival> {
         let mut state = self.state.lock();

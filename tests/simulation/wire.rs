@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tower_stampede::remote::{
     AcquireOutcome, Call, DoubleProcess, FillOutcome, Grant, InvalidatedRecords, LeaseRequest,
     Listener, LogItem, LogPositions, LogReply, Notice, OnNotice, Remote, RemoteError,
-    RemoteErrorKind, RemoteLog, RemoteOp, RemotePush, ServerTime, Stamp, Token, Version,
+    RemoteErrorKind, RemoteLog, RemoteOp, RemotePush, ServerTime, Shard, Stamp, Token, Version,
 };
 use tower_stampede::{Key, Tag};
 
@@ -266,8 +266,9 @@ impl Remote for Wire {
         Box::pin(self.call(RemoteOp::Put, Some(key), run))
     }
 
-    fn probe(&self) -> Call<'_, ServerTime> {
-        let run = |process: Arc<DoubleProcess>| async move { process.probe().await }.boxed();
+    fn probe(&self, shard: Shard) -> Call<'_, ServerTime> {
+        let run =
+            move |process: Arc<DoubleProcess>| async move { process.probe(shard).await }.boxed();
         Box::pin(self.call(RemoteOp::Probe, None, run))
     }
 
@@ -279,7 +280,7 @@ impl Remote for Wire {
         Some(self)
     }
 
-    fn suspect(&self, _: RemoteErrorKind) {}
+    fn suspect(&self, _: Shard, _: RemoteErrorKind) {}
 }
 
 impl RemoteLog for Wire {
