@@ -34,7 +34,7 @@
 //! | request | answer |
 //! | --- | --- |
 //! | `GET /stats` | the counts of [`Stats`], by their names |
-//! | `GET /health` | `{"health": "up"}`, or `degraded`, or `bypassed`; always a 200: requests are served |
+//! | `GET /health` | `{"health": "up"}`, or `degraded`, or `bypassed`, and in `servers_away` the servers of the remote that do not answer, if any; always a 200: requests are served |
 //! | `GET /log` | how far this process follows the invalidation log of the remote: its `epoch` and `position`, and `vouched_ms`, how long local copies are served before it is read again |
 //! | `GET /mode` | `{"mode": "on"}`, or `observe`, or `off` |
 //! | `PUT /mode` with `{"mode": "off"}` | the mode afterwards; after a shutdown it stays `off` |
@@ -247,11 +247,15 @@ fn stats<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>) -> Value {
 }
 
 fn health<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>) -> Value {
-    json!({"health": match cache.health() {
+    let health = match cache.health() {
         Health::Up => "up",
         Health::Degraded => "degraded",
         Health::Bypassed => "bypassed",
-    }})
+    };
+    match cache.servers_away() {
+        away if away.is_empty() => json!({"health": health}),
+        away => json!({"health": health, "servers_away": away}),
+    }
 }
 
 fn log<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>) -> Value {

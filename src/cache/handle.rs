@@ -65,8 +65,9 @@ pub enum Announcement {
 pub enum Health {
     /// All is well.
     Up,
-    /// The remote is away, or its messages do not arrive: callers are served,
-    /// and this process computes what it needs for itself, or asks the remote
+    /// The remote is away, or a server of it ([`servers_away`](Stampede::servers_away) names
+    /// them), or it has still to be told of an invalidation, or its messages do not arrive:
+    /// callers are served, and this process computes what it needs for itself, or asks the remote
     /// more often.
     Degraded,
     /// Switched off, observing or shut down: callers compute for themselves.
@@ -139,6 +140,14 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
             }
             Mode::On => Health::Degraded,
         }
+    }
+
+    /// Returns where the servers of the remote are that no request asks now: they did not answer,
+    /// and a probe has not reached them since. Keys on other servers are shared as ever. Hosts and
+    /// ports, no secrets. Empty without a remote; takes one short lock.
+    #[must_use]
+    pub fn servers_away(&self) -> Vec<String> {
+        self.0.servers_away()
     }
 
     /// Returns whether the cache takes part.

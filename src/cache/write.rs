@@ -29,6 +29,10 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         self.engine.shared.get().map(|shared| shared.health())
     }
 
+    pub(crate) fn servers_away(&self) -> Vec<String> {
+        self.engine.shared.get().map(|shared| shared.servers_away()).unwrap_or_default()
+    }
+
     pub(crate) async fn invalidate(self: &Arc<Self>, key: Key) -> Invalidation {
         self.observer.happened(Occurrence::Invalidated { key: &key });
         self.revoke(key).await
@@ -195,7 +199,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     /// Asks the remote for a value that may be served, and keeps a copy.
     pub(crate) async fn fetch(self: &Arc<Self>, key: Key) -> Option<Arc<Entry<V>>> {
         let shared = Arc::clone(self.engine.shared.get()?);
-        if self.engine.mode() != Mode::On || !shared.is_up() {
+        if self.engine.mode() != Mode::On || !shared.is_up(&key) {
             return None;
         }
         self.engine.note_runtime();

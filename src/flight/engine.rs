@@ -27,7 +27,7 @@ use crate::flight::phase::{Flight, Interest, SharedFailure, Verdict};
 use crate::flight::places::{NoPlace, Offer, Places};
 use crate::flight::ports::Store;
 use crate::flight::queue::ClientKey;
-use crate::flight::table::{Removed, Shard, Table};
+use crate::flight::table::{Removed, Table, TableShard};
 use crate::flight::waiter::{AloneReason, WaitSlot, Waiter};
 use crate::invalidation::{ASKED_NOW, InvalidationLog};
 use crate::key::{Key, Tag};
@@ -295,11 +295,11 @@ impl<V: Send + Sync + 'static> Engine<V> {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Returns the remote, if there is one and it is worth asking.
-    pub(crate) fn remote(&self) -> Option<&Arc<dyn SharedStore<V>>> {
+    /// Returns the remote, if there is one and it is worth asking for `key`.
+    pub(crate) fn remote(&self, key: &Key) -> Option<&Arc<dyn SharedStore<V>>> {
         // In this order: to ask whether it is up begins to listen to other processes. What an
         // observing process stores must hear of their invalidations.
-        self.shared.get().filter(|shared| shared.is_up() && self.mode() == Mode::On)
+        self.shared.get().filter(|shared| shared.is_up(key) && self.mode() == Mode::On)
     }
 
     /// Enters the table: the first caller of a key leads, the others join.
@@ -328,7 +328,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
 
     fn admit(
         self: &Arc<Self>,
-        shard: &mut Shard<V>,
+        shard: &mut TableShard<V>,
         request: &FlightRequest,
         slot: &mut Option<WaitSlot>,
         now: Tick,
@@ -373,13 +373,17 @@ impl<V: Send + Sync + 'static> Engine<V> {
     fn may_look_elsewhere(&self, request: &FlightRequest) -> bool {
         request.hold == HoldCheck::WithoutFallback
             && request.role.waits()
-            && self.remote().is_some()
+            && self.remote(&request.key).is_some()
     }
 
     /// Returns the flight that a caller may join. A flight whose result is known to be dead
     /// for this caller is none, nor is a flight whose leader is silent or that the caller has
     /// left.
-    fn current_flight(&self, shard: &Shard<V>, request: &FlightRequest) -> Option<Arc<Flight<V>>> {
+    fn current_flight(
+        &self,
+        shard: &TableShard<V>,
+        request: &FlightRequest,
+    ) -> Option<Arc<Flight<V>>> {
         let flight = shard.flight(&request.key)?;
         // Once it is published, its tags are known although it is not settled.
         let is_published_dead = match flight.verdict() {
@@ -463,7 +467,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
 
     fn begin_flight(
         &self,
-        shard: &mut Shard<V>,
+        shard: &mut TableShard<V>,
         request: &FlightRequest,
         computation: Arc<Computation>,
         removed: &mut Removed<V>,

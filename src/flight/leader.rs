@@ -231,7 +231,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// caller has nothing else to do. Where the bound on waiters is reached, the caller is
     /// refused before any task is spawned for it. With a remote the leader looks there first.
     pub(super) fn enter_queue(&mut self) -> Result<(), Error> {
-        if self.engine.remote().is_some() || self.held.is_some() {
+        if self.engine.remote(self.key()).is_some() || self.held.is_some() {
             return Ok(());
         }
         self.join_queue().map(drop)

@@ -23,14 +23,14 @@ const MARKS_PER_SHARD: usize = 256;
 const LEAST_CAPACITY: usize = 64;
 
 pub(crate) struct Table<V> {
-    shards: Box<[Mutex<Shard<V>>]>,
+    shards: Box<[Mutex<TableShard<V>>]>,
     hasher: RandomState,
     /// Numbers flights and computations; none is zero.
     next_number: AtomicU64,
     running: AtomicUsize,
 }
 
-pub(crate) struct Shard<V> {
+pub(crate) struct TableShard<V> {
     flights: HashMap<Key, Arc<Flight<V>>, RandomState>,
     pub(crate) marks: MarkMap,
 }
@@ -55,7 +55,7 @@ impl<V> Removed<V> {
     }
 }
 
-impl<V> Shard<V> {
+impl<V> TableShard<V> {
     pub(crate) fn flight(&self, key: &Key) -> Option<&Arc<Flight<V>>> {
         self.flights.get(key)
     }
@@ -70,7 +70,7 @@ impl<V> Table<V> {
     pub(crate) fn new() -> Self {
         let shard = || {
             let marks = MarkMap::new(MARKS_PER_SHARD);
-            Mutex::new(Shard { flights: HashMap::default(), marks })
+            Mutex::new(TableShard { flights: HashMap::default(), marks })
         };
         Self {
             shards: std::iter::repeat_with(shard).take(SHARDS).collect(),
@@ -81,7 +81,7 @@ impl<V> Table<V> {
     }
 
     /// The lock of a key's flight and marks.
-    pub(crate) fn shard(&self, key: &Key) -> &Mutex<Shard<V>> {
+    pub(crate) fn shard(&self, key: &Key) -> &Mutex<TableShard<V>> {
         &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
     }
 
@@ -99,7 +99,7 @@ impl<V> Table<V> {
     }
 
     /// Puts a flight into its shard. One that it replaces is forgotten.
-    pub(crate) fn insert(&self, shard: &mut Shard<V>, flight: Arc<Flight<V>>) -> Removed<V> {
+    pub(crate) fn insert(&self, shard: &mut TableShard<V>, flight: Arc<Flight<V>>) -> Removed<V> {
         let replaced = shard.flights.insert(flight.key.clone(), flight);
         match &replaced {
             Some(replaced) => replaced.forget(),
@@ -112,7 +112,7 @@ impl<V> Table<V> {
 
     /// Takes a flight out, if it is still the one in the table: a late leader must not
     /// close a newer flight.
-    pub(crate) fn remove(&self, shard: &mut Shard<V>, flight: &Flight<V>) -> Removed<V> {
+    pub(crate) fn remove(&self, shard: &mut TableShard<V>, flight: &Flight<V>) -> Removed<V> {
         if !shard.is_current(flight) {
             return Removed::default();
         }

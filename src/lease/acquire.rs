@@ -142,7 +142,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             // The first leader has looked, and its lease goes on.
             return self.clear_without_remote().await;
         }
-        let Some(shared) = self.engine().remote().map(Arc::clone) else {
+        let Some(shared) = self.engine().remote(wanted.key()).map(Arc::clone) else {
             return self.clear_without_remote().await;
         };
         let (deadline, poll) = (self.deadline(), FIRST_POLL);

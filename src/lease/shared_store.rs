@@ -58,8 +58,8 @@ pub(crate) enum FillPayload<V> {
 /// The store and the lock that several processes share. Every call ends within
 /// its own time-out.
 pub(crate) trait SharedStore<V>: Send + Sync + 'static {
-    /// Returns whether it is worth asking.
-    fn is_up(&self) -> bool;
+    /// Returns whether it is worth asking for `key`.
+    fn is_up(&self, key: &Key) -> bool;
 
     fn get<'a>(&'a self, key: &'a Key) -> RemoteFuture<'a, RemoteValue<V>>;
 
@@ -120,8 +120,12 @@ pub(crate) trait SharedStore<V>: Send + Sync + 'static {
 
     fn health(&self) -> RemoteHealth;
 
+    /// Returns where the servers are that no request asks now.
+    fn servers_away(&self) -> Vec<String>;
+
     /// Returns how far this process has applied the invalidation log; `None` before it was read,
     /// or where there is none.
+    #[cfg_attr(not(feature = "admin"), allow(dead_code, reason = "the admin router tells it"))]
     fn applied(&self) -> Option<Stamp>;
 }
 
@@ -131,6 +135,7 @@ pub(crate) enum RemoteHealth {
     Up,
     /// It answers, and its messages do not arrive.
     Unsubscribed,
-    /// No request asks it until a probe has reached it.
+    /// No request asks it, or one of its shards, until a probe has reached it; or it has still to
+    /// be told of something.
     Away,
 }

@@ -97,7 +97,6 @@ lines! {
         be served" [key_hash key took end callers_got held_for left_out left_out_others];
     RemoteAway: Warn "the remote is away: this process goes on with what it has and computes \
         for itself" [server op error];
-    ServersSilent: Warn "these servers of the remote do not answer" [server];
     RemoteBack: Warn "the remote answers again: this process shares values and computations \
         with other processes again" [server away_for];
     LocksAreEvicted: Warn "the server's maxmemory-policy may evict refresh locks or the \

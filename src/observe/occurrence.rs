@@ -68,10 +68,8 @@ pub(crate) enum Occurrence<'a> {
     RemoteAttached,
     /// The remote is not asked any more: the last call failed so, if a call was made.
     RemoteAway { server: &'a str, failure: Option<(RemoteOp, &'static str)> },
-    /// These of its servers do not answer.
-    ServersSilent { server: &'a str },
-    /// The remote is asked again.
-    RemoteBack { server: &'a str, away_for: Duration },
+    /// The remote is asked again. `is_last`: no other server of it is away.
+    RemoteBack { server: &'a str, away_for: Duration, is_last: bool },
     /// A value in the remote cannot be used.
     Damaged { how: &'static str },
     /// A result stays in this process: it is too large or cannot be encoded.

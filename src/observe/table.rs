@@ -179,12 +179,11 @@ impl Observer {
                 let line = Line::of(LogMessage::RemoteAway);
                 write(Line { server: Some(server), op, error, ..line });
             }
-            Occurrence::ServersSilent { server } => {
-                write(Line { server: Some(server), ..Line::of(LogMessage::ServersSilent) });
-            }
-            Occurrence::RemoteBack { server, away_for } => {
-                self.emit(|| Event::RemoteChanged { up: true });
-                meters.store_is(true);
+            Occurrence::RemoteBack { server, away_for, is_last } => {
+                if is_last {
+                    self.emit(|| Event::RemoteChanged { up: true });
+                    meters.store_is(true);
+                }
                 let (server, away_for) = (Some(server), Some(away_for));
                 write(Line { server, away_for, ..Line::of(LogMessage::RemoteBack) });
             }

@@ -91,17 +91,16 @@ mod table {
             Occurrence::Damaged { .. } => 23,
             Occurrence::Unshareable { .. } => 24,
             Occurrence::CredentialRefused { .. } => 26,
-            Occurrence::ServersSilent { .. } => 27,
             Occurrence::Deposed { .. } => 28,
             Occurrence::BodyRefused { .. } => 29,
             Occurrence::Unweighed { .. } => 30,
             Occurrence::BatchCalled { .. } => 25,
             Occurrence::NoWriteSeen => 31,
-            Occurrence::BodyTypeUnknown { .. } => 32,
+            Occurrence::BodyTypeUnknown { .. } => 27,
         }
     }
 
-    const OCCURRENCES: usize = 33;
+    const OCCURRENCES: usize = 32;
 
     fn samples<'a>(key: &'a Key, tag: &'a Tag) -> Vec<Occurrence<'a>> {
         let (took, waited, lease) = (SECOND, SECOND, SECOND);
@@ -145,8 +144,7 @@ mod table {
             Occurrence::RemoteCalled { op: RemoteOp::Get, took, error: Some("timeout") },
             Occurrence::RemoteAttached,
             Occurrence::RemoteAway { server: "r", failure: Some((RemoteOp::Get, "timeout")) },
-            Occurrence::ServersSilent { server: "r" },
-            Occurrence::RemoteBack { server: "r", away_for: SECOND },
+            Occurrence::RemoteBack { server: "r", away_for: SECOND, is_last: true },
             Occurrence::Damaged { how: "short" },
             Occurrence::Unshareable { key },
             Occurrence::CredentialRefused { field: "x-user" },

@@ -21,12 +21,12 @@ use crate::lease::shared_store::{
 };
 use crate::lease::wakes::{Listener, Wakes};
 use crate::observe::{Observe, Occurrence, RemoteOp};
-use crate::remote::clock::ServerClock;
 use crate::remote::envelope::{self, Damage, Envelope, EnvelopeContents, Kind};
 use crate::remote::guard::{Guard, RemoteFailure};
 use crate::remote::log::follower::{Follower, Liveness, items_of_keys};
 use crate::remote::log::{LogItem, RemoteLog};
 use crate::remote::pending_writes::{PendingWrites, WriteKind};
+use crate::remote::shard::ShardState;
 use crate::remote::sync::Synchronizer;
 use crate::remote::{
     AcquireOutcome, Remote, RemoteErrorKind, RemotePush, RemoteSettings, ServerTime, Version,
@@ -53,7 +53,6 @@ pub(crate) struct EntryRemote<V: Send + Sync + 'static> {
     pub(super) engine: Weak<Engine<V>>,
     pub(super) gate: Guard,
     pub(super) follower: Follower,
-    pub(super) clock: ServerClock,
     pub(super) link: Synchronizer,
     /// For a remote that sends no wake-ups: nobody rings there.
     unwoken: Wakes,
@@ -91,7 +90,6 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             engine: Arc::downgrade(engine),
             gate: Guard::new(remote, settings, observer),
             follower: Follower::new(MAX_TAGS),
-            clock: ServerClock::new(),
             link: Synchronizer::new(),
             unwoken: Wakes::new(),
             pending: PendingWrites::default(),
@@ -111,7 +109,12 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
 
     /// Opens what stands under `key`. `seq` is the number of the local invalidation log when the
     /// remote was asked: what was invalidated since is dead.
-    async fn open(&self, key: &Key, bytes: &Bytes, seq: u64) -> RemoteValue<V> {
+    async fn open(
+        &self,
+        (key, shard): (&Key, &ShardState),
+        bytes: &Bytes,
+        seq: u64,
+    ) -> RemoteValue<V> {
         self.gate.has_seen(bytes.len());
         let max = self.gate.settings.max_value_bytes;
         let opened = match envelope::open(bytes, key, self.codec.schema, max) {
@@ -126,7 +129,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
                 return RemoteValue::Useless(version);
             }
         };
-        let Some(started) = self.started(envelope.started) else {
+        let Some(started) = self.started(shard, envelope.started) else {
             return RemoteValue::Useless(version);
         };
         if envelope.kind == Kind::Uncacheable {
@@ -148,7 +151,14 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     /// know enough. What cannot be judged is replaced under a lease, as what is dead.
     async fn judge(&self, envelope: &Envelope) -> Liveness {
         let Some(log) = self.log() else { return self.judge_without_log(envelope) };
+        if self.gate.journal.has_any_of(&envelope.tags) {
+            // Whether it was computed before that, nobody knows.
+            return Liveness::Dead;
+        }
         let mut liveness = self.follower.judge(&envelope.tags, envelope.stamp);
+        if liveness == Liveness::Behind && !self.gate.log_answers() {
+            return self.follower.judge_behind(&envelope.tags, envelope.stamp);
+        }
         if liveness == Liveness::Behind {
             if self.read_log_on().await.is_err() {
                 return Liveness::Behind;
@@ -159,9 +169,15 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             (Liveness::Unknown, Some(stamp)) => {
                 let marks = envelope.tags.iter().map(Tag::stale_mark);
                 let tags: Vec<_> = envelope.tags.iter().cloned().chain(marks).collect();
-                let ask = || log.positions(&tags);
-                let positions = self.gate.call(RemoteOp::ReadPositions, 0, ask).await;
+                let asked = self.follower.stamp();
+                let (shard, ask) = (self.gate.log_shard(), || log.positions(&tags));
+                let positions = self.gate.call_shard(RemoteOp::ReadPositions, &shard, 0, ask).await;
                 let Ok(Some(positions)) = positions else { return Liveness::Unknown };
+                if Follower::is_rolled_back(&positions.header, asked) {
+                    // What it lacks may be just what has ended this entry.
+                    self.has_lost_items();
+                    return Liveness::Unknown;
+                }
                 Follower::judge_by(&positions, stamp)
             }
             (liveness, _) => liveness,
@@ -177,8 +193,8 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     /// Returns when a computation started, by this process's clock. One that
     /// starts in the future comes from a server whose clock ran ahead: how old
     /// it is cannot be known.
-    fn started(&self, at: ServerTime) -> Option<Tick> {
-        let (started, now) = (self.clock.tick_of(at)?, self.tick());
+    fn started(&self, shard: &ShardState, at: ServerTime) -> Option<Tick> {
+        let (started, now) = (shard.clock.tick_of(at)?, self.tick());
         (started <= now.plus(CLOCK_TOLERANCE)).then_some(started.min(now))
     }
 
@@ -219,19 +235,20 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     /// Closes an entry, and returns for how long it can be of use.
     fn close(
         &self,
-        key: &Key,
+        (key, shard): (&Key, &ShardState),
         entry: &Entry<V>,
         (started, stamp): (ServerTime, Option<Stamp>),
         version: Version,
     ) -> Option<(Bytes, Duration)> {
         let tags: Vec<_> = entry.tags.iter().filter(|tag| !is_of_process(tag)).cloned().collect();
-        if !tags.is_empty() && self.log().is_none() {
+        let is_unknown_tag = self.log().is_none() || self.gate.journal.has_any_of(&tags);
+        if !tags.is_empty() && is_unknown_tag {
             return None;
         }
         let payload = (self.codec.encode)(&entry.value)?;
         let window = entry.window();
         // Where the two clocks cannot be told apart, the value is older.
-        let born = self.clock.server_time(window.started)?;
+        let born = shard.clock.server_time(window.started)?;
         let age = Duration::from_millis(started.as_millis().saturating_sub(born.as_millis()));
         let envelope = Envelope {
             kind: Kind::Value,
@@ -251,9 +268,14 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             .map(|bytes| (bytes, left))
     }
 
-    fn close_marker(&self, key: &Key, grant: &Grant, span: Duration) -> Option<(Bytes, Duration)> {
+    fn close_marker(
+        &self,
+        (key, shard): (&Key, &ShardState),
+        grant: &Grant,
+        span: Duration,
+    ) -> Option<(Bytes, Duration)> {
         // The word counts from now on, however long the computation took.
-        let started = self.clock.tick_of(grant.now)?;
+        let started = shard.clock.tick_of(grant.now)?;
         let envelope = Envelope {
             kind: Kind::Uncacheable,
             started: grant.now,
@@ -280,10 +302,10 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         self.engine.upgrade().map(|engine| engine.log.seq()).ok_or(Unavailable)
     }
 
-    /// Takes a reading of the remote's clock that came with a reply.
-    pub(super) fn sample(&self, sent: Tick, now: ServerTime) {
+    /// Takes a reading of a shard's clock that came with a reply.
+    pub(super) fn sample(&self, shard: &ShardState, sent: Tick, now: ServerTime) {
         if let Some(engine) = self.engine.upgrade() {
-            self.clock.sample(sent, engine.clock.now(), now);
+            shard.clock.sample(sent, engine.clock.now(), now);
         }
     }
 
@@ -294,12 +316,11 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     async fn get_now(&self, key: &Key) -> Result<RemoteValue<V>, Unavailable> {
         self.prepared().await?;
         let seq = self.caught_up(key).await?;
-        let largest = self.gate.largest();
-        let found = self.gate.call(RemoteOp::Get, largest, || self.remote().get(key)).await;
-        match found.map_err(away)? {
-            None => Ok(RemoteValue::Nothing),
-            Some(bytes) => Ok(self.open(key, &bytes, seq).await),
-        }
+        let (shard, largest) = (self.gate.shard_of(key), self.gate.largest());
+        let found = self.gate.call(RemoteOp::Get, key, largest, || self.remote().get(key)).await;
+        let Some(bytes) = found.map_err(away)? else { return Ok(RemoteValue::Nothing) };
+        self.dated(&shard).await?;
+        Ok(self.open((key, &shard), &bytes, seq).await)
     }
 
     async fn acquire_now(
@@ -311,14 +332,14 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         let seq = self.caught_up(key).await?;
         // Before the computation can begin.
         let (sent, stamp) = (self.tick(), self.follower.stamp());
-        let largest = self.gate.largest();
-        let asked =
-            self.gate.call(RemoteOp::Acquire, largest, || self.remote().acquire(key, ask)).await;
+        let (shard, largest) = (self.gate.shard_of(key), self.gate.largest());
+        let acquire = || self.remote().acquire(key, ask);
+        let asked = self.gate.call(RemoteOp::Acquire, key, largest, acquire).await;
         let asked = asked.map_err(away)?;
-        self.sample(sent, asked.now());
+        self.sample(&shard, sent, asked.now());
         Ok(match asked {
             AcquireOutcome::Hit { now, value } => {
-                AcquireOutcome::Hit { now, value: self.open(key, &value, seq).await }
+                AcquireOutcome::Hit { now, value: self.open((key, &shard), &value, seq).await }
             }
             AcquireOutcome::Granted(grant) => AcquireOutcome::Granted(Grant { stamp, ..grant }),
             AcquireOutcome::Locked { now, left, waiting } => {
@@ -334,24 +355,25 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         grant: &Grant,
         share: &FillPayload<V>,
     ) -> Result<FillOutcome, Unavailable> {
+        let shard = self.gate.shard_of(key);
         if !self.is_of_this_epoch(grant.stamp) {
             // No process would use it. Another may compute.
             let abandon = self.remote().abandon(key, &grant.token, None);
-            let _ = self.gate.attempt(RemoteOp::Abandon, 0, abandon).await;
+            let _ = self.gate.attempt(RemoteOp::Abandon, &shard, 0, abandon).await;
             return Ok(FillOutcome::Refused);
         }
         let closed = match share {
             FillPayload::Entry(entry) => {
-                self.close(key, entry, (grant.now, grant.stamp), grant.version)
+                self.close((key, &shard), entry, (grant.now, grant.stamp), grant.version)
             }
-            FillPayload::Uncacheable(span) => self.close_marker(key, grant, *span),
+            FillPayload::Uncacheable(span) => self.close_marker((key, &shard), grant, *span),
         };
         let Some((bytes, ttl)) = closed else {
             self.gate.observe(Occurrence::Unshareable { key });
             return Err(Unavailable);
         };
         let fill = || self.remote().fill(key, grant, ttl, bytes.clone());
-        self.gate.call(RemoteOp::Fill, bytes.len(), fill).await.map_err(away)
+        self.gate.call(RemoteOp::Fill, key, bytes.len(), fill).await.map_err(away)
     }
 
     /// Returns whether the log is still the one by which a computation was stamped.
@@ -360,50 +382,54 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         self.log().is_none() || epoch(stamp) == epoch(self.follower.stamp())
     }
 
-    /// First the keys, then the log: a process that learns of it finds nothing old.
+    /// First the keys, then the log: a process that learns of it finds nothing old. Where a shard
+    /// cannot be told of its keys, the others are told all the same.
     async fn invalidate_now(&self, keys: &[Key]) -> Delivery {
         self.start();
         let remove = async |key| {
+            let shard = self.gate.shard_of(key);
             let invalidate = || self.remote().invalidate(key);
-            self.gate.write(RemoteOp::Invalidate, 0, invalidate).await
+            let removed = self.gate.call_shard(RemoteOp::Invalidate, &shard, 0, invalidate).await;
+            removed.map_err(|failure| (shard, failure))
         };
         // On their way together: a URI has several keys.
         let removed = join_all(keys.iter().map(remove)).await;
-        if let Some(failure) = removed.into_iter().find_map(Result::err) {
-            return self.queue(RemoteOp::Invalidate, failure, |journal| {
-                keys.iter().for_each(|key| journal.note_key(key.clone()));
-            });
+        let failed: Vec<_> = removed.into_iter().filter_map(Result::err).collect();
+        if failed.is_empty() {
+            return self.announce_keys(keys).await;
         }
-        self.announce_keys(keys).await
+        keys.iter().for_each(|key| self.gate.journal.note_key(key.clone()));
+        failed.into_iter().for_each(|failed| self.is_queued(RemoteOp::Invalidate, failed));
+        self.announce_keys(keys).await;
+        Delivery::Queued
     }
 
     /// Tells the others of keys that the remote has removed or replaced.
     async fn announce_keys(&self, keys: &[Key]) -> Delivery {
         let announced = crate::key::announced(keys);
-        match self.announce(&items_of_keys(keys)).await {
-            Ok(()) => Delivery::Done,
-            Err(failure) => self.queue(RemoteOp::Announce, failure, |journal| {
-                journal.note_announcements(&announced);
-            }),
-        }
+        let Err(failure) = self.announce(&items_of_keys(keys)).await else {
+            return Delivery::Done;
+        };
+        self.gate.journal.note_announcements(&announced);
+        self.is_queued(RemoteOp::Announce, failure);
+        Delivery::Queued
     }
 
     async fn invalidate_tags_now(&self, tags: &[Tag]) -> Delivery {
         self.start();
         let items: Vec<_> = tags.iter().cloned().map(LogItem::from).collect();
-        match self.announce(&items).await {
-            Ok(()) => Delivery::Done,
-            Err(failure) => self.queue(RemoteOp::Announce, failure, |journal| {
-                journal.note_tags(tags);
-            }),
-        }
+        let Err(failure) = self.announce(&items).await else { return Delivery::Done };
+        self.gate.journal.note_tags(tags);
+        self.is_queued(RemoteOp::Announce, failure);
+        Delivery::Queued
     }
 
     /// Appends to the log, where the remote has one.
-    async fn announce(&self, items: &[LogItem]) -> Result<(), RemoteFailure> {
+    async fn announce(&self, items: &[LogItem]) -> Result<(), Failed> {
+        let shard = self.gate.log_shard();
         let Some(log) = self.log() else {
             if items.contains(&LogItem::Everything) {
-                let now = self.clock.server_time(self.tick().plus(CLOCK_TOLERANCE));
+                let now = shard.clock.server_time(self.tick().plus(CLOCK_TOLERANCE));
                 let now = now.unwrap_or_default().as_millis();
                 self.everything.fetch_max(now, Ordering::Relaxed);
             }
@@ -414,33 +440,39 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         }
         let (sent, asked) = (self.tick(), self.follower.stamp());
         let call = || log.announce(items, asked);
-        let reply = self.gate.write(RemoteOp::Announce, 0, call).await?;
+        let announced = self.gate.call_shard(RemoteOp::Announce, &shard, 0, call).await;
+        let reply = announced.map_err(|failure| (shard, failure))?;
         self.heard(sent, asked, &reply, items);
         Ok(())
     }
 
     async fn put_now(&self, key: &Key, entry: &Entry<V>) -> Delivery {
         self.start();
-        let queue =
-            |failure| self.queue(RemoteOp::Put, failure, |journal| journal.note_key(key.clone()));
-        if self.prepared().await.is_err() {
+        let shard = self.gate.shard_of(key);
+        let queue = |failure| {
+            self.gate.journal.note_key(key.clone());
+            self.is_queued(RemoteOp::Put, (Arc::clone(&shard), failure));
+            Delivery::Queued
+        };
+        if self.prepared().await.is_err() || self.dated(&shard).await.is_err() {
             return queue(None);
         }
         let sent = self.tick();
-        let started = self.clock.server_time(sent);
+        let started = shard.clock.server_time(sent);
         let version = Version::new(UNNUMBERED);
         let stamp = self.follower.stamp();
-        let closed = started.zip(version);
-        let closed = closed.and_then(|(at, version)| self.close(key, entry, (at, stamp), version));
+        let closed = started
+            .zip(version)
+            .and_then(|(at, version)| self.close((key, &shard), entry, (at, stamp), version));
         let Some((bytes, ttl)) = closed else {
             // It stays in this process; what others hold is out of date.
             self.gate.observe(Occurrence::Unshareable { key });
             return self.invalidate_now(std::slice::from_ref(key)).await;
         };
         let put = || self.remote().put(key, ttl, bytes.clone());
-        match self.gate.call(RemoteOp::Put, bytes.len(), put).await {
+        match self.gate.call(RemoteOp::Put, key, bytes.len(), put).await {
             Ok((now, _)) => {
-                self.sample(sent, now);
+                self.sample(&shard, sent, now);
                 self.announce_keys(std::slice::from_ref(key)).await
             }
             // The remote has dropped the old value in place of a new one.
@@ -451,27 +483,27 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         }
     }
 
-    /// Notes what the remote must be told before it is asked again.
-    pub(super) fn queue(
-        &self,
-        op: RemoteOp,
-        failure: RemoteFailure,
-        note: impl FnOnce(&crate::remote::journal::Journal),
-    ) -> Delivery {
-        note(&self.gate.journal);
-        self.gate.trip(op, failure);
-        Delivery::Queued
+    /// Has the remote told of what was noted in the journal. A shard that could not be told is
+    /// away.
+    pub(super) fn is_queued(&self, op: RemoteOp, (shard, failure): Failed) {
+        if let Some(kind) = failure {
+            self.gate.trip(op, &shard, kind);
+        }
+        self.gate.tend.notify_one();
     }
 }
+
+/// A call that came to nothing, and the shard that it was for.
+type Failed = (Arc<ShardState>, RemoteFailure);
 
 fn away(_: RemoteFailure) -> Unavailable {
     Unavailable
 }
 
 impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
-    fn is_up(&self) -> bool {
+    fn is_up(&self, key: &Key) -> bool {
         self.start();
-        self.gate.is_open()
+        self.gate.may_ask(key)
     }
 
     fn get<'a>(&'a self, key: &'a Key) -> RemoteFuture<'a, RemoteValue<V>> {
@@ -502,7 +534,7 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
         ask: &'a LeaseRequest,
     ) -> RemoteFuture<'a, bool> {
         let renew = move || self.remote().renew(key, grant, ask);
-        Box::pin(async move { self.gate.call(RemoteOp::Renew, 0, renew).await.map_err(away) })
+        Box::pin(async move { self.gate.call(RemoteOp::Renew, key, 0, renew).await.map_err(away) })
     }
 
     fn abandon<'a>(
@@ -514,8 +546,9 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
         Box::pin(async move {
             // Past the breaker: the call that opened it may have been an acquire,
             // executed late. If this does not arrive, the lease ends by itself.
+            let shard = self.gate.shard_of(key);
             let abandon = self.remote().abandon(key, token, hold);
-            let _ = self.gate.attempt(RemoteOp::Abandon, 0, abandon).await;
+            let _ = self.gate.attempt(RemoteOp::Abandon, &shard, 0, abandon).await;
         })
     }
 
@@ -562,8 +595,13 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
         LeaseRequest::new(lease, (lease * 2).saturating_add(work))
     }
 
+    fn servers_away(&self) -> Vec<String> {
+        let away = self.gate.shards.away();
+        away.iter().map(|shard| self.remote().address_of(shard.shard)).collect()
+    }
+
     fn health(&self) -> RemoteHealth {
-        if !self.gate.is_open() {
+        if !self.gate.is_well() {
             RemoteHealth::Away
         } else if self.link.has_begun() && self.remote().push().is_some() && !self.is_subscribed() {
             RemoteHealth::Unsubscribed

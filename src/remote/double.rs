@@ -31,6 +31,7 @@
 //! - `clock`: the server's time.
 //! - `contract`: the double under the contract suite.
 //! - `log`: the invalidation log.
+//! - `shards`: the servers of a cluster, and what goes wrong with one of them.
 //! - `tests`: what the contract suite does not show.
 
 mod clock;
@@ -39,6 +40,7 @@ mod log;
 mod process;
 mod records;
 mod server;
+mod shards;
 #[cfg(test)]
 mod tests;
 

@@ -28,6 +28,9 @@ pub enum RemoteErrorKind {
     Denied,
     /// The server is there and not ready: loading, busy, cluster down.
     Unavailable,
+    /// The keys are on their way from one server of a cluster to another (`TRYAGAIN`): it says
+    /// nothing of the health of either.
+    TryAgain,
     /// A reply that makes no sense, or any other refusal.
     Protocol,
 }
@@ -41,6 +44,7 @@ impl RemoteErrorKind {
         Self::OutOfMemory,
         Self::Denied,
         Self::Unavailable,
+        Self::TryAgain,
         Self::Protocol,
     ];
 
@@ -54,8 +58,15 @@ impl RemoteErrorKind {
             Self::OutOfMemory => "out_of_memory",
             Self::Denied => "denied",
             Self::Unavailable => "unavailable",
+            Self::TryAgain => "try_again",
             Self::Protocol => "protocol",
         }
+    }
+
+    /// Returns whether a call that fails like this says nothing of the health of the server.
+    #[cfg(feature = "remote")]
+    pub(crate) const fn says_nothing_of_health(self) -> bool {
+        matches!(self, Self::TryAgain)
     }
 
     const fn text(self) -> &'static str {
@@ -66,6 +77,7 @@ impl RemoteErrorKind {
             Self::OutOfMemory => "the server is out of memory",
             Self::Denied => "the server refuses this user",
             Self::Unavailable => "the server is not ready",
+            Self::TryAgain => "the keys are on their way to another server",
             Self::Protocol => "the server's reply makes no sense",
         }
     }

@@ -1,47 +1,30 @@
-//! The one way to the remote: a deadline around every call, and a breaker
-//! behind it.
+//! The one way to the remote: a deadline around every call, and a breaker for each of its
+//! shards.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::key::Key;
 use crate::observe::{Observe, Occurrence, RemoteOp};
-use crate::remote::breaker::Breaker;
 use crate::remote::journal::Journal;
-use crate::remote::progress::Progress;
-use crate::remote::{Call, Remote, RemoteErrorKind, RemoteSettings};
-
-/// How long the search for servers that do not answer may take.
-const SEARCH_TIMEOUT: Duration = Duration::from_secs(5);
+use crate::remote::shard::{Shard, ShardState, Shards};
+use crate::remote::{Call, Remote, RemoteErrorKind, RemoteLog, RemoteSettings};
 
 const MIB: f64 = 1024.0 * 1024.0;
 
 pub(super) struct Guard {
     pub(super) remote: Arc<dyn Remote>,
     pub(super) settings: RemoteSettings,
-    /// What the remote must be told before it is asked again.
+    pub(super) shards: Shards,
+    /// What the remote must be told before it is asked for what that concerns.
     pub(super) journal: Journal,
-    /// Whether it is being told that: what is invalidated meanwhile is told at once, or a
-    /// stream of invalidations would keep it away for ever.
-    is_returning: AtomicBool,
-    breaker: Breaker,
-    pub(super) progress: Progress,
-    /// Where the remote is, for log lines.
-    server: String,
-    /// Since when it is not asked.
-    away_since: Mutex<Option<Instant>>,
     observer: Arc<dyn Observe>,
-    /// Whether an outage has begun that was not looked into yet.
-    has_begun_outage: AtomicBool,
-    /// Wakes the task that brings a remote back.
+    /// Wakes the task that looks after the remote.
     pub(super) tend: Arc<Notify>,
-    /// Whether a call has failed since the remote last checked its log: the next connection
-    /// may lead to another server.
-    pub(super) may_have_moved: AtomicBool,
     /// Bytes of the largest value seen: how much a read may have to carry.
     largest: AtomicUsize,
 }
@@ -56,78 +39,98 @@ impl Guard {
         observer: Arc<dyn Observe>,
     ) -> Self {
         Self {
-            server: remote.address(),
-            away_since: Mutex::new(None),
             remote,
+            shards: Shards::new(settings.clone()),
             journal: Journal::new(settings.max_journal),
-            is_returning: AtomicBool::new(false),
-            breaker: Breaker::new(settings.breaker_failures),
-            progress: Progress::new(settings.op_timeout),
             settings,
             observer,
-            has_begun_outage: AtomicBool::new(false),
             tend: Arc::new(Notify::new()),
-            may_have_moved: AtomicBool::new(false),
             largest: AtomicUsize::new(0),
         }
     }
 
-    /// Returns whether the remote may be asked: it answered last time, and has
-    /// been told everything it must know.
-    pub(super) fn is_open(&self) -> bool {
-        self.breaker.allows() && self.journal.is_empty()
+    /// Returns the shard of a key.
+    pub(super) fn shard_of(&self, key: &Key) -> Arc<ShardState> {
+        self.shards.of(self.remote.shard_of(key))
     }
 
-    /// Makes a call that carries about `bytes`, unless the remote is away.
+    /// Returns the shard of the log; without a log, the only one.
+    pub(super) fn log_shard(&self) -> Arc<ShardState> {
+        self.shards.of(self.remote.log().map_or(Shard::ONLY, RemoteLog::shard))
+    }
+
+    /// Returns whether the log may be asked.
+    pub(super) fn log_answers(&self) -> bool {
+        self.log_shard().answers()
+    }
+
+    /// Returns whether the remote may be asked for `key`: its shard answered last time, and has
+    /// been told what concerns the key.
+    pub(super) fn may_ask(&self, key: &Key) -> bool {
+        self.shard_of(key).answers() && !self.journal.concerns(key)
+    }
+
+    /// Returns whether all is well: all shards answer, and have been told everything.
+    pub(super) fn is_well(&self) -> bool {
+        self.shards.all_answer() && self.journal.is_empty()
+    }
+
+    /// Makes a call for `key` that carries about `bytes`, unless its shard is away or has still
+    /// to be told of the key.
     ///
     /// Cancel safe as far as the remote's own call is; a dropped one counts
     /// neither as success nor as failure.
     pub(super) async fn call<'a, T>(
         &self,
         op: RemoteOp,
+        key: &Key,
         bytes: usize,
         call: impl FnOnce() -> Call<'a, T>,
     ) -> Result<T, RemoteFailure> {
-        if !self.is_open() {
+        if self.journal.concerns(key) {
+            return Err(None);
+        }
+        self.call_shard(op, &self.shard_of(key), bytes, call).await
+    }
+
+    /// Makes a call that carries about `bytes`, unless the shard is away.
+    pub(super) async fn call_shard<'a, T>(
+        &self,
+        op: RemoteOp,
+        shard: &ShardState,
+        bytes: usize,
+        call: impl FnOnce() -> Call<'a, T>,
+    ) -> Result<T, RemoteFailure> {
+        if !shard.answers() {
             return Err(None);
         }
         let sent = Instant::now();
-        let result = self.attempt(op, bytes, call()).await;
-        self.count(op, sent, result.as_ref().err().copied());
+        let result = self.attempt(op, shard, bytes, call()).await;
+        self.count(op, shard, sent, result.as_ref().err().copied());
         result.map_err(Some)
     }
 
-    /// The same for an invalidation, which a remote takes as soon as it answers again.
-    pub(super) async fn write<'a, T>(
+    /// Counts a call as the breaker of its shard does.
+    pub(super) fn count(
         &self,
         op: RemoteOp,
-        bytes: usize,
-        call: impl FnOnce() -> Call<'a, T>,
-    ) -> Result<T, RemoteFailure> {
-        if self.is_open() || !self.is_returning.load(Ordering::Relaxed) {
-            return self.call(op, bytes, call).await;
-        }
-        self.attempt(op, bytes, call()).await.map_err(Some)
-    }
-
-    /// Says whether the remote is being brought back.
-    pub(super) fn set_returning(&self, is_returning: bool) {
-        self.is_returning.store(is_returning, Ordering::Relaxed);
-    }
-
-    /// Counts a call as the breaker does.
-    pub(super) fn count(&self, op: RemoteOp, sent: Instant, failure: RemoteFailure) {
-        if failure.is_some() && !self.progress.is_one_more_failure(sent) {
+        shard: &ShardState,
+        sent: Instant,
+        failure: RemoteFailure,
+    ) {
+        if failure.is_some_and(RemoteErrorKind::says_nothing_of_health)
+            || failure.is_some() && !shard.progress.is_one_more_failure(sent)
+        {
             return;
         }
         let opened = match (op, failure) {
-            (RemoteOp::Get, None) => return self.breaker.look_succeeded(),
-            (_, None) => return self.breaker.succeeded(),
-            (RemoteOp::Get, Some(_)) => self.breaker.look_failed(),
-            (_, Some(_)) => self.breaker.failed(),
+            (RemoteOp::Get, None) => return shard.breaker.look_succeeded(),
+            (_, None) => return shard.breaker.succeeded(),
+            (RemoteOp::Get, Some(_)) => shard.breaker.look_failed(),
+            (_, Some(_)) => shard.breaker.failed(),
         };
         if opened {
-            self.is_away(failure.map(|kind| (op, kind.as_str())));
+            self.is_away(shard, failure.map(|kind| (op, kind.as_str())));
         }
     }
 
@@ -135,13 +138,15 @@ impl Guard {
     pub(super) async fn attempt<T>(
         &self,
         op: RemoteOp,
+        shard: &ShardState,
         bytes: usize,
         call: Call<'_, T>,
     ) -> Result<T, RemoteErrorKind> {
         let (from, allowance) = (Instant::now(), self.allowance(bytes));
+        let progress = &shard.progress;
         let mut call = std::pin::pin!(call);
         let result = loop {
-            let until = self.progress.gives_up_at(op, from, allowance);
+            let until = progress.gives_up_at(op, from, allowance);
             match tokio::time::timeout_at(until, &mut call).await {
                 Ok(result) => {
                     let result = result.map_err(|error| error.kind());
@@ -149,13 +154,13 @@ impl Guard {
                         result,
                         Err(RemoteErrorKind::Connection | RemoteErrorKind::Timeout)
                     ) {
-                        self.progress.note_answer(op, from, allowance);
+                        progress.note_answer(op, from, allowance);
                     }
                     break result;
                 }
-                Err(_) if Instant::now() < self.progress.gives_up_at(op, from, allowance) => {}
+                Err(_) if Instant::now() < progress.gives_up_at(op, from, allowance) => {}
                 Err(_) => {
-                    self.progress.note_silence();
+                    progress.note_silence();
                     break Err(RemoteErrorKind::Timeout);
                 }
             }
@@ -164,9 +169,9 @@ impl Guard {
         if let Some(kind) = error {
             use RemoteErrorKind::{Connection, ReadOnly, Timeout, Unavailable};
             if matches!(kind, Connection | ReadOnly | Timeout | Unavailable) {
-                self.may_have_moved.store(true, Ordering::Relaxed);
+                shard.may_have_moved.store(true, Ordering::Relaxed);
             }
-            self.remote.suspect(kind);
+            self.remote.suspect(shard.shard, kind);
         }
         let error = error.map(RemoteErrorKind::as_str);
         self.observer.happened(Occurrence::RemoteCalled { op, took: from.elapsed(), error });
@@ -180,9 +185,15 @@ impl Guard {
         self.settings.op_timeout_per_mib.mul_f64(mib)
     }
 
-    /// Returns how long one call may take while the remote is silent.
-    pub(super) fn deadline(&self, bytes: usize) -> Duration {
-        self.progress.patience() + self.allowance(bytes)
+    /// Returns how long one call may take while its shard is silent.
+    pub(super) fn deadline(&self, shard: &ShardState, bytes: usize) -> Duration {
+        shard.progress.patience() + self.allowance(bytes)
+    }
+
+    /// Returns how long one call to any shard may take while it is silent.
+    pub(super) fn longest_deadline(&self, bytes: usize) -> Duration {
+        let patience = self.shards.all().iter().map(|shard| shard.progress.patience()).max();
+        patience.unwrap_or(self.settings.op_timeout) + self.allowance(bytes)
     }
 
     pub(super) fn observe(&self, what: Occurrence<'_>) {
@@ -201,41 +212,27 @@ impl Guard {
         self.largest.fetch_max(bytes, Ordering::Relaxed);
     }
 
-    /// Asks nothing more until the remote has been told what is in the journal.
-    pub(super) fn trip(&self, op: RemoteOp, failure: RemoteFailure) {
-        // The task that brings the remote back looks at the journal again before it
-        // stops. It need not be woken by every invalidation.
-        if self.breaker.trip() {
-            self.is_away(failure.map(|kind| (op, kind.as_str())));
+    /// Asks this shard nothing more until a probe has reached it.
+    pub(super) fn trip(&self, op: RemoteOp, shard: &ShardState, failure: RemoteErrorKind) {
+        if !failure.says_nothing_of_health() && shard.breaker.trip() {
+            self.is_away(shard, Some((op, failure.as_str())));
         }
     }
 
-    fn is_away(&self, failure: Option<(RemoteOp, &'static str)>) {
-        *self.away_since.lock() = Some(Instant::now());
-        self.observer.happened(Occurrence::RemoteAway { server: &self.server, failure });
-        self.has_begun_outage.store(true, Ordering::Relaxed);
+    fn is_away(&self, shard: &ShardState, failure: Option<(RemoteOp, &'static str)>) {
+        *shard.away_since.lock() = Some(Instant::now());
+        let server = &self.remote.address_of(shard.shard);
+        self.observer.happened(Occurrence::RemoteAway { server, failure });
         self.tend.notify_one();
     }
 
-    /// Returns whether an outage has begun since the last time.
-    pub(super) fn has_begun_outage(&self) -> bool {
-        self.has_begun_outage.swap(false, Ordering::Relaxed)
-    }
-
-    /// Finds out which of several servers fail.
-    pub(super) async fn report_silent_servers(&self) {
-        let found = tokio::time::timeout(SEARCH_TIMEOUT, self.remote.silent_servers()).await;
-        let silent = found.ok().and_then(Result::ok).unwrap_or_default().join(", ");
-        if !silent.is_empty() {
-            self.observer.happened(Occurrence::ServersSilent { server: &silent });
-        }
-    }
-
-    pub(super) fn close(&self) {
-        if self.breaker.close() {
-            let since = self.away_since.lock().take();
+    pub(super) fn close(&self, shard: &ShardState) {
+        if shard.breaker.close() {
+            let since = shard.away_since.lock().take();
             let away_for = since.map(|since| since.elapsed()).unwrap_or_default();
-            self.observer.happened(Occurrence::RemoteBack { server: &self.server, away_for });
+            let server = &self.remote.address_of(shard.shard);
+            let is_last = self.shards.all_answer();
+            self.observer.happened(Occurrence::RemoteBack { server, away_for, is_last });
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Invalidations that the remote has not been told yet.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::key::{Key, Tag, collected};
 
@@ -17,6 +18,8 @@ const BATCH: usize = 100;
 #[derive(Debug)]
 pub(crate) struct Journal {
     pending: Mutex<Pending>,
+    /// How often anything was noted.
+    notes: AtomicU64,
     max: usize,
 }
 
@@ -29,6 +32,15 @@ pub(crate) enum JournalWork {
     Announcements(Vec<Key>),
     /// Tags to announce.
     Tags(Vec<Tag>),
+}
+
+impl JournalWork {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Keys(keys) | Self::Announcements(keys) => keys.len(),
+            Self::Tags(tags) => tags.len(),
+        }
+    }
 }
 
 type JournalEntry<T> = HashMap<T, JournalState, foldhash::fast::RandomState>;
@@ -50,13 +62,24 @@ enum JournalState {
 impl Journal {
     /// Makes an empty journal of at most `max` things.
     pub(crate) fn new(max: usize) -> Self {
-        Self { pending: Mutex::default(), max }
+        Self { pending: Mutex::default(), notes: AtomicU64::new(0), max }
+    }
+
+    /// Returns how often anything was noted.
+    pub(crate) fn notes(&self) -> u64 {
+        self.notes.load(Ordering::Relaxed)
+    }
+
+    fn pending_to_note(&self) -> MutexGuard<'_, Pending> {
+        let pending = self.pending.lock();
+        self.notes.fetch_add(1, Ordering::Relaxed);
+        pending
     }
 
     /// Notes a key. The keys of one URI count once: any client may write to any URI.
     pub(crate) fn note_key(&self, key: Key) {
         let Some(key) = collected(key) else { return };
-        let mut pending = self.pending.lock();
+        let mut pending = self.pending_to_note();
         if !pending.covers_all() {
             pending.keys.insert(key, JournalState::Noted);
             pending.shrink_to(self.max);
@@ -65,7 +88,7 @@ impl Journal {
 
     /// Notes keys that the remote has removed, of which the other processes do not know.
     pub(crate) fn note_announcements(&self, keys: &[Key]) {
-        let mut pending = self.pending.lock();
+        let mut pending = self.pending_to_note();
         for key in keys {
             if !pending.covers_all() && !pending.keys.contains_key(key) {
                 pending.announcements.insert(key.clone(), JournalState::Noted);
@@ -75,7 +98,7 @@ impl Journal {
     }
 
     pub(crate) fn note_tags(&self, tags: &[Tag]) {
-        let mut pending = self.pending.lock();
+        let mut pending = self.pending_to_note();
         for tag in tags {
             if tag.is_everything() {
                 pending.collapse();
@@ -87,20 +110,47 @@ impl Journal {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        let pending = self.pending.lock();
-        pending.len() == 0
+        self.len() == 0
     }
 
-    /// Returns what to tell next, the same again until it is [`done`](Self::done).
-    pub(crate) fn next(&self) -> Option<JournalWork> {
+    /// Returns whether what stands under `key` is not to be asked for: it has ended, and the
+    /// remote does not know it.
+    pub(crate) fn concerns(&self, key: &Key) -> bool {
+        let pending = self.pending.lock();
+        if pending.keys.is_empty() && pending.tags.is_empty() {
+            return false;
+        }
+        // Of the key that leads to the other responses of a URI it is not known which URI.
+        pending.tags.contains_key(&b"*"[..])
+            || match collected(key.clone()) {
+                Some(key) => pending.keys.contains_key(&key),
+                None => !pending.keys.is_empty(),
+            }
+    }
+
+    /// Returns whether the remote does not know that one of `tags` was announced: what carries
+    /// it is neither adopted nor shared.
+    pub(crate) fn has_any_of(&self, tags: &[Tag]) -> bool {
+        let pending = self.pending.lock();
+        !pending.tags.is_empty() && tags.iter().any(|tag| pending.tags.contains_key(tag))
+    }
+
+    /// Returns what to tell next, the same again until it is [`done`](Self::done): of the keys
+    /// those that `selects` selects, and what goes to the log `with_log` alone.
+    pub(crate) fn next(
+        &self,
+        with_log: bool,
+        selects: impl FnMut(&Key) -> bool,
+    ) -> Option<JournalWork> {
         let mut pending = self.pending.lock();
-        if !pending.tags.is_empty() {
-            return Some(JournalWork::Tags(hand_out(&mut pending.tags)));
+        if with_log && !pending.tags.is_empty() {
+            return Some(JournalWork::Tags(hand_out(&mut pending.tags, |_| true)));
         }
-        if !pending.announcements.is_empty() {
-            return Some(JournalWork::Announcements(hand_out(&mut pending.announcements)));
+        if with_log && !pending.announcements.is_empty() {
+            let announcements = hand_out(&mut pending.announcements, |_| true);
+            return Some(JournalWork::Announcements(announcements));
         }
-        let keys = hand_out(&mut pending.keys);
+        let keys = hand_out(&mut pending.keys, selects);
         (!keys.is_empty()).then_some(JournalWork::Keys(keys))
     }
 
@@ -117,8 +167,7 @@ impl Journal {
         }
     }
 
-    #[cfg(test)]
-    fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.pending.lock().len()
     }
 }
@@ -145,8 +194,9 @@ impl Pending {
     }
 }
 
-fn hand_out<T: Clone>(noted: &mut JournalEntry<T>) -> Vec<T> {
-    let batch = noted.iter_mut().take(BATCH).map(|(one, state)| {
+fn hand_out<T: Clone>(noted: &mut JournalEntry<T>, mut selects: impl FnMut(&T) -> bool) -> Vec<T> {
+    let selected = noted.iter_mut().filter(|(one, _)| selects(one));
+    let batch = selected.take(BATCH).map(|(one, state)| {
         *state = JournalState::Handed;
         one.clone()
     });
@@ -167,8 +217,12 @@ mod tests {
         names.iter().map(|name| Tag::from(*name)).collect()
     }
 
+    fn next(journal: &Journal) -> Option<JournalWork> {
+        journal.next(true, |_| true)
+    }
+
     fn drain(journal: &Journal) -> Vec<JournalWork> {
-        let next = || journal.next().inspect(|work| journal.done(work));
+        let next = || next(journal).inspect(|work| journal.done(work));
         std::iter::from_fn(next).collect()
     }
 
@@ -202,6 +256,37 @@ mod tests {
     }
 
     #[test]
+    fn a_key_and_a_tag_concern_themselves_until_they_are_told_and_everything_concerns_all() {
+        let journal = Journal::new(10);
+        assert!(!journal.concerns(&"k".into()));
+        journal.note_key("k".into());
+        journal.note_tags(&tags(&["a"]));
+        assert!(journal.concerns(&"k".into()) && !journal.concerns(&"l".into()));
+        assert!(journal.has_any_of(&tags(&["b", "a"])) && !journal.has_any_of(&tags(&["b"])));
+        let handed = next(&journal).unwrap();
+        assert!(journal.has_any_of(&tags(&["a"])), "not told yet");
+        journal.done(&handed);
+        assert!(!journal.has_any_of(&tags(&["a"])));
+        drain(&journal);
+        assert!(!journal.concerns(&"k".into()));
+        journal.note_tags(&tags(&["*"]));
+        assert!(journal.concerns(&"l".into()));
+    }
+
+    #[test]
+    fn keys_that_nobody_selects_stay_and_without_a_log_so_does_what_it_is_told() {
+        let journal = Journal::new(10);
+        ["k", "l"].into_iter().for_each(|key| journal.note_key(key.into()));
+        journal.note_tags(&tags(&["a"]));
+        journal.note_announcements(&["m".into()]);
+        let work = journal.next(false, |key| *key == "l".into());
+        assert_eq!(work, Some(JournalWork::Keys(vec!["l".into()])));
+        journal.done(&work.unwrap());
+        assert_eq!(journal.next(false, |key| *key == "l".into()), None);
+        assert_eq!(journal.len(), 3);
+    }
+
+    #[test]
     fn tags_and_keys_come_in_batches_of_a_hundred() {
         let journal = Journal::new(1000);
         let all: Vec<_> = (0..250_u32).map(Tag::from).collect();
@@ -218,8 +303,8 @@ mod tests {
     fn what_was_not_told_is_handed_out_again() {
         let journal = Journal::new(10);
         journal.note_key("k".into());
-        assert_eq!(journal.next(), Some(JournalWork::Keys(vec!["k".into()])));
-        assert_eq!(journal.next(), Some(JournalWork::Keys(vec!["k".into()])));
+        assert_eq!(next(&journal), Some(JournalWork::Keys(vec!["k".into()])));
+        assert_eq!(next(&journal), Some(JournalWork::Keys(vec!["k".into()])));
         assert!(!journal.is_empty());
     }
 
@@ -227,13 +312,13 @@ mod tests {
     fn what_is_noted_again_while_it_is_told_stays() {
         let journal = Journal::new(10);
         journal.note_key("k".into());
-        let work = journal.next().unwrap();
+        let work = next(&journal).unwrap();
         journal.note_key("k".into());
         journal.done(&work);
         assert_eq!(drain(&journal), [work]);
 
         journal.note_tags(&tags(&["a"]));
-        let work = journal.next().unwrap();
+        let work = next(&journal).unwrap();
         journal.note_tags(&tags(&["a"]));
         journal.done(&work);
         assert_eq!(drain(&journal), [work]);
@@ -264,13 +349,13 @@ mod tests {
     fn what_is_noted_while_everything_is_told_is_told_after_it() {
         let journal = Journal::new(10);
         journal.note_tags(&tags(&["*"]));
-        let everything = journal.next().unwrap();
+        let everything = next(&journal).unwrap();
         journal.note_key("k".into());
         journal.done(&everything);
         assert_eq!(drain(&journal), [JournalWork::Keys(vec!["k".into()])]);
 
         journal.note_tags(&tags(&["*"]));
-        let everything = journal.next().unwrap();
+        let everything = next(&journal).unwrap();
         (0..11_u32).for_each(|n| journal.note_key(n.into()));
         journal.done(&everything);
         assert_eq!(drain(&journal), [everything], "it overflowed again since");
@@ -280,7 +365,7 @@ mod tests {
     fn work_of_before_an_overflow_removes_nothing_of_after_it() {
         let journal = Journal::new(1);
         journal.note_key("k".into());
-        let work = journal.next().unwrap();
+        let work = next(&journal).unwrap();
         journal.note_key("l".into());
         journal.done(&work);
         assert_eq!(drain(&journal), [JournalWork::Tags(tags(&["*"]))]);

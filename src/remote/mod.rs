@@ -20,16 +20,19 @@
 //! ```text
 //! cache ── coordinator ── guard ── Remote ── server
 //!             │             │
-//!             │             └─ breaker: closed, or open until a probe succeeds
-//!             │                journal: invalidations that the server does not know yet
+//!             │             ├─ shards, each with a breaker: closed, or open until a probe
+//!             │             │  succeeds
+//!             │             └─ journal: invalidations that the server does not know yet
 //!             ├─ pending writes: on their way; what is read about their keys waits
 //!             └─ sync: subscribed, and the invalidation log read; or in doubt
 //! ```
 //!
-//! Every call has a deadline. After some failures in a row the breaker opens: requests no
-//! longer ask the remote, and a task probes it. When a probe succeeds, the journal is
-//! replayed and the log is read before requests ask again. Where messages may have been
-//! missed, local copies are dropped. So no request fails because of the remote.
+//! Every call has a deadline. After some failures in a row the breaker of a shard opens:
+//! requests no longer ask that shard, and a task probes it. When a probe succeeds, the journal is
+//! replayed and, where the shard has the log, the log is read before requests ask again. A key
+//! that stands in the journal is not asked for, and what carries a tag from there is neither
+//! adopted nor shared. Where messages may have been missed, local copies are dropped. So no
+//! request fails because of the remote.
 //!
 //! Whatever is read from a remote is untrusted. A value that is damaged, belongs to another
 //! key or schema, or is too large counts as a miss.
@@ -38,10 +41,12 @@
 //!
 //! - `coordinator`: from entries to envelopes and back; the engine's view of the remote.
 //! - `envelope`, `codec`: the bytes around a value, and the value as bytes.
-//! - `guard`, `progress`, `breaker`, `journal`: the one way to the server, and what happens without it.
+//! - `guard`, `shard`, `progress`, `breaker`, `journal`: the one way to the server, and what
+//!   happens without it.
+//! - `recovery`: brings back a shard that was away, and tells it what it has missed.
 //! - `pending_writes`: the order of the writes, and what is read after them.
 //! - `log`: the invalidation log that the processes share, and what this process knows of it.
-//! - `sync`: keeps that up to date, and brings a remote back that was away.
+//! - `sync`: keeps that up to date.
 //! - `clock`: the server's time in readings of our own clock, and back.
 //! - `attach`, `settings`, `error`: the builder's side.
 //! - `redis/`: the implementation. `double/`: a server in memory, for tests.
@@ -64,9 +69,11 @@ pub(crate) mod journal;
 mod log;
 mod pending_writes;
 mod progress;
+mod recovery;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 mod settings;
+mod shard;
 mod sync;
 
 use std::future::Future;
@@ -98,6 +105,7 @@ pub use crate::remote::redis::{
 #[cfg_attr(docsrs, doc(cfg(feature = "redis-legacy-lock")))]
 pub use crate::remote::redis::{LegacyLock, LegacyLockGuard};
 pub use crate::remote::settings::RemoteSettings;
+pub use crate::remote::shard::Shard;
 
 /// What every call to a remote returns.
 ///
@@ -195,9 +203,17 @@ pub trait Remote: Send + Sync + 'static {
         envelope: Bytes,
     ) -> Call<'a, (ServerTime, Version)>;
 
-    /// Returns the remote's time: the cheapest way to see whether it answers and takes writes.
-    /// Tells no process.
-    fn probe(&self) -> Call<'_, ServerTime>;
+    /// Returns the time of a shard: the cheapest way to see whether it answers and takes writes.
+    /// Asks that shard itself, and tells no process.
+    fn probe(&self, shard: Shard) -> Call<'_, ServerTime>;
+
+    /// Returns the shard of a key: what fails together with it. It may change from call to call.
+    /// Called for every call about a key, so it must be cheap. Defaults to
+    /// [`Shard::ONLY`].
+    fn shard_of(&self, key: &Key) -> Shard {
+        let _ = key;
+        Shard::ONLY
+    }
 
     /// Returns the invalidation log. Defaults to none.
     fn log(&self) -> Option<&dyn RemoteLog> {
@@ -216,16 +232,19 @@ pub trait Remote: Send + Sync + 'static {
         "remote".to_owned()
     }
 
-    /// Returns those of several servers that do not answer now, written as in
-    /// [`address`](Self::address): for the log line about an outage. Asked once when an outage
-    /// begins, and given a few seconds. Defaults to none.
-    fn silent_servers(&self) -> Call<'_, Vec<String>> {
-        Box::pin(std::future::ready(Ok(Vec::new())))
+    /// Returns where a shard is, for log lines and [`servers_away`], in the form of
+    /// [`address`](Self::address). Asked when the shard goes away and when it is back. Defaults
+    /// to `address`.
+    ///
+    /// [`servers_away`]: crate::Stampede::servers_away
+    fn address_of(&self, shard: Shard) -> String {
+        let _ = shard;
+        self.address()
     }
 
-    /// Is told that a call failed or took too long. After several in a row the
-    /// connection is worth replacing.
-    fn suspect(&self, kind: RemoteErrorKind);
+    /// Is told that a call to a shard failed or took too long. After several in a row the
+    /// connection to it is worth replacing.
+    fn suspect(&self, shard: Shard, kind: RemoteErrorKind);
 }
 
 /// The messages of a remote: wake-ups, and what other processes announce.

@@ -17,7 +17,6 @@ use tokio_util::sync::CancellationToken;
 
 use crate::key::{Key, Tag};
 use crate::lease::shared_store::{Delivery, Unavailable};
-use crate::observe::RemoteOp;
 use crate::remote::coordinator::EntryRemote;
 
 /// How many calls a write makes: the log is read, the longest life is told, and the value.
@@ -205,7 +204,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     }
 
     fn longest_write(&self) -> Duration {
-        self.gate.deadline(self.gate.largest()) * CALLS_OF_A_WRITE
+        self.gate.longest_deadline(self.gate.largest()) * CALLS_OF_A_WRITE
     }
 
     /// Leaves the write to the journal. The remote cannot be given a value then, so it loses
@@ -214,19 +213,15 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         if write.is_over() {
             return;
         }
+        let journal = &self.gate.journal;
         match &write.kind {
-            WriteKind::Put(key) => {
-                self.queue(RemoteOp::Invalidate, None, |journal| journal.note_key(key.clone()));
-            }
+            WriteKind::Put(key) => journal.note_key(key.clone()),
             WriteKind::Invalidate(keys) => {
-                self.queue(RemoteOp::Invalidate, None, |journal| {
-                    keys.iter().for_each(|key| journal.note_key(key.clone()));
-                });
+                keys.iter().for_each(|key| journal.note_key(key.clone()));
             }
-            WriteKind::InvalidateTags(tags) => {
-                self.queue(RemoteOp::Announce, None, |journal| journal.note_tags(tags));
-            }
+            WriteKind::InvalidateTags(tags) => journal.note_tags(tags),
         }
+        self.gate.tend.notify_one();
         // In this order: between the two no caller asks the remote.
         self.pending.end(write);
     }

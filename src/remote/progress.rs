@@ -2,14 +2,14 @@
 //!
 //! A call is given up when nothing was answered for as long as the *patience*, or after
 //! [`SLOW_LIMIT`]. While other calls are answered, it waits on: the remote has much to do. The
-//! patience is `op_timeout` where answers come quickly. Before the first answer, and where
+//! patience is `op_timeout` where answers come quickly. Before the first few answers, and where
 //! answers have taken long of late, it is up to four times as long: of many processes that start
 //! together, each waits for its turn.
 //!
 //! Looks and writes are told apart. A server can be paused for writes alone, and then it answers
 //! looks all the time.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -21,6 +21,11 @@ pub(super) const SLOW_LIMIT: Duration = Duration::from_secs(2);
 
 /// The longest patience, in `op_timeout`s.
 const MOST_PATIENCE: u32 = 4;
+
+/// How many answers it takes to know how quickly the remote answers: a probe, a read of the log
+/// and a look. Of many processes that start together the first call may be answered at once, and
+/// the next one has all their calls before it.
+const FIRST_ANSWERS: u32 = 3;
 
 /// How much longer than the slowest of the last answers the next one may take.
 const ABOVE_SLOWEST: u32 = 4;
@@ -35,6 +40,8 @@ pub(super) struct Progress {
     answered: AtomicU64,
     /// How long the slowest of the last answers took, in nanoseconds; 0: there was none.
     slowest: AtomicU64,
+    /// How many calls were answered, as far as that counts.
+    answers: AtomicU32,
     /// When the last failure was counted.
     failed: AtomicU64,
     /// Whether nothing was answered since a call was given up: then one knows.
@@ -49,6 +56,7 @@ impl Progress {
             write_answered: AtomicU64::new(0),
             answered: AtomicU64::new(0),
             slowest: AtomicU64::new(0),
+            answers: AtomicU32::new(0),
             failed: AtomicU64::new(0),
             is_silent: AtomicBool::new(false),
         }
@@ -65,6 +73,9 @@ impl Progress {
             return self.op_timeout;
         }
         let most = self.most_patience();
+        if self.answers.load(Ordering::Relaxed) < FIRST_ANSWERS {
+            return most;
+        }
         match self.slowest.load(Ordering::Relaxed) {
             0 => most,
             slowest => {
@@ -96,6 +107,9 @@ impl Progress {
         self.answered.fetch_max(self.nanos(now), Ordering::Relaxed);
         if !is_look(op) {
             self.write_answered.fetch_max(self.nanos(now), Ordering::Relaxed);
+        }
+        if self.answers.load(Ordering::Relaxed) < FIRST_ANSWERS {
+            self.answers.fetch_add(1, Ordering::Relaxed);
         }
         let took = now.saturating_duration_since(sent).saturating_sub(allowance);
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX).max(1);
@@ -136,11 +150,22 @@ mod tests {
         progress.gives_up_at(op, sent, NONE).saturating_duration_since(Instant::now())
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn before_the_first_answer_and_after_slow_ones_it_is_more_patient() {
+    /// Returns the progress of a remote that has answered quickly so far.
+    fn known() -> Progress {
         let progress = Progress::new(100 * MS);
-        assert_eq!(progress.patience(), 400 * MS);
-        progress.note_answer(RemoteOp::Get, Instant::now(), NONE);
+        for _ in 0..FIRST_ANSWERS {
+            progress.note_answer(RemoteOp::Get, Instant::now(), NONE);
+        }
+        progress
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn before_the_first_answers_and_after_slow_ones_it_is_more_patient() {
+        let progress = Progress::new(100 * MS);
+        for _ in 0..FIRST_ANSWERS {
+            assert_eq!(progress.patience(), 400 * MS);
+            progress.note_answer(RemoteOp::Get, Instant::now(), NONE);
+        }
         assert_eq!(progress.patience(), 100 * MS);
         let sent = Instant::now();
         pass(80 * MS).await;
@@ -158,7 +183,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn while_the_remote_answers_a_call_may_take_two_seconds_and_no_more() {
-        let progress = Progress::new(100 * MS);
+        let progress = known();
         progress.note_answer(RemoteOp::Fill, Instant::now(), NONE);
         let sent = Instant::now();
         for _ in 0..39 {
@@ -171,7 +196,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn answers_to_looks_say_nothing_of_writes() {
-        let progress = Progress::new(100 * MS);
+        let progress = known();
         pass(MS).await;
         let sent = Instant::now();
         progress.note_answer(RemoteOp::Fill, sent, NONE);
@@ -183,7 +208,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn calls_that_were_on_their_way_together_are_one_failure() {
-        let progress = Progress::new(100 * MS);
+        let progress = known();
         let sent = Instant::now();
         pass(100 * MS).await;
         let counted = (0..3).filter(|_| progress.is_one_more_failure(sent)).count();

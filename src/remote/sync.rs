@@ -11,21 +11,20 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::future::try_join_all;
+use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::clock::Tick;
-use crate::key::{Key, Tag, uncollected};
-use crate::lease::grant::{Stamp, Token};
+use crate::key::Tag;
+use crate::lease::grant::Stamp;
 use crate::lease::shared_store::Unavailable;
 use crate::observe::RemoteOp;
-use crate::remote::breaker::Backoff;
 use crate::remote::coordinator::EntryRemote;
-use crate::remote::journal::JournalWork;
-use crate::remote::log::follower::{Effect, MAX_READS, items_of_keys};
+use crate::remote::log::follower::{Effect, MAX_READS};
 use crate::remote::log::{LogItem, LogReply};
+use crate::remote::shard::{ShardState, TaskClaim};
 use crate::remote::{Notice, OnNotice, RemoteErrorKind};
 
 /// How often the log is read, give or take a tenth: so do many processes not read together.
@@ -55,10 +54,6 @@ const LOG_BYTES: usize = 256 << 10;
 /// still.
 const UNATTENDED_AFTER: Duration = Duration::from_secs(120);
 
-/// A remote that fails sooner than this after it was brought back answers
-/// probes and little else.
-const STEADY_AFTER: Duration = Duration::from_secs(10);
-
 pub(super) struct Synchronizer {
     begun: AtomicBool,
     /// The number of the task that looks after the link: odd, or even where there is none.
@@ -68,7 +63,9 @@ pub(super) struct Synchronizer {
     /// Counts subscriptions and losses of them.
     subscriptions: watch::Sender<u64>,
     /// Held by the task that reads the log.
-    reading: tokio::sync::Mutex<()>,
+    pub(super) reading: tokio::sync::Mutex<()>,
+    /// The task that tells the journal.
+    pub(super) telling_task: TaskClaim,
     /// When the call was sent that has last read the log to its end.
     heard: Mutex<Option<Instant>>,
     /// When the log could last not be read, and why.
@@ -91,6 +88,7 @@ impl Synchronizer {
             tended_at: AtomicU64::new(0),
             subscriptions: watch::Sender::new(0),
             reading: tokio::sync::Mutex::new(()),
+            telling_task: TaskClaim::default(),
             heard: Mutex::new(None),
             failed: Mutex::new(None),
             verified: Mutex::new(None),
@@ -143,7 +141,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     }
 
     /// Says that the task that looks after the link is run.
-    fn is_at_work(&self) {
+    pub(super) fn is_at_work(&self) {
         let now = self.engine.upgrade().map_or(0, |engine| engine.watch.now().as_nanos());
         self.link.tended_at.store(now, Ordering::Relaxed);
     }
@@ -155,9 +153,10 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     }
 
     /// Waits until the invalidation log is known, within one `op_timeout`. The
-    /// first time this waits for the subscription too.
+    /// first time this waits for the subscription too. While the log is away, this process goes
+    /// on with what it knows of it.
     pub(super) async fn prepared(&self) -> Result<(), Unavailable> {
-        if self.is_prepared() {
+        if self.is_prepared() || !self.gate.log_answers() {
             return Ok(());
         }
         // What was heard a moment ago is good enough where copies are vouched for again.
@@ -170,13 +169,14 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     }
 
     async fn read_within_time_out(&self, since: Option<Instant>) -> Result<(), Unavailable> {
-        if !self.gate.is_open() {
+        if !self.gate.log_answers() {
             return Err(Unavailable);
         }
         let Some(me) = self.me.upgrade() else { return Err(Unavailable) };
         // On a task: a caller that goes away does not keep the others waiting.
         let reading = tokio::spawn(async move { me.prepare(since).await });
-        match tokio::time::timeout(self.gate.deadline(0) * MOST_CALLS, reading).await {
+        let limit = self.gate.deadline(&self.gate.log_shard(), 0) * MOST_CALLS;
+        match tokio::time::timeout(limit, reading).await {
             Ok(Ok(result)) => result.map_err(|_| Unavailable),
             Ok(Err(_)) | Err(_) => Err(Unavailable),
         }
@@ -186,7 +186,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     fn is_prepared(&self) -> bool {
         let is_known = match self.log() {
             Some(_) => self.follower.stamp().is_some(),
-            None => self.clock.is_set(),
+            None => self.gate.log_shard().clock.is_set(),
         };
         is_known
             && self.engine.upgrade().is_some_and(|engine| engine.is_vouched(engine.clock.now()))
@@ -198,7 +198,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         let _reading = self.link.reading.lock().await;
         let failed = *self.link.failed.lock();
         if let Some((_, kind)) = failed.filter(|(at, _)| *at > began)
-            && began.elapsed() >= self.gate.progress.most_patience()
+            && began.elapsed() >= self.gate.log_shard().progress.most_patience()
         {
             // Callers that have waited long enough for a read fail together with it.
             return Err(kind);
@@ -210,7 +210,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         if is_done {
             return Ok(());
         }
-        if !self.gate.is_open() {
+        if !self.gate.log_answers() {
             // A caller that had the lock before has found the remote away.
             return Err(RemoteErrorKind::Unavailable);
         }
@@ -235,21 +235,22 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     }
 
     /// Reads the log to its end, and the clock where it is not known.
-    async fn read_log(&self) -> Result<(), RemoteErrorKind> {
-        if !self.clock.is_set() {
-            self.read_clock().await?;
+    pub(super) async fn read_log(&self) -> Result<(), RemoteErrorKind> {
+        let shard = self.gate.log_shard();
+        if !shard.clock.is_set() {
+            self.read_clock(&shard).await?;
         }
         let Some(log) = self.log() else { return Ok(()) };
         for reads in 0..MAX_READS * 2 {
             let (sent, asked) = (self.tick(), self.follower.stamp());
             let from = Instant::now();
-            let may_have_moved = self.gate.may_have_moved.swap(false, Ordering::Relaxed);
+            let may_have_moved = shard.may_have_moved.swap(false, Ordering::Relaxed);
             let verifies = may_have_moved || self.link.is_to_be_verified();
             let found = match verifies {
                 true => None,
                 false => {
                     let read = log.read(asked);
-                    self.gate.attempt(RemoteOp::ReadLog, LOG_BYTES, read).await?
+                    self.gate.attempt(RemoteOp::ReadLog, &shard, LOG_BYTES, read).await?
                 }
             };
             let reply = match found {
@@ -257,7 +258,9 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
                 // Begins the log where there is none, or where it was set back.
                 None => {
                     let announce = log.announce(&[], asked);
-                    let reply = self.gate.attempt(RemoteOp::ReadLog, LOG_BYTES, announce).await?;
+                    let announce =
+                        self.gate.attempt(RemoteOp::ReadLog, &shard, LOG_BYTES, announce);
+                    let reply = announce.await?;
                     *self.link.verified.lock() = Some(from);
                     reply
                 }
@@ -294,6 +297,12 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         is_complete
     }
 
+    /// The log lacks what this process has applied: with the next read it is to begin again.
+    pub(super) fn has_lost_items(&self) {
+        *self.link.verified.lock() = None;
+        self.gate.tend.notify_one();
+    }
+
     /// Ends here what others have ended. The follower knows of it already, so that whatever is
     /// taken over from now on is checked against it.
     fn settle(&self, effect: Effect) {
@@ -325,23 +334,45 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     /// Counts a read of the log. A remote whose log cannot be read is of no use, also where it
     /// answers everything else.
     fn count_read(&self, sent: Instant, failure: Option<RemoteErrorKind>) {
-        self.gate.count(RemoteOp::ReadLog, sent, failure);
+        let shard = self.gate.log_shard();
+        self.gate.count(RemoteOp::ReadLog, &shard, sent, failure);
         *self.link.failed.lock() = failure.map(|kind| (Instant::now(), kind));
         if failure.is_none() {
             return self.link.unread.store(0, Ordering::Relaxed);
         }
         let unread = self.link.unread.fetch_add(1, Ordering::Relaxed) + 1;
-        if unread >= self.gate.settings.breaker_failures.max(1) {
+        if let Some(kind) = failure
+            && unread >= self.gate.settings.breaker_failures.max(1)
+        {
             self.link.unread.store(0, Ordering::Relaxed);
-            self.gate.trip(RemoteOp::ReadLog, failure);
+            self.gate.trip(RemoteOp::ReadLog, &shard, kind);
         }
     }
 
-    async fn read_clock(&self) -> Result<(), RemoteErrorKind> {
+    pub(super) async fn read_clock(&self, shard: &ShardState) -> Result<(), RemoteErrorKind> {
         let sent = self.tick();
-        let now = self.gate.attempt(RemoteOp::Probe, 0, self.remote().probe()).await?;
-        self.sample(sent, now);
+        let probe = self.remote().probe(shard.shard);
+        let now = self.gate.attempt(RemoteOp::Probe, shard, 0, probe).await?;
+        self.sample(shard, sent, now);
         Ok(())
+    }
+
+    /// Waits until the clock of a shard is known, so that what is read there can be dated.
+    pub(super) async fn dated(&self, shard: &ShardState) -> Result<(), Unavailable> {
+        if shard.clock.is_set() {
+            return Ok(());
+        }
+        let _reading = shard.reading_clock.lock().await;
+        if shard.clock.is_set() {
+            return Ok(());
+        }
+        if !shard.answers() {
+            return Err(Unavailable);
+        }
+        let sent = Instant::now();
+        let read = self.read_clock(shard).await;
+        self.gate.count(RemoteOp::Probe, shard, sent, read.err());
+        read.map_err(|_| Unavailable)
     }
 
     /// Has the log read where local copies are not vouched for. A remote that is away says
@@ -353,15 +384,33 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         if !matches!(prepared, Ok(Ok(()))) {
             // The caller has something to serve, and does not wait for a slow remote. What was
             // ended meanwhile is judged before the remote is asked again.
-            self.gate.trip(RemoteOp::ReadLog, Some(RemoteErrorKind::Timeout));
+            self.gate.trip(RemoteOp::ReadLog, &self.gate.log_shard(), RemoteErrorKind::Timeout);
             self.vouch_for_ever();
         }
     }
 
+    /// Lets local copies be served while the log is away.
     fn vouch_for_ever(&self) {
-        if let Some(engine) = self.engine.upgrade() {
-            engine.vouch_until(Tick::from_nanos(u64::MAX));
+        let Some(engine) = self.engine.upgrade() else { return };
+        engine.vouch_until(Tick::from_nanos(u64::MAX));
+        if self.gate.log_answers() {
+            // It has come back meanwhile.
+            engine.vouch_until(Tick::default());
         }
+    }
+
+    /// Reads the log that was away, and lets requests ask its shard.
+    pub(super) async fn open_log(&self, shard: &ShardState) -> Result<(), RemoteErrorKind> {
+        let _reading = self.link.reading.lock().await;
+        let sent = self.tick();
+        self.read_log().await?;
+        self.gate.close(shard);
+        // In this order: what is dropped here is there.
+        self.settle_doubt();
+        if let Some(engine) = self.engine.upgrade().filter(|_| self.log().is_some()) {
+            engine.vouch_until(sent.plus(VOUCHED));
+        }
+        Ok(())
     }
 
     /// Drops every local copy: an invalidation may have been missed. Nothing
@@ -389,31 +438,19 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         self.link.begun.store(false, Ordering::Release);
     }
 
-    fn settle_doubt(&self) {
-        if self.gate.is_open() && self.link.in_doubt.swap(false, Ordering::AcqRel) {
+    pub(super) fn settle_doubt(&self) {
+        if self.gate.log_answers() && self.link.in_doubt.swap(false, Ordering::AcqRel) {
             self.doubt();
         }
     }
 
     /// Looks after the link once, and returns when to do so again.
-    async fn tend_once(&self, pace: &mut Pace) -> Duration {
+    async fn tend_once(&self, runtime: u64) -> Duration {
         self.is_at_work();
-        if !self.gate.is_open() {
+        self.recover(runtime);
+        if !self.gate.log_answers() {
             self.vouch_for_ever();
-            if let Some(me) = self.me.upgrade().filter(|_| self.gate.has_begun_outage()) {
-                // On a task of its own: servers may be slow not to answer.
-                tokio::spawn(async move { me.gate.report_silent_servers().await });
-            }
-            if let Some(pause) = pace.pause_if_unsteady() {
-                return pause;
-            }
-            return match self.bring_back().await {
-                Ok(()) => pace.was_brought_back(),
-                Err(_) => {
-                    self.gate.set_returning(false);
-                    pace.probes.next()
-                }
-            };
+            return HEARTBEAT;
         }
         self.settle_doubt();
         if self.log().is_none() {
@@ -431,7 +468,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
 
     async fn beat(&self) -> Result<(), RemoteErrorKind> {
         let _reading = self.link.reading.lock().await;
-        if !self.gate.is_open() {
+        if !self.gate.log_answers() {
             return Err(RemoteErrorKind::Unavailable);
         }
         let sent = Instant::now();
@@ -451,77 +488,6 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         self.doubt();
         local_ttl
     }
-
-    /// Probes, tells the remote what it has missed, and lets requests ask it
-    /// again.
-    async fn bring_back(&self) -> Result<(), RemoteErrorKind> {
-        self.probe().await?;
-        self.gate.set_returning(true);
-        self.replay().await?;
-        let _reading = self.link.reading.lock().await;
-        self.read_log().await?;
-        loop {
-            // Invalidations that were noted meanwhile. Between the last look into the
-            // journal and the opening nothing is awaited: a stream of invalidations
-            // would keep the remote away for ever.
-            self.replay().await?;
-            self.gate.close();
-            if self.gate.journal.is_empty() {
-                break;
-            }
-        }
-        self.gate.set_returning(false);
-        // In this order: what is dropped here is there.
-        self.settle_doubt();
-        Ok(())
-    }
-
-    /// Tells the remote what it has missed.
-    async fn replay(&self) -> Result<(), RemoteErrorKind> {
-        while let Some(work) = self.gate.journal.next() {
-            match &work {
-                JournalWork::Announcements(keys) => {
-                    self.announce_late(&items_of_keys(keys)).await?;
-                }
-                JournalWork::Keys(keys) => {
-                    // Together: one round trip after the other would not keep up
-                    // with an application that goes on invalidating.
-                    let invalidate = |key| {
-                        let invalidate = self.remote().invalidate(key);
-                        self.gate.attempt(RemoteOp::Invalidate, 0, invalidate)
-                    };
-                    let keys: Vec<_> = keys.iter().flat_map(uncollected).collect();
-                    try_join_all(keys.iter().map(invalidate)).await?;
-                    self.announce_late(&items_of_keys(&keys)).await?;
-                }
-                JournalWork::Tags(tags) => {
-                    let items: Vec<_> = tags.iter().cloned().map(LogItem::from).collect();
-                    self.announce_late(&items).await?;
-                }
-            }
-            self.gate.journal.done(&work);
-            self.is_at_work();
-        }
-        Ok(())
-    }
-
-    async fn announce_late(&self, items: &[LogItem]) -> Result<(), RemoteErrorKind> {
-        let Some(log) = self.log() else { return Ok(()) };
-        let (sent, asked) = (self.tick(), self.follower.stamp());
-        let announce = log.announce(items, asked);
-        let reply = self.gate.attempt(RemoteOp::Announce, LOG_BYTES, announce).await?;
-        self.heard(sent, asked, &reply, items);
-        Ok(())
-    }
-
-    /// Sees whether the remote answers, and whether it executes what may write:
-    /// a server can be paused for that alone.
-    async fn probe(&self) -> Result<(), RemoteErrorKind> {
-        self.read_clock().await?;
-        let (unheld, nothing) = (Token::random(), Key::from("probe"));
-        let abandon = self.remote().abandon(&nothing, &unheld, None);
-        self.gate.attempt(RemoteOp::Abandon, 0, abandon).await.map(drop)
-    }
 }
 
 impl<V: Send + Sync + 'static> OnNotice for EntryRemote<V> {
@@ -537,10 +503,11 @@ impl<V: Send + Sync + 'static> OnNotice for EntryRemote<V> {
             }
             Notice::Subscribed => {
                 // It may be another server, and messages were missed.
-                self.clock.reset();
+                self.gate.shards.all().iter().for_each(|shard| shard.clock.reset());
                 *self.link.verified.lock() = None;
                 self.link.subscriptions.send_modify(|count| *count += 1);
-                if self.gate.is_open()
+                if self.log().is_some()
+                    && self.gate.log_answers()
                     && let Some(engine) = self.engine.upgrade()
                 {
                     engine.vouch_until(Tick::default());
@@ -551,37 +518,6 @@ impl<V: Send + Sync + 'static> OnNotice for EntryRemote<V> {
                 self.link.subscriptions.send_modify(|count| *count += 1);
             }
         }
-    }
-}
-
-/// How often a remote that is away is probed.
-struct Pace {
-    probes: Backoff,
-    /// Before the first probe, where the last one proved nothing.
-    relapses: Backoff,
-    brought_back: Option<Instant>,
-}
-
-impl Pace {
-    const fn new() -> Self {
-        Self { probes: Backoff::new(), relapses: Backoff::new(), brought_back: None }
-    }
-
-    fn was_brought_back(&mut self) -> Duration {
-        self.probes.reset();
-        self.brought_back = Some(Instant::now());
-        Duration::ZERO
-    }
-
-    /// Returns how long to wait before the first probe of an outage: one right
-    /// after another would let requests ask at once, and fail at once.
-    fn pause_if_unsteady(&mut self) -> Option<Duration> {
-        let brought_back = self.brought_back.take()?;
-        if brought_back.elapsed() < STEADY_AFTER {
-            return Some(self.relapses.next());
-        }
-        self.relapses.reset();
-        None
     }
 }
 
@@ -613,7 +549,6 @@ impl<V: Send + Sync + 'static> Drop for Tending<V> {
 
 /// Looks after the link until the cache is gone, or the runtime.
 async fn tend<V: Send + Sync + 'static>(tending: Tending<V>) {
-    let mut pace = Pace::new();
     let mut pause = Duration::ZERO;
     loop {
         // Not held over the pause: the cache may go.
@@ -622,6 +557,20 @@ async fn tend<V: Send + Sync + 'static>(tending: Tending<V>) {
         drop(store);
         let _ = tokio::time::timeout(pause, tend.notified()).await;
         let Some(store) = tending.store() else { return };
-        pause = store.tend_once(&mut pace).await;
+        let mut tended = std::pin::pin!(store.tend_once(tending.number));
+        let mut is_due_again = false;
+        pause = loop {
+            match select(tended.as_mut(), std::pin::pin!(tend.notified())).await {
+                Either::Left((pause, _)) => break pause,
+                // A shard that goes away meanwhile does not wait for a slow log.
+                Either::Right(_) => {
+                    store.recover(tending.number);
+                    is_due_again = true;
+                }
+            }
+        };
+        if is_due_again {
+            pause = Duration::ZERO;
+        }
     }
 }

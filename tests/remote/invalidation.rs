@@ -416,3 +416,18 @@ async fn an_invalidation_or_put_without_await_reaches_the_other_processes() {
         assert_eq!(other, Some(2), "outside of a runtime: {outside_of_a_runtime}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_lacks_the_invalidation_is_not_believed() {
+    let (double, origin) = (Double::new(), Origin::new());
+    let old = Process::on(&double);
+    assert_eq!(answer(&old, &origin).await, 1);
+    // The log is read by its own announcement: what it knows of older entries, it must ask.
+    let new = Process::on(&double);
+    assert_eq!(new.invalidate_tag("t").await.remote, Announcement::Done);
+    double.fail_over_log(1);
+    assert_eq!(new.get("k").await, None);
+    assert_eq!(answer(&new, &origin).await, 2);
+    pass(5 * SECOND).await;
+    assert_eq!(answer(&old, &origin).await, answer(&new, &origin).await);
+}

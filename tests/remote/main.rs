@@ -39,6 +39,8 @@ mod pending_writes;
 #[cfg(feature = "remote")]
 mod recovery;
 #[cfg(feature = "remote")]
+mod shards;
+#[cfg(feature = "remote")]
 mod stale;
 #[cfg(feature = "remote")]
 mod stale_marks;

@@ -372,7 +372,8 @@ async fn an_invalidation_in_the_very_moment_of_recovery_is_told_before_anybody_a
         pass(SECOND).await;
         double.heal(RemoteOp::ALL);
         double.delay(20 * MS);
-        while double.calls(RemoteOp::Abandon) == 0 {
+        double.forget_calls();
+        while double.calls(RemoteOp::Invalidate) == 0 {
             pass(MS).await;
         }
         pass(Duration::from_millis(moment)).await;

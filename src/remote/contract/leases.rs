@@ -3,7 +3,7 @@
 use super::*;
 
 pub async fn a_free_key_is_granted_to_who_asks_first(w: &ContractWorld<impl ContractServer>) {
-    let before = w.one.remote.probe().await.unwrap();
+    let before = w.one.remote.probe(Shard::ONLY).await.unwrap();
     let ask = ask(LONG);
     let grant = granted(w.one.acquire(&ask).await);
     assert_eq!(grant.token, ask.token);
@@ -146,7 +146,7 @@ pub async fn a_grant_is_above_the_grants_before_it(w: &ContractWorld<impl Contra
 }
 
 pub async fn the_remotes_time_never_goes_back(w: &ContractWorld<impl ContractServer>) {
-    let mut times = vec![w.one.remote.probe().await.unwrap()];
+    let mut times = vec![w.one.remote.probe(Shard::ONLY).await.unwrap()];
     let grant = w.two.lead().await;
     times.push(grant.now);
     match w.one.acquire(&ask(LONG)).await {
@@ -160,7 +160,7 @@ pub async fn the_remotes_time_never_goes_back(w: &ContractWorld<impl ContractSer
     }
     times.push(w.two.put().await.0);
     lapse().await;
-    times.push(w.two.remote.probe().await.unwrap());
+    times.push(w.two.remote.probe(Shard::ONLY).await.unwrap());
     assert!(times.is_sorted(), "{times:?}");
     let passed = times[times.len() - 1].as_millis() - times[0].as_millis();
     assert!(u128::from(passed) >= SHORT.as_millis(), "milliseconds: {passed}");

@@ -102,7 +102,7 @@ pub async fn what_is_done_to_a_key_is_told_to_nobody(w: &ContractWorld<impl Cont
     w.one.invalidate().await;
     let failed = w.one.lead().await;
     w.one.abandon(&failed, Some(LONG)).await;
-    w.one.remote.probe().await.unwrap();
+    w.one.remote.probe(Shard::ONLY).await.unwrap();
     let last = LogItem::Key(Key::from("last"));
     let announced = std::slice::from_ref(&last);
     w.one.remote.log().unwrap().announce(announced, None).await.unwrap();

@@ -55,7 +55,7 @@ use std::time::Duration;
 use crate::key::Key;
 use crate::remote::{
     AcquireOutcome, FillOutcome, Grant, InvalidatedRecords, LeaseRequest, Listener, LogUpdate,
-    Notice, OnNotice, Record, Remote, RemoteError, RemotePush, ServerTime, Version,
+    Notice, OnNotice, Record, Remote, RemoteError, RemotePush, ServerTime, Shard, Version,
 };
 use bytes::Bytes;
 use tokio::sync::{Mutex, mpsc};

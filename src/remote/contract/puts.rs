@@ -6,7 +6,7 @@ use super::*;
 
 pub async fn a_put_is_stored_under_a_version_of_the_remote(w: &ContractWorld<impl ContractServer>) {
     let (now, version) = w.one.put().await;
-    assert!(now <= w.one.remote.probe().await.unwrap());
+    assert!(now <= w.one.remote.probe(Shard::ONLY).await.unwrap());
     assert_eq!(w.two.value().await, Some(envelope(version, "put")));
     w.assert_idle().await;
 }

@@ -70,6 +70,11 @@ impl Micros {
 }
 
 impl Now {
+    /// Returns the same moment by a clock that is ahead.
+    pub(super) fn ahead(self, by: Duration) -> Self {
+        Self { time: self.time.plus(by), stamp: self.stamp.plus(by) }
+    }
+
     pub(super) const fn reading(self) -> ServerTime {
         ServerTime::from_millis(self.time.0 / 1000)
     }

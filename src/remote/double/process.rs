@@ -15,7 +15,7 @@ use crate::remote::double::server::{DoubleCommand, DoubleServer, DoubleState, Fa
 use crate::remote::{
     AcquireOutcome, Call, FillOutcome, Grant, InvalidatedRecords, LeaseRequest, Listener, LogItem,
     LogPositions, LogReply, LogUpdate, Notice, OnNotice, Remote, RemoteError, RemoteErrorKind,
-    RemoteLog, RemoteOp, RemotePush, ServerTime, Stamp, Token, Version, Wakes,
+    RemoteLog, RemoteOp, RemotePush, ServerTime, Shard, Stamp, Token, Version, Wakes,
 };
 
 /// Shorter envelopes have no room for a version.
@@ -70,16 +70,17 @@ impl DoubleProcess {
     async fn send(
         &self,
         op: RemoteOp,
+        shard: Shard,
         command: DoubleCommand,
     ) -> Result<(Duration, Option<Fault>), RemoteError> {
         let way = self.server.with(|state, _| state.way_there);
         if way.is_zero() {
-            return self.server.accept(op, command);
+            return self.server.accept(op, shard, command);
         }
         let server = Arc::clone(&self.server);
         let arrival = tokio::spawn(async move {
             tokio::time::sleep(way).await;
-            server.accept(op, command)
+            server.accept(op, shard, command)
         });
         arrival.await.unwrap_or_else(|_| Err(RemoteError::new(RemoteErrorKind::Connection)))
     }
@@ -89,6 +90,7 @@ impl DoubleProcess {
     fn call<'a, T: Send + 'static>(
         &'a self,
         op: RemoteOp,
+        shard: Shard,
         work: impl FnOnce(&mut DoubleState, Now) -> Result<T, RemoteError> + Send + 'static,
     ) -> Call<'a, T> {
         Box::pin(async move {
@@ -97,7 +99,7 @@ impl DoubleProcess {
                 // The caller may be gone.
                 let _ = reply.send(work(state, now));
             });
-            let (delay, fault) = self.send(op, command).await?;
+            let (delay, fault) = self.send(op, shard, command).await?;
             if !delay.is_zero() {
                 tokio::time::sleep(delay).await;
             }
@@ -116,13 +118,14 @@ impl DoubleProcess {
 
 impl Remote for DoubleProcess {
     fn get<'a>(&'a self, key: &'a Key) -> Call<'a, Option<Bytes>> {
-        let key = key.clone();
-        self.call(RemoteOp::Get, move |state, now| Ok(state.at(&key, now, |r| r.envelope())))
+        let (shard, key) = (Remote::shard_of(self, key), key.clone());
+        self.call(RemoteOp::Get, shard, move |state, now| Ok(state.at(&key, now, |r| r.envelope())))
     }
 
     fn acquire<'a>(&'a self, key: &'a Key, ask: &'a LeaseRequest) -> Call<'a, AcquireOutcome> {
+        let shard = Remote::shard_of(self, key);
         let (key, ask, inbox) = (key.clone(), *ask, self.inbox);
-        self.call(RemoteOp::Acquire, move |state, now| {
+        self.call(RemoteOp::Acquire, shard, move |state, now| {
             let (full, subscribed) = (state.full, state.is_subscribed(inbox));
             let inbox = (ask.register && subscribed).then_some(inbox);
             Ok(state.at(&key, now, |records| records.acquire(now, &ask, inbox, full))?)
@@ -136,8 +139,9 @@ impl Remote for DoubleProcess {
         ttl: Duration,
         envelope: Bytes,
     ) -> Call<'a, FillOutcome> {
+        let shard = Remote::shard_of(self, key);
         let (key, grant) = (key.clone(), *grant);
-        self.call(RemoteOp::Fill, move |state, now| {
+        self.call(RemoteOp::Fill, shard, move |state, now| {
             let full = state.full;
             let (filled, woken) =
                 state.at(&key, now, |records| records.fill(now, &grant, ttl, envelope, full))?;
@@ -152,8 +156,9 @@ impl Remote for DoubleProcess {
         grant: &'a Grant,
         ask: &'a LeaseRequest,
     ) -> Call<'a, bool> {
+        let shard = Remote::shard_of(self, key);
         let (key, grant, ask) = (key.clone(), *grant, *ask);
-        self.call(RemoteOp::Renew, move |state, now| {
+        self.call(RemoteOp::Renew, shard, move |state, now| {
             Ok(state.at(&key, now, |records| records.renew(now, &grant, &ask)))
         })
     }
@@ -164,8 +169,9 @@ impl Remote for DoubleProcess {
         token: &'a Token,
         hold: Option<Duration>,
     ) -> Call<'a, bool> {
+        let shard = Remote::shard_of(self, key);
         let (key, token) = (key.clone(), *token);
-        self.call(RemoteOp::Abandon, move |state, now| {
+        self.call(RemoteOp::Abandon, shard, move |state, now| {
             let (full, hearing) = (state.full, state.subscribed());
             let (done, woken) =
                 state.at(&key, now, |records| records.abandon(now, &token, hold, &hearing, full));
@@ -175,8 +181,8 @@ impl Remote for DoubleProcess {
     }
 
     fn invalidate<'a>(&'a self, key: &'a Key) -> Call<'a, InvalidatedRecords> {
-        let key = key.clone();
-        self.call(RemoteOp::Invalidate, move |state, now| {
+        let (shard, key) = (Remote::shard_of(self, key), key.clone());
+        self.call(RemoteOp::Invalidate, shard, move |state, now| {
             let (found, woken) = state.at(&key, now, |records| records.invalidate());
             state.wake(woken, &key);
             Ok(found)
@@ -189,8 +195,8 @@ impl Remote for DoubleProcess {
         ttl: Duration,
         envelope: Bytes,
     ) -> Call<'a, (ServerTime, Version)> {
-        let key = key.clone();
-        self.call(RemoteOp::Put, move |state, now| {
+        let (shard, key) = (Remote::shard_of(self, key), key.clone());
+        self.call(RemoteOp::Put, shard, move |state, now| {
             if envelope.len() < SHORTEST {
                 return Err(RemoteError::new(RemoteErrorKind::Protocol));
             }
@@ -201,8 +207,8 @@ impl Remote for DoubleProcess {
         })
     }
 
-    fn probe(&self) -> Call<'_, ServerTime> {
-        self.call(RemoteOp::Probe, |_, now| Ok(now.reading()))
+    fn probe(&self, shard: Shard) -> Call<'_, ServerTime> {
+        self.call(RemoteOp::Probe, shard, |_, now| Ok(now.reading()))
     }
 
     fn log(&self) -> Option<&dyn RemoteLog> {
@@ -213,7 +219,18 @@ impl Remote for DoubleProcess {
         Some(self)
     }
 
-    fn suspect(&self, kind: RemoteErrorKind) {
+    fn shard_of(&self, key: &Key) -> Shard {
+        self.server.with(|state, _| state.shards.shard_of(key))
+    }
+
+    fn address_of(&self, shard: Shard) -> String {
+        match self.server.with(|state, _| state.shards.count()) {
+            0 | 1 => self.address(),
+            _ => format!("{} {}", self.address(), shard.number()),
+        }
+    }
+
+    fn suspect(&self, _: Shard, kind: RemoteErrorKind) {
         self.suspicions.lock().push(kind);
     }
 }
@@ -222,7 +239,7 @@ impl RemoteLog for DoubleProcess {
     fn announce<'a>(&'a self, items: &'a [LogItem], from: Option<Stamp>) -> Call<'a, LogReply> {
         let (items, inbox) = (items.to_vec(), self.inbox);
         let op = if items.is_empty() { RemoteOp::ReadLog } else { RemoteOp::Announce };
-        self.call(op, move |state, _| {
+        self.call(op, Shard::ONLY, move |state, _| {
             let reply = state.log.announce(&items, from);
             if !items.is_empty() {
                 let (epoch, previous) = (reply.header.epoch, reply.previous);
@@ -234,12 +251,14 @@ impl RemoteLog for DoubleProcess {
     }
 
     fn read(&self, from: Option<Stamp>) -> Call<'_, Option<LogReply>> {
-        self.call(RemoteOp::ReadLog, move |state, _| Ok(state.log.read(from)))
+        self.call(RemoteOp::ReadLog, Shard::ONLY, move |state, _| Ok(state.log.read(from)))
     }
 
     fn positions<'a>(&'a self, tags: &'a [Tag]) -> Call<'a, Option<LogPositions>> {
         let tags = tags.to_vec();
-        self.call(RemoteOp::ReadPositions, move |state, _| Ok(state.log.positions(&tags)))
+        self.call(RemoteOp::ReadPositions, Shard::ONLY, move |state, _| {
+            Ok(state.log.positions(&tags))
+        })
     }
 }
 

@@ -10,7 +10,8 @@ use crate::key::Key;
 use crate::remote::double::clock::{DoubleClock, Now};
 use crate::remote::double::log::DoubleLog;
 use crate::remote::double::records::{Inbox, Records, Woken};
-use crate::remote::{Notice, OnNotice, RemoteError, RemoteErrorKind, RemoteOp, Wakes};
+use crate::remote::double::shards::DoubleShards;
+use crate::remote::{Notice, OnNotice, RemoteError, RemoteErrorKind, RemoteOp, Shard, Wakes};
 
 /// What is done once a command has arrived.
 pub(super) type DoubleCommand = Box<dyn FnOnce(&mut DoubleState, Now) + Send>;
@@ -36,7 +37,8 @@ pub(super) struct DoubleState {
     pub(super) loses_messages: bool,
     pub(super) full: bool,
     /// Commands that arrived while frozen.
-    backlog: VecDeque<DoubleCommand>,
+    backlog: VecDeque<(Shard, DoubleCommand)>,
+    pub(super) shards: DoubleShards,
     mail: VecDeque<(Inbox, Message)>,
 }
 
@@ -81,6 +83,7 @@ impl DoubleServer {
     pub(super) fn accept(
         &self,
         op: RemoteOp,
+        shard: Shard,
         command: DoubleCommand,
     ) -> Result<(Duration, Option<Fault>), RemoteError> {
         self.with(|state, now| {
@@ -89,10 +92,14 @@ impl DoubleServer {
             if let Some(Fault::Refuses(kind)) = fault {
                 return Err(RemoteError::new(kind));
             }
-            if state.frozen {
-                state.backlog.push_back(command);
+            let fault_of_shard = state.shards.fault(shard);
+            if let Some(kind) = fault_of_shard.refuses {
+                return Err(RemoteError::new(kind));
+            }
+            if state.frozen || fault_of_shard.is_frozen {
+                state.backlog.push_back((shard, command));
             } else {
-                command(state, now);
+                command(state, now.ahead(fault_of_shard.ahead));
             }
             Ok((state.delay, fault))
         })
@@ -160,8 +167,18 @@ impl DoubleState {
 
     pub(super) fn thaw(&mut self) {
         self.frozen = false;
-        for command in std::mem::take(&mut self.backlog) {
-            let now = self.clock.now();
+        self.go_on();
+    }
+
+    /// Executes what has waited for a shard that is not frozen any more.
+    pub(super) fn go_on(&mut self) {
+        for (shard, command) in std::mem::take(&mut self.backlog) {
+            let fault = self.shards.fault(shard);
+            if self.frozen || fault.is_frozen {
+                self.backlog.push_back((shard, command));
+                continue;
+            }
+            let now = self.clock.now().ahead(fault.ahead);
             command(self, now);
         }
     }

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use crate::remote::double::*;
 use crate::remote::{
     AcquireOutcome, FillOutcome, Grant, LeaseRequest, LogItem, LogUpdate, Notice, OnNotice, Remote,
-    RemoteError, RemoteLog, RemoteOp, RemotePush,
+    RemoteError, RemoteLog, RemoteOp, RemotePush, Shard,
 };
 
 const LONG: Duration = Duration::from_secs(100);
@@ -101,7 +101,7 @@ async fn a_delayed_reply_takes_so_long() {
     let process = double.process();
     double.delay(LONG);
     let start = tokio::time::Instant::now();
-    process.probe().await.unwrap();
+    process.probe(Shard::ONLY).await.unwrap();
     assert_eq!(start.elapsed(), LONG);
 }
 
@@ -111,9 +111,9 @@ async fn a_clock_that_is_set_moves_the_ends_of_leases_and_values() {
     let process = double.process();
     let grant = lead(&process).await;
     fill(&process, &grant).await.unwrap();
-    let before = process.probe().await.unwrap().as_millis();
+    let before = process.probe(Shard::ONLY).await.unwrap().as_millis();
     double.set_clock_back(LONG);
-    assert_eq!(process.probe().await.unwrap().as_millis() + 100_000, before);
+    assert_eq!(process.probe(Shard::ONLY).await.unwrap().as_millis() + 100_000, before);
     tokio::time::advance(LONG).await;
     assert!(process.get(&key()).await.unwrap().is_some(), "it has so much longer");
     double.set_clock_forward(LONG);
@@ -248,6 +248,6 @@ async fn a_listener_may_call_back() {
 #[tokio::test]
 async fn suspicions_are_kept() {
     let process = Double::new().process();
-    process.suspect(RemoteErrorKind::Timeout);
+    process.suspect(Shard::ONLY, RemoteErrorKind::Timeout);
     assert_eq!(process.suspicions(), [RemoteErrorKind::Timeout]);
 }

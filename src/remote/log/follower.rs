@@ -108,7 +108,7 @@ impl Follower {
         let Some(asked) = asked.filter(|asked| asked.epoch == header.epoch) else {
             return Effect { is_behind: known.applied.position < header.last, ..Effect::default() };
         };
-        if header.last < asked.position {
+        if Self::is_rolled_back(header, Some(asked)) {
             return Effect { is_rolled_back: true, ..Effect::default() };
         }
         if known.applied.position.max(asked.position) < header.dropped {
@@ -173,20 +173,27 @@ impl Follower {
         if stamp.epoch != known.applied.epoch || stamp.position > known.applied.position {
             return Liveness::Behind;
         }
-        if stamp.position < known.everything {
-            return Liveness::Dead;
+        known.judge(tags, stamp)
+    }
+
+    /// Judges an entry that the log should be read for, while the log is away. A computation that
+    /// was stamped later than what this process knows is one that nothing known has ended. Where
+    /// this process knows nothing, an entry without tags has been ended by nothing but what it
+    /// judges when the log is back: then it drops its copy.
+    pub(crate) fn judge_behind(&self, tags: &[Tag], stamp: Option<Stamp>) -> Liveness {
+        let state = self.state.lock();
+        match (state.as_ref(), stamp) {
+            (Some(known), Some(stamp)) if stamp.epoch == known.applied.epoch => {
+                known.judge(tags, stamp)
+            }
+            (None, _) if tags.is_empty() => Liveness::Alive,
+            _ => Liveness::Unknown,
         }
-        let positions = tags.iter().filter_map(|tag| known.tags.get(tag));
-        if positions.into_iter().any(|tag| stamp.position < tag.position) {
-            return Liveness::Dead;
-        }
-        if !tags.is_empty() && stamp.position < known.since {
-            return Liveness::Unknown;
-        }
-        let marks = tags.iter().filter_map(|tag| known.tags.get(&tag.stale_mark()));
-        let marks = marks.chain(&known.everything_stale);
-        let marks = marks.filter(|mark| stamp.position < mark.position);
-        marks.map(|mark| mark.at).min().map_or(Liveness::Alive, Liveness::Stale)
+    }
+
+    /// Returns whether a log says less than a process had applied when it asked.
+    pub(crate) fn is_rolled_back(header: &LogHeader, asked: Option<Stamp>) -> bool {
+        asked.is_some_and(|asked| asked.epoch == header.epoch && header.last < asked.position)
     }
 
     /// Judges an entry that carries `stamp` by what the log says of its tags, and after those of
@@ -223,6 +230,24 @@ impl Known {
             everything: header.everything,
             everything_stale: (stale.position > 0).then_some(stale),
         }
+    }
+
+    /// Judges an entry by what this process knows.
+    fn judge(&self, tags: &[Tag], stamp: Stamp) -> Liveness {
+        if stamp.position < self.everything {
+            return Liveness::Dead;
+        }
+        let positions = tags.iter().filter_map(|tag| self.tags.get(tag));
+        if positions.into_iter().any(|tag| stamp.position < tag.position) {
+            return Liveness::Dead;
+        }
+        if !tags.is_empty() && stamp.position < self.since {
+            return Liveness::Unknown;
+        }
+        let marks = tags.iter().filter_map(|tag| self.tags.get(&tag.stale_mark()));
+        let marks = marks.chain(&self.everything_stale);
+        let marks = marks.filter(|mark| stamp.position < mark.position);
+        marks.map(|mark| mark.at).min().map_or(Liveness::Alive, Liveness::Stale)
     }
 
     fn take_header(&mut self, header: &LogHeader, now: Tick, effect: &mut Effect) {

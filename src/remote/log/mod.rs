@@ -37,7 +37,7 @@ pub(crate) mod follower;
 
 use crate::key::{Key, Tag};
 use crate::lease::grant::{Epoch, Stamp};
-use crate::remote::Call;
+use crate::remote::{Call, Shard};
 
 /// One item of the invalidation log.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -135,6 +135,11 @@ pub trait RemoteLog: Send + Sync {
     ///
     /// A remote without memory must append all the same, as far as it can.
     fn announce<'a>(&'a self, items: &'a [LogItem], from: Option<Stamp>) -> Call<'a, LogReply>;
+
+    /// Returns the shard that has the log. Defaults to [`Shard::ONLY`].
+    fn shard(&self) -> Shard {
+        Shard::ONLY
+    }
 
     /// Reads what follows `from`; `None` where there is no log. Done once a second by each
     /// process, so it must be cheap and change nothing.

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use tower_stampede::Key;
 use tower_stampede::remote::{
     AcquireOutcome, Call, Double, DoubleProcess, FillOutcome, Grant, InvalidatedRecords,
-    LeaseRequest, Remote, RemoteErrorKind, RemoteLog, RemotePush, ServerTime, Token, Version,
+    LeaseRequest, Remote, RemoteErrorKind, RemoteLog, RemotePush, ServerTime, Shard, Token,
+    Version,
 };
 
 /// Everything that was ever written into a remote.
@@ -86,8 +87,8 @@ impl Remote for Spy {
         self.inner.put(key, ttl, envelope)
     }
 
-    fn probe(&self) -> Call<'_, ServerTime> {
-        self.inner.probe()
+    fn probe(&self, shard: Shard) -> Call<'_, ServerTime> {
+        self.inner.probe(shard)
     }
 
     fn log(&self) -> Option<&dyn RemoteLog> {
@@ -98,7 +99,7 @@ impl Remote for Spy {
         self.inner.push()
     }
 
-    fn suspect(&self, kind: RemoteErrorKind) {
-        self.inner.suspect(kind);
+    fn suspect(&self, shard: Shard, kind: RemoteErrorKind) {
+        self.inner.suspect(shard, kind);
     }
 }

@@ -1,0 +1,202 @@
+//! Brings a shard back that was away, and tells the remote what it has missed.
+//!
+//! Each shard that is away has a task of its own, which probes it. When a probe succeeds, the
+//! shard is told what stands in the journal about its keys. Where it has the log, the log is told
+//! too, and read: then requests ask the shard again. What was noted meanwhile, or concerns
+//! several shards, is told by a task that is there while the journal has anything that can be
+//! told.
+
+use std::collections::HashSet;
+use std::sync::{Arc, Weak};
+
+use futures_util::future::join_all;
+
+use crate::key::{Key, uncollected};
+use crate::observe::RemoteOp;
+use crate::remote::RemoteErrorKind;
+use crate::remote::breaker::Backoff;
+use crate::remote::coordinator::EntryRemote;
+use crate::remote::journal::JournalWork;
+use crate::remote::log::LogItem;
+use crate::remote::log::follower::items_of_keys;
+use crate::remote::shard::{Shard, ShardState};
+
+/// A call that failed, and the shard that it was made to.
+type Failed = (Arc<ShardState>, RemoteErrorKind);
+
+impl<V: Send + Sync + 'static> EntryRemote<V> {
+    /// Has each shard brought back that is away, and the remote told of what it has missed.
+    /// `runtime` is the number of the task that looks after the link.
+    pub(super) fn recover(&self, runtime: u64) {
+        for shard in self.gate.shards.away() {
+            if shard.return_task.take(runtime) {
+                let claim = Claim { store: Weak::clone(&self.me), runtime, shard: Some(shard) };
+                tokio::spawn(claim.bring_back());
+            }
+        }
+        if !self.gate.journal.is_empty() && self.link.telling_task.take(runtime) {
+            let claim = Claim { store: Weak::clone(&self.me), runtime, shard: None };
+            tokio::spawn(claim.tell_journal());
+        }
+    }
+
+    /// Probes a shard, tells it what it has missed, and lets requests ask it again.
+    async fn bring_back(&self, shard: &Arc<ShardState>) -> Result<(), RemoteErrorKind> {
+        self.read_clock(shard).await?;
+        let is_asked = |other: Shard| other == shard.shard || self.gate.shards.of(other).answers();
+        match self.replay(is_asked).await {
+            Ok(_) => {}
+            Err((failed, kind)) if failed.shard == shard.shard => return Err(kind),
+            Err((failed, kind)) => self.gate.trip(RemoteOp::Invalidate, &failed, kind),
+        }
+        if shard.shard == self.gate.log_shard().shard {
+            self.open_log(shard).await?;
+        } else {
+            self.gate.close(shard);
+        }
+        Ok(())
+    }
+
+    /// Tells the remote what it has missed, as far as shards are asked. Returns whether all of
+    /// that was told: keys on their way to another server are left.
+    async fn replay(&self, is_asked: impl Fn(Shard) -> bool) -> Result<bool, Failed> {
+        let with_log = is_asked(self.gate.log_shard().shard);
+        let mut left: HashSet<Key> = HashSet::new();
+        // What is noted from now on is told later: a stream of invalidations would keep a shard
+        // away for ever.
+        let mut most = self.gate.journal.len();
+        loop {
+            let selects = |key: &Key| {
+                let asked = |key: &Key| is_asked(self.remote().shard_of(key));
+                !left.contains(key) && uncollected(key).iter().all(asked)
+            };
+            let Some(work) = self.gate.journal.next(with_log, selects) else { break };
+            let told = match &work {
+                JournalWork::Announcements(keys) => {
+                    self.announce_late(&items_of_keys(keys)).await?;
+                    work
+                }
+                JournalWork::Tags(tags) => {
+                    let items: Vec<_> = tags.iter().cloned().map(LogItem::from).collect();
+                    self.announce_late(&items).await?;
+                    work
+                }
+                JournalWork::Keys(keys) => {
+                    let told = self.remove_late(keys).await?;
+                    left.extend(keys.iter().filter(|key| !told.contains(key)).cloned());
+                    let removed: Vec<_> = told.iter().flat_map(uncollected).collect();
+                    match with_log {
+                        true => self.announce_late(&items_of_keys(&removed)).await?,
+                        false => self.gate.journal.note_announcements(&removed),
+                    }
+                    JournalWork::Keys(told)
+                }
+            };
+            self.gate.journal.done(&told);
+            self.is_at_work();
+            most = most.saturating_sub(told.len());
+            if most == 0 {
+                break;
+            }
+        }
+        Ok(left.is_empty())
+    }
+
+    /// Removes keys. Returns those that were removed: the others are on their way to another
+    /// server.
+    async fn remove_late(&self, keys: &[Key]) -> Result<Vec<Key>, Failed> {
+        let remove = async |key: &Key| {
+            let shard = self.gate.shard_of(key);
+            let invalidate = self.remote().invalidate(key);
+            match self.gate.attempt(RemoteOp::Invalidate, &shard, 0, invalidate).await {
+                Ok(_) => Ok(true),
+                Err(kind) if kind.says_nothing_of_health() => Ok(false),
+                Err(kind) => Err((shard, kind)),
+            }
+        };
+        // Together: one round trip after the other would not keep up with an application that
+        // goes on invalidating.
+        let remove_all = async |key: &Key| {
+            let names = uncollected(key);
+            let removed = join_all(names.iter().map(&remove)).await;
+            let removed: Result<Vec<_>, _> = removed.into_iter().collect();
+            removed.map(|removed| removed.into_iter().all(|it| it))
+        };
+        let removed = join_all(keys.iter().map(&remove_all)).await;
+        let removed: Vec<bool> = removed.into_iter().collect::<Result<_, Failed>>()?;
+        let removed = keys.iter().zip(removed).filter(|(_, is_removed)| *is_removed);
+        Ok(removed.map(|(key, _)| key.clone()).collect())
+    }
+
+    async fn announce_late(&self, items: &[LogItem]) -> Result<(), Failed> {
+        let Some(log) = self.log().filter(|_| !items.is_empty()) else { return Ok(()) };
+        let shard = self.gate.log_shard();
+        let (sent, asked) = (self.tick(), self.follower.stamp());
+        let announce = log.announce(items, asked);
+        let announced = self.gate.attempt(RemoteOp::Announce, &shard, 0, announce).await;
+        let reply = announced.map_err(|kind| (shard, kind))?;
+        self.heard(sent, asked, &reply, items);
+        Ok(())
+    }
+}
+
+/// The claim to be the task that brings a shard back, or, without one, that tells the journal.
+/// It is given up however the task ends.
+struct Claim<V: Send + Sync + 'static> {
+    store: Weak<EntryRemote<V>>,
+    runtime: u64,
+    shard: Option<Arc<ShardState>>,
+}
+
+impl<V: Send + Sync + 'static> Claim<V> {
+    /// Probes the shard until it is back, or the cache gone.
+    async fn bring_back(self) {
+        let Some(shard) = &self.shard else { return };
+        let mut pause = shard.pace.lock().pause_if_unsteady();
+        loop {
+            tokio::time::sleep(pause).await;
+            let Some(store) = self.store.upgrade() else { return };
+            if store.bring_back(shard).await.is_ok() {
+                shard.pace.lock().was_brought_back();
+                let tend = Arc::clone(&store.gate.tend);
+                drop((store, self));
+                // For the rest of the journal, and where the shard has gone away again.
+                return tend.notify_one();
+            }
+            pause = shard.pace.lock().next_probe();
+        }
+    }
+
+    /// Tells the remote what stands in the journal, until nothing is left that can be told.
+    async fn tell_journal(self) {
+        let mut backoff = Backoff::new();
+        loop {
+            let Some(store) = self.store.upgrade() else { return };
+            let noted = store.gate.journal.notes();
+            let is_asked = |shard: Shard| store.gate.shards.of(shard).answers();
+            match store.replay(is_asked).await {
+                // The rest is for shards that are away. They have it told when they are back.
+                Ok(true) if store.gate.journal.is_empty() || !store.gate.shards.all_answer() => {
+                    drop(self);
+                    if store.gate.journal.notes() != noted {
+                        store.gate.tend.notify_one();
+                    }
+                    return;
+                }
+                Ok(true) => backoff.reset(),
+                Ok(false) => {}
+                Err((shard, kind)) => store.gate.trip(RemoteOp::Invalidate, &shard, kind),
+            }
+            drop(store);
+            tokio::time::sleep(backoff.next()).await;
+        }
+    }
+}
+
+impl<V: Send + Sync + 'static> Drop for Claim<V> {
+    fn drop(&mut self) {
+        let Some(store) = self.store.upgrade() else { return };
+        let task = self.shard.as_ref().map_or(&store.link.telling_task, |it| &it.return_task);
+        task.give_up(self.runtime);
+    }
+}
