@@ -221,6 +221,15 @@ impl History {
         }
     }
 
+    /// A process has an answer of a log that has begun again: it is vouched for from then on, and
+    /// what it held before has gone.
+    pub(crate) fn hear_anew(&self, process: ProcessId, (_, sent): (Moment, u64)) {
+        let mut events = self.0.lock();
+        if let Some((_, known)) = &mut events.processes[process].heard.sent {
+            *known = sent.max(*known);
+        }
+    }
+
     pub(crate) fn lose_items(&self) {
         let mut events = self.0.lock();
         let at = (events.next(), events.time);

@@ -161,6 +161,8 @@ impl Wire {
         });
         if is_of_log && reply.complete_to >= reply.previous {
             self.history().hear(self.id, sent);
+        } else if from.is_some_and(|from| from.epoch != reply.header.epoch) {
+            self.history().hear_anew(self.id, sent);
         }
         let id = self.id;
         self.history().say(|| {
