@@ -167,6 +167,11 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         }
         match (liveness, envelope.stamp) {
             (Liveness::Unknown, Some(stamp)) => {
+                // A server that has taken over may lack what has ended this entry, and only it
+                // can say that it is another one.
+                if self.is_log_in_question() && self.read_log_on().await.is_err() {
+                    return Liveness::Unknown;
+                }
                 let marks = envelope.tags.iter().map(Tag::stale_mark);
                 let tags: Vec<_> = envelope.tags.iter().cloned().chain(marks).collect();
                 let asked = self.follower.stamp();

@@ -297,6 +297,12 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         is_complete
     }
 
+    /// Returns whether the log may be on another server than when it was last checked.
+    pub(super) fn is_log_in_question(&self) -> bool {
+        let may_have_moved = &self.gate.log_shard().may_have_moved;
+        may_have_moved.load(Ordering::Relaxed) || self.link.is_to_be_verified()
+    }
+
     /// The log lacks what this process has applied: with the next read it is to begin again.
     pub(super) fn has_lost_items(&self) {
         *self.link.verified.lock() = None;

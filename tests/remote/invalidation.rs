@@ -431,3 +431,21 @@ async fn a_server_that_lacks_the_invalidation_is_not_believed() {
     pass(5 * SECOND).await;
     assert_eq!(answer(&old, &origin).await, answer(&new, &origin).await);
 }
+
+#[tokio::test(start_paused = true)]
+async fn after_a_broken_connection_the_log_is_checked_before_it_judges() {
+    let (double, origin) = (Double::new(), Origin::new());
+    let old = Process::on(&double);
+    assert_eq!(answer(&old, &origin).await, 1);
+    let new = Process::on(&double);
+    new.invalidate_tag("another tag").await;
+    double.lose_messages(true);
+    assert_eq!(old.invalidate_tag("t").await.remote, Announcement::Done);
+    // The server that takes over has not heard of it, and the connection to the old one ends.
+    double.fail_over_log(1);
+    double.fail(&[Get], RemoteErrorKind::Connection);
+    pass(MS).await;
+    assert_eq!(new.get("something else").await, None);
+    double.heal(&[Get]);
+    assert_eq!(new.get("k").await, None);
+}
