@@ -20,7 +20,7 @@ use crate::remote::{RemoteError, RemoteErrorKind};
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// Every command that is sent, by itself or by a script.
-const COMMANDS: [&str; 30] = [
+const COMMANDS: [&str; 31] = [
     "ping",
     "info",
     "eval",
@@ -43,6 +43,7 @@ const COMMANDS: [&str; 30] = [
     "hget",
     "hmget",
     "hkeys",
+    "hlen",
     "hexists",
     "hdel",
     "pexpire",
