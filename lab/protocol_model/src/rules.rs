@@ -1,5 +1,9 @@
 //! The rules of the protocol, each with a switch.
 
+/// Rules whose absence no scope refutes alone, and the rule that stands in for each: without both
+/// the protocol is refuted in a scope in which it is not refuted without the second one.
+pub const STAND_INS: &[(&str, &str)] = &[];
+
 macro_rules! rules {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Which rules hold.
@@ -13,14 +17,13 @@ macro_rules! rules {
 
             pub const ALL: Self = Self { $($name: true),* };
 
-            /// All rules but one.
-            pub fn without(name: &str) -> Option<Self> {
-                let mut rules = Self::ALL;
+            /// The same without one of them.
+            pub fn without(mut self, name: &str) -> Option<Self> {
                 match name {
-                    $(stringify!($name) => rules.$name = false,)*
+                    $(stringify!($name) => self.$name = false,)*
                     _ => return None,
                 }
-                Some(rules)
+                Some(self)
             }
         }
     };
