@@ -2,7 +2,7 @@
 
 /// Rules whose absence no scope refutes alone, and the rule that stands in for each: without both
 /// the protocol is refuted in a scope in which it is not refuted without the second one.
-pub const STAND_INS: &[(&str, &str)] = &[];
+pub const STAND_INS: &[(&str, &str)] = &[("key_before_log", "version_marks")];
 
 macro_rules! rules {
     ($($(#[$doc:meta])* $name:ident,)*) => {
