@@ -152,7 +152,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     async fn judge(&self, envelope: &Envelope) -> Liveness {
         let Some(log) = self.log() else { return self.judge_without_log(envelope) };
         if self.gate.journal.has_any_of(&envelope.tags) {
-            // Whether it was computed before that, nobody knows.
+            // The entry may have been computed before or after the announcement.
             return Liveness::Dead;
         }
         let mut liveness = self.follower.judge(&envelope.tags, envelope.stamp);

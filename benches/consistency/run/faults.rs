@@ -23,15 +23,15 @@ pub(crate) enum Fault {
     FailOver,
     /// The same with a replica that has not heard of the last two seconds.
     FailOverToLaggingReplica,
-    /// `maxmemory` is reached, and any record of ours may be evicted, the log too.
+    /// `maxmemory` is reached: the server may evict any record of the crate, and the log.
     Evict,
     /// Every connection is closed.
     CutConnections,
     /// No message arrives for three seconds; everything else is answered.
     LoseMessages,
-    /// A process of ours gets `SIGSTOP` for four seconds.
+    /// A worker process gets `SIGSTOP` for four seconds.
     FreezeProcess,
-    /// A process of ours ends, and a new one takes its place.
+    /// A worker process ends, and a new one takes its place.
     ReplaceProcess,
 }
 

@@ -53,7 +53,7 @@ fn without(rules: Rules, name: &str) -> Rules {
 }
 
 /// Leaves out one rule after the other, prints as a table which scope refutes the rest, and
-/// returns whether each rule is needed, or has another that stands in for it.
+/// returns whether each rule is needed, alone or together with the one that [`STAND_INS`] names.
 fn each_rule_is_needed(most: usize) -> bool {
     let mut are_needed = true;
     println!("| without | refuted in | steps | states | breaks |\n| --- | --- | --- | --- | --- |");

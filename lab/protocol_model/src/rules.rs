@@ -1,7 +1,7 @@
 //! The rules of the protocol, each with a switch.
 
-/// Rules whose absence no scope refutes alone, and the rule that stands in for each: without both
-/// the protocol is refuted in a scope in which it is not refuted without the second one.
+/// Pairs of rules that do the same work in the model. Leaving out the first refutes the protocol in
+/// no scope. Leaving out both refutes it in a scope in which leaving out the second does not.
 pub const STAND_INS: &[(&str, &str)] = &[("key_before_log", "version_marks")];
 
 macro_rules! rules {
