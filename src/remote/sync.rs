@@ -154,10 +154,14 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
 
     /// Waits until the invalidation log is known, within one `op_timeout`. The
     /// first time this waits for the subscription too. While the log is away, this process goes
-    /// on with what it knows of it.
+    /// on with what it knows of it. Where it knows nothing it cannot use the remote: everything
+    /// may have been invalidated before it started.
     pub(super) async fn prepared(&self) -> Result<(), Unavailable> {
-        if self.is_prepared() || !self.gate.log_answers() {
+        if self.is_prepared() {
             return Ok(());
+        }
+        if !self.gate.log_answers() {
+            return self.follower.stamp().map(drop).ok_or(Unavailable);
         }
         // What was heard a moment ago is good enough where copies are vouched for again.
         self.read_within_time_out(None).await

@@ -177,16 +177,13 @@ impl Follower {
     }
 
     /// Judges an entry that the log should be read for, while the log is away. A computation that
-    /// was stamped later than what this process knows is one that nothing known has ended. Where
-    /// this process knows nothing, an entry without tags has been ended by nothing but what it
-    /// judges when the log is back: then it drops its copy.
+    /// was stamped later than what this process knows is one that nothing known has ended.
     pub(crate) fn judge_behind(&self, tags: &[Tag], stamp: Option<Stamp>) -> Liveness {
         let state = self.state.lock();
         match (state.as_ref(), stamp) {
             (Some(known), Some(stamp)) if stamp.epoch == known.applied.epoch => {
                 known.judge(tags, stamp)
             }
-            (None, _) if tags.is_empty() => Liveness::Alive,
             _ => Liveness::Unknown,
         }
     }
