@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::causes::{self, Woken};
+use crate::herd::{CALLERS, Herds, PROCESSES, herds};
 use crate::inboxes::{Inboxes, ROUNDS, inboxes};
 use crate::polling::polling;
 use crate::redis_support::Server;
@@ -93,17 +94,19 @@ pub(crate) async fn run(out: Option<&Path>) -> ExitCode {
         Cause::polled("get_10_ms", "GET every 10 ms", polling(&server, Duration::from_millis(10))),
         Cause::polled("get_50_ms", "GET every 50 ms", polling(&server, Duration::from_millis(50))),
     ];
-    part(&causes, &inboxes(&server).await).finish(out)
+    let inboxes = inboxes(&server).await;
+    let herds = tokio::task::block_in_place(|| herds(&server));
+    part(&causes, &inboxes, &herds).finish(out)
 }
 
-fn part(causes: &[Cause], inboxes: &[Inboxes]) -> Part {
+fn part(causes: &[Cause], inboxes: &[Inboxes], herds: &Herds) -> Part {
     let title = "How long a waiter learns late that its wait is over";
     let mut part = Part::new("wake", title, "cargo bench --bench wake");
     part.versions.extend(redis_version().map(|version| ("redis-server".into(), version)));
     part.notes = [
         "Redis is on the same machine, over the loopback interface. The processes are handles \
-         with connections of their own in one process, but for leaders that are killed, which \
-         are processes.",
+         with connections of their own in one process, but for leaders that are killed and for \
+         the herds, which are processes.",
         "A wait ends when the caller has the value of 1 KiB; where the leader hung up or was \
          killed, when the computation of the next one begins. It is measured from the end of the \
          leader's computation, from its hanging up, or from its death.",
@@ -114,6 +117,7 @@ fn part(causes: &[Cause], inboxes: &[Inboxes]) -> Part {
     part.figures = causes.iter().flat_map(Cause::figures).collect();
     part.figures.push(not_pushed(causes));
     part.figures.extend(inbox_figures(inboxes));
+    part.figures.extend(herd_figures(herds));
     part.exhibits = vec![distribution(causes), table(causes), last_inbox(inboxes)];
     part
 }
@@ -139,6 +143,56 @@ fn inbox_figures(inboxes: &[Inboxes]) -> Vec<Figure> {
     let ratio = median(&mut each(1000).zip(each(100)).map(|(a, b)| a / b).collect::<Vec<_>>());
     let statistic = format!("median of {ROUNDS} paired rounds");
     figures.push(Figure::new("wake.inbox_linearity", says, ratio, "", &statistic).at_most(2.0));
+    figures
+}
+
+fn herd_figures(herds: &Herds) -> Vec<Figure> {
+    let who = format!("{PROCESSES} processes with {CALLERS} callers each");
+    let rounds = format!("most of {} rounds", herds.last.len());
+    let times = |name: &str, says: &str, own: &[Duration], bare: &[Duration]| {
+        let median_of = |all: &[Duration]| {
+            median(&mut all.iter().copied().map(milliseconds).collect::<Vec<_>>())
+        };
+        let ratio = |(own, bare): (&Duration, &Duration)| own.as_secs_f64() / bare.as_secs_f64();
+        let ratio = median(&mut own.iter().zip(bare).map(ratio).collect::<Vec<_>>());
+        let statistic = format!("median of {} rounds", own.len());
+        let figure = |id: &str, says: &str, value, unit| {
+            Figure::new(&format!("wake.{name}.{id}"), says, value, unit, &statistic)
+        };
+        vec![
+            figure("own", says, median_of(own), "ms"),
+            figure(
+                "bare",
+                &format!("{says}: bare clients, told by a message and then sending GET"),
+                median_of(bare),
+                "ms",
+            ),
+            figure("to_bare", &format!("{says}: to bare clients"), ratio, "").at_most(1.5),
+        ]
+    };
+    let mut figures = vec![
+        Figure::new(
+            "wake.herd.computations",
+            &format!("computations of a cold key: {who}"),
+            herds.computations as f64,
+            "calls",
+            &rounds,
+        )
+        .at_most(1.0)
+        .or_fail(),
+        Figure::new(
+            "wake.herd.commands",
+            &format!("commands of a process that waits: {who}"),
+            herds.commands,
+            "calls",
+            &rounds,
+        )
+        .at_most(3.0),
+    ];
+    let says = format!("from the end of the computation to the last caller: {who}");
+    figures.extend(times("herd", &says, &herds.last, &herds.bare_last));
+    let says = "from the end of the computation to the value in one other process";
+    figures.extend(times("pair", says, &herds.pair, &herds.bare_pair));
     figures
 }
 

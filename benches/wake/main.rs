@@ -4,7 +4,7 @@
 //!
 //! `cargo bench --bench wake [-- --out DIR]`; needs `redis-server`, and takes
 //! about a minute. The processes are handles of their own in one process,
-//! with connections of their own, but for the leaders that are killed.
+//! with connections of their own, but for the leaders that are killed, and the herds.
 
 #![allow(clippy::unwrap_used, reason = "a bench, which ends at the first thing wrong")]
 
@@ -14,6 +14,8 @@ use std::process::ExitCode;
 mod causes;
 #[cfg(unix)]
 mod findings;
+#[cfg(unix)]
+mod herd;
 #[cfg(unix)]
 mod inboxes;
 #[cfg(unix)]
@@ -41,6 +43,8 @@ fn main() -> ExitCode {
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     match args.get(1).map(String::as_str) {
         Some("--leader") => runtime.block_on(processes::lead_for_ever(&args[2], &args[3])),
+        Some("--caller") => runtime.block_on(herd::call_as_told(&args[2])),
+        Some("--bare") => herd::listen_as_told(&args[3]),
         // Under `cargo test` there is nothing to see.
         _ if !args.iter().any(|arg| arg == "--bench") => ExitCode::SUCCESS,
         _ => runtime.block_on(findings::run(report::out_directory(&args).as_deref())),

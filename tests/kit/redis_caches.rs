@@ -179,7 +179,8 @@ pub(crate) const LOG: &str = "stampede:2:test:{#test}:tags";
 /// How many processes have registered to be woken for `key`.
 pub(crate) fn registered(server: &Server, key: &str) -> usize {
     let Ok(fields) = server.try_cli(&["HKEYS", &record(key, 'r')]) else { return 0 };
-    fields.parts().iter().filter(|field| field.text().starts_with("w:")).count()
+    let registers = |field: &str| field.starts_with("w:") || field.starts_with("s:");
+    fields.parts().iter().filter(|field| registers(&field.text())).count()
 }
 
 /// Asserts that all is as it should be: one of the processes computes, all

@@ -120,7 +120,9 @@ impl From<ConfigError> for ConnectError {
 pub(super) fn acl_rules(link: &Pool, prefix: &str) -> String {
     let pattern = escape_glob(prefix);
     let mut rules = format!("~{pattern}* &{pattern}*");
-    for command in COMMANDS.into_iter().chain(link.target().own_commands()).chain(WELCOME) {
+    let target = link.target();
+    let own = target.own_commands().into_iter().chain(target.welcome_commands().iter().copied());
+    for command in COMMANDS.into_iter().chain(own).chain(WELCOME) {
         rules.push_str(" +");
         rules.push_str(command);
     }

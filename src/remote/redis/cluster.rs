@@ -7,6 +7,7 @@
 //! What is redirected says nothing of the health of a node
 //! ([cluster specification](https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/)).
 
+mod inboxes;
 mod slots;
 
 use std::collections::HashMap;
@@ -21,6 +22,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::remote::RemoteErrorKind;
+pub(super) use crate::remote::redis::cluster::inboxes::{NotHeard, SlotInboxes};
 use crate::remote::redis::cluster::slots::SlotMap;
 pub(super) use crate::remote::redis::cluster::slots::{Place, slot_of, tag_of_slot};
 use crate::remote::redis::connection::{Command, Messages, Pulse, Script, Target};
@@ -190,6 +192,15 @@ impl Cluster {
         self.read_soon();
     }
 
+    /// Returns where the node of a slot is, by the map as it is.
+    pub(super) fn place_of(&self, slot: u16) -> Option<Place> {
+        self.state.lock().map.as_ref()?.owner(slot).cloned()
+    }
+
+    pub(super) fn target_at(&self, place: &Place) -> Target {
+        self.seeds.at(place)
+    }
+
     /// Returns the nodes that are known, those that were named at the beginning last.
     pub(super) fn known(&self) -> Vec<Place> {
         let map = self.state.lock().map.clone();
@@ -255,6 +266,12 @@ impl Cluster {
             self.read_soon();
             CallFailure::new(RemoteErrorKind::Unavailable, Cause::Plain, "no node has this slot")
         })
+    }
+
+    /// Reads the map, which has turned out to be out of date.
+    pub(super) async fn read_again(self: &Arc<Self>) {
+        // The old one is better than none.
+        let _ = self.read_after(Instant::now()).await;
     }
 
     /// Reads the map in the background, unless that was done a moment ago.

@@ -5,6 +5,7 @@
 //! [`CONNECT_TIMEOUT`] for a connection, unless its caller would. A command is awaited for ever: its
 //! caller has a deadline and drops it.
 
+mod messages;
 #[cfg(any(feature = "redis-cluster", feature = "redis-sentinel"))]
 mod topology;
 
@@ -15,20 +16,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::StreamExt;
-use redis::aio::{ConnectionLike, MultiplexedConnection, PubSubSink, PubSubStream};
+use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::io::tcp::{TcpSettings, socket2};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, ProtocolVersion,
-    PushInfo, PushKind, RedisConnectionInfo, RedisError, ServerError, Value,
+    RedisConnectionInfo, RedisError, ServerError, Value,
 };
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::{sleep, timeout};
 
 use crate::error::ConfigError;
 use crate::remote::RemoteErrorKind;
 #[cfg(feature = "redis-cluster")]
 use crate::remote::redis::cluster::slot_of;
+#[cfg(feature = "redis-cluster")]
+pub(super) use crate::remote::redis::connection::messages::SlotNotice;
+pub(super) use crate::remote::redis::connection::messages::{Messages, Pulse};
 use crate::remote::redis::credentials::{Login, RedisCredentials, RetryPause, Validity};
 use crate::remote::redis::remote::EndOnDrop;
 use crate::remote::redis::reply::{CallFailure, Cause, ServerReply};
@@ -314,7 +317,7 @@ impl Target {
         &self,
         info: &ConnectionInfo,
         channels: &[&str],
-    ) -> Result<Listening, CallFailure> {
+    ) -> Result<(Pulse, Messages), CallFailure> {
         let (sender, messages) = unbounded_channel();
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
         let resp3 = info.clone().set_redis_settings(settings);
@@ -322,7 +325,9 @@ impl Target {
             Ok(mut open) => {
                 let connection = Connection::single(open.clone());
                 self.name(&connection).await?;
-                open.subscribe(channels).await.map_err(failure)?;
+                if !channels.is_empty() {
+                    open.subscribe(channels).await.map_err(failure)?;
+                }
                 Ok((Pulse::Push(connection), Messages::Push(messages)))
             }
             Err(error) if lacks_resp3(&error) => {
@@ -347,6 +352,15 @@ impl Target {
                 Some(info) if info.redis_settings().db() != 0 => vec!["role", "select"],
                 _ => vec!["role"],
             },
+        }
+    }
+
+    /// Returns the commands that go to such servers alone, and are not needed.
+    pub(super) const fn welcome_commands(&self) -> &'static [&'static str] {
+        match &self.servers {
+            #[cfg(feature = "redis-cluster")]
+            Servers::Cluster(_) => &["ssubscribe", "sunsubscribe", "spublish"],
+            _ => &[],
         }
     }
 
@@ -494,59 +508,6 @@ impl Connection {
     }
 }
 
-/// A subscribed connection.
-type Listening = (Pulse, Messages);
-
-/// Tells whether a subscribed connection still lives.
-pub(super) enum Pulse {
-    Push(Connection),
-    Resp2(PubSubSink),
-}
-
-impl Pulse {
-    pub(super) async fn beat(&mut self) -> Result<(), CallFailure> {
-        match self {
-            Self::Push(connection) => connection.send(&Command::new("PING")).await.map(drop),
-            Self::Resp2(sink) => sink.ping::<Value>().await.map(drop).map_err(failure),
-        }
-    }
-}
-
-/// What arrives on the channels of a subscribed connection, which is closed
-/// when this and its [`Pulse`] are dropped.
-pub(super) enum Messages {
-    Push(UnboundedReceiver<PushInfo>),
-    Resp2(PubSubStream),
-}
-
-impl Messages {
-    /// Returns the next message and its channel; nothing when the connection
-    /// is gone.
-    pub(super) async fn next(&mut self) -> Option<(String, Bytes)> {
-        match self {
-            Self::Push(pushed) => loop {
-                let PushInfo { kind, data } = pushed.recv().await?;
-                match (kind, <[Value; 2]>::try_from(data)) {
-                    (PushKind::Disconnection, _) => return None,
-                    (
-                        PushKind::Message,
-                        Ok([Value::BulkString(channel), Value::BulkString(message)]),
-                    ) => {
-                        let channel = String::from_utf8_lossy(&channel).into_owned();
-                        return Some((channel, message.into()));
-                    }
-                    _ => (),
-                }
-            },
-            Self::Resp2(stream) => {
-                let message = stream.next().await?;
-                let payload = Bytes::copy_from_slice(message.get_payload_bytes());
-                Some((message.get_channel_name().to_owned(), payload))
-            }
-        }
-    }
-}
-
 async fn within<T>(
     limit: Duration,
     work: impl Future<Output = Result<T, CallFailure>>,
@@ -612,6 +573,8 @@ fn reply(value: Value) -> Result<ServerReply, CallFailure> {
         Value::Int(number) => ServerReply::Int(number),
         Value::BulkString(bytes) => ServerReply::Bytes(bytes.into()),
         Value::SimpleString(text) => ServerReply::Bytes(text.into()),
+        // A subscription that is confirmed, in RESP3.
+        Value::Push { .. } => ServerReply::Nil,
         Value::Okay => ServerReply::Bytes(Bytes::from_static(b"OK")),
         Value::Array(items) => {
             ServerReply::Array(items.into_iter().map(reply).collect::<Result<_, _>>()?)

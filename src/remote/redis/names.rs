@@ -73,6 +73,13 @@ impl Names {
         format!("{}:in:{process:016x}", self.prefix)
     }
 
+    /// Returns the channel on which this process is woken for keys of a slot, by a word that has
+    /// the slot.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn slot_inbox(&self, process: u64, tag: &str) -> String {
+        format!("{}:in:{{{tag}}}:{process:016x}", self.prefix)
+    }
+
     /// Returns the channel on which all processes hear of invalidations.
     pub(super) fn broadcast(&self) -> String {
         format!("{}:inv", self.prefix)

@@ -214,6 +214,11 @@ impl Pool {
         }
     }
 
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn cluster(&self) -> Option<&Arc<Cluster>> {
+        self.0.cluster.as_ref()
+    }
+
     /// Returns the number of the shard of a name.
     #[cfg_attr(
         not(feature = "redis-cluster"),

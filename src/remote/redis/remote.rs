@@ -7,10 +7,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::task::AbortHandle;
+#[cfg(feature = "redis-cluster")]
+use tokio::time::timeout;
 
 use crate::key::Key;
 use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, ServerTime, Token, Version};
 use crate::lease::wakes::Listener;
+#[cfg(feature = "redis-cluster")]
+use crate::remote::redis::cluster::{NotHeard, Place, SlotInboxes, slot_of, tag_of_slot};
 use crate::remote::redis::connection::Script;
 use crate::remote::redis::names::{EntryNames, Names};
 use crate::remote::redis::oversize::Oversize;
@@ -31,6 +35,67 @@ pub(super) struct RedisRemote {
     pub(super) ear: Arc<Ear>,
     listening: Mutex<Option<EndOnDrop>>,
     oversize: Oversize,
+    #[cfg(feature = "redis-cluster")]
+    slots: SlotInboxes,
+}
+
+/// Where a process that has to wait is woken.
+enum WakeChannel {
+    Nowhere,
+    OfProcess,
+    #[cfg(feature = "redis-cluster")]
+    OfSlot(String),
+    /// On that of the slot, once it is subscribed to.
+    #[cfg(feature = "redis-cluster")]
+    NotYet(SlotChannel),
+}
+
+/// How long a process that has to wait is kept by its subscription.
+#[cfg(feature = "redis-cluster")]
+const SUBSCRIBE_LIMIT: Duration = Duration::from_millis(50);
+
+/// The channel of a slot, and the node that has it.
+#[cfg(feature = "redis-cluster")]
+struct SlotChannel {
+    slot: u16,
+    place: Place,
+    name: String,
+}
+
+#[cfg(feature = "redis-cluster")]
+impl SlotChannel {
+    fn of(remote: &RedisRemote, key: &Key) -> Option<Self> {
+        let cluster = remote.link.cluster()?;
+        if !remote.slots.are_of_use() {
+            return None;
+        }
+        let slot = slot_of(&remote.names.value(key));
+        let name = remote.names.slot_inbox(remote.ear.process, &tag_of_slot(slot));
+        Some(Self { slot, place: cluster.place_of(slot)?, name })
+    }
+
+    /// Subscribes. Where that cannot be had, messages arrive on the channel of the process.
+    async fn subscribed(self, remote: &RedisRemote) -> WakeChannel {
+        let Some(cluster) = remote.link.cluster() else { return WakeChannel::OfProcess };
+        let mut place = self.place;
+        let subscribed = timeout(SUBSCRIBE_LIMIT, async {
+            loop {
+                let target = || cluster.target_at(&place);
+                match remote.slots.subscribe(&place, target, &self.name).await {
+                    Err(NotHeard::Elsewhere) => cluster.read_again().await,
+                    subscribed => return subscribed.is_ok(),
+                }
+                match cluster.place_of(self.slot) {
+                    Some(moved) if moved != place => place = moved,
+                    _ => return false,
+                }
+            }
+        });
+        match subscribed.await {
+            Ok(true) => WakeChannel::OfSlot(self.name),
+            Ok(false) | Err(_) => WakeChannel::OfProcess,
+        }
+    }
 }
 
 /// Ends a task together with its owner.
@@ -50,7 +115,17 @@ impl RedisRemote {
         let process = RandomState::new().hash_one(std::process::id());
         let ear = Ear::new(process, names.inbox(process), names.broadcast());
         let oversize = Oversize::new(max_value_bytes);
-        Self { link, names, ear: Arc::new(ear), listening: Mutex::new(None), oversize }
+        #[cfg(feature = "redis-cluster")]
+        let slots = SlotInboxes::new(ear.wakes.clone());
+        Self {
+            link,
+            names,
+            ear: Arc::new(ear),
+            listening: Mutex::new(None),
+            oversize,
+            #[cfg(feature = "redis-cluster")]
+            slots,
+        }
     }
 
     /// Runs a script on the names of an entry.
@@ -65,8 +140,42 @@ impl RedisRemote {
     }
 
     /// Returns the channel that an acquire registers, where that is of use.
-    fn inbox(&self, ask: &LeaseRequest) -> &str {
-        if ask.register && self.ear.is_subscribed() { &self.ear.inbox } else { "" }
+    fn wake_channel(&self, key: &Key, ask: &LeaseRequest) -> WakeChannel {
+        if !ask.register || !self.ear.is_subscribed() {
+            return WakeChannel::Nowhere;
+        }
+        #[cfg(feature = "redis-cluster")]
+        if let Some(channel) = SlotChannel::of(self, key) {
+            return if self.slots.hears(&channel.place, &channel.name) {
+                WakeChannel::OfSlot(channel.name)
+            } else {
+                WakeChannel::NotYet(channel)
+            };
+        }
+        let _ = key;
+        WakeChannel::OfProcess
+    }
+
+    async fn ask_for_lease(
+        &self,
+        key: &Key,
+        ask: &LeaseRequest,
+        channel: &WakeChannel,
+    ) -> Result<AcquireOutcome, CallFailure> {
+        let (inbox, kind) = match channel {
+            WakeChannel::Nowhere => ("", ""),
+            WakeChannel::OfProcess => (&*self.ear.inbox, ""),
+            #[cfg(feature = "redis-cluster")]
+            WakeChannel::NotYet(_) => ("", ""),
+            #[cfg(feature = "redis-cluster")]
+            WakeChannel::OfSlot(name) => (&**name, "s"),
+        };
+        let token = ask.token.to_string();
+        let (lease, keep) = (millis(ask.lease), millis(ask.keep));
+        let seen = ask.seen.map(|seen| seen.to_string()).unwrap_or_default();
+        let most = self.oversize.max_bytes().to_string();
+        let args = [&*token, &lease, &keep, inbox, &seen, &most, kind].map(str::as_bytes);
+        acquired(&ask.token, &self.run(&scripts::ACQUIRE, key, &args).await?)
     }
 }
 
@@ -85,17 +194,16 @@ impl Remote for RedisRemote {
 
     fn acquire<'a>(&'a self, key: &'a Key, ask: &'a LeaseRequest) -> Call<'a, AcquireOutcome> {
         Box::pin(async move {
-            let args = [
-                ask.token.to_string(),
-                millis(ask.lease),
-                millis(ask.keep),
-                self.inbox(ask).to_owned(),
-                ask.seen.map(|seen| seen.to_string()).unwrap_or_default(),
-                self.oversize.max_bytes().to_string(),
-            ];
-            let args = args.each_ref().map(String::as_bytes);
-            let reply = self.run(&scripts::ACQUIRE, key, &args).await?;
-            Ok(acquired(&ask.token, &reply)?)
+            let channel = self.wake_channel(key, ask);
+            let outcome = self.ask_for_lease(key, ask, &channel).await?;
+            #[cfg(feature = "redis-cluster")]
+            if let (AcquireOutcome::Locked { .. }, WakeChannel::NotYet(slot)) = (&outcome, channel)
+            {
+                // A wake-up must find who waits: first it listens, then it registers.
+                let channel = slot.subscribed(self).await;
+                return Ok(self.ask_for_lease(key, ask, &channel).await?);
+            }
+            Ok(outcome)
         })
     }
 

@@ -1,12 +1,39 @@
-//! D7: on a cluster, a message goes to the processes that wait.
+//! D7: on a cluster, a message goes to the processes that wait, and a lease that is given up is
+//! one waiting process's affair.
 
 use tower_stampede::Redis;
 
 use crate::kit::origin::Origin;
-use crate::kit::redis::Cluster;
+use crate::kit::redis::{Cluster, eventually, slot_of};
 use crate::kit::redis_caches::*;
 
 use super::published;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_abandoned_lease_wakes_one_process() {
+    const WAITING: usize = 6;
+    let cluster = Cluster::start();
+    let caches: Vec<_> =
+        (0..=WAITING).map(|_| patient_on(Redis::cluster(cluster.urls()).unwrap())).collect();
+    all_listen(&caches).await;
+    let key = fresh_key();
+    let leader = Gated::new().lead(&caches[0], &key).await;
+    let others = Gated::new();
+    let waiting: Vec<_> = caches[1..].iter().map(|cache| others.ask(cache, &key)).collect();
+    let node = &cluster.nodes()[cluster.owner(slot_of(&cluster, &key))];
+    eventually("all have registered", || registered(node, &key) == WAITING).await;
+    let quiet = published(cluster.nodes());
+    // Its caller goes away.
+    leader.abort();
+    eventually("another process computes", || others.calls() > 0).await;
+    let messages = published(cluster.nodes()) - quiet;
+    others.open();
+    for caller in waiting {
+        answer(caller).await;
+    }
+    assert_eq!(others.calls(), 1);
+    assert_eq!(messages, 1, "for one abandoned lease");
+}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fill_that_no_process_waits_for_is_published_to_none() {

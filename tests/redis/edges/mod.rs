@@ -13,6 +13,8 @@ mod memory;
 mod probes;
 #[cfg(feature = "redis-cluster")]
 mod sick_shard;
+#[cfg(feature = "redis-cluster")]
+mod slot_channels;
 mod slow_calls;
 mod strangers;
 mod subscribers;

@@ -1,5 +1,7 @@
 //! Slots: which one a name has, and which node has it.
 
+use std::sync::LazyLock;
+
 use crate::remote::redis::reply::{CallFailure, ServerReply};
 
 /// How many slots a cluster has.
@@ -26,9 +28,25 @@ pub(in crate::remote::redis) fn slot_of(name: &[u8]) -> u16 {
 
 /// Returns a word that has this slot.
 pub(in crate::remote::redis) fn tag_of_slot(slot: u16) -> String {
-    let words = (0_u32..).map(|n| n.to_string());
-    words.into_iter().find(|word| slot_of(word.as_bytes()) == slot % SLOTS).unwrap_or_default()
+    WORDS[usize::from(slot % SLOTS)].to_string()
 }
+
+/// For each slot the lowest number that has it.
+static WORDS: LazyLock<Box<[u32]>> = LazyLock::new(|| {
+    let mut words = vec![None; usize::from(SLOTS)];
+    let mut missing = words.len();
+    for number in 0_u32.. {
+        let word = &mut words[usize::from(slot_of(number.to_string().as_bytes()))];
+        if word.is_none() {
+            *word = Some(number);
+            missing -= 1;
+        }
+        if missing == 0 {
+            break;
+        }
+    }
+    words.into_iter().flatten().collect()
+});
 
 /// CRC-16/XMODEM, as the cluster specification has it.
 fn crc16(bytes: &[u8]) -> u16 {

@@ -1,11 +1,11 @@
 -- Asks for the lease, looking at the value a second time in the same step.
 -- KEYS: V L R. ARGV: token, lease ms, keep ms, inbox or '', seen version or '',
--- most bytes of a value (may be left out: then any).
+-- most bytes of a value (may be left out: then any), 's' if the inbox is a sharded channel.
 -- Replies {'H', now, value}, {'A', now, version, left}, {'L', now, left, waiting processes} or
 -- {'B', now, left}; all times in ms.
 local V, L, R = KEYS[1], KEYS[2], KEYS[3]
 local token, lease, keep = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local inbox, seen, most = ARGV[4], ARGV[5], ARGV[6]
+local inbox, seen, most, kind = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 
 -- From 2^52 on digits get lost in Lua's numbers: such a version would never
 -- grow again, so it counts as none.
@@ -70,7 +70,7 @@ if left < 0 then left = lease end
 if holder == 'hold' then return {'B', now, left} end
 
 if inbox ~= '' then
-  redis.call('hset', R, 'w:' .. inbox, 1)
+  redis.call('hset', R, (kind == 's' and 's:' or 'w:') .. inbox, 1)
   prolong()
 end
 -- More is left than anybody asked for: the server's clock was set back. Only

@@ -12,11 +12,16 @@ local function mark()
   return at
 end
 
+-- Tells who is noted in a field of R, if anybody is; returns how many have heard it.
+local function wake(field)
+  local kind, inbox = field:sub(1, 2), field:sub(3)
+  if kind == 'w:' then return redis.pcall('publish', inbox, payload) end
+  if kind == 's:' then return redis.pcall('spublish', inbox, payload) end
+end
+
 -- A message is a hint: a user without the right to publish has filled anyway.
 local function wake_and_forget()
-  for _, field in ipairs(redis.call('hkeys', R)) do
-    if field:sub(1, 2) == 'w:' then redis.pcall('publish', field:sub(3), payload) end
-  end
+  for _, field in ipairs(redis.call('hkeys', R)) do wake(field) end
   redis.call('del', R)
 end
 

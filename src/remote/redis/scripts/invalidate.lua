@@ -4,6 +4,13 @@
 local V, L, R = KEYS[1], KEYS[2], KEYS[3]
 local channel, payload = ARGV[1], ARGV[2]
 
+-- Tells who is noted in a field of R, if anybody is; returns how many have heard it.
+local function wake(field)
+  local kind, inbox = field:sub(1, 2), field:sub(3)
+  if kind == 'w:' then return redis.pcall('publish', inbox, payload) end
+  if kind == 's:' then return redis.pcall('spublish', inbox, payload) end
+end
+
 -- Of R only the fields are needed, and it goes even if it is not ours.
 local fields = redis.pcall('hkeys', R)
 local right = not fields.err and redis.call('hexists', R, 't') or 0
@@ -11,9 +18,7 @@ local value = redis.call('del', V)
 local lock = redis.call('del', L)
 redis.call('del', R)
 
-for _, field in ipairs(fields) do
-  if field:sub(1, 2) == 'w:' then redis.pcall('publish', field:sub(3), payload) end
-end
+for _, field in ipairs(fields) do wake(field) end
 -- Last, so that a user who may not publish is told, and has invalidated.
 if channel ~= '' then redis.call('publish', channel, payload) end
 return {value, math.max(right, lock)}

@@ -12,6 +12,13 @@ local function number(digits)
   return n < 2 ^ 52 and n or 0
 end
 
+-- Tells who is noted in a field of R, if anybody is; returns how many have heard it.
+local function wake(field)
+  local kind, inbox = field:sub(1, 2), field:sub(3)
+  if kind == 'w:' then return redis.pcall('publish', inbox, payload) end
+  if kind == 's:' then return redis.pcall('spublish', inbox, payload) end
+end
+
 local time = redis.call('time')
 local micros = time[1] * 1000000 + time[2]
 
@@ -27,9 +34,7 @@ if set.err then redis.call('del', V) end
 
 local fields = redis.pcall('hkeys', R)
 redis.call('del', L, R)
-for _, field in ipairs(fields) do
-  if field:sub(1, 2) == 'w:' then redis.pcall('publish', field:sub(3), payload) end
-end
+for _, field in ipairs(fields) do wake(field) end
 -- Last, so that a user who may not publish is told, and has stored.
 if channel ~= '' then redis.call('publish', channel, payload) end
 if set.err then return set end

@@ -1,0 +1,275 @@
+//! Wake-ups on a cluster: what a process hears on the channels of slots.
+//!
+//! A plain message goes to every node, and the script that publishes it is told only of those
+//! who hear it on its own. A
+//! [sharded message](https://redis.io/docs/latest/develop/pubsub/#sharded-pubsub) (Redis 7) goes
+//! to the node of its slot, and all who hear it are there.
+//!
+//! A process subscribes to the channel of a slot when it has to wait there, before it registers.
+//! Where that fails it registers its other channel, which every node knows. When a slot moves,
+//! the node ends the subscription, and all who wait look again.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::future::{Either, select};
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+
+use crate::lease::wakes::Wakes;
+use crate::remote::RemoteErrorKind;
+use crate::remote::redis::cluster::slots::Place;
+use crate::remote::redis::connection::{Command, Connection, Pulse, SlotNotice, Target};
+use crate::remote::redis::subscriber::{Message, until_death};
+
+/// How long a channel is kept on which nobody waits.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// How often that is looked after.
+const LOOK_AFTER: Duration = Duration::from_secs(10);
+
+/// How long a server that has refused is not asked again: it may be too old, or the user may
+/// lack the right.
+const REFUSED_FOR: Duration = Duration::from_secs(60);
+
+/// To how many channels a process subscribes at most, over all nodes.
+const MOST_CHANNELS: usize = 1024;
+
+/// The subscriptions of one process to channels of slots.
+pub(in crate::remote::redis) struct SlotInboxes {
+    wakes: Wakes,
+    nodes: Mutex<HashMap<Place, NodeTask>>,
+    refused: Mutex<Option<Instant>>,
+}
+
+/// One node, and the task that hears it.
+struct NodeTask {
+    inbox: Arc<NodeInbox>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for NodeTask {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl SlotInboxes {
+    pub(in crate::remote::redis) fn new(wakes: Wakes) -> Self {
+        Self { wakes, nodes: Mutex::default(), refused: Mutex::new(None) }
+    }
+
+    /// Returns whether a process may be woken on channels of slots.
+    pub(in crate::remote::redis) fn are_of_use(&self) -> bool {
+        let now = Instant::now();
+        self.refused.lock().is_none_or(|at| now.saturating_duration_since(at) >= REFUSED_FOR)
+    }
+
+    /// Returns whether messages on `channel` of this node arrive, and keeps it if so.
+    pub(in crate::remote::redis) fn hears(&self, place: &Place, channel: &str) -> bool {
+        self.nodes.lock().get(place).is_some_and(|node| node.hears(channel))
+    }
+
+    /// Subscribes to `channel` on this node. Then messages arrive.
+    ///
+    /// Cancel safe: what was begun may yet be heard.
+    pub(in crate::remote::redis) async fn subscribe(
+        &self,
+        place: &Place,
+        target: impl FnOnce() -> Target,
+        channel: &str,
+    ) -> Result<(), NotHeard> {
+        let node = self.node(place, target).ok_or(NotHeard::TooMany)?;
+        let subscribed = node.subscribe(channel).await;
+        if matches!(subscribed, Err(NotHeard::Refused)) {
+            *self.refused.lock() = Some(Instant::now());
+        }
+        subscribed
+    }
+
+    fn node(&self, place: &Place, target: impl FnOnce() -> Target) -> Option<Arc<NodeInbox>> {
+        let mut nodes = self.nodes.lock();
+        // Also those whose runtime has ended.
+        nodes.retain(|_, node| !node.task.is_finished());
+        if nodes.values().map(|node| node.inbox.channels.lock().len()).sum::<usize>()
+            >= MOST_CHANNELS
+        {
+            return None;
+        }
+        if let Some(node) = nodes.get(place) {
+            return Some(Arc::clone(&node.inbox));
+        }
+        let runtime = Handle::try_current().ok()?;
+        let inbox = Arc::new(NodeInbox::new(self.wakes.clone()));
+        let task = runtime.spawn(Arc::clone(&inbox).hear(target()));
+        nodes.insert(place.clone(), NodeTask { inbox: Arc::clone(&inbox), task });
+        Some(inbox)
+    }
+}
+
+impl NodeTask {
+    fn hears(&self, channel: &str) -> bool {
+        !self.task.is_finished() && self.inbox.touch(channel)
+    }
+}
+
+/// Why nothing arrives on a channel.
+pub(in crate::remote::redis) enum NotHeard {
+    /// The process has as many channels as it may have.
+    TooMany,
+    /// The server does not know the command, or the user may not send it.
+    Refused,
+    /// The slot is at another node, or the connection is gone.
+    Elsewhere,
+}
+
+/// What one node tells.
+struct NodeInbox {
+    wakes: Wakes,
+    connection: watch::Sender<Link>,
+    /// The channels on which messages arrive, and when each was last of use.
+    channels: Mutex<HashMap<String, Instant>>,
+    changes: watch::Sender<()>,
+}
+
+#[derive(Clone)]
+enum Link {
+    Opening,
+    Open(Connection),
+    Gone,
+}
+
+impl NodeInbox {
+    fn new(wakes: Wakes) -> Self {
+        let (connection, changes) = (watch::Sender::new(Link::Opening), watch::Sender::new(()));
+        Self { wakes, connection, channels: Mutex::default(), changes }
+    }
+
+    fn touch(&self, channel: &str) -> bool {
+        let mut channels = self.channels.lock();
+        let Some(used) = channels.get_mut(channel) else { return false };
+        *used = Instant::now();
+        true
+    }
+
+    async fn subscribe(&self, channel: &str) -> Result<(), NotHeard> {
+        let mut changes = self.changes.subscribe();
+        let mut link = self.connection.subscribe();
+        let connection = match link.wait_for(|link| !matches!(link, Link::Opening)).await.as_deref()
+        {
+            Ok(Link::Open(connection)) => connection.clone(),
+            _ => return Err(NotHeard::Elsewhere),
+        };
+        let command = Command::new("SSUBSCRIBE").arg(channel);
+        if let Err(failure) = connection.send(&command).await {
+            return Err(match failure.kind {
+                RemoteErrorKind::Denied | RemoteErrorKind::Protocol => NotHeard::Refused,
+                _ => NotHeard::Elsewhere,
+            });
+        }
+        // What the client takes for the reply may be the end of another subscription. So only
+        // what was told of this channel counts.
+        while !self.touch(channel) {
+            changes.changed().await.map_err(|_| NotHeard::Elsewhere)?;
+        }
+        Ok(())
+    }
+
+    /// Connects and listens, until the connection is gone or nothing has been waited for in a
+    /// while.
+    async fn hear(self: Arc<Self>, target: Target) {
+        let over = NodeOver(&self);
+        let Ok((pulse, mut messages)) = target.subscribe(&[], Duration::ZERO).await else { return };
+        let Pulse::Push(connection) = &pulse else { return };
+        let connection = connection.clone();
+        self.connection.send_replace(Link::Open(connection.clone()));
+        let mut death = std::pin::pin!(until_death(pulse));
+        let mut looked = Instant::now();
+        loop {
+            let next = std::pin::pin!(timeout(LOOK_AFTER, messages.next_of_slots()));
+            match select(next, death.as_mut()).await {
+                Either::Left((Ok(Some(notice)), _)) => self.take(notice),
+                Either::Left((Err(_), _)) => (),
+                Either::Left((Ok(None), _)) | Either::Right(_) => break,
+            }
+            if looked.elapsed() >= LOOK_AFTER {
+                looked = Instant::now();
+                if !self.forget_idle(&connection) {
+                    break;
+                }
+            }
+        }
+        drop(over);
+    }
+
+    fn take(&self, notice: SlotNotice) {
+        match notice {
+            SlotNotice::Message(message) => self.wake(&message),
+            SlotNotice::Subscribed(channel) => {
+                self.channels.lock().insert(channel, Instant::now());
+                self.changes.send_replace(());
+            }
+            SlotNotice::Unsubscribed(channel) => {
+                if self.channels.lock().remove(&channel).is_some() {
+                    // The slot is elsewhere now: who waits must register there.
+                    self.wakes.wake_all();
+                }
+            }
+        }
+    }
+
+    fn wake(&self, message: &Bytes) {
+        match Message::decode(message) {
+            Some(Message::Woken(hash)) => self.wakes.wake(hash),
+            Some(Message::Invalidated(_, key)) => self.wakes.wake(key.stable_hash()),
+            _ => self.wakes.wake_all(),
+        }
+    }
+
+    /// Ends the subscriptions that have been of no use. Returns whether any is left.
+    fn forget_idle(&self, connection: &Connection) -> bool {
+        let now = Instant::now();
+        let mut channels = self.channels.lock();
+        let mut idle = Vec::new();
+        channels.retain(|channel, used| {
+            let is_idle = now.saturating_duration_since(*used) >= IDLE;
+            if is_idle {
+                idle.push(channel.clone());
+            }
+            !is_idle
+        });
+        // Channels of several slots are not for one command.
+        for channel in idle {
+            let command = Command::new("SUNSUBSCRIBE").arg(channel);
+            let connection = connection.clone();
+            // Sent in the background: the replies are heard like all else.
+            tokio::spawn(async move { connection.send(&command).await.map(drop) });
+        }
+        !channels.is_empty()
+    }
+}
+
+/// However the listening ends: nothing is heard any more, and all who wait look again.
+struct NodeOver<'a>(&'a NodeInbox);
+
+impl Drop for NodeOver<'_> {
+    fn drop(&mut self) {
+        self.0.connection.send_replace(Link::Gone);
+        let was_of_use = !std::mem::take(&mut *self.0.channels.lock()).is_empty();
+        if was_of_use {
+            self.0.wakes.wake_all();
+        }
+    }
+}
+
+impl fmt::Debug for SlotInboxes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.nodes.lock().keys()).finish()
+    }
+}

@@ -1,0 +1,97 @@
+//! What arrives on a subscribed connection, and whether it still lives.
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use redis::aio::{PubSubSink, PubSubStream};
+use redis::{PushInfo, PushKind, Value};
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use crate::remote::redis::connection::{Command, Connection, failure};
+use crate::remote::redis::reply::CallFailure;
+
+/// Tells whether a subscribed connection still lives.
+pub(in crate::remote::redis) enum Pulse {
+    Push(Connection),
+    Resp2(PubSubSink),
+}
+
+impl Pulse {
+    pub(in crate::remote::redis) async fn beat(&mut self) -> Result<(), CallFailure> {
+        match self {
+            Self::Push(connection) => connection.send(&Command::new("PING")).await.map(drop),
+            Self::Resp2(sink) => sink.ping::<Value>().await.map(drop).map_err(failure),
+        }
+    }
+}
+
+/// What arrives on the channels of a subscribed connection, which is closed
+/// when this and its [`Pulse`] are dropped.
+pub(in crate::remote::redis) enum Messages {
+    Push(UnboundedReceiver<PushInfo>),
+    Resp2(PubSubStream),
+}
+
+impl Messages {
+    /// Returns the next message and its channel; nothing when the connection
+    /// is gone.
+    pub(in crate::remote::redis) async fn next(&mut self) -> Option<(String, Bytes)> {
+        match self {
+            Self::Push(pushed) => loop {
+                let PushInfo { kind, data } = pushed.recv().await?;
+                match (kind, <[Value; 2]>::try_from(data)) {
+                    (PushKind::Disconnection, _) => return None,
+                    (
+                        PushKind::Message,
+                        Ok([Value::BulkString(channel), Value::BulkString(message)]),
+                    ) => {
+                        let channel = String::from_utf8_lossy(&channel).into_owned();
+                        return Some((channel, message.into()));
+                    }
+                    _ => (),
+                }
+            },
+            Self::Resp2(stream) => {
+                let message = stream.next().await?;
+                let payload = Bytes::copy_from_slice(message.get_payload_bytes());
+                Some((message.get_channel_name().to_owned(), payload))
+            }
+        }
+    }
+
+    /// Returns what is told next of the channels of slots; nothing when the connection is gone,
+    /// or tells of none.
+    #[cfg(feature = "redis-cluster")]
+    pub(in crate::remote::redis) async fn next_of_slots(&mut self) -> Option<SlotNotice> {
+        let Self::Push(pushed) = self else { return None };
+        loop {
+            let PushInfo { kind, data } = pushed.recv().await?;
+            let mut words = data.into_iter().map_while(|word| match word {
+                Value::BulkString(bytes) => Some(bytes),
+                _ => None,
+            });
+            let channel = words.next().and_then(|name| String::from_utf8(name).ok());
+            match (kind, channel) {
+                (PushKind::Disconnection, _) => return None,
+                (PushKind::SSubscribe, Some(channel)) => {
+                    return Some(SlotNotice::Subscribed(channel));
+                }
+                (PushKind::SUnsubscribe, Some(channel)) => {
+                    return Some(SlotNotice::Unsubscribed(channel));
+                }
+                (PushKind::SMessage, Some(_)) => {
+                    return Some(SlotNotice::Message(words.next().unwrap_or_default().into()));
+                }
+                _ => (),
+            }
+        }
+    }
+}
+
+/// What a node of a cluster tells of the channel of a slot.
+#[cfg(feature = "redis-cluster")]
+pub(in crate::remote::redis) enum SlotNotice {
+    Message(Bytes),
+    Subscribed(String),
+    /// Also where the slot has gone to another node.
+    Unsubscribed(String),
+}

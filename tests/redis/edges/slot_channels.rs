@@ -1,0 +1,156 @@
+//! Wake-ups on a cluster go by the channel of the slot, whatever becomes of the slot, of the
+//! subscription, and of the right to it.
+
+use tokio::task::JoinHandle;
+use tower_stampede::{Error, Redis};
+
+use crate::kit::redis::{Cluster, Server, eventually, slot_of};
+use crate::kit::redis_caches::*;
+
+use super::executed;
+
+/// One process computes a key, and another waits for it.
+struct Wait {
+    cluster: Cluster,
+    caches: Vec<Cache>,
+    gated: Gated,
+    key: String,
+    callers: Vec<JoinHandle<Result<u64, Error>>>,
+}
+
+impl Wait {
+    async fn begin() -> Self {
+        let cluster = Cluster::start();
+        let urls = cluster.urls();
+        Self::on(cluster, &urls).await
+    }
+
+    async fn on(cluster: Cluster, urls: &[String]) -> Self {
+        let caches: Vec<_> = (0..2).map(|_| patient_on(Redis::cluster(urls).unwrap())).collect();
+        all_listen(&caches).await;
+        let (gated, key) = (Gated::new(), fresh_key());
+        let leader = gated.lead(&caches[0], &key).await;
+        let waiting = gated.ask(&caches[1], &key);
+        let wait = Self { cluster, caches, gated, key, callers: vec![leader, waiting] };
+        wait.is_registered().await;
+        wait
+    }
+
+    async fn is_registered(&self) {
+        eventually("it is registered", || registered(self.node(), &self.key) == 1).await;
+    }
+
+    /// Whether the one that waits has looked again, and not for the time that has passed.
+    async fn is_woken(&self) {
+        let woken = || self.caches[1].stats().wakes_by_push > 0;
+        eventually("it is woken", woken).await;
+    }
+
+    fn slot(&self) -> u16 {
+        slot_of(&self.cluster, &self.key)
+    }
+
+    fn node(&self) -> &Server {
+        &self.cluster.nodes()[self.cluster.owner(self.slot())]
+    }
+
+    /// Which processes listen to channels of slots on a node.
+    fn listeners(node: &Server) -> usize {
+        node.cli(&["PUBSUB", "SHARDCHANNELS"]).parts().len()
+    }
+
+    /// Lets the leader fill, and waits for the answers.
+    async fn end(self) -> (Cluster, Vec<Cache>) {
+        self.gated.open();
+        for caller in self.callers {
+            answer(caller).await;
+        }
+        assert_eq!(self.gated.calls(), 1);
+        (self.cluster, self.caches)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fill_is_told_on_the_channel_of_the_slot_and_to_no_other_node() {
+    let wait = Wait::begin().await;
+    let plain = executed(wait.cluster.nodes(), "publish");
+    assert_eq!(Wait::listeners(wait.node()), 1, "the process that waits");
+    let (cluster, caches) = wait.end().await;
+    assert_eq!(executed(cluster.nodes(), "publish"), plain);
+    assert_eq!(executed(cluster.nodes(), "spublish"), 1);
+    assert!(caches[1].stats().wakes_by_push >= 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_second_wait_in_a_slot_subscribes_no_more() {
+    let wait = Wait::begin().await;
+    let before = executed(wait.cluster.nodes(), "ssubscribe");
+    assert_eq!(before, 1);
+    let key = wait.key.clone();
+    let (cluster, caches) = wait.end().await;
+    caches[0].invalidate(&*key).await;
+    let again = Gated::new();
+    let leader = again.lead(&caches[0], &key).await;
+    let scripts = || executed(cluster.nodes(), "eval") + executed(cluster.nodes(), "evalsha");
+    let asked = scripts();
+    let waiting = again.ask(&caches[1], &key);
+    eventually("it has asked for the lease", || scripts() > asked).await;
+    again.open();
+    for caller in [leader, waiting] {
+        answer(caller).await;
+    }
+    assert_eq!(again.calls(), 1);
+    assert_eq!(executed(cluster.nodes(), "ssubscribe"), before);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_waits_in_a_slot_that_moves_registers_at_the_new_node() {
+    let wait = Wait::begin().await;
+    let (from, slot) = (wait.cluster.owner(wait.slot()), wait.slot());
+    let to = (from + 1) % 3;
+    wait.cluster.migrate_slot(slot, to);
+    eventually("it listens at the new node", || {
+        Wait::listeners(&wait.cluster.nodes()[to]) == 1
+            && Wait::listeners(&wait.cluster.nodes()[from]) == 0
+    })
+    .await;
+    wait.is_registered().await;
+    wait.is_woken().await;
+    let (cluster, _) = wait.end().await;
+    assert!(executed([&cluster.nodes()[to]], "spublish") >= 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_subscription_that_is_cut_is_made_anew_by_who_waits() {
+    let wait = Wait::begin().await;
+    let before = executed(wait.cluster.nodes(), "ssubscribe");
+    for node in wait.cluster.nodes() {
+        node.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    }
+    eventually("it has subscribed again", || {
+        executed(wait.cluster.nodes(), "ssubscribe") > before && Wait::listeners(wait.node()) == 1
+    })
+    .await;
+    wait.is_woken().await;
+    wait.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_the_right_to_it_messages_go_by_the_channel_of_the_process() {
+    let cluster = Cluster::start();
+    let mut urls = Vec::new();
+    for node in cluster.nodes() {
+        let rules = ["ACL", "SETUSER", "cache", "on", ">secret", "~*", "&*", "+@all"];
+        node.cli(&[&rules[..], &["-ssubscribe", "-spublish"]].concat());
+        urls.push(node.url().replace("redis://", "redis://cache:secret@"));
+    }
+    let wait = Wait::on(cluster, &urls).await;
+    assert_eq!(Wait::listeners(wait.node()), 0);
+    let (cluster, caches) = wait.end().await;
+    assert!(caches[1].stats().wakes_by_push >= 1);
+    assert_eq!(executed(cluster.nodes(), "spublish"), 0);
+    // It is not asked for at each wait.
+    let asked = |node: &Server| node.cli(&["ACL", "LOG"]).parts().len();
+    let refused: usize = cluster.nodes().iter().map(asked).sum();
+    assert_eq!(refused, 1);
+}
