@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tempfile::TempDir;
@@ -223,6 +224,28 @@ fn has_cluster_port() -> bool {
         let setting = Server::start().cli(&["CONFIG", "GET", "cluster-port"]);
         !setting.parts().is_empty()
     })
+}
+
+/// Whether the program starts at all with these variables: some libraries that are to be loaded
+/// first do not get on with its own.
+pub(super) fn starts_with(environment: &[(String, String)]) -> bool {
+    let mut process = Command::new(binary())
+        .arg("--version")
+        .envs(environment.iter().cloned())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let end = Instant::now() + Duration::from_secs(2);
+    while Instant::now() < end {
+        if let Some(status) = process.try_wait().unwrap() {
+            return status.success();
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let _ = process.kill();
+    let _ = process.wait();
+    false
 }
 
 /// The program to start.

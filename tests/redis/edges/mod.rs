@@ -5,6 +5,8 @@
 
 #[cfg(feature = "redis-cluster")]
 mod abandoned_leases;
+#[cfg(feature = "redis-cluster")]
+mod clock_skew;
 mod crowd_at_start;
 mod leftovers;
 mod lost_log;

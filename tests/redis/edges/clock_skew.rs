@@ -50,7 +50,9 @@ async fn fill_after_invalidation(cluster: &Cluster, namespace: &str) -> [u64; 3]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fill_is_as_old_as_its_read_whatever_the_clocks_of_the_nodes_say() {
     let Some(cluster) = Cluster::with_a_clock_ahead(AHEAD, "+0.4s") else {
-        println!("not run: a_fill_is_as_old_as_its_read...: libfaketime is not installed");
+        println!(
+            "not run: a_fill_is_as_old_as_its_read...: needs libfaketime, and a server that starts under it"
+        );
         return;
     };
     // The log is on another node in some of these namespaces.
