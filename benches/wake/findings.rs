@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use crate::causes::{self, Woken};
-use crate::herd::{CALLERS, Herds, PROCESSES, herds};
+use crate::herd::{CALLERS, Herds, Latenesses, PROCESSES, herds};
 use crate::inboxes::{Inboxes, ROUNDS, inboxes};
 use crate::polling::polling;
 use crate::redis_support::Server;
@@ -71,6 +71,7 @@ impl Cause {
 
 pub(crate) async fn run(out: Option<&Path>) -> ExitCode {
     let server = Server::start();
+    let herds = tokio::task::block_in_place(|| herds(&server));
     let causes = vec![
         Cause::new("memory", "leader in the same process", causes::in_memory(&server).await),
         Cause::new("push", "pushed by the fill", causes::push(&server).await),
@@ -95,7 +96,6 @@ pub(crate) async fn run(out: Option<&Path>) -> ExitCode {
         Cause::polled("get_50_ms", "GET every 50 ms", polling(&server, Duration::from_millis(50))),
     ];
     let inboxes = inboxes(&server).await;
-    let herds = tokio::task::block_in_place(|| herds(&server));
     part(&causes, &inboxes, &herds).finish(out)
 }
 
@@ -148,26 +148,29 @@ fn inbox_figures(inboxes: &[Inboxes]) -> Vec<Figure> {
 
 fn herd_figures(herds: &Herds) -> Vec<Figure> {
     let who = format!("{PROCESSES} processes with {CALLERS} callers each");
-    let rounds = format!("most of {} rounds", herds.last.len());
-    let times = |name: &str, says: &str, own: &[Duration], bare: &[Duration]| {
-        let median_of = |all: &[Duration]| {
-            median(&mut all.iter().copied().map(milliseconds).collect::<Vec<_>>())
-        };
-        let ratio = |(own, bare): (&Duration, &Duration)| own.as_secs_f64() / bare.as_secs_f64();
-        let ratio = median(&mut own.iter().zip(bare).map(ratio).collect::<Vec<_>>());
+    let rounds = format!("most of {} rounds", herds.herd.own.len());
+    let times = |name: &str, says: &str, found: &Latenesses| {
+        let Latenesses { own, library, sockets } = found;
         let statistic = format!("median of {} rounds", own.len());
         let figure = |id: &str, says: &str, value, unit| {
             Figure::new(&format!("wake.{name}.{id}"), says, value, unit, &statistic)
         };
+        let time = |id: &str, who: &str, all: &[Duration]| {
+            let all = &mut all.iter().copied().map(milliseconds).collect::<Vec<_>>();
+            figure(id, &format!("{says}{who}"), median(all), "ms")
+        };
+        let ratio = |id: &str, who: &str, bare: &[Duration]| {
+            let ratio = |(own, bare): (&Duration, &Duration)| own.div_duration_f64(*bare);
+            let ratios = &mut own.iter().zip(bare).map(ratio).collect::<Vec<_>>();
+            figure(id, &format!("{says}, to {who}"), median(ratios), "")
+        };
+        let (bare, blocking) = ("bare clients of the same library", "bare blocking clients");
         vec![
-            figure("own", says, median_of(own), "ms"),
-            figure(
-                "bare",
-                &format!("{says}: bare clients, told by a message and then sending GET"),
-                median_of(bare),
-                "ms",
-            ),
-            figure("to_bare", &format!("{says}: to bare clients"), ratio, "").at_most(1.5),
+            time("own", "", own),
+            time("library", &format!(": {bare}"), library),
+            time("sockets", &format!(": {blocking}"), sockets),
+            ratio("to_library", bare, library).at_most(1.5),
+            ratio("to_sockets", blocking, sockets),
         ]
     };
     let mut figures = vec![
@@ -182,17 +185,17 @@ fn herd_figures(herds: &Herds) -> Vec<Figure> {
         .or_fail(),
         Figure::new(
             "wake.herd.commands",
-            &format!("commands of a process that waits: {who}"),
-            herds.commands,
+            &format!("commands of a process that waits, without heartbeats: {who}"),
+            herds.commands as f64,
             "calls",
-            &rounds,
+            "most of all processes",
         )
         .at_most(3.0),
     ];
     let says = format!("from the end of the computation to the last caller: {who}");
-    figures.extend(times("herd", &says, &herds.last, &herds.bare_last));
+    figures.extend(times("herd", &says, &herds.herd));
     let says = "from the end of the computation to the value in one other process";
-    figures.extend(times("pair", says, &herds.pair, &herds.bare_pair));
+    figures.extend(times("pair", says, &herds.pair));
     figures
 }
 

@@ -44,7 +44,8 @@ fn main() -> ExitCode {
     match args.get(1).map(String::as_str) {
         Some("--leader") => runtime.block_on(processes::lead_for_ever(&args[2], &args[3])),
         Some("--caller") => runtime.block_on(herd::call_as_told(&args[2])),
-        Some("--bare") => herd::listen_as_told(&args[3]),
+        Some("--library") => runtime.block_on(herd::use_the_library(&args[2], &args[4])),
+        Some("--sockets") => herd::use_sockets(&args[3]),
         // Under `cargo test` there is nothing to see.
         _ if !args.iter().any(|arg| arg == "--bench") => ExitCode::SUCCESS,
         _ => runtime.block_on(findings::run(report::out_directory(&args).as_deref())),
