@@ -4,6 +4,9 @@
 /// no scope. Leaving out both refutes it in a scope in which leaving out the second does not.
 pub const STAND_INS: &[(&str, &str)] = &[("key_before_log", "version_marks")];
 
+/// Rules that no scope shows to be needed, alone or with any other left out. The README says more.
+pub const NOT_SHOWN: &[&str] = &["repair_names_position", "copies_keep_stamp"];
+
 macro_rules! rules {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Which rules hold.

@@ -119,7 +119,8 @@ impl From<ConfigError> for ConnectError {
 /// Writes the least rights that `ACL SETUSER` has to give.
 pub(super) fn acl_rules(link: &Pool, prefix: &str) -> String {
     let pattern = escape_glob(prefix);
-    let mut rules = format!("~{pattern}* &{pattern}*");
+    // Before Redis 7 a new user may use all channels, and then none can be added.
+    let mut rules = format!("resetchannels ~{pattern}* &{pattern}*");
     let target = link.target();
     let own = target.own_commands().into_iter().chain(target.welcome_commands().iter().copied());
     for command in COMMANDS.into_iter().chain(own).chain(WELCOME) {

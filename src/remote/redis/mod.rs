@@ -308,7 +308,7 @@ impl Redis {
     /// ```
     /// # use tower_stampede::Redis;
     /// let redis = Redis::lazy("redis://127.0.0.1").unwrap().namespace("shop");
-    /// assert!(redis.acl_rules().starts_with("~shop:2:* &shop:2:* +ping "));
+    /// assert!(redis.acl_rules().starts_with("resetchannels ~shop:2:* &shop:2:* +ping "));
     /// ```
     #[must_use]
     pub fn acl_rules(&self) -> String {

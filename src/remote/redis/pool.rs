@@ -270,6 +270,12 @@ impl Pool {
         self.0.target.subscribe(channels, self.0.patience()).await
     }
 
+    /// Returns the longest that any caller waits for an answer, where one has said so.
+    #[cfg(feature = "redis-cluster")]
+    pub(super) fn patience(&self) -> Option<Duration> {
+        Some(self.0.patience()).filter(|patience| !patience.is_zero())
+    }
+
     /// Notes how long callers wait for an answer. Where that is longer than the usual
     /// time-out of a connection attempt, the attempt gets as much time.
     pub(super) fn is_awaited_for(&self, patience: Duration) {

@@ -50,7 +50,8 @@ enum WakeChannel {
     NotYet(SlotChannel),
 }
 
-/// How long a process that has to wait is kept by its subscription.
+/// How long a process that has to wait is kept by its subscription, at most: a quarter of the time
+/// that its call has, if that is less.
 #[cfg(feature = "redis-cluster")]
 const SUBSCRIBE_LIMIT: Duration = Duration::from_millis(50);
 
@@ -78,7 +79,8 @@ impl SlotChannel {
     async fn subscribed(self, remote: &RedisRemote) -> WakeChannel {
         let Some(cluster) = remote.link.cluster() else { return WakeChannel::OfProcess };
         let mut place = self.place;
-        let subscribed = timeout(SUBSCRIBE_LIMIT, async {
+        let limit = remote.link.patience().map_or(SUBSCRIBE_LIMIT, |patience| patience / 4);
+        let subscribed = timeout(limit.min(SUBSCRIBE_LIMIT), async {
             loop {
                 let target = || cluster.target_at(&place);
                 match remote.slots.subscribe(&place, target, &self.name).await {

@@ -7,7 +7,7 @@ use crate::kit::origin::Origin;
 use crate::kit::redis::{Cluster, eventually, slot_of};
 use crate::kit::redis_caches::*;
 
-use super::published;
+use super::{has_slot_channels, published};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_abandoned_lease_wakes_one_process() {
@@ -32,7 +32,9 @@ async fn an_abandoned_lease_wakes_one_process() {
         answer(caller).await;
     }
     assert_eq!(others.calls(), 1);
-    assert_eq!(messages, 1, "for one abandoned lease");
+    // Before Redis 7 the node is told of those alone that hear it there, and wakes all.
+    let most = if has_slot_channels(&cluster) { 1 } else { WAITING as i64 };
+    assert!((1..=most).contains(&messages), "{messages} for one abandoned lease");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

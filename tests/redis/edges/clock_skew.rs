@@ -1,5 +1,7 @@
 //! D2: the nodes of a cluster disagree about the time. Order must not depend on it.
 
+use std::time::{Duration, Instant};
+
 use tokio::sync::watch;
 use tower_stampede::{Computed, Redis};
 
@@ -12,8 +14,11 @@ use super::tagged;
 /// The place of the node whose clock is 400 ms ahead.
 const AHEAD: usize = 2;
 
+/// As long as a message may take, and what a busy machine adds.
+const FOUND_OUT: Duration = Duration::from_secs(3);
+
 /// Reads, then a tag is invalidated, then the fill is stored. Returns what is served after.
-async fn fill_after_invalidation(cluster: &Cluster, namespace: &str) -> [u64; 3] {
+async fn fill_after_invalidation(cluster: &Cluster, namespace: &str) -> [u64; 2] {
     let process = || hasty_on(Redis::cluster(cluster.urls()).unwrap().namespace(namespace));
     let caches = [process(), process()];
     all_listen(&caches).await;
@@ -40,11 +45,15 @@ async fn fill_after_invalidation(cluster: &Cluster, namespace: &str) -> [u64; 3]
     open.send_replace(true);
     answer(leader).await;
     let new = process();
-    [
-        tagged(&new, &origin, &key).await,
-        tagged(&caches[1], &origin, &key).await,
-        tagged(&caches[0], &origin, &key).await,
-    ]
+    let served = [tagged(&new, &origin, &key).await, tagged(&caches[1], &origin, &key).await];
+    // The leading process has its own copy until the message arrives.
+    let leading = || async { tagged(&caches[0], &origin, &key).await };
+    let end = Instant::now() + FOUND_OUT;
+    while leading().await == 1 {
+        assert!(Instant::now() < end, "the leading process serves it after {FOUND_OUT:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    served
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -61,5 +70,5 @@ async fn a_fill_is_as_old_as_its_read_whatever_the_clocks_of_the_nodes_say() {
         let served = fill_after_invalidation(&cluster, &format!("skew{n}")).await;
         old.extend(served.contains(&1).then_some((n, served)));
     }
-    assert!(old.is_empty(), "1 is old; (namespace, [new, invalidating, leading process]): {old:?}");
+    assert!(old.is_empty(), "1 is old; (namespace, [new, invalidating process]): {old:?}");
 }

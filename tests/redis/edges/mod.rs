@@ -21,6 +21,8 @@ mod slow_calls;
 mod strangers;
 mod subscribers;
 
+#[cfg(feature = "redis-cluster")]
+use crate::kit::redis::Cluster;
 use tower_stampede::Computed;
 
 use crate::kit::origin::Origin;
@@ -48,6 +50,12 @@ fn executed<'a>(servers: impl IntoIterator<Item = &'a Server>, command: &str) ->
         line.map_or(0, |line| line.split(',').next().unwrap().parse::<i64>().unwrap())
     };
     servers.into_iter().map(of).sum()
+}
+
+#[cfg(feature = "redis-cluster")]
+fn has_slot_channels(cluster: &Cluster) -> bool {
+    let said = cluster.nodes()[0].cli(&["COMMAND", "INFO", "SSUBSCRIBE"]);
+    !said.parts()[0].is_nil()
 }
 
 /// How many messages the servers were asked to publish, sharded ones included.

@@ -125,17 +125,26 @@ pub(in crate::remote::redis) enum NotHeard {
     TooMany,
     /// The server does not know the command, or the user may not send it.
     Refused,
-    /// The slot is at another node, or the connection is gone.
+    /// The slot is at another node.
     Elsewhere,
+    /// The connection is.
+    Gone,
 }
 
 /// What one node tells.
 struct NodeInbox {
     wakes: Wakes,
     connection: watch::Sender<Link>,
-    /// The channels on which messages arrive, and when each was last of use.
-    channels: Mutex<HashMap<String, Instant>>,
+    channels: Mutex<HashMap<String, SlotSubscription>>,
     changes: watch::Sender<()>,
+}
+
+/// A channel that was asked for.
+struct SlotSubscription {
+    /// Whether messages arrive.
+    is_heard: bool,
+    /// When it was last of use.
+    used: Instant,
 }
 
 #[derive(Clone)]
@@ -153,9 +162,9 @@ impl NodeInbox {
 
     fn touch(&self, channel: &str) -> bool {
         let mut channels = self.channels.lock();
-        let Some(used) = channels.get_mut(channel) else { return false };
-        *used = Instant::now();
-        true
+        let Some(subscription) = channels.get_mut(channel) else { return false };
+        subscription.used = Instant::now();
+        subscription.is_heard
     }
 
     async fn subscribe(&self, channel: &str) -> Result<(), NotHeard> {
@@ -164,19 +173,23 @@ impl NodeInbox {
         let connection = match link.wait_for(|link| !matches!(link, Link::Opening)).await.as_deref()
         {
             Ok(Link::Open(connection)) => connection.clone(),
-            _ => return Err(NotHeard::Elsewhere),
+            _ => return Err(NotHeard::Gone),
         };
+        let asked = SlotSubscription { is_heard: false, used: Instant::now() };
+        self.channels.lock().entry(channel.to_owned()).or_insert(asked);
         let command = Command::new("SSUBSCRIBE").arg(channel);
         if let Err(failure) = connection.send(&command).await {
+            self.channels.lock().remove(channel);
             return Err(match failure.kind {
                 RemoteErrorKind::Denied | RemoteErrorKind::Protocol => NotHeard::Refused,
-                _ => NotHeard::Elsewhere,
+                RemoteErrorKind::TryAgain => NotHeard::Elsewhere,
+                _ => NotHeard::Gone,
             });
         }
         // What the client takes for the reply may be the end of another subscription. So only
         // what was told of this channel counts.
         while !self.touch(channel) {
-            changes.changed().await.map_err(|_| NotHeard::Elsewhere)?;
+            changes.changed().await.map_err(|_| NotHeard::Gone)?;
         }
         Ok(())
     }
@@ -212,11 +225,15 @@ impl NodeInbox {
         match notice {
             SlotNotice::Message(message) => self.wake(&message),
             SlotNotice::Subscribed(channel) => {
-                self.channels.lock().insert(channel, Instant::now());
+                // A channel that nobody has asked for is no affair of this process.
+                if let Some(subscription) = self.channels.lock().get_mut(&channel) {
+                    subscription.is_heard = true;
+                }
                 self.changes.send_replace(());
             }
             SlotNotice::Unsubscribed(channel) => {
-                if self.channels.lock().remove(&channel).is_some() {
+                let ended = self.channels.lock().remove(&channel);
+                if ended.is_some_and(|subscription| subscription.is_heard) {
                     // The slot is elsewhere now: who waits must register there.
                     self.wakes.wake_all();
                 }
@@ -237,8 +254,8 @@ impl NodeInbox {
         let now = Instant::now();
         let mut channels = self.channels.lock();
         let mut idle = Vec::new();
-        channels.retain(|channel, used| {
-            let is_idle = now.saturating_duration_since(*used) >= IDLE;
+        channels.retain(|channel, subscription| {
+            let is_idle = now.saturating_duration_since(subscription.used) >= IDLE;
             if is_idle {
                 idle.push(channel.clone());
             }

@@ -40,8 +40,18 @@ impl Server {
         Self::begin(folder, vec![config.display().to_string(), "--sentinel".to_owned()])
     }
 
+    /// Starts a node of a cluster. Before Redis 7 its bus is 10,000 ports above its own.
+    pub(super) fn node() -> Self {
+        let mut args = vec!["--cluster-enabled", "yes"];
+        let bus = free_port().to_string();
+        if is_since(7) {
+            args.extend(["--cluster-port", &bus]);
+        }
+        Self::with(&args)
+    }
+
     fn begin(folder: PathBuf, args: Vec<String>) -> Self {
-        for _ in 0..5 {
+        for _ in 0..20 {
             let port = free_port();
             let mut process = spawn(port, &folder, &args);
             if answers(port, &mut process) {
@@ -101,11 +111,34 @@ pub(super) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
+/// Whether the server is at least of this major version; Valkey counts as what it followed.
+pub(super) fn is_since(major: u32) -> bool {
+    let said = Process::new(binary()).arg("--version").output().unwrap().stdout;
+    let said = String::from_utf8(said).unwrap();
+    let version = said.split("v=").nth(1).and_then(|rest| rest.split('.').next());
+    version.and_then(|version| version.parse::<u32>().ok()).expect("it says its version") >= major
+}
+
+/// Whether the server was built with TLS.
+pub(super) fn has_tls() -> bool {
+    let (port, folder) = (free_port(), new_folder());
+    let mut process = spawn(port, &folder, &["--tls-port".to_owned(), "0".to_owned()]);
+    let has_tls = answers(port, &mut process);
+    let _ = process.kill();
+    let _ = process.wait();
+    let _ = std::fs::remove_dir_all(folder);
+    has_tls
+}
+
+fn binary() -> std::ffi::OsString {
+    let binary = std::env::var_os("TOWER_STAMPEDE_REDIS_SERVER");
+    binary.unwrap_or_else(|| "redis-server".into())
+}
+
 fn spawn(port: u16, folder: &std::path::Path, args: &[String]) -> Child {
     // A file of settings comes first.
     let (file, args) = args.split_at(usize::from(args.iter().any(|arg| arg == "--sentinel")));
-    let binary = std::env::var_os("TOWER_STAMPEDE_REDIS_SERVER");
-    Process::new(binary.as_deref().unwrap_or("redis-server".as_ref()))
+    Process::new(binary())
         .args(file)
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
         .args(["--save", "", "--appendonly", "no"])

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::remote::redis::tests::server::{free_port, new_folder};
+use crate::remote::redis::tests::server::{free_port, has_tls, new_folder};
 use crate::remote::redis::tests::*;
 
 /// Starts a server with a certificate of its own, in `folder`, that asks clients for one
@@ -39,6 +39,12 @@ fn certificate() -> Certificate {
 
 #[tokio::test]
 async fn tls_needs_nothing_but_the_scheme_and_a_trusted_certificate() {
+    if !has_tls() {
+        println!(
+            "not run: tls_needs_nothing_but_the_scheme_and_a_trusted_certificate: the server has no TLS"
+        );
+        return;
+    }
     let folder = new_folder();
     let (_server, url, own) = tls_server(&folder, "no");
     std::fs::remove_dir_all(folder).unwrap();
@@ -58,6 +64,10 @@ async fn tls_needs_nothing_but_the_scheme_and_a_trusted_certificate() {
 
 #[tokio::test]
 async fn a_server_that_asks_for_a_certificate_gets_ours() {
+    if !has_tls() {
+        println!("not run: a_server_that_asks_for_a_certificate_gets_ours: the server has no TLS");
+        return;
+    }
     let folder = new_folder();
     let (_server, url, own) = tls_server(&folder, "yes");
     std::fs::remove_dir_all(folder).unwrap();
