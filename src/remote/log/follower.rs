@@ -55,6 +55,28 @@ pub(crate) struct Effect {
     pub(crate) is_rolled_back: bool,
 }
 
+/// What this process has announced, and the position of the first of it.
+#[derive(Clone, Copy)]
+struct OwnItems<'a> {
+    first: u64,
+    items: &'a [LogItem],
+}
+
+impl OwnItems<'_> {
+    /// They are known from now on, whatever else was missed.
+    fn note(self, known: &mut Known, now: Tick, max_tags: usize) {
+        for (position, item) in (self.first..).zip(self.items) {
+            known.note(position, item, now, max_tags);
+        }
+    }
+
+    /// Returns what has to end once more: an item of another process may be hidden by them, as
+    /// the log has only the last item of each tag.
+    fn end_again(self, is_gapless: bool) -> Vec<LogItem> {
+        if is_gapless { Vec::new() } else { self.items.to_vec() }
+    }
+}
+
 /// What is known of an entry of the remote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Liveness {
@@ -100,17 +122,21 @@ impl Follower {
             return Effect { has_gap: true, ..Effect::default() };
         }
         let Some(known) = state.as_mut() else { return Effect::default() };
-        // Own items end nothing that they have not ended before. They are known from now on,
-        // whatever else was missed.
-        for (n, item) in own.iter().enumerate() {
-            known.note(reply.previous + 1 + n as u64, item, now, self.max_tags);
+        let own = OwnItems { first: reply.previous + 1, items: own };
+        // Where nothing is between what is applied and the own items, they end nothing that they
+        // have not ended before. Else they hide what others have announced of the same tags.
+        let is_gapless = known.applied.position >= reply.previous;
+        if is_gapless {
+            own.note(known, now, self.max_tags);
         }
-        let Some(asked) = asked.filter(|asked| asked.epoch == header.epoch) else {
-            return Effect { is_behind: known.applied.position < header.last, ..Effect::default() };
+        let asked = asked.filter(|asked| asked.epoch == header.epoch);
+        let is_rolled_back = Self::is_rolled_back(header, asked);
+        let Some(asked) = asked.filter(|_| !is_rolled_back) else {
+            let items = own.end_again(is_gapless);
+            own.note(known, now, self.max_tags);
+            let is_behind = !is_rolled_back && known.applied.position < header.last;
+            return Effect { items, is_behind, is_rolled_back, has_gap: false };
         };
-        if Self::is_rolled_back(header, Some(asked)) {
-            return Effect { is_rolled_back: true, ..Effect::default() };
-        }
         if known.applied.position.max(asked.position) < header.dropped {
             // What was dropped cannot be read any more.
             *known = Known::new(header);
@@ -124,6 +150,10 @@ impl Follower {
             }
         }
         let is_complete = reply.complete_to >= reply.previous;
+        if !is_complete {
+            effect.items.extend(own.end_again(is_gapless));
+        }
+        own.note(known, now, self.max_tags);
         let complete_to = if is_complete { header.last } else { reply.complete_to };
         // Where messages have brought this process further than the call was sent from, the
         // reply is as complete.

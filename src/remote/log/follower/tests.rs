@@ -138,12 +138,48 @@ fn own_items_are_known_at_once_and_end_nothing_twice() {
 }
 
 #[test]
+fn what_another_process_has_ended_is_not_hidden_by_an_own_item_that_came_later() {
+    let follower = following();
+    let (asked, mut said) = (follower.stamp(), reply(header(12), &[(11, tag("a"))]));
+    (said.previous, said.complete_to) = (11, 11);
+    let effect = follower.take_reply(asked, &said, &[tag("a")], T0);
+    assert_eq!(effect.items, [tag("a")]);
+    assert_eq!(follower.judge(&tags(&["a"]), stamp(11)), Liveness::Dead);
+    assert_eq!(follower.judge(&tags(&["a"]), stamp(12)), Liveness::Alive);
+}
+
+#[test]
+fn an_own_end_of_everything_ends_once_more_where_another_may_be_hidden_by_it() {
+    for (missed, expected) in [(0, vec![]), (1, vec![LogItem::Everything])] {
+        let follower = following();
+        let last = 11 + missed;
+        let said = LogHeader { everything: last, ..header(last) };
+        let mut said = reply(said, &[]);
+        (said.previous, said.complete_to) = (last - 1, last - 1);
+        let effect = follower.take_reply(follower.stamp(), &said, &[LogItem::Everything], T0);
+        assert_eq!(effect.items, expected, "{missed}");
+        assert_eq!(follower.judge(&[], stamp(last - 1)), Liveness::Dead);
+    }
+}
+
+#[test]
+fn own_items_end_once_more_where_it_is_not_known_what_they_hide() {
+    let follower = following();
+    let mut said = reply(header(12), &[]);
+    said.previous = 11;
+    let effect = follower.take_reply(None, &said, &[tag("a")], T0);
+    assert_eq!((effect.items, effect.is_behind), (vec![tag("a")], true));
+    assert_eq!(follower.judge(&tags(&["a"]), stamp(10)), Liveness::Dead);
+}
+
+#[test]
 fn own_items_are_known_although_more_is_to_be_read() {
     let follower = following();
     let (asked, mut said) = (follower.stamp(), reply(header(3001), &[(11, tag("b"))]));
     (said.previous, said.complete_to) = (3000, 11);
     let effect = follower.take_reply(asked, &said, &[tag("own")], T0);
     assert!(effect.is_behind);
+    assert_eq!(effect.items, [tag("b"), tag("own")]);
     assert_eq!(follower.stamp(), stamp(11));
     assert_eq!(follower.judge(&tags(&["own"]), stamp(11)), Liveness::Dead);
 }
