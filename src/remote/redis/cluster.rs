@@ -325,7 +325,16 @@ impl Cluster {
                 sleep(ASK_NEXT_AFTER * n).await;
                 let node = self.node(&place)?;
                 let reply = node.send(&Command::new("CLUSTER SLOTS")).await?;
-                SlotMap::read(&reply, &place)
+                let map = SlotMap::read(&reply, &place)?;
+                // A node that was reset, or has lost its file, answers too. It knows nothing.
+                if map.nodes().len() == 0 {
+                    return Err(CallFailure::new(
+                        RemoteErrorKind::Unavailable,
+                        Cause::Plain,
+                        "the node knows of no slots",
+                    ));
+                }
+                Ok(map)
             })
         });
         let (map, _) = select_ok(asked).await?;

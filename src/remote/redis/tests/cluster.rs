@@ -110,6 +110,18 @@ async fn the_nodes_of_a_cluster_that_live_are_served_while_another_is_frozen_or_
     late.get(&Key::from("foo")).await.unwrap();
 }
 
+#[tokio::test]
+async fn a_node_that_knows_of_no_slots_does_not_say_where_keys_are() {
+    let nodes = cluster().await;
+    // Reset, or begun anew without its file: it answers, and first.
+    let stranger = Server::node();
+    let urls = [&[stranger.url()], &*urls(&nodes)].concat();
+    let remote = Redis::cluster(urls).unwrap().open("c").unwrap();
+    for n in 0..10_u32 {
+        remote.get(&Key::from(n)).await.unwrap();
+    }
+}
+
 #[test]
 fn nodes_that_differ_in_more_than_their_address_are_refused() {
     let urls = ["redis://joe:secret@a", "redis://joe:other@b"];
