@@ -122,6 +122,18 @@ async fn a_node_that_knows_of_no_slots_does_not_say_where_keys_are() {
     }
 }
 
+#[tokio::test]
+async fn a_node_that_knows_of_no_slots_is_not_listened_to() {
+    let nodes = cluster().await;
+    let stranger = Server::node();
+    let all = [&[stranger.url()], &*urls(&nodes)].concat();
+    let (_remote, notices) = listening(&Redis::cluster(all).unwrap(), "c").await;
+    let other = Redis::cluster(urls(&nodes)).unwrap().open("c").unwrap();
+    let item = LogItem::Key(Key::from("k"));
+    announce(&*other, std::slice::from_ref(&item)).await;
+    until("told", || notices.announced().last() == Some(&item)).await;
+}
+
 #[test]
 fn nodes_that_differ_in_more_than_their_address_are_refused() {
     let urls = ["redis://joe:secret@a", "redis://joe:other@b"];
