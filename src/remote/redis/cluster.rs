@@ -214,19 +214,27 @@ impl Cluster {
         known
     }
 
-    /// Subscribes on any node: what is published on one reaches all of them.
+    /// Subscribes on any node: what is published on one reaches all of them. A node that was named
+    /// and is not of the cluster would answer, and hear nothing.
     pub(super) async fn subscribe(
-        &self,
+        self: &Arc<Self>,
         channels: &[&str],
         patience: Duration,
     ) -> Result<(Pulse, Messages), CallFailure> {
+        if self.state.lock().map.is_none() {
+            self.read_after(Instant::now()).await?;
+        }
+        let map = self.state.lock().map.clone();
+        let mut nodes: Vec<_> = map.iter().flat_map(|map| map.nodes().cloned()).collect();
+        fastrand::shuffle(&mut nodes);
         let mut failed = CallFailure::nonsense();
-        for place in self.known() {
+        for place in nodes {
             match self.seeds.at(&place).subscribe(channels, patience).await {
                 Ok(listening) => return Ok(listening),
                 Err(failure) => failed = failure,
             }
         }
+        self.read_soon();
         Err(failed)
     }
 
