@@ -126,6 +126,14 @@ impl<V: Clone + Send + Sync + 'static, F> KeyWork<V, F> {
         self
     }
 
+    /// What was to be refreshed is gone, and nothing was computed: its caller asks as one that
+    /// has found nothing.
+    pub(super) fn serving(mut self) -> Self {
+        self.purpose = Purpose::Serve;
+        (self.in_hand, self.replaced) = (None, None);
+        self
+    }
+
     pub(super) fn reading_fresh(mut self) -> Self {
         let from_number = self.state.engine.table.upcoming_number();
         self.purpose = Purpose::FreshRead(Box::new(FreshRead::new(from_number)));

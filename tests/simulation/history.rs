@@ -159,7 +159,7 @@ impl Events {
             let done = cut.done.unwrap_or_default();
             if self.processes[process].started > done {
                 broken.push(("a new process never serves what was ended before", what()));
-            } else if read.heard.sent.is_some_and(|(sent, _)| sent > done) {
+            } else if read.was_up && is_up && read.heard.sent.is_some_and(|(sent, _)| sent > done) {
                 let rule = "a process that has read the log since serves nothing that was ended";
                 broken.push((rule, what()));
             } else if read.was_up
