@@ -53,13 +53,6 @@ impl Failed {
     }
 }
 
-/// How a caller goes on whose entry was to be refreshed.
-enum Refreshed<V: Clone + Send + Sync + 'static, T, F> {
-    Answer(Answer<V, T>),
-    /// The entry has been invalidated meanwhile, and nothing was computed.
-    Gone(KeyWork<V, F>),
-}
-
 /// What a caller has in hand while a refresh runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Otherwise {
@@ -228,7 +221,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         self: &Arc<Self>,
         mut work: KeyWork<V, F>,
         mut lookup: Lookup<V>,
-        lead_by: impl Fn(Leader<V>, KeyWork<V, F>) -> LF,
+        lead_by: impl FnOnce(Leader<V>, KeyWork<V, F>) -> LF,
         refresh_by: (LedFor, impl FnOnce(Leader<V>, KeyWork<V, F>) -> RF),
     ) -> Result<Answer<V, T>, Error>
     where
@@ -244,56 +237,24 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         }
         let result = match lookup {
             Lookup::Fresh(entry) => Ok(Answer::Entry(entry, CacheOutcome::Hit)),
-            Lookup::Early(entry) => {
-                match self.refresh(work, entry, Otherwise::Hit, refresh_by).await {
-                    Ok(Refreshed::Answer(answer)) => Ok(answer),
-                    Ok(Refreshed::Gone(work)) => Box::pin(self.ask_anew(work, &lead_by)).await,
-                    Err(failed) => Err(failed),
-                }
-            }
+            Lookup::Early(entry) => self.refresh(work, entry, Otherwise::Hit, refresh_by).await,
             Lookup::Stale(entry) | Lookup::Unvouched(entry) => {
-                match self.refresh(work, entry, Otherwise::Stale, refresh_by).await {
-                    Ok(Refreshed::Answer(answer)) => Ok(answer),
-                    Ok(Refreshed::Gone(work)) => Box::pin(self.ask_anew(work, &lead_by)).await,
-                    Err(failed) => Err(failed),
-                }
+                self.refresh(work, entry, Otherwise::Stale, refresh_by).await
             }
             Lookup::Miss(stale) => {
                 work.in_hand = stale;
-                match self.run(work, &lead_by).await {
+                match self.run(work, lead_by).await {
                     RunOutcome::Found(entry, _) if self.now() < entry.window().fresh_until => {
                         Ok(Answer::Entry(entry, CacheOutcome::Hit))
                     }
                     RunOutcome::Found(entry, work) => {
-                        match self.refresh(work, entry, Otherwise::Stale, refresh_by).await {
-                            Ok(Refreshed::Answer(answer)) => Ok(answer),
-                            Ok(Refreshed::Gone(work)) => {
-                                Box::pin(self.ask_anew(work, &lead_by)).await
-                            }
-                            Err(failed) => Err(failed),
-                        }
+                        self.refresh(work, entry, Otherwise::Stale, refresh_by).await
                     }
                     outcome => self.conclude(outcome).await,
                 }
             }
         };
         self.count(result)
-    }
-
-    /// The way of a caller whose stale entry has ended while it was to be refreshed.
-    async fn ask_anew<T, E, F, Fut, LF>(
-        self: &Arc<Self>,
-        work: KeyWork<V, F>,
-        lead_by: impl FnOnce(Leader<V>, KeyWork<V, F>) -> LF,
-    ) -> Result<Answer<V, T>, Failed>
-    where
-        E: Into<BoxError>,
-        F: FnOnce() -> Fut,
-        Fut: Future<Output = Result<ComputationResult<V, T>, E>>,
-        LF: Future<Output = LeadOutcome<V, KeyWork<V, F>>>,
-    {
-        let outcome = self.run(work.serving(), lead_by).await;
-        self.conclude(outcome).await
     }
 
     async fn run<W: Work<V>, LF>(
@@ -362,52 +323,64 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         seen: Arc<Entry<V>>,
         otherwise: Otherwise,
         refresh_by: (LedFor, impl FnOnce(Leader<V>, KeyWork<V, F>) -> RF),
-    ) -> Result<Refreshed<V, T, F>, Failed>
+    ) -> Result<Answer<V, T>, Failed>
     where
         E: Into<BoxError>,
         F: FnOnce() -> Fut,
         Fut: Future<Output = Result<ComputationResult<V, T>, E>>,
         RF: Future<Output = Option<LeadOutcome<V, KeyWork<V, F>>>>,
     {
-        let answer = |answer| Ok(Refreshed::Answer(answer));
         let key = work.key.clone();
         let request = work.request();
         let is_unchanged = || self.is_still(key.as_bytes(), &seen);
         let (led_for, refresh_by) = refresh_by;
         let leader = run::begin_refresh(&self.engine, request, led_for, is_unchanged);
         let Some(leader) = leader else {
-            return answer(Answer::Entry(seen, otherwise.outcome()));
+            return Ok(Answer::Entry(seen, otherwise.outcome()));
         };
         let (error, not_computed) = match refresh_by(leader, work.refreshing(&seen)).await {
-            None => return answer(Answer::Entry(seen, otherwise.outcome())),
+            None => return Ok(Answer::Entry(seen, otherwise.outcome())),
             Some(LeadOutcome::Called(Ok(own))) => {
-                return answer(Answer::Own(own, CacheOutcome::Computed));
+                return Ok(Answer::Own(own, CacheOutcome::Computed));
             }
             Some(LeadOutcome::Found(entry, _)) => {
-                return answer(Answer::Entry(entry, CacheOutcome::Hit));
+                return Ok(Answer::Entry(entry, CacheOutcome::Hit));
             }
             Some(LeadOutcome::Called(Err(failed))) => (failed.error, None),
-            Some(LeadOutcome::Refused(error, work)) => (error, Some(work)),
+            Some(LeadOutcome::Refused(error, work)) => (error, Some(work.map(Box::new))),
         };
         // Time has passed: the stale entry may not be served any more.
         match self.look_held(key.as_bytes()) {
             Lookup::Fresh(entry) | Lookup::Early(entry) => {
-                answer(Answer::Entry(entry, CacheOutcome::Hit))
+                Ok(Answer::Entry(entry, CacheOutcome::Hit))
             }
             Lookup::Stale(entry) | Lookup::Unvouched(entry) => {
-                answer(Answer::Entry(entry, CacheOutcome::Stale))
+                Ok(Answer::Entry(entry, CacheOutcome::Stale))
             }
-            Lookup::Miss(Some(entry)) => answer(Answer::Entry(entry, CacheOutcome::StaleIfError)),
+            Lookup::Miss(Some(entry)) => Ok(Answer::Entry(entry, CacheOutcome::StaleIfError)),
             Lookup::Miss(None) => match not_computed {
                 // Evicted meanwhile, and no newer value was tried.
-                Some(_) if self.may_stand_in(&seen) => {
-                    answer(Answer::Entry(seen, otherwise.outcome()))
-                }
+                Some(_) if self.may_stand_in(&seen) => Ok(Answer::Entry(seen, otherwise.outcome())),
                 // Invalidated meanwhile.
-                Some(Some(work)) => Ok(Refreshed::Gone(work)),
+                Some(Some(work)) => Box::pin(self.ask_anew(work)).await,
                 Some(None) | None => Err(Failed::of(error, CacheOutcome::Computed)),
             },
         }
+    }
+
+    /// The way of a caller whose stale entry has ended while it was to be refreshed. That was done
+    /// in its own future, and so is this.
+    async fn ask_anew<T, E, F, Fut>(
+        self: &Arc<Self>,
+        work: Box<KeyWork<V, F>>,
+    ) -> Result<Answer<V, T>, Failed>
+    where
+        E: Into<BoxError>,
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<ComputationResult<V, T>, E>>,
+    {
+        let outcome = self.run(work.serving(), run::lead).await;
+        self.conclude(outcome).await
     }
 
     /// Computes for one caller. While the cache is not on, nothing limits the time.
