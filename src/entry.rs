@@ -41,6 +41,8 @@ pub(crate) struct Entry<V> {
     /// From when on it counts as stale, by the clock; [`NEVER`]: it is not marked.
     stale_from: AtomicU64,
     pub(crate) value: V,
+    /// Until when it is used as a copy of what the remote has; [`NEVER`]: as long as it lasts.
+    copy_until: AtomicU64,
     /// As it was filled; [`window`](Self::window) is what counts.
     filled: Window,
     pub(crate) tags: Box<[Tag]>,
@@ -63,11 +65,12 @@ impl<V: Send + Sync + 'static> Entry<V> {
     pub(crate) fn new(value: V, window: Window, tags: Box<[Tag]>, started_seq: u64) -> Self {
         let alive_at = AtomicU64::new(started_seq);
         let bin = AtomicU32::new(BinId::NONE.0);
-        let stale_from = AtomicU64::new(NEVER);
+        let (stale_from, copy_until) = (AtomicU64::new(NEVER), AtomicU64::new(NEVER));
         let (weight, version, discard) = (1, None, garbage::discard as fn(Self));
         Self {
             alive_at,
             stale_from,
+            copy_until,
             value,
             filled: window,
             tags,
@@ -141,6 +144,19 @@ impl<V> Entry<V> {
         self.filled.kept_until()
     }
 
+    /// Limits its use as a copy, where it stands in the remote too.
+    pub(crate) fn keep_copy_until(&self, at: Tick) {
+        if self.version.is_some() {
+            self.copy_until.store(at.as_nanos(), Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether the remote is to be asked before it is used again.
+    #[inline(always)]
+    pub(crate) fn is_copy_over(&self, now: Tick) -> bool {
+        now.as_nanos() >= self.copy_until.load(Ordering::Relaxed)
+    }
+
     /// Makes the entry stale from `at` on. An earlier mark stays.
     pub(crate) fn mark_stale(&self, at: Tick) {
         self.stale_from.fetch_min(at.as_nanos(), Ordering::Relaxed);
@@ -158,6 +174,7 @@ impl<V: Clone> Entry<V> {
             started_seq: self.started_seq,
             alive_at: AtomicU64::new(self.alive_at()),
             stale_from: AtomicU64::new(NEVER),
+            copy_until: AtomicU64::new(NEVER),
             weight: self.weight,
             version: self.version,
             bin: AtomicU32::new(BinId::NONE.0),

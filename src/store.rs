@@ -19,6 +19,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use moka::notification::RemovalCause;
 use moka::ops::compute::Op;
@@ -93,6 +94,8 @@ pub(crate) struct LocalSettings<V> {
     pub(crate) eviction: Eviction,
     pub(crate) on_eviction: Option<EvictionHook<V>>,
     pub(crate) clock: Clock,
+    /// How long an entry is used that stands in the remote too; `None`: as long as it lasts.
+    pub(crate) local_ttl: Option<Duration>,
 }
 
 pub(crate) struct LocalStore<V> {
@@ -103,6 +106,7 @@ pub(crate) struct LocalStore<V> {
     max_bytes: u64,
     /// The bytes that were added or unlinked since moka has evicted and freed.
     unsettled: AtomicU64,
+    copies: Option<(Duration, Clock)>,
 }
 
 /// An entry in moka's hands. `None` once the entry was taken out.
@@ -180,7 +184,8 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
             })
             .build_with_hasher(Hasher::default());
         let unsettled = AtomicU64::new(0);
-        Self { cache, bin, evictions, max_bytes: settings.max_bytes, unsettled }
+        let copies = settings.local_ttl.map(|ttl| (ttl, settings.clock.clone()));
+        Self { cache, bin, evictions, max_bytes: settings.max_bytes, unsettled, copies }
     }
 
     /// Never empties the bin: a hit runs no `Drop` of another entry.
@@ -207,6 +212,9 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
             match change(found).filter(|entry| self.is_storable(entry)) {
                 Some(entry) => {
                     entry.belongs_to(self.bin.id());
+                    if let Some((ttl, clock)) = &self.copies {
+                        entry.keep_copy_until(clock.now().plus(*ttl));
+                    }
                     Op::Put(Shelved(Some(entry)))
                 }
                 None => Op::Nop,
@@ -375,6 +383,7 @@ mod tests {
             eviction: Eviction::default(),
             on_eviction: None,
             clock: clock.clone(),
+            local_ttl: None,
         };
         (LocalStore::new(&settings), clock)
     }

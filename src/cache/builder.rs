@@ -116,6 +116,7 @@ pub struct Builder<V> {
     schema: u32,
     log_keys: bool,
     attach: Option<Attach<V>>,
+    local_ttl: Option<Duration>,
     /// Where the settings stand in a file; errors name it.
     path: String,
     value: PhantomData<fn() -> V>,
@@ -185,6 +186,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             schema: 0,
             log_keys: false,
             attach: None,
+            local_ttl: None,
             path: String::new(),
             value: PhantomData,
         }
@@ -514,7 +516,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         let clock = self.clock.clone().unwrap_or_else(Clock::runtime);
         let (name, attach) = (self.name.clone(), self.attach.take());
         let path = std::mem::take(&mut self.path);
-        let (lease, schema) = (self.lease, self.schema);
+        let (lease, schema, local_ttl) = (self.lease, self.schema, self.local_ttl);
         let (eviction, on_eviction) = (self.eviction, self.on_eviction.take());
         let values = self.values();
         let max_bytes = values.weights.capacity();
@@ -524,6 +526,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             eviction,
             on_eviction,
             clock: clock.clone(),
+            local_ttl,
         };
         let inner = CacheState::new(engine, &local, values, clock);
         if !inner.values.weights.is_complete() {
@@ -552,10 +555,11 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         self
     }
 
-    /// Sets how the engine gets its remote.
+    /// Sets how the engine gets its remote, and how long copies of what it has are used.
     #[cfg_attr(not(feature = "remote"), expect(dead_code, reason = "there is no remote to attach"))]
-    pub(crate) fn attach(mut self, attach: Attach<V>) -> Self {
+    pub(crate) fn attach(mut self, local_ttl: Option<Duration>, attach: Attach<V>) -> Self {
         self.attach = Some(attach);
+        self.local_ttl = local_ttl;
         self
     }
 

@@ -226,6 +226,12 @@ impl<V: Clone + Send + Sync + 'static, F> Search<V> for KeyWork<V, F> {
         }
     }
 
+    fn copy_here(&mut self) -> Option<Arc<Entry<V>>> {
+        let copy = self.state.local.get(self.key.as_bytes())?;
+        let is_meant = copy.is_copy_over(self.state.now()) && self.state.engine.log.is_alive(&copy);
+        (is_meant && self.judge(&copy) == Judgement::Serves).then_some(copy)
+    }
+
     fn despite_hold(&self) -> bool {
         matches!(self.purpose, Purpose::FreshRead(_))
     }

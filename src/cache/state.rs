@@ -220,7 +220,22 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         if !self.engine.is_vouched(now) {
             return Lookup::Unvouched(entry);
         }
+        if entry.is_copy_over(now) && self.is_remote_asked(key) {
+            return self.stand_in(entry, now);
+        }
         self.judged(entry, now)
+    }
+
+    /// Returns whether requests ask the remote for a key at the moment.
+    #[cold]
+    pub(crate) fn is_remote_asked(&self, key: &[u8]) -> bool {
+        self.engine.remote(&Key::from_encoded(key)).is_some()
+    }
+
+    /// What may only be served in place of a failure.
+    #[cold]
+    fn stand_in(&self, entry: Arc<Entry<V>>, now: Tick) -> Lookup<V> {
+        Lookup::Miss(Some(entry).filter(|entry| self.judge(entry, now) != Freshness::Expired))
     }
 
     #[inline(always)]

@@ -55,6 +55,10 @@ pub(crate) trait Search<V> {
         None
     }
 
+    /// Returns a copy that this process has, that answers, and that the remote was to be asked for
+    /// again: it serves where the remote does not answer.
+    fn copy_here(&mut self) -> Option<Arc<Entry<V>>>;
+
     /// Returns whether the leader computes although the key is held.
     fn despite_hold(&self) -> bool {
         false
@@ -150,7 +154,10 @@ impl<V: Send + Sync + 'static> Leader<V> {
             LeaseWait { shared, deadline, patience, poll, turns: 0, over_value: false, wait: None };
         match self.clear_with(&mut way, wanted).await {
             Ok(cleared) => cleared,
-            Err(Unavailable) => self.clear_without_remote().await,
+            Err(Unavailable) => match wanted.copy_here() {
+                Some(copy) => Clearance::Found(copy),
+                None => self.clear_without_remote().await,
+            },
         }
     }
 

@@ -54,24 +54,27 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     where
         V: Remotable,
     {
-        self.attach(Box::new(move |attaching: Attaching<'_, V>| {
-            check(&settings, attaching.lease, attaching.wait_timeout)?;
-            let remote = open(attaching.name)?;
-            let times = LeaseTimes {
-                lease: attaching.lease,
-                work: attaching.wait_timeout.saturating_add(attaching.compute_timeout),
-            };
-            let codec = Codec {
-                encode: V::encode,
-                decode: V::decode,
-                weights: attaching.weights,
-                schema: attaching.schema,
-            };
-            let shared = EntryRemote::new(remote, settings, codec, times, attaching.engine);
-            // A new engine has none.
-            let _ = attaching.engine.shared.set(shared);
-            Ok(())
-        }))
+        self.attach(
+            settings.local_ttl,
+            Box::new(move |attaching: Attaching<'_, V>| {
+                check(&settings, attaching.lease, attaching.wait_timeout)?;
+                let remote = open(attaching.name)?;
+                let times = LeaseTimes {
+                    lease: attaching.lease,
+                    work: attaching.wait_timeout.saturating_add(attaching.compute_timeout),
+                };
+                let codec = Codec {
+                    encode: V::encode,
+                    decode: V::decode,
+                    weights: attaching.weights,
+                    schema: attaching.schema,
+                };
+                let shared = EntryRemote::new(remote, settings, codec, times, attaching.engine);
+                // A new engine has none.
+                let _ = attaching.engine.shared.set(shared);
+                Ok(())
+            }),
+        )
     }
 }
 

@@ -268,7 +268,8 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             tags,
             payload,
         };
-        let left = window.kept_until().since(self.engine.upgrade()?.clock.now()).max(LEAST_TTL);
+        let left = window.kept_until().since(self.engine.upgrade()?.clock.now());
+        let left = left.min(self.gate.settings.remote_ttl).max(LEAST_TTL);
         self.bounded(envelope::encode(&envelope, key, self.codec.schema, version)?)
             .map(|bytes| (bytes, left))
     }

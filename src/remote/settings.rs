@@ -20,7 +20,8 @@ pub struct RemoteSettings {
     pub(crate) op_timeout: Duration,
     pub(crate) op_timeout_per_mib: Duration,
     pub(crate) breaker_failures: u32,
-    pub(crate) local_ttl: Duration,
+    pub(crate) local_ttl: Option<Duration>,
+    pub(crate) remote_ttl: Duration,
     pub(crate) max_value_bytes: usize,
     pub(crate) max_journal: usize,
 }
@@ -32,7 +33,8 @@ impl RemoteSettings {
             op_timeout: Duration::from_millis(100),
             op_timeout_per_mib: Duration::from_millis(20),
             breaker_failures: 3,
-            local_ttl: Duration::from_secs(1),
+            local_ttl: None,
+            remote_ttl: Duration::MAX,
             max_value_bytes: 16 * 1024 * 1024,
             max_journal: 10_000,
         }
@@ -61,10 +63,24 @@ impl RemoteSettings {
         self
     }
 
-    /// Sets how long a local copy is used with a remote that has no
-    /// [invalidation log](crate::remote::RemoteLog). Defaults to 1 s.
+    /// Sets how long this process uses a value that the remote has too, before it asks the remote
+    /// for it again. If the remote still has it, the time begins anew. If not, one process
+    /// computes. While the remote is away, the value is used as long as it lasts.
+    ///
+    /// By default a value is used as long as it lasts. With a remote that has no
+    /// [invalidation log](crate::remote::RemoteLog) the default is 1 s, and all copies are
+    /// dropped together.
+    ///
+    /// Costs one `GET` for each key and process in this time, and its callers wait for it.
     pub const fn local_ttl(mut self, local_ttl: Duration) -> Self {
-        self.local_ttl = local_ttl;
+        self.local_ttl = Some(local_ttl);
+        self
+    }
+
+    /// Sets how long the remote keeps a value at most. A process that has it uses it as long as
+    /// it lasts. By default the remote keeps a value as long as it lasts, with its stale windows.
+    pub const fn remote_ttl(mut self, remote_ttl: Duration) -> Self {
+        self.remote_ttl = remote_ttl;
         self
     }
 
@@ -87,7 +103,8 @@ impl RemoteSettings {
         let zero = [
             (&["op_timeout"], self.op_timeout.is_zero()),
             (&["breaker_failures"], self.breaker_failures == 0),
-            (&["local_ttl"], self.local_ttl.is_zero()),
+            (&["local_ttl"], self.local_ttl.is_some_and(|ttl| ttl.is_zero())),
+            (&["remote_ttl"], self.remote_ttl.is_zero()),
             (&["max_value_bytes"], self.max_value_bytes == 0),
             (&["max_journal"], self.max_journal == 0),
         ];

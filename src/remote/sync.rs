@@ -33,6 +33,9 @@ const HEARTBEAT: Duration = Duration::from_secs(1);
 /// How long local copies are vouched for, from when a heartbeat was sent.
 const VOUCHED: Duration = Duration::from_secs(2);
 
+/// How long local copies are used where there is no log, by default.
+const WITHOUT_LOG: Duration = Duration::from_secs(1);
+
 /// How long a caller waits at most that has a local copy in hand.
 const VOUCH_LIMIT: Duration = Duration::from_millis(100);
 
@@ -490,7 +493,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     /// A remote without a log tells of no invalidation: local copies are used for no longer
     /// than `local_ttl`.
     fn drop_old_copies(&self) -> Duration {
-        let local_ttl = self.gate.settings.local_ttl;
+        let local_ttl = self.gate.settings.local_ttl.unwrap_or(WITHOUT_LOG);
         let age = self.link.dropped.lock().get_or_insert_with(Instant::now).elapsed();
         if age < local_ttl {
             return local_ttl - age;

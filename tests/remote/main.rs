@@ -30,6 +30,8 @@ mod late_leader;
 mod leader;
 #[cfg(feature = "remote")]
 mod leader_cancellation;
+#[cfg(feature = "remote")]
+mod lifetimes;
 #[cfg(all(feature = "remote", feature = "tracing"))]
 mod log_lines;
 #[cfg(feature = "remote")]

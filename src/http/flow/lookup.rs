@@ -278,6 +278,11 @@ pub(super) fn look(
         {
             (Lookup::Unvouched(entry), forward)
         }
+        (Lookup::Fresh(entry) | Lookup::Early(entry) | Lookup::Stale(entry), _)
+            if entry.is_copy_over(now) && cache.is_remote_asked(primary) =>
+        {
+            (Lookup::Miss(Some(entry)), Forward::Stale)
+        }
         found => found,
     }
 }

@@ -10,6 +10,7 @@ use tower_service::Service;
 
 use crate::cache::key_work::ReplacedEntry;
 use crate::cache::run::Work;
+use crate::cache::state::Lookup;
 use crate::entry::Entry;
 use crate::error::Error;
 use crate::flight::end::{End, Remember};
@@ -21,7 +22,9 @@ use crate::freshness::Freshness;
 use crate::http::body::SourceBody;
 use crate::http::flow::answer::is_failure;
 use crate::http::flow::lead::{OriginOutcome, ask};
-use crate::http::flow::lookup::{HttpCaller, StoredEntry, is_validated_by_each, must_be_validated};
+use crate::http::flow::lookup::{
+    HttpCaller, StoredEntry, is_validated_by_each, look_held, must_be_validated,
+};
 use crate::http::flow::remote;
 use crate::http::flow::trail::Trail;
 use crate::http::flow::unkeyed::unkeyed_fields;
@@ -147,6 +150,18 @@ impl<S, Q, B> Search<StoredResponse> for HttpWork<S, Q, B> {
     fn restart(&mut self) {
         self.caller.trail = Trail::default();
         self.key = self.caller.remote_key();
+    }
+
+    fn copy_here(&mut self) -> Option<StoredEntry> {
+        let HttpCaller { cache, rules, primary, asked, headers, wishes, .. } = &self.caller;
+        let now = cache.now();
+        let found = look_held(cache, rules, primary.as_bytes(), asked, headers, now);
+        match (wishes.judge(found, now).0, &self.purpose) {
+            (Lookup::Fresh(entry) | Lookup::Early(entry), HttpPurpose::Answer) => Some(entry),
+            (Lookup::Stale(entry), HttpPurpose::Answer) => Some(entry),
+            _ => None,
+        }
+        .filter(|entry| entry.is_copy_over(now))
     }
 
     fn way(&self) -> Box<[StoredEntry]> {

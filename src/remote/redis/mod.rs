@@ -357,6 +357,12 @@ impl Redis {
         self
     }
 
+    /// See [`RemoteSettings::remote_ttl`].
+    pub fn remote_ttl(mut self, remote_ttl: Duration) -> Self {
+        self.settings = self.settings.remote_ttl(remote_ttl);
+        self
+    }
+
     /// See [`RemoteSettings::max_value_bytes`].
     pub fn max_value_bytes(mut self, bytes: usize) -> Self {
         self.settings = self.settings.max_value_bytes(bytes);

@@ -337,3 +337,34 @@ async fn who_waits_too_long_for_another_process_gets_a_response_of_ours() {
     assert_eq!(origin.calls(), 1);
     leader.abort();
 }
+
+#[tokio::test(start_paused = true)]
+async fn after_the_local_ttl_a_response_is_asked_for_again_and_not_computed() {
+    for vary in ["accept-language", ""] {
+        let origin = Origin::new(move |call| {
+            Answer::ok("max-age=60", format!("answer {}", call.n)).header("vary", vary)
+        });
+        let double = Double::new();
+        let settings = RemoteSettings::new().local_ttl(secs(1));
+        let cache = super::settings().remote(double.process(), settings).build().unwrap();
+        let app = cache.http_layer().layer(origin.clone());
+        send(&app, get("http://a/x")).await;
+        for round in 1..4 {
+            pass(ms(500)).await;
+            double.forget_calls();
+            assert_eq!(send(&app, get("http://a/x")).await.text(), "answer 0");
+            assert_eq!(double.calls(RemoteOp::Get), 0, "{vary}: {round}");
+            pass(ms(600)).await;
+            let reply = send(&app, get("http://a/x")).await;
+            assert_eq!(reply.text(), "answer 0");
+            assert!(reply.is(CacheOutcome::Hit), "{}", reply.cache_status());
+            assert!(double.calls(RemoteOp::Get) > 0, "{vary}: {round}");
+        }
+        double.freeze();
+        for _ in 0..20 {
+            pass(ms(1_100)).await;
+            assert_eq!(send(&app, get("http://a/x")).await.text(), "answer 0");
+        }
+        assert_eq!(origin.calls(), 1, "{vary}");
+    }
+}
