@@ -1,10 +1,17 @@
 //! Slow replies do not open the breaker; silence does.
 
-use tower_stampede::{Health, Redis};
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
-use crate::kit::origin::{MS, Origin};
-use crate::kit::redis::{Proxy, Server};
+use tower_stampede::{Health, Redis, Stampede};
+
+use crate::kit::origin::{MS, Origin, settings};
+use crate::kit::redis::{Proxy, Server, eventually};
 use crate::kit::redis_caches::*;
+
+use super::names;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_slow_calls_at_once_do_not_open_the_breaker() {
@@ -27,4 +34,57 @@ async fn three_slow_calls_at_once_do_not_open_the_breaker() {
     }
     assert!(!went_away, "the server answers after 150 ms");
     assert_eq!(cache.health(), Health::Up);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_renewal_behind_replies_of_sixteen_mib_is_not_lost() {
+    const LEASE: Duration = Duration::from_secs(3);
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let redis = |url: &str| Redis::lazy(url).unwrap().local_ttl(MS).op_timeout_per_mib(150 * MS);
+    let process = |url: &str| -> Stampede<Vec<u8>> {
+        settings().lease(LEASE).wait_timeout(LIMIT).redis(redis(url)).build().unwrap()
+    };
+    let (near, far) = (process(&server.url()), process(&proxy.url()));
+    let calls = Arc::new(AtomicUsize::new(0));
+    let large = move |cache: &Stampede<Vec<u8>>| {
+        let (cache, calls) = (cache.clone(), Arc::clone(&calls));
+        async move {
+            let counted = Arc::clone(&calls);
+            let compute = || async move {
+                counted.fetch_add(1, Ordering::SeqCst);
+                Ok::<_, Infallible>(vec![7; 15 << 20])
+            };
+            cache.get_or_compute("large", compute).await.unwrap();
+            calls.load(Ordering::SeqCst)
+        }
+    };
+    assert_eq!((large(&near).await, large(&far).await), (1, 1));
+    let (open, door) = tokio::sync::oneshot::channel::<()>();
+    let leader = far.clone();
+    let leader = tokio::spawn(async move {
+        let compute = || async move {
+            door.await.unwrap();
+            Ok::<_, Infallible>(b"the leader's".to_vec())
+        };
+        leader.get_or_compute("led", compute).await.unwrap()
+    });
+    let is_led = || names(&server).iter().any(|name| name.contains("{led}"));
+    eventually("the lease is taken", is_led).await;
+    // 64 KiB each 5 ms: one reply is on its way for more than a second, and then the next.
+    proxy.delay(5 * MS);
+    let (busy, taken) = (far.clone(), Instant::now());
+    while taken.elapsed() < 2 * LEASE {
+        let before = Instant::now();
+        assert_eq!(large(&busy).await, 1, "a large value on its way is waited for");
+        assert!(before.elapsed() > 10 * 100 * MS, "{:?}", before.elapsed());
+    }
+    let waiter = tokio::spawn(async move {
+        let compute = || async { Ok::<_, Infallible>(b"the waiter's".to_vec()) };
+        near.get_or_compute("led", compute).await.unwrap()
+    });
+    eventually("it has asked for the lease", || registered(&server, "led") == 1).await;
+    open.send(()).unwrap();
+    assert_eq!(leader.await.unwrap(), b"the leader's");
+    assert_eq!(waiter.await.unwrap(), b"the leader's");
 }
