@@ -250,6 +250,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         let Some(log) = self.log() else { return Ok(()) };
         for reads in 0..MAX_READS * 2 {
             let (sent, asked) = (self.tick(), self.follower.stamp());
+            let question = self.follower.question();
             let from = Instant::now();
             let may_have_moved = shard.may_have_moved.swap(false, Ordering::Relaxed);
             let verifies = may_have_moved || self.link.is_to_be_verified();
@@ -273,12 +274,14 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
                 }
             };
             if self.heard(sent, asked, &reply, &[]) {
+                self.follower.is_answered(question);
                 *self.link.heard.lock() = Some(from);
                 return Ok(());
             }
             if reads >= MAX_READS {
                 // It grows faster than it is read, or was not read for long.
                 self.follower.skip_to(&reply.header);
+                self.follower.is_answered(question);
                 self.doubt_when_open();
             }
         }

@@ -5,6 +5,7 @@
 //! itself is asked.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -21,6 +22,37 @@ pub(crate) const MAX_READS: u8 = 8;
 pub(crate) struct Follower {
     state: Mutex<Option<Known>>,
     max_tags: usize,
+    questions: Questions,
+}
+
+/// Messages that tell of items which this process has not read. Until a read of the log that is
+/// sent after such a message, this process does not know what is alive.
+#[derive(Debug, Default)]
+struct Questions {
+    /// How many there were.
+    count: AtomicU64,
+    /// The number of the last one that told of another epoch.
+    of_epoch: AtomicU64,
+    /// Up to which number a read has answered them.
+    answered: AtomicU64,
+}
+
+impl Questions {
+    /// Called under the lock of the state.
+    fn arises(&self, is_of_epoch: bool) {
+        let number = self.count.fetch_add(1, Ordering::Relaxed) + 1;
+        if is_of_epoch {
+            self.of_epoch.store(number, Ordering::Relaxed);
+        }
+    }
+
+    fn is_open(&self) -> bool {
+        self.answered.load(Ordering::Relaxed) < self.count.load(Ordering::Relaxed)
+    }
+
+    fn is_epoch_open(&self) -> bool {
+        self.answered.load(Ordering::Relaxed) < self.of_epoch.load(Ordering::Relaxed)
+    }
 }
 
 /// What is known of one life of the log.
@@ -93,7 +125,17 @@ pub(crate) enum Liveness {
 impl Follower {
     /// Makes a follower that remembers at most `max_tags` tags.
     pub(crate) fn new(max_tags: usize) -> Self {
-        Self { state: Mutex::new(None), max_tags }
+        Self { state: Mutex::new(None), max_tags, questions: Questions::default() }
+    }
+
+    /// Returns a number to be taken before a read of the log is sent.
+    pub(crate) fn question(&self) -> u64 {
+        self.questions.count.load(Ordering::Relaxed)
+    }
+
+    /// The read that was sent with this number has brought all of the log.
+    pub(crate) fn is_answered(&self, question: u64) {
+        self.questions.answered.fetch_max(question, Ordering::Relaxed);
     }
 
     /// Returns how far the log was applied; `None` before it was read.
@@ -178,6 +220,7 @@ impl Follower {
             return Effect::default();
         }
         if known.applied.epoch != update.epoch {
+            self.questions.arises(true);
             return ends();
         }
         let mut effect = Effect::default();
@@ -188,7 +231,9 @@ impl Follower {
         }
         // What was announced between the two comes with the next read.
         effect.is_behind = update.previous > known.applied.position;
-        if !effect.is_behind {
+        if effect.is_behind {
+            self.questions.arises(false);
+        } else {
             known.applied.position = last;
         }
         effect
@@ -203,7 +248,11 @@ impl Follower {
         if stamp.epoch != known.applied.epoch || stamp.position > known.applied.position {
             return Liveness::Behind;
         }
-        known.judge(tags, stamp)
+        match known.judge(tags, stamp) {
+            Liveness::Dead => Liveness::Dead,
+            _ if self.questions.is_open() => Liveness::Behind,
+            liveness => liveness,
+        }
     }
 
     /// Judges an entry that the log should be read for, while the log is away. A computation that
@@ -211,7 +260,9 @@ impl Follower {
     pub(crate) fn judge_behind(&self, tags: &[Tag], stamp: Option<Stamp>) -> Liveness {
         let state = self.state.lock();
         match (state.as_ref(), stamp) {
-            (Some(known), Some(stamp)) if stamp.epoch == known.applied.epoch => {
+            (Some(known), Some(stamp))
+                if stamp.epoch == known.applied.epoch && !self.questions.is_epoch_open() =>
+            {
                 known.judge(tags, stamp)
             }
             _ => Liveness::Unknown,

@@ -243,3 +243,25 @@ fn tags_beyond_the_bound_are_asked_for() {
     }
     assert_eq!(follower.judge(&[7_u64.into()], stamp(100)), Liveness::Alive);
 }
+
+#[test]
+fn a_message_that_tells_of_unread_items_has_the_log_read_before_anything_is_judged() {
+    let follower = following();
+    let before = follower.question();
+    // A gap: items 11 and 12 are not known.
+    assert!(follower.take_update(&update(12, &[tag("b")]), T0).is_behind);
+    assert_eq!(follower.judge(&tags(&["a"]), stamp(10)), Liveness::Behind);
+    assert_eq!(follower.judge_behind(&tags(&["a"]), stamp(10)), Liveness::Alive, "the log is away");
+    follower.is_answered(before);
+    assert_eq!(follower.judge(&[], stamp(10)), Liveness::Behind, "that read was sent before");
+    follower.is_answered(follower.question());
+    assert_eq!(follower.judge(&[], stamp(10)), Liveness::Alive);
+
+    // Another life of the log: everything may have ended.
+    let other = LogUpdate { epoch: epoch(2), ..update(1, &[tag("b")]) };
+    assert!(follower.take_update(&other, T0).is_behind);
+    assert_eq!(follower.judge(&[], stamp(10)), Liveness::Behind);
+    assert_eq!(follower.judge_behind(&[], stamp(10)), Liveness::Unknown);
+    follower.is_answered(follower.question());
+    assert_eq!(follower.judge(&[], stamp(10)), Liveness::Alive, "the log says otherwise");
+}
