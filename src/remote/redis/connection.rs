@@ -333,7 +333,9 @@ impl Target {
             Err(error) if lacks_resp3(&error) => {
                 let client = self.client(info.clone()).map_err(failure)?;
                 let (mut sink, stream) = client.get_async_pubsub().await.map_err(failure)?.split();
-                sink.subscribe(channels).await.map_err(failure)?;
+                if !channels.is_empty() {
+                    sink.subscribe(channels).await.map_err(failure)?;
+                }
                 Ok((Pulse::Resp2(sink), Messages::Resp2(stream)))
             }
             Err(error) => Err(failure(error)),

@@ -16,7 +16,12 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// Starts the nodes and waits until each sees all slots served.
     pub(crate) fn start() -> Self {
-        Self::of((0..NODES).map(|_| node(Environment::new())).collect())
+        Self::configured(&[])
+    }
+
+    /// The same with more lines in the configuration of each node.
+    pub(crate) fn configured(more: &[&str]) -> Self {
+        Self::of((0..NODES).map(|_| node_with(Environment::new(), more)).collect())
     }
 
     /// The same with one node whose clock is off, by `+0.4s` for example. None where
@@ -175,6 +180,10 @@ pub(crate) fn slot_of(cluster: &Cluster, key: impl AsRef<[u8]>) -> u16 {
 }
 
 fn node(environment: Environment) -> Server {
+    node_with(environment, &[])
+}
+
+fn node_with(environment: Environment, more: &[&str]) -> Server {
     Server::launch_with_bus(environment, |bus| {
         let mut lines =
             vec!["cluster-enabled yes".to_owned(), "cluster-node-timeout 2000".to_owned()];
@@ -183,6 +192,7 @@ fn node(environment: Environment) -> Server {
             // Came with Redis 7 as well; before, everybody may debug.
             lines.push("enable-debug-command local".to_owned());
         }
+        lines.extend(more.iter().map(|line| (*line).to_owned()));
         lines
     })
 }

@@ -177,3 +177,33 @@ async fn without_the_right_to_it_messages_go_by_the_channel_of_the_process() {
     let refused: usize = cluster.nodes().iter().map(asked).sum();
     assert_eq!(refused, 1);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_without_resp3_is_not_connected_to_at_each_wait() {
+    let cluster = Cluster::configured(&["rename-command HELLO no-such-command"]);
+    let urls = cluster.urls();
+    // Each connection that is to hear messages asks for RESP3 first.
+    let refused = |cluster: &Cluster| {
+        let of = |node: &Server| {
+            let stats = node.cli(&["INFO", "errorstats"]).text();
+            let count = stats.lines().find_map(|line| line.strip_prefix("errorstat_ERR:count="));
+            count.map_or(0, |count| count.trim().parse::<usize>().unwrap())
+        };
+        cluster.nodes().iter().map(of).sum::<usize>()
+    };
+    let (cluster, caches) = Wait::on(cluster, &urls).await.end().await;
+    let before = refused(&cluster);
+    assert!(before > 0);
+    for _ in 0..5 {
+        let (gated, key) = (Gated::new(), fresh_key());
+        let leader = gated.lead(&caches[0], &key).await;
+        let waiting = gated.ask(&caches[1], &key);
+        let node = &cluster.nodes()[cluster.owner(slot_of(&cluster, &key))];
+        eventually("it is registered", || registered(node, &key) == 1).await;
+        gated.open();
+        for caller in [leader, waiting] {
+            answer(caller).await;
+        }
+    }
+    assert_eq!(refused(&cluster), before);
+}

@@ -139,18 +139,29 @@ struct NodeInbox {
     changes: watch::Sender<()>,
 }
 
-/// A channel that was asked for.
+/// A channel of a slot.
 struct SlotSubscription {
-    /// Whether messages arrive.
-    is_heard: bool,
+    phase: Phase,
     /// When it was last of use.
     used: Instant,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// It was asked for.
+    Asked,
+    /// Messages arrive.
+    Heard,
+    /// It was asked to end. What the server says next of it is the end.
+    Ending,
 }
 
 #[derive(Clone)]
 enum Link {
     Opening,
     Open(Connection),
+    /// The server speaks RESP2, where a connection that hears messages takes no other commands.
+    Refused,
     Gone,
 }
 
@@ -160,11 +171,16 @@ impl NodeInbox {
         Self { wakes, connection, channels: Mutex::default(), changes }
     }
 
+    /// Returns whether messages on `channel` arrive, and keeps it if so.
     fn touch(&self, channel: &str) -> bool {
+        self.phase(channel) == Some(Phase::Heard)
+    }
+
+    fn phase(&self, channel: &str) -> Option<Phase> {
         let mut channels = self.channels.lock();
-        let Some(subscription) = channels.get_mut(channel) else { return false };
+        let subscription = channels.get_mut(channel)?;
         subscription.used = Instant::now();
-        subscription.is_heard
+        Some(subscription.phase)
     }
 
     async fn subscribe(&self, channel: &str) -> Result<(), NotHeard> {
@@ -173,10 +189,14 @@ impl NodeInbox {
         let connection = match link.wait_for(|link| !matches!(link, Link::Opening)).await.as_deref()
         {
             Ok(Link::Open(connection)) => connection.clone(),
+            Ok(Link::Refused) => return Err(NotHeard::Refused),
             _ => return Err(NotHeard::Gone),
         };
-        let asked = SlotSubscription { is_heard: false, used: Instant::now() };
+        let asked = SlotSubscription { phase: Phase::Asked, used: Instant::now() };
         self.channels.lock().entry(channel.to_owned()).or_insert(asked);
+        if self.phase(channel) == Some(Phase::Ending) {
+            return Err(NotHeard::Gone);
+        }
         let command = Command::new("SSUBSCRIBE").arg(channel);
         if let Err(failure) = connection.send(&command).await {
             self.channels.lock().remove(channel);
@@ -188,10 +208,13 @@ impl NodeInbox {
         }
         // What the client takes for the reply may be the end of another subscription. So only
         // what was told of this channel counts.
-        while !self.touch(channel) {
-            changes.changed().await.map_err(|_| NotHeard::Gone)?;
+        loop {
+            match self.phase(channel) {
+                Some(Phase::Heard) => return Ok(()),
+                Some(Phase::Asked) => changes.changed().await.map_err(|_| NotHeard::Gone)?,
+                Some(Phase::Ending) | None => return Err(NotHeard::Gone),
+            }
         }
-        Ok(())
     }
 
     /// Connects and listens, until the connection is gone or nothing has been waited for in a
@@ -199,7 +222,10 @@ impl NodeInbox {
     async fn hear(self: Arc<Self>, target: Target) {
         let over = NodeOver(&self);
         let Ok((pulse, mut messages)) = target.subscribe(&[], Duration::ZERO).await else { return };
-        let Pulse::Push(connection) = &pulse else { return };
+        let Pulse::Push(connection) = &pulse else {
+            self.connection.send_replace(Link::Refused);
+            return;
+        };
         let connection = connection.clone();
         self.connection.send_replace(Link::Open(connection.clone()));
         let mut death = std::pin::pin!(until_death(pulse));
@@ -226,14 +252,17 @@ impl NodeInbox {
             SlotNotice::Message(message) => self.wake(&message),
             SlotNotice::Subscribed(channel) => {
                 // A channel that nobody has asked for is no affair of this process.
-                if let Some(subscription) = self.channels.lock().get_mut(&channel) {
-                    subscription.is_heard = true;
+                if let Some(subscription) = self.channels.lock().get_mut(&channel)
+                    && subscription.phase == Phase::Asked
+                {
+                    subscription.phase = Phase::Heard;
                 }
                 self.changes.send_replace(());
             }
             SlotNotice::Unsubscribed(channel) => {
                 let ended = self.channels.lock().remove(&channel);
-                if ended.is_some_and(|subscription| subscription.is_heard) {
+                self.changes.send_replace(());
+                if ended.is_some_and(|subscription| subscription.phase == Phase::Heard) {
                     // The slot is elsewhere now: who waits must register there.
                     self.wakes.wake_all();
                 }
@@ -254,13 +283,13 @@ impl NodeInbox {
         let now = Instant::now();
         let mut channels = self.channels.lock();
         let mut idle = Vec::new();
-        channels.retain(|channel, subscription| {
+        for (channel, subscription) in channels.iter_mut() {
             let is_idle = now.saturating_duration_since(subscription.used) >= IDLE;
-            if is_idle {
+            if is_idle && subscription.phase == Phase::Heard {
+                subscription.phase = Phase::Ending;
                 idle.push(channel.clone());
             }
-            !is_idle
-        });
+        }
         // Channels of several slots are not for one command.
         for channel in idle {
             let command = Command::new("SUNSUBSCRIBE").arg(channel);
@@ -277,8 +306,15 @@ struct NodeOver<'a>(&'a NodeInbox);
 
 impl Drop for NodeOver<'_> {
     fn drop(&mut self) {
-        self.0.connection.send_replace(Link::Gone);
+        self.0.connection.send_if_modified(|link| {
+            let is_new = !matches!(link, Link::Refused);
+            if is_new {
+                *link = Link::Gone;
+            }
+            is_new
+        });
         let was_of_use = !std::mem::take(&mut *self.0.channels.lock()).is_empty();
+        self.0.changes.send_replace(());
         if was_of_use {
             self.0.wakes.wake_all();
         }

@@ -100,10 +100,11 @@ pub(super) struct SlotMap {
 
 impl SlotMap {
     /// Reads what the node at `asked` replies to `CLUSTER SLOTS`. Of ranges that overlap, the
-    /// last counts.
+    /// last counts; slots are written no more than twice as often as there are slots.
     pub(super) fn read(reply: &ServerReply, asked: &Place) -> Result<Self, CallFailure> {
         let mut owners = vec![NOBODY; usize::from(SLOTS)].into_boxed_slice();
         let mut places: Vec<Place> = Vec::new();
+        let mut filled = 0;
         for range in reply.array()?.iter().take(usize::from(SLOTS)) {
             let [from, to, primary, ..] = range.array()? else {
                 return Err(CallFailure::nonsense());
@@ -128,7 +129,12 @@ impl SlotMap {
                 return Err(CallFailure::nonsense());
             }
             let number = u16::try_from(number).map_err(|_| CallFailure::nonsense())?;
-            owners.get_mut(from..=to).ok_or_else(CallFailure::nonsense)?.fill(number);
+            let range = owners.get_mut(from..=to).ok_or_else(CallFailure::nonsense)?;
+            filled += range.len();
+            if filled > usize::from(SLOTS) * 2 {
+                return Err(CallFailure::nonsense());
+            }
+            range.fill(number);
         }
         let first = |number: usize| owners.iter().position(|owner| usize::from(*owner) == number);
         let first: Vec<_> = (0..places.len()).map(first).collect();
@@ -247,6 +253,9 @@ mod tests {
         }
         let many = (0..1500).map(|n| range(n, n, bytes("a"), n + 1)).collect();
         assert!(map(many).is_err(), "no cluster has so many nodes");
+        let full = || range(0, 16383, bytes("a"), 1);
+        assert!(map(vec![full(), full()]).is_ok());
+        assert!(map(vec![full(), full(), range(7, 7, bytes("a"), 1)]).is_err(), "too much work");
         assert!(SlotMap::read(&ServerReply::Int(1), &asked()).is_err());
         assert!(map(vec![ServerReply::Array(Vec::new())]).is_err());
     }
