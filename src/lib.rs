@@ -108,7 +108,7 @@
 //! | `redis-cluster`, `redis-sentinel` | no | `Redis::cluster`, `Redis::sentinel` | one node serves its own slots only; an address that always leads to the primary is needed |
 //! | `redis-legacy-lock` | no | `LegacyLock`, by `SETNX` and `GETSET` | a lock needs a server with scripts |
 //! | `serde` | no | `Settings`: the settings of a cache from a file, with durations such as `60s` | settings stand in the code |
-//! | `test-util` | no | [`ManualClock`](guide::testing), `remote::Double` | tests pause tokio's time, which needs no feature |
+//! | `test-util` | no | [`ManualClock`](guide::testing), `remote::Double`, the contract suite `remote::contract` | tests pause tokio's time, which needs no feature |
 //! | `full` | no | all of these but `redis-tls-native` | |
 //!
 //! Features only add. CI checks each alone, none, and all together.

@@ -90,7 +90,7 @@ pub type CredentialsFuture<'a> =
 ///
 /// Before each connection: each process has one for commands and one per cache for messages,
 /// and may open both at the same time. And before the expiry of what it said last: then an
-/// open connection sends `AUTH`, and a connection to a cluster is replaced. Connections stay
+/// open connection sends `AUTH`, also one to a node of a cluster. Connections stay
 /// as they are if it says that its credentials are valid for ever.
 ///
 /// # When it fails

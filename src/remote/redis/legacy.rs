@@ -39,6 +39,9 @@ use crate::remote::{RemoteError, RemoteErrorKind};
 ///   least a tenth of the lease; after that the lock is left to run out. A
 ///   `DEL` that is delayed for longer than the margin deletes the next
 ///   holder's lock.
+/// - The key has no expiry. One that was not given back in time stays on the server until the
+///   next holder of the lock gives it back, and `volatile-*` policies do not evict it. Use few
+///   names, not one for each order.
 /// - It cannot be extended.
 ///
 /// # Examples

@@ -262,11 +262,13 @@ impl Redis {
     /// every command.
     ///
     /// Which keys and channels the user may name is known only with the
-    /// namespace, and asked by [`check`](Self::check).
+    /// namespace, and asked by [`check`](Self::check). If the user may not use the keys of the
+    /// default namespace, only `PING`, `INFO` and `EVAL` are asked for here, and `check` asks for
+    /// the other commands.
     ///
     /// # Errors
     ///
-    /// If the URL makes no sense, or the server cannot be used. Also after 5 s
+    /// If the URL makes no sense, or the server cannot be used. Also after 10 s
     /// without an answer.
     ///
     /// # Cancel safety
