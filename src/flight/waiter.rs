@@ -174,6 +174,7 @@ pub(crate) struct Resolver<V: Send + Sync + 'static> {
     left: Option<u64>,
     /// It has waited for a computation that began too early, and its patience begins anew.
     has_begun_anew: bool,
+    has_caught_up: bool,
 }
 
 impl<V: Send + Sync + 'static> Resolver<V> {
@@ -189,6 +190,22 @@ impl<V: Send + Sync + 'static> Resolver<V> {
             hold: None,
             left: None,
             has_begun_anew: false,
+            has_caught_up: false,
+        }
+    }
+
+    /// Returns whether the remote is to be asked what other processes have ended, before this
+    /// caller joins a computation that runs: it may be among that. Where the process stood still,
+    /// the computation may have begun long ago.
+    fn is_to_catch_up(&self) -> bool {
+        !self.has_caught_up && !self.engine.is_vouched(self.engine.clock.now())
+    }
+
+    #[cold]
+    async fn catch_up(&mut self) {
+        self.has_caught_up = true;
+        if let Some(shared) = self.engine.shared.get() {
+            shared.catch_up().await;
         }
     }
 
@@ -211,6 +228,10 @@ impl<V: Send + Sync + 'static> Resolver<V> {
                     if let Some(step) = self.lead(leader, caller) {
                         break step;
                     }
+                }
+                Admission::Join(waiter) if self.is_to_catch_up() => {
+                    drop(waiter);
+                    self.catch_up().await;
                 }
                 Admission::Join(waiter) => {
                     joined_at.get_or_insert_with(Instant::now);

@@ -156,6 +156,10 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             return Liveness::Dead;
         }
         let mut liveness = self.follower.judge(&envelope.tags, envelope.stamp);
+        if liveness != Liveness::Dead && !self.is_prepared() {
+            // The last heartbeat was answered too long ago: the reply was long on its way.
+            liveness = Liveness::Behind;
+        }
         if liveness == Liveness::Behind && !self.gate.log_answers() {
             return self.follower.judge_behind(&envelope.tags, envelope.stamp);
         }

@@ -190,7 +190,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     }
 
     /// Returns whether the log is known, and what is held is vouched for.
-    fn is_prepared(&self) -> bool {
+    pub(super) fn is_prepared(&self) -> bool {
         let is_known = match self.log() {
             Some(_) => self.follower.stamp().is_some(),
             None => self.gate.log_shard().clock.is_set(),

@@ -62,7 +62,7 @@ impl Node {
             .stale_for(case.stale_for as u32 * MS)
             .jitter(0.0)
             .lease(1_500 * MS)
-            .compute_timeout(1_000 * MS)
+            .compute_timeout(3_000 * MS)
             .remote(Arc::clone(&wire) as _, RemoteSettings::new())
             .build()
             .expect("good settings");
