@@ -464,3 +464,24 @@ fn the_remote_is_told_from_another_runtime_where_the_first_stands_still() {
     idle.block_on(pass(MINUTE));
     second.block_on(async { assert_eq!(process.get("k").await, Some(2)) });
 }
+
+// ---- what other processes invalidate meanwhile ----
+
+// The put has returned before the invalidation begins, and waits for the write before it: when the
+// remote gets the value, its process has long heard of the invalidation.
+#[tokio::test(start_paused = true)]
+async fn a_put_that_arrives_after_the_invalidation_of_its_tag_is_dead() {
+    for tag in ["t", "*"] {
+        let double = Double::new();
+        let processes = Process::several(3, &double).await;
+        double.delay_commands(20 * MS);
+        processes[0].put_now("k", 1);
+        processes[0].put_with_now("k", Computed::new(2).tag("t"));
+        pass(MS).await;
+        assert_eq!(processes[1].invalidate_tag(tag).await.remote, Announcement::Done);
+        pass(5 * SECOND).await;
+        for (n, process) in processes.iter().enumerate() {
+            assert_eq!(process.get("k").await, None, "process {n}, tag {tag}");
+        }
+    }
+}
