@@ -108,3 +108,26 @@ async fn not_found_removes_the_older_value_from_every_process_and_makes_no_hold_
     }
     assert_eq!(origin.calls(), 3, "one call of each process");
 }
+
+// The lock is protected from such a server (contract: a lease ends in time though the clock was
+// set back); a hold stands in the same place.
+#[tokio::test(start_paused = true)]
+async fn a_hold_ends_in_time_though_the_clock_of_the_server_was_set_back() {
+    let double = Double::new();
+    let processes = Process::several_with(2, &double, || settings().hold(SECOND)).await;
+    let origin = Origin::taking(10 * MS);
+    origin.next([Answer::Fail]);
+    processes[0].spawn(&origin).await.unwrap().unwrap_err();
+    all_have_run().await;
+    double.set_clock_back(60 * MINUTE);
+    pass(2 * SECOND).await;
+    let mut refused = std::time::Duration::ZERO;
+    for process in [&processes[1], &processes[0]] {
+        while let Err(error) = process.spawn(&origin).await.unwrap() {
+            assert_eq!(error.kind(), ErrorKind::Held);
+            refused += SECOND;
+            assert!(refused < 5 * SECOND, "the key is refused for {refused:?} after a hold of 1 s");
+            pass(SECOND).await;
+        }
+    }
+}
