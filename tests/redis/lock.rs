@@ -355,3 +355,14 @@ fn neither_name_nor_token_nor_password_is_shown() {
     let shown = format!("{lock:?}");
     assert!(!shown.contains("secret") && !shown.contains("private"), "{shown}");
 }
+
+// The lease of a dead holder, on a server whose clock was set back by an hour: it has an hour more.
+#[tokio::test]
+async fn a_dead_holders_lease_ends_in_time_though_the_clock_was_set_back() {
+    let server = Server::start();
+    let dead = taken(&lock(&server).lease(Duration::from_millis(700)).auto_extend(false)).await;
+    std::mem::forget(dead);
+    assert_eq!(server.tell("PEXPIRE orders:42 3600700"), ":1");
+    let got = lock(&server).acquire(Duration::from_secs(4)).await.unwrap();
+    got.expect("the lock outlives its dead holder by an hour").release().await.unwrap();
+}
