@@ -456,7 +456,8 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         Ok(())
     }
 
-    async fn put_now(&self, key: &Key, entry: &Entry<V>) -> Delivery {
+    /// Stores a value that was put when the log was applied up to `put_at`.
+    async fn put_now(&self, key: &Key, entry: &Entry<V>, put_at: Option<Stamp>) -> Delivery {
         self.start();
         let shard = self.gate.shard_of(key);
         let queue = |failure| {
@@ -471,6 +472,10 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         let started = shard.clock.server_time(sent);
         let version = Version::new(UNNUMBERED);
         let stamp = self.follower.stamp();
+        if self.was_overtaken(entry, put_at) {
+            // The stamp would say that the value is newer than what has ended it.
+            return self.invalidate_now(std::slice::from_ref(key)).await;
+        }
         let closed = started
             .zip(version)
             .and_then(|(at, version)| self.close((key, &shard), entry, (at, stamp), version));
@@ -491,6 +496,15 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             }
             Err(failure) => queue(failure),
         }
+    }
+
+    /// Returns whether a value that was put has been invalidated before the remote is given it.
+    /// What this process itself has invalidated before the put does not count.
+    fn was_overtaken(&self, entry: &Entry<V>, put_at: Option<Stamp>) -> bool {
+        let Some(engine) = self.engine.upgrade() else { return false };
+        // The first read of the log is no gap for what was put before it.
+        let has_gap = put_at.is_some() && engine.log.is_doubted(entry.started_seq);
+        has_gap || !engine.log.is_alive(entry)
     }
 
     /// Has the remote told of what was noted in the journal. A shard that could not be told is
@@ -573,8 +587,9 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
     }
 
     fn put(self: Arc<Self>, key: Key, entry: Arc<Entry<V>>) -> Errand {
+        let put_at = self.follower.stamp();
         let turn = self.begin_write(WriteKind::Put(key.clone()));
-        Box::pin(turn.tell(async move |remote| remote.put_now(&key, &entry).await))
+        Box::pin(turn.tell(async move |remote| remote.put_now(&key, &entry, put_at).await))
     }
 
     fn listen(&self, key: &Key) -> Listener {
