@@ -70,6 +70,18 @@ pub async fn a_hold_is_not_ended_by_a_second_abandon(w: &ContractWorld<impl Cont
     left_of_hold(w.two.acquire(&ask(LONG)).await);
 }
 
+pub async fn a_hold_ends_in_time_though_the_clock_was_set_back(
+    w: &ContractWorld<impl ContractServer>,
+) {
+    let failed = w.one.lead().await;
+    assert!(w.one.abandon(&failed, Some(SHORT)).await);
+    w.server.stretch_lease(&key(), 36 * LONG).await;
+    let left = left_of_hold(w.two.acquire(&ask(LONG)).await);
+    assert!(left <= SHORT, "{left:?}");
+    lapse().await;
+    w.two.lead().await;
+}
+
 pub async fn a_hold_keeps_strangers_out(w: &ContractWorld<impl ContractServer>) {
     let failed = w.one.lead().await;
     w.one.abandon(&failed, Some(LONG)).await;

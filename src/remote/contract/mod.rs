@@ -411,6 +411,7 @@ macro_rules! remote_contract {
                 a_hold_wakes_every_process
                 a_hold_ends_the_right_to_fill_and_to_renew
                 a_hold_is_not_ended_by_a_second_abandon
+                a_hold_ends_in_time_though_the_clock_was_set_back
                 a_hold_keeps_strangers_out
                 a_hold_is_ended_by_an_invalidation
                 a_hold_is_set_though_the_lock_was_lost

@@ -46,8 +46,8 @@ struct Value {
 enum Holder {
     /// A client that knows only the lock.
     Stranger,
-    /// No holder: the last computation failed.
-    Hold,
+    /// No holder: the last computation failed. For how long that was to last.
+    Hold(Duration),
     Leader(Token),
 }
 
@@ -115,7 +115,12 @@ impl Records {
                 self.lock = Some(Lock { holder, until });
             }
             Some((Holder::Leader(token), _)) if token == ask.token => {}
-            Some((Holder::Hold, left)) => {
+            Some((holder @ Holder::Hold(hold), left)) => {
+                // More is left than was set: the clock was set back.
+                if left > hold {
+                    self.lock = Some(Lock { holder, until: now.plus(hold) });
+                }
+                let left = left.min(hold);
                 return Ok(AcquireOutcome::Held { now: now.reading(), left });
             }
             Some(_) => return Ok(self.locked(now, ask, inbox)),
@@ -236,7 +241,7 @@ impl Records {
             return (true, first.into_iter().collect());
         };
         if self.lock.is_none() && !full {
-            self.lock = Some(Lock { holder: Holder::Hold, until: now.plus(hold) });
+            self.lock = Some(Lock { holder: Holder::Hold(hold), until: now.plus(hold) });
         }
         let waiting = self.right.as_mut().map(|right| std::mem::take(&mut right.waiting));
         (true, waiting.unwrap_or_default())

@@ -20,7 +20,8 @@ if not right and not mine then return 0 end
 -- long as the script has not written.
 if right then redis.call('hdel', R, 't') end
 if mine then redis.call('del', L) end
-if hold > 0 then redis.pcall('set', L, 'hold', 'NX', 'PX', hold) end
+-- With its length, for the case that the clock is set back.
+if hold > 0 then redis.pcall('set', L, 'hold:' .. ARGV[2], 'NX', 'PX', hold) end
 
 for _, field in ipairs(redis.call('hkeys', R)) do
   if field:sub(2, 2) == ':' then

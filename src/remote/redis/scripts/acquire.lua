@@ -67,7 +67,15 @@ end
 local left = redis.call('pttl', L)
 -- A lock of others may have no end: then it is asked for again and again.
 if left < 0 then left = lease end
-if holder == 'hold' then return {'B', now, left} end
+local hold = type(holder) == 'string' and tonumber(holder:match('^hold:(%d+)$'))
+if hold then
+  -- The server's clock was set back.
+  if left > hold then
+    redis.call('pexpire', L, hold)
+    left = hold
+  end
+  return {'B', now, left}
+end
 
 if inbox ~= '' then
   redis.call('hset', R, (kind == 's' and 's:' or 'w:') .. inbox, 1)
