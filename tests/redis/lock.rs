@@ -155,8 +155,8 @@ async fn who_waits_gets_the_lock_or_nothing() {
 const RECORD: &str = "{orders:42}:stampede-lock";
 
 async fn is_registered(server: &Server) {
-    // Number, token, and the process that waits.
-    until("registered", || server.tell(&format!("HLEN {RECORD}")) == ":3").await;
+    // Number, token, length of the lease, and the process that waits.
+    until("registered", || server.tell(&format!("HLEN {RECORD}")) == ":4").await;
 }
 
 fn waiting(lock: RedisLock) -> tokio::task::JoinHandle<RedisLockGuard> {
@@ -365,4 +365,21 @@ async fn a_dead_holders_lease_ends_in_time_though_the_clock_was_set_back() {
     assert_eq!(server.tell("PEXPIRE orders:42 3600700"), ":1");
     let got = lock(&server).acquire(Duration::from_secs(4)).await.unwrap();
     got.expect("the lock outlives its dead holder by an hour").release().await.unwrap();
+}
+
+#[tokio::test]
+async fn others_respect_a_lease_that_was_extended_by_hand() {
+    let server = Server::start();
+    let guard = taken(&lock(&server).lease(Duration::from_millis(700)).auto_extend(false)).await;
+    assert!(guard.extend(Duration::from_secs(60)).await.unwrap());
+    assert!(lock(&server).acquire(Duration::from_millis(900)).await.unwrap().is_none());
+    assert!(!guard.is_lost() && guard.release().await.unwrap());
+
+    // A full server does not note how long it may last.
+    let guard = taken(&lock(&server).lease(Duration::from_millis(700)).auto_extend(false)).await;
+    server.tell("CONFIG SET maxmemory 1");
+    assert!(guard.extend(Duration::from_secs(60)).await.unwrap());
+    server.tell("CONFIG SET maxmemory 0");
+    assert!(lock(&server).acquire(Duration::from_millis(900)).await.unwrap().is_none());
+    assert!(guard.release().await.unwrap());
 }

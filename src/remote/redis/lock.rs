@@ -46,7 +46,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// # What it stores
 ///
 /// Beside the lock there is a record, `{name}:stampede-lock` (`name:stampede-lock` if a part of
-/// the name stands in braces): the last fencing token, and the processes that wait. It ends a
+/// the name stands in braces): the last fencing token, how long its lease may last, and the
+/// processes that wait. It ends a
 /// minute after the lease. An access control list must allow both names, and the
 /// channels of the namespace of the [`Redis`]. A lock whose name has braces without a hash tag of
 /// Redis Cluster has no record.

@@ -6,7 +6,15 @@ local name, record = KEYS[1], KEYS[2]
 local token, lease = ARGV[1], tonumber(ARGV[2])
 
 if redis.pcall('get', name) ~= token then return 0 end
-if redis.call('pttl', name) < lease then redis.call('pexpire', name, lease) end
+if redis.call('pttl', name) < lease then
+  redis.call('pexpire', name, lease)
+  -- How long it may last at most, by which others see that the clock was set back. Out of
+  -- memory, that is not known any more.
+  if record and redis.pcall('hget', record, 't') == token then
+    local noted = redis.pcall('hset', record, 'd', lease)
+    if type(noted) == 'table' then redis.call('hdel', record, 'd') end
+  end
+end
 -- As in lock.lua; nothing where the record is gone.
 if record and redis.call('pttl', record) < lease + 60000 then
   redis.call('pexpire', record, lease + 60000)

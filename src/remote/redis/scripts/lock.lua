@@ -26,20 +26,26 @@ local got = redis.call('set', name, token, 'NX', 'PX', ARGV[2])
 local holder = got and token or redis.pcall('get', name)
 
 -- Of another type, it is none of ours, and left alone.
-local r = record and redis.pcall('hmget', record, 'n', 't') or {err = 'none'}
+local r = record and redis.pcall('hmget', record, 'n', 't', 'd') or {err = 'none'}
 
 if holder == token then
   local fence = micros
   if not r.err then
     fence = math.max(micros, number(r[1]) + 1)
     if fence >= 2 ^ 52 then fence = micros end
-    redis.call('hset', record, 'n', string.format('%016.0f', fence), 't', token)
+    redis.call('hset', record, 'n', string.format('%016.0f', fence), 't', token, 'd', lease)
     keep()
   end
   return {1, fence}
 end
 
 local left = redis.call('pttl', name)
+-- More is left than its holder has asked for: the clock was set back.
+local length = not r.err and holder == r[2] and tonumber(r[3] or nil)
+if length and left > length then
+  redis.call('pexpire', name, length)
+  left = length
+end
 -- Only a holder that has written the record tells of the end.
 if inbox == '' or r.err or holder ~= r[2] then return {0, left, 0} end
 -- Out of memory, nothing is noted, and the asker looks again by itself.
