@@ -12,6 +12,8 @@ mod batch_storms;
 #[cfg(feature = "remote")]
 mod batches;
 #[cfg(feature = "remote")]
+mod clock_steps;
+#[cfg(feature = "remote")]
 mod commands;
 #[cfg(feature = "remote")]
 mod consistency_model;
