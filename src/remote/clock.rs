@@ -19,6 +19,8 @@ const KEEPS_FOR: Duration = Duration::from_secs(60);
 /// Clocks drift apart by at most 1 in so many; NTP corrects by no more either.
 const DRIFT: i128 = 2000;
 const NANOS_PER_MILLI: i128 = 1_000_000;
+/// More than any drift between two samples.
+const JUMP: i128 = 1_000 * NANOS_PER_MILLI;
 
 /// Translates between the remote's time and the process's.
 #[derive(Debug)]
@@ -29,6 +31,8 @@ struct ClockState {
     best: Option<Sample>,
     /// The next sample counts, however slow it is.
     replace: bool,
+    /// How often the remote's clock was seen to have been set.
+    jumps: u64,
 }
 
 impl ServerClock {
@@ -42,8 +46,16 @@ impl ServerClock {
         let sample = Sample { sent: sent.min(received), received, now };
         let mut state = self.0.lock();
         if state.replace || state.best.is_none_or(|best| best.yields_to(&sample)) {
-            *state = ClockState { best: Some(sample), replace: false };
+            let has_jumped = !state.replace && state.best.is_some_and(|best| best.is_far(&sample));
+            let jumps = state.jumps + u64::from(has_jumped);
+            *state = ClockState { best: Some(sample), replace: false, jumps };
         }
+    }
+
+    /// Returns how often the remote's clock was seen to have been set. What was dated before is
+    /// to be dated again.
+    pub(crate) fn jumps(&self) -> u64 {
+        self.0.lock().jumps
     }
 
     /// Returns whether the remote's time is known, and not in question.
@@ -100,6 +112,13 @@ impl Sample {
         let (least, most) = self.offset();
         let (other_least, other_most) = other.offset();
         most < other_least || other_most < least
+    }
+
+    /// Returns whether the two are so far apart that the remote's clock was set between them.
+    fn is_far(&self, other: &Self) -> bool {
+        let (least, most) = self.offset();
+        let (other_least, other_most) = other.offset();
+        other_least - most > JUMP || least - other_most > JUMP
     }
 
     /// By how much the remote's clock is ahead of ours, in nanoseconds.

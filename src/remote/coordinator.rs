@@ -344,9 +344,23 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         let (sent, stamp) = (self.tick(), self.follower.stamp());
         let (shard, largest) = (self.gate.shard_of(key), self.gate.largest());
         let acquire = || self.remote().acquire(key, ask);
+        let jumps = shard.clock.jumps();
         let asked = self.gate.call(RemoteOp::Acquire, key, largest, acquire).await;
-        let asked = asked.map_err(away)?;
+        let mut asked = asked.map_err(away)?;
         self.sample(&shard, sent, asked.now());
+        if ask.seen.is_some()
+            && let AcquireOutcome::Granted(grant) = &asked
+            && shard.clock.jumps() != jumps
+        {
+            // What was seen was dated by a clock that has been set since. It may serve.
+            let abandon = self.remote().abandon(key, &grant.token, None);
+            let _ = self.gate.attempt(RemoteOp::Abandon, &shard, 0, abandon).await;
+            let (sent, unseen) = (self.tick(), ask.seen(None));
+            let acquire = || self.remote().acquire(key, &unseen);
+            let again = self.gate.call(RemoteOp::Acquire, key, largest, acquire).await;
+            asked = again.map_err(away)?;
+            self.sample(&shard, sent, asked.now());
+        }
         Ok(match asked {
             AcquireOutcome::Hit { now, value } => {
                 AcquireOutcome::Hit { now, value: self.open((key, &shard), &value, seq).await }
