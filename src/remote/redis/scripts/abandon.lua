@@ -20,8 +20,7 @@ if not right and not mine then return 0 end
 -- long as the script has not written.
 if right then redis.call('hdel', R, 't') end
 if mine then redis.call('del', L) end
--- With its length, for the case that the clock is set back.
-if hold > 0 then redis.pcall('set', L, 'hold:' .. ARGV[2], 'NX', 'PX', hold) end
+if hold > 0 then redis.pcall('set', L, 'hold', 'NX', 'PX', hold) end
 
 for _, field in ipairs(redis.call('hkeys', R)) do
   if field:sub(2, 2) == ':' then
@@ -39,4 +38,8 @@ for _, field in ipairs(redis.call('hkeys', R)) do
   if field:sub(2, 2) == ':' then rest = rest + 1 end
 end
 if rest == 0 then redis.call('del', R) end
+-- How long the hold lasts at most, by which others see that the clock was set back.
+if hold > 0 and type(redis.pcall('hset', R, 'd', hold)) == 'number' and rest == 0 then
+  redis.call('pexpire', R, hold)
+end
 return 1

@@ -67,12 +67,12 @@ end
 local left = redis.call('pttl', L)
 -- A lock of others may have no end: then it is asked for again and again.
 if left < 0 then left = lease end
-local hold = type(holder) == 'string' and tonumber(holder:match('^hold:(%d+)$'))
-if hold then
+local length = tonumber(r[4] or nil)
+if holder == 'hold' then
   -- The server's clock was set back.
-  if left > hold then
-    redis.call('pexpire', L, hold)
-    left = hold
+  if length and left > length then
+    redis.call('pexpire', L, length)
+    left = length
   end
   return {'B', now, left}
 end
@@ -83,7 +83,6 @@ if inbox ~= '' then
 end
 -- More is left than anybody asked for: the server's clock was set back. Only
 -- of a lock of ours is known how long it was meant to last.
-local length = tonumber(r[4] or nil)
 if length and holder == r[1] and left > lease and left > length then
   redis.call('pexpire', L, length)
   left = length
