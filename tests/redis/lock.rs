@@ -5,7 +5,7 @@ use std::time::Duration;
 use tower_stampede::remote::RemoteErrorKind;
 use tower_stampede::{Redis, RedisLock, RedisLockGuard};
 
-use crate::kit::redis::Server;
+use crate::kit::redis::{Proxy, Server};
 
 /// Longer than any of these tests waits.
 const LEASE: Duration = Duration::from_secs(60);
@@ -382,4 +382,55 @@ async fn others_respect_a_lease_that_was_extended_by_hand() {
     server.tell("CONFIG SET maxmemory 0");
     assert!(lock(&server).acquire(Duration::from_millis(900)).await.unwrap().is_none());
     assert!(guard.release().await.unwrap());
+}
+
+// The script has run, and only its reply is lost: it is sent again on a new connection.
+#[tokio::test]
+async fn a_release_whose_reply_was_lost_does_not_say_that_the_lock_was_lost() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let redis = Redis::lazy(&proxy.url()).unwrap().op_timeout(Duration::from_secs(2));
+    let lock = RedisLock::new(&redis, "orders:42").lease(LEASE).auto_extend(false);
+    // The script is known to the server from here on.
+    assert!(taken(&lock).await.release().await.unwrap());
+    let guard = taken(&lock).await;
+    proxy.lose_replies();
+    let released = tokio::spawn(guard.release());
+    until("released", || server.tell("EXISTS orders:42") == ":0").await;
+    proxy.pass();
+    proxy.cut();
+    let was_ours = released.await.unwrap().unwrap();
+    assert!(was_ours, "it was this guard's, and nobody else has had it");
+}
+
+#[tokio::test]
+async fn a_server_that_stood_still_for_a_while_has_no_lock_without_a_holder() {
+    for _ in 0..3 {
+        let server = Server::start();
+        let locks: Vec<_> = (0..4)
+            .map(|_| {
+                let redis = Redis::lazy(&server.url()).unwrap();
+                RedisLock::new(&redis, "orders:42").lease(Duration::from_secs(60))
+            })
+            .collect();
+        for lock in &locks {
+            taken(lock).await.release().await.unwrap();
+        }
+        server.freeze();
+        let waiters: Vec<_> = locks
+            .into_iter()
+            .map(|lock| {
+                tokio::spawn(async move {
+                    let guard = lock.acquire(Duration::from_secs(12)).await.unwrap();
+                    let guard = guard.expect("nobody has it");
+                    let _ = guard.release().await;
+                })
+            })
+            .collect();
+        tokio::time::sleep(Duration::from_millis(2500)).await;
+        server.thaw();
+        for waiter in waiters {
+            waiter.await.unwrap();
+        }
+    }
 }
