@@ -22,6 +22,9 @@ use crate::remote::{RemoteError, RemoteErrorKind};
 const SHORTEST_PAUSE: Duration = Duration::from_millis(25);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
+/// How long a lock is tried to be given back, where its lease is longer.
+const LONGEST_GIVING_BACK: Duration = Duration::from_secs(60);
+
 /// How long a waiting process relies on being told.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
@@ -120,8 +123,9 @@ impl RedisLock {
     ///
     /// # Errors
     ///
-    /// If the server did not answer as it should. Then the lock may stay taken
-    /// for up to a lease, without a holder.
+    /// If the server did not answer as it should. What it may have taken is given back in the
+    /// background, as soon as the server answers; if it does not for a lease, or for a minute, the
+    /// lock may stay taken for up to a lease, without a holder.
     ///
     /// # Cancel safety
     ///
@@ -329,8 +333,8 @@ impl RedisLockGuard {
     ///
     /// # Errors
     ///
-    /// If the server did not answer as it should. Then it is tried once more
-    /// in the background, and after that the lease ends by itself.
+    /// If the server did not answer as it should. Then it is tried again in the
+    /// background, for a lease and at most a minute; after that the lease ends by itself.
     ///
     /// # Cancel safety
     ///
@@ -356,7 +360,8 @@ impl Drop for RedisLockGuard {
         if self.taken {
             let held = Arc::clone(&self.held);
             // On the runtime it was taken on: there may be none here.
-            self.held.runtime.spawn(async move { held.is_done(&scripts::UNLOCK, &[]).await });
+            let was_answered = self.fence > 0;
+            self.held.runtime.spawn(async move { held.give_back(was_answered).await });
         }
     }
 }
@@ -394,6 +399,28 @@ impl LockLease {
 
     async fn is_done(&self, script: &Script, more: &[&[u8]]) -> Result<bool, RemoteError> {
         Ok(self.run(script, more).await?.int()? == 1)
+    }
+
+    /// Gives back what is, or may be, taken. A server that stands still executes what was sent to
+    /// it later, and what was sent on two connections in any order.
+    async fn give_back(&self, was_answered: bool) {
+        let (begun, lasts) = (Instant::now(), self.lock.lease.min(LONGEST_GIVING_BACK));
+        let (mut pause, mut is_over) = (SHORTEST_PAUSE, was_answered);
+        loop {
+            match self.is_done(&scripts::UNLOCK, &[]).await {
+                Ok(true) => return,
+                Ok(false) if is_over => return,
+                // The call that takes it may be behind this one, once.
+                Ok(false) => is_over = true,
+                Err(error) if !is_passing(error.kind()) => return,
+                Err(_) => is_over = false,
+            }
+            if begun.elapsed() >= lasts {
+                return;
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_WAIT);
+        }
     }
 
     async fn extend(&self, lease: Duration) -> Result<bool, RemoteError> {
