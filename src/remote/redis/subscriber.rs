@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::{Either, select};
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::key::{Key, Tag};
 use crate::lease::grant::{Epoch, Version};
@@ -151,8 +151,12 @@ impl Ear {
         let mut pause = SHORTEST_PAUSE;
         while listener.strong_count() > 0 {
             if let Ok((pulse, messages)) = link.subscribe(&[&self.inbox, &self.broadcast]).await {
-                pause = SHORTEST_PAUSE;
+                let since = Instant::now();
                 self.hear(pulse, messages, &listener).await;
+                // A server that takes subscriptions and ends them at once is not one that is back.
+                if since.elapsed() >= LONGEST_PAUSE {
+                    pause = SHORTEST_PAUSE;
+                }
             }
             sleep(pause.mul_f64(0.8 + 0.4 * fastrand::f64())).await;
             pause = (pause * 2).min(LONGEST_PAUSE);

@@ -7,6 +7,7 @@
 #![allow(dead_code, unused_imports, reason = "every test binary uses its own part")]
 
 mod cluster;
+mod fake;
 mod monitor;
 mod proxy;
 mod resp;
@@ -16,6 +17,7 @@ mod server;
 use std::time::{Duration, Instant};
 
 pub(crate) use cluster::{Cluster, Migration, slot_of};
+pub(crate) use fake::{FakeNode, Said};
 pub(crate) use monitor::Monitor;
 pub(crate) use proxy::Proxy;
 pub(crate) use resp::{Reply, Resp};

@@ -68,6 +68,10 @@ impl Resp {
         Ok(Self(BufReader::new(stream)))
     }
 
+    pub(crate) fn over(stream: TcpStream) -> Self {
+        Self(BufReader::new(stream))
+    }
+
     /// Sends a command and reads its reply.
     pub(crate) fn call<A: AsRef<[u8]>>(&mut self, args: &[A]) -> io::Result<Reply> {
         self.send(args)?;

@@ -1,6 +1,8 @@
 //! What goes wrong between processes and Redis, and what becomes of requests.
 
 #[cfg(feature = "redis")]
+mod hostile;
+#[cfg(feature = "redis")]
 mod link;
 #[cfg(feature = "redis")]
 mod memory;
