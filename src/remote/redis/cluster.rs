@@ -82,6 +82,8 @@ struct ClusterState {
     nodes: HashMap<Place, Pool>,
     /// When the map was last read, or tried to be.
     read: Option<Instant>,
+    /// Why it could not be, where there is none.
+    failed: Option<CallFailure>,
 }
 
 impl Cluster {
@@ -302,8 +304,14 @@ impl Cluster {
             let _reading = cluster.reading.lock().await;
             let has_map = {
                 let mut state = cluster.state.lock();
-                if state.map.is_some() && state.read.is_some_and(|read| read > since) {
-                    return Ok(());
+                if state.read.is_some_and(|read| read > since) {
+                    match (&state.map, &state.failed) {
+                        (Some(_), _) => return Ok(()),
+                        // Not each in turn: those who wait would ask a silent node one by one,
+                        // long after they have been given up.
+                        (None, Some(failed)) => return Err(failed.clone()),
+                        (None, None) => (),
+                    }
                 }
                 state.read = Some(Instant::now());
                 state.map.is_some()
@@ -319,7 +327,10 @@ impl Cluster {
                 }
                 // The old one is better than none.
                 Err(_) if has_map => Ok(()),
-                Err(failure) => Err(failure),
+                Err(failure) => {
+                    cluster.state.lock().failed = Some(failure.clone());
+                    Err(failure)
+                }
             }
         });
         read.await.unwrap_or_else(|_| Err(CallFailure::disconnected("the runtime is gone")))
