@@ -32,6 +32,10 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 const FIRST_POLL: Duration = Duration::from_millis(25);
 const LONGEST_POLL: Duration = Duration::from_millis(250);
 
+/// How long after its end a lease is looked for again. It grows while a remote says again and
+/// again that the lease is about to end.
+const FIRST_GRACE: Duration = Duration::from_millis(1);
+
 /// A leader's search in the remote.
 pub(crate) trait Search<V> {
     /// Returns the key to look under now.
@@ -149,9 +153,16 @@ impl<V: Send + Sync + 'static> Leader<V> {
         let Some(shared) = self.engine().remote(wanted.key()).map(Arc::clone) else {
             return self.clear_without_remote().await;
         };
-        let (deadline, poll) = (self.deadline(), FIRST_POLL);
-        let mut way =
-            LeaseWait { shared, deadline, patience, poll, turns: 0, over_value: false, wait: None };
+        let mut way = LeaseWait {
+            shared,
+            deadline: self.deadline(),
+            patience,
+            poll: FIRST_POLL,
+            grace: FIRST_GRACE,
+            turns: 0,
+            over_value: false,
+            wait: None,
+        };
         match self.clear_with(&mut way, wanted).await {
             Ok(cleared) => cleared,
             Err(Unavailable) => match wanted.copy_here() {
@@ -368,6 +379,7 @@ struct LeaseWait<V: Send + Sync + 'static> {
     deadline: Instant,
     patience: Patience,
     poll: Duration,
+    grace: Duration,
     turns: u8,
     /// Whether it has waited for another process: its own caller may be gone since.
     wait: Option<ForeignLease>,
@@ -422,7 +434,9 @@ impl<V: Send + Sync + 'static> LeaseWait<V> {
         };
         // A little later than the lease ends: then it has ended.
         let pause = left.min(LONGEST_WAIT).mul_f64(1.0 + 0.1 * spread);
-        let until = self.until(pause + Duration::from_millis(1));
+        let until = self.until(pause + self.grace);
+        let is_about_to_end = left <= self.grace;
+        self.grace = if is_about_to_end { (self.grace * 2).min(LONGEST_POLL) } else { FIRST_GRACE };
         match tokio::time::timeout_at(until, listener.woken()).await {
             Ok(()) => WakeCause::Push,
             Err(_) => WakeCause::Timer,
