@@ -242,6 +242,7 @@ where
             LeadOutcome::Refused(error, Some(work))
         }
         Clearance::HeldElsewhere(rest) => {
+            let rest = leader.engine().settings.hold.believed(rest);
             let held = crate::flight::hold::HeldKey { rest, error: None };
             let error = leader.engine().held(leader.key(), held);
             leader.end(End::Held { error: error.clone(), noted: Some(rest) });

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+/// Where this process holds no key, others may.
+const LEAST_BELIEVED: Duration = Duration::from_secs(1);
+
 /// How long no caller computes after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HoldPolicy {
@@ -22,6 +25,11 @@ impl HoldPolicy {
         let hold = self.first.saturating_mul(1 << doublings).min(self.longest.max(self.first));
         hold.mul_f64(1.0 - 0.1 * sample.clamp(0.0, 1.0))
     }
+
+    /// Returns how long a hold is believed that the remote tells of: then it is asked again.
+    pub(crate) fn believed(&self, left: Duration) -> Duration {
+        left.min(self.longest.max(self.first).max(LEAST_BELIEVED))
+    }
 }
 
 #[cfg(test)]
@@ -41,6 +49,15 @@ mod tests {
     #[test]
     fn with_nothing_to_serve_the_hold_stays_short() {
         assert_eq!(POLICY.after(9, false, 0.0).as_secs(), 1);
+    }
+
+    #[test]
+    fn what_the_remote_says_of_a_hold_is_believed_no_longer_than_a_hold_lasts_here() {
+        let second = Duration::from_secs(1);
+        assert_eq!(POLICY.believed(Duration::MAX), second * 60);
+        assert_eq!(POLICY.believed(second / 2), second / 2);
+        let none = HoldPolicy { first: Duration::ZERO, longest: Duration::ZERO };
+        assert_eq!(none.believed(Duration::MAX), second);
     }
 
     #[test]

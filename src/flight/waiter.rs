@@ -229,11 +229,13 @@ impl<V: Send + Sync + 'static> Resolver<V> {
                         break step;
                     }
                 }
-                Admission::Join(waiter) if self.is_to_catch_up() => {
-                    drop(waiter);
-                    self.catch_up().await;
-                }
                 Admission::Join(waiter) => {
+                    if self.is_to_catch_up() {
+                        self.catch_up().await;
+                        if waiter.flight.is_forgotten() {
+                            continue;
+                        }
+                    }
                     joined_at.get_or_insert_with(Instant::now);
                     let label = self.engine.settings.span_label();
                     let wait = self.await_verdict(&waiter);

@@ -97,8 +97,8 @@ struct OwnItems<'a> {
 impl OwnItems<'_> {
     /// They are known from now on, whatever else was missed.
     fn note(self, known: &mut Known, now: Tick, max_tags: usize) {
-        for (position, item) in (self.first..).zip(self.items) {
-            known.note(position, item, now, max_tags);
+        for (n, item) in self.items.iter().enumerate() {
+            known.note(self.first.saturating_add(n as u64), item, now, max_tags);
         }
     }
 
@@ -164,7 +164,7 @@ impl Follower {
             return Effect { has_gap: true, ..Effect::default() };
         }
         let Some(known) = state.as_mut() else { return Effect::default() };
-        let own = OwnItems { first: reply.previous + 1, items: own };
+        let own = OwnItems { first: reply.previous.saturating_add(1), items: own };
         // Where nothing is between what is applied and the own items, they end nothing that they
         // have not ended before. Else they hide what others have announced of the same tags.
         let is_gapless = known.applied.position >= reply.previous;
@@ -215,7 +215,7 @@ impl Follower {
         // What it says has ended in any case.
         let ends = || Effect { items: update.items.clone(), is_behind: true, ..Effect::default() };
         let Some(known) = state.as_mut() else { return ends() };
-        let last = update.previous + update.items.len() as u64;
+        let last = update.previous.saturating_add(update.items.len() as u64);
         if known.applied.epoch == update.epoch && last <= known.applied.position {
             return Effect::default();
         }
@@ -225,7 +225,8 @@ impl Follower {
         }
         let mut effect = Effect::default();
         for (n, item) in update.items.iter().enumerate() {
-            if known.note(update.previous + 1 + n as u64, item, now, self.max_tags) {
+            let position = update.previous.saturating_add(n as u64).saturating_add(1);
+            if known.note(position, item, now, self.max_tags) {
                 effect.items.push(item.clone());
             }
         }

@@ -265,3 +265,15 @@ fn a_message_that_tells_of_unread_items_has_the_log_read_before_anything_is_judg
     follower.is_answered(follower.question());
     assert_eq!(follower.judge(&[], stamp(10)), Liveness::Alive, "the log says otherwise");
 }
+
+#[test]
+fn positions_at_the_end_of_their_range_panic_nowhere() {
+    let follower = following();
+    let items = [tag("a"), tag("b")];
+    let last = LogHeader { last: u64::MAX, ..header(0) };
+    let said = LogReply { previous: u64::MAX, ..reply(last, &[]) };
+    follower.take_reply(stamp(10), &said, &items, T0);
+    follower.take_update(&update(u64::MAX - 1, &items), T0);
+    follower.take_update(&update(u64::MAX, &items), T0);
+    assert_ne!(follower.judge(&tags(&["a"]), stamp(10)), Liveness::Alive);
+}
