@@ -248,6 +248,13 @@ impl<V: Send + Sync + 'static> Engine<V> {
         now.as_nanos() < self.vouched_until.load(Ordering::Relaxed)
     }
 
+    /// Returns whether the remote has vouched, and does so no more. Before it has for the first time,
+    /// no computation here is older than what it would say.
+    pub(crate) fn was_vouched_until_before(&self, now: Tick) -> bool {
+        let until = self.vouched_until.load(Ordering::Relaxed);
+        (1..=now.as_nanos()).contains(&until)
+    }
+
     /// Returns until when the remote vouches for the local copies; `None`: without limit.
     #[cfg(feature = "admin")]
     pub(crate) fn vouched_until(&self) -> Option<Tick> {

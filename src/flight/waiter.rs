@@ -194,19 +194,16 @@ impl<V: Send + Sync + 'static> Resolver<V> {
         }
     }
 
-    /// Returns whether the remote is to be asked what other processes have ended, before this
-    /// caller joins a computation that runs: it may be among that. Where the process stood still,
-    /// the computation may have begun long ago.
+    /// Returns whether the remote is to vouch before this caller joins a computation that runs,
+    /// as for a local copy. Where the process stood still, the computation may have begun long ago.
     fn is_to_catch_up(&self) -> bool {
-        !self.has_caught_up && !self.engine.is_vouched(self.engine.clock.now())
+        !self.has_caught_up && self.engine.was_vouched_until_before(self.engine.clock.now())
     }
 
     #[cold]
     async fn catch_up(&mut self) {
         self.has_caught_up = true;
-        if let Some(shared) = self.engine.shared.get() {
-            shared.catch_up().await;
-        }
+        self.engine.vouch().await;
     }
 
     /// Goes from flight to flight until the caller knows how to go on.
