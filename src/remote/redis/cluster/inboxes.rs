@@ -279,23 +279,28 @@ impl NodeInbox {
     }
 
     /// Ends the subscriptions that have been of no use. Returns whether any is left.
-    fn forget_idle(&self, connection: &Connection) -> bool {
+    fn forget_idle(self: &Arc<Self>, connection: &Connection) -> bool {
         let now = Instant::now();
         let mut channels = self.channels.lock();
         let mut idle = Vec::new();
         for (channel, subscription) in channels.iter_mut() {
             let is_idle = now.saturating_duration_since(subscription.used) >= IDLE;
-            if is_idle && subscription.phase == Phase::Heard {
+            if is_idle && subscription.phase != Phase::Ending {
                 subscription.phase = Phase::Ending;
                 idle.push(channel.clone());
             }
         }
         // Channels of several slots are not for one command.
         for channel in idle {
-            let command = Command::new("SUNSUBSCRIBE").arg(channel);
-            let connection = connection.clone();
-            // Sent in the background: the replies are heard like all else.
-            tokio::spawn(async move { connection.send(&command).await.map(drop) });
+            let command = Command::new("SUNSUBSCRIBE").arg(&channel);
+            let (connection, me) = (connection.clone(), Arc::clone(self));
+            // Sent in the background: the end is heard like all else.
+            tokio::spawn(async move {
+                let sent = timeout(LOOK_AFTER, connection.send(&command)).await;
+                if !matches!(sent, Ok(Ok(_))) {
+                    me.channels.lock().remove(&channel);
+                }
+            });
         }
         !channels.is_empty()
     }
