@@ -25,7 +25,7 @@ use crate::remote::envelope::{self, Damage, Envelope, EnvelopeContents, Kind};
 use crate::remote::guard::{Guard, RemoteFailure};
 use crate::remote::log::follower::{Follower, Liveness, items_of_keys};
 use crate::remote::log::{LogItem, RemoteLog};
-use crate::remote::pending_writes::{PendingWrites, WriteKind};
+use crate::remote::pending_writes::{PendingWrite, PendingWrites, WriteKind};
 use crate::remote::shard::ShardState;
 use crate::remote::sync::Synchronizer;
 use crate::remote::{
@@ -471,7 +471,12 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     }
 
     /// Stores a value that was put when the log was applied up to `put_at`.
-    async fn put_now(&self, key: &Key, entry: &Entry<V>, put_at: Option<Stamp>) -> Delivery {
+    async fn put_now(
+        &self,
+        key: &Key,
+        entry: &Entry<V>,
+        (write, put_at): (&PendingWrite, Option<Stamp>),
+    ) -> Delivery {
         self.start();
         let shard = self.gate.shard_of(key);
         let queue = |failure| {
@@ -486,7 +491,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         let started = shard.clock.server_time(sent);
         let version = Version::new(UNNUMBERED);
         let stamp = self.follower.stamp();
-        if self.was_overtaken(entry, put_at) {
+        if write.is_overtaken() || self.was_overtaken(entry, put_at) {
             // The stamp would say that the value is newer than what has ended it.
             return self.invalidate_now(std::slice::from_ref(key)).await;
         }
@@ -502,6 +507,10 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         match self.gate.call(RemoteOp::Put, key, bytes.len(), put).await {
             Ok((now, _)) => {
                 self.sample(&shard, sent, now);
+                if write.is_overtaken() {
+                    // Which of the two is the later one is not known.
+                    return self.invalidate_now(std::slice::from_ref(key)).await;
+                }
                 self.announce_keys(std::slice::from_ref(key)).await
             }
             // The remote has dropped the old value in place of a new one.
@@ -592,18 +601,22 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
 
     fn invalidate(self: Arc<Self>, keys: Box<[Key]>) -> Errand {
         let turn = self.begin_write(WriteKind::Invalidate(keys.clone()));
-        Box::pin(turn.tell(async move |remote| remote.invalidate_now(&keys).await))
+        Box::pin(turn.tell(async move |remote, _| remote.invalidate_now(&keys).await))
     }
 
     fn invalidate_tags(self: Arc<Self>, tags: Box<[Tag]>) -> Errand {
         let turn = self.begin_write(WriteKind::InvalidateTags(tags.clone()));
-        Box::pin(turn.tell(async move |remote| remote.invalidate_tags_now(&tags).await))
+        Box::pin(turn.tell(async move |remote, _| remote.invalidate_tags_now(&tags).await))
     }
 
     fn put(self: Arc<Self>, key: Key, entry: Arc<Entry<V>>) -> Errand {
         let put_at = self.follower.stamp();
         let turn = self.begin_write(WriteKind::Put(key.clone()));
-        Box::pin(turn.tell(async move |remote| remote.put_now(&key, &entry, put_at).await))
+        Box::pin(
+            turn.tell(async move |remote, write| {
+                remote.put_now(&key, &entry, (write, put_at)).await
+            }),
+        )
     }
 
     fn listen(&self, key: &Key) -> Listener {

@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -51,9 +52,11 @@ impl WriteKind {
 }
 
 #[derive(Debug)]
-struct PendingWrite {
+pub(super) struct PendingWrite {
     id: u64,
     kind: WriteKind,
+    /// Whether another process has written the key that this one is to put.
+    is_overtaken: AtomicBool,
     /// What the remote is to be told of first; empty when this write is over.
     before: Mutex<Vec<Arc<PendingWrite>>>,
     /// Cancelled once the remote or the journal has it.
@@ -63,6 +66,10 @@ struct PendingWrite {
 impl PendingWrite {
     fn is_over(&self) -> bool {
         self.over.is_cancelled()
+    }
+
+    pub(super) fn is_overtaken(&self) -> bool {
+        self.is_overtaken.load(Ordering::Relaxed)
     }
 
     fn first_before(&self) -> Option<Arc<Self>> {
@@ -89,7 +96,8 @@ impl PendingWrites {
         let before = writes.values().filter(|write| kind.is_ordered_with(&write.kind));
         let before = Mutex::new(before.cloned().collect());
         let id = writes.last_key_value().map_or(0, |(last, _)| last + 1);
-        let write = Arc::new(PendingWrite { id, kind, before, over: CancellationToken::new() });
+        let (is_overtaken, over) = (AtomicBool::new(false), CancellationToken::new());
+        let write = Arc::new(PendingWrite { id, kind, is_overtaken, before, over });
         writes.insert(id, Arc::clone(&write));
         write
     }
@@ -102,6 +110,16 @@ impl PendingWrites {
         }
         drop(writes);
         drop(std::mem::take(&mut *write.before.lock()));
+    }
+
+    /// Another process has put or invalidated `key`. What this one has put before, and has not yet
+    /// told the remote of, may be the older value.
+    pub(super) fn overtake(&self, key: &Key) {
+        for write in self.0.lock().values() {
+            if matches!(&write.kind, WriteKind::Put(own) if own == key) {
+                write.is_overtaken.store(true, Ordering::Relaxed);
+            }
+        }
     }
 
     fn that_concern(&self, key: &Key) -> Vec<Arc<PendingWrite>> {
@@ -130,7 +148,7 @@ impl<V: Send + Sync + 'static> WriteTurn<V> {
     /// has it already.
     pub(super) async fn tell(
         self,
-        tell: impl AsyncFnOnce(&EntryRemote<V>) -> Delivery,
+        tell: impl AsyncFnOnce(&EntryRemote<V>, &PendingWrite) -> Delivery,
     ) -> Delivery {
         // Each turn of the loop one of them ends, or all are handed over.
         loop {
@@ -142,7 +160,7 @@ impl<V: Send + Sync + 'static> WriteTurn<V> {
         if self.write.is_over() {
             return Delivery::Queued;
         }
-        let told = tell(&self.remote).await;
+        let told = tell(&self.remote, &self.write).await;
         self.remote.pending.end(&self.write);
         told
     }

@@ -332,6 +332,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         for item in effect.items {
             let tag = match item {
                 LogItem::Key(key) => {
+                    self.pending.overtake(&key);
                     engine.invalidated_elsewhere(&key);
                     continue;
                 }

@@ -485,3 +485,19 @@ async fn a_put_that_arrives_after_the_invalidation_of_its_tag_is_dead() {
         }
     }
 }
+
+// The same by key: the put has returned, and the process that invalidates has been told `Done`.
+#[tokio::test(start_paused = true)]
+async fn a_put_that_arrives_after_the_invalidation_of_its_key_is_dead() {
+    let double = Double::new();
+    let processes = Process::several(3, &double).await;
+    double.delay_commands(20 * MS);
+    processes[0].put_now("k", 1);
+    processes[0].put_now("k", 2);
+    pass(MS).await;
+    assert_eq!(processes[1].invalidate("k").await.remote, Announcement::Done);
+    pass(5 * SECOND).await;
+    for (n, process) in processes.iter().enumerate() {
+        assert_eq!(process.get("k").await, None, "process {n}");
+    }
+}
