@@ -78,11 +78,22 @@ impl Progress {
         }
         match self.slowest.load(Ordering::Relaxed) {
             0 => most,
-            slowest => {
-                let slowest = Duration::from_nanos(slowest);
-                slowest.saturating_mul(ABOVE_SLOWEST).clamp(self.op_timeout, most)
-            }
+            _ => self.above_slowest().clamp(self.op_timeout, most),
         }
+    }
+
+    /// Returns how long a caller waits that has something to serve: `least`, and longer only
+    /// where answers have taken longer of late.
+    pub(super) fn patience_with_a_value(&self, least: Duration) -> Duration {
+        let least = least.min(self.op_timeout);
+        if self.is_silent.load(Ordering::Relaxed) {
+            return least;
+        }
+        self.above_slowest().clamp(least, self.most_patience())
+    }
+
+    fn above_slowest(&self) -> Duration {
+        Duration::from_nanos(self.slowest.load(Ordering::Relaxed)).saturating_mul(ABOVE_SLOWEST)
     }
 
     /// Returns how long the remote may be silent at most.

@@ -36,7 +36,7 @@ const VOUCHED: Duration = Duration::from_secs(2);
 /// How long local copies are used where there is no log, by default.
 const WITHOUT_LOG: Duration = Duration::from_secs(1);
 
-/// How long a caller waits at most that has a local copy in hand.
+/// How long a caller waits that has a local copy in hand, where answers come quickly.
 const VOUCH_LIMIT: Duration = Duration::from_millis(100);
 
 /// How soon a heartbeat is repeated that was not answered.
@@ -396,11 +396,11 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     /// nothing of them: they are served until it is back.
     pub(super) async fn vouch_now(&self) {
         self.start();
-        let limit = self.gate.settings.op_timeout.min(VOUCH_LIMIT);
+        let limit = self.gate.log_shard().progress.patience_with_a_value(VOUCH_LIMIT);
         let prepared = tokio::time::timeout(limit, self.prepared()).await;
         if !matches!(prepared, Ok(Ok(()))) {
-            // The caller has something to serve, and does not wait for a slow remote. What was
-            // ended meanwhile is judged before the remote is asked again.
+            // The caller does not wait for a remote that is slower than usual. What was ended
+            // meanwhile is judged before the remote is asked again.
             self.gate.trip(RemoteOp::ReadLog, &self.gate.log_shard(), RemoteErrorKind::Timeout);
             self.vouch_for_ever();
         }

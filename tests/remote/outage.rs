@@ -283,3 +283,26 @@ async fn stale_values_held_here_stand_in_while_the_remote_and_the_origin_are_bot
     one.client.subscribe();
     assert_eq!(one.load(&origin).await, 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_remote_that_answers_within_the_time_out_stays_up_after_a_new_subscription() {
+    let (double, origin) = (Double::new(), Origin::new());
+    let remote = RemoteSettings::new().op_timeout(300 * MS);
+    let one = Process::with_remote(&double, settings(), remote);
+    one.prepare(&double).await;
+    assert_eq!(one.load(&origin).await, 1);
+    double.delay(150 * MS);
+    pass(3 * SECOND).await;
+    assert_eq!(one.health(), Health::Up);
+    let mut events = one.events();
+    one.client.unsubscribe();
+    one.client.subscribe();
+    for _ in 0..50 {
+        assert_eq!(one.load(&origin).await, 1);
+        pass(10 * MS).await;
+    }
+    while let Ok(event) = events.try_recv() {
+        assert!(!matches!(event, Event::RemoteChanged { up: false, .. }), "it answers");
+    }
+    assert_eq!((one.health(), origin.calls()), (Health::Up, 1));
+}
