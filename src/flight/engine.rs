@@ -229,7 +229,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
             observer,
             waiting: Arc::new(AtomicUsize::new(0)),
             mode: AtomicU8::new(Mode::On as u8),
-            vouched_until: AtomicU64::new(u64::MAX),
+            vouched_until: AtomicU64::new(vouching::UNASKED),
             switching: Mutex::new(()),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),

@@ -409,10 +409,10 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     /// Lets local copies be served while the log is away.
     fn vouch_for_ever(&self) {
         let Some(engine) = self.engine.upgrade() else { return };
-        engine.vouch_until(Tick::from_nanos(u64::MAX));
+        engine.vouch_for_ever();
         if self.gate.log_answers() {
             // It has come back meanwhile.
-            engine.vouch_until(Tick::default());
+            engine.withdraw_vouch();
         }
     }
 
@@ -527,7 +527,7 @@ impl<V: Send + Sync + 'static> OnNotice for EntryRemote<V> {
                     && self.gate.log_answers()
                     && let Some(engine) = self.engine.upgrade()
                 {
-                    engine.vouch_until(Tick::default());
+                    engine.withdraw_vouch();
                 }
                 self.gate.tend.notify_one();
             }

@@ -4,6 +4,20 @@ use crate::clock::Tick;
 use crate::flight::engine::Engine;
 use crate::sync::Ordering;
 
+/// Before anybody vouches: without a remote nobody need.
+pub(super) const UNASKED: u64 = u64::MAX;
+
+/// In place of a moment: without limit, while the remote is away.
+#[cfg(any(feature = "remote", feature = "admin"))]
+const FOR_EVER: u64 = u64::MAX - 1;
+
+/// In place of a moment: not yet.
+#[cfg(feature = "remote")]
+const NOT_YET: u64 = 0;
+
+/// In place of a moment: no more.
+const NO_MORE: u64 = 1;
+
 impl<V: Send + Sync + 'static> Engine<V> {
     /// Returns whether local copies may be served now: whether this process knows what other
     /// processes have ended.
@@ -16,19 +30,35 @@ impl<V: Send + Sync + 'static> Engine<V> {
     /// no computation here is older than what it would say.
     pub(crate) fn was_vouched_until_before(&self, now: Tick) -> bool {
         let until = self.vouched_until.load(Ordering::Relaxed);
-        (1..=now.as_nanos()).contains(&until)
+        (NO_MORE..=now.as_nanos()).contains(&until)
     }
 
     /// Returns until when the remote vouches for the local copies; `None`: without limit.
     #[cfg(feature = "admin")]
     pub(crate) fn vouched_until(&self) -> Option<Tick> {
         let until = self.vouched_until.load(Ordering::Relaxed);
-        (until < u64::MAX).then(|| Tick::from_nanos(until))
+        (until < FOR_EVER).then(|| Tick::from_nanos(until))
     }
 
-    #[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "a remote vouches"))]
+    #[cfg(feature = "remote")]
     pub(crate) fn vouch_until(&self, until: Tick) {
-        self.vouched_until.store(until.as_nanos(), Ordering::Relaxed);
+        self.vouched_until.store(until.as_nanos().clamp(NO_MORE, FOR_EVER), Ordering::Relaxed);
+    }
+
+    /// Lets local copies be served without limit: the remote is away.
+    #[cfg(feature = "remote")]
+    pub(crate) fn vouch_for_ever(&self) {
+        self.vouched_until.store(FOR_EVER, Ordering::Relaxed);
+    }
+
+    /// Says that the remote vouches no more, or not yet.
+    #[cfg(feature = "remote")]
+    pub(crate) fn withdraw_vouch(&self) {
+        let withdrawn = |until| match until {
+            UNASKED | NOT_YET => Some(NOT_YET),
+            _ => Some(NO_MORE),
+        };
+        let _ = self.vouched_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, withdrawn);
     }
 
     /// Has the remote vouch for the local copies, if it answers in time.
