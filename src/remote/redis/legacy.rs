@@ -193,7 +193,7 @@ impl LegacyLock {
         match timeout(self.op_timeout, call).await {
             Ok(reply) => Ok(reply?),
             Err(_) => {
-                self.link.suspect();
+                self.link.suspect_node_of(&self.name);
                 Err(RemoteError::new(RemoteErrorKind::Timeout))
             }
         }

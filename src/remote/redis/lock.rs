@@ -391,7 +391,7 @@ impl LockLease {
         match timeout(lock.op_timeout, lock.link.run(script, &names, &args)).await {
             Ok(reply) => Ok(reply?),
             Err(_) => {
-                lock.link.suspect();
+                lock.link.suspect_node_of(&lock.name);
                 Err(RemoteError::new(RemoteErrorKind::Timeout))
             }
         }

@@ -315,6 +315,11 @@ impl Pool {
         self.suspect();
     }
 
+    /// Is told that a caller gave up waiting for an answer about a name.
+    pub(super) fn suspect_node_of(&self, name: &[u8]) {
+        self.suspect_shard(self.shard_of(|| name));
+    }
+
     /// Is told that a caller gave up waiting for an answer.
     pub(super) fn suspect(&self) {
         let mut slot = self.0.slot.lock();

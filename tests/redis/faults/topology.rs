@@ -4,9 +4,9 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tower_stampede::{Health, Redis};
+use tower_stampede::{Health, Redis, RedisLock};
 
-use crate::kit::origin::{MS, Origin};
+use crate::kit::origin::{MS, Origin, SECOND};
 use crate::kit::redis::{Cluster, Sentinels, Server, eventually, slot_of, wait_until};
 use crate::kit::redis_caches::*;
 
@@ -208,4 +208,29 @@ async fn a_frozen_node_of_a_cluster_delays_its_own_keys_at_most() {
     cluster.nodes()[1].thaw();
     cluster.wait_until_ok();
     assert_healed_by(|key| registered_in(&cluster, key), &caches).await;
+}
+
+/// The other nodes have given its slots to one of them, as after a failover. The lock's handle has no
+/// cache that would find that out for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_leaves_a_frozen_node_for_the_one_that_has_taken_over() {
+    let cluster = Cluster::start();
+    for node in cluster.nodes() {
+        node.cli(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+    }
+    let redis = Redis::cluster(cluster.urls()).unwrap().op_timeout(200 * MS);
+    let lock = RedisLock::new(&redis, "orders:42").lease(2 * SECOND);
+    lock.try_acquire().await.unwrap().expect("nobody has it").release().await.unwrap();
+    let slot = slot_of(&cluster, "orders:42");
+    let frozen = cluster.owner(slot);
+    cluster.nodes()[frozen].freeze();
+    let [heir, other] = [1, 2].map(|n| &cluster.nodes()[(frozen + n) % 3]);
+    let id = heir.cli(&["CLUSTER", "MYID"]).text();
+    for node in [heir, other] {
+        node.cli(&["CLUSTER", "SETSLOT", &slot.to_string(), "NODE", &id]);
+    }
+    eventually("the slot is served", || !heir.cli(&["GET", "orders:42"]).is_error()).await;
+    let taken = lock.acquire(10 * SECOND).await;
+    assert!(matches!(taken, Ok(Some(_))), "{taken:?}");
+    cluster.nodes()[frozen].thaw();
 }
