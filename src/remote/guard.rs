@@ -214,7 +214,14 @@ impl Guard {
 
     /// Asks this shard nothing more until a probe has reached it.
     pub(super) fn trip(&self, op: RemoteOp, shard: &ShardState, failure: RemoteErrorKind) {
-        if !failure.says_nothing_of_health() && shard.breaker.trip() {
+        if !failure.says_nothing_of_health() {
+            self.open(op, shard, failure);
+        }
+    }
+
+    /// The same whatever the failure says of the health of the server.
+    pub(super) fn open(&self, op: RemoteOp, shard: &ShardState, failure: RemoteErrorKind) {
+        if shard.breaker.trip() {
             self.is_away(shard, Some((op, failure.as_str())));
         }
     }

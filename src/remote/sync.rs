@@ -362,7 +362,8 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             && unread >= self.gate.settings.breaker_failures.max(1)
         {
             self.link.unread.store(0, Ordering::Relaxed);
-            self.gate.trip(RemoteOp::ReadLog, &shard, kind);
+            // Also where the log is on its way to another server: all keys wait for it.
+            self.gate.open(RemoteOp::ReadLog, &shard, kind);
         }
     }
 

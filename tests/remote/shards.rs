@@ -262,3 +262,21 @@ async fn a_process_that_stops_and_goes_on_while_its_shards_come_and_go_is_up_aga
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_log_on_its_way_to_another_server_costs_no_key_elsewhere() {
+    let (double, origin) = (Double::sharded(3), Origin::new());
+    let processes = Process::several(2, &double).await;
+    double.fail_shard(LOG, RemoteErrorKind::TryAgain);
+    pass(5 * SECOND).await;
+    for key in keys_on(&double, THIRD_SHARD).take(10) {
+        for process in &processes {
+            ask(process, &key, &origin).await;
+        }
+    }
+    assert_eq!(origin.calls(), 10, "one for both processes");
+    assert_eq!(processes[0].health(), Health::Degraded, "the log cannot be read");
+    double.heal_shard(LOG);
+    pass(10 * SECOND).await;
+    assert_eq!(processes[0].health(), Health::Up);
+}

@@ -2,7 +2,7 @@
 
 use tower_stampede::{Health, Redis};
 
-use crate::kit::origin::{MS, Origin};
+use crate::kit::origin::{MS, Origin, SECOND};
 use crate::kit::redis::{Cluster, eventually, slot_of};
 use crate::kit::redis_caches::*;
 
@@ -71,6 +71,27 @@ async fn a_slot_under_way_costs_its_own_keys_only() {
     // The commands for several of its keys are answered with TRYAGAIN.
     caches[0].invalidate(&*victim).await;
     assert_shared(&caches, fresh_key).await;
+    migration.finish();
+    eventually("all are well", || caches.iter().all(|cache| cache.health() == Health::Up)).await;
+}
+
+/// Keys are handed over together with the log of invalidations: commands for both of its names are
+/// answered with TRYAGAIN as long as one of them does not exist.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_slot_of_the_log_under_way_costs_no_key_of_another_node() {
+    let cluster = Cluster::start();
+    let slot = slot_of(&cluster, LOG);
+    let owner = cluster.owner(slot);
+    let caches: Vec<_> =
+        (0..2).map(|_| hasty_on(Redis::cluster(cluster.urls()).unwrap())).collect();
+    all_listen(&caches).await;
+    let migration = cluster.begin_migration(slot, (owner + 1) % 3);
+    // So that the log is checked at once, and not within 15 s.
+    for node in cluster.nodes() {
+        node.cli(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+    }
+    tokio::time::sleep(3 * SECOND).await;
+    assert_shared(&caches, || fresh_on(&cluster, |node| node != owner)).await;
     migration.finish();
     eventually("all are well", || caches.iter().all(|cache| cache.health() == Health::Up)).await;
 }
