@@ -17,14 +17,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures_util::future::select_ok;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::remote::RemoteErrorKind;
 pub(super) use crate::remote::redis::cluster::inboxes::{NotHeard, SlotInboxes};
-use crate::remote::redis::cluster::slots::SlotMap;
 pub(super) use crate::remote::redis::cluster::slots::{Place, slot_of, tag_of_slot};
+use crate::remote::redis::cluster::slots::{SLOTS, SlotMap};
 use crate::remote::redis::connection::{Command, Messages, Pulse, Script, Target};
 use crate::remote::redis::pool::Pool;
 use crate::remote::redis::reply::{CallFailure, Cause, ServerReply};
@@ -44,6 +45,9 @@ const READ_EVERY: Duration = Duration::from_millis(100);
 /// How many nodes are asked for the map, and how long after each other.
 const MOST_ASKED: u32 = 16;
 const ASK_NEXT_AFTER: Duration = Duration::from_millis(50);
+
+/// How many more are asked where one does not know who has all slots.
+const OTHERS_ASKED: u32 = 3;
 
 /// How long reading the map may take.
 const READ_LIMIT: Duration = Duration::from_secs(2);
@@ -336,28 +340,45 @@ impl Cluster {
         read.await.unwrap_or_else(|_| Err(CallFailure::disconnected("the runtime is gone")))
     }
 
-    /// Asks node after node, without waiting for those that do not answer.
+    /// Asks node after node, without waiting for those that do not answer. A node that does not
+    /// know the others is believed only where no other node answers soon.
     async fn read(&self) -> Result<SlotMap, CallFailure> {
         let known = self.known();
-        let asked = known.into_iter().zip(0..MOST_ASKED).map(|(place, n)| {
-            Box::pin(async move {
-                sleep(ASK_NEXT_AFTER * n).await;
-                let node = self.node(&place)?;
-                let reply = node.send(&Command::new("CLUSTER SLOTS")).await?;
-                let map = SlotMap::read(&reply, &place)?;
-                // A node that was reset, or has lost its file, answers too. It knows nothing.
-                if map.nodes().len() == 0 {
-                    return Err(CallFailure::new(
-                        RemoteErrorKind::Unavailable,
-                        Cause::Plain,
-                        "the node knows of no slots",
-                    ));
-                }
-                Ok(map)
-            })
+        let asked = known.into_iter().zip(0..MOST_ASKED).map(|(place, n)| async move {
+            sleep(ASK_NEXT_AFTER * n).await;
+            let node = self.node(&place)?;
+            let reply = node.send(&Command::new("CLUSTER SLOTS")).await?;
+            let map = SlotMap::read(&reply, &place)?;
+            // A node that was reset, or has lost its file, answers too. It knows nothing.
+            if map.nodes().len() == 0 {
+                return Err(CallFailure::new(
+                    RemoteErrorKind::Unavailable,
+                    Cause::Plain,
+                    "the node knows of no slots",
+                ));
+            }
+            Ok(map)
         });
-        let (map, _) = select_ok(asked).await?;
-        Ok(map)
+        let mut asked: FuturesUnordered<_> = asked.collect();
+        let (mut failed, mut found) = (CallFailure::nonsense(), None::<SlotMap>);
+        let mut until = None;
+        loop {
+            let answer = match until {
+                None => asked.next().await,
+                Some(until) => timeout_at(until, asked.next()).await.unwrap_or(None),
+            };
+            match answer {
+                Some(Ok(map)) if map.slots() == SLOTS => return Ok(map),
+                Some(Ok(map)) => {
+                    until.get_or_insert_with(|| Instant::now() + ASK_NEXT_AFTER * OTHERS_ASKED);
+                    if found.as_ref().is_none_or(|found| found.slots() < map.slots()) {
+                        found = Some(map);
+                    }
+                }
+                Some(Err(failure)) => failed = failure,
+                None => return found.ok_or(failed),
+            }
+        }
     }
 }
 

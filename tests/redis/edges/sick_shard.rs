@@ -95,3 +95,27 @@ async fn the_slot_of_the_log_under_way_costs_no_key_of_another_node() {
     migration.finish();
     eventually("all are well", || caches.iter().all(|cache| cache.health() == Health::Up)).await;
 }
+
+/// An operator has it forget the others. They go on without noticing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_knows_its_own_slots_only_costs_its_own_keys_only() {
+    let cluster = Cluster::start();
+    for node in cluster.nodes() {
+        node.cli(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+    }
+    let sick = (cluster.owner(slot_of(&cluster, LOG)) + 1) % 3;
+    let keys: Vec<_> = (0..KEYS).map(|_| fresh_on(&cluster, |node| node != sick)).collect();
+    let mut urls = cluster.urls();
+    for (n, node) in cluster.nodes().iter().enumerate().filter(|(n, _)| *n != sick) {
+        let id = node.cli(&["CLUSTER", "MYID"]).text();
+        let forgotten = cluster.nodes()[sick].cli(&["CLUSTER", "FORGET", &id]);
+        assert!(!forgotten.is_error(), "node {n}: {forgotten:?}");
+    }
+    urls.swap(0, sick);
+    let caches: Vec<_> = (0..2).map(|_| hasty_on(Redis::cluster(&urls).unwrap())).collect();
+    for cache in &caches {
+        cache.get("nothing is here").await;
+    }
+    let mut keys = keys.into_iter();
+    assert_shared(&caches, || keys.next().unwrap()).await;
+}

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use crate::remote::redis::reply::{CallFailure, ServerReply};
 
 /// How many slots a cluster has.
-const SLOTS: u16 = 16384;
+pub(super) const SLOTS: u16 = 16384;
 
 /// So many slots in a row have one number as a shard.
 const SLOTS_PER_SHARD: u16 = 16;
@@ -96,6 +96,7 @@ pub(super) struct SlotMap {
     owners: Box<[u16]>,
     /// With the first slot of each.
     nodes: Vec<(u16, Place)>,
+    slots: u16,
 }
 
 impl SlotMap {
@@ -140,11 +141,17 @@ impl SlotMap {
         let first: Vec<_> = (0..places.len()).map(first).collect();
         let first = first.into_iter().map(|slot| slot.and_then(|slot| u16::try_from(slot).ok()));
         let nodes = first.zip(places).map(|(slot, place)| (slot.unwrap_or(0), place)).collect();
-        Ok(Self { owners, nodes })
+        let slots = owners.iter().map(|owner| u16::from(*owner != NOBODY)).sum();
+        Ok(Self { owners, nodes, slots })
     }
 
     pub(super) fn owner(&self, slot: u16) -> Option<&Place> {
         self.node(slot).map(|(_, place)| place)
+    }
+
+    /// Returns of how many slots it says which node has them.
+    pub(super) fn slots(&self) -> u16 {
+        self.slots
     }
 
     fn node(&self, slot: u16) -> Option<&(u16, Place)> {
