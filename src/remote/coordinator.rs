@@ -507,11 +507,16 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         match self.gate.call(RemoteOp::Put, key, bytes.len(), put).await {
             Ok((now, _)) => {
                 self.sample(&shard, sent, now);
+                let mut told = Delivery::Done;
+                if !write.is_overtaken() {
+                    told = self.announce_keys(std::slice::from_ref(key)).await;
+                }
+                // The log says so as well, where messages are late or lost.
                 if write.is_overtaken() {
                     // Which of the two is the later one is not known.
                     return self.invalidate_now(std::slice::from_ref(key)).await;
                 }
-                self.announce_keys(std::slice::from_ref(key)).await
+                told
             }
             // The remote has dropped the old value in place of a new one.
             Err(Some(RemoteErrorKind::OutOfMemory)) => {

@@ -522,3 +522,20 @@ async fn a_first_put_does_not_survive_an_invalidation_of_its_tag_after_it() {
         }
     }
 }
+
+// The same while messages are lost: the process learns of it by the reply to its own announcement.
+#[tokio::test(start_paused = true)]
+async fn a_put_that_arrives_after_the_invalidation_of_its_key_is_dead_without_messages() {
+    let double = Double::new();
+    let processes = Process::several(3, &double).await;
+    double.delay_commands(20 * MS);
+    double.lose_messages(true);
+    processes[0].put_now("k", 1);
+    processes[0].put_now("k", 2);
+    pass(MS).await;
+    assert_eq!(processes[1].invalidate("k").await.remote, Announcement::Done);
+    pass(5 * SECOND).await;
+    for (n, process) in processes.iter().enumerate() {
+        assert_eq!(process.get("k").await, None, "process {n}");
+    }
+}
