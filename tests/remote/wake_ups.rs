@@ -124,3 +124,31 @@ async fn many_who_wait_look_again_only_when_they_are_woken() {
     assert_eq!(double.calls(RemoteOp::Acquire), 15);
     assert_eq!(origin.calls(), 1);
 }
+
+// The remote wakes one process, and that one has nobody left who would compute.
+#[tokio::test(start_paused = true)]
+async fn a_process_whose_callers_have_hung_up_keeps_no_wake_up_from_the_others() {
+    for is_scoped in [false, true] {
+        for gone in [1, 2] {
+            let (double, origin) = (Double::new(), Origin::taking(100 * MS));
+            let processes = Process::several(3, &double).await;
+            let leader = processes[0].spawn_scoped(&origin);
+            all_have_run().await;
+            let mut waiters = Vec::new();
+            for process in &processes[1..] {
+                waiters.push(match is_scoped {
+                    true => process.spawn_scoped(&origin),
+                    false => process.spawn(&origin),
+                });
+                all_have_run().await;
+            }
+            waiters.remove(gone - 1).abort();
+            all_have_run().await;
+            let began = Instant::now();
+            leader.abort();
+            waiters.remove(0).await.unwrap().unwrap();
+            let took = began.elapsed();
+            assert!(took < 150 * MS, "process {gone} has hung up: {took:?}, scoped {is_scoped}");
+        }
+    }
+}
