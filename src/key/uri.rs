@@ -12,10 +12,20 @@ use crate::key::kinds::{FLIGHT_HEAD, KeyKind, VARIANT_HEAD};
 #[cfg(feature = "http")]
 use crate::key::{KeyBuf, LONG};
 
-/// Returns the tag of the URI that a key of the HTTP layer is for; `None` for other keys.
+/// A key that is longer is announced by the tag of its URI: any client may write to any URI, and
+/// every process carries and reads what the log has of it.
+#[cfg(all(feature = "http", feature = "remote"))]
+const LONGEST_ANNOUNCED: usize = 256;
+
+/// Returns the tag of the URI that a key of the HTTP layer is for, or that stands for such a key
+/// in an announcement; `None` for other keys.
 pub(crate) fn uri_tag_of(key: &[u8]) -> Option<Tag> {
     #[cfg(feature = "http")]
-    return UriName::of_key(key).map(|name| name.tag());
+    {
+        let is_tag = key.len() == URI_TAG_LEN && key.starts_with(&KeyKind::UriTag.start());
+        let tag = is_tag.then(|| Tag::from_encoded(key));
+        tag.or_else(|| UriName::of_key(key).map(|name| name.tag()))
+    }
     #[cfg(not(feature = "http"))]
     {
         let _ = key;
@@ -72,7 +82,7 @@ pub(crate) fn uncollected(key: &Key) -> Vec<Key> {
 }
 
 /// Returns the keys of which other processes are told where `keys` have ended in the remote: of
-/// those of one URI the first, which names all of it.
+/// those of one URI the first, which names all of it, or the tag of the URI where that is long.
 #[cfg(feature = "remote")]
 pub(crate) fn announced(keys: &[Key]) -> Vec<Key> {
     let mut uris = Vec::new();
@@ -84,7 +94,18 @@ pub(crate) fn announced(keys: &[Key]) -> Vec<Key> {
         }
         None => !is_anchor(key),
     };
-    keys.iter().filter(is_told).cloned().collect()
+    keys.iter().filter(is_told).map(shortened).collect()
+}
+
+#[cfg(feature = "remote")]
+fn shortened(key: &Key) -> Key {
+    #[cfg(feature = "http")]
+    if key.as_bytes().len() > LONGEST_ANNOUNCED
+        && let Some(tag) = uri_tag_of(key.as_bytes())
+    {
+        return Key::from_encoded(tag.as_bytes());
+    }
+    key.clone()
 }
 
 #[cfg(feature = "remote")]
@@ -113,6 +134,10 @@ pub(crate) struct UriName<'a> {
     /// Path and query, with the parameters that count.
     pub(crate) resource: &'a [u8],
 }
+
+/// How long the tag of a URI is: its kind, and half of a digest.
+#[cfg(feature = "http")]
+const URI_TAG_LEN: usize = 2 + 16;
 
 /// Where a request may name its host.
 #[cfg(feature = "http")]
@@ -153,7 +178,8 @@ impl<'a> UriName<'a> {
     /// Returns the tag that every entry of the URI carries.
     pub(crate) fn tag(&self) -> Tag {
         let digest = self.digest();
-        Tag::from_encoded(&[&KeyKind::UriTag.start()[..], &digest[..16]].concat())
+        let start = KeyKind::UriTag.start();
+        Tag::from_encoded(&[&start[..], &digest[..URI_TAG_LEN - start.len()]].concat())
     }
 
     /// Returns the keys of the responses that have no more in their keys than the URI.
@@ -244,6 +270,12 @@ mod tests {
         let mut all = all;
         all.sort_by(|a, b| a.as_bytes().cmp(b.as_bytes()));
         assert_eq!(back, all);
+        let resource = "/long".repeat(100);
+        let long = UriName { resource: resource.as_bytes(), ..http };
+        let told = announced(&of(long));
+        assert_eq!(told, [Key::from_encoded(long.tag().as_bytes())]);
+        assert_eq!(announced(&told), told);
+        assert_eq!(uri_tag_of(told[0].as_bytes()), Some(long.tag()));
         let other = Key::from("user:7");
         assert_eq!(super::collected(other.clone()), Some(other.clone()));
         assert_eq!(uncollected(&other), [other]);

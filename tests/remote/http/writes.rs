@@ -403,3 +403,29 @@ async fn what_was_written_to_while_a_process_heard_nothing_does_not_stay_there()
         assert_eq!(send(&one, with(asked[0].0, asked[0].1)).await.text(), "new", "{name}");
     }
 }
+
+// The log and the messages carry a digest of it.
+#[tokio::test(start_paused = true)]
+async fn a_write_to_a_long_uri_ends_what_other_processes_have_of_it() {
+    let (double, origin) = (Double::new(), plain());
+    let (one, other) = (process(&double, &origin, as_it_is), process(&double, &origin, as_it_is));
+    let uris = ["1", "2"].map(|end| format!("http://x/{}{end}", "long/".repeat(1000)));
+    for uri in &uris {
+        for app in [&one, &other] {
+            send(app, get(uri)).await;
+            pass(ms(100)).await;
+        }
+    }
+    assert_eq!(origin.calls(), 2, "both processes share them");
+    for is_away in [false, true] {
+        let before = origin.calls();
+        if is_away {
+            double.fail(RemoteOp::ALL, RemoteErrorKind::Connection);
+        }
+        send(&one, post(&uris[0])).await;
+        double.heal(RemoteOp::ALL);
+        pass(secs(10)).await;
+        assert!(number(&send(&other, get(&uris[0])).await) > before, "away: {is_away}");
+        assert!(send(&other, get(&uris[1])).await.is(CacheOutcome::Hit), "away: {is_away}");
+    }
+}
