@@ -199,6 +199,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 return Ok(Clearance::Held(held.clone()));
             }
             if way.wait.is_some() && !self.is_wanted() {
+                self.pass_wake_up_on(way, wanted.key()).await;
                 return Ok(Clearance::Refused(Error::new(ErrorKind::Overloaded)));
             }
             match self.acquire(way, wanted, seen).await? {
@@ -285,6 +286,17 @@ impl<V: Send + Sync + 'static> Leader<V> {
         }
         // Values come faster than they can be looked at: not worth a lease.
         Ok(Turn::Done(Clearance::Compute))
+    }
+
+    /// The remote may have woken this process alone, to compute next, and no caller is left here.
+    /// A lease that is given up wakes another process.
+    async fn pass_wake_up_on(&self, way: &LeaseWait<V>, key: &Key) {
+        let ask = way.shared.ask();
+        let attempt = Attempt::begin(&way.shared, key, &ask, &self.engine().errands());
+        let answer = way.shared.acquire(key, &ask).await;
+        if answer.is_ok_and(|answer| !matches!(answer, AcquireOutcome::Granted(_))) {
+            attempt.was_answered();
+        }
     }
 
     /// Goes on, gives up or waits: another process holds the lease.

@@ -1,11 +1,16 @@
 //! How those who wait for another process learn that they can go on.
 
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use tower_stampede::Stats;
 use tower_stampede::remote::{Double, RemoteOp};
+use tower_stampede::{Error, Stats};
 
 use crate::kit::origin::*;
 use crate::kit::remote::*;
+
+type Asking = JoinHandle<Result<u64, Error>>;
 
 fn wakes(stats: &Stats) -> (u64, u64, u64) {
     (stats.wakes_by_push, stats.wakes_by_timer, stats.wakes_by_poll)
@@ -125,30 +130,38 @@ async fn many_who_wait_look_again_only_when_they_are_woken() {
     assert_eq!(origin.calls(), 1);
 }
 
-// The remote wakes one process, and that one has nobody left who would compute.
+/// How long the third process waits after the leader is gone, where the callers of another one that
+/// waits have hung up. The remote wakes one of the two.
+async fn next_leader_after(gone: usize, spawn: impl Fn(&Process, &Origin) -> Asking) -> Duration {
+    let (double, origin) = (Double::new(), Origin::taking(100 * MS));
+    let processes = Process::several(3, &double).await;
+    let leader = processes[0].spawn_scoped(&origin);
+    all_have_run().await;
+    let mut waiters = Vec::new();
+    for process in &processes[1..] {
+        waiters.push(spawn(process, &origin));
+        all_have_run().await;
+    }
+    waiters.remove(gone).abort();
+    all_have_run().await;
+    let began = Instant::now();
+    leader.abort();
+    waiters.remove(0).await.unwrap().unwrap();
+    began.elapsed()
+}
+
 #[tokio::test(start_paused = true)]
-async fn a_process_whose_callers_have_hung_up_keeps_no_wake_up_from_the_others() {
-    for is_scoped in [false, true] {
-        for gone in [1, 2] {
-            let (double, origin) = (Double::new(), Origin::taking(100 * MS));
-            let processes = Process::several(3, &double).await;
-            let leader = processes[0].spawn_scoped(&origin);
-            all_have_run().await;
-            let mut waiters = Vec::new();
-            for process in &processes[1..] {
-                waiters.push(match is_scoped {
-                    true => process.spawn_scoped(&origin),
-                    false => process.spawn(&origin),
-                });
-                all_have_run().await;
-            }
-            waiters.remove(gone - 1).abort();
-            all_have_run().await;
-            let began = Instant::now();
-            leader.abort();
-            waiters.remove(0).await.unwrap().unwrap();
-            let took = began.elapsed();
-            assert!(took < 150 * MS, "process {gone} has hung up: {took:?}, scoped {is_scoped}");
-        }
+async fn a_process_whose_callers_have_hung_up_passes_a_wake_up_on() {
+    for gone in [0, 1] {
+        let took = next_leader_after(gone, Process::spawn).await;
+        assert!(took < 150 * MS, "waiter {gone} has hung up: {took:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_whose_scoped_callers_have_hung_up_passes_a_wake_up_on() {
+    for gone in [0, 1] {
+        let took = next_leader_after(gone, Process::spawn_scoped).await;
+        assert!(took < 150 * MS, "waiter {gone} has hung up: {took:?}");
     }
 }
