@@ -502,27 +502,6 @@ async fn a_put_that_arrives_after_the_invalidation_of_its_key_is_dead() {
     }
 }
 
-// The first put of a process, which has not read the log yet and hears no messages: it cannot know
-// what ends meanwhile.
-#[tokio::test(start_paused = true)]
-async fn a_first_put_does_not_survive_an_invalidation_of_its_tag_after_it() {
-    for tag in ["t", "*"] {
-        let double = Double::new();
-        let processes = Process::several(2, &double).await;
-        let new = Process::on(&double);
-        double.delay(20 * MS);
-        double.lose_messages(true);
-        new.put_with_now("k", Computed::new(1).tag("t"));
-        pass(MS).await;
-        assert_eq!(processes[1].invalidate_tag(tag).await.remote, Announcement::Done);
-        double.lose_messages(false);
-        pass(5 * SECOND).await;
-        for (n, process) in processes.iter().enumerate() {
-            assert_eq!(process.get("k").await, None, "process {n}, tag {tag}");
-        }
-    }
-}
-
 // The same while messages are lost: the process learns of it by the reply to its own announcement.
 #[tokio::test(start_paused = true)]
 async fn a_put_that_arrives_after_the_invalidation_of_its_key_is_dead_without_messages() {

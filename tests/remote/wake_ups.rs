@@ -2,15 +2,12 @@
 
 use std::time::Duration;
 
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use tower_stampede::Stats;
 use tower_stampede::remote::{Double, RemoteOp};
-use tower_stampede::{Error, Stats};
 
 use crate::kit::origin::*;
 use crate::kit::remote::*;
-
-type Asking = JoinHandle<Result<u64, Error>>;
 
 fn wakes(stats: &Stats) -> (u64, u64, u64) {
     (stats.wakes_by_push, stats.wakes_by_timer, stats.wakes_by_poll)
@@ -132,14 +129,14 @@ async fn many_who_wait_look_again_only_when_they_are_woken() {
 
 /// How long the third process waits after the leader is gone, where the callers of another one that
 /// waits have hung up. The remote wakes one of the two.
-async fn next_leader_after(gone: usize, spawn: impl Fn(&Process, &Origin) -> Asking) -> Duration {
+async fn next_leader_after(gone: usize) -> Duration {
     let (double, origin) = (Double::new(), Origin::taking(100 * MS));
     let processes = Process::several(3, &double).await;
     let leader = processes[0].spawn_scoped(&origin);
     all_have_run().await;
     let mut waiters = Vec::new();
     for process in &processes[1..] {
-        waiters.push(spawn(process, &origin));
+        waiters.push(process.spawn(&origin));
         all_have_run().await;
     }
     waiters.remove(gone).abort();
@@ -153,15 +150,7 @@ async fn next_leader_after(gone: usize, spawn: impl Fn(&Process, &Origin) -> Ask
 #[tokio::test(start_paused = true)]
 async fn a_process_whose_callers_have_hung_up_passes_a_wake_up_on() {
     for gone in [0, 1] {
-        let took = next_leader_after(gone, Process::spawn).await;
-        assert!(took < 150 * MS, "waiter {gone} has hung up: {took:?}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_process_whose_scoped_callers_have_hung_up_passes_a_wake_up_on() {
-    for gone in [0, 1] {
-        let took = next_leader_after(gone, Process::spawn_scoped).await;
+        let took = next_leader_after(gone).await;
         assert!(took < 150 * MS, "waiter {gone} has hung up: {took:?}");
     }
 }
