@@ -82,7 +82,8 @@ impl ConnectError {
     /// Returns whether all that is missing is the right to keys or channels of
     /// these names.
     pub(super) fn is_about_names(&self) -> bool {
-        self.what.contains(" access ") && !self.what.contains(" run ")
+        let says = |word| self.what.contains(word);
+        (says(" access ") || says(" the channel ")) && !says(" run ")
     }
 
     /// Returns what was wrong with the connection, if that was it.
@@ -158,34 +159,60 @@ pub(super) async fn server(link: &Pool) -> Result<(), ConnectError> {
 /// Checks every right that is needed below `namespace`.
 pub(super) async fn rights(link: &Pool, namespace: &str) -> Result<(), ConnectError> {
     let names = Names::new(namespace, "rights")?;
-    limited(async {
-        let entry = names.entry(&Key::from(fastrand::u64(..)));
-        let channel = names.broadcast();
-        let keys = [&*entry.value, &*entry.lock, &*entry.right];
-        let args = [channel.as_bytes()];
-        let refused = ask(link, "EVAL", scripts::CHECK.in_full(&keys, &args)).await?;
-        none_refused(&refused)?;
-        // On a cluster, any node may be the one that knows it.
-        match link.send(&scripts::CHECK.by_digest(&keys, &args)).await {
-            Err(failure) if failure.cause != Cause::NoScript => {
-                return Err(refused_by_server("EVALSHA", failure));
-            }
-            _ => (),
-        }
+    limited(try_commands(link, &names, |outcome| outcome)).await
+}
 
-        ask(link, "GET", Command::new("GET").arg(&entry.value)).await?;
-        let range = |name: &str, ends: [&str; 2]| {
-            let range = Command::new(name).arg(&entry.value).args(ends);
-            range.args(["WITHSCORES", "LIMIT", "0", "1"])
-        };
-        ask(link, "ZRANGEBYSCORE", range("ZRANGEBYSCORE", ["-inf", "+inf"])).await?;
-        ask(link, "ZREVRANGEBYSCORE", range("ZREVRANGEBYSCORE", ["+inf", "-inf"])).await?;
-        link.subscribe(&[&channel, &names.inbox(0)])
-            .await
-            .map(drop)
-            .map_err(|failure| refused_by_server("SUBSCRIBE", failure))
-    })
-    .await
+/// Checks the right to every command, whatever the names: which keys and channels the user may
+/// use is known with the namespace.
+pub(super) async fn commands(link: &Pool) -> Result<(), ConnectError> {
+    let names = Names::new("stampede", "rights")?;
+    let but_names = |outcome| match outcome {
+        Err(error) if ConnectError::is_about_names(&error) => Ok(()),
+        outcome => outcome,
+    };
+    limited(try_commands(link, &names, but_names)).await
+}
+
+/// Sends every command, and judges each outcome by `judge`.
+async fn try_commands(
+    link: &Pool,
+    names: &Names,
+    judge: impl Fn(Result<(), ConnectError>) -> Result<(), ConnectError>,
+) -> Result<(), ConnectError> {
+    let entry = names.entry(&Key::from(fastrand::u64(..)));
+    let channel = names.broadcast();
+    let keys = [&*entry.value, &*entry.lock, &*entry.right];
+    let args = [channel.as_bytes()];
+    match ask(link, "EVAL", scripts::CHECK.in_full(&keys, &args)).await {
+        Ok(said) => none_refused(&said, &judge)?,
+        // Refused for the keys, before it looks at any command. They need not be declared.
+        Err(refusal) => {
+            judge(Err(refusal))?;
+            let args = [&args[..], &keys].concat();
+            let said = ask(link, "EVAL", scripts::CHECK.in_full(&[], &args)).await?;
+            none_refused(&said, &judge)?;
+        }
+    }
+    // On a cluster, any node may be the one that knows it.
+    match link.send(&scripts::CHECK.by_digest(&keys, &args)).await {
+        Err(failure) if failure.cause != Cause::NoScript => {
+            judge(Err(refused_by_server("EVALSHA", failure)))?;
+        }
+        _ => (),
+    }
+
+    let get = Command::new("GET").arg(&entry.value);
+    judge(ask(link, "GET", get).await.map(drop))?;
+    let range = |name: &str, ends: [&str; 2]| {
+        let range = Command::new(name).arg(&entry.value).args(ends);
+        range.args(["WITHSCORES", "LIMIT", "0", "1"])
+    };
+    let upwards = range("ZRANGEBYSCORE", ["-inf", "+inf"]);
+    judge(ask(link, "ZRANGEBYSCORE", upwards).await.map(drop))?;
+    let downwards = range("ZREVRANGEBYSCORE", ["+inf", "-inf"]);
+    judge(ask(link, "ZREVRANGEBYSCORE", downwards).await.map(drop))?;
+    let subscribed = link.subscribe(&[&channel, &names.inbox(0)]).await.map(drop);
+    judge(subscribed.map_err(|failure| refused_by_server("SUBSCRIBE", failure)))
 }
 
 async fn limited(
@@ -206,11 +233,16 @@ fn refused_by_server(what: &str, failure: CallFailure) -> ConnectError {
     ConnectError::caused(format!("the server refuses {what} ({failure})"), failure)
 }
 
-fn none_refused(reply: &ServerReply) -> Result<(), ConnectError> {
+/// Checks what the script was refused, and names all of it that `judge` does not forgive.
+fn none_refused(
+    reply: &ServerReply,
+    judge: impl Fn(Result<(), ConnectError>) -> Result<(), ConnectError>,
+) -> Result<(), ConnectError> {
     let (pairs, _) = reply.array().unwrap_or_default().as_chunks();
     let refused: Vec<_> = pairs
         .iter()
         .filter_map(|[name, said]| Some(format!("{} ({})", name.text().ok()?, said.text().ok()?)))
+        .filter(|refused| judge(Err(ConnectError::new(&**refused))).is_err())
         .collect();
     if refused.is_empty() {
         return Ok(());

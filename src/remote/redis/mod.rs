@@ -262,9 +262,7 @@ impl Redis {
     /// every command.
     ///
     /// Which keys and channels the user may name is known only with the
-    /// namespace, and asked by [`check`](Self::check). If the user may not use the keys of the
-    /// default namespace, only `PING`, `INFO` and `EVAL` are asked for here, and `check` asks for
-    /// the other commands.
+    /// namespace, and asked by [`check`](Self::check).
     ///
     /// # Errors
     ///
@@ -276,11 +274,9 @@ impl Redis {
     /// Cancel safe.
     pub async fn connect(url: &str) -> Result<Self, ConnectError> {
         let redis = Self::lazy(url)?;
-        match redis.check().await {
-            // Another namespace may follow.
-            Err(error) if !error.is_about_names() => Err(error),
-            _ => Ok(redis),
-        }
+        check::server(&redis.link).await?;
+        check::commands(&redis.link).await?;
+        Ok(redis)
     }
 
     /// Asks the server for everything a cache in this namespace needs of it:

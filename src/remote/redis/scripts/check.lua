@@ -1,7 +1,8 @@
 -- Tries every command that the other scripts send.
--- KEYS: three of one slot, of no meaning. ARGV: a channel.
+-- KEYS: three of one slot, of no meaning. ARGV: a channel, and the keys where the user may not
+-- use them: then each command is refused for its own right, or for the keys.
 -- Replies the refused commands, each followed by what the server said.
-local a, b, c = KEYS[1], KEYS[2], KEYS[3]
+local a, b, c = KEYS[1] or ARGV[2], KEYS[2] or ARGV[3], KEYS[3] or ARGV[4]
 local refused = {}
 local function try(name, ...)
   local reply = redis.pcall(name, ...)

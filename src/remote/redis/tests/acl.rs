@@ -193,6 +193,23 @@ async fn connecting_names_a_missing_command_and_leaves_names_for_later() {
     redis.namespace("shop").check().await.unwrap();
 }
 
+/// The user of the page, whose rights are below `shop:2:*` alone.
+#[tokio::test]
+async fn connecting_names_a_command_that_a_user_of_one_namespace_may_not_send() {
+    let server = Server::start();
+    let rules = server.redis().namespace("shop").acl_rules();
+    let url = format!("redis://cache:secret@127.0.0.1:{}", server.port);
+    for command in ["hset", "get", "publish", "evalsha", "subscribe", "zrangebyscore", "set"] {
+        let right = format!("+{command}");
+        let fewer: Vec<_> = rules.split(' ').filter(|other| *other != right).collect();
+        drop(user(&server, &fewer.join(" ")).await);
+        let error = Redis::connect(&url).await.expect_err(command);
+        assert!(error.to_string().to_lowercase().contains(command), "{command}: {error}");
+    }
+    drop(user(&server, &rules).await);
+    Redis::connect(&url).await.unwrap().namespace("shop").check().await.unwrap();
+}
+
 #[test]
 fn a_url_that_makes_no_sense_is_refused_without_being_quoted() {
     let urls = [
