@@ -253,7 +253,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     /// nothing of is served: it is all there is.
     #[cold]
     pub(crate) async fn look_vouched(&self, key: &Key) -> Lookup<V> {
-        self.engine.vouch().await;
+        self.engine.vouch(true).await;
         self.look_held(key.as_bytes())
     }
 

@@ -203,7 +203,7 @@ impl<V: Send + Sync + 'static> Resolver<V> {
     #[cold]
     async fn catch_up(&mut self) {
         self.has_caught_up = true;
-        self.engine.vouch().await;
+        self.engine.vouch(false).await;
     }
 
     /// Goes from flight to flight until the caller knows how to go on.

@@ -109,8 +109,9 @@ pub(crate) trait SharedStore<V>: Send + Sync + 'static {
     fn is_subscribed(&self) -> bool;
 
     /// Finds out whether the local copies may be served: whether other processes have ended any
-    /// of them. Ends within its own time-out, also without an answer.
-    fn vouch(&self) -> NoticeFuture<'_, ()>;
+    /// of them. Ends within its own time-out, also without an answer, and soon where the caller
+    /// `has_value` to serve.
+    fn vouch(&self, has_value: bool) -> NoticeFuture<'_, ()>;
 
     /// Learns what other processes have ended up to now.
     fn catch_up(&self) -> NoticeFuture<'_, ()>;

@@ -635,8 +635,8 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
         self.remote().push().is_some_and(RemotePush::is_subscribed)
     }
 
-    fn vouch(&self) -> NoticeFuture<'_, ()> {
-        Box::pin(self.vouch_now())
+    fn vouch(&self, has_value: bool) -> NoticeFuture<'_, ()> {
+        Box::pin(self.vouch_now(has_value))
     }
 
     fn catch_up(&self) -> NoticeFuture<'_, ()> {

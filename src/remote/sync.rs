@@ -395,9 +395,11 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
 
     /// Has the log read where local copies are not vouched for. A remote that is away says
     /// nothing of them: they are served until it is back.
-    pub(super) async fn vouch_now(&self) {
+    pub(super) async fn vouch_now(&self, has_value: bool) {
         self.start();
-        let limit = self.gate.log_shard().progress.patience_with_a_value(VOUCH_LIMIT);
+        let soon = self.gate.log_shard().progress.patience_with_a_value(VOUCH_LIMIT);
+        // Without a value there is the time-out of the read itself.
+        let limit = if has_value { soon } else { Duration::MAX };
         let prepared = tokio::time::timeout(limit, self.prepared()).await;
         if !matches!(prepared, Ok(Ok(()))) {
             // The caller does not wait for a remote that is slower than usual. What was ended

@@ -61,11 +61,12 @@ impl<V: Send + Sync + 'static> Engine<V> {
         let _ = self.vouched_until.fetch_update(Ordering::Relaxed, Ordering::Relaxed, withdrawn);
     }
 
-    /// Has the remote vouch for the local copies, if it answers in time.
+    /// Has the remote vouch for the local copies, if it answers in time. That is soon where the
+    /// caller `has_value` to serve.
     #[cold]
-    pub(crate) async fn vouch(&self) {
+    pub(crate) async fn vouch(&self, has_value: bool) {
         if let Some(shared) = self.shared.get() {
-            shared.vouch().await;
+            shared.vouch(has_value).await;
         }
     }
 }

@@ -426,7 +426,7 @@ impl HttpCaller {
     /// nothing of is served: it is all there is.
     #[cold]
     pub(super) async fn look_vouched(&mut self) -> Lookup<StoredResponse> {
-        self.cache.engine.vouch().await;
+        self.cache.engine.vouch(true).await;
         let (primary, now) = (self.primary.as_bytes(), self.cache.now());
         let found = look_held(&self.cache, &self.rules, primary, &self.asked, &self.headers, now);
         let (look, forward) = self.wishes.judge(found, now);

@@ -150,12 +150,16 @@ async fn killed_connections_of_either_kind_cost_nothing() {
     let server = Server::start();
     let caches = processes(4, &server.url());
     all_listen(&caches).await;
+    let mut events: Vec<_> = caches.iter().map(Cache::events).collect();
     for kind in ["normal", "pubsub"] {
-        for _ in 0..3 {
+        for round in 0..3 {
             server.cli(&["CLIENT", "KILL", "TYPE", kind]);
             let (origin, key) = (Origin::taking(50 * MS), fresh_key());
             herd(&caches, 20, &origin, &key).await;
-            assert_eq!(origin.calls(), 1, "after CLIENT KILL TYPE {kind}");
+            let told =
+                events.iter_mut().map(|events| std::iter::from_fn(|| events.try_recv().ok()));
+            let told: Vec<Vec<_>> = told.map(Iterator::collect).collect();
+            assert_eq!(origin.calls(), 1, "round {round} of {kind}: {told:#?}");
         }
     }
     assert_healed(&server, &caches).await;
