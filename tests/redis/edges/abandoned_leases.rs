@@ -3,7 +3,7 @@
 
 use tower_stampede::Redis;
 
-use crate::kit::origin::Origin;
+use crate::kit::origin::{Origin, within};
 use crate::kit::redis::{Cluster, eventually, slot_of};
 use crate::kit::redis_caches::*;
 
@@ -17,7 +17,19 @@ async fn an_abandoned_lease_wakes_one_process() {
         (0..=WAITING).map(|_| patient_on(Redis::cluster(cluster.urls()).unwrap())).collect();
     all_listen(&caches).await;
     let key = fresh_key();
-    let leader = Gated::new().lead(&caches[0], &key).await;
+    // It computes inside its caller, and for ever.
+    let (computes, begun) = tokio::sync::oneshot::channel();
+    let leader = tokio::spawn({
+        let (cache, key) = (caches[0].clone(), key.clone());
+        async move {
+            let compute = || async {
+                computes.send(()).expect("the test waits for it");
+                std::future::pending::<Result<u64, std::io::Error>>().await
+            };
+            cache.get_or_compute_scoped(&*key, compute).await
+        }
+    });
+    within(LIMIT, begun).await.expect("it computes");
     let others = Gated::new();
     let waiting: Vec<_> = caches[1..].iter().map(|cache| others.ask(cache, &key)).collect();
     let node = &cluster.nodes()[cluster.owner(slot_of(&cluster, &key))];
