@@ -17,6 +17,8 @@ const BEFORE_START: u64 = 100 * 365 * 24 * 3600 * 1_000_000_000;
 pub(crate) struct Tick(u64);
 
 impl Tick {
+    pub(crate) const MAX: Self = Self(u64::MAX);
+
     pub(crate) const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }

@@ -1,9 +1,12 @@
 //! An entry: a value in the store, with its window, its tags and its weight.
 
 use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::time::Duration;
 
 use crate::clock::Tick;
-use crate::freshness::Window;
+use crate::freshness::{Judged, PackedWindow, ShortSpan, Window};
 use crate::garbage::{self, BinId};
 use crate::key::{Key, Tag};
 use crate::lease::grant::Version;
@@ -21,12 +24,37 @@ pub(crate) struct ComputationStart {
 /// stored.
 pub(crate) const TOO_HEAVY: u32 = u32::MAX;
 
-/// What an entry takes beside its value, and beside the heap bytes of key and tags: the rest of
-/// the [`Entry`], and what the store's library allocates for it.
-pub(crate) const ENTRY_BYTES: usize = 480;
+/// A slice in a box in an `Arc`, without what the slice holds.
+const SHARED_BOX: usize = 4 * size_of::<usize>();
 
-/// No moment: no clock gets there.
-const NEVER: u64 = u64::MAX;
+/// No span: as [`ShortSpan::MAX`], longer than any.
+const NEVER: u32 = ShortSpan::MAX.code();
+/// Not marked: the lifetime ends no sooner than it was given.
+const NO_SOONER: u32 = ShortSpan::ZERO.code();
+
+/// The tags of an entry, in the space of one reference.
+#[derive(Clone, Default)]
+pub(crate) struct Tags(Option<Arc<Box<[Tag]>>>);
+
+impl From<Box<[Tag]>> for Tags {
+    fn from(tags: Box<[Tag]>) -> Self {
+        Self((!tags.is_empty()).then(|| Arc::new(tags)))
+    }
+}
+
+impl From<Vec<Tag>> for Tags {
+    fn from(tags: Vec<Tag>) -> Self {
+        tags.into_boxed_slice().into()
+    }
+}
+
+impl Deref for Tags {
+    type Target = [Tag];
+
+    fn deref(&self) -> &[Tag] {
+        self.0.as_deref().map_or(&[], |tags| tags)
+    }
+}
 
 /// A value with the moments between which it may be used.
 ///
@@ -38,14 +66,16 @@ pub(crate) struct Entry<V> {
     /// The last sequence number at which the tags were looked up and found
     /// alive: as long as the log has not moved since, a hit looks nothing up.
     alive_at: AtomicU64,
-    /// From when on it counts as stale, by the clock; [`NEVER`]: it is not marked.
-    stale_from: AtomicU64,
-    pub(crate) value: V,
-    /// Until when it is used as a copy of what the remote has; [`NEVER`]: as long as it lasts.
-    copy_until: AtomicU64,
+    /// By how much its lifetime ends sooner than `filled` says, because it was marked as stale;
+    /// the code of a [`ShortSpan`].
+    stale_sooner_by: AtomicU32,
+    /// For how long after its start it is used as a copy of what the remote has; [`NEVER`]: as
+    /// long as it lasts.
+    copied_for: AtomicU32,
     /// As it was filled; [`window`](Self::window) is what counts.
-    filled: Window,
-    pub(crate) tags: Box<[Tag]>,
+    filled: PackedWindow,
+    pub(crate) value: V,
+    pub(crate) tags: Tags,
     /// Sequence number of the invalidation log when the computation started.
     pub(crate) started_seq: u64,
     /// The weight of the entry against the bound on memory, or
@@ -62,18 +92,18 @@ pub(crate) struct Entry<V> {
 }
 
 impl<V: Send + Sync + 'static> Entry<V> {
-    pub(crate) fn new(value: V, window: Window, tags: Box<[Tag]>, started_seq: u64) -> Self {
+    pub(crate) fn new(value: V, window: Window, tags: impl Into<Tags>, started_seq: u64) -> Self {
         let alive_at = AtomicU64::new(started_seq);
         let bin = AtomicU32::new(BinId::NONE.0);
-        let (stale_from, copy_until) = (AtomicU64::new(NEVER), AtomicU64::new(NEVER));
+        let (stale_sooner_by, copied_for) = (AtomicU32::new(NO_SOONER), AtomicU32::new(NEVER));
         let (weight, version, discard) = (1, None, garbage::discard as fn(Self));
         Self {
             alive_at,
-            stale_from,
-            copy_until,
+            stale_sooner_by,
+            copied_for,
+            filled: window.into(),
             value,
-            filled: window,
-            tags,
+            tags: tags.into(),
             started_seq,
             weight,
             bin,
@@ -94,10 +124,17 @@ impl<V> Entry<V> {
         self
     }
 
-    /// Sets the weight: what every entry takes, the value with its `heap_bytes`, key and tags.
-    pub(crate) fn with_weight(mut self, heap_bytes: usize, key: &Key, least: u32) -> Self {
+    /// Sets the weight: what every entry takes in its store, the value with its `heap_bytes`, key
+    /// and tags.
+    pub(crate) fn with_weight(
+        mut self,
+        every_entry: usize,
+        heap_bytes: usize,
+        key: &Key,
+        least: u32,
+    ) -> Self {
         let parts = [size_of::<V>(), heap_bytes, key.heap_bytes(), self.tag_bytes()];
-        let bytes = parts.into_iter().fold(ENTRY_BYTES, usize::saturating_add);
+        let bytes = parts.into_iter().fold(every_entry, usize::saturating_add);
         self.weight = u32::try_from(bytes).unwrap_or(TOO_HEAVY).max(least);
         self
     }
@@ -114,7 +151,9 @@ impl<V> Entry<V> {
 
     fn tag_bytes(&self) -> usize {
         let heap = self.tags.iter().map(Tag::heap_bytes).sum::<usize>();
-        allocated(size_of_val(&*self.tags)).saturating_add(heap)
+        let each = allocated(size_of_val(&*self.tags)).saturating_add(heap);
+        // The tags, and what refers to them.
+        if self.tags.is_empty() { 0 } else { each.saturating_add(allocated(SHARED_BOX)) }
     }
 
     #[inline]
@@ -132,34 +171,65 @@ impl<V> Entry<V> {
     /// Returns the moments between which the entry may be used.
     #[inline]
     pub(crate) fn window(&self) -> Window {
-        match self.stale_from.load(Ordering::Relaxed) {
-            NEVER => self.filled,
-            at => self.filled.stale_from(Tick::from_nanos(at)),
+        match self.stale_sooner_by.load(Ordering::Relaxed) {
+            NO_SOONER => self.filled.get(),
+            _ => self.filled.get().stale_from(self.fresh_until()),
         }
+    }
+
+    /// Returns when its computation started.
+    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP's `Age`"))]
+    #[inline]
+    pub(crate) fn started(&self) -> Tick {
+        self.filled.started()
+    }
+
+    /// Returns how long its computation took.
+    pub(crate) fn computed_in(&self) -> Duration {
+        self.filled.get().computed_in()
     }
 
     /// Returns the moment after which the store need not keep it. A mark changes nothing: an
     /// index of variants must not go before the variants.
     pub(crate) fn kept_until(&self) -> Tick {
-        self.filled.kept_until()
+        self.filled.get().kept_until()
     }
 
     /// Limits its use as a copy, where it stands in the remote too.
     pub(crate) fn keep_copy_until(&self, at: Tick) {
         if self.version.is_some() {
-            self.copy_until.store(at.as_nanos(), Ordering::Relaxed);
+            let span = ShortSpan::new(at.since(self.filled.started()));
+            self.copied_for.store(span.code(), Ordering::Relaxed);
         }
     }
 
     /// Returns whether the remote is to be asked before it is used again.
     #[inline(always)]
     pub(crate) fn is_copy_over(&self, now: Tick) -> bool {
-        now.as_nanos() >= self.copy_until.load(Ordering::Relaxed)
+        match self.copied_for.load(Ordering::Relaxed) {
+            NEVER => false,
+            code => now >= self.filled.started().plus(ShortSpan::from_code(code).get()),
+        }
     }
 
     /// Makes the entry stale from `at` on. An earlier mark stays.
     pub(crate) fn mark_stale(&self, at: Tick) {
-        self.stale_from.fetch_min(at.as_nanos(), Ordering::Relaxed);
+        let sooner = ShortSpan::rounded_up(self.filled.fresh_until().since(at));
+        self.stale_sooner_by.fetch_max(sooner.code(), Ordering::Relaxed);
+    }
+}
+
+impl<V> Judged for Entry<V> {
+    #[inline(always)]
+    fn fresh_until(&self) -> Tick {
+        match self.stale_sooner_by.load(Ordering::Relaxed) {
+            NO_SOONER => self.filled.fresh_until(),
+            code => self.filled.fresh_until().minus(ShortSpan::from_code(code).get()),
+        }
+    }
+
+    fn window(&self) -> Window {
+        Self::window(self)
     }
 }
 
@@ -169,12 +239,12 @@ impl<V: Clone> Entry<V> {
     pub(crate) fn with_window(&self, window: Window) -> Self {
         Self {
             value: self.value.clone(),
-            filled: window,
+            filled: window.into(),
             tags: self.tags.clone(),
             started_seq: self.started_seq,
             alive_at: AtomicU64::new(self.alive_at()),
-            stale_from: AtomicU64::new(NEVER),
-            copy_until: AtomicU64::new(NEVER),
+            stale_sooner_by: AtomicU32::new(NO_SOONER),
+            copied_for: AtomicU32::new(NEVER),
             weight: self.weight,
             version: self.version,
             bin: AtomicU32::new(BinId::NONE.0),
@@ -188,7 +258,7 @@ impl<V> fmt::Debug for Entry<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Entry")
             .field("window", &self.window())
-            .field("tags", &self.tags)
+            .field("tags", &&*self.tags)
             .finish_non_exhaustive()
     }
 }

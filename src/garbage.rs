@@ -1,8 +1,8 @@
 //! Entries that have left the store, on their way to being dropped.
 //!
 //! The `Drop` of a value is code of the user: it may sleep, panic, or call the
-//! cache again. The store's library drops what it evicts under a lock of its
-//! own, and replaced entries wherever its epochs are collected, perhaps inside
+//! cache again. The store's library drops entries under a lock of its
+//! own, or wherever what nobody reads any more is collected, perhaps inside
 //! the store of another cache. So the library never drops an entry. An entry that it
 //! releases goes into the [`Bin`] of its store, and the operations of the
 //! store that write take it out again, as [`Garbage`]:
@@ -74,7 +74,7 @@ pub enum EvictionCause {
 
 /// An entry that has left the store.
 pub(crate) struct Evicted<V> {
-    pub(crate) key: Arc<Key>,
+    pub(crate) key: Key,
     pub(crate) entry: Arc<Entry<V>>,
     pub(crate) cause: EvictionCause,
 }

@@ -460,7 +460,7 @@ mod tests {
             stale_if_error: Duration::ZERO,
         };
         let window = crate::freshness::Window::new(T0, lifetimes, Duration::ZERO);
-        Entry::new(1, window, tags(names).into(), started)
+        Entry::new(1, window, tags(names), started)
     }
 
     #[test]
@@ -587,7 +587,7 @@ mod tests {
                         let tag = Tag::from((thread, n));
                         let started = log.seq();
                         let mut found = entry(&[], started);
-                        found.tags = Box::new([tag.clone()]);
+                        found.tags = vec![tag.clone()].into();
                         log.is_alive(&found);
                         log.invalidate(tag, T0);
                         assert!(!log.is_alive(&found), "invalidation {n} is missed");

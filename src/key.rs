@@ -27,7 +27,7 @@ pub(crate) use uri::uri_tag_of;
 pub(crate) use uri::{announced, collected, uncollected};
 
 /// Longest key that needs no heap memory of its own.
-const INLINE: usize = 38;
+const INLINE: usize = 22;
 
 /// In place of the length of a part that one byte cannot tell; the length
 /// follows in four.
@@ -42,7 +42,7 @@ const ON_STACK: usize = 120;
 /// for its decimal digits (`42` and `"42"` are the same key), a tuple for its parts,
 /// each with its length, so that `("a", "bc")` and `("ab", "c")` differ. A `bool`
 /// and an `Option` differ from every text.
-/// Keys of up to 38 bytes live inside the `Key`; a clone of a longer one
+/// Keys of up to 22 bytes live inside the `Key`; a clone of a longer one
 /// counts a reference.
 ///
 /// # Examples
@@ -533,7 +533,7 @@ mod tests {
     fn short_keys_need_no_heap_and_long_ones_count_it() {
         assert_eq!(Key::from("x".repeat(INLINE)).heap_bytes(), 0);
         // The bytes, two counts of references, and what the allocator adds.
-        assert_eq!(Key::from("x".repeat(INLINE + 1)).heap_bytes(), 64);
+        assert_eq!(Key::from("x".repeat(INLINE + 1)).heap_bytes(), 48);
     }
 
     #[test]

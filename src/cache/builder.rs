@@ -171,7 +171,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             max_bytes: 64 << 20,
             max_entries: None,
             max_arriving_bytes: None,
-            eviction: Eviction::Lru,
+            eviction: Eviction::default(),
             max_waiters: None,
             max_waiters_in_all: 1_000_000,
             max_computations: 1024,
@@ -276,15 +276,16 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         /// these, the cache holds at most 10,000 entries, and says so in the
         /// log, once, at WARN (feature `tracing`).
         ///
-        /// Entries leave in batches: up to a thirty-second part of the bound per
-        /// thread that writes is held beyond it for a moment. The process grows
+        /// The bound holds after each write, but for values that callers still read; with one of
+        /// moka's policies, see [`eviction`](Self::eviction), up to a thirty-second part of the
+        /// bound per thread that writes is held beyond it for a moment. The process grows
         /// by the allocator's fragments, too; with glibc and several threads these
         /// can be large (see the guide, *Bounds*). Not counted: values that callers hold,
         /// bodies of HTTP responses that still arrive (see `max_arriving_bytes`),
         /// flights and waiters, and about 100 KiB for an empty cache. Defaults to 64 MiB.
         max_bytes: u64;
         /// Sets which entry makes room at the bound. Defaults to
-        /// [`Eviction::Lru`].
+        /// [`Eviction::ByPrice`].
         eviction: Eviction;
         /// Sets how many callers may wait in all. A leader that queues for one
         /// of the `max_computations` counts, too. Over the bound a caller gets a
@@ -611,7 +612,12 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
                 .early_refresh
                 .map(|beta| EarlyRefresh { beta, max_share: self.early_refresh_share }),
             arriving: ByteBudget::new(self.max_arriving_bytes.unwrap_or(self.max_bytes)),
-            weights: Weights::new(self.weigher, self.max_bytes, self.max_entries),
+            weights: Weights::new(
+                self.weigher,
+                self.eviction.entry_bytes(),
+                self.max_bytes,
+                self.max_entries,
+            ),
             max_batch: self.max_batch,
             batch_window: self.batch_window,
             negative: self.negative,

@@ -274,7 +274,7 @@ mod tests {
             "early_refresh": 1.0, "early_refresh_share": 0.5, "compute_timeout": "2s",
             "lease": "3s", "wait_timeout": "4s", "compute_after_wait": true, "hold": "250ms",
             "max_hold": "30s", "uncacheable_for": "6s", "max_bytes": "64MiB",
-            "max_entries": 1000, "eviction": "tiny_lfu", "max_waiters": 7,
+            "max_entries": 1000, "eviction": "s3_fifo", "max_waiters": 7,
             "max_waiters_in_all": 70, "max_computations": 8, "max_refreshes": 3,
             "max_logged_tags": 99, "max_batch": 50, "batch_window": "5ms",
             "status_ttl": { "404": "10s", "500": "1s" }
@@ -282,7 +282,7 @@ mod tests {
         let settings = read(json).expect("these can be read");
         assert_eq!(settings.ttl, Some(Duration::from_secs(5400)));
         assert_eq!(settings.max_bytes, Some(64 << 20));
-        assert_eq!(settings.eviction, Some(Eviction::TinyLfu));
+        assert_eq!(settings.eviction, Some(Eviction::S3Fifo));
         let cache = settings.builder::<u32>("a").build().expect("they fit");
         let engine = &cache.0.engine.settings;
         assert_eq!(engine.max_computations, 8);

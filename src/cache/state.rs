@@ -267,7 +267,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
 
     #[inline]
     pub(crate) fn judge(&self, entry: &Entry<V>, now: Tick) -> Freshness {
-        freshness::decide(&entry.window(), now, self.values.early.as_ref(), freshness::sample)
+        freshness::decide(entry, now, self.values.early.as_ref(), freshness::sample)
     }
 
     /// Returns an entry that may be served in place of a failure: the one that the caller has
@@ -320,7 +320,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         took: Duration,
     ) -> (Entry<V>, bool) {
         let window = Window::new(started.tick, self.lifetimes(&computed), took);
-        let entry = Entry::new(computed.value, window, computed.tags.into(), started.seq);
+        let entry = Entry::new(computed.value, window, computed.tags, started.seq);
         let entry = self.values.weights.weigh(entry, key);
         let is_of_use = self.engine.clock.now() < window.useful_until();
         self.keeps_for(window);

@@ -21,6 +21,8 @@ pub(crate) const MOST_UNWEIGHED: u64 = 10_000;
 /// Weighs entries.
 pub(crate) struct Weights<V> {
     heap_bytes: Option<Weigher<V>>,
+    /// What every entry takes in its store.
+    every_entry: usize,
     /// What an entry weighs at least: its share where there is a bound on the number.
     least: u32,
     capacity: u64,
@@ -28,9 +30,11 @@ pub(crate) struct Weights<V> {
 }
 
 impl<V: 'static> Weights<V> {
-    /// `heap_bytes` is what the application has set.
+    /// `heap_bytes` is what the application has set; `every_entry` what an entry takes in its
+    /// store beside that.
     pub(crate) fn new(
         heap_bytes: Option<Weigher<V>>,
+        every_entry: usize,
         max_bytes: u64,
         max_entries: Option<u64>,
     ) -> Self {
@@ -44,7 +48,7 @@ impl<V: 'static> Weights<V> {
         // product is above the bound on bytes.
         let of_all = most.map_or(max_bytes, |most| u64::from(least).saturating_mul(most));
         let capacity = of_all.min(max_bytes);
-        Self { heap_bytes, least, capacity, is_complete }
+        Self { heap_bytes, every_entry, least, capacity, is_complete }
     }
 
     /// Returns whether the weights, or a bound on the number, bound the memory as the
@@ -66,7 +70,7 @@ impl<V: 'static> Weights<V> {
 
     /// The same for a value that holds `heap_bytes`. Runs no code of the user.
     pub(crate) fn weigh_as(&self, entry: Entry<V>, heap_bytes: usize, key: &Key) -> Entry<V> {
-        entry.with_weight(heap_bytes, key, self.least)
+        entry.with_weight(self.every_entry, heap_bytes, key, self.least)
     }
 }
 

@@ -22,21 +22,40 @@ pub(crate) enum Freshness {
     Expired,
 }
 
-/// Judges `window` at `now`. `sample` draws from (0, 1]; it is asked only
+/// What is judged. A fresh entry without early refresh is asked for its first moment alone.
+pub(crate) trait Judged {
+    fn fresh_until(&self) -> Tick;
+
+    fn window(&self) -> Window;
+}
+
+impl Judged for Window {
+    #[inline(always)]
+    fn fresh_until(&self) -> Tick {
+        self.fresh_until
+    }
+
+    fn window(&self) -> Window {
+        *self
+    }
+}
+
+/// Judges an entry at `now`, or the window of one. `sample` draws from (0, 1]; it is asked only
 /// when early refresh is on and the end of the lifetime is near.
 #[inline(always)]
 pub(crate) fn decide(
-    window: &Window,
+    judged: &impl Judged,
     now: Tick,
     early: Option<&EarlyRefresh>,
     sample: impl FnOnce() -> f64,
 ) -> Freshness {
-    if now < window.fresh_until {
+    if now < judged.fresh_until() {
         return match early {
-            Some(early) if early.is_due(window, now, sample) => Freshness::Early,
+            Some(early) if early.is_due(&judged.window(), now, sample) => Freshness::Early,
             _ => Freshness::Fresh,
         };
     }
+    let window = judged.window();
     if now < window.stale_until {
         Freshness::Stale
     } else if now < window.error_until {

@@ -31,13 +31,16 @@
 //! # Reading order
 //!
 //! - `window`: from lifetimes to moments.
+//! - `short_span`: how an entry stores them.
 //! - `decide`: from a window and a time to one of the five.
 //! - `early`: the draw of the early refresh (XFetch).
 
 mod decide;
 mod early;
+mod short_span;
 mod window;
 
-pub(crate) use decide::{Freshness, decide, sample};
+pub(crate) use decide::{Freshness, Judged, decide, sample};
 pub(crate) use early::EarlyRefresh;
-pub(crate) use window::{Lifetimes, Window};
+pub(crate) use short_span::ShortSpan;
+pub(crate) use window::{Lifetimes, PackedWindow, Window};

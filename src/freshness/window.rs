@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::ShortSpan;
 use crate::clock::Tick;
 
 /// How long an entry is fresh, and for how long after that it may be served
@@ -30,8 +31,6 @@ impl Lifetimes {
 /// chose it, and from the start where the origin stated it. See `DESIGN.md`,
 /// "From which moment does a lifetime count?".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-// Ordered as `Entry` says.
-#[repr(C)]
 pub(crate) struct Window {
     pub(crate) fresh_until: Tick,
     /// When the computation started, or earlier where the response was older
@@ -128,6 +127,62 @@ impl Window {
     /// Returns the moment after which the entry is of no use.
     pub(crate) fn kept_until(&self) -> Tick {
         self.useful_until().plus(Duration::from_secs(self.kept_longer.into()))
+    }
+}
+
+/// A window as an entry stores it: the spans after the lifetime in eight decimal digits each.
+// Ordered as `Entry` says.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub(crate) struct PackedWindow {
+    fresh_until: Tick,
+    started: Tick,
+    stale_for: ShortSpan,
+    stale_if_error: ShortSpan,
+    computed_micros: u32,
+    kept_longer: u32,
+}
+
+impl From<Window> for PackedWindow {
+    fn from(window: Window) -> Self {
+        let after = |until: Tick| match until {
+            Tick::MAX => ShortSpan::MAX,
+            until => ShortSpan::new(until.since(window.fresh_until)),
+        };
+        Self {
+            fresh_until: window.fresh_until,
+            started: window.started,
+            stale_for: after(window.stale_until),
+            stale_if_error: after(window.error_until),
+            computed_micros: window.computed_micros,
+            kept_longer: window.kept_longer,
+        }
+    }
+}
+
+impl PackedWindow {
+    #[inline(always)]
+    pub(crate) fn fresh_until(&self) -> Tick {
+        self.fresh_until
+    }
+
+    pub(crate) fn started(&self) -> Tick {
+        self.started
+    }
+
+    pub(crate) fn get(&self) -> Window {
+        let after = |span: ShortSpan| match span {
+            ShortSpan::ZERO => self.fresh_until,
+            span => self.fresh_until.plus(span.get()),
+        };
+        Window {
+            fresh_until: self.fresh_until,
+            started: self.started,
+            stale_until: after(self.stale_for),
+            error_until: after(self.stale_if_error),
+            computed_micros: self.computed_micros,
+            kept_longer: self.kept_longer,
+        }
     }
 }
 

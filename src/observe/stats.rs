@@ -69,7 +69,7 @@ pub struct Stats {
     pub damaged: u64,
     /// Entries that made room for others.
     pub evictions: u64,
-    /// Entries held now; moka applies its counts with a delay.
+    /// Entries held now; a store of moka's applies its counts with a delay.
     pub entries: u64,
     /// The memory that they take, in bytes; see
     /// [`Builder::max_bytes`](crate::Builder::max_bytes).

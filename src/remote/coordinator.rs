@@ -237,7 +237,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         let born = started.minus(envelope.age);
         let window = Window::counted_from(born, born, lifetimes, envelope.took)
             .kept_longer(envelope.kept_longer);
-        let entry = Entry::new(value, window, envelope.tags.into(), seq).with_version(version);
+        let entry = Entry::new(value, window, envelope.tags, seq).with_version(version);
         Some(self.codec.weights.weigh(entry, key))
     }
 

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::cache::builder::Builder;
-use crate::entry::ENTRY_BYTES;
+
 use crate::error::ConfigError;
 
 pub(super) type Fields = &'static [&'static str];
@@ -126,7 +126,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             );
             return Err(refuse(&["max_entries", "max_bytes"], reason));
         }
-        let least = (ENTRY_BYTES + size_of::<V>()) as u64;
+        let least = (self.eviction.entry_bytes() + size_of::<V>()) as u64;
         if bytes < least {
             let reason = format!(
                 "is {bytes} and must be at least {least}, what an entry takes beside the memory \
@@ -197,7 +197,7 @@ mod tests {
         assert_eq!(refused(builder().hold(Duration::ZERO)), ["hold"]);
         assert_eq!(refused(builder().uncacheable_for(Duration::ZERO)), ["uncacheable_for"]);
         assert_eq!(refused(builder().max_bytes(0)), ["max_bytes"]);
-        assert_eq!(refused(builder().max_bytes(400)), ["max_bytes"]);
+        assert_eq!(refused(builder().max_bytes(200)), ["max_bytes"]);
         assert_eq!(refused(builder().max_entries(0)), ["max_entries"]);
         assert_eq!(refused(builder().max_waiters(0)), ["max_waiters"]);
         assert_eq!(refused(builder().max_waiters_in_all(0)), ["max_waiters_in_all"]);

@@ -15,7 +15,8 @@
 //! | `succession.rs` | a second leader after the first; fresh reads |
 //! | `log.rs` | the invalidation log, and what the store does when records are dropped |
 //!
-//! Not modelled: moka (a map stands for it), tokio's timers (they never fire), tasks of a
+//! The store is the product's, of both kinds; what goes on inside the table and inside moka is
+//! one step. Not modelled: tokio's timers (they never fire), tasks of a
 //! runtime, the remote, and memory orders weaker than `SeqCst`.
 
 mod ends;
@@ -25,7 +26,6 @@ mod store;
 mod succession;
 mod table;
 
-use std::collections::HashMap;
 use std::env;
 use std::future::Future;
 use std::time::Duration;
@@ -44,13 +44,13 @@ use crate::flight::engine::{Admission, Engine, EngineSettings, FlightRequest};
 use crate::flight::hold::{FailureRule, HoldRule};
 use crate::flight::hold_policy::HoldPolicy;
 use crate::flight::leader::Leader;
-use crate::flight::ports::{Store, StoreChange};
+use crate::flight::ports::Store;
 use crate::flight::waiter::{Caller, Resolver, Step, Waiter};
 use crate::freshness::{Lifetimes, Window};
-use crate::garbage::Garbage;
 use crate::key::{Key, Tag};
 use crate::observe::{Observe, Occurrence};
-use crate::sync::{Arc, AtomicU64, Mutex, Ordering, RandomState};
+use crate::store::{Eviction, LocalSettings, LocalStore};
+use crate::sync::{Arc, AtomicU64, Ordering};
 
 /// Longer than any run: no timer comes due.
 const LONG: Duration = Duration::from_secs(24 * 3600);
@@ -109,78 +109,21 @@ pub(in crate::flight) fn join_all(threads: impl IntoIterator<Item = JoinHandle<(
     }
 }
 
-/// A map that keeps what the port asks of a store, and no more: as in the product,
-/// writers of a key are serial, and a walk through the entries takes no part in that.
-#[derive(Default)]
-struct ModelStore {
-    writing: Mutex<()>,
-    entries: Mutex<HashMap<Key, Arc<Entry<u64>>, RandomState>>,
-}
-
-impl ModelStore {
-    fn get(&self, key: &Key) -> Option<Arc<Entry<u64>>> {
-        self.entries.lock().get(key).cloned()
-    }
-}
-
-fn changed(applied: bool) -> StoreChange<u64> {
-    StoreChange { applied, garbage: Garbage::none() }
-}
-
-impl Store<u64> for ModelStore {
-    fn fill(
-        &self,
-        key: &Key,
-        entry: Arc<Entry<u64>>,
-        allowed: &dyn Fn() -> bool,
-    ) -> StoreChange<u64> {
-        let writing = self.writing.lock();
-        let applied = allowed();
-        if applied {
-            self.entries.lock().insert(key.clone(), Arc::clone(&entry));
-        }
-        drop(writing);
-        // Once more, as the product's store does.
-        if applied && !allowed() {
-            drop(self.remove_exactly(key, &entry));
-            return changed(false);
-        }
-        changed(applied)
-    }
-
-    fn remove(&self, key: &Key) -> StoreChange<u64> {
-        let _writing = self.writing.lock();
-        changed(self.entries.lock().remove(key).is_some())
-    }
-
-    fn clear(&self) -> Garbage<u64> {
-        self.entries.lock().clear();
-        Garbage::none()
-    }
-
-    fn remove_exactly(&self, key: &Key, entry: &Arc<Entry<u64>>) -> Garbage<u64> {
-        let _writing = self.writing.lock();
-        let mut entries = self.entries.lock();
-        if entries.get(key).is_some_and(|found| Arc::ptr_eq(found, entry)) {
-            entries.remove(key);
-        }
-        Garbage::none()
-    }
-
-    fn retain(&self, keep: &dyn Fn(&Entry<u64>) -> bool) -> Garbage<u64> {
-        let shown: Vec<_> = self
-            .entries
-            .lock()
-            .iter()
-            .map(|(key, entry)| (key.clone(), Arc::clone(entry)))
-            .collect();
-        for (key, entry) in shown {
-            if !keep(&entry) {
-                drop(self.remove_exactly(&key, &entry));
-            }
-        }
-        Garbage::none()
-    }
+/// The product's store, of one kind or the other: the schedule chooses.
+fn store() -> LocalStore<u64> {
+    let kinds = [
+        Eviction::ByPrice,
+        #[cfg(feature = "moka")]
+        Eviction::Lru,
+    ];
+    LocalStore::new(&LocalSettings {
+        name: "model".into(),
+        max_bytes: 1 << 20,
+        eviction: kinds[choice(kinds.len() as u32) as usize],
+        on_eviction: None,
+        clock: Clock::runtime(),
+        local_ttl: None,
+    })
 }
 
 struct Silent;
@@ -192,7 +135,7 @@ impl Observe for Silent {
 /// An engine, its store, and the origin behind it.
 struct World {
     engine: Arc<Engine<u64>>,
-    store: Arc<ModelStore>,
+    store: Arc<LocalStore<u64>>,
     /// What a computation that reads now returns. It only grows.
     origin: AtomicU64,
     max_computations: usize,
@@ -218,7 +161,7 @@ impl World {
             max_refreshes: 10,
             max_logged_tags,
         };
-        let store = Arc::new(ModelStore::default());
+        let store = Arc::new(store());
         let local: Arc<dyn Store<u64>> = Arc::clone(&store) as _;
         let engine = Engine::new(settings, Clock::runtime(), local, Arc::new(Silent) as _);
         let (engine, origin) = (Arc::new(engine), AtomicU64::new(1));
@@ -258,7 +201,7 @@ impl World {
 
     /// Asks the store.
     fn get(&self, key: &Key) -> Option<Arc<Entry<u64>>> {
-        self.store.get(key).filter(|entry| self.engine.log.is_alive(entry))
+        self.store.get(key.as_bytes()).filter(|entry| self.engine.log.is_alive(entry))
     }
 
     async fn resolve(&self, key: &Key) -> Step<u64> {

@@ -65,7 +65,8 @@ pub(super) fn adopt(
 /// Returns an entry of the remote with the tags that it has in this process alone.
 fn of_this_process(caller: &HttpCaller, found: &StoredEntry) -> StoredEntry {
     let own = caller.tags.iter().filter(|tag| is_of_process(tag));
-    let tags = found.tags.iter().filter(|tag| !is_of_process(tag)).chain(own).cloned().collect();
+    let tags: Vec<_> =
+        found.tags.iter().filter(|tag| !is_of_process(tag)).chain(own).cloned().collect();
     let since = caller.trail.since().map_or(found.started_seq, |at| at.min(found.started_seq));
     let entry = Entry::new(found.value.clone(), found.window(), tags, since);
     fill::weighed(caller, entry.with_version(found.version))
