@@ -178,6 +178,8 @@ pub use http::{
     BodyError, BodyErrorKind, CacheFor, HttpFuture, HttpLayer, HttpService, HttpStampede, Refusal,
     RequestBody, RequestEnd, ResponseBody, SetCookie, StoredResponse,
 };
+#[cfg(feature = "axum")]
+pub use http::{RouterFuture, RouterService};
 pub use key::{ByBytes, ByDisplay, Key, KeyBuf, Tag, ToKey};
 pub use mode::Mode;
 pub use observe::{Event, Stats};

@@ -1,6 +1,6 @@
 //! How an answer came about.
 
-/// How an answer came about; also the response extension of the HTTP layer.
+/// How an answer came about. Of a response of the HTTP layer, `CacheOutcome::of` tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CacheOutcome {

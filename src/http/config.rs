@@ -167,7 +167,7 @@ impl Default for HttpConfig {
             tags: Vec::new(),
             scope: None,
             cache_status: Some("tower-stampede".into()),
-            outcome_on_hits: true,
+            outcome_on_hits: false,
             age: true,
             normalise_accept: true,
             honour_request_directives: false,

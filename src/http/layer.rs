@@ -409,9 +409,11 @@ impl HttpLayer {
         /// Sets whether a hit carries `Age`. Defaults to true.
         age: bool;
         /// Sets whether a hit carries the extension
-        /// [`CacheOutcome`](crate::CacheOutcome): three of the five
-        /// allocations of a hit. All other responses carry it in any case.
-        /// Defaults to true.
+        /// [`CacheOutcome`](crate::CacheOutcome), which costs it three allocations beside its
+        /// own two. All other responses carry it in any case, and of a hit `Cache-Status` and
+        /// [`CacheOutcome::of`](crate::CacheOutcome::of) tell. Set it where code further out has to
+        /// know, and another body is between: axum's routers put responses into one of their own.
+        /// Defaults to false.
         outcome_on_hits: bool;
         /// Sets whether `Accept-Encoding` and `Accept-Language` count by what
         /// they mean. Then the service sees `Accept-Encoding` reduced to the

@@ -3,9 +3,9 @@
 //! # What enters and what leaves
 //!
 //! A request enters [`HttpService`]. A response leaves, with a
-//! [`ResponseBody`], the fields `Age` and `Cache-Status`, and a `CacheOutcome` among its
-//! extensions (unless the layer is told to leave them out). The service behind sees a
-//! request in one form per key.
+//! [`ResponseBody`], and with the fields `Age` and `Cache-Status` (unless the layer is told to
+//! leave them out). A response that is no hit has a `CacheOutcome` among its extensions. The
+//! service behind sees a request in one form per key.
 //!
 //! # One request in five steps
 //!
@@ -39,6 +39,7 @@
 //! # Reading order
 //!
 //! - `layer`, `config`, `cache_for`: the settings, and what a handler says in a response.
+//! - `router_service`: the layer in front of an axum router.
 //! - `rules/`: pure functions of the RFCs.
 //! - `flow/`: the five steps.
 //! - `stored/`: what the store holds for a URI.
@@ -50,6 +51,9 @@ pub(crate) mod cache_for;
 pub(crate) mod config;
 pub(crate) mod flow;
 pub(crate) mod layer;
+mod outcome;
+#[cfg(feature = "axum")]
+pub(crate) mod router_service;
 pub(crate) mod rules;
 pub(crate) mod stored;
 #[cfg(test)]
@@ -63,4 +67,6 @@ pub use flow::future::HttpFuture;
 pub use flow::request_end::RequestEnd;
 pub use flow::service::HttpService;
 pub use layer::{HttpLayer, HttpStampede};
+#[cfg(feature = "axum")]
+pub use router_service::{RouterFuture, RouterService};
 pub use stored::response::StoredResponse;

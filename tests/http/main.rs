@@ -35,6 +35,8 @@ mod herd;
 #[cfg(feature = "axum")]
 mod hostile_input;
 #[cfg(feature = "axum")]
+mod in_front_of_a_router;
+#[cfg(feature = "axum")]
 mod keys;
 mod lifetimes;
 #[cfg(feature = "axum")]

@@ -118,21 +118,25 @@ async fn a_client_that_hangs_up_on_its_post_leaves_nothing_old_behind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_hit_carries_nothing_of_its_request_but_the_outcome() {
+async fn a_hit_carries_nothing_of_its_request_and_the_outcome_where_that_is_asked_for() {
     #[derive(Clone)]
     struct OfTheRequest;
     let origin = Origin::new(|_| Answer::ok("max-age=60", "report"));
-    let app = app(&origin);
-    send(&app, get("/report")).await;
-    let mut asked = get("/report");
-    asked.extensions_mut().insert(OfTheRequest);
-    // Another cache's, before or behind.
-    asked.extensions_mut().insert(tower_stampede::CacheOutcome::Bypass);
-    let response = app.clone().oneshot(asked).await.unwrap();
-    let extensions = response.extensions();
-    assert!(extensions.get::<OfTheRequest>().is_none());
-    assert_eq!(extensions.get(), Some(&Hit));
-    assert_eq!(extensions.len(), 1);
+    for is_asked_for in [false, true] {
+        let layer = origin_only().http_layer().outcome_on_hits(is_asked_for);
+        let app = layered(layer, &origin);
+        send(&app, get("/report")).await;
+        let mut asked = get("/report");
+        asked.extensions_mut().insert(OfTheRequest);
+        // Another cache's, before or behind.
+        asked.extensions_mut().insert(tower_stampede::CacheOutcome::Bypass);
+        let response = app.clone().oneshot(asked).await.unwrap();
+        assert_eq!(tower_stampede::CacheOutcome::of(&response), Some(Hit));
+        let extensions = response.extensions();
+        assert!(extensions.get::<OfTheRequest>().is_none());
+        assert_eq!(extensions.get(), is_asked_for.then_some(&Hit));
+        assert_eq!(extensions.len(), usize::from(is_asked_for));
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -54,7 +54,7 @@ where
     let request =
         fields.iter().fold(request, |request, (name, value)| request.header(*name, *value));
     let response = app.oneshot(request.body(Body::empty()).unwrap()).await.unwrap().into();
-    let is_hit = response.extensions().get() == Some(&CacheOutcome::Hit);
+    let is_hit = CacheOutcome::of(&response) == Some(CacheOutcome::Hit);
     let body = axum::body::to_bytes(Body::new(response.into_body()), 99).await.unwrap();
     (String::from_utf8(body.into()).unwrap(), is_hit)
 }

@@ -52,6 +52,7 @@ use pin_project_lite::pin_project;
 
 use crate::error::BoxError;
 use crate::http::stored::response::Content;
+use crate::outcome::CacheOutcome;
 
 mod buffer;
 mod collect;
@@ -103,6 +104,9 @@ pin_project! {
     {
         #[pin]
         state: State<B>,
+        // What the response is, where nothing else of it tells: an extension would cost a hit
+        // three allocations.
+        outcome: Option<CacheOutcome>,
     }
 }
 
@@ -129,38 +133,53 @@ enum Then<B: Body> {
 
 impl<B: Body> ResponseBody<B> {
     #[inline]
+    fn of(state: State<B>) -> Self {
+        Self { state, outcome: None }
+    }
+
+    /// Notes that the response is from the store.
+    #[inline]
+    pub(crate) fn comes_by(&mut self, outcome: CacheOutcome) {
+        self.outcome = Some(outcome);
+    }
+
+    pub(crate) fn outcome(&self) -> Option<CacheOutcome> {
+        self.outcome
+    }
+
+    #[inline]
     pub(crate) fn full(bytes: Bytes) -> Self {
-        Self { state: State::Full { bytes: Some(bytes).filter(|bytes| !bytes.is_empty()) } }
+        Self::of(State::Full { bytes: Some(bytes).filter(|bytes| !bytes.is_empty()) })
     }
 
     pub(crate) fn inner(body: B) -> Self {
-        Self { state: State::Inner { body } }
+        Self::of(State::Inner { body })
     }
 
     /// What arrives for several.
     pub(crate) fn reading(reader: Reader) -> Self {
-        Self { state: State::Reading { reader } }
+        Self::of(State::Reading { reader })
     }
 
     /// `length` bytes of it, from the one at `first` on.
     pub(crate) fn reading_part(reader: Reader, first: u64, length: u64) -> Self {
-        Self { state: State::Part { reader: PartReader::new(reader, first, length) } }
+        Self::of(State::Part { reader: PartReader::new(reader, first, length) })
     }
 
     /// These pieces, and no more.
     pub(crate) fn pieces(pieces: impl Iterator<Item = Bytes>) -> Self {
         let pieces = pieces.filter(|piece| !piece.is_empty()).map(Frame::data);
-        Self { state: State::Queue { frames: pieces.collect(), then: Then::End } }
+        Self::of(State::Queue { frames: pieces.collect(), then: Then::End })
     }
 
     /// First what was collected, then what is left.
     pub(crate) fn streaming(so_far: VecDeque<Frame<Bytes>>, rest: Pin<Box<B>>) -> Self {
-        Self { state: State::Queue { frames: so_far, then: Then::Rest(rest) } }
+        Self::of(State::Queue { frames: so_far, then: Then::Rest(rest) })
     }
 
     /// First what was collected, then the error.
     pub(crate) fn broken(so_far: VecDeque<Frame<Bytes>>, error: BodyError) -> Self {
-        Self { state: State::Queue { frames: so_far, then: Then::Error(error) } }
+        Self::of(State::Queue { frames: so_far, then: Then::Error(error) })
     }
 }
 
@@ -172,6 +191,15 @@ impl<B: Body> ResponseBody<B> {
             State::Full { bytes } => Some(Content::Whole(bytes.clone().unwrap_or_default())),
             State::Reading { reader } => Some(Content::Arriving(Arc::clone(reader.body()))),
             State::Queue { .. } | State::Part { .. } | State::Inner { .. } => None,
+        }
+    }
+
+    /// Returns the body of the service, if that is what it is.
+    #[cfg(feature = "axum")]
+    pub(crate) fn into_inner(self) -> Result<B, Self> {
+        match self.state {
+            State::Inner { body } => Ok(body),
+            state => Err(Self { state, outcome: self.outcome }),
         }
     }
 

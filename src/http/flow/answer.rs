@@ -9,6 +9,7 @@ use http_body::Body;
 
 use crate::clock::Tick;
 use crate::error::Error;
+use crate::freshness::Judged;
 use crate::http::body::ResponseBody;
 use crate::http::cache_for::CacheFor;
 use crate::http::flow::error_response::{Make, Refusal, RefusalReason};
@@ -121,7 +122,7 @@ pub(super) fn mark_hit(extensions: &mut Extensions, mut spare: Extensions) {
 
 #[inline]
 fn age_of(entry: &StoredEntry, now: Tick) -> HeaderValue {
-    age_value(now.since(entry.window().started).as_secs().min(1 << 31))
+    age_value(now.since(entry.started()).as_secs().min(1 << 31))
 }
 
 /// Writes `Age` and `Cache-Status` into the places that the stored fields have
@@ -209,11 +210,11 @@ fn joined_status(rules: &Rules, status: StatusCode, forward: Forward) -> HeaderV
 
 #[inline]
 pub(super) fn hit_status(rules: &Rules, entry: &StoredEntry, now: Tick) -> HeaderValue {
-    let window = entry.window();
-    if now < window.fresh_until
+    let fresh_until = entry.fresh_until();
+    if now < fresh_until
         && let Some(status) = &rules.hit_status
     {
-        return status.value(window.fresh_until.since(now).as_secs());
+        return status.value(fresh_until.since(now).as_secs());
     }
     stale_status(rules, entry, now)
 }
@@ -221,7 +222,7 @@ pub(super) fn hit_status(rules: &Rules, entry: &StoredEntry, now: Tick) -> Heade
 #[cold]
 fn stale_status(rules: &Rules, entry: &StoredEntry, now: Tick) -> HeaderValue {
     // RFC 9211, 2.2: negative once it is stale, so never zero here.
-    let over = now.since(entry.window().fresh_until).as_secs();
+    let over = now.since(entry.fresh_until()).as_secs();
     let over = i64::try_from(over).unwrap_or(i64::MAX - 1) + 1;
     cache_status_hit(rules.config.cache_status.as_deref().unwrap_or_default(), -over)
 }

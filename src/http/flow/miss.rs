@@ -98,8 +98,11 @@ pub(super) fn answered<B: Body>(
     let mut response = answer::from_entry(&caller.rules, entry, method, shape, status, now);
     let is_said = outcome != CacheOutcome::Hit || caller.rules.config.outcome_on_hits;
     // A refusal has said so already.
-    if is_said && response.extensions().is_empty() {
-        response.extensions_mut().insert(outcome);
+    if response.extensions().is_empty() {
+        response.body_mut().comes_by(outcome);
+        if is_said {
+            response.extensions_mut().insert(outcome);
+        }
     }
     response
 }

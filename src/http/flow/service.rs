@@ -274,8 +274,11 @@ impl<S> HttpService<S> {
         let status = || answer::hit_status(rules, entry, now);
         answer::write(response, rules, entry, (asked.method, shape), status, now);
         // A refusal has said so already.
-        if rules.config.outcome_on_hits && response.extensions().is_empty() {
-            answer::mark_hit(response.extensions_mut(), std::mem::take(&mut parts.extensions));
+        if response.extensions().is_empty() {
+            response.body_mut().comes_by(CacheOutcome::Hit);
+            if rules.config.outcome_on_hits {
+                answer::mark_hit(response.extensions_mut(), std::mem::take(&mut parts.extensions));
+            }
         }
     }
 

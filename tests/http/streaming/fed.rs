@@ -198,7 +198,7 @@ pub(crate) async fn open_many(app: &App, n: usize) -> Vec<Reading> {
 
 impl Reading {
     pub(crate) fn is(&self, outcome: CacheOutcome) -> bool {
-        self.head.extensions.get() == Some(&outcome)
+        outcome_of(&self.head) == Some(outcome)
     }
 
     /// The next frame's data, if it is there.

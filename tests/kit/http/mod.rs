@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, Uri, request::Parts};
+use http::{HeaderMap, HeaderValue, Request, Response, Uri, request::Parts};
 use http_body_util::BodyExt;
 use tokio::time::Instant;
 use tower::ServiceExt;
@@ -336,8 +336,8 @@ where
     }
     Reply {
         status: head.status.as_u16(),
+        outcome: outcome_of(&head),
         headers: head.headers,
-        outcome: head.extensions.get().copied(),
         body: bytes.into(),
         broken,
         trailers,
@@ -345,6 +345,17 @@ where
         took,
         has_cache_for: head.extensions.get::<tower_stampede::CacheFor>().is_some(),
     }
+}
+
+/// How a response came about: a hit says so in `Cache-Status` alone.
+pub(crate) fn outcome_of(head: &http::response::Parts) -> Option<CacheOutcome> {
+    let says_hit = |value: &HeaderValue| {
+        let member = value.to_str().unwrap_or_default().rsplit(',').next().unwrap_or_default();
+        member.contains("; hit; ttl=") && !member.contains("ttl=-")
+    };
+    let status = head.headers.get_all("cache-status").iter().next_back();
+    let hit = status.is_some_and(says_hit).then_some(CacheOutcome::Hit);
+    head.extensions.get().copied().or(hit)
 }
 
 pub(crate) async fn send<S, B>(service: &S, request: Request<Body>) -> Reply
