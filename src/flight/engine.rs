@@ -358,7 +358,12 @@ impl<V: Send + Sync + 'static> Engine<V> {
         shard: &TableShard<V>,
         request: &FlightRequest,
     ) -> Option<Arc<Flight<V>>> {
-        let flight = shard.flight(&request.key)?;
+        let flight = shard.flight(request.key.as_bytes())?;
+        let is_left = request.left == Some(flight.id);
+        (!is_left && self.may_be_joined(flight)).then(|| Arc::clone(flight))
+    }
+
+    fn may_be_joined(&self, flight: &Flight<V>) -> bool {
         // Once it is published, its tags are known although it is not settled.
         let is_published_dead = match flight.verdict() {
             Some(Verdict::Filled(entry)) => {
@@ -370,10 +375,16 @@ impl<V: Send + Sync + 'static> Engine<V> {
         // What began while the cache was not on may take for ever.
         let is_unbounded = self.mode() == Mode::On && flight.is_unbounded();
         let is_silent = flight.is_overdue(self.watch.now());
-        let is_left = request.left == Some(flight.id);
         let has_paused = flight.has_paused(self.watch.now());
-        (!is_dead && !is_unbounded && !is_silent && !is_left && !has_paused)
-            .then(|| Arc::clone(flight))
+        !is_dead && !is_unbounded && !is_silent && !has_paused
+    }
+
+    /// Returns whether there is a flight of a key that a caller may join: then none leads
+    /// another one. Takes no place, and no key of its own.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's stale hits"))]
+    pub(crate) fn has_flight_for(&self, key: &[u8]) -> bool {
+        let shard = self.table.shard_of(key).lock();
+        shard.flight(key).is_some_and(|flight| self.may_be_joined(flight))
     }
 
     /// Returns whether there is a flight that a caller may join.
@@ -448,7 +459,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
     ) -> Arc<Flight<V>> {
         let (number, places) = (self.table.next_number(), Arc::clone(&self.places));
         let now = self.watch.now();
-        let paused = shard.flight(&request.key).filter(|flight| flight.has_paused(now));
+        let paused = shard.flight(request.key.as_bytes()).filter(|flight| flight.has_paused(now));
         let flight = Flight::new(number, request, self.log.seq(), computation, places, paused);
         let flight = Arc::new(flight);
         *removed = self.table.insert(shard, Arc::clone(&flight));

@@ -56,13 +56,13 @@ impl<V> Removed<V> {
 }
 
 impl<V> TableShard<V> {
-    pub(crate) fn flight(&self, key: &Key) -> Option<&Arc<Flight<V>>> {
+    pub(crate) fn flight(&self, key: &[u8]) -> Option<&Arc<Flight<V>>> {
         self.flights.get(key)
     }
 
     /// Returns whether the flight is the one in the table.
     pub(crate) fn is_current(&self, flight: &Flight<V>) -> bool {
-        self.flight(&flight.key).is_some_and(|current| current.id == flight.id)
+        self.flight(flight.key.as_bytes()).is_some_and(|current| current.id == flight.id)
     }
 }
 
@@ -82,6 +82,10 @@ impl<V> Table<V> {
 
     /// The lock of a key's flight and marks.
     pub(crate) fn shard(&self, key: &Key) -> &Mutex<TableShard<V>> {
+        self.shard_of(key.as_bytes())
+    }
+
+    pub(crate) fn shard_of(&self, key: &[u8]) -> &Mutex<TableShard<V>> {
         &self.shards[self.hasher.hash_one(key) as usize % SHARDS]
     }
 

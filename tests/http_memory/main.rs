@@ -4,7 +4,8 @@
 
 use std::alloc::System;
 use std::convert::Infallible;
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -14,10 +15,11 @@ use http::{Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
+use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tower::{Service, ServiceExt, service_fn};
 use tower_layer::Layer;
-use tower_stampede::{BodyErrorKind, HttpLayer, HttpStampede, Stampede};
+use tower_stampede::{BodyErrorKind, CacheOutcome, HttpLayer, HttpStampede, Stampede};
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -289,5 +291,76 @@ fn over_the_limit_nobody_is_cut_off_while_nobody_waits_and_the_source_is_held_ba
         });
         let read = futures_util::future::join_all(all).await;
         assert!(read.iter().all(|read| *read == 1_000 * KIB));
+    });
+}
+
+#[test]
+fn a_stale_hit_beside_a_refresh_allocates_five_times_beyond_a_fresh_one() {
+    alone(async {
+        let (release, calls) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
+        let (held, counted) = (Arc::clone(&release), Arc::clone(&calls));
+        let origin = service_fn(move |_: Request<Body>| {
+            let (held, call) = (Arc::clone(&held), counted.fetch_add(1, Ordering::SeqCst));
+            async move {
+                if call > 0 {
+                    held.notified().await;
+                }
+                let lifetime = "max-age=10, stale-while-revalidate=60";
+                let response = Response::builder().header("cache-control", lifetime);
+                Ok::<_, Infallible>(response.body(Body::from("x")).unwrap())
+            }
+        });
+        let mut app = cache(4 * MIB).http_layer().layer(origin);
+        let mut allocations = async || {
+            let request = get("/report");
+            let before = ALLOCATOR.stats().allocations;
+            let response = app.call(request).await.unwrap();
+            let made = ALLOCATOR.stats().allocations - before;
+            drop(response);
+            made
+        };
+        allocations().await;
+        let mut fresh = usize::MAX;
+        for _ in 0..100 {
+            fresh = fresh.min(allocations().await);
+        }
+        tokio::time::advance(Duration::from_secs(11)).await;
+        allocations().await;
+        tokio::task::yield_now().await;
+        assert_eq!(calls.load(Ordering::SeqCst), 2, "the refresh runs");
+        // The extension that says so, and the field with a time that is not kept ready.
+        let mut stale = usize::MAX;
+        for _ in 0..100 {
+            stale = stale.min(allocations().await);
+        }
+        assert!(stale <= fresh + 5, "{stale}, a fresh one {fresh}");
+        assert_eq!(calls.load(Ordering::SeqCst), 2, "one refresh for all");
+        release.notify_waiters();
+        tokio::task::yield_now().await;
+        tokio::task::yield_now().await;
+        let response = app.call(get("/report")).await.unwrap();
+        assert_eq!(CacheOutcome::of(&response), Some(CacheOutcome::Hit), "fresh again");
+    });
+}
+
+#[test]
+fn a_hit_allocates_twice() {
+    alone(async {
+        let origin = service_fn(move |_: Request<Body>| async move {
+            let response = Response::builder().header("cache-control", "max-age=60");
+            Ok::<_, Infallible>(response.body(Body::from("x")).unwrap())
+        });
+        let mut app = cache(4 * MIB).http_layer().layer(origin);
+        app.call(get("/report")).await.unwrap();
+        // The least of many: the runner of tests allocates at times.
+        let mut least = usize::MAX;
+        for _ in 0..100 {
+            let request = get("/report");
+            let before = ALLOCATOR.stats().allocations;
+            let response = app.call(request).await.unwrap();
+            least = least.min(ALLOCATOR.stats().allocations - before);
+            drop(response);
+        }
+        assert_eq!(least, 2);
     });
 }

@@ -412,7 +412,7 @@ pub(crate) struct HttpCaller {
 
 /// Which requests of a variant a flight is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum FlightKind {
+pub(super) enum FlightKind {
     /// All that want the response to a GET.
     Gets = 0,
     /// Those that have left such a flight because of what arrives there.
@@ -469,13 +469,7 @@ impl HttpCaller {
     }
 
     fn flight_key_of(&self, predicted: Option<Fingerprint>, kind: FlightKind) -> Key {
-        let mut key = KeyBuf::new();
-        key.push(&FLIGHT);
-        key.push(&[self.credentials().class(), kind as u8]);
-        key.push(&[u8::from(predicted.is_some())]);
-        key.push(predicted.as_ref().map_or(&[0; 16], |fingerprint| fingerprint.as_bytes()));
-        key.push(self.primary.as_bytes());
-        key.to_key()
+        flight_key(self.credentials(), predicted, kind, self.primary.as_bytes()).to_key()
     }
 
     /// Returns the credentials of the requests that a flight of this caller is
@@ -595,6 +589,21 @@ impl HttpCaller {
         let stored = self.stale.as_ref().and_then(|entry| entry.value.response());
         stored.is_some_and(|stored| stored.facts.permits.contains(self.asked.credentials))
     }
+}
+
+pub(super) fn flight_key(
+    credentials: Credentials,
+    predicted: Option<Fingerprint>,
+    kind: FlightKind,
+    primary: &[u8],
+) -> KeyBuf {
+    let mut key = KeyBuf::new();
+    key.push(&FLIGHT);
+    key.push(&[credentials.class(), kind as u8]);
+    key.push(&[u8::from(predicted.is_some())]);
+    key.push(predicted.as_ref().map_or(&[0; 16], |fingerprint| fingerprint.as_bytes()));
+    key.push(primary);
+    key
 }
 
 impl Caller<StoredResponse> for HttpCaller {

@@ -23,6 +23,7 @@ use crate::http::flow::origin_call::{OriginAnswer, OriginReply, OriginRequest};
 use crate::http::flow::owned_routes::Crowd;
 use crate::http::flow::refresh::refresh;
 use crate::http::flow::work::HttpWork;
+use crate::http::layer::Rules;
 use crate::http::rules::request::{BypassReason, RequestMethod, Wishes};
 use crate::http::rules::shape::{Shape, ask_for_the_whole};
 use crate::http::stored::fill::ArrivalTime;
@@ -96,15 +97,23 @@ pub(super) fn answered<B: Body>(
     let shape = shape_of(&caller.cache, caller.wishes, &caller.headers, entry);
     let status = || answer::status(&caller.rules, entry, outcome, caller.forward, now);
     let mut response = answer::from_entry(&caller.rules, entry, method, shape, status, now);
-    let is_said = outcome != CacheOutcome::Hit || caller.rules.config.outcome_on_hits;
+    say(&mut response, &caller.rules, outcome);
+    response
+}
+
+/// Has a response from the store tell how it came about.
+pub(super) fn say<B: Body>(
+    response: &mut Response<ResponseBody<B>>,
+    rules: &Rules,
+    outcome: CacheOutcome,
+) {
     // A refusal has said so already.
     if response.extensions().is_empty() {
         response.body_mut().comes_by(outcome);
-        if is_said {
+        if outcome != CacheOutcome::Hit || rules.config.outcome_on_hits {
             response.extensions_mut().insert(outcome);
         }
     }
-    response
 }
 
 impl<S, Q, B> HttpWork<S, Q, B>

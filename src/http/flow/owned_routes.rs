@@ -84,6 +84,11 @@ impl Passed {
 }
 
 impl OwnedRoutes {
+    /// Returns whether no owner of any route is known.
+    pub(super) fn are_none(&self) -> bool {
+        !self.has_some.load(Ordering::Relaxed)
+    }
+
     /// Returns whether an owner of the route is known.
     pub(super) fn have(&self, view: &View) -> bool {
         self.has_some.load(Ordering::Relaxed) && self.routes.read().contains(&self.route_of(view))

@@ -11,13 +11,13 @@ use crate::cache::run;
 use crate::error::BoxError;
 use crate::flight::engine::LedFor;
 use crate::flight::waiter::Caller;
-use crate::http::flow::lookup::{self, HttpCaller, StoredEntry};
+use crate::http::flow::lookup::{self, FlightKind, HttpCache, HttpCaller, StoredEntry};
 use crate::http::flow::outside::may_be_combined;
 use crate::http::flow::work::HttpWork;
 use crate::http::rules::content::METADATA;
 use crate::http::rules::request::{Credentials, RequestMethod, Wishes, credentials};
 use crate::http::rules::shape::ask_for_the_whole;
-use crate::http::stored::fill::key_of;
+use crate::http::stored::fill::{key_of, variant_of};
 
 /// Refreshes in the background, as a GET (a QUERY, a POST) without the fields that belong to the client
 /// whose request triggered it.
@@ -75,6 +75,13 @@ pub(super) fn refresh<S, Q, B>(
         let work = HttpWork::refreshing(caller, seen, service, request);
         engine.in_background(leader, |leader| run::lead(leader, work));
     }
+}
+
+/// Returns whether a refresh of this entry runs. Makes no key of its own for it.
+pub(super) fn is_being_refreshed(cache: &HttpCache, primary: &[u8], seen: &StoredEntry) -> bool {
+    let Some(stored) = seen.value.response() else { return false };
+    let key = lookup::flight_key(stored.facts.from, variant_of(seen), FlightKind::Gets, primary);
+    cache.engine.has_flight_for(key.as_bytes())
 }
 
 /// Returns the fields by which a refresh is selected that sends the fields `sent`: where layers

@@ -20,19 +20,21 @@ use crate::http::flow::lookup::{
     Forward, HttpCache, HttpCaller, StoredEntry, automatic_tags, group_origin, look, primary_key,
     received_uri,
 };
-use crate::http::flow::miss::{serve, shape_of};
+use crate::http::flow::miss::{self, serve, shape_of};
 use crate::http::flow::nested::{self, Nested, Position, View};
 use crate::http::flow::normal_form;
 use crate::http::flow::outside::Outside;
 use crate::http::flow::owned_routes::Crowd;
 use crate::http::flow::part::may_fill_from_range;
+use crate::http::flow::refresh::is_being_refreshed;
 use crate::http::flow::trail::{self, Trail};
 use crate::http::flow::unsafe_method;
 use crate::http::layer::Rules;
 use crate::http::rules::codings;
 use crate::http::rules::content::{RequestContent, is_query};
 use crate::http::rules::request::{
-    BypassReason, Class, FieldScan, RequestFacts, Wishes, classify, credential_field, is_unsafe,
+    BypassReason, Class, FieldScan, RequestFacts, RequestMethod, Wishes, classify,
+    credential_field, is_unsafe,
 };
 use crate::http::stored::response::StoredResponse;
 use crate::key::KeyBuf;
@@ -252,6 +254,16 @@ impl<S> HttpService<S> {
                 self.write_hit(&mut response, &mut parts, rules, (asked, wishes), &entry, now);
                 HttpFuture::ready(response)
             }
+            (Lookup::Stale(entry), _)
+                if outside.is_none()
+                    && !wishes.no_store
+                    && rules.routes.are_none()
+                    && is_being_refreshed(&self.cache, primary.as_bytes(), &entry) =>
+            {
+                // What `miss` comes to for it, by a longer way.
+                let answered = (wishes, asked.method, now);
+                HttpFuture::ready(self.stale_hit(&parts, rules, answered, &entry))
+            }
             found => {
                 let keys = (primary, &own.as_bytes()[added_from..]);
                 self.miss(parts, body, (rules, outside), (asked, wishes), keys, found)
@@ -280,6 +292,23 @@ impl<S> HttpService<S> {
                 answer::mark_hit(response.extensions_mut(), std::mem::take(&mut parts.extensions));
             }
         }
+    }
+
+    /// Answers by an entry that is stale, and that another request has refreshed.
+    #[cold]
+    fn stale_hit<B: Body>(
+        &self,
+        parts: &Parts,
+        rules: &Rules,
+        (wishes, method, now): (Wishes, RequestMethod, Tick),
+        entry: &StoredEntry,
+    ) -> Response<ResponseBody<B>> {
+        self.cache.observer.answered(CacheOutcome::Stale);
+        let shape = shape_of(&self.cache, wishes, &parts.headers, entry);
+        let status = || answer::hit_status(rules, entry, now);
+        let mut response = answer::from_entry(rules, entry, method, shape, status, now);
+        miss::say(&mut response, rules, CacheOutcome::Stale);
+        response
     }
 
     /// Claims a request that has come through a layer of the same handle; see [`nested`].
