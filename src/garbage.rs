@@ -138,6 +138,10 @@ impl<V> Garbage<V> {
     }
 
     /// Takes over the garbage of another operation of the same store.
+    #[cfg_attr(
+        not(any(feature = "http", feature = "moka")),
+        allow(dead_code, reason = "who does two operations")
+    )]
     pub(crate) fn extend(&mut self, mut other: Self) {
         self.contents.append(std::mem::replace(&mut other.contents, Contents::EMPTY));
         self.orphans.append(&mut other.orphans);

@@ -75,6 +75,7 @@ impl Eviction {
 
 #[derive(Clone)]
 pub(crate) struct LocalSettings<V> {
+    #[cfg_attr(not(feature = "moka"), allow(dead_code, reason = "moka asks for it"))]
     pub(crate) name: String,
     pub(crate) max_bytes: u64,
     pub(crate) eviction: Eviction,

@@ -135,6 +135,9 @@ impl fmt::Debug for RouterFuture {
 /// The service's own body as it is; stored bytes in one box.
 impl From<ResponseBody<Self>> for Body {
     fn from(body: ResponseBody<Self>) -> Self {
-        body.into_inner().unwrap_or_else(Self::new)
+        match body.into_inner() {
+            Ok(inner) => inner,
+            Err(ours) => Self::new(ours),
+        }
     }
 }

@@ -81,7 +81,7 @@ async fn axum_serves_it_over_tcp() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move { axum::serve(listener, app.into_make_service()).await });
-    for expected in ["stampede; fwd=uri-miss", "stampede; hit"] {
+    for expected in ["tower-stampede; fwd=uri-miss", "tower-stampede; hit"] {
         let stream = TokioIo::new(TcpStream::connect(address).await.unwrap());
         let (mut client, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
         tokio::spawn(connection);

@@ -142,7 +142,8 @@ async fn a_layer_of_another_handle_between_the_two_works_as_usual() {
     let (pages, parts) = (origin_only(), origin_only());
     let origin = Origin::new(|_| Answer::ok("max-age=60", "page"));
     let innermost = pages.http_layer().layer(origin.infallible());
-    let app = pages.http_layer().layer(parts.http_layer().layer(innermost));
+    let between = parts.http_layer().outcome_on_hits(true);
+    let app = pages.http_layer().layer(between.layer(innermost));
     let first = send(&app, get("/page")).await;
     assert!(first.took < secs(1), "{:?}", first.took);
     assert!(send(&app, get("/page")).await.is(Hit));

@@ -196,7 +196,7 @@ impl World {
         let lifetimes =
             Lifetimes { ttl: LONG, stale_for: Duration::ZERO, stale_if_error: Duration::ZERO };
         let window = Window::new(self.engine.clock.now(), lifetimes, Duration::ZERO);
-        Arc::new(Entry::new(value, window, tags.into(), started))
+        Arc::new(Entry::new(value, window, tags.to_vec(), started))
     }
 
     /// Asks the store.
@@ -261,7 +261,7 @@ impl World {
         self.engine.places.assert_consistent(self.max_computations);
         for key in [key(), other_key()] {
             assert!(
-                self.engine.table.shard(&key).lock().flight(&key).is_none(),
+                self.engine.table.shard(&key).lock().flight(key.as_bytes()).is_none(),
                 "a flight is left"
             );
         }
