@@ -1,8 +1,11 @@
 //! The work of a caller that asks for a key: `get_or_compute` and the methods like it, and
 //! the layer for any tower service.
 
-use std::future::Future;
+use std::future::{Future, ready};
 use std::sync::Arc;
+
+use futures_util::FutureExt;
+use futures_util::future::Either;
 
 use crate::cache::batch::{BoardingPass, Seat};
 use crate::cache::key_work::{FailedCall, KeyWork, ReplacedEntry};
@@ -138,7 +141,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let in_background = move |leader, work: KeyWork<V, F>| {
             work.lead();
             engine.in_background(leader, |leader| run::lead(leader, work));
-            std::future::ready(None)
+            ready(None)
         };
         let on_task = move |leader, work: KeyWork<V, F>| {
             work.lead();
@@ -217,13 +220,15 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
 
     /// The way of every caller. A fresh entry is served. A stale entry is served and
     /// refreshed. Without either, the caller waits or computes.
-    async fn answer<T, E, F, Fut, LF, RF>(
+    ///
+    /// No `async fn`: that would hold the work twice, in the future of each waiter.
+    fn answer<T, E, F, Fut, LF, RF>(
         self: &Arc<Self>,
         mut work: KeyWork<V, F>,
         mut lookup: Lookup<V>,
         lead_by: impl FnOnce(Leader<V>, KeyWork<V, F>) -> LF,
         refresh_by: (LedFor, impl FnOnce(Leader<V>, KeyWork<V, F>) -> RF),
-    ) -> Result<Answer<V, T>, Error>
+    ) -> impl Future<Output = Result<Answer<V, T>, Error>>
     where
         E: Into<BoxError>,
         F: FnOnce() -> Fut,
@@ -231,44 +236,90 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         LF: Future<Output = LeadOutcome<V, KeyWork<V, F>>>,
         RF: Future<Output = Option<LeadOutcome<V, KeyWork<V, F>>>>,
     {
-        // In place: each caller that waits keeps what stands here.
-        if let Lookup::Unvouched(_) = lookup {
-            lookup = Box::pin(self.look_vouched(&work.key)).await;
+        if let Lookup::Miss(stale) = lookup {
+            work.in_hand = stale;
+            let run = self.run(work, lead_by);
+            return Either::Left(run.then(move |outcome| self.answered(outcome, refresh_by)));
         }
-        let result = match lookup {
-            Lookup::Fresh(entry) => Ok(Answer::Entry(entry, CacheOutcome::Hit)),
-            Lookup::Early(entry) => self.refresh(work, entry, Otherwise::Hit, refresh_by).await,
-            Lookup::Stale(entry) | Lookup::Unvouched(entry) => {
-                self.refresh(work, entry, Otherwise::Stale, refresh_by).await
+        // What is rare is in a box: each caller that waits keeps what stands here.
+        Either::Right(Box::pin(async move {
+            if let Lookup::Unvouched(_) = lookup {
+                lookup = self.look_vouched(&work.key).await;
             }
-            Lookup::Miss(stale) => {
-                work.in_hand = stale;
-                match self.run(work, lead_by).await {
-                    RunOutcome::Found(entry, _) if self.now() < entry.window().fresh_until => {
-                        Ok(Answer::Entry(entry, CacheOutcome::Hit))
-                    }
-                    RunOutcome::Found(entry, work) => {
-                        self.refresh(work, entry, Otherwise::Stale, refresh_by).await
-                    }
-                    outcome => self.conclude(outcome).await,
+            let result = match lookup {
+                Lookup::Fresh(entry) => Ok(Answer::Entry(entry, CacheOutcome::Hit)),
+                Lookup::Early(entry) => self.refresh(work, entry, Otherwise::Hit, refresh_by).await,
+                Lookup::Stale(entry) | Lookup::Unvouched(entry) => {
+                    self.refresh(work, entry, Otherwise::Stale, refresh_by).await
                 }
-            }
-        };
-        self.count(result)
+                Lookup::Miss(stale) => {
+                    work.in_hand = stale;
+                    let outcome = self.run(work, lead_by).await;
+                    return self.answered(outcome, refresh_by).await;
+                }
+            };
+            self.count(result)
+        }))
     }
 
-    async fn run<W: Work<V>, LF>(
+    /// Answers a caller by what its run has come to.
+    fn answered<T, E, F, Fut, RF>(
+        self: &Arc<Self>,
+        outcome: RunOutcome<V, KeyWork<V, F>>,
+        refresh_by: (LedFor, impl FnOnce(Leader<V>, KeyWork<V, F>) -> RF),
+    ) -> impl Future<Output = Result<Answer<V, T>, Error>>
+    where
+        E: Into<BoxError>,
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<ComputationResult<V, T>, E>>,
+        RF: Future<Output = Option<LeadOutcome<V, KeyWork<V, F>>>>,
+    {
+        let result = match outcome {
+            RunOutcome::Answer(entry, outcome, _) => Ok(Answer::Entry(entry, outcome)),
+            RunOutcome::Called(Ok(own), outcome) => Ok(Answer::Own(own, outcome)),
+            outcome => {
+                let rest = async move { self.count(self.go_on(outcome, refresh_by).await) };
+                return Either::Right(Box::pin(rest));
+            }
+        };
+        Either::Left(ready(self.count(result)))
+    }
+
+    /// The way of a caller that has not got its answer from a flight.
+    async fn go_on<T, E, F, Fut, RF>(
+        self: &Arc<Self>,
+        outcome: RunOutcome<V, KeyWork<V, F>>,
+        refresh_by: (LedFor, impl FnOnce(Leader<V>, KeyWork<V, F>) -> RF),
+    ) -> Result<Answer<V, T>, Failed>
+    where
+        E: Into<BoxError>,
+        F: FnOnce() -> Fut,
+        Fut: Future<Output = Result<ComputationResult<V, T>, E>>,
+        RF: Future<Output = Option<LeadOutcome<V, KeyWork<V, F>>>>,
+    {
+        match outcome {
+            RunOutcome::Found(entry, _) if self.now() < entry.window().fresh_until => {
+                Ok(Answer::Entry(entry, CacheOutcome::Hit))
+            }
+            RunOutcome::Found(entry, work) => {
+                self.refresh(work, entry, Otherwise::Stale, refresh_by).await
+            }
+            outcome => self.conclude(outcome).await,
+        }
+    }
+
+    fn run<W: Work<V>, LF>(
         self: &Arc<Self>,
         work: W,
         lead_by: impl FnOnce(Leader<V>, W) -> LF,
-    ) -> RunOutcome<V, W>
+    ) -> impl Future<Output = RunOutcome<V, W>>
     where
         LF: Future<Output = LeadOutcome<V, W>>,
     {
         if self.engine.mode() == Mode::On {
-            run::run(&self.engine, work, lead_by).await
+            Either::Left(run::run(&self.engine, work, lead_by))
         } else {
-            run::run_unprotected(&self.engine, work, lead_by).await
+            Either::Right(Box::pin(run::run_unprotected(&self.engine, work, lead_by)))
         }
     }
 

@@ -11,6 +11,7 @@
 //!   its own or inside the caller is up to the closure that `run` is given.
 
 use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -87,18 +88,47 @@ where
 }
 
 /// Answers a caller that found nothing fresh. `lead_by` runs [`lead`].
-pub(crate) async fn run<V, W, LF>(
+///
+/// No `async fn`: that would hold the work twice, in the future of each waiter.
+pub(crate) fn run<V, W, LF>(
     engine: &Arc<Engine<V>>,
     mut work: W,
     lead_by: impl FnOnce(Leader<V>, W) -> LF,
-) -> RunOutcome<V, W>
+) -> impl Future<Output = RunOutcome<V, W>>
 where
     V: Send + Sync + 'static,
     W: Work<V>,
     LF: Future<Output = LeadOutcome<V, W>>,
 {
     let mut resolver = Resolver::new(engine);
-    match resolver.resolve(&mut work).await {
+    async move {
+        let step = resolver.resolve(&mut work).await;
+        // Moved as a whole: what is taken apart here would keep its room in the future.
+        let leading = match next(engine, step, work, lead_by) {
+            Ok(outcome) => return outcome,
+            Err(leading) => leading,
+        };
+        match leading.await.for_caller(CacheOutcome::Computed) {
+            RunOutcome::Refused(error, work) => refuse_unless_off(engine, error, work),
+            outcome => outcome,
+        }
+    }
+}
+
+/// Returns what becomes of a caller, or the way of the leader that it is, in a box of its own: who
+/// waits does not lead.
+fn next<V, W, LF>(
+    engine: &Arc<Engine<V>>,
+    step: Step<V>,
+    mut work: W,
+    lead_by: impl FnOnce(Leader<V>, W) -> LF,
+) -> Result<RunOutcome<V, W>, Pin<Box<LF>>>
+where
+    V: Send + Sync + 'static,
+    W: Work<V>,
+{
+    Ok(match step {
+        Step::Lead(leader) => return Err(Box::pin(lead_by(leader, work))),
         Step::Answer(entry, outcome) => RunOutcome::Answer(entry, outcome, work),
         Step::Refuse(error) => refuse_unless_off(engine, error, Some(work)),
         Step::Remembered(error) => RunOutcome::Remembered(error, work),
@@ -113,13 +143,7 @@ where
             }
         }
         Step::Alone(reason) => RunOutcome::Alone(reason, None, work),
-        Step::Lead(leader) => {
-            match lead_by(leader, work).await.for_caller(CacheOutcome::Computed) {
-                RunOutcome::Refused(error, work) => refuse_unless_off(engine, error, work),
-                outcome => outcome,
-            }
-        }
-    }
+    })
 }
 
 /// Refuses a caller. A cache that was switched meanwhile refuses no caller: it computes for

@@ -6,6 +6,7 @@
 //! request are counted.
 
 use std::num::NonZeroU64;
+use std::pin::pin;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -220,40 +221,14 @@ impl<V: Send + Sync + 'static> Resolver<V> {
             request.rank = self.rank;
             request.hold = self.hold.unwrap_or(request.hold);
             request.left = self.left;
-            match self.engine.enter(&request, &mut self.slot) {
-                Admission::Lead(leader) => {
-                    if let Some(step) = self.lead(leader, caller) {
-                        break step;
-                    }
-                }
-                Admission::Join(waiter) => {
-                    if self.is_to_catch_up() {
-                        self.catch_up().await;
-                        if waiter.flight.is_forgotten() {
-                            continue;
-                        }
-                    }
-                    joined_at.get_or_insert_with(Instant::now);
-                    let label = self.engine.settings.span_label();
-                    let wait = self.await_verdict(&waiter);
-                    let news = crate::observe::waiting(label, &request.key, wait).await;
-                    let verdict = match news {
-                        Ok(verdict) => verdict,
-                        Err(vacancy) => break self.succeed(vacancy, &waiter, caller),
-                    };
-                    self.rank = self.rank.into_iter().chain(waiter.flight.computation.rank()).min();
-                    if let Some(step) = self.judge(caller, &waiter, verdict, &request) {
-                        break step;
-                    }
-                    // A caller that belongs elsewhere by now need not wait for what this
-                    // flight stores.
-                    let has_left = self.left == Some(waiter.flight.id);
-                    if !has_left && caller.flight_request().key == request.key {
-                        // At the deadline the next round ends the wait.
-                        let settled = waiter.flight.wait_settled();
-                        let _ = tokio::time::timeout_at(self.deadline, settled).await;
-                    }
-                }
+            // It waits behind the match: a leader that it might have been, and is not, would
+            // take up its place in the future all the while.
+            let waiter = match self.engine.enter(&request, &mut self.slot) {
+                Admission::Join(waiter) => waiter,
+                Admission::Lead(leader) => match self.lead(leader, caller) {
+                    Some(step) => break step,
+                    None => continue,
+                },
                 Admission::Alone(reason) => break Step::Alone(reason),
                 Admission::Held(held) => {
                     if let Some(answer) = held.answer() {
@@ -268,11 +243,36 @@ impl<V: Send + Sync + 'static> Resolver<V> {
                     }
                     // The later end of a hold is not for a caller without a fallback.
                     self.hold = Some(HoldCheck::WithoutFallback);
+                    continue;
                 }
                 Admission::Overloaded => {
                     let error = self.engine.overloaded(&request.key);
                     break stale_or_refuse(caller, error);
                 }
+            };
+            if self.is_to_catch_up() {
+                Box::pin(self.catch_up()).await;
+                if waiter.flight.is_forgotten() {
+                    continue;
+                }
+            }
+            joined_at.get_or_insert_with(Instant::now);
+            let label = self.engine.settings.span_label();
+            let wait = self.await_verdict(&waiter);
+            let verdict = match crate::observe::waiting(label, &request.key, wait).await {
+                Ok(verdict) => verdict,
+                Err(vacancy) => break self.succeed(vacancy, &waiter, caller),
+            };
+            self.rank = self.rank.into_iter().chain(waiter.flight.computation.rank()).min();
+            if let Some(step) = self.judge(caller, &waiter, verdict, &request) {
+                break step;
+            }
+            // A caller that belongs elsewhere by now need not wait for what this flight stores.
+            let has_left = self.left == Some(waiter.flight.id);
+            if !has_left && caller.flight_request().key == request.key {
+                // At the deadline the next round ends the wait.
+                let settled = waiter.flight.wait_settled();
+                let _ = tokio::time::timeout_at(self.deadline, settled).await;
             }
         };
         self.slot = None;
@@ -292,7 +292,7 @@ impl<V: Send + Sync + 'static> Resolver<V> {
         let _offer = self.engine.offer_to(flight);
         loop {
             // Before the look: news that come in between wake this caller.
-            let woken = flight.woken();
+            let mut woken = pin!(flight.woken());
             match flight.news_for(waiter.candidate) {
                 Some(News::Verdict(verdict)) => return Ok(Some(verdict)),
                 Some(News::Lead(vacancy)) => return Err(vacancy),
@@ -304,7 +304,7 @@ impl<V: Send + Sync + 'static> Resolver<V> {
             let patience = patience.max(Duration::from_millis(1));
             let until = Instant::now().checked_add(patience);
             let until = until.map_or(self.deadline, |until| until.min(self.deadline));
-            if tokio::time::timeout_at(until, woken).await.is_ok() {
+            if tokio::time::timeout_at(until, woken.as_mut()).await.is_ok() {
                 continue;
             }
             if Instant::now() >= self.deadline {

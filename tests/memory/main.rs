@@ -249,7 +249,7 @@ fn a_handle_that_is_dropped_frees_what_it_held() {
 
 /// What a caller that waits may hold, its task included: its own wait, and not
 /// the computation that it would have led.
-const WAITER: usize = 2048;
+const WAITER: usize = 1000;
 
 #[test]
 fn a_thousand_callers_that_wait_hold_little_each() {
