@@ -1,7 +1,7 @@
 //! What was found, as figures and charts.
 
-use crate::load::{CONNECTIONS, Found, Slice, Wrk};
-use crate::report::{Axis, BarSeries, Cell, Content, Exhibit, Figure, Part, Role, Scale};
+use crate::load::{CONNECTIONS, Found, Slice, Wrk, statistic};
+use crate::report::{Axis, BarSeries, Cell, Content, Exhibit, Figure, Part, Role, Scale, median};
 use crate::servers::Cores;
 use crate::servers::nginx::Nginx;
 
@@ -13,6 +13,8 @@ pub(crate) struct Group {
     pub(crate) body: usize,
     pub(crate) bare: Found,
     pub(crate) ours: Found,
+    /// The layer behind axum's router, where `ours` has it in front.
+    pub(crate) routed: Option<Found>,
     pub(crate) nginx: Option<Found>,
     /// What the example's origin and nginx's were asked beyond once each: then it
     /// was not hits that were measured.
@@ -21,7 +23,7 @@ pub(crate) struct Group {
 
 impl Group {
     fn is_usual(&self) -> bool {
-        self.id == "web_server" || self.body == 1 << 10
+        self.id != "reverse_proxy" || self.body == 1 << 10
     }
 
     /// `reverse_proxy_to_axum`, and with the size where it is not the usual.
@@ -44,13 +46,36 @@ impl Group {
             Figure::new(&self.figure_id(server), &says, found.ratio(), "", &statistic)
         };
         let ours = ratio(self.id, &self.ours);
-        let mut figures = vec![if self.is_usual() { ours.at_least(0.95) } else { ours }];
-        figures.extend(self.nginx.as_ref().map(|nginx| ratio("nginx", nginx)));
+        let is_example = self.id != "in_front" && self.is_usual();
+        let mut figures = vec![if is_example { ours.at_least(0.95) } else { ours }];
+        if let Some(nginx) = &self.nginx {
+            figures.push(ratio("nginx", nginx));
+            figures.push(self.to_nginx(nginx));
+        }
+        if let Some(routed) = &self.routed {
+            figures.push(ratio("route_layer", routed));
+            figures.extend(cpu("in_front", &self.ours, 1.03));
+            figures.extend(cpu("route_layer", routed, 0.96));
+        }
         if self.is_usual() {
             figures.push(self.latency("p50", |slice| slice.p50_ms));
             figures.push(self.latency("p99", |slice| slice.p99_ms));
         }
         figures
+    }
+
+    /// Of slices of the same round.
+    fn to_nginx(&self, nginx: &Found) -> Figure {
+        let pairs = self.ours.ratios.iter().zip(&nginx.ratios);
+        let mut ratios: Vec<f64> = pairs.map(|(ours, theirs)| ours / theirs).collect();
+        let says = format!(
+            "hits a second of {}, {} bytes each, to those of nginx on one core",
+            self.id, self.body
+        );
+        let size = if self.is_usual() { String::new() } else { format!(".{}_bytes", self.body) };
+        let id = format!("over_http.{}_to_nginx{size}", self.id);
+        let statistic = statistic(&ratios);
+        Figure::new(&id, &says, median(&mut ratios), "", &statistic).at_least(1.0)
     }
 
     fn latency(&self, name: &str, of: fn(&Slice) -> f64) -> Figure {
@@ -61,10 +86,17 @@ impl Group {
     }
 
     fn errors(&self) -> f64 {
-        let all = [Some(&self.bare), Some(&self.ours), self.nginx.as_ref()];
+        let all = [Some(&self.bare), Some(&self.ours), self.routed.as_ref(), self.nginx.as_ref()];
         let slices = all.into_iter().flatten().flat_map(|found| &found.slices);
         slices.map(|slice| slice.errors).sum()
     }
+}
+
+/// Hits for so much processor time.
+fn cpu(place: &str, found: &Found, goal: f64) -> Option<Figure> {
+    let says = format!("hits for the same processor time, layer at {place}, to a bare handler's");
+    let (id, statistic) = (format!("over_http.{place}_cpu_to_axum"), statistic(&found.cpu_ratios));
+    Some(Figure::new(&id, &says, found.cpu_ratio()?, "", &statistic).at_least(goal))
 }
 
 pub(crate) struct Findings {
@@ -117,8 +149,9 @@ impl Findings {
         };
         vec![
             place,
-            "The bare handler answers the same body, and fields of the same names and lengths; \
-             in the ratios of nginx too, whose own fields are fewer."
+            "The bare handler has the same route and parameter, and answers the same body, and \
+             fields of the same names and lengths, from a map that it clones once; in the ratios of \
+             nginx too, whose own fields are fewer."
                 .into(),
             nginx.into(),
             "wrk asks for the next response as soon as it has one: latencies are those of a \
@@ -151,6 +184,7 @@ impl Findings {
         vec![
             series("bare axum handler", Role::Without, |group| Some(&group.bare)),
             series("tower-stampede", Role::Ours, |group| Some(&group.ours)),
+            series("tower-stampede, route_layer", Role::Ours, |group| group.routed.as_ref()),
             series("nginx proxy_cache", Role::Other, |group| group.nginx.as_ref()),
         ]
     }
@@ -199,6 +233,7 @@ impl Findings {
             let servers = [
                 ("bare axum handler", Some(&group.bare)),
                 ("tower-stampede", Some(&group.ours)),
+                ("tower-stampede, route_layer", group.routed.as_ref()),
                 ("nginx proxy_cache", group.nginx.as_ref()),
             ];
             servers.map(|(server, found)| Some(row(&group.category(), server, found?)))

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::bare::PATH;
 use crate::report::median;
-use crate::servers::{Cores, on_core};
+use crate::servers::{Cores, Server, on_core};
 
 /// Each with one request under way at any time.
 pub(crate) const CONNECTIONS: usize = 64;
@@ -38,6 +38,22 @@ pub(crate) struct Slice {
     pub(crate) p50_ms: f64,
     pub(crate) p99_ms: f64,
     pub(crate) errors: f64,
+    /// Microseconds of processor time of the server, of each request; none of nginx, which is
+    /// several processes.
+    pub(crate) cpu_us: Option<f64>,
+}
+
+/// A server under load.
+#[derive(Clone, Copy)]
+pub(crate) struct Target<'a> {
+    pub(crate) address: SocketAddr,
+    pub(crate) server: Option<&'a Server>,
+}
+
+impl<'a> From<&'a Server> for Target<'a> {
+    fn from(server: &'a Server) -> Self {
+        Self { address: server.address, server: Some(server) }
+    }
 }
 
 /// What one server does, over all slices.
@@ -46,6 +62,8 @@ pub(crate) struct Found {
     pub(crate) slices: Vec<Slice>,
     /// Requests a second, to those of the bare handler in the same round.
     pub(crate) ratios: Vec<f64>,
+    /// Requests for so much processor time, to those of the bare handler in the same round.
+    pub(crate) cpu_ratios: Vec<f64>,
 }
 
 impl Found {
@@ -59,13 +77,20 @@ impl Found {
 
     /// `median of 11 paired slices of 1 s (0.93 to 0.97)`.
     pub(crate) fn statistic(&self) -> String {
-        let (least, most) =
-            self.ratios.iter().fold((f64::MAX, f64::MIN), |(least, most), &ratio| {
-                (least.min(ratio), most.max(ratio))
-            });
-        let slices = self.ratios.len();
-        format!("median of {slices} paired slices of 1 s ({least:.2} to {most:.2})")
+        statistic(&self.ratios)
     }
+
+    pub(crate) fn cpu_ratio(&self) -> Option<f64> {
+        (!self.cpu_ratios.is_empty()).then(|| median(&mut self.cpu_ratios.clone()))
+    }
+}
+
+pub(crate) fn statistic(ratios: &[f64]) -> String {
+    let (least, most) = ratios
+        .iter()
+        .fold((f64::MAX, f64::MIN), |(least, most), &ratio| (least.min(ratio), most.max(ratio)));
+    let slices = ratios.len();
+    format!("median of {slices} paired slices of 1 s ({least:.2} to {most:.2})")
 }
 
 impl Wrk {
@@ -79,7 +104,9 @@ impl Wrk {
         Some(Self { version, cores, script, _folder: folder })
     }
 
-    fn slice(&self, address: SocketAddr) -> Slice {
+    fn slice(&self, target: Target<'_>) -> Slice {
+        let (address, cpu) = (target.address, || target.server.and_then(Server::cpu));
+        let before = cpu();
         let mut wrk = on_core(self.cores.clients, "wrk");
         wrk.args(["-t", "1", "-d", "1s", "-c", &CONNECTIONS.to_string(), "-s"]).arg(&self.script);
         let output = wrk.arg(format!("http://{address}{PATH}")).output().expect("wrk runs");
@@ -91,12 +118,13 @@ impl Wrk {
             panic!("five numbers, not {line}")
         };
         let per_second = requests / (microseconds / 1e6);
-        Slice { per_second, p50_ms: p50 / 1e3, p99_ms: p99 / 1e3, errors }
+        let cpu_us = cpu().zip(before).map(|(after, before)| (after - before) * 1e6 / requests);
+        Slice { per_second, p50_ms: p50 / 1e3, p99_ms: p99 / 1e3, errors, cpu_us }
     }
 
     /// Loads each server in turn, in so many rounds; every other round runs
     /// backwards. The first server is what the others are compared with.
-    pub(crate) fn paired(&self, servers: &[SocketAddr], rounds: usize) -> Vec<Found> {
+    pub(crate) fn paired(&self, servers: &[Target<'_>], rounds: usize) -> Vec<Found> {
         for &server in servers {
             self.slice(server);
         }
@@ -109,9 +137,13 @@ impl Wrk {
             for n in order {
                 found[n].slices.push(self.slice(servers[n]));
             }
-            let bare = found[0].slices[round].per_second;
+            let bare = found[0].slices[round];
             for found in &mut found {
-                found.ratios.push(found.slices[round].per_second / bare);
+                let slice = found.slices[round];
+                found.ratios.push(slice.per_second / bare.per_second);
+                found
+                    .cpu_ratios
+                    .extend(bare.cpu_us.zip(slice.cpu_us).map(|(bare, own)| bare / own));
             }
         }
         found

@@ -28,9 +28,9 @@ use http::header::{self, HeaderValue};
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use bare::{Origin, PATH, Sample};
+use bare::{App, Origin, PATH, Sample};
 use findings::{Findings, Group};
-use load::Wrk;
+use load::{Target, Wrk};
 use proxy_support::{Client, Seen, get};
 use servers::nginx::{Nginx, Settings};
 use servers::{Cores, Server, build_examples};
@@ -49,8 +49,8 @@ const MOST_TO_WARM: usize = 10_000;
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().collect();
     match args.get(1).map(String::as_str) {
-        Some("--bare") => {
-            bare::process(&args[2]);
+        Some(flag) if App::of(flag).is_some() => {
+            bare::process(App::of(flag).expect("just seen"), &args[2]);
             ExitCode::SUCCESS
         }
         // Under `cargo test` there is nothing to see.
@@ -72,6 +72,7 @@ fn run(args: &[String]) -> ExitCode {
     build_examples(&["web_server", "reverse_proxy"]);
     let runtime = Runtime::new().expect("a runtime starts");
     let bench = Bench { runtime, wrk, cores, rounds: rounds(args) };
+    findings.add(bench.application());
     findings.add(bench.web_server());
     for size in SIZES {
         findings.add(bench.proxies(size));
@@ -93,12 +94,33 @@ struct Bench {
 }
 
 impl Bench {
+    /// The layer at its two places in a small application.
+    fn application(&self) -> Group {
+        let sample = Sample::of_application(1 << 10);
+        let in_front = self.server(App::InFront, &sample);
+        let routed = self.server(App::RouteLayer, &sample);
+        let hit = self.runtime.block_on(warm(in_front.server.address));
+        self.runtime.block_on(warm(routed.server.address));
+        let bare = self.bare(&hit);
+        let servers = [&bare, &in_front, &routed].map(|own| Target::from(&own.server));
+        let mut found = self.wrk.paired(&servers, self.rounds).into_iter();
+        Group {
+            id: "in_front",
+            body: hit.body.len(),
+            bare: found.next().expect("one for each server"),
+            ours: found.next().expect("one for each server"),
+            routed: found.next(),
+            nginx: None,
+            calls_too_many: 0.0,
+        }
+    }
+
     fn web_server(&self) -> Group {
         let flags = ["--ttl-ms", "3600000", "--work-ms", "1"];
         let server = Server::example(self.cores.server, "web_server", &flags);
         let hit = self.runtime.block_on(warm(server.address));
         let bare = self.bare(&hit);
-        let servers = [bare.server.address, server.address];
+        let servers = [Target::from(&bare.server), Target::from(&server)];
         let mut found = self.wrk.paired(&servers, self.rounds).into_iter();
         let stats = self.runtime.block_on(ask(server.address, "/stats")).body;
         let stats: serde_json::Value = serde_json::from_str(&stats).expect("JSON");
@@ -108,6 +130,7 @@ impl Bench {
             body: hit.body.len(),
             bare: found.next().expect("one for each server"),
             ours: found.next().expect("one for each server"),
+            routed: None,
             nginx: None,
             calls_too_many: calls as f64 - 1.0,
         }
@@ -119,10 +142,11 @@ impl Bench {
         let proxy = Server::example(self.cores.server, "reverse_proxy", &["--origin", &url]);
         let hit = self.runtime.block_on(warm(proxy.address));
         let bare = self.bare(&hit);
-        let mut servers = vec![bare.server.address, proxy.address];
+        let mut servers = vec![Target::from(&bare.server), Target::from(&proxy)];
         // It has an origin of its own: the calls of each are counted.
         let nginx = Nginx::version().map(|_| self.nginx(size));
-        servers.extend(nginx.iter().map(|nginx| nginx.server.address));
+        let of_nginx = |nginx: &WarmNginx| Target { address: nginx.server.address, server: None };
+        servers.extend(nginx.as_ref().map(of_nginx));
         let mut found = self.wrk.paired(&servers, self.rounds).into_iter();
         let too_many = nginx.as_ref().map_or(0, WarmNginx::calls_too_many);
         Group {
@@ -130,6 +154,7 @@ impl Bench {
             body: size,
             bare: found.next().expect("one for each server"),
             ours: found.next().expect("one for each server"),
+            routed: None,
             nginx: found.next(),
             calls_too_many: too_many as f64 + origin.calls() as f64 - 1.0,
         }
@@ -150,16 +175,21 @@ impl Bench {
         panic!("nginx still asks its origin after {MOST_TO_WARM} requests");
     }
 
-    fn bare(&self, hit: &Seen) -> Bare {
-        let folder = tempfile::tempdir().expect("a folder");
-        let file = folder.path().join("sample.json");
-        Sample::of(hit).write(&file);
-        let file = file.to_str().expect("a path of text");
-        let server = Server::ourselves(self.cores.server, &["--bare", file]);
-        let same = self.runtime.block_on(ask(server.address, PATH));
+    fn bare(&self, hit: &Seen) -> OwnServer {
+        let bare = self.server(App::Bare, &Sample::of(hit));
+        let same = self.runtime.block_on(ask(bare.server.address, PATH));
         assert_eq!(same.body, hit.body, "the bodies are the same");
         assert_eq!(size(&same), size(hit), "so many bytes of fields: {same:?}, not {hit:?}");
-        Bare { server, _folder: folder }
+        bare
+    }
+
+    fn server(&self, app: App, sample: &Sample) -> OwnServer {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("sample.json");
+        sample.write(&file);
+        let file = file.to_str().expect("a path of text");
+        let server = Server::ourselves(self.cores.server, &[app.flag(), file]);
+        OwnServer { server, _folder: folder }
     }
 }
 
@@ -176,8 +206,8 @@ impl WarmNginx {
     }
 }
 
-/// The bare handler, with the file it was started with.
-struct Bare {
+/// This program as a server, with the file it was started with.
+struct OwnServer {
     server: Server,
     _folder: TempDir,
 }

@@ -108,6 +108,15 @@ impl Server {
         kib.unwrap_or_default() * 1024
     }
 
+    /// Returns the processor time that it has taken, in seconds, to a hundredth.
+    pub(crate) fn cpu(&self) -> Option<f64> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.process.id())).ok()?;
+        // The name of the program, in brackets, may have blanks.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        let ticks = |at: usize| fields.get(at)?.parse::<f64>().ok();
+        Some((ticks(11)? + ticks(12)?) / 100.0)
+    }
+
     /// Waits for the line that ends with the address.
     fn start(command: &mut Command) -> Self {
         let mut process = command.stdout(Stdio::piped()).spawn().expect("the program runs");
