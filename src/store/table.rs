@@ -22,8 +22,9 @@ use crate::garbage::{Bin, Evicted, EvictionCause, OpenBin};
 use crate::key::Key;
 use crate::sync::Mutex;
 
-/// As [`Eviction::entry_bytes`]: measured, in the worst moment, while the table doubles.
-pub(super) const ENTRY_BYTES: usize = 240;
+/// As [`Eviction::entry_bytes`]: 201 bytes are asked of the allocator in the worst moment, while
+/// the table doubles; the rest is what the allocator adds (`tests/resident`).
+pub(super) const ENTRY_BYTES: usize = 256;
 
 /// Makes the hashes of keys; see [`Hashed`].
 type KeyHasher = crate::sync::RandomState;

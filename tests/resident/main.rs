@@ -35,7 +35,10 @@ const ROUNDS: usize = 3;
 const CASES: &[&str] = &[
     "u64",
     "String of 100 B",
+    "String of 1 KiB",
+    "String of 64 KiB",
     "String of 1 MiB",
+    "String of 10 MiB",
     "Vec<u8>",
     "keys of 300 B",
     #[cfg(feature = "http")]
@@ -43,22 +46,25 @@ const CASES: &[&str] = &[
 ];
 
 #[test]
-fn a_process_grows_by_no_more_than_a_quarter_above_the_bound() {
+fn a_process_grows_by_no_more_than_a_sixth_above_the_bound_and_two_bodies() {
     alone(CASES, |case| {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-        let Filled { max_bytes, resident, .. } = fill(case, 8 * MIB, &runtime);
+        let Filled { max_bytes, resident, largest, .. } = fill(case, 8 * MIB, &runtime);
         println!("{case}: {resident} bytes are resident, {}", share(resident, max_bytes));
-        assert!(resident <= max_bytes / 4 * 5, "{resident} bytes of {max_bytes}");
+        let most = max_bytes / 20 * 23 + 2 * largest;
+        assert!(resident <= most, "{case}: {resident} bytes of {max_bytes}");
     });
 }
 
 #[test]
-fn several_threads_allocate_no_more_than_a_quarter_above_the_bound() {
+fn several_threads_allocate_no_more_than_a_sixth_above_the_bound_and_two_bodies() {
     alone(CASES, |case| {
         let runtime = Builder::new_multi_thread().worker_threads(3).enable_all().build().unwrap();
-        let Filled { max_bytes, live, .. } = fill(case, 4 * MIB, &runtime);
+        let Filled { max_bytes, live, largest, .. } = fill(case, 4 * MIB, &runtime);
         println!("{case}: {live} bytes are allocated at most, {}", share(live, max_bytes));
-        assert!(live <= max_bytes / 4 * 5, "{live} bytes of {max_bytes}");
+        // What the tasks that fill have in hand counts for nobody else.
+        let most = max_bytes / 20 * 23 + 2 * largest + 2 * largest;
+        assert!(live <= most, "{case}: {live} bytes of {max_bytes}");
     });
 }
 
@@ -71,15 +77,22 @@ struct Filled {
     max_bytes: usize,
     resident: usize,
     live: usize,
+    /// The largest of the values.
+    largest: usize,
 }
 
 fn fill(case: &str, small: usize, on: &Runtime) -> Filled {
     let large = 64 * MIB;
     match case {
-        "u64" => filled(on, small, small / 500, |n| n as u64),
-        "String of 100 B" => filled(on, small, small / 600, |_| "x".repeat(100)),
-        "String of 1 MiB" => filled(on, large, 64, |_| "x".repeat(MIB)),
-        "Vec<u8>" => filled(on, small, small / 2048, |n| vec![b'x'; any(n, 4 * KIB)]),
+        "u64" => filled(on, small, (small / 240, 8), |n| n as u64),
+        "String of 100 B" => filled(on, small, (small / 350, 100), |_| "x".repeat(100)),
+        "String of 1 KiB" => filled(on, small, (small / 1300, KIB), |_| "x".repeat(KIB)),
+        "String of 64 KiB" => {
+            filled(on, small, (small / (64 * KIB), 64 * KIB), |_| "x".repeat(64 * KIB))
+        }
+        "String of 1 MiB" => filled(on, large, (64, MIB), |_| "x".repeat(MIB)),
+        "String of 10 MiB" => filled(on, large, (16, 10 * MIB), |_| "x".repeat(10 * MIB)),
+        "Vec<u8>" => filled(on, small, (small / 2048, 4 * KIB), |n| vec![b'x'; any(n, 4 * KIB)]),
         "keys of 300 B" => filled_under_long_keys(on, small, small / 800),
         #[cfg(feature = "http")]
         "HTTP responses" => http::filled(on, 4 * small, 4 * small / (16 * KIB)),
@@ -96,11 +109,11 @@ fn any(n: usize, bound: usize) -> usize {
 fn filled<V: Clone + Send + Sync + 'static>(
     on: &Runtime,
     max_bytes: usize,
-    count: usize,
+    (count, largest): (usize, usize),
     value: impl Fn(usize) -> V + Copy + Send + 'static,
 ) -> Filled {
     let make = |max_bytes| settings::<V>().max_bytes(max_bytes).build().unwrap();
-    growth(on, max_bytes, count, make, move |cache, numbers| async move {
+    growth(on, max_bytes, (count, largest), make, move |cache, numbers| async move {
         let halves = [0, 1].map(|half| {
             let (cache, numbers) = (cache.clone(), numbers.clone());
             tokio::spawn(async move {
@@ -120,7 +133,7 @@ fn filled<V: Clone + Send + Sync + 'static>(
 
 fn filled_under_long_keys(on: &Runtime, max_bytes: usize, count: usize) -> Filled {
     let make = |max_bytes| settings().max_bytes(max_bytes).build().unwrap();
-    growth(on, max_bytes, count, make, |cache: Stampede<u64>, numbers| async move {
+    growth(on, max_bytes, (count, 300), make, |cache: Stampede<u64>, numbers| async move {
         for n in numbers {
             cache.put(format!("{n:0300}").as_str(), 1).await;
             sample();
@@ -129,14 +142,18 @@ fn filled_under_long_keys(on: &Runtime, max_bytes: usize, count: usize) -> Fille
 }
 
 /// Fills a small cache, so that what every cache needs once is there, and then one with this
-/// bound.
-fn growth<C: Clone, Fut: Future<Output = ()>>(
+/// bound: until values leave it, and again after all were invalidated.
+fn growth<V, Fut>(
     on: &Runtime,
     max_bytes: usize,
-    count: usize,
-    make: impl Fn(u64) -> C,
-    fill: impl Fn(C, Range<usize>) -> Fut,
-) -> Filled {
+    (count, largest): (usize, usize),
+    make: impl Fn(u64) -> Stampede<V>,
+    fill: impl Fn(Stampede<V>, Range<usize>) -> Fut,
+) -> Filled
+where
+    V: Clone + Send + Sync + 'static,
+    Fut: Future<Output = ()>,
+{
     on.block_on(async {
         fill(make(64 * KIB as u64), 0..100).await;
         let before = (resident("VmRSS:"), live());
@@ -145,11 +162,13 @@ fn growth<C: Clone, Fut: Future<Output = ()>>(
         for round in 0..ROUNDS {
             fill(cache.clone(), round * count..(round + 1) * count).await;
         }
+        cache.invalidate_all().await;
+        fill(cache.clone(), 0..count).await;
         let resident = resident("VmHWM:") - before.0;
         let live = MOST_LIVE.load(Ordering::Relaxed) - before.1;
         // Until here it is full.
         drop(cache);
-        Filled { max_bytes, resident, live }
+        Filled { max_bytes, resident, live, largest }
     })
 }
 
@@ -204,7 +223,7 @@ mod http {
         let make = |max_bytes| -> HttpStampede {
             Stampede::builder("test").origin_only().max_bytes(max_bytes).build().unwrap()
         };
-        growth(on, max_bytes, count, make, |cache: HttpStampede, numbers| async move {
+        growth(on, max_bytes, (count, 32 * KIB), make, |cache: HttpStampede, numbers| async move {
             let origin = service_fn(async |request: Request<Body>| {
                 Ok::<_, Infallible>(response(request.uri().path()[1..].parse().unwrap()))
             });
