@@ -49,7 +49,7 @@ async fn a_client_asks_the_server_once_and_confirms_what_has_expired() {
         let request = Request::get(&url).body(Empty::<Bytes>::new()).unwrap();
         let response = client.clone().oneshot(request).await.unwrap();
         assert_eq!(response.status(), StatusCode::OK);
-        let outcome = *response.extensions().get::<CacheOutcome>().unwrap();
+        let outcome = CacheOutcome::of(&response).unwrap();
         let body = response.into_body().collect().await.unwrap().to_bytes();
         assert_eq!(body, "news");
         outcome

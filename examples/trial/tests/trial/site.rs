@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use axum::Router;
 use axum::body::Body;
-use http::{Request, StatusCode, header};
+use http::{HeaderValue, Request, StatusCode, header};
 use http_body_util::BodyExt;
 use tempfile::TempDir;
 use tower::ServiceExt;
@@ -90,7 +90,11 @@ impl Site {
 
 async fn send(app: Router, request: Request<Body>) -> Answer {
     let response = app.oneshot(request).await.unwrap();
-    let outcome = response.extensions().get::<CacheOutcome>().copied();
+    // A hit says so in its fields and in its body, and the router has put it into another body.
+    let is_hit = |status: &HeaderValue| status.as_bytes().starts_with(b"tower-stampede; hit");
+    let is_hit = response.headers().get("cache-status").is_some_and(is_hit);
+    let outcome = response.extensions().get().copied();
+    let outcome = outcome.or(is_hit.then_some(CacheOutcome::Hit));
     let cookie = response.headers().get(header::SET_COOKIE);
     let cookie = cookie.map(|cookie| cookie.to_str().unwrap().to_owned());
     let status = response.status();
