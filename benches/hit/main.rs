@@ -11,7 +11,7 @@
 //! without a report. To look at one of them, build with `CARGO_PROFILE_BENCH_DEBUG=1 cargo bench
 //! --bench hit --no-run`, then run the binary under `valgrind
 //! --tool=callgrind` with `--subject SLUG HITS` (`moka`, `generic`, `typed`, `floor`,
-//! `bare`, `http_plain`, `http_lean`, `http`, `http_routed`, `floor_routed`),
+//! `bare`, `http_plain`, `http_outcome`, `http`, `http_routed`, `floor_routed`),
 //! or with `--requests SLUG HITS`: making its requests and nothing else.
 
 mod found;

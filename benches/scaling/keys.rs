@@ -52,9 +52,9 @@ fn say(part: &mut Part, rows: &[Row]) {
     };
     let ratio = "a hit of ours to moka's get";
     part.figures.extend([
-        figure("hit_1_key_to_moka", &format!("{ratio}, 1 key"), one.hit.ratio, "").at_most(1.3),
+        figure("hit_1_key_to_moka", &format!("{ratio}, 1 key"), one.hit.ratio, "").at_most(0.5),
         figure("hit_million_keys_to_moka", &format!("{ratio}, 1,000,000 keys"), most.hit.ratio, "")
-            .at_most(1.3),
+            .at_most(0.6),
         figure("hit_million_keys_ns", "a hit among 1,000,000 keys", most.hit.ours, "ns"),
         figure("moka_million_keys_ns", "moka's get among 1,000,000 keys", most.hit.moka, "ns"),
     ]);
@@ -73,8 +73,7 @@ fn draw(part: &mut Part, rows: &[Row]) {
         id: "scaling.keys",
         title: "A hit in memory, from one key to a million",
         caption: "One thread reads all keys in turn. What rises is the distance to memory: a \
-                  million entries do not fit the processor's caches, moka's alone as little as \
-                  ours.",
+                  million entries do not fit the processor's caches, moka's as little as ours.",
         x: ("keys held", ""),
         y: ("per hit", "ns"),
     };

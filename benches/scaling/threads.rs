@@ -27,8 +27,8 @@ pub(crate) fn measure(profile: Profile, part: &mut Part) {
         id: "scaling.threads",
         title: "Hits in memory on more threads",
         caption: "Hits of all threads together in a second, each thread reading as fast as it \
-                  can. On one key all of them share one counter of references, moka's readers as \
-                  well as ours.",
+                  can. On one key all of them share the counters of one entry, moka's readers as well \
+                  as ours.",
         x: ("threads", ""),
         y: ("hits per second", "1/s"),
     };
@@ -87,7 +87,7 @@ fn say(part: &mut Part, rows: &[Row], keys: u64, named: &str) {
     let slices = "median of paired slices";
     let id = format!("scaling.threads_{keys}_keys_to_moka");
     let says = format!("a hit of ours to moka's get, {named}, {threads} threads");
-    part.figures.push(Figure::new(&id, &says, last.hit.ratio, "", slices).at_most(1.3));
+    part.figures.push(Figure::new(&id, &says, last.hit.ratio, "", slices).at_most(0.5));
     let id = format!("scaling.threads_{keys}_keys_hits_per_second");
     let says = format!("hits of all threads together, {named}, {threads} threads");
     part.figures.push(Figure::new(&id, &says, rate(last, last.hit.ours), "1/s", slices));

@@ -44,7 +44,7 @@ pub(crate) fn measure(profile: Profile, part: &mut Part) {
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     let runtime = builder.worker_threads(workers).enable_all().build().expect("a runtime starts");
     let cache = cache();
-    let (mut ours, mut bare, mut fills) = (Vec::new(), Vec::new(), 0);
+    let (mut ours, mut bare, mut to_notify, mut fills) = (Vec::new(), Vec::new(), 0.0, 0);
     for (crowd, quick, full) in CROWDS {
         let rounds = profile.pick(quick, full);
         // In turn, so that a drift of the machine's speed hits both.
@@ -54,11 +54,19 @@ pub(crate) fn measure(profile: Profile, part: &mut Part) {
             bare_rounds.push(bare_round(&runtime, crowd));
             fills += 1;
         }
+        // Of the last crowd, which is the largest.
+        let pairs = our_rounds.iter().zip(&bare_rounds);
+        to_notify =
+            median(&mut pairs.map(|(ours, bare)| ours.last / bare.last).collect::<Vec<_>>());
         ours.push(Row { crowd: crowd as f64, round: middle_of(&our_rounds) });
         bare.push(Row { crowd: crowd as f64, round: middle_of(&bare_rounds) });
     }
     let calls = cache.stats().computations as f64 / fills as f64;
     say(part, &ours, &bare, calls, &statistic(profile));
+    let says = "until the last of 100,000 waiters has the value, to tokio's Notify alone";
+    let rounds = format!("median of {} paired rounds", profile.pick(CROWDS[4].1, CROWDS[4].2));
+    let figure = Figure::new("scaling.waking_100000_to_notify", says, to_notify, "", &rounds);
+    part.figures.push(figure.at_most(1.2));
     draw(part, &ours, &bare);
 }
 
@@ -203,7 +211,8 @@ fn say(part: &mut Part, ours: &[Row], bare: &[Row], calls: f64, median: &str) {
             "memory of a waiter among 100,000, its task included",
             most.round.bytes,
             "bytes",
-        ),
+        )
+        .at_most(1000.0),
         Figure::new(
             "scaling.waiters_origin_calls",
             "computations for each crowd that waits for one key",

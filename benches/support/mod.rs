@@ -267,24 +267,24 @@ impl Http {
         Self { name: "bare service", kind: Kind::Bare, keys, arrival: Arrival::Bare }
     }
 
-    /// Without `Age`, `Cache-Status` and the extension.
+    /// Without `Age` and `Cache-Status`.
     pub(crate) fn plain(keys: usize) -> Self {
-        Self::layered("HTTP layer, fields and extension off", keys, false, false)
-    }
-
-    /// With the fields, without the extension.
-    pub(crate) fn lean(keys: usize) -> Self {
-        Self::layered("HTTP layer, extension off", keys, true, false)
+        Self::layered("HTTP layer, fields off", keys, false, false)
     }
 
     /// As it comes.
-    pub(crate) fn full(keys: usize) -> Self {
-        Self::layered("HTTP layer", keys, true, true)
+    pub(crate) fn usual(keys: usize) -> Self {
+        Self::layered("HTTP layer", keys, true, false)
+    }
+
+    /// With the extension that names the outcome.
+    pub(crate) fn outcome(keys: usize) -> Self {
+        Self::layered("HTTP layer, outcome_on_hits(true)", keys, true, true)
     }
 
     /// As it comes, behind a server or router that gives requests extensions.
     pub(crate) fn routed(keys: usize) -> Self {
-        let layered = Self::layered("HTTP layer, routed requests", keys, true, true);
+        let layered = Self::layered("HTTP layer, routed requests", keys, true, false);
         Self { arrival: Arrival::Routed, ..layered }
     }
 
@@ -357,9 +357,9 @@ pub(crate) fn candidates(keys: usize) -> Vec<Candidate> {
         Candidate::new("generic", Role::Ours, Generic::new(keys)),
         Candidate::new("typed", Role::Ours, Typed::new(keys)),
         Candidate::new("bare", Role::Without, Http::bare(keys)),
-        Candidate::new("http", Role::Ours, Http::full(keys)),
+        Candidate::new("http", Role::Ours, Http::usual(keys)),
         Candidate::new("floor", Role::Without, Floor::new(keys, Arrival::Bare)),
-        Candidate::new("http_lean", Role::Ours, Http::lean(keys)),
+        Candidate::new("http_outcome", Role::Ours, Http::outcome(keys)),
         Candidate::new("http_plain", Role::Ours, Http::plain(keys)),
         Candidate::new("http_routed", Role::Ours, Http::routed(keys)),
         Candidate::new("floor_routed", Role::Without, Floor::new(keys, Arrival::Routed)),

@@ -26,12 +26,13 @@ use serde::{Serialize, Serializer};
 use super::{Content, Part, Role};
 
 /// Parts come in this order, all others after them by name.
-const ORDER: [&str; 9] = [
+const ORDER: [&str; 10] = [
     "load",
     "http_caches",
     "over_http",
     "hit",
     "hit_allocations",
+    "hit_ratio",
     "peers",
     "wake",
     "scaling",

@@ -63,7 +63,8 @@ pub(super) fn from_entry<B: Body>(
 }
 
 /// Does the same in the place of an empty response: one is large enough for
-/// each move of it to show in what a hit costs.
+/// each move of it to show in what a hit costs. Returns whether it is one by the entry: a
+/// refusal is none.
 #[inline]
 pub(super) fn write<B: Body>(
     response: &mut Response<ResponseBody<B>>,
@@ -72,10 +73,10 @@ pub(super) fn write<B: Body>(
     (method, shape): (RequestMethod, Shape),
     status: impl FnOnce() -> HeaderValue,
     now: Tick,
-) {
+) -> bool {
     let Some(stored) = entry.value.response() else {
         *response = refusal(rules, Error::new(crate::ErrorKind::ShutDown));
-        return;
+        return false;
     };
     if method == RequestMethod::Get {
         // Nothing is lost: both the body and the fields in their places are
@@ -89,6 +90,7 @@ pub(super) fn write<B: Body>(
         write_length(headers, stored, &shape);
     }
     write_own_fields(headers, rules, || age_of(entry, now), status);
+    true
 }
 
 #[cold]

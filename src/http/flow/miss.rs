@@ -82,8 +82,10 @@ pub(super) fn shape_of(
     headers: &HeaderMap,
     entry: &StoredEntry,
 ) -> Shape {
-    let stored = entry.value.response().filter(|_| wishes.is_shaped());
-    let Some(stored) = stored else { return Shape::Whole };
+    if !wishes.is_shaped() {
+        return Shape::Whole;
+    }
+    let Some(stored) = entry.value.response() else { return Shape::Whole };
     let now = cache.engine.clock.wall();
     Shape::of(wishes, headers, stored.status, &stored.headers, Some(&stored.body), now)
 }

@@ -190,8 +190,8 @@ fn place(cache: &Arc<HttpCache>) -> usize {
 
 /// Returns whether the request has come through a layer of the same handle.
 #[inline]
-pub(super) fn is_inside(parts: &Parts, cache: &Arc<HttpCache>) -> bool {
-    let marks = parts.extensions.get::<Marks>();
+pub(super) fn is_inside(extensions: &Extensions, cache: &Arc<HttpCache>) -> bool {
+    let marks = extensions.get::<Marks>();
     marks.is_some_and(|marks| marks.0.iter().any(|mark| mark.cache == place(cache)))
 }
 

@@ -97,32 +97,57 @@ where
     }
 
     fn call(&mut self, request: Request<Q>) -> Self::Future {
-        let (mut parts, body) = request.into_parts();
-        // One body for both kinds of requests: what is called from one place is inlined.
-        let nested = match nested::is_inside(&parts, &self.cache) {
-            false => None,
-            true => match self.claim(&mut parts) {
-                None => return self.pass_on(parts, body),
-                nested => nested,
-            },
-        };
-        let rules = nested.as_ref().map_or(&self.rules, |nested| &nested.rules);
-        let outside = nested.as_ref().map(|nested| &nested.outside);
-        let answer = if content::is_to_be_read(&mut parts, rules) && self.mode() != Mode::Off {
-            self.read(parts, body, rules, outside)
-        } else {
-            self.answer(parts, body, rules, outside)
-        };
-        match nested {
-            None => answer,
-            Some(nested) => nested.finish(answer),
+        let is_inside = nested::is_inside(request.extensions(), &self.cache);
+        let (parts, body) = request.into_parts();
+        if is_inside {
+            return self.call_inside(parts, body);
         }
+        self.take(parts, body, &self.rules, None)
     }
 }
 
 impl<S> HttpService<S> {
     fn mode(&self) -> Mode {
         self.cache.engine.mode()
+    }
+
+    /// Answers a request that has come through a layer of the same handle; see [`nested`].
+    #[cold]
+    fn call_inside<Q, B>(&self, mut parts: Parts, body: Q) -> HttpFuture<B, S::Error>
+    where
+        S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
+        S::Future: Send,
+        S::Error: Send,
+        Q: Body + Send + 'static,
+        B: Body + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let Some(nested) = self.claim(&mut parts) else { return self.pass_on(parts, body) };
+        let answer = self.take(parts, body, &nested.rules, Some(&nested.outside));
+        nested.finish(answer)
+    }
+
+    /// Answers a request under `rules`, once its body was read if that is a part of its key.
+    #[inline]
+    fn take<Q, B>(
+        &self,
+        mut parts: Parts,
+        body: Q,
+        rules: &Arc<Rules>,
+        outside: Option<&Outside>,
+    ) -> HttpFuture<B, S::Error>
+    where
+        S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
+        S::Future: Send,
+        S::Error: Send,
+        Q: Body + Send + 'static,
+        B: Body + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        if content::is_to_be_read(&mut parts, rules) && self.mode() != Mode::Off {
+            return self.read(parts, body, rules, outside);
+        }
+        self.answer(parts, body, rules, outside)
     }
 
     /// Answers a request that is keyed by its body, once that was read.
@@ -248,12 +273,14 @@ impl<S> HttpService<S> {
         let selecting = outside.and_then(|outside| outside.selecting.as_ref());
         let headers = selecting.unwrap_or(&parts.headers);
         let found = look(&self.cache, rules, primary.as_bytes(), &asked, headers, now);
-        match if wishes.demand.is_some() { wishes.judge(found, now) } else { found } {
-            (Lookup::Fresh(entry), _) => {
-                let mut response = Response::new(ResponseBody::default());
-                self.write_hit(&mut response, &mut parts, rules, (asked, wishes), &entry, now);
-                HttpFuture::ready(response)
-            }
+        let found = if wishes.demand.is_some() { wishes.judge(found, now) } else { found };
+        // By reference: what was found is large enough for each move of it to show.
+        if let (Lookup::Fresh(entry), _) = &found {
+            let mut response = Response::new(ResponseBody::default());
+            self.write_hit(&mut response, &mut parts, rules, (asked, wishes), entry, now);
+            return HttpFuture::ready(response);
+        }
+        match found {
             (Lookup::Stale(entry), _)
                 if outside.is_none()
                     && !wishes.no_store
@@ -284,9 +311,8 @@ impl<S> HttpService<S> {
         self.cache.observer.answered(CacheOutcome::Hit);
         let shape = shape_of(&self.cache, wishes, &parts.headers, entry);
         let status = || answer::hit_status(rules, entry, now);
-        answer::write(response, rules, entry, (asked.method, shape), status, now);
-        // A refusal has said so already.
-        if response.extensions().is_empty() {
+        // A refusal says by itself what it is.
+        if answer::write(response, rules, entry, (asked.method, shape), status, now) {
             response.body_mut().comes_by(CacheOutcome::Hit);
             if rules.config.outcome_on_hits {
                 answer::mark_hit(response.extensions_mut(), std::mem::take(&mut parts.extensions));
