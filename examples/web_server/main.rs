@@ -21,7 +21,6 @@ use std::time::Duration;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use hyper_util::server::conn::auto;
 use tokio::net::TcpListener;
-use tower::ServiceExt;
 use tower_stampede::HttpStampede;
 
 use crate::demo::Demo;
@@ -126,7 +125,7 @@ async fn run(flags: Flags, cache: &HttpStampede, metrics: Metrics) -> Result<(),
     }
     listen::announce(address)?;
     let limits = app.flags.limits.clone();
-    serve(listener, routes::router(app), limits, stop).await;
+    serve(listener, routes::Site::new(app), limits, stop).await;
     cache.shutdown(DRAIN).await;
     Ok(())
 }
@@ -134,18 +133,15 @@ async fn run(flags: Flags, cache: &HttpStampede, metrics: Metrics) -> Result<(),
 /// Serves until `stop`, then lets open requests end for at most [`DRAIN`].
 async fn serve(
     listener: TcpListener,
-    router: axum::Router,
+    site: routes::Site,
     limits: Limits,
     stop: impl Future<Output = ()>,
 ) {
     let server = Arc::new(server(&limits));
     let serve = |stream, _, place: Arc<connection::Place>, stopping| {
-        let (router, limits, server) = (router.clone(), limits.clone(), Arc::clone(&server));
+        let (site, limits, server) = (site.clone(), limits.clone(), Arc::clone(&server));
         async move {
-            let answer = |request| {
-                let router = router.clone();
-                async move { router.oneshot(request).await.unwrap_or_else(|error| match error {}) }
-            };
+            let answer = |request| site.clone().answer(request);
             connection::drive(&server, stream, &limits, &place, stopping, answer).await;
         }
     };

@@ -3,16 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Query, State};
 use axum::http::header::InvalidHeaderValue;
 use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{Json, Router};
+use axum::{BoxError, Json, Router};
 use serde_json::json;
 use tower::util::MapRequestLayer;
+use tower::{Service, ServiceExt};
+use tower_stampede::RouterService;
 
 use crate::origin::Lane;
 use crate::{App, demo, page, stats};
@@ -26,22 +28,57 @@ type Pairs = Query<Vec<(String, String)>>;
 /// A request that asks for something that makes no sense.
 type BadRequest = (StatusCode, String);
 
-pub(crate) fn router(app: Arc<App>) -> Router {
-    // This is the line the example is about.
-    let layer = app.cache.http_layer();
-    let admin = admin(&app);
+/// All that the server answers.
+#[derive(Clone)]
+pub(crate) struct Site {
+    app: Arc<App>,
+    own_port: Arc<str>,
+    protected: RouterService,
+    others: Router,
+}
 
-    let protected = Router::new()
-        .route("/report/{id}", get(report))
-        .route("/private/{id}", get(private))
-        .route("/me", get(me))
-        // One stack: each `route_layer` of axum's costs a request two boxes.
-        .route_layer((counting(&app, Lane::Protected), one_site(app.demo.port()), layer));
+impl Site {
+    pub(crate) fn new(app: Arc<App>) -> Self {
+        let protected = Router::new()
+            .route("/report/{id}", get(report))
+            .route("/private/{id}", get(private))
+            .route("/me", get(me))
+            .with_state(Arc::clone(&app));
+        // This is the line the example is about. A hit is answered before there is any routing;
+        // `protected.route_layer(app.cache.http_layer())` has the cache behind it.
+        let protected = app.cache.http_layer().in_front_of(protected);
+        let own_port = format!(":{}", app.demo.port()).into();
+        Self { own_port, protected, others: others(Arc::clone(&app)), app }
+    }
+
+    pub(crate) async fn answer<B>(mut self, mut request: Request<B>) -> Response
+    where
+        B: HttpBody<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    {
+        let Ok(response) = if is_protected(request.uri().path()) {
+            self.app.origin.calls(Lane::Protected).asked();
+            remove_port(&mut request, &self.own_port);
+            self.protected.call(request).await
+        } else {
+            self.others.oneshot(request).await
+        };
+        response
+    }
+}
+
+/// Returns whether a path is one of those behind the cache.
+fn is_protected(path: &str) -> bool {
+    let id = path.strip_prefix("/report/").or_else(|| path.strip_prefix("/private/"));
+    id.is_some_and(|id| !id.is_empty() && !id.contains('/')) || path == "/me"
+}
+
+/// The routes that have no cache.
+fn others(app: Arc<App>) -> Router {
+    let admin = admin(&app);
     let unprotected = Router::new()
         .route("/unprotected/{id}", get(unprotected))
         .route_layer(counting(&app, Lane::Unprotected));
     Router::new()
-        .merge(protected)
         .merge(unprotected)
         .route("/", get(page::show))
         .route("/invalidate/{id}", post(invalidate))
@@ -69,21 +106,16 @@ fn admin(app: &App) -> Router {
 /// Takes our own port out of `Host`. The host is part of what a response is
 /// stored under, and behind one name all instances would be asked for the same;
 /// here clients ask each by its port, and the responses are to be shared.
-fn one_site<B>(port: u16) -> MapRequestLayer<impl Fn(Request<B>) -> Request<B> + Clone + use<B>> {
-    // Not a `String`: axum clones the stack at every request.
-    let own_port: Arc<str> = format!(":{port}").into();
-    MapRequestLayer::new(move |mut request: Request<B>| {
-        // Where the URI names a host as well, the two have to agree.
-        if request.uri().authority().is_none()
-            && request.headers().get_all(header::HOST).iter().nth(1).is_none()
-            && let Some(host) = request.headers_mut().get_mut(header::HOST)
-            && let Some(name) = host.as_bytes().strip_suffix(own_port.as_bytes())
-            && let Ok(name) = host_of(name)
-        {
-            *host = name;
-        }
-        request
-    })
+fn remove_port<B>(request: &mut Request<B>, own_port: &str) {
+    // Where the URI names a host as well, the two have to agree.
+    if request.uri().authority().is_none()
+        && request.headers().get_all(header::HOST).iter().nth(1).is_none()
+        && let Some(host) = request.headers_mut().get_mut(header::HOST)
+        && let Some(name) = host.as_bytes().strip_suffix(own_port.as_bytes())
+        && let Ok(name) = host_of(name)
+    {
+        *host = name;
+    }
 }
 
 /// The names that a demonstration is asked by cost no memory.
