@@ -11,7 +11,7 @@ mod model;
 #[cfg(not(stampede_model))]
 mod product {
     pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-    pub(crate) use std::sync::{Arc, Weak};
+    pub(crate) use std::sync::{Arc, OnceLock, Weak};
 
     pub(crate) use foldhash::fast::RandomState;
     pub(crate) use parking_lot::{Mutex, RwLock};

@@ -26,7 +26,7 @@ use crate::flight::hold::Requester;
 use crate::flight::places::{Offer, Places};
 use crate::flight::succession::{Candidate, Candidates, Successor, Vacant};
 use crate::key::{Key, Tag};
-use crate::sync::{Arc, AtomicU32, AtomicU64, Mutex, Notify, Ordering, Weak};
+use crate::sync::{Arc, AtomicU64, Mutex, Notify, OnceLock, Ordering, Weak};
 
 /// How the callers of a flight go on. A leader leaves one, however it ends.
 #[derive(Debug)]
@@ -100,17 +100,8 @@ pub(crate) enum Phase<V> {
     Computing,
     Arriving,
     Vacant(Box<dyn Vacant<V>>),
-    Published(Verdict<V>),
-    Settled(Verdict<V>),
-}
-
-impl<V> Phase<V> {
-    fn verdict(&self) -> Option<&Verdict<V>> {
-        match self {
-            Self::Waiting | Self::Computing | Self::Arriving | Self::Vacant(_) => None,
-            Self::Published(verdict) | Self::Settled(verdict) => Some(verdict),
-        }
-    }
+    Published,
+    Settled,
 }
 
 /// When a flight and its computation began, counted by one counter.
@@ -127,9 +118,6 @@ struct Progress<V> {
     is_forgotten: bool,
     /// The work has no time-out: it began while the cache was not on.
     is_unbounded: bool,
-    /// The number of the computation; zero until it begins. Flights and computations
-    /// are numbered from one counter.
-    began: u64,
     /// The waiters that may lead.
     candidates: Candidates,
 }
@@ -145,6 +133,12 @@ impl<V> Progress<V> {
         }
     }
 }
+
+/// One caller that waits, in what a flight counts.
+const WAITER: u64 = 1;
+
+/// One leader's own caller, in what a flight counts.
+const LEADERS_CALLER: u64 = 1 << 32;
 
 #[derive(Debug)]
 pub(crate) struct Flight<V> {
@@ -165,11 +159,15 @@ pub(crate) struct Flight<V> {
     /// Whose failure a failure of the leader is.
     pub(crate) requester: Requester,
     progress: Mutex<Progress<V>>,
-    /// Callers that wait here.
-    waiters: AtomicU32,
-    /// The same and the leader's own caller: without them a leader in the queue
-    /// leaves it.
-    interest: AtomicU32,
+    /// Set under the lock of `progress`, and read without it: a crowd that wakes does not
+    /// queue for one lock.
+    verdict: OnceLock<Verdict<V>>,
+    /// The number of the computation; zero until it begins. Flights and computations
+    /// are numbered from one counter.
+    began: AtomicU64,
+    /// How many callers wait here, in units of [`WAITER`], and how many leaders' own callers,
+    /// in units of [`LEADERS_CALLER`]. Without any of them a leader in the queue leaves it.
+    interest: AtomicU64,
     wake: Notify,
     places: Arc<Places>,
 }
@@ -187,7 +185,6 @@ impl<V> Flight<V> {
             phase: Phase::Waiting,
             is_forgotten: false,
             is_unbounded: false,
-            began: 0,
             candidates: Candidates::default(),
         };
         Self {
@@ -201,8 +198,9 @@ impl<V> Flight<V> {
             led_with: request.unkeyed,
             requester: request.requester(),
             progress: Mutex::new(progress),
-            waiters: AtomicU32::new(0),
-            interest: AtomicU32::new(0),
+            verdict: OnceLock::new(),
+            began: AtomicU64::new(0),
+            interest: AtomicU64::new(0),
             wake: Notify::new(),
             places,
         }
@@ -215,16 +213,16 @@ impl<V> Flight<V> {
         if matches!(progress.phase, Phase::Waiting) {
             progress.phase = Phase::Computing;
         }
-        progress.began = number;
+        self.set_number(number);
     }
 
     /// The result is from elsewhere, and counts as one of the computation with this number.
     pub(crate) fn set_number(&self, number: u64) {
-        self.progress.lock().began = number;
+        self.began.store(number, Ordering::Release);
     }
 
     pub(crate) fn numbers(&self) -> FlightNumbers {
-        let began = self.progress.lock().began;
+        let began = self.began.load(Ordering::Acquire);
         FlightNumbers { flight: self.id, computation: Some(began).filter(|number| *number > 0) }
     }
 
@@ -247,9 +245,13 @@ impl<V> Flight<V> {
     /// in the table.
     pub(crate) fn publish(&self, verdict: Verdict<V>) {
         let mut progress = self.progress.lock();
-        if progress.phase.verdict().is_none() {
-            progress.phase = Phase::Published(verdict);
-            drop(progress);
+        let unused = self.verdict.set(verdict).err();
+        if unused.is_none() {
+            progress.phase = Phase::Published;
+        }
+        // What is not used is dropped without the lock.
+        drop(progress);
+        if unused.is_none() {
             self.wake();
         }
     }
@@ -260,14 +262,8 @@ impl<V> Flight<V> {
     #[must_use = "to be dropped without the table's lock"]
     pub(crate) fn settle(&self, verdict: Verdict<V>) -> Option<Verdict<V>> {
         let mut progress = self.progress.lock();
-        let (settled, unused) = match std::mem::replace(&mut progress.phase, Phase::Waiting) {
-            Phase::Published(earlier) | Phase::Settled(earlier) => (earlier, Some(verdict)),
-            Phase::Waiting | Phase::Computing | Phase::Arriving | Phase::Vacant(_) => {
-                (verdict, None)
-            }
-        };
-        progress.phase = Phase::Settled(settled);
-        unused
+        progress.phase = Phase::Settled;
+        self.verdict.set(verdict).err()
     }
 
     pub(crate) fn wake(&self) {
@@ -275,7 +271,7 @@ impl<V> Flight<V> {
     }
 
     pub(crate) fn verdict(&self) -> Option<Verdict<V>> {
-        self.progress.lock().phase.verdict().cloned()
+        self.verdict.get().cloned()
     }
 
     /// Waits for the verdict.
@@ -300,10 +296,10 @@ impl<V> Flight<V> {
 
     /// Returns the verdict, or the lead where the waiter is a `candidate` and it is its turn.
     pub(super) fn news_for(&self, candidate: Option<Candidate>) -> Option<News<V>> {
-        let mut progress = self.progress.lock();
-        if let Some(verdict) = progress.phase.verdict() {
-            return Some(News::Verdict(verdict.clone()));
+        if let Some(verdict) = self.verdict() {
+            return Some(News::Verdict(verdict));
         }
+        let mut progress = self.progress.lock();
         let Phase::Vacant(vacancy) = &progress.phase else { return None };
         let (candidate, successor) = (candidate?, vacancy.successor());
         if !progress.candidates.may_succeed(candidate, successor) {
@@ -320,8 +316,7 @@ impl<V> Flight<V> {
     /// Makes the flight vacant, unless it has a verdict, or no waiter may lead.
     pub(super) fn vacate<T: Vacant<V> + 'static>(&self, vacancy: Box<T>) -> Result<(), Box<T>> {
         let mut progress = self.progress.lock();
-        let has_verdict = progress.phase.verdict().is_some();
-        if has_verdict || !progress.candidates.has(vacancy.successor()) {
+        if self.verdict.get().is_some() || !progress.candidates.has(vacancy.successor()) {
             return Err(vacancy);
         }
         progress.phase = Phase::Vacant(vacancy);
@@ -340,7 +335,7 @@ impl<V> Flight<V> {
     pub(crate) async fn wait_settled(&self) {
         loop {
             let woken = self.wake.notified();
-            if matches!(self.progress.lock().phase, Phase::Settled(_)) {
+            if !self.runs() {
                 return;
             }
             woken.await;
@@ -381,7 +376,7 @@ impl<V> Flight<V> {
     }
 
     fn runs(&self) -> bool {
-        !matches!(self.progress.lock().phase, Phase::Settled(_))
+        !matches!(self.progress.lock().phase, Phase::Settled)
     }
 
     /// Returns whether any caller still wants the result.
@@ -400,24 +395,20 @@ impl<V> Flight<V> {
 
     /// Takes a place among the waiters if there are fewer than `max`.
     pub(crate) fn add_waiter(&self, max: u32, candidate: Option<Candidate>) -> bool {
-        let is_taken = self.waiters.fetch_add(1, Ordering::AcqRel) < max;
-        if is_taken {
-            self.interest.fetch_add(1, Ordering::AcqRel);
-            if let Some(candidate) = candidate {
-                self.progress.lock().candidates.add(candidate);
-            }
-        } else {
-            self.waiters.fetch_sub(1, Ordering::AcqRel);
+        let add = |interest| (waiters_in(interest) < max).then_some(interest + WAITER);
+        let taken = self.interest.fetch_update(Ordering::AcqRel, Ordering::Acquire, add);
+        if let (Ok(_), Some(candidate)) = (taken, candidate) {
+            self.progress.lock().candidates.add(candidate);
         }
-        is_taken
+        taken.is_ok()
     }
 
     pub(crate) fn remove_waiter(&self, candidate: Option<Candidate>) {
-        self.waiters.fetch_sub(1, Ordering::AcqRel);
-        if let Some(candidate) = candidate {
+        // Where there is a verdict nobody leads any more.
+        if let Some(candidate) = candidate.filter(|_| self.verdict.get().is_none()) {
             self.remove_candidate(candidate);
         }
-        self.lose_interest();
+        self.lose_interest(WAITER);
     }
 
     /// A vacant flight ends with its last candidate. With the last one that comes first, it is
@@ -440,11 +431,16 @@ impl<V> Flight<V> {
         Candidate::of(request, self.led_with)
     }
 
-    fn lose_interest(&self) {
-        if self.interest.fetch_sub(1, Ordering::AcqRel) == 1 {
+    fn lose_interest(&self, of: u64) {
+        if self.interest.fetch_sub(of, Ordering::AcqRel) == of {
             self.places.leave_queue(&self.computation);
         }
     }
+}
+
+/// Returns how many of those that a flight counts wait.
+fn waiters_in(interest: u64) -> u32 {
+    u32::try_from(interest % LEADERS_CALLER).unwrap_or(u32::MAX)
 }
 
 /// The leader's own caller, as long as it waits for the leader.
@@ -457,13 +453,13 @@ pub(crate) struct Interest<V> {
 
 impl<V> Interest<V> {
     pub(crate) fn in_flight(flight: &Arc<Flight<V>>, offer: Option<Offer>) -> Self {
-        flight.interest.fetch_add(1, Ordering::AcqRel);
+        flight.interest.fetch_add(LEADERS_CALLER, Ordering::AcqRel);
         Self { flight: Arc::clone(flight), _offer: offer }
     }
 }
 
 impl<V> Drop for Interest<V> {
     fn drop(&mut self) {
-        self.flight.lose_interest();
+        self.flight.lose_interest(LEADERS_CALLER);
     }
 }

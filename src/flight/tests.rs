@@ -148,8 +148,8 @@ fn ask(
     less_than: u32,
 ) -> tokio::task::JoinHandle<Step<u32>> {
     let mut caller = Picky { engine: Arc::clone(engine), map: Arc::clone(map), less_than };
-    let mut ticket = Resolver::new(engine);
-    tokio::spawn(async move { ticket.resolve(&mut caller).await })
+    let engine = Arc::clone(engine);
+    tokio::spawn(async move { Resolver::new(&engine).resolve(&mut caller).await })
 }
 
 async fn value(step: tokio::task::JoinHandle<Step<u32>>) -> u32 {

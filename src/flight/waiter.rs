@@ -160,8 +160,8 @@ impl<V> Drop for Waiter<V> {
 }
 
 /// One caller on its way to an answer: the facts that it keeps from flight to flight.
-pub(crate) struct Resolver<V: Send + Sync + 'static> {
-    engine: Arc<Engine<V>>,
+pub(crate) struct Resolver<'a, V: Send + Sync + 'static> {
+    engine: &'a Arc<Engine<V>>,
     deadline: Instant,
     /// Sequence number of the invalidation log when the caller asked.
     asked: u64,
@@ -178,10 +178,10 @@ pub(crate) struct Resolver<V: Send + Sync + 'static> {
     has_caught_up: bool,
 }
 
-impl<V: Send + Sync + 'static> Resolver<V> {
-    pub(crate) fn new(engine: &Arc<Engine<V>>) -> Self {
+impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
+    pub(crate) fn new(engine: &'a Arc<Engine<V>>) -> Self {
         Self {
-            engine: Arc::clone(engine),
+            engine,
             deadline: Instant::now() + engine.settings.wait_timeout,
             asked: engine.log.seq(),
             reentries: 0,

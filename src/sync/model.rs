@@ -47,6 +47,30 @@ impl<T: ?Sized> RwLock<T> {
     }
 }
 
+/// As std's: the touch of an atomic number before each operation is the point at which another
+/// thread may run.
+#[derive(Debug)]
+pub(crate) struct OnceLock<T> {
+    order: AtomicU32,
+    value: std::sync::OnceLock<T>,
+}
+
+impl<T> OnceLock<T> {
+    pub(crate) fn new() -> Self {
+        Self { order: AtomicU32::new(0), value: std::sync::OnceLock::new() }
+    }
+
+    pub(crate) fn get(&self) -> Option<&T> {
+        self.order.load(Ordering::SeqCst);
+        self.value.get()
+    }
+
+    pub(crate) fn set(&self, value: T) -> Result<(), T> {
+        self.order.fetch_add(1, Ordering::SeqCst);
+        self.value.set(value)
+    }
+}
+
 /// As tokio's, of which it has what we use:
 ///
 /// - [`notify_one`](Self::notify_one) wakes the future that was polled first, or stores
