@@ -16,17 +16,17 @@ use crate::observe::{SpanLabel, contain_panic};
 
 /// Runs the work of a leader in a span below its caller's, on whatever task.
 pub(crate) fn leading<F: Future>(cache: SpanLabel<'_>, key: &Key, work: F) -> SpanScope<F> {
-    SpanScope::new(|| span(cache, key, "leader"), work, None)
+    SpanScope::new(|| span(cache, key, "leader"), work, Scope::Work)
 }
 
 /// Runs the rest of a leader's work in the current span.
 pub(crate) fn going_on<F: Future>(work: F) -> SpanScope<F> {
-    SpanScope::new(Span::current, work, None)
+    SpanScope::new(Span::current, work, Scope::Work)
 }
 
 /// Runs a wait in its own span, and records in it how long the wait took.
 pub(crate) fn waiting<F: Future>(cache: SpanLabel<'_>, key: &Key, wait: F) -> SpanScope<F> {
-    SpanScope::new(|| span(cache, key, "waiter"), wait, Some(Instant::now()))
+    SpanScope::new(|| span(cache, key, "waiter"), wait, Scope::Wait)
 }
 
 fn span(cache: SpanLabel<'_>, key: &Key, role: &'static str) -> Span {
@@ -45,31 +45,48 @@ fn span(cache: SpanLabel<'_>, key: &Key, role: &'static str) -> Span {
     )
 }
 
+/// What runs in a span.
+#[derive(Clone, Copy)]
+enum Scope {
+    Work,
+    /// A wait, whose time is recorded.
+    Wait,
+}
+
+/// A span that a subscriber reads. Callers wait without one by the hundred thousand, hence the box.
+struct Watched {
+    span: Span,
+    waits_from: Option<Instant>,
+}
+
 pin_project! {
     /// A future that runs, and is dropped, in a span. Unlike tracing's own, it
     /// survives a subscriber that panics: the work goes on without the span.
     pub(crate) struct SpanScope<F> {
         #[pin]
         work: Option<F>,
-        span: Span,
-        waits_from: Option<Instant>,
+        watched: Option<Box<Watched>>,
     }
 
     impl<F> PinnedDrop for SpanScope<F> {
         fn drop(this: Pin<&mut Self>) {
             let mut this = this.project();
-            let entered = Entered::new(this.span);
+            let entered = Entered::new(this.watched);
             this.work.set(None);
             drop(entered);
-            contain_panic(|| drop(std::mem::replace(this.span, Span::none())));
+            contain_panic(|| drop(this.watched.take()));
         }
     }
 }
 
 impl<F: Future> SpanScope<F> {
-    fn new(span: impl FnOnce() -> Span, work: F, waits_from: Option<Instant>) -> Self {
-        let span = contain_panic(span).unwrap_or_else(Span::none);
-        Self { work: Some(work), span, waits_from }
+    fn new(span: impl FnOnce() -> Span, work: F, scope: Scope) -> Self {
+        let span = contain_panic(span).filter(|span| !span.is_none());
+        let watched = span.map(|span| {
+            let waits_from = matches!(scope, Scope::Wait).then(Instant::now);
+            Box::new(Watched { span, waits_from })
+        });
+        Self { work: Some(work), watched }
     }
 }
 
@@ -80,13 +97,20 @@ impl<F: Future> Future for SpanScope<F> {
         let this = self.project();
         // It is there until the drop.
         let Some(work) = this.work.as_pin_mut() else { return Poll::Pending };
-        let _entered = Entered::new(this.span);
+        let _entered = Entered::new(&*this.watched);
         let result = work.poll(cx);
-        if let (Poll::Ready(_), Some(from)) = (&result, this.waits_from) {
-            let waited = display(Rounded(from.elapsed()));
-            contain_panic(|| this.span.record("waited", waited).is_none());
+        if let (Poll::Ready(_), Some(watched)) = (&result, &*this.watched) {
+            watched.record_wait();
         }
         result
+    }
+}
+
+impl Watched {
+    fn record_wait(&self) {
+        let Some(from) = self.waits_from else { return };
+        let waited = display(Rounded(from.elapsed()));
+        contain_panic(|| self.span.record("waited", waited).is_none());
     }
 }
 
@@ -94,8 +118,8 @@ impl<F: Future> Future for SpanScope<F> {
 struct Entered<'a>(Option<tracing::span::Entered<'a>>);
 
 impl<'a> Entered<'a> {
-    fn new(span: &'a Span) -> Self {
-        Self(contain_panic(|| span.enter()))
+    fn new(watched: &'a Option<Box<Watched>>) -> Self {
+        Self(watched.as_ref().and_then(|watched| contain_panic(|| watched.span.enter())))
     }
 }
 
