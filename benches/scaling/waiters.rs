@@ -73,11 +73,10 @@ pub(crate) fn measure(profile: Profile, part: &mut Part) {
 fn our_round(runtime: &Runtime, cache: &Stampede<u64>, key: u64, crowd: usize) -> Round {
     runtime.block_on(async {
         let fill = Fill::default();
-        let leader = tokio::spawn(ask(cache.clone(), key, fill.clone()));
+        let leader = tokio::spawn(lead(cache.clone(), key, fill.clone()));
         fill.begun.notified().await;
         let region = Region::new(ALLOCATOR);
-        let waiters: Vec<_> =
-            (0..crowd).map(|_| tokio::spawn(ask(cache.clone(), key, Fill::default()))).collect();
+        let waiters: Vec<_> = (0..crowd).map(|_| tokio::spawn(wait(cache.clone(), key))).collect();
         while cache.stats().waiting < crowd {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -97,13 +96,19 @@ struct Fill {
     ended: Arc<OnceLock<Instant>>,
 }
 
-async fn ask(cache: Stampede<u64>, key: u64, fill: Fill) -> Instant {
+async fn lead(cache: Stampede<u64>, key: u64, fill: Fill) {
     let compute = move || async move {
         fill.begun.notify_one();
         fill.go.notified().await;
         let _ = fill.ended.set(Instant::now());
         Ok::<_, std::fmt::Error>(key)
     };
+    cache.get_or_compute(key, compute).await.expect("the leader fills");
+}
+
+async fn wait(cache: Stampede<u64>, key: u64) -> Instant {
+    // It joins the leader, and computes nothing.
+    let compute = || async { Err::<u64, _>(std::fmt::Error) };
     let value = cache.get_or_compute(key, compute).await.expect("the leader fills");
     let now = Instant::now();
     assert_eq!(value, key);
