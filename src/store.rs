@@ -49,7 +49,8 @@ pub enum Eviction {
     #[default]
     ByPrice,
     /// S3-FIFO (Yang and others, SOSP 2023): a key that is asked for once leaves soon, and
-    /// a scan costs the others nothing.
+    /// a scan takes a tenth of the bound from the others, or 64 entries, up to half of the bound,
+    /// where that is more.
     S3Fifo,
     /// The least recently used one, by moka.
     #[cfg(feature = "moka")]
@@ -117,7 +118,7 @@ impl<V> Shelved<V> {
         self.0.as_ref()
     }
 
-    #[cfg(feature = "moka")]
+    #[cfg(any(feature = "admin", feature = "moka"))]
     #[inline(always)]
     fn into_entry(mut self) -> Option<EntryRef<V>> {
         let entry = self.0.take();
@@ -236,10 +237,7 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
 
     /// Does what the store has put off: it evicts, counts, and frees what is evicted.
     pub(crate) fn settle(&self) -> Garbage<V> {
-        #[cfg(feature = "moka")]
-        if let Kind::Moka(store) = &self.kind {
-            store.settle();
-        }
+        of_kind!(self, store => store.settle());
         self.empty_bin()
     }
 
@@ -249,9 +247,9 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
     /// Cancel safe: stops between two entries.
     pub(crate) async fn sweep(&self, is_dead: impl Fn(&Entry<V>) -> bool) {
         for batch in self.batches() {
-            for (key, entry) in batch {
-                if is_dead(&entry) {
-                    self.take_exactly(&key, &entry);
+            for (key, shelved) in batch {
+                if let Some(entry) = shelved.entry().filter(|entry| is_dead(entry)) {
+                    self.take_exactly(&key, entry);
                 }
             }
             drop(self.empty_bin());
@@ -263,10 +261,12 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
     /// Goes through the entries, in no particular order. Counts as no use of them.
     #[cfg(feature = "admin")]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, EntryRef<V>)> {
-        self.batches().flatten()
+        self.batches().flatten().filter_map(|(key, shelved)| Some((key, shelved.into_entry()?)))
     }
 
-    fn batches(&self) -> Box<dyn Iterator<Item = Vec<(Key, EntryRef<V>)>> + Send + '_> {
+    /// Each entry is in a shelf of its own: where the store lets go of it meanwhile, the shelf
+    /// brings it into the bin.
+    fn batches(&self) -> Box<dyn Iterator<Item = Vec<(Key, Shelved<V>)>> + Send + '_> {
         of_kind!(self, store => Box::new(store.batches(SWEEP_BATCH)))
     }
 
@@ -318,9 +318,9 @@ impl<V: Send + Sync + 'static> Store<V> for LocalStore<V> {
     }
 
     fn retain(&self, keep: &dyn Fn(&Entry<V>) -> bool) -> Garbage<V> {
-        for (key, entry) in self.batches().flatten() {
-            if !keep(&entry) {
-                self.take_exactly(&key, &entry);
+        for (key, shelved) in self.batches().flatten() {
+            if let Some(entry) = shelved.entry().filter(|entry| !keep(entry)) {
+                self.take_exactly(&key, entry);
             }
         }
         self.empty_bin()

@@ -257,13 +257,18 @@ impl<V> Flight<V> {
     }
 
     /// Ends the flight with `verdict`, or with the one that was published before; then
-    /// `verdict` is returned, to be dropped without the table's lock. Does not wake the
-    /// waiters: the caller does so after the lock. A vacancy has been taken before.
+    /// `verdict` is returned. So is a vacancy: a leader may have left one a moment ago, and its
+    /// drop asks for the locks of table and flight. Both are to be dropped without these. Does not
+    /// wake the waiters: the caller does so after the lock.
     #[must_use = "to be dropped without the table's lock"]
-    pub(crate) fn settle(&self, verdict: Verdict<V>) -> Option<Verdict<V>> {
+    pub(crate) fn settle(
+        &self,
+        verdict: Verdict<V>,
+    ) -> (Option<Verdict<V>>, Option<Box<dyn Vacant<V>>>) {
         let mut progress = self.progress.lock();
+        let vacancy = progress.take_vacancy();
         progress.phase = Phase::Settled;
-        self.verdict.set(verdict).err()
+        (self.verdict.set(verdict).err(), vacancy)
     }
 
     pub(crate) fn wake(&self) {

@@ -170,16 +170,13 @@ impl<V: Send + Sync + 'static> MokaStore<V> {
         }
     }
 
-    pub(super) fn batches(
-        &self,
-        size: u32,
-    ) -> impl Iterator<Item = Vec<(Key, EntryRef<V>)>> + Send {
+    pub(super) fn batches(&self, size: u32) -> impl Iterator<Item = Vec<(Key, Shelved<V>)>> + Send {
         let mut entries = self.cache.iter();
         std::iter::from_fn(move || {
             let batch: Vec<_> = entries
                 .by_ref()
                 .take(size as usize)
-                .filter_map(|(key, shelved)| Some((Key::clone(&key), shelved.into_entry()?)))
+                .map(|(key, shelved)| (Key::clone(&key), shelved))
                 .collect();
             (!batch.is_empty()).then_some(batch)
         })

@@ -14,7 +14,7 @@
 //!
 //! From "FIFO queues are all you need for cache eviction" (Yang and others, SOSP 2023): keys that
 //! are asked for once, most keys of a scan, leave through the small queue and cost the others
-//! nothing. What is ours: an entry of the main queue whose computation took longer than usual
+//! no more than the room of that queue. What is ours: an entry of the main queue whose computation took longer than usual
 //! has lives, and goes through the queue once more for each.
 
 use super::ghosts::Ghosts;

@@ -5,14 +5,17 @@
 //! queue changes together, so what is evicted, counted and cleared is exact. A writer does little
 //! while it has its turn: it evicts what its own entry displaces, and no code of the user runs.
 //!
-//! The table frees what was taken out of it as soon as no reader looks at it any more.
+//! The table frees what was taken out of it as soon as no reader looks at it any more. It keeps what it
+//! cannot free yet in a list of the writing thread. So writers, who take turns, write with owned
+//! guards: these are numbered by the first number that is free, and not by their threads. Many threads
+//! that write in turn share one list, and the next writer frees what the one before could not.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-use papaya::{Equivalent, HashMap, LocalGuard, ResizeMode};
+use papaya::{Equivalent, Guard, HashMap, OwnedGuard, ResizeMode};
 
 use super::policy::{MOST_USES, NodeId, Policy, Price, Stand};
 use super::{Change, EntryRef, Eviction, LocalSettings, Shelved, removal_cause};
@@ -201,7 +204,7 @@ impl<V: Send + Sync + 'static> TableStore<V> {
     ) -> bool {
         let wanted = self.wanted(key.as_bytes());
         let mut queue = self.queue.lock();
-        let guard = self.table.guard();
+        let guard = self.table.owned_guard();
         let found = self.table.get_key_value(&wanted, &guard);
         match change(found.and_then(|(_, held)| held.entry.entry())) {
             Change::Keep => false,
@@ -232,7 +235,7 @@ impl<V: Send + Sync + 'static> TableStore<V> {
     }
 
     /// Evicts until the bound holds again.
-    fn make_room(&self, queue: &mut Policy, newest: NodeId, guard: &LocalGuard<'_>) {
+    fn make_room(&self, queue: &mut Policy, newest: NodeId, guard: &OwnedGuard<'_>) {
         let take_uses = |stand: Stand| {
             self.table.get(&stand, guard).map_or(0, |held| held.uses.swap(0, Ordering::Relaxed))
         };
@@ -246,7 +249,7 @@ impl<V: Send + Sync + 'static> TableStore<V> {
 
     pub(super) fn clear(&self) {
         let mut queue = self.queue.lock();
-        let guard = self.table.guard();
+        let guard = self.table.owned_guard();
         if self.listened.is_some() {
             for (slot, held) in self.table.iter(&guard) {
                 self.note(slot, held, removal_cause);
@@ -256,11 +259,14 @@ impl<V: Send + Sync + 'static> TableStore<V> {
         queue.clear();
     }
 
+    /// Frees what a writer could not free because a reader still looked at it.
+    pub(super) fn settle(&self) {
+        let _queue = self.queue.lock();
+        self.table.owned_guard().flush();
+    }
+
     /// Goes through the entries, `size` at a time: writers wait for no more than that.
-    pub(super) fn batches(
-        &self,
-        size: u32,
-    ) -> impl Iterator<Item = Vec<(Key, EntryRef<V>)>> + Send {
+    pub(super) fn batches(&self, size: u32) -> impl Iterator<Item = Vec<(Key, Shelved<V>)>> + Send {
         let mut from = 0;
         std::iter::from_fn(move || {
             let queue = self.queue.lock();
@@ -269,7 +275,7 @@ impl<V: Send + Sync + 'static> TableStore<V> {
             let guard = self.table.guard();
             let found = |stand| {
                 let (slot, held) = self.table.get_key_value(&stand, &guard)?;
-                Some((slot.key.clone(), Arc::clone(held.entry.entry()?)))
+                Some((slot.key.clone(), Shelved(Some(Arc::clone(held.entry.entry()?)))))
             };
             Some(stands.into_iter().filter_map(found).collect())
         })

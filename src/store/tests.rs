@@ -1,3 +1,5 @@
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::ghosts::Ghosts;
@@ -295,5 +297,88 @@ fn no_policy_keeps_what_was_cleared_or_loses_what_is_filled_after_that() {
             drop(store.clear());
             assert_eq!((0..1000).filter(|key| find(*key).is_some()).count(), 0, "{eviction:?}");
         }
+    }
+}
+
+/// A value that counts how many of its kind live, and may panic when it is dropped.
+struct Tracked {
+    live: Arc<AtomicUsize>,
+    panics: bool,
+}
+
+impl Tracked {
+    fn new(live: &Arc<AtomicUsize>, panics: bool) -> Self {
+        live.fetch_add(1, Ordering::SeqCst);
+        Self { live: Arc::clone(live), panics }
+    }
+}
+
+impl Drop for Tracked {
+    fn drop(&mut self) {
+        self.live.fetch_sub(1, Ordering::SeqCst);
+        assert!(!self.panics, "the value's own");
+    }
+}
+
+#[tokio::test]
+async fn a_panic_in_the_drop_of_a_value_does_not_end_a_sweep() {
+    for eviction in EVICTIONS {
+        let (store, clock) = store_of::<Tracked>(*eviction, 10_000);
+        let live = Arc::default();
+        for n in 0..10_u32 {
+            let value = Tracked::new(&live, n == 3);
+            store.fill(&n.into(), entry_of(&clock, value, 1, SECOND), &|| true).finish();
+        }
+        store.sweep(|_| true).await;
+        assert_eq!((store.entries(), live.load(Ordering::SeqCst)), (0, 0), "{eviction:?}");
+    }
+}
+
+#[test]
+fn what_many_threads_have_replaced_is_freed_when_the_readers_are_gone() {
+    const WRITERS: usize = 32;
+    const READERS: usize = 8;
+    for eviction in [Eviction::ByPrice, Eviction::S3Fifo] {
+        let (store, clock) = store_of::<Tracked>(eviction, 10_000);
+        let (live, stops) = (Arc::new(AtomicUsize::new(0)), AtomicBool::new(false));
+        let key = Key::from("k");
+        // All threads live to the end, as the workers of a runtime do.
+        let (begin, written) = (Barrier::new(WRITERS + READERS), Barrier::new(WRITERS + 1));
+        let (gone, end) = (Barrier::new(READERS + 1), Barrier::new(WRITERS + READERS + 1));
+        let mut held = 0;
+        std::thread::scope(|scope| {
+            for _ in 0..READERS {
+                scope.spawn(|| {
+                    // The table numbers a thread at its first read.
+                    let _ = store.get(key.as_bytes());
+                    begin.wait();
+                    while !stops.load(Ordering::Relaxed) {
+                        let _ = store.get(key.as_bytes());
+                    }
+                    gone.wait();
+                    end.wait();
+                });
+            }
+            for _ in 0..WRITERS {
+                scope.spawn(|| {
+                    begin.wait();
+                    for _ in 0..20 {
+                        let value = Tracked::new(&live, false);
+                        store.fill(&key, entry_of(&clock, value, 1, SECOND), &|| true).finish();
+                    }
+                    written.wait();
+                    end.wait();
+                });
+            }
+            written.wait();
+            stops.store(true, Ordering::Relaxed);
+            gone.wait();
+            drop(store.settle());
+            held = live.load(Ordering::SeqCst);
+            end.wait();
+        });
+        // Alone in a process this leaves one value. Threads of other tests that end meanwhile make
+        // the writers change their list, and a list keeps what it could not free.
+        assert!(held < WRITERS, "{held} values live, {eviction:?}");
     }
 }

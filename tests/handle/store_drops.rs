@@ -272,3 +272,17 @@ async fn a_value_too_heavy_for_the_count_is_not_kept_under_a_larger_bound() {
     cache.put("k", 1).await;
     assert_eq!(cache.get("k").await, Some(1), "a share of the bound is no weight of its own");
 }
+
+#[tokio::test(start_paused = true)]
+async fn expired_entries_are_removed_after_a_value_that_panics() {
+    let (cache, bells): (Stampede<Value>, _) =
+        (settings().max_entries(100).ttl(SECOND).build().unwrap(), Bells::default());
+    bells.ring(|number| assert_ne!(number, 3, "a value's own"));
+    for n in 0..10_u64 {
+        cache.put(n, bells.bell(n)).await;
+    }
+    for _ in 0..10 {
+        pass(MINUTE).await;
+    }
+    assert_eq!(cache.stats().entries, 0, "all have expired minutes ago");
+}
