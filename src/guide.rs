@@ -2,6 +2,20 @@
 //!
 //! Every piece of Rust in them runs as a test.
 
+// Always to be read; its code needs axum and Redis.
+#[cfg_attr(
+    any(not(doctest), all(feature = "axum", feature = "redis")),
+    doc = include_str!("../docs/put-it-in-your-app.md")
+)]
+#[cfg_attr(
+    all(doctest, not(all(feature = "axum", feature = "redis"))),
+    doc = "Put it in your app."
+)]
+pub mod put_it_in_your_app {}
+
+#[doc = include_str!("../docs/glossary.md")]
+pub mod glossary {}
+
 #[doc = include_str!("../docs/how-it-works.md")]
 pub mod how_it_works {}
 
