@@ -46,6 +46,8 @@ pub mod operating_redis {}
 #[doc = include_str!("../docs/observability.md")]
 pub mod observability {}
 
+pub mod recipes;
+
 #[cfg(all(
     test,
     feature = "http",
