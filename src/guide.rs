@@ -46,6 +46,7 @@ pub mod operating_redis {}
 #[doc = include_str!("../docs/observability.md")]
 pub mod observability {}
 
+pub mod migration;
 pub mod recipes;
 
 #[cfg(all(

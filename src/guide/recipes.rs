@@ -15,6 +15,16 @@ pub mod routes {}
 #[cfg_attr(all(doctest, not(feature = "axum")), doc = "A recipe.")]
 pub mod errors {}
 
+// Always to be read; its code needs the HTTP layer.
+#[cfg_attr(any(not(doctest), feature = "http"), doc = include_str!("../../docs/recipes/outgoing-client.md"))]
+#[cfg_attr(all(doctest, not(feature = "http")), doc = "A recipe.")]
+pub mod outgoing_client {}
+
+// Always to be read; its code needs axum.
+#[cfg_attr(any(not(doctest), feature = "axum"), doc = include_str!("../../docs/recipes/graphql.md"))]
+#[cfg_attr(all(doctest, not(feature = "axum")), doc = "A recipe.")]
+pub mod graphql {}
+
 #[doc = include_str!("../../docs/recipes/sql-batches.md")]
 pub mod sql_batches {}
 
@@ -31,3 +41,8 @@ pub mod outbox {}
 #[cfg_attr(any(not(doctest), feature = "axum"), doc = include_str!("../../docs/recipes/observe-only.md"))]
 #[cfg_attr(all(doctest, not(feature = "axum")), doc = "A recipe.")]
 pub mod observe_only {}
+
+// Always to be read; its code needs the HTTP layer.
+#[cfg_attr(any(not(doctest), feature = "http"), doc = include_str!("../../docs/recipes/php.md"))]
+#[cfg_attr(all(doctest, not(feature = "http")), doc = "A recipe.")]
+pub mod php {}
