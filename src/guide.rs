@@ -60,6 +60,9 @@ pub mod operating_redis {}
 #[doc = include_str!("../docs/observability.md")]
 pub mod observability {}
 
+pub mod migration;
+pub mod recipes;
+
 #[cfg(all(
     test,
     feature = "http",
