@@ -31,6 +31,15 @@ while (($line = fgets(STDIN)) !== false) {
         $distinct = array_values(array_unique($values));
         $counts = ['answered' => count($values), 'computations' => $computations - $before];
         echo json_encode($counts + ['values' => $distinct]), "\n";
+    } elseif ($command === 'fail') {
+        try {
+            $cache->flexible($name, [60, 120], function () use ($compute) {
+                $compute();
+                throw new RuntimeException('the computation failed');
+            });
+        } catch (RuntimeException) {
+            echo "failed\n";
+        }
     } else {
         $command === 'tag' ? $cache->invalidateTag($name) : $cache->invalidate($name);
         echo "done\n";

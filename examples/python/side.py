@@ -28,6 +28,11 @@ def compute():
     return f"python {os.getpid()} {number}".encode()
 
 
+def fail():
+    compute()
+    raise ValueError("the computation failed")
+
+
 print("ready", flush=True)
 for line in sys.stdin:
     command, name = line.split(maxsplit=1)
@@ -39,6 +44,11 @@ for line in sys.stdin:
             values = [each.result().decode() for each in ask]
         counts = {"answered": len(values), "computations": computations - before}
         print(json.dumps(counts | {"values": sorted(set(values))}), flush=True)
+    elif command == "fail":
+        try:
+            cache.flexible(name, (60, 120), fail)
+        except ValueError:
+            print("failed", flush=True)
     else:
         (cache.invalidate_tag if command == "tag" else cache.invalidate)(name)
         print("done", flush=True)
