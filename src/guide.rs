@@ -57,6 +57,14 @@ pub mod the_lock {}
 )]
 pub mod operating_redis {}
 
+// Always to be read; its code needs the remote.
+#[cfg_attr(
+    any(not(doctest), feature = "remote"),
+    doc = include_str!("../docs/protocol-for-other-languages.md")
+)]
+#[cfg_attr(all(doctest, not(feature = "remote")), doc = "The protocol for other languages.")]
+pub mod protocol_for_other_languages {}
+
 #[doc = include_str!("../docs/observability.md")]
 pub mod observability {}
 

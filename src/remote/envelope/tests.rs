@@ -213,3 +213,29 @@ fn a_duration_too_long_for_its_place_stays_the_longest() {
 fn an_envelope_is_never_printed_with_its_value() {
     assert!(!format!("{:?}", sample()).contains("the value"));
 }
+
+#[test]
+fn the_page_for_other_languages_shows_what_is_written() {
+    const PAGE: &str = include_str!("../../../docs/protocol-for-other-languages.md");
+    let (_, table) = PAGE.split_once("| bytes | content | example |").unwrap();
+    let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let shown: String = rows.map(|row| row.split('`').nth_back(1).unwrap()).collect();
+
+    let envelope = Envelope {
+        started: ServerTime::from_millis(1_764_072_000_000),
+        stamp: Epoch::new(0xa1).map(|epoch| Stamp::new(epoch, 6)),
+        fresh: Duration::from_millis(60_030),
+        stale_for: Duration::from_secs(600),
+        stale_if_error: Duration::ZERO,
+        kept_longer: Duration::ZERO,
+        took: Duration::from_millis(30),
+        age: Duration::ZERO,
+        tags: vec!["users".into()],
+        payload: Bytes::from_static(b"Ada"),
+        ..sample()
+    };
+    let version = Version::new(1_764_072_000_000_000).unwrap();
+    let written = encode(&envelope, &"user:7".into(), 0, version).unwrap();
+    let written: String = written.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert_eq!(shown, written);
+}

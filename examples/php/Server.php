@@ -1,0 +1,124 @@
+<?php
+declare(strict_types=1);
+
+require_once __DIR__ . '/Connection.php';
+require_once __DIR__ . '/Wire.php';
+
+/** The names and scripts of one cache in Redis. */
+final class Server
+{
+    private ?Connection $redis = null;
+    private readonly string $prefix;
+    private readonly string $process;
+
+    /** $scripts is the crate's folder `src/remote/redis/scripts`, or a copy of it. */
+    public function __construct(
+        private readonly string $address,
+        string $namespace,
+        private readonly string $name,
+        private readonly string $scripts = __DIR__ . '/../../src/remote/redis/scripts',
+    ) {
+        $this->prefix = "$namespace:" . Wire::VERSION . ":$name";
+        $this->process = random_bytes(8);
+    }
+
+    public function redis(): Connection
+    {
+        return $this->redis ??= new Connection($this->address);
+    }
+
+    /** The next command opens a new connection. */
+    public function disconnect(): void
+    {
+        $this->redis = null;
+    }
+
+    public function isBusy(): bool
+    {
+        return $this->redis?->isBusy ?? false;
+    }
+
+    /** Returns a connection that hears wake-ups from now on. */
+    public function subscribed(): Connection
+    {
+        return Connection::subscribed($this->address, $this->inbox());
+    }
+
+    public function inbox(): string
+    {
+        return "$this->prefix:in:" . bin2hex($this->process);
+    }
+
+    /** Reads a value, and judges it by the invalidation log and the server's clock. */
+    public function read(string $key): array
+    {
+        $bytes = $this->redis()->call(['GET', $this->names($key)[0]]) ?? '';
+        $dead = ['state' => 'dead', 'version' => substr($bytes, 4, 16)];
+        $found = Wire::decode($key, $bytes);
+        if (($found['stamp'] ?? null) === null) {
+            return $dead;
+        }
+        [[$epoch, $position], $items] = [$found['stamp'], []];
+        foreach ($found['tags'] as $tag) {
+            // A tag, and its mark that makes values stale. Here both end the value.
+            array_push($items, "t$tag", "t\0m$tag");
+        }
+        $log = $this->run('positions', ["$this->prefix:{#$this->name}:tags"], $items);
+        if ($log === null || $log[0] !== $epoch || $log[1] < $position) {
+            return $dead;
+        }
+        [$seconds, $micros] = $this->redis()->call(['TIME']);
+        $age = $seconds * 1000 + intdiv((int) $micros, 1000) - $found['born'];
+        if (max($log[2], $log[3], ...$log[5]) > $position || $age >= $found['stale']) {
+            return $dead;
+        }
+        return ['state' => $age < $found['fresh'] ? 'fresh' : 'stale'] + $dead + $found;
+    }
+
+    /** Asks for the lease; the reply is that of acquire.lua, with the token as its last element. */
+    public function acquire(string $key, int $lease, string $inbox, string $seen): array
+    {
+        $token = bin2hex(random_bytes(16));
+        $arguments = [$token, $lease, $lease + 60_000, $inbox, $seen];
+        return [...$this->run('acquire', $this->names($key), $arguments), $token];
+    }
+
+    /** Removes a value, and ends the lock and the right to fill. */
+    public function invalidate(string $key): void
+    {
+        $this->run('invalidate', $this->names($key), ['', "1I$this->process$key"]);
+        $this->announce("k$key");
+    }
+
+    /** Writes items to the log, and returns its epoch and last position as they were before. */
+    public function announce(string ...$items): array
+    {
+        $log = "$this->prefix:{#$this->name}";
+        $fixed = [bin2hex(random_bytes(8)), '', 0, "$this->prefix:inv", "1L$this->process", 100_000, 4096];
+        $reply = $this->run('announce', ["$log:tags", "$log:keys"], [...$fixed, ...$items]);
+        return [$reply[0], $reply[5]];
+    }
+
+    /** The names of the value, the lock and the right to fill. */
+    public function names(string $key): array
+    {
+        if (!preg_match('/^[^#{}\0][^{}]{0,199}$/sD', $key)) {
+            throw new DomainException('a key has 1 to 200 bytes, without braces, and begins with no #');
+        }
+        return array_map(fn ($end) => "$this->prefix:{{$key}}:$end", ['v', 'l', 'r']);
+    }
+
+    public function run(string $script, array $names, array $arguments): mixed
+    {
+        $source = file_get_contents("$this->scripts/$script.lua");
+        $rest = [count($names), ...$names, ...$arguments];
+        try {
+            return $this->redis()->call(['EVALSHA', sha1($source), ...$rest]);
+        } catch (RedisFailure $failure) {
+            if (!str_starts_with($failure->getMessage(), 'NOSCRIPT')) {
+                throw $failure;
+            }
+        }
+        return $this->redis()->call(['EVAL', $source, ...$rest]);
+    }
+}

@@ -1,0 +1,47 @@
+<?php
+declare(strict_types=1);
+
+// The PHP side of one Redis that several languages share: php side.php HOST:PORT CALLERS TAKE_MS
+// LEASE_MS [renew], and the commands of examples/other_languages.rs. One caller asks after the
+// other, as in a worker of PHP-FPM.
+
+require __DIR__ . '/StampedeCache.php';
+
+[, $address, $callers, $take, $lease] = $argv;
+$server = new Server($address, 'languages', 'demo');
+$cache = new StampedeCache($server, (int) $lease, ($argv[5] ?? '') === 'renew');
+$computations = 0;
+$compute = function () use (&$computations, $take): string {
+    $computations++;
+    fwrite(STDOUT, "computing\n");
+    // A signal ends a sleep before its time.
+    for ($end = hrtime(true) + $take * 1_000_000; ($left = $end - hrtime(true)) > 0;) {
+        usleep(intdiv($left, 1000) + 1);
+    }
+    return 'php ' . getmypid() . " $computations";
+};
+echo "ready\n";
+while (($line = fgets(STDIN)) !== false) {
+    [$command, $name] = explode(' ', trim($line), 2);
+    if ($command === 'get') {
+        [$before, $values] = [$computations, []];
+        for ($caller = 0; $caller < $callers; $caller++) {
+            $values[] = $cache->flexible($name, [60, 120], $compute, ['reports']);
+        }
+        $distinct = array_values(array_unique($values));
+        $counts = ['answered' => count($values), 'computations' => $computations - $before];
+        echo json_encode($counts + ['values' => $distinct]), "\n";
+    } elseif ($command === 'fail') {
+        try {
+            $cache->flexible($name, [60, 120], function () use ($compute) {
+                $compute();
+                throw new RuntimeException('the computation failed');
+            });
+        } catch (RuntimeException) {
+            echo "failed\n";
+        }
+    } else {
+        $command === 'tag' ? $cache->invalidateTag($name) : $cache->invalidate($name);
+        echo "done\n";
+    }
+}

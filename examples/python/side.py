@@ -1,0 +1,54 @@
+"""The Python side of one Redis that several languages share.
+
+side.py HOST:PORT CALLERS TAKE_MS LEASE_MS, and the commands of examples/other_languages.rs.
+Each caller is a thread.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from stampede import StampedeCache
+
+address, callers, take, lease = sys.argv[1], *map(int, sys.argv[2:5])
+cache = StampedeCache(address, "languages", "demo", lease)
+counting, computations = threading.Lock(), 0
+
+
+def compute():
+    global computations
+    with counting:
+        computations += 1
+        number = computations
+    print("computing", flush=True)
+    time.sleep(take / 1000)
+    return f"python {os.getpid()} {number}".encode()
+
+
+def fail():
+    compute()
+    raise ValueError("the computation failed")
+
+
+print("ready", flush=True)
+for line in sys.stdin:
+    command, name = line.split(maxsplit=1)
+    name = name.strip()
+    if command == "get":
+        before = computations
+        with ThreadPoolExecutor(callers) as pool:
+            ask = [pool.submit(cache.flexible, name, (60, 120), compute, ["reports"]) for _ in range(callers)]
+            values = [each.result().decode() for each in ask]
+        counts = {"answered": len(values), "computations": computations - before}
+        print(json.dumps(counts | {"values": sorted(set(values))}), flush=True)
+    elif command == "fail":
+        try:
+            cache.flexible(name, (60, 120), fail)
+        except ValueError:
+            print("failed", flush=True)
+    else:
+        (cache.invalidate_tag if command == "tag" else cache.invalidate)(name)
+        print("done", flush=True)
