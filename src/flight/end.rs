@@ -129,7 +129,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             shard.marks.get_mut(&flight.key).unwrap_or(&mut unheard)
         };
         let steps = self.steps(end, marks, now);
-        let unused = flight.settle(steps.verdict);
+        let leftover = flight.settle(steps.verdict);
         let removed = engine.table.remove(&mut shard, flight);
         drop(shard);
 
@@ -156,7 +156,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             engine.observer.happened(Occurrence::Computed { key, took, end, failure });
         }
         // A panic in it concerns no caller.
-        drop_caught((removed, evicted, unheard, unused, steps.replaced));
+        drop_caught((removed, evicted, unheard, leftover, steps.replaced));
     }
 
     /// Updates the marks of the key, and says how the steps go.

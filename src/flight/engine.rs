@@ -567,13 +567,13 @@ impl<V: Send + Sync + 'static> Engine<V> {
             return vacancy.end();
         }
         let error = Error::new(ErrorKind::ComputeTimeout);
-        let (unused, vacancy) = flight.settle(Verdict::Failed(SharedFailure::of(error)));
+        let leftover = flight.settle(Verdict::Failed(SharedFailure::of(error)));
         flight.wake();
         self.release(&flight.computation);
-        if unused.is_none() {
+        if leftover.verdict.is_none() {
             self.observer.happened(Occurrence::Deposed { key: &flight.key });
         }
-        drop((unused, vacancy));
+        drop(leftover);
     }
 
     /// Drops what left the table. A flight that was replaced because its leader is silent

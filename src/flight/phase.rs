@@ -122,6 +122,16 @@ struct Progress<V> {
     candidates: Candidates,
 }
 
+/// What a flight did not need when it was settled. Its drop asks for the locks of table and flight.
+#[derive(Debug)]
+#[must_use = "to be dropped without the locks of table and flight"]
+pub(crate) struct Leftover<V> {
+    /// The verdict, where another one was published before.
+    pub(crate) verdict: Option<Verdict<V>>,
+    /// A leader may have left it a moment ago.
+    _vacancy: Option<Box<dyn Vacant<V>>>,
+}
+
 impl<V> Progress<V> {
     fn take_vacancy(&mut self) -> Option<Box<dyn Vacant<V>>> {
         match std::mem::replace(&mut self.phase, Phase::Waiting) {
@@ -256,19 +266,13 @@ impl<V> Flight<V> {
         }
     }
 
-    /// Ends the flight with `verdict`, or with the one that was published before; then
-    /// `verdict` is returned. So is a vacancy: a leader may have left one a moment ago, and its
-    /// drop asks for the locks of table and flight. Both are to be dropped without these. Does not
-    /// wake the waiters: the caller does so after the lock.
-    #[must_use = "to be dropped without the table's lock"]
-    pub(crate) fn settle(
-        &self,
-        verdict: Verdict<V>,
-    ) -> (Option<Verdict<V>>, Option<Box<dyn Vacant<V>>>) {
+    /// Ends the flight with `verdict`, or with the one that was published before. Returns what is
+    /// left over. Does not wake the waiters: the caller does so after the lock.
+    pub(crate) fn settle(&self, verdict: Verdict<V>) -> Leftover<V> {
         let mut progress = self.progress.lock();
         let vacancy = progress.take_vacancy();
         progress.phase = Phase::Settled;
-        (self.verdict.set(verdict).err(), vacancy)
+        Leftover { verdict: self.verdict.set(verdict).err(), _vacancy: vacancy }
     }
 
     pub(crate) fn wake(&self) {
