@@ -3,6 +3,9 @@
 #[doc = include_str!("../../docs/migration/moka.md")]
 pub mod moka {}
 
+#[doc = include_str!("../../docs/migration/fusioncache.md")]
+pub mod fusioncache {}
+
 // Always to be read; its code needs axum.
 #[cfg_attr(any(not(doctest), feature = "axum"), doc = include_str!("../../docs/migration/nginx.md"))]
 #[cfg_attr(all(doctest, not(feature = "axum")), doc = "A migration.")]

@@ -20,6 +20,9 @@ pub mod errors {}
 #[cfg_attr(all(doctest, not(feature = "http")), doc = "A recipe.")]
 pub mod outgoing_client {}
 
+#[doc = include_str!("../../docs/recipes/grpc.md")]
+pub mod grpc {}
+
 // Always to be read; its code needs axum.
 #[cfg_attr(any(not(doctest), feature = "axum"), doc = include_str!("../../docs/recipes/graphql.md"))]
 #[cfg_attr(all(doctest, not(feature = "axum")), doc = "A recipe.")]
