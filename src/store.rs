@@ -45,7 +45,7 @@ const SWEEP_BATCH: u32 = 512;
 #[non_exhaustive]
 pub enum Eviction {
     /// As [`S3Fifo`](Self::S3Fifo), and an entry that was used again stays the longer the longer
-    /// its computation took: what is saved is computing time, not misses.
+    /// its computation took. This saves computing time, not misses.
     #[default]
     ByPrice,
     /// S3-FIFO (Yang and others, SOSP 2023): a key that is asked for once leaves soon, and
@@ -289,8 +289,8 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
         );
     }
 
-    /// Changes what stands under the key, and returns whether there was a change. What is
-    /// released is in the bin.
+    /// Changes what stands under the key, and returns whether there was a change. A
+    /// released entry is in the bin.
     fn compute(&self, key: &Key, change: impl FnOnce(Option<&EntryRef<V>>) -> Change<V>) -> bool {
         of_kind!(self, store => store.compute(key, change))
     }

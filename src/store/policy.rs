@@ -14,8 +14,8 @@
 //!
 //! From "FIFO queues are all you need for cache eviction" (Yang and others, SOSP 2023): keys that
 //! are asked for once, most keys of a scan, leave through the small queue and cost the others
-//! no more than the room of that queue. What is ours: an entry of the main queue whose computation took longer than usual
-//! has lives, and goes through the queue once more for each.
+//! no more than the room of that queue. One rule is new here: an entry of the main queue whose
+//! computation took longer than usual has lives, and goes through the queue once more for each.
 
 use super::ghosts::Ghosts;
 
@@ -64,7 +64,7 @@ impl Price {
     }
 }
 
-/// What usual entries cost: follows the prices of those that come in.
+/// What usual entries cost: follows the prices of new entries.
 #[derive(Debug, Default)]
 struct Usual {
     /// In 256ths of a step of [`Price`].
