@@ -29,8 +29,6 @@ const SHARED_BOX: usize = 4 * size_of::<usize>();
 
 /// No span: as [`ShortSpan::MAX`], longer than any.
 const NEVER: u32 = ShortSpan::MAX.code();
-/// Not marked: the lifetime ends no sooner than it was given.
-const NO_SOONER: u32 = ShortSpan::ZERO.code();
 
 /// The tags of an entry, in the space of one reference.
 #[derive(Clone, Default)]
@@ -66,9 +64,10 @@ pub(crate) struct Entry<V> {
     /// The last sequence number at which the tags were looked up and found
     /// alive: as long as the log has not moved since, a hit looks nothing up.
     alive_at: AtomicU64,
-    /// By how much its lifetime ends sooner than `filled` says, because it was marked as stale;
-    /// the code of a [`ShortSpan`].
-    stale_sooner_by: AtomicU32,
+    /// How long after its start it became stale, because it was marked so; the code of a
+    /// [`ShortSpan`], or [`NEVER`]. Counted from the start: what the code cuts off then depends on
+    /// the age of the entry, and not on its lifetime.
+    marked_stale_after: AtomicU32,
     /// For how long after its start it is used as a copy of what the remote has; [`NEVER`]: as
     /// long as it lasts.
     copied_for: AtomicU32,
@@ -95,11 +94,11 @@ impl<V: Send + Sync + 'static> Entry<V> {
     pub(crate) fn new(value: V, window: Window, tags: impl Into<Tags>, started_seq: u64) -> Self {
         let alive_at = AtomicU64::new(started_seq);
         let bin = AtomicU32::new(BinId::NONE.0);
-        let (stale_sooner_by, copied_for) = (AtomicU32::new(NO_SOONER), AtomicU32::new(NEVER));
+        let (marked_stale_after, copied_for) = (AtomicU32::new(NEVER), AtomicU32::new(NEVER));
         let (weight, version, discard) = (1, None, garbage::discard as fn(Self));
         Self {
             alive_at,
-            stale_sooner_by,
+            marked_stale_after,
             copied_for,
             filled: window.into(),
             value,
@@ -171,8 +170,8 @@ impl<V> Entry<V> {
     /// Returns the moments between which the entry may be used.
     #[inline]
     pub(crate) fn window(&self) -> Window {
-        match self.stale_sooner_by.load(Ordering::Relaxed) {
-            NO_SOONER => self.filled.get(),
+        match self.marked_stale_after.load(Ordering::Relaxed) {
+            NEVER => self.filled.get(),
             _ => self.filled.get().stale_from(self.fresh_until()),
         }
     }
@@ -214,17 +213,19 @@ impl<V> Entry<V> {
 
     /// Makes the entry stale from `at` on. An earlier mark stays.
     pub(crate) fn mark_stale(&self, at: Tick) {
-        let sooner = ShortSpan::rounded_up(self.filled.fresh_until().since(at));
-        self.stale_sooner_by.fetch_max(sooner.code(), Ordering::Relaxed);
+        if at < self.filled.fresh_until() {
+            let after = ShortSpan::new(at.since(self.filled.started()));
+            self.marked_stale_after.fetch_min(after.code(), Ordering::Relaxed);
+        }
     }
 }
 
 impl<V> Judged for Entry<V> {
     #[inline(always)]
     fn fresh_until(&self) -> Tick {
-        match self.stale_sooner_by.load(Ordering::Relaxed) {
-            NO_SOONER => self.filled.fresh_until(),
-            code => self.filled.fresh_until().minus(ShortSpan::from_code(code).get()),
+        match self.marked_stale_after.load(Ordering::Relaxed) {
+            NEVER => self.filled.fresh_until(),
+            code => self.filled.started().plus(ShortSpan::from_code(code).get()),
         }
     }
 
@@ -243,7 +244,7 @@ impl<V: Clone> Entry<V> {
             tags: self.tags.clone(),
             started_seq: self.started_seq,
             alive_at: AtomicU64::new(self.alive_at()),
-            stale_sooner_by: AtomicU32::new(NO_SOONER),
+            marked_stale_after: AtomicU32::new(NEVER),
             copied_for: AtomicU32::new(NEVER),
             weight: self.weight,
             version: self.version,

@@ -45,7 +45,10 @@ const SWEEP_BATCH: u32 = 512;
 #[non_exhaustive]
 pub enum Eviction {
     /// As [`S3Fifo`](Self::S3Fifo), and an entry that was used again stays the longer the longer
-    /// its computation took. This saves computing time, not misses.
+    /// its computation took. This saves computing time, not misses. Entries that were used
+    /// only in their first moments take at most a sixth of the store for this. A client that comes
+    /// back to slow keys of its own can take more, so [`S3Fifo`](Self::S3Fifo) is the safer choice
+    /// where strangers choose what is computed.
     #[default]
     ByPrice,
     /// S3-FIFO (Yang and others, SOSP 2023): a key that is asked for once leaves soon, and

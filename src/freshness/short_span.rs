@@ -28,17 +28,6 @@ impl ShortSpan {
         Self(power << NUMBER_BITS | number as u32)
     }
 
-    /// As [`new`](Self::new), and never shorter than `span`.
-    pub(crate) fn rounded_up(span: Duration) -> Self {
-        let cut = Self::new(span);
-        // The next code is the next number, or the first one of the next power.
-        if cut.get() < span { Self::new(span.saturating_add(cut.step())) } else { cut }
-    }
-
-    fn step(self) -> Duration {
-        Duration::from_nanos(10_u64.saturating_pow(self.0 >> NUMBER_BITS))
-    }
-
     pub(crate) const fn from_code(code: u32) -> Self {
         Self(code)
     }
@@ -72,7 +61,6 @@ mod tests {
         ];
         for span in spans {
             assert_eq!(ShortSpan::new(span).get(), span);
-            assert_eq!(ShortSpan::rounded_up(span).get(), span);
         }
         assert_eq!(
             ShortSpan::new(Duration::MAX).get(),
@@ -89,7 +77,6 @@ mod tests {
             let [short, other] = spans.map(ShortSpan::new);
             prop_assert!(short.get() <= spans[0]);
             prop_assert!((spans[0] - short.get()).as_nanos() as f64 <= a as f64 * 4e-8);
-            prop_assert!(ShortSpan::rounded_up(spans[0]).get() >= spans[0] || a > u64::MAX - 100_000_000_000);
             prop_assert!(a > b || short <= other);
         }
     }

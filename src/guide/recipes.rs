@@ -7,6 +7,7 @@ page!(sessions, "recipes/sessions.md", feature = "axum");
 page!(routes, "recipes/routes.md", feature = "axum");
 page!(errors, "recipes/errors.md", feature = "axum");
 page!(outgoing_client, "recipes/outgoing-client.md", feature = "http");
+page!(grpc, "recipes/grpc.md");
 page!(graphql, "recipes/graphql.md", feature = "axum");
 page!(sql_batches, "recipes/sql-batches.md");
 page!(oauth_token, "recipes/oauth-token.md");

@@ -14,8 +14,13 @@
 //!
 //! From "FIFO queues are all you need for cache eviction" (Yang and others, SOSP 2023): keys that
 //! are asked for once, most keys of a scan, leave through the small queue and cost the others
-//! no more than the room of that queue. One rule is new here: an entry of the main queue whose
-//! computation took longer than usual has lives, and goes through the queue once more for each.
+//! no more than the room of that queue. This crate adds lives: an entry of the main queue whose
+//! computation took longer than usual goes through the queue once more for each of its lives.
+//!
+//! Lives are bounded, because the client chooses what is slow. An entry that was used on probation
+//! only may spend them in a small part of the main queue ([`KEPT_PART`]): a client that asks for
+//! each of its slow keys twice in a row takes that part from the others, and no more. An entry
+//! that was used in the main queue too has no such bound.
 
 use super::ghosts::Ghosts;
 
@@ -32,6 +37,11 @@ const PROBATION_PART: u64 = 10;
 /// How many entries may be on probation in any case, as long as they take no more than half of
 /// the bound: what was computed a moment ago is not to leave before its callers have read it.
 const LEAST_ON_PROBATION: u64 = 64;
+
+/// The part of the main queue that entries may take which stay for their price alone. A smaller
+/// part saves less waiting, a larger one gives a client of slow keys more room; the figures are
+/// in `DESIGN.md`, "How much room may an entry take for its price?".
+const KEPT_PART: u64 = 6;
 
 /// How many entries one eviction lets go through a queue once more before it evicts what comes
 /// next: other writers wait for it.
@@ -91,7 +101,18 @@ impl Usual {
 enum Place {
     Free,
     Probation,
-    Main,
+    Main(Merit),
+}
+
+/// By what an entry has its place in the main queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Merit {
+    /// It was used on probation, or asked for again soon after it had left.
+    Promoted,
+    /// For its price: it was not used since it was promoted.
+    Price,
+    /// It was used in the main queue.
+    Use,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -181,6 +202,8 @@ pub(crate) struct Policy {
     nodes: Nodes,
     probation: Queue,
     main: Queue,
+    /// The bytes of the entries that are in the main queue for their price.
+    kept_bytes: u64,
     ghosts: Ghosts,
     usual: Usual,
     max_bytes: u64,
@@ -200,6 +223,7 @@ impl Policy {
             nodes: Nodes::new(),
             probation: Queue::EMPTY,
             main: Queue::EMPTY,
+            kept_bytes: 0,
             ghosts: Ghosts::default(),
             usual: Usual::default(),
             max_bytes,
@@ -219,8 +243,8 @@ impl Policy {
     pub(crate) fn insert(&mut self, hash: u32, weight: u32, price: Price) -> NodeId {
         self.usual.note(price);
         let id = self.nodes.take(Node { hash, weight, price, ..FREE });
-        let place = if self.ghosts.take(hash) { Place::Main } else { Place::Probation };
-        self.enter(id, place);
+        let is_known = self.ghosts.take(hash);
+        self.enter(id, if is_known { Place::Main(Merit::Promoted) } else { Place::Probation });
         NodeId(id)
     }
 
@@ -231,8 +255,12 @@ impl Policy {
         let before = std::mem::replace(&mut node.weight, weight);
         node.price = price;
         let place = node.place;
+        let shifted = |bytes: u64| bytes - u64::from(before) + u64::from(weight);
         let queue = self.queue(place);
-        queue.bytes = queue.bytes - u64::from(before) + u64::from(weight);
+        queue.bytes = shifted(queue.bytes);
+        if place == Place::Main(Merit::Price) {
+            self.kept_bytes = shifted(self.kept_bytes);
+        }
     }
 
     /// Takes an entry out that leaves for a reason of its own.
@@ -243,7 +271,7 @@ impl Policy {
 
     pub(crate) fn clear(&mut self) {
         self.nodes = Nodes::new();
-        (self.probation, self.main) = (Queue::EMPTY, Queue::EMPTY);
+        (self.probation, self.main, self.kept_bytes) = (Queue::EMPTY, Queue::EMPTY, 0);
         self.ghosts.clear();
     }
 
@@ -258,8 +286,8 @@ impl Policy {
             return None;
         }
         for passed_over in 0.. {
-            let place = self.leaving(newest)?;
-            let id = self.queue(place).head;
+            let id = self.leaving(newest)?;
+            let place = self.nodes.at(id).place;
             let stand = Stand { hash: self.nodes.at(id).hash, node: NodeId(id) };
             self.unlink(id);
             if stand.node == newest {
@@ -267,8 +295,10 @@ impl Policy {
                 continue;
             }
             let used = take_uses(stand);
-            if passed_over < MOST_PASSED_OVER && self.is_spared(id, place, used) {
-                self.enter(id, Place::Main);
+            if passed_over < MOST_PASSED_OVER
+                && let Some(merit) = self.merit(id, place, used)
+            {
+                self.enter(id, Place::Main(merit));
                 continue;
             }
             if place == Place::Probation {
@@ -289,39 +319,49 @@ impl Policy {
         (from < until).then(|| (held.map(of).collect(), until))
     }
 
-    /// Returns the queue whose head is next, if it has another entry than `newest`.
-    fn leaving(&self, newest: NodeId) -> Option<Place> {
+    /// Returns the head of the queue that is next, if it has another entry than `newest`.
+    fn leaving(&self, newest: NodeId) -> Option<u32> {
         let least = self.bytes() / self.entries().max(1) * LEAST_ON_PROBATION;
         let share = (self.max_bytes / PROBATION_PART).max(least.min(self.max_bytes / 2));
         let has_others =
             |queue: &Queue| queue.head != NONE && (queue.head, queue.tail) != (newest.0, newest.0);
         match (has_others(&self.probation), has_others(&self.main)) {
-            (true, true) if self.probation.bytes > share => Some(Place::Probation),
-            (_, true) => Some(Place::Main),
-            (true, false) => Some(Place::Probation),
+            (true, true) if self.probation.bytes > share => Some(self.probation.head),
+            (_, true) => Some(self.main.head),
+            (true, false) => Some(self.probation.head),
             (false, false) => None,
         }
     }
 
-    /// Judges an entry at the head of its queue.
-    fn is_spared(&mut self, id: u32, place: Place, used: u8) -> bool {
+    /// Judges an entry that was at the head of its queue. Returns by what it deserves a place in
+    /// the main queue, if it does.
+    fn merit(&mut self, id: u32, place: Place, used: u8) -> Option<Merit> {
         let (usual, has_lives) = (self.usual.price(), self.has_lives);
+        let room = (self.main.bytes / KEPT_PART).saturating_sub(self.kept_bytes);
         let node = self.nodes.at_mut(id);
         let uses = (node.uses + used).min(MOST_USES);
         if uses > 0 {
-            // To be taken over is the use that got it there.
-            node.uses = if place == Place::Probation { 0 } else { uses - 1 };
             node.lives = if has_lives { node.price.lives(usual) } else { 0 };
-            return true;
+            // To be taken over is the use that got it there.
+            let (left, merit) = match place {
+                Place::Main(_) => (uses - 1, Merit::Use),
+                Place::Probation | Place::Free => (0, Merit::Promoted),
+            };
+            node.uses = left;
+            return Some(merit);
         }
-        let has_life = place == Place::Main && node.lives > 0;
-        node.lives -= u8::from(has_life);
-        has_life
+        let merit = match place {
+            Place::Main(Merit::Use) => Merit::Use,
+            Place::Main(_) if u64::from(node.weight) <= room => Merit::Price,
+            Place::Main(_) | Place::Probation | Place::Free => return None,
+        };
+        node.lives = node.lives.checked_sub(1)?;
+        Some(merit)
     }
 
     fn queue(&mut self, place: Place) -> &mut Queue {
         match place {
-            Place::Main => &mut self.main,
+            Place::Main(_) => &mut self.main,
             Place::Probation | Place::Free => &mut self.probation,
         }
     }
@@ -342,6 +382,9 @@ impl Policy {
         }
         queue.bytes += weight;
         queue.entries += 1;
+        if place == Place::Main(Merit::Price) {
+            self.kept_bytes += weight;
+        }
     }
 
     fn unlink(&mut self, id: u32) {
@@ -361,5 +404,8 @@ impl Policy {
         }
         queue.bytes -= u64::from(weight);
         queue.entries -= 1;
+        if place == Place::Main(Merit::Price) {
+            self.kept_bytes -= u64::from(weight);
+        }
     }
 }

@@ -144,3 +144,20 @@ async fn a_mark_is_an_event_of_its_own_and_counts_as_an_invalidation() {
     assert_eq!(tags, ["t".into(), "*".into()]);
     assert_eq!(cache.stats().invalidations, 2);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_mark_leaves_a_value_with_a_long_lifetime_its_whole_stale_window() {
+    for years in [1, 10, 100] {
+        let builder = settings().ttl(365 * 24 * 60 * MINUTE * years);
+        let (cache, origin) = (builder.stale_for(SECOND).build().unwrap(), Origin::new());
+        for _ in 0..10 {
+            ask(&cache, &origin, "k").await;
+            pass(SECOND / 3).await;
+            cache.mark_tag_stale("t").await;
+            let left = cache.lookup("k").map(|info| info.stale_left);
+            let left = left.expect("it was marked a moment ago");
+            assert!(left <= SECOND && SECOND - left < MS, "{years} years: {left:?}");
+            cache.invalidate("k").await;
+        }
+    }
+}
