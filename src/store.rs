@@ -168,10 +168,17 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
         Self { kind, max_bytes: settings.max_bytes, copies }
     }
 
-    /// Never empties the bin: a hit runs no `Drop` of another entry.
+    /// Returns the entry for a caller, and counts that as a use. Never empties the bin: a hit runs
+    /// no `Drop` of another entry.
     #[inline(always)]
     pub(crate) fn get(&self, key: &[u8]) -> Option<EntryRef<V>> {
         of_kind!(self, store => store.get(key))
+    }
+
+    /// Returns the entry for the cache's own work: bookkeeping must not make an entry look
+    /// popular. (moka knows no such look-up; it counts this one too.)
+    pub(crate) fn peek(&self, key: &[u8]) -> Option<EntryRef<V>> {
+        of_kind!(self, store => store.peek(key))
     }
 
     /// Returns whether an entry of this weight can be stored: an entry heavier than the

@@ -459,7 +459,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     /// Judges an entry of the remote. This process may have marked its own copy stale: then
     /// the copy counts.
     pub(crate) fn judge_found(&self, key: &Key, found: &Entry<V>) -> Freshness {
-        let here = self.local.get(key.as_bytes());
+        let here = self.local.peek(key.as_bytes());
         let copy = here.filter(|here| {
             ReplacedEntry::of(here).is_no_older_than(found)
                 && here.window().fresh_until < found.window().fresh_until

@@ -153,7 +153,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
 
 impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     fn inspect(&self, key: &[u8]) -> Option<EntryInfo> {
-        let entry = self.local.get(key)?;
+        let entry = self.local.peek(key)?;
         self.info_of(&entry)
     }
 

@@ -227,7 +227,7 @@ impl<V: Clone + Send + Sync + 'static, F> Search<V> for KeyWork<V, F> {
     }
 
     fn copy_here(&mut self) -> Option<Arc<Entry<V>>> {
-        let copy = self.state.local.get(self.key.as_bytes())?;
+        let copy = self.state.local.peek(self.key.as_bytes())?;
         let is_meant = copy.is_copy_over(self.state.now()) && self.state.engine.log.is_alive(&copy);
         (is_meant && self.judge(&copy) == Judgement::Serves).then_some(copy)
     }
@@ -271,7 +271,7 @@ where
 
     fn keep_stand_in(&mut self, leader: &Leader<V>) {
         let Some(found) = self.stand_in.take() else { return };
-        let here = self.state.local.get(self.key.as_bytes());
+        let here = self.state.local.peek(self.key.as_bytes());
         if here.is_none_or(|here| here.window().started < found.window().started) {
             leader.adopt(&found);
             self.in_hand = Some(found);
@@ -294,7 +294,7 @@ where
         pass.inspect(|pass| pass.compute_in_flight(leader.computation()));
         // What stands there now, and not when the caller asked: another computation may
         // have stored a value with other tags since.
-        let here = state.local.get(key.as_bytes());
+        let here = state.local.peek(key.as_bytes());
         let replaced = here.filter(|entry| state.engine.log.is_alive(entry)).or(replaced);
         // It may have no room here, and still stand in the remote.
         let replaced = replaced.or_else(|| in_hand.clone());

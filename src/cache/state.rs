@@ -291,7 +291,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
 
     /// Returns whether the store still holds the very entry that was seen.
     pub(crate) fn is_still(&self, key: &[u8], seen: &Arc<Entry<V>>) -> bool {
-        self.local.get(key).is_some_and(|entry| Arc::ptr_eq(&entry, seen))
+        self.local.peek(key).is_some_and(|entry| Arc::ptr_eq(&entry, seen))
     }
 
     /// Returns whether `entry` may be served in place of a failure now.
@@ -377,7 +377,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let is_of_use = |entry: &Arc<Entry<V>>| {
             now < entry.window().kept_until() && self.engine.log.is_alive(entry)
         };
-        let found = self.local.get(key.as_bytes()).filter(is_of_use);
+        let found = self.local.peek(key.as_bytes()).filter(is_of_use);
         let Some(entry) = found else { return false };
         entry.mark_stale(now);
         true

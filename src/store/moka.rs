@@ -136,6 +136,10 @@ impl<V: Send + Sync + 'static> MokaStore<V> {
         self.cache.get(key).and_then(Shelved::into_entry)
     }
 
+    pub(super) fn peek(&self, key: &[u8]) -> Option<EntryRef<V>> {
+        self.get(key)
+    }
+
     pub(super) fn entries(&self) -> u64 {
         self.cache.entry_count()
     }

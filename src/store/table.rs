@@ -181,6 +181,11 @@ impl<V: Send + Sync + 'static> TableStore<V> {
         held.entry.entry().map(Arc::clone)
     }
 
+    pub(super) fn peek(&self, key: &[u8]) -> Option<EntryRef<V>> {
+        let guard = self.table.guard();
+        self.table.get(&self.wanted(key), &guard)?.entry.entry().map(Arc::clone)
+    }
+
     pub(super) fn entries(&self) -> u64 {
         self.queue.lock().entries()
     }

@@ -2,6 +2,7 @@
 
 use http::Request;
 use tower_stampede::CacheOutcome::*;
+use tower_stampede::{HttpStampede, Stampede};
 
 use crate::kit::http::*;
 
@@ -200,4 +201,24 @@ async fn fields_that_every_response_varies_by_select_although_none_says_so() {
         assert_eq!(reply.text(), ["a", "b"][i % 2]);
     }
     assert_eq!(origin.calls(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn urls_that_are_asked_for_once_push_out_no_page_that_was_asked_for_again() {
+    let origin = Origin::new(|_| Answer::ok("max-age=3600", "page").header("vary", "accept"));
+    let cache: HttpStampede =
+        Stampede::builder("test").origin_only().max_entries(400).build().unwrap();
+    let app = layered(cache.http_layer(), &origin);
+    // An index and a variant each: half of the store.
+    for _ in 0..2 {
+        for page in 0..100 {
+            send(&app, get(&format!("/page/{page}"))).await;
+        }
+    }
+    for n in 0..2_000 {
+        send(&app, get(&format!("/once/{n}"))).await;
+    }
+    for page in 0..100 {
+        assert!(send(&app, get(&format!("/page/{page}"))).await.is(Hit), "page {page}");
+    }
 }

@@ -197,7 +197,7 @@ pub(super) fn selecting_fields(
     let own =
         entry.and_then(|entry| entry.value.response()).and_then(|stored| stored.facts.vary.clone());
     let mut lists: Vec<_> = own.into_iter().collect();
-    if let Some(at_primary) = cache.local.get(primary)
+    if let Some(at_primary) = cache.local.peek(primary)
         && let Slot::Index(index) = at_primary.value.slot()
     {
         lists.extend(index.lists.iter().cloned());
@@ -489,7 +489,7 @@ impl HttpCaller {
 
     fn newest_prediction(&self) -> Option<Fingerprint> {
         let (headers, config) = (&self.headers, &self.rules.config);
-        let found = self.cache.local.get(self.primary.as_bytes());
+        let found = self.cache.local.peek(self.primary.as_bytes());
         match found.as_ref().map(|entry| entry.value.slot()) {
             Some(Slot::Index(index)) => index.prediction(headers, config),
             _ => {

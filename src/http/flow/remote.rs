@@ -142,7 +142,7 @@ fn index_to(
     (list, coding, selected): (&VaryList, Coding, Fingerprint),
     generation: Generation,
 ) -> StoredEntry {
-    let local = caller.cache.local.get(caller.primary.as_bytes());
+    let local = caller.cache.local.peek(caller.primary.as_bytes());
     let known = local.as_ref().and_then(|entry| index_of(entry));
     let lists = known.map(|known| known.lists.clone()).unwrap_or_default();
     let index = Index { lists, generation: Some(generation), ..Index::default() };

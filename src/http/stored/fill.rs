@@ -171,11 +171,11 @@ fn kept_longer(stored: &response::CachedResponse) -> Duration {
 /// its index would stand in place of.
 pub(crate) fn place(caller: &HttpCaller, plan: &Plan) -> Option<StoredEntry> {
     let primary = caller.primary.as_bytes();
-    let at_primary = caller.cache.local.get(primary);
+    let at_primary = caller.cache.local.peek(primary);
     match fingerprint_of(caller, plan) {
         Some(selected) => at_primary
             .filter(|entry| index_of(entry).is_none())
-            .or_else(|| caller.cache.local.get(variant_key(primary, selected).as_bytes())),
+            .or_else(|| caller.cache.local.peek(variant_key(primary, selected).as_bytes())),
         None => at_primary,
     }
 }
@@ -301,11 +301,11 @@ fn make_room(caller: &HttpCaller, newest: Fingerprint, garbage: &mut Garbage<Sto
     let local = &caller.cache.local;
     let key = |fingerprint| variant_key(caller.primary.as_bytes(), fingerprint);
     let last_used = |fingerprint: &Fingerprint| {
-        let found = local.get(key(*fingerprint).as_bytes());
+        let found = local.peek(key(*fingerprint).as_bytes());
         found.and_then(|entry| Some(entry.value.response()?.last_used()))
     };
     // Until it fits: two fills at once may have chosen the same victim.
-    while let Some(entry) = local.get(caller.primary.as_bytes()) {
+    while let Some(entry) = local.peek(caller.primary.as_bytes()) {
         let index = index_of(&entry).filter(|index| index.variants.len() > cap);
         let Some(index) = index else { return };
         let others = index.variants.iter().filter(|variant| **variant != newest);
