@@ -71,7 +71,7 @@
 //! Keys and tags are written with `%` and two digits for each byte that is no visible ASCII
 //! character, and for `%` itself. A purge reads them the same way.
 //!
-//! What cannot be read is answered with a 400, another path with a 404, another method with a
+//! An unreadable request is answered with a 400, another path with a 404, another method with a
 //! 405, a body over 64 KiB with a 413; `error` has the reason. All answers are JSON, and have `Cache-Control: no-store`.
 
 use std::any::TypeId;

@@ -33,7 +33,7 @@ pub fn open(bytes: &Bytes) -> &'static str {
 ///
 /// # Panics
 ///
-/// When what was read is written as something else.
+/// When the value that was read is written as other bytes.
 #[must_use]
 pub fn response(bytes: &Bytes) -> &'static str {
     let Some(read) = StoredResponse::decode(bytes.clone()) else { return "no response" };

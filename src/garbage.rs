@@ -2,7 +2,7 @@
 //!
 //! The `Drop` of a value is code of the user: it may sleep, panic, or call the
 //! cache again. The store's library drops entries under a lock of its
-//! own, or wherever what nobody reads any more is collected, perhaps inside
+//! own, or wherever entries without a reader are collected, perhaps inside
 //! the store of another cache. So the library never drops an entry. An entry that it
 //! releases goes into the [`Bin`] of its store, and the operations of the
 //! store that write take it out again, as [`Garbage`]:

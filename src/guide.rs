@@ -1,75 +1,52 @@
-//! Longer texts: how the crate works, and how to live with it.
+//! The book of this crate: one module for each page. All Rust code in it runs as a test.
 //!
-//! Every piece of Rust in them runs as a test.
+#![doc = include_str!("guide/links.md")]
+#![cfg_attr(any(not(doctest), feature = "axum"), doc = include_str!("../docs/README.md"))]
 
-// Always to be read; its code needs axum and Redis.
-#[cfg_attr(
-    any(not(doctest), all(feature = "axum", feature = "redis")),
-    doc = include_str!("../docs/put-it-in-your-app.md")
-)]
-#[cfg_attr(
-    all(doctest, not(all(feature = "axum", feature = "redis"))),
-    doc = "Put it in your app."
-)]
-pub mod put_it_in_your_app {}
+macro_rules! text {
+    ($file:expr) => {
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/", $file))
+    };
+}
 
-#[doc = include_str!("../docs/glossary.md")]
-pub mod glossary {}
+/// A page of `docs/` as a module. The page is always there to read. Its code runs as a test
+/// where the features that it needs are on.
+///
+/// In the file, a link to another page is a reference such as `[glossary]`, which the file
+/// defines as the path of a file. `links.md` comes first here and defines the same references as
+/// modules. The first definition counts, and rustdoc checks it.
+macro_rules! page {
+    ($name:ident, $file:literal) => {
+        page!($name, $file, all());
+    };
+    ($name:ident, $file:literal, $needs:meta) => {
+        #[doc = text!("src/guide/links.md")]
+        #[cfg_attr(any(not(doctest), $needs), doc = text!(concat!("docs/", $file)))]
+        pub mod $name {}
+    };
+}
 
-#[doc = include_str!("../docs/how-it-works.md")]
-pub mod how_it_works {}
-
-#[doc = include_str!("../docs/typed-caches.md")]
-pub mod typed_caches {}
-
-#[doc = include_str!("../docs/time-outs.md")]
-pub mod time_outs {}
-
-// Always to be read; its code needs the HTTP layer.
-#[cfg_attr(any(not(doctest), feature = "http"), doc = include_str!("../docs/what-is-cached.md"))]
-#[cfg_attr(all(doctest, not(feature = "http")), doc = "What is cached.")]
-pub mod what_is_cached {}
-
-// Always to be read; its code needs the HTTP layer.
-#[cfg_attr(any(not(doctest), feature = "http"), doc = include_str!("../docs/steering.md"))]
-#[cfg_attr(all(doctest, not(feature = "http")), doc = "The origin steers.")]
-pub mod steering {}
-
-// Always to be read; its code needs the manual clock and the double.
-#[cfg_attr(
-    any(not(doctest), all(feature = "remote", feature = "test-util")),
-    doc = include_str!("../docs/testing.md")
-)]
-#[cfg_attr(all(doctest, not(all(feature = "remote", feature = "test-util"))), doc = "Testing.")]
-pub mod testing {}
-
-#[doc = include_str!("../docs/the-lock.md")]
-pub mod the_lock {}
-
-// Always to be read; its code needs Redis and the double.
-#[cfg_attr(
-    any(not(doctest), all(feature = "redis", feature = "test-util")),
-    doc = include_str!("../docs/operating-redis.md")
-)]
-#[cfg_attr(
-    all(doctest, not(all(feature = "redis", feature = "test-util"))),
-    doc = "Operating with Redis."
-)]
-pub mod operating_redis {}
-
-// Always to be read; its code needs the remote.
-#[cfg_attr(
-    any(not(doctest), feature = "remote"),
-    doc = include_str!("../docs/protocol-for-other-languages.md")
-)]
-#[cfg_attr(all(doctest, not(feature = "remote")), doc = "The protocol for other languages.")]
-pub mod protocol_for_other_languages {}
-
-#[doc = include_str!("../docs/observability.md")]
-pub mod observability {}
-
-pub mod migration;
+page!(put_it_in_your_app, "put-it-in-your-app.md", all(feature = "axum", feature = "redis"));
+page!(glossary, "glossary.md");
+page!(how_it_works, "how-it-works.md");
+page!(typed_caches, "typed-caches.md");
+page!(what_is_cached, "what-is-cached.md", feature = "http");
+page!(shapes, "shapes.md");
+page!(steering, "steering.md", feature = "http");
+page!(time_outs, "time-outs.md");
+page!(testing, "testing.md", all(feature = "remote", feature = "test-util"));
 pub mod recipes;
+page!(reverse_proxy, "reverse-proxy.md");
+pub mod migration;
+page!(the_lock, "the-lock.md");
+page!(operating_redis, "operating-redis.md", all(feature = "redis", feature = "test-util"));
+page!(observability, "observability.md");
+page!(operations, "operations/README.md");
+page!(threats, "threats.md");
+page!(protocol_for_other_languages, "protocol-for-other-languages.md", feature = "remote");
+page!(benchmarks, "benchmarks.md");
+page!(peers, "peers.md");
+page!(rfc9111, "rfc9111.md");
 
 #[cfg(all(
     test,

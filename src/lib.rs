@@ -85,13 +85,11 @@
 //!
 //! # The guide
 //!
-//! [`guide::how_it_works`] has the long form of all this, with *Guarantees and limits*: what
-//! "exactly one computation" covers, and what it does not. [`guide::what_is_cached`] has the
-//! tables for HTTP, [`guide::typed_caches`] shows loaders, batches and the application's own
-//! errors, [`guide::time_outs`] helps to choose settings, [`guide::testing`] shows
-//! tests without sleeps, [`guide::the_lock`] explains the refresh lock, and
-//! [`guide::operating_redis`] says what to set up; [`guide::observability`] lists every metric,
-//! log line and event.
+//! [`guide`] is the book of this crate. Begin with [`guide::put_it_in_your_app`] and
+//! [`guide::glossary`]. [`guide::how_it_works`] has *Guarantees and limits*: what "exactly one
+//! computation" covers, and what it does not. [`guide::what_is_cached`] has the tables for HTTP,
+//! and each page of [`guide::recipes`] solves one problem. [`guide::operating_redis`] and
+//! [`guide::observability`] are for operators.
 //!
 //! # Features
 //!

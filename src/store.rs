@@ -45,10 +45,10 @@ const SWEEP_BATCH: u32 = 512;
 #[non_exhaustive]
 pub enum Eviction {
     /// As [`S3Fifo`](Self::S3Fifo), and an entry that was used again stays the longer the longer
-    /// its computation took: what is saved is computing time, not misses. Entries that were used
-    /// only in their first moments take at most a sixth of the store for this. A client that comes back to slow keys of its own can
-    /// take more, so [`S3Fifo`](Self::S3Fifo) is the safer choice where strangers choose what is
-    /// computed.
+    /// its computation took. This saves computing time, not misses. Entries that were used
+    /// only in their first moments take at most a sixth of the store for this. A client that comes
+    /// back to slow keys of its own can take more, so [`S3Fifo`](Self::S3Fifo) is the safer choice
+    /// where strangers choose what is computed.
     #[default]
     ByPrice,
     /// S3-FIFO (Yang and others, SOSP 2023): a key that is asked for once leaves soon, and
@@ -292,8 +292,8 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
         );
     }
 
-    /// Changes what stands under the key, and returns whether there was a change. What is
-    /// released is in the bin.
+    /// Changes what stands under the key, and returns whether there was a change. A
+    /// released entry is in the bin.
     fn compute(&self, key: &Key, change: impl FnOnce(Option<&EntryRef<V>>) -> Change<V>) -> bool {
         of_kind!(self, store => store.compute(key, change))
     }

@@ -79,7 +79,7 @@ pub(crate) struct Round<K, V> {
 
 type SharedCall<V> = Shared<BoxFuture<'static, Arc<LoadResult<V>>>>;
 
-/// The call of a round. Those that wait for it hold it.
+/// The call of a round. Its waiters hold it.
 enum RoundCall<V> {
     /// No key has been added yet.
     New(SharedCall<V>),

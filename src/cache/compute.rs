@@ -49,7 +49,7 @@ struct Failed {
 }
 
 impl Failed {
-    /// A failure of the computation is an answer; all other errors are ours.
+    /// A failure of the computation is an answer; the cache makes all other errors.
     fn of(error: Error, outcome: CacheOutcome) -> Self {
         let is_answer = error.kind() == ErrorKind::Inner;
         Self { error, outcome: if is_answer { outcome } else { CacheOutcome::Refused } }

@@ -462,7 +462,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// # Errors
     ///
     /// As [`get_or_compute`](Self::get_or_compute), but no stale value stands in.
-    /// What is stored stays. A hold does not refuse this call.
+    /// The stored entry stays. A hold does not refuse this call.
     ///
     /// # Panics
     ///

@@ -54,7 +54,7 @@ pub enum Announcement {
     /// message arrives.
     Done,
     /// The remote is away. It is told before this process asks it again; until
-    /// then other processes go on with what they have. What is queued is lost
+    /// then other processes go on with what they have. The queue is lost
     /// with the process.
     Queued,
 }

@@ -56,7 +56,7 @@ pub(crate) trait Work<V: Send + Sync + 'static>: Caller<V> + Search<V> + Sized {
     }
 }
 
-/// What became of a leader's way.
+/// How a leader's way ended.
 pub(crate) enum LeadOutcome<V, W: Work<V>>
 where
     V: Send + Sync + 'static,
@@ -115,8 +115,8 @@ where
     }
 }
 
-/// Returns what becomes of a caller, or the way of the leader that it is, in a box of its own: who
-/// waits does not lead.
+/// Returns the result for a caller, or the way of the leader that it is, in a box of its own: a
+/// waiter does not lead.
 fn next<V, W, LF>(
     engine: &Arc<Engine<V>>,
     step: Step<V>,

@@ -294,7 +294,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         self.local.get(key).is_some_and(|entry| Arc::ptr_eq(&entry, seen))
     }
 
-    /// Returns whether `entry` may stand in for a failure now.
+    /// Returns whether `entry` may be served in place of a failure now.
     pub(crate) fn may_stand_in(&self, entry: &Entry<V>) -> bool {
         self.judge(entry, self.now()) != Freshness::Expired && self.engine.log.is_alive(entry)
     }

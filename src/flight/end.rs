@@ -73,7 +73,7 @@ pub(crate) enum Remember {
     Everywhere,
 }
 
-/// What becomes of the lease.
+/// How the lease ends.
 enum LeaseEnd {
     GivenUp { hold: Option<Duration> },
     MarkUncacheable,

@@ -150,7 +150,7 @@ impl Queue {
         self.lines.values().flat_map(|line| line.waiting.iter().map(|(_, id)| *id))
     }
 
-    /// Returns whether each client with room has a turn, and no client is known in vain.
+    /// Returns whether each client with room has a turn, and each known client has a request.
     #[cfg(all(test, stampede_model))]
     pub(super) fn assert_consistent(&self, own: &[Option<ClientKey>]) {
         for (client, line) in &self.lines {

@@ -89,7 +89,7 @@ pub(crate) struct HttpConfig {
     pub(crate) tag_fields: Vec<HeaderName>,
     /// Whether `Cache-Groups` and `Cache-Group-Invalidation` count.
     pub(crate) cache_groups: bool,
-    /// Whether a stored response without a validator gets an `ETag` of ours.
+    /// Whether a stored response without a validator gets an `ETag` from the cache.
     pub(crate) make_etags: bool,
     /// Parameters that the handler sees; `None`: all.
     pub(crate) query: Option<Vec<String>>,

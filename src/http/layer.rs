@@ -614,7 +614,7 @@ impl HttpLayer {
     /// Such an error is answered stale within
     /// [`stale_if_disconnected`](Self::stale_if_disconnected). Where what is
     /// stored forbids that (`must-revalidate` and its kin), the client gets a
-    /// 504 of ours instead of the error. Defaults to every error of the
+    /// 504 from the cache instead of the error. Defaults to every error of the
     /// service, and never a 504.
     pub fn disconnected<E: 'static>(self, is: impl Fn(&E) -> bool + Send + Sync + 'static) -> Self {
         let rule: DisconnectedRule = Arc::new(move |error| error.downcast_ref().is_some_and(&is));

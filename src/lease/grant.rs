@@ -303,7 +303,7 @@ impl LeaseRequest {
     }
 }
 
-/// What became of a fill.
+/// The result of a fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FillOutcome {
     /// Stored.

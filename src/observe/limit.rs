@@ -31,7 +31,7 @@ pub(super) struct LeftOut {
 /// The limit of one level in one cache.
 ///
 /// A key gets into the table when its line is written, and leaves it a minute later. So the
-/// table has no more entries than lines that are written in a minute: 600, and those that
+/// table has no more entries than lines that are written in a minute: 600, and the lines that
 /// wait for the next tidying.
 #[derive(Debug, Default)]
 pub(super) struct LineLimit(Mutex<Recent>);

@@ -82,7 +82,7 @@ metrics! {
 }
 
 words! {
-    /// What became of a caller that missed in this process.
+    /// What happened to a caller that missed in this process.
     pub(crate) enum LocalLock {
         Acquired = "acquired",
         Joined = "joined",
@@ -92,7 +92,7 @@ words! {
 }
 
 words! {
-    /// What became of a result.
+    /// What happened to a result.
     pub(crate) enum FillResult {
         Stored = "stored",
         Refused = "refused",

@@ -13,7 +13,7 @@
 //! `metrics`) and a log line (feature `tracing`).
 //!
 //! Two things do not pass the table. A request that was answered is counted by
-//! [`Observer::answered`] alone: one counter of ours and one handle of the recorder,
+//! [`Observer::answered`] alone: one counter of this crate and one handle of the recorder,
 //! nothing else. Spans enclose work instead of reporting it: [`leading`], [`waiting`] and
 //! [`going_on`].
 //!
@@ -41,7 +41,7 @@
 //! - `limit`: how many lines about keys get into the log.
 //! - `rounded`: durations as a person reads them.
 //! - `metrics`, `spans`, `log`: the two facades; `metrics_off`, `spans_off` and `log_off`
-//!   stand in for them where the feature is off.
+//!   replace them where the feature is off.
 
 mod counter;
 mod event;
@@ -125,7 +125,7 @@ pub(crate) struct SpanLabel<'a> {
     pub(crate) has_keys: bool,
 }
 
-/// Counts everything, and passes on what somebody listens to.
+/// Counts everything, and passes on the events that have a listener.
 #[derive(Debug)]
 pub(crate) struct Observer {
     cache: String,

@@ -1,6 +1,6 @@
 //! The occurrences that the engine and its surroundings report.
 //!
-//! [`table`](super::table) says what becomes of each.
+//! [`table`](super::table) says what follows from each.
 
 use std::time::Duration;
 

@@ -53,7 +53,7 @@ enum Scope {
     Wait,
 }
 
-/// A span that a subscriber reads. Callers wait without one by the hundred thousand, hence the box.
+/// A span that a subscriber reads. It is in a box, because most waiting callers have none.
 struct Watched {
     span: Span,
     waits_from: Option<Instant>,

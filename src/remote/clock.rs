@@ -121,7 +121,7 @@ impl Sample {
         other_least - most > JUMP || least - other_most > JUMP
     }
 
-    /// By how much the remote's clock is ahead of ours, in nanoseconds.
+    /// By how much the remote's clock is ahead of this process's clock, in nanoseconds.
     fn offset(&self) -> (i128, i128) {
         let now = nanos(self.now);
         let sent = i128::from(self.sent.as_nanos());
@@ -158,7 +158,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Milliseconds as a reading of ours, far from the ends.
+    /// Milliseconds as a reading of this process's clock, far from its ends.
     fn tick(millis: u64) -> Tick {
         Tick::from_nanos((1_000_000_000 + millis) * MS)
     }

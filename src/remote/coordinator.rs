@@ -54,7 +54,7 @@ pub(crate) struct EntryRemote<V: Send + Sync + 'static> {
     pub(super) gate: Guard,
     pub(super) follower: Follower,
     pub(super) link: Synchronizer,
-    /// For a remote that sends no wake-ups: nobody rings there.
+    /// For a remote that sends no wake-ups: it is never notified.
     unwoken: Wakes,
     pub(super) pending: PendingWrites,
     codec: Codec<V>,
@@ -148,7 +148,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     }
 
     /// Judges an entry by the invalidation log, and asks the log where this process does not
-    /// know enough. What cannot be judged is replaced under a lease, as what is dead.
+    /// know enough. An entry without a judgement is replaced under a lease, as a dead one is.
     async fn judge(&self, envelope: &Envelope) -> Liveness {
         let Some(log) = self.log() else { return self.judge_without_log(envelope) };
         if self.gate.journal.has_any_of(&envelope.tags) {

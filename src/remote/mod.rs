@@ -37,7 +37,7 @@
 //! Whatever is read from a remote is untrusted. A value that is damaged, belongs to another
 //! key or schema, or is too large counts as a miss.
 //!
-//! # Reading order, for those who change it
+//! # Reading order for contributors
 //!
 //! - `coordinator`: from entries to envelopes and back; the engine's view of the remote.
 //! - `envelope`, `codec`: the bytes around a value, and the value as bytes.

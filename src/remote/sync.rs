@@ -4,8 +4,8 @@
 //! Once a second the log is read: the *heartbeat*. It finds what messages have missed. Local
 //! copies are vouched for until two seconds after the last heartbeat was sent that the remote
 //! has answered. After that, for example when the process was stopped, the next caller has the
-//! log read before it is served. A remote that is away vouches for nothing, and what is held is
-//! served: it is all there is.
+//! log read before it is served. A remote that is away vouches for nothing. Then the local
+//! copies are served, because there is nothing else.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -189,7 +189,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         }
     }
 
-    /// Returns whether the log is known, and what is held is vouched for.
+    /// Returns whether the log is known, and the local copies are vouched for.
     pub(super) fn is_prepared(&self) -> bool {
         let is_known = match self.log() {
             Some(_) => self.follower.stamp().is_some(),

@@ -46,7 +46,7 @@ thread_local! {
 }
 
 /// Has everything freed that was unlinked so far, by this thread or by one that has handed it
-/// on. What is freed goes into the bins.
+/// on. The freed entries go into the bins.
 fn free_unlinked() {
     let _ = GATHERED.try_with(|gathered| gathered.set(0));
     let is_freed = Arc::new(AtomicBool::new(false));
@@ -83,7 +83,7 @@ impl<V> Clone for Shelved<V> {
     }
 }
 
-/// Says what moka's word means here, where expiry is ours.
+/// Says what moka's word means here, where the cache itself ends entries.
 fn eviction_cause<V>(cause: RemovalCause, entry: &Entry<V>, clock: &Clock) -> EvictionCause {
     match cause {
         RemovalCause::Size => EvictionCause::Size,

@@ -74,7 +74,7 @@ impl Price {
     }
 }
 
-/// What usual entries cost: follows the prices of those that come in.
+/// What usual entries cost: follows the prices of new entries.
 #[derive(Debug, Default)]
 struct Usual {
     /// In 256ths of a step of [`Price`].

@@ -1,10 +1,13 @@
 //! Figures in the README and in docs/ are those of `report/results.json`,
 //! which `scripts/report` measures.
 //!
-//! A figure stands between two comments, which nobody sees in the rendered
-//! text: `<!--hit.generic_to_moka_1-->1.26<!--/-->`. It is given with as many
+//! A figure stands between two comments, which the rendered text does not
+//! show: `<!--hit.generic_to_moka_1-->1.26<!--/-->`. It is given with as many
 //! digits as the author likes. `PART.date`, `PART.processor`, `PART.cores` and
 //! `PART.rustc` say when and on what a part was measured.
+//!
+//! People also read the README as source. So it has its figures in one block without
+//! comments, and `tests/report/readme_figures.md` has the same block with them.
 //!
 //! After a new report, `UPDATE_FIGURES=1 cargo test --test report figures` writes the
 //! new figures into the texts.
@@ -17,6 +20,10 @@ use serde_json::Value;
 
 const OPEN: &str = "<!--";
 const CLOSE: &str = "<!--/-->";
+
+const README_FIGURES: &str = "tests/report/readme_figures.md";
+const BEGIN_BLOCK: &str = "<!-- figures: begin";
+const END_BLOCK: &str = "<!-- figures: end -->";
 
 /// What a text may quote: a number, or words.
 enum Quotable {
@@ -84,13 +91,13 @@ fn quotables(part: &Value) -> Vec<(String, Quotable)> {
     numbers.chain(about).collect()
 }
 
-/// The README and every page of docs/.
+/// The README's figures with their comments, and every page of docs/.
 fn texts() -> Vec<PathBuf> {
     let pages = fs::read_dir(root().join("docs")).expect("there are docs");
     let pages = pages.map(|page| page.expect("a page can be read").path());
     let mut texts: Vec<_> =
         pages.filter(|page| page.extension().is_some_and(|end| end == "md")).collect();
-    texts.push(root().join("README.md"));
+    texts.push(root().join(README_FIGURES));
     texts.sort();
     texts
 }
@@ -130,14 +137,61 @@ fn every_quoted_figure_is_in_the_stored_report() {
         }
         wrong.extend(of_text.into_iter().map(|line| format!("{}: {line}", path.display())));
     }
+    wrong.extend(readme_block(&results, update));
     let missing = wrong.iter().any(|line| line.ends_with("not in the report"));
     assert!(wrong.is_empty() || update && !missing, "{}", wrong.join("\n"));
 }
 
-/// A measured number that nobody marked would not be compared.
+/// The README in three parts: up to the block of figures, the block, and the rest.
+fn readme_parts(text: &str) -> [&str; 3] {
+    let begin = text.find(BEGIN_BLOCK).expect("the README has a block of figures");
+    let begin =
+        begin + text[begin..].find('\n').expect("the block begins on a line of its own") + 1;
+    let end = text.find(END_BLOCK).expect("the block of figures ends");
+    [&text[..begin], &text[begin..end], &text[end..]]
+}
+
+/// Compares the README's block with its figures in the report, and writes it if told so.
+fn readme_block(results: &BTreeMap<String, Quotable>, update: bool) -> Option<String> {
+    let path = root().join("README.md");
+    let text = fs::read_to_string(&path).expect("the README can be read");
+    let marked = fs::read_to_string(root().join(README_FIGURES)).expect("there are figures");
+    let fresh = format!("\n{}\n", without_marks(&renew(&marked, results).0));
+    let [before, block, after] = readme_parts(&text);
+    if block == fresh {
+        return None;
+    }
+    if update {
+        fs::write(&path, [before, &fresh, after].concat()).expect("the README can be written");
+    }
+    Some(format!("README.md: the block of figures differs from {README_FIGURES}:\n{fresh}"))
+}
+
+/// The text without the comments around each figure.
+fn without_marks(text: &str) -> String {
+    let (marked, last) = text.rsplit_once(CLOSE).unwrap_or(("", text));
+    let plain = marked.split(CLOSE).map(|piece| {
+        let (before, figure) = piece.rsplit_once(OPEN).unwrap_or((piece, ""));
+        before.to_owned() + figure.split_once("-->").map_or("", |(_, figure)| figure)
+    });
+    plain.chain([last.to_owned()]).collect()
+}
+
+/// A measured number without a mark would not be compared.
 #[test]
-fn the_readme_has_no_measured_figure_without_a_mark() {
+fn the_readme_has_measured_figures_only_in_its_block() {
     let text = fs::read_to_string(root().join("README.md")).expect("a text can be read");
+    let [before, _, after] = readme_parts(&text);
+    assert_eq!(unmarked(before), [""; 0], "write these into {README_FIGURES}");
+    assert_eq!(unmarked(after), [""; 0], "write these into {README_FIGURES}");
+    assert!(!text.contains(CLOSE), "the README has a figure with comments");
+
+    let marked = fs::read_to_string(root().join(README_FIGURES)).expect("there are figures");
+    assert_eq!(unmarked(&marked), [""; 0], "give these figures their comments");
+}
+
+/// The lines outside of code that have a measured number without a mark.
+fn unmarked(text: &str) -> Vec<&str> {
     let mut in_code = false;
     let mut unmarked = Vec::new();
     for line in text.lines() {
@@ -146,7 +200,7 @@ fn the_readme_has_no_measured_figure_without_a_mark() {
             unmarked.push(line);
         }
     }
-    assert!(unmarked.is_empty(), "{}", unmarked.join("\n"));
+    unmarked
 }
 
 /// The line with a word in place of each marked figure.
@@ -195,6 +249,12 @@ fn a_figure_that_differs_is_named_and_one_that_rounds_alike_is_not() {
     assert_eq!(wrong, ["a.b: 1233, in the report 1234"]);
     let (_, wrong) = renew("say <!--a.c-->1<!--/-->", &results);
     assert_eq!(wrong, ["a.c: 1, in the report not in the report"]);
+}
+
+#[test]
+fn a_text_without_marks_has_its_figures_and_its_other_comments() {
+    let text = "<!-- a --> say <!--a.b-->1.2<!--/--> of <!--a.c-->3<!--/-->, <!-- b --> or 4";
+    assert_eq!(without_marks(text), "<!-- a --> say 1.2 of 3, <!-- b --> or 4");
 }
 
 #[test]

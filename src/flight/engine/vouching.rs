@@ -4,7 +4,7 @@ use crate::clock::Tick;
 use crate::flight::engine::Engine;
 use crate::sync::Ordering;
 
-/// Before anybody vouches: without a remote nobody need.
+/// Before the remote vouches. Without a remote this is never necessary.
 pub(super) const UNASKED: u64 = u64::MAX;
 
 /// In place of a moment: without limit, while the remote is away.

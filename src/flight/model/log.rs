@@ -1,4 +1,4 @@
-//! The invalidation log: what is dead stays dead, and nothing else dies.
+//! The invalidation log: dead entries stay dead, and no other entry dies.
 
 use super::*;
 use crate::clock::Tick;

@@ -28,7 +28,7 @@ pub(crate) struct SharedBody {
 
 impl SharedBody {
     /// Makes a body of which nothing has come, and what feeds it. `declared` is
-    /// its length, if that is known. What is kept counts in `reserved`, which is given back
+    /// its length, if that is known. Its kept bytes count in `reserved`, which is given back
     /// when the body ends, however that is.
     pub(crate) fn new(declared: Option<u64>, reserved: Reservation) -> (Arc<Self>, Feed) {
         let body = Arc::new(Self { declared, state: Mutex::new(BufferState::new(reserved)) });
@@ -160,7 +160,7 @@ impl Drop for Feed {
     }
 }
 
-/// What has come of a body.
+/// The part of a body that has arrived.
 #[derive(Debug)]
 pub(crate) enum Gathered {
     /// As much as was asked for; more may come.

@@ -32,7 +32,7 @@ impl Refusal {
     }
 
     /// Returns the status: 502 for a service that failed, its own 500, 502,
-    /// 503 or 504, 504 for a time-out and where what is stored must be
+    /// 503 or 504, 504 for a time-out and where the stored response must be
     /// validated (RFC 9111, 5.2.2.2), 500 for a panic, and 503 where the
     /// cache refuses.
     #[must_use]

@@ -316,7 +316,7 @@ pub(super) fn look_held(
 }
 
 impl Wishes {
-    /// Returns whether what is stored is as new as the client wants it.
+    /// Returns whether the entry is as new as the client wants it.
     pub(super) fn are_met_by(self, entry: &Entry<StoredResponse>, now: Tick) -> bool {
         let window = entry.window();
         self.demand.is_none_or(|demand| {
@@ -569,7 +569,7 @@ impl HttpCaller {
     }
 
     /// Returns whether no answer counts whose origin request was sent before this request
-    /// came: the client wants a new one, or what is stored has to be validated for each
+    /// came: the client wants a new one, or the stored response must be validated for each
     /// request. See "Fresh reads" in DESIGN.md.
     pub(super) fn reads_fresh(&self) -> bool {
         self.wishes.demand.is_some_and(|demand| demand.accepts_nothing_stored())

@@ -255,8 +255,8 @@ where
     }
 
     /// Returns whether the client's conditions go to the service as they are: where answers
-    /// are known not to be shared, a 304 for this client is all that can be saved. What is
-    /// stored has conditions of its own.
+    /// are known not to be shared, a 304 for this client is all that can be saved. A
+    /// stored response has conditions of its own.
     fn forwards_conditions(&self) -> bool {
         let Self { caller, .. } = self;
         caller.wishes.condition && caller.stale.is_none() && caller.is_not_shared()

@@ -36,7 +36,7 @@ struct About<Q> {
     spare: Q,
 }
 
-/// What comes of a call.
+/// The result of a call.
 pub(super) enum OriginReply<B, R> {
     Origin(OriginAnswer<B>),
     /// A layer further in owns the request. The rest of the call concerns its client alone.

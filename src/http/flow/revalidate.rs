@@ -1,4 +1,4 @@
-//! What becomes of a stored response that the service has confirmed.
+//! What happens to a stored response that the service has confirmed.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ impl Head {
 }
 
 impl<B: Body> OriginAnswer<B> {
-    /// Makes the answer to one that went alone. What is stored stays as it is:
+    /// Makes the answer to one that went alone. The stored response stays as it is:
     /// the others ask for themselves.
     pub(super) fn for_one(
         self,

@@ -13,9 +13,9 @@
 //! has more in its key (a part that the application adds, a keyed field, a rewritten URI, a layer
 //! further out), the way begins at the *anchor* of the URI. An index holds a random number, its
 //! *generation*, which is a part of the keys that it leads to. Once an index is removed,
-//! nothing leads to what stood behind it, whoever fills it.
+//! nothing leads to the entries behind it, whichever process fills it.
 //!
-//! # Who fills an index
+//! # Which leader fills an index
 //!
 //! Only the grant of its own key allows to fill an index where none stands. An anchor's is
 //! filled at once by the leader that is granted the anchor. An index of variants is

@@ -44,7 +44,7 @@ use crate::tower::oneshot::Oneshot;
 struct Sent {
     method: Method,
     target: Option<Uri>,
-    /// What it may be a request for, where it names no one host.
+    /// What it may be a request for, where it does not name exactly one host.
     ambiguous: Vec<Uri>,
     scheme: Box<str>,
     /// For the rule of the application about writes, if there is one.

@@ -13,9 +13,9 @@ impl HttpLayer {
     /// Names the client of a request: its address or the prefix of it, a user, a tenant.
     ///
     /// One client has at most seven eighths of the places for computations
-    /// ([`max_computations`](crate::Builder::max_computations)), and at least one. Those that wait
-    /// for a place are served round-robin: each client in its turn, and within a client in the
-    /// order in which they came. So a client that asks for many slow URLs delays its own
+    /// ([`max_computations`](crate::Builder::max_computations)), and at least one. Computations
+    /// that wait for a place are served round-robin: each client in its turn, and within a client
+    /// in the order in which they came. So a client that asks for many slow URLs delays its own
     /// requests, and those of other clients by one computation at most. A computation counts for
     /// the client that leads it, whichever clients wait for its result, and what a handler asks of
     /// the same handle counts for the client of its request.

@@ -116,9 +116,9 @@ impl HttpLayer {
     }
 
     /// Sets the longest request body that is read to make a key, in bytes. A request with a
-    /// longer one is forwarded uncached; what was read goes before the rest. Each request that
-    /// is being read or waits takes as many bytes of memory as its body has. Defaults to
-    /// 64 KiB.
+    /// longer one is forwarded uncached; the part that was read goes before the rest. Each request
+    /// that is being read or waits takes as many bytes of memory as its body has. Defaults to 64
+    /// KiB.
     pub fn max_request_body(self, bytes: usize) -> Self {
         self.change(move |rules| rules.config.max_request_body = bytes)
     }

@@ -52,7 +52,7 @@ impl HttpLayer {
     /// Sets for how long a body that arrives may be silent until no more requests join it. The
     /// next request then computes again, in a second flight of the same key, which later
     /// requests join. The clients that read the silent body go on reading it, at most
-    /// [`body_idle_timeout`](Self::body_idle_timeout) long; what comes of it is not stored in
+    /// [`body_idle_timeout`](Self::body_idle_timeout) long; its end is not stored in
     /// place of a newer response. A key has at most two flights at once for this reason: where
     /// the second one is silent as well, requests join it until the first one has ended.
     ///

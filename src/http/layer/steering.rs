@@ -172,7 +172,7 @@ impl HttpLayer {
     /// Sets whether a 200 that is stored without an `ETag` and without a `Last-Modified` gets a
     /// strong `ETag`: a hash of its body and its `Content-Encoding`. Defaults to false.
     ///
-    /// So clients get a 304 in place of a body that they have. The tag is ours: the service
+    /// So clients get a 304 in place of a body that they have. The cache makes the tag: the service
     /// never sees it in a request of the cache's own, and the response is not revalidated by
     /// it. A response with a `Last-Modified` gets none: its clients get a 304 already, by the
     /// service's own word, and a tag would take precedence over that. `no-transform` changes

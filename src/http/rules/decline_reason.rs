@@ -70,7 +70,7 @@ impl DeclineReason {
 }
 
 /// Returns whether an error concerns the URI, not one request for it: caches may store it
-/// without a word of the origin (RFC 9110, 15.1).
+/// without a lifetime from the origin (RFC 9110, 15.1).
 pub(crate) fn is_of_target(status: StatusCode) -> bool {
     matches!(status.as_u16(), 404 | 405 | 410 | 414)
 }

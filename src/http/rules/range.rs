@@ -88,7 +88,7 @@ pub(super) fn unsatisfied(complete: u64) -> HeaderValue {
 
 /// Reads the ranges of a GET whose whole answer is a 200 of this length.
 ///
-/// What cannot be read is ignored, and so are more ranges than [`MAX_RANGES`]: the whole is
+/// An unreadable range is ignored, and so are more ranges than [`MAX_RANGES`]: the whole is
 /// always a right answer (RFC 9110, 14.2).
 pub(super) fn cut(
     request: &HeaderMap,

@@ -1,5 +1,5 @@
 //! What a request's `Cache-Control` asks for (RFC 9111, 5.2.1). `max-stale` is
-//! not read: how long what is stale may be served is not a client's word.
+//! not read: the client does not decide how long a stale response may be served.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ impl Demand {
         *self == Self::default()
     }
 
-    /// Returns whether what is stored is new enough, at its age and with so
+    /// Returns whether a stored response is new enough, at its age and with so
     /// much of its lifetime left.
     pub(crate) fn accepts(&self, age: Duration, left: Duration) -> bool {
         // An age of zero is one that nothing stored has.

@@ -53,7 +53,7 @@ pub(crate) struct Plan {
     pub(crate) only_validated: bool,
     /// It has no lifetime: it goes to the clients that wait, and is not stored.
     pub(crate) is_for_wave: bool,
-    /// It has no validator, and gets an entity tag of ours.
+    /// It has no validator, and gets an entity tag from the cache.
     pub(crate) makes_etag: bool,
 }
 

@@ -124,7 +124,7 @@ pub(crate) struct CachedResponse {
     /// When this process asked for it; none where another process did. It orders responses.
     /// The window cannot: what it counts from includes the `Age` of the response.
     asked_at: Option<Tick>,
-    /// Its entity tag is ours: the origin does not know it.
+    /// The cache made its entity tag: the origin does not know it.
     has_own_etag: bool,
     /// When a variant was last used, for making room among its siblings.
     used: AtomicU64,
@@ -247,13 +247,13 @@ impl CachedResponse {
         Self { status, headers, body, facts, asked_at, has_own_etag, used }
     }
 
-    /// Says whether its entity tag is ours.
+    /// Says whether the cache made its entity tag.
     #[cfg(feature = "remote")]
     pub(super) fn with_own_etag(self, has_own_etag: bool) -> Self {
         Self { has_own_etag, ..self }
     }
 
-    /// Returns whether its entity tag is ours: the origin does not know it.
+    /// Returns whether the cache made its entity tag: the origin does not know it.
     pub(crate) fn has_own_etag(&self) -> bool {
         self.has_own_etag
     }

@@ -24,7 +24,7 @@ use crate::remote::Remotable;
 /// The first byte says what follows; another form gets other numbers.
 const RESPONSE: u8 = 3;
 pub(crate) const INDEX: u8 = 4;
-/// A response whose entity tag is ours.
+/// A response whose entity tag the cache made.
 const RESPONSE_WITH_OWN_ETAG: u8 = 5;
 
 pub(crate) const MAX_FIELDS: usize = 16_384;

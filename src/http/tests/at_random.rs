@@ -136,7 +136,7 @@ impl Case {
         }
     }
 
-    /// Returns whether a cookie of somebody's would be stored.
+    /// Returns whether a cookie of a client would be stored.
     fn keeps_cookies(&self, plan: &Plan) -> bool {
         let withheld = self.has("no-cache=\"set-cookie\"");
         self.field("set-cookie") && !withheld && !plan.strip_set_cookie

@@ -339,7 +339,7 @@ fn bounded(reading: Reading) -> Reading {
     }
 }
 
-/// Whether there is ever a moment at which it answers somebody.
+/// Whether there is ever a moment at which it answers a client.
 fn is_of_use(reading: &Reading) -> bool {
     reading.lifetime + reading.while_revalidate + reading.if_error > 0
 }

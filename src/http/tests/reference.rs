@@ -209,7 +209,7 @@ impl Exchange {
             || self.credentials.iter().any(|name| !self.permits(governing, name))
     }
 
-    /// `None`: nobody gave one.
+    /// `None`: neither the origin nor the settings gave one.
     fn lifetime(&self, governing: &Governing) -> Option<(u64, Source)> {
         let said = governing.seconds("s-maxage").or_else(|| governing.seconds("max-age"));
         if let Some(said) = said {
@@ -235,7 +235,7 @@ impl Exchange {
         }
     }
 
-    /// Nonsense is stale (4.2.1, 5.3), and no lifetime that somebody gave.
+    /// Nonsense is stale (4.2.1, 5.3), and not a lifetime that was given.
     fn by_origin(said: Option<u64>) -> (u64, Source) {
         said.map_or((0, Source::Nonsense), |seconds| (seconds, Source::Origin))
     }

@@ -46,7 +46,7 @@ impl ContractProcess {
         self.log().read(Some(from)).await.unwrap().expect("there is a log")
     }
 
-    /// Reads again and again, until what was read is complete.
+    /// Reads again and again, until the log is complete.
     async fn read_all(&self, mut from: Stamp) -> (Vec<(u64, LogItem)>, usize) {
         let (mut found, mut reads) = (Vec::new(), 0);
         loop {

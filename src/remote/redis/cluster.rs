@@ -1,8 +1,8 @@
 //! A cluster: which node has a key, and how to follow keys that move.
 //!
-//! Each node has a [`Pool`] of its own, so that one that is frozen or dead keeps nobody waiting
-//! but for its own keys. The map of slots is read when it is first needed, and again in the
-//! background when a reply says that it is out of date: from any node that answers first.
+//! Each node has a [`Pool`] of its own, so that one that is frozen or dead delays callers of its
+//! own keys only. The map of slots is read when it is first needed, and again in the background
+//! when a reply says that it is out of date: from any node that answers first.
 //!
 //! What is redirected says nothing of the health of a node
 //! ([cluster specification](https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/)).
@@ -59,7 +59,7 @@ const MOST_NODES: usize = 1000;
 #[derive(Clone, Copy)]
 pub(super) enum NodeWork<'a> {
     Command(&'a Command),
-    /// Not again, whatever becomes of it.
+    /// Never again, whatever happens to it.
     #[cfg(feature = "redis-legacy-lock")]
     Once(&'a Command),
     Script(&'a Script, &'a [&'a [u8]], &'a [&'a [u8]]),

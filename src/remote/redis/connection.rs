@@ -44,7 +44,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 /// may stay unacknowledged.
 const PEER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What servers list our connections as, where nobody names them.
+/// The name of our connections at the server, where the application gives none.
 const DEFAULT_CLIENT_NAME: &str = "tower-stampede";
 
 /// How many commands may wait to be written; those after them wait in line.

@@ -81,7 +81,7 @@ impl fmt::Debug for RedisCredentials {
 pub type CredentialsFuture<'a> =
     Pin<Box<dyn Future<Output = Result<RedisCredentials, BoxError>> + Send + 'a>>;
 
-/// Says who connects to Redis, again and again: for tokens that expire and passwords that are
+/// Gives the credentials for Redis, again and again: for tokens that expire and passwords that are
 /// rotated. See [`Redis::credentials`](crate::Redis::credentials).
 ///
 /// A closure that returns a future is a provider, too.

@@ -181,7 +181,7 @@ impl LegacyLock {
     }
 
     /// Sends a command. What it does if it is executed twice, a lost reply in
-    /// between, is harmless: the lock bears our mark, and is ours or runs out.
+    /// between, is harmless: the lock bears our mark, so this process holds it or it runs out.
     async fn send(&self, command: Command) -> Result<ServerReply, RemoteError> {
         self.limited(self.link.send(&command)).await
     }

@@ -77,7 +77,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 pub struct RedisLock {
     link: Pool,
     name: Arc<[u8]>,
-    /// Where its last fencing token is, and who waits.
+    /// Where its last fencing token is, and its waiters are.
     record: Option<Arc<[u8]>>,
     namespace: Arc<str>,
     lease: Duration,
@@ -235,7 +235,7 @@ enum Attempt {
     },
 }
 
-/// Pauses between tries of a lock that nobody tells of.
+/// Pauses between tries of a lock whose release is not announced.
 pub(super) struct Poll {
     pause: Duration,
 }
@@ -298,7 +298,7 @@ impl RedisLockGuard {
     ///
     /// The server makes it in the step that takes the lock: its clock in microseconds, or one more
     /// than the last number of this lock, whichever is higher. Programs in other languages that
-    /// take the lock by `SET NX PX` get no number, and later ones of ours are still higher.
+    /// take the lock by `SET NX PX` get no number, and later numbers of this lock are still higher.
     ///
     /// # What it survives
     ///

@@ -15,7 +15,7 @@ use crate::remote::redis::credentials::RetryPause;
 use crate::remote::redis::pool::WeakPool;
 use crate::remote::redis::subscriber::until_death;
 
-/// The channel on which one process hears of locks, and who waits for them. It is subscribed to
+/// The channel on which one process hears of locks, and the waiters for them. It is subscribed to
 /// from the first wait on.
 #[derive(Debug)]
 pub(super) struct LockInbox {

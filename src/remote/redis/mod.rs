@@ -23,7 +23,7 @@
 //! | right | the right to fill, its version, and the processes that wait | with a fill |
 //!
 //! An invalidation of the key ends all three. An operation that changes more than one thing
-//! is one Lua script, hence one atomic step. The invalidation log is one
+//! is one Lua script, so it is one atomic step. The invalidation log is one
 //! sorted set per cache, tag by time of the server.
 //!
 //! A process has one connection for commands, opened when it is first needed and replaced
@@ -40,7 +40,7 @@
 //! - `pool`: the connection for commands.
 //! - `subscriber`: the connection for messages.
 //! - `connection`, `connection/topology`, `tls`: the client library; no other file names it.
-//! - `credentials`: who connects, where that changes.
+//! - `credentials`: user names and passwords that change.
 //! - `check`, `eviction`: what is missing on a server, and a policy that evicts locks.
 //! - `lock`, `lock_inbox`, `legacy`: the lock alone, without a cache.
 //! - `tests/`: all of this on real servers.

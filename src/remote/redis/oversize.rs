@@ -1,4 +1,5 @@
-//! Values that are larger than this cache takes: whoever wrote them, they are read whole once.
+//! Values that are larger than this cache takes: they are read whole once, whichever process wrote
+//! them.
 
 use std::collections::HashSet;
 

@@ -139,7 +139,7 @@ impl Pool {
         }
     }
 
-    /// Sends `command`, and not again, whatever becomes of it.
+    /// Sends `command` once, whatever happens to it.
     #[cfg(feature = "redis-legacy-lock")]
     pub(super) async fn send_once(&self, command: &Command) -> Result<ServerReply, CallFailure> {
         #[cfg(feature = "redis-cluster")]

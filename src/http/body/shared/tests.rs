@@ -47,7 +47,7 @@ impl Fed {
         assert!(self.feed.push(Bytes::from_owner(owner)));
     }
 
-    /// How many chunks are held by anybody.
+    /// How many chunks are held by the body and its readers.
     fn held(&self) -> usize {
         self.chunks.load(Ordering::SeqCst)
     }

@@ -83,7 +83,7 @@ impl Arrival {
     }
 }
 
-/// What came of waiting for a frame.
+/// The result of waiting for a frame.
 enum FrameKind {
     Data,
     /// Data that there is no room to keep.

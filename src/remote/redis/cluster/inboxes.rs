@@ -1,13 +1,13 @@
 //! Wake-ups on a cluster: what a process hears on the channels of slots.
 //!
-//! A plain message goes to every node, and the script that publishes it is told only of those
-//! who hear it on its own. A
+//! A plain message goes to every node, and the script that publishes it is told only of the
+//! processes that hear it on its own node. A
 //! [sharded message](https://redis.io/docs/latest/develop/pubsub/#sharded-pubsub) (Redis 7) goes
-//! to the node of its slot, and all who hear it are there.
+//! to the node of its slot, and all processes that hear it are there.
 //!
 //! A process subscribes to the channel of a slot when it has to wait there, before it registers.
 //! Where that fails it registers its other channel, which every node knows. When a slot moves,
-//! the node ends the subscription, and all who wait look again.
+//! the node ends the subscription, and all waiters look again.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -28,7 +28,7 @@ use crate::remote::redis::cluster::slots::Place;
 use crate::remote::redis::connection::{Command, Connection, Pulse, SlotNotice, Target};
 use crate::remote::redis::subscriber::{Message, until_death};
 
-/// How long a channel is kept on which nobody waits.
+/// How long a channel without waiters is kept.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// How often that is looked after.
@@ -78,7 +78,7 @@ impl SlotInboxes {
 
     /// Subscribes to `channel` on this node. Then messages arrive.
     ///
-    /// Cancel safe: what was begun may yet be heard.
+    /// Cancel safe: the subscription may still begin later.
     pub(in crate::remote::redis) async fn subscribe(
         &self,
         place: &Place,
@@ -306,7 +306,7 @@ impl NodeInbox {
     }
 }
 
-/// However the listening ends: nothing is heard any more, and all who wait look again.
+/// However the listening ends: no message arrives any more, and all waiters look again.
 struct NodeOver<'a>(&'a NodeInbox);
 
 impl Drop for NodeOver<'_> {

@@ -5,7 +5,7 @@ use std::error::Error as _;
 use crate::lease::grant::Stamp;
 use crate::remote::redis::tests::*;
 
-/// Makes a user with exactly `rules`, and returns who connects as this user.
+/// Makes a user with exactly `rules`, and returns a `Redis` that connects as this user.
 async fn user(server: &Server, rules: &str) -> Redis {
     let mut words = vec!["ACL", "SETUSER", "cache", "reset", "on", ">secret"];
     words.extend(rules.split(' '));
