@@ -12,8 +12,7 @@ use crate::report::Part;
 use crate::{exhibits, figures, versions};
 
 #[cfg(not(feature = "pingora"))]
-const COMMAND: &str =
-    "cargo run --release --manifest-path lab/peers/Cargo.toml -- --out report";
+const COMMAND: &str = "cargo run --release --manifest-path lab/peers/Cargo.toml -- --out report";
 #[cfg(feature = "pingora")]
 const COMMAND: &str = "cargo run --release --features pingora --manifest-path \
                        lab/peers/Cargo.toml -- --out report";
