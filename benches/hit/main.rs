@@ -2,7 +2,7 @@
 //!
 //! `cargo bench --bench hit` prints the ratios of paired slices, then
 //! criterion's own figures. With `-- --out DIR` it writes them for the report,
-//! without criterion, in about a minute; `--profile quick` takes a quarter of it.
+//! without criterion, in about a minute; `--profile quick` has fewer rounds.
 //! Allocations are counted by a program
 //! of its own, `hit_allocations`: an allocator that counts costs time.
 //!

@@ -3,9 +3,9 @@
 //! bytes, and beside nginx where it is installed.
 //!
 //! `cargo bench --bench over_http [-- --profile quick] [--out DIR] [--slices N] [--require-wrk]`
-//! builds the examples and takes about three minutes, half of it with `--profile quick`, which
-//! leaves out bodies of unusual sizes. Without wrk it measures nothing and says so; with
-//! `--require-wrk` that is a failure.
+//! builds the examples and takes about three minutes; `--profile quick` leaves out bodies of
+//! unusual sizes. Without wrk it measures nothing and says so; with `--require-wrk` that is a
+//! failure.
 //!
 //! Every server is a process of its own, all on one core where there are two,
 //! one after the other; wrk has the other core. A slice is one second of 64

@@ -3,7 +3,7 @@
 //! there is, beside polling with `GET` as clients without wake-ups do.
 //!
 //! `cargo bench --bench wake [-- --profile quick] [--out DIR]`; needs `redis-server`, and takes
-//! about a minute and a half, half of it with `--profile quick`. The processes are handles of their own in one process,
+//! about a minute; `--profile quick` has fewer samples. The processes are handles of their own in one process,
 //! with connections of their own, but for the leaders that are killed, and the herds.
 
 #![allow(clippy::unwrap_used, reason = "a bench, which ends at the first thing wrong")]

@@ -3,9 +3,9 @@
 //!
 //! `cargo bench -p tower-stampede-lab --bench http_caches [-- --profile quick] [--out DIR]` builds
 //! the proxy with the same profile, runs it as a process of its own, and prints a table. It takes
-//! three minutes, and half of that with `--profile quick`, which leaves out nginx. It fails if a count of requests or of
-//! errors is not as it must be; times are shown and do not end it. Clients,
-//! origin and proxy share the machine.
+//! two to three minutes. `--profile quick` leaves out nginx, and plays a scenario without a goal
+//! once. It fails if a count of requests or of errors is not as it must be; times are shown and do
+//! not end it. Clients, origin and proxy share the machine.
 //!
 //! Clients connect and ask at the same moment, and their times begin with it.
 //! The floor is p99 of as many clients at a server, another process, that

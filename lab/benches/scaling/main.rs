@@ -1,7 +1,7 @@
 //! How costs grow: with waiters, keys, threads, processes, value sizes.
 //!
-//! `cargo bench -p tower-stampede-lab --bench scaling -- --profile quick|full --out DIR`: quick
-//! takes less than a minute, full about five minutes on two cores. Needs `redis-server` for what
+//! `cargo bench -p tower-stampede-lab --bench scaling -- --profile quick|full --out DIR`: full
+//! takes about five minutes on two cores, quick has fewer rounds. Needs `redis-server` for what
 //! happens between processes; without it that is left out, and said so.
 //!
 //! These figures are what the simulation of fleets (`lab/benches/fleet`) takes
