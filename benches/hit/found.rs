@@ -1,15 +1,12 @@
 //! Measures hits, and writes down what was found.
 
-use super::report::{Axis, BarSeries, Content, Exhibit, Figure, Part, Role, Scale, median};
+use super::report::{
+    Axis, BarSeries, Content, Exhibit, Figure, Part, Profile, Role, Scale, median,
+};
 use super::{Candidate, TASKS, candidates, instructions, runtime, spread};
 
-/// Each slice visits all of its keys. It is short otherwise, so that few are
-/// cut in two by something else that runs on the machine.
-const ONE_KEY: Plan = Plan { keys: 1, per_slice: 1_000, rounds: 501 };
-const MANY_KEYS: Plan = Plan { keys: 10_000, per_slice: 10_000, rounds: 61 };
+const MANY_KEYS: usize = 10_000;
 const SPREAD_ROUNDS: usize = 9;
-/// Hits of each of the tasks.
-const PER_TASK: usize = 2_000;
 const WORKERS: [usize; 2] = [1, 2];
 
 /// One subject over another, and what that is to be at most.
@@ -50,6 +47,15 @@ struct Plan {
 }
 
 impl Plan {
+    /// Each slice visits all of its keys. It is short otherwise, so that few are
+    /// cut in two by something else that runs on the machine.
+    fn all(profile: Profile) -> [Self; 2] {
+        [
+            Self { keys: 1, per_slice: 1_000, rounds: profile.pick(101, 501) },
+            Self { keys: MANY_KEYS, per_slice: 10_000, rounds: profile.pick(21, 61) },
+        ]
+    }
+
     fn says(self) -> String {
         if self.keys == 1 { "1 key".into() } else { format!("{} keys", self.keys) }
     }
@@ -65,9 +71,10 @@ struct Run {
     timed: Vec<Timed>,
 }
 
-pub(crate) fn part(with_instructions: bool) -> Part {
-    let command = "cargo bench --bench hit -- --out report";
-    let mut part = Part::new("hit", "What a hit costs in memory", command);
+pub(crate) fn part(profile: Profile, with_instructions: bool) -> Part {
+    let command = format!("cargo bench --bench hit -- --profile {} --out report", profile.name());
+    let mut part = Part::new("hit", "What a hit costs in memory", &command);
+    part.notes.extend(profile.note());
     part.notes.push(
         "Slices of hits of each subject in turn; a ratio divides two slices of the same round. A \
          body of 1 KiB; generic keys are u64, requests are made before the clock runs."
@@ -89,10 +96,10 @@ pub(crate) fn part(with_instructions: bool) -> Part {
          compared with a floor that gets the same. Dropping the request counts on both sides."
             .into(),
     );
-    let runs = [ONE_KEY, MANY_KEYS].map(Run::of);
+    let runs = Plan::all(profile).map(Run::of);
     times(&mut part, &runs);
     ratios(&mut part, &runs);
-    spreads(&mut part);
+    spreads(&mut part, profile.pick(500, 2_000));
     if with_instructions {
         count_instructions(&mut part);
     }
@@ -210,17 +217,18 @@ fn ratios(part: &mut Part, runs: &[Run]) {
     });
 }
 
-fn spreads(part: &mut Part) {
-    let candidates = candidates(MANY_KEYS.keys);
+/// Each of the tasks makes so many hits.
+fn spreads(part: &mut Part, per_task: usize) {
+    let candidates = candidates(MANY_KEYS);
     let mut values = vec![Vec::new(); candidates.len()];
     for workers in WORKERS {
         for (candidate, values) in candidates.iter().zip(&mut values) {
-            let nanos = spread_nanos(candidate, workers);
+            let nanos = spread_nanos(candidate, workers, per_task);
             values.push(Some(nanos));
             let name = candidate.subject.name();
             part.figures.push(Figure::new(
                 &format!("hit.{}_{workers}_workers_ns", candidate.slug),
-                &format!("a hit, {TASKS} tasks, threads: {workers}, {}: {name}", MANY_KEYS.says()),
+                &format!("a hit, {TASKS} tasks, threads: {workers}, {MANY_KEYS} keys: {name}"),
                 nanos,
                 "ns",
                 &format!("worker time per hit, median of {SPREAD_ROUNDS} runs"),
@@ -247,11 +255,11 @@ fn spreads(part: &mut Part) {
     });
 }
 
-fn spread_nanos(candidate: &Candidate, workers: usize) -> f64 {
+fn spread_nanos(candidate: &Candidate, workers: usize, per_task: usize) -> f64 {
     let runtime = runtime(workers);
     let mut nanos: Vec<f64> = (0..SPREAD_ROUNDS)
-        .map(|_| runtime.block_on(spread(&candidate.subject, PER_TASK)))
-        .map(|took| took.as_secs_f64() * 1e9 / (TASKS * PER_TASK) as f64)
+        .map(|_| runtime.block_on(spread(&candidate.subject, per_task)))
+        .map(|took| took.as_secs_f64() * 1e9 / (TASKS * per_task) as f64)
         .collect();
     median(&mut nanos)
 }

@@ -2,7 +2,8 @@
 //!
 //! `cargo bench --bench hit` prints the ratios of paired slices, then
 //! criterion's own figures. With `-- --out DIR` it writes them for the report,
-//! without criterion, in about a minute. Allocations are counted by a program
+//! without criterion, in about a minute; `--profile quick` has fewer rounds.
+//! Allocations are counted by a program
 //! of its own, `hit_allocations`: an allocator that counts costs time.
 //!
 //! Instruction counts repeat where times do not. They come from runs of this
@@ -41,7 +42,8 @@ fn main() -> ExitCode {
     let with_instructions = out.is_some() || args.iter().any(|arg| arg == "--instructions");
     // Under `cargo test` criterion runs each bench once, without the prelude.
     if is_bench {
-        let ended = found::part(with_instructions).finish(out.as_deref());
+        let profile = report::Profile::among(&args);
+        let ended = found::part(profile, with_instructions).finish(out.as_deref());
         if with_instructions {
             return ended;
         }

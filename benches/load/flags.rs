@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use lexopt::{Arg, Parser, ValueExt};
 
+use super::report::Profile;
+
 pub(crate) const HELP: &str = "\
 Servers, clients and faults; what the origin has to bear with the layer and
 without.
@@ -20,28 +22,6 @@ Usage: cargo bench --bench load -- [--flag VALUE]...
                            must break, and the run must end with a failure
   --help                   this text
 ";
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Profile {
-    Quick,
-    Full,
-}
-
-impl Profile {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Quick => "quick",
-            Self::Full => "full",
-        }
-    }
-
-    pub(crate) fn choose<T>(self, quick: T, full: T) -> T {
-        match self {
-            Self::Quick => quick,
-            Self::Full => full,
-        }
-    }
-}
 
 #[derive(Clone, Debug)]
 pub(crate) struct Flags {
@@ -64,7 +44,7 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Flags, S
             Arg::Long("bench") => {}
             Arg::Long("help") | Arg::Short('h') => flags.help = true,
             Arg::Long("bare") => flags.bare = true,
-            Arg::Long("profile") => flags.profile = profile(&text(&mut parser)?)?,
+            Arg::Long("profile") => flags.profile = Profile::named(&text(&mut parser)?)?,
             Arg::Long("only") => flags.only.push(text(&mut parser)?),
             Arg::Long("out") => {
                 flags.out = Some(parser.value().map_err(|error| error.to_string())?.into());
@@ -78,12 +58,4 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Flags, S
 
 fn text(parser: &mut Parser) -> Result<String, String> {
     parser.value().and_then(ValueExt::string).map_err(|error| error.to_string())
-}
-
-fn profile(name: &str) -> Result<Profile, String> {
-    match name {
-        "quick" => Ok(Profile::Quick),
-        "full" => Ok(Profile::Full),
-        _ => Err(format!("--profile is quick or full, not {name}")),
-    }
 }

@@ -10,8 +10,8 @@ use tokio::sync::Mutex;
 
 use super::arrivals::Load;
 use super::client::play;
-use super::flags::Profile;
 use super::origin::{Call, Origin, Work};
+use super::report::Profile;
 use super::servers::{Floor, Front};
 use super::tally::Tally;
 

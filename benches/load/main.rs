@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use flags::{Flags, Profile};
+use flags::Flags;
 use lab::Lab;
 use report::{Part, redis_version};
 use scenario::{Found, Scenario};
@@ -147,9 +147,7 @@ fn notes(flags: &Flags) -> Vec<String> {
             .to_owned(),
         format!("At most {} connections at once.", arrivals::MAX_CONNECTIONS),
     ];
-    if flags.profile == Profile::Quick {
-        notes.push("The quick profile: shorter and smaller than the full one.".to_owned());
-    }
+    notes.extend(flags.profile.note());
     if flags.bare {
         notes
             .push("Run with --bare: the layer was left out, and the bounds must break.".to_owned());

@@ -1,7 +1,9 @@
 //! What was found, as figures and charts.
 
 use crate::load::{CONNECTIONS, Found, Slice, Wrk, statistic};
-use crate::report::{Axis, BarSeries, Cell, Content, Exhibit, Figure, Part, Role, Scale, median};
+use crate::report::{
+    Axis, BarSeries, Cell, Content, Exhibit, Figure, Part, Profile, Role, Scale, median,
+};
 use crate::servers::Cores;
 use crate::servers::nginx::Nginx;
 
@@ -101,12 +103,13 @@ fn cpu(place: &str, found: &Found, goal: f64) -> Option<Figure> {
 
 pub(crate) struct Findings {
     cores: Cores,
+    profile: Profile,
     groups: Vec<Group>,
 }
 
 impl Findings {
-    pub(crate) fn new(cores: Cores) -> Self {
-        Self { cores, groups: Vec::new() }
+    pub(crate) fn new(cores: Cores, profile: Profile) -> Self {
+        Self { cores, profile, groups: Vec::new() }
     }
 
     pub(crate) fn add(&mut self, group: Group) {
@@ -116,17 +119,17 @@ impl Findings {
     }
 
     /// The part where nothing could be measured.
-    pub(crate) fn without_wrk() -> Part {
-        let mut part = empty();
+    pub(crate) fn without_wrk(profile: Profile) -> Part {
+        let mut part = empty(profile);
         part.notes.push("wrk is not installed: nothing was measured.".into());
         part
     }
 
     pub(crate) fn part(&self, wrk: &Wrk) -> Part {
-        let mut part = empty();
+        let mut part = empty(self.profile);
         part.versions.push(("wrk".into(), wrk.version.clone()));
         part.versions.extend(Nginx::version().map(|version| ("nginx".into(), version)));
-        part.notes = self.notes();
+        part.notes.extend(self.notes());
         part.figures = self.groups.iter().flat_map(Group::figures).collect();
         part.figures.extend(self.counts());
         part.exhibits = vec![self.ratios(), self.throughput(), self.latencies()];
@@ -264,6 +267,9 @@ fn row(category: &str, server: &str, found: &Found) -> Vec<Cell> {
     words.into_iter().chain(numbers.map(Cell::Number)).collect()
 }
 
-fn empty() -> Part {
-    Part::new("over_http", "What a hit costs over HTTP", "cargo bench --bench over_http")
+fn empty(profile: Profile) -> Part {
+    let command = format!("cargo bench --bench over_http -- --profile {}", profile.name());
+    let mut part = Part::new("over_http", "What a hit costs over HTTP", &command);
+    part.notes.extend(profile.note());
+    part
 }

@@ -2,14 +2,15 @@
 //! `reverse_proxy` under wrk, beside a bare axum handler that answers the same
 //! bytes, and beside nginx where it is installed.
 //!
-//! `cargo bench --bench over_http [-- --out DIR] [--slices N] [--require-wrk]`
-//! builds the examples and takes about three minutes. Without wrk it measures
-//! nothing and says so; with `--require-wrk` that is a failure.
+//! `cargo bench --bench over_http [-- --profile quick] [--out DIR] [--slices N] [--require-wrk]`
+//! builds the examples and takes about three minutes; `--profile quick` leaves out bodies of
+//! unusual sizes. Without wrk it measures nothing and says so; with `--require-wrk` that is a
+//! failure.
 //!
 //! Every server is a process of its own, all on one core where there are two,
 //! one after the other; wrk has the other core. A slice is one second of 64
-//! connections that ask as fast as they are answered; in each of eleven rounds
-//! every server has one, and the ratio is of slices in one round.
+//! connections that ask as fast as they are answered; in each of eleven rounds (nine with
+//! `--profile quick`) every server has one, and the ratio is of slices in one round.
 
 mod bare;
 mod findings;
@@ -32,10 +33,9 @@ use bare::{App, Origin, PATH, Sample};
 use findings::{Findings, Group};
 use load::{Target, Wrk};
 use proxy_support::{Client, Seen, get};
+use report::Profile;
 use servers::nginx::{Nginx, Settings};
 use servers::{Cores, Server, build_examples};
-
-const ROUNDS: usize = 11;
 
 /// 1 KiB, and what is smaller and larger than usual.
 const SIZES: [usize; 3] = [100, 1 << 10, 64 << 10];
@@ -60,29 +60,31 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &[String]) -> ExitCode {
-    let out = report::out_directory(args);
+    let (out, profile) = (report::out_directory(args), Profile::among(args));
     let cores = Cores::found();
-    let mut findings = Findings::new(cores);
+    let mut findings = Findings::new(cores, profile);
     let Some(wrk) = Wrk::found(cores) else {
         eprintln!("wrk is not installed: nothing is measured");
-        let written = Findings::without_wrk().finish(out.as_deref());
+        let written = Findings::without_wrk(profile).finish(out.as_deref());
         let is_required = args.iter().any(|arg| arg == "--require-wrk");
         return if is_required { ExitCode::FAILURE } else { written };
     };
     build_examples(&["web_server", "reverse_proxy"]);
     let runtime = Runtime::new().expect("a runtime starts");
-    let bench = Bench { runtime, wrk, cores, rounds: rounds(args) };
+    let bench = Bench { runtime, wrk, cores, rounds: rounds(args, profile) };
     findings.add(bench.application());
     findings.add(bench.web_server());
-    for size in SIZES {
+    for &size in profile.pick(&SIZES[1..2], &SIZES) {
         findings.add(bench.proxies(size));
     }
     findings.part(&bench.wrk).finish(out.as_deref())
 }
 
 /// Fewer are enough to see whether it works.
-fn rounds(args: &[String]) -> usize {
-    let Some(flag) = args.iter().position(|arg| arg == "--slices") else { return ROUNDS };
+fn rounds(args: &[String], profile: Profile) -> usize {
+    let Some(flag) = args.iter().position(|arg| arg == "--slices") else {
+        return profile.pick(9, 11);
+    };
     args.get(flag + 1).and_then(|n| n.parse().ok()).expect("--slices names a number")
 }
 

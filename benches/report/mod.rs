@@ -11,6 +11,7 @@
 
 mod machine;
 pub(crate) mod page;
+mod profile;
 
 use std::fs;
 use std::io;
@@ -21,6 +22,8 @@ use serde::{Deserialize, Serialize};
 
 #[allow(unused_imports, reason = "each bench uses a part of this")]
 pub(crate) use machine::{Machine, redis_version, said};
+#[allow(unused_imports, reason = "each bench uses a part of this")]
+pub(crate) use profile::Profile;
 
 /// Everything that one command found.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -269,8 +272,18 @@ impl Axis {
 
 /// The value of `--out DIR` among the arguments.
 pub(crate) fn out_directory(args: &[String]) -> Option<PathBuf> {
-    let flag = args.iter().position(|arg| arg == "--out")?;
-    Some(args.get(flag + 1).expect("--out names a directory").into())
+    path_of(args, "--out")
+}
+
+/// The path that follows a flag among the arguments. A relative path starts at the root of the
+/// repository, where the command is typed: cargo starts a bench in the folder of its package.
+pub(crate) fn path_of(args: &[String], flag: &str) -> Option<PathBuf> {
+    let at = args.iter().position(|arg| arg == flag)?;
+    let path = args.get(at + 1).unwrap_or_else(|| panic!("{flag} is followed by a path"));
+    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
+    // The lock file is in the root.
+    let root = package.ancestors().find(|folder| folder.join("Cargo.lock").is_file());
+    Some(root.unwrap_or(package).join(path))
 }
 
 /// The middle one, of at least one; of an even number, the mean of the two in

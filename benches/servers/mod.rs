@@ -9,7 +9,7 @@ pub(crate) mod nginx;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 /// Where the two sides of a measurement run.
@@ -58,7 +58,10 @@ pub(crate) fn on_core(core: Option<usize>, program: impl AsRef<std::ffi::OsStr>)
 /// otherwise.
 pub(crate) fn build_examples(names: &[&str]) {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--quiet", "--profile", "bench"]);
+    cargo.args(["build", "--quiet", "--package", "tower-stampede", "--profile", "bench"]);
+    // Where `example` looks, whatever folder this bench was started in.
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
+    cargo.arg("--target-dir").arg(target.expect("target/tmp lies in target"));
     cargo.args(names.iter().flat_map(|name| ["--example", name]));
     // What cargo says of this package to us makes build scripts run anew.
     let variables = std::env::vars_os().map(|(name, _)| name);

@@ -12,14 +12,15 @@ use crate::processes::{
     succeed, wait,
 };
 use crate::redis_support::{Proxy, Server, eventually};
+use crate::report::Profile;
+
+/// Where each sample takes up to a second, and many run at the same time.
+const SLOW_SAMPLES: usize = 200;
 
 /// Where each sample takes a millisecond.
-const SAMPLES: usize = 500;
-/// Where each takes up to a second, and many run at the same time.
-const SLOW_SAMPLES: usize = 200;
-const KILLS: usize = 3;
-/// How many connections for wake-ups are killed.
-const CUTS: usize = 60;
+fn count(profile: Profile) -> usize {
+    profile.pick(200, 500)
+}
 
 /// How long the waits of one cause took, and what the waiting process counted.
 pub(crate) struct Woken {
@@ -43,10 +44,10 @@ async fn two(url: &str) -> [Cache; 2] {
 }
 
 /// Leader and waiter are callers in one process.
-pub(crate) async fn in_memory(server: &Server) -> Woken {
+pub(crate) async fn in_memory(server: &Server, profile: Profile) -> Woken {
     let cache = process(&server.url()).await;
     let mut samples = Vec::new();
-    for n in 0..SAMPLES {
+    for n in 0..count(profile) {
         let key = format!("memory-{n}");
         let leader = Leader::begin(&cache, &key).await;
         let waiter = wait(&cache, &key);
@@ -58,10 +59,10 @@ pub(crate) async fn in_memory(server: &Server) -> Woken {
 }
 
 /// The fill pushes a wake-up into the inbox of the waiting process.
-pub(crate) async fn push(server: &Server) -> Woken {
+pub(crate) async fn push(server: &Server, profile: Profile) -> Woken {
     let [leads, waits] = two(&server.url()).await;
     let mut samples = Vec::new();
-    for n in 0..SAMPLES {
+    for n in 0..count(profile) {
         let key = format!("push-{n}");
         let leader = Leader::begin(&leads, &key).await;
         let waiter = wait(&waits, &key);
@@ -73,10 +74,10 @@ pub(crate) async fn push(server: &Server) -> Woken {
 }
 
 /// The leader's caller hangs up, and one of those who wait is elected.
-pub(crate) async fn leader_dropped(server: &Server) -> Woken {
+pub(crate) async fn leader_dropped(server: &Server, profile: Profile) -> Woken {
     let [leads, waits] = two(&server.url()).await;
     let mut samples = Vec::new();
-    for n in 0..SAMPLES {
+    for n in 0..count(profile) {
         let key = format!("dropped-{n}");
         let (begin, mut begun) = tokio::sync::watch::channel(false);
         let (cache, its_key) = (leads.clone(), key.clone());
@@ -99,10 +100,10 @@ pub(crate) async fn leader_dropped(server: &Server) -> Woken {
 
 /// The connection for wake-ups is killed, and the fill comes before there is a
 /// new one: when there is, everybody who waits looks.
-pub(crate) async fn connection_killed(server: &Server) -> Woken {
+pub(crate) async fn connection_killed(server: &Server, profile: Profile) -> Woken {
     let [leads, waits] = two(&server.url()).await;
     let mut samples = Vec::new();
-    for n in 0..CUTS {
+    for n in 0..profile.pick(20, 60) {
         let key = format!("cut-{n}");
         let leader = Leader::begin(&leads, &key).await;
         let waiter = wait(&waits, &key);
@@ -147,11 +148,11 @@ async fn many([leads, waits]: &[Cache; 2], name: &str) -> Woken {
 }
 
 /// The leader's process is killed: its lease of one second ends by itself.
-pub(crate) async fn leader_killed(server: &Server) -> Woken {
+pub(crate) async fn leader_killed(server: &Server, profile: Profile) -> Woken {
     let waits = process(&server.url()).await;
     listens(std::slice::from_ref(&waits)).await;
     let mut samples = Vec::new();
-    for round in 0..KILLS {
+    for round in 0..profile.pick(1, 3) {
         let round = round.to_string();
         let leader = Killable::start(server, &round);
         let keys: Vec<_> = (0..KEYS_OF_THE_KILLED).map(|n| key_of_the_killed(&round, n)).collect();

@@ -10,7 +10,7 @@ use crate::inboxes::{Inboxes, ROUNDS, inboxes};
 use crate::polling::polling;
 use crate::redis_support::Server;
 use crate::report::{
-    Axis, Cell, Content, Exhibit, Figure, Part, Role, Scale, Series, median, percentile,
+    Axis, Cell, Content, Exhibit, Figure, Part, Profile, Role, Scale, Series, median, percentile,
     redis_version,
 };
 
@@ -69,17 +69,21 @@ impl Cause {
     }
 }
 
-pub(crate) async fn run(out: Option<&Path>) -> ExitCode {
+pub(crate) async fn run(profile: Profile, out: Option<&Path>) -> ExitCode {
     let server = Server::start();
-    let herds = tokio::task::block_in_place(|| herds(&server));
+    let herds = tokio::task::block_in_place(|| herds(&server, profile));
     let causes = vec![
-        Cause::new("memory", "leader in the same process", causes::in_memory(&server).await),
-        Cause::new("push", "pushed by the fill", causes::push(&server).await),
-        Cause::new("dropped", "leader hung up", causes::leader_dropped(&server).await),
+        Cause::new(
+            "memory",
+            "leader in the same process",
+            causes::in_memory(&server, profile).await,
+        ),
+        Cause::new("push", "pushed by the fill", causes::push(&server, profile).await),
+        Cause::new("dropped", "leader hung up", causes::leader_dropped(&server, profile).await),
         Cause::new(
             "connection_killed",
             "connection for wake-ups killed",
-            causes::connection_killed(&server).await,
+            causes::connection_killed(&server, profile).await,
         ),
         Cause::new(
             "no_subscriber",
@@ -90,18 +94,27 @@ pub(crate) async fn run(out: Option<&Path>) -> ExitCode {
         Cause::new(
             "leader_killed",
             "leader killed, lease of 1 s",
-            causes::leader_killed(&server).await,
+            causes::leader_killed(&server, profile).await,
         ),
-        Cause::polled("get_10_ms", "GET every 10 ms", polling(&server, Duration::from_millis(10))),
-        Cause::polled("get_50_ms", "GET every 50 ms", polling(&server, Duration::from_millis(50))),
+        Cause::polled(
+            "get_10_ms",
+            "GET every 10 ms",
+            polling(&server, profile, Duration::from_millis(10)),
+        ),
+        Cause::polled(
+            "get_50_ms",
+            "GET every 50 ms",
+            polling(&server, profile, Duration::from_millis(50)),
+        ),
     ];
     let inboxes = inboxes(&server).await;
-    part(&causes, &inboxes, &herds).finish(out)
+    part(profile, &causes, &inboxes, &herds).finish(out)
 }
 
-fn part(causes: &[Cause], inboxes: &[Inboxes], herds: &Herds) -> Part {
+fn part(profile: Profile, causes: &[Cause], inboxes: &[Inboxes], herds: &Herds) -> Part {
     let title = "How long a waiter learns late that its wait is over";
-    let mut part = Part::new("wake", title, "cargo bench --bench wake");
+    let command = format!("cargo bench --bench wake -- --profile {}", profile.name());
+    let mut part = Part::new("wake", title, &command);
     part.versions.extend(redis_version().map(|version| ("redis-server".into(), version)));
     part.notes = [
         "Redis is on the same machine, over the loopback interface. The processes are handles \
@@ -114,6 +127,7 @@ fn part(causes: &[Cause], inboxes: &[Inboxes], herds: &Herds) -> Part {
     ]
     .map(str::to_owned)
     .into();
+    part.notes.extend(profile.note());
     part.figures = causes.iter().flat_map(Cause::figures).collect();
     part.figures.push(not_pushed(causes));
     part.figures.extend(inbox_figures(inboxes));

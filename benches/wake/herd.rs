@@ -14,12 +14,12 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tower_stampede::{Health, Redis, Stampede};
 
 use crate::redis_support::{Resp, Server, eventually, wait_until};
+use crate::report::Profile;
 
 pub(crate) const PROCESSES: usize = 64;
 pub(crate) const CALLERS: usize = 200;
 /// Of a herd takes half a second.
 const HERDS: usize = 9;
-const PAIRS: usize = 300;
 /// How long a computation takes: longer than all need to register.
 const WORK_OF_A_HERD: Duration = Duration::from_millis(350);
 const WORK_OF_A_PAIR: Duration = Duration::from_millis(10);
@@ -45,7 +45,7 @@ pub(crate) struct Latenesses {
 }
 
 /// Measures in turn, so that a drift of the machine's speed hits all alike.
-pub(crate) fn herds(server: &Server) -> Herds {
+pub(crate) fn herds(server: &Server, profile: Profile) -> Herds {
     let start = |role, channel, number| {
         (0..number).map(|_| Program::start(role, channel, server)).collect::<Vec<_>>()
     };
@@ -71,7 +71,7 @@ pub(crate) fn herds(server: &Server) -> Herds {
             herd.add(asked.last, library, sockets);
         }
     }
-    for round in 0..=PAIRS {
+    for round in 0..=profile.pick(100, 300) {
         let asked = round_of(&mut own[..2], &format!("pair-{round}"), 1, WORK_OF_A_PAIR);
         let library = library_round(&mut two, &format!("library-pair-{round}"));
         let sockets = socket_round(server, &mut sockets[..1], &format!("sockets-pair-{round}"));

@@ -2,8 +2,8 @@
 //! over a real Redis on the loopback interface, by each cause of a wake-up that
 //! there is, beside polling with `GET` as clients without wake-ups do.
 //!
-//! `cargo bench --bench wake [-- --out DIR]`; needs `redis-server`, and takes
-//! about a minute. The processes are handles of their own in one process,
+//! `cargo bench --bench wake [-- --profile quick] [--out DIR]`; needs `redis-server`, and takes
+//! about a minute; `--profile quick` has fewer samples. The processes are handles of their own in one process,
 //! with connections of their own, but for the leaders that are killed, and the herds.
 
 #![allow(clippy::unwrap_used, reason = "a bench, which ends at the first thing wrong")]
@@ -48,6 +48,9 @@ fn main() -> ExitCode {
         Some("--sockets") => herd::use_sockets(&args[3]),
         // Under `cargo test` there is nothing to see.
         _ if !args.iter().any(|arg| arg == "--bench") => ExitCode::SUCCESS,
-        _ => runtime.block_on(findings::run(report::out_directory(&args).as_deref())),
+        _ => {
+            let (profile, out) = (report::Profile::among(&args), report::out_directory(&args));
+            runtime.block_on(findings::run(profile, out.as_deref()))
+        }
     }
 }

@@ -3,14 +3,13 @@
 use std::time::{Duration, Instant};
 
 use crate::redis_support::{Resp, Server};
-
-const SAMPLES: usize = 300;
+use crate::report::Profile;
 
 /// The fill is a plain `SET`, at any moment between two looks.
-pub(crate) fn polling(server: &Server, pause: Duration) -> Vec<Duration> {
+pub(crate) fn polling(server: &Server, profile: Profile, pause: Duration) -> Vec<Duration> {
     let mut writer = server.connect().unwrap();
     let one = |n| one(server, &mut writer, pause, n);
-    (0..SAMPLES).map(one).collect()
+    (0..profile.pick(100, 300)).map(one).collect()
 }
 
 fn one(server: &Server, writer: &mut Resp, pause: Duration, n: usize) -> Duration {

@@ -1,6 +1,6 @@
 //! Rule P1 of the protocol, in real processes: a small run of the bench `consistency`.
 
-#[path = "../../benches/consistency/run/mod.rs"]
+#[path = "../../lab/benches/consistency/run/mod.rs"]
 mod run;
 
 use std::process::Command;

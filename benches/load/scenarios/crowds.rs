@@ -79,7 +79,7 @@ fn shown(mut rounds: Vec<Run>) -> Run {
 
 /// Everybody who comes in the meantime waits for the one answer.
 pub(crate) async fn slow_origin(lab: &Lab) -> Found {
-    let slow = Work::new(16, lab.profile.choose(1500, 7000));
+    let slow = Work::new(16, lab.profile.pick(1500, 7000));
     let patience = slow.takes + Duration::from_millis(500);
     let load = Load::steady(100.0, time(lab), |_| 0).deadline(patience);
     let origin = lab.origin(&slow);

@@ -85,7 +85,7 @@ async fn held(front: &Front, load: &Load) -> usize {
 
 /// After a start, when nothing is there yet.
 pub(crate) async fn cold(lab: &Lab) -> Found {
-    let count = lab.profile.choose(2_000, 10_000);
+    let count = lab.profile.pick(2_000, 10_000);
     let work = Work::new(64, 20);
     let mut load = Load::herd(0..count).deadline(Duration::from_secs(20));
     load.own_connections = false;

@@ -35,13 +35,13 @@ pub(crate) fn all() -> Vec<Scenario> {
 
 /// How long a load lasts.
 fn time(lab: &Lab) -> Duration {
-    Duration::from_millis(lab.profile.choose(2400, 9600))
+    Duration::from_millis(lab.profile.pick(2400, 9600))
 }
 
 /// How long a client waits before it counts as stuck. Without the layer that
 /// is how long the end of a load takes.
 fn patience(lab: &Lab) -> Duration {
-    Duration::from_millis(lab.profile.choose(1500, 5000))
+    Duration::from_millis(lab.profile.pick(1500, 5000))
 }
 
 /// 400 requests a second for one key; several scenarios have it, and without

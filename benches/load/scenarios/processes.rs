@@ -27,7 +27,7 @@ async fn played(lab: &Lab, fronts: &[Front], origin: &Origin, load: &Load) -> Ru
 
 /// They compute as one.
 pub(crate) async fn together(lab: &Lab) -> Found {
-    let count = lab.profile.choose(2, 4);
+    let count = lab.profile.pick(2, 4);
     let (load, redis, origin) = (hot_key(lab), Server::start(), lab.origin(&WORK));
     let fronts = fronts(lab, count, &redis, &origin, &["--ttl-ms", "500"]);
     let ours = played(lab, &fronts, &origin, &load).await;
@@ -77,7 +77,7 @@ async fn redis_away(
     fault: impl Future<Output = ()>,
     what: &str,
 ) -> Found {
-    let count = lab.profile.choose(2, 4);
+    let count = lab.profile.pick(2, 4);
     let (load, origin) = (hot_key(lab), lab.origin(&WORK));
     let fronts = fronts(lab, count, redis, &origin, &["--ttl-ms", "500"]);
     let (ours, ()) = tokio::join!(played(lab, &fronts, &origin, &load), fault);

@@ -3,6 +3,7 @@ mod checker;
 mod protocol;
 mod rules;
 mod scopes;
+mod state;
 mod system;
 
 use std::process::ExitCode;
