@@ -117,12 +117,12 @@ use crate::outcome::CacheOutcome;
 /// Events kept for a reader that falls behind.
 const EVENT_BUFFER: usize = 1024;
 
-/// The cache that a span belongs to, and whether its spans carry keys.
-#[derive(Clone, Copy, Debug)]
-#[cfg_attr(not(feature = "tracing"), allow(dead_code, reason = "only tracing has spans"))]
-pub(crate) struct SpanLabel<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) has_keys: bool,
+/// What names a cache in spans, lines and metrics.
+#[derive(Clone, Debug)]
+pub(crate) struct CacheLabel {
+    pub(crate) name: String,
+    /// Whether spans and lines carry keys.
+    pub(crate) log_keys: bool,
 }
 
 /// Counts everything, and passes on what somebody listens to.
@@ -137,13 +137,14 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
-    pub(crate) fn new(cache: &str, log_keys: bool) -> Self {
+    pub(crate) fn new(label: &CacheLabel) -> Self {
+        let CacheLabel { name, log_keys } = label;
         Self {
-            cache: cache.to_owned(),
+            cache: name.clone(),
             counts: Counters::default(),
             events: broadcast::Sender::new(EVENT_BUFFER),
-            meters: Meters::new(cache),
-            log: Log::new(log_keys),
+            meters: Meters::new(name),
+            log: Log::new(*log_keys),
             has_warned_of_credentials: AtomicBool::new(false),
         }
     }

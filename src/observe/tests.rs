@@ -55,7 +55,8 @@ mod table {
     use crate::observe::meters::{Metric, MetricKind};
     use crate::observe::occurrence::{CallersGot, FailureEffect};
     use crate::observe::{
-        ComputationEnd, LockAnswer, Observe, Observer, Occurrence, RemoteOp, Stats, WakeCause,
+        CacheLabel, ComputationEnd, LockAnswer, Observe, Observer, Occurrence, RemoteOp, Stats,
+        WakeCause,
     };
     use crate::outcome::CacheOutcome;
 
@@ -213,9 +214,10 @@ mod table {
         let _metrics = ::metrics::set_default_local_recorder(recorder);
         let tag = Tag::from("t");
         let key = Key::from("k");
+        let label = CacheLabel { name: "test".to_owned(), log_keys: true };
         for n in 0..samples(&key, &tag).len() {
             // One that has warned of nothing yet.
-            let observer = Observer::new("test", true);
+            let observer = Observer::new(&label);
             observer.happened(samples(&key, &tag)[n]);
             // Some lines are left out, and the next line says so.
             observer.happened(samples(&key, &tag)[n]);
@@ -225,7 +227,7 @@ mod table {
             tokio::time::advance(61 * SECOND).await;
             observer.happened(samples(&key, &tag)[n]);
         }
-        let observer = Observer::new("test", true);
+        let observer = Observer::new(&label);
         CacheOutcome::ALL.into_iter().for_each(|outcome| observer.answered(outcome));
         observer.gauge(&Stats::default(), Some(true));
         #[cfg(feature = "redis")]
