@@ -100,6 +100,7 @@ metrics! {
     Fill: Counter "stampede_fill_total" [result: FillResult];
     Invalidations: Counter "stampede_invalidations_total" [kind: InvalidationKind];
     Bypass: Counter "stampede_bypass_total" [reason];
+    Revalidations: Counter "stampede_revalidations_total" [result: RevalidationResult];
     Inflight: Gauge "stampede_inflight" [];
     Waiters: Gauge "stampede_waiters" [];
     Entries: Gauge "stampede_entries" [];
@@ -110,6 +111,21 @@ metrics! {
     StoreUp: Gauge "stampede_store_up" [store];
     StoreErrors: Counter "stampede_store_errors_total" [store op kind];
     StoreDuration: Histogram "stampede_store_duration_seconds" [store op: RemoteOp];
+}
+
+words! {
+    /// What the service answered to a request about a stored response.
+    pub(crate) enum RevalidationResult {
+        /// 304: the stored response is still good.
+        Confirmed = "confirmed",
+        /// A new response.
+        Changed = "changed",
+        /// A response with a status from 500 on.
+        Failed = "failed",
+        /// 304, but about another response, or the stored one has been invalidated meanwhile.
+        /// The service is asked again without a condition.
+        Mismatched = "mismatched",
+    }
 }
 
 /// An event in the cache; see [`Stampede::events`](crate::Stampede::events). Hits are
@@ -149,6 +165,14 @@ pub enum Event {
     BodyRefused {
         /// The key that was computed.
         key: Key,
+    },
+    /// The service was asked whether a stored response is still good, and answered.
+    #[non_exhaustive]
+    Revalidated {
+        /// The key of the response.
+        key: Key,
+        /// One of `confirmed`, `changed`, `failed`, `mismatched`.
+        how: &'static str,
     },
     /// A caller gave up waiting.
     #[non_exhaustive]
@@ -261,6 +285,8 @@ occurrences! {
     WouldHaveAnswered,
     /// A request was forwarded uncached. `reason` is a word of a closed set.
     Bypassed { reason: &'static str },
+    /// The service answered a request about a stored response.
+    Revalidated { key: &'a Key, result: RevalidationResult },
     /// This process invalidated a key.
     Invalidated { key: &'a Key },
     /// This process invalidated a tag, or everything, or made it stale: then `tag` is a mark.
@@ -408,6 +434,11 @@ impl Observer {
             }
             Occurrence::WouldHaveAnswered => self.count(Count::WouldHaveAnswered),
             Occurrence::Bypassed { reason } => meters.add(Metric::Bypass, &[("reason", reason)]),
+            Occurrence::Revalidated { key, result } => {
+                let how = result.as_str();
+                self.emit(|| Event::Revalidated { key: key.clone(), how });
+                meters.add(Metric::Revalidations, &[("result", how)]);
+            }
             Occurrence::Invalidated { key } => {
                 self.count(Count::Invalidation);
                 self.emit(|| Event::Invalidated { key: key.clone() });
@@ -536,6 +567,7 @@ pub(super) fn samples<'a>(key: &'a Key, tag: &'a Tag) -> Vec<Occurrence<'a>> {
         Occurrence::Held { key },
         Occurrence::WouldHaveAnswered,
         Occurrence::Bypassed { reason: "method" },
+        Occurrence::Revalidated { key, result: RevalidationResult::Confirmed },
         Occurrence::Invalidated { key },
         Occurrence::TagInvalidated { tag },
         Occurrence::InvalidatedElsewhere { key },
