@@ -459,7 +459,8 @@ async fn an_event_says_what_came_of_each_question_about_a_stored_response() {
         Some(_) => not_modified().header("etag", "\"other\""),
         None => report(),
     };
-    let answers: [(fn(&Call) -> Answer, &str); 4] = [
+    type Script = fn(&Call) -> Answer;
+    let answers: [(Script, &str); 4] = [
         (|_| not_modified().header("etag", TAG).header("cache-control", "max-age=10"), "confirmed"),
         (mismatched, "mismatched"),
         (|_| Answer::status(503), "failed"),
