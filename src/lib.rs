@@ -153,6 +153,11 @@ mod observe;
 mod outcome;
 #[cfg(feature = "remote")]
 pub mod remote;
+#[cfg_attr(
+    not(feature = "serde"),
+    allow(unreachable_pub, reason = "without files of settings they are the crate's own")
+)]
+mod settings;
 mod store;
 mod sync;
 mod tower;
@@ -160,8 +165,6 @@ mod weigh;
 
 pub use cache::failure::Failure;
 pub use cache::handle::{Announcement, Health, Invalidation, Stampede};
-#[cfg(feature = "serde")]
-pub use cache::settings::{Settings, SettingsError};
 pub use cache::typed::Cache;
 pub use cache::{
     builder::Builder, get::Served, get_many::Batch, inspect::EntryInfo, keep_fresh::KeepFresh,
@@ -188,7 +191,9 @@ pub use remote::Remotable;
 pub use remote::{CredentialsProvider, Redis, RedisCredentials, RedisLock, RedisLockGuard};
 #[cfg(feature = "redis-legacy-lock")]
 pub use remote::{LegacyLock, LegacyLockGuard};
-pub use store::Eviction;
+pub use settings::Eviction;
+#[cfg(feature = "serde")]
+pub use settings::{Settings, file::SettingsError};
 pub use tower::{
     adapter::Adapter, future::ResponseFuture, layer::StampedeLayer, service::StampedeService,
 };

@@ -31,39 +31,12 @@ use crate::entry::{Entry, TOO_HEAVY};
 use crate::flight::ports::{Store, StoreChange};
 use crate::garbage::{BinId, EvictionCause, EvictionHook, Garbage};
 use crate::key::Key;
+use crate::settings::Eviction;
 
 type EntryRef<V> = Arc<Entry<V>>;
 
 /// How many entries a sweep judges before it lets other tasks run.
 const SWEEP_BATCH: u32 = 512;
-
-/// Which entry makes room at the bound on memory.
-///
-/// A new entry is always taken, whatever the policy, but for [`TinyLfu`](Self::TinyLfu).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(rename_all = "snake_case"))]
-#[non_exhaustive]
-pub enum Eviction {
-    /// As [`S3Fifo`](Self::S3Fifo), and an entry that was used again stays the longer the longer
-    /// its computation took. This saves computing time, not misses. Entries that were used
-    /// only in their first moments take at most a sixth of the store for this. A client that comes
-    /// back to slow keys of its own can take more, so [`S3Fifo`](Self::S3Fifo) is the safer choice
-    /// where strangers choose what is computed.
-    #[default]
-    ByPrice,
-    /// S3-FIFO (Yang and others, SOSP 2023): a key that is asked for once leaves soon, and
-    /// a scan takes a tenth of the bound from the others, or 64 entries, up to half of the bound,
-    /// where that is more.
-    S3Fifo,
-    /// The least recently used one, by moka.
-    #[cfg(feature = "moka")]
-    Lru,
-    /// The least frequently used one, by moka, and a new entry is refused while it is less
-    /// popular than those held: good against scans, but every key that is refused is
-    /// computed again at the next request.
-    #[cfg(feature = "moka")]
-    TinyLfu,
-}
 
 impl Eviction {
     /// Returns what an entry takes beside its value, and beside the heap bytes of key and tags:

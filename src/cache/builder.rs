@@ -1,6 +1,7 @@
-//! Every setting, once, checked together.
+//! Collects the settings, checks them together and makes the handle.
 //!
-//! The setters only collect. `build` checks all values together and makes the handle.
+//! Most settings are rows of [`each_setting`]: their setters follow from that table. The setters
+//! here are those that take a function, or no argument, or concern one type of value.
 
 mod checks;
 pub(crate) mod status_ttl;
@@ -13,28 +14,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::budget::ByteBudget;
-use crate::cache::builder::status_ttl::StatusTtl;
 use crate::cache::handle::Stampede;
 use crate::cache::state::CacheState;
 use crate::cache::weights::{MOST_UNWEIGHED, Weigher, Weights};
 use crate::clock::Clock;
 use crate::error::{ConfigError, FailureAction};
-use crate::flight::engine::{Engine, EngineSettings};
-use crate::flight::hold_policy::HoldPolicy;
+use crate::flight::engine::Engine;
 use crate::freshness::{EarlyRefresh, Lifetimes};
 use crate::garbage::{EvictionCause, EvictionHook};
 use crate::key::Key;
-use crate::observe::{Observe, Occurrence};
-use crate::store::{Eviction, LocalSettings};
+use crate::observe::{CacheLabel, Observe, Occurrence};
+use crate::settings::{Eviction, Settings, StatusTtl, each_setting};
+use crate::store::LocalSettings;
 use crate::weigh::Weigh;
-
-/// Defaults of settings that follow another setting where that is narrower.
-const MAX_HOLD: Duration = Duration::from_secs(60);
-const MAX_WAITERS: u32 = 100_000;
-const MAX_REFRESHES: usize = 256;
-
-/// The longest time-out, a hundred years: clocks cannot count much further.
-const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 pub(crate) type FailureHook =
     Arc<dyn Fn(&(dyn StdError + Send + Sync + 'static)) -> FailureAction + Send + Sync>;
@@ -55,8 +47,6 @@ pub(crate) struct Values<V> {
     pub(crate) weights: Weights<V>,
     /// The bytes that bodies take which arrive.
     pub(crate) arriving: Arc<ByteBudget>,
-    pub(crate) max_batch: usize,
-    pub(crate) batch_window: Duration,
     pub(crate) negative: Option<Negative<V>>,
     pub(crate) on_failure: Option<FailureHook>,
 }
@@ -82,33 +72,9 @@ pub(crate) struct Values<V> {
 #[must_use = "a builder does nothing before `build`"]
 pub struct Builder<V> {
     name: String,
-    ttl: Option<Duration>,
-    origin_only: bool,
-    stale_for: Duration,
-    stale_if_error: Duration,
-    status_ttl: StatusTtl,
+    settings: Settings,
     negative: Option<Negative<V>>,
-    jitter: f64,
-    early_refresh: Option<f64>,
-    early_refresh_share: f64,
-    compute_timeout: Duration,
-    lease: Duration,
-    wait_timeout: Option<Duration>,
-    compute_after_wait: bool,
-    hold: Duration,
-    max_hold: Option<Duration>,
-    uncacheable_for: Duration,
-    max_bytes: u64,
-    max_entries: Option<u64>,
     max_arriving_bytes: Option<u64>,
-    eviction: Eviction,
-    max_waiters: Option<u32>,
-    max_waiters_in_all: usize,
-    max_computations: usize,
-    max_refreshes: Option<usize>,
-    max_logged_tags: usize,
-    max_batch: usize,
-    batch_window: Duration,
     weigher: Option<Weigher<V>>,
     on_failure: Option<FailureHook>,
     on_eviction: Option<EvictionHook<V>>,
@@ -117,8 +83,6 @@ pub struct Builder<V> {
     log_keys: bool,
     attach: Option<Attach<V>>,
     local_ttl: Option<Duration>,
-    /// Where the settings stand in a file; errors name it.
-    path: String,
     value: PhantomData<fn() -> V>,
 }
 
@@ -139,46 +103,34 @@ pub(crate) struct Attaching<'a, V> {
 }
 
 macro_rules! setters {
-    ($($(#[$doc:meta])* $name:ident: $t:ty;)+) => {$(
-        $(#[$doc])*
-        pub fn $name(mut self, $name: $t) -> Self {
-            self.$name = $name;
-            self
-        }
-    )+};
+    ($(
+        $(#[$doc:meta])*
+        $name:ident: $type:ty as $reader:literal $(= $default:expr)? $(, not_zero $unset:literal)?;
+    )+) => {
+        /// Settings of any cache.
+        impl<V: Clone + Send + Sync + 'static> Builder<V> {$(
+            $(#[$doc])*
+            pub fn $name(mut self, $name: $type) -> Self {
+                self.settings.$name = Some($name);
+                self
+            }
+        )+}
+    };
 }
+
+each_setting!(setters);
 
 impl<V: Clone + Send + Sync + 'static> Builder<V> {
     pub(crate) fn new(name: &str) -> Self {
+        Self::with_settings(name, Settings::default())
+    }
+
+    fn with_settings(name: &str, settings: Settings) -> Self {
         Self {
             name: name.to_owned(),
-            ttl: None,
-            origin_only: false,
-            stale_for: Duration::ZERO,
-            stale_if_error: Duration::ZERO,
-            status_ttl: StatusTtl::new(),
+            settings,
             negative: None,
-            jitter: 0.1,
-            early_refresh: None,
-            early_refresh_share: 0.25,
-            compute_timeout: Duration::from_secs(30),
-            lease: Duration::from_secs(5),
-            wait_timeout: None,
-            compute_after_wait: false,
-            hold: Duration::from_secs(1),
-            max_hold: None,
-            uncacheable_for: Duration::from_secs(30),
-            max_bytes: 64 << 20,
-            max_entries: None,
             max_arriving_bytes: None,
-            eviction: Eviction::default(),
-            max_waiters: None,
-            max_waiters_in_all: 1_000_000,
-            max_computations: 1024,
-            max_refreshes: None,
-            max_logged_tags: 100_000,
-            max_batch: 1000,
-            batch_window: Duration::ZERO,
             weigher: None,
             on_failure: None,
             on_eviction: None,
@@ -187,191 +139,38 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             log_keys: false,
             attach: None,
             local_ttl: None,
-            path: String::new(),
             value: PhantomData,
         }
-    }
-
-    /// Sets how long a value is fresh, counted from the end of its
-    /// computation, or from the call of `put`.
-    ///
-    /// A computation reads its data after its start, so a fresh value is at
-    /// most `ttl` + `compute_timeout` old. A result that took longer, because
-    /// the mode was not `On` or the leader was not polled, is not stored. There
-    /// is no default: a wrong guess would be wrong silently.
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = Some(ttl);
-        self
     }
 
     /// Stores only what the origin's own headers allow, in place of a `ttl`.
     /// For HTTP. A generic value has no headers: it is stored only where it
     /// sets its own lifetime ([`Computed::ttl`](crate::Computed::ttl)).
     pub fn origin_only(mut self) -> Self {
-        self.origin_only = true;
+        self.settings.origin_only = Some(true);
         self
     }
 
-    setters! {
-        /// Sets for how long after its `ttl` a value is served stale, at once,
-        /// while one background refresh runs (`stale-while-revalidate`, RFC
-        /// 5861 section 3). Defaults to 0.
-        stale_for: Duration;
-        /// Sets for how long after its `ttl` a value is served in place of a
-        /// failure (`stale-if-error`, RFC 5861 section 4). Defaults to 0.
-        stale_if_error: Duration;
-        /// Sets the share of the `ttl` by which lifetimes are shortened at
-        /// random, from 0 up to but not including 1, so that what was filled
-        /// together does not end together. Defaults to 0.1.
-        jitter: f64;
-        /// Sets the part of the `ttl`, before its end, in which early
-        /// refreshes may fall. Defaults to 0.25.
-        early_refresh_share: f64;
-        /// Sets after how long a computation is dropped. For services this
-        /// covers readiness and the response's head. The time in the queue of
-        /// `max_computations` does not count. While the mode is not `On`, it
-        /// ends no computation. Defaults to 30 s.
-        compute_timeout: Duration;
-        /// Sets how long a leader may go silent before another process takes
-        /// over; renewed at a third. Counts into the default of
-        /// `wait_timeout`, and has no other effect within one process. With a
-        /// remote it must be shorter than `wait_timeout`, and longer than
-        /// three times the remote's `op_timeout`. Defaults to 5 s.
-        lease: Duration;
-        /// Sets how long no caller computes a key after a failure. Callers
-        /// without a stale value get `Held` for this long, however many
-        /// failures came in a row. For callers with one it is up to a tenth
-        /// shorter, so that keys that failed together are not tried together.
-        ///
-        /// The hold ends early when the data may have changed: with
-        /// `invalidate`, `put` or `mark_stale` of the key, `invalidate_all`, or
-        /// a successful computation. With a remote, only `invalidate` and `put` end
-        /// the hold of all processes. Two minutes after a hold, its failures are
-        /// forgotten. Defaults to 1 s.
-        hold: Duration;
-        /// Sets how many keys one call of a batch loader gets at most; more keys are several
-        /// calls, side by side. See [`Stampede::get_many`]. Defaults to 1000.
-        max_batch: usize;
-        /// Sets for how long the first of several callers of
-        /// [`Cache::get`](crate::Cache::get) that miss waits for the others, so that one call
-        /// of the loader serves them all. It has an effect on caches with a batch loader
-        /// ([`Cache::batched`](crate::Cache::batched)) alone, and delays every miss there. A
-        /// few milliseconds are a good start. Defaults to 0: a single caller waits for no
-        /// other.
-        batch_window: Duration;
-        /// Sets how long a key is remembered as uncacheable: its callers do not
-        /// wait for each other. Defaults to 30 s.
-        uncacheable_for: Duration;
-        /// Sets the bound on the memory of all entries together, in bytes. An
-        /// entry weighs what it takes: its value, with what that holds on the
-        /// heap; its key and tags; and about half a kilobyte for its places in
-        /// the store. An entry heavier than the bound is handed to its callers
-        /// and not stored.
-        ///
-        /// What a value holds on the heap is known for types without a
-        /// destructor (nothing), for `String`, `Vec<u8>`, `Bytes`, `Arc` and
-        /// `Box` of `str` and `[u8]`, `Option`s of these, and stored responses.
-        /// For other types call [`weigh`](Self::weigh) or
-        /// [`weigher`](Self::weigher), or set `max_entries`. Without any of
-        /// these, the cache holds at most 10,000 entries, and says so in the
-        /// log, once, at WARN (feature `tracing`).
-        ///
-        /// The bound holds after each write, but for values that callers still read; with one of
-        /// moka's policies, see [`eviction`](Self::eviction), up to a thirty-second part of the
-        /// bound per thread that writes is held beyond it for a moment. The process grows
-        /// by the allocator's fragments, too; with glibc and several threads these
-        /// can be large (see the guide, *Bounds*). Not counted: values that callers hold,
-        /// bodies of HTTP responses that still arrive (see `max_arriving_bytes`),
-        /// flights and waiters, and about 100 KiB for an empty cache. Defaults to 64 MiB.
-        max_bytes: u64;
-        /// Sets which entry makes room at the bound. Defaults to
-        /// [`Eviction::ByPrice`].
-        eviction: Eviction;
-        /// Sets how many callers may wait in all. A leader that queues for one
-        /// of the `max_computations` counts, too. Over the bound a caller gets a
-        /// stale value where one may stand in, else `Overloaded`. Defaults to
-        /// 1,000,000.
-        max_waiters_in_all: usize;
-        /// Sets how many computations may run at once. Each takes a place.
-        ///
-        /// *What queues:* a leader whose caller has no value in hand. It waits
-        /// at most `wait_timeout`, first come, first served, and leaves when its
-        /// caller and all its waiters have gone. A background refresh and an
-        /// inline caller with a stale value do not queue: without a free place
-        /// the stale value is served, and the next reader tries again.
-        ///
-        /// *What lends:* a computation that asks the same handle for another
-        /// key waits for it, so it lends its place to that computation, one at a
-        /// time. Nested computations need no place beyond the outer one. Work
-        /// that a computation spawns (`tokio::spawn`) is not seen as a part of
-        /// it: nothing is lent to it, and it queues like any other caller.
-        ///
-        /// *What returns:* the place of a computation that has been silent for a
-        /// second longer than its time-out goes to the next caller that needs
-        /// one.
-        ///
-        /// Callers that compute for themselves because values of the key are not
-        /// shared need no place; neither does any caller while the mode is not
-        /// `On`. Defaults to 1024.
-        max_computations: usize;
-        /// Sets how many invalidated tags the process remembers. At the bound
-        /// the oldest eighth of the records is dropped, after every local entry
-        /// was checked against them: no unrelated entry ends because of that. A
-        /// computation that began before a dropped record, and whose tags are
-        /// known only with its result, counts as invalidated: its callers get
-        /// the result, and it is not stored.
-        ///
-        /// A task in the background makes room from three quarters of the bound
-        /// on. When it does not keep up, the invalidation that reaches the bound
-        /// checks the local entries itself: about a second for a million of
-        /// them on a free core. Defaults to 100,000.
-        max_logged_tags: usize;
-        /// Sets the number of the format in which values leave the process.
-        /// Values of another number are a miss: raise it when the fields of
-        /// `V` change. Defaults to 0; without a remote it has no effect.
-        schema: u32;
-        /// Sets whether log lines and spans carry the key itself (`key`), beside its hash
-        /// (`key_hash`): escaped to printable ASCII, and cut after 200 bytes. Has an effect
-        /// with the feature `tracing`.
-        ///
-        /// This is a decision about privacy. A key often holds what identifies a person: a
-        /// user's number, an address, over HTTP the path and the query of the request. With
-        /// `true` it gets into every log that the subscriber writes, and to every reader of
-        /// it. Without it, find the lines of a key by
-        /// [`Stampede::hash_of`](crate::Stampede::hash_of). Metrics never carry a key.
-        /// Defaults to `false`.
-        log_keys: bool;
-    }
-
-    /// Sets how long a caller waits for another caller's computation, or in the
-    /// queue of `max_computations`. Then it is served a stale value where one
-    /// may stand in, else it is refused. Defaults to `lease` +
-    /// `compute_timeout`.
-    pub fn wait_timeout(mut self, wait_timeout: Duration) -> Self {
-        self.wait_timeout = Some(wait_timeout);
+    /// Sets the number of the format in which values leave the process.
+    /// Values of another number are a miss: raise it when the fields of
+    /// `V` change. Defaults to 0; without a remote it has no effect.
+    pub fn schema(mut self, schema: u32) -> Self {
+        self.schema = schema;
         self
     }
 
-    /// Sets up to where the hold doubles, failure by failure, for callers
-    /// that are served a stale value meanwhile. It never lasts longer than
-    /// that value may be served. Defaults to 60 s, or to `hold` if that is longer.
-    pub fn max_hold(mut self, max_hold: Duration) -> Self {
-        self.max_hold = Some(max_hold);
-        self
-    }
-
-    /// Sets how many callers may wait for one key. Defaults to 100,000, or to
-    /// `max_waiters_in_all` if that is less.
-    pub fn max_waiters(mut self, max_waiters: u32) -> Self {
-        self.max_waiters = Some(max_waiters);
-        self
-    }
-
-    /// Sets how many background refreshes may run at once. Only a refresh that
-    /// starts a computation counts. Further ones are left to the next reader.
-    /// Defaults to 256, or to `max_computations` if that is less.
-    pub fn max_refreshes(mut self, max_refreshes: usize) -> Self {
-        self.max_refreshes = Some(max_refreshes);
+    /// Sets whether log lines and spans carry the key itself (`key`), beside its hash
+    /// (`key_hash`): escaped to printable ASCII, and cut after 200 bytes. Has an effect
+    /// with the feature `tracing`.
+    ///
+    /// This is a decision about privacy. A key often holds what identifies a person: a
+    /// user's number, an address, over HTTP the path and the query of the request. With
+    /// `true` it gets into every log that the subscriber writes, and to every reader of
+    /// it. Without it, find the lines of a key by
+    /// [`Stampede::hash_of`](crate::Stampede::hash_of). Metrics never carry a key.
+    /// Defaults to `false`.
+    pub fn log_keys(mut self, log_keys: bool) -> Self {
+        self.log_keys = log_keys;
         self
     }
 
@@ -380,24 +179,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     /// result is the caller's alone: it is not stored, also not that of a
     /// `refresh`.
     pub fn compute_after_wait(mut self) -> Self {
-        self.compute_after_wait = true;
-        self
-    }
-
-    /// Refreshes before the end of the `ttl`, by chance (XFetch; Vattani,
-    /// Chierichetti, Lowenstein, PVLDB 8, 2015): `beta` 1 is the paper's
-    /// optimum, larger is earlier. Off by default.
-    pub fn early_refresh(mut self, beta: f64) -> Self {
-        self.early_refresh = Some(beta);
-        self
-    }
-
-    /// Sets a bound on the number of entries, beside the one on their memory: each
-    /// then weighs at least `max_bytes / max_entries`. Which bound is
-    /// reached first depends on what the values weigh. Unset by default; see
-    /// [`max_bytes`](Self::max_bytes) for types that cannot be weighed.
-    pub fn max_entries(mut self, max_entries: u64) -> Self {
-        self.max_entries = Some(max_entries);
+        self.settings.compute_after_wait = Some(true);
         self
     }
 
@@ -512,48 +294,62 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     /// contradict each other. Its text names the settings, their values, the rule
     /// and the remedy.
     pub fn build(mut self) -> Result<Stampede<V>, ConfigError> {
-        self.check().map_err(|error| error.at(&self.path))?;
-        let engine = self.engine_settings();
-        let clock = self.clock.clone().unwrap_or_else(Clock::runtime);
-        let (name, attach) = (self.name.clone(), self.attach.take());
-        let path = std::mem::take(&mut self.path);
-        let (lease, schema, local_ttl) = (self.lease, self.schema, self.local_ttl);
-        let (eviction, on_eviction) = (self.eviction, self.on_eviction.take());
-        let values = self.values();
-        let max_bytes = values.weights.capacity();
-        let local = LocalSettings {
-            name: name.clone(),
-            max_bytes,
-            eviction,
-            on_eviction,
-            clock: clock.clone(),
-            local_ttl,
+        self.check().map_err(|error| error.at(&self.settings.path))?;
+        let clock = self.clock.take().unwrap_or_else(Clock::runtime);
+        let settings = std::mem::take(&mut self.settings).with_bounded_times();
+        let weights = Weights::new(
+            self.weigher,
+            settings.eviction().entry_bytes(),
+            settings.max_bytes(),
+            settings.max_entries,
+        );
+        let arriving = self.max_arriving_bytes.unwrap_or(settings.max_bytes());
+        let values = Values {
+            lifetimes: settings.ttl.map(|ttl| Lifetimes {
+                ttl,
+                stale_for: settings.stale_for(),
+                stale_if_error: settings.stale_if_error(),
+            }),
+            stale_for: settings.stale_for(),
+            stale_if_error: settings.stale_if_error(),
+            status_ttl: settings.status_ttl.clone(),
+            jitter: settings.jitter(),
+            early: settings
+                .early_refresh
+                .map(|beta| EarlyRefresh { beta, max_share: settings.early_refresh_share() }),
+            weights,
+            arriving: ByteBudget::new(arriving),
+            negative: self.negative,
+            on_failure: self.on_failure,
         };
-        let inner = CacheState::new(engine, &local, values, clock);
+        let local = LocalSettings {
+            name: self.name.clone(),
+            max_bytes: values.weights.capacity(),
+            eviction: settings.eviction(),
+            on_eviction: self.on_eviction,
+            clock: clock.clone(),
+            local_ttl: self.local_ttl,
+        };
+        let label = CacheLabel { name: self.name, log_keys: self.log_keys };
+        let inner = CacheState::new(label, settings, &local, values, clock);
         if !inner.values.weights.is_complete() {
             let (type_name, max_entries) = (type_name::<V>(), MOST_UNWEIGHED);
             inner.observer.happened(Occurrence::Unweighed { type_name, max_entries });
         }
-        if let Some(attach) = attach {
+        if let Some(attach) = self.attach {
             let settings = &inner.engine.settings;
             attach(Attaching {
-                name: &name,
-                lease,
-                wait_timeout: settings.wait_timeout,
-                compute_timeout: settings.compute_timeout,
-                schema,
+                name: &inner.engine.label.name,
+                lease: settings.lease(),
+                wait_timeout: settings.wait_timeout(),
+                compute_timeout: settings.compute_timeout(),
+                schema: self.schema,
                 weights: inner.values.weights.clone(),
                 engine: &inner.engine,
             })
-            .map_err(|error| error.at(&path))?;
+            .map_err(|error| error.at(&settings.path))?;
         }
         Ok(Stampede(Arc::new(inner)))
-    }
-
-    #[cfg(feature = "serde")]
-    pub(super) fn settings_at(mut self, path: &str) -> Self {
-        path.clone_into(&mut self.path);
-        self
     }
 
     /// Sets how the engine gets its remote, and how long copies of what it has are used.
@@ -563,66 +359,13 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         self.local_ttl = local_ttl;
         self
     }
+}
 
-    fn engine_settings(&self) -> EngineSettings {
-        let wait_timeout = self.wait_timeout;
-        let wait_timeout = wait_timeout.unwrap_or(self.lease.saturating_add(self.compute_timeout));
-        EngineSettings {
-            name: self.name.clone(),
-            log_keys: self.log_keys,
-            compute_timeout: self.compute_timeout.min(LONGEST),
-            wait_timeout: wait_timeout.min(LONGEST),
-            compute_after_wait: self.compute_after_wait,
-            hold: HoldPolicy { first: self.hold, longest: self.longest_hold() },
-            uncacheable_for: self.uncacheable_for,
-            max_waiters: self.waiters_of_one_key(),
-            max_waiters_in_all: self.max_waiters_in_all,
-            max_computations: self.max_computations,
-            max_refreshes: self.refreshes(),
-            max_logged_tags: self.max_logged_tags,
-        }
-    }
-
-    fn longest_hold(&self) -> Duration {
-        self.max_hold.unwrap_or(MAX_HOLD.max(self.hold))
-    }
-
-    fn waiters_of_one_key(&self) -> u32 {
-        let in_all = u32::try_from(self.max_waiters_in_all).unwrap_or(u32::MAX);
-        self.max_waiters.unwrap_or(MAX_WAITERS.min(in_all))
-    }
-
-    fn refreshes(&self) -> usize {
-        self.max_refreshes.unwrap_or(MAX_REFRESHES.min(self.max_computations))
-    }
-
-    fn values(self) -> Values<V> {
-        let lifetimes = self.ttl.map(|ttl| Lifetimes {
-            ttl,
-            stale_for: self.stale_for,
-            stale_if_error: self.stale_if_error,
-        });
-        Values {
-            lifetimes,
-            stale_for: self.stale_for,
-            stale_if_error: self.stale_if_error,
-            status_ttl: self.status_ttl,
-            jitter: self.jitter,
-            early: self
-                .early_refresh
-                .map(|beta| EarlyRefresh { beta, max_share: self.early_refresh_share }),
-            arriving: ByteBudget::new(self.max_arriving_bytes.unwrap_or(self.max_bytes)),
-            weights: Weights::new(
-                self.weigher,
-                self.eviction.entry_bytes(),
-                self.max_bytes,
-                self.max_entries,
-            ),
-            max_batch: self.max_batch,
-            batch_window: self.batch_window,
-            negative: self.negative,
-            on_failure: self.on_failure,
-        }
+#[cfg(feature = "serde")]
+impl Settings {
+    /// Begins the settings of a cache with these; `name` labels its metrics and logs.
+    pub fn builder<V: Clone + Send + Sync + 'static>(&self, name: &str) -> Builder<V> {
+        Builder::with_settings(name, self.clone())
     }
 }
 
@@ -677,7 +420,7 @@ impl<V> fmt::Debug for Builder<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder")
             .field("name", &self.name)
-            .field("ttl", &self.ttl)
+            .field("ttl", &self.settings.ttl)
             .finish_non_exhaustive()
     }
 }

@@ -172,7 +172,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     where
         K: ToKey + Clone + Send + Sync + 'static,
     {
-        Batcher::new(load, absent_error(), self.0.values.max_batch, Duration::ZERO)
+        Batcher::new(load, absent_error(), self.0.engine.settings.max_batch(), Duration::ZERO)
     }
 
     /// Returns the value of one key, loaded with others where the batcher has a window.

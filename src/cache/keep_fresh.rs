@@ -133,7 +133,7 @@ where
             loading.extend(absent.iter().cloned());
             loads.push(async move {
                 // As many calls at once as refreshes in the background: callers need places.
-                let most = cache.handle().0.engine.settings.max_refreshes;
+                let most = cache.handle().0.engine.settings.max_refreshes();
                 let load = cache.preload(absent.iter().cloned(), most);
                 // A panic of the loader has been reported; the next look tries again.
                 drop(AssertUnwindSafe(load).catch_unwind().await);

@@ -54,7 +54,7 @@
 //! - `weights`: what entries weigh against `max_bytes`.
 //! - `batch`, `get_many`: one call of the origin for several keys.
 //! - `keep_fresh`: keys that are refreshed before they expire.
-//! - `builder`: every setting, checked together; `settings`: the same from a file.
+//! - `builder`: collects the settings, checks them together and makes the handle.
 
 pub(crate) mod batch;
 pub(crate) mod builder;
@@ -70,8 +70,6 @@ pub(crate) mod key_work;
 mod mark_stale;
 mod put;
 pub(crate) mod run;
-#[cfg(feature = "serde")]
-pub(crate) mod settings;
 pub(crate) mod state;
 #[cfg(test)]
 mod tests;

@@ -266,7 +266,7 @@ where
             LeadOutcome::Refused(error, Some(work))
         }
         Clearance::HeldElsewhere(rest) => {
-            let rest = leader.engine().settings.hold.believed(rest);
+            let rest = leader.engine().settings.hold_policy().believed(rest);
             let held = crate::flight::hold::HeldKey { rest, error: None };
             let error = leader.engine().held(leader.key(), held);
             leader.end(End::Held { error: error.clone(), noted: Some(rest) });
@@ -278,7 +278,8 @@ where
         }
         Clearance::TimedOut => {
             let settings = &leader.engine().settings;
-            let may_compute = settings.compute_after_wait && work.stale_until().is_none();
+            let may_compute =
+                settings.compute_after_wait == Some(true) && work.stale_until().is_none();
             if may_compute && leader.try_place() {
                 return LeadOutcome::Called(work.call(leader).await);
             }

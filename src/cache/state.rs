@@ -11,7 +11,7 @@ use crate::cache::builder::Values;
 use crate::clock::{Clock, Tick};
 use crate::computed::Computed;
 use crate::entry::{ComputationStart, Entry};
-use crate::flight::engine::{Engine, EngineSettings};
+use crate::flight::engine::Engine;
 use crate::flight::leader::Leader;
 use crate::flight::ports::Store;
 use crate::freshness::{self, Freshness, Lifetimes, Window};
@@ -22,7 +22,8 @@ use crate::http::rules::target::{UriReach, name_of, schemes_of};
 use crate::key::{Key, Tag};
 use crate::lease::shared_store::RemoteHealth;
 use crate::mode::Mode;
-use crate::observe::{Observe, Observer, Occurrence, Stats};
+use crate::observe::{CacheLabel, Observe, Observer, Occurrence, Stats};
+use crate::settings::Settings;
 use crate::store::{LocalSettings, LocalStore};
 
 /// How often a quiet cache is tidied.
@@ -160,17 +161,19 @@ pub(crate) enum Lookup<V> {
 
 impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     pub(crate) fn new(
-        engine: EngineSettings,
+        label: CacheLabel,
+        settings: Settings,
         local: &LocalSettings<V>,
         values: Values<V>,
         clock: Clock,
     ) -> Self {
         let local = Arc::new(LocalStore::new(local));
-        let observer = Arc::new(Observer::new(&engine.name, engine.log_keys));
+        let observer = Arc::new(Observer::new(&label));
         let store: Arc<dyn Store<V>> = Arc::clone(&local) as _;
-        let engine = Arc::new(Engine::new(engine, clock, store, Arc::clone(&observer) as _));
+        let engine =
+            Arc::new(Engine::new(label, settings, clock, store, Arc::clone(&observer) as _));
         let (tidied_at, longest_kept) = (AtomicU64::new(0), AtomicU64::new(0));
-        let name = engine.settings.name.as_str().into();
+        let name = engine.label.name.as_str().into();
         Self {
             name,
             local,

@@ -263,7 +263,8 @@ where
         let hook = FailureHook(Arc::default());
         let of_call = hook.clone();
         let load = boxed(load, R::into, move |error| of_call.failure(error));
-        let (max_batch, window) = (handle.0.values.max_batch, handle.0.values.batch_window);
+        let (max_batch, window) =
+            (handle.0.engine.settings.max_batch(), handle.0.engine.settings.batch_window());
         let absent = AbsentHook(Arc::default());
         let (of_key, of_error): (AbsentHook<K, E>, _) = (absent.clone(), hook.clone());
         let unset = absent_error();

@@ -143,7 +143,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                     lease.give_up(hold.filter(|_| is_current && self.holds_elsewhere));
                 }
                 LeaseEnd::MarkUncacheable => {
-                    lease.mark_uncacheable(engine.settings.uncacheable_for);
+                    lease.mark_uncacheable(engine.settings.uncacheable_for());
                 }
             }
         }
@@ -182,7 +182,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             }
             End::Declined(remember) => {
                 if remember != Remember::Nothing {
-                    marks.set_uncacheable(now.plus(self.engine.settings.uncacheable_for));
+                    marks.set_uncacheable(now.plus(self.engine.settings.uncacheable_for()));
                 }
                 let steps = Steps::of(Verdict::Declined, Some(ComputationEnd::Declined));
                 let replaced = marks.hold.end_row();
@@ -200,7 +200,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 Steps { replaced, ..Steps::of(verdict, Some(ComputationEnd::Declined)) }
             }
             End::RefreshDeclined => {
-                marks.decline_refresh(now, self.engine.settings.hold);
+                marks.decline_refresh(now, self.engine.settings.hold_policy());
                 let verdict = Verdict::Abandoned(Abandonment::NotShared);
                 Steps::of(verdict, Some(ComputationEnd::Declined))
             }
@@ -229,7 +229,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             End::Held { error, noted } => {
                 let replaced = noted.and_then(|rest| {
                     let seq = self.engine.log.seq();
-                    marks.hold.adopt(now, seq, rest, self.engine.settings.hold)
+                    marks.hold.adopt(now, seq, rest, self.engine.settings.hold_policy())
                 });
                 Steps { replaced, ..Steps::of(Verdict::Failed(SharedFailure::of(error)), None) }
             }
@@ -253,7 +253,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         now: Tick,
         how: ComputationEnd,
     ) -> Steps<V> {
-        let policy = self.engine.settings.hold;
+        let policy = self.engine.settings.hold_policy();
         let began = (now, self.started.seq);
         // Two requests that differ have failed one after the other: it is not what one asks.
         let requester = if self.is_second() { Requester::default() } else { self.flight.requester };

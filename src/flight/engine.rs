@@ -20,7 +20,6 @@ use crate::entry::Entry;
 use crate::error::{Error, ErrorKind};
 use crate::flight::computation::{Computation, OriginCall};
 use crate::flight::hold::{HeldKey, HoldCheck, Requester};
-use crate::flight::hold_policy::HoldPolicy;
 use crate::flight::leader::Leader;
 use crate::flight::lending::{self, Scope};
 use crate::flight::marks::Marks;
@@ -34,31 +33,13 @@ use crate::invalidation::{ASKED_NOW, InvalidationLog};
 use crate::key::{Key, Tag};
 use crate::lease::shared_store::SharedStore;
 use crate::mode::Mode;
-use crate::observe::{Observe, Occurrence, SpanLabel};
+use crate::observe::{CacheLabel, Observe, Occurrence};
+use crate::settings::Settings;
 use crate::sync::{Arc, AtomicUsize, Mutex, Ordering};
 
 /// How long after its own time-out a leader counts as overdue. Its own timer comes first;
 /// only a leader that is no longer polled gets this far.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
-
-/// The settings that the engine reads; all are checked when the handle is built.
-#[derive(Clone, Debug)]
-pub(crate) struct EngineSettings {
-    /// Labels spans.
-    pub(crate) name: String,
-    /// Whether spans carry keys.
-    pub(crate) log_keys: bool,
-    pub(crate) compute_timeout: Duration,
-    pub(crate) wait_timeout: Duration,
-    pub(crate) compute_after_wait: bool,
-    pub(crate) hold: HoldPolicy,
-    pub(crate) uncacheable_for: Duration,
-    pub(crate) max_waiters: u32,
-    pub(crate) max_waiters_in_all: usize,
-    pub(crate) max_computations: usize,
-    pub(crate) max_refreshes: usize,
-    pub(crate) max_logged_tags: usize,
-}
 
 /// Which part a caller may take in a flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,12 +146,6 @@ impl FlightRequest {
     }
 }
 
-impl EngineSettings {
-    pub(crate) fn span_label(&self) -> SpanLabel<'_> {
-        SpanLabel { name: &self.name, has_keys: self.log_keys }
-    }
-}
-
 pub(crate) enum Admission<V: Send + Sync + 'static> {
     Lead(Leader<V>),
     Join(Waiter<V>),
@@ -182,7 +157,9 @@ pub(crate) enum Admission<V: Send + Sync + 'static> {
 }
 
 pub(crate) struct Engine<V> {
-    pub(crate) settings: EngineSettings,
+    pub(crate) label: CacheLabel,
+    /// All are checked when the handle is built.
+    pub(crate) settings: Settings,
     pub(crate) clock: Clock,
     /// Tells when a leader is overdue: always the timers' own clock, which a test that
     /// sets the time by hand does not move.
@@ -211,15 +188,17 @@ pub(crate) struct Engine<V> {
 
 impl<V: Send + Sync + 'static> Engine<V> {
     pub(crate) fn new(
-        settings: EngineSettings,
+        label: CacheLabel,
+        settings: Settings,
         clock: Clock,
         local: Arc<dyn Store<V>>,
         observer: Arc<dyn Observe>,
     ) -> Self {
         Self {
-            places: Arc::new(Places::new(settings.max_computations)),
-            refreshes: Places::new(settings.max_refreshes),
-            log: InvalidationLog::new(settings.max_logged_tags),
+            places: Arc::new(Places::new(settings.max_computations())),
+            refreshes: Places::new(settings.max_refreshes()),
+            log: InvalidationLog::new(settings.max_logged_tags()),
+            label,
             settings,
             clock,
             watch: Clock::runtime(),
@@ -396,7 +375,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
 
     fn new_computation(&self, request: &FlightRequest) -> Arc<Computation> {
         // Until it computes, a leader may wait for a place that long.
-        let overdue_at = self.watch.now().plus(self.settings.wait_timeout).plus(GRACE);
+        let overdue_at = self.watch.now().plus(self.settings.wait_timeout()).plus(GRACE);
         let id = self.table.next_number();
         Arc::new(match &request.call {
             Some(call) => {
@@ -502,7 +481,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
 
     /// Takes a slot among the callers that wait, if the bound allows one more.
     pub(crate) fn take_slot(&self) -> Option<WaitSlot> {
-        WaitSlot::take(&self.waiting, self.settings.max_waiters_in_all)
+        WaitSlot::take(&self.waiting, self.settings.max_waiters_in_all())
     }
 
     fn join(
@@ -514,14 +493,14 @@ impl<V: Send + Sync + 'static> Engine<V> {
         if slot.is_none() {
             *slot = self.take_slot();
         }
-        slot.as_ref().and_then(|_| Waiter::join(flight, request, self.settings.max_waiters))
+        slot.as_ref().and_then(|_| Waiter::join(flight, request, self.settings.max_waiters()))
     }
 
     /// Takes a place for a caller that computes alone because its patience is over, if
     /// one is free now.
     pub(crate) fn try_place(self: &Arc<Self>, client: Option<ClientKey>) -> Option<PlaceForOne<V>> {
         let (now, id) = (self.watch.now(), self.table.next_number());
-        let overdue_at = now.plus(self.settings.compute_timeout).plus(GRACE);
+        let overdue_at = now.plus(self.settings.compute_timeout()).plus(GRACE);
         let lender = lending::computation_of_caller(&self.places);
         let client = client.or_else(|| lender.as_ref()?.client());
         let call = Arc::new(OriginCall::new(id, None).for_client(client));
@@ -533,7 +512,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
 
     pub(crate) fn overloaded(&self, key: &Key) -> Error {
         self.refuses(Occurrence::Overloaded { key });
-        Error::retry_in(ErrorKind::Overloaded, self.settings.hold.first)
+        Error::retry_in(ErrorKind::Overloaded, self.settings.hold())
     }
 
     pub(crate) fn held(&self, key: &Key, held: HeldKey) -> Error {
@@ -647,7 +626,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
     pub(crate) fn sweep(&self, longest_kept: Duration) {
         let now = self.clock.now();
         self.table.sweep(now);
-        let running = self.settings.compute_timeout * 2 + self.settings.wait_timeout;
+        let running = self.settings.compute_timeout() * 2 + self.settings.wait_timeout();
         self.log.trim(now, longest_kept.saturating_add(running));
         self.log.live.sweep();
     }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::settings::Settings;
+
 /// Where this process holds no key, others may.
 const LEAST_BELIEVED: Duration = Duration::from_secs(1);
 
@@ -10,6 +12,12 @@ const LEAST_BELIEVED: Duration = Duration::from_secs(1);
 pub(crate) struct HoldPolicy {
     pub(crate) first: Duration,
     pub(crate) longest: Duration,
+}
+
+impl Settings {
+    pub(crate) fn hold_policy(&self) -> HoldPolicy {
+        HoldPolicy { first: self.hold(), longest: self.max_hold() }
+    }
 }
 
 impl HoldPolicy {

@@ -164,7 +164,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// Returns until when it may wait for others: `wait_timeout` unless its caller has
     /// waited already.
     pub(crate) fn deadline(&self) -> Instant {
-        self.deadline.unwrap_or_else(|| Instant::now() + self.engine.settings.wait_timeout)
+        self.deadline.unwrap_or_else(|| Instant::now() + self.engine.settings.wait_timeout())
     }
 
     /// Returns the scope of the computation, for what belongs to it and comes later.
@@ -327,7 +327,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
     fn start_now(&mut self) {
         // It waits no more in the queue, perhaps for the remote.
         self.slot = None;
-        self.expect_within(self.engine.settings.wait_timeout);
+        self.expect_within(self.engine.settings.wait_timeout());
         self.started.tick = self.engine.clock.now();
         self.started.seq = self.engine.log.seq();
     }
@@ -399,7 +399,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.scope = Some(Arc::clone(&scope));
         let work = AssertUnwindSafe(lending::within(scope, work)).catch_unwind();
         let mut work = std::pin::pin!(work);
-        let limit = self.engine.settings.compute_timeout;
+        let limit = self.engine.settings.compute_timeout();
         let (from, mut rest) = (self.engine.watch.now(), limit);
         let time = self.flight.computation.time();
         time.begin(from);
@@ -437,7 +437,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
     fn time_left(&self, from: Tick) -> Option<Duration> {
         let (now, settings) = (self.engine.watch.now(), &self.engine.settings);
         let time = self.flight.computation.time();
-        time.left(now, settings.compute_timeout, (from, settings.wait_timeout))
+        time.left(now, settings.compute_timeout(), (from, settings.wait_timeout()))
     }
 
     /// Drives work that has a place; work without one, or that has yet to begin, only as long

@@ -108,9 +108,9 @@ impl<V: Send + Sync + 'static> Engine<V> {
             }
         };
         let mut work = pin!(work);
-        let (limit, begun_in) = (self.settings.compute_timeout, self.mode());
+        let (limit, begun_in) = (self.settings.compute_timeout(), self.mode());
         let (from, mut rest) = (self.watch.now(), limit);
-        let patience = self.settings.wait_timeout;
+        let patience = self.settings.wait_timeout();
         loop {
             match tokio::time::timeout(rest, work.as_mut()).await {
                 Ok(output) => return Ok(output),
@@ -134,7 +134,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         self.note_runtime();
         let stop = self.stop.clone();
         let work = async move { stop.run_until_cancelled_owned(in_poll(work)).await };
-        self.tasks.spawn(crate::observe::leading(self.settings.span_label(), key, work))
+        self.tasks.spawn(crate::observe::leading(&self.label, key, work))
     }
 
     /// Goes on with a leader's work on a task of its own, in the span in which it is.

@@ -11,17 +11,17 @@ use crate::clock::{Clock, Tick};
 use crate::entry::Entry;
 use crate::error::{Error, ErrorKind};
 use crate::flight::end::{End, Remember};
-use crate::flight::engine::{Admission, Engine, EngineSettings, FlightRequest};
+use crate::flight::engine::{Admission, Engine, FlightRequest};
 use crate::flight::hold::{FailureRule, HoldRule};
-use crate::flight::hold_policy::HoldPolicy;
 use crate::flight::leader::Leader;
 use crate::flight::ports::{Store, StoreChange};
 use crate::flight::waiter::{Caller, Resolver, Step};
 use crate::freshness::{Lifetimes, Window};
 use crate::garbage::Garbage;
 use crate::key::Key;
-use crate::observe::{Observe, Occurrence};
+use crate::observe::{CacheLabel, Observe, Occurrence};
 use crate::outcome::CacheOutcome;
+use crate::settings::Settings;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -77,23 +77,24 @@ impl Observe for Nobody {
 }
 
 fn engine() -> (Arc<Engine<u32>>, Arc<Map>) {
-    let settings = EngineSettings {
-        name: "test".into(),
-        log_keys: false,
-        compute_timeout: SECOND * 10,
-        wait_timeout: SECOND * 30,
-        compute_after_wait: false,
-        hold: HoldPolicy { first: SECOND, longest: SECOND * 60 },
-        uncacheable_for: SECOND * 30,
-        max_waiters: 100,
-        max_waiters_in_all: 1000,
-        max_computations: 10,
-        max_refreshes: 10,
-        max_logged_tags: 1000,
+    let settings = Settings {
+        compute_timeout: Some(SECOND * 10),
+        wait_timeout: Some(SECOND * 30),
+        max_waiters: Some(100),
+        max_waiters_in_all: Some(1000),
+        max_computations: Some(10),
+        max_logged_tags: Some(1000),
+        ..Settings::default()
     };
+    let label = CacheLabel { name: "test".into(), log_keys: false };
     let map = Arc::new(Map::default());
-    let engine =
-        Engine::new(settings, Clock::runtime(), Arc::clone(&map) as _, Arc::new(Nobody) as _);
+    let engine = Engine::new(
+        label,
+        settings,
+        Clock::runtime(),
+        Arc::clone(&map) as _,
+        Arc::new(Nobody) as _,
+    );
     (Arc::new(engine), map)
 }
 

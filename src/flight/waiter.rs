@@ -182,7 +182,7 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
     pub(crate) fn new(engine: &'a Arc<Engine<V>>) -> Self {
         Self {
             engine,
-            deadline: Instant::now() + engine.settings.wait_timeout,
+            deadline: Instant::now() + engine.settings.wait_timeout(),
             asked: engine.log.seq(),
             reentries: 0,
             elections: 0,
@@ -257,7 +257,7 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
                 }
             }
             joined_at.get_or_insert_with(Instant::now);
-            let label = self.engine.settings.span_label();
+            let label = &self.engine.label;
             let wait = self.await_verdict(&waiter);
             let verdict = match crate::observe::waiting(label, &request.key, wait).await {
                 Ok(verdict) => verdict,
@@ -457,7 +457,7 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
     fn begin_anew(&mut self, numbers: FlightNumbers) {
         if numbers.computation.is_some() && !self.has_begun_anew {
             self.has_begun_anew = true;
-            self.deadline = Instant::now() + self.engine.settings.wait_timeout;
+            self.deadline = Instant::now() + self.engine.settings.wait_timeout();
         }
     }
 
@@ -492,10 +492,10 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
         if let Some(entry) = caller.fallback() {
             return Step::Answer(entry, CacheOutcome::StaleIfError);
         }
-        if self.engine.settings.compute_after_wait {
+        if self.engine.settings.compute_after_wait == Some(true) {
             return Step::Alone(AloneReason::WaitTimeout);
         }
-        Step::Refuse(Error::retry_in(ErrorKind::WaitTimeout, self.engine.settings.hold.first))
+        Step::Refuse(Error::retry_in(ErrorKind::WaitTimeout, self.engine.settings.hold()))
     }
 }
 

@@ -8,9 +8,10 @@ use crate::http::flow::error_response::RefusalReason;
 use crate::http::flow::miss::alone_detail;
 use crate::http::rules::decline_reason::{DeclineReason, UnstoredReason};
 use crate::http::rules::request::BypassReason;
+use crate::observe::labels::LocalLock;
 use crate::observe::lines::{LineLevel, LogMessage};
-use crate::observe::meters::{FillResult, InvalidationKind, LocalLock, Metric, MetricKind};
-use crate::observe::{CallersGot, ComputationEnd, LockAnswer, RemoteOp, WakeCause};
+use crate::observe::table::{Metric, MetricKind};
+use crate::observe::{CallersGot, ComputationEnd, LockAnswer, RemoteOp};
 use crate::outcome::CacheOutcome;
 use crate::remote::RemoteErrorKind;
 use crate::remote::envelope::Damage;
@@ -103,8 +104,12 @@ fn words<T: Copy>(all: &[T], word: impl Fn(T) -> &'static str) -> Vec<String> {
     all.iter().map(|it| word(*it).to_owned()).collect()
 }
 
-/// The values of a label, as the code's closed sets have them.
+/// The values of a label. A row of the table names them, unless they come from several sets or
+/// from a room that the observer does not know.
 fn values(metric: Metric, label: &str) -> Vec<String> {
+    if let Some(words) = metric.words(label) {
+        return words.into_iter().map(str::to_owned).collect();
+    }
     match (metric, label) {
         (Metric::Requests, _) => words(&CacheOutcome::ALL, CacheOutcome::as_str),
         (Metric::OriginCalls, _) => {
@@ -118,16 +123,12 @@ fn values(metric: Metric, label: &str) -> Vec<String> {
             let remote = words(LockAnswer::ALL, LockAnswer::as_str);
             local.into_iter().chain(remote).collect::<BTreeSet<_>>().into_iter().collect()
         }
-        (Metric::Fill, _) => words(FillResult::ALL, FillResult::as_str),
-        (Metric::Invalidations, _) => words(InvalidationKind::ALL, InvalidationKind::as_str),
         (Metric::Bypass, _) => words(BypassReason::ALL, BypassReason::as_str),
-        (Metric::Wake, _) => words(WakeCause::ALL, WakeCause::as_str),
         (_, "store") => vec!["remote".into()],
         (Metric::StoreErrors, "op") => {
             let calls = words(RemoteOp::ALL, RemoteOp::as_str).into_iter();
             calls.chain(["read".to_owned()]).collect()
         }
-        (_, "op") => words(RemoteOp::ALL, RemoteOp::as_str),
         (Metric::StoreErrors, _) => {
             let damage = words(Damage::ALL, Damage::as_str).into_iter();
             damage.chain(words(RemoteErrorKind::ALL, RemoteErrorKind::as_str)).collect()
@@ -158,8 +159,9 @@ fn the_page_lists_every_value_of_every_label() {
 
 /// The variants of [`Event`](crate::Event) and their fields, by the source.
 fn events() -> Vec<(&'static str, Vec<&'static str>)> {
-    let source = include_str!("../observe/event.rs");
+    let source = include_str!("../observe/table.rs");
     let (_, body) = source.split_once("pub enum Event {\n").expect("it is there");
+    let (body, _) = body.split_once("\n}\n").expect("it has an end");
     let mut events: Vec<(&str, Vec<&str>)> = Vec::new();
     for line in body.lines().filter(|line| !line.contains("//") && !line.contains('#')) {
         match line.strip_prefix("    ") {

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use http::header::{self, HeaderName};
 
-use crate::cache::builder::status_ttl::StatusTtl;
 use crate::http::rules::cookies::IgnoredCookies;
 use crate::http::rules::field_names::FieldNames;
 use crate::key::Tag;
+use crate::settings::StatusTtl;
 
 /// What happens to a response with `Set-Cookie`.
 ///

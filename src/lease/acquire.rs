@@ -477,6 +477,6 @@ impl<V: Send + Sync + 'static> Engine<V> {
     /// Gives up waiting for another process.
     pub(crate) fn waited_too_long(&self, key: &Key) -> Error {
         self.observer.happened(Occurrence::WaitTimedOut { key });
-        Error::retry_in(ErrorKind::WaitTimeout, self.settings.hold.first)
+        Error::retry_in(ErrorKind::WaitTimeout, self.settings.hold())
     }
 }

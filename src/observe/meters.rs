@@ -1,117 +1,14 @@
-//! Every metric: its kind, its name and its labels; and the handles of a cache.
+//! The handles of a cache for its metrics.
 //!
-//! There is no other way to report one: a handle is asked for by its [`Metric`]. A test holds
-//! `docs/observability.md` against this table.
+//! There is no other way to report one: a handle is asked for by its [`Metric`].
 
+use crate::observe::labels::{FillResult, LocalLock};
 use crate::observe::metrics::{
     Counter, Gauge, Histogram, Later, counter, gauge, has_recorder, histogram,
 };
 use crate::observe::stats::Stats;
+use crate::observe::table::Metric;
 use crate::outcome::CacheOutcome;
-
-/// What kind of number a metric is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(test), allow(dead_code, reason = "for the tests that hold the page against it"))]
-pub(crate) enum MetricKind {
-    Counter,
-    Gauge,
-    Histogram,
-}
-
-macro_rules! metrics {
-    ($($variant:ident: $kind:ident $name:literal [$($label:ident)*];)+) => {
-        /// A metric.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[cfg_attr(
-            not(all(feature = "http", feature = "remote")),
-            allow(dead_code, reason = "some things happen to HTTP or to a remote alone")
-        )]
-        pub(crate) enum Metric {
-            $($variant,)+
-        }
-
-        #[cfg_attr(
-            not(all(test, feature = "metrics")),
-            allow(dead_code, reason = "for the tests that hold the page against it")
-        )]
-        impl Metric {
-            pub(crate) const ALL: &[Self] = &[$(Self::$variant,)+];
-
-            pub(crate) const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $name,)+
-                }
-            }
-
-            pub(crate) const fn kind(self) -> MetricKind {
-                match self {
-                    $(Self::$variant => MetricKind::$kind,)+
-                }
-            }
-
-            /// Returns the names of its labels, beside `cache`.
-            pub(crate) const fn labels(self) -> &'static [&'static str] {
-                match self {
-                    $(Self::$variant => &[$(stringify!($label)),*],)+
-                }
-            }
-        }
-    };
-}
-
-metrics! {
-    Requests: Counter "stampede_requests_total" [outcome];
-    OriginCalls: Counter "stampede_origin_calls_total" [reason];
-    OriginDuration: Histogram "stampede_origin_duration_seconds" [];
-    BatchCalls: Counter "stampede_batch_calls_total" [];
-    WaitDuration: Histogram "stampede_wait_duration_seconds" [];
-    Lock: Counter "stampede_lock_total" [scope result];
-    Fill: Counter "stampede_fill_total" [result];
-    Invalidations: Counter "stampede_invalidations_total" [kind];
-    Bypass: Counter "stampede_bypass_total" [reason];
-    Inflight: Gauge "stampede_inflight" [];
-    Waiters: Gauge "stampede_waiters" [];
-    Entries: Gauge "stampede_entries" [];
-    Bytes: Gauge "stampede_bytes" [];
-    ArrivingBytes: Gauge "stampede_arriving_bytes" [];
-    Evictions: Counter "stampede_evictions_total" [];
-    Wake: Counter "stampede_wake_total" [cause];
-    StoreUp: Gauge "stampede_store_up" [store];
-    StoreErrors: Counter "stampede_store_errors_total" [store op kind];
-    StoreDuration: Histogram "stampede_store_duration_seconds" [store op];
-}
-
-words! {
-    /// What happened to a caller that missed in this process.
-    pub(crate) enum LocalLock {
-        Acquired = "acquired",
-        Joined = "joined",
-        Held = "held",
-        Overloaded = "overloaded",
-    }
-}
-
-words! {
-    /// What happened to a result.
-    pub(crate) enum FillResult {
-        Stored = "stored",
-        Refused = "refused",
-        /// Its body had no room while it arrived.
-        NoRoom = "no_room",
-        Failed = "failed",
-    }
-}
-
-words! {
-    /// What was invalidated.
-    pub(crate) enum InvalidationKind {
-        Key = "key",
-        Tag = "tag",
-        All = "all",
-        /// A key, by another process.
-        Remote = "remote",
-    }
-}
 
 /// The metrics of one cache. What every caller reports has a handle; all else is found by its
 /// name when it is reported.

@@ -6,7 +6,7 @@ pub(super) use std::sync::OnceLock as Later;
 use ::metrics::Label;
 pub(super) use ::metrics::{Counter, Gauge, Histogram};
 
-use crate::observe::meters::Metric;
+use crate::observe::table::Metric;
 
 type Labels<'a> = &'a [(&'static str, &'a str)];
 

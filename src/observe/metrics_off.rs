@@ -5,7 +5,7 @@ use std::time::Duration;
 
 pub(super) use self::{Handle as Counter, Handle as Gauge, Handle as Histogram};
 pub(super) use self::{handle as counter, handle as gauge, handle as histogram};
-use crate::observe::meters::Metric;
+use crate::observe::table::Metric;
 
 #[derive(Debug)]
 pub(super) struct Handle;

@@ -26,17 +26,17 @@
 //!
 //! # How to add an event
 //!
-//! Add a variant with its meaning to [`Occurrence`] and its row to [`table`]. A new counter
-//! is a line of [`Count`](stats::Count) and a field of [`Stats`]; a new public event is a
-//! variant of [`Event`]; a new metric is a line of [`meters`], a new log line one of
-//! [`lines`]. Then describe what is new in `docs/observability.md`: a test holds the page
-//! against these tables.
+//! All parts of it stand in [`table`]: the metric, the public event, the occurrence, its row and
+//! a sample for the tests. A new counter is a line of [`Count`](stats::Count) and a field of
+//! [`Stats`], a new log line one of [`lines`]. Then describe what is new in
+//! `docs/observability.md`: a test holds the page against the table. `CONTRIBUTING.md` has the
+//! steps.
 //!
 //! # Reading order
 //!
-//! - `occurrence`: what can happen.
-//! - `table`: what follows from each occurrence.
-//! - `stats`, `event`, `meters`, `lines`: all counts, public events, metrics and log lines.
+//! - `table`: what can happen, all metrics and public events, and what follows from what.
+//! - `labels`: the words of labels and fields.
+//! - `stats`, `lines`, `meters`: all counts, all log lines, the handles of the metrics.
 //! - `counter`: how threads count without contention.
 //! - `limit`: how many lines about keys get into the log.
 //! - `rounded`: durations as a person reads them.
@@ -44,21 +44,6 @@
 //!   replace them where the feature is off.
 
 mod counter;
-mod event;
-#[cfg(feature = "tracing")]
-mod limit;
-pub(crate) mod lines;
-#[cfg(feature = "tracing")]
-mod log;
-#[cfg(not(feature = "tracing"))]
-#[path = "log_off.rs"]
-mod log;
-pub(crate) mod meters;
-#[cfg(feature = "metrics")]
-mod metrics;
-#[cfg(not(feature = "metrics"))]
-#[path = "metrics_off.rs"]
-mod metrics;
 #[cfg_attr(
     not(all(feature = "http", feature = "remote")),
     allow(dead_code, reason = "some things happen to HTTP or to a remote alone")
@@ -67,7 +52,21 @@ mod metrics;
     not(feature = "remote"),
     allow(unreachable_pub, reason = "only the room `remote` exports a word of it")
 )]
-mod occurrence;
+pub(crate) mod labels;
+#[cfg(feature = "tracing")]
+mod limit;
+pub(crate) mod lines;
+#[cfg(feature = "tracing")]
+mod log;
+#[cfg(not(feature = "tracing"))]
+#[path = "log_off.rs"]
+mod log;
+mod meters;
+#[cfg(feature = "metrics")]
+mod metrics;
+#[cfg(not(feature = "metrics"))]
+#[path = "metrics_off.rs"]
+mod metrics;
 #[cfg(feature = "tracing")]
 mod rounded;
 #[cfg(feature = "tracing")]
@@ -76,7 +75,7 @@ mod spans;
 #[path = "spans_off.rs"]
 mod spans;
 mod stats;
-mod table;
+pub(crate) mod table;
 #[cfg(test)]
 mod tests;
 
@@ -86,8 +85,8 @@ use std::time::Duration;
 
 use tokio::sync::broadcast;
 
-pub use event::Event;
 pub use stats::Stats;
+pub use table::Event;
 
 #[cfg(all(feature = "redis", feature = "tracing"))]
 pub(crate) use log::warn_of_policy;
@@ -96,16 +95,15 @@ pub(crate) use log::warn_of_policy;
     not(feature = "remote"),
     allow(unused_imports, unreachable_pub, reason = "only a remote is called")
 )]
-pub use occurrence::RemoteOp;
-pub(crate) use occurrence::{
-    CallersGot, ComputationEnd, FailureEffect, LockAnswer, Observe, Occurrence, WakeCause,
-};
+pub use labels::RemoteOp;
+pub(crate) use labels::{CallersGot, ComputationEnd, FailureEffect, LockAnswer, WakeCause};
 #[cfg_attr(
     not(feature = "http"),
     allow(unused_imports, reason = "only HTTP's results arrive")
 )]
 pub(crate) use spans::going_on;
 pub(crate) use spans::{leading, waiting};
+pub(crate) use table::{Observe, Occurrence};
 
 use crate::key::Key;
 use crate::observe::counter::Counters;
@@ -117,12 +115,12 @@ use crate::outcome::CacheOutcome;
 /// Events kept for a reader that falls behind.
 const EVENT_BUFFER: usize = 1024;
 
-/// The cache that a span belongs to, and whether its spans carry keys.
-#[derive(Clone, Copy, Debug)]
-#[cfg_attr(not(feature = "tracing"), allow(dead_code, reason = "only tracing has spans"))]
-pub(crate) struct SpanLabel<'a> {
-    pub(crate) name: &'a str,
-    pub(crate) has_keys: bool,
+/// What names a cache in spans, lines and metrics.
+#[derive(Clone, Debug)]
+pub(crate) struct CacheLabel {
+    pub(crate) name: String,
+    /// Whether spans and lines carry keys.
+    pub(crate) log_keys: bool,
 }
 
 /// Counts everything, and passes on the events that have a listener.
@@ -137,13 +135,14 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
-    pub(crate) fn new(cache: &str, log_keys: bool) -> Self {
+    pub(crate) fn new(label: &CacheLabel) -> Self {
+        let CacheLabel { name, log_keys } = label;
         Self {
-            cache: cache.to_owned(),
+            cache: name.clone(),
             counts: Counters::default(),
             events: broadcast::Sender::new(EVENT_BUFFER),
-            meters: Meters::new(cache),
-            log: Log::new(log_keys),
+            meters: Meters::new(name),
+            log: Log::new(*log_keys),
             has_warned_of_credentials: AtomicBool::new(false),
         }
     }

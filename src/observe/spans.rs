@@ -12,10 +12,10 @@ use tracing::{Level, Span, debug_span, enabled};
 use crate::key::Key;
 use crate::observe::log::{escaped, hash};
 use crate::observe::rounded::Rounded;
-use crate::observe::{SpanLabel, contain_panic};
+use crate::observe::{CacheLabel, contain_panic};
 
 /// Runs the work of a leader in a span below its caller's, on whatever task.
-pub(crate) fn leading<F: Future>(cache: SpanLabel<'_>, key: &Key, work: F) -> SpanScope<F> {
+pub(crate) fn leading<F: Future>(cache: &CacheLabel, key: &Key, work: F) -> SpanScope<F> {
     SpanScope::new(|| span(cache, key, "leader"), work, Scope::Work)
 }
 
@@ -25,11 +25,11 @@ pub(crate) fn going_on<F: Future>(work: F) -> SpanScope<F> {
 }
 
 /// Runs a wait in its own span, and records in it how long the wait took.
-pub(crate) fn waiting<F: Future>(cache: SpanLabel<'_>, key: &Key, wait: F) -> SpanScope<F> {
+pub(crate) fn waiting<F: Future>(cache: &CacheLabel, key: &Key, wait: F) -> SpanScope<F> {
     SpanScope::new(|| span(cache, key, "waiter"), wait, Scope::Wait)
 }
 
-fn span(cache: SpanLabel<'_>, key: &Key, role: &'static str) -> Span {
+fn span(cache: &CacheLabel, key: &Key, role: &'static str) -> Span {
     // The hash is computed only where a subscriber reads it.
     if !enabled!(target: "tower_stampede", Level::DEBUG) {
         return Span::none();
@@ -40,7 +40,7 @@ fn span(cache: SpanLabel<'_>, key: &Key, role: &'static str) -> Span {
         cache = cache.name,
         role,
         key_hash = hash(key),
-        key = cache.has_keys.then(|| escaped(key)),
+        key = cache.log_keys.then(|| escaped(key)),
         waited = Empty,
     )
 }

@@ -3,9 +3,9 @@
 use std::future::Future;
 
 use crate::key::Key;
-use crate::observe::SpanLabel;
+use crate::observe::CacheLabel;
 
-pub(crate) fn leading<F: Future>(_: SpanLabel<'_>, _: &Key, work: F) -> F {
+pub(crate) fn leading<F: Future>(_: &CacheLabel, _: &Key, work: F) -> F {
     work
 }
 
@@ -13,6 +13,6 @@ pub(crate) fn going_on<F: Future>(work: F) -> F {
     work
 }
 
-pub(crate) fn waiting<F: Future>(_: SpanLabel<'_>, _: &Key, wait: F) -> F {
+pub(crate) fn waiting<F: Future>(_: &CacheLabel, _: &Key, wait: F) -> F {
     wait
 }

@@ -1,7 +1,7 @@
 //! The counters, and their values at one moment.
 
 use crate::observe::Observer;
-use crate::observe::occurrence::{ComputationEnd, WakeCause};
+use crate::observe::labels::{ComputationEnd, WakeCause};
 use crate::outcome::CacheOutcome;
 
 /// What the cache has done since it was built, and what it holds now; see

@@ -1,5 +1,14 @@
-//! The table of events: one row per occurrence says which counter of [`Stats`],
-//! public [`Event`], metric and log line follow from it.
+//! The table of events: what can happen, and what follows from it.
+//!
+//! The table has four parts, in this order:
+//!
+//! 1. [`Metric`]: each metric with its kind, its name and its labels.
+//! 2. [`Event`]: what an application can subscribe to.
+//! 3. [`Occurrence`]: what the engine and its surroundings report.
+//! 4. [`Observer::record`]: one row per occurrence says which counter of [`Stats`], public
+//!    [`Event`], metric and log line follow from it.
+//!
+//! Tests compare `docs/observability.md` with these parts.
 //!
 //! Labels of metrics are closed sets, and a key never is one. Log lines carry
 //! a key only as its hash, unless `Builder::log_keys` says otherwise. Lines above DEBUG that
@@ -8,12 +17,313 @@
 //! [`Stats`]: super::Stats
 
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
+use crate::key::{Key, Tag};
+use crate::mode::Mode;
+use crate::observe::Observer;
+use crate::observe::labels::{
+    CallersGot, ComputationEnd, FailureEffect, FillResult, InvalidationKind, LocalLock, LockAnswer,
+    RemoteOp, WakeCause,
+};
 use crate::observe::lines::{Line, LogMessage};
-use crate::observe::meters::{FillResult, InvalidationKind, LocalLock, Metric};
-use crate::observe::occurrence::{CallersGot, ComputationEnd, FailureEffect, Occurrence};
 use crate::observe::stats::Count;
-use crate::observe::{Event, Observer};
+
+/// What kind of number a metric is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(not(test), allow(dead_code, reason = "for the tests that hold the page against it"))]
+pub(crate) enum MetricKind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+macro_rules! metrics {
+    ($($variant:ident: $kind:ident $name:literal [$($label:ident $(: $words:ident)?)*];)+) => {
+        /// A metric.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[cfg_attr(
+            not(all(feature = "http", feature = "remote")),
+            allow(dead_code, reason = "some things happen to HTTP or to a remote alone")
+        )]
+        pub(crate) enum Metric {
+            $($variant,)+
+        }
+
+        #[cfg_attr(
+            not(all(test, feature = "metrics")),
+            allow(dead_code, reason = "for the tests that hold the page against it")
+        )]
+        impl Metric {
+            pub(crate) const ALL: &[Self] = &[$(Self::$variant,)+];
+
+            pub(crate) const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)+
+                }
+            }
+
+            pub(crate) const fn kind(self) -> MetricKind {
+                match self {
+                    $(Self::$variant => MetricKind::$kind,)+
+                }
+            }
+
+            /// Returns the names of its labels, beside `cache`.
+            pub(crate) const fn labels(self) -> &'static [&'static str] {
+                match self {
+                    $(Self::$variant => &[$(stringify!($label)),*],)+
+                }
+            }
+
+            /// Returns the values of a label, where its row names them.
+            #[cfg(test)]
+            pub(crate) fn words(self, label: &str) -> Option<Vec<&'static str>> {
+                let words: &[(&str, Vec<&'static str>)] = match self {
+                    $(Self::$variant => &[$($(
+                        (stringify!($label), $words::ALL.iter().map(|it| it.as_str()).collect()),
+                    )?)*],)+
+                };
+                words.iter().find(|(name, _)| *name == label).map(|(_, words)| words.clone())
+            }
+        }
+    };
+}
+
+metrics! {
+    Requests: Counter "stampede_requests_total" [outcome];
+    OriginCalls: Counter "stampede_origin_calls_total" [reason];
+    OriginDuration: Histogram "stampede_origin_duration_seconds" [];
+    BatchCalls: Counter "stampede_batch_calls_total" [];
+    WaitDuration: Histogram "stampede_wait_duration_seconds" [];
+    Lock: Counter "stampede_lock_total" [scope result];
+    Fill: Counter "stampede_fill_total" [result: FillResult];
+    Invalidations: Counter "stampede_invalidations_total" [kind: InvalidationKind];
+    Bypass: Counter "stampede_bypass_total" [reason];
+    Revalidations: Counter "stampede_revalidations_total" [result: RevalidationResult];
+    Inflight: Gauge "stampede_inflight" [];
+    Waiters: Gauge "stampede_waiters" [];
+    Entries: Gauge "stampede_entries" [];
+    Bytes: Gauge "stampede_bytes" [];
+    ArrivingBytes: Gauge "stampede_arriving_bytes" [];
+    Evictions: Counter "stampede_evictions_total" [];
+    Wake: Counter "stampede_wake_total" [cause: WakeCause];
+    StoreUp: Gauge "stampede_store_up" [store];
+    StoreErrors: Counter "stampede_store_errors_total" [store op kind];
+    StoreDuration: Histogram "stampede_store_duration_seconds" [store op: RemoteOp];
+}
+
+words! {
+    /// What the service answered to a request about a stored response.
+    pub(crate) enum RevalidationResult {
+        /// 304: the stored response is still good.
+        Confirmed = "confirmed",
+        /// A new response.
+        Changed = "changed",
+        /// A response with a status from 500 on.
+        Failed = "failed",
+        /// 304, but about another response, or the stored one has been invalidated meanwhile.
+        /// The service is asked again without a condition.
+        Mismatched = "mismatched",
+    }
+}
+
+/// An event in the cache; see [`Stampede::events`](crate::Stampede::events). Hits are
+/// counted, and are no events.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A computation ended and its result is stored or shared.
+    #[non_exhaustive]
+    Computed {
+        /// The key that was computed.
+        key: Key,
+        /// How long the computation took.
+        took: Duration,
+        /// Whether the result may be shared and was not out of date already.
+        shared: bool,
+    },
+    /// A computation failed, took too long, panicked or was dropped.
+    #[non_exhaustive]
+    Failed {
+        /// The key that was to be computed.
+        key: Key,
+        /// How long it took.
+        took: Duration,
+        /// One of `failed`, `timed_out`, `panicked`, `dropped`.
+        how: &'static str,
+    },
+    /// A result was not stored, because it was invalidated while it was computed.
+    #[non_exhaustive]
+    FillRefused {
+        /// The key that was computed.
+        key: Key,
+    },
+    /// A response was passed on unshared, because the bodies that arrive took as many bytes
+    /// as `max_arriving_bytes` permits.
+    #[non_exhaustive]
+    BodyRefused {
+        /// The key that was computed.
+        key: Key,
+    },
+    /// The service was asked whether a stored response is still good, and answered.
+    #[non_exhaustive]
+    Revalidated {
+        /// The key of the response.
+        key: Key,
+        /// One of `confirmed`, `changed`, `failed`, `mismatched`.
+        how: &'static str,
+    },
+    /// A caller gave up waiting.
+    #[non_exhaustive]
+    WaitTimedOut {
+        /// The key that it waited for.
+        key: Key,
+    },
+    /// A caller was refused at a bound on waiters or computations.
+    #[non_exhaustive]
+    Overloaded {
+        /// The key that it asked for.
+        key: Key,
+    },
+    /// A caller was refused because the key failed a moment ago.
+    #[non_exhaustive]
+    Held {
+        /// The key that it asked for.
+        key: Key,
+    },
+    /// A key was invalidated, by this process or another.
+    #[non_exhaustive]
+    Invalidated {
+        /// The key.
+        key: Key,
+    },
+    /// A tag, or everything, was invalidated.
+    #[non_exhaustive]
+    TagInvalidated {
+        /// The tag; see [`Tag::is_everything`].
+        tag: Tag,
+    },
+    /// What carries a tag, or everything, was made stale by this process.
+    #[non_exhaustive]
+    TagMarkedStale {
+        /// The tag; see [`Tag::is_everything`].
+        tag: Tag,
+    },
+    /// The remote is asked again, or not any more.
+    #[non_exhaustive]
+    RemoteChanged {
+        /// Whether it is asked from now on.
+        up: bool,
+    },
+    /// A result stays in this process: it is too large for the remote, has too
+    /// many tags, or cannot be encoded.
+    #[non_exhaustive]
+    Unshareable {
+        /// The key that was computed.
+        key: Key,
+    },
+    /// The cache was switched.
+    #[non_exhaustive]
+    ModeChanged {
+        /// The new mode.
+        mode: Mode,
+    },
+}
+
+/// Receives what the engine does. An implementation must neither block nor
+/// panic.
+pub(crate) trait Observe: Send + Sync + 'static {
+    fn happened(&self, what: Occurrence<'_>);
+}
+
+macro_rules! occurrences {
+    ($($(#[$doc:meta])* $name:ident $({ $($field:ident: $type:ty),+ })?,)+) => {
+        /// One thing that happened.
+        #[derive(Clone, Copy, Debug)]
+        #[cfg_attr(
+            not(all(feature = "http", feature = "remote")),
+            allow(dead_code, reason = "some things happen to HTTP or to a remote alone")
+        )]
+        pub(crate) enum Occurrence<'a> {
+            $($(#[$doc])* $name $({ $($field: $type),+ })?,)+
+        }
+
+        #[cfg(test)]
+        pub(super) const OCCURRENCES: &[&str] = &[$(stringify!($name)),+];
+    };
+}
+
+occurrences! {
+    /// The computation of a flight ended.
+    Computed { key: &'a Key, took: Duration, end: ComputationEnd, failure: Option<FailureEffect> },
+    /// The leader was neither polled nor dropped for longer than its time-out: it was given up.
+    Deposed { key: &'a Key },
+    /// A caller computed for itself, outside any flight. `reason` is a word of
+    /// a closed set. With `timed_out` it got an error.
+    ComputedAlone { key: &'a Key, reason: &'static str, took: Duration, timed_out: bool },
+    /// One call for several keys ended.
+    BatchCalled { keys: u64, took: Duration },
+    /// A result was not stored: it was invalidated meanwhile, or its leader was
+    /// deposed.
+    FillRefused { key: &'a Key },
+    /// A response was passed on unshared: bodies that arrive take as many bytes as they may.
+    BodyRefused { key: &'a Key },
+    /// A caller took the lead.
+    Led,
+    /// A caller joined a running computation.
+    Joined,
+    /// A caller stopped waiting after `took`, with or without an answer.
+    Waited { took: Duration },
+    /// A caller gave up waiting.
+    WaitTimedOut { key: &'a Key },
+    /// A caller was refused at a bound on waiters or computations.
+    Overloaded { key: &'a Key },
+    /// A caller was refused by a hold.
+    Held { key: &'a Key },
+    /// The cache could have answered, and did not because it only observes.
+    WouldHaveAnswered,
+    /// A request was forwarded uncached. `reason` is a word of a closed set.
+    Bypassed { reason: &'static str },
+    /// The service answered a request about a stored response.
+    Revalidated { key: &'a Key, result: RevalidationResult },
+    /// This process invalidated a key.
+    Invalidated { key: &'a Key },
+    /// This process invalidated a tag, or everything, or made it stale: then `tag` is a mark.
+    TagInvalidated { tag: &'a Tag },
+    /// Another process invalidated or put a key.
+    InvalidatedElsewhere { key: &'a Key },
+    /// The cache was switched.
+    ModeChanged { mode: Mode },
+    /// Another process still computes the key, after a wait of more than `lease`.
+    WaitsLong { key: &'a Key, waited: Duration, lease: Duration },
+    /// The lease ended because its holder did not renew it, and this process has it now.
+    TookOver { key: &'a Key, waited: Duration, lease: Duration },
+    /// The remote answered an acquire.
+    Locked { answer: LockAnswer },
+    /// A leader that waits for another process looks again.
+    Woken { cause: WakeCause },
+    /// A call to the remote ended.
+    RemoteCalled { op: RemoteOp, took: Duration, error: Option<&'static str> },
+    /// The cache was built with a remote.
+    RemoteAttached,
+    /// The remote is not asked any more: the last call failed so, if a call was made.
+    RemoteAway { server: &'a str, failure: Option<(RemoteOp, &'static str)> },
+    /// The remote is asked again. `is_last`: no other server of it is away.
+    RemoteBack { server: &'a str, away_for: Duration, is_last: bool },
+    /// A value in the remote cannot be used.
+    Damaged { how: &'static str },
+    /// A result stays in this process: it is too large or cannot be encoded.
+    Unshareable { key: &'a Key },
+    /// A cache was built that can neither weigh its values nor has a bound on their number.
+    Unweighed { type_name: &'a str, max_entries: u64 },
+    /// A request was not read, because the layer cannot make a body of this type.
+    BodyTypeUnknown { type_name: &'a str },
+    /// A response was not shared because its request carries this field.
+    CredentialRefused { field: &'a str },
+    /// Many responses were stored, and no write has passed a layer of the handle.
+    NoWriteSeen,
+}
 
 impl Observer {
     /// Passes an occurrence on. Every row has the same order: counter, event,
@@ -124,6 +434,11 @@ impl Observer {
             }
             Occurrence::WouldHaveAnswered => self.count(Count::WouldHaveAnswered),
             Occurrence::Bypassed { reason } => meters.add(Metric::Bypass, &[("reason", reason)]),
+            Occurrence::Revalidated { key, result } => {
+                let how = result.as_str();
+                self.emit(|| Event::Revalidated { key: key.clone(), how });
+                meters.add(Metric::Revalidations, &[("result", how)]);
+            }
             Occurrence::Invalidated { key } => {
                 self.count(Count::Invalidation);
                 self.emit(|| Event::Invalidated { key: key.clone() });
@@ -216,4 +531,60 @@ impl Observer {
     fn invalidation(&self, kind: InvalidationKind) {
         self.meters.add(Metric::Invalidations, &[("kind", kind.as_str())]);
     }
+}
+
+/// At least one sample of each occurrence, and one for each way in which a line or a metric
+/// follows from it. A test fails if an occurrence has none.
+#[cfg(all(test, feature = "metrics", feature = "tracing"))]
+pub(super) fn samples<'a>(key: &'a Key, tag: &'a Tag) -> Vec<Occurrence<'a>> {
+    const SECOND: Duration = Duration::from_secs(1);
+    let (took, waited, lease) = (SECOND, SECOND, SECOND);
+    let callers_got = CallersGot::Failure;
+    let effect = |is_refresh| FailureEffect { callers_got, held_for: Some(SECOND), is_refresh };
+    let computed = |end| {
+        let failure = matches!(
+            end,
+            ComputationEnd::Failed | ComputationEnd::TimedOut | ComputationEnd::Panicked
+        );
+        [true, false].map(|is_refresh| {
+            let failure = failure.then(|| effect(is_refresh));
+            Occurrence::Computed { key, took, end, failure }
+        })
+    };
+    let mut samples: Vec<_> = ComputationEnd::ALL.iter().flat_map(|end| computed(*end)).collect();
+    samples.extend([
+        Occurrence::ComputedAlone { key, reason: "off", took, timed_out: true },
+        Occurrence::Deposed { key },
+        Occurrence::BatchCalled { keys: 7, took },
+        Occurrence::FillRefused { key },
+        Occurrence::BodyRefused { key },
+        Occurrence::Unweighed { type_name: "T", max_entries: 10 },
+        Occurrence::Led,
+        Occurrence::Joined,
+        Occurrence::Waited { took },
+        Occurrence::WaitTimedOut { key },
+        Occurrence::Overloaded { key },
+        Occurrence::Held { key },
+        Occurrence::WouldHaveAnswered,
+        Occurrence::Bypassed { reason: "method" },
+        Occurrence::Revalidated { key, result: RevalidationResult::Confirmed },
+        Occurrence::Invalidated { key },
+        Occurrence::TagInvalidated { tag },
+        Occurrence::InvalidatedElsewhere { key },
+        Occurrence::ModeChanged { mode: Mode::Off },
+        Occurrence::WaitsLong { key, waited, lease },
+        Occurrence::TookOver { key, waited, lease },
+        Occurrence::Locked { answer: LockAnswer::Hit },
+        Occurrence::Woken { cause: WakeCause::Push },
+        Occurrence::RemoteCalled { op: RemoteOp::Get, took, error: Some("timeout") },
+        Occurrence::RemoteAttached,
+        Occurrence::RemoteAway { server: "r", failure: Some((RemoteOp::Get, "timeout")) },
+        Occurrence::RemoteBack { server: "r", away_for: SECOND, is_last: true },
+        Occurrence::Damaged { how: "short" },
+        Occurrence::Unshareable { key },
+        Occurrence::CredentialRefused { field: "x-user" },
+        Occurrence::NoWriteSeen,
+        Occurrence::BodyTypeUnknown { type_name: "B" },
+    ]);
+    samples
 }

@@ -5,12 +5,10 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::cache::builder::Builder;
-
 use crate::error::ConfigError;
+use crate::settings::{SettingNames, Settings};
 
-pub(super) type Fields = &'static [&'static str];
-
-pub(super) fn refuse(fields: Fields, reason: impl Into<Cow<'static, str>>) -> ConfigError {
+pub(super) fn refuse(fields: SettingNames, reason: impl Into<Cow<'static, str>>) -> ConfigError {
     ConfigError::new(fields, reason)
 }
 
@@ -19,13 +17,12 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         self.check_lifetimes()?;
         self.check_status_ttl()?;
         self.check_shares()?;
-        self.check_times()?;
-        self.check_bounds()?;
+        self.check_zero()?;
         self.check_pairs()
     }
 
     fn check_lifetimes(&self) -> Result<(), ConfigError> {
-        match (self.ttl, self.origin_only) {
+        match (self.settings.ttl, self.settings.origin_only == Some(true)) {
             (None, false) => Err(refuse(
                 &["ttl"],
                 "is not set and has no default; set it, or call `origin_only` for HTTP",
@@ -51,8 +48,9 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     }
 
     fn check_shares(&self) -> Result<(), ConfigError> {
-        let Self { jitter, early_refresh, early_refresh_share: share, .. } = self;
-        if !(0.0..1.0).contains(jitter) {
+        let Settings { early_refresh, .. } = self.settings;
+        let (jitter, share) = (self.settings.jitter(), self.settings.early_refresh_share());
+        if !(0.0..1.0).contains(&jitter) {
             let rule = "must be a share from 0 up to but not including 1; the default is 0.1";
             return Err(refuse(&["jitter"], format!("is {jitter} and {rule}")));
         }
@@ -60,57 +58,27 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             let rule = "must be a finite factor above 0; 1.0 is a good start";
             return Err(refuse(&["early_refresh"], format!("is {beta} and {rule}")));
         }
-        if !(*share > 0.0 && *share <= 1.0) {
+        if !(share > 0.0 && share <= 1.0) {
             let rule = "must be a share above 0, at most 1; the default is 0.25";
             return Err(refuse(&["early_refresh_share"], format!("is {share} and {rule}")));
         }
         Ok(())
     }
 
-    fn check_times(&self) -> Result<(), ConfigError> {
-        let times: [(Fields, _, _); 5] = [
-            (&["compute_timeout"], self.compute_timeout, "30 s"),
-            (&["lease"], self.lease, "5 s"),
-            (&["hold"], self.hold, "1 s"),
-            (&["uncacheable_for"], self.uncacheable_for, "30 s"),
-            (
-                &["wait_timeout"],
-                self.wait_timeout.unwrap_or(self.lease),
-                "`lease` + `compute_timeout`",
-            ),
-        ];
-        match times.into_iter().find(|(_, time, _)| time.is_zero()) {
-            Some((field, _, default)) => {
-                let reason = format!("is 0 s and must be longer; leave it unset for {default}");
-                Err(refuse(field, reason))
-            }
-            None => Ok(()),
+    fn check_zero(&self) -> Result<(), ConfigError> {
+        if let Some((field, rule, unset)) = self.settings.zero() {
+            return Err(refuse(field, format!("{rule}; leave it unset for {unset}")));
         }
-    }
-
-    fn check_bounds(&self) -> Result<(), ConfigError> {
-        let bounds: [(Fields, _, _); 9] = [
-            (&["max_bytes"], self.max_bytes, "64 MiB"),
-            (&["max_entries"], self.max_entries.unwrap_or(1), "no bound"),
-            (&["max_arriving_bytes"], self.max_arriving_bytes.unwrap_or(1), "`max_bytes`"),
-            (&["max_waiters"], u64::from(self.max_waiters.unwrap_or(1)), "100,000"),
-            (&["max_waiters_in_all"], self.max_waiters_in_all as u64, "1,000,000"),
-            (&["max_computations"], self.max_computations as u64, "1024"),
-            (&["max_refreshes"], self.max_refreshes.unwrap_or(1) as u64, "256"),
-            (&["max_logged_tags"], self.max_logged_tags as u64, "100,000"),
-            (&["max_batch"], self.max_batch as u64, "1000"),
-        ];
-        match bounds.into_iter().find(|(_, bound, _)| *bound == 0) {
-            Some((field, _, default)) => {
-                let reason = format!("is 0 and must be at least 1; leave it unset for {default}");
-                Err(refuse(field, reason))
-            }
-            None => Ok(()),
+        if self.max_arriving_bytes == Some(0) {
+            let reason = "is 0 and must be at least 1; leave it unset for `max_bytes`";
+            return Err(refuse(&["max_arriving_bytes"], reason));
         }
+        Ok(())
     }
 
     fn check_pairs(&self) -> Result<(), ConfigError> {
-        let (hold, longest) = (self.hold, self.longest_hold());
+        let settings = &self.settings;
+        let (hold, longest) = (settings.hold(), settings.max_hold());
         if longest < hold {
             let reason = format!(
                 "the first hold ({hold:?}) must not exceed the longest ({longest:?}); raise \
@@ -118,15 +86,15 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             );
             return Err(refuse(&["hold", "max_hold"], reason));
         }
-        let bytes = self.max_bytes;
-        if let Some(entries) = self.max_entries.filter(|entries| *entries > bytes) {
+        let bytes = settings.max_bytes();
+        if let Some(entries) = settings.max_entries.filter(|entries| *entries > bytes) {
             let reason = format!(
                 "{bytes} bytes for {entries} entries are less than a byte for each; raise \
                  `max_bytes`"
             );
             return Err(refuse(&["max_entries", "max_bytes"], reason));
         }
-        let least = (self.eviction.entry_bytes() + size_of::<V>()) as u64;
+        let least = (settings.eviction().entry_bytes() + size_of::<V>()) as u64;
         if bytes < least {
             let reason = format!(
                 "is {bytes} and must be at least {least}, what an entry takes beside the memory \
@@ -134,7 +102,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             );
             return Err(refuse(&["max_bytes"], reason));
         }
-        let (one, all) = (self.waiters_of_one_key(), self.max_waiters_in_all);
+        let (one, all) = (settings.max_waiters(), settings.max_waiters_in_all());
         if one as usize > all {
             let reason = format!(
                 "{one} for one key must not exceed {all} for all keys; lower `max_waiters`, or \
@@ -142,7 +110,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             );
             return Err(refuse(&["max_waiters", "max_waiters_in_all"], reason));
         }
-        let (refreshes, all) = (self.refreshes(), self.max_computations);
+        let (refreshes, all) = (settings.max_refreshes(), settings.max_computations());
         if refreshes > all {
             let reason = format!(
                 "{refreshes} must not exceed {all}, since every refresh is a computation; lower \
@@ -155,7 +123,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             let reason = format!("is {all} and must be at most {most}");
             return Err(refuse(&["max_computations"], reason));
         }
-        let (window, timeout) = (self.batch_window, self.compute_timeout);
+        let (window, timeout) = (settings.batch_window(), settings.compute_timeout());
         if window >= timeout {
             let reason = format!(
                 "a window of {window:?} for callers to come together must be shorter than the \
@@ -235,7 +203,7 @@ mod tests {
     fn a_bound_that_is_set_alone_narrows_the_defaults_that_depend_on_it() {
         let settings = |builder: Builder<u32>| {
             let settings = &builder.build().expect("fits").0.engine.settings;
-            (settings.max_refreshes, settings.max_waiters, settings.hold.longest)
+            (settings.max_refreshes(), settings.max_waiters(), settings.max_hold())
         };
         assert_eq!(settings(builder()), (256, 100_000, SECOND * 60));
         let narrow = builder().max_computations(8).max_waiters_in_all(1000).hold(SECOND * 120);

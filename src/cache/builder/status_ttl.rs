@@ -1,14 +1,11 @@
 //! Lifetimes of errors, for caches of HTTP responses.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::cache::builder::Builder;
-use crate::cache::builder::checks::{Fields, refuse};
+use crate::cache::builder::checks::refuse;
 use crate::error::ConfigError;
-
-/// Lifetimes by status.
-pub(crate) type StatusTtl = BTreeMap<u16, Duration>;
+use crate::settings::SettingNames;
 
 /// Returns the rule that a lifetime of `status` breaks, if it breaks one.
 pub(crate) fn refusal(status: u16, ttl: Duration) -> Option<String> {
@@ -36,13 +33,14 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     ///
     /// A cache that stores no HTTP responses ignores it.
     pub fn status_ttl(mut self, status: u16, ttl: Duration) -> Self {
-        self.status_ttl.insert(status, ttl);
+        self.settings.status_ttl.insert(status, ttl);
         self
     }
 
     pub(super) fn check_status_ttl(&self) -> Result<(), ConfigError> {
-        const FIELDS: Fields = &["status_ttl"];
-        let refusal = self.status_ttl.iter().find_map(|(status, ttl)| refusal(*status, *ttl));
+        const FIELDS: SettingNames = &["status_ttl"];
+        let refusal =
+            self.settings.status_ttl.iter().find_map(|(status, ttl)| refusal(*status, *ttl));
         refusal.map_or(Ok(()), |reason| Err(refuse(FIELDS, reason)))
     }
 }

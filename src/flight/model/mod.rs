@@ -40,16 +40,16 @@ use crate::clock::Clock;
 use crate::entry::Entry;
 use crate::error::{Error, ErrorKind};
 use crate::flight::end::{End, Remember};
-use crate::flight::engine::{Admission, Engine, EngineSettings, FlightRequest};
+use crate::flight::engine::{Admission, Engine, FlightRequest};
 use crate::flight::hold::{FailureRule, HoldRule};
-use crate::flight::hold_policy::HoldPolicy;
 use crate::flight::leader::Leader;
 use crate::flight::ports::Store;
 use crate::flight::waiter::{Caller, Resolver, Step, Waiter};
 use crate::freshness::{Lifetimes, Window};
 use crate::key::{Key, Tag};
-use crate::observe::{Observe, Occurrence};
-use crate::store::{Eviction, LocalSettings, LocalStore};
+use crate::observe::{CacheLabel, Observe, Occurrence};
+use crate::settings::{Eviction, Settings};
+use crate::store::{LocalSettings, LocalStore};
 use crate::sync::{Arc, AtomicU64, Ordering};
 
 /// Longer than any run: no timer comes due.
@@ -147,23 +147,22 @@ impl World {
     }
 
     fn with_log(max_computations: usize, max_logged_tags: usize) -> Arc<Self> {
-        let settings = EngineSettings {
-            name: "model".into(),
-            log_keys: false,
-            compute_timeout: LONG,
-            wait_timeout: LONG,
-            compute_after_wait: false,
-            hold: HoldPolicy { first: LONG, longest: LONG },
-            uncacheable_for: LONG,
-            max_waiters: 100,
-            max_waiters_in_all: 100,
-            max_computations,
-            max_refreshes: 10,
-            max_logged_tags,
+        let settings = Settings {
+            compute_timeout: Some(LONG),
+            wait_timeout: Some(LONG),
+            hold: Some(LONG),
+            uncacheable_for: Some(LONG),
+            max_waiters: Some(100),
+            max_waiters_in_all: Some(100),
+            max_computations: Some(max_computations),
+            max_refreshes: Some(10),
+            max_logged_tags: Some(max_logged_tags),
+            ..Settings::default()
         };
+        let label = CacheLabel { name: "model".into(), log_keys: false };
         let store = Arc::new(store());
         let local: Arc<dyn Store<u64>> = Arc::clone(&store) as _;
-        let engine = Engine::new(settings, Clock::runtime(), local, Arc::new(Silent) as _);
+        let engine = Engine::new(label, settings, Clock::runtime(), local, Arc::new(Silent) as _);
         let (engine, origin) = (Arc::new(engine), AtomicU64::new(1));
         Arc::new(Self { engine, store, origin, max_computations })
     }

@@ -99,7 +99,7 @@ async fn take(
     }
     let mut slot = Some(engine.take_slot()?);
     places.join_queue(&computation, &mut slot, engine.watch.now());
-    let deadline = Instant::now() + engine.settings.wait_timeout;
+    let deadline = Instant::now() + engine.settings.wait_timeout();
     let gives_up = || (engine.mode() != Mode::On).then_some(NoPlace::NotNeeded);
     match places.wait(&computation, deadline, &engine.watch, gives_up).await {
         Ok(()) => Some(Some(taken)),

@@ -295,7 +295,7 @@ impl Head {
         let status = response.status();
         if why == DeclineReason::Credentials && self.caller.refreshed.is_none() {
             let settings = &self.caller.cache.engine.settings;
-            self.leader.note_sharing(false, self.received.at.plus(settings.uncacheable_for));
+            self.leader.note_sharing(false, self.received.at.plus(settings.uncacheable_for()));
         }
         self.decline_as(status, why);
         OriginOutcome::Response { response, stored: Ok(()), why: Some(why) }

@@ -17,6 +17,9 @@ use crate::http::flow::nested::{self, RestOfCall};
 use crate::http::rules::request::RequestMethod;
 use crate::http::rules::validation::{self, Validators, validators};
 use crate::http::stored::response::selects;
+use crate::key::Key;
+use crate::observe::table::RevalidationResult;
+use crate::observe::{Observe, Occurrence};
 use crate::tower::oneshot::Oneshot;
 
 /// A request on its way to the service.
@@ -30,6 +33,7 @@ pub(super) struct OriginRequest<S, Q> {
 
 /// A stored response that the service is asked about.
 struct About<Q> {
+    key: Key,
     entry: StoredEntry,
     validators: Validators,
     /// For asking again, once, if the answer is about something else.
@@ -59,6 +63,7 @@ impl<S, Q: Body + 'static> OriginRequest<S, Q> {
         let is_whole = !request.headers().contains_key(header::RANGE);
         let about = caller.to_validate().filter(|_| is_whole).and_then(|(entry, validators)| {
             Some(About {
+                key: caller.primary.clone(),
                 entry,
                 validators,
                 spare: content::spare(&caller.rules, caller.content.as_ref())?,
@@ -84,7 +89,7 @@ impl<S, Q: Body + 'static> OriginRequest<S, Q> {
     {
         let Self { service, request, about, unasked } = self;
         let claim = nested::own_mark(request.extensions()).map(|mark| Arc::clone(&mark.claim));
-        let Some(About { entry, validators, spare }) = about else {
+        let Some(About { key, entry, validators, spare }) = about else {
             return match nested::call_unless_claimed(service, request, claim.as_deref()).await {
                 Ok(response) => response.map(|response| confirm_unasked(cache, unasked, response)),
                 Err(rest) => Ok(OriginReply::PassedOn(rest)),
@@ -103,15 +108,23 @@ impl<S, Q: Body + 'static> OriginRequest<S, Q> {
             return Ok(OriginReply::PassedOn(Either::Right(Box::pin(unconditional))));
         };
         let response = response?;
+        let revalidated =
+            |result| cache.observer.happened(Occurrence::Revalidated { key: &key, result });
         if response.status() != StatusCode::NOT_MODIFIED {
+            revalidated(match response.status().is_server_error() {
+                true => RevalidationResult::Failed,
+                false => RevalidationResult::Changed,
+            });
             return Ok(of_response(response));
         }
         let is_about_it = validators.are_confirmed_by(response.headers());
         if is_about_it && cache.engine.log.is_alive(&entry) {
+            revalidated(RevalidationResult::Confirmed);
             let not_modified = response.into_parts().0;
             let confirmed = Confirmation { entry, not_modified };
             return Ok(OriginReply::Origin(OriginAnswer::Confirmed(confirmed)));
         }
+        revalidated(RevalidationResult::Mismatched);
         drop(response);
         validation::ask_unconditionally(&mut again.headers);
         let unconditional = Request::from_parts(again, spare);

@@ -65,7 +65,7 @@ impl HttpCaller {
     /// too late.
     async fn gather(&self, reader: Option<&Reader>) -> Gathered {
         let Some(reader) = reader else { return Gathered::Lost };
-        let patience = self.cache.engine.settings.wait_timeout;
+        let patience = self.cache.engine.settings.wait_timeout();
         let gathered = reader.gather(bytes_needed(&self.headers));
         tokio::time::timeout(patience, gathered).await.unwrap_or(Gathered::Lost)
     }

@@ -146,7 +146,7 @@ fn index_to(
     let known = local.as_ref().and_then(|entry| index_of(entry));
     let lists = known.map(|known| known.lists.clone()).unwrap_or_default();
     let index = Index { lists, generation: Some(generation), ..Index::default() };
-    let remembered = caller.cache.engine.settings.uncacheable_for;
+    let remembered = caller.cache.engine.settings.uncacheable_for();
     Arc::new(index_entry(index.with(list, coding, selected), entry, None, remembered))
 }
 

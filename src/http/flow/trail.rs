@@ -144,7 +144,7 @@ impl HttpCaller {
     pub(super) fn new_anchor(&self, version: Version) -> StoredEntry {
         let engine = &self.cache.engine;
         let settings = &engine.settings;
-        let lasts = (settings.compute_timeout + settings.wait_timeout) * 2;
+        let lasts = (settings.compute_timeout() + settings.wait_timeout()) * 2;
         let index = Index { generation: Some(Generation::random()), ..Index::default() };
         let window = lasting(engine.clock.now(), lasts.max(Duration::from_secs(60)));
         let entry = Entry::new(index.into(), window, Box::default(), engine.log.seq());

@@ -8,9 +8,6 @@ use crate::http::rules::members::{Argument, Directive, Members};
 /// Numbers of seconds beyond this one mean this one (RFC 9111, 1.2.2).
 pub(crate) const MAX_SECONDS: u32 = 1 << 31;
 
-/// Longest name of a directive that we know.
-const LONGEST_NAME: usize = 22;
-
 /// How long the response says it stays fresh.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) enum Lifetime {
@@ -42,28 +39,145 @@ impl Lifetime {
     }
 }
 
-/// The directives of a response that a shared cache has to know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub(crate) struct Directives {
-    pub(crate) no_store: bool,
-    /// Without field names.
-    pub(crate) private: bool,
-    /// Without field names.
-    pub(crate) no_cache: bool,
-    pub(crate) public: bool,
-    pub(crate) must_revalidate: bool,
-    pub(crate) proxy_revalidate: bool,
-    pub(crate) must_understand: bool,
-    pub(crate) immutable: bool,
-    /// `s-maxage` is present, valid or not.
-    pub(crate) has_s_maxage: bool,
-    /// Part of the field could not be read: it may forbid anything.
-    pub(crate) unreadable: bool,
-    /// By these directives, or by `Expires` where they set none.
-    pub(crate) lifetime: Lifetime,
-    pub(crate) stale_while_revalidate: Option<u32>,
-    pub(crate) stale_if_error: Option<u32>,
+/// How a directive without a number counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FlagRule {
+    /// It counts with any argument: `no-store=0` more likely forbids than permits.
+    Forbids,
+    /// It concerns the fields that its argument names, else the whole response.
+    NamesFields,
+    /// It counts with any argument. In a targeted field it has the type Boolean.
+    Restricts,
+    /// It counts without an argument only. In a targeted field it has the type Boolean.
+    Permits,
 }
+
+macro_rules! directives {
+    (
+        numbers { $($(#[$number_doc:meta])* $number:ident = $number_name:literal,)+ }
+        flags { $($(#[$flag_doc:meta])* $flag:ident = $flag_name:literal $rule:ident,)+ }
+        derived { $($(#[$derived_doc:meta])* $derived:ident,)+ }
+        more_flags { $($(#[$more_doc:meta])* $more:ident = $more_name:literal $more_rule:ident,)* }
+    ) => {
+        /// The directives of a response that a shared cache has to know.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+        pub(crate) struct Directives {
+            $($(#[$flag_doc])* pub(crate) $flag: bool,)+
+            $($(#[$derived_doc])* pub(crate) $derived: bool,)+
+            $($(#[$more_doc])* pub(crate) $more: bool,)*
+            /// By these directives, or by `Expires` where they set none.
+            pub(crate) lifetime: Lifetime,
+            pub(crate) stale_while_revalidate: Option<u32>,
+            pub(crate) stale_if_error: Option<u32>,
+        }
+
+        impl Directives {
+            /// How many flags there are.
+            pub(crate) const FLAGS: usize =
+                [$(stringify!($flag),)+ $(stringify!($derived),)+ $(stringify!($more),)*].len();
+
+            /// Returns the flags as bits, in the order of the table: responses are stored so.
+            pub(crate) fn flag_bits(&self) -> u16 {
+                let flags = [$(self.$flag,)+ $(self.$derived,)+ $(self.$more,)*];
+                flags.iter().rev().fold(0, |bits, flag| bits << 1 | u16::from(*flag))
+            }
+
+            /// Returns directives with these flags, and nothing else; `None` for unknown bits.
+            pub(crate) fn of_flag_bits(bits: u16) -> Option<Self> {
+                if u32::from(bits) >> Self::FLAGS != 0 {
+                    return None;
+                }
+                let mut at = 0;
+                let mut next = || {
+                    at += 1;
+                    bits >> (at - 1) & 1 == 1
+                };
+                Some(Self {
+                    $($flag: next(),)+
+                    $($derived: next(),)+
+                    $($more: next(),)*
+                    ..Self::default()
+                })
+            }
+
+            /// Returns the flag with this name, and how it counts.
+            pub(super) fn flag_named(&mut self, name: &[u8]) -> Option<(FlagRule, &mut bool)> {
+                Some(match name {
+                    $(_ if name == $flag_name.as_bytes() => (FlagRule::$rule, &mut self.$flag),)+
+                    $(_ if name == $more_name.as_bytes() => {
+                        (FlagRule::$more_rule, &mut self.$more)
+                    })*
+                    _ => return None,
+                })
+            }
+        }
+
+        /// The numbers of a field, before they are weighed against each other.
+        #[derive(Default)]
+        pub(super) struct Numbers {
+            $($(#[$number_doc])* $number: Lifetime,)+
+        }
+
+        impl Numbers {
+            pub(super) fn named(&mut self, name: &[u8]) -> Option<&mut Lifetime> {
+                Some(match name {
+                    $(_ if name == $number_name.as_bytes() => &mut self.$number,)+
+                    _ => return None,
+                })
+            }
+        }
+
+        /// All names of directives that we know.
+        pub(crate) const NAMES: &[&str] =
+            &[$($number_name,)+ $($flag_name,)+ $($more_name,)*];
+
+        /// The names of the directives with a number.
+        #[cfg(test)]
+        pub(in crate::http) const NUMBER_NAMES: &[&str] = &[$($number_name,)+];
+    };
+}
+
+// A new flag belongs into `more_flags`, at its end: the bits of stored responses keep their
+// places. A process of an older version does not read a response with the new flag.
+directives! {
+    numbers {
+        max_age = "max-age",
+        s_maxage = "s-maxage",
+        stale_while_revalidate = "stale-while-revalidate",
+        stale_if_error = "stale-if-error",
+    }
+    flags {
+        no_store = "no-store" Forbids,
+        /// Without field names.
+        private = "private" NamesFields,
+        /// Without field names.
+        no_cache = "no-cache" NamesFields,
+        public = "public" Permits,
+        must_revalidate = "must-revalidate" Restricts,
+        proxy_revalidate = "proxy-revalidate" Restricts,
+        must_understand = "must-understand" Restricts,
+        immutable = "immutable" Restricts,
+    }
+    derived {
+        /// `s-maxage` is present, valid or not.
+        has_s_maxage,
+        /// Part of the field could not be read: it may forbid anything.
+        unreadable,
+    }
+    more_flags {}
+}
+
+/// The length of the longest name of a directive that we know.
+const LONGEST_NAME: usize = {
+    let (mut longest, mut at) = (0, 0);
+    while at < NAMES.len() {
+        if NAMES[at].len() > longest {
+            longest = NAMES[at].len();
+        }
+        at += 1;
+    }
+    longest
+};
 
 impl Directives {
     /// Returns whether the response may ever be served stale.
@@ -113,26 +227,7 @@ pub(crate) fn parse(headers: &HeaderMap) -> DirectiveSet {
     reading.finish()
 }
 
-/// The numbers of a field, before they are weighed against each other.
-#[derive(Default)]
-pub(super) struct Numbers {
-    max_age: Lifetime,
-    s_maxage: Lifetime,
-    stale_while_revalidate: Lifetime,
-    stale_if_error: Lifetime,
-}
-
 impl Numbers {
-    pub(super) fn named(&mut self, name: &[u8]) -> Option<&mut Lifetime> {
-        Some(match name {
-            b"max-age" => &mut self.max_age,
-            b"s-maxage" => &mut self.s_maxage,
-            b"stale-while-revalidate" => &mut self.stale_while_revalidate,
-            b"stale-if-error" => &mut self.stale_if_error,
-            _ => return None,
-        })
-    }
-
     /// RFC 9111, 5.2.2.10: `s-maxage` overrides, valid or not.
     pub(super) fn weigh(self, said: &mut Directives) {
         said.has_s_maxage = self.s_maxage != Lifetime::Unsaid;
@@ -162,20 +257,14 @@ impl<'a> Reading<'a> {
         self.take_number(name, &directive.argument);
     }
 
-    /// What restricts counts with any argument, what permits only without.
     fn take_flag(&mut self, name: &[u8], argument: &Argument<'_>) {
         let DirectiveSet { directives: said, withheld } = &mut self.parsed;
-        match name {
-            b"no-store" => said.no_store = true,
-            b"private" => said.private |= !withhold(argument, self.headers, withheld),
-            b"no-cache" => said.no_cache |= !withhold(argument, self.headers, withheld),
-            b"public" => said.public |= *argument == Argument::None,
-            b"must-revalidate" => said.must_revalidate = true,
-            b"proxy-revalidate" => said.proxy_revalidate = true,
-            b"must-understand" => said.must_understand = true,
-            b"immutable" => said.immutable = true,
-            _ => {}
-        }
+        let Some((rule, flag)) = said.flag_named(name) else { return };
+        *flag |= match rule {
+            FlagRule::Forbids | FlagRule::Restricts => true,
+            FlagRule::NamesFields => !withhold(argument, self.headers, withheld),
+            FlagRule::Permits => *argument == Argument::None,
+        };
     }
 
     fn take_number(&mut self, name: &[u8], argument: &Argument<'_>) {

@@ -13,7 +13,7 @@ use sfv::{BareItemFromInput, KeyRef, Parser};
 use crate::http::config::HttpConfig;
 use crate::http::rules::conditions::only;
 use crate::http::rules::directives::{
-    self, DirectiveSet, Directives, Lifetime, MAX_SECONDS, Numbers,
+    self, DirectiveSet, Directives, FlagRule, Lifetime, MAX_SECONDS, NAMES, Numbers,
 };
 use crate::http::rules::lifetime;
 use crate::http::rules::members::Argument;
@@ -100,27 +100,14 @@ pub(super) fn combined<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<
     }))
 }
 
-/// Directives whose values have one type each.
-const TYPED: [&str; 9] = [
-    "max-age",
-    "s-maxage",
-    "stale-while-revalidate",
-    "stale-if-error",
-    "public",
-    "must-revalidate",
-    "proxy-revalidate",
-    "must-understand",
-    "immutable",
-];
-
 /// The members of a targeted field. Of several of one name the last counts
 /// (RFC 9651, 4.2.2), but what forbids storing counts wherever it stands.
 struct Dictionary<'a> {
     headers: &'a HeaderMap,
     parsed: DirectiveSet,
     numbers: Numbers,
-    /// One bit for each of [`TYPED`].
-    of_wrong_type: u16,
+    /// One bit for each of [`NAMES`].
+    of_wrong_type: u32,
     has_members: bool,
 }
 
@@ -134,47 +121,37 @@ impl<'a> Dictionary<'a> {
         self.has_members = true;
         let (DirectiveSet { directives: said, withheld }, headers) =
             (&mut self.parsed, self.headers);
-        let mut names_fields = || directives::withhold(&as_argument(value), headers, withheld);
-        match name {
-            // Whatever their value: even `no-store=?0` more likely means
-            // something to forbid than something to permit.
-            "no-store" => said.no_store = true,
-            "private" => said.private |= !names_fields(),
-            "no-cache" => said.no_cache |= !names_fields(),
-            _ => self.take_typed(name, value),
-        }
-    }
-
-    fn take_typed(&mut self, name: &str, value: &BareItemFromInput<'_>) {
-        let Some(at) = TYPED.iter().position(|known| *known == name) else { return };
-        let fits = match (self.numbers.named(name.as_bytes()), value) {
-            (Some(number), BareItemFromInput::Integer(n)) => {
+        let number = self.numbers.named(name.as_bytes());
+        let fits = match (number, said.flag_named(name.as_bytes()), value) {
+            (Some(number), _, BareItemFromInput::Integer(n)) => {
                 *number = lifetime(i64::from(*n));
                 true
             }
-            (None, BareItemFromInput::Boolean(is_set)) => {
-                *flag(&mut self.parsed.directives, name) = *is_set;
+            // Whatever their value: even `no-store=?0` more likely means
+            // something to forbid than something to permit.
+            (_, Some((FlagRule::Forbids, flag)), _) => {
+                *flag = true;
+                true
+            }
+            (_, Some((FlagRule::NamesFields, flag)), _) => {
+                *flag |= !directives::withhold(&as_argument(value), headers, withheld);
+                true
+            }
+            (_, Some((_, flag)), BareItemFromInput::Boolean(is_set)) => {
+                *flag = *is_set;
                 true
             }
             _ => false,
         };
-        self.of_wrong_type = self.of_wrong_type & !(1 << at) | u16::from(!fits) << at;
+        if let Some(at) = NAMES.iter().position(|known| *known == name) {
+            self.of_wrong_type = self.of_wrong_type & !(1 << at) | u32::from(!fits) << at;
+        }
     }
 
     fn finish(mut self) -> Option<DirectiveSet> {
         self.numbers.weigh(&mut self.parsed.directives);
         directives::tidy(&mut self.parsed.withheld);
         (self.has_members && self.of_wrong_type == 0).then_some(self.parsed)
-    }
-}
-
-fn flag<'a>(said: &'a mut Directives, name: &str) -> &'a mut bool {
-    match name {
-        "public" => &mut said.public,
-        "must-revalidate" => &mut said.must_revalidate,
-        "proxy-revalidate" => &mut said.proxy_revalidate,
-        "must-understand" => &mut said.must_understand,
-        _ => &mut said.immutable,
     }
 }
 

@@ -204,7 +204,7 @@ pub(crate) fn store(
     if !change.applied {
         return change;
     }
-    let remembered = engine.settings.uncacheable_for;
+    let remembered = engine.settings.uncacheable_for();
     let indexed = local.update(&caller.primary, |old| {
         if old.is_some_and(|old| index_of(old).is_none() && is_newer(old)) {
             return None;
@@ -231,7 +231,7 @@ pub(crate) fn announce(caller: &HttpCaller, entry: &StoredEntry, allowed: &dyn F
     let is_usable = |old: &StoredEntry| {
         index_of(old).is_none() && cache.engine.log.is_alive(old) && cache.may_stand_in(old)
     };
-    let remembered = cache.engine.settings.uncacheable_for;
+    let remembered = cache.engine.settings.uncacheable_for();
     let change = cache.local.update(&caller.primary, |old| {
         if old.is_some_and(is_usable) || !allowed() {
             return None;

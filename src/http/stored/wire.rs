@@ -143,36 +143,8 @@ fn read_status(from: &mut Bytes) -> Option<StatusCode> {
 }
 
 fn write_directives(out: &mut BytesMut, directives: &Directives) {
-    // By name, so that a new one cannot be forgotten here.
-    let Directives {
-        no_store,
-        private,
-        no_cache,
-        public,
-        must_revalidate,
-        proxy_revalidate,
-        must_understand,
-        immutable,
-        has_s_maxage,
-        unreadable,
-        lifetime,
-        stale_while_revalidate,
-        stale_if_error,
-    } = *directives;
-    let flags = [
-        no_store,
-        private,
-        no_cache,
-        public,
-        must_revalidate,
-        proxy_revalidate,
-        must_understand,
-        immutable,
-        has_s_maxage,
-        unreadable,
-    ];
-    let bits = flags.iter().rev().fold(0, |bits, flag| bits << 1 | u16::from(*flag));
-    out.put_u16(bits);
+    let Directives { lifetime, stale_while_revalidate, stale_if_error, .. } = *directives;
+    out.put_u16(directives.flag_bits());
     match lifetime {
         Lifetime::Unsaid => out.put_u8(0),
         Lifetime::Stale => out.put_u8(1),
@@ -190,20 +162,7 @@ fn write_directives(out: &mut BytesMut, directives: &Directives) {
 }
 
 fn read_directives(from: &mut Bytes) -> Option<Directives> {
-    const FLAGS: usize = 10;
-    let bits = from.try_get_u16().ok().filter(|bits| bits >> FLAGS == 0)?;
-    let [
-        no_store,
-        private,
-        no_cache,
-        public,
-        must_revalidate,
-        proxy_revalidate,
-        must_understand,
-        immutable,
-        has_s_maxage,
-        unreadable,
-    ]: [bool; FLAGS] = std::array::from_fn(|i| bits >> i & 1 == 1);
+    let flags = Directives::of_flag_bits(from.try_get_u16().ok()?)?;
     let lifetime = match from.try_get_u8().ok()? {
         0 => Lifetime::Unsaid,
         1 => Lifetime::Stale,
@@ -211,19 +170,10 @@ fn read_directives(from: &mut Bytes) -> Option<Directives> {
         _ => return None,
     };
     Some(Directives {
-        no_store,
-        private,
-        no_cache,
-        public,
-        must_revalidate,
-        proxy_revalidate,
-        must_understand,
-        immutable,
-        has_s_maxage,
-        unreadable,
         lifetime,
         stale_while_revalidate: read_window(from)?,
         stale_if_error: read_window(from)?,
+        ..flags
     })
 }
 

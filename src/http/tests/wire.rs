@@ -32,22 +32,12 @@ fn directives() -> impl Strategy<Value = Directives> {
         (0..=MAX_SECONDS).prop_map(Lifetime::Seconds),
     ];
     let window = || proptest::option::of(0..=MAX_SECONDS);
-    (any::<[bool; 10]>(), lifetime, window(), window()).prop_map(|(flags, lifetime, swr, sie)| {
-        Directives {
-            no_store: flags[0],
-            private: flags[1],
-            no_cache: flags[2],
-            public: flags[3],
-            must_revalidate: flags[4],
-            proxy_revalidate: flags[5],
-            must_understand: flags[6],
-            immutable: flags[7],
-            has_s_maxage: flags[8],
-            unreadable: flags[9],
-            lifetime,
-            stale_while_revalidate: swr,
-            stale_if_error: sie,
-        }
+    let flags = 0..1_u16 << Directives::FLAGS;
+    (flags, lifetime, window(), window()).prop_map(|(flags, lifetime, swr, sie)| Directives {
+        lifetime,
+        stale_while_revalidate: swr,
+        stale_if_error: sie,
+        ..Directives::of_flag_bits(flags).unwrap()
     })
 }
 

@@ -1,7 +1,7 @@
 //! One asks under the flight, and everybody has what it learns.
 
 use tower_stampede::CacheOutcome::*;
-use tower_stampede::{CacheFor, SetCookie};
+use tower_stampede::{CacheFor, Event, SetCookie};
 
 use axum::body::Body;
 use http::Request;
@@ -445,4 +445,36 @@ async fn a_body_of_any_type_can_be_sent_twice_once_it_is_said_how_to_make_one() 
         let questions = origin.seen().iter().filter(|call| is_conditional(call)).count();
         assert_eq!((questions, origin.calls()), if is_said { (1, 3) } else { (0, 2) });
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_says_what_came_of_each_question_about_a_stored_response() {
+    let origin = origin();
+    let cache = origin_only();
+    let app = layered(cache.http_layer(), &origin);
+    send(&app, get("/report")).await;
+    let mut events = cache.events();
+    let mut how = Vec::new();
+    let mismatched = |call: &Call| match call.header("if-none-match") {
+        Some(_) => not_modified().header("etag", "\"other\""),
+        None => report(),
+    };
+    type Script = fn(&Call) -> Answer;
+    let answers: [(Script, &str); 4] = [
+        (|_| not_modified().header("etag", TAG).header("cache-control", "max-age=10"), "confirmed"),
+        (mismatched, "mismatched"),
+        (|_| Answer::status(503), "failed"),
+        (|_| report(), "changed"),
+    ];
+    for (answer, _) in answers {
+        pass(secs(11)).await;
+        origin.answers(answer);
+        send(&app, get("/report")).await;
+    }
+    while let Ok(event) = events.try_recv() {
+        if let Event::Revalidated { how: what, .. } = event {
+            how.push(what);
+        }
+    }
+    assert_eq!(how, answers.map(|(_, what)| what));
 }

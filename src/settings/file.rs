@@ -8,82 +8,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde::de::{Deserializer, Visitor};
 
-use crate::cache::builder::Builder;
-use crate::store::Eviction;
-
-/// The settings of a cache as a configuration file has them; see [`Builder`] for what each
-/// means. All are optional, also `ttl`, which [`Builder::build`] asks for. An unknown name is
-/// refused.
-///
-/// A duration is a text with units: `"60s"`, `"1h 30m"`, `"250ms"`. A size is a number of bytes
-/// or a text: `"64MiB"`, `"1GiB"`, `"500kB"`.
-///
-/// # Examples
-///
-/// ```
-/// use tower_stampede::{Settings, Stampede};
-///
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let file = r#"{ "ttl": "60s", "stale_for": "5m", "max_bytes": "256MiB" }"#;
-/// let mut json = serde_json::Deserializer::from_str(file);
-/// let settings = Settings::read("caches.users", &mut json)?;
-/// let users: Stampede<String> = settings.builder("users").build()?;
-///
-/// let mut json = serde_json::Deserializer::from_str(r#"{ "ttl": "60 parsecs" }"#);
-/// let error = Settings::read("caches.users", &mut json).unwrap_err();
-/// assert!(error.to_string().starts_with("`caches.users.ttl`: "));
-///
-/// let mut json = serde_json::Deserializer::from_str(r#"{ "ttl": "0s" }"#);
-/// let settings = Settings::read("caches.users", &mut json)?;
-/// let error = settings.builder::<String>("users").build().unwrap_err();
-/// assert!(error.to_string().starts_with("`caches.users.ttl`: "));
-/// # Ok(()) }
-/// ```
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-#[non_exhaustive]
-#[allow(missing_docs, reason = "each is a setting of the builder with the same name")]
-pub struct Settings {
-    #[serde(skip)]
-    path: String,
-    #[serde(deserialize_with = "duration")]
-    pub ttl: Option<Duration>,
-    pub origin_only: Option<bool>,
-    #[serde(deserialize_with = "duration")]
-    pub stale_for: Option<Duration>,
-    #[serde(deserialize_with = "duration")]
-    pub stale_if_error: Option<Duration>,
-    #[serde(deserialize_with = "status_ttl")]
-    pub status_ttl: BTreeMap<u16, Duration>,
-    pub jitter: Option<f64>,
-    pub early_refresh: Option<f64>,
-    pub early_refresh_share: Option<f64>,
-    #[serde(deserialize_with = "duration")]
-    pub compute_timeout: Option<Duration>,
-    #[serde(deserialize_with = "duration")]
-    pub lease: Option<Duration>,
-    #[serde(deserialize_with = "duration")]
-    pub wait_timeout: Option<Duration>,
-    pub compute_after_wait: Option<bool>,
-    #[serde(deserialize_with = "duration")]
-    pub hold: Option<Duration>,
-    #[serde(deserialize_with = "duration")]
-    pub max_hold: Option<Duration>,
-    #[serde(deserialize_with = "duration")]
-    pub uncacheable_for: Option<Duration>,
-    #[serde(deserialize_with = "size")]
-    pub max_bytes: Option<u64>,
-    pub max_entries: Option<u64>,
-    pub eviction: Option<Eviction>,
-    pub max_waiters: Option<u32>,
-    pub max_waiters_in_all: Option<usize>,
-    pub max_computations: Option<usize>,
-    pub max_refreshes: Option<usize>,
-    pub max_logged_tags: Option<usize>,
-    pub max_batch: Option<usize>,
-    #[serde(deserialize_with = "duration")]
-    pub batch_window: Option<Duration>,
-}
+use crate::settings::{Settings, StatusTtl};
 
 /// A setting that cannot be read: its path in the file, and why.
 #[derive(Debug)]
@@ -110,7 +35,7 @@ impl std::error::Error for SettingsError {}
 
 impl Settings {
     /// Reads settings. `path` says where they stand in the file: errors name it, also those of
-    /// [`Builder::build`].
+    /// [`Builder::build`](crate::Builder::build).
     ///
     /// # Errors
     ///
@@ -127,56 +52,18 @@ impl Settings {
             }
         }
     }
-
-    /// Begins the settings of a cache with these; `name` labels its metrics and logs.
-    pub fn builder<V: Clone + Send + Sync + 'static>(&self, name: &str) -> Builder<V> {
-        macro_rules! apply {
-            ($builder:expr, $($setting:ident),+) => {{
-                let builder = $builder;
-                $(let builder = match self.$setting {
-                    Some(value) => builder.$setting(value),
-                    None => builder,
-                };)+
-                builder
-            }};
-        }
-        let builder = apply!(
-            Builder::new(name).settings_at(&self.path),
-            ttl,
-            stale_for,
-            stale_if_error,
-            jitter,
-            early_refresh,
-            early_refresh_share,
-            compute_timeout,
-            lease,
-            wait_timeout,
-            hold,
-            max_hold,
-            uncacheable_for,
-            max_bytes,
-            max_entries,
-            eviction,
-            max_waiters,
-            max_waiters_in_all,
-            max_computations,
-            max_refreshes,
-            max_logged_tags,
-            max_batch,
-            batch_window
-        );
-        let lifetimes = self.status_ttl.iter();
-        let builder =
-            lifetimes.fold(builder, |builder, (status, ttl)| builder.status_ttl(*status, *ttl));
-        let builder = if self.origin_only == Some(true) { builder.origin_only() } else { builder };
-        match self.compute_after_wait {
-            Some(true) => builder.compute_after_wait(),
-            Some(false) | None => builder,
-        }
-    }
 }
 
-fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+/// Reads what serde reads by itself: a number, or a word.
+pub(super) fn plain<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    Option::deserialize(from)
+}
+
+pub(super) fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
     struct Text;
     impl Visitor<'_> for Text {
         type Value = Duration;
@@ -195,7 +82,7 @@ fn duration<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::E
 }
 
 /// Reads lifetimes by status. The statuses are texts: what some formats have as keys.
-fn status_ttl<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<u16, Duration>, D::Error> {
+pub(super) fn status_ttl<'de, D: Deserializer<'de>>(from: D) -> Result<StatusTtl, D::Error> {
     let refuse = <D::Error as serde::de::Error>::custom;
     let texts = BTreeMap::<String, String>::deserialize(from)?;
     let lifetimes = texts.iter().map(|(status, ttl)| {
@@ -211,7 +98,7 @@ fn status_ttl<'de, D: Deserializer<'de>>(from: D) -> Result<BTreeMap<u16, Durati
     lifetimes.collect()
 }
 
-fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+pub(super) fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     struct Size;
     impl Visitor<'_> for Size {
         type Value = u64;
@@ -258,6 +145,7 @@ fn parse_size(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::Eviction;
 
     fn read(json: &str) -> Result<Settings, SettingsError> {
         Settings::read("caches.a", &mut serde_json::Deserializer::from_str(json))
@@ -285,10 +173,10 @@ mod tests {
         assert_eq!(settings.eviction, Some(Eviction::S3Fifo));
         let cache = settings.builder::<u32>("a").build().expect("they fit");
         let engine = &cache.0.engine.settings;
-        assert_eq!(engine.max_computations, 8);
-        assert_eq!(engine.hold.first, Duration::from_millis(250));
-        assert!(engine.compute_after_wait);
-        assert_eq!(cache.0.values.max_batch, 50);
+        assert_eq!(engine.max_computations(), 8);
+        assert_eq!(engine.hold(), Duration::from_millis(250));
+        assert_eq!(engine.max_batch(), 50);
+        assert_eq!(engine.compute_after_wait, Some(true));
         assert_eq!(cache.0.values.jitter, 0.2);
         assert_eq!(cache.0.values.status_ttl.get(&404), Some(&Duration::from_secs(10)));
     }

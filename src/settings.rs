@@ -1,0 +1,348 @@
+//! The settings of a cache: one row of a table for each.
+//!
+//! # What enters
+//!
+//! The values that the setters of [`Builder`](crate::Builder) collect, or those of a file
+//! (feature `serde`, [`file`]).
+//!
+//! # What leaves
+//!
+//! [`Settings`]: a field for each row, `None` where the application has not set it, and a method
+//! of the same name that returns the value or the default. The builder checks the values once.
+//! After that the engine and the handle read them from here.
+//!
+//! # How to add a setting
+//!
+//! Add a row to [`each_setting`]. The row makes the field, the setter of the builder with its
+//! documentation, the name in a file, the default, and the check against 0. Then read the
+//! setting where it takes effect. A rule about two settings belongs into
+//! `cache/builder/checks.rs`. A bound needs a row in `docs/how-it-works.md`: a test compares that
+//! table with this one.
+
+#[cfg(feature = "serde")]
+pub(crate) mod file;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+#[cfg(feature = "serde")]
+use file::{duration, plain, size, status_ttl};
+
+/// Calls the macro `$then` with the rows of all settings.
+///
+/// A row is `name: Type as "reader" = default, not_zero "unset";`
+///
+/// - `reader` is the function in [`file`] that reads the setting from a file.
+/// - `default` is a function of the other settings. A row without a default has no method: the
+///   setting is an `Option`.
+/// - `not_zero` refuses 0. The text says what the cache does if the setting is left unset, and
+///   completes "leave it unset for".
+macro_rules! each_setting {
+    ($then:ident) => {
+        $then! {
+            /// Sets how long a value is fresh, counted from the end of its
+            /// computation, or from the call of `put`.
+            ///
+            /// A computation reads its data after its start, so a fresh value is at
+            /// most `ttl` + `compute_timeout` old. A result that took longer, because
+            /// the mode was not `On` or the leader was not polled, is not stored. There
+            /// is no default: a wrong guess would be wrong silently.
+            ttl: Duration as "duration";
+            /// Sets for how long after its `ttl` a value is served stale, at once,
+            /// while one background refresh runs (`stale-while-revalidate`, RFC
+            /// 5861 section 3). Defaults to 0.
+            stale_for: Duration as "duration" = |_| Duration::ZERO;
+            /// Sets for how long after its `ttl` a value is served in place of a
+            /// failure (`stale-if-error`, RFC 5861 section 4). Defaults to 0.
+            stale_if_error: Duration as "duration" = |_| Duration::ZERO;
+            /// Sets the share of the `ttl` by which lifetimes are shortened at
+            /// random, from 0 up to but not including 1, so that what was filled
+            /// together does not end together. Defaults to 0.1.
+            jitter: f64 as "plain" = |_| 0.1;
+            /// Refreshes before the end of the `ttl`, by chance (XFetch; Vattani,
+            /// Chierichetti, Lowenstein, PVLDB 8, 2015). The number is the paper's beta: 1 is
+            /// the optimum, larger is earlier. Off by default.
+            early_refresh: f64 as "plain";
+            /// Sets the part of the `ttl`, before its end, in which early
+            /// refreshes may fall. Defaults to 0.25.
+            early_refresh_share: f64 as "plain" = |_| 0.25;
+            /// Sets after how long a computation is dropped. For services this
+            /// covers readiness and the response's head. The time in the queue of
+            /// `max_computations` does not count. While the mode is not `On`, it
+            /// ends no computation. Defaults to 30 s.
+            compute_timeout: Duration as "duration" = |_| Duration::from_secs(30), not_zero "30 s";
+            /// Sets how long a leader may go silent before another process takes
+            /// over; renewed at a third. Counts into the default of
+            /// `wait_timeout`, and has no other effect within one process. With a
+            /// remote it must be shorter than `wait_timeout`, and longer than
+            /// three times the remote's `op_timeout`. Defaults to 5 s.
+            lease: Duration as "duration" = |_| Duration::from_secs(5), not_zero "5 s";
+            /// Sets how long a caller waits for another caller's computation, or in the
+            /// queue of `max_computations`. Then it is served a stale value where one
+            /// may stand in, else it is refused. Defaults to `lease` +
+            /// `compute_timeout`.
+            wait_timeout: Duration as "duration" = |it| it.lease().saturating_add(it.compute_timeout()), not_zero "`lease` + `compute_timeout`";
+            /// Sets how long no caller computes a key after a failure. Callers
+            /// without a stale value get `Held` for this long, however many
+            /// failures came in a row. For callers with one it is up to a tenth
+            /// shorter, so that keys that failed together are not tried together.
+            ///
+            /// The hold ends early when the data may have changed: with
+            /// `invalidate`, `put` or `mark_stale` of the key, `invalidate_all`, or
+            /// a successful computation. With a remote, only `invalidate` and `put` end
+            /// the hold of all processes. Two minutes after a hold, its failures are
+            /// forgotten. Defaults to 1 s.
+            hold: Duration as "duration" = |_| Duration::from_secs(1), not_zero "1 s";
+            /// Sets up to where the hold doubles, failure by failure, for callers
+            /// that are served a stale value meanwhile. It never lasts longer than
+            /// that value may be served. Defaults to 60 s, or to `hold` if that is longer.
+            max_hold: Duration as "duration" = |it| it.hold().max(Duration::from_secs(60));
+            /// Sets how long a key is remembered as uncacheable: its callers do not
+            /// wait for each other. Defaults to 30 s.
+            uncacheable_for: Duration as "duration" = |_| Duration::from_secs(30), not_zero "30 s";
+            /// Sets the bound on the memory of all entries together, in bytes. An
+            /// entry weighs what it takes: its value, with what that holds on the
+            /// heap; its key and tags; and about half a kilobyte for its places in
+            /// the store. An entry heavier than the bound is handed to its callers
+            /// and not stored.
+            ///
+            /// What a value holds on the heap is known for types without a
+            /// destructor (nothing), for `String`, `Vec<u8>`, `Bytes`, `Arc` and
+            /// `Box` of `str` and `[u8]`, `Option`s of these, and stored responses.
+            /// For other types call [`weigh`](Self::weigh) or
+            /// [`weigher`](Self::weigher), or set `max_entries`. Without any of
+            /// these, the cache holds at most 10,000 entries, and says so in the
+            /// log, once, at WARN (feature `tracing`).
+            ///
+            /// The bound holds after each write, but for values that callers still read; with one of
+            /// moka's policies, see [`eviction`](Self::eviction), up to a thirty-second part of the
+            /// bound per thread that writes is held beyond it for a moment. The process grows
+            /// by the allocator's fragments, too; with glibc and several threads these
+            /// can be large (see the guide, *Bounds*). Not counted: values that callers hold,
+            /// bodies of HTTP responses that still arrive (see `max_arriving_bytes`),
+            /// flights and waiters, and about 100 KiB for an empty cache. Defaults to 64 MiB.
+            max_bytes: u64 as "size" = |_| 64 << 20, not_zero "64 MiB";
+            /// Sets a bound on the number of entries, beside the one on their memory: each
+            /// then weighs at least `max_bytes / max_entries`. Which bound is
+            /// reached first depends on what the values weigh. Unset by default; see
+            /// [`max_bytes`](Self::max_bytes) for types that cannot be weighed.
+            max_entries: u64 as "plain", not_zero "no bound";
+            /// Sets which entry makes room at the bound. Defaults to
+            /// [`Eviction::ByPrice`].
+            eviction: Eviction as "plain" = |_| Eviction::default();
+            /// Sets how many callers may wait for one key. Defaults to 100,000, or to
+            /// `max_waiters_in_all` if that is less.
+            max_waiters: u32 as "plain" = |it| saturated(it.max_waiters_in_all()).min(100_000), not_zero "100,000";
+            /// Sets how many callers may wait in all. A leader that queues for one
+            /// of the `max_computations` counts, too. Over the bound a caller gets a
+            /// stale value where one may stand in, else `Overloaded`. Defaults to
+            /// 1,000,000.
+            max_waiters_in_all: usize as "plain" = |_| 1_000_000, not_zero "1,000,000";
+            /// Sets how many computations may run at once. Each takes a place.
+            ///
+            /// *What queues:* a leader whose caller has no value in hand. It waits
+            /// at most `wait_timeout`, first come, first served, and leaves when its
+            /// caller and all its waiters have gone. A background refresh and an
+            /// inline caller with a stale value do not queue: without a free place
+            /// the stale value is served, and the next reader tries again.
+            ///
+            /// *What lends:* a computation that asks the same handle for another
+            /// key waits for it, so it lends its place to that computation, one at a
+            /// time. Nested computations need no place beyond the outer one. Work
+            /// that a computation spawns (`tokio::spawn`) is not seen as a part of
+            /// it: nothing is lent to it, and it queues like any other caller.
+            ///
+            /// *What returns:* the place of a computation that has been silent for a
+            /// second longer than its time-out goes to the next caller that needs
+            /// one.
+            ///
+            /// Callers that compute for themselves because values of the key are not
+            /// shared need no place; neither does any caller while the mode is not
+            /// `On`. Defaults to 1024.
+            max_computations: usize as "plain" = |_| 1024, not_zero "1024";
+            /// Sets how many background refreshes may run at once. Only a refresh that
+            /// starts a computation counts. Further ones are left to the next reader.
+            /// Defaults to 256, or to `max_computations` if that is less.
+            max_refreshes: usize as "plain" = |it| it.max_computations().min(256), not_zero "256";
+            /// Sets how many invalidated tags the process remembers. At the bound
+            /// the oldest eighth of the records is dropped, after every local entry
+            /// was checked against them: no unrelated entry ends because of that. A
+            /// computation that began before a dropped record, and whose tags are
+            /// known only with its result, counts as invalidated: its callers get
+            /// the result, and it is not stored.
+            ///
+            /// A task in the background makes room from three quarters of the bound
+            /// on. When it does not keep up, the invalidation that reaches the bound
+            /// checks the local entries itself: about a second for a million of
+            /// them on a free core. Defaults to 100,000.
+            max_logged_tags: usize as "plain" = |_| 100_000, not_zero "100,000";
+            /// Sets how many keys one call of a batch loader gets at most; more keys are several
+            /// calls, side by side. See [`Stampede::get_many`]. Defaults to 1000.
+            max_batch: usize as "plain" = |_| 1000, not_zero "1000";
+            /// Sets for how long the first of several callers of
+            /// [`Cache::get`](crate::Cache::get) that miss waits for the others, so that one call
+            /// of the loader serves them all. It has an effect on caches with a batch loader
+            /// ([`Cache::batched`](crate::Cache::batched)) alone, and delays every miss there. A
+            /// few milliseconds are a good start. Defaults to 0: a single caller waits for no
+            /// other.
+            batch_window: Duration as "duration" = |_| Duration::ZERO;
+        }
+    };
+}
+pub(crate) use each_setting;
+
+macro_rules! settings {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident: $type:ty as $reader:literal $(= $default:expr)? $(, not_zero $unset:literal)?;
+    )+) => {
+        /// The settings of a cache as a configuration file has them; see
+        /// [`Builder`](crate::Builder) for what each means. All are optional, also `ttl`, which
+        /// [`Builder::build`](crate::Builder::build) asks for. An unknown name is refused.
+        ///
+        /// A duration is a text with units: `"60s"`, `"1h 30m"`, `"250ms"`. A size is a number of
+        /// bytes or a text: `"64MiB"`, `"1GiB"`, `"500kB"`.
+        ///
+        /// # Examples
+        ///
+        /// ```
+        /// use tower_stampede::{Settings, Stampede};
+        ///
+        /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+        /// let file = r#"{ "ttl": "60s", "stale_for": "5m", "max_bytes": "256MiB" }"#;
+        /// let mut json = serde_json::Deserializer::from_str(file);
+        /// let settings = Settings::read("caches.users", &mut json)?;
+        /// let users: Stampede<String> = settings.builder("users").build()?;
+        ///
+        /// let mut json = serde_json::Deserializer::from_str(r#"{ "ttl": "60 parsecs" }"#);
+        /// let error = Settings::read("caches.users", &mut json).unwrap_err();
+        /// assert!(error.to_string().starts_with("`caches.users.ttl`: "));
+        ///
+        /// let mut json = serde_json::Deserializer::from_str(r#"{ "ttl": "0s" }"#);
+        /// let settings = Settings::read("caches.users", &mut json)?;
+        /// let error = settings.builder::<String>("users").build().unwrap_err();
+        /// assert!(error.to_string().starts_with("`caches.users.ttl`: "));
+        /// # Ok(()) }
+        /// ```
+        #[derive(Clone, Debug, Default, PartialEq)]
+        #[cfg_attr(
+            feature = "serde",
+            derive(serde::Deserialize),
+            serde(default, deny_unknown_fields)
+        )]
+        #[non_exhaustive]
+        #[allow(missing_docs, reason = "each is a setting of the builder with the same name")]
+        pub struct Settings {
+            /// Where the settings stand in a file; errors name it.
+            #[cfg_attr(feature = "serde", serde(skip))]
+            pub(crate) path: String,
+            pub origin_only: Option<bool>,
+            pub compute_after_wait: Option<bool>,
+            #[cfg_attr(feature = "serde", serde(deserialize_with = "status_ttl"))]
+            pub status_ttl: StatusTtl,
+            $(
+                #[cfg_attr(feature = "serde", serde(deserialize_with = $reader))]
+                pub $name: Option<$type>,
+            )+
+        }
+
+        impl Settings {
+            $($(
+                pub(crate) fn $name(&self) -> $type {
+                    let default: fn(&Self) -> $type = $default;
+                    self.$name.unwrap_or_else(|| default(self))
+                }
+            )?)+
+
+            /// Returns the first setting that is 0 and must not be: its name, what is wrong, and
+            /// what the cache does if it is left unset.
+            pub(crate) fn zero(&self) -> Option<(SettingNames, &'static str, &'static str)> {
+                $($(
+                    if self.$name == Some(<$type as Zero>::ZERO) {
+                        return Some((&[stringify!($name)], <$type as Zero>::RULE, $unset));
+                    }
+                )?)+
+                None
+            }
+        }
+
+        /// The settings that must not be 0, and what the cache does if they are left unset.
+        #[cfg(test)]
+        const NOT_ZERO: &[(&str, &str)] = &[$($((stringify!($name), $unset),)?)+];
+    };
+}
+
+each_setting!(settings);
+
+/// Names of settings, for an error.
+pub(crate) type SettingNames = &'static [&'static str];
+
+/// Lifetimes by status.
+pub(crate) type StatusTtl = BTreeMap<u16, Duration>;
+
+/// A number or a time that may be 0.
+trait Zero {
+    const ZERO: Self;
+    /// What an error says of 0.
+    const RULE: &'static str;
+}
+
+impl Zero for Duration {
+    const ZERO: Self = Self::ZERO;
+    const RULE: &'static str = "is 0 s and must be longer";
+}
+
+macro_rules! numbers {
+    ($($type:ty)+) => {$(
+        impl Zero for $type {
+            const ZERO: Self = 0;
+            const RULE: &'static str = "is 0 and must be at least 1";
+        }
+    )+};
+}
+
+numbers!(u32 u64 usize);
+
+fn saturated(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+impl Settings {
+    /// Bounds the time-outs to a hundred years: clocks cannot count much further.
+    pub(crate) fn with_bounded_times(mut self) -> Self {
+        const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+        self.wait_timeout = Some(self.wait_timeout().min(LONGEST));
+        self.compute_timeout = Some(self.compute_timeout().min(LONGEST));
+        self
+    }
+}
+
+/// Which entry makes room at the bound on memory.
+///
+/// A new entry is always taken, whatever the policy, but for [`TinyLfu`](Self::TinyLfu).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(rename_all = "snake_case"))]
+#[non_exhaustive]
+pub enum Eviction {
+    /// As [`S3Fifo`](Self::S3Fifo), and an entry that was used again stays the longer the longer
+    /// its computation took. This saves computing time, not misses. Entries that were used only
+    /// in their first moments take at most a sixth of the store for this. A client that comes
+    /// back to slow keys of its own can take more, so [`S3Fifo`](Self::S3Fifo) is the safer choice
+    /// where strangers choose what is computed.
+    #[default]
+    ByPrice,
+    /// S3-FIFO (Yang and others, SOSP 2023): a key that is asked for once leaves soon, and
+    /// a scan takes a tenth of the bound from the others, or 64 entries, up to half of the bound,
+    /// where that is more.
+    S3Fifo,
+    /// The least recently used one, by moka.
+    #[cfg(feature = "moka")]
+    Lru,
+    /// The least frequently used one, by moka, and a new entry is refused while it is less
+    /// popular than those held: good against scans, but every key that is refused is
+    /// computed again at the next request.
+    #[cfg(feature = "moka")]
+    TinyLfu,
+}
