@@ -2,6 +2,7 @@
 //! and ends with it.
 
 use std::io::{self, Read, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use axum::http::{HeaderName, HeaderValue};
@@ -22,16 +23,19 @@ const LOOK: Duration = Duration::from_millis(100);
 #[serde(tag = "report", rename_all = "snake_case")]
 pub(crate) enum Report {
     /// The origin has begun to compute the report of the page.
-    Began { at: u64 },
+    Began { at: u64, call: u64 },
     /// It has ended.
-    Ended { at: u64, ok: bool },
+    Ended { at: u64, call: u64, ok: bool },
     /// Redis answers, or does not.
     Redis { at: u64, up: bool },
 }
 
 /// The sending end. Without it an instance is on its own.
 #[derive(Debug)]
-pub(crate) struct Child;
+pub(crate) struct Child {
+    /// Numbers the calls: after an invalidation two may run at once.
+    calls: AtomicU64,
+}
 
 impl Child {
     /// Ends this process when its standard input closes: so it ends with the process that holds
@@ -42,13 +46,14 @@ impl Child {
             let _ = io::copy(&mut io::stdin().lock().by_ref(), &mut io::sink());
             std::process::exit(0);
         });
-        Self
+        Self { calls: AtomicU64::new(0) }
     }
 
     /// Reports a computation from its begin to its end.
     pub(crate) fn compute(&self) -> Computation {
-        send(Report::Began { at: now() });
-        Computation { ok: false }
+        let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        send(Report::Began { at: now(), call });
+        Computation { call, ok: false }
     }
 
     /// Reports when Redis goes, and when it comes back.
@@ -75,6 +80,7 @@ impl Child {
 /// A computation that runs. Dropped before its end, it counts as failed.
 #[derive(Debug)]
 pub(crate) struct Computation {
+    call: u64,
     ok: bool,
 }
 
@@ -86,7 +92,7 @@ impl Computation {
 
 impl Drop for Computation {
     fn drop(&mut self) {
-        send(Report::Ended { at: now(), ok: self.ok });
+        send(Report::Ended { at: now(), call: self.call, ok: self.ok });
     }
 }
 

@@ -14,6 +14,8 @@ const OUTCOMES = {
   lost: { colour: "failed", row: 1, sign: "×" },
   moved: { colour: "ink", row: 1, sign: "↷" },
 };
+// Requests with these outcomes were not answered from memory.
+const WAITED = new Set(["computed", "joined", "alone", "failed", "refused"]);
 // Where the parts of a lane are, in pixels from its top.
 const VALUE = { y: 9, height: 19 }, ORIGIN = { y: 32, height: 17 }, ROWS = [59, 74];
 // A wait that is drawn as a line; the time that a line needs to be seen.
@@ -30,22 +32,23 @@ class Lane {
 
   take(event, ttl, staleFor) {
     const { at } = event;
-    const computation = this.computations.at(-1), hold = this.holds.at(-1);
+    const hold = this.holds.at(-1);
     const endHold = () => { if (hold && hold.to === null) hold.to = at; };
     if (event.kind === "started") this.started = at;
     if (event.kind === "began") {
       endHold();
-      this.computations.push({ from: at, to: null, ok: null });
+      this.computations.push({ call: event.call, from: at, to: null, ok: null });
     }
-    if (event.kind === "ended" && computation) {
-      Object.assign(computation, { to: at, ok: event.ok });
+    if (event.kind === "ended") {
+      const computation = this.computations.find(it => it.call === event.call);
+      if (computation) Object.assign(computation, { to: at, ok: event.ok });
       if (!event.ok && this.valueAt(at)) this.holds.push({ from: at, to: null });
     }
     if (event.kind === "gone") {
       this.gone = at;
       endHold();
       this.endValue(at);
-      if (computation && computation.to === null) Object.assign(computation, { to: at, ok: false, killed: true });
+      for (const it of this.running()) Object.assign(it, { to: at, ok: false, killed: true });
     }
     if (event.kind === "invalidated") {
       this.invalidated = at;
@@ -54,9 +57,9 @@ class Lane {
     }
     if (event.kind === "answers") {
       this.answers.push(event);
+      if (WAITED.has(event.outcome)) this.missValue(event.from);
       if (event.value) this.takeValue(event, ttl, staleFor);
-      const isComputing = computation && computation.to === null;
-      const isHeld = event.outcome === "stale_if_error" && !isComputing;
+      const isHeld = event.outcome === "stale_if_error" && this.running().length === 0;
       if (isHeld && !(hold && hold.to === null)) this.holds.push({ from: event.from, to: null });
     }
   }
@@ -73,6 +76,17 @@ class Lane {
     const hold = this.holds.at(-1);
     if (hold && hold.to === null && made > hold.from) hold.to = from;
     this.values.push({ from, to: null, made, id: `${value.pid}.${value.version}`, fresh: made + ttl, stale: made + ttl + staleFor });
+  }
+
+  running() {
+    return this.computations.filter(it => it.to === null);
+  }
+
+  // A request that had to wait found nothing to serve: another process had invalidated the value.
+  missValue(at) {
+    for (const value of this.values) {
+      if (value.from < at && (value.to === null || value.to > at)) value.to = at;
+    }
   }
 
   endValue(at) {
@@ -93,8 +107,8 @@ class Lane {
   // One word, and a sentence for the chip beside the lane.
   state(now) {
     if (this.gone !== null) return ["gone", "gone"];
-    const computation = this.computations.at(-1), hold = this.holds.at(-1), value = this.valueAt(now);
-    if (computation && computation.to === null) return ["computing", value ? "refreshing" : "computing"];
+    const hold = this.holds.at(-1), value = this.valueAt(now);
+    if (this.running().length > 0) return ["computing", value ? "refreshing" : "computing"];
     if (hold && hold.to === null) return ["hold", "on hold"];
     if (!value) return ["empty", "nothing stored"];
     if (now < value.fresh) return ["fresh", `fresh for ${((value.fresh - now) / 1000).toFixed(1)} s`];
@@ -129,7 +143,7 @@ function prepare(canvas) {
 
 // Where moments are: the past takes most of the width, the rest shows what is to come.
 function scaleOf(width, now) {
-  const past = width > 560 ? 16000 : 8000, future = width > 560 ? 4500 : 2600;
+  const past = width > 560 ? 13000 : 8000, future = width > 560 ? 4500 : 2600;
   const perMs = width / (past + future);
   return { at: time => (time - now + past) * perMs, first: now - past, last: now + future, present: past * perMs };
 }
@@ -336,8 +350,8 @@ class Board {
     for (const value of lane.values) this.drawValue(pen, scale, lane, value, now);
     for (const it of lane.computations) {
       const isBad = it.ok === false;
-      const label = it.killed ? ["killed"] : isBad ? ["failed"] : ["computing", "comp."];
-      const look = isBad ? { outline: "failed", fill: "called", alpha: 0.35, words: label } : { fill: "called", text: "called-text", words: label };
+      const label = [it.killed ? "killed" : "failed", ""];
+      const look = isBad ? { outline: "failed", fill: "called", alpha: 0.35, words: label } : { fill: "called", text: "called-text", words: ["computing", ""] };
       bar(pen, scale, it.from, it.to ?? now, ORIGIN, look);
     }
     for (const it of lane.holds) {

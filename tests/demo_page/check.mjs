@@ -169,9 +169,11 @@ async function checkFleet () {
   await fleet.away(0)
   passed(`Redis is frozen: 0 failed requests, ${frozen.calls} computations of three processes`)
 
-  await fleet.shows('fresh')
+  await fleet.press('herd')
+  assert.deepEqual(await fleet.lastHerd(), { calls: 1, requests: 300, answered: 300 }, 'with Redis again')
   await fleet.press('fail')
   await fleet.shows('hold')
+  await fleet.requestsGrowBy(10)
   assert.equal(await fleet.number('failures'), 0, 'failed requests while the origin fails')
   passed('the origin fails: a process is on hold, 0 failed requests')
 }

@@ -19,8 +19,8 @@ pub(crate) struct Instance {
     pub(crate) name: String,
     pub(crate) pid: u32,
     pub(crate) address: SocketAddr,
-    /// Whether its origin computes.
-    pub(crate) is_computing: bool,
+    /// How many calls its origin works on.
+    pub(crate) computing: usize,
     /// Whether it reaches Redis; `None` before it has said so, and without Redis.
     pub(crate) reaches_redis: Option<bool>,
     kill: CancellationToken,
@@ -60,8 +60,8 @@ impl Instance {
         let address = address.ok_or_else(|| wrong(&"it says no address"))?;
         let kill = CancellationToken::new();
         let running = Running { process, lines, kill: kill.clone(), _stdin: stdin };
-        let (is_computing, reaches_redis) = (false, None);
-        Ok((Self { name, pid, address, is_computing, reaches_redis, kill }, running))
+        let (computing, reaches_redis) = (0, None);
+        Ok((Self { name, pid, address, computing, reaches_redis, kill }, running))
     }
 
     /// Ends the process with SIGKILL, in a moment.

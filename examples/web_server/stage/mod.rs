@@ -164,7 +164,7 @@ impl Stage {
                     "name": instance.name,
                     "pid": instance.pid,
                     "port": instance.address.port(),
-                    "computing": instance.is_computing,
+                    "computing": instance.computing > 0,
                     "redis": instance.reaches_redis,
                 })
             };
@@ -288,13 +288,13 @@ impl Stage {
             let of_it = live.instances.iter_mut().find(|instance| instance.pid == pid);
             let Some(instance) = of_it else { return };
             let (at, what) = match report {
-                Report::Began { at } => (at, What::Began),
-                Report::Ended { at, ok } => (at, What::Ended { ok }),
+                Report::Began { at, call } => (at, What::Began { call }),
+                Report::Ended { at, call, ok } => (at, What::Ended { call, ok }),
                 Report::Redis { at, up } => (at, What::Redis { up }),
             };
             match what {
-                What::Began => instance.is_computing = true,
-                What::Ended { .. } => instance.is_computing = false,
+                What::Began { .. } => instance.computing += 1,
+                What::Ended { .. } => instance.computing = instance.computing.saturating_sub(1),
                 What::Redis { up } => instance.reaches_redis = Some(up),
                 _ => {}
             }
@@ -387,7 +387,7 @@ impl Stage {
             began.as_mut().enable();
             let leader = self.live(|live| {
                 let is_new = live.timeline.counts.origin_calls > before;
-                live.instances.iter().find(|instance| is_new && instance.is_computing).cloned()
+                live.instances.iter().find(|instance| is_new && instance.computing > 0).cloned()
             });
             if let Some(leader) = leader {
                 return leader;

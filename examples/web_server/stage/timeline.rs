@@ -32,8 +32,11 @@ pub(crate) enum What {
     /// The process is gone: killed by a button, or for another reason.
     Gone,
     /// The origin begins to compute.
-    Began,
+    Began {
+        call: u64,
+    },
     Ended {
+        call: u64,
         ok: bool,
     },
     /// What the clients of one process got.
@@ -100,7 +103,7 @@ impl Timeline {
     }
 
     pub(crate) fn push(&mut self, at: u64, lane: Option<&str>, what: What) {
-        if matches!(what, What::Began) {
+        if matches!(what, What::Began { .. }) {
             self.counts.origin_calls += 1;
         }
         if self.events.len() == MAX_EVENTS {
