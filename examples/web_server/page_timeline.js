@@ -17,7 +17,7 @@ const OUTCOMES = {
 // Requests with these outcomes were not answered from memory.
 const WAITED = new Set(["computed", "joined", "alone", "failed", "refused"]);
 // Where the parts of a lane are, in pixels from its top.
-const VALUE = { y: 9, height: 19 }, ORIGIN = { y: 32, height: 17 }, ROWS = [59, 74];
+const VALUE = { y: 13, height: 19 }, ORIGIN = { y: 36, height: 17 }, ROWS = [63, 79];
 // A wait that is drawn as a line; the time that a line needs to be seen.
 const SHOWN_WAIT = 80;
 const KEPT = 40000;  // how long events are remembered, in milliseconds
@@ -148,10 +148,15 @@ function scaleOf(width, now) {
   return { at: time => (time - now + past) * perMs, first: now - past, last: now + future, present: past * perMs };
 }
 
-function text(pen, words, x, y, colour, { align = "left", weight = 600, size = 12 } = {}) {
+function text(pen, words, x, y, colour, { align = "left", weight = 600, size = 12, halo = false } = {}) {
   pen.font = `${weight} ${size}px system-ui, sans-serif`;
   pen.textAlign = align;
   pen.textBaseline = "middle";
+  if (halo) {
+    pen.lineWidth = 3;
+    pen.strokeStyle = COLOURS.card;
+    pen.strokeText(words, x, y);
+  }
   pen.fillStyle = colour;
   pen.fillText(words, x, y);
 }
@@ -229,11 +234,15 @@ class Board {
   take(state) {
     if (state.run !== this.run) this.reset(state.run);
     this.offset = state.now - performance.now();
-    this.since = state.next;
     for (const { name, pid, port, redis } of state.lanes) {
       Object.assign(this.lane(name), { pid, port, redis });
     }
-    for (const event of state.events) this.takeEvent(event, state);
+    for (const event of state.events) {
+      // Two questions may have overlapped: their answers have the same events.
+      if (event.seq < this.since) continue;
+      this.takeEvent(event, state);
+      this.since = event.seq + 1;
+    }
     const oldest = this.now() - KEPT;
     for (const lane of this.lanes.values()) {
       lane.forget(oldest);
@@ -405,7 +414,7 @@ class Board {
       pen.arc(x, y, n > 1 ? 5.5 : outcome === "computed" ? 4 : 3, 0, 2 * Math.PI);
       pen.fill();
     }
-    if (n > 1) text(pen, `${n}`, x + 8, y, COLOURS.ink, { weight: 700 });
+    if (n > 1) text(pen, `${n}`, x + 8, y, COLOURS.ink, { weight: 700, halo: true });
   }
 }
 
