@@ -210,6 +210,9 @@ class Stage {
       if (!this.state.running) wait = RESTING_POLL;
     } catch {
       wait = 2000;
+      this.state = null;
+      this.enable();
+      this.say("The server does not answer. If it was started again, load this page again.");
     }
     setTimeout(() => this.poll(), document.hidden ? RESTING_POLL : wait);
   }
@@ -218,10 +221,14 @@ class Stage {
     const state = await ask(`/demo/stage/${this.name}?since=${this.board.since}`);
     // An answer that was overtaken tells nothing new.
     if (this.state && state.next < this.state.next && state.run === this.state.run) return;
-    const wasRunning = this.state?.running;
+    const wasRunning = this.state?.running ?? null;
     this.state = state;
     if (state.running) this.board.take(state);
-    else if (wasRunning) this.empty("No process runs.");
+    if (state.running && wasRunning === null) this.say("The processes run already.");
+    if (!state.running && wasRunning) {
+      this.empty("No process runs.");
+      if (!this.isStopping) this.say("The processes have ended: no page looked at them for a while.");
+    }
     for (const [name, value] of Object.entries(state.counts)) {
       const shown = this.part(name);
       if (shown) shown.textContent = number(value);
@@ -277,6 +284,7 @@ class Stage {
     const last = this.part("last");
     if (last) last.hidden = true;
     this.say(on ? "Starting…" : "Stopping…");
+    this.isStopping = !on;
     await this.post(on ? "start" : "stop");
     if (!on) this.say("All processes have ended.");
     else if (this.name === "solo") this.say("One process serves three requests per second. Watch a value turn stale, and one refresh replace it.");
@@ -290,9 +298,10 @@ class Stage {
   }
 
   async freeze(on) {
+    if (!on) this.say("Redis runs again. The processes look for it…");
     await this.post(`freeze?on=${on}`);
     this.say(on ? "Redis stands still (SIGSTOP). After a short time-out each process goes on alone: one computation per process, and no failed request."
-                : "Redis runs again (SIGCONT). The processes find it, and compute once together.");
+                : "Redis runs again (SIGCONT). Each process has told it what was invalidated meanwhile. They compute once together again.");
   }
 
   tellHerd(herd) {

@@ -87,6 +87,8 @@ class Lane {
     for (const value of this.values) {
       if (value.from < at && (value.to === null || value.to > at)) value.to = at;
     }
+    // Without a stale value there is no hold after an error of the origin.
+    this.holds = this.holds.filter(hold => hold.from < at);
   }
 
   endValue(at) {

@@ -23,15 +23,15 @@ const TIMEOUT = 20_000
 const server = await Server.start(program, '127.0.0.1:0')
 const browser = await chromium.launch({ executablePath, args: FLAGS })
 const complaints = []
-const page = await open()
+const page = await openPage(server)
 
-async function open () {
+async function openPage (server) {
   const context = await browser.newContext({ viewport: WIDE, colorScheme: 'light' })
   const page = await context.newPage()
   page.setDefaultTimeout(TIMEOUT)
   page.on('request', request => {
     const { origin, protocol } = new URL(request.url())
-    if (origin !== server.url && protocol !== 'data:') complaints.push(`asks for ${request.url()}`)
+    if (origin !== new URL(server.url).origin && protocol !== 'data:') complaints.push(`asks for ${request.url()}`)
   })
   page.on('console', message => complaints.push(`console: ${message.text()}`))
   page.on('pageerror', error => complaints.push(`error: ${error.message}`))
@@ -218,6 +218,11 @@ async function checkAccess () {
   }
   const open = await Server.start(program, '0.0.0.0:0')
   const status = await open.status('POST', '/demo/stage/solo/start', { ...fair, host: `127.0.0.1:${open.port}` })
+  const stranger = await openPage(open)
+  for (const start of await stranger.locator('[data-press=start]').all()) {
+    assert.ok(await start.isDisabled(), 'the page of such a server starts processes')
+  }
+  await stranger.context().close()
   const code = await open.kill('SIGTERM')
   assert.equal(status, 404, 'a button of a server that other machines reach')
   assert.equal(code, 0, 'exit code after SIGTERM')

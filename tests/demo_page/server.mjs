@@ -24,7 +24,8 @@ export class Server {
       once(readline.createInterface({ input: child.stdout }), 'line'),
       once(child, 'exit').then(([code]) => { throw new Error(`the server ended with ${code}`) })
     ])
-    return new Server(child, line.replace('listening on ', ''))
+    // Every address is none that can be asked.
+    return new Server(child, line.replace('listening on ', '').replace('0.0.0.0', '127.0.0.1'))
   }
 
   constructor (child, url) {

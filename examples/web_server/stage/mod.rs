@@ -61,6 +61,8 @@ const UNSEEN: Duration = Duration::from_secs(4);
 const FORGOTTEN: Duration = Duration::from_secs(30);
 /// How long a killed leader may take to begin.
 const BEGIN: Duration = Duration::from_secs(10);
+/// How long the processes may take to find a thawed Redis.
+const REUNION: Duration = Duration::from_secs(10);
 
 /// Why the page does not get what it asks for.
 pub(crate) type Refusal = (StatusCode, String);
@@ -86,7 +88,7 @@ pub(crate) struct Stage {
     /// One button at a time.
     turn: Turn<Option<RedisServer>>,
     live: Mutex<Live>,
-    began: Notify,
+    reported: Notify,
     open: Arc<Semaphore>,
     tasks: TaskTracker,
 }
@@ -141,7 +143,7 @@ impl Stage {
             client: traffic::client(),
             turn: Turn::default(),
             live: Mutex::new(live),
-            began: Notify::new(),
+            reported: Notify::new(),
             open: Arc::new(Semaphore::new(MAX_OPEN)),
             tasks: TaskTracker::new(),
         })
@@ -300,9 +302,7 @@ impl Stage {
             }
             live.timeline.push(at, Some(name), what);
         });
-        if matches!(report, Report::Began { .. }) {
-            self.began.notify_waiters();
-        }
+        self.reported.notify_waiters();
     }
 
     /// Sends the steady stream of requests until no page looks any more.
@@ -382,9 +382,9 @@ impl Stage {
     /// Returns the process that computes, once there are more calls than before.
     async fn leader_since(&self, before: u64) -> Instance {
         loop {
-            let mut began = std::pin::pin!(self.began.notified());
-            // From here on no begin is missed.
-            began.as_mut().enable();
+            let mut reported = std::pin::pin!(self.reported.notified());
+            // From here on no report is missed.
+            reported.as_mut().enable();
             let leader = self.live(|live| {
                 let is_new = live.timeline.counts.origin_calls > before;
                 live.instances.iter().find(|instance| is_new && instance.computing > 0).cloned()
@@ -392,7 +392,7 @@ impl Stage {
             if let Some(leader) = leader {
                 return leader;
             }
-            began.await;
+            reported.await;
         }
     }
 
@@ -406,7 +406,23 @@ impl Stage {
             live.is_frozen = is_frozen;
             live.timeline.push(now(), None, What::Frozen { on });
         });
+        if !on {
+            // A process that is told late goes on alone for longer; it does no harm.
+            let _ = tokio::time::timeout(REUNION, self.all_reach_redis()).await;
+        }
         Ok(())
+    }
+
+    async fn all_reach_redis(&self) {
+        loop {
+            let mut reported = std::pin::pin!(self.reported.notified());
+            reported.as_mut().enable();
+            let all = |live: &mut Live| live.instances.iter().all(|it| it.reaches_redis == Some(true));
+            if self.live(all) {
+                return;
+            }
+            reported.await;
+        }
     }
 
     async fn fail(&self, on: bool) -> Result<(), Refusal> {
