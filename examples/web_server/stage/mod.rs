@@ -417,7 +417,8 @@ impl Stage {
         loop {
             let mut reported = std::pin::pin!(self.reported.notified());
             reported.as_mut().enable();
-            let all = |live: &mut Live| live.instances.iter().all(|it| it.reaches_redis == Some(true));
+            let all =
+                |live: &mut Live| live.instances.iter().all(|it| it.reaches_redis == Some(true));
             if self.live(all) {
                 return;
             }
