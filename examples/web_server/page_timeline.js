@@ -26,17 +26,14 @@ const KEPT = 40000;  // how long events are remembered, in milliseconds
 
 class Lane {
   constructor(name) {
-    Object.assign(this, { name, started: null, gone: null, invalidated: 0 });
+    Object.assign(this, { name, gone: null, invalidated: 0 });
     Object.assign(this, { computations: [], holds: [], values: [], answers: [] });
   }
 
   take(event, ttl, staleFor) {
     const { at } = event;
-    const hold = this.holds.at(-1);
-    const endHold = () => { if (hold && hold.to === null) hold.to = at; };
-    if (event.kind === "started") this.started = at;
     if (event.kind === "began") {
-      endHold();
+      this.endHold(at);
       this.computations.push({ call: event.call, from: at, to: null, ok: null });
     }
     if (event.kind === "ended") {
@@ -46,22 +43,31 @@ class Lane {
     }
     if (event.kind === "gone") {
       this.gone = at;
-      endHold();
+      this.endHold(at);
       this.endValue(at);
       for (const it of this.running()) Object.assign(it, { to: at, ok: false, killed: true });
     }
     if (event.kind === "invalidated") {
       this.invalidated = at;
-      endHold();
+      this.endHold(at);
       this.endValue(at);
     }
     if (event.kind === "answers") {
       this.answers.push(event);
       if (WAITED.has(event.outcome)) this.missValue(event.from);
       if (event.value) this.takeValue(event, ttl, staleFor);
-      const isHeld = event.outcome === "stale_if_error" && this.running().length === 0;
-      if (isHeld && !(hold && hold.to === null)) this.holds.push({ from: event.from, to: null });
     }
+  }
+
+  // Another process has failed, and this one learns of the hold.
+  learnHold({ from, at, outcome }) {
+    const isHeld = outcome === "stale_if_error" && at - from < SHOWN_WAIT;
+    if (isHeld && this.holds.at(-1)?.to !== null) this.holds.push({ from, to: null });
+  }
+
+  endHold(at) {
+    const hold = this.holds.at(-1);
+    if (hold && hold.to === null) hold.to = Math.max(at, hold.from);
   }
 
   takeValue({ at, value }, ttl, staleFor) {
@@ -115,7 +121,7 @@ class Lane {
     if (!value) return ["empty", "nothing stored"];
     if (now < value.fresh) return ["fresh", `fresh for ${((value.fresh - now) / 1000).toFixed(1)} s`];
     if (now < value.stale) return ["stale", "stale"];
-    return ["expired", "expired"];
+    return ["expired", "kept for failures"];
   }
 }
 
@@ -264,6 +270,12 @@ class Board {
     if (event.kind === "answers" && event.value) this.number(event.value);
     const lanes = event.lane ? [this.lanes.get(event.lane)] : this.lanes.values();
     for (const lane of lanes) lane?.take(event, ttl, staleFor);
+    // Redis tells all processes of a hold. An attempt of one shows that it is over.
+    const all = [...this.lanes.values()], isFrozen = this.frozen.at(-1)?.to === null;
+    if (event.kind === "began" && !isFrozen) for (const lane of all) lane.endHold(event.at);
+    if (event.kind === "answers" && all.every(lane => lane.running().length === 0)) {
+      this.lanes.get(event.lane)?.learnHold(event);
+    }
   }
 
   // Values are numbered as they appear, so that people can tell them apart.
@@ -358,7 +370,7 @@ class Board {
       pen.globalAlpha = 1;
     }
     for (const y of ROWS) { pen.fillStyle = COLOURS.faint; pen.fillRect(0, y - 0.5, scale.present, 1); }
-    for (const value of lane.values) this.drawValue(pen, scale, lane, value, now);
+    for (const value of lane.values) this.drawValue(pen, scale, value, now);
     for (const it of lane.computations) {
       const isBad = it.ok === false;
       const label = [it.killed ? "killed" : "failed", ""];
@@ -371,7 +383,7 @@ class Board {
     for (const at of this.cuts) {
       if (at > scale.first) line(pen, scale.at(at), 0, height, COLOURS.ink, [3, 3], 1.2);
     }
-    for (const it of lane.answers) this.drawAnswers(pen, scale, it, now);
+    for (const it of lane.answers) this.drawAnswers(pen, scale, it);
     // What is to come is known, but may change.
     pen.fillStyle = COLOURS.card;
     pen.globalAlpha = 0.62;
@@ -385,7 +397,7 @@ class Board {
     }
   }
 
-  drawValue(pen, scale, lane, value, now) {
+  drawValue(pen, scale, value, now) {
     const number = this.numbers.get(value.id) ?? "";
     const end = value.to ?? Infinity;
     const fresh = Math.min(value.fresh, end), stale = Math.min(value.stale, end);
@@ -397,12 +409,13 @@ class Board {
     }
   }
 
-  drawAnswers(pen, scale, { from, at, outcome, n }, now) {
+  drawAnswers(pen, scale, { from, at, outcome, n }) {
     const { colour, row, sign } = OUTCOMES[outcome] ?? OUTCOMES.hit;
-    const x = scale.at(at), y = ROWS[row];
+    const waited = at - from > SHOWN_WAIT;
+    const x = scale.at(at), y = ROWS[waited ? 1 : row];
     if (x < -20) return;
     pen.strokeStyle = pen.fillStyle = COLOURS[colour];
-    if (at - from > SHOWN_WAIT && row === 1) {
+    if (waited) {
       pen.lineWidth = 2;
       pen.beginPath();
       pen.moveTo(scale.at(from), y);

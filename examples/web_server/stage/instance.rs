@@ -1,13 +1,13 @@
 //! One process of a stage: the same program, on a free port.
 
 use std::net::SocketAddr;
-use std::process::Stdio;
 use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
-use tokio::process::{Child as Process, ChildStdin, ChildStdout, Command};
+use tokio::process::{Child as Process, ChildStdin, ChildStdout};
 use tokio_util::sync::CancellationToken;
 
+use super::own_program;
 use crate::child::Report;
 
 /// How long a process may take to listen.
@@ -40,12 +40,10 @@ impl Instance {
     /// Starts a process; it listens when this returns.
     pub(crate) async fn start(name: String, flags: &[String]) -> Result<(Self, Running), String> {
         let wrong = |error: &dyn std::fmt::Display| format!("process {name}: {error}");
-        let program = std::env::current_exe().map_err(|error| wrong(&error))?;
-        let mut process = Command::new(program)
+        let mut process = own_program()
+            .map_err(|error| wrong(&error))?
             .args(["--child", "--listen", "127.0.0.1:0"])
             .args(flags)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
             .map_err(|error| wrong(&error))?;

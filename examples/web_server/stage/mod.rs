@@ -14,11 +14,13 @@
 //! A stage stops when no page has looked at it for [`FORGOTTEN`], and its steady stream of
 //! requests rests after [`UNSEEN`].
 
+use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use axum::http::StatusCode;
 use serde_json::{Value, json};
+use tokio::process::Command;
 use tokio::sync::{Mutex as Turn, MutexGuard as TurnGuard, Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -490,6 +492,16 @@ impl Live {
         let target = |it: &Instance| Target { lane: it.name.clone(), address: it.address };
         self.instances.iter().map(target).collect()
     }
+}
+
+/// This program, to be started once more. Ctrl-C in a terminal does not reach it: it ends when
+/// its stdin closes, and has something to end before.
+fn own_program() -> std::io::Result<Command> {
+    let mut program = Command::new(std::env::current_exe()?);
+    program.stdin(Stdio::piped()).stdout(Stdio::piped());
+    #[cfg(unix)]
+    program.process_group(0);
+    Ok(program)
 }
 
 /// The flags of a process.

@@ -10,7 +10,9 @@ use std::process::{Child as Process, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::process::{Child as AsyncProcess, ChildStdin, ChildStdout, Command as AsyncCommand};
+use tokio::process::{Child as AsyncProcess, ChildStdin, ChildStdout};
+
+use super::own_program;
 
 /// What is started.
 const PROGRAM: &str = "redis-server";
@@ -37,12 +39,10 @@ impl RedisServer {
     /// Starts a server on a free port; it accepts connections when this returns.
     pub(crate) async fn start() -> Result<Self, String> {
         let wrong = |error: io::Error| format!("the keeper of Redis: {error}");
-        let program = std::env::current_exe().map_err(wrong)?;
         let port = free_port().map_err(wrong)?;
-        let mut keeper = AsyncCommand::new(program)
+        let mut keeper = own_program()
+            .map_err(wrong)?
             .args(["--keep-redis", &port.to_string()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
             .spawn()
             .map_err(wrong)?;
         let (Some(commands), Some(stdout)) = (keeper.stdin.take(), keeper.stdout.take()) else {
