@@ -55,26 +55,26 @@ impl Child {
         send(Report::Began { at: now(), call });
         Computation { call, ok: false }
     }
+}
 
-    /// Reports when Redis goes, and when it comes back.
-    pub(crate) fn watch_redis(&self, cache: HttpStampede, server: Redis) {
-        tokio::spawn(async move {
-            let mut known = None;
-            loop {
-                let up = redis::state(&cache, Some(&server)) == "up";
-                if known.replace(up) != Some(up) {
-                    send(Report::Redis { at: now(), up });
-                }
-                tokio::time::sleep(LOOK).await;
+/// Reports when Redis goes, and when it comes back.
+pub(crate) fn watch_redis(cache: HttpStampede, server: Redis) {
+    tokio::spawn(async move {
+        let mut known = None;
+        loop {
+            let up = redis::state(&cache, Some(&server)) == "up";
+            if known.replace(up) != Some(up) {
+                send(Report::Redis { at: now(), up });
             }
-        });
-    }
+            tokio::time::sleep(LOOK).await;
+        }
+    });
+}
 
-    /// Names the outcome of a response in one of its fields.
-    pub(crate) fn mark(&self, response: &mut Response) {
-        let outcome = response.extensions().get().copied().unwrap_or(CacheOutcome::Hit);
-        response.headers_mut().insert(OUTCOME, HeaderValue::from_static(outcome.as_str()));
-    }
+/// Names the outcome of a response in one of its fields.
+pub(crate) fn mark(response: &mut Response) {
+    let outcome = response.extensions().get().copied().unwrap_or(CacheOutcome::Hit);
+    response.headers_mut().insert(OUTCOME, HeaderValue::from_static(outcome.as_str()));
 }
 
 /// A computation that runs. Dropped before its end, it counts as failed.

@@ -138,8 +138,8 @@ async fn run(flags: Flags, cache: &HttpStampede, metrics: Metrics) -> Result<(),
     }
     listen::announce(address)?;
     // After the line with the address: the reader expects it first.
-    if let (Some(child), Some(redis)) = (&app.child, &app.flags.redis) {
-        child.watch_redis(cache.clone(), redis.clone());
+    if let (Some(_), Some(redis)) = (&app.child, &app.flags.redis) {
+        child::watch_redis(cache.clone(), redis.clone());
     }
     let (limits, stages) = (app.flags.limits.clone(), app.stages.clone());
     serve(listener, routes::Site::new(app), limits, stop).await;

@@ -18,7 +18,7 @@ use tower_stampede::RouterService;
 
 use crate::child::Child;
 use crate::origin::Lane;
-use crate::{App, demo, page, stage, stats};
+use crate::{App, child, demo, page, stage, stats};
 
 /// The longest id, and what it may consist of, see [`id_of`].
 const MAX_ID: usize = 128;
@@ -62,8 +62,8 @@ impl Site {
             let answer = self.protected.call(request).await;
             match &self.app.child {
                 None => answer,
-                Some(child) => answer.map(|mut response| {
-                    child.mark(&mut response);
+                Some(_) => answer.map(|mut response| {
+                    child::mark(&mut response);
                     response
                 }),
             }
