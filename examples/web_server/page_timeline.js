@@ -429,7 +429,7 @@ class Board {
       pen.arc(x, y, n > 1 ? 5.5 : outcome === "computed" ? 4 : 3, 0, 2 * Math.PI);
       pen.fill();
     }
-    if (n > 1) text(pen, `${n}`, x + 8, y, COLOURS.ink, { weight: 700, halo: true });
+    if (n > 1 && x > -4) text(pen, `${n}`, x + 8, y, COLOURS.ink, { weight: 700, halo: true });
   }
 }
 
