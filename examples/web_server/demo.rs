@@ -18,7 +18,7 @@ use crate::origin::Lane;
 use crate::routes::{bad, last};
 
 /// The report the page is about.
-const ID: &str = "demo";
+pub(crate) const ID: &str = "demo";
 /// The largest herd.
 const MAX_HERD: usize = 1000;
 /// How many follow the client that hangs up.

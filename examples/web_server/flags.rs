@@ -49,6 +49,10 @@ Connections of clients
   --min-rate BYTES         per second; a client that sends or reads less uses
                            these two times up. 0: any byte ends a pause  [500]
   --max-connection-ms N    how old a connection may become; 0: any age     [0]
+
+For the processes that the page starts
+  --child                  report computations on stdout, and end when stdin closes
+  --keep-redis PORT        run redis-server instead, until stdin closes
   --help                   this text
 
 Ctrl-C and SIGTERM end it gracefully.
@@ -57,6 +61,7 @@ Ctrl-C and SIGTERM end it gracefully.
 /// What the command line asks for.
 pub(crate) enum Command {
     Serve(Box<Flags>),
+    KeepRedis(u16),
     Help,
 }
 
@@ -72,6 +77,7 @@ pub(crate) struct Flags {
     pub(crate) work: Duration,
     pub(crate) admin_token: Option<String>,
     pub(crate) limits: Limits,
+    pub(crate) is_child: bool,
     early_beta: f64,
     wait_timeout: Option<Duration>,
     compute_timeout: Option<Duration>,
@@ -91,6 +97,7 @@ impl Default for Flags {
             work: Duration::from_millis(300),
             admin_token: None,
             limits: Limits::default(),
+            is_child: false,
             early_beta: 0.0,
             wait_timeout: None,
             compute_timeout: None,
@@ -107,6 +114,10 @@ pub(crate) fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Command,
     while let Some(arg) = parser.next().map_err(|error| error.to_string())? {
         match arg {
             Arg::Long("help") | Arg::Short('h') => return Ok(Command::Help),
+            Arg::Long("child") => flags.is_child = true,
+            Arg::Long("keep-redis") => {
+                return Ok(Command::KeepRedis(value("keep-redis", &mut parser, port)?));
+            }
             Arg::Long(name) => {
                 let name = name.to_owned();
                 flags.set(&name, &mut parser)?;
@@ -200,6 +211,11 @@ fn token(text: &str) -> Result<String, String> {
     let is_visible = text.bytes().all(|byte| byte.is_ascii_graphic());
     let is_one = is_visible && !text.is_empty();
     is_one.then(|| text.to_owned()).ok_or_else(|| "is not visible ASCII text".into())
+}
+
+fn port(text: &str) -> Result<u16, String> {
+    let port = text.parse().ok().filter(|port| *port > 0);
+    port.ok_or_else(|| "is not a port from 1 to 65535".into())
 }
 
 fn count(text: &str) -> Result<u32, String> {

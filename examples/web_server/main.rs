@@ -11,7 +11,7 @@
 //! ```
 //!
 //! `routes.rs` is where the layer is put in front of the handlers; the rest is
-//! a server like any other, and the page.
+//! a server like any other, and the page. `stage/` starts the processes that the page shows.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -23,12 +23,15 @@ use hyper_util::server::conn::auto;
 use tokio::net::TcpListener;
 use tower_stampede::HttpStampede;
 
+use crate::child::Child;
 use crate::demo::Demo;
 use crate::flags::{Command, Flags};
 use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::origin::Origin;
+use crate::stage::{Access, Stages};
 
+mod child;
 mod connection;
 mod demo;
 mod flags;
@@ -49,6 +52,7 @@ mod redis;
 mod redis;
 mod routes;
 mod signal;
+mod stage;
 mod stats;
 mod values;
 
@@ -60,6 +64,10 @@ struct App {
     cache: HttpStampede,
     origin: Origin,
     demo: Demo,
+    /// What the page starts; none where other machines could press its buttons.
+    stages: Option<Arc<Stages>>,
+    /// Set if the page of another process has started this one.
+    child: Option<Child>,
     metrics: Metrics,
     flags: Flags,
 }
@@ -71,6 +79,7 @@ fn main() -> ExitCode {
             print!("{}", flags::HELP);
             return ExitCode::SUCCESS;
         }
+        Ok(Command::KeepRedis(port)) => return stage::redis_server::keep(port),
         Err(message) => return refuse(&message),
     };
     // Before the cache: it makes its meters when it is built.
@@ -111,10 +120,14 @@ async fn run(flags: Flags, cache: &HttpStampede, metrics: Metrics) -> Result<(),
     let listener = listen::on(flags.listen)
         .map_err(|error| format!("cannot listen on {}: {error}", flags.listen))?;
     let address = listener.local_addr()?;
+    // A process that a page has started starts none.
+    let access = if flags.is_child { None } else { Access::new(address) };
     let app = Arc::new(App {
         cache: cache.clone(),
         origin: Origin::new(flags.work),
         demo: Demo::new(address),
+        stages: access.map(|access| Arc::new(Stages::new(access))),
+        child: flags.is_child.then(Child::new),
         metrics,
         flags,
     });
@@ -124,8 +137,15 @@ async fn run(flags: Flags, cache: &HttpStampede, metrics: Metrics) -> Result<(),
         drop(cache.get("the first look").await);
     }
     listen::announce(address)?;
-    let limits = app.flags.limits.clone();
+    // After the line with the address: the reader expects it first.
+    if let (Some(_), Some(redis)) = (&app.child, &app.flags.redis) {
+        child::watch_redis(cache.clone(), redis.clone());
+    }
+    let (limits, stages) = (app.flags.limits.clone(), app.stages.clone());
     serve(listener, routes::Site::new(app), limits, stop).await;
+    if let Some(stages) = stages {
+        stages.stop().await;
+    }
     cache.shutdown(DRAIN).await;
     Ok(())
 }

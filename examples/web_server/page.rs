@@ -1,22 +1,28 @@
 //! The page for people.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use axum::extract::State;
-use axum::http::header;
+use axum::http::{HeaderMap, header};
 use axum::response::{Html, IntoResponse};
 
 use crate::origin::Lane;
 use crate::{App, redis};
 
-const PAGE: &str = include_str!("page.html");
-/// The page needs nothing but itself, and says so to the browser.
+/// The page in one piece: it needs nothing but itself.
+static PAGE: LazyLock<String> = LazyLock::new(|| {
+    let scripts = concat!(include_str!("page_timeline.js"), include_str!("page.js"));
+    include_str!("page.html")
+        .replace("/* page.css */", include_str!("page.css"))
+        .replace("/* page.js */", scripts)
+});
+/// The browser lets the page ask for nothing else.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
      connect-src 'self'; img-src data:; form-action 'self'; base-uri 'none'; \
      frame-ancestors 'none'";
 
 /// `GET /`
-pub(crate) async fn show(State(app): State<Arc<App>>) -> impl IntoResponse {
+pub(crate) async fn show(State(app): State<Arc<App>>, asked: HeaderMap) -> impl IntoResponse {
     let stats = app.cache.stats();
     let (without, with) = (app.origin.calls(Lane::Unprotected), app.origin.calls(Lane::Protected));
     let row = |what: &str, without: String, with: String| {
@@ -35,5 +41,8 @@ pub(crate) async fn show(State(app): State<Arc<App>>) -> impl IntoResponse {
         row("Redis", "–".into(), redis.into()),
     ];
     let headers = [(header::CACHE_CONTROL, "no-store"), (header::CONTENT_SECURITY_POLICY, POLICY)];
-    (headers, Html(PAGE.replace("<!-- rows -->", &rows.concat())))
+    // Of hexadecimal digits: nothing to escape.
+    let token = app.stages.as_ref().and_then(|stages| stages.access.token_for(&asked));
+    let page = PAGE.replace("<!-- rows -->", &rows.concat());
+    (headers, Html(page.replace("<!-- token -->", token.unwrap_or_default())))
 }
