@@ -50,6 +50,7 @@ mod redis;
 mod routes;
 mod signal;
 mod stats;
+mod texts;
 mod values;
 
 /// How long connections and computations may take to end once we are told to.
@@ -74,7 +75,7 @@ fn main() -> ExitCode {
         Err(message) => return refuse(&message),
     };
     // Before the cache: it makes its meters when it is built.
-    let metrics = match Metrics::install() {
+    let metrics = match Metrics::install("web") {
         Ok(metrics) => metrics,
         Err(error) => return fail(&*error),
     };
@@ -123,7 +124,7 @@ async fn run(flags: Flags, cache: &HttpStampede, metrics: Metrics) -> Result<(),
         // Whatever comes of it: now the connection is there, or known not to be.
         drop(cache.get("the first look").await);
     }
-    listen::announce(address)?;
+    listen::announce("http", address)?;
     let limits = app.flags.limits.clone();
     serve(listener, routes::Site::new(app), limits, stop).await;
     cache.shutdown(DRAIN).await;
@@ -145,7 +146,8 @@ async fn serve(
             connection::drive(&server, stream, &limits, &place, stopping, answer).await;
         }
     };
-    connection::accept_all(listener, &limits, stop, DRAIN, serve).await;
+    let drain = connection::Drain { delay: Duration::ZERO, timeout: DRAIN };
+    connection::accept_all(listener, &limits, stop, drain, serve).await;
 }
 
 fn server(limits: &Limits) -> auto::Builder<TokioExecutor> {
