@@ -19,14 +19,15 @@ impl<'i> Document<'i> {
         Self { name, text, problems: RefCell::default() }
     }
 
-    /// Reads the document; what has no meaning in TOML is noted.
-    pub(crate) fn parse(&self) -> Spanned<DeTable<'i>> {
+    /// Reads the document, unless it has no meaning in TOML: all places are noted.
+    pub(crate) fn parse(&self) -> Option<Spanned<DeTable<'i>>> {
         let (table, errors) = DeTable::parse_recoverable(self.text);
+        let is_toml = errors.is_empty();
         for error in errors {
             let line = self.line(&error.span().unwrap_or(0..0));
             self.note(line, format!("{}; correct the TOML", error.message()));
         }
-        table
+        is_toml.then_some(table)
     }
 
     /// Returns the number of a line, the first one being 1.
@@ -43,6 +44,7 @@ impl<'i> Document<'i> {
     pub(crate) fn into_problems(self) -> Vec<String> {
         let mut problems = self.problems.into_inner();
         problems.sort();
+        problems.dedup();
         let named =
             problems.into_iter().map(|(line, problem)| format!("{}:{line}: {problem}", self.name));
         named.collect()

@@ -20,7 +20,7 @@ use crate::texts::{address, namespace};
 /// Reads the file into the settings. Returns all that is wrong with it.
 pub(crate) fn read(name: &str, text: &str, to: &mut Settings) -> Vec<String> {
     let document = Document::new(name, text);
-    let table = document.parse();
+    let Some(table) = document.parse() else { return document.into_problems() };
     let root = Section::root(&document, &table);
     set(&root, "listen", of_text(address), &mut to.listen);
     read_tls(&root, to);

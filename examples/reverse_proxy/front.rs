@@ -174,7 +174,8 @@ async fn serve_one(
     };
     // A client that is slow with the handshake is slow with the head of its first request.
     match tokio::time::timeout(proxy.limits.header, tls.accept(stream)).await {
-        Ok(Ok(stream)) => serve_stream(proxy, stream, client, place, stopping).await,
+        // Apart: else each connection without TLS would be as large.
+        Ok(Ok(stream)) => Box::pin(serve_stream(proxy, stream, client, place, stopping)).await,
         Ok(Err(_)) | Err(_) => {
             proxy.status.failed_handshakes.fetch_add(1, Ordering::Relaxed);
         }

@@ -120,9 +120,8 @@ fn main() -> ExitCode {
 
 /// Ends a start whose settings cannot be followed.
 fn refuse(wrong: &[String]) -> ExitCode {
-    for line in wrong {
-        eprintln!("reverse_proxy: {line}");
-    }
+    eprintln!("reverse_proxy: these settings cannot be followed:");
+    wrong.iter().for_each(|line| eprintln!("{line}"));
     eprintln!("try `--help`");
     ExitCode::from(2)
 }
