@@ -256,12 +256,11 @@ fn cut(text: &str) -> &str {
     &text[..text.floor_char_boundary(MOST)]
 }
 
+/// Copies the beginning of a value: the value itself would keep the whole head in memory.
 fn cut_value(value: &HeaderValue) -> HeaderValue {
-    match value.as_bytes().get(..MOST) {
-        // A part of a value is a value.
-        Some(part) => HeaderValue::from_bytes(part).unwrap_or_else(|_| value.clone()),
-        None => value.clone(),
-    }
+    let bytes = value.as_bytes();
+    // A part of a value is a value.
+    HeaderValue::from_bytes(&bytes[..bytes.len().min(MOST)]).unwrap_or_else(|_| value.clone())
 }
 
 /// Counts the body of a response; the line is written when the body ends or is dropped.
