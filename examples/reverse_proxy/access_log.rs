@@ -388,7 +388,7 @@ impl Entry {
             "status": self.status,
             "bytes": self.bytes,
             "complete": self.is_complete,
-            "duration_ms": self.took.as_secs_f64() * 1000.0,
+            "duration_ms": self.took.as_micros() as f64 / 1000.0,
             "referer": text(self.referer.as_ref()),
             "user_agent": text(self.user_agent.as_ref()),
             "cache": text(self.cache.as_ref()),
