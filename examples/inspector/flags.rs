@@ -6,7 +6,8 @@ use std::time::Duration;
 use http::Uri;
 use lexopt::{Arg, Parser};
 
-use crate::values::{milliseconds, namespace, secret, value};
+use crate::texts::{milliseconds, namespace};
+use crate::values::{secret, value};
 
 /// What `--help` prints.
 pub(crate) const HELP: &str = "\

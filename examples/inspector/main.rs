@@ -36,8 +36,10 @@ mod log;
 mod names;
 mod process;
 mod show;
-#[path = "../web_server/values.rs"]
+#[path = "../web_server/texts.rs"]
 #[allow(dead_code, reason = "both servers have more flags")]
+mod texts;
+#[path = "../web_server/values.rs"]
 mod values;
 
 /// Something could not be asked: what was not seen may have been wrong.

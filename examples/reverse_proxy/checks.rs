@@ -5,12 +5,13 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, Response, StatusCode, Version, request::Parts};
 
 use crate::fields::{Role, Roles, Survey, is_hop_by_hop, join_cookies, retain, role};
-use crate::flags::Flags;
 use crate::forward::{is_chunked, members};
 use crate::host;
 use crate::names::NameFilter;
 use crate::pages::page;
 use crate::provenance;
+use crate::server::default_port;
+use crate::settings::Settings;
 use crate::via::Via;
 
 /// The exchange is neither stored nor shared: its `Connection` took fields
@@ -39,19 +40,19 @@ type Checked = Result<(), Box<Response<Bytes>>>;
 /// answers it. Returns which fields it arrived with.
 pub(crate) fn admit(
     parts: &mut Parts,
-    flags: &Flags,
+    settings: &Settings,
     via: &Via,
     names: &NameFilter,
 ) -> Result<Survey, Box<Response<Bytes>>> {
     let found = Survey::of(&parts.headers);
-    is_small(&parts.headers, &found, flags)?;
+    is_small(&parts.headers, &found, settings)?;
     if parts.method == Method::CONNECT {
         refuse(StatusCode::NOT_IMPLEMENTED, "this is no tunnel")?;
     }
     if found.has_odd_name {
         names.apply(&mut parts.headers);
     }
-    is_for_us(parts, flags)?;
+    is_for_us(parts, settings)?;
     if found.has(Role::Framing) {
         is_framed(&parts.headers)?;
     }
@@ -62,7 +63,7 @@ pub(crate) fn admit(
     if found.has(Role::Via) && via.is_in(&parts.headers) {
         refuse(StatusCode::LOOP_DETECTED, "this request was here before")?;
     }
-    if flags.trust_forwarded {
+    if settings.trust_forwarded {
         found.remove(&mut parts.headers, FORBIDDEN);
         provenance::remember_forwarded(&parts.headers, &mut parts.extensions);
     } else {
@@ -87,9 +88,9 @@ const MOST_FIELDS: usize = 100;
 /// are read member by member, and each name in `Connection` is compared with all fields.
 const MOST_HOP_BYTES: usize = 1 << 10;
 
-fn is_small(headers: &HeaderMap, found: &Survey, flags: &Flags) -> Checked {
+fn is_small(headers: &HeaderMap, found: &Survey, settings: &Settings) -> Checked {
     let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
-    if found.bytes > flags.limits.header_bytes {
+    if found.bytes > settings.limits.header_bytes {
         return refuse(status, "too many bytes of fields");
     }
     if headers.len() - headers.get_all(header::COOKIE).iter().count() > MOST_FIELDS {
@@ -101,17 +102,23 @@ fn is_small(headers: &HeaderMap, found: &Survey, flags: &Flags) -> Checked {
     Ok(())
 }
 
-fn is_for_us(parts: &mut Parts, flags: &Flags) -> Checked {
-    let Ok(has_host) = host::settle(parts) else {
-        return refuse(StatusCode::BAD_REQUEST, "a request is for exactly one host");
+fn is_for_us(parts: &mut Parts, settings: &Settings) -> Checked {
+    let no_host = || refuse(StatusCode::BAD_REQUEST, "a request is for exactly one host");
+    let Ok(has_host) = host::settle(parts, default_port(&settings.scheme())) else {
+        return no_host();
     };
     if !has_host {
         // HTTP/1.0 knows of one host per address: ours is the origin's.
-        parts.headers.insert(header::HOST, flags.origin_host());
+        let Some(server) = settings.origins.default_server() else { return no_host() };
+        parts.headers.insert(header::HOST, server.host.clone());
         return Ok(());
     }
-    let is_named = |host: &HeaderValue| flags.allow_host.iter().any(|name| host == name.as_str());
-    if flags.allow_host.is_empty() || parts.headers.get(header::HOST).is_some_and(is_named) {
+    if settings.origins.of(parts.headers.get(header::HOST)).is_none() {
+        return refuse(StatusCode::MISDIRECTED_REQUEST, "no origin answers for this host");
+    }
+    let is_named =
+        |host: &HeaderValue| settings.allow_host.iter().any(|name| host == name.as_str());
+    if settings.allow_host.is_empty() || parts.headers.get(header::HOST).is_some_and(is_named) {
         return Ok(());
     }
     refuse(StatusCode::MISDIRECTED_REQUEST, "nobody here answers for this host")

@@ -8,40 +8,53 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::Uri;
+use http::uri::Scheme;
 use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio_rustls::client::TlsStream;
 use tower_service::Service;
 
-use crate::flags::Flags;
+use crate::server::default_port;
+use crate::tls;
 
-/// Connects to the one origin, whatever it is asked for.
+/// Connects to the origin in a URI.
 #[derive(Clone, Debug)]
 pub(crate) struct Connector {
-    host: Arc<str>,
-    port: u16,
+    /// `None` where no origin has https.
+    tls: Option<Arc<ClientConfig>>,
     timeout: Duration,
 }
 
 impl Connector {
-    pub(crate) fn new(flags: &Flags) -> Self {
-        let origin = flags.origin();
-        // Names are looked up without the brackets that URIs need.
-        let host = origin.host().trim_matches(['[', ']']);
-        let port = origin.port_u16().unwrap_or(80);
-        Self { host: host.into(), port, timeout: flags.connect_timeout }
+    pub(crate) fn new(tls: Option<Arc<ClientConfig>>, timeout: Duration) -> Self {
+        Self { tls, timeout }
     }
 
-    pub(crate) async fn connect(&self) -> io::Result<TcpStream> {
-        let connecting = TcpStream::connect((&*self.host, self.port));
-        let stream = match tokio::time::timeout(self.timeout, connecting).await {
-            Ok(stream) => stream?,
-            Err(_) => return Err(io::ErrorKind::TimedOut.into()),
-        };
+    /// Connects, TLS included, within the time-out.
+    pub(crate) async fn connect(&self, to: &Uri) -> io::Result<OriginStream> {
+        match tokio::time::timeout(self.timeout, self.connect_slowly(to)).await {
+            Ok(link) => Ok(OriginStream { link: link?, used: Used::default() }),
+            Err(_) => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+
+    async fn connect_slowly(&self, to: &Uri) -> io::Result<Link> {
+        let no_origin = || io::Error::from(io::ErrorKind::InvalidInput);
+        let scheme = to.scheme().ok_or_else(no_origin)?;
+        // Names are looked up without the brackets that URIs need.
+        let host = to.host().ok_or_else(no_origin)?.trim_matches(['[', ']']);
+        let port = to.port_u16().unwrap_or_else(|| default_port(scheme));
+        let stream = TcpStream::connect((host, port)).await?;
         // A connection that will not have it is used with the delay.
         drop(stream.set_nodelay(true));
-        Ok(stream)
+        if *scheme != Scheme::HTTPS {
+            return Ok(Link::Plain(stream));
+        }
+        let config = self.tls.as_ref().ok_or_else(no_origin)?;
+        Ok(Link::Tls(Box::new(tls::connect(config, host, stream).await?)))
     }
 }
 
@@ -54,12 +67,9 @@ impl Service<Uri> for Connector {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, _: Uri) -> Self::Future {
+    fn call(&mut self, to: Uri) -> Self::Future {
         let connector = self.clone();
-        Box::pin(async move {
-            let stream = connector.connect().await?;
-            Ok(TokioIo::new(OriginStream { stream, used: Used::default() }))
-        })
+        Box::pin(async move { Ok(TokioIo::new(connector.connect(&to).await?)) })
     }
 }
 
@@ -76,10 +86,15 @@ impl Used {
     }
 }
 
-/// A connection to the origin.
+/// A connection to an origin.
 pub(crate) struct OriginStream {
-    stream: TcpStream,
+    link: Link,
     used: Used,
+}
+
+enum Link {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
 }
 
 impl Connection for OriginStream {
@@ -88,42 +103,61 @@ impl Connection for OriginStream {
     }
 }
 
+/// Calls a method of the stream that is there.
+macro_rules! on_link {
+    ($this:ident, $stream:ident => $call:expr) => {
+        match &mut $this.get_mut().link {
+            Link::Plain(stream) => {
+                let $stream = Pin::new(stream);
+                $call
+            }
+            Link::Tls(stream) => {
+                let $stream = Pin::new(stream);
+                $call
+            }
+        }
+    };
+}
+
 impl AsyncRead for OriginStream {
     fn poll_read(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
+        on_link!(self, stream => stream.poll_read(cx, buffer))
     }
 }
 
 impl AsyncWrite for OriginStream {
     fn poll_write(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
+        on_link!(self, stream => stream.poll_write(cx, bytes))
     }
 
     fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+        on_link!(self, stream => stream.poll_write_vectored(cx, slices))
     }
 
     fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
+        match &self.link {
+            Link::Plain(stream) => stream.is_write_vectored(),
+            Link::Tls(stream) => stream.is_write_vectored(),
+        }
     }
 
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        on_link!(self, stream => stream.poll_flush(cx))
     }
 
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        on_link!(self, stream => stream.poll_shutdown(cx))
     }
 }

@@ -6,8 +6,9 @@ use http::{Method, Response, StatusCode, Uri, Version, request};
 use http_body::Body;
 
 use crate::fields::{Role, Survey, is_hop_by_hop, retain};
-use crate::flags::{Flags, HostHeader};
 use crate::provenance;
+use crate::server::{HostHeader, Server};
+use crate::settings::Settings;
 use crate::via::Via;
 
 /// The members of a list field, over all its lines.
@@ -33,16 +34,16 @@ fn remove(headers: &mut HeaderMap, name: &HeaderName) {
 
 /// Brings an admitted request into the form in which the origin gets it,
 /// before the cache looks it up: `Vary` compares only what the cache sees.
-/// `from` is the address of the client.
+/// `from` is the address of the client, `scheme` what it speaks.
 pub(crate) fn write_fields<B: Body>(
     parts: &mut request::Parts,
     body: &B,
     found: &Survey,
-    from: &HeaderValue,
+    (from, scheme): (&HeaderValue, &'static str),
     via: &Via,
 ) {
     via.add_to(&mut parts.headers, parts.version);
-    provenance::write(&mut parts.headers, found.has(Role::AnswerClaim), from);
+    provenance::write(&mut parts.headers, found.has(Role::AnswerClaim), from, scheme);
     if found.has(Role::Framing) || !body.is_end_stream() {
         frame_request(&mut parts.headers, body);
     }
@@ -58,21 +59,26 @@ pub(crate) fn write_fields<B: Body>(
     parts.version = Version::HTTP_11;
 }
 
-/// Makes the request that the origin gets out of one that the cache passes on.
+/// Makes the request that this origin gets out of one that the cache passes on.
 /// The cache may have made it itself, of the fields that were keyed.
-pub(crate) fn to_origin<B: Body>(parts: &mut request::Parts, body: &B, flags: &Flags, via: &Via) {
-    provenance::complete(&mut parts.headers, &parts.extensions, via);
-    if flags.host_header == HostHeader::Origin {
-        parts.headers.insert(header::HOST, flags.origin_host());
+pub(crate) fn to_origin<B: Body>(
+    parts: &mut request::Parts,
+    body: &B,
+    (settings, server): (&Settings, &Server),
+    via: &Via,
+) {
+    provenance::complete(&mut parts.headers, &parts.extensions, via, settings.scheme_name());
+    if server.host_header.unwrap_or(settings.host_header) == HostHeader::Origin {
+        parts.headers.insert(header::HOST, server.host.clone());
     }
     frame_request(&mut parts.headers, body);
-    parts.uri = at_origin(&parts.uri, flags);
+    parts.uri = at_origin(&parts.uri, server);
 }
 
-fn at_origin(uri: &Uri, flags: &Flags) -> Uri {
+fn at_origin(uri: &Uri, server: &Server) -> Uri {
     let mut at = uri.clone().into_parts();
-    at.scheme = Some(http::uri::Scheme::HTTP);
-    at.authority = Some(flags.origin().clone());
+    at.scheme = Some(server.scheme.clone());
+    at.authority = Some(server.authority.clone());
     at.path_and_query.get_or_insert_with(|| http::uri::PathAndQuery::from_static("/"));
     Uri::from_parts(at).expect("scheme, authority and path make a URI")
 }

@@ -1,30 +1,34 @@
 //! The server: connections of clients, and what becomes of their requests.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, Response, Version, header};
 use http_body_util::{Either, Full};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
-use tower_layer::Layer;
 use tower_service::Service;
-use tower_stampede::{HttpLayer, HttpService, ResponseBody};
+use tower_stampede::ResponseBody;
 
+use crate::access_log::{self, AccessLog, Begun, Counted};
 use crate::alarm::Alarm;
 use crate::checks::{self, NotShared};
-use crate::connection::{self, Place, Upload};
-use crate::flags::Flags;
+use crate::connection::{self, Drain, Place, Upload};
 use crate::forward;
 use crate::incoming::ClientBody;
 use crate::limits::Limits;
+use crate::live::Live;
 use crate::names::NameFilter;
-use crate::origin::{Origin, OriginBody};
+use crate::origin::OriginBody;
 use crate::pages::page;
+use crate::provenance;
+use crate::status::Status;
+use crate::tls;
 use crate::via::Via;
 use crate::wire::{Desk, Wire};
 
@@ -34,38 +38,77 @@ type AnswerBody = Either<ResponseBody<OriginBody>, Full<Bytes>>;
 
 /// The proxy: checks, then the cache, then the origin.
 pub(crate) struct Proxy {
-    service: HttpService<Origin>,
-    flags: Flags,
+    /// What a reload replaces.
+    live: RwLock<Arc<Live>>,
+    limits: Limits,
     via: Via,
     names: &'static NameFilter,
+    pub(crate) tls: Option<tls::Listener>,
+    log: Option<AccessLog>,
+    status: Arc<Status>,
 }
 
 impl Proxy {
-    pub(crate) fn new(layer: HttpLayer, flags: Flags, names: &'static NameFilter) -> Self {
-        let via = Via::new();
-        let layer = flags
-            .tune(layer)
-            .bypass(|parts| parts.extensions.get::<NotShared>().is_some())
-            .request_body(ClientBody::of_read);
-        let service = layer.layer(Origin::new(&flags, via.clone()));
-        Self { service, flags, via, names }
+    pub(crate) fn new(
+        live: Live,
+        names: &'static NameFilter,
+        tls: Option<tls::Listener>,
+        log: Option<AccessLog>,
+        status: Arc<Status>,
+    ) -> Self {
+        let (limits, via) = (live.settings.limits.clone(), live.via.clone());
+        Self { live: RwLock::new(Arc::new(live)), limits, via, names, tls, log, status }
+    }
+
+    pub(crate) fn live(&self) -> Arc<Live> {
+        Arc::clone(&self.live.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Answers the requests that come from now on in another way.
+    pub(crate) fn replace(&self, live: Live) {
+        *self.live.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(live);
+    }
+
+    /// Answers a request, and has it logged.
+    async fn answer_and_log(
+        &self,
+        request: Request<Upload>,
+        from: &HeaderValue,
+    ) -> Response<Counted<AnswerBody>> {
+        let live = self.live();
+        let begun = self.log.as_ref().map(|log| {
+            let sent = live.settings.trust_forwarded.then(|| request.headers());
+            let client = sent.and_then(provenance::address_of_peer);
+            let client = client.and_then(|client| HeaderValue::try_from(client.to_string()).ok());
+            Begun::new(log, &request, client.as_ref().unwrap_or(from))
+        });
+        access_log::count(self.answer(&live, request, from).await, begun)
     }
 
     /// Answers a request that was received from this address.
-    async fn answer(&self, request: Request<Upload>, from: &HeaderValue) -> Response<AnswerBody> {
+    async fn answer(
+        &self,
+        live: &Live,
+        request: Request<Upload>,
+        from: &HeaderValue,
+    ) -> Response<AnswerBody> {
         let (mut parts, body) = request.into_parts();
         let body = ClientBody::new(body, self.names);
         if let Some(end) = body.end() {
             parts.extensions.insert(end);
         }
         let method = parts.method.clone();
-        match checks::admit(&mut parts, &self.flags, &self.via, self.names) {
-            Ok(found) => forward::write_fields(&mut parts, &body, &found, from, &self.via),
+        let settings = &live.settings;
+        match checks::admit(&mut parts, settings, &self.via, self.names) {
+            Ok(found) => {
+                let from = (from, settings.scheme_name());
+                forward::write_fields(&mut parts, &body, &found, from, &self.via);
+            }
             Err(refusal) => return ours(*refusal, &method),
         }
         let is_apart = parts.extensions.get::<NotShared>().is_some();
-        let request = Request::from_parts(parts, body);
-        match self.service.clone().call(request).await {
+        let mut service = live.service_for(&mut parts).clone();
+        match service.call(Request::from_parts(parts, body)).await {
             Ok(mut response) => {
                 forward::to_client(&mut response, &method);
                 response.map(Either::Left)
@@ -103,16 +146,14 @@ fn ours(page: Response<Bytes>, method: &Method) -> Response<AnswerBody> {
     response.map(Either::Right)
 }
 
-/// Accepts connections until `stop`, then lets open requests end for at most
-/// `drain`.
+/// Accepts connections until `stop`, then lets open requests end.
 pub(crate) async fn serve(
     listener: TcpListener,
-    proxy: Proxy,
+    proxy: Arc<Proxy>,
     stop: impl Future<Output = ()>,
-    drain: Duration,
+    drain: Drain,
 ) {
-    let proxy = Arc::new(proxy);
-    let limits = proxy.flags.limits.clone();
+    let limits = proxy.limits.clone();
     let serve = |stream, address, place, stopping| {
         let proxy = Arc::clone(&proxy);
         async move { serve_one(&proxy, stream, address, &place, stopping).await }
@@ -123,6 +164,27 @@ pub(crate) async fn serve(
 async fn serve_one(
     proxy: &Arc<Proxy>,
     stream: TcpStream,
+    client: SocketAddr,
+    place: &Arc<Place>,
+    stopping: CancellationToken,
+) {
+    let _counted = proxy.status.count_connection();
+    let Some(tls) = &proxy.tls else {
+        return serve_stream(proxy, stream, client, place, stopping).await;
+    };
+    // A client that is slow with the handshake is slow with the head of its first request.
+    match tokio::time::timeout(proxy.limits.header, tls.accept(stream)).await {
+        // Apart: else each connection without TLS would be as large.
+        Ok(Ok(stream)) => Box::pin(serve_stream(proxy, stream, client, place, stopping)).await,
+        Ok(Err(_)) | Err(_) => {
+            proxy.status.failed_handshakes.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+async fn serve_stream<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+    proxy: &Arc<Proxy>,
+    stream: I,
     client: SocketAddr,
     place: &Arc<Place>,
     stopping: CancellationToken,
@@ -139,7 +201,7 @@ async fn serve_one(
         }
         async move { exchange(&proxy, request, &address, &desk).await }
     };
-    let limits = &proxy.flags.limits;
+    let limits = &proxy.limits;
     connection::drive(&server(limits), wire, limits, place, stopping, answer).await;
 }
 
@@ -166,11 +228,11 @@ async fn exchange(
     mut request: Request<Upload>,
     address: &HeaderValue,
     desk: &Desk,
-) -> Response<AnswerBody> {
+) -> Response<Counted<AnswerBody>> {
     if request.version() != Version::HTTP_11 {
-        return proxy.answer(request, address).await;
+        return proxy.answer_and_log(request, address).await;
     }
     let exchange = desk.open();
     request.extensions_mut().insert(exchange.teller());
-    exchange.carry(proxy.answer(request, address)).await
+    exchange.carry(proxy.answer_and_log(request, address)).await
 }

@@ -15,8 +15,9 @@ pub(crate) struct Host<'a> {
 pub(crate) struct BadHost;
 
 impl<'a> Host<'a> {
-    /// Reads `host [":" port]`; user information is no part of it.
-    pub(crate) fn parse(text: &'a str) -> Option<Self> {
+    /// Reads `host [":" port]`; user information is no part of it. `default` is the port that
+    /// says nothing.
+    pub(crate) fn parse(text: &'a str, default: u16) -> Option<Self> {
         let end = match text.strip_prefix('[') {
             Some(literal) => 1 + literal.find(']').filter(|&end| is_address(&literal[..end]))? + 1,
             None => text.bytes().position(|b| !is_name(b)).unwrap_or(text.len()),
@@ -33,7 +34,11 @@ impl<'a> Host<'a> {
                 Some(digits.parse().ok().filter(|_| is_number)?)
             }
         };
-        Some(Self { name, port: port.filter(|port| *port != 80) })
+        Some(Self { name, port: port.filter(|port| *port != default) })
+    }
+
+    pub(crate) fn name(&self) -> &'a str {
+        self.name
     }
 
     /// Lower case, and no port that says nothing.
@@ -76,8 +81,10 @@ fn is_name(b: u8) -> bool {
 ///
 /// A host in the target replaces `Host` (RFC 9112, 3.2.2), which must still be
 /// a valid one. In HTTP/2 the two must agree. Only HTTP/1.0 may go without.
-pub(crate) fn settle(parts: &mut Parts) -> Result<bool, BadHost> {
-    let field = of_field(parts)?;
+///
+/// `default` is the port of the scheme that clients speak.
+pub(crate) fn settle(parts: &mut Parts, default: u16) -> Result<bool, BadHost> {
+    let field = of_field(parts, default)?;
     let Some(target) = parts.uri.authority() else {
         let Some((text, host)) = field else {
             return if parts.version == Version::HTTP_10 { Ok(false) } else { Err(BadHost) };
@@ -91,7 +98,7 @@ pub(crate) fn settle(parts: &mut Parts) -> Result<bool, BadHost> {
     if !matches!(parts.uri.scheme_str(), Some("http" | "https")) {
         return Err(BadHost);
     }
-    let host = Host::parse(target.as_str()).ok_or(BadHost)?;
+    let host = Host::parse(target.as_str(), default).ok_or(BadHost)?;
     let agrees = field.is_none_or(|(_, field)| field == host);
     let is_missing = field.is_none() && parts.version == Version::HTTP_11;
     if is_missing || !agrees && parts.version > Version::HTTP_11 {
@@ -103,11 +110,11 @@ pub(crate) fn settle(parts: &mut Parts) -> Result<bool, BadHost> {
     Ok(true)
 }
 
-fn of_field(parts: &Parts) -> Result<Option<(&str, Host<'_>)>, BadHost> {
+fn of_field(parts: &Parts, default: u16) -> Result<Option<(&str, Host<'_>)>, BadHost> {
     let mut fields = parts.headers.get_all(header::HOST).iter();
     let Some(field) = fields.next() else { return Ok(None) };
     let text = field.to_str().ok().filter(|_| fields.next().is_none()).ok_or(BadHost)?;
-    Ok(Some((text, Host::parse(text).ok_or(BadHost)?)))
+    Ok(Some((text, Host::parse(text, default).ok_or(BadHost)?)))
 }
 
 /// Returns path and query, which is all that is left to say.
@@ -134,7 +141,7 @@ mod tests {
             request = request.header("host", *host);
         }
         let mut parts = request.body(()).unwrap().into_parts().0;
-        settle(&mut parts)?;
+        settle(&mut parts, 80)?;
         let host = parts.headers.get("host").map_or("", |host| host.to_str().unwrap());
         Ok((host.to_owned(), parts.uri.to_string()))
     }
@@ -161,6 +168,14 @@ mod tests {
         ] {
             let expected = Ok((host.to_owned(), target.to_owned()));
             assert_eq!(settled(version, uri, hosts), expected, "{version:?} {uri} {hosts:?}");
+        }
+    }
+
+    #[test]
+    fn behind_tls_it_is_port_443_that_says_nothing() {
+        for (text, expected) in [("a:443", "a"), ("a:80", "a:80"), ("a", "a"), ("A:8443", "a:8443")]
+        {
+            assert_eq!(Host::parse(text, 443).unwrap().normal(), expected, "{text}");
         }
     }
 

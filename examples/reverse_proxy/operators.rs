@@ -1,10 +1,11 @@
-//! The listener for operators: `PURGE`, and the library's router, behind a token.
+//! The listener for operators: `PURGE`, `/metrics` and the library's router, behind a token, and
+//! `/healthz` for all who reach it.
 
 use std::convert::Infallible;
 use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::Router;
@@ -19,6 +20,8 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
 use tower_stampede::{HttpStampede, admin};
+
+use crate::status::Status;
 
 /// Where the token is, if no file is named.
 pub(crate) const VARIABLE: &str = "STAMPEDE_ADMIN_TOKEN";
@@ -72,13 +75,22 @@ impl AdminToken {
 
 /// What the listener needs.
 struct Operators {
-    token: AdminToken,
+    /// A reload replaces it.
+    token: Arc<RwLock<AdminToken>>,
     router: Router,
+    cache: HttpStampede,
+    status: Arc<Status>,
 }
 
 /// Serves operators until it is dropped.
-pub(crate) async fn serve(listener: TcpListener, token: AdminToken, cache: HttpStampede) {
-    let operators = Arc::new(Operators { token, router: admin::router(cache) });
+pub(crate) async fn serve(
+    listener: TcpListener,
+    token: Arc<RwLock<AdminToken>>,
+    cache: HttpStampede,
+    status: Arc<Status>,
+) {
+    let router = admin::router(cache.clone());
+    let operators = Arc::new(Operators { token, router, cache, status });
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
@@ -105,12 +117,20 @@ pub(crate) async fn serve(listener: TcpListener, token: AdminToken, cache: HttpS
 impl Operators {
     /// Answers one request. Without the token nothing of it is read but its head.
     async fn answer(&self, request: Request<Incoming>) -> Response<Body> {
-        if !self.token.is_shown_in(request.headers()) {
+        let is_read = matches!(*request.method(), Method::GET | Method::HEAD);
+        // Load balancers ask without a token; the answer is one word.
+        if is_read && request.uri().path() == "/healthz" {
+            return self.status.health();
+        }
+        if !self.is_shown_in(request.headers()) {
             let answer = said(StatusCode::UNAUTHORIZED, &json!({"error": "no token, or another"}));
             let (mut head, body) = answer.into_parts();
             head.headers
                 .insert(header::WWW_AUTHENTICATE, header::HeaderValue::from_static("Bearer"));
             return Response::from_parts(head, body);
+        }
+        if is_read && request.uri().path() == "/metrics" {
+            return self.status.metrics(&self.cache.stats());
         }
         let (parts, body) = request.into_parts();
         if parts.method.as_str() != "PURGE" {
@@ -131,6 +151,10 @@ impl Operators {
             }
         }
         last
+    }
+
+    fn is_shown_in(&self, headers: &HeaderMap) -> bool {
+        self.token.read().unwrap_or_else(PoisonError::into_inner).is_shown_in(headers)
     }
 
     async fn pass(&self, request: Request<Body>) -> Response<Body> {

@@ -13,6 +13,7 @@ use hyper::body::Incoming;
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::{CaptureConnection, capture_connection};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use rustls::ClientConfig;
 use tokio::time::Sleep;
 use tower_service::Service;
 use tower_stampede::BoxError;
@@ -20,10 +21,10 @@ use tower_stampede::BoxError;
 use crate::connection::Place;
 use crate::connector::{Connector, Used};
 use crate::failure::{Kind, OriginError};
-use crate::flags::Flags;
 use crate::forward::{self, is_chunked, members};
 use crate::incoming::ClientBody;
 use crate::outgoing::{GateKey, Outgoing};
+use crate::settings::Settings;
 use crate::upgrade;
 use crate::via::Via;
 use crate::wire::Teller;
@@ -41,29 +42,29 @@ const EXPECT_PATIENCE: Duration = Duration::from_secs(2);
 /// The cache's own time-out goes first: it knows what may stand in.
 const AFTER_THE_CACHE: Duration = Duration::from_millis(250);
 
-/// A service that asks the origin.
+/// A service that asks the origin of the request's host.
 #[derive(Clone)]
 pub(crate) struct Origin(Arc<Shared>);
 
 struct Shared {
     client: Client<Connector, Outgoing>,
     connector: Connector,
-    flags: Flags,
+    settings: Arc<Settings>,
     via: Via,
     silence: Duration,
 }
 
 impl Origin {
-    pub(crate) fn new(flags: &Flags, via: Via) -> Self {
-        let connector = Connector::new(flags);
+    pub(crate) fn new(settings: Arc<Settings>, tls: Option<Arc<ClientConfig>>, via: Via) -> Self {
+        let connector = Connector::new(tls, settings.connect_timeout);
         let mut builder = Client::builder(TokioExecutor::new());
         builder.pool_timer(TokioTimer::new());
         builder.pool_idle_timeout(IDLE).pool_max_idle_per_host(MAX_IDLE);
         // Twice the usual number; we set `Host` ourselves.
         builder.http1_max_headers(200).set_host(false);
         let client = builder.build(connector.clone());
-        let silence = flags.compute_timeout.saturating_add(AFTER_THE_CACHE);
-        Self(Arc::new(Shared { client, connector, flags: flags.clone(), via, silence }))
+        let silence = settings.compute_timeout.saturating_add(AFTER_THE_CACHE);
+        Self(Arc::new(Shared { client, connector, settings, via, silence }))
     }
 }
 
@@ -91,12 +92,15 @@ impl Shared {
         let (mut parts, body) = request.into_parts();
         let teller = parts.extensions.get::<Teller>().cloned();
         let place = parts.extensions.get::<Arc<Place>>().cloned();
-        forward::to_origin(&mut parts, &body, &self.flags, &self.via);
+        // Where a reload has taken the host away, there is none.
+        let server = self.settings.origins.of(parts.headers.get(header::HOST));
+        let server = server.ok_or_else(|| OriginError::new(Kind::Connect))?;
+        forward::to_origin(&mut parts, &body, (&self.settings, server), &self.via);
         // What is left in there is of this process.
         parts.extensions = http::Extensions::new();
         let mut response = if parts.headers.contains_key(header::UPGRADE) {
             let request = Request::from_parts(parts, body);
-            let asking = upgrade::ask(&self.connector, request, front, place, &self.flags);
+            let asking = upgrade::ask(&self.connector, request, front, place, &self.settings);
             match tokio::time::timeout(self.silence, asking).await {
                 Ok(response) => response?,
                 Err(_) => return Err(OriginError::new(Kind::Silent)),
@@ -161,8 +165,10 @@ impl Shared {
             poison(&connection);
         }
         check(&response).map_err(|error| Failed { error, reused })?;
-        Ok(response
-            .map(|body| OriginBody { _key: key, ..OriginBody::new(body, self.flags.origin_idle) }))
+        Ok(response.map(|body| OriginBody {
+            _key: key,
+            ..OriginBody::new(body, self.settings.origin_idle)
+        }))
     }
 
     /// Passes 1xx on. Only a 100 is left out: what it says opens the gate, and

@@ -14,8 +14,6 @@ use http::{Extensions, Version};
 
 use super::via::Via;
 
-const HTTP: HeaderValue = HeaderValue::from_static("http");
-
 static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 static X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 static X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -65,23 +63,38 @@ fn addresses(headers: &HeaderMap) -> impl Iterator<Item = Result<IpAddr, AddrPar
     })
 }
 
-/// Writes the fields into a request that was received from this address. What
+/// Returns the address of the client as a trusted peer has written it, if it has.
+pub(crate) fn address_of_peer(headers: &HeaderMap) -> Option<IpAddr> {
+    addresses(headers).next()?.ok()
+}
+
+/// Writes the fields into a request that was received from this address by this scheme. What
 /// a trusted peer wrote stays, and the proxy adds to it.
-pub(crate) fn write(headers: &mut HeaderMap, has_claims: bool, from: &HeaderValue) {
+pub(crate) fn write(
+    headers: &mut HeaderMap,
+    has_claims: bool,
+    from: &HeaderValue,
+    scheme: &'static str,
+) {
     let host = host(headers);
-    headers.append(header::FORWARDED, element(Some(from), &host));
+    headers.append(header::FORWARDED, element(Some(from), &host, scheme));
     headers.append(&X_FORWARDED_FOR, from.clone());
     if has_claims {
-        write_missing_host(headers, host);
+        write_missing_host(headers, host, scheme);
     } else {
         // Without a look at what is there.
         headers.append(&X_FORWARDED_HOST, host);
-        headers.append(&X_FORWARDED_PROTO, HTTP);
+        headers.append(&X_FORWARDED_PROTO, HeaderValue::from_static(scheme));
     }
 }
 
 /// Writes what is missing behind the cache.
-pub(crate) fn complete(headers: &mut HeaderMap, extensions: &Extensions, via: &Via) {
+pub(crate) fn complete(
+    headers: &mut HeaderMap,
+    extensions: &Extensions,
+    via: &Via,
+    scheme: &'static str,
+) {
     if !via.is_in(headers) {
         via.add_to(headers, Version::HTTP_11);
     }
@@ -92,22 +105,22 @@ pub(crate) fn complete(headers: &mut HeaderMap, extensions: &Extensions, via: &V
                 headers.append(header::FORWARDED, line.clone());
             }
         }
-        headers.append(header::FORWARDED, element(None, &host));
+        headers.append(header::FORWARDED, element(None, &host, scheme));
     }
-    write_missing_host(headers, host);
+    write_missing_host(headers, host, scheme);
 }
 
 fn host(headers: &HeaderMap) -> HeaderValue {
     headers.get(header::HOST).cloned().unwrap_or_else(|| HeaderValue::from_static(""))
 }
 
-fn write_missing_host(headers: &mut HeaderMap, host: HeaderValue) {
+fn write_missing_host(headers: &mut HeaderMap, host: HeaderValue, scheme: &'static str) {
     headers.entry(&X_FORWARDED_HOST).or_insert(host);
-    headers.entry(&X_FORWARDED_PROTO).or_insert(HTTP);
+    headers.entry(&X_FORWARDED_PROTO).or_insert(HeaderValue::from_static(scheme));
 }
 
 /// Makes the member that the proxy adds to `Forwarded`, in one allocation.
-fn element(from: Option<&HeaderValue>, host: &HeaderValue) -> HeaderValue {
+fn element(from: Option<&HeaderValue>, host: &HeaderValue, scheme: &str) -> HeaderValue {
     let from = from.map(HeaderValue::as_bytes);
     let (before, after): (&[u8], &[u8]) = match from {
         // Only an address of IPv6 has colons, and must be quoted.
@@ -116,7 +129,7 @@ fn element(from: Option<&HeaderValue>, host: &HeaderValue) -> HeaderValue {
         None => (b"", b""),
     };
     let from = from.unwrap_or_default();
-    let parts = [before, from, after, b"host=\"", host.as_bytes(), b"\";proto=http"];
+    let parts = [before, from, after, b"host=\"", host.as_bytes(), b"\";proto=", scheme.as_bytes()];
     let mut text = Vec::with_capacity(parts.iter().map(|part| part.len()).sum());
     parts.iter().for_each(|part| text.extend_from_slice(part));
     let value = HeaderValue::from_maybe_shared(Bytes::from(text));
@@ -137,7 +150,7 @@ mod tests {
             headers.append(*name, value.parse().unwrap());
         }
         via.add_to(&mut headers, Version::HTTP_2);
-        write(&mut headers, false, &HeaderValue::from_static(address));
+        write(&mut headers, false, &HeaderValue::from_static(address), "http");
         headers
     }
 
@@ -154,7 +167,7 @@ mod tests {
         let via = Via::new();
         let headers = written("10.0.0.1", &[("host", "a"), ("via", "1.1 fred")], &via);
         let mut completed = headers.clone();
-        complete(&mut completed, &Extensions::new(), &via);
+        complete(&mut completed, &Extensions::new(), &via, "http");
         assert_eq!(completed, headers);
     }
 
@@ -163,11 +176,11 @@ mod tests {
         let via = Via::new();
         let mut headers = HeaderMap::new();
         headers.insert("host", HeaderValue::from_static("a"));
-        complete(&mut headers, &Extensions::new(), &via);
+        complete(&mut headers, &Extensions::new(), &via, "https");
         assert!(via.is_in(&headers));
-        assert_eq!(lines(&headers, "forwarded"), ["host=\"a\";proto=http"]);
+        assert_eq!(lines(&headers, "forwarded"), ["host=\"a\";proto=https"]);
         assert_eq!(lines(&headers, "x-forwarded-host"), ["a"]);
-        assert_eq!(lines(&headers, "x-forwarded-proto"), ["http"]);
+        assert_eq!(lines(&headers, "x-forwarded-proto"), ["https"]);
         assert!(!headers.contains_key("x-forwarded-for"));
     }
 
@@ -184,7 +197,7 @@ mod tests {
         remember_forwarded(&headers, &mut extensions);
         assert_eq!(forwarded_key(&extensions), b"host=b;proto=https\n");
         headers.remove("forwarded");
-        complete(&mut headers, &extensions, &Via::new());
+        complete(&mut headers, &extensions, &Via::new(), "http");
         let expected = ["host=b;proto=https", "host=\"a\";proto=http"];
         assert_eq!(lines(&headers, "forwarded"), expected);
         assert_eq!(lines(&headers, "x-forwarded-host"), ["b"]);

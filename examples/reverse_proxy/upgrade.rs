@@ -18,10 +18,10 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::connection::{Place, sleep_until};
 use crate::connector::Connector;
 use crate::failure::{Kind, OriginError};
-use crate::flags::Flags;
 use crate::forward::members;
 use crate::incoming::ClientBody;
 use crate::origin::OriginBody;
+use crate::settings::Settings;
 
 /// Asks the origin to switch, and if it does, copies both ways until one of
 /// the two closes.
@@ -30,9 +30,9 @@ pub(crate) async fn ask(
     mut request: Request<ClientBody>,
     client: OnUpgrade,
     place: Option<Arc<Place>>,
-    flags: &Flags,
+    settings: &Settings,
 ) -> Result<Response<OriginBody>, OriginError> {
-    let stream = connector.connect().await.map_err(OriginError::connect)?;
+    let stream = connector.connect(request.uri()).await.map_err(OriginError::connect)?;
     let handshake = http1::handshake(TokioIo::new(stream)).await;
     let (mut sender, connection) = handshake.map_err(OriginError::of_connection)?;
     // It ends with the response, or becomes the tunnel.
@@ -40,9 +40,9 @@ pub(crate) async fn ask(
     *request.uri_mut() = origin_form(request.uri());
     let response = sender.send_request(request).await.map_err(OriginError::of_connection)?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        return switch(response, client, place, flags);
+        return switch(response, client, place, settings);
     }
-    Ok(response.map(|body| OriginBody::new(body, flags.origin_idle)))
+    Ok(response.map(|body| OriginBody::new(body, settings.origin_idle)))
 }
 
 fn origin_form(uri: &Uri) -> Uri {
@@ -53,15 +53,15 @@ fn switch(
     mut response: Response<Incoming>,
     client: OnUpgrade,
     place: Option<Arc<Place>>,
-    flags: &Flags,
+    settings: &Settings,
 ) -> Result<Response<OriginBody>, OriginError> {
     let is_asked_for = |protocol: &[u8]| protocol.eq_ignore_ascii_case(b"websocket");
     if !members(response.headers(), &header::UPGRADE).all(is_asked_for) {
         return Err(OriginError::new(Kind::Malformed));
     }
     let origin = hyper::upgrade::on(&mut response);
-    let idle = flags.websocket_idle;
-    let ends_at = place.as_ref().and_then(|place| place.ends_at(&flags.limits));
+    let idle = settings.websocket_idle;
+    let ends_at = place.as_ref().and_then(|place| place.ends_at(&settings.limits));
     tokio::spawn(async move {
         // It counts as a connection until it ends.
         let _place = place;

@@ -24,7 +24,6 @@ use std::task::{Context, Poll, Waker, ready};
 use http::StatusCode;
 use http::header::HeaderMap;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 const OLD_VERSION: &[u8] = b"HTTP/1.0";
 const OUR_VERSION: &[u8] = b"HTTP/1.1";
@@ -33,8 +32,8 @@ const OUR_VERSION: &[u8] = b"HTTP/1.1";
 const MAX_WAITING: usize = 64 << 10;
 
 /// An accepted connection.
-pub(crate) struct Wire {
-    stream: TcpStream,
+pub(crate) struct Wire<I> {
+    stream: I,
     desk: Desk,
     /// How much of the first response's version is written.
     version: usize,
@@ -59,8 +58,8 @@ struct Announcement {
     waker: Option<Waker>,
 }
 
-impl Wire {
-    pub(crate) fn new(stream: TcpStream) -> Self {
+impl<I: AsyncWrite + Unpin> Wire<I> {
+    pub(crate) fn new(stream: I) -> Self {
         Self { stream, desk: Desk::default(), version: 0 }
     }
 
@@ -83,7 +82,7 @@ impl Wire {
     }
 }
 
-impl Wire {
+impl<I: AsyncWrite + Unpin> Wire<I> {
     /// Writes the first bytes of the connection: ours, where they are the version of a
     /// response to HTTP/1.0.
     fn poll_write_version(
@@ -226,7 +225,7 @@ fn message(status: StatusCode, headers: &HeaderMap) -> Vec<u8> {
     text
 }
 
-impl AsyncRead for Wire {
+impl<I: AsyncRead + Unpin> AsyncRead for Wire<I> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -236,7 +235,7 @@ impl AsyncRead for Wire {
     }
 }
 
-impl AsyncWrite for Wire {
+impl<I: AsyncWrite + Unpin> AsyncWrite for Wire<I> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -282,12 +281,12 @@ impl AsyncWrite for Wire {
 mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::{TcpListener, TcpSocket};
+    use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
     const HINTS: &str = "HTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\n";
 
     /// A server's end, with little room, and its client's.
-    async fn pair() -> (Wire, TcpStream) {
+    async fn pair() -> (Wire<TcpStream>, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4096).unwrap();
@@ -301,7 +300,7 @@ mod tests {
         teller.tell(StatusCode::EARLY_HINTS, &headers);
     }
 
-    async fn rest(wire: Wire, mut client: TcpStream) -> String {
+    async fn rest(wire: Wire<TcpStream>, mut client: TcpStream) -> String {
         drop(wire);
         let mut text = String::new();
         client.read_to_string(&mut text).await.unwrap();

@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response, Version};
+use http::{HeaderValue, Request, Response, StatusCode, Version, header};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
@@ -35,6 +35,14 @@ pub(crate) const PING: Duration = Duration::from_secs(20);
 /// How long to rest when a connection cannot be accepted for lack of files.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
+/// How long connections are accepted at least after the signal to stop: the kernel has accepted
+/// some already, and would reset them.
+const LAST_ACCEPTS: Duration = Duration::from_millis(20);
+
+/// How long a connection of HTTP/1 must have been idle before a server that stops closes it. The
+/// next request on it may be on its way, and would be lost; its response says `close` instead.
+const LINGER: Duration = Duration::from_millis(500);
+
 /// How long a connection that is too old may take to end its requests.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
@@ -56,12 +64,23 @@ impl Place {
     }
 }
 
-/// Accepts connections until `stop`, then lets open requests end for at most `drain`.
+/// How a server stops.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Drain {
+    /// How long connections are still accepted.
+    pub(crate) delay: Duration,
+    /// How long open requests may take to end after that.
+    pub(crate) timeout: Duration,
+}
+
+/// Accepts connections until `stop` and for the delay of `drain`, then lets open requests end.
+///
+/// The responses after `stop` tell their clients to use other connections.
 pub(crate) async fn accept_all<F>(
     listener: TcpListener,
     limits: &Limits,
     stop: impl Future<Output = ()>,
-    drain: Duration,
+    drain: Drain,
     serve: impl Fn(TcpStream, SocketAddr, Arc<Place>, CancellationToken) -> F,
 ) where
     F: Future<Output = ()> + Send + 'static,
@@ -79,15 +98,18 @@ pub(crate) async fn accept_all<F>(
             connections.spawn(serve(stream, address, place, stopping.clone()));
         }
     };
+    let mut accepting = Box::pin(accepting);
     tokio::select! {
         () = stop => {}
-        () = accepting => {}
+        () = accepting.as_mut() => {}
     }
-    drop(listener);
     stopping.cancel();
+    drop(tokio::time::timeout(drain.delay.max(LAST_ACCEPTS), accepting.as_mut()).await);
+    drop(accepting);
+    drop(listener);
     connections.close();
     // Whatever is not done by then is cut off.
-    drop(tokio::time::timeout(drain, connections.wait()).await);
+    drop(tokio::time::timeout(drain.timeout, connections.wait()).await);
 }
 
 async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
@@ -123,18 +145,25 @@ pub(crate) async fn drive<I, F, B>(
     let meter = Meter::new(limits.clone());
     let stream = TokioIo::new(MeteredStream::new(stream, Arc::clone(&meter)));
     let service = service_fn(|request: Request<Incoming>| {
-        let exchange = meter.open();
         let is_http2 = request.version() == Version::HTTP_2;
+        let exchange = meter.open(is_http2);
         let answer = answer(request.map(|body| Upload::new(body, limits.reading())));
+        let stopping = stopping.clone();
         async move {
-            let response = answer.await;
+            let mut response = answer.await;
+            let is_last = stopping.is_cancelled() && !is_http2;
+            if is_last && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+                let close = HeaderValue::from_static("close");
+                response.headers_mut().insert(header::CONNECTION, close);
+            }
             Ok::<_, Infallible>(response.map(|body| Download::new(body, exchange, is_http2)))
         }
     });
     let mut serving = pin!(server.serve_connection_with_upgrades(stream, service));
     let mut over = pin!(meter.over());
     let mut too_old = pin!(sleep_until(place.ends_at(limits)));
-    let mut ends = false;
+    let (mut stops, mut ends) = (false, false);
+    let mut next_look = pin!(sleep_until(None));
     loop {
         tokio::select! {
             // Whatever has come, a request may have begun with it.
@@ -150,9 +179,18 @@ pub(crate) async fn drive<I, F, B>(
                 ends = true;
                 too_old.set(sleep_until(Some(Instant::now() + LAST_WORDS)));
             }
-            () = stopping.cancelled(), if !ends => {
-                serving.as_mut().graceful_shutdown();
-                ends = true;
+            () = stopping.cancelled(), if !stops => {
+                stops = true;
+                next_look.set(sleep_until(Some(Instant::now())));
+            }
+            () = next_look.as_mut(), if stops && !ends => {
+                // HTTP/2 tells its client which requests it will answer still.
+                if meter.is_http2() || meter.is_idle_for(Instant::now(), LINGER) {
+                    serving.as_mut().graceful_shutdown();
+                    ends = true;
+                } else {
+                    next_look.set(sleep_until(Some(Instant::now() + LINGER / 10)));
+                }
             }
         }
     }

@@ -9,7 +9,8 @@ use tower_stampede::{ConfigError, HttpStampede, Stampede};
 
 use crate::limits::Limits;
 use crate::redis::{self, Redis};
-use crate::values::{address, milliseconds, namespace, secret, value};
+use crate::texts::{address, at_least_one, bytes, milliseconds, namespace, some_time};
+use crate::values::{secret, value};
 
 /// What `--help` prints.
 pub(crate) const HELP: &str = "\
@@ -144,7 +145,7 @@ impl Flags {
             "compute-timeout-ms" => self.compute_timeout = Some(value(name, from, milliseconds)?),
             "lease-ms" => self.lease = Some(value(name, from, milliseconds)?),
             "max-waiters" => self.max_waiters = Some(value(name, from, count)?),
-            _ if self.limits.set(name, from)? => {}
+            _ if set_limit(&mut self.limits, name, from)? => {}
             _ => return Err(format!("unknown flag --{name}")),
         }
         Ok(())
@@ -178,6 +179,25 @@ impl Flags {
         }
         cache.build().map_err(|error| explain(&error))
     }
+}
+
+/// Reads a flag of the limits. Returns whether it is one.
+fn set_limit(limits: &mut Limits, name: &str, from: &mut Parser) -> Result<bool, String> {
+    match name {
+        "max-connections" => limits.connections = value(name, from, at_least_one)?,
+        "max-header-bytes" => limits.header_bytes = value(name, from, at_least_one)?,
+        "header-timeout-ms" => limits.header = value(name, from, some_time)?,
+        "idle-timeout-ms" => limits.idle = value(name, from, some_time)?,
+        "body-read-timeout-ms" => limits.body_read = value(name, from, some_time)?,
+        "body-write-timeout-ms" => limits.body_write = value(name, from, some_time)?,
+        "min-rate" => limits.min_rate = value(name, from, bytes)? as u64,
+        "max-connection-ms" => {
+            let lifetime = value(name, from, milliseconds)?;
+            limits.lifetime = Some(lifetime).filter(|lifetime| !lifetime.is_zero());
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
 }
 
 /// Says a refusal of the builder in terms of our flags.

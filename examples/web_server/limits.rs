@@ -13,10 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use lexopt::Parser;
 use tokio::time::Instant;
-
-use crate::values::{at_least_one, bytes, milliseconds, some_time, value};
 
 /// The limits on connections of clients, as the flags set them.
 #[derive(Clone, Debug)]
@@ -54,25 +51,6 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Reads a flag. Returns whether it is one of these.
-    pub(crate) fn set(&mut self, name: &str, from: &mut Parser) -> Result<bool, String> {
-        match name {
-            "max-connections" => self.connections = value(name, from, at_least_one)?,
-            "max-header-bytes" => self.header_bytes = value(name, from, at_least_one)?,
-            "header-timeout-ms" => self.header = value(name, from, some_time)?,
-            "idle-timeout-ms" => self.idle = value(name, from, some_time)?,
-            "body-read-timeout-ms" => self.body_read = value(name, from, some_time)?,
-            "body-write-timeout-ms" => self.body_write = value(name, from, some_time)?,
-            "min-rate" => self.min_rate = value(name, from, bytes)? as u64,
-            "max-connection-ms" => {
-                let lifetime = value(name, from, milliseconds)?;
-                self.lifetime = Some(lifetime).filter(|lifetime| !lifetime.is_zero());
-            }
-            _ => return Ok(false),
-        }
-        Ok(true)
-    }
-
     pub(super) fn reading(&self) -> Patience {
         Patience::new(self.body_read, self.min_rate)
     }
@@ -126,6 +104,7 @@ pub(super) struct Meter {
     limits: Limits,
     from: Instant,
     has_begun: AtomicBool,
+    is_http2: AtomicBool,
     /// Requests that are being answered.
     open: AtomicUsize,
     /// Since when there is none, in milliseconds after `from`.
@@ -145,6 +124,7 @@ impl Meter {
             limits,
             from: Instant::now(),
             has_begun: AtomicBool::new(false),
+            is_http2: AtomicBool::new(false),
             open: AtomicUsize::new(0),
             idle_since: AtomicU64::new(0),
             stream_until: AtomicU64::new(NEVER),
@@ -177,11 +157,25 @@ impl Meter {
     }
 
     /// Begins a request.
-    pub(super) fn open(self: &Arc<Self>) -> Exchange {
+    pub(super) fn open(self: &Arc<Self>, is_http2: bool) -> Exchange {
+        self.is_http2.store(is_http2, Ordering::Relaxed);
         self.has_begun.store(true, Ordering::Relaxed);
         self.open.fetch_add(1, Ordering::Relaxed);
         let id = self.exchanges.fetch_add(1, Ordering::Relaxed);
         Exchange { meter: Arc::clone(self), id, waits: false }
+    }
+
+    /// Returns whether a request of HTTP/2 has come.
+    pub(super) fn is_http2(&self) -> bool {
+        self.is_http2.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether there has been nothing to do for so long.
+    pub(super) fn is_idle_for(&self, now: Instant, time: Duration) -> bool {
+        let is_quiet = self.open.load(Ordering::Acquire) == 0
+            && self.stream_until.load(Ordering::Relaxed) == NEVER;
+        let idle = self.millis(now).saturating_sub(self.idle_since.load(Ordering::Relaxed));
+        is_quiet && u128::from(idle) >= time.as_millis()
     }
 
     /// Returns whether the connection has to end.
@@ -306,16 +300,29 @@ mod tests {
     fn a_connection_without_a_request_ends_and_one_with_a_request_does_not() {
         let meter = Meter::new(limits());
         assert!(!is_over_after(&meter, SECOND / 2) && is_over_after(&meter, SECOND));
-        let exchange = meter.open();
+        let exchange = meter.open(false);
         assert!(!is_over_after(&meter, SECOND * 99), "the service may take its time");
         drop(exchange);
         assert!(!is_over_after(&meter, SECOND) && is_over_after(&meter, SECOND * 3));
     }
 
     #[test]
+    fn a_connection_is_idle_from_the_end_of_its_last_request() {
+        let meter = Meter::new(limits());
+        let is_idle_after = |time| meter.is_idle_for(meter.from + time, SECOND);
+        assert!(!is_idle_after(SECOND / 2) && is_idle_after(SECOND));
+        let exchange = meter.open(true);
+        assert!(!is_idle_after(SECOND * 9) && meter.is_http2());
+        drop(exchange);
+        assert!(is_idle_after(SECOND * 9));
+        meter.stream_waits(meter.from, SECOND);
+        assert!(!is_idle_after(SECOND * 9), "what is written is no idle connection");
+    }
+
+    #[test]
     fn a_stream_or_a_body_that_the_client_does_not_take_ends_the_connection() {
         let meter = Meter::new(limits());
-        let (from, mut exchange) = (meter.from, meter.open());
+        let (from, mut exchange) = (meter.from, meter.open(false));
         exchange.waits(from, SECOND * 3);
         assert!(!is_over_after(&meter, SECOND * 2) && is_over_after(&meter, SECOND * 3));
         exchange.moved();

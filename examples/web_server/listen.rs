@@ -24,8 +24,8 @@ pub(crate) fn on(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Says that we are ready; scripts wait for this line.
-pub(crate) fn announce(address: SocketAddr) -> io::Result<()> {
+pub(crate) fn announce(scheme: &str, address: SocketAddr) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    writeln!(out, "listening on http://{address}")?;
+    writeln!(out, "listening on {scheme}://{address}")?;
     out.flush()
 }

@@ -54,6 +54,7 @@ mod routes;
 mod signal;
 mod stage;
 mod stats;
+mod texts;
 mod values;
 
 /// How long connections and computations may take to end once we are told to.
@@ -83,7 +84,7 @@ fn main() -> ExitCode {
         Err(message) => return refuse(&message),
     };
     // Before the cache: it makes its meters when it is built.
-    let metrics = match Metrics::install() {
+    let metrics = match Metrics::install("web") {
         Ok(metrics) => metrics,
         Err(error) => return fail(&*error),
     };
@@ -136,7 +137,7 @@ async fn run(flags: Flags, cache: &HttpStampede, metrics: Metrics) -> Result<(),
         // Whatever comes of it: now the connection is there, or known not to be.
         drop(cache.get("the first look").await);
     }
-    listen::announce(address)?;
+    listen::announce("http", address)?;
     // After the line with the address: the reader expects it first.
     if let (Some(_), Some(redis)) = (&app.child, &app.flags.redis) {
         child::watch_redis(cache.clone(), redis.clone());
@@ -165,7 +166,8 @@ async fn serve(
             connection::drive(&server, stream, &limits, &place, stopping, answer).await;
         }
     };
-    connection::accept_all(listener, &limits, stop, DRAIN, serve).await;
+    let drain = connection::Drain { delay: Duration::ZERO, timeout: DRAIN };
+    connection::accept_all(listener, &limits, stop, drain, serve).await;
 }
 
 fn server(limits: &Limits) -> auto::Builder<TokioExecutor> {

@@ -16,8 +16,8 @@ const UPKEEP: Duration = Duration::from_secs(5);
 pub(crate) struct Metrics(PrometheusHandle);
 
 impl Metrics {
-    /// Installs the recorder of this process.
-    pub(crate) fn install() -> Result<Self, Box<dyn Error>> {
+    /// Installs the recorder of this process. The library names the cache itself.
+    pub(crate) fn install(_: &'static str) -> Result<Self, Box<dyn Error>> {
         let handle = PrometheusBuilder::new()
             .set_buckets_for_metric(Matcher::Suffix("_duration_seconds".into()), &BUCKETS)?
             .install_recorder()?;

@@ -6,15 +6,14 @@ use std::fmt::Write;
 
 use tower_stampede::Stats;
 
-/// Renders what it is given.
-pub(crate) struct Metrics;
+/// Renders what it is given, for the cache of this name.
+pub(crate) struct Metrics(&'static str);
 
 impl Metrics {
-    pub(crate) fn install() -> Result<Self, Box<dyn Error>> {
-        Ok(Self)
+    pub(crate) fn install(cache: &'static str) -> Result<Self, Box<dyn Error>> {
+        Ok(Self(cache))
     }
 
-    #[expect(clippy::unused_self, reason = "the recorder's twin needs it")]
     pub(crate) fn render(&self, stats: &Stats) -> String {
         let outcomes = [
             ("outcome=\"hit\"", stats.hits),
@@ -33,10 +32,11 @@ impl Metrics {
             ("reason=\"alone\"", stats.alone),
         ];
         let mut text = String::new();
-        metric(&mut text, "stampede_requests_total", "counter", &outcomes);
-        metric(&mut text, "stampede_origin_calls_total", "counter", &calls);
+        let mut metric = |name, kind, values: &[_]| metric(&mut text, self.0, name, kind, values);
+        metric("stampede_requests_total", "counter", &outcomes);
+        metric("stampede_origin_calls_total", "counter", &calls);
         let refused = [("result=\"refused\"", stats.refused_fills)];
-        metric(&mut text, "stampede_fill_total", "counter", &refused);
+        metric("stampede_fill_total", "counter", &refused);
         for (name, kind, value) in [
             ("stampede_evictions_total", "counter", stats.evictions),
             ("stampede_invalidations_total", "counter", stats.invalidations),
@@ -45,17 +45,17 @@ impl Metrics {
             ("stampede_entries", "gauge", stats.entries),
             ("stampede_bytes", "gauge", stats.bytes),
         ] {
-            metric(&mut text, name, kind, &[("", value)]);
+            metric(name, kind, &[("", value)]);
         }
         text
     }
 }
 
-fn metric(text: &mut String, name: &str, kind: &str, values: &[(&str, u64)]) {
+fn metric(text: &mut String, cache: &str, name: &str, kind: &str, values: &[(&str, u64)]) {
     // Writing to a string does not fail.
     let _ = writeln!(text, "# TYPE {name} {kind}");
     for (label, value) in values {
         let comma = if label.is_empty() { "" } else { "," };
-        let _ = writeln!(text, "{name}{{cache=\"web\"{comma}{label}}} {value}");
+        let _ = writeln!(text, "{name}{{cache=\"{cache}\"{comma}{label}}} {value}");
     }
 }

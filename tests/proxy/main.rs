@@ -8,8 +8,12 @@ mod kit;
 
 #[cfg(unix)]
 mod claims;
+#[cfg(unix)]
+mod config;
 #[cfg(target_os = "linux")]
 mod crowds;
+#[cfg(unix)]
+mod drain;
 #[cfg(unix)]
 mod fields;
 #[cfg(unix)]
@@ -31,6 +35,8 @@ mod smuggling;
 mod steering;
 #[cfg(unix)]
 mod streams;
+#[cfg(unix)]
+mod tls;
 #[cfg(unix)]
 mod vary;
 #[cfg(unix)]

@@ -84,6 +84,11 @@ impl Proxy {
         Self::spawn(Command::new(program("reverse_proxy")).args(flags).stderr(stderr))
     }
 
+    /// Starts a proxy whose flags, or the file that they name, have its origins.
+    pub(crate) fn start_with(flags: &[&str]) -> Self {
+        Self::spawn(Command::new(program("reverse_proxy")).args(flags).stderr(Stdio::piped()))
+    }
+
     /// Starts the other server among the examples: no proxy, but a client sees no difference.
     pub(crate) fn start_web_server(flags: &[&str]) -> Self {
         Self::spawn(Command::new(program("web_server")).args(flags))
@@ -105,7 +110,8 @@ impl Proxy {
         if operators.is_some() {
             line = lines.next().expect("it says where it listens");
         }
-        let address = line.trim().strip_prefix("listening on http://").expect("it listens");
+        let address = line.trim().strip_prefix("listening on ").expect("it listens");
+        let address = address.trim_start_matches("http://").trim_start_matches("https://");
         Self { process: Some(process), address: address.parse().unwrap(), operators }
     }
 
@@ -325,6 +331,11 @@ impl Peer {
         Self { stream, buffer: Vec::new() }
     }
 
+    /// A connection that the test has made itself.
+    pub(crate) fn of(stream: TcpStream) -> Self {
+        Self::new(stream)
+    }
+
     pub(crate) fn into_stream(self) -> TcpStream {
         self.stream
     }
@@ -454,7 +465,11 @@ impl Peer {
 
     /// Reads a whole response to a GET.
     pub(crate) async fn reply(&mut self) -> Reply {
-        let head = self.head().await;
+        self.reply_or_end().await.expect("a response, not the end of the connection")
+    }
+
+    pub(crate) async fn reply_or_end(&mut self) -> Option<Reply> {
+        let head = self.head_or_end().await?;
         let is_chunked = head.get("transfer-encoding") == Some("chunked");
         let length = head.get("content-length").map(|length| length.parse().unwrap());
         let body = match length {
@@ -466,7 +481,7 @@ impl Peer {
             None if matches!(head.status(), 100..=199 | 204 | 304) => Vec::new(),
             None => self.until_end().await,
         };
-        Reply { head, body: String::from_utf8(body).unwrap() }
+        Some(Reply { head, body: String::from_utf8(body).unwrap() })
     }
 }
 

@@ -1,0 +1,149 @@
+//! The layers in front of the origins: one with the settings, and one for each rule.
+
+use tower_stampede::{HttpLayer, HttpStampede};
+
+use crate::checks::NotShared;
+use crate::failure::OriginError;
+use crate::fields;
+use crate::incoming::ClientBody;
+use crate::provenance;
+use crate::rules::Rule;
+use crate::settings::Settings;
+
+/// Room for the fields that the proxy writes into a request.
+const WRITTEN_BYTES: usize = 1 << 10;
+
+/// Every query parameter.
+const ALL: &str = "*";
+
+fn texts(all: &[String]) -> impl Iterator<Item = &str> {
+    all.iter().map(String::as_str)
+}
+
+/// Makes the layer of all requests that no rule is for.
+pub(crate) fn layer(cache: &HttpStampede, settings: &Settings) -> HttpLayer {
+    let layer = cache
+        .http_layer()
+        .scheme(settings.scheme().as_str())
+        // The handle keeps those of its start: a reload may have changed them.
+        .stale_for(settings.stale)
+        .stale_if_error(settings.stale_if_error)
+        .stale_if_disconnected(settings.stale_if_disconnected)
+        .disconnected(OriginError::is_disconnected)
+        .unsent(OriginError::is_unsent)
+        .set_cookie(settings.set_cookie)
+        .max_body(settings.max_body)
+        .body_join_timeout(settings.body_join_timeout)
+        .fill_from_ranges(!settings.pass_ranges)
+        // A request that was admitted must not be too long for the cache.
+        .max_header_bytes(settings.limits.header_bytes.saturating_add(WRITTEN_BYTES))
+        .bypass(|parts| parts.extensions.get::<NotShared>().is_some())
+        .request_body(ClientBody::of_read);
+    let lifetimes = settings.status_ttl.iter();
+    let layer = lifetimes.fold(layer, |layer, (status, ttl)| layer.status_ttl(*status, *ttl));
+    let layer = match settings.ttl {
+        ttl if ttl.is_zero() => layer.origin_only(),
+        ttl => layer.ttl(ttl),
+    };
+    // What is named a credential is one, beside a wider exemption too.
+    let names = settings.not_credentials.iter();
+    let layer = names.fold(layer, |layer, name| layer.not_a_credential(name));
+    let layer = layer
+        .credential_headers(texts(&settings.credential_headers))
+        .store_post_responses(settings.store_post);
+    let layer = steer(settings, name_clients(settings, key_claims(settings, layer)));
+    let paths = settings.cache_posts.clone();
+    let layer = layer.cache_posts(move |parts| paths.iter().any(|path| parts.uri.path() == path));
+    let layer = if settings.ignore_cookies { layer.ignore_cookies() } else { layer };
+    if ignores_whole_query(&settings.ignored_query) { layer.query([]) } else { layer }
+}
+
+pub(crate) fn ignores_whole_query(names: &[String]) -> bool {
+    names.iter().any(|name| name == ALL)
+}
+
+/// Makes the layer of a rule of the one for all requests.
+pub(crate) fn with_rule(mut layer: HttpLayer, rule: &Rule) -> HttpLayer {
+    if rule.bypass {
+        return layer.private();
+    }
+    layer = match rule.ttl {
+        None => layer,
+        Some(ttl) if ttl.is_zero() => layer.origin_only(),
+        Some(ttl) => layer.ttl(ttl),
+    };
+    for (status, ttl) in &rule.status_ttl {
+        layer = layer.status_ttl(*status, *ttl);
+    }
+    if let Some(stale) = rule.stale {
+        layer = layer.stale_for(stale);
+    }
+    if let Some(stale) = rule.stale_if_error {
+        layer = layer.stale_if_error(stale);
+    }
+    if let Some(stale) = rule.stale_if_disconnected {
+        layer = layer.stale_if_disconnected(stale);
+    }
+    if let Some(mode) = rule.set_cookie {
+        layer = layer.set_cookie(mode);
+    }
+    if let Some(max) = rule.max_body {
+        layer = layer.max_body(max);
+    }
+    if let Some(names) = &rule.query {
+        layer = layer.query(texts(names));
+    }
+    if rule.ignored_query.as_ref().is_some_and(|names| ignores_whole_query(names)) {
+        layer = layer.query([]);
+    }
+    if rule.ignore_cookies {
+        layer = layer.ignore_cookies();
+    }
+    if rule.public {
+        layer = layer.public();
+    }
+    if let Some(make_etags) = rule.make_etags {
+        layer = layer.make_etags(make_etags);
+    }
+    if rule.cache_posts {
+        layer = layer.cache_posts(|_| true);
+    }
+    layer = layer.ignore_cookies_named(texts(&rule.ignored_cookies)).vary(texts(&rule.vary));
+    rule.tags.iter().fold(layer, |layer, tag| layer.tag(tag.as_str()))
+}
+
+/// Sets which requests are of one client, and what one client may take.
+fn name_clients(settings: &Settings, layer: HttpLayer) -> HttpLayer {
+    let (bits, is_trusted) = (settings.client_bits, settings.trust_forwarded);
+    let layer = layer.client(move |parts| {
+        let address = provenance::client(&parts.headers, is_trusted)?;
+        Some(bits.network_of(address))
+    });
+    match settings.max_forwarded {
+        Some(max) => layer.max_forwarded(max),
+        None => layer,
+    }
+}
+
+/// Sets by which fields the origin steers.
+fn steer(settings: &Settings, layer: HttpLayer) -> HttpLayer {
+    layer
+        .tags_from(texts(&settings.tags_from))
+        .lifetime_from(texts(&settings.lifetime_from))
+        .cache_groups(settings.cache_groups)
+        .make_etags(settings.make_etags)
+        .ignore_cookies_named(texts(&settings.ignored_cookies))
+}
+
+/// Sets which claims are part of the key: none of clients, since the proxy
+/// removes their claims and writes what follows from the key itself.
+fn key_claims(settings: &Settings, layer: HttpLayer) -> HttpLayer {
+    if !settings.trust_forwarded {
+        return layer.replace_keyed_headers([]);
+    }
+    layer
+        .replace_keyed_headers(fields::keyed_claims())
+        .key(|parts| provenance::forwarded_key(&parts.extensions))
+        // The rule reads an extension, which a refresh carries in any case.
+        .refresh_headers([])
+}

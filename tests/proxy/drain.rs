@@ -1,0 +1,110 @@
+//! How the example proxy stops: no request that is sent may be lost.
+
+use std::time::Duration;
+
+use http::Request;
+use http_body_util::{BodyExt, Full};
+use rustix::process::Signal;
+
+use crate::kit::proxy::scripted::{Scripted, fresh};
+use crate::kit::proxy::{Origin, Peer, Proxy, soon};
+
+const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+
+/// What one client saw until it was told to leave or the listener was gone.
+#[derive(Debug, Default)]
+struct Counts {
+    answered: usize,
+    failed: usize,
+    told: usize,
+}
+
+/// Asks on connections that it reuses as long as it may.
+async fn ask_until_the_end(address: std::net::SocketAddr) -> Counts {
+    let mut counts = Counts::default();
+    // A connection that is refused carries no request.
+    while let Ok(stream) = tokio::net::TcpStream::connect(address).await {
+        let mut peer = Peer::of(stream);
+        loop {
+            peer.send(GET).await;
+            let Some(reply) = peer.reply_or_end().await else {
+                counts.failed += 1;
+                break;
+            };
+            counts.answered += usize::from(reply.status() == 200);
+            counts.failed += usize::from(reply.status() != 200);
+            if reply.head.get("connection") == Some("close") {
+                counts.told += 1;
+                break;
+            }
+        }
+    }
+    counts
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_request_fails_while_a_proxy_under_load_stops() {
+    let flags = ["--drain-delay-ms", "300"];
+    let (origin, mut proxy) = Scripted::start(&flags, |_| (fresh(), "page".into())).await;
+    let clients: Vec<_> = (0..20).map(|_| tokio::spawn(ask_until_the_end(proxy.address))).collect();
+    let loaded = async {
+        while origin.hits() == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    soon("the first request", loaded).await;
+    proxy.ask(GET).await;
+    proxy.signal(Signal::TERM);
+    for client in clients {
+        let counts = soon("the end of a client", client).await.unwrap();
+        assert!(counts.failed == 0 && counts.told > 0, "{counts:?}");
+    }
+    assert_eq!(proxy.ended().await, Some(0));
+}
+
+async fn health(proxy: &Proxy) -> (u16, String) {
+    let mut operator = proxy.connect_as_operator().await;
+    operator.send("GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await;
+    let reply = operator.reply().await;
+    (reply.status(), reply.body)
+}
+
+#[tokio::test]
+async fn while_it_drains_it_says_so_and_still_answers_new_clients() {
+    let origin = Origin::bind().await;
+    let flags = ["--drain-delay-ms", "600000", "--drain-timeout-ms", "60000"];
+    let proxy = Proxy::start_with_token(&origin.url(), &flags, "a-token-for-operators");
+    assert_eq!(health(&proxy).await, (200, "ok\n".into()));
+    proxy.signal(Signal::TERM);
+    let draining = async { while health(&proxy).await != (503, "draining\n".into()) {} };
+    soon("the end of health", draining).await;
+    // A client that the load balancer still sends, and one of HTTP/2.
+    let (mut peer, _, mut client) = origin.request_on_new(&proxy, GET).await;
+    peer.send("HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 2\r\n\r\nok").await;
+    let reply = client.reply().await;
+    assert_eq!((&*reply.body, reply.head.get("connection")), ("ok", Some("close")));
+    assert_eq!(client.until_end().await, b"");
+    let mut sender = proxy.connect_http2().await;
+    let request = Request::get("http://a/").body(Full::default()).unwrap();
+    let answer = soon("an answer", sender.send_request(request)).await.unwrap();
+    assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "ok");
+    // GOAWAY follows.
+    let told = async {
+        while sender.ready().await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    soon("the end of the connection", told).await;
+}
+
+#[tokio::test]
+async fn a_request_that_follows_at_once_on_a_kept_connection_is_answered() {
+    let (_origin, mut proxy) = Scripted::start(&[], |_| (fresh(), "page".into())).await;
+    let mut client = proxy.send(GET).await;
+    assert_eq!(client.reply().await.head.get("connection"), None);
+    proxy.signal(Signal::TERM);
+    // The proxy may have been told by now, or not: both must answer.
+    client.send(GET).await;
+    assert_eq!(client.reply().await.status(), 200);
+    assert_eq!(proxy.ended().await, Some(0));
+}
