@@ -253,7 +253,11 @@ impl Begun {
 }
 
 fn cut(text: &str) -> &str {
-    &text[..text.floor_char_boundary(MOST)]
+    let mut end = text.len().min(MOST);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
 }
 
 /// Copies the beginning of a value: the value itself would keep the whole head in memory.
@@ -446,6 +450,13 @@ mod tests {
         let expected = "::1 - - [06/Nov/1994:08:49:37 +0000] \"GET /a?b=\\x22\\x5C HTTP/2.0\" 200 12 \
                         \"-\" \"x\\x09\\x22\\x5C\\xFF y\"\n";
         assert_eq!(line, expected);
+    }
+
+    #[test]
+    fn a_long_text_is_cut_between_two_characters() {
+        assert_eq!(cut("ab"), "ab");
+        let text = format!("{}\u{e9}", "x".repeat(MOST - 1));
+        assert_eq!(cut(&text), &text[..MOST - 1]);
     }
 
     #[test]
