@@ -71,6 +71,10 @@ macro_rules! directives {
             pub(crate) stale_if_error: Option<u32>,
         }
 
+        #[cfg_attr(
+            not(feature = "remote"),
+            allow(dead_code, reason = "only a response that leaves the process is written as bits")
+        )]
         impl Directives {
             /// How many flags there are.
             pub(crate) const FLAGS: usize =
