@@ -42,7 +42,7 @@ page!(the_lock, "the-lock.md");
 page!(operating_redis, "operating-redis.md", all(feature = "redis", feature = "test-util"));
 page!(observability, "observability.md");
 page!(operations, "operations/README.md");
-page!(threats, "threats.md");
+page!(threats, "threats.md", feature = "axum");
 page!(protocol_for_other_languages, "protocol-for-other-languages.md", feature = "remote");
 page!(benchmarks, "benchmarks.md");
 page!(peers, "peers.md");

@@ -123,7 +123,7 @@ impl Reload {
         match later.is_empty() {
             true => report("the configuration was reloaded"),
             false => report(&format!(
-                "the configuration was reloaded, but for what takes a restart: {}",
+                "the configuration was reloaded; these settings need a restart: {}",
                 later.join(", ")
             )),
         }

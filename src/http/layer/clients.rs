@@ -27,6 +27,9 @@ impl HttpLayer {
     /// [`max_forwarded`](Self::max_forwarded) for those that are forwarded uncached. A client
     /// takes memory only while it has a computation.
     ///
+    /// axum puts the address into the extension `ConnectInfo<SocketAddr>`, and only for a router that
+    /// is served by `into_make_service_with_connect_info::<SocketAddr>()`.
+    ///
     /// A name must be hard to change for the client: an address, not a field that the client
     /// writes. All users behind one proxy have its address; take the client's own from a field
     /// that the proxy writes.
