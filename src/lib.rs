@@ -100,6 +100,7 @@
 //! | `admin` | no | the module `admin`: a router for operators | [`Stampede`] has all but the list of keys |
 //! | `metrics` | no | counters, gauges and histograms through the `metrics` facade | [`Stampede::stats`] still counts |
 //! | `tracing` | no | a span per computation, and log lines ([`guide::observability`]); target `tower_stampede` | computations do not run in their caller's span |
+//! | `moka` | no | moka as the store of a cache: `Eviction::Lru`, `TinyLfu` | the crate's own store: `ByPrice`, `S3Fifo` |
 //! | `remote` | no | `Remotable`, the trait `remote::Remote`, `Builder::remote` | values stay in their process |
 //! | `redis` | no | `Redis`, `RedisLock`, `Builder::redis` | each process computes for itself |
 //! | `redis-tls-rustls`, `redis-tls-native` | no | `rediss://`, with rustls or the system's TLS library | such a URL is refused |
