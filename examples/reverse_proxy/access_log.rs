@@ -9,7 +9,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
@@ -81,7 +81,24 @@ impl Destination {
 }
 
 fn append(path: &PathBuf) -> io::Result<File> {
+    if is_named_pipe(path) {
+        // To open it would wait for a reader, perhaps for ever.
+        return Err(io::Error::other("is a named pipe; name a file, or `-` and pipe that"));
+    }
     OpenOptions::new().create(true).append(true).open(path)
+}
+
+#[cfg(unix)]
+fn is_named_pipe(path: &PathBuf) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    let is_pipe = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo());
+    // That of a shell, such as behind /dev/stdout, has no path of its own.
+    is_pipe && path.canonicalize().is_ok()
+}
+
+#[cfg(not(unix))]
+fn is_named_pipe(_: &PathBuf) -> bool {
+    false
 }
 
 /// What is counted.
@@ -93,7 +110,8 @@ pub(crate) struct Counts {
 
 enum Message {
     Line(Box<Entry>),
-    Reopen,
+    /// Look whether the file is to be opened anew.
+    Look,
     End,
 }
 
@@ -102,6 +120,8 @@ enum Message {
 pub(crate) struct AccessLog {
     lines: SyncSender<Message>,
     counts: Arc<Counts>,
+    /// Whether the file is to be opened anew. Beside the channel, which may be full.
+    reopens: Arc<AtomicBool>,
 }
 
 /// The thread that writes.
@@ -118,9 +138,13 @@ pub(crate) fn start(
 ) -> io::Result<(AccessLog, Writer)> {
     let out = to.open()?;
     let (lines, received) = sync_channel(WAITING);
-    let log = AccessLog { lines, counts: Arc::clone(&counts) };
+    let log = AccessLog { lines, counts, reopens: Arc::default() };
     let thread = std::thread::Builder::new().name("access log".into());
-    let thread = thread.spawn(move || write_all(format, &to, out, &received, &counts))?;
+    let of_thread = (Arc::clone(&log.counts), Arc::clone(&log.reopens));
+    let thread = thread.spawn(move || {
+        let (counts, reopens) = of_thread;
+        write_all(format, &to, out, &received, &counts, &reopens);
+    })?;
     Ok((log.clone(), Writer { thread, log }))
 }
 
@@ -130,6 +154,7 @@ fn write_all(
     out: Box<dyn Write + Send>,
     received: &Receiver<Message>,
     counts: &Counts,
+    reopens: &AtomicBool,
 ) {
     let mut out = BufWriter::with_capacity(64 << 10, out);
     let mut line = String::new();
@@ -146,6 +171,21 @@ fn write_all(
                 }
             }
         };
+        if reopens.swap(false, Ordering::Relaxed) {
+            match to.open() {
+                Ok(new) => {
+                    let _ = out.flush();
+                    out = BufWriter::with_capacity(64 << 10, new);
+                }
+                Err(error) => {
+                    // Without a standard error there is no reader of the report.
+                    let _ = writeln!(
+                        io::stderr(),
+                        "reverse_proxy: the access log stays in its old file: {error}"
+                    );
+                }
+            }
+        }
         match message {
             Message::Line(entry) => {
                 line.clear();
@@ -156,15 +196,7 @@ fn write_all(
                 };
                 count.fetch_add(1, Ordering::Relaxed);
             }
-            Message::Reopen => match to.open() {
-                Ok(new) => {
-                    let _ = out.flush();
-                    out = BufWriter::with_capacity(64 << 10, new);
-                }
-                Err(error) => {
-                    eprintln!("reverse_proxy: the access log stays in its old file: {error}");
-                }
-            },
+            Message::Look => {}
             Message::End => {
                 let _ = out.flush();
                 return;
@@ -182,10 +214,9 @@ impl AccessLog {
 
     /// Opens the file anew: a program that rotates logs has renamed the old one.
     pub(crate) fn reopen(&self) {
-        // A full channel: its lines go to the old file, and the next signal opens the new one.
-        if self.lines.try_send(Message::Reopen).is_err() {
-            eprintln!("reverse_proxy: the access log has no time to open its file anew now");
-        }
+        self.reopens.store(true, Ordering::Relaxed);
+        // With a full channel the thread is awake, and sees it before its next line.
+        let _ = self.lines.try_send(Message::Look);
     }
 }
 
@@ -475,7 +506,7 @@ mod tests {
     fn what_does_not_fit_is_dropped_and_counted_and_nothing_waits() {
         let counts = Arc::new(Counts::default());
         let (lines, received) = sync_channel(2);
-        let log = AccessLog { lines, counts: Arc::clone(&counts) };
+        let log = AccessLog { lines, counts: Arc::clone(&counts), reopens: Arc::default() };
         for _ in 0..5 {
             log.send(Box::new(entry()));
         }

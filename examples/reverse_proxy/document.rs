@@ -11,12 +11,15 @@ use toml::de::{DeArray, DeTable, DeValue};
 pub(crate) struct Document<'i> {
     name: &'i str,
     text: &'i str,
+    /// Where the lines after the first begin. A file may have thousands of rules.
+    lines: Vec<usize>,
     problems: RefCell<Vec<(usize, String)>>,
 }
 
 impl<'i> Document<'i> {
     pub(crate) fn new(name: &'i str, text: &'i str) -> Self {
-        Self { name, text, problems: RefCell::default() }
+        let lines = text.match_indices('\n').map(|(at, _)| at + 1).collect();
+        Self { name, text, lines, problems: RefCell::default() }
     }
 
     /// Reads the document, unless it has no meaning in TOML: all places are noted.
@@ -32,8 +35,7 @@ impl<'i> Document<'i> {
 
     /// Returns the number of a line, the first one being 1.
     pub(crate) fn line(&self, span: &Range<usize>) -> usize {
-        let before = self.text.as_bytes().get(..span.start).unwrap_or(self.text.as_bytes());
-        1 + before.iter().filter(|&&b| b == b'\n').count()
+        1 + self.lines.partition_point(|begin| *begin <= span.start)
     }
 
     pub(crate) fn note(&self, line: usize, problem: String) {
@@ -131,6 +133,12 @@ impl<'d, 'i> Section<'d, 'i> {
             return None;
         };
         Some(self.items(key, items, read))
+    }
+
+    /// Returns whether a list has nothing in it, not even what is wrong.
+    pub(crate) fn is_empty_list(&self, key: &'static str) -> bool {
+        let items = self.find(key).and_then(|value| value.get_ref().as_array());
+        items.is_some_and(|items| items.is_empty())
     }
 
     fn items<T>(
@@ -236,10 +244,17 @@ pub(crate) fn boolean(value: &DeValue<'_>) -> Result<bool, String> {
 /// Reads a duration with a unit.
 pub(crate) fn duration(value: &DeValue<'_>) -> Result<std::time::Duration, String> {
     let text = value.as_str().ok_or("must be a duration with a unit, such as \"60s\"")?;
-    humantime::parse_duration(text).map_err(|error| {
+    let time = humantime::parse_duration(text).map_err(|error| {
         format!("{text:?} is no duration ({error}); write for example \"60s\" or \"250ms\"")
-    })
+    })?;
+    if time > LONGEST {
+        return Err(format!("{text:?} is longer than 100 years; write a shorter time"));
+    }
+    Ok(time)
 }
+
+/// A clock that is read now has room for it: hyper adds a time-out without a check.
+const LONGEST: std::time::Duration = std::time::Duration::from_secs(100 * 366 * 24 * 3600);
 
 /// Reads a duration that is not zero.
 pub(crate) fn some_duration(value: &DeValue<'_>) -> Result<std::time::Duration, String> {

@@ -100,7 +100,7 @@ fn read_origins(root: &Section<'_, '_>, to: &mut Settings) {
         }
         let host_header = section.read("host_header", of_text(host_header));
         let hosts = section.list("hosts", HostPattern::read);
-        if hosts.as_ref().is_some_and(Vec::is_empty) {
+        if section.is_empty_list("hosts") {
             section.refuse("hosts", "has no host; name one, or leave it out for all other hosts");
         }
         for host in hosts.iter().flatten() {
@@ -332,11 +332,15 @@ fn read_rule(section: &Section<'_, '_>, name: String) -> Option<Rule> {
         _ => {}
     }
     let (all_cookies, ignored_cookies) = ignored_cookies(section).unwrap_or_default();
+    let hosts = section.list("hosts", HostPattern::read);
+    if section.is_empty_list("hosts") {
+        section.refuse("hosts", "has no host; name one, or leave it out for all hosts");
+    }
     let rule = Rule {
         name,
         line: section.line("name"),
         paths: Paths::Prefix(String::new()),
-        hosts: section.list("hosts", HostPattern::read).unwrap_or_default(),
+        hosts: hosts.unwrap_or_default(),
         bypass: section.read("bypass", boolean).unwrap_or_default(),
         ttl: section.read("ttl", duration),
         status_ttl: status_ttl(section),

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, Request, Response, Version, header};
@@ -173,13 +174,27 @@ async fn serve_one(
         return serve_stream(proxy, stream, client, place, stopping).await;
     };
     // A client that is slow with the handshake is slow with the head of its first request.
-    match tokio::time::timeout(proxy.limits.header, tls.accept(stream)).await {
+    let accepting = tokio::time::timeout(proxy.limits.header, tls.accept(stream));
+    let accepted = tokio::select! {
+        accepted = accepting => accepted.ok().and_then(Result::ok),
+        // Without a request it is an idle connection, and holds the end up no longer.
+        () = last_handshakes(&stopping) => None,
+    };
+    match accepted {
         // Apart: else each connection without TLS would be as large.
-        Ok(Ok(stream)) => Box::pin(serve_stream(proxy, stream, client, place, stopping)).await,
-        Ok(Err(_)) | Err(_) => {
+        Some(stream) => Box::pin(serve_stream(proxy, stream, client, place, stopping)).await,
+        None => {
             proxy.status.failed_handshakes.fetch_add(1, Ordering::Relaxed);
         }
     }
+}
+
+/// How long a handshake may take once the proxy was told to stop.
+const LAST_HANDSHAKE: Duration = Duration::from_secs(1);
+
+async fn last_handshakes(stopping: &CancellationToken) {
+    stopping.cancelled().await;
+    tokio::time::sleep(LAST_HANDSHAKE).await;
 }
 
 async fn serve_stream<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(

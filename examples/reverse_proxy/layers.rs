@@ -20,8 +20,9 @@ fn texts(all: &[String]) -> impl Iterator<Item = &str> {
     all.iter().map(String::as_str)
 }
 
-/// Makes the layer of all requests that no rule is for.
-pub(crate) fn layer(cache: &HttpStampede, settings: &Settings) -> HttpLayer {
+/// Makes what all layers have in common. Of query and cookies it ignores nothing: which of them a
+/// layer ignores cannot be taken back.
+pub(crate) fn common(cache: &HttpStampede, settings: &Settings) -> HttpLayer {
     let layer = cache
         .http_layer()
         .scheme(settings.scheme().as_str())
@@ -53,20 +54,30 @@ pub(crate) fn layer(cache: &HttpStampede, settings: &Settings) -> HttpLayer {
         .store_post_responses(settings.store_post);
     let layer = steer(settings, name_clients(settings, key_claims(settings, layer)));
     let paths = settings.cache_posts.clone();
-    let layer = layer.cache_posts(move |parts| paths.iter().any(|path| parts.uri.path() == path));
-    let layer = if settings.ignore_cookies { layer.ignore_cookies() } else { layer };
-    if ignores_whole_query(&settings.ignored_query) { layer.query([]) } else { layer }
+    layer.cache_posts(move |parts| paths.iter().any(|path| parts.uri.path() == path))
 }
 
-pub(crate) fn ignores_whole_query(names: &[String]) -> bool {
-    names.iter().any(|name| name == ALL)
+/// Makes the layer of all requests that no rule is for.
+pub(crate) fn without_rule(layer: HttpLayer, settings: &Settings) -> HttpLayer {
+    ignore_query(ignore_cookies(layer, settings), &settings.ignored_query)
 }
 
-/// Makes the layer of a rule of the one for all requests.
-pub(crate) fn with_rule(mut layer: HttpLayer, rule: &Rule) -> HttpLayer {
+fn ignore_cookies(layer: HttpLayer, settings: &Settings) -> HttpLayer {
+    let layer = layer.ignore_cookies_named(texts(&settings.ignored_cookies));
+    if settings.ignore_cookies { layer.ignore_cookies() } else { layer }
+}
+
+/// Ignores the whole query, if the names say so. `Live` removes single parameters.
+fn ignore_query(layer: HttpLayer, names: &[String]) -> HttpLayer {
+    if names.iter().any(|name| name == ALL) { layer.query([]) } else { layer }
+}
+
+/// Makes the layer of a rule.
+pub(crate) fn with_rule(mut layer: HttpLayer, settings: &Settings, rule: &Rule) -> HttpLayer {
     if rule.bypass {
         return layer.private();
     }
+    layer = ignore_cookies(layer, settings);
     layer = match rule.ttl {
         None => layer,
         Some(ttl) if ttl.is_zero() => layer.origin_only(),
@@ -90,12 +101,10 @@ pub(crate) fn with_rule(mut layer: HttpLayer, rule: &Rule) -> HttpLayer {
     if let Some(max) = rule.max_body {
         layer = layer.max_body(max);
     }
-    if let Some(names) = &rule.query {
-        layer = layer.query(texts(names));
-    }
-    if rule.ignored_query.as_ref().is_some_and(|names| ignores_whole_query(names)) {
-        layer = layer.query([]);
-    }
+    layer = match &rule.query {
+        Some(names) => layer.query(texts(names)),
+        None => ignore_query(layer, rule.ignored_query.as_ref().unwrap_or(&settings.ignored_query)),
+    };
     if rule.ignore_cookies {
         layer = layer.ignore_cookies();
     }
@@ -132,7 +141,6 @@ fn steer(settings: &Settings, layer: HttpLayer) -> HttpLayer {
         .lifetime_from(texts(&settings.lifetime_from))
         .cache_groups(settings.cache_groups)
         .make_etags(settings.make_etags)
-        .ignore_cookies_named(texts(&settings.ignored_cookies))
 }
 
 /// Sets which claims are part of the key: none of clients, since the proxy

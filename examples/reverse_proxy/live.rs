@@ -15,7 +15,7 @@ use crate::front::Proxy;
 use crate::layers;
 use crate::operators::AdminToken;
 use crate::origin::Origin;
-use crate::rules::{Rule, plain_path, without_parameters};
+use crate::rules::{Rule, other_readings, plain_path, without_parameters};
 use crate::server::name_of;
 use crate::settings::Settings;
 use crate::status::Status;
@@ -27,6 +27,8 @@ pub(crate) struct Live {
     pub(crate) via: Via,
     service: HttpService<Origin>,
     rules: Vec<(Rule, HttpService<Origin>)>,
+    /// For requests whose path has a rule in one reading, and another one or none in the next.
+    apart: Option<HttpService<Origin>>,
 }
 
 impl Live {
@@ -38,20 +40,26 @@ impl Live {
     ) -> Self {
         let settings = Arc::new(settings);
         let origin = Origin::new(Arc::clone(&settings), tls, via.clone());
-        let layer = layers::layer(cache, &settings);
-        let service = layer.layer(origin.clone());
+        let common = layers::common(cache, &settings);
         let rules = settings.rules.iter().map(|rule| {
-            let layer = layers::with_rule(layer.clone(), rule);
+            let layer = layers::with_rule(common.clone(), &settings, rule);
             (rule.clone(), layer.layer(origin.clone()))
         });
-        let rules = rules.collect();
-        Self { settings, via, service, rules }
+        let rules: Vec<_> = rules.collect();
+        let apart = (!rules.is_empty()).then(|| common.clone().private().layer(origin.clone()));
+        // Not of a clone: with a second layer of the handle, `store_post` would store nothing.
+        let service = layers::without_rule(common, &settings).layer(origin);
+        Self { settings, via, service, rules, apart }
     }
 
     /// Returns the service for a request that was admitted, and removes the query parameters that
     /// are ignored there.
     pub(crate) fn service_for(&self, parts: &mut Parts) -> &HttpService<Origin> {
-        let (service, ignored) = match self.rule_of(parts) {
+        let found = self.rule_of(parts);
+        if let (Err(Ambiguous), Some(apart)) = (&found, &self.apart) {
+            return apart;
+        }
+        let (service, ignored) = match found.ok().flatten() {
             None => (&self.service, Some(&self.settings.ignored_query)),
             Some((rule, service)) if rule.bypass || rule.query.is_some() => (service, None),
             Some((rule, service)) => {
@@ -66,15 +74,25 @@ impl Live {
         service
     }
 
-    fn rule_of(&self, parts: &Parts) -> Option<&(Rule, HttpService<Origin>)> {
+    fn rule_of(&self, parts: &Parts) -> Result<Option<&(Rule, HttpService<Origin>)>, Ambiguous> {
         if self.rules.is_empty() {
-            return None;
+            return Ok(None);
         }
-        let path = plain_path(parts.uri.path());
+        let path = parts.uri.path();
         let host = parts.headers.get(header::HOST).map(name_of).unwrap_or_default();
-        self.rules.iter().find(|(rule, _)| rule.matches(host, &path))
+        let find = |path: &str| self.rules.iter().position(|(rule, _)| rule.matches(host, path));
+        let found = find(&plain_path(path));
+        let is_found_by = |reading: &String| find(reading) == found;
+        match other_readings(path).iter().all(is_found_by) {
+            true => Ok(found.and_then(|at| self.rules.get(at))),
+            false => Err(Ambiguous),
+        }
     }
 }
+
+/// Which rule is for a path depends on how the origin reads it.
+#[derive(Debug)]
+struct Ambiguous;
 
 /// What a reload needs.
 pub(crate) struct Reload {

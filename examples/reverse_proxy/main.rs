@@ -112,7 +112,14 @@ fn main() -> ExitCode {
         println!("the configuration is good: {}", config.settings.summary());
         return ExitCode::SUCCESS;
     }
-    match run(args, config, &cache, Status::new(metrics)) {
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(&error),
+    };
+    let result = runtime.block_on(run(args, config, &cache, Status::new(metrics)));
+    // A reload that waits for a file, or a look-up of a name, does not hold the end up.
+    runtime.shutdown_background();
+    match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&*error),
     }
@@ -132,7 +139,6 @@ fn fail(error: &dyn Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-#[tokio::main]
 async fn run(
     args: Args,
     config: Config,

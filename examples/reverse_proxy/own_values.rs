@@ -148,6 +148,11 @@ pub(crate) fn host_header(text: &str) -> Result<HostHeader, String> {
 
 /// Reads a host as clients name it, with its port where that is not the scheme's own.
 pub(crate) fn host(text: &str) -> Result<String, String> {
+    if text.contains('*') {
+        return Err("is a pattern; name each host: only `hosts` of origins and rules takes \
+                    patterns"
+            .into());
+    }
     match Host::parse(text, 80) {
         // Which port says nothing is known once the listener is.
         Some(_) => Ok(text.to_owned()),

@@ -27,6 +27,14 @@ impl Paths {
         if !text.starts_with('/') {
             return Err("does not begin with `/`; write for example \"/static/\"".into());
         }
+        if text.contains('*') {
+            return Err("has a `*`, which a `prefix` takes for itself; write it as `glob`".into());
+        }
+        if text.contains(['?', '#']) {
+            return Err("has more than a path; write the path alone, and name parameters in \
+                        `query` or `ignore_query`"
+                .into());
+        }
         if plain_path(text) != text {
             return Err(format!(
                 "is no plain path; write \"{}\": requests are compared in this form",
@@ -37,8 +45,18 @@ impl Paths {
     }
 
     pub(crate) fn glob(text: &str) -> Result<Self, String> {
-        if !text.starts_with(['/', '*']) {
-            return Err("does not begin with `/` or `*`; write for example \"/img/*.png\"".into());
+        if !text.starts_with('/') && !text.starts_with("**/") && text != "**" {
+            return Err(
+                "does not begin with `/` or `**/`; write for example \"/img/*.png\", or \"**/*.png\" \
+                 for all folders"
+                    .into(),
+            );
+        }
+        let is_dots = |segment: &str| matches!(segment, "." | "..");
+        if text.contains('%') || text.contains("//") || text.split('/').any(is_dots) {
+            return Err("matches no plain path: requests are compared decoded, and without empty \
+                        and dot segments; write the pattern so"
+                .into());
         }
         let glob = GlobBuilder::new(text).literal_separator(true).build();
         let glob = glob.map_err(|error| {
@@ -123,18 +141,51 @@ pub(crate) fn plain_path(path: &str) -> Cow<'_, str> {
     if is_plain {
         return Cow::Borrowed(path);
     }
-    let decoded = percent_decode_str(path).decode_utf8_lossy();
+    Cow::Owned(without_dots(&percent_decode_str(path).decode_utf8_lossy()))
+}
+
+/// Removes empty segments, and follows those of dots.
+fn without_dots(path: &str) -> String {
     let mut segments: Vec<&str> = Vec::new();
-    for segment in decoded.split('/') {
+    for segment in path.split('/') {
         match segment {
             "" | "." => {}
             ".." => drop(segments.pop()),
             _ => segments.push(segment),
         }
     }
-    let ends_with_slash = ["/", "/.", "/.."].iter().any(|end| decoded.ends_with(end));
+    let ends_with_slash = ["/", "/.", "/.."].iter().any(|end| path.ends_with(end));
     let end = if ends_with_slash && !segments.is_empty() { "/" } else { "" };
-    Cow::Owned(format!("/{}{end}", segments.join("/")))
+    format!("/{}{end}", segments.join("/"))
+}
+
+/// Returns the other ways in which origins read a path, if there are any.
+///
+/// A rule that shares pages must not be for a path in one reading only: a link to
+/// `/account/..%2fstatic/x` would store the account of the client that follows it, by the rule for
+/// `/static/`.
+pub(crate) fn other_readings(path: &str) -> Vec<String> {
+    let is_read_in_one_way = !path.contains(['%', ';', '\\', '?', '#']) && !path.contains("/.");
+    if is_read_in_one_way {
+        return Vec::new();
+    }
+    // Origins that neither decode a slash nor follow dots.
+    let kept = path.replace("%2f", "%2F").replace("%2F", "%252F");
+    let kept = percent_decode_str(&kept).decode_utf8_lossy();
+    let mut literal = kept.split('/').filter(|s| !s.is_empty()).collect::<Vec<_>>().join("/");
+    literal.insert(0, '/');
+    if kept.ends_with('/') && literal.len() > 1 {
+        literal.push('/');
+    }
+    // Origins that decode twice, end a path at a delimiter, have parameters in segments, or take a
+    // backslash for a slash.
+    let once = percent_decode_str(path).decode_utf8_lossy();
+    let twice = percent_decode_str(&once).decode_utf8_lossy().replace('\\', "/");
+    let end = twice.find(|c: char| c.is_control() || c == '?' || c == '#');
+    let bare = |segment: &str| segment.split(';').next().unwrap_or_default().to_owned();
+    let segments = twice[..end.unwrap_or(twice.len())].split('/').map(bare);
+    let lenient = without_dots(&segments.collect::<Vec<_>>().join("/"));
+    vec![literal, lenient]
 }
 
 /// Removes the named parameters from a query. Returns nothing where there are none.
@@ -250,7 +301,30 @@ mod tests {
         assert!(all.matches("a", "/img/x/y/z.jpg") && all.matches("a", "/img/z.png"));
         assert!(!all.matches("a", "/x.png"));
         assert!(glob("**/*.css").matches("a", "/x/y.css"));
-        assert!(Paths::glob("/a/[").is_err() && Paths::glob("a").is_err());
+        for never in ["/a/[", "a", "*.png", "*", "**.png", "/a%20b/*", "//a/*", "/a/../*"] {
+            assert!(Paths::glob(never).is_err(), "{never}");
+        }
+        assert!(Paths::prefix("/a?b=1").is_err() && Paths::prefix("/a/*").is_err());
+    }
+
+    #[test]
+    fn a_path_that_origins_read_in_several_ways_has_each_reading() {
+        for path in ["/", "/a/b.css", "//a", "*"] {
+            assert!(other_readings(path).is_empty(), "{path}");
+        }
+        for (path, literal, lenient) in [
+            ("/a/..%2fs/x", "/a/..%2Fs/x", "/s/x"),
+            ("/a;%2F%2e%2E%2fs/x", "/a;%2F..%2Fs/x", "/s/x"),
+            ("/a/../s/", "/a/../s/", "/s/"),
+            ("/s/..;/a", "/s/..;/a", "/a"),
+            ("/s/..%5ca", "/s/..\\a", "/a"),
+            ("/s/%252e%252e/a", "/s/%2e%2e/a", "/a"),
+            ("/a%3fx.css", "/a?x.css", "/a"),
+            ("/a%00.css", "/a\0.css", "/a"),
+            ("/a//b%20c/", "/a/b c/", "/a/b c/"),
+        ] {
+            assert_eq!(other_readings(path), [literal, lenient], "{path}");
+        }
     }
 
     #[test]

@@ -60,10 +60,14 @@ impl HostPattern {
         if host.name().len() != name.len() {
             return Err("names a port; leave it out: a pattern holds for all ports".into());
         }
-        if name.contains('*') {
+        let name = bare_name(name).to_ascii_lowercase();
+        let is_host = match name.strip_prefix('[').and_then(|name| name.strip_suffix(']')) {
+            Some(address) => !is_pattern && address.parse::<std::net::Ipv6Addr>().is_ok(),
+            None => name.split('.').all(is_label),
+        };
+        if !is_host {
             return Err(RULE.into());
         }
-        let name = bare_name(name).to_ascii_lowercase();
         Ok(if is_pattern { Self::Below(format!(".{name}")) } else { Self::Exact(name) })
     }
 
@@ -92,6 +96,12 @@ pub(crate) fn name_of(host: &HeaderValue) -> &str {
         None => text.find(':').unwrap_or(text.len()),
     };
     bare_name(&text[..end])
+}
+
+/// Returns whether a client would name a host so. Of other names, such as `a,b`, the operator means
+/// something else.
+fn is_label(label: &str) -> bool {
+    !label.is_empty() && label.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_".contains(&b))
 }
 
 /// Without the dot at the end of an absolute domain name.

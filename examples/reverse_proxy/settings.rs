@@ -218,6 +218,12 @@ impl Settings {
                     .into(),
             );
         }
+        if let Some(admin) = self.admin.filter(|admin| is_same_place(*admin, self.listen)) {
+            wrong.push(format!(
+                "--admin {admin} (`admin.listen`) is where clients are served, too; name another \
+                 port"
+            ));
+        }
         for (n, (status, _)) in self.status_ttl.iter().enumerate() {
             if self.status_ttl[..n].iter().any(|(other, _)| other == status) {
                 wrong.push(format!("--status-ttl: {status} has two times; say it once"));
@@ -257,6 +263,13 @@ impl Settings {
         }
         cache.build().map_err(|error| explain(&error))
     }
+}
+
+/// Returns whether two listeners cannot have these addresses.
+fn is_same_place(one: SocketAddr, other: SocketAddr) -> bool {
+    let has_all = |at: SocketAddr| at.ip().is_unspecified();
+    let is_same_address = one.ip() == other.ip() || has_all(one) || has_all(other);
+    one.port() != 0 && one.port() == other.port() && is_same_address
 }
 
 /// Says a refusal of the builder in terms of the flags.

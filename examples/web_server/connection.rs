@@ -87,6 +87,7 @@ pub(crate) async fn accept_all<F>(
 {
     let places = Arc::new(Semaphore::new(limits.connections.min(Semaphore::MAX_PERMITS)));
     let (stopping, connections) = (CancellationToken::new(), TaskTracker::new());
+    let cut = CancellationToken::new();
     let accepting = async {
         loop {
             let permit = Arc::clone(&places).acquire_owned().await;
@@ -95,7 +96,14 @@ pub(crate) async fn accept_all<F>(
             // A connection that will not have it is served with the delay.
             drop(stream.set_nodelay(true));
             let place = Arc::new(Place { _permit: permit, since: Instant::now() });
-            connections.spawn(serve(stream, address, place, stopping.clone()));
+            let serving = serve(stream, address, place, stopping.clone());
+            let cut = cut.clone();
+            connections.spawn(async move {
+                tokio::select! {
+                    () = serving => {}
+                    () = cut.cancelled() => {}
+                }
+            });
         }
     };
     let mut accepting = Box::pin(accepting);
@@ -108,8 +116,11 @@ pub(crate) async fn accept_all<F>(
     drop(accepting);
     drop(listener);
     connections.close();
-    // Whatever is not done by then is cut off.
-    drop(tokio::time::timeout(drain.timeout, connections.wait()).await);
+    // Whatever is not done by then is cut off, and has ended when this returns.
+    if tokio::time::timeout(drain.timeout, connections.wait()).await.is_err() {
+        cut.cancel();
+        connections.wait().await;
+    }
 }
 
 async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {

@@ -136,6 +136,28 @@ fn origins_and_rules_must_not_contradict_each_other() {
         ),
         (format!("{origin}[tls]\ncert = \"/x\"\n"), ":3: `tls`: `key` is missing"),
         (format!("{origin}[waiting]\nlease = \"0s\"\n"), "--lease-ms"),
+        (
+            format!("{origin}[connections]\nheader_timeout = \"500000000000y\"\n"),
+            ":4: `connections`: `header_timeout` \"500000000000y\" is longer than 100 years",
+        ),
+        (
+            format!("{origin}[clients]\nallow_hosts = [\"*.a.example\"]\n"),
+            ":4: `clients`: `allow_hosts`: \"*.a.example\" is a pattern; name each host",
+        ),
+        (
+            format!("{origin}hosts = [\"a.example,b.example\"]\n"),
+            ":3: origin 1: `hosts`: \"a.example,b.example\" is not a host",
+        ),
+        (format!("{origin}hosts = [\"*.[::1]\"]\n"), "\"*.[::1]\" is not a host"),
+        (rule("prefix = \"/\"\nhosts = []\nttl = \"1s\"\n"), ":6: rule `x`: `hosts` has no host"),
+        (rule("prefix = \"/a?b\"\nttl = \"1s\"\n"), ":5: rule `x`: `prefix` \"/a?b\" has more"),
+        (rule("prefix = \"/a/*\"\nttl = \"1s\"\n"), "write it as `glob`"),
+        (rule("glob = \"*.png\"\nttl = \"1s\"\n"), "does not begin with `/` or `**/`"),
+        (rule("glob = \"/a%20b/*\"\nttl = \"1s\"\n"), "matches no plain path"),
+        (
+            format!("listen = \"0.0.0.0:81\"\n{origin}[admin]\nlisten = \"127.0.0.1:81\"\n"),
+            "--admin 127.0.0.1:81 (`admin.listen`) is where clients are served",
+        ),
     ] {
         let folder = folder();
         let (code, said) = checked(&file(&folder, "proxy.toml", &text));
@@ -225,6 +247,98 @@ query = ["q"]
         assert_eq!(proxy.ask(get("a", target)).await.body, seen, "{target}");
     }
     assert_eq!(origin.hits(), 3);
+}
+
+#[tokio::test]
+async fn a_rule_takes_back_what_the_cache_ignores() {
+    let folder = folder();
+    let text = r#"
+[[origin]]
+url = "ORIGIN"
+[cache]
+ttl = "60s"
+ignore_query = true
+ignore_cookies = true
+[[rule]]
+name = "search"
+prefix = "/search"
+ignore_query = ["utm_*"]
+[[rule]]
+name = "all"
+prefix = "/all"
+ignore_query = false
+[[rule]]
+name = "account"
+prefix = "/account"
+bypass = true
+"#;
+    let answer = |head: &Head| {
+        let target = head.start.split(' ').nth(1).unwrap();
+        (String::new(), format!("{target} {}", head.get("cookie").unwrap_or("-")))
+    };
+    let (_origin, proxy) = Scripted::start_behind(
+        |origin| {
+            let path = file(&folder, "proxy.toml", &text.replace("ORIGIN", origin));
+            Proxy::start_with(&["--config", &path])
+        },
+        answer,
+    )
+    .await;
+    for (target, seen) in [
+        ("/other?q=1", "/other -"),
+        ("/search?q=1&utm_x=1", "/search?q=1 -"),
+        ("/search?q=2", "/search?q=2 -"),
+        ("/all?utm_x=1", "/all?utm_x=1 -"),
+        ("/all?utm_x=2", "/all?utm_x=2 -"),
+        ("/account?q=1", "/account?q=1 c=1"),
+    ] {
+        let request = format!("GET {target} HTTP/1.1\r\nHost: a\r\nCookie: c=1\r\n\r\n");
+        assert_eq!(proxy.ask(request).await.body, seen, "{target}");
+    }
+}
+
+#[tokio::test]
+async fn no_client_gets_a_page_that_another_path_of_the_same_form_would_share() {
+    let folder = folder();
+    let text = r#"
+[[origin]]
+url = "ORIGIN"
+[[rule]]
+name = "static"
+prefix = "/static/"
+public = true
+ttl = "60s"
+[[rule]]
+name = "styles"
+glob = "/**/*.css"
+public = true
+ttl = "60s"
+"#;
+    let (origin, proxy) = start(&folder, text).await;
+    let stored = async |target: &str| {
+        let before = origin.hits();
+        for _ in 0..2 {
+            let cookie = "Cookie: session=1\r\n";
+            proxy.ask(format!("GET {target} HTTP/1.1\r\nHost: a\r\n{cookie}\r\n")).await;
+        }
+        origin.hits() - before == 1
+    };
+    for target in [
+        "/account/..%2fstatic/x",
+        "/account;%2f%2e%2e%2fstatic/x",
+        "/account/../static/x",
+        "/static/..;/account",
+        "/static/..%5caccount",
+        "/static/%252e%252e/account",
+        "/account;x.css",
+        "/account%3fx.css",
+        "/account%00/x.css",
+    ] {
+        assert!(!stored(target).await, "{target}");
+    }
+    for target in ["/static/a%20b", "//static/x;v=1", "/a/x%2Dy.css", "/a/.b/x.css"] {
+        assert!(stored(target).await, "{target}");
+    }
 }
 
 #[tokio::test]

@@ -108,3 +108,57 @@ async fn a_request_that_follows_at_once_on_a_kept_connection_is_answered() {
     assert_eq!(client.reply().await.status(), 200);
     assert_eq!(proxy.ended().await, Some(0));
 }
+
+#[tokio::test]
+async fn a_response_that_is_cut_off_has_its_line_in_the_access_log() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("access.log");
+    let origin = Origin::bind().await;
+    let to_log = ["--access-log", "json", "--access-log-file", log.to_str().unwrap()];
+    let mut proxy = Proxy::start(&origin, &[&["--drain-timeout-ms", "50"], &to_log[..]].concat());
+    let (mut peer, _, mut client) = origin.request_on_new(&proxy, GET).await;
+    peer.send("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf").await;
+    client.head().await;
+    client.expect("half").await;
+    proxy.signal(Signal::TERM);
+    assert_eq!(proxy.ended().await, Some(0));
+    let line: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(&log).unwrap()).unwrap();
+    assert_eq!((&line["bytes"], &line["complete"]), (&4.into(), &false.into()));
+}
+
+#[tokio::test]
+async fn a_file_that_is_never_read_to_its_end_does_not_hold_the_end_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("proxy.toml");
+    let pipe = |path: &std::path::Path| {
+        std::process::Command::new("mkfifo").arg(path).status().unwrap().success()
+    };
+    std::fs::write(&path, "").unwrap();
+    let origin = Origin::bind().await;
+    let mut proxy = Proxy::start(&origin, &["--config", path.to_str().unwrap()]);
+    std::fs::remove_file(&path).unwrap();
+    assert!(pipe(&path));
+    proxy.signal(Signal::HUP);
+    // The reload has begun once a writer finds it as the reader.
+    let writer = tokio::net::unix::pipe::OpenOptions::new();
+    let opened = async {
+        loop {
+            match writer.open_sender(&path) {
+                Ok(writer) => return writer,
+                Err(_) => tokio::time::sleep(Duration::from_millis(5)).await,
+            }
+        }
+    };
+    let _writer = soon("the reload", opened).await;
+    proxy.signal(Signal::TERM);
+    assert_eq!(proxy.ended().await, Some(0));
+    // Nor does a check wait for a reader of the access log.
+    let log = folder.path().join("log");
+    assert!(pipe(&log));
+    let to_log = ["--access-log", "json", "--access-log-file", log.to_str().unwrap()];
+    let refused =
+        Proxy::refuse(&[&["--origin", "http://a", "--check-config"], &to_log[..]].concat());
+    let said = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.status.code() == Some(2) && said.contains("is a named pipe"), "{said}");
+}

@@ -197,3 +197,18 @@ async fn an_idle_connection_over_tls_ends_like_any_other() {
     let end = tokio::time::timeout(Duration::from_secs(10), stream.read_to_end(&mut rest)).await;
     assert!(end.is_ok() && rest.is_empty(), "it ends without a response");
 }
+
+#[tokio::test]
+async fn a_handshake_that_never_ends_does_not_hold_the_end_up() {
+    let certificate = Certificate::new();
+    let flags = certificate.flags();
+    let flags: Vec<_> = flags.iter().map(String::as_str).collect();
+    let late = ["--drain-timeout-ms", "600000", "--header-timeout-ms", "600000"];
+    let (_origin, mut proxy) =
+        Scripted::start(&[&flags[..], &late].concat(), |_| (String::new(), "page".into())).await;
+    let _idle = TcpStream::connect(proxy.address).await.unwrap();
+    // It has accepted the first one when it serves the second.
+    drop(certificate.connect(&proxy, &[b"http/1.1"]).await);
+    proxy.signal(rustix::process::Signal::TERM);
+    assert_eq!(proxy.ended().await, Some(0));
+}
