@@ -2,7 +2,8 @@
 //! compute together, and what becomes of it when one of them is stopped or
 //! killed, or Redis is.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -88,6 +89,24 @@ impl Instance {
     async fn json(&self, path: &str) -> Value {
         let reply = self.get(path).await.unwrap().unwrap();
         serde_json::from_str(&reply.body).unwrap()
+    }
+
+    /// Makes the request of a button of the page.
+    async fn button(&self, method: &str, path: &str) -> hyper::Request<Empty<Bytes>> {
+        let page = self.get("/").await.unwrap().unwrap().body;
+        let (_, token) = page.split_once("name=\"page-token\" content=\"").expect("a token");
+        let (token, _) = token.split_once('"').unwrap();
+        let request = hyper::Request::builder().method(method).uri(format!("{}{path}", self.url));
+        request.header("x-page-token", token).body(Empty::new()).unwrap()
+    }
+
+    /// Does what a button of the page does, or asks what the page draws.
+    async fn press(&self, method: &str, path: &str) -> Value {
+        let response = self.client.request(self.button(method, path).await).await.unwrap();
+        let status = response.status();
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        assert_eq!(status, 200, "{path}: {}", String::from_utf8_lossy(&body));
+        serde_json::from_slice(&body).unwrap()
     }
 
     /// How often this process has begun to compute `id`.
@@ -274,6 +293,45 @@ async fn a_redis_that_is_down_is_no_reason_not_to_start() {
     let both = [instance, other];
     answers(crowd(&both, 20, "/report/b")).await;
     assert_eq!(calls_in_all(&both, "b").await, 1);
+}
+
+/// Returns the port of the Redis server that the page of a process has started.
+async fn port_of_page_redis(page: &Instance) -> u16 {
+    let args = page.press("GET", "/demo/stage/fleet").await["lanes"][0]["pid"].to_string();
+    let args = Command::new("ps").args(["-o", "args=", "-p", &args]).output().unwrap();
+    let args = String::from_utf8(args.stdout).unwrap();
+    let (_, url) = args.split_once("--redis redis://127.0.0.1:").expect("it has a Redis server");
+    url.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// Whether the system wakes the keeper of the server first decides the scheduler, so this is done
+/// several times.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_redis_of_a_page_ends_with_a_process_that_is_killed_although_it_is_frozen() {
+    let redis = Server::start();
+    for freeze in [false, true, true, true, true] {
+        let mut page = Instance::start(&redis, &[]);
+        page.press("POST", "/demo/stage/fleet/start").await;
+        page.press("POST", &format!("/demo/stage/fleet/freeze?on={freeze}")).await;
+        let port = port_of_page_redis(&page).await;
+        let herd = page.button("POST", "/demo/stage/fleet/herd?n=300").await;
+        let herd = tokio::spawn(page.client.request(herd));
+        let computes = |lane: &Value| lane["computing"] == true;
+        let lanes = async || page.press("GET", "/demo/stage/fleet").await["lanes"].take();
+        while !lanes().await.as_array().unwrap().iter().any(computes) {}
+        page.process.kill().unwrap();
+        page.process.wait().unwrap();
+        let _ = herd.await.unwrap();
+        let give_up = Instant::now() + Duration::from_secs(10);
+        while let Ok(mut server) = TcpStream::connect(("127.0.0.1", port)) {
+            if Instant::now() > give_up {
+                // Not to leave it behind.
+                let _ = server.write_all(b"SHUTDOWN NOSAVE\r\n");
+                panic!("the server is left behind; frozen: {freeze}");
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
 }
 
 #[test]

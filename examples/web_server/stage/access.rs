@@ -59,7 +59,12 @@ impl Access {
 
     fn has_local_host(&self, headers: &HeaderMap) -> bool {
         let Some(host) = text(headers, &header::HOST) else { return false };
-        let Some(name) = host.strip_suffix(&format!(":{}", self.port)) else { return false };
+        let name = match host.strip_suffix(&format!(":{}", self.port)) {
+            Some(name) => name,
+            // A browser leaves out the port of the scheme.
+            None if self.port == 80 => host,
+            None => return false,
+        };
         let address = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
         let is_loopback = |ip: IpAddr| ip.is_loopback();
         name == "localhost" || address.unwrap_or(name).parse().is_ok_and(is_loopback)

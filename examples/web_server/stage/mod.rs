@@ -224,6 +224,8 @@ impl Stage {
                 return Err(error);
             }
         }
+        // None of the tasks: `stop` waits for those.
+        tokio::spawn(Arc::clone(self).stop_when_forgotten(stop.clone()));
         let stage = Arc::clone(self);
         self.tasks.spawn(async move {
             tokio::select! {
@@ -307,19 +309,29 @@ impl Stage {
         self.reported.notify_waiters();
     }
 
-    /// Sends the steady stream of requests until no page looks any more.
+    /// Ends all processes once no page looks any more, or returns when they are stopped.
+    async fn stop_when_forgotten(self: Arc<Self>, stopped: CancellationToken) {
+        loop {
+            let rest = FORGOTTEN.saturating_sub(self.live(|live| live.seen.elapsed()));
+            if stopped.run_until_cancelled(tokio::time::sleep(rest)).await.is_none() {
+                return;
+            }
+            // A button may be at work. When it is done, a page may look again, or the processes
+            // are stopped and others run.
+            let mut redis = self.turn.lock().await;
+            if stopped.is_cancelled() {
+                return;
+            }
+            if self.live(|live| live.seen.elapsed()) >= FORGOTTEN {
+                return self.stop(&mut redis).await;
+            }
+        }
+    }
+
+    /// Sends the steady stream of requests; it rests while no page looks.
     async fn run(self: &Arc<Self>) {
         for n in 0.. {
             let (seen, rate, targets) = self.live(|live| (live.seen, live.rate, live.targets()));
-            if seen.elapsed() > FORGOTTEN {
-                let stage = Arc::clone(self);
-                // Not from within: it waits for this task.
-                tokio::spawn(async move {
-                    let mut redis = stage.turn.lock().await;
-                    stage.stop(&mut redis).await;
-                });
-                return;
-            }
             let rest = 1000 / u64::from(rate.max(1)) / targets.len().max(1) as u64;
             tokio::time::sleep(Duration::from_millis(rest)).await;
             let is_wanted = rate > 0 && seen.elapsed() < UNSEEN && !targets.is_empty();

@@ -6,6 +6,8 @@
 
 use std::io::{self, BufRead, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+#[cfg(unix)]
+use std::os::unix::process::CommandExt;
 use std::process::{Child as Process, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
@@ -97,14 +99,18 @@ fn free_port() -> io::Result<u16> {
 
 /// The keeper's side: what `--keep-redis PORT` does.
 pub(crate) fn keep(port: u16) -> ExitCode {
-    let started = Command::new(PROGRAM)
+    let mut program = Command::new(PROGRAM);
+    program
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
         .args(["--save", "", "--appendonly", "no"])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    let mut server = match started {
+        .stderr(Stdio::null());
+    // Not in the keeper's group: when the page's process dies, the system sends SIGHUP to a group
+    // with a stopped process, and the keeper would end before it has killed a frozen server.
+    #[cfg(unix)]
+    program.process_group(0);
+    let mut server = match program.spawn() {
         Ok(server) => server,
         Err(error) => {
             say(&format!("{PROGRAM} cannot be started: {error}"));

@@ -399,6 +399,25 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn the_bits_of_stored_responses_keep_their_places() {
+        let lines = [
+            "no-store",
+            "private",
+            "no-cache",
+            "public",
+            "must-revalidate",
+            "proxy-revalidate",
+            "must-understand",
+            "immutable",
+            "s-maxage=1",
+            "x=\"",
+        ];
+        for (bit, line) in lines.iter().enumerate() {
+            assert_eq!(directives(line).flag_bits(), 1 << bit, "{line}");
+        }
+    }
+
+    #[test]
     fn fields_named_by_private_and_no_cache_are_withheld() {
         let parsed =
             parse(&cache_control(&["private=\"X-A, set-cookie\"", "no-cache=\"x-b,x-a,\""]));
