@@ -2,8 +2,7 @@
 //! compute together, and what becomes of it when one of them is stopped or
 //! killed, or Redis is.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpStream;
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -92,6 +91,7 @@ impl Instance {
     }
 
     /// Makes the request of a button of the page.
+    #[cfg(target_os = "linux")]
     async fn button(&self, method: &str, path: &str) -> hyper::Request<Empty<Bytes>> {
         let page = self.get("/").await.unwrap().unwrap().body;
         let (_, token) = page.split_once("name=\"page-token\" content=\"").expect("a token");
@@ -101,6 +101,7 @@ impl Instance {
     }
 
     /// Does what a button of the page does, or asks what the page draws.
+    #[cfg(target_os = "linux")]
     async fn press(&self, method: &str, path: &str) -> Value {
         let response = self.client.request(self.button(method, path).await).await.unwrap();
         let status = response.status();
@@ -296,18 +297,23 @@ async fn a_redis_that_is_down_is_no_reason_not_to_start() {
 }
 
 /// Returns the port of the Redis server that the page of a process has started.
+#[cfg(target_os = "linux")]
 async fn port_of_page_redis(page: &Instance) -> u16 {
-    let args = page.press("GET", "/demo/stage/fleet").await["lanes"][0]["pid"].to_string();
-    let args = Command::new("ps").args(["-o", "args=", "-p", &args]).output().unwrap();
-    let args = String::from_utf8(args.stdout).unwrap();
-    let (_, url) = args.split_once("--redis redis://127.0.0.1:").expect("it has a Redis server");
-    url.split_whitespace().next().unwrap().parse().unwrap()
+    let pid = page.press("GET", "/demo/stage/fleet").await["lanes"][0]["pid"].to_string();
+    let args = std::fs::read(format!("/proc/{pid}/cmdline")).expect("the process runs");
+    let args = String::from_utf8(args).unwrap();
+    let (_, url) = args.split_once("redis://127.0.0.1:").expect("it has a Redis server");
+    url.split('\0').next().unwrap().parse().unwrap()
 }
 
 /// Whether the system wakes the keeper of the server first decides the scheduler, so this is done
 /// several times.
+#[cfg(target_os = "linux")]
 #[tokio::test(flavor = "multi_thread")]
 async fn the_redis_of_a_page_ends_with_a_process_that_is_killed_although_it_is_frozen() {
+    use std::io::Write;
+    use std::net::TcpStream;
+
     let redis = Server::start();
     for freeze in [false, true, true, true, true] {
         let mut page = Instance::start(&redis, &[]);
