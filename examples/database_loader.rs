@@ -53,7 +53,7 @@ impl Users {
         Ok(Self { database: Arc::new(database), cache })
     }
 
-    /// One caller loads; all who ask meanwhile get what it loaded.
+    /// One caller loads; callers that come meanwhile get its value.
     async fn name(&self, id: u64) -> Result<Option<Arc<str>>, tower_stampede::Error> {
         let database = Arc::clone(&self.database);
         let load = move || async move {

@@ -17,7 +17,7 @@ use tower_stampede::{Redis, RedisLock};
 
 const WORK: Duration = Duration::from_millis(300);
 
-/// Does the job if nobody else is at it.
+/// Does the job if no other process does it.
 async fn try_once(lock: RedisLock) -> Result<bool, Box<dyn Error + Send + Sync>> {
     // Dropping the guard gives the lock back as well; `release` also tells
     // whether it was still ours.
@@ -27,7 +27,7 @@ async fn try_once(lock: RedisLock) -> Result<bool, Box<dyn Error + Send + Sync>>
     Ok(true)
 }
 
-/// Does the job in its turn, and counts how many are at it at the same time.
+/// Does the job in its turn, and counts how many processes do it at the same time.
 async fn in_turn(
     lock: RedisLock,
     at_work: Arc<AtomicU32>,

@@ -14,7 +14,7 @@ use tower_stampede::Stampede;
 
 static CALLS: AtomicU32 = AtomicU32::new(0);
 
-/// Slow, and the same for everybody.
+/// Slow, and the same for every client.
 async fn report() -> &'static str {
     CALLS.fetch_add(1, Ordering::Relaxed);
     tokio::time::sleep(Duration::from_millis(300)).await;

@@ -1,6 +1,6 @@
 //! Which copies are older than an invalidation, and for how long they were served.
 //!
-//! Only what is certain counts. A copy is *older* than an announcement if its computation began
+//! Only certain findings count. A copy is *older* than an announcement if its computation began
 //! before a moment at which the announcement did not stand in the log yet; or if the same copy
 //! was listed before that moment. It was served *for* the time from the moment at which the
 //! announcement stood in the log to the one at which the copy was listed last. So each time is

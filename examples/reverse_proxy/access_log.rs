@@ -236,7 +236,7 @@ impl Writer {
     }
 }
 
-/// One request and what became of it.
+/// One request and its response.
 struct Entry {
     received: SystemTime,
     from: Instant,

@@ -52,7 +52,7 @@ impl OriginError {
     }
 
     /// Returns whether the origin could not be reached (RFC 9111, 4.2.4): then
-    /// something stale may stand in for it.
+    /// a stale response may be served in its place.
     pub(crate) fn is_disconnected(&self) -> bool {
         matches!(self.kind, Kind::Connect | Kind::BrokenOff)
     }

@@ -1,4 +1,4 @@
-//! The server: connections of clients, and what becomes of their requests.
+//! The server: connections of clients, and how their requests are answered.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -138,7 +138,7 @@ fn forwarded_for(method: &Method, is_apart: bool) -> &'static str {
 
 fn ours(page: Response<Bytes>, method: &Method) -> Response<AnswerBody> {
     let mut response = page.map(Full::new);
-    // What a page of ours says of the connection is said of this one.
+    // Our page says whether the connection ends; the response to the client says the same.
     let connection = response.headers_mut().remove(header::CONNECTION);
     forward::to_client(&mut response, method);
     if let Some(connection) = connection {
@@ -211,7 +211,7 @@ async fn serve_stream<I: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
     let answer = |mut request: Request<Upload>| {
         let (proxy, desk, address) = (Arc::clone(proxy), desk.clone(), address.clone());
         if request.headers().contains_key(header::UPGRADE) {
-            // What becomes of the connection then still has its place.
+            // The upgraded connection still holds its place.
             request.extensions_mut().insert(Arc::clone(place));
         }
         async move { exchange(&proxy, request, &address, &desk).await }

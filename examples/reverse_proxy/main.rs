@@ -171,7 +171,7 @@ async fn run(
     };
     if let Some(redis) = &settings.redis {
         redis::check_in_background(redis.clone(), settings.namespace.as_deref());
-        // Whatever comes of it: now the connection is there, or known not to be.
+        // Whether it succeeds or fails: now the connection is there, or known not to be.
         drop(cache.get("the first look").await);
     }
     let token = config.token.map(|token| Arc::new(RwLock::new(token)));

@@ -240,7 +240,7 @@ fn has_length_twice(headers: &HeaderMap) -> bool {
 fn check(response: &Response<Incoming>) -> Result<(), OriginError> {
     let mut codings = members(response.headers(), &header::TRANSFER_ENCODING);
     let is_read = codings.next().is_none_or(is_chunked) && codings.next().is_none();
-    // Nobody asked for another protocol.
+    // The request asked for no other protocol.
     let switches = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     if is_read && !switches { Ok(()) } else { Err(OriginError::new(Kind::Malformed)) }
 }

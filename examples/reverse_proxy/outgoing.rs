@@ -92,7 +92,7 @@ impl Error for BodyError {
 }
 
 /// The key of a gate. Dropped without a turn, the gate stays closed for good,
-/// and the connection, which still owes a body, ends.
+/// and the connection, which has not sent its whole body, ends.
 #[derive(Clone)]
 pub(crate) struct GateKey(Arc<Mutex<Option<oneshot::Sender<()>>>>);
 
@@ -105,7 +105,7 @@ impl GateKey {
     pub(crate) fn open(&self) {
         let key = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(key) = key {
-            // The body is gone if nobody listens.
+            // Without a receiver the body is gone.
             let _ = key.send(());
         }
     }

@@ -93,7 +93,7 @@ pub(crate) fn query_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// Reads what becomes of responses with `Set-Cookie`.
+/// Reads how to treat responses with `Set-Cookie`.
 pub(crate) fn set_cookie(text: &str) -> Result<SetCookie, String> {
     match text {
         "refuse" => Ok(SetCookie::Refuse),

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderValue};
 use http::{Response, StatusCode};
 
-/// Makes a response that says in one line what is wrong. Nobody stores it.
+/// Makes a response that says in one line what is wrong. No cache may store it.
 pub(crate) fn page(status: StatusCode, reason: &str) -> Response<Bytes> {
     let mut response = Response::new(Bytes::from(format!("{status}: {reason}\n")));
     *response.status_mut() = status;

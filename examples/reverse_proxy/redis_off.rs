@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use tower_stampede::{Builder, StoredResponse};
 
-/// No server: there is none to be had.
+/// No server: this build has no Redis.
 pub(crate) type Redis = Infallible;
 
 pub(crate) fn read(_: &str) -> Result<Redis, String> {

@@ -50,7 +50,7 @@ struct Announcement {
     requests: u64,
     waiting: VecDeque<u8>,
     /// How much of `waiting` belongs to a message already begun: it must be
-    /// finished whatever becomes of the request.
+    /// finished whether or not the request goes on.
     begun: usize,
     /// Sizes of the whole messages in `waiting`, the begun one excluded.
     messages: VecDeque<usize>,

@@ -12,8 +12,8 @@ use tower_stampede::{CacheOutcome, HttpStampede};
 
 use crate::redis::{self, Redis};
 
-/// The field of a response that names its outcome. `Cache-Status` has one word for what is stale
-/// and for what stands in for a failure.
+/// The field of a response that names its outcome. `Cache-Status` has one word for stale responses,
+/// whether a refresh runs or the origin has failed.
 pub(crate) const OUTCOME: HeaderName = HeaderName::from_static("x-outcome");
 /// How often the state of Redis is looked at.
 const LOOK: Duration = Duration::from_millis(100);

@@ -51,7 +51,7 @@ pub(crate) fn router() -> Router<Arc<App>> {
 
 impl Demo {
     pub(crate) fn new(listening: SocketAddr) -> Self {
-        // Nobody can connect to "every address".
+        // A client cannot connect to "every address".
         let ip = match listening.ip() {
             IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
             IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),

@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 
 /// After how long a client gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// When those who wait come, after the first.
+/// How long after the first request the others come.
 const FOLLOW: Duration = Duration::from_millis(20);
 /// When the first client hangs up.
 const HANG_UP: Duration = Duration::from_millis(50);
@@ -139,7 +139,7 @@ fn outcome(answer: StatusCode, headers: &HeaderMap) -> Outcome {
     let has = |word: &str| {
         status.is_some_and(|status| status.split(';').any(|part| part.trim().starts_with(word)))
     };
-    // Without the layer nobody says; then the origin did it.
+    // Without the layer no field says it; then the origin computed.
     let called = status.is_none() || has("fwd-status");
     match answer {
         StatusCode::OK if has("hit") && has("ttl=-") => Outcome::Stale,

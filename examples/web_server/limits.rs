@@ -246,7 +246,7 @@ impl Exchange {
 impl Drop for Exchange {
     fn drop(&mut self) {
         self.moved();
-        // In this order: whoever sees no request sees since when.
+        // In this order: a reader that sees no request also sees since when.
         let now = self.meter.millis(Instant::now());
         self.meter.idle_since.store(now, Ordering::Relaxed);
         self.meter.open.fetch_sub(1, Ordering::Release);

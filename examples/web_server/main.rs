@@ -113,7 +113,7 @@ fn fail(error: &dyn Error) -> ExitCode {
 
 #[tokio::main]
 async fn run(flags: Flags, cache: &HttpStampede, metrics: Metrics) -> Result<(), Box<dyn Error>> {
-    // A herd of 500 at both lanes is 2000 sockets, and both ends are ours.
+    // A herd of 500 at both lanes is 2000 sockets, and both ends belong to this process.
     // Where the system refuses, smaller herds still work.
     let _ = rlimit::increase_nofile_limit(u64::MAX);
     let stop = signal::received()?;
@@ -134,7 +134,7 @@ async fn run(flags: Flags, cache: &HttpStampede, metrics: Metrics) -> Result<(),
     });
     if let Some(redis) = &app.flags.redis {
         redis::check_in_background(redis.clone(), app.flags.namespace.as_deref());
-        // Whatever comes of it: now the connection is there, or known not to be.
+        // Whether it succeeds or fails: now the connection is there, or known not to be.
         drop(cache.get("the first look").await);
     }
     listen::announce("http", address)?;

@@ -9,7 +9,7 @@ use tower_stampede::Stats;
 
 /// Upper bounds of the histograms, in seconds.
 const BUCKETS: [f64; 11] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
-/// How often the recorder tidies what nobody has read.
+/// How often the recorder tidies samples that no scrape has read.
 const UPKEEP: Duration = Duration::from_secs(5);
 
 /// The recorder's reading end.

@@ -30,7 +30,7 @@ pub(crate) async fn show(State(app): State<Arc<App>>, asked: HeaderMap) -> impl 
     };
     let ours = |what, count: u64| row(what, "–".into(), count.to_string());
     let redis = redis::state(&app.cache, app.flags.redis.as_ref());
-    // Numbers and words of ours: nothing here comes from a client.
+    // Our numbers and words: nothing here comes from a client.
     let rows = [
         row("Requests", without.requests().to_string(), with.requests().to_string()),
         row("Calls of the origin", without.total().to_string(), with.total().to_string()),

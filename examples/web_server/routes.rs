@@ -158,7 +158,7 @@ async fn unprotected(State(app): State<Arc<App>>, uri: Uri, query: Pairs) -> Res
     compute(&app, Lane::Unprotected, &uri, &query).await.into_response()
 }
 
-/// The same for one reader only: never stored, never handed to anybody else.
+/// The same for one reader only: never stored, never handed to another client.
 async fn private(State(app): State<Arc<App>>, uri: Uri, query: Pairs) -> Response {
     let answer = compute(&app, Lane::Protected, &uri, &query).await;
     ([(header::CACHE_CONTROL, "private")], answer).into_response()
@@ -194,8 +194,8 @@ async fn compute(
     Ok(Json(report).into_response())
 }
 
-/// Greets whoever asks by what they show. It says nothing about caching: that
-/// nobody gets another one's greeting is the layer's doing.
+/// Greets the client by its credentials. It says nothing about caching: the layer sees to it that
+/// no client gets the greeting of another one.
 async fn me(headers: HeaderMap) -> String {
     let shown = headers.get(header::AUTHORIZATION).or_else(|| headers.get(header::COOKIE));
     match shown {

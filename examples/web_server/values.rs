@@ -14,7 +14,7 @@ pub(crate) fn value<T>(
     read(text).map_err(|reason| format!("--{name}: {text:?} {reason}"))
 }
 
-/// The same for a value that is shown to nobody.
+/// The same for a value that is never shown.
 pub(crate) fn secret<T>(
     name: &str,
     from: &mut Parser,

@@ -241,7 +241,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             let run = self.run(work, lead_by);
             return Either::Left(run.then(move |outcome| self.answered(outcome, refresh_by)));
         }
-        // What is rare is in a box: each caller that waits keeps what stands here.
+        // The rare case is in a box: each caller that waits keeps what stands here.
         Either::Right(Box::pin(async move {
             if let Lookup::Unvouched(_) = lookup {
                 lookup = self.look_vouched(&work.key).await;

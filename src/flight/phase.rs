@@ -413,7 +413,7 @@ impl<V> Flight<V> {
     }
 
     pub(crate) fn remove_waiter(&self, candidate: Option<Candidate>) {
-        // Where there is a verdict nobody leads any more.
+        // A flight with a verdict has no leader any more.
         if let Some(candidate) = candidate.filter(|_| self.verdict.get().is_none()) {
             self.remove_candidate(candidate);
         }

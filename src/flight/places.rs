@@ -563,7 +563,7 @@ impl State {
         let Some(Member { mut holders, .. }) = self.members.remove(&before.id) else {
             return false;
         };
-        // Those that wait for a place have it now.
+        // Calls that wait for a place have it now.
         if let Some(queued) = self.members.remove(&call.id) {
             queued.holders.all().for_each(|computation| holders.add(computation));
             queued.holders.wake();

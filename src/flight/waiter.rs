@@ -372,7 +372,7 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
         let is_before = |from| numbers.computation.is_none_or(|number| number < from);
         let is_too_old = caller.wants_computation_from().is_some_and(is_before);
         match verdict {
-            // What became of a computation that began too early says nothing; a value from
+            // The end of a computation that began too early says nothing; a value from
             // another process may still be new enough.
             Verdict::Filled(entry) if is_too_old => {
                 if self.takes(caller, waiter, &entry) {

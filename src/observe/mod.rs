@@ -188,7 +188,7 @@ impl Observer {
     }
 
     fn emit(&self, event: impl FnOnce() -> Event) {
-        // The event is built only when somebody listens.
+        // The event is built only when there is a receiver.
         if self.events.receiver_count() > 0 {
             // Fails when the last listener has just left.
             let _ = self.events.send(event());

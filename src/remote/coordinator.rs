@@ -352,7 +352,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             && let AcquireOutcome::Granted(grant) = &asked
             && shard.clock.jumps() != jumps
         {
-            // What was seen was dated by a clock that has been set since. It may serve.
+            // The value was dated by a clock that has been set since. It may serve.
             let abandon = self.remote().abandon(key, &grant.token, None);
             let _ = self.gate.attempt(RemoteOp::Abandon, &shard, 0, abandon).await;
             let (sent, unseen) = (self.tick(), ask.seen(None));

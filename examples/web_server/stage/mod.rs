@@ -345,7 +345,7 @@ impl Stage {
         }
     }
 
-    /// Sends a herd. Where the origin works, what is stored is invalidated before.
+    /// Sends a herd. If the origin works, the stored value is invalidated first.
     async fn herd(self: &Arc<Self>, clients: usize) -> Result<Value, Refusal> {
         let _turn = self.take_turn()?;
         self.must_run()?;
@@ -382,7 +382,7 @@ impl Stage {
         let herd = tokio::spawn(async move { traffic::herd(&stage, &at, WITNESSES).await });
         let leader = tokio::time::timeout(BEGIN, self.leader_since(before)).await;
         let leader = leader.map_err(|_| unavailable("no process began to compute"))?;
-        // Long enough for people to see who leads, and well before the end of the work.
+        // Long enough to see on the page which process is the leader, and well before its work ends.
         tokio::time::sleep(WORK / 2).await;
         leader.kill();
         let herd = herd.await.map_err(|error| unavailable(&error.to_string()))?;

@@ -53,7 +53,7 @@ pub(super) struct Target {
     pub(super) address: SocketAddr,
 }
 
-/// What became of one request at one process.
+/// The outcome of one request at one process.
 #[derive(Clone, Debug)]
 struct Attempt {
     lane: String,
@@ -63,7 +63,7 @@ struct Attempt {
     value: Option<Served>,
 }
 
-/// What became of a herd.
+/// The outcomes of a herd.
 #[derive(Debug, Default)]
 pub(super) struct Herd {
     requests: usize,

@@ -136,7 +136,7 @@ impl BufferState {
     pub(super) fn pass(&mut self, loose: &mut Loose) {
         self.passes = true;
         self.reserved = None;
-        // Those that wait for the whole body wait no more.
+        // Readers that wait for the whole body wait no more.
         self.wake_all(loose);
         let now = Instant::now();
         self.readers.values_mut().for_each(|reading| reading.moved = now);

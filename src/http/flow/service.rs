@@ -274,7 +274,7 @@ impl<S> HttpService<S> {
         let headers = selecting.unwrap_or(&parts.headers);
         let found = look(&self.cache, rules, primary.as_bytes(), &asked, headers, now);
         let found = if wishes.demand.is_some() { wishes.judge(found, now) } else { found };
-        // By reference: what was found is large enough for each move of it to show.
+        // By reference: a lookup is so large that each move of it shows in the instructions.
         if let (Lookup::Fresh(entry), _) = &found {
             let mut response = Response::new(ResponseBody::default());
             self.write_hit(&mut response, &mut parts, rules, (asked, wishes), entry, now);

@@ -61,7 +61,7 @@ impl Validators {
 /// Returns the validators of a stored response. Only a 200 is validated: a 304
 /// is an answer to nothing else (RFC 9110, 13.2.1).
 pub(crate) fn validators(stored: &CachedResponse) -> Option<Validators> {
-    // What is ours says nothing to the origin; beside it there is nothing of the origin's.
+    // The origin does not know an entity tag that we made, and such a response has no other validator.
     let is_asked = stored.status == StatusCode::OK && !stored.has_own_etag();
     is_asked.then(|| Validators::of(&stored.headers)).flatten()
 }

@@ -342,7 +342,7 @@ fn agree(exchange: &Exchange) -> Result<(), TestCaseError> {
         (Ok(expected), Decision::Store(plan)) => {
             prop_assert_eq!(bounded(in_its_words(exchange, &plan)), bounded(expected));
         }
-        // To store what answers nobody is not asked for.
+        // Storing a response that answers no later request is not required.
         (Ok(useless), Decision::Decline(_)) => {
             prop_assert!(!is_of_use(&useless) && !useless.only_validated, "{useless:?}");
         }

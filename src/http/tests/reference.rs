@@ -293,7 +293,7 @@ impl Exchange {
             None if governing.has("s-maxage") => 0,
             None => ours,
         };
-        // Stricter than http.md: no window of ours where nothing of the
+        // Stricter than http.md: our windows do not count where nothing of the
         // origin's lifetime was left.
         let ours = if born_stale { 0 } else { self.stale_for };
         let while_revalidate = window("stale-while-revalidate", ours);

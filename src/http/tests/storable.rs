@@ -164,7 +164,7 @@ fn what_is_never_fresh_is_shared_only_in_a_stale_window_and_stored_only_to_be_va
         ("max-age=0, must-revalidate, stale-while-revalidate=9", None, Some(false)),
         ("max-age=0, stale-while-revalidate=9", Some(true), Some(true)),
         ("s-maxage=0, stale-while-revalidate=9", Some(true), Some(true)),
-        // Of use only to those who meet a failure.
+        // Of use only to clients that meet a failure.
         ("max-age=0, stale-if-error=9", Some(false), Some(false)),
         ("max-age=1", Some(true), Some(true)),
         ("public", None, None),
@@ -388,7 +388,7 @@ fn a_credentialed_request_is_answered_only_with_what_permits_it() {
         (C::NONE, "max-age=1", C::NONE, true),
         (C::NONE, "max-age=1", C::AUTHORIZATION, false),
         (C::NONE, "max-age=1", C::OTHER, false),
-        // It came from nobody, and the origin knows of caches.
+        // The request had no credentials, and the origin knows of caches.
         (C::NONE, "max-age=1", C::COOKIE, true),
         (C::NONE, "max-age=1", C::COOKIE | C::AUTHORIZATION, false),
         (C::NONE, "", C::COOKIE, false),

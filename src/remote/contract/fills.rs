@@ -76,7 +76,7 @@ pub async fn an_acquire_that_arrives_after_an_invalidation_does_not_revive_the_o
     assert!(!w.one.renew(&old).await);
     assert_eq!(w.one.fill(&old).await, FillOutcome::Refused);
     assert_eq!(w.one.value().await, None);
-    // The lock that nobody knows of went with the refusal.
+    // The lock that no process knows of went with the refusal.
     w.two.lead().await;
 }
 
@@ -122,7 +122,7 @@ pub async fn a_damaged_value_is_no_hit_and_filled_over(w: &ContractWorld<impl Co
 pub async fn digits_that_are_no_version_do_not_freeze_the_version(
     w: &ContractWorld<impl ContractServer>,
 ) {
-    // 2^52, and the most there is; nobody can have seen these, as they are no versions.
+    // 2^52, and the largest number; no process can have seen these, as they are no versions.
     for digits in ["4503599627370496", "9999999999999999", "0000000000000000", " 123456789012345"] {
         w.server.set_value(&key(), format!("SP10{digits}x").into()).await;
         let first = w.one.lead().await;

@@ -274,7 +274,7 @@ pub async fn lost_keys_are_a_gap_for_who_has_not_applied_them(
     let start = w.one.begin_log().await;
     let applied = w.two.announce(&[tag("a"), key_item("k"), tag("b")], None).await;
     w.server.lose_keys_of_log().await;
-    // Seen by who reads, and for good once a process has announced.
+    // Seen by each reader, and for good once a process has announced.
     for _ in 0..2 {
         let reply = w.one.read(start).await;
         assert!(reply.header.dropped >= 2, "{:?}", reply.header);

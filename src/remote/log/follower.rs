@@ -180,7 +180,7 @@ impl Follower {
             return Effect { items, is_behind, is_rolled_back, has_gap: false };
         };
         if known.applied.position.max(asked.position) < header.dropped {
-            // What was dropped cannot be read any more.
+            // Dropped items cannot be read any more.
             *known = Known::new(header);
             return Effect { has_gap: true, ..Effect::default() };
         }

@@ -311,7 +311,7 @@ impl Cluster {
                 if state.read.is_some_and(|read| read > since) {
                     match (&state.map, &state.failed) {
                         (Some(_), _) => return Ok(()),
-                        // Not each in turn: those who wait would ask a silent node one by one,
+                        // Not each in turn: the waiting calls would ask a silent node one by one,
                         // long after they have been given up.
                         (None, Some(failed)) => return Err(failed.clone()),
                         (None, None) => (),

@@ -148,7 +148,7 @@ impl RedisLock {
             until: Mutex::new(Instant::now() + self.lease),
             runtime,
         };
-        // From here on, whatever happens: what was taken is given back.
+        // From here on the lock is given back, whatever happens.
         let mut guard =
             RedisLockGuard { held: Arc::new(held), extending: None, taken: true, fence: 0 };
         let lease = millis(self.lease);

@@ -55,7 +55,7 @@ impl LockInbox {
             if let Ok((pulse, messages)) = subscribed {
                 backoff = RetryPause::default();
                 self.is_subscribed.store(true, Ordering::Release);
-                // Those who wait have not registered yet, or with the subscription before.
+                // The waiters have not registered yet, or with the subscription before.
                 self.wakes.wake_all();
                 self.hear(pulse, messages).await;
                 self.is_subscribed.store(false, Ordering::Release);

@@ -201,7 +201,7 @@ impl Remote for RedisRemote {
             #[cfg(feature = "redis-cluster")]
             if let (AcquireOutcome::Locked { .. }, WakeChannel::NotYet(slot)) = (&outcome, channel)
             {
-                // A wake-up must find who waits: first it listens, then it registers.
+                // A wake-up must find the waiter: the process first listens, then registers.
                 let channel = slot.subscribed(self).await;
                 return Ok(self.ask_for_lease(key, ask, &channel).await?);
             }

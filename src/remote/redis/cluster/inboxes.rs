@@ -251,7 +251,7 @@ impl NodeInbox {
         match notice {
             SlotNotice::Message(message) => self.wake(&message),
             SlotNotice::Subscribed(channel) => {
-                // A channel that nobody has asked for is no affair of this process.
+                // This process ignores a channel that it has not subscribed to.
                 if let Some(subscription) = self.channels.lock().get_mut(&channel)
                     && subscription.phase == Phase::Asked
                 {
@@ -263,7 +263,7 @@ impl NodeInbox {
                 let ended = self.channels.lock().remove(&channel);
                 self.changes.send_replace(());
                 if ended.is_some_and(|subscription| subscription.phase == Phase::Heard) {
-                    // The slot is elsewhere now: who waits must register there.
+                    // The slot is elsewhere now: waiters must register there.
                     self.wakes.wake_all();
                 }
             }

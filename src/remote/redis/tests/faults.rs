@@ -16,7 +16,7 @@ async fn the_first_call_after_a_restart_works() {
     server.restart();
     works(&*remote).await;
 
-    // Nobody called while it was away.
+    // No caller came while it was away.
     server.kill();
     server.restart();
     works(&*remote).await;
