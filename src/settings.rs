@@ -21,6 +21,8 @@
 
 #[cfg(feature = "serde")]
 pub(crate) mod file;
+#[cfg(feature = "serde")]
+mod size;
 #[cfg(test)]
 mod tests;
 

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use std::sync::mpsc::{self, Receiver, SyncSender, TryRecvError, sync_channel};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -24,6 +24,9 @@ const WAITING: usize = 8192;
 
 /// The most bytes of a target, and of each field, in a line.
 const MOST: usize = 2048;
+
+/// How many lines may be in the buffer before they are counted.
+const MOST_UNFLUSHED: u64 = 512;
 
 /// How long the last lines may take.
 const LAST: Duration = Duration::from_secs(5);
@@ -110,9 +113,17 @@ pub(crate) struct Counts {
 
 enum Message {
     Line(Box<Entry>),
-    /// Look whether the file is to be opened anew.
+    /// Read the [`Orders`].
     Look,
-    End,
+}
+
+/// What the thread is told beside the channel, which may be full.
+#[derive(Debug, Default)]
+struct Orders {
+    /// Open the file anew.
+    reopen: AtomicBool,
+    /// End once no line waits.
+    end: AtomicBool,
 }
 
 /// The sending end, for all connections.
@@ -120,13 +131,13 @@ enum Message {
 pub(crate) struct AccessLog {
     lines: SyncSender<Message>,
     counts: Arc<Counts>,
-    /// Whether the file is to be opened anew. Beside the channel, which may be full.
-    reopens: Arc<AtomicBool>,
+    orders: Arc<Orders>,
 }
 
 /// The thread that writes.
 pub(crate) struct Writer {
-    thread: std::thread::JoinHandle<()>,
+    /// Disconnected when the thread has ended.
+    ended: Receiver<()>,
     log: AccessLog,
 }
 
@@ -138,14 +149,14 @@ pub(crate) fn start(
 ) -> io::Result<(AccessLog, Writer)> {
     let out = to.open()?;
     let (lines, received) = sync_channel(WAITING);
-    let log = AccessLog { lines, counts, reopens: Arc::default() };
-    let thread = std::thread::Builder::new().name("access log".into());
-    let of_thread = (Arc::clone(&log.counts), Arc::clone(&log.reopens));
-    let thread = thread.spawn(move || {
-        let (counts, reopens) = of_thread;
-        write_all(format, &to, out, &received, &counts, &reopens);
+    let log = AccessLog { lines, counts, orders: Arc::default() };
+    let (counts, orders) = (Arc::clone(&log.counts), Arc::clone(&log.orders));
+    let (running, ended) = mpsc::channel();
+    std::thread::Builder::new().name("access log".into()).spawn(move || {
+        let _running = running;
+        write_all(format, &to, out, &received, &counts, &orders);
     })?;
-    Ok((log.clone(), Writer { thread, log }))
+    Ok((log.clone(), Writer { ended, log }))
 }
 
 fn write_all(
@@ -154,28 +165,30 @@ fn write_all(
     out: Box<dyn Write + Send>,
     received: &Receiver<Message>,
     counts: &Counts,
-    reopens: &AtomicBool,
+    orders: &Orders,
 ) {
-    let mut out = BufWriter::with_capacity(64 << 10, out);
+    let mut out = Output { out: buffered(out), unflushed: 0, counts };
     let mut line = String::new();
     loop {
         let message = match received.try_recv() {
             Ok(message) => message,
             Err(TryRecvError::Disconnected) => return,
             Err(TryRecvError::Empty) => {
-                // Without a reader there is no use in trying again.
-                let _ = out.flush();
+                out.flush();
+                if orders.end.load(Ordering::Relaxed) {
+                    return;
+                }
                 match received.recv() {
                     Ok(message) => message,
                     Err(_) => return,
                 }
             }
         };
-        if reopens.swap(false, Ordering::Relaxed) {
+        if orders.reopen.swap(false, Ordering::Relaxed) {
             match to.open() {
                 Ok(new) => {
-                    let _ = out.flush();
-                    out = BufWriter::with_capacity(64 << 10, new);
+                    out.flush();
+                    out.out = buffered(new);
                 }
                 Err(error) => {
                     // Without a standard error there is no reader of the report.
@@ -186,22 +199,49 @@ fn write_all(
                 }
             }
         }
-        match message {
-            Message::Line(entry) => {
-                line.clear();
-                entry.write(format, &mut line);
-                let count = match out.write_all(line.as_bytes()) {
-                    Ok(()) => &counts.written,
-                    Err(_) => &counts.dropped,
-                };
-                count.fetch_add(1, Ordering::Relaxed);
-            }
-            Message::Look => {}
-            Message::End => {
-                let _ = out.flush();
-                return;
-            }
+        if let Message::Line(entry) = message {
+            line.clear();
+            entry.write(format, &mut line);
+            out.write(&line);
         }
+    }
+}
+
+fn buffered(out: Box<dyn Write + Send>) -> BufWriter<Box<dyn Write + Send>> {
+    BufWriter::with_capacity(64 << 10, out)
+}
+
+/// Where the lines go, and how many went there.
+struct Output<'c> {
+    out: BufWriter<Box<dyn Write + Send>>,
+    /// The lines in the buffer: neither written yet nor dropped.
+    unflushed: u64,
+    counts: &'c Counts,
+}
+
+impl Output<'_> {
+    fn write(&mut self, line: &str) {
+        self.unflushed += 1;
+        if self.out.write_all(line.as_bytes()).is_err() {
+            self.drop_lines();
+        } else if self.unflushed == MOST_UNFLUSHED {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        if self.out.flush().is_err() {
+            return self.drop_lines();
+        }
+        self.counts.written.fetch_add(std::mem::take(&mut self.unflushed), Ordering::Relaxed);
+    }
+
+    /// Drops the lines in the buffer: a disk that is full must not get them twice later.
+    fn drop_lines(&mut self) {
+        let sink = buffered(Box::new(io::sink()));
+        let (out, _) = std::mem::replace(&mut self.out, sink).into_parts();
+        self.out = buffered(out);
+        self.counts.dropped.fetch_add(std::mem::take(&mut self.unflushed), Ordering::Relaxed);
     }
 }
 
@@ -214,25 +254,22 @@ impl AccessLog {
 
     /// Opens the file anew: a program that rotates logs has renamed the old one.
     pub(crate) fn reopen(&self) {
-        self.reopens.store(true, Ordering::Relaxed);
-        // With a full channel the thread is awake, and sees it before its next line.
+        self.orders.reopen.store(true, Ordering::Relaxed);
+        self.wake();
+    }
+
+    /// Lets the thread read its orders. With a full channel it is awake, and reads them soon.
+    fn wake(&self) {
         let _ = self.lines.try_send(Message::Look);
     }
 }
 
 impl Writer {
-    /// Writes what waits, for as long as that takes within bounds.
+    /// Waits until the last lines are written, for at most [`LAST`].
     pub(crate) fn end(self) {
-        let until = Instant::now() + LAST;
-        while self.log.lines.try_send(Message::End).is_err() {
-            if self.thread.is_finished() || Instant::now() > until {
-                return;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        while !self.thread.is_finished() && Instant::now() < until {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        self.log.orders.end.store(true, Ordering::Relaxed);
+        self.log.wake();
+        let _ = self.ended.recv_timeout(LAST);
     }
 }
 
@@ -506,11 +543,43 @@ mod tests {
     fn what_does_not_fit_is_dropped_and_counted_and_nothing_waits() {
         let counts = Arc::new(Counts::default());
         let (lines, received) = sync_channel(2);
-        let log = AccessLog { lines, counts: Arc::clone(&counts), reopens: Arc::default() };
+        let log = AccessLog { lines, counts: Arc::clone(&counts), orders: Arc::default() };
         for _ in 0..5 {
             log.send(Box::new(entry()));
         }
         assert_eq!(counts.dropped.load(Ordering::Relaxed), 3);
         assert_eq!(received.try_iter().count(), 2);
+    }
+
+    fn log_to(path: &str) -> (AccessLog, Writer, Arc<Counts>) {
+        let counts = Arc::new(Counts::default());
+        let to = Destination::File(path.into());
+        let (log, writer) = start(Format::Combined, to, Arc::clone(&counts)).unwrap();
+        (log, writer, counts)
+    }
+
+    #[test]
+    fn all_lines_that_wait_are_written_before_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("access.log");
+        let (log, writer, counts) = log_to(path.to_str().unwrap());
+        for _ in 0..2000 {
+            log.send(Box::new(entry()));
+        }
+        writer.end();
+        assert_eq!(std::fs::read_to_string(path).unwrap().lines().count(), 2000);
+        assert_eq!(counts.written.load(Ordering::Relaxed), 2000);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn lines_that_a_full_disk_refuses_count_as_dropped() {
+        let (log, writer, counts) = log_to("/dev/full");
+        for _ in 0..2000 {
+            log.send(Box::new(entry()));
+        }
+        writer.end();
+        assert_eq!(counts.written.load(Ordering::Relaxed), 0);
+        assert_eq!(counts.dropped.load(Ordering::Relaxed), 2000);
     }
 }

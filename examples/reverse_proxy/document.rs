@@ -7,6 +7,8 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
+use crate::size::parse_size;
+
 /// A file that is read, and what was found to be wrong.
 pub(crate) struct Document<'i> {
     name: &'i str,
@@ -292,20 +294,7 @@ pub(crate) fn size(value: &DeValue<'_>) -> Result<u64, String> {
     if let Some(bytes) = whole_number(value) {
         return Ok(bytes);
     }
-    let text = value.as_str().ok_or(RULE)?.trim();
-    let unit_at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(unit_at);
-    let unit: u64 = match unit.trim() {
-        "" | "B" => 1,
-        "kB" => 1000,
-        "MB" => 1000 * 1000,
-        "GB" => 1000 * 1000 * 1000,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        "GiB" => 1 << 30,
-        _ => return Err(RULE.into()),
-    };
-    number.parse::<u64>().ok().and_then(|number| number.checked_mul(unit)).ok_or(RULE.into())
+    value.as_str().and_then(parse_size).ok_or_else(|| RULE.into())
 }
 
 /// The same for what fits into memory.

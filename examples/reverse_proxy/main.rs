@@ -78,6 +78,8 @@ mod server;
 mod settings;
 #[path = "../web_server/signal.rs"]
 mod signal;
+#[path = "../../src/settings/size.rs"]
+mod size;
 mod status;
 #[path = "../web_server/texts.rs"]
 mod texts;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde::de::{Deserializer, Visitor};
 
+use crate::settings::size::parse_size;
 use crate::settings::{Settings, StatusTtl};
 
 /// A setting that cannot be read: its path in the file, and why.
@@ -123,23 +124,6 @@ pub(super) fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D:
         }
     }
     from.deserialize_any(Size).map(Some)
-}
-
-fn parse_size(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let unit_at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(unit_at);
-    let unit: u64 = match unit.trim() {
-        "" | "B" => 1,
-        "kB" => 1000,
-        "MB" => 1000 * 1000,
-        "GB" => 1000 * 1000 * 1000,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        "GiB" => 1 << 30,
-        _ => return None,
-    };
-    number.parse::<u64>().ok()?.checked_mul(unit)
 }
 
 #[cfg(test)]
