@@ -1,7 +1,7 @@
 //! When requests are meant to be sent.
 //!
-//! The schedule is fixed before the first request: a slow answer puts off none
-//! of those that come after it, as it does not keep other people from asking.
+//! The schedule is fixed before the first request: a slow answer puts off no
+//! later request, as it does not keep other people from asking.
 
 use std::time::Duration;
 

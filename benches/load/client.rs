@@ -1,4 +1,4 @@
-//! Clients that ask when they are meant to, whatever became of those before.
+//! Clients that ask when they are meant to, whatever happened to earlier requests.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ impl Client {
     }
 }
 
-/// Connections to one server that nobody uses just now.
+/// Connections to one server that no client uses just now.
 struct Pool {
     server: SocketAddr,
     idle: Mutex<Vec<Connection>>,
@@ -121,7 +121,7 @@ impl Connection {
         stream.set_nodelay(true)?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         let driver = tokio::spawn(async {
-            // Whoever asks on it learns of its end.
+            // The next request on the connection learns of its end.
             let _ = connection.await;
         });
         Ok(Self { sender, _driver: AbortOnDropHandle::new(driver) })

@@ -96,7 +96,7 @@ fn prepared(flags: Flags) -> Result<(Flags, Vec<Scenario>), String> {
 
 #[tokio::main]
 async fn run(flags: &Flags, scenarios: Vec<Scenario>) -> ExitCode {
-    // A client and the origin's end of a connection are files of ours.
+    // A client and the origin's end of a connection are files of this process.
     let _ = rlimit::increase_nofile_limit(u64::MAX);
     let begin = Instant::now();
     let lab = Lab::new(flags.profile, flags.bare);

@@ -1,6 +1,6 @@
 //! An origin that suffers: it works on so many requests at a time, the others
-//! queue. It counts each call when it comes, and finishes what it has begun even
-//! if nobody waits for it any more, as databases do.
+//! queue. It counts each call when it comes, and finishes what it has begun
+//! even if no client waits for it any more, as databases do.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

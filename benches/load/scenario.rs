@@ -27,7 +27,7 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// An error for nobody.
+    /// So many calls, and no client gets an error.
     pub(crate) fn calls(calls: RangeInclusive<usize>) -> Self {
         Self { calls, errors: 0..=0, together: None }
     }
@@ -45,7 +45,7 @@ impl Bounds {
         Self { calls: keys * fewest..=keys * most * each, errors: 0..=0, together }
     }
 
-    /// Another call, where what is known gets lost.
+    /// Another call, where a fault makes the processes lose what they know.
     pub(crate) fn and_one_more(self) -> Self {
         let calls = *self.calls.start()..=self.calls.end() + 1;
         let together = self.together.map(|(each, span)| (each + 1, span));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
-/// What came of one request.
+/// How one request ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum End {
     Answered,
@@ -38,8 +38,8 @@ pub(crate) struct Tally {
     pub(crate) hung_up: usize,
     pub(crate) late: usize,
     pub(crate) first_error: Option<String>,
-    /// In microseconds, of all that did not hang up. What is stuck counts with
-    /// its deadline, which is less than it would have taken.
+    /// In microseconds, of all that did not hang up. A stuck request counts
+    /// with its deadline, which is less than it would have taken.
     latencies: Histogram<u64>,
 }
 
@@ -69,7 +69,7 @@ impl Tally {
         self.latencies.saturating_record(seen.latency.as_micros() as u64);
     }
 
-    /// In milliseconds; zero if nobody waited to the end.
+    /// In milliseconds; zero if no client waited to the end.
     pub(crate) fn percentile(&self, percent: f64) -> f64 {
         self.latencies.value_at_percentile(percent) as f64 / 1000.0
     }

@@ -205,7 +205,7 @@ impl Figure {
         }
     }
 
-    /// A goal: what is missed is shown, and does not end the run.
+    /// A goal: a missed one is shown, and does not end the run.
     pub(crate) fn at_most(mut self, limit: f64) -> Self {
         self.bound_mut().at_most = Some(limit);
         self

@@ -73,7 +73,7 @@ pub(crate) async fn push(server: &Server, profile: Profile) -> Woken {
     Woken::new(samples, &waits.stats())
 }
 
-/// The leader's caller hangs up, and one of those who wait is elected.
+/// The leader's caller hangs up, and one of the waiters is elected.
 pub(crate) async fn leader_dropped(server: &Server, profile: Profile) -> Woken {
     let [leads, waits] = two(&server.url()).await;
     let mut samples = Vec::new();
@@ -99,7 +99,7 @@ pub(crate) async fn leader_dropped(server: &Server, profile: Profile) -> Woken {
 }
 
 /// The connection for wake-ups is killed, and the fill comes before there is a
-/// new one: when there is, everybody who waits looks.
+/// new one: when there is, every waiter looks.
 pub(crate) async fn connection_killed(server: &Server, profile: Profile) -> Woken {
     let [leads, waits] = two(&server.url()).await;
     let mut samples = Vec::new();
@@ -116,7 +116,7 @@ pub(crate) async fn connection_killed(server: &Server, profile: Profile) -> Woke
     Woken::new(samples, &waits.stats())
 }
 
-/// Redis cannot be subscribed to: whoever waits polls, ever more seldom.
+/// Redis cannot be subscribed to: the waiter polls, ever more seldom.
 pub(crate) async fn no_subscriber(server: &Server) -> Woken {
     let proxy = Proxy::start(server.port());
     let caches = two(&proxy.url()).await;
@@ -126,7 +126,7 @@ pub(crate) async fn no_subscriber(server: &Server) -> Woken {
     many(&caches, "deaf").await
 }
 
-/// Wake-ups are lost on their way: whoever waits looks after a second at most.
+/// Wake-ups are lost on their way: the waiter looks after a second at most.
 pub(crate) async fn pushes_lost(server: &Server) -> Woken {
     let proxy = Proxy::start(server.port());
     let caches = two(&proxy.url()).await;

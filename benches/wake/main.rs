@@ -1,5 +1,5 @@
-//! From the leader's fill to the value with whoever waits: in another process
-//! over a real Redis on the loopback interface, by each cause of a wake-up that
+//! From the leader's fill to the value with the waiter: in another process over
+//! a real Redis on the loopback interface, by each cause of a wake-up that
 //! there is, beside polling with `GET` as clients without wake-ups do.
 //!
 //! `cargo bench --bench wake [-- --profile quick] [--out DIR]`; needs `redis-server`, and takes

@@ -1,4 +1,4 @@
-//! Who leads and who waits.
+//! Processes that lead, and processes that wait.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -18,7 +18,7 @@ pub(crate) const KEYS_OF_THE_KILLED: usize = 40;
 /// The lease of a leader that is killed.
 const SHORT_LEASE: Duration = Duration::from_secs(1);
 
-/// A value that nobody but its leader may compute.
+/// A process where no caller but the leader may compute a value.
 pub(crate) async fn process(url: &str) -> Cache {
     process_with_lease(url, Duration::from_secs(40)).await
 }

@@ -62,7 +62,7 @@ fn flags() -> Result<Flags, lexopt::Error> {
             Arg::Long("bench") => flags.inputs = 10_000_000,
             Arg::Long("inputs") => chosen = Some(parser.value()?.parse()?),
             Arg::Long("seed") => flags.seed = parser.value()?.parse()?,
-            // Names of benches and tests, which are none of ours.
+            // Names of benches and tests, which do not concern this bench.
             Arg::Value(_) => {}
             other => return Err(other.unexpected()),
         }

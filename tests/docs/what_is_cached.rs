@@ -222,7 +222,7 @@ fn as_named(cell: &'static str) -> Request<Body> {
     request(quoted(cell)[0], "/", &fields(cell))
 }
 
-/// What came of it, as the page writes it.
+/// The outcome, as the page writes it.
 async fn came(app: &HttpService<Origin>, request: Request<Body>) -> String {
     let reply = send(app, request).await;
     let said = reply.cache_status().strip_prefix("tower-stampede; ").expect("our member");

@@ -293,8 +293,8 @@ async fn a_panic_in_the_drop_of_a_pair_that_was_not_asked_for_fails_no_other_key
     assert_eq!(batch.await.expect("no panic").values[&1].0, 1);
 }
 
-// A slot among the waiters belongs to the caller that took it: what is left is one caller, and
-// the leader that it waits for.
+// A slot among the waiters belongs to the caller that took it: one caller is left, and the leader
+// that it waits for.
 #[tokio::test(start_paused = true)]
 async fn a_batch_that_is_dropped_in_the_queue_leaves_no_slot_and_no_flight() {
     let table = Table::default();

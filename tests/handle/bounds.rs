@@ -1,4 +1,4 @@
-//! The bounds: on those who wait, on computations, on refreshes, on patience.
+//! The bounds: on waiters, on computations, on refreshes, on patience.
 
 use tokio::task::JoinHandle;
 use tokio::time::Instant;

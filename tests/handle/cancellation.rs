@@ -1,5 +1,5 @@
 //! The sweep: a caller is dropped at its k-th poll, for every k until it is
-//! done. Whatever it was doing, another caller then gets the value, nobody
+//! done. Whatever it was doing, another caller then gets the value, no caller
 //! hangs, nothing is left over, and the calls stay within their bound.
 
 use std::future::Future;
@@ -67,7 +67,7 @@ fn slowly(origin: &Origin) -> impl FnOnce() -> Loading + Send + 'static + use<> 
 /// How the caller to be dropped finds the key.
 #[derive(Clone, Copy, Debug)]
 enum Scene {
-    /// Nobody else is there.
+    /// No other caller is there.
     Cold,
     /// Others wait for the caller that is dropped.
     ColdWithWaiters,
@@ -152,7 +152,7 @@ impl Stage {
         all_have_run().await;
     }
 
-    /// Another caller comes; everybody is answered, and nothing is left over.
+    /// Another caller comes; every caller is answered, and nothing is left over.
     async fn end(mut self, scene: Scene, ask: Ask, at: &str) -> usize {
         if matches!(scene, Scene::Held) {
             pass(2 * SECOND).await;

@@ -349,7 +349,7 @@ fn end_holds(operations: Operations) {
                     cache.refresh(key, compute).await.unwrap();
                 }
             }
-            // What is left goes with the sweep.
+            // The sweep drops the holds that are left.
             for key in 300..600 {
                 fail(&cache, key, Some(&bell)).await;
             }

@@ -23,7 +23,7 @@ fn failing() -> Origin {
     origin
 }
 
-/// A cache with an expired value that may stand in for a failure.
+/// A cache with an expired value that may be served in place of an error.
 async fn with_something_stale(cache: &Stampede<u64>) {
     cache.put("k", 100).await;
     pass(MINUTE).await;

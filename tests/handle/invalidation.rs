@@ -1,5 +1,5 @@
-//! Who asks after an invalidation has returned never gets the old value,
-//! whatever was going on meanwhile.
+//! A caller that asks after an invalidation has returned never gets the old
+//! value, whatever was going on meanwhile.
 
 use std::sync::{Arc, OnceLock};
 

@@ -1,5 +1,5 @@
 //! Invalidations at random moments, against a model: a database of versions,
-//! and for each key the oldest version that a caller who asks now may get.
+//! and for each key the oldest version that a caller may get now.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -37,7 +37,7 @@ impl World {
         keys.map(|key| (key, self.versions[key].fetch_add(1, Ordering::SeqCst) + 1)).collect()
     }
 
-    /// From now on nobody may get older versions than these.
+    /// From now on no caller may get older versions than these.
     fn raise(&self, written: Vec<(usize, u64)>) {
         for (key, version) in written {
             self.floors[key].fetch_max(version, Ordering::SeqCst);

@@ -11,8 +11,8 @@ use crate::kit::origin::SECOND;
 
 const KEYS: usize = 8;
 
-/// Each key: what the database holds, and the oldest version that one who
-/// asks now may get.
+/// Each key: what the database holds, and the oldest version that a caller may
+/// get now.
 #[derive(Default)]
 struct World {
     versions: [AtomicU64; KEYS],

@@ -1,4 +1,4 @@
-//! However a leader goes away, those who wait go on.
+//! However a leader goes away, its waiters go on.
 
 use std::pin::pin;
 use std::task::{Context, Waker};
@@ -246,7 +246,7 @@ async fn an_inline_leader_that_is_never_polled_again_is_deposed() {
     assert_eq!(detached(&cache, &origin).await.unwrap().unwrap(), 2);
     assert_eq!(origin.calls(), 2);
 
-    // The late leader: answered, but what is stored is newer.
+    // The late leader: answered, but the stored value is newer.
     assert_eq!(within(MINUTE, leader).await.unwrap(), 1);
     assert_eq!(cache.get("k").await, Some(2));
     assert_eq!(cache.stats().refused_fills, 1);

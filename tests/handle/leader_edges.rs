@@ -169,7 +169,7 @@ async fn a_computation_that_began_while_observing_does_not_block_its_key_for_eve
     hung.abort();
 }
 
-/// Nor where its own caller has long gone: those who wait for it keep it alive.
+/// Nor where its own caller has long gone: its waiters keep it alive.
 #[tokio::test(start_paused = true)]
 async fn a_computation_that_began_while_observing_is_not_kept_alive_by_those_it_blocks() {
     let (cache, origin, hung) = hung_while_observing().await;

@@ -98,7 +98,8 @@ fn the_same_holds_for_a_cache_with_a_loader() {
 
 #[test]
 fn the_check_finds_what_plain_reads_miss() {
-    // Each value is out of date at once: what is left are computations that began too early.
+    // Each value is out of date at once: the violations that are left are computations that began
+    // too early.
     for ttl in [Duration::from_nanos(1), Duration::from_secs(60)] {
         let register = Register::default();
         let cache: Stampede<u64> = Stampede::builder("plain").ttl(ttl).jitter(0.0).build().unwrap();

@@ -1,5 +1,5 @@
-//! The invalidation log at its bound: what was not invalidated lives on, what
-//! was invalidated is dead, and the log does not grow.
+//! The invalidation log at its bound: entries that were not invalidated live
+//! on, invalidated entries are dead, and the log does not grow.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};

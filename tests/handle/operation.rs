@@ -209,8 +209,8 @@ async fn a_shutdown_drops_what_still_runs_at_its_deadline() {
     assert_eq!(cache.shutdown(SECOND).await, 1);
     assert_eq!(from.elapsed(), SECOND);
     assert_eq!((origin.running(), origin.dropped()), (0, 1));
-    // The one whose work was dropped is told; those who waited for it, and
-    // those who come now, compute for themselves.
+    // The caller whose work was dropped gets an error; its waiters, and callers
+    // that ask now, compute for themselves.
     let answers = gather(callers).await;
     let refused: Vec<_> = answers.iter().filter_map(|answer| answer.as_ref().err()).collect();
     assert_eq!(refused.len(), 1);

@@ -265,7 +265,7 @@ async fn a_response_that_cannot_be_cloned_is_frozen_and_thawed() {
     assert_eq!(answers.iter().map(|answer| answer.served.get()).sum::<u32>(), 1, "one original");
     assert_eq!(origin.calls(), 1);
 
-    // What is not frozen is not shared: everybody gets an original.
+    // A response that is not frozen is not shared: every caller gets an original.
     let answers = herd(100, |_| service.clone().oneshot(0)).await;
     assert!(answers.iter().all(|answer| answer.as_ref().unwrap().served.get() == 1));
     assert_eq!(origin.calls(), 101);

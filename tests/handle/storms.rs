@@ -405,7 +405,7 @@ fn a_refresh_that_is_never_polled_gives_its_share_of_max_refreshes_back() {
     drop(idle);
 }
 
-/// The tags of the value that is replaced: also where it may stand in for a failure only.
+/// The tags of the value that is replaced: also where it may only be served in place of an error.
 #[tokio::test(start_paused = true)]
 async fn a_value_that_replaces_one_past_its_stale_window_keeps_its_tags() {
     let mut lost = Vec::new();

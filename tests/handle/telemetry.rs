@@ -102,8 +102,8 @@ fn no_metric_carries_a_key() {
     assert!(seen.keys().all(|name| !name.contains("secret")), "{seen:#?}");
 }
 
-/// Whoever is woken by a zero must not be woken by a cache that has none, or
-/// whose remote has not failed yet.
+/// An operator that a zero wakes must not be woken by a cache that has no
+/// remote, or whose remote has not failed yet.
 #[cfg(all(feature = "remote", feature = "test-util"))]
 #[test]
 fn a_remote_is_up_until_it_fails_and_where_there_is_none_nothing_is_said() {
@@ -187,7 +187,7 @@ fn gauges_are_set_every_five_seconds_without_a_call() {
 
 // ===== tracing =====
 
-/// Notes every span and event of ours as a line, with its fields.
+/// Notes every span and event of our crate as a line, with its fields.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<String>>>);
 

@@ -1,4 +1,4 @@
-//! What values weigh, and what becomes of types that cannot be weighed.
+//! What values weigh, and what happens to types that cannot be weighed.
 
 use std::sync::Arc;
 

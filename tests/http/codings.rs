@@ -223,7 +223,7 @@ async fn an_origin_that_codes_for_all_clients_is_asked_as_often_as_without_a_cac
     // What is not named may come where the origin was asked with the same.
     crowd(&app, 500, |_| asking("identity")).await;
     assert_eq!(origin.calls(), 2);
-    // What is refused is for the client alone that was answered so.
+    // A response in a coding that its client refuses is for that client alone.
     let before = origin.calls();
     let replies = crowd(&app, 100, |_| asking("gzip;q=0")).await;
     assert_eq!(origin.calls() - before, 100);

@@ -1,4 +1,5 @@
-//! Conditions of clients: who gets a 304, from whom, and who is asked for it.
+//! Conditions of clients: which clients get a 304, from the cache or the
+//! origin, and which of the two is asked for it.
 
 use tower_stampede::CacheOutcome::*;
 use tower_stampede::{Mode, SetCookie};

@@ -195,7 +195,7 @@ async fn a_refusal_names_the_field_in_cache_status() {
             let detail = format!("; detail=credentials:{named}");
             assert!(reply.cache_status().ends_with(&detail), "{}", reply.cache_status());
         }
-        // Those who come at once, too.
+        // The same for clients that ask at the same time.
         for reply in crowd(&app, 5, |_| with("/other", fields)).await {
             assert!(reply.cache_status().ends_with(named), "{}", reply.cache_status());
         }

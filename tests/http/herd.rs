@@ -1,4 +1,4 @@
-//! A crowd at one URL: how often the origin is asked, and what everybody gets.
+//! A crowd at one URL: how often the origin is asked, and what every client gets.
 
 use tower::ServiceExt;
 use tower_stampede::CacheOutcome::{self, *};

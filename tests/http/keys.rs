@@ -390,7 +390,7 @@ async fn the_identity_of_the_asker_keeps_answers_apart() {
         assert_eq!(reply.text(), (1 + i % 3).to_string());
     }
     assert_eq!(origin.calls(), 3);
-    // Nobody in particular: past the cache.
+    // A client without an identity: past the cache.
     let replies = crowd(&app, 10, |_| ask(0)).await;
     assert!(replies.iter().all(|reply| reply.is(Bypass) && reply.text() == "0"));
     assert_eq!(origin.calls(), 13);

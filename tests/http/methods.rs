@@ -235,7 +235,7 @@ async fn a_write_ends_the_use_of_what_is_being_computed() {
     });
     pass(secs(1)).await;
     send(&app, post(REPORT)).await;
-    // Whoever asks now never joins the flight that began before the write.
+    // A client that asks now never joins the flight that began before the write.
     let after = crowd(&app, 10, |_| get(REPORT)).await;
     let before = before.await.unwrap();
     assert!(before.iter().all(|reply| reply.text() == "0"), "who waited already is served");

@@ -95,8 +95,8 @@ async fn credentials_added_inside_do_not_concern_the_cache() {
     assert_eq!(origin.calls(), 1);
 }
 
-/// The wrong way round, and why it is one: the cache answers before anybody
-/// asks who is there. Only what says `public` is affected.
+/// The wrong way round, and why it is one: the cache answers before the layer
+/// of authentication checks the client. Only what says `public` is affected.
 #[tokio::test(start_paused = true)]
 async fn around_authentication_what_is_public_is_answered_without_a_check() {
     let origin = Origin::new(|_| Answer::ok("public, max-age=60", "secret"));
@@ -183,7 +183,7 @@ async fn inside_a_time_out_the_client_gives_up_and_the_computation_does_not() {
     assert_eq!(origin.calls(), 1);
 }
 
-/// The time-out ends the computation, and everybody who waits shares that.
+/// The time-out ends the computation, and every client that waits shares that.
 #[tokio::test(start_paused = true)]
 async fn around_a_time_out_the_computation_ends_for_everybody() {
     let origin = Origin::new(|_| Answer::ok("max-age=60", "report").after(secs(3)));

@@ -249,7 +249,7 @@ async fn is_shared_across_users(outer: &HttpStampede, inner: &HttpStampede) -> b
     });
     let route = inner.http_layer().identity(|parts| parts.extensions.get::<User>().map(|u| u.0));
     let route = any(move |request| origin.clone().handle(request)).layer(route);
-    // Who asks is found between the two, by what no list of fields has.
+    // A middleware between the two finds the user, by a field that is in no list.
     let router: Router = Router::new()
         .route("/me", route)
         .layer(axum::middleware::map_request(

@@ -425,7 +425,7 @@ async fn it_works_with_plain_hyper_over_tcp() {
 
 #[tokio::test]
 async fn a_thousand_connections_on_a_cold_key_are_one_computation() {
-    // The origin is done when all have arrived: nobody's clock matters.
+    // The origin is done when all have arrived: the test depends on no clock.
     let cache = origin_only();
     let (arrived, waiting) = (cache.clone(), std::sync::Arc::new(tokio::sync::Notify::new()));
     let (calls, all_here) =

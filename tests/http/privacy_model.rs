@@ -1,4 +1,4 @@
-//! What may be nobody else's reaches nobody else, however it is written.
+//! A response for one client alone reaches no other client, however that is written.
 
 use axum::body::Body;
 use bytes::Bytes;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use tower_stampede::CacheOutcome::Refused;
 use tower_stampede::Stampede;
 
-/// Why a response is for nobody but its own client.
+/// Why a response is for its own client alone.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Why {
     NoStore,
@@ -46,7 +46,7 @@ const WHYS: [Why; 11] = [
     EventStream,
 ];
 
-/// Whoever asks.
+/// The client that asks.
 #[derive(Clone, Debug)]
 struct Client {
     method: &'static str,
@@ -245,7 +245,7 @@ impl Response {
         }
     }
 
-    /// Every byte that is somebody's names whose it is.
+    /// Every byte that is for one client alone names that client.
     fn answer(&self, call: &Call) -> Answer {
         let id = call.header("x-id").unwrap().to_owned();
         let status = self.status(call);
@@ -311,8 +311,8 @@ fn app_of(origin: &Origin, by_ttl: bool) -> tower_stampede::HttpService<Origin> 
     layered(layer.stale_for(secs(60)).stale_if_error(secs(60)), origin)
 }
 
-/// Sends all, each after its pause, and checks that what is somebody's own
-/// is in nobody else's reply.
+/// Sends all, each after its pause, and checks that what is for one client
+/// alone is in no other client's reply.
 async fn run(
     clients: &[Client],
     responses: Vec<Response>,

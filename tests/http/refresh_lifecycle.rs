@@ -497,7 +497,7 @@ async fn a_refresh_carries_what_a_rule_reads_though_another_reads_a_hidden_cooki
     let layer = origin_only()
         .http_layer()
         .ignore_cookies()
-        // Nobody is cached who has not consented.
+        // Responses to clients that have not consented are not cached.
         .identity(|parts| parts.headers.get("cookie").map(|_| "consented"))
         .key(region);
     let app = layered(layer, &origin);
@@ -532,7 +532,7 @@ async fn a_rule_is_not_run_on_requests_that_nobody_sent() {
     assert!(victim.is_ok(), "every request panics from now on");
 }
 
-/// The refresh of what came by permission, by somebody else's credential.
+/// The refresh of a response that was stored by permission, with another client's credential.
 #[tokio::test(start_paused = true)]
 async fn a_refresh_carries_no_credential_of_a_kind_that_the_first_request_had_not() {
     let origin = Origin::new(|call| {

@@ -156,7 +156,7 @@ async fn a_crowd_that_comes_while_a_refresh_another_vary_arrives_is_no_call() {
     assert_eq!(origin.calls() - before, 0);
 }
 
-/// The control: who leads in the foreground is joined.
+/// The control: a crowd joins a leader in the foreground.
 #[tokio::test(start_paused = true)]
 async fn a_crowd_that_comes_while_a_miss_with_another_vary_arrives_is_no_call() {
     let origin = Origin::new(|_| Answer::ok("max-age=10", "old").header("vary", "accept-language"));
@@ -184,7 +184,7 @@ async fn a_crowd_that_comes_while_a_miss_with_another_vary_arrives_is_no_call() 
     first.await.unwrap();
 }
 
-/// The stale window of what is refreshed for nobody: a layer used twice, one HEAD.
+/// The stale window of an entry that is refreshed for no client: a layer used twice, one HEAD.
 #[tokio::test(start_paused = true)]
 async fn a_pause_after_a_full_stale_window_does_not_hold_the_next_entry_back() {
     let origin = Origin::new(|call| match call.header("user-agent") {

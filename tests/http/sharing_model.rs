@@ -166,7 +166,7 @@ async fn run(clients: Vec<Client>, responses: Vec<Response>) -> Result<(), TestC
     for (id, task) in tasks.into_iter().enumerate() {
         let reply = task.await.expect("nobody panics");
         let Some(n) = reply.header("x-call") else {
-            // A refusal of ours: nobody's.
+            // Our own refusal: it is for no client in particular.
             prop_assert!(reply.is(Refused) && !reply.text().starts_with("for "));
             continue;
         };

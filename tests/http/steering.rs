@@ -321,7 +321,7 @@ async fn lifetimes_by_name_govern_in_the_order_of_the_setting() {
         (&[CC, ("x-accel-expires", "@1")], None),
         (&[CC, ("cdn-cache-control", "max-age=20"), ("x-accel-expires", "30")], Some(30)),
         (&[("surrogate-control", "max-age=60"), ("x-accel-expires", "30")], Some(60)),
-        // What cannot be read is as if it were not there.
+        // A field that cannot be read is treated as absent.
         (&[CC, ("surrogate-control", "max-age=60+600")], Some(9)),
         (&[CC, ("x-accel-expires", "-1")], Some(9)),
         (&[CC, ("x-accel-expires", "off")], Some(9)),

@@ -1,4 +1,4 @@
-//! Answers that may not be shared: nobody queues for them twice.
+//! Answers that may not be shared: no client queues for them twice.
 
 use tower_stampede::CacheOutcome::*;
 

@@ -185,7 +185,7 @@ where
     (0..n).map(|i| tokio::spawn(caller(i))).collect()
 }
 
-/// Waits for a herd; a panic of a caller goes on here. Nobody may need more
+/// Waits for a herd; a panic of a caller goes on here. No caller may need more
 /// than an hour of virtual time.
 pub(crate) async fn gather<T>(herd: Vec<JoinHandle<T>>) -> Vec<T> {
     let mut answers = Vec::with_capacity(herd.len());
@@ -204,7 +204,7 @@ where
     gather(spawn_herd(n, caller)).await
 }
 
-/// Lets every task run as far as it gets. Paused time moves only when nobody
+/// Lets every task run as far as it gets. Paused time moves only when no task
 /// can go on, so one millisecond of it is enough.
 pub(crate) async fn all_have_run() {
     tokio::time::sleep(MS).await;

@@ -216,8 +216,8 @@ async fn is_healed(registered: &impl Fn(&str) -> usize, caches: &[Cache]) -> boo
 }
 
 /// While Redis is in trouble: requests in every process are answered, no later
-/// than [`DELAYED`], and at most one in each process computes. What is held is
-/// served as it was.
+/// than [`DELAYED`], and at most one in each process computes. Held copies are
+/// served as before.
 pub(crate) async fn assert_unharmed(caches: &[Cache], held: &Held) {
     assert_bridged(caches).await;
     held.is_served(caches).await;
@@ -294,7 +294,7 @@ impl Breaker {
     }
 }
 
-/// A key that nobody has used.
+/// A key that no process has used.
 pub(crate) fn fresh_key() -> String {
     static NEXT: AtomicUsize = AtomicUsize::new(0);
     format!("fresh-{}", NEXT.fetch_add(1, Ordering::Relaxed))

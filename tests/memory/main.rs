@@ -190,7 +190,7 @@ fn a_quiet_cache_shrinks_after_its_entries_have_ended() {
             let full = fill(&cache, before).await;
             pass(30 * SECOND).await;
             assert_eq!(cache.stats().entries, 20_000, "not before");
-            // Nobody touches the cache: the count is of the allocator alone.
+            // No caller touches the cache: the count is of the allocator alone.
             pass(2 * MINUTE).await;
             let left = live_since(before);
             assert!(left < full / 5, "{left} of {full} bytes are left");

@@ -110,8 +110,8 @@ pub(crate) enum Kind {
     Varier(Vec<&'static str>),
     /// Shows the client's identity, and says nothing of a lifetime.
     Identity(&'static str),
-    /// Writes directives that permit to share in some combinations; shows who
-    /// asks where they do not.
+    /// Writes directives that permit to share in some combinations; shows the
+    /// client's identity where they do not.
     Permission(Option<&'static str>),
     Tenant(Rewrite),
     /// Reads `Cookie` as a CGI program does, and says `Vary: Cookie`.

@@ -37,7 +37,7 @@ pub(crate) async fn finish(running: &mut [Running]) {
     }
 }
 
-/// Returns what came of those that are over.
+/// Returns the exchanges that are over.
 pub(crate) fn exchanges(running: Vec<Running>) -> Vec<Exchange> {
     let done = running.into_iter().filter_map(|one| match one {
         Running::Done(exchange) => Some(*exchange),

@@ -126,7 +126,7 @@ impl World {
         let answer = self.persona.answer(parts, &body, version + 1);
         let names_other = answer.location.is_some() || answer.ends_group;
         let other = resource.as_ref().filter(|_| names_other);
-        // What is named has no query.
+        // The resource that the answer names has no query.
         let path = other.and_then(|name| name.split('?').next());
         let other = path.map(|path| path.replace("/form", "/page"));
         let touched = resource.into_iter().chain(other).filter(|_| answer.status < 400);

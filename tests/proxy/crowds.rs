@@ -94,7 +94,7 @@ async fn a_refresh_that_fails_is_one_request_and_an_error_for_nobody() {
     let seen = crowd.seen().await;
     assert_all(&seen, 200, "answer 1 to all");
     assert!(seen.iter().all(Seen::is_stale));
-    // And who comes next does not ask again so soon.
+    // And the clients that come next do not ask again so soon.
     assert_all(&stage.crowd(same(CROWD)).seen().await, 200, "answer 1 to all");
     assert_eq!(stage.backend.hits(), 2);
 }
@@ -143,7 +143,7 @@ async fn a_private_crowd_asks_in_parallel(stage: Stage) {
     assert!(seen.iter().all(|seen| seen.status == 200));
     assert_eq!(bodies(&seen).len(), SMALL_CROWD, "nobody sees another one's answer");
     assert_eq!(stage.backend.hits(), SMALL_CROWD);
-    // The next crowd waits for nobody.
+    // The clients of the next crowd do not wait for each other.
     let crowd = stage.gather(same(SMALL_CROWD), 2 * SMALL_CROWD).await;
     stage.backend.let_go(SMALL_CROWD);
     assert_eq!(bodies(&crowd.seen().await).len(), SMALL_CROWD);

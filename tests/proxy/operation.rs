@@ -124,7 +124,7 @@ async fn a_crowd_is_one_request_to_the_origin() {
         })
         .collect();
     let (mut peer, _) = origin.request().await;
-    // Whoever comes late is answered from the store.
+    // A client that comes late is answered from the store.
     assert!(!origin.is_asked_within(A_WHILE * 3).await);
     let fresh = "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 2\r\n\r\nab";
     peer.send(fresh).await;

@@ -35,7 +35,7 @@ async fn a_crowd_at_two_proxies_is_one_request_to_the_origin() {
         assert_eq!((reply.status(), &*reply.body), (200, "ab"));
         assert_eq!(reply.head.all("x-many"), ["1", "2"]);
     }
-    // Whoever comes later finds it, at a third process too.
+    // A client that comes later finds it, at a third process too.
     let three = Proxy::start(&origin, &flags);
     assert_eq!(three.ask(GET).await.body, "ab");
     assert!(peer.is_quiet_for(A_WHILE).await);

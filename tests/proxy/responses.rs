@@ -23,7 +23,7 @@ async fn got(request: &str, response: &str) -> (Reply, Peer) {
     (client.reply().await, peer)
 }
 
-/// How many requests one after the other are sent to see what becomes of
+/// How many requests one after the other are sent to see what happens to
 /// connections.
 const SEVERAL: usize = 5;
 
@@ -256,7 +256,7 @@ async fn trailers_are_forwarded_and_never_become_fields() {
     let head = client.head().await;
     assert_eq!((head.get("x-sum"), head.get("trailer")), (None, Some("X-Sum")));
     assert_eq!(client.chunked().await, (b"ab".to_vec(), vec!["x-sum: 1".to_owned()]));
-    // Nobody asks for them here; and it was not stored.
+    // This client does not ask for trailers; and the response was not stored.
     let mut client = proxy.send(GET).await;
     peer.head().await;
     peer.send(&response).await;
@@ -313,7 +313,7 @@ async fn an_origin_that_cannot_be_reached_is_a_bad_gateway() {
     drop(origin);
     assert_eq!(proxy.ask(GET).await.status(), 502);
     assert_eq!(proxy.ask("POST /c HTTP/1.1\r\nHost: a\r\n\r\n").await.status(), 502);
-    // Nobody knows where it is.
+    // No name server knows where the origin is.
     let proxy = Proxy::start_at("http://origin.invalid", &[]);
     assert_eq!(proxy.ask(GET).await.status(), 502);
 }
@@ -377,8 +377,8 @@ async fn an_upload_that_takes_long_is_no_silence() {
 
 #[tokio::test]
 async fn a_connection_that_cannot_be_made_in_time_is_a_bad_gateway() {
-    // An address nobody answers for, RFC 5737; refused at once where there is
-    // no way to it, which is the same answer.
+    // An address that no host answers for, RFC 5737; refused at once where
+    // there is no way to it, which is the same answer.
     let proxy = Proxy::start_at("http://192.0.2.1:9", &["--connect-timeout-ms", "100"]);
     let reply = soon("an answer", proxy.ask(GET)).await;
     assert_eq!(reply.status(), 502);

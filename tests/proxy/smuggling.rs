@@ -1,5 +1,5 @@
 //! Messages that two readers could read in two ways, from clients and from
-//! origins: refused, or forwarded in one form; and whoever comes next gets the
+//! origins: refused, or forwarded in one form; and the next client gets the
 //! answer to its own request.
 
 use std::sync::{Arc, Mutex};
@@ -171,7 +171,7 @@ async fn what_is_refused_or_forwarded_in_one_form_hides_no_request() {
     .enumerate()
     {
         let status = status_of(&proxy, shape.as_bytes()).await;
-        // A connection may also end without a word where nothing was asked.
+        // A connection may also end without a response where nothing was asked.
         assert!(status.is_none_or(|status| statuses.contains(&status)), "{status:?} {shape:.200?}");
         is_sound(&proxy, n, &shape).await;
         let targets = echo.targets();

@@ -258,7 +258,7 @@ impl Record {
         let what = self.cuts[number].what;
         self.note(now, format_args!("{what:?} ends"));
         let shelf = match what {
-            // Whoever puts says what is on the shelf then.
+            // The caller that puts says what is on the shelf then.
             What::Put(_) => return,
             What::Stale(_) => Shelf::Unknown,
             What::Key(_) | What::Tag | What::All => Shelf::Empty,

@@ -30,7 +30,7 @@ const FORGOTTEN: Duration = Duration::from_secs(160);
 /// Callers that are not of the schedule are numbered from here on.
 const EXTRA: usize = 1_000_000;
 
-/// What came of a case.
+/// The result of a case.
 pub(crate) struct Outcome {
     pub(crate) violations: Vec<Violation>,
     pub(crate) history: Vec<String>,

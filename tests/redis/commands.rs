@@ -31,7 +31,7 @@ impl Counted {
         counted
     }
 
-    /// Waits until nobody has anything to say any more.
+    /// Waits until no process has anything to send any more.
     async fn is_set_up(&self) {
         let (mut sent, mut since) = (0, Instant::now());
         eventually("all is quiet", || {

@@ -86,7 +86,7 @@ async fn what_one_process_invalidates_no_process_serves_once_it_has_heard() {
         assert_eq!(load_tagged(&caches[0], &origin, &key).await, 2, "{how:?}: at once here");
         is_filled(&server, &key).await;
         for cache in &caches[1..] {
-            // Whoever has not heard yet serves what it holds.
+            // A process that has not heard yet serves what it holds.
             let mut seen = 1;
             while seen == 1 {
                 seen = load_tagged(cache, &origin, &key).await;
@@ -263,7 +263,7 @@ async fn who_hears_nothing_uses_its_copies_no_longer_than_the_local_ttl() {
 async fn what_was_missed_between_two_subscriptions_is_dropped_after_the_second() {
     for how in EVERY {
         let (server, proxy, caches, origin) = one_is_deaf().await;
-        // Nothing arrives, and nobody notices, until the connection is cut.
+        // Nothing arrives, and no process notices, until the connection is cut.
         proxy.mute_subscribers(true);
         how.invalidate(&caches[0], "k").await;
         a_millisecond_later(&server).await;

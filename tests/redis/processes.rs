@@ -1,5 +1,5 @@
 //! Real processes of the example server on a real Redis server: what they
-//! compute together, and what becomes of it when one of them is stopped or
+//! compute together, and what happens to it when one of them is stopped or
 //! killed, or Redis is.
 
 use std::io::{BufRead, BufReader};
@@ -148,7 +148,7 @@ fn crowd(instances: &[Instance], n: usize, path: &str) -> Vec<JoinHandle<Got>> {
     (0..n).flat_map(|_| instances.iter().map(|instance| instance.get(path))).collect()
 }
 
-/// Everybody was answered; returns the answers.
+/// Every client was answered; returns the answers.
 async fn answers(crowd: Vec<JoinHandle<Got>>) -> Vec<Reply> {
     let mut replies = Vec::new();
     for client in crowd {

@@ -169,7 +169,7 @@ async fn a_refresh_by_name_computes_over_what_is_there_and_every_process_gets_it
     assert_eq!(processes[1].refresh("k", origin.compute()).await.unwrap(), 2);
     all_have_run().await;
     assert_eq!(processes[1].get("k").await, Some(2));
-    // A local copy is good as long as nobody invalidates it.
+    // A local copy is good as long as no process invalidates it.
     assert_eq!(processes[0].get("k").await, Some(1));
     let third = Process::on(&double);
     assert_eq!(third.get("k").await, Some(2));

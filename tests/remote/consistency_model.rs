@@ -1,6 +1,6 @@
 //! Many processes at random moments, against a model: a database of versions,
-//! and for each process and key the oldest version that who asks there now may
-//! get.
+//! and for each process and key the oldest version that a caller there may get
+//! now.
 //!
 //! A read that begins in a process after an `invalidate` or `put` has returned
 //! there sees what was written before it, whatever happens to the remote. While

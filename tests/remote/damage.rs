@@ -132,7 +132,7 @@ async fn a_value_that_is_too_large_is_a_miss_and_one_that_would_be_stays_here() 
     let told = std::iter::from_fn(|| events.try_recv().ok())
         .any(|event| matches!(event, tower_stampede::Event::Unshareable { .. }));
     assert!(told);
-    // Nobody has to wait for its lease.
+    // No other process has to wait for its lease.
     let other = || async { Ok::<_, OriginError>("z".to_owned()) };
     assert_eq!(within(10 * MS, generous.get_or_compute("own", other)).await.unwrap(), "z");
 }

@@ -1,5 +1,5 @@
 //! Invalidations over many processes: what was computed before them is served
-//! to nobody who asks after them.
+//! to no caller that asks after them.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ impl How {
         }
     }
 
-    /// What who asks afterwards gets, after `calls` calls.
+    /// What a caller that asks afterwards gets, after `calls` calls.
     fn then(self, calls: u64) -> u64 {
         if matches!(self, Self::Put) { 100 } else { calls }
     }
@@ -308,7 +308,7 @@ async fn a_log_that_was_lost_is_written_back_by_those_who_know() {
     };
     processes[0].invalidate_tag("t").await;
     double.flush();
-    // What was tagged comes back from somewhere: a replica, a backup.
+    // The tagged record comes back from somewhere: a replica, a backup.
     double.set_raw(&k(), envelope);
     processes[1].client.unsubscribe();
     processes[1].client.subscribe();

@@ -1,5 +1,5 @@
-//! Leaders that come late: what they bring is stored only where nobody else
-//! has been there.
+//! Leaders that come late: their results are stored only where no other process
+//! has superseded them.
 
 use tower_stampede::remote::{Double, RemoteErrorKind, RemoteOp, RemoteSettings};
 

@@ -120,7 +120,7 @@ async fn a_failure_holds_every_process_and_afterwards_one_tries_again() {
         all_have_run().await;
         let waiter = processes[1].spawn(&origin);
         assert_eq!(leader.await.unwrap().unwrap_err().kind(), ErrorKind::Inner);
-        // Who waited is told at once, and who comes now as well.
+        // The waiter is told at once, and a caller that comes now as well.
         let told = within(5 * MS, waiter).await.unwrap();
         assert_eq!(told.unwrap_err().kind(), ErrorKind::Held);
         let rest = held_for(&processes[2], &origin).await;

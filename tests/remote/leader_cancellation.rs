@@ -1,5 +1,5 @@
 //! Every await of a leader among many processes is a place to die, or to hang:
-//! who frees the lease then, and who wakes those who wait?
+//! which process frees the lease then, and which one wakes the waiters?
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::kit::remote::*;
 
 type Asking = JoinHandle<Result<u64, Error>>;
 
-/// What becomes of the command the leader waits for.
+/// What happens to the command that the leader waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Command {
     /// Executed; the reply is lost.
@@ -23,7 +23,7 @@ enum Command {
     Late,
 }
 
-/// What becomes of the leader.
+/// What happens to the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leader {
     Dropped,
@@ -77,7 +77,7 @@ impl Scene {
         self.double.thaw();
     }
 
-    /// Lets other processes ask, and waits for everybody.
+    /// Lets other processes ask, and waits for every caller.
     async fn ends(self, most_calls: usize, what: &str) {
         let began = Instant::now();
         let others: Vec<_> = self.processes.iter().map(|one| one.spawn(&self.origin)).collect();

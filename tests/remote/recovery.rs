@@ -45,7 +45,7 @@ async fn ask(process: &Process, origin: &Origin) -> u64 {
 enum Trouble {
     Frozen,
     Refusing,
-    /// It does what it is told, and nobody hears of it.
+    /// It does what it is told, and no process gets a reply.
     Mute,
     /// Invalidations alone fail: the breaker is closed by everything else.
     DeafToInvalidations,
@@ -117,7 +117,7 @@ async fn an_invalidation_while_the_remote_is_away_is_never_undone_in_its_process
                 pass(2 * SECOND).await;
                 trouble.end(&double);
                 pass(8 * SECOND).await;
-                // By now it is told, and nobody has the old value any more.
+                // By now the remote is told, and no process has the old value any more.
                 for process in &processes {
                     let answer = ask(process, &origin).await;
                     assert_ne!(answer, 1, "{trouble:?} {how:?} {breaker_is_open}");

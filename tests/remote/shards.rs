@@ -90,7 +90,7 @@ async fn an_invalidation_that_a_shard_cannot_be_told_of_costs_no_other_key() {
     assert_eq!(origin.calls() - before, 10);
     double.heal_shard(SECOND_SHARD);
     pass(SECOND).await;
-    // What was invalidated is gone, for both.
+    // The invalidated value is gone, for both.
     for process in &processes {
         assert_eq!(process.get(&*victim).await, None);
     }

@@ -201,7 +201,7 @@ async fn the_remotes_old_value_stands_in_for_a_failure_where_there_is_none_here(
             if scoped { processes[0].spawn_scoped(&origin) } else { processes[0].spawn(&origin) };
         assert_eq!(answer.await.unwrap().unwrap(), 1);
         assert_eq!(processes[0].stats().stale_if_error, 1);
-        // The hold has travelled, and the old value stands in for it as well.
+        // The hold has travelled, and the old value is served in place of its error as well.
         assert_eq!(processes[1].load(&origin).await, 1);
         assert_eq!(processes[1].stats().stale_if_error, 1);
         assert_eq!(origin.calls(), 1);

@@ -40,8 +40,8 @@ async fn an_invalidation_reaches_processes_of_another_schema() {
     assert_eq!(origin.calls(), 3);
 }
 
-/// However large a value somebody puts there: it is not taken, so it is no
-/// reason to wait for longer.
+/// However large a value another client puts there: it is not taken, so it is
+/// no reason to wait for longer.
 #[tokio::test(start_paused = true)]
 async fn a_value_that_is_too_large_makes_no_call_take_longer() {
     let (double, origin) = (Double::new(), Origin::new());

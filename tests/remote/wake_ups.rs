@@ -1,4 +1,4 @@
-//! How those who wait for another process learn that they can go on.
+//! How callers that wait for another process learn that they can go on.
 
 use std::time::Duration;
 
@@ -81,7 +81,7 @@ async fn a_new_subscription_wakes_all_who_wait() {
     all_have_run().await;
     let waiter = processes[1].spawn(&origin);
     all_have_run().await;
-    // The message of the fill goes to nobody.
+    // No process gets the message of the fill.
     processes[1].client.unsubscribe();
     pass(150 * MS).await;
     assert!(!waiter.is_finished());

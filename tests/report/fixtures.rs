@@ -3,7 +3,7 @@
 
 use crate::report::{Axis, BarSeries, Cell, Content, Exhibit, Figure, Part, Role, Scale, Series};
 
-/// What every text of these parts begins with, so that nobody takes a number
+/// What every text of these parts begins with, so that no reader takes a number
 /// for a result.
 const MADE_UP: &str = "Made up:";
 

@@ -62,7 +62,7 @@ fn several_threads_allocate_no_more_than_a_sixth_above_the_bound_and_two_bodies(
         let runtime = Builder::new_multi_thread().worker_threads(3).enable_all().build().unwrap();
         let Filled { max_bytes, live, largest, .. } = fill(case, 4 * MIB, &runtime);
         println!("{case}: {live} bytes are allocated at most, {}", share(live, max_bytes));
-        // What the tasks that fill have in hand counts for nobody else.
+        // The values that the filling tasks have in hand are in no other term.
         let most = max_bytes / 20 * 23 + 2 * largest + 2 * largest;
         assert!(live <= most, "{case}: {live} bytes of {max_bytes}");
     });

@@ -45,7 +45,7 @@ pub(crate) enum Arrival {
     },
 }
 
-/// What becomes of the answer.
+/// What happens to the answer.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Return {
     Delivered,
@@ -146,7 +146,7 @@ impl Network {
         self.state.lock().links[id].is_subscribed
     }
 
-    /// Decides what becomes of a command that is sent at `at`.
+    /// Decides what happens to a command that is sent at `at`.
     pub(crate) fn fate(&self, from: ProcessId, op: RemoteOp, key: u64, at: u64) -> Fate {
         let mut state = self.state.lock();
         let count = state.calls.entry((from, op, key)).or_default();

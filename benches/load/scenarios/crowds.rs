@@ -1,4 +1,4 @@
-//! Many clients for one thing that nobody has yet.
+//! Many clients for one thing that no process has yet.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn crowd(key: u64) -> Load {
     Load::herd(std::iter::repeat_n(key, CROWD))
 }
 
-/// The cold herd, again and again on another key. What is shown is the round
+/// The cold herd, again and again on another key. The report shows the round
 /// with the most calls, or the one in the middle of the times.
 pub(crate) async fn cold_herd(lab: &Lab) -> Found {
     let origin = lab.origin(&WORK);
@@ -77,7 +77,7 @@ fn shown(mut rounds: Vec<Run>) -> Run {
     rounds.swap_remove(at)
 }
 
-/// Everybody who comes in the meantime waits for the one answer.
+/// Every client that comes in the meantime waits for the one answer.
 pub(crate) async fn slow_origin(lab: &Lab) -> Found {
     let slow = Work::new(16, lab.profile.pick(1500, 7000));
     let patience = slow.takes + Duration::from_millis(500);
@@ -114,8 +114,8 @@ pub(crate) async fn hang_ups(lab: &Lab) -> Found {
         .story("500 clients ask at once; three of ten, the first among them, leave after 100 ms.")
 }
 
-/// Each request is its own, in parallel: nobody queues for what nobody may
-/// share.
+/// Each request is its own, in parallel: no client queues for an answer that
+/// may not be shared.
 pub(crate) async fn uncacheable(lab: &Lab) -> Found {
     let work = Work::new(64, 100).saying("private");
     let load = Load::steady(200.0, time(lab), |_| 0);

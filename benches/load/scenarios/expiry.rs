@@ -48,7 +48,7 @@ pub(crate) async fn two_hundred_keys(lab: &Lab) -> Found {
         .charts()
 }
 
-/// Something stale is served while one request refreshes it: nobody waits.
+/// Something stale is served while one request refreshes it: no client waits.
 pub(crate) async fn stale(lab: &Lab) -> Found {
     let load = hot_key(lab);
     let origin = lab.origin(&WORK);

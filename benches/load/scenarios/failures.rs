@@ -13,7 +13,7 @@ const FAILING: Work = WORK.failing();
 /// The rest after a failed refresh, which doubles; each up to a tenth shorter.
 const HOLD: Duration = Duration::from_secs(1);
 
-/// Something is stored, and may stand in for failures.
+/// Something is stored, and may be served in place of failures.
 pub(crate) async fn with_stale(lab: &Lab) -> Found {
     let load = hot_key(lab);
     let origin = lab.origin(&WORK);
@@ -40,8 +40,8 @@ fn attempts(time: Duration) -> usize {
     1 + (1..16).take_while(|&attempt| rest_until(attempt) <= time).count()
 }
 
-/// Nothing is stored: who comes while the origin is asked shares its failure,
-/// who comes later makes an attempt of their own.
+/// Nothing is stored: clients that come while the origin is asked share its
+/// failure, clients that come later make an attempt of their own.
 pub(crate) async fn cold(lab: &Lab) -> Found {
     let load = hot_key(lab);
     let origin = lab.origin(&FAILING);

@@ -1,5 +1,5 @@
 //! A chart of horizontal bars: a row for each, with its name beside it and its
-//! value at its end, so that nobody has to look for a colour in a legend.
+//! value at its end, so that no reader has to look for a colour in a legend.
 
 use maud::{Markup, html};
 

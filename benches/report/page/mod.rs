@@ -219,7 +219,7 @@ fn conditions(parts: &[Part]) -> Markup {
     }
 }
 
-/// The chart that tells most: lines of ours and of the same load without it.
+/// The chart that tells most: our lines, and those of the same load without our crate.
 fn hero(parts: &[Part]) -> Option<(&Part, usize)> {
     let all = parts.iter();
     let all = all.flat_map(|part| (0..part.exhibits.len()).map(move |index| (part, index)));

@@ -23,8 +23,8 @@ pub(crate) struct Costs {
     pub(crate) wake: Moment,
 }
 
-/// Name of the figure, factor to nanoseconds, and what is assumed where nobody
-/// has measured it.
+/// Name of the figure, factor to nanoseconds, and the value that is assumed
+/// where no run has measured it.
 const INPUTS: [(&str, f64, f64); 8] = [
     ("redis_get_us", 1e3, 2.0),
     ("redis_acquire_us", 1e3, 10.0),

@@ -1,4 +1,4 @@
-//! Early refresh: against its closed forms, and who waits.
+//! Early refresh: against its closed forms, and how many requests wait.
 
 use std::time::Duration;
 

@@ -38,7 +38,7 @@ pub(crate) enum Fault {
     KillLeader { key: u32, from: Moment },
     /// The first so many processes reach no shard any more.
     CutOff { processes: u32, from: Moment },
-    /// A lock that nobody will ever give up, as a dead process leaves it.
+    /// A lock that no process will ever give up, as a dead process leaves it.
     DeadLock { key: u32, lasts: Moment },
 }
 
@@ -81,7 +81,7 @@ pub(crate) const EARLY_SHARE: f64 = 0.25;
 
 impl Plan {
     /// One key that one process wants once a second; everything else as the
-    /// product's settings are when nobody says otherwise.
+    /// product's settings are by default.
     pub(crate) fn new(strategy: Strategy, costs: &Costs, seed: u64) -> Self {
         Self {
             strategy,
@@ -136,7 +136,7 @@ impl Arrivals {
         }
     }
 
-    /// Draws whether anybody asks in this time.
+    /// Draws whether any client asks in this time.
     pub(crate) fn any_within(&self, from: Moment, to: Moment, rng: &mut fastrand::Rng) -> bool {
         match self {
             Self::Poisson(_) => rng.f64() < 1.0 - (-self.within(from, to)).exp(),

@@ -23,7 +23,7 @@ const STEADY_AFTER: Moment = 10 * SECOND;
 /// The shard that holds what a process asks for to see whether all is well.
 const PROBED: usize = 0;
 
-/// Reading the clock, giving up nobody's lease, reading the invalidation log.
+/// Reading the clock, giving up a lease that no process holds, reading the invalidation log.
 const PROBES: u8 = 3;
 
 impl World<'_> {
@@ -120,7 +120,7 @@ impl World<'_> {
         self.hears(seat, turn, acquired.at, Event::Asked { seat, turn, answer }, granted);
     }
 
-    /// The same for those who know only `SET NX PX`.
+    /// The same for strategies that know only `SET NX PX`.
     fn tries_lock(&mut self, seat: u32) {
         let turn = self.turns(seat, State::Asking);
         let tried = self.redis.set_lock(self.key_of(seat), self.queue.now);
@@ -135,7 +135,7 @@ impl World<'_> {
             Answer::Hit(value) => self.asks(seat, Some(value)),
             Answer::Granted(token) => {
                 self.seat(seat).lease = Some(token);
-                // Who knows only the lock has not looked since it got it.
+                // A strategy that knows only the lock has not looked since it got it.
                 if self.is_ours() { self.computes(seat) } else { self.looks(seat) }
             }
             Answer::Locked(left) => self.gives_way(seat, left),
@@ -165,7 +165,7 @@ impl World<'_> {
         (left.min(LONGEST_WAIT) as f64 * longer) as Moment + MILLISECOND
     }
 
-    /// A message is a hint: whoever waits looks.
+    /// A message is a hint: the waiter looks.
     pub(crate) fn pushed(&mut self, seat: u32) {
         let process = &self.processes[self.process_of(seat)];
         let hears = !process.is_dead && !process.is_cut_off;
@@ -185,7 +185,7 @@ impl World<'_> {
             self.is_away(process);
         }
         if has_asked {
-            // What was not granted is nobody's.
+            // Without a grant, no process holds this token.
             self.abandons(seat, granted.unwrap_or_default());
         }
         self.computes(seat);
@@ -240,7 +240,7 @@ impl World<'_> {
         self.is_answered(seat, Some(value));
     }
 
-    /// Nobody waits for the fill itself. One that fails leaves no lease.
+    /// No request waits for the fill itself. One that fails leaves no lease.
     fn fills(&mut self, seat: u32, token: Token, value: Value) {
         let (key, process, now) = (self.key_of(seat), self.process_of(seat), self.queue.now);
         let gives_up = now + self.plan.op_timeout;

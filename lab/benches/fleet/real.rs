@@ -22,7 +22,7 @@ type Cache = Stampede<Vec<u8>>;
 const ORIGIN: Moment = 300 * MILLISECOND;
 const LIFETIME: Moment = 2 * SECOND;
 
-/// After this nobody has anything left to send.
+/// After this no process has anything left to send.
 const QUIET: Duration = Duration::from_millis(300);
 
 struct Scene {

@@ -141,7 +141,7 @@ impl Redis {
         match reply {
             AcquireOutcome::Hit(_) => commands.get += 1,
             AcquireOutcome::Granted(_) => commands.set += 1,
-            // `SET NX` in vain, then who holds it.
+            // `SET NX` that is refused, then `GET` for the holder.
             AcquireOutcome::Locked(_) => {
                 (commands.set, commands.get) = (commands.set + 1, commands.get + 1);
             }
@@ -224,7 +224,7 @@ impl Redis {
         Executed { at, reply: woken }
     }
 
-    /// `SET NX PX`, for those who know only the lock.
+    /// `SET NX PX`, for strategies that know only the lock.
     pub(crate) fn set_lock(&mut self, key: u32, sent: Moment) -> Executed<Option<Token>> {
         let at = self.execute(self.shard_of(key), sent, self.costs.get);
         self.on(key).set += 1;
@@ -256,7 +256,7 @@ impl Redis {
         at
     }
 
-    /// Leaves a lock behind that nobody gives up.
+    /// Leaves a lock behind that no process gives up.
     pub(crate) fn leave_lock(&mut self, key: u32, until: Moment) {
         self.tokens += 1;
         self.records[key as usize].lock = Some((self.tokens, until));
@@ -277,8 +277,8 @@ impl Redis {
     }
 }
 
-/// Returns the shard of a key. The product's own hash stands in for the slots
-/// of a cluster.
+/// Returns the shard of a key. The product's own hash replaces the slots of a
+/// cluster.
 #[allow(clippy::cast_possible_truncation, reason = "less than the number of shards")]
 fn place(key: u32, shards: usize) -> usize {
     (Key::from(format!("key-{key}")).stable_hash() % shards as u64) as usize

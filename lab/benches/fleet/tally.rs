@@ -13,7 +13,7 @@ pub(crate) struct Tally {
     /// Of each key, the moments of its calls.
     pub(crate) calls_at: Vec<Vec<Moment>>,
     /// Requests that had to wait, and for how long in all, in seconds. Of
-    /// those that come while another is on its way, the mean is counted.
+    /// requests that come while another is on its way, the mean is counted.
     pub(crate) waited: f64,
     pub(crate) waited_for: f64,
     pub(crate) longest_wait: Moment,

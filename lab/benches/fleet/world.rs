@@ -1,8 +1,8 @@
 //! The simulation: processes, clients, the origin, and time that passes.
 //!
 //! Clients are no objects. A process that has a fresh value needs no event for
-//! those who read it; the next event is the first request that finds the value
-//! stale, or draws an early refresh. While a request is on its way, those who
+//! its readers; the next event is the first request that finds the value stale,
+//! or draws an early refresh. While a request is on its way, the requests that
 //! join it are counted by their rate.
 
 use std::time::Duration;
@@ -132,7 +132,7 @@ pub(crate) enum Event {
         seat: u32,
         token: Token,
     },
-    /// A command that nobody waits for was answered, or not.
+    /// A command that no request waits for was answered, or not.
     ErrandEnds {
         process: u32,
         success: bool,
@@ -378,7 +378,7 @@ impl<'a> World<'a> {
         let was = (place.purpose, place.copy);
         place.copy = value.or(place.copy);
         if let ((Purpose::Refresh, Some(old)), None) = (was, value) {
-            // Those who came after the end of the old value look for
+            // Requests that came after the end of the old value look for
             // themselves.
             let ended = self.values[old as usize].window.useful_until().as_nanos();
             if ended < now && self.plan.arrivals.any_within(ended, now, &mut self.rng) {

@@ -16,8 +16,8 @@ pub(crate) fn hit_ratio(kind: Kind, entries: usize, trace: &[u64]) -> f64 {
 }
 
 /// Returns the seconds that all callers wait together. A key takes the same time at each
-/// computation, a log-normal one. Who asks for a key that is being computed waits for the rest:
-/// a delayed hit.
+/// computation, a log-normal one. A caller that asks for a key that is being computed waits for the
+/// rest: a delayed hit.
 pub(crate) fn waiting(kind: Kind, entries: usize, trace: &[u64], sigma: f64) -> f64 {
     let mut cache = kind.with(entries);
     let mut costs = HashMap::<u64, u64, foldhash::fast::FixedState>::default();

@@ -40,7 +40,7 @@ impl Rounds {
     }
 }
 
-/// A scenario and what came of it.
+/// A scenario and its results.
 pub(crate) struct Found {
     pub(crate) scenario: Scenario,
     pub(crate) ours: Rounds,
@@ -49,7 +49,7 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// p99 of clients that nobody keeps waiting.
+    /// p99 of clients that are answered without work.
     fn floor(&self) -> f64 {
         median(&self.floors)
     }

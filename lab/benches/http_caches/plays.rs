@@ -55,7 +55,7 @@ async fn backend(origins: &Handle, answer: &Answer) -> Backend {
     backend.expect("an origin starts")
 }
 
-/// What came of a scenario.
+/// What happened in a scenario.
 pub(crate) struct Round {
     pub(crate) hits: usize,
     pub(crate) outcomes: Vec<Result<Seen, String>>,

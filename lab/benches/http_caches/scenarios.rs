@@ -1,4 +1,4 @@
-//! Which scenarios there are, and what must come of each.
+//! Which scenarios there are, and what each must result in.
 
 use std::ops::RangeInclusive;
 use std::pin::Pin;
@@ -59,7 +59,7 @@ macro_rules! scenario {
 }
 
 impl Scenario {
-    /// One request to the origin, and an error for nobody.
+    /// One request to the origin, and no client gets an error.
     fn new(name: &'static str, answer: Answer, play: Play) -> Self {
         Self {
             id: "",
@@ -110,7 +110,7 @@ fn full() -> Vec<Scenario> {
             origin: at_once, hits: 0..=0),
         scenario!(cold_failure, "cold, origin answers 500", FAILURE,
             rounds: PAIRED_ROUNDS, nginx_rounds: 1, errors: CROWD, goal: in_time),
-        // Seen by those who come 50 ms later.
+        // Seen by the clients that come 50 ms later.
         scenario!(first_hangs_up, "first client hangs up after 50 ms", FRESH,
             origin: Duration::from_millis(250)),
         each(2.1, scenario!(private, "private, 50 clients", PRIVATE)),

@@ -21,7 +21,7 @@ pub(crate) const FLAG: &str = "--client";
 pub(crate) enum Task {
     /// Opens another cache: on Redis, and listens, or in memory alone.
     Open { name: String, ttl_ms: u64, shared: bool },
-    /// Asks for all keys at once. Who computes takes so long, and makes a
+    /// Asks for all keys at once. A leader computes for so long, and makes a
     /// value of so many bytes.
     Ask { keys: Vec<String>, hold_ms: u64, bytes: usize },
     /// Asks for one of so many keys so often a second, whether the last
@@ -89,7 +89,7 @@ fn settings(name: &str, ttl: Duration) -> Builder<Page> {
     builder.lease(Duration::from_secs(40)).wait_timeout(Duration::from_secs(60))
 }
 
-/// The life of one client: ends when nobody tells it anything any more.
+/// The life of one client: ends when its parent sends it no more tasks.
 pub(crate) fn run(url: &str) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime starts").block_on(async {
@@ -146,7 +146,7 @@ fn phase() -> f64 {
     (f64::from(std::process::id()) * 0.618_033_988_749_895).fract()
 }
 
-/// Requests under way, and what has become of those before.
+/// Requests under way, and counts of earlier ones.
 struct Work {
     cache: Stampede<Page>,
     hold: Duration,
@@ -212,7 +212,7 @@ impl Work {
             ended.expect("a request does not panic");
         }
         let took = self.from.elapsed();
-        // Who computes is answered before others can read it.
+        // The leader's caller is answered before others can read the value.
         while self.cache.stats().flights > 0 {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }

@@ -105,7 +105,7 @@ fn kinds(server: &Server, count: usize) -> Kinds {
     let locked = each(&mut |n| {
         assert!(speaker.acquire(&key(n), &token(n + count), "inbox").is_none(), "it is taken");
     });
-    // Nobody is to wait where the price of a fill alone is found.
+    // No inbox may wait where the price of a fill alone is found.
     for n in 0..count {
         let [_, _, right] = names(&key(n));
         server_forgets(&mut speaker, &right);

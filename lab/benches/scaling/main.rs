@@ -12,7 +12,7 @@
 //! | `scaling.redis_command_us` | µs | server CPU of one command, mean of acquire, fill and get |
 //! | `scaling.redis_acquire_us` | µs | server CPU of an acquire that is granted |
 //! | `scaling.redis_locked_us` | µs | server CPU of an acquire that finds the lease taken and registers an inbox |
-//! | `scaling.redis_fill_us` | µs | server CPU of a fill of 1 KiB that nobody waits for |
+//! | `scaling.redis_fill_us` | µs | server CPU of a fill of 1 KiB that no process waits for |
 //! | `scaling.redis_get_us` | µs | server CPU of a look at 1 KiB |
 //! | `scaling.redis_publish_us_per_inbox` | µs | server CPU that each waiting process adds to a fill |
 //! | `scaling.remote_round_trip_us` | µs | a look at 1 KiB, as the client sees it; median |
@@ -54,7 +54,7 @@ mod waiters;
 #[cfg(unix)]
 mod waiters_leaving;
 
-/// Counts the bytes of those who wait and of what is stored.
+/// Counts the bytes of the waiters and of stored entries.
 #[cfg(unix)]
 #[global_allocator]
 static ALLOCATOR: &stats_alloc::StatsAlloc<std::alloc::System> = &stats_alloc::INSTRUMENTED_SYSTEM;

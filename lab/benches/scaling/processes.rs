@@ -89,7 +89,7 @@ impl Scene<'_> {
         Row { processes: size as f64, last, cold, found, steady, steady_calls, alone_calls }
     }
 
-    /// All ask for one key that nobody has.
+    /// All ask for one key that no process has.
     fn last(&mut self, fleet: &mut Fleet, size: usize) -> f64 {
         let rounds = self.profile.pick(3, 15);
         let mut times: Vec<_> = (0..rounds)

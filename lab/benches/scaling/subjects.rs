@@ -61,7 +61,7 @@ pub(crate) fn slice<S: Reads>(subject: &S, keys: u64, times: u64, turn: u64) -> 
     from.elapsed()
 }
 
-/// Nanoseconds of one hit of ours and of moka's.
+/// Nanoseconds of one hit of our cache and of moka's.
 pub(crate) struct Pair {
     pub(crate) ours: f64,
     pub(crate) moka: f64,

@@ -24,7 +24,7 @@ pub(crate) fn cache() -> Stampede<u64> {
     builder.wait_timeout(Duration::from_secs(60)).build().expect("the settings are good")
 }
 
-/// One fill, and when those who waited had the value.
+/// One fill, and when its waiters had the value.
 struct Round {
     bytes: f64,
     first: f64,

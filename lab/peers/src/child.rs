@@ -27,7 +27,7 @@ pub(crate) fn ask<T: DeserializeOwned>(program: &Path, args: &[&str]) -> Result<
     thread::spawn(move || {
         let mut text = String::new();
         let read = output.read_to_string(&mut text).map(|_| text);
-        // Nobody listens any more when it took too long.
+        // The receiver has gone when it took too long.
         let _ = tell.send(read);
     });
     let text = told.recv_timeout(PATIENCE);

@@ -30,7 +30,7 @@ pub(crate) enum Scenario {
     FailsOnce,
     Fails,
     Panics,
-    /// Nobody knows yet that the answers may not be stored.
+    /// No cache knows yet that the answers may not be stored.
     Private,
     /// The next crowd at the same key.
     PrivateKnown,
@@ -82,7 +82,7 @@ impl Scenario {
         }
     }
 
-    /// What is asked of ours.
+    /// What our cache must do.
     pub(crate) fn must(self) -> &'static str {
         match self {
             Cold => "1",
@@ -124,22 +124,22 @@ impl Scenario {
     }
 }
 
-/// What came of a crowd.
+/// The results of a crowd.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(crate) struct Wave {
     pub(crate) calls: usize,
     pub(crate) errors: usize,
     pub(crate) stuck: usize,
-    /// How many got somebody else's answer, where each is for one alone.
+    /// How many callers got another caller's answer, where each is for one alone.
     pub(crate) shared: usize,
     /// Milliseconds from the first caller's question to answer or error, over
-    /// the time that the work takes; none if nobody got any.
+    /// the time that the work takes; none if no caller got any.
     pub(crate) p50: Option<f64>,
     pub(crate) p99: Option<f64>,
 }
 
 /// The worst count and the median time of several rounds, each with a cache of
-/// its own. One in which somebody is stuck is the last.
+/// its own. One in which a caller is stuck is the last.
 pub(crate) async fn run(peer: &Peer, scenario: Scenario, redis: Option<&str>) -> Wave {
     let mut waves: Vec<Wave> = Vec::new();
     for key in 0..ROUNDS {

@@ -99,7 +99,7 @@ fn time_of_hits(found: &[Found], kind: Kind) -> Exhibit {
     exhibit
 }
 
-/// Of the first of its kind, which is ours, with what was measured beside it.
+/// Of the first of its kind, which is our crate, with what was measured beside it.
 fn first(found: &[Found], kind: Kind) -> Option<&Hits> {
     let of_kind = found.iter().find(|found| found.peer.kind == kind);
     of_kind.and_then(|found| found.hits.as_ref().ok())
@@ -167,7 +167,7 @@ fn outcome(found: &Found, scenario: Scenario) -> String {
 
 fn said(wave: &Wave) -> String {
     let mut said = wave.calls.to_string();
-    // Below zero: nobody waited for the work.
+    // Below zero: no caller waited for the work.
     if let (Some(p50), Some(p99 @ 0.0..)) = (wave.p50, wave.p99) {
         said += &format!("; {p50:.1}/{p99:.1}");
     }

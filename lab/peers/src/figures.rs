@@ -21,7 +21,7 @@ pub(crate) fn of(found: &Found) -> Vec<Figure> {
     if let Ok(allocations) = found.allocations {
         figures.push(of_allocations(peer, allocations));
     }
-    // A measurement of ours that died must not pass as one without a fault.
+    // A measurement of our crate that died must not pass as one without a fault.
     if peer.role == Role::Ours {
         figures.push(complete(found));
     }

@@ -4,8 +4,8 @@
 //! and writes `DIR/parts/peers.json`. Where it says `--docs FILE`, it also
 //! writes the tables anew into a text that has places for them; with `--from
 //! PART` it does only that, from a part that was measured before.
-//! `--only PEER,PEER` is for those who change something here: what it writes
-//! is incomplete.
+//! `--only PEER,PEER` is for developers that change something here: what it
+//! writes is incomplete.
 //!
 //! Each measurement is a process of its own, with the time it may take.
 
@@ -107,7 +107,7 @@ fn stored(from: &PathBuf) -> Part {
 
 fn play(peer: &str, scenario: Scenario, redis: Option<&str>) -> ! {
     if scenario == Scenario::Panics {
-        // What is wanted is no news.
+        // The scenario wants the panic, so it is not reported.
         std::panic::set_hook(Box::new(|_| {}));
     }
     let runtime =

@@ -15,7 +15,7 @@ pub(crate) const WORK: Duration = Duration::from_millis(100);
 
 const BODY: usize = 1024;
 
-/// What comes of the work.
+/// How the work ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Script {
     /// The same answer each time, without any work: where hits are measured,
@@ -64,8 +64,8 @@ impl Origin {
         self.0.script == Script::Private
     }
 
-    /// Counts from the moment it is first polled, so that a future that nobody
-    /// drives is no call.
+    /// Counts from the moment it is first polled, so that a future that no
+    /// caller drives is no call.
     pub(crate) async fn compute(&self) -> Result<Bytes, Failure> {
         let call = self.0.calls.fetch_add(1, Ordering::Relaxed) + 1;
         if self.0.script == Script::AtOnce {

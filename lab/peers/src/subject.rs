@@ -39,7 +39,7 @@ pub(crate) trait Cache: Clone + Send + Sync + 'static {
 
 struct Function<C> {
     cache: C,
-    // As long as the process: those who compute on a task of their own would
+    // As long as the process: caches that compute on a task of their own would
     // otherwise clone it for each hit, and the others would not.
     origin: &'static Origin,
 }

@@ -193,7 +193,7 @@ async fn no_cache() {
     assert!(lab.attempt(&[]).await.map_or(true, |reply| reply.text() != "0"));
 }
 
-/// How many of ten at once have an answer that is nobody else's.
+/// How many of ten concurrent clients have an answer that no other client has.
 async fn own_answers(said: &str) -> usize {
     let lab = Lab::new({
         let said = said.to_owned();

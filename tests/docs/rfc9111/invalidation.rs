@@ -61,7 +61,7 @@ async fn safe_methods_and_errors_do_not() {
 }
 
 async fn no_other_origin() {
-    // Another URI of ours, one of another host, and who names it.
+    // Each row: the URI that the response names, and whether it is on our own origin.
     let rows = [
         ("http://a.test/other", true),
         ("/other", true),

@@ -22,7 +22,7 @@ cases! {
 const TEN: (&str, &str) = ("cache-control", "max-age=10");
 const TAG: (&str, &str) = ("etag", "\"a\"");
 
-/// First this 200, then this 304 to whoever asks with the stored tag; else
+/// First this 200, then this 304 to a request that names the stored tag; else
 /// 200 again.
 fn validating(first: Fields<'_>, then: Fields<'_>) -> Lab {
     let (first, then) = (owned(first), owned(then));

@@ -236,7 +236,7 @@ pub(crate) async fn rests(readers: &mut [Reading]) -> Vec<Rest> {
     futures_util::future::join_all(readers.iter_mut().map(Reading::rest)).await
 }
 
-/// Lets everybody do what can be done now.
+/// Lets every task do what can be done now.
 pub(crate) async fn settle() {
     pass(ms(1)).await;
 }

@@ -78,7 +78,7 @@ async fn a_single_reader_is_never_too_slow() {
 async fn who_reads_nothing_while_another_waits_is_left_behind() {
     let (_app, _, source, mut readers) = over_the_limit(3).await;
     (0..5).for_each(|_| source.send(chunk()));
-    // Nobody waits: all are slow.
+    // No reader waits: all are slow.
     pass(secs(60)).await;
     assert_eq!(readers[1].next().unwrap().len(), 16 * KIB);
     let mut fast = readers.remove(0);

@@ -19,7 +19,7 @@ async fn a_body_that_is_silent_for_two_seconds_is_joined_by_no_new_request() {
     pass(ms(200)).await;
     let mut third = open(&app, get("/report")).await;
     assert!(third.is(Computed) && third.took == WORK && origin.calls() == 2);
-    // Those that come later join the new flight.
+    // Requests that come later join the new flight.
     let mut fourth = open(&app, get("/report")).await;
     assert!(fourth.is(Joined));
     let new = sources.take(1);

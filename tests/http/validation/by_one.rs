@@ -1,4 +1,4 @@
-//! One asks under the flight, and everybody has what it learns.
+//! One request validates under the flight, and every waiter has what it learns.
 
 use tower_stampede::CacheOutcome::*;
 use tower_stampede::{CacheFor, Event, SetCookie};
@@ -137,7 +137,7 @@ async fn a_cookie_in_a_304_goes_to_the_client_that_was_forwarded_and_to_no_other
     assert_eq!(with_cookie.count(), 1);
     assert_eq!(send(&app, get("/report")).await.header("set-cookie"), None);
 
-    // Neither does it replace one that everybody gets.
+    // Neither does it replace one that every client gets.
     let origin = Origin::new(|call| match call.n {
         0 => report().header("set-cookie", "theme=dark"),
         _ => not_modified().header("set-cookie", "theme=light"),
@@ -414,7 +414,7 @@ async fn a_response_from_credentials_stays_one_whoever_confirms_it() {
     assert_eq!(send(&app, get("/report")).await.text(), "report");
     assert!(send(&app, get("/report")).await.is(Hit));
     pass(secs(11)).await;
-    // Without `public` nobody else may have what a credentialed request got.
+    // Without `public` no other client may have what a credentialed request got.
     assert_eq!(send(&app, get("/report")).await.status, 200);
     assert_eq!(send(&app, get("/report")).await.text(), "anonymous 3");
 }

@@ -1,4 +1,4 @@
-//! What is stored is asked about, not fetched again (RFC 9111, 4.3).
+//! Stored responses are validated, not fetched again (RFC 9111, 4.3).
 
 mod by_each;
 mod by_one;
@@ -15,7 +15,7 @@ fn is_conditional(call: &Call) -> bool {
     call.header("if-none-match").is_some() || call.header("if-modified-since").is_some()
 }
 
-/// Answers `max-age=10`, and 304 to who asks about what it has.
+/// Answers `max-age=10`, and 304 to a request that names the stored tag.
 fn origin() -> Origin {
     Origin::new(|call| match call.header("if-none-match") {
         Some(TAG) => Answer::status(304).header("etag", TAG),

@@ -242,7 +242,7 @@ pub(crate) struct Reply {
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
     pub(crate) outcome: Option<CacheOutcome>,
-    /// What came of the body, and whether it was complete.
+    /// What arrived of the body, and whether it was complete.
     pub(crate) body: Bytes,
     pub(crate) broken: bool,
     pub(crate) trailers: Option<HeaderMap>,
@@ -413,7 +413,7 @@ where
     all
 }
 
-/// The same where everybody gets a response.
+/// The same where every client gets a response.
 pub(crate) async fn crowd<S, B>(
     service: &S,
     n: usize,

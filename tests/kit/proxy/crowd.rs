@@ -80,7 +80,7 @@ impl Client {
         let (sender, connection) =
             http1::handshake(TokioIo::new(noting)).await.map_err(|error| error.to_string())?;
         let connection = tokio::spawn(async {
-            // Whoever asks on it learns of its end.
+            // The next request on the connection learns of its end.
             let _ = connection.await;
         });
         Ok(Self { sender, progress, _connection: AbortOnDropHandle::new(connection) })

@@ -57,7 +57,7 @@ pub(crate) async fn soon<F: Future>(what: &str, future: F) -> F::Output {
 
 /// A proxy's process.
 pub(crate) struct Proxy {
-    /// None for another server in its place, which somebody else has started.
+    /// None for another server in its place, which the bench has started.
     process: Option<Child>,
     pub(crate) address: SocketAddr,
     /// Where operators are served, with `--admin`.
@@ -313,7 +313,7 @@ impl Origin {
         (peer, head, client)
     }
 
-    /// Whether a connection comes that nobody has accepted.
+    /// Whether a connection comes that the test has not accepted yet.
     pub(crate) async fn is_asked_within(&self, time: Duration) -> bool {
         timeout(time, self.listener.accept()).await.is_ok()
     }

@@ -62,7 +62,7 @@ impl Stage {
     }
 
     /// Sends a crowd, and waits until the origin has so many requests in all
-    /// and whoever else came waits for them.
+    /// and all other clients wait for them.
     #[cfg(target_os = "linux")]
     pub(crate) async fn gather(&self, requests: impl Iterator<Item = Ask>, hits: usize) -> Crowd {
         let crowd = self.crowd(requests);

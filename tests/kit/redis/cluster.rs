@@ -189,7 +189,7 @@ fn node_with(environment: Environment, more: &[&str]) -> Server {
             vec!["cluster-enabled yes".to_owned(), "cluster-node-timeout 2000".to_owned()];
         if let Some(port) = bus {
             lines.push(format!("cluster-port {port}"));
-            // Came with Redis 7 as well; before, everybody may debug.
+            // Came with Redis 7 as well; before, every client may debug.
             lines.push("enable-debug-command local".to_owned());
         }
         lines.extend(more.iter().map(|line| (*line).to_owned()));

@@ -1,7 +1,7 @@
 //! Redis at its edges: what must hold when the log is lost, clocks differ, shards are away,
 //! messages are lost and many processes start together. One file per defect.
 //!
-//! These tests name no key of ours: they find keys by what the test itself has named.
+//! These tests name none of our keys: they find keys by what the test itself has named.
 
 #[cfg(feature = "redis-cluster")]
 mod abandoned_leases;

@@ -1,5 +1,5 @@
-//! Wake-ups on a cluster go by the channel of the slot, whatever becomes of the slot, of the
-//! subscription, and of the right to it.
+//! Wake-ups on a cluster go by the channel of the slot, whatever happens to the slot, to the
+//! subscription, and to the right to it.
 
 use tokio::task::JoinHandle;
 use tower_stampede::{Error, Redis};

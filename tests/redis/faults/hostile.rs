@@ -1,5 +1,5 @@
 //! Servers that answer whatever they like: no request fails, none takes long, nothing panics, and
-//! nobody asks in a loop.
+//! no process asks in a loop.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Once};

@@ -29,8 +29,8 @@ impl Behind {
         Self { server, proxy, caches }
     }
 
-    /// Nobody is harmed while it lasts, and soon nobody is delayed; then all
-    /// is well again.
+    /// No process is harmed while the fault lasts, and soon no request is
+    /// delayed; then all is well again.
     async fn survives(&self, fault: impl FnOnce(&Proxy)) {
         let held = Held::by(&self.caches).await;
         fault(&self.proxy);

@@ -1,4 +1,4 @@
-//! What goes wrong between processes and Redis, and what becomes of requests.
+//! What goes wrong between processes and Redis, and what happens to requests.
 
 #[cfg(feature = "redis")]
 mod hostile;

@@ -1,4 +1,4 @@
-//! Records that are lost, damaged, or somebody else's.
+//! Records that are lost, damaged, or foreign.
 
 use tower_stampede::{Redis, Stampede};
 

@@ -311,7 +311,7 @@ async fn without(right: &str) {
 
     let caches = [hasty(&url), hasty(&url)];
     let origin = Origin::new();
-    // Without the right to publish nobody is woken: that takes its time.
+    // Without the right to publish no waiter is woken: that takes its time.
     for n in 1..=if right == "publish" { 3 } else { 100 } {
         herd(&caches, 3, &origin, &fresh_key()).await;
         assert!(origin.calls() <= 2 * n, "{right}: each process for itself");

@@ -1,5 +1,5 @@
-//! Who takes part: clients that say what they are told to, and processes of
-//! ours.
+//! The participants: clients that say what they are told to, and our own
+//! processes.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! `SET NX PX` to lock, `DEL` to unlock, whoever's lock it is.
+//! `SET NX PX` to lock, `DEL` to unlock, whichever client has the lock.
 
 use tower_stampede::remote::FillOutcome;
 

@@ -50,7 +50,7 @@ async fn with_ours_an_invalidation_ends_the_right_to_fill() {
 
     assert_eq!(a.fill(&grant, read_by_a).await, FillOutcome::Refused);
     assert_eq!(a.get().await, None);
-    // Whoever asks now computes anew, at once.
+    // A caller that asks now computes anew, at once.
     let grant = writer.leads().await;
     assert_eq!(writer.fill(&grant, database).await, FillOutcome::Stored);
     assert_eq!(a.reads().await, "new");

@@ -17,7 +17,7 @@ fn watched(double: &Double, written: &Written, origin: &Origin) -> App {
     cache.http_layer().layer(origin.clone())
 }
 
-/// Who asks, by whichever credential.
+/// The client that asks, by whichever credential.
 fn who(call: &Call) -> &str {
     let names = ["authorization", "cookie", "x-api-key"];
     names.iter().find_map(|name| call.header(name)).unwrap_or("anonymous")
@@ -126,7 +126,7 @@ async fn what_clients_send_does_not_leave_the_process() {
 }
 
 /// Paths by what the origin says of them, clients by what they show, in three
-/// processes, at random moments: nobody ever sees another one's own answer.
+/// processes, at random moments: no client ever sees another one's own answer.
 #[tokio::test(start_paused = true)]
 async fn whatever_the_interleaving_nobody_gets_another_one_s_own_answer() {
     const SAID: [&str; 7] = [
@@ -173,8 +173,8 @@ async fn whatever_the_interleaving_nobody_gets_another_one_s_own_answer() {
                 continue;
             }
             let (said, of) = reply.text().rsplit_once(' ').unwrap();
-            // `must-revalidate` speaks of `Authorization` alone, and everything
-            // that names nobody is nobody's.
+            // `must-revalidate` speaks of `Authorization` alone, and a response
+            // that names no client belongs to no client.
             let is_shared = said.contains("public")
                 || said.contains("s-maxage")
                 || said.contains("must-revalidate") && ["alice", "bob"].contains(&of)

@@ -83,7 +83,7 @@ async fn a_local_hit_asks_the_remote_nothing() {
     let replies = everywhere(&apps, 20, |_| get("http://a/x")).await;
     assert!(replies.iter().all(|reply| reply.is(CacheOutcome::Hit)));
     let mut calls = double.all_calls();
-    // A heartbeat may be due, whoever asks.
+    // A heartbeat may be due: it does not depend on requests.
     calls.remove(&RemoteOp::ReadLog);
     assert!(calls.is_empty(), "{calls:?}");
 }
@@ -284,7 +284,7 @@ async fn without_its_remote_a_process_is_as_it_was_alone() {
     assert_eq!(origin.calls(), 2);
     // Before its first answer a remote may be slow.
     assert!(slowest(&replies) < WORK + ms(500), "{:?}", slowest(&replies));
-    // What is stored here is served; by now nobody asks the remote any more.
+    // Each process serves what it has stored; by now none asks the remote any more.
     everywhere(&apps, 1, |_| get("http://a/1")).await;
     everywhere(&apps, 1, |_| get("http://a/2")).await;
     let replies = everywhere(&apps, 100, |_| get("http://a/3")).await;

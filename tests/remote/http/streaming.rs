@@ -1,4 +1,4 @@
-//! A body that arrives in one process, and who waits for it in another.
+//! A body that arrives in one process, and clients that wait for it in another.
 
 use std::sync::{Arc, Mutex};
 

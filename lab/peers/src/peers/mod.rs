@@ -1,4 +1,4 @@
-//! Whom we compare ourselves with, each as its own documentation would have it.
+//! The caches that we compare ourselves with, each set up as its own documentation says.
 
 mod axum_response_cache;
 mod bare;

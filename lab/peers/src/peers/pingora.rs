@@ -109,7 +109,7 @@ async fn found(mut cache: HttpCache, meta: CacheMeta, hit: HitHandler) -> Result
     cache.cache_found(meta, hit, HitStatus::Fresh);
     let mut body = Bytes::new();
     while let Some(piece) = cache.hit_handler().read_body().await.map_err(|_| Failure)? {
-        // One piece, but for those who read while it is written.
+        // One piece, but for readers that read while it is written.
         body = if body.is_empty() { piece } else { [body, piece].concat().into() };
     }
     cache.finish_hit_handler().await.map_err(|_| Failure)?;

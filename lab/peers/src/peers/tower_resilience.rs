@@ -18,7 +18,7 @@ pub(super) fn peer() -> Peer {
         crates: &["tower-resilience-cache", "tower-resilience-coalesce"],
         configuration: "`CacheLayer`, within it `CoalesceLayer`, both by path; neither knows of \
                         HTTP",
-        // It stores all answers; the scenario shows who gets another's.
+        // It stores all answers; the scenario shows which callers get another's.
         has_private_answers: true,
         start: |origin| {
             let cache = CacheLayer::builder()
