@@ -138,7 +138,7 @@ fn part(flags: &Flags, found: &[Found]) -> Part {
 fn notes(flags: &Flags) -> Vec<String> {
     let mut notes = vec![
         "Requests are sent by a schedule that is fixed before the first (open loop); waits count \
-         from the scheduled moment, so that a stall is seen by all whom it would have hit."
+         from the scheduled moment, so that a stall counts for each request that it delays."
             .to_owned(),
         "Proxies and the floor are processes with a core of their own beside the clients' where \
          the machine has two or more; clients and origin are one process, on other threads."

@@ -121,7 +121,7 @@ pub(crate) async fn process(app: App, sample: &str) {
     };
     let listener = listener();
     println!("{}", listener.local_addr().expect("it is bound"));
-    std::io::stdout().flush().expect("somebody reads it");
+    std::io::stdout().flush().expect("the parent reads it");
     let router = Router::new().route(ROUTE, get(answer));
     let layer = Stampede::in_memory(Duration::from_secs(3600)).http_layer();
     match app {

@@ -163,7 +163,7 @@ pub(crate) enum Arrival {
 
 /// As axum's `ConnectInfo`.
 #[derive(Clone)]
-struct ConnectedFrom(#[expect(dead_code, reason = "nobody asks")] SocketAddr);
+struct ConnectedFrom(#[expect(dead_code, reason = "no bench reads it")] SocketAddr);
 
 fn fields() -> HeaderMap {
     let mut headers = HeaderMap::new();

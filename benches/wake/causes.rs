@@ -122,7 +122,7 @@ pub(crate) async fn no_subscriber(server: &Server) -> Woken {
     let caches = two(&proxy.url()).await;
     proxy.block_subscribers(true);
     let deaf = || caches.iter().all(|cache| cache.health() == Health::Degraded);
-    eventually("nobody hears anything", deaf).await;
+    eventually("no process hears anything", deaf).await;
     many(&caches, "deaf").await
 }
 

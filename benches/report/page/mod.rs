@@ -169,7 +169,7 @@ fn navigation(parts: &[Part]) -> Markup {
 fn top(parts: &[Part]) -> Markup {
     html! {
         header id="top" {
-            h1 { "When everyone asks at once" }
+            h1 { "When all clients ask at once" }
             p class="lede" {
                 "What tower-stampede does under load, what it costs, and how others do beside it. "
                 "Every number on this page comes from a command that is named with it."

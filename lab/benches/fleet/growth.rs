@@ -136,7 +136,7 @@ fn found(runs: &[Run], processes: u32) -> Option<&Tally> {
 }
 
 fn last_of(runs: &[Run], processes: u32) -> &Tally {
-    found(runs, processes).expect("every sweep of ours has it")
+    found(runs, processes).expect("each of our sweeps has it")
 }
 
 fn calls(bench: &mut Bench, kinds: &[Kind], runs: &[Vec<Run>]) {
@@ -246,7 +246,7 @@ fn fan_out(bench: &mut Bench, kinds: &[Kind], runs: &[Vec<Run>]) {
                    than the computation, the fill has to wait for its turn as well.";
     let content =
         Content::Lines { x: log("processes", ""), y: log("time after the fill", "ms"), series };
-    bench.exhibit("fan_out", "How long a fill takes to reach everybody", caption, content);
+    bench.exhibit("fan_out", "How long a fill takes to reach all processes", caption, content);
     for processes in [1000, 10_000] {
         let tally = last_of(&runs[PATIENT], processes);
         let value = tally.fan_out_ms(100).expect("processes wait for each other");

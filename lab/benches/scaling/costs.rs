@@ -100,7 +100,7 @@ fn kinds(server: &Server, count: usize) -> Kinds {
     let key = |n: usize| format!("key-{n}");
     let mut versions = Vec::with_capacity(count);
     let acquire = each(&mut |n| {
-        versions.push(speaker.acquire(&key(n), &token(n), "").expect("nobody has it"));
+        versions.push(speaker.acquire(&key(n), &token(n), "").expect("no process has it"));
     });
     let locked = each(&mut |n| {
         assert!(speaker.acquire(&key(n), &token(n + count), "inbox").is_none(), "it is taken");
@@ -134,7 +134,7 @@ fn fills_with(server: &Server, prefix: &str, fills: usize, inboxes: usize) -> f6
     let granted: Vec<_> = (0..fills)
         .map(|n| {
             let key = format!("{prefix}-{n}");
-            let version = speaker.acquire(&key, &token(n), "").expect("nobody has it");
+            let version = speaker.acquire(&key, &token(n), "").expect("no process has it");
             for inbox in 0..inboxes {
                 speaker.acquire(&key, &token(fills + inbox), &channel(inbox));
             }
@@ -194,7 +194,7 @@ fn say(part: &mut Part, count: usize, kinds: &Kinds, inbox: f64, round_trip: f64
     say("redis_acquire_us", "server CPU of an acquire that is granted", kinds.acquire);
     let says = "server CPU of an acquire that finds the lease taken and registers an inbox";
     say("redis_locked_us", says, kinds.locked);
-    say("redis_fill_us", "server CPU of a fill of 1 KiB that nobody waits for", kinds.fill);
+    say("redis_fill_us", "server CPU of a fill of 1 KiB that no process waits for", kinds.fill);
     say("redis_get_us", "server CPU of a look at 1 KiB", kinds.get);
     let says = "server CPU that each waiting process adds to a fill";
     let statistic = "fills with 100 waiting processes to fills with none, by INFO cpu";

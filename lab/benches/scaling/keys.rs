@@ -49,7 +49,7 @@ fn say(part: &mut Part, rows: &[Row]) {
     let figure = |id: &str, says: &str, value, unit| {
         Figure::new(&format!("scaling.{id}"), says, value, unit, slices)
     };
-    let ratio = "a hit of ours to moka's get";
+    let ratio = "our hit to moka's get";
     part.figures.extend([
         figure("hit_1_key_to_moka", &format!("{ratio}, 1 key"), one.hit.ratio, "").at_most(0.5),
         figure("hit_million_keys_to_moka", &format!("{ratio}, 1,000,000 keys"), most.hit.ratio, "")

@@ -85,7 +85,7 @@ fn say(part: &mut Part, rows: &[Row], keys: u64, named: &str) {
     let threads = last.threads;
     let slices = "median of paired slices";
     let id = format!("scaling.threads_{keys}_keys_to_moka");
-    let says = format!("a hit of ours to moka's get, {named}, {threads} threads");
+    let says = format!("our hit to moka's get, {named}, {threads} threads");
     part.figures.push(Figure::new(&id, &says, last.hit.ratio, "", slices).at_most(0.5));
     let id = format!("scaling.threads_{keys}_keys_hits_per_second");
     let says = format!("hits of all threads together, {named}, {threads} threads");

@@ -254,7 +254,7 @@ fn draw(part: &mut Part, ours: &[Row], bare: &[Row]) {
     let chart = Chart {
         id: "scaling.waiters_memory",
         title: "Memory of one waiter",
-        caption: "Bytes on the heap for each waiting task, with everything it holds. Flat: nobody \
+        caption: "Bytes on the heap for each waiting task, with everything it holds. Flat: no waiter \
                   pays for the others. Beside it a bare task that waits on tokio's Notify.",
         x: ("waiters on one key", ""),
         y: ("bytes per waiter", "bytes"),

@@ -88,7 +88,7 @@ fn join_and_hang_up(crowd: usize) -> (f64, f64) {
         let from = Instant::now();
         drop(callers);
         let left = from.elapsed();
-        assert_eq!(cache.stats().waiting, 0, "nobody waits");
+        assert_eq!(cache.stats().waiting, 0, "no caller waits");
         leader.abort();
         (each(joined, crowd), each(left, crowd))
     })

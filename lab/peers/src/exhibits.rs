@@ -57,11 +57,11 @@ fn calls(found: &[Found], scenario: Scenario) -> Exhibit {
 }
 
 fn shared(found: &[Found], scenario: Scenario) -> Exhibit {
-    let title = "Callers who got somebody else's answer, though it may not be stored";
+    let title = "Callers that got another caller's answer, although it may not be stored";
     let caption = "1000 callers ask at the same moment, and each answer is for one of them alone: \
                    it says no-store. There must be no bar. Caches of values are not here: \
                    but for ours there is no way to tell them.";
-    let axis = Axis::new("callers with somebody else's answer", "callers", Scale::Linear);
+    let axis = Axis::new("callers with another caller's answer", "callers", Scale::Linear);
     bars(found, "shared", [title, caption], axis, |found| {
         found.wave(scenario).map(|wave| wave.shared as f64)
     })
@@ -123,17 +123,17 @@ fn table(id: &str, title: &str, caption: &str, columns: &[&str], rows: Vec<Vec<C
 const CROWDS: [(&str, &str, &[Scenario]); 3] = [
     (
         "crowds",
-        "What comes of a crowd",
+        "A crowd at one key",
         &[Scenario::Cold, Scenario::LeaderLeaves, Scenario::TwoProcesses],
     ),
     (
         "crowds.failing",
-        "What comes of a crowd when the work fails",
+        "A crowd whose computation fails",
         &[Scenario::FailsOnce, Scenario::Fails, Scenario::Panics],
     ),
     (
         "crowds.private",
-        "What comes of a crowd when answers may not be stored",
+        "A crowd whose answers may not be stored",
         &[Scenario::Private, Scenario::PrivateKnown],
     ),
 ];
@@ -231,5 +231,5 @@ fn configurations(found: &[Found]) -> Exhibit {
     let rows = found.iter().map(row).collect();
     let caption = "The settings under which each was measured: those of its own documentation \
                    that protect best.";
-    table("configurations", "Who, and how set up", caption, &["who", "version", "set up"], rows)
+    table("configurations", "Versions and settings", caption, &["crate", "version", "settings"], rows)
 }

@@ -41,7 +41,7 @@ pub(crate) fn everything(only: Option<&[String]>) -> Part {
         .filter(is_wanted)
         .map(|peer| programs.ask(peer, redis.as_ref().map(Server::url).as_deref()))
         .collect();
-    let title = "The crates one would otherwise take, under the same load";
+    let title = "Other crates under the same load";
     let mut part = Part::new("peers", title, COMMAND);
     part.versions = versions(&found);
     part.notes = notes(redis.is_some());
