@@ -70,8 +70,7 @@ fn figures(rows: &[Row]) -> Vec<Figure> {
     let least = |kind| above(kind).fold(f64::INFINITY, f64::min);
     for (slug, kind, limit) in [("lru", Kind::Lru, 0.0), ("quick_cache", Kind::QuickCache, -0.3)] {
         let id = |what: &str| format!("hit_ratio.{what}_above_{slug}");
-        let says =
-            |what: &str| format!("our hit ratio above that of {}, {what}", kind.name());
+        let says = |what: &str| format!("our hit ratio above that of {}, {what}", kind.name());
         let figure =
             |what: &str, value| Figure::new(&id(what), &says(what), value, "points", &cells);
         figures.push(figure("least", least(kind)).at_least(limit));
