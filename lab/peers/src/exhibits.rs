@@ -231,5 +231,11 @@ fn configurations(found: &[Found]) -> Exhibit {
     let rows = found.iter().map(row).collect();
     let caption = "The settings under which each was measured: those of its own documentation \
                    that protect best.";
-    table("configurations", "Versions and settings", caption, &["crate", "version", "settings"], rows)
+    table(
+        "configurations",
+        "Versions and settings",
+        caption,
+        &["crate", "version", "settings"],
+        rows,
+    )
 }
