@@ -15,10 +15,13 @@ const LONG: usize = 25_000;
 pub(crate) fn is_one_run(args: &[String]) -> bool {
     match args.get(1..).unwrap_or_default() {
         [flag, slug, hits] if flag == "--subject" => {
-            subject(slug).slice(number(hits));
+            subject(slug, 1).slice(number(hits));
+        }
+        [flag, slug, hits, keys] if flag == "--subject" => {
+            subject(slug, number(keys)).slice(number(hits));
         }
         [flag, slug, times] if flag == "--requests" => {
-            subject(slug).make_requests(number(times));
+            subject(slug, 1).make_requests(number(times));
         }
         _ => return false,
     }
@@ -29,8 +32,8 @@ fn number(text: &str) -> usize {
     text.parse().expect("how many is a number")
 }
 
-fn subject(slug: &str) -> Arc<dyn Subject> {
-    let candidate = candidates(1).into_iter().find(|candidate| candidate.slug == slug);
+fn subject(slug: &str, keys: usize) -> Arc<dyn Subject> {
+    let candidate = candidates(keys).into_iter().find(|candidate| candidate.slug == slug);
     candidate.expect("a subject of that name").subject
 }
 

@@ -11,7 +11,7 @@
 //! installed, and take half a minute more; `-- --instructions` prints them
 //! without a report. To look at one of them, build with `CARGO_PROFILE_BENCH_DEBUG=1 cargo bench
 //! --bench hit --no-run`, then run the binary under `valgrind
-//! --tool=callgrind` with `--subject SLUG HITS` (`moka`, `generic`, `typed`, `floor`,
+//! --tool=callgrind` with `--subject SLUG HITS [KEYS]` (`moka`, `generic`, `typed`, `floor`,
 //! `bare`, `http_plain`, `http_outcome`, `http`, `http_routed`, `floor_routed`),
 //! or with `--requests SLUG HITS`: making its requests and nothing else.
 

@@ -182,7 +182,7 @@ fn read_waiting(root: &Section<'_, '_>, to: &mut Settings) {
     if let Some(waiting) = root.section("waiting") {
         set_some(&waiting, "wait_timeout", duration, &mut to.wait_timeout);
         set(&waiting, "body_join_timeout", some_duration, &mut to.body_join_timeout);
-        set_some(&waiting, "lease", duration, &mut to.lease);
+        set_some(&waiting, "lease", some_duration, &mut to.lease);
         set_some(&waiting, "max_computations", count, &mut to.max_computations);
         set_some(&waiting, "max_forwarded", count, &mut to.max_forwarded);
         waiting.finish();
@@ -256,6 +256,10 @@ fn status_ttl(section: &Section<'_, '_>) -> Vec<(u16, std::time::Duration)> {
                 key.parse().map_err(|_| "is no status; write for example 404 = \"10s\"")?;
             let ttl = duration(value)?;
             check_status_ttl(status, ttl)?;
+            // As numbers: 404 and 0404 are two keys of one status.
+            if all.iter().any(|(other, _)| *other == status) {
+                return Err(format!("is status {status}, which has a time already; say it once"));
+            }
             Ok::<_, String>((status, ttl))
         };
         match read() {

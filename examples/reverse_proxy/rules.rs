@@ -75,14 +75,26 @@ impl Paths {
     /// Returns whether this matches all that `other` matches, where that is easy to tell.
     fn covers(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Prefix(wide), Self::Prefix(narrow)) => narrow.starts_with(wide.as_str()),
-            (Self::Glob(wide), Self::Glob(narrow)) => wide.glob().glob() == narrow.glob().glob(),
-            (Self::Prefix(wide), Self::Glob(narrow)) => {
-                let text = narrow.glob().glob();
-                let plain = text.find(['*', '?', '[', '{', '\\']).unwrap_or(text.len());
-                text[..plain].starts_with(wide.as_str())
+            (Self::Glob(wide), Self::Glob(narrow)) if wide.glob() == narrow.glob() => true,
+            _ => self.as_prefix().is_some_and(|wide| other.begin().starts_with(wide)),
+        }
+    }
+
+    /// Returns the prefix that means the same, if there is one: `/a/**` is `/a/`.
+    fn as_prefix(&self) -> Option<&str> {
+        let Self::Glob(glob) = self else { return Some(self.begin()) };
+        let begin = glob.glob().glob().strip_suffix("**")?;
+        (begin == self.begin()).then_some(begin)
+    }
+
+    /// Returns what all its paths begin with, as far as that is easy to tell.
+    fn begin(&self) -> &str {
+        match self {
+            Self::Prefix(prefix) => prefix,
+            Self::Glob(glob) => {
+                let text = glob.glob().glob();
+                &text[..text.find(['*', '?', '[', '{', '\\']).unwrap_or(text.len())]
             }
-            (Self::Glob(_), Self::Prefix(_)) => false,
         }
     }
 }
@@ -126,7 +138,7 @@ impl Rule {
 
     /// Returns whether no request is left for `later`.
     pub(crate) fn hides(&self, later: &Self) -> bool {
-        let has = |host: &HostPattern| self.hosts.contains(host);
+        let has = |host: &HostPattern| self.hosts.iter().any(|wide| wide.covers(host));
         let covers_hosts =
             self.hosts.is_empty() || !later.hosts.is_empty() && later.hosts.iter().all(has);
         covers_hosts && self.paths.covers(&later.paths)
@@ -336,6 +348,30 @@ mod tests {
         let of_two = rule(Paths::prefix("/").unwrap(), &["a.example", "b.example"]);
         assert!(prefix("/").hides(&of_host) && !of_host.hides(&prefix("/")));
         assert!(of_two.hides(&of_host) && !of_host.hides(&of_two));
+        for all in ["**", "/**"] {
+            assert!(glob(all).hides(&prefix("/a")) && glob(all).hides(&glob("/b/*")), "{all}");
+        }
+        assert!(glob("/a/**").hides(&prefix("/a/b")) && glob("/a/**").hides(&glob("/a/*.png")));
+        assert!(!glob("/a/**").hides(&prefix("/a")) && !glob("/*/**").hides(&prefix("/a/b")));
+        assert!(!glob("/a/*").hides(&prefix("/a/b")) && !glob("/a/**").hides(&glob("/*/b")));
+        let at = |host| rule(Paths::prefix("/").unwrap(), &[host]);
+        assert!(
+            at("*.example").hides(&at("a.example")) && !at("a.example").hides(&at("*.example"))
+        );
+        assert!(
+            at("*.example").hides(&at("*.a.example")) && !at("*.example").hides(&at("example"))
+        );
+        assert!(!at("*.a.example").hides(&at("*.example")));
+    }
+
+    #[test]
+    fn a_pattern_that_hides_a_prefix_matches_all_its_paths() {
+        for (wide, narrow) in [("**", "/"), ("/**", "/"), ("/a/**", "/a/")] {
+            assert!(glob(wide).hides(&prefix(narrow)), "{wide}");
+            for rest in ["", "x", "x/", "x/y.png", ".hidden", "\u{fffd}"] {
+                assert!(glob(wide).matches("a", &format!("{narrow}{rest}")), "{wide}: {rest}");
+            }
+        }
     }
 
     #[test]

@@ -77,6 +77,16 @@ impl HostPattern {
             Self::Below(end) => name.len() > end.len() && name.ends_with(end.as_str()),
         }
     }
+
+    /// Returns whether this matches all hosts that `other` matches.
+    pub(crate) fn covers(&self, other: &Self) -> bool {
+        match other {
+            Self::Exact(host) => self.matches(host),
+            Self::Below(narrow) => {
+                matches!(self, Self::Below(wide) if narrow.ends_with(wide.as_str()))
+            }
+        }
+    }
 }
 
 impl std::fmt::Display for HostPattern {

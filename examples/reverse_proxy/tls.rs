@@ -41,8 +41,16 @@ impl Listener {
 /// wrong with it.
 pub(crate) fn server_config(files: &TlsFiles) -> Result<Arc<ServerConfig>, String> {
     let chain = certificates(&files.cert)?;
-    let key = PrivateKeyDer::from_pem_file(&files.key)
-        .map_err(|error| format!("{}: {}", files.key.display(), read_error(error, "key")))?;
+    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| {
+        let name = files.key.display();
+        if is_encrypted(&files.key) {
+            return format!(
+                "{name}: the key has a passphrase, for which nobody is asked at a start; write \
+                 one without: openssl pkey -in {name} -out NEW"
+            );
+        }
+        format!("{name}: {}", read_error(error, "key"))
+    })?;
     let builder = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .map_err(|error| error.to_string())?
@@ -67,6 +75,13 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
         return Err(format!("{name}: has no certificate; it must be PEM"));
     }
     Ok(read)
+}
+
+/// Returns whether a key has a passphrase: as PKCS #8, or as the older formats say it.
+fn is_encrypted(file: &Path) -> bool {
+    let text = std::fs::read(file).unwrap_or_default();
+    let text = String::from_utf8_lossy(&text);
+    text.contains("BEGIN ENCRYPTED PRIVATE KEY") || text.contains("Proc-Type: 4,ENCRYPTED")
 }
 
 fn read_error(error: rustls::pki_types::pem::Error, what: &str) -> String {

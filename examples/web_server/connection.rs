@@ -25,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::limits::{Exchange, Limits, Meter, Patience};
+use crate::listen;
 
 /// The smallest read buffer that hyper accepts.
 pub(crate) const LEAST_BUFFER: usize = 8 << 10;
@@ -35,13 +36,15 @@ pub(crate) const PING: Duration = Duration::from_secs(20);
 /// How long to rest when a connection cannot be accepted for lack of files.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
 
-/// How long connections are accepted at least after the signal to stop: the kernel has accepted
-/// some already, and would reset them.
-const LAST_ACCEPTS: Duration = Duration::from_millis(20);
+/// How long connections that have begun are still accepted: a handshake takes a round trip.
+const LAST_ACCEPTS: Duration = Duration::from_millis(100);
 
 /// How long a connection of HTTP/1 must have been idle before a server that stops closes it. The
 /// next request on it may be on its way, and would be lost; its response says `close` instead.
 const LINGER: Duration = Duration::from_millis(500);
+
+/// How long the head of a last request may take, once its connection ends with it.
+const LAST_HEAD: Duration = Duration::from_secs(1);
 
 /// How long a connection that is too old may take to end its requests.
 const LAST_WORDS: Duration = Duration::from_secs(10);
@@ -112,7 +115,9 @@ pub(crate) async fn accept_all<F>(
         () = accepting.as_mut() => {}
     }
     stopping.cancel();
-    drop(tokio::time::timeout(drain.delay.max(LAST_ACCEPTS), accepting.as_mut()).await);
+    drop(tokio::time::timeout(drain.delay, accepting.as_mut()).await);
+    listen::close_the_door(&listener);
+    drop(tokio::time::timeout(LAST_ACCEPTS, accepting.as_mut()).await);
     drop(accepting);
     drop(listener);
     connections.close();
@@ -194,14 +199,23 @@ pub(crate) async fn drive<I, F, B>(
                 stops = true;
                 next_look.set(sleep_until(Some(Instant::now())));
             }
-            () = next_look.as_mut(), if stops && !ends => {
-                // HTTP/2 tells its client which requests it will answer still.
-                if meter.is_http2() || meter.is_idle_for(Instant::now(), LINGER) {
+            () = next_look.as_mut() => {
+                let now = Instant::now();
+                let pause = if ends {
+                    // What is left of an idle connection is a head that was sent in part.
+                    if meter.is_idle_for(now, LAST_HEAD) {
+                        return;
+                    }
+                    LAST_HEAD
+                } else if meter.is_http2() || meter.is_idle_for(now, LINGER) {
+                    // HTTP/2 tells its client which requests it will answer still.
                     serving.as_mut().graceful_shutdown();
                     ends = true;
+                    LAST_HEAD
                 } else {
-                    next_look.set(sleep_until(Some(Instant::now() + LINGER / 10)));
-                }
+                    LINGER / 10
+                };
+                next_look.set(sleep_until(Some(now + pause)));
             }
         }
     }

@@ -135,7 +135,21 @@ fn origins_and_rules_must_not_contradict_each_other() {
             ":4: `redis`: `url` cannot be used",
         ),
         (format!("{origin}[tls]\ncert = \"/x\"\n"), ":3: `tls`: `key` is missing"),
-        (format!("{origin}[waiting]\nlease = \"0s\"\n"), "--lease-ms"),
+        (
+            format!("{origin}[waiting]\nlease = \"0s\"\n"),
+            ":4: `waiting`: `lease` is no time at all; write for example \"30s\"",
+        ),
+        (
+            format!("{origin}[cache]\nstatus_ttl = {{ 404 = \"1s\", 0404 = \"2s\" }}\n"),
+            ":4: `cache`: `status_ttl.404` is status 404, which has a time already; say it once",
+        ),
+        (
+            format!(
+                "{}[[rule]]\nname = \"y\"\nprefix = \"/a\"\nttl = \"1s\"\n",
+                rule("glob = \"/**\"\nttl = \"1s\"\n")
+            ),
+            ":7: rule `y`: never applies: rule `x` in line 4 comes first",
+        ),
         (
             format!("{origin}[connections]\nheader_timeout = \"500000000000y\"\n"),
             ":4: `connections`: `header_timeout` \"500000000000y\" is longer than 100 years",

@@ -1,5 +1,6 @@
 //! How the example proxy stops: no request that is sent may be lost.
 
+use std::path::Path;
 use std::time::Duration;
 
 use http::Request;
@@ -98,6 +99,18 @@ async fn while_it_drains_it_says_so_and_still_answers_new_clients() {
 }
 
 #[tokio::test]
+async fn a_head_that_is_sent_in_part_does_not_hold_the_end_up() {
+    let late = ["--drain-timeout-ms", "600000", "--header-timeout-ms", "600000"];
+    let (origin, mut proxy) = Scripted::start(&late, |_| (fresh(), "page".into())).await;
+    let mut slow = proxy.send("GET /slow HTTP/1.1\r\nHo").await;
+    // It has accepted the first one when it answers the second.
+    assert_eq!(proxy.ask(GET).await.status(), 200);
+    proxy.signal(Signal::TERM);
+    assert_eq!(proxy.ended().await, Some(0));
+    assert!(slow.until_end().await.is_empty() && origin.hits() == 1);
+}
+
+#[tokio::test]
 async fn a_request_that_follows_at_once_on_a_kept_connection_is_answered() {
     let (_origin, mut proxy) = Scripted::start(&[], |_| (fresh(), "page".into())).await;
     let mut client = proxy.send(GET).await;
@@ -153,12 +166,25 @@ async fn a_file_that_is_never_read_to_its_end_does_not_hold_the_end_up() {
     let _writer = soon("the reload", opened).await;
     proxy.signal(Signal::TERM);
     assert_eq!(proxy.ended().await, Some(0));
-    // Nor does a check wait for a reader of the access log.
+    // Nor does a check wait for a reader of the access log, and it makes no file.
+    let checked = |log: &Path| {
+        let to_log = ["--access-log", "json", "--access-log-file", log.to_str().unwrap()];
+        let flags = [&["--origin", "http://a", "--check-config"], &to_log[..]].concat();
+        let output = Proxy::refuse(&flags);
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
     let log = folder.path().join("log");
     assert!(pipe(&log));
-    let to_log = ["--access-log", "json", "--access-log-file", log.to_str().unwrap()];
-    let refused =
-        Proxy::refuse(&[&["--origin", "http://a", "--check-config"], &to_log[..]].concat());
-    let said = String::from_utf8(refused.stderr).unwrap();
-    assert!(refused.status.code() == Some(2) && said.contains("is a named pipe"), "{said}");
+    let (code, said) = checked(&log);
+    assert!(code == Some(2) && said.contains("is a named pipe"), "{said}");
+    let before = names(folder.path());
+    assert_eq!(checked(&folder.path().join("new.log")), (Some(0), String::new()));
+    assert_eq!(names(folder.path()), before);
+    let (code, said) = checked(&folder.path().join("no folder/new.log"));
+    assert!(code == Some(2) && said.contains("no folder/new.log: "), "{said}");
+}
+
+/// What is in a folder.
+fn names(folder: &Path) -> std::collections::BTreeSet<std::ffi::OsString> {
+    std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect()
 }

@@ -198,6 +198,27 @@ async fn an_idle_connection_over_tls_ends_like_any_other() {
     assert!(end.is_ok() && rest.is_empty(), "it ends without a response");
 }
 
+#[test]
+fn a_key_with_a_passphrase_is_refused_with_a_remedy() {
+    let certificate = Certificate::new();
+    let block = |kind: &str, rest: &str| {
+        format!("-----BEGIN {kind}-----\n{rest}AAAA\n-----END {kind}-----\n")
+    };
+    for key in [
+        block("ENCRYPTED PRIVATE KEY", ""),
+        block("RSA PRIVATE KEY", "Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,00\n\n"),
+    ] {
+        std::fs::write(certificate.file("key.pem"), key).unwrap();
+        let flags = certificate.flags();
+        let flags: Vec<_> = flags.iter().map(String::as_str).collect();
+        let check = ["--origin", "http://a", "--check-config"];
+        let refused = Proxy::refuse(&[&check, &flags[..]].concat());
+        let said = String::from_utf8(refused.stderr).unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{said}");
+        assert!(said.contains("has a passphrase") && said.contains("openssl pkey -in"), "{said}");
+    }
+}
+
 #[tokio::test]
 async fn a_handshake_that_never_ends_does_not_hold_the_end_up() {
     let certificate = Certificate::new();
