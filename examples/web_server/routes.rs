@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::extract::{Query, State};
 use axum::http::header::InvalidHeaderValue;
-use axum::http::{HeaderMap, HeaderValue, Request, StatusCode, Uri, header};
+use axum::http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -96,8 +96,19 @@ fn others(app: Arc<App>) -> Router {
         .route("/metrics", get(stats::metrics))
         .merge(demo::router())
         .with_state(app)
+        .layer(from_fn(own_pages_only))
         .merge(admin)
         .merge(stages)
+}
+
+/// No page of another site fails the origin, or starts a herd.
+async fn own_pages_only(request: Request<Body>, next: Next) -> Response {
+    let is_look = matches!(*request.method(), Method::GET | Method::HEAD);
+    let checked = if is_look { Ok(()) } else { stage::access::check_site(request.headers()) };
+    match checked {
+        Ok(()) => next.run(request).await,
+        Err(refusal) => refusal.into_response(),
+    }
 }
 
 /// The router for operators, behind a token. Without one there is none.

@@ -387,6 +387,35 @@ async fn half_a_head_and_idle_connections_end_at_the_web_server_too() {
 }
 
 #[cfg(feature = "admin")]
+#[tokio::test]
+async fn no_page_of_another_site_has_the_web_server_do_anything() {
+    let server = Proxy::start_web_server(&[]);
+    let ask = |method: &str, target: &str, fields: &str| {
+        let host = server.address;
+        let head = format!("{method} {target} HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n");
+        let server = &server;
+        async move { server.send(&head).await.reply().await.status() }
+    };
+    let own = format!("Origin: http://{}\r\nSec-Fetch-Site: same-origin\r\n", server.address);
+    for target in ["/fail?on=false", "/invalidate/1"] {
+        for other in [
+            "Origin: http://other.example\r\n",
+            "Origin: null\r\n",
+            "Sec-Fetch-Site: cross-site\r\n",
+            "Sec-Fetch-Site: same-site\r\n",
+        ] {
+            assert_eq!(ask("POST", target, other).await, 403, "{target}: {other}");
+        }
+        for good in ["", &own] {
+            assert_eq!(ask("POST", target, good).await, 200, "{target}: {good}");
+        }
+    }
+    assert_eq!(ask("POST", "/demo/herd", "Sec-Fetch-Site: cross-site\r\n").await, 403);
+    // A link of another site may lead here.
+    assert_eq!(ask("GET", "/", "Sec-Fetch-Site: cross-site\r\n").await, 200);
+}
+
+#[cfg(feature = "admin")]
 #[test]
 fn limits_that_make_no_sense_end_both_servers_with_a_message_and_code_2() {
     for (flag, value, message) in [

@@ -43,14 +43,7 @@ impl Access {
         if !self.has_local_host(headers) {
             return refuse("`Host` must name a loopback address and the port of this server");
         }
-        let host = text(headers, &header::HOST).unwrap_or_default();
-        let is_own = |origin: &str| origin.strip_prefix("http://") == Some(host);
-        if text(headers, &header::ORIGIN).is_some_and(|origin| !is_own(origin)) {
-            return refuse("`Origin` must be this server");
-        }
-        if text(headers, &FETCH_SITE).is_some_and(|site| site != "same-origin") {
-            return refuse("`Sec-Fetch-Site` must be `same-origin`");
-        }
+        check_site(headers)?;
         if text(headers, &TOKEN) != Some(self.token.as_str()) {
             return refuse("`X-Page-Token` must be the token of the page; load the page again");
         }
@@ -69,6 +62,21 @@ impl Access {
         let is_loopback = |ip: IpAddr| ip.is_loopback();
         name == "localhost" || address.unwrap_or(name).parse().is_ok_and(is_loopback)
     }
+}
+
+/// Refuses what a page of another site sends. Browsers say where a request comes from; other
+/// clients say nothing, and are let through.
+pub(crate) fn check_site(headers: &HeaderMap) -> Result<(), Refusal> {
+    let refuse = |reason: &str| Err((StatusCode::FORBIDDEN, format!("{reason}\n")));
+    let host = text(headers, &header::HOST).unwrap_or_default();
+    let is_own = |origin: &str| origin.split_once("://").is_some_and(|(_, name)| name == host);
+    if text(headers, &header::ORIGIN).is_some_and(|origin| !is_own(origin)) {
+        return refuse("`Origin` must be this server");
+    }
+    if text(headers, &FETCH_SITE).is_some_and(|site| site != "same-origin") {
+        return refuse("`Sec-Fetch-Site` must be `same-origin`");
+    }
+    Ok(())
 }
 
 /// Returns the only value of a field. One that cannot be read, and several, become a text that

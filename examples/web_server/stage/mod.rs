@@ -32,7 +32,7 @@ use self::timeline::{Timeline, What};
 use self::traffic::{HttpClient, Target};
 use crate::child::{Report, now};
 
-mod access;
+pub(crate) mod access;
 mod instance;
 pub(crate) mod redis_server;
 pub(crate) mod routes;
