@@ -10,6 +10,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
 use bytes::Bytes;
 
 use crate::weigh::Weigh;
@@ -177,8 +178,7 @@ pub trait ToKey {
 /// Holds up to 120 bytes without allocating.
 #[derive(Clone)]
 pub struct KeyBuf {
-    len: usize,
-    stack: [u8; ON_STACK],
+    stack: ArrayVec<u8, ON_STACK>,
     /// Everything, once it is too long for the stack.
     heap: Vec<u8>,
 }
@@ -186,7 +186,7 @@ pub struct KeyBuf {
 impl KeyBuf {
     #[inline]
     pub(crate) fn new() -> Self {
-        Self { len: 0, stack: [0; ON_STACK], heap: Vec::new() }
+        Self { stack: ArrayVec::new(), heap: Vec::new() }
     }
 
     /// Encodes `key`, for a look-up that may not need to own it.
@@ -199,7 +199,7 @@ impl KeyBuf {
 
     #[inline]
     pub(crate) fn as_bytes(&self) -> &[u8] {
-        if self.heap.is_empty() { &self.stack[..self.len] } else { &self.heap }
+        if self.heap.is_empty() { &self.stack } else { &self.heap }
     }
 
     pub(crate) fn to_key(&self) -> Key {
@@ -209,20 +209,15 @@ impl KeyBuf {
     /// Appends raw bytes.
     #[inline]
     pub fn push(&mut self, bytes: &[u8]) {
-        let end = self.len + bytes.len();
-        match self.stack.get_mut(self.len..end) {
-            Some(room) if self.heap.is_empty() => {
-                room.copy_from_slice(bytes);
-                self.len = end;
-            }
-            _ => self.spill(bytes),
+        if !self.heap.is_empty() || self.stack.try_extend_from_slice(bytes).is_err() {
+            self.spill(bytes);
         }
     }
 
     #[cold]
     fn spill(&mut self, bytes: &[u8]) {
         if self.heap.is_empty() {
-            self.heap.extend_from_slice(&self.stack[..self.len]);
+            self.heap.extend_from_slice(&self.stack);
         }
         self.heap.extend_from_slice(bytes);
     }
@@ -230,13 +225,12 @@ impl KeyBuf {
     /// Appends the first `len` bytes of `word`; the others are zero.
     #[inline]
     fn push_word(&mut self, word: u64, len: usize) {
-        let bytes = word.to_le_bytes();
-        match self.stack.get_mut(self.len..self.len + bytes.len()) {
-            Some(room) if self.heap.is_empty() => {
-                room.copy_from_slice(&bytes);
-                self.len += len;
-            }
-            _ => self.push(&bytes[..len]),
+        let (bytes, end) = (word.to_le_bytes(), self.stack.len() + len);
+        // As a whole: one store, whatever the length.
+        if self.heap.is_empty() && self.stack.try_extend_from_slice(&bytes).is_ok() {
+            self.stack.truncate(end);
+        } else {
+            self.push(&bytes[..len]);
         }
     }
 
@@ -269,7 +263,7 @@ impl KeyBuf {
     pub(crate) fn push_lower_case(&mut self, text: &[u8]) {
         let start = self.as_bytes().len();
         self.push(text);
-        let all = if self.heap.is_empty() { &mut self.stack[..self.len] } else { &mut self.heap };
+        let all: &mut [u8] = if self.heap.is_empty() { &mut self.stack } else { &mut self.heap };
         all[start..].make_ascii_lowercase();
     }
 }
