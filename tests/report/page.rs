@@ -257,11 +257,31 @@ fn all_parts_are_put_together_in_their_order() {
 #[test]
 fn a_part_that_cannot_be_read_is_named() {
     let directory = tempfile::tempdir().unwrap();
-    let mut part = part("hit", "a ratio of nothing to nothing");
-    part.figures = vec![Figure::new("hit.none", "none", f64::NAN, "", "")];
-    write(&[part], directory.path());
+    write(&[part("hit", "cut short")], directory.path());
+    fs::write(directory.path().join("parts/hit.json"), "{").unwrap();
     let error = assemble(directory.path()).unwrap_err().to_string();
-    assert!(error.contains("hit.json: invalid type: null"), "{error}");
+    assert!(error.contains("hit.json: EOF"), "{error}");
+}
+
+#[test]
+fn a_part_with_a_number_that_is_none_is_refused_where_it_is_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let with = |number| {
+        let mut part = part("odd", "a ratio of nothing to nothing");
+        part.figures = vec![Figure::new("odd.figure", "a figure", number, "", "")];
+        let content = Content::Table {
+            columns: vec!["column".into()],
+            rows: vec![vec![Cell::Number(number)]],
+        };
+        part.exhibits.push(exhibit("odd.table", "a table", content));
+        part
+    };
+    let mut in_a_table = with(f64::NAN);
+    in_a_table.figures.clear();
+    for part in [with(f64::NAN), with(f64::INFINITY), in_a_table] {
+        assert!(part.write(directory.path()).is_err());
+    }
+    with(1.5).write(directory.path()).unwrap();
 }
 
 #[test]

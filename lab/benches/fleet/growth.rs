@@ -260,7 +260,7 @@ fn fan_out(bench: &mut Bench, kinds: &[Kind], runs: &[Vec<Run>]) {
 
 fn traffic(bench: &mut Bench, runs: &[Run]) {
     let rows = runs.iter().map(|run| {
-        let messages = run.tally.messages as f64 / run.tally.fills as f64;
+        let messages = messages_per_fill(&run.tally);
         let publishing = messages * seconds(bench.costs.publish) * 1e3;
         vec![
             number(f64::from(run.processes)),
@@ -284,11 +284,16 @@ fn traffic(bench: &mut Bench, runs: &[Run]) {
                    it. op_timeout 1 s.";
     bench.exhibit("traffic", "Messages for one fill", caption, table(&columns, rows));
     let tally = last_of(runs, 10_000);
-    let messages = tally.messages as f64 / tally.fills as f64;
+    let messages = messages_per_fill(tally);
     let says = "messages for one fill, 10,000 processes";
     bench.figure("messages_10000", says, messages, "messages");
     let bytes = messages * MESSAGE.len() as f64;
     bench.figure("bytes_10000", "bytes of messages for one fill, 10,000 processes", bytes, "bytes");
+}
+
+/// None where nothing was filled: a single process may find all it needs in its memory.
+fn messages_per_fill(tally: &Tally) -> f64 {
+    tally.messages as f64 / tally.fills.max(1) as f64
 }
 
 /// Server CPU for each request of a client, in microseconds.

@@ -20,7 +20,7 @@ pub(crate) type Value = u32;
 pub(crate) struct Commands {
     pub(crate) get: u64,
     pub(crate) set: u64,
-    pub(crate) evalsha: u64,
+    pub(crate) script: u64,
     pub(crate) publish: u64,
 }
 
@@ -137,7 +137,7 @@ impl Redis {
             (AcquireOutcome::Granted(self.tokens), self.costs.acquire)
         };
         let commands = self.on(key);
-        commands.evalsha += 1;
+        commands.script += 1;
         match reply {
             AcquireOutcome::Hit(_) => commands.get += 1,
             AcquireOutcome::Granted(_) => commands.set += 1,
@@ -176,7 +176,7 @@ impl Redis {
         }
         let woken = allowed.then(|| records.forget_right());
         let commands = self.on(key);
-        commands.evalsha += 1;
+        commands.script += 1;
         commands.get += 1;
         commands.set += u64::from(allowed);
         let Some(woken) = woken else { return Executed { at, reply: None } };
@@ -189,7 +189,7 @@ impl Redis {
     /// `renew.lua`, as far as leases that were not lost are concerned.
     pub(crate) fn renew(&mut self, key: u32, token: Token, sent: Moment) -> Moment {
         let at = self.execute(self.shard_of(key), sent, self.costs.locked);
-        self.on(key).evalsha += 1;
+        self.on(key).script += 1;
         let records = &mut self.records[key as usize];
         let is_right = records.right.is_some_and(|(holder, _)| holder == token);
         if is_right && (records.lock.is_none() || records.is_locked_by(token, at)) {
@@ -206,7 +206,7 @@ impl Redis {
         sent: Moment,
     ) -> Executed<Option<u32>> {
         let at = self.execute(self.shard_of(key), sent, self.costs.locked);
-        self.on(key).evalsha += 1;
+        self.on(key).script += 1;
         let records = &mut self.records[key as usize];
         let right = records.right.is_some_and(|(holder, _)| holder == token);
         let mine = records.is_locked_by(token, at);
@@ -266,7 +266,7 @@ impl Redis {
         self.shards.iter().fold(Commands::default(), |sum, shard| Commands {
             get: sum.get + shard.commands.get,
             set: sum.set + shard.commands.set,
-            evalsha: sum.evalsha + shard.commands.evalsha,
+            script: sum.script + shard.commands.script,
             publish: sum.publish + shard.commands.publish,
         })
     }
