@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -71,27 +71,20 @@ impl Destination {
         })
     }
 
-    /// Checks that the lines can go there, and leaves nothing behind.
+    /// Checks that the lines can go there. A file that is not there is made: only so it is known
+    /// that it can be.
     pub(crate) fn check(&self) -> Result<(), String> {
-        let Self::File(path) = self else { return Ok(()) };
-        let checked = if path.exists() { append(path).map(drop) } else { try_folder_of(path) };
-        checked.map_err(|error| format!("{}: {error}", path.display()))
+        match self {
+            Self::Stdout => Ok(()),
+            Self::File(path) => match append(path) {
+                Ok(_) => Ok(()),
+                Err(error) => Err(format!("{}: {error}", path.display())),
+            },
+        }
     }
 }
 
-/// Makes a file beside `path` and removes it. The log itself is not made: a proxy that runs may
-/// open it in the same moment, and would then write to what is removed.
-fn try_folder_of(path: &Path) -> io::Result<()> {
-    let Some(name) = path.file_name() else { return append(path).map(drop) };
-    let mut probe = std::ffi::OsString::from(".");
-    probe.push(name);
-    probe.push(format!(".check-{}", std::process::id()));
-    let probe = path.with_file_name(probe);
-    append(&probe)?;
-    std::fs::remove_file(probe)
-}
-
-fn append(path: &Path) -> io::Result<File> {
+fn append(path: &PathBuf) -> io::Result<File> {
     if is_named_pipe(path) {
         // To open it would wait for a reader, perhaps for ever.
         return Err(io::Error::other("is a named pipe; name a file, or `-` and pipe that"));
@@ -100,7 +93,7 @@ fn append(path: &Path) -> io::Result<File> {
 }
 
 #[cfg(unix)]
-fn is_named_pipe(path: &Path) -> bool {
+fn is_named_pipe(path: &PathBuf) -> bool {
     use std::os::unix::fs::FileTypeExt;
     let is_pipe = std::fs::metadata(path).is_ok_and(|found| found.file_type().is_fifo());
     // That of a shell, such as behind /dev/stdout, has no path of its own.
@@ -108,7 +101,7 @@ fn is_named_pipe(path: &Path) -> bool {
 }
 
 #[cfg(not(unix))]
-fn is_named_pipe(_: &Path) -> bool {
+fn is_named_pipe(_: &PathBuf) -> bool {
     false
 }
 

@@ -80,11 +80,13 @@ impl Paths {
         }
     }
 
-    /// Returns the prefix that means the same, if there is one: `/a/**` is `/a/`.
+    /// Returns the prefix that means the same, if there is one: `/a/**` is `/a/`. But `/a**` is no
+    /// more than `/a*`: only a segment of its own matches slashes.
     fn as_prefix(&self) -> Option<&str> {
         let Self::Glob(glob) = self else { return Some(self.begin()) };
         let begin = glob.glob().glob().strip_suffix("**")?;
-        (begin == self.begin()).then_some(begin)
+        let is_segment = begin.is_empty() || begin.ends_with('/');
+        (is_segment && begin == self.begin()).then_some(begin)
     }
 
     /// Returns what all its paths begin with, as far as that is easy to tell.
@@ -353,6 +355,7 @@ mod tests {
         }
         assert!(glob("/a/**").hides(&prefix("/a/b")) && glob("/a/**").hides(&glob("/a/*.png")));
         assert!(!glob("/a/**").hides(&prefix("/a")) && !glob("/*/**").hides(&prefix("/a/b")));
+        assert!(!glob("/a**").hides(&prefix("/a/")) && !glob("/a**").hides(&glob("/a/*.png")));
         assert!(!glob("/a/*").hides(&prefix("/a/b")) && !glob("/a/**").hides(&glob("/*/b")));
         let at = |host| rule(Paths::prefix("/").unwrap(), &[host]);
         assert!(

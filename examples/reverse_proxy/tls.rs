@@ -41,9 +41,10 @@ impl Listener {
 /// wrong with it.
 pub(crate) fn server_config(files: &TlsFiles) -> Result<Arc<ServerConfig>, String> {
     let chain = certificates(&files.cert)?;
-    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| {
-        let name = files.key.display();
-        if is_encrypted(&files.key) {
+    let name = files.key.display();
+    let text = std::fs::read(&files.key).map_err(|error| format!("{name}: {error}"))?;
+    let key = PrivateKeyDer::from_pem_slice(&text).map_err(|error| {
+        if is_encrypted(&text) {
             return format!(
                 "{name}: the key has a passphrase, for which nobody is asked at a start; write \
                  one without: openssl pkey -in {name} -out NEW"
@@ -78,9 +79,8 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
 }
 
 /// Returns whether a key has a passphrase: as PKCS #8, or as the older formats say it.
-fn is_encrypted(file: &Path) -> bool {
-    let text = std::fs::read(file).unwrap_or_default();
-    let text = String::from_utf8_lossy(&text);
+fn is_encrypted(text: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(text);
     text.contains("BEGIN ENCRYPTED PRIVATE KEY") || text.contains("Proc-Type: 4,ENCRYPTED")
 }
 

@@ -178,7 +178,7 @@ pub(crate) async fn drive<I, F, B>(
     let mut serving = pin!(server.serve_connection_with_upgrades(stream, service));
     let mut over = pin!(meter.over());
     let mut too_old = pin!(sleep_until(place.ends_at(limits)));
-    let (mut stops, mut ends) = (false, false);
+    let (mut stops, mut ends, mut is_old) = (false, false, false);
     let mut next_look = pin!(sleep_until(None));
     loop {
         tokio::select! {
@@ -188,22 +188,24 @@ pub(crate) async fn drive<I, F, B>(
             _ = serving.as_mut() => return,
             () = over.as_mut() => return,
             () = too_old.as_mut() => {
-                if ends {
+                if is_old {
                     return;
                 }
                 serving.as_mut().graceful_shutdown();
-                ends = true;
+                (is_old, ends) = (true, true);
                 too_old.set(sleep_until(Some(Instant::now() + LAST_WORDS)));
             }
             () = stopping.cancelled(), if !stops => {
                 stops = true;
-                next_look.set(sleep_until(Some(Instant::now())));
+                let rest = if ends { LAST_HEAD } else { Duration::ZERO };
+                next_look.set(sleep_until(Some(Instant::now() + rest)));
             }
             () = next_look.as_mut() => {
                 let now = Instant::now();
                 let pause = if ends {
-                    // What is left of an idle connection is a head that was sent in part.
-                    if meter.is_idle_for(now, LAST_HEAD) {
+                    // What is left of an idle connection is a head that was sent in part. One of
+                    // HTTP/2 ends by itself: its responses may wait in it for the client.
+                    if !meter.is_http2() && meter.is_idle_for(now, LAST_HEAD) {
                         return;
                     }
                     LAST_HEAD

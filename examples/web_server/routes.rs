@@ -101,10 +101,15 @@ fn others(app: Arc<App>) -> Router {
         .merge(stages)
 }
 
-/// No page of another site fails the origin, or starts a herd.
+/// No page of another site has a browser fail the origin, or start a herd. A name of a stranger that
+/// leads to this machine would pass: the stage, which starts processes, has a check of its own.
 async fn own_pages_only(request: Request<Body>, next: Next) -> Response {
     let is_look = matches!(*request.method(), Method::GET | Method::HEAD);
-    let checked = if is_look { Ok(()) } else { stage::access::check_site(request.headers()) };
+    let authority = request.uri().authority().map(|authority| authority.as_str());
+    let checked = match is_look {
+        true => Ok(()),
+        false => stage::access::check_site(request.headers(), authority),
+    };
     match checked {
         Ok(()) => next.run(request).await,
         Err(refusal) => refusal.into_response(),

@@ -43,7 +43,14 @@ impl Access {
         if !self.has_local_host(headers) {
             return refuse("`Host` must name a loopback address and the port of this server");
         }
-        check_site(headers)?;
+        let host = text(headers, &header::HOST).unwrap_or_default();
+        let is_own = |origin: &str| origin.strip_prefix("http://") == Some(host);
+        if text(headers, &header::ORIGIN).is_some_and(|origin| !is_own(origin)) {
+            return refuse("`Origin` must be this server");
+        }
+        if text(headers, &FETCH_SITE).is_some_and(|site| site != "same-origin") {
+            return refuse("`Sec-Fetch-Site` must be `same-origin`");
+        }
         if text(headers, &TOKEN) != Some(self.token.as_str()) {
             return refuse("`X-Page-Token` must be the token of the page; load the page again");
         }
@@ -65,16 +72,19 @@ impl Access {
 }
 
 /// Refuses what a page of another site sends. Browsers say where a request comes from; other
-/// clients say nothing, and are let through.
-pub(crate) fn check_site(headers: &HeaderMap) -> Result<(), Refusal> {
+/// clients say nothing, and are let through. `Sec-Fetch-Site` decides where it is there: a proxy in
+/// front may give `Host` another name than `Origin` has.
+pub(crate) fn check_site(headers: &HeaderMap, authority: Option<&str>) -> Result<(), Refusal> {
     let refuse = |reason: &str| Err((StatusCode::FORBIDDEN, format!("{reason}\n")));
-    let host = text(headers, &header::HOST).unwrap_or_default();
+    if let Some(site) = text(headers, &FETCH_SITE) {
+        let is_own = site == "same-origin";
+        return if is_own { Ok(()) } else { refuse("`Sec-Fetch-Site` must be `same-origin`") };
+    }
+    // HTTP/2 names the host in the URI.
+    let host = text(headers, &header::HOST).or(authority).unwrap_or_default();
     let is_own = |origin: &str| origin.split_once("://").is_some_and(|(_, name)| name == host);
     if text(headers, &header::ORIGIN).is_some_and(|origin| !is_own(origin)) {
         return refuse("`Origin` must be this server");
-    }
-    if text(headers, &FETCH_SITE).is_some_and(|site| site != "same-origin") {
-        return refuse("`Sec-Fetch-Site` must be `same-origin`");
     }
     Ok(())
 }
