@@ -3,8 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Full};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustix::process::Signal;
 
 use crate::kit::proxy::scripted::{Scripted, fresh};
@@ -108,6 +110,30 @@ async fn a_head_that_is_sent_in_part_does_not_hold_the_end_up() {
     proxy.signal(Signal::TERM);
     assert_eq!(proxy.ended().await, Some(0));
     assert!(slow.until_end().await.is_empty() && origin.hits() == 1);
+}
+
+#[tokio::test]
+async fn a_response_that_waits_for_its_client_is_not_cut_while_the_proxy_stops() {
+    let page = "x".repeat(10_000);
+    let late = ["--header-timeout-ms", "600000"];
+    let (_origin, mut proxy) = Scripted::start(&late, move |_| (fresh(), page.clone())).await;
+    // Stored: now the proxy has the whole body at once.
+    assert_eq!(proxy.ask(GET).await.status(), 200);
+    let mut client = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+    client.initial_stream_window_size(4096);
+    let stream = TokioIo::new(proxy.connect().await.into_stream());
+    let (mut sender, connection) = client.handshake::<_, Full<Bytes>>(stream).await.unwrap();
+    tokio::spawn(connection);
+    let request = Request::get("http://a/").body(Full::default()).unwrap();
+    let answer = soon("an answer", sender.send_request(request)).await.unwrap();
+    let mut slow = proxy.send("GET /slow HTTP/1.1\r\nHo").await;
+    // It has accepted the slow one when it answers the next.
+    assert_eq!(proxy.ask(GET).await.status(), 200);
+    proxy.signal(Signal::TERM);
+    assert!(slow.until_end().await.is_empty(), "the time for half a head is over");
+    let body = soon("the body", answer.into_body().collect()).await.unwrap();
+    assert_eq!(body.to_bytes().len(), 10_000);
+    assert_eq!(proxy.ended().await, Some(0));
 }
 
 #[tokio::test]
