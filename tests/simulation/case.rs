@@ -149,11 +149,14 @@ pub(crate) enum Fault {
     },
 }
 
-/// Returns the key and the number in the first value in `bytes`.
+/// Returns the key and the number in the first value in `bytes`. Checksums and epochs, which stand
+/// before it, may begin like a value.
 pub(crate) fn find(bytes: &[u8]) -> Option<(usize, usize)> {
-    let from = bytes.windows(2).position(|pair| pair == b"<k")?;
-    let to = from + bytes[from..].iter().position(|byte| *byte == b'>')?;
-    parse(std::str::from_utf8(&bytes[from..=to]).ok()?)
+    let begins = |from: &usize| bytes[*from..].starts_with(b"<k");
+    (0..bytes.len()).filter(begins).find_map(|from| {
+        let to = from + bytes[from..].iter().position(|byte| *byte == b'>')?;
+        parse(std::str::from_utf8(&bytes[from..=to]).ok()?)
+    })
 }
 
 /// Returns the key and the number of a value.

@@ -110,6 +110,16 @@ fn seeds_that_broke_a_rule_keep_it() {
 }
 
 #[test]
+fn a_value_is_found_behind_bytes_that_begin_like_one() {
+    for before in [&b""[..], b"<k", b"<k\xff>", b"<k1>", b"<k1cx><", b"\0<k<k"] {
+        assert_eq!(case::find(&[before, b"<k3c14>\0"].concat()), Some((3, 14)), "{before:?}");
+    }
+    for none in [&b""[..], b"<k", b"<k1c", b"<k1c>", b"k1c2>"] {
+        assert_eq!(case::find(none), None, "{none:?}");
+    }
+}
+
+#[test]
 fn a_seed_is_the_same_history_each_time() {
     // With faults, a process may have several keys to tell the server of again. In which order it
     // does so is decided by a hash table.
