@@ -263,11 +263,10 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
                 Ok(verdict) => verdict,
                 Err(vacancy) => break self.succeed(vacancy, &waiter, caller),
             };
+            self.rank = self.rank.into_iter().chain(waiter.flight.computation.rank()).min();
             if let Some(step) = self.judge(caller, &waiter, verdict, &request) {
                 break step;
             }
-            // Not before: its lock would be the one for which a crowd that wakes queues.
-            self.rank = self.rank.into_iter().chain(waiter.flight.computation.rank()).min();
             // A caller that belongs elsewhere by now need not wait for what this flight stores.
             let has_left = self.left == Some(waiter.flight.id);
             if !has_left && caller.flight_request().key == request.key {
