@@ -46,8 +46,8 @@ pub(crate) fn server_config(files: &TlsFiles) -> Result<Arc<ServerConfig>, Strin
     let key = PrivateKeyDer::from_pem_slice(&text).map_err(|error| {
         if is_encrypted(&text) {
             return format!(
-                "{name}: the key has a passphrase, for which nobody is asked at a start; write \
-                 one without: openssl pkey -in {name} -out NEW"
+                "{name}: the key has a passphrase, and the proxy cannot ask for it; write the key \
+                 without one: openssl pkey -in {name} -out NEW"
             );
         }
         format!("{name}: {}", read_error(error, "key"))
