@@ -286,8 +286,7 @@ where
     async fn call(self, leader: Leader<StoredResponse>) -> Self::Output {
         let is_answer = matches!(self.purpose, HttpPurpose::Answer);
         let Self { mut caller, service, request, stale, is_occupied, .. } = self;
-        if is_answer && caller.wishes.range && caller.is_not_shared() {
-            // It has learned so on its way.
+        if is_answer && caller.wishes.range && caller.has_learned_not_to_share(leader.key()) {
             leader.end(End::Declined(Remember::Nothing));
             return LeadResult { own: OriginOutcome::Unasked, stale };
         }

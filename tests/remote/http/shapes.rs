@@ -6,7 +6,7 @@ use tower_stampede::CacheOutcome::*;
 use tower_stampede::remote::{Double, RemoteOp};
 
 use super::{everywhere, processes};
-use crate::kit::http::{Answer, Origin, get, request, send, with};
+use crate::kit::http::{Answer, Origin, WORK, get, pass, request, secs, send, with};
 
 const FILE: &str = "http://a/file";
 
@@ -48,6 +48,36 @@ async fn a_whole_that_is_too_long_costs_each_process_at_most_one_more_request() 
         let replies = everywhere(&apps, 50, |_| range("bytes=0-2")).await;
         assert!(replies.iter().all(|reply| reply.status == 206 && reply.text() == "own"));
         assert!(origin.calls() <= 200 * wave + 4, "{} calls", origin.calls());
+    }
+}
+
+/// Answers 200 in the language that is asked for, and may be stored once: before anything expires.
+fn no_longer_stored() -> Origin {
+    Origin::new(|call| {
+        let directives = if call.n == 0 { "max-age=1, must-revalidate" } else { "no-store" };
+        Answer::ok(directives, "x").header("vary", "accept-language").header("etag", "\"a\"")
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn ranges_of_what_is_no_longer_stored_take_two_waves_at_many_processes() {
+    for languages in [&["de"][..], &["de", "en"]] {
+        let (double, origin) = (Double::new(), no_longer_stored());
+        let apps = processes(&double, &origin, 3);
+        send(&apps[0], with(FILE, &[("accept-language", "de")])).await;
+        pass(secs(2)).await;
+        let ask = |i: usize| {
+            let fields =
+                [("accept-language", languages[i % languages.len()]), ("range", "bytes=0-9,20-29")];
+            with(FILE, &fields)
+        };
+        let replies = everywhere(&apps, 40, ask).await;
+        let slowest = replies.iter().map(|reply| reply.took).max().unwrap();
+        assert!(replies.iter().all(|reply| reply.status == 200), "{replies:?}");
+        assert!(slowest < WORK * 5 / 2, "{slowest:?} with {languages:?}");
+        // The first request for the whole of each variant, and each client's own.
+        let most = 1 + languages.len() + replies.len();
+        assert!(origin.calls() <= most, "{} calls with {languages:?}", origin.calls());
     }
 }
 
