@@ -400,7 +400,9 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             Some(LeadOutcome::Called(Err(failed))) => (failed.error, None),
             Some(LeadOutcome::Refused(error, work)) => (error, Some(work.map(Box::new))),
             // A key has one flight.
-            Some(LeadOutcome::Elsewhere(work)) => return Box::pin(self.ask_anew(work.into())).await,
+            Some(LeadOutcome::Elsewhere(work)) => {
+                return Box::pin(self.ask_anew(work.into())).await;
+            }
         };
         // Time has passed: the stale entry may not be served any more.
         match self.look_held(key.as_bytes()) {

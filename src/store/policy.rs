@@ -56,6 +56,11 @@ const NONE: u32 = u32::MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NodeId(pub(crate) u32);
 
+impl NodeId {
+    /// The highest one. A billion entries have nodes of 20 GiB.
+    pub(crate) const MOST: u32 = (1 << 30) - 1;
+}
+
 /// The computing time of an entry on a scale of quarters of a power of two.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Price(u8);
@@ -207,6 +212,8 @@ pub(crate) struct Policy {
     ghosts: Ghosts,
     usual: Usual,
     max_bytes: u64,
+    /// So many nodes have names.
+    max_entries: u64,
     has_lives: bool,
 }
 
@@ -227,6 +234,7 @@ impl Policy {
             ghosts: Ghosts::default(),
             usual: Usual::default(),
             max_bytes,
+            max_entries: NodeId::MOST.into(),
             has_lives,
         }
     }
@@ -275,14 +283,14 @@ impl Policy {
         self.ghosts.clear();
     }
 
-    /// Takes out the entry that makes room, if the bound is passed; never `newest`. `take_uses`
+    /// Takes out the entry that makes room, if a bound is passed; never `newest`. `take_uses`
     /// returns how often an entry was used since it was asked before.
     pub(crate) fn evict(
         &mut self,
         newest: NodeId,
         mut take_uses: impl FnMut(Stand) -> u8,
     ) -> Option<Stand> {
-        if self.bytes() <= self.max_bytes {
+        if self.bytes() <= self.max_bytes && self.entries() <= self.max_entries {
             return None;
         }
         for passed_over in 0.. {
@@ -407,5 +415,22 @@ impl Policy {
         if place == Place::Main(Merit::Price) {
             self.kept_bytes -= u64::from(weight);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_are_never_more_entries_than_names_of_nodes() {
+        let mut policy = Policy::new(u64::MAX, true);
+        policy.max_entries = 4;
+        for hash in 0..100 {
+            let node = policy.insert(hash, 1, Price::default());
+            while policy.evict(node, |_| MOST_USES).is_some() {}
+            assert!(policy.entries() <= 4 && node.0 <= 4, "{hash}: {node:?}");
+        }
+        assert_eq!(policy.entries(), 4);
     }
 }

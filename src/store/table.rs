@@ -13,7 +13,7 @@
 use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use papaya::{Equivalent, Guard, HashMap, OwnedGuard, ResizeMode};
 
@@ -25,7 +25,7 @@ use crate::garbage::{Bin, Evicted, EvictionCause, OpenBin};
 use crate::key::Key;
 use crate::sync::Mutex;
 
-/// As [`Eviction::entry_bytes`]: 201 bytes are asked of the allocator in the worst moment, while
+/// As [`Eviction::entry_bytes`]: 193 bytes are asked of the allocator in the worst moment, while
 /// the table doubles; the rest is what the allocator adds (`tests/resident`).
 pub(super) const ENTRY_BYTES: usize = 256;
 
@@ -36,14 +36,44 @@ type KeyHasher = crate::sync::RandomState;
 struct Slot {
     key: Key,
     hash: u32,
-    node: NodeId,
+    node: UsedNode,
 }
 
-/// What stands under a key.
-struct Held<V> {
-    entry: Shelved<V>,
-    /// How often it was found since the queue has asked, up to [`MOST_USES`].
-    uses: AtomicU8,
+/// The node of an entry, and how often the entry was found since the queue has asked: in one
+/// number, for eight bytes less with each entry. The node stays as it is.
+struct UsedNode(AtomicU32);
+
+/// Where the uses stand in it; [`NodeId::MOST`] keeps the nodes below.
+const USE: u32 = NodeId::MOST + 1;
+const _: () = assert!((MOST_USES as u32 * USE).leading_zeros() == 0 && USE.is_power_of_two());
+
+impl UsedNode {
+    fn new(node: NodeId, uses: u8) -> Self {
+        Self(AtomicU32::new(node.0 + u32::from(uses) * USE))
+    }
+
+    fn id(&self) -> NodeId {
+        NodeId(self.0.load(Ordering::Relaxed) % USE)
+    }
+
+    fn uses(&self) -> u8 {
+        (self.0.load(Ordering::Relaxed) / USE) as u8
+    }
+
+    /// Counts a use, up to [`MOST_USES`]. One that is lost between two threads is lost to a count
+    /// that is full soon.
+    #[inline(always)]
+    fn count(&self) {
+        let now = self.0.load(Ordering::Relaxed);
+        if now < u32::from(MOST_USES) * USE {
+            self.0.store(now + USE, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the uses, and counts anew.
+    fn take_uses(&self) -> u8 {
+        (self.0.swap(self.id().0, Ordering::Relaxed) / USE) as u8
+    }
 }
 
 /// A key that is looked for.
@@ -122,12 +152,12 @@ impl Hash for Stand {
 
 impl Equivalent<Slot> for Stand {
     fn equivalent(&self, slot: &Slot) -> bool {
-        self.node == slot.node
+        self.node == slot.node.id()
     }
 }
 
 pub(super) struct TableStore<V> {
-    table: HashMap<Slot, Held<V>, Hashed>,
+    table: HashMap<Slot, Shelved<V>, Hashed>,
     hasher: KeyHasher,
     /// Whose turn it is to write. Held while the table changes.
     queue: Mutex<Policy>,
@@ -172,18 +202,14 @@ impl<V: Send + Sync + 'static> TableStore<V> {
     #[inline(always)]
     pub(super) fn get(&self, key: &[u8]) -> Option<EntryRef<V>> {
         let guard = self.table.guard();
-        let held = self.table.get(&self.wanted(key), &guard)?;
-        let uses = held.uses.load(Ordering::Relaxed);
-        // A use that is lost between two threads is lost to a count that is full soon.
-        if uses < MOST_USES {
-            held.uses.store(uses + 1, Ordering::Relaxed);
-        }
-        held.entry.entry().map(Arc::clone)
+        let (slot, held) = self.table.get_key_value(&self.wanted(key), &guard)?;
+        slot.node.count();
+        held.entry().map(Arc::clone)
     }
 
     pub(super) fn peek(&self, key: &[u8]) -> Option<EntryRef<V>> {
         let guard = self.table.guard();
-        self.table.get(&self.wanted(key), &guard)?.entry.entry().map(Arc::clone)
+        self.table.get(&self.wanted(key), &guard)?.entry().map(Arc::clone)
     }
 
     pub(super) fn entries(&self) -> u64 {
@@ -211,28 +237,28 @@ impl<V: Send + Sync + 'static> TableStore<V> {
         let mut queue = self.queue.lock();
         let guard = self.table.owned_guard();
         let found = self.table.get_key_value(&wanted, &guard);
-        match change(found.and_then(|(_, held)| held.entry.entry())) {
+        match change(found.and_then(|(_, held)| held.entry())) {
             Change::Keep => false,
             Change::Put(entry) => {
                 let (weight, price) = (entry.weight, price(&entry));
                 let (node, uses) = match found {
                     Some((slot, held)) => {
                         self.note(slot, held, |_, _| EvictionCause::Replaced);
-                        queue.replace(slot.node, weight, price);
-                        (slot.node, held.uses.load(Ordering::Relaxed))
+                        queue.replace(slot.node.id(), weight, price);
+                        (slot.node.id(), slot.node.uses())
                     }
                     None => (queue.insert(wanted.hash, weight, price), 0),
                 };
-                let slot = Slot { key: key.clone(), hash: wanted.hash, node };
-                let held = Held { entry: Shelved(Some(entry)), uses: AtomicU8::new(uses) };
-                self.table.insert(slot, held, &guard);
+                let used = UsedNode::new(node, uses);
+                let slot = Slot { key: key.clone(), hash: wanted.hash, node: used };
+                self.table.insert(slot, Shelved(Some(entry)), &guard);
                 self.make_room(&mut queue, node, &guard);
                 true
             }
             Change::Remove => {
                 let Some((slot, held)) = found else { return false };
                 self.note(slot, held, removal_cause);
-                queue.remove(slot.node);
+                queue.remove(slot.node.id());
                 self.table.remove(&wanted, &guard);
                 true
             }
@@ -242,7 +268,7 @@ impl<V: Send + Sync + 'static> TableStore<V> {
     /// Evicts until the bound holds again.
     fn make_room(&self, queue: &mut Policy, newest: NodeId, guard: &OwnedGuard<'_>) {
         let take_uses = |stand: Stand| {
-            self.table.get(&stand, guard).map_or(0, |held| held.uses.swap(0, Ordering::Relaxed))
+            self.table.get_key_value(&stand, guard).map_or(0, |(slot, _)| slot.node.take_uses())
         };
         while let Some(victim) = queue.evict(newest, take_uses) {
             if let Some((slot, held)) = self.table.remove_entry(&victim, guard) {
@@ -280,7 +306,7 @@ impl<V: Send + Sync + 'static> TableStore<V> {
             let guard = self.table.guard();
             let found = |stand| {
                 let (slot, held) = self.table.get_key_value(&stand, &guard)?;
-                Some((slot.key.clone(), Shelved(Some(Arc::clone(held.entry.entry()?)))))
+                Some((slot.key.clone(), Shelved(Some(Arc::clone(held.entry()?)))))
             };
             Some(stands.into_iter().filter_map(found).collect())
         })
@@ -290,11 +316,11 @@ impl<V: Send + Sync + 'static> TableStore<V> {
     fn note(
         &self,
         slot: &Slot,
-        held: &Held<V>,
+        held: &Shelved<V>,
         cause: impl FnOnce(&Entry<V>, &Clock) -> EvictionCause,
     ) {
         if let Some((bin, clock)) = &self.listened
-            && let Some(entry) = held.entry.entry()
+            && let Some(entry) = held.entry()
         {
             let (key, entry) = (slot.key.clone(), Arc::clone(entry));
             let cause = cause(&entry, clock);
@@ -306,5 +332,22 @@ impl<V: Send + Sync + 'static> TableStore<V> {
 impl<V> fmt::Debug for TableStore<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TableStore").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uses_are_counted_up_to_the_most_and_leave_the_node_as_it_is() {
+        for id in [0, 1, NodeId::MOST] {
+            let node = UsedNode::new(NodeId(id), 0);
+            for uses in 1..=MOST_USES + 2 {
+                node.count();
+                assert_eq!((node.id(), node.uses()), (NodeId(id), uses.min(MOST_USES)));
+            }
+            assert_eq!((node.take_uses(), node.id(), node.uses()), (MOST_USES, NodeId(id), 0));
+        }
     }
 }

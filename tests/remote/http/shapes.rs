@@ -118,8 +118,9 @@ async fn an_outage_costs_each_process_one_request_for_each_variant_also_of_a_cro
     send(&apps[0], with(FILE, &[("accept-language", "de")])).await;
     pass(secs(2)).await;
     let before = origin.calls();
-    let ask =
-        |i: usize| with(FILE, &[("accept-language", if i.is_multiple_of(2) { "de" } else { "en" })]);
+    let ask = |i: usize| {
+        with(FILE, &[("accept-language", if i.is_multiple_of(2) { "de" } else { "en" })])
+    };
     let late = async {
         // By now each process knows the variants.
         pass(WORK / 2).await;
