@@ -27,7 +27,7 @@ use crate::sync::Mutex;
 
 /// As [`Eviction::entry_bytes`]: 193 bytes are asked of the allocator in the worst moment, while
 /// the table doubles; the rest is what the allocator adds (`tests/resident`).
-pub(super) const ENTRY_BYTES: usize = 256;
+pub(super) const ENTRY_BYTES: usize = 240;
 
 /// Makes the hashes of keys; see [`Hashed`].
 type KeyHasher = crate::sync::RandomState;
