@@ -226,7 +226,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         self: &Arc<Self>,
         mut work: KeyWork<V, F>,
         mut lookup: Lookup<V>,
-        lead_by: impl FnMut(Leader<V>, KeyWork<V, F>) -> LF,
+        lead_by: impl FnOnce(Leader<V>, KeyWork<V, F>) -> LF,
         refresh_by: (LedFor, impl FnOnce(Leader<V>, KeyWork<V, F>) -> RF),
     ) -> impl Future<Output = Result<Answer<V, T>, Error>>
     where
@@ -311,7 +311,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     fn run<W: Work<V>, LF>(
         self: &Arc<Self>,
         work: W,
-        lead_by: impl FnMut(Leader<V>, W) -> LF,
+        lead_by: impl FnOnce(Leader<V>, W) -> LF,
     ) -> impl Future<Output = RunOutcome<V, W>>
     where
         LF: Future<Output = LeadOutcome<V, W>>,
@@ -399,10 +399,6 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             }
             Some(LeadOutcome::Called(Err(failed))) => (failed.error, None),
             Some(LeadOutcome::Refused(error, work)) => (error, Some(work.map(Box::new))),
-            // A key has one flight.
-            Some(LeadOutcome::Elsewhere(work)) => {
-                return Box::pin(self.ask_anew(work.into())).await;
-            }
         };
         // Time has passed: the stale entry may not be served any more.
         match self.look_held(key.as_bytes()) {

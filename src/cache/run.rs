@@ -65,8 +65,6 @@ where
     Called(W::Output),
     /// The remote has a value; the origin was not asked.
     Found(Arc<Entry<V>>, W),
-    /// It has learned on its way that it belongs to another flight, and has left its own.
-    Elsewhere(W),
     /// There is no value. The work is gone where its task was cut off.
     Refused(Error, Option<W>),
 }
@@ -89,14 +87,13 @@ where
     Remembered(Error, W),
 }
 
-/// Answers a caller that found nothing fresh. `lead_by` runs [`lead`]; once more where a leader
-/// has learned that it belongs to another flight.
+/// Answers a caller that found nothing fresh. `lead_by` runs [`lead`].
 ///
 /// No `async fn`: that would hold the work twice, in the future of each waiter.
 pub(crate) fn run<V, W, LF>(
     engine: &Arc<Engine<V>>,
     mut work: W,
-    mut lead_by: impl FnMut(Leader<V>, W) -> LF,
+    lead_by: impl FnOnce(Leader<V>, W) -> LF,
 ) -> impl Future<Output = RunOutcome<V, W>>
 where
     V: Send + Sync + 'static,
@@ -105,18 +102,15 @@ where
 {
     let mut resolver = Resolver::new(engine);
     async move {
-        loop {
-            let step = resolver.resolve(&mut work).await;
-            // Moved as a whole: what is taken apart here would keep its room in the future.
-            let leading = match next(engine, step, work, &mut lead_by) {
-                Ok(outcome) => return outcome,
-                Err(leading) => leading,
-            };
-            match leading.await {
-                LeadOutcome::Elsewhere(moved) => work = moved,
-                LeadOutcome::Refused(error, work) => return refuse_unless_off(engine, error, work),
-                outcome => return outcome.for_caller(CacheOutcome::Computed),
-            }
+        let step = resolver.resolve(&mut work).await;
+        // Moved as a whole: what is taken apart here would keep its room in the future.
+        let leading = match next(engine, step, work, lead_by) {
+            Ok(outcome) => return outcome,
+            Err(leading) => leading,
+        };
+        match leading.await.for_caller(CacheOutcome::Computed) {
+            RunOutcome::Refused(error, work) => refuse_unless_off(engine, error, work),
+            outcome => outcome,
         }
     }
 }
@@ -127,7 +121,7 @@ fn next<V, W, LF>(
     engine: &Arc<Engine<V>>,
     step: Step<V>,
     mut work: W,
-    lead_by: &mut impl FnMut(Leader<V>, W) -> LF,
+    lead_by: impl FnOnce(Leader<V>, W) -> LF,
 ) -> Result<RunOutcome<V, W>, Pin<Box<LF>>>
 where
     V: Send + Sync + 'static,
@@ -188,11 +182,8 @@ where
     match engine.enter(&request, &mut None) {
         Admission::Lead(leader) => {
             match lead_by(leader, work).await.for_caller(CacheOutcome::Alone) {
-                // Switched on in this moment, or a bound that does not hold here; or another
-                // caller may store the result.
-                RunOutcome::Found(_, work)
-                | RunOutcome::Refused(_, Some(work))
-                | RunOutcome::Alone(_, _, work) => {
+                // Switched on in this moment, or a bound that does not hold here.
+                RunOutcome::Found(_, work) | RunOutcome::Refused(_, Some(work)) => {
                     RunOutcome::Alone(AloneReason::Observe, None, work)
                 }
                 outcome => outcome,
@@ -208,7 +199,6 @@ impl<V: Send + Sync + 'static, W: Work<V>> LeadOutcome<V, W> {
         match self {
             Self::Called(output) => RunOutcome::Called(output, outcome),
             Self::Found(entry, work) => RunOutcome::Found(entry, work),
-            Self::Elsewhere(work) => RunOutcome::Alone(AloneReason::Observe, None, work),
             Self::Refused(error, work) => RunOutcome::Refused(error, work),
         }
     }
@@ -269,11 +259,6 @@ where
             let found = work.adopt(&leader, found);
             leader.end(End::Found(Arc::clone(&found)));
             LeadOutcome::Found(found, work)
-        }
-        Clearance::Elsewhere => {
-            // Its waiters look for their own flights, too.
-            leader.end(End::Withdrawn);
-            LeadOutcome::Elsewhere(work)
         }
         Clearance::Held(held) => {
             let error = leader.engine().held(leader.key(), held);

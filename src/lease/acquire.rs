@@ -63,12 +63,6 @@ pub(crate) trait Search<V> {
     /// again: it serves where the remote does not answer.
     fn copy_here(&mut self) -> Option<Arc<Entry<V>>>;
 
-    /// Returns whether the search has shown that the caller belongs to another flight than the
-    /// one of `led`, which it leads. It says so once: then it leads whatever it is given.
-    fn belongs_elsewhere(&mut self, _led: &Key) -> bool {
-        false
-    }
-
     /// Returns whether the leader computes although the key is held.
     fn despite_hold(&self) -> bool {
         false
@@ -122,8 +116,6 @@ pub(crate) enum Clearance<V> {
     Compute,
     /// The remote has a value that answers.
     Found(Arc<Entry<V>>),
-    /// The search has shown that the caller belongs to another flight.
-    Elsewhere,
     /// The computation failed here, and there is still no value elsewhere.
     Held(HeldKey),
     /// The computation failed elsewhere; it is not tried again for so long.
@@ -203,9 +195,6 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 Turn::Again => None,
                 Turn::Acquire(seen) => seen,
             };
-            if way.patience == Patience::Wait && wanted.belongs_elsewhere(self.key()) {
-                return Ok(Clearance::Elsewhere);
-            }
             if let Some(held) = self.held() {
                 return Ok(Clearance::Held(held.clone()));
             }

@@ -160,6 +160,11 @@ impl Row {
         let of_each = if is_fresh { 2 * self.variants() } else { 2 };
         let is_stored = !matches!(self.answer, Answer::Failed | Answer::Unavailable);
         match self.store {
+            // A process that does not know the variants has a flight for all of them beside those
+            // of each.
+            StoreKind::Redis if !is_stored && self.variants() > 1 => {
+                (self.variants() + 1) * PROCESSES
+            }
             // Through Redis goes what is stored, and answers requests that came later.
             StoreKind::Redis if is_fresh || !is_stored || self.method == Method::Head => {
                 of_each * PROCESSES

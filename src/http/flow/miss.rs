@@ -25,7 +25,7 @@ use crate::http::flow::refresh::refresh;
 use crate::http::flow::work::HttpWork;
 use crate::http::layer::Rules;
 use crate::http::rules::request::{BypassReason, RequestMethod, Wishes};
-use crate::http::rules::shape::Shape;
+use crate::http::rules::shape::{Shape, ask_for_the_whole};
 use crate::http::stored::fill::ArrivalTime;
 use crate::http::stored::response::StoredResponse;
 use crate::mode::Mode;
@@ -145,7 +145,9 @@ where
         let (mut client, mut own) = (None, None);
         let lead_by = |leader, mut work: Self| {
             own = work.own_request();
-            work.goes_as_it_is = !is_on || work.forwards_conditions();
+            if is_on && !work.forwards_conditions() {
+                ask_for_the_whole(work.request.headers_mut());
+            }
             client = Some(work.caller.for_client());
             run::from_task(engine.detached(leader, |leader| run::lead(leader, work)))
         };

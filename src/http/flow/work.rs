@@ -29,7 +29,6 @@ use crate::http::flow::remote;
 use crate::http::flow::trail::Trail;
 use crate::http::flow::unkeyed::unkeyed_fields;
 use crate::http::rules::request::RequestMethod;
-use crate::http::rules::shape::ask_for_the_whole;
 use crate::http::rules::validation::validators;
 use crate::http::stored::response::{Slot, StoredResponse, selects};
 use crate::key::Key;
@@ -67,10 +66,6 @@ pub(super) struct HttpWork<S, Q, B> {
     /// Whether something good stands there, also what this request may not be answered
     /// with.
     is_occupied: bool,
-    /// Whether it has left a flight that it led for the one of its variant.
-    has_moved: bool,
-    /// Whether the service gets the request as the client has sent it, with its conditions.
-    pub(super) goes_as_it_is: bool,
     /// A hash of its fields that are not keyed, once a flight has been entered.
     unkeyed: Option<u32>,
     body: PhantomData<fn() -> B>,
@@ -87,8 +82,6 @@ impl<S, Q, B> HttpWork<S, Q, B> {
             stand_in: None,
             stale: None,
             is_occupied: false,
-            has_moved: false,
-            goes_as_it_is: false,
             unkeyed: None,
             body: PhantomData,
         }
@@ -169,14 +162,6 @@ impl<S, Q, B> Search<StoredResponse> for HttpWork<S, Q, B> {
             _ => None,
         }
         .filter(|entry| entry.is_copy_over(now))
-    }
-
-    fn belongs_elsewhere(&mut self, led: &Key) -> bool {
-        // A refresh is of the variant that it replaces.
-        let is_answer = matches!(self.purpose, HttpPurpose::Answer);
-        let moves = is_answer && !self.has_moved && self.caller.flight_key() != *led;
-        self.has_moved |= moves;
-        moves
     }
 
     fn way(&self) -> Box<[StoredEntry]> {
@@ -300,14 +285,10 @@ where
 
     async fn call(self, leader: Leader<StoredResponse>) -> Self::Output {
         let is_answer = matches!(self.purpose, HttpPurpose::Answer);
-        let goes_as_it_is = self.goes_as_it_is;
-        let Self { mut caller, service, mut request, stale, is_occupied, .. } = self;
+        let Self { mut caller, service, request, stale, is_occupied, .. } = self;
         if is_answer && caller.wishes.range && caller.has_learned_not_to_share(leader.key()) {
             leader.end(End::Declined(Remember::Nothing));
             return LeadResult { own: OriginOutcome::Unasked, stale };
-        }
-        if !goes_as_it_is {
-            ask_for_the_whole(request.headers_mut());
         }
         if leader.is_second() {
             caller.trail = Trail::of_way(leader.way(), caller.anchors.len());

@@ -11,6 +11,7 @@ mod shapes;
 mod sharing;
 mod spy;
 mod streaming;
+mod unknown_variants;
 mod variants;
 mod writes;
 mod writes_model;

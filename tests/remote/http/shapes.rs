@@ -103,33 +103,3 @@ async fn heads_and_ranges_are_answered_by_what_another_process_has_stored() {
     assert!(reply.is(Hit) && reply.status == 206, "{reply:?}");
     assert_eq!(origin.calls(), 1);
 }
-
-#[tokio::test(start_paused = true)]
-async fn an_outage_costs_each_process_one_request_for_each_variant_also_of_a_crowd_that_grows() {
-    let double = Double::new();
-    let origin = Origin::new(|call| {
-        let answer = match call.n {
-            0 => Answer::ok("max-age=1, must-revalidate", "x").header("etag", "\"a\""),
-            _ => Answer::status(503),
-        };
-        answer.header("vary", "accept-language")
-    });
-    let apps = processes(&double, &origin, 2);
-    send(&apps[0], with(FILE, &[("accept-language", "de")])).await;
-    pass(secs(2)).await;
-    let before = origin.calls();
-    let ask = |i: usize| {
-        with(FILE, &[("accept-language", if i.is_multiple_of(2) { "de" } else { "en" })])
-    };
-    let late = async {
-        // By now each process knows the variants.
-        pass(WORK / 2).await;
-        everywhere(&apps, 40, ask).await
-    };
-    let (replies, late) = tokio::join!(everywhere(&apps, 40, ask), late);
-    for reply in replies.iter().chain(&late) {
-        assert_eq!(reply.status, 503);
-        assert!(reply.took < WORK * 5 / 2, "{reply:?}");
-    }
-    assert_eq!(origin.calls() - before, 4);
-}
