@@ -517,9 +517,8 @@ impl HttpCaller {
         self.is_known_unshared(&self.flight_key())
     }
 
-    /// Returns whether a leader knows by now that its answer is for one caller alone. What it
-    /// has read of variants on its way may have given the caller another flight, and the word
-    /// was noted for the flight that it leads.
+    /// Returns whether a leader knows by now that its answer is for one caller alone: that is noted
+    /// for the flight it leads, and by what it has read of variants it may belong to another.
     pub(super) fn has_learned_not_to_share(&self, led: &Key) -> bool {
         self.is_known_unshared(led) || self.is_not_shared()
     }
