@@ -203,7 +203,7 @@ impl<V> Entry<V> {
     }
 
     /// Returns whether the remote is to be asked before it is used again.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn is_copy_over(&self, now: Tick) -> bool {
         match self.copied_for.load(Ordering::Relaxed) {
             NEVER => false,
@@ -221,7 +221,7 @@ impl<V> Entry<V> {
 }
 
 impl<V> Judged for Entry<V> {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn fresh_until(&self) -> Tick {
         match self.marked_stale_after.load(Ordering::Relaxed) {
             NEVER => self.filled.fresh_until(),

@@ -95,7 +95,7 @@ impl<V> Shelved<V> {
     }
 
     #[cfg(any(feature = "admin", feature = "moka"))]
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn into_entry(mut self) -> Option<EntryRef<V>> {
         let entry = self.0.take();
         // It is empty. Dropping it would cost a hit a call that does nothing.
@@ -143,7 +143,7 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
 
     /// Returns the entry for a caller, and counts that as a use. Never empties the bin: a hit runs
     /// no `Drop` of another entry.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn get(&self, key: &[u8]) -> Option<EntryRef<V>> {
         of_kind!(self, store => store.get(key))
     }

@@ -5,27 +5,23 @@ use std::future::{Future, ready};
 use std::sync::Arc;
 
 use futures_util::FutureExt;
-use futures_util::future::Either;
+use futures_util::future::{BoxFuture, Either};
 
-use crate::cache::batch::{BoardingPass, Seat};
+use crate::cache::batch::BoardingPass;
+use crate::cache::computation::{Computation, Deferred, TakeCall, Taken};
 use crate::cache::key_work::{FailedCall, KeyWork, ReplacedEntry};
 use crate::cache::run::{self, LeadOutcome, RunOutcome, Work};
 use crate::cache::state::{CacheState, Lookup};
-use crate::computed::Computed;
 use crate::entry::Entry;
-use crate::error::{Absent, BoxError, Error, ErrorKind, FailureAction};
+use crate::error::{Absent, Error, ErrorKind, FailureAction};
 use crate::flight::engine::{LedFor, PlaceForOne};
 use crate::flight::hold::{FailureRule, HoldRule};
 use crate::flight::leader::Leader;
 use crate::flight::waiter::{AloneReason, Caller};
 use crate::freshness::Freshness;
-use crate::key::{Key, ToKey};
+use crate::key::Key;
 use crate::mode::Mode;
 use crate::outcome::CacheOutcome;
-
-/// What a computation hands to its leader: the value to keep, if it may be kept, and what
-/// the leader's own caller gets.
-pub(crate) type ComputationResult<V, T> = (Option<Computed<V>>, T);
 
 /// An answer: a stored entry, or the result of the caller's own computation.
 pub(crate) enum Answer<V, T> {
@@ -75,93 +71,128 @@ impl Otherwise {
 impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     /// Answers a caller with a computation that can run on its own task: a stale value is
     /// served at once, and refreshed in the background.
-    ///
-    /// No `async fn`: that would hold the work once more, in the future of each waiter.
-    pub(crate) fn answer_detached<T, E, F, Fut>(
-        self: &Arc<Self>,
+    pub(crate) fn answer_detached<'a>(
+        self: &'a Arc<Self>,
         key: Key,
         lookup: Lookup<V>,
-        compute: F,
-    ) -> impl Future<Output = Result<Answer<V, T>, Error>> + Send
-    where
-        T: Send + 'static,
-        E: Into<BoxError> + Send + 'static,
-        F: FnOnce() -> Fut + Send + 'static,
-        Fut: Future<Output = Result<ComputationResult<V, T>, E>> + Send + 'static,
-    {
-        self.answer_on_task(KeyWork::serve(self, key, None, compute), lookup)
+        later: &'a mut dyn TakeCall<V>,
+    ) -> BoxFuture<'a, Result<Answer<V, V>, Error>> {
+        let work = KeyWork::serve(self, key, None, Deferred(later));
+        Box::pin(self.answer_deferred(work, lookup))
     }
 
     /// The same for one key of a batch.
-    pub(crate) fn answer_in_batch<K>(
-        self: &Arc<Self>,
+    pub(crate) fn answer_in_batch<'a>(
+        self: &'a Arc<Self>,
         key: Key,
         lookup: Lookup<V>,
-        seat: Seat<K, V>,
-    ) -> impl Future<Output = Result<Answer<V, V>, Error>> + Send
-    where
-        K: ToKey + Clone + Send + Sync + 'static,
-    {
-        self.answer_on_task(KeyWork::in_seat(self, key, seat), lookup)
+        pass: Arc<BoardingPass>,
+        later: &'a mut dyn TakeCall<V>,
+    ) -> impl Future<Output = Result<Answer<V, V>, Error>> + Send + use<'a, V> {
+        let work = KeyWork::serve(self, key, None, Deferred(later)).with_pass(pass);
+        self.answer_deferred(work, lookup)
     }
 
     /// Refreshes `seen` in the background, unless it is being refreshed or may not be now.
-    pub(crate) fn refresh_in_background<T, E, F, Fut>(
+    pub(crate) fn refresh_in_background<C>(
         self: &Arc<Self>,
-        work: KeyWork<V, F>,
+        work: KeyWork<V, C>,
         seen: &Arc<Entry<V>>,
     ) where
-        T: Send + 'static,
-        E: Into<BoxError> + Send + 'static,
-        F: FnOnce() -> Fut + Send + 'static,
-        Fut: Future<Output = Result<ComputationResult<V, T>, E>> + Send + 'static,
+        C: Computation<V, Own: Send, Error: Send, Call: Send> + Send + 'static,
+        C::Own: 'static,
     {
         let is_unchanged = || self.is_still(work.key.as_bytes(), seen);
         let (request, led_for) = (work.request(), LedFor::Refresh);
         let leader = run::begin_refresh(&self.engine, request, led_for, is_unchanged);
         if let Some(leader) = leader {
-            work.lead();
-            let work = work.refreshing(seen);
-            self.engine.in_background(leader, |leader| run::lead(leader, work));
+            self.lead_in_background(leader, work.refreshing(seen));
         }
     }
 
-    fn answer_on_task<T, E, F, Fut>(
+    /// Answers a caller whose computation has a type of its own, as that of a tower service.
+    pub(crate) fn answer_owned<C>(
         self: &Arc<Self>,
-        work: KeyWork<V, F>,
+        key: Key,
         lookup: Lookup<V>,
-    ) -> impl Future<Output = Result<Answer<V, T>, Error>> + Send
+        compute: C,
+    ) -> impl Future<Output = Result<Answer<V, C::Own>, Error>> + Send
     where
-        T: Send + 'static,
-        E: Into<BoxError> + Send + 'static,
-        F: FnOnce() -> Fut + Send + 'static,
-        Fut: Future<Output = Result<ComputationResult<V, T>, E>> + Send + 'static,
+        C: Computation<V, Own: Send, Error: Send, Call: Send> + Send + 'static,
+        C::Own: 'static,
     {
-        let engine = &self.engine;
-        let in_background = move |leader, work: KeyWork<V, F>| {
-            work.lead();
-            engine.in_background(leader, |leader| run::lead(leader, work));
+        let work = KeyWork::serve(self, key, None, compute);
+        let on_task = move |leader, work| self.lead_on_task(leader, work);
+        let in_background = move |leader, work| {
+            self.lead_in_background(leader, work);
             ready(None)
-        };
-        let on_task = move |leader, work: KeyWork<V, F>| {
-            work.lead();
-            run::from_task(engine.detached(leader, |leader| run::lead(leader, work)))
         };
         self.answer(work, lookup, on_task, (LedFor::Refresh, in_background))
     }
 
+    fn answer_deferred<'a>(
+        self: &'a Arc<Self>,
+        work: KeyWork<V, Deferred<'a, V>>,
+        lookup: Lookup<V>,
+    ) -> impl Future<Output = Result<Answer<V, V>, Error>> + Send + use<'a, V> {
+        let on_task = move |leader, work| self.lead_deferred(leader, work);
+        let in_background = move |leader, work: KeyWork<V, Deferred<'a, V>>| {
+            let (work, Deferred(later)) = work.take_computation();
+            self.lead_in_background(leader, work.computing_by(Taken(later.take_call())));
+            ready(None)
+        };
+        self.answer(work, lookup, on_task, (LedFor::Refresh, in_background))
+    }
+
+    /// Leads on a task. A call that was not polled comes back to its caller.
+    fn lead_deferred<'a>(
+        self: &Arc<Self>,
+        leader: Leader<V>,
+        work: KeyWork<V, Deferred<'a, V>>,
+    ) -> impl Future<Output = LeadOutcome<V, KeyWork<V, Deferred<'a, V>>>> + Send + use<'a, V> {
+        let (work, Deferred(later)) = work.take_computation();
+        let task = self.lead_on_task(leader, work.computing_by(Taken(later.take_call())));
+        task.map(move |outcome| {
+            outcome.map_work(|work| {
+                let (work, Taken(call)) = work.take_computation();
+                later.give_back(call);
+                work.computing_by(Deferred(later))
+            })
+        })
+    }
+
+    fn lead_on_task<C>(
+        &self,
+        leader: Leader<V>,
+        work: KeyWork<V, C>,
+    ) -> impl Future<Output = LeadOutcome<V, KeyWork<V, C>>> + Send + use<V, C>
+    where
+        C: Computation<V, Own: Send, Error: Send, Call: Send> + Send + 'static,
+        C::Own: 'static,
+    {
+        work.lead();
+        run::from_task(self.engine.detached(leader, |leader| run::lead(leader, work)))
+    }
+
+    fn lead_in_background<C>(&self, leader: Leader<V>, work: KeyWork<V, C>)
+    where
+        C: Computation<V, Own: Send, Error: Send, Call: Send> + Send + 'static,
+        C::Own: 'static,
+    {
+        work.lead();
+        self.engine.in_background(leader, |leader| run::lead(leader, work));
+    }
+
     /// Answers a caller with a computation that runs inside it. Nothing can run in the
     /// background for such a caller: the first that finds a stale value refreshes it.
-    pub(crate) async fn answer_inline<T, E, F, Fut>(
+    pub(crate) async fn answer_inline<C>(
         self: &Arc<Self>,
         key: Key,
         lookup: Lookup<V>,
-        compute: F,
-    ) -> Result<Answer<V, T>, Error>
+        compute: C,
+    ) -> Result<Answer<V, C::Own>, Error>
     where
-        E: Into<BoxError>,
-        F: FnOnce() -> Fut,
-        Fut: Future<Output = Result<ComputationResult<V, T>, E>>,
+        C: Computation<V>,
     {
         let work = KeyWork::serve(self, key, None, compute);
         let inside = |leader, work| async { Some(run::lead(leader, work).await) };
@@ -169,47 +200,31 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     }
 
     /// Answers with a value whose computation began after the call.
-    pub(crate) async fn answer_fresh<E, F, Fut>(
-        self: &Arc<Self>,
+    pub(crate) fn answer_fresh<'a>(
+        self: &'a Arc<Self>,
         key: Key,
-        compute: F,
-    ) -> Result<Answer<V, V>, Error>
-    where
-        E: Into<BoxError> + Send + 'static,
-        F: FnOnce() -> Fut + Send + 'static,
-        Fut: Future<Output = Result<ComputationResult<V, V>, E>> + Send + 'static,
-    {
-        self.read_fresh(KeyWork::serve(self, key, None, compute)).await
+        later: &'a mut dyn TakeCall<V>,
+    ) -> BoxFuture<'a, Result<Answer<V, V>, Error>> {
+        Box::pin(self.read_fresh(KeyWork::serve(self, key, None, Deferred(later))))
     }
 
-    /// The same with a batch loader.
-    pub(crate) async fn answer_fresh_in_seat<K>(
-        self: &Arc<Self>,
+    /// The same for one key of a batch.
+    pub(crate) fn answer_fresh_in_batch<'a>(
+        self: &'a Arc<Self>,
         key: Key,
-        seat: Seat<K, V>,
-    ) -> Result<Answer<V, V>, Error>
-    where
-        K: ToKey + Clone + Send + Sync + 'static,
-    {
-        self.read_fresh(KeyWork::in_seat(self, key, seat)).await
+        pass: Arc<BoardingPass>,
+        later: &'a mut dyn TakeCall<V>,
+    ) -> BoxFuture<'a, Result<Answer<V, V>, Error>> {
+        let work = KeyWork::serve(self, key, None, Deferred(later)).with_pass(pass);
+        Box::pin(self.read_fresh(work))
     }
 
-    async fn read_fresh<E, F, Fut>(
-        self: &Arc<Self>,
-        work: KeyWork<V, F>,
-    ) -> Result<Answer<V, V>, Error>
-    where
-        E: Into<BoxError> + Send + 'static,
-        F: FnOnce() -> Fut + Send + 'static,
-        Fut: Future<Output = Result<ComputationResult<V, V>, E>> + Send + 'static,
-    {
-        let work = work.reading_fresh();
-        let engine = &self.engine;
-        let on_task = |leader, work: KeyWork<V, F>| {
-            work.lead();
-            run::from_task(engine.detached(leader, |leader| run::lead(leader, work)))
-        };
-        let outcome = self.run(work, on_task).await;
+    async fn read_fresh<'a>(
+        self: &'a Arc<Self>,
+        work: KeyWork<V, Deferred<'a, V>>,
+    ) -> Result<Answer<V, V>, Error> {
+        let on_task = |leader, work| self.lead_deferred(leader, work);
+        let outcome = self.run(work.reading_fresh(), on_task).await;
         let result = match outcome {
             // Computed by another process since the call.
             RunOutcome::Found(entry, _) => Ok(Answer::Entry(entry, CacheOutcome::Joined)),
@@ -222,19 +237,17 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     /// refreshed. Without either, the caller waits or computes.
     ///
     /// No `async fn`: that would hold the work twice, in the future of each waiter.
-    fn answer<T, E, F, Fut, LF, RF>(
+    fn answer<C, LF, RF>(
         self: &Arc<Self>,
-        mut work: KeyWork<V, F>,
+        mut work: KeyWork<V, C>,
         mut lookup: Lookup<V>,
-        lead_by: impl FnOnce(Leader<V>, KeyWork<V, F>) -> LF,
-        refresh_by: (LedFor, impl FnOnce(Leader<V>, KeyWork<V, F>) -> RF),
-    ) -> impl Future<Output = Result<Answer<V, T>, Error>>
+        lead_by: impl FnOnce(Leader<V>, KeyWork<V, C>) -> LF,
+        refresh_by: (LedFor, impl FnOnce(Leader<V>, KeyWork<V, C>) -> RF),
+    ) -> impl Future<Output = Result<Answer<V, C::Own>, Error>>
     where
-        E: Into<BoxError>,
-        F: FnOnce() -> Fut,
-        Fut: Future<Output = Result<ComputationResult<V, T>, E>>,
-        LF: Future<Output = LeadOutcome<V, KeyWork<V, F>>>,
-        RF: Future<Output = Option<LeadOutcome<V, KeyWork<V, F>>>>,
+        C: Computation<V>,
+        LF: Future<Output = LeadOutcome<V, KeyWork<V, C>>>,
+        RF: Future<Output = Option<LeadOutcome<V, KeyWork<V, C>>>>,
     {
         if let Lookup::Miss(stale) = lookup {
             work.in_hand = stale;
@@ -263,16 +276,14 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     }
 
     /// Answers a caller by what its run has come to.
-    fn answered<T, E, F, Fut, RF>(
+    fn answered<C, RF>(
         self: &Arc<Self>,
-        outcome: RunOutcome<V, KeyWork<V, F>>,
-        refresh_by: (LedFor, impl FnOnce(Leader<V>, KeyWork<V, F>) -> RF),
-    ) -> impl Future<Output = Result<Answer<V, T>, Error>>
+        outcome: RunOutcome<V, KeyWork<V, C>>,
+        refresh_by: (LedFor, impl FnOnce(Leader<V>, KeyWork<V, C>) -> RF),
+    ) -> impl Future<Output = Result<Answer<V, C::Own>, Error>>
     where
-        E: Into<BoxError>,
-        F: FnOnce() -> Fut,
-        Fut: Future<Output = Result<ComputationResult<V, T>, E>>,
-        RF: Future<Output = Option<LeadOutcome<V, KeyWork<V, F>>>>,
+        C: Computation<V>,
+        RF: Future<Output = Option<LeadOutcome<V, KeyWork<V, C>>>>,
     {
         let result = match outcome {
             RunOutcome::Answer(entry, outcome, _) => Ok(Answer::Entry(entry, outcome)),
@@ -286,16 +297,14 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     }
 
     /// The way of a caller that has not got its answer from a flight.
-    async fn go_on<T, E, F, Fut, RF>(
+    async fn go_on<C, RF>(
         self: &Arc<Self>,
-        outcome: RunOutcome<V, KeyWork<V, F>>,
-        refresh_by: (LedFor, impl FnOnce(Leader<V>, KeyWork<V, F>) -> RF),
-    ) -> Result<Answer<V, T>, Failed>
+        outcome: RunOutcome<V, KeyWork<V, C>>,
+        refresh_by: (LedFor, impl FnOnce(Leader<V>, KeyWork<V, C>) -> RF),
+    ) -> Result<Answer<V, C::Own>, Failed>
     where
-        E: Into<BoxError>,
-        F: FnOnce() -> Fut,
-        Fut: Future<Output = Result<ComputationResult<V, T>, E>>,
-        RF: Future<Output = Option<LeadOutcome<V, KeyWork<V, F>>>>,
+        C: Computation<V>,
+        RF: Future<Output = Option<LeadOutcome<V, KeyWork<V, C>>>>,
     {
         match outcome {
             RunOutcome::Found(entry, _) if self.now() < entry.window().fresh_until => {
@@ -323,14 +332,12 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         }
     }
 
-    async fn conclude<T, E, F, Fut>(
+    async fn conclude<C>(
         &self,
-        outcome: RunOutcome<V, KeyWork<V, F>>,
-    ) -> Result<Answer<V, T>, Failed>
+        outcome: RunOutcome<V, KeyWork<V, C>>,
+    ) -> Result<Answer<V, C::Own>, Failed>
     where
-        E: Into<BoxError>,
-        F: FnOnce() -> Fut,
-        Fut: Future<Output = Result<ComputationResult<V, T>, E>>,
+        C: Computation<V>,
     {
         let (FailedCall { error, fallback }, outcome) = match outcome {
             RunOutcome::Answer(entry, outcome, _) => return Ok(Answer::Entry(entry, outcome)),
@@ -368,18 +375,16 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     }
 
     /// Serves `seen`, and takes the lead of its refresh where no other caller has it.
-    async fn refresh<T, E, F, Fut, RF>(
+    async fn refresh<C, RF>(
         self: &Arc<Self>,
-        work: KeyWork<V, F>,
+        work: KeyWork<V, C>,
         seen: Arc<Entry<V>>,
         otherwise: Otherwise,
-        refresh_by: (LedFor, impl FnOnce(Leader<V>, KeyWork<V, F>) -> RF),
-    ) -> Result<Answer<V, T>, Failed>
+        refresh_by: (LedFor, impl FnOnce(Leader<V>, KeyWork<V, C>) -> RF),
+    ) -> Result<Answer<V, C::Own>, Failed>
     where
-        E: Into<BoxError>,
-        F: FnOnce() -> Fut,
-        Fut: Future<Output = Result<ComputationResult<V, T>, E>>,
-        RF: Future<Output = Option<LeadOutcome<V, KeyWork<V, F>>>>,
+        C: Computation<V>,
+        RF: Future<Output = Option<LeadOutcome<V, KeyWork<V, C>>>>,
     {
         let key = work.key.clone();
         let request = work.request();
@@ -421,34 +426,30 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
 
     /// The way of a caller whose stale entry has ended while it was to be refreshed. That was done
     /// in its own future, and so is this.
-    async fn ask_anew<T, E, F, Fut>(
+    async fn ask_anew<C>(
         self: &Arc<Self>,
-        work: Box<KeyWork<V, F>>,
-    ) -> Result<Answer<V, T>, Failed>
+        work: Box<KeyWork<V, C>>,
+    ) -> Result<Answer<V, C::Own>, Failed>
     where
-        E: Into<BoxError>,
-        F: FnOnce() -> Fut,
-        Fut: Future<Output = Result<ComputationResult<V, T>, E>>,
+        C: Computation<V>,
     {
         let outcome = self.run(work.serving(), run::lead).await;
         self.conclude(outcome).await
     }
 
     /// Computes for one caller. While the cache is not on, nothing limits the time.
-    async fn compute_alone<T, E, F, Fut>(
+    async fn compute_alone<C>(
         &self,
         (key, reason): (&Key, AloneReason),
         place: Option<PlaceForOne<V>>,
         pass: Option<&BoardingPass>,
-        compute: F,
-    ) -> Result<T, Error>
+        compute: C,
+    ) -> Result<C::Own, Error>
     where
-        E: Into<BoxError>,
-        F: FnOnce() -> Fut,
-        Fut: Future<Output = Result<ComputationResult<V, T>, E>>,
+        C: Computation<V>,
     {
         let from = self.engine.clock.now();
-        let work = async { compute().await };
+        let work = async { compute.call().await };
         let time = pass.map(BoardingPass::time);
         let result = self.engine.compute_alone(work, place, time).await;
         let took = self.engine.clock.now().since(from);

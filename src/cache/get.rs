@@ -8,10 +8,9 @@ use std::future::Future;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
-
 use crate::cache::batch::Seat;
-use crate::cache::compute::{Answer, ComputationResult};
+use crate::cache::computation::{self, ComputationResult};
+use crate::cache::compute::Answer;
 use crate::cache::handle::Stampede;
 use crate::cache::state::Lookup;
 use crate::computed::Computed;
@@ -127,22 +126,26 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     ///
     /// Cancel safe: a dropped caller leaves the computation running for the
     /// others, and its result is stored.
-    pub async fn get_or_compute<K, F, Fut, E>(&self, key: K, compute: F) -> Result<V, Error>
+    pub fn get_or_compute<K, F, Fut, E>(
+        &self,
+        key: K,
+        compute: F,
+    ) -> impl Future<Output = Result<V, Error>>
     where
         K: ToKey,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<V, E>> + Send + 'static,
         E: Into<BoxError> + Send + 'static,
     {
-        let (key, look) = match self.look_up(&key) {
-            Ok(entry) => return Ok(entry.value.clone()),
-            Err(miss) => miss,
-        };
-        let made = move || async move {
-            let value = compute().await?;
-            Ok::<ComputationResult<V, V>, E>((Some(Computed::plain(value.clone())), value))
-        };
-        Box::pin(self.0.answer_detached(key, look, made)).await.map(Answer::into_value)
+        // No `async fn`: that would hold the closure twice.
+        let mut later = computation::plain(compute);
+        async move {
+            let (key, look) = match self.look_up(&key) {
+                Ok(entry) => return Ok(entry.value.clone()),
+                Err(miss) => miss,
+            };
+            self.0.answer_detached(key, look, &mut later).await.map(Answer::into_value)
+        }
     }
 
     /// Like [`get_or_compute`](Self::get_or_compute), with a value that sets
@@ -159,19 +162,25 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// # Cancel safety
     ///
     /// As [`get_or_compute`](Self::get_or_compute).
-    pub async fn get_or_compute_with<K, F, Fut, E>(&self, key: K, compute: F) -> Result<V, Error>
+    pub fn get_or_compute_with<K, F, Fut, E>(
+        &self,
+        key: K,
+        compute: F,
+    ) -> impl Future<Output = Result<V, Error>>
     where
         K: ToKey,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<Computed<V>, E>> + Send + 'static,
         E: Into<BoxError> + Send + 'static,
     {
-        let (key, look) = match self.look_up(&key) {
-            Ok(entry) => return Ok(entry.value.clone()),
-            Err(miss) => miss,
-        };
-        let made = with_own_value(compute);
-        Box::pin(self.0.answer_detached(key, look, made)).await.map(Answer::into_value)
+        let mut later = computation::computed(compute);
+        async move {
+            let (key, look) = match self.look_up(&key) {
+                Ok(entry) => return Ok(entry.value.clone()),
+                Err(miss) => miss,
+            };
+            self.0.answer_detached(key, look, &mut later).await.map(Answer::into_value)
+        }
     }
 
     /// Like [`get_or_compute`](Self::get_or_compute), with a computation that
@@ -280,14 +289,18 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// # Cancel safety
     ///
     /// As [`get_or_compute`](Self::get_or_compute).
-    pub async fn get_or_compute_infallible<K, F, Fut>(&self, key: K, compute: F) -> Result<V, Error>
+    pub fn get_or_compute_infallible<K, F, Fut>(
+        &self,
+        key: K,
+        compute: F,
+    ) -> impl Future<Output = Result<V, Error>>
     where
         K: ToKey,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = V> + Send + 'static,
     {
         let compute = move || async move { Ok::<V, std::convert::Infallible>(compute().await) };
-        self.get_or_compute(key, compute).await
+        self.get_or_compute(key, compute)
     }
 
     /// Like [`get_or_compute`](Self::get_or_compute), without a clone of a stored value, and
@@ -320,19 +333,25 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// # Cancel safety
     ///
     /// As [`get_or_compute`](Self::get_or_compute).
-    pub async fn get_or_compute_ref<K, F, Fut, E>(
+    pub fn get_or_compute_ref<K, F, Fut, E>(
         &self,
         key: K,
         compute: F,
-    ) -> Result<Served<V>, Error>
+    ) -> impl Future<Output = Result<Served<V>, Error>>
     where
         K: ToKey,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<V, E>> + Send + 'static,
         E: Into<BoxError> + Send + 'static,
     {
-        let compute = move || async move { compute().await.map(Computed::plain) };
-        self.get_or_compute_ref_with(key, compute).await
+        let mut later = computation::plain(compute);
+        async move {
+            let (key, look) = match self.look_up(&key) {
+                Ok(entry) => return Ok(Served::stored(entry, CacheOutcome::Hit)),
+                Err(miss) => miss,
+            };
+            self.0.answer_detached(key, look, &mut later).await.map(Answer::into_served)
+        }
     }
 
     /// Like [`get_or_compute_ref`](Self::get_or_compute_ref), with a value that sets its own
@@ -349,23 +368,25 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// # Cancel safety
     ///
     /// As [`get_or_compute`](Self::get_or_compute).
-    pub async fn get_or_compute_ref_with<K, F, Fut, E>(
+    pub fn get_or_compute_ref_with<K, F, Fut, E>(
         &self,
         key: K,
         compute: F,
-    ) -> Result<Served<V>, Error>
+    ) -> impl Future<Output = Result<Served<V>, Error>>
     where
         K: ToKey,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<Computed<V>, E>> + Send + 'static,
         E: Into<BoxError> + Send + 'static,
     {
-        let (key, look) = match self.look_up(&key) {
-            Ok(entry) => return Ok(Served::stored(entry, CacheOutcome::Hit)),
-            Err(miss) => miss,
-        };
-        let answer = Box::pin(self.0.answer_detached(key, look, with_own_value(compute)));
-        answer.await.map(Answer::into_served)
+        let mut later = computation::computed(compute);
+        async move {
+            let (key, look) = match self.look_up(&key) {
+                Ok(entry) => return Ok(Served::stored(entry, CacheOutcome::Hit)),
+                Err(miss) => miss,
+            };
+            self.0.answer_detached(key, look, &mut later).await.map(Answer::into_served)
+        }
     }
 
     /// Returns the value of `key` if it is fresh, or stale in its window. Never
@@ -471,18 +492,22 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// # Cancel safety
     ///
     /// Cancel safe: a dropped caller leaves the computation running.
-    pub async fn refresh<K, F, Fut, E>(&self, key: K, compute: F) -> Result<V, Error>
+    pub fn refresh<K, F, Fut, E>(
+        &self,
+        key: K,
+        compute: F,
+    ) -> impl Future<Output = Result<V, Error>>
     where
         K: ToKey,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<V, E>> + Send + 'static,
         E: Into<BoxError> + Send + 'static,
     {
-        let made = move || async move {
-            let value = compute().await?;
-            Ok::<ComputationResult<V, V>, E>((Some(Computed::plain(value.clone())), value))
-        };
-        Box::pin(self.0.answer_fresh(key.to_key(), made)).await.map(Answer::into_value)
+        let mut later = computation::plain(compute);
+        async move {
+            let answer = self.0.answer_fresh(key.to_key(), &mut later).await;
+            answer.map(Answer::into_value)
+        }
     }
 
     /// Like [`refresh`](Self::refresh), with a value that sets its own lifetime and tags, or is
@@ -499,15 +524,22 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// # Cancel safety
     ///
     /// As [`refresh`](Self::refresh).
-    pub async fn refresh_with<K, F, Fut, E>(&self, key: K, compute: F) -> Result<V, Error>
+    pub fn refresh_with<K, F, Fut, E>(
+        &self,
+        key: K,
+        compute: F,
+    ) -> impl Future<Output = Result<V, Error>>
     where
         K: ToKey,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<Computed<V>, E>> + Send + 'static,
         E: Into<BoxError> + Send + 'static,
     {
-        let made = with_own_value(compute);
-        Box::pin(self.0.answer_fresh(key.to_key(), made)).await.map(Answer::into_value)
+        let mut later = computation::computed(compute);
+        async move {
+            let answer = self.0.answer_fresh(key.to_key(), &mut later).await;
+            answer.map(Answer::into_value)
+        }
     }
 
     /// The same with a seat among the keys of a batch.
@@ -515,7 +547,10 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     where
         K: ToKey + Clone + Send + Sync + 'static,
     {
-        Box::pin(self.0.answer_fresh_in_seat(key, seat)).await.map(Answer::into_value)
+        let pass = seat.pass();
+        let mut later = computation::computed(move || seat.load());
+        let answer = self.0.answer_fresh_in_batch(key, pass, &mut later).await;
+        answer.map(Answer::into_value)
     }
 
     /// Returns the value of `key`, or runs the computation that `work` makes on a miss.
@@ -531,13 +566,14 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
             Ok(entry) => return Ok(entry.value.clone()),
             Err(miss) => miss,
         };
-        let made = with_own_value(work());
-        Box::pin(self.0.answer_detached(key, look, made)).await.map(Answer::into_value)
+        let mut later = computation::computed(work());
+        self.0.answer_detached(key, look, &mut later).await.map(Answer::into_value)
     }
 
     /// Returns a fresh entry, or the key and the look-up that found none.
-    // Always: it is the body of a hit, and many methods call it.
-    #[inline(always)]
+    // Always: it is the body of a hit, and many methods call it. Not in a build with debug
+    // assertions: there each call of `get_or_compute` would compile the body of a hit again.
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn look_up<K: ToKey + ?Sized>(
         &self,
         key: &K,
@@ -552,24 +588,5 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
             }
             look => Err((bytes.to_key(), look)),
         }
-    }
-}
-
-/// Makes a computation whose own caller gets the value, too.
-pub(super) fn with_own_value<V, F, Fut, E>(
-    compute: F,
-) -> impl FnOnce() -> BoxFuture<'static, Result<ComputationResult<V, V>, E>>
-where
-    V: Clone + Send + 'static,
-    F: FnOnce() -> Fut + Send + 'static,
-    Fut: Future<Output = Result<Computed<V>, E>> + Send + 'static,
-    E: 'static,
-{
-    move || {
-        Box::pin(async move {
-            let computed = compute().await?;
-            let own = computed.value.clone();
-            Ok((Some(computed), own))
-        })
     }
 }

@@ -10,8 +10,9 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::cache::batch::{BatchLoad, Batcher, LoadedPairs, absent_error};
+use crate::cache::computation;
 use crate::cache::compute::Answer;
-use crate::cache::get::{Served, with_own_value};
+use crate::cache::get::Served;
 use crate::cache::handle::Stampede;
 use crate::cache::state::Lookup;
 use crate::computed::Computed;
@@ -216,7 +217,9 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
         K: ToKey + Clone + Send + Sync + 'static,
     {
         let seat = batcher.seat(&self.0, &key.to_owned());
-        Box::pin(self.0.answer_in_batch(encoded, lookup, seat)).await
+        let pass = seat.pass();
+        let mut later = computation::computed(move || seat.load());
+        Box::pin(self.0.answer_in_batch(encoded, lookup, pass, &mut later)).await
     }
 
     /// Returns values from the store, and loads each of the others by itself, side by side.
@@ -234,9 +237,10 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
         let (mut batch, missing) = self.look_up_all(keys);
         let answers = FuturesUnordered::new();
         for Missing { key, encoded, lookup } in missing {
-            let compute = with_own_value(load(&key));
-            let answer = self.0.answer_detached(encoded, lookup, compute);
-            answers.push(Box::pin(async { (key, answer.await) }));
+            let mut later = computation::computed(load(&key));
+            answers.push(Box::pin(async move {
+                (key, self.0.answer_detached(encoded, lookup, &mut later).await)
+            }));
         }
         let mut answers = answers;
         while let Some((key, answer)) = answers.next().await {
@@ -292,8 +296,11 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
             let round = batcher.begin_round(&self.0);
             for Missing { key, encoded, lookup } in missing.by_ref().take(batcher.max_batch()) {
                 let seat = round.seat(key.clone());
-                let answer = self.0.answer_in_batch(encoded, lookup, seat);
-                let mut answer = Box::pin(async { (key, answer.await) });
+                let pass = seat.pass();
+                let mut later = computation::computed(move || seat.load());
+                let mut answer = Box::pin(async move {
+                    (key, self.0.answer_in_batch(encoded, lookup, pass, &mut later).await)
+                });
                 // Once for each before the round may close: which of them lead is decided in the
                 // first poll.
                 match futures_util::poll!(&mut answer) {

@@ -13,7 +13,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::cache::get::with_own_value;
+use crate::cache::computation::{self, TakeCall as _, Taken};
 use crate::cache::key_work::KeyWork;
 use crate::cache::state::{CacheState, Lookup};
 use crate::cache::typed::{Cache, Loader, WeakCache};
@@ -169,11 +169,9 @@ where
         match self.loader() {
             Loader::One(load) => {
                 for (key, encoded, seen) in present {
-                    let compute = with_own_value(self.loading(load, &key));
-                    state.refresh_in_background(
-                        KeyWork::serve(state, encoded, None, compute),
-                        &seen,
-                    );
+                    let mut later = computation::computed(self.loading(load, &key));
+                    let work = KeyWork::serve(state, encoded, None, Taken(later.take_call()));
+                    state.refresh_in_background(work, &seen);
                 }
             }
             Loader::Batch(batcher) => {
@@ -181,7 +179,11 @@ where
                 while present.peek().is_some() {
                     let round = batcher.begin_round(state);
                     for (key, encoded, seen) in present.by_ref().take(batcher.max_batch()) {
-                        let work = KeyWork::in_seat(state, encoded, round.seat(key));
+                        let seat = round.seat(key);
+                        let pass = seat.pass();
+                        let mut later = computation::computed(move || seat.load());
+                        let compute = Taken(later.take_call());
+                        let work = KeyWork::serve(state, encoded, None, compute).with_pass(pass);
                         state.refresh_in_background(work, &seen);
                     }
                 }

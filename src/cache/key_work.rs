@@ -1,20 +1,16 @@
 //! The work of one caller that asks for a key: what it wants, what may answer it, and how it
 //! computes.
 
-use std::future::Future;
 use std::sync::Arc;
 
-use futures_util::future::BoxFuture;
-
-use crate::cache::batch::{BoardingPass, Seat};
-use crate::cache::compute::ComputationResult;
+use crate::cache::batch::BoardingPass;
+use crate::cache::computation::Computation;
 use crate::cache::fresh_read::FreshRead;
-use crate::cache::get::with_own_value;
 use crate::cache::run::Work;
 use crate::cache::state::{CacheState, Lookup};
 use crate::clock::Tick;
 use crate::entry::Entry;
-use crate::error::{BoxError, Error, ErrorKind, LoadFailure};
+use crate::error::{BoxError, Error, ErrorKind};
 use crate::flight::end::{End, Remember};
 use crate::flight::engine::FlightRequest;
 use crate::flight::hold::{FailureRule, HoldRule};
@@ -22,7 +18,7 @@ use crate::flight::leader::Leader;
 use crate::flight::phase::FlightNumbers;
 use crate::flight::waiter::Caller;
 use crate::freshness::Freshness;
-use crate::key::{Key, ToKey};
+use crate::key::Key;
 use crate::lease::acquire::{Judgement, Patience, Search};
 use crate::lease::grant::Version;
 
@@ -45,21 +41,20 @@ impl ReplacedEntry {
     }
 }
 
-/// What a caller wants.
-#[derive(Debug)]
-pub(super) enum Purpose {
+/// What a caller wants. Small: each waiter holds it.
+pub(super) enum Purpose<V> {
     /// Any value that may be served.
     Serve,
     /// A newer value than this one; its caller has a value to go on with.
-    Refresh(ReplacedEntry),
-    /// A value whose computation began after the call. In a box: each waiter holds its work.
+    Refresh(Arc<Entry<V>>),
+    /// A value whose computation began after the call.
     FreshRead(Box<FreshRead>),
 }
 
-impl Purpose {
+impl<V: Clone + Send + Sync + 'static> Purpose<V> {
     /// Returns what may be served in place of a failure. A caller that has asked for a new
     /// value by name is served nothing else.
-    pub(super) fn fallback<V: Clone + Send + Sync + 'static>(
+    pub(super) fn fallback(
         &self,
         state: &CacheState<V>,
         key: &Key,
@@ -79,32 +74,50 @@ pub(crate) struct FailedCall<V> {
 }
 
 /// One caller's work.
-pub(crate) struct KeyWork<V: Clone + Send + Sync + 'static, F> {
+pub(crate) struct KeyWork<V: Clone + Send + Sync + 'static, C> {
     state: Arc<CacheState<V>>,
     pub(super) key: Key,
-    pub(super) purpose: Purpose,
+    pub(super) purpose: Purpose<V>,
     /// Found by the caller's first look, or on the leader's way.
     pub(super) in_hand: Option<Arc<Entry<V>>>,
-    /// Found by the search: not an answer, but perhaps of use in place of a failure.
-    stand_in: Option<Arc<Entry<V>>>,
-    /// The entry that the result replaces, and whose tags it may inherit.
-    replaced: Option<Arc<Entry<V>>>,
+    /// Found by the search, and no answer. To a caller that takes any value it may be of use in
+    /// place of a failure. For the others it is the entry that the result replaces, and whose tags
+    /// the result may inherit. One field for both: each waiter holds it.
+    passed_over: Option<Arc<Entry<V>>>,
     /// The caller is one of a batch.
     pub(super) pass: Option<Arc<BoardingPass>>,
-    pub(super) compute: F,
+    pub(super) compute: C,
 }
 
-impl<V: Clone + Send + Sync + 'static, F> KeyWork<V, F> {
+impl<V: Clone + Send + Sync + 'static, C> KeyWork<V, C> {
     pub(crate) fn serve(
         state: &Arc<CacheState<V>>,
         key: Key,
         stale: Option<Arc<Entry<V>>>,
-        compute: F,
+        compute: C,
     ) -> Self {
         let state = Arc::clone(state);
         let purpose = Purpose::Serve;
-        let (in_hand, stand_in, replaced) = (stale, None, None);
-        Self { state, key, purpose, in_hand, stand_in, replaced, pass: None, compute }
+        let (in_hand, passed_over) = (stale, None);
+        Self { state, key, purpose, in_hand, passed_over, pass: None, compute }
+    }
+
+    /// Makes it the work of a caller in a batch.
+    pub(super) fn with_pass(self, pass: Arc<BoardingPass>) -> Self {
+        Self { pass: Some(pass), ..self }
+    }
+
+    /// Parts the work from its computation.
+    pub(super) fn take_computation(self) -> (KeyWork<V, ()>, C) {
+        let Self { state, key, purpose, in_hand, passed_over, pass, compute } = self;
+        let rest = KeyWork { state, key, purpose, in_hand, passed_over, pass, compute: () };
+        (rest, compute)
+    }
+
+    /// Gives the work a computation.
+    pub(super) fn computing_by<D>(self, compute: D) -> KeyWork<V, D> {
+        let Self { state, key, purpose, in_hand, passed_over, pass, .. } = self;
+        KeyWork { state, key, purpose, in_hand, passed_over, pass, compute }
     }
 
     /// Takes note that the caller leads.
@@ -120,9 +133,9 @@ impl<V: Clone + Send + Sync + 'static, F> KeyWork<V, F> {
     }
 
     pub(super) fn refreshing(mut self, seen: &Arc<Entry<V>>) -> Self {
-        self.purpose = Purpose::Refresh(ReplacedEntry::of(seen));
+        self.purpose = Purpose::Refresh(Arc::clone(seen));
         self.in_hand = Some(Arc::clone(seen));
-        self.replaced = Some(Arc::clone(seen));
+        self.passed_over = Some(Arc::clone(seen));
         self
     }
 
@@ -130,7 +143,7 @@ impl<V: Clone + Send + Sync + 'static, F> KeyWork<V, F> {
     /// has found nothing.
     pub(super) fn serving(mut self) -> Self {
         self.purpose = Purpose::Serve;
-        (self.in_hand, self.replaced) = (None, None);
+        (self.in_hand, self.passed_over) = (None, None);
         self
     }
 
@@ -144,7 +157,7 @@ impl<V: Clone + Send + Sync + 'static, F> KeyWork<V, F> {
     fn is_replaced(&mut self, found: &Arc<Entry<V>>) -> bool {
         match &mut self.purpose {
             Purpose::Serve => false,
-            Purpose::Refresh(seen) => seen.is_no_older_than(found),
+            Purpose::Refresh(seen) => ReplacedEntry::of(seen).is_no_older_than(found),
             Purpose::FreshRead(read) => !read.covers(found),
         }
     }
@@ -155,7 +168,7 @@ impl<V: Clone + Send + Sync + 'static, F> KeyWork<V, F> {
     }
 }
 
-impl<V: Clone + Send + Sync + 'static, F> Caller<V> for KeyWork<V, F> {
+impl<V: Clone + Send + Sync + 'static, C> Caller<V> for KeyWork<V, C> {
     fn flight_request(&mut self) -> FlightRequest {
         let request = self.request();
         match self.purpose {
@@ -204,22 +217,23 @@ impl<V: Clone + Send + Sync + 'static, F> Caller<V> for KeyWork<V, F> {
     }
 }
 
-impl<V: Clone + Send + Sync + 'static, F> Search<V> for KeyWork<V, F> {
+impl<V: Clone + Send + Sync + 'static, C> Search<V> for KeyWork<V, C> {
     fn key(&self) -> &Key {
         &self.key
     }
 
     fn judge(&mut self, found: &Arc<Entry<V>>) -> Judgement {
         if self.is_replaced(found) {
-            self.replaced = Some(Arc::clone(found));
+            self.passed_over = Some(Arc::clone(found));
             return Judgement::Useless;
         }
         match self.state.judge_found(&self.key, found) {
             Freshness::Fresh | Freshness::Early => Judgement::Serves,
             Freshness::Stale if matches!(self.purpose, Purpose::Serve) => Judgement::Serves,
             Freshness::Stale | Freshness::StaleIfError => {
-                let serves = matches!(self.purpose, Purpose::Serve);
-                self.stand_in = serves.then(|| Arc::clone(found));
+                if matches!(self.purpose, Purpose::Serve) {
+                    self.passed_over = Some(Arc::clone(found));
+                }
                 Judgement::Useless
             }
             Freshness::Expired => Judgement::Useless,
@@ -253,14 +267,12 @@ impl<V: Clone + Send + Sync + 'static, F> Search<V> for KeyWork<V, F> {
     }
 }
 
-impl<V, T, E, F, Fut> Work<V> for KeyWork<V, F>
+impl<V, C> Work<V> for KeyWork<V, C>
 where
     V: Clone + Send + Sync + 'static,
-    E: Into<BoxError>,
-    F: FnOnce() -> Fut,
-    Fut: Future<Output = Result<ComputationResult<V, T>, E>>,
+    C: Computation<V>,
 {
-    type Output = Result<T, FailedCall<V>>;
+    type Output = Result<C::Own, FailedCall<V>>;
 
     fn patience(&mut self) -> Patience {
         match self.purpose {
@@ -270,7 +282,10 @@ where
     }
 
     fn keep_stand_in(&mut self, leader: &Leader<V>) {
-        let Some(found) = self.stand_in.take() else { return };
+        if !matches!(self.purpose, Purpose::Serve) {
+            return;
+        }
+        let Some(found) = self.passed_over.take() else { return };
         let here = self.state.local.peek(self.key.as_bytes());
         if here.is_none_or(|here| here.window().started < found.window().started) {
             leader.adopt(&found);
@@ -290,12 +305,12 @@ where
     async fn call(self, mut leader: Leader<V>) -> Self::Output {
         let shared = self.rule(HoldRule::Never);
         leader.set_fallback(shared.stale_until.is_some());
-        let Self { state, key, purpose, in_hand, replaced, pass, compute, .. } = self;
+        let Self { state, key, purpose, in_hand, passed_over, pass, compute } = self;
         pass.inspect(|pass| pass.compute_in_flight(leader.computation()));
         // What stands there now, and not when the caller asked: another computation may
         // have stored a value with other tags since.
         let here = state.local.peek(key.as_bytes());
-        let replaced = here.filter(|entry| state.engine.log.is_alive(entry)).or(replaced);
+        let replaced = here.filter(|entry| state.engine.log.is_alive(entry)).or(passed_over);
         // It may have no room here, and still stand in the remote.
         let replaced = replaced.or_else(|| in_hand.clone());
         let failed = |error| {
@@ -304,7 +319,7 @@ where
         };
         // Also a cache that only fails has something to forget.
         state.tidy_from_now_on();
-        match told_apart(leader.compute(async { compute().await }).await, &state.name) {
+        match told_apart(leader.compute(async { compute.call().await }).await, &state.name) {
             Ok(Ok((Some(computed), own))) if computed.storable => {
                 let computed = computed.with_tags_of(replaced.as_deref());
                 match state.entry(computed, &leader) {
@@ -357,24 +372,5 @@ fn told_apart<T, E: Into<BoxError>>(
         Err(refusal) if refusal.kind() == ErrorKind::Overloaded => Err(refusal),
         Err(error) => Ok(Err(error.in_cache(name))),
         Ok(computed) => Ok(Ok(computed)),
-    }
-}
-
-/// What a caller in a batch brings.
-pub(crate) type Seated<V> = BoxFuture<'static, Result<ComputationResult<V, V>, LoadFailure>>;
-
-impl<V: Clone + Send + Sync + 'static> KeyWork<V, ()> {
-    /// Returns the work of one caller in a batch.
-    pub(crate) fn in_seat<K>(
-        state: &Arc<CacheState<V>>,
-        key: Key,
-        seat: Seat<K, V>,
-    ) -> KeyWork<V, impl FnOnce() -> Seated<V> + Send + use<K, V>>
-    where
-        K: ToKey + Clone + Send + Sync + 'static,
-    {
-        let pass = Some(seat.pass());
-        let work = KeyWork::serve(state, key, None, with_own_value(move || seat.load()));
-        KeyWork { pass, ..work }
     }
 }

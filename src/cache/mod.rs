@@ -45,6 +45,7 @@
 //! - `put`: the methods that store and invalidate; `mark_stale`: those that make stale by tags.
 //! - `state`: what a handle and its layers share: the look-up, how entries are made, and the
 //!   task that tidies.
+//! - `computation`: the closure that a caller brings, and how its type is forgotten.
 //! - `compute`: the ways of a caller that asks for a key; `key_work`: what it brings; `fresh_read`:
 //!   which values of other processes a fresh read takes.
 //! - `run`: the way from a caller without a fresh value to its answer.
@@ -58,6 +59,7 @@
 
 pub(crate) mod batch;
 pub(crate) mod builder;
+pub(crate) mod computation;
 pub(crate) mod compute;
 pub(crate) mod failure;
 mod fresh_read;

@@ -195,6 +195,18 @@ where
 }
 
 impl<V: Send + Sync + 'static, W: Work<V>> LeadOutcome<V, W> {
+    /// Changes the work that comes back.
+    pub(crate) fn map_work<X>(self, change: impl FnOnce(W) -> X) -> LeadOutcome<V, X>
+    where
+        X: Work<V, Output = W::Output>,
+    {
+        match self {
+            Self::Called(output) => LeadOutcome::Called(output),
+            Self::Found(entry, work) => LeadOutcome::Found(entry, change(work)),
+            Self::Refused(error, work) => LeadOutcome::Refused(error, work.map(change)),
+        }
+    }
+
     fn for_caller(self, outcome: CacheOutcome) -> RunOutcome<V, W> {
         match self {
             Self::Called(output) => RunOutcome::Called(output, outcome),

@@ -199,7 +199,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     /// Asks the store. The only place where an entry is judged before it is
     /// served.
     // Always, as `peek`: a call would cost a hit twenty instructions.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn look(&self, key: &[u8]) -> Lookup<V> {
         if self.engine.mode() == Mode::On { self.peek(key) } else { self.look_unprotected(key) }
     }
@@ -213,7 +213,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         Lookup::Miss(None)
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn peek(&self, key: &[u8]) -> Lookup<V> {
         let Some(entry) = self.local.get(key) else { return Lookup::Miss(None) };
         if !self.engine.log.is_alive(&entry) {
@@ -241,7 +241,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         Lookup::Miss(Some(entry).filter(|entry| self.judge(entry, now) != Freshness::Expired))
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn judged(&self, entry: Arc<Entry<V>>, now: Tick) -> Lookup<V> {
         match self.judge(&entry, now) {
             Freshness::Fresh => Lookup::Fresh(entry),

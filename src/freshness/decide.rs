@@ -30,7 +30,7 @@ pub(crate) trait Judged {
 }
 
 impl Judged for Window {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn fresh_until(&self) -> Tick {
         self.fresh_until
     }
@@ -42,7 +42,7 @@ impl Judged for Window {
 
 /// Judges an entry at `now`, or the window of one. `sample` draws from (0, 1]; it is asked only
 /// when early refresh is on and the end of the lifetime is near.
-#[inline(always)]
+#[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn decide(
     judged: &impl Judged,
     now: Tick,

@@ -161,7 +161,7 @@ impl From<Window> for PackedWindow {
 }
 
 impl PackedWindow {
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn fresh_until(&self) -> Tick {
         self.fresh_until
     }

@@ -131,7 +131,7 @@ impl<V: Send + Sync + 'static> MokaStore<V> {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn get(&self, key: &[u8]) -> Option<EntryRef<V>> {
         self.cache.get(key).and_then(Shelved::into_entry)
     }

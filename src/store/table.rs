@@ -62,7 +62,7 @@ impl UsedNode {
 
     /// Counts a use, up to [`MOST_USES`]. One that is lost between two threads is lost to a count
     /// that is full soon.
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn count(&self) {
         let now = self.0.load(Ordering::Relaxed);
         if now < u32::from(MOST_USES) * USE {
@@ -194,12 +194,12 @@ impl<V: Send + Sync + 'static> TableStore<V> {
         }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     fn wanted<'a>(&self, key: &'a [u8]) -> Wanted<'a> {
         Wanted { key, hash: self.hasher.hash_one(key) as u32 }
     }
 
-    #[inline(always)]
+    #[cfg_attr(not(debug_assertions), inline(always))]
     pub(super) fn get(&self, key: &[u8]) -> Option<EntryRef<V>> {
         let guard = self.table.guard();
         let (slot, held) = self.table.get_key_value(&self.wanted(key), &guard)?;

@@ -5,7 +5,8 @@ use std::task::{Context, Poll};
 
 use tower_service::Service;
 
-use crate::cache::compute::{Answer, ComputationResult};
+use crate::cache::computation::ComputationResult;
+use crate::cache::compute::Answer;
 use crate::cache::handle::Stampede;
 use crate::cache::state::Lookup;
 use crate::computed::Computed;
@@ -111,7 +112,7 @@ where
             let served = if inline {
                 inner.answer_inline(key, look, work).await?
             } else {
-                inner.answer_detached(key, look, work).await?
+                inner.answer_owned(key, look, work).await?
             };
             Ok(match served {
                 Answer::Entry(entry, _) => adapter.thaw(&entry.value),

@@ -1,0 +1,145 @@
+//! The computation that a caller brings, and how its type is forgotten.
+//!
+//! A program has hundreds of calls of `get_or_compute`, each with a closure of its own type. If the
+//! way of a caller knew that type, it would be compiled once for each call. So a detached caller
+//! keeps its closure in its own future ([`Later`]) and lends it to its way by reference
+//! ([`Deferred`]). A caller that joins a flight boxes nothing. A caller that leads takes the
+//! [`Call`], which is boxed, to its task. A call that was not polled comes back from the task, and
+//! runs where the caller goes on.
+//!
+//! Computations inside their caller (`get_or_compute_scoped`) and those of tower services keep
+//! their type: the first may borrow and need not be `Send`, the others are few.
+
+use std::future::{Future, ready};
+
+use futures_util::future::BoxFuture;
+
+use crate::computed::Computed;
+use crate::error::{BoxError, Error, ErrorKind};
+
+/// What a computation hands to its leader: the value to keep, if it may be kept, and what
+/// the leader's own caller gets.
+pub(crate) type ComputationResult<V, T> = (Option<Computed<V>>, T);
+
+/// Computes a value, once.
+pub(crate) trait Computation<V> {
+    /// What the leader's own caller gets.
+    type Own;
+    type Error: Into<BoxError>;
+    type Call: Future<Output = Result<ComputationResult<V, Self::Own>, Self::Error>>;
+
+    fn call(self) -> Self::Call;
+}
+
+impl<V, T, E, F, Fut> Computation<V> for F
+where
+    E: Into<BoxError>,
+    F: FnOnce() -> Fut,
+    Fut: Future<Output = Result<ComputationResult<V, T>, E>>,
+{
+    type Own = T;
+    type Error = E;
+    type Call = Fut;
+
+    fn call(self) -> Fut {
+        self()
+    }
+}
+
+/// A call whose type is forgotten. The closure runs at its first poll.
+pub(crate) type Call<V> = BoxFuture<'static, Result<ComputationResult<V, V>, BoxError>>;
+
+/// Hands out a call, and takes it back where it was not polled.
+pub(crate) trait TakeCall<V>: Send {
+    fn take_call(&mut self) -> Call<V>;
+    fn give_back(&mut self, call: Call<V>);
+}
+
+/// A closure that stays in the future of its caller until that leads or computes alone.
+pub(crate) enum Later<F, C, V> {
+    /// The closure, and what makes a [`Computed`] of its result.
+    Closure(F, C),
+    Call(Call<V>),
+    Taken,
+}
+
+/// Defers a closure that returns a plain value.
+pub(crate) fn plain<V, E, F, Fut>(
+    compute: F,
+) -> Later<F, impl FnOnce(V) -> Computed<V> + Send + 'static, V>
+where
+    V: 'static,
+    F: FnOnce() -> Fut,
+    Fut: Future<Output = Result<V, E>>,
+{
+    Later::Closure(compute, Computed::plain)
+}
+
+/// Defers a closure that returns a [`Computed`].
+pub(crate) fn computed<V, E, F, Fut>(
+    compute: F,
+) -> Later<F, impl FnOnce(Computed<V>) -> Computed<V> + Send + 'static, V>
+where
+    V: 'static,
+    F: FnOnce() -> Fut,
+    Fut: Future<Output = Result<Computed<V>, E>>,
+{
+    Later::Closure(compute, std::convert::identity)
+}
+
+impl<V, R, E, F, Fut, C> TakeCall<V> for Later<F, C, V>
+where
+    V: Clone + Send + 'static,
+    E: Into<BoxError>,
+    F: FnOnce() -> Fut + Send + 'static,
+    Fut: Future<Output = Result<R, E>> + Send + 'static,
+    C: FnOnce(R) -> Computed<V> + Send + 'static,
+{
+    fn take_call(&mut self) -> Call<V> {
+        match std::mem::replace(self, Self::Taken) {
+            Self::Closure(compute, convert) => Box::pin(async move {
+                match compute().await {
+                    Ok(result) => {
+                        let computed = convert(result);
+                        let own = computed.value.clone();
+                        Ok((Some(computed), own))
+                    }
+                    Err(error) => Err(error.into()),
+                }
+            }),
+            Self::Call(call) => call,
+            // Not reached: `Deferred` is consumed by the call, and made anew by `give_back` only.
+            Self::Taken => Box::pin(ready(Err(Error::new(ErrorKind::ShutDown).into()))),
+        }
+    }
+
+    fn give_back(&mut self, call: Call<V>) {
+        *self = Self::Call(call);
+    }
+}
+
+/// What a caller lends to its way.
+pub(crate) struct Deferred<'a, V>(pub(crate) &'a mut dyn TakeCall<V>);
+
+impl<V> Computation<V> for Deferred<'_, V> {
+    type Own = V;
+    type Error = BoxError;
+    type Call = Call<V>;
+
+    fn call(self) -> Call<V> {
+        self.0.take_call()
+    }
+}
+
+/// A call that its caller has taken to a task.
+pub(crate) struct Taken<V>(pub(crate) Call<V>);
+
+impl<V> Computation<V> for Taken<V> {
+    type Own = V;
+    type Error = BoxError;
+    type Call = Call<V>;
+
+    fn call(self) -> Call<V> {
+        self.0
+    }
+}
