@@ -2,10 +2,10 @@
 //!
 //! A program has hundreds of calls of `get_or_compute`, each with a closure of its own type. If the
 //! way of a caller knew that type, it would be compiled once for each call. So a detached caller
-//! keeps its closure in its own future ([`Later`]) and lends it to its way by reference
-//! ([`Deferred`]). A caller that joins a flight boxes nothing. A caller that leads takes the
-//! [`Call`], which is boxed, to its task. A call that was not polled comes back from the task, and
-//! runs where the caller goes on.
+//! keeps its closure in its own future ([`CallerClosure`]) and lends it to its way by reference
+//! ([`LentClosure`]). A caller that joins a flight boxes nothing. A caller that leads takes a
+//! [`BoxedCall`] to its task. A call that was not polled comes back from the task, and runs where the
+//! caller goes on.
 //!
 //! Computations inside their caller (`get_or_compute_scoped`) and those of tower services keep
 //! their type: the first may borrow and need not be `Send`, the others are few.
@@ -22,7 +22,7 @@ use crate::error::{BoxError, Error, ErrorKind};
 pub(crate) type ComputationResult<V, T> = (Option<Computed<V>>, T);
 
 /// Computes a value, once.
-pub(crate) trait Computation<V> {
+pub(crate) trait Compute<V> {
     /// What the leader's own caller gets.
     type Own;
     type Error: Into<BoxError>;
@@ -31,7 +31,7 @@ pub(crate) trait Computation<V> {
     fn call(self) -> Self::Call;
 }
 
-impl<V, T, E, F, Fut> Computation<V> for F
+impl<V, T, E, F, Fut> Compute<V> for F
 where
     E: Into<BoxError>,
     F: FnOnce() -> Fut,
@@ -47,47 +47,47 @@ where
 }
 
 /// A call whose type is forgotten. The closure runs at its first poll.
-pub(crate) type Call<V> = BoxFuture<'static, Result<ComputationResult<V, V>, BoxError>>;
+pub(crate) type BoxedCall<V> = BoxFuture<'static, Result<ComputationResult<V, V>, BoxError>>;
 
 /// Hands out a call, and takes it back where it was not polled.
 pub(crate) trait TakeCall<V>: Send {
-    fn take_call(&mut self) -> Call<V>;
-    fn give_back(&mut self, call: Call<V>);
+    fn take_call(&mut self) -> BoxedCall<V>;
+    fn give_back(&mut self, call: BoxedCall<V>);
 }
 
 /// A closure that stays in the future of its caller until that leads or computes alone.
-pub(crate) enum Later<F, C, V> {
+pub(crate) enum CallerClosure<F, C, V> {
     /// The closure, and what makes a [`Computed`] of its result.
     Closure(F, C),
-    Call(Call<V>),
+    Call(BoxedCall<V>),
     Taken,
 }
 
 /// Defers a closure that returns a plain value.
 pub(crate) fn plain<V, E, F, Fut>(
     compute: F,
-) -> Later<F, impl FnOnce(V) -> Computed<V> + Send + 'static, V>
+) -> CallerClosure<F, impl FnOnce(V) -> Computed<V> + Send + 'static, V>
 where
     V: 'static,
     F: FnOnce() -> Fut,
     Fut: Future<Output = Result<V, E>>,
 {
-    Later::Closure(compute, Computed::plain)
+    CallerClosure::Closure(compute, Computed::plain)
 }
 
 /// Defers a closure that returns a [`Computed`].
 pub(crate) fn computed<V, E, F, Fut>(
     compute: F,
-) -> Later<F, impl FnOnce(Computed<V>) -> Computed<V> + Send + 'static, V>
+) -> CallerClosure<F, impl FnOnce(Computed<V>) -> Computed<V> + Send + 'static, V>
 where
     V: 'static,
     F: FnOnce() -> Fut,
     Fut: Future<Output = Result<Computed<V>, E>>,
 {
-    Later::Closure(compute, std::convert::identity)
+    CallerClosure::Closure(compute, std::convert::identity)
 }
 
-impl<V, R, E, F, Fut, C> TakeCall<V> for Later<F, C, V>
+impl<V, R, E, F, Fut, C> TakeCall<V> for CallerClosure<F, C, V>
 where
     V: Clone + Send + 'static,
     E: Into<BoxError>,
@@ -95,7 +95,7 @@ where
     Fut: Future<Output = Result<R, E>> + Send + 'static,
     C: FnOnce(R) -> Computed<V> + Send + 'static,
 {
-    fn take_call(&mut self) -> Call<V> {
+    fn take_call(&mut self) -> BoxedCall<V> {
         match std::mem::replace(self, Self::Taken) {
             Self::Closure(compute, convert) => Box::pin(async move {
                 match compute().await {
@@ -108,38 +108,38 @@ where
                 }
             }),
             Self::Call(call) => call,
-            // Not reached: `Deferred` is consumed by the call, and made anew by `give_back` only.
+            // Not reached: `LentClosure` is consumed by the call, and made anew by `give_back` only.
             Self::Taken => Box::pin(ready(Err(Error::new(ErrorKind::ShutDown).into()))),
         }
     }
 
-    fn give_back(&mut self, call: Call<V>) {
+    fn give_back(&mut self, call: BoxedCall<V>) {
         *self = Self::Call(call);
     }
 }
 
 /// What a caller lends to its way.
-pub(crate) struct Deferred<'a, V>(pub(crate) &'a mut dyn TakeCall<V>);
+pub(crate) struct LentClosure<'a, V>(pub(crate) &'a mut dyn TakeCall<V>);
 
-impl<V> Computation<V> for Deferred<'_, V> {
+impl<V> Compute<V> for LentClosure<'_, V> {
     type Own = V;
     type Error = BoxError;
-    type Call = Call<V>;
+    type Call = BoxedCall<V>;
 
-    fn call(self) -> Call<V> {
+    fn call(self) -> BoxedCall<V> {
         self.0.take_call()
     }
 }
 
 /// A call that its caller has taken to a task.
-pub(crate) struct Taken<V>(pub(crate) Call<V>);
+pub(crate) struct TakenCall<V>(pub(crate) BoxedCall<V>);
 
-impl<V> Computation<V> for Taken<V> {
+impl<V> Compute<V> for TakenCall<V> {
     type Own = V;
     type Error = BoxError;
-    type Call = Call<V>;
+    type Call = BoxedCall<V>;
 
-    fn call(self) -> Call<V> {
+    fn call(self) -> BoxedCall<V> {
         self.0
     }
 }

@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Either};
 
 use crate::cache::batch::BoardingPass;
-use crate::cache::computation::{Computation, Deferred, TakeCall, Taken};
+use crate::cache::computation::{Compute, LentClosure, TakeCall, TakenCall};
 use crate::cache::key_work::{FailedCall, KeyWork, ReplacedEntry};
 use crate::cache::run::{self, LeadOutcome, RunOutcome, Work};
 use crate::cache::state::{CacheState, Lookup};
@@ -77,7 +77,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         lookup: Lookup<V>,
         later: &'a mut dyn TakeCall<V>,
     ) -> BoxFuture<'a, Result<Answer<V, V>, Error>> {
-        let work = KeyWork::serve(self, key, None, Deferred(later));
+        let work = KeyWork::serve(self, key, None, LentClosure(later));
         Box::pin(self.answer_deferred(work, lookup))
     }
 
@@ -89,7 +89,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         pass: Arc<BoardingPass>,
         later: &'a mut dyn TakeCall<V>,
     ) -> impl Future<Output = Result<Answer<V, V>, Error>> + Send + use<'a, V> {
-        let work = KeyWork::serve(self, key, None, Deferred(later)).with_pass(pass);
+        let work = KeyWork::serve(self, key, None, LentClosure(later)).with_pass(pass);
         self.answer_deferred(work, lookup)
     }
 
@@ -99,7 +99,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         work: KeyWork<V, C>,
         seen: &Arc<Entry<V>>,
     ) where
-        C: Computation<V, Own: Send, Error: Send, Call: Send> + Send + 'static,
+        C: Compute<V, Own: Send, Error: Send, Call: Send> + Send + 'static,
         C::Own: 'static,
     {
         let is_unchanged = || self.is_still(work.key.as_bytes(), seen);
@@ -118,7 +118,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         compute: C,
     ) -> impl Future<Output = Result<Answer<V, C::Own>, Error>> + Send
     where
-        C: Computation<V, Own: Send, Error: Send, Call: Send> + Send + 'static,
+        C: Compute<V, Own: Send, Error: Send, Call: Send> + Send + 'static,
         C::Own: 'static,
     {
         let work = KeyWork::serve(self, key, None, compute);
@@ -132,13 +132,13 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
 
     fn answer_deferred<'a>(
         self: &'a Arc<Self>,
-        work: KeyWork<V, Deferred<'a, V>>,
+        work: KeyWork<V, LentClosure<'a, V>>,
         lookup: Lookup<V>,
     ) -> impl Future<Output = Result<Answer<V, V>, Error>> + Send + use<'a, V> {
         let on_task = move |leader, work| self.lead_deferred(leader, work);
-        let in_background = move |leader, work: KeyWork<V, Deferred<'a, V>>| {
-            let (work, Deferred(later)) = work.take_computation();
-            self.lead_in_background(leader, work.computing_by(Taken(later.take_call())));
+        let in_background = move |leader, work: KeyWork<V, LentClosure<'a, V>>| {
+            let (work, LentClosure(later)) = work.take_computation();
+            self.lead_in_background(leader, work.computing_by(TakenCall(later.take_call())));
             ready(None)
         };
         self.answer(work, lookup, on_task, (LedFor::Refresh, in_background))
@@ -148,15 +148,16 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     fn lead_deferred<'a>(
         self: &Arc<Self>,
         leader: Leader<V>,
-        work: KeyWork<V, Deferred<'a, V>>,
-    ) -> impl Future<Output = LeadOutcome<V, KeyWork<V, Deferred<'a, V>>>> + Send + use<'a, V> {
-        let (work, Deferred(later)) = work.take_computation();
-        let task = self.lead_on_task(leader, work.computing_by(Taken(later.take_call())));
+        work: KeyWork<V, LentClosure<'a, V>>,
+    ) -> impl Future<Output = LeadOutcome<V, KeyWork<V, LentClosure<'a, V>>>> + Send + use<'a, V>
+    {
+        let (work, LentClosure(later)) = work.take_computation();
+        let task = self.lead_on_task(leader, work.computing_by(TakenCall(later.take_call())));
         task.map(move |outcome| {
             outcome.map_work(|work| {
-                let (work, Taken(call)) = work.take_computation();
+                let (work, TakenCall(call)) = work.take_computation();
                 later.give_back(call);
-                work.computing_by(Deferred(later))
+                work.computing_by(LentClosure(later))
             })
         })
     }
@@ -167,7 +168,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         work: KeyWork<V, C>,
     ) -> impl Future<Output = LeadOutcome<V, KeyWork<V, C>>> + Send + use<V, C>
     where
-        C: Computation<V, Own: Send, Error: Send, Call: Send> + Send + 'static,
+        C: Compute<V, Own: Send, Error: Send, Call: Send> + Send + 'static,
         C::Own: 'static,
     {
         work.lead();
@@ -176,7 +177,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
 
     fn lead_in_background<C>(&self, leader: Leader<V>, work: KeyWork<V, C>)
     where
-        C: Computation<V, Own: Send, Error: Send, Call: Send> + Send + 'static,
+        C: Compute<V, Own: Send, Error: Send, Call: Send> + Send + 'static,
         C::Own: 'static,
     {
         work.lead();
@@ -192,7 +193,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         compute: C,
     ) -> Result<Answer<V, C::Own>, Error>
     where
-        C: Computation<V>,
+        C: Compute<V>,
     {
         let work = KeyWork::serve(self, key, None, compute);
         let inside = |leader, work| async { Some(run::lead(leader, work).await) };
@@ -205,7 +206,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         key: Key,
         later: &'a mut dyn TakeCall<V>,
     ) -> BoxFuture<'a, Result<Answer<V, V>, Error>> {
-        Box::pin(self.read_fresh(KeyWork::serve(self, key, None, Deferred(later))))
+        Box::pin(self.read_fresh(KeyWork::serve(self, key, None, LentClosure(later))))
     }
 
     /// The same for one key of a batch.
@@ -215,13 +216,13 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         pass: Arc<BoardingPass>,
         later: &'a mut dyn TakeCall<V>,
     ) -> BoxFuture<'a, Result<Answer<V, V>, Error>> {
-        let work = KeyWork::serve(self, key, None, Deferred(later)).with_pass(pass);
+        let work = KeyWork::serve(self, key, None, LentClosure(later)).with_pass(pass);
         Box::pin(self.read_fresh(work))
     }
 
     async fn read_fresh<'a>(
         self: &'a Arc<Self>,
-        work: KeyWork<V, Deferred<'a, V>>,
+        work: KeyWork<V, LentClosure<'a, V>>,
     ) -> Result<Answer<V, V>, Error> {
         let on_task = |leader, work| self.lead_deferred(leader, work);
         let outcome = self.run(work.reading_fresh(), on_task).await;
@@ -245,7 +246,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         refresh_by: (LedFor, impl FnOnce(Leader<V>, KeyWork<V, C>) -> RF),
     ) -> impl Future<Output = Result<Answer<V, C::Own>, Error>>
     where
-        C: Computation<V>,
+        C: Compute<V>,
         LF: Future<Output = LeadOutcome<V, KeyWork<V, C>>>,
         RF: Future<Output = Option<LeadOutcome<V, KeyWork<V, C>>>>,
     {
@@ -282,7 +283,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         refresh_by: (LedFor, impl FnOnce(Leader<V>, KeyWork<V, C>) -> RF),
     ) -> impl Future<Output = Result<Answer<V, C::Own>, Error>>
     where
-        C: Computation<V>,
+        C: Compute<V>,
         RF: Future<Output = Option<LeadOutcome<V, KeyWork<V, C>>>>,
     {
         let result = match outcome {
@@ -303,7 +304,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         refresh_by: (LedFor, impl FnOnce(Leader<V>, KeyWork<V, C>) -> RF),
     ) -> Result<Answer<V, C::Own>, Failed>
     where
-        C: Computation<V>,
+        C: Compute<V>,
         RF: Future<Output = Option<LeadOutcome<V, KeyWork<V, C>>>>,
     {
         match outcome {
@@ -337,7 +338,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         outcome: RunOutcome<V, KeyWork<V, C>>,
     ) -> Result<Answer<V, C::Own>, Failed>
     where
-        C: Computation<V>,
+        C: Compute<V>,
     {
         let (FailedCall { error, fallback }, outcome) = match outcome {
             RunOutcome::Answer(entry, outcome, _) => return Ok(Answer::Entry(entry, outcome)),
@@ -383,7 +384,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         refresh_by: (LedFor, impl FnOnce(Leader<V>, KeyWork<V, C>) -> RF),
     ) -> Result<Answer<V, C::Own>, Failed>
     where
-        C: Computation<V>,
+        C: Compute<V>,
         RF: Future<Output = Option<LeadOutcome<V, KeyWork<V, C>>>>,
     {
         let key = work.key.clone();
@@ -431,7 +432,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         work: Box<KeyWork<V, C>>,
     ) -> Result<Answer<V, C::Own>, Failed>
     where
-        C: Computation<V>,
+        C: Compute<V>,
     {
         let outcome = self.run(work.serving(), run::lead).await;
         self.conclude(outcome).await
@@ -446,7 +447,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         compute: C,
     ) -> Result<C::Own, Error>
     where
-        C: Computation<V>,
+        C: Compute<V>,
     {
         let from = self.engine.clock.now();
         let work = async { compute.call().await };

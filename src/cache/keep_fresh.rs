@@ -13,7 +13,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::cache::computation::{self, TakeCall as _, Taken};
+use crate::cache::computation::{self, TakeCall as _, TakenCall};
 use crate::cache::key_work::KeyWork;
 use crate::cache::state::{CacheState, Lookup};
 use crate::cache::typed::{Cache, Loader, WeakCache};
@@ -73,7 +73,7 @@ where
     /// let handle = Stampede::in_memory(Duration::from_secs(60));
     /// let squares = Cache::new(handle, |n: u64| async move { Ok::<_, std::io::Error>(n * n) });
     /// let kept = squares.keep_fresh([1, 2, 3]);
-    /// // Later, when the keys are of no interest any more:
+    /// // CallerClosure, when the keys are of no interest any more:
     /// drop(kept);
     /// # }
     /// ```
@@ -170,7 +170,7 @@ where
             Loader::One(load) => {
                 for (key, encoded, seen) in present {
                     let mut later = computation::computed(self.loading(load, &key));
-                    let work = KeyWork::serve(state, encoded, None, Taken(later.take_call()));
+                    let work = KeyWork::serve(state, encoded, None, TakenCall(later.take_call()));
                     state.refresh_in_background(work, &seen);
                 }
             }
@@ -182,7 +182,7 @@ where
                         let seat = round.seat(key);
                         let pass = seat.pass();
                         let mut later = computation::computed(move || seat.load());
-                        let compute = Taken(later.take_call());
+                        let compute = TakenCall(later.take_call());
                         let work = KeyWork::serve(state, encoded, None, compute).with_pass(pass);
                         state.refresh_in_background(work, &seen);
                     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use crate::cache::batch::BoardingPass;
-use crate::cache::computation::Computation;
+use crate::cache::computation::Compute;
 use crate::cache::fresh_read::FreshRead;
 use crate::cache::run::Work;
 use crate::cache::state::{CacheState, Lookup};
@@ -270,7 +270,7 @@ impl<V: Clone + Send + Sync + 'static, C> Search<V> for KeyWork<V, C> {
 impl<V, C> Work<V> for KeyWork<V, C>
 where
     V: Clone + Send + Sync + 'static,
-    C: Computation<V>,
+    C: Compute<V>,
 {
     type Output = Result<C::Own, FailedCall<V>>;
 
