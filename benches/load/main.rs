@@ -5,8 +5,8 @@
 //! cargo bench --bench load -- --profile quick --out report
 //! ```
 //!
-//! It starts everything itself, on the loopback interface: the example
-//! `reverse_proxy` in processes of their own, `redis-server`, origins that work on
+//! It starts everything itself, on the loopback interface:
+//! `stampede-proxy` in processes of their own, `redis-server`, origins that work on
 //! few requests at a time, and clients whose requests are sent when they are
 //! meant to be, however slow the answers are. A count of origin calls, errors or
 //! stuck requests that is not as promised ends it with a failure; times are

@@ -12,7 +12,7 @@
 //! - `redis`: real Redis servers, clusters and sentinels, and a TCP proxy that fails on
 //!   request. It needs nothing of our crate.
 //! - `redis_caches`: caches on one of these servers.
-//! - `proxy`: the example `reverse_proxy` as a process, with clients and origins on sockets.
+//! - `proxy`: `stampede-proxy` as a process, with clients and origins on sockets.
 //!
 //! Benches include `redis` and `proxy` by their paths: these two use no other room.
 

@@ -3,7 +3,7 @@
 //!
 //! A seeded generator draws an origin, the settings of a layer and a few
 //! requests. Each case goes through the layer (in process, in virtual time) or
-//! through the example proxy (a process, over sockets). What each victim gets
+//! through the proxy (a process, over sockets). What each victim gets
 //! is held against what it gets where nothing is shared: the same origin asked
 //! with the victim's own request; for the proxy, a second proxy before an
 //! origin that adds `no-store` to everything.
