@@ -58,7 +58,7 @@ fn with_thousands(plain: &str) -> String {
 }
 
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ is in the repository")
 }
 
 fn results() -> BTreeMap<String, Quotable> {
