@@ -21,16 +21,14 @@
 pub(crate) mod alone;
 #[path = "../../src/http/tests/reference/codings.rs"]
 pub(crate) mod codings;
-#[cfg(feature = "http")]
 pub(crate) mod http;
 pub(crate) mod log;
 pub(crate) mod origin;
-#[cfg(all(unix, feature = "http"))]
+#[cfg(unix)]
 pub(crate) mod proxy;
 #[cfg(unix)]
 pub(crate) mod redis;
-#[cfg(all(unix, feature = "redis"))]
+#[cfg(unix)]
 pub(crate) mod redis_caches;
-#[cfg(all(feature = "remote", feature = "test-util"))]
 pub(crate) mod remote;
 pub(crate) mod table;

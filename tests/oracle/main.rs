@@ -39,7 +39,7 @@
 //! `cargo test --all-features --test oracle` runs fixed seeds for some seconds.
 //! `scripts/oracle` runs as long as it is told, in the release build.
 
-#![cfg(all(unix, feature = "axum"))]
+#![cfg(unix)]
 
 mod ask;
 mod case;

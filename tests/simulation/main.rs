@@ -60,7 +60,6 @@
 //!
 //! The seed decides everything, but for the random state of hash tables: after an outage, the
 //! order in which a process tells the server of several tags or keys may differ.
-#![cfg(all(feature = "remote", feature = "test-util"))]
 #![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
 mod case;
