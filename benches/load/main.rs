@@ -2,7 +2,7 @@
 //! layer, and the same load without.
 //!
 //! ```sh
-//! cargo bench --bench load -- --profile quick --out report
+//! cargo bench -p tower-stampede-benches --bench load -- --profile quick --out report
 //! ```
 //!
 //! It starts everything itself, on the loopback interface:
@@ -123,7 +123,9 @@ async fn run(flags: &Flags, scenarios: Vec<Scenario>) -> ExitCode {
 
 fn part(flags: &Flags, found: &[Found]) -> Part {
     let profile = flags.profile.name();
-    let mut command = format!("cargo bench --bench load -- --profile {profile} --out report");
+    let mut command = format!(
+        "cargo bench -p tower-stampede-benches --bench load -- --profile {profile} --out report"
+    );
     for name in &flags.only {
         command += &format!(" --only {name}");
     }

@@ -2,7 +2,7 @@
 //! of `stampede-proxy` under wrk, beside a bare axum handler that answers the same
 //! bytes, and beside nginx where it is installed.
 //!
-//! `cargo bench --bench over_http [-- --profile quick] [--out DIR] [--slices N] [--require-wrk]`
+//! `cargo bench -p tower-stampede-benches --bench over_http [-- --profile quick] [--out DIR] [--slices N] [--require-wrk]`
 //! builds the examples and takes about three minutes; `--profile quick` leaves out bodies of
 //! unusual sizes. Without wrk it measures nothing and says so; with `--require-wrk` that is a
 //! failure.

@@ -14,7 +14,8 @@
 //! - `redis_caches`: caches on one of these servers.
 //! - `proxy`: `stampede-proxy` as a process, with clients and origins on sockets.
 //!
-//! Benches include `redis` and `proxy` by their paths: these two use no other room.
+//! The proxy's tests and the benches include `redis` and `proxy` by their paths: these two use no
+//! other room.
 
 #![allow(dead_code, unused_imports, unused_macros, reason = "each test binary uses a part")]
 

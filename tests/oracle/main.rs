@@ -36,7 +36,7 @@
 //!
 //! # How to run it
 //!
-//! `cargo test --all-features --test oracle` runs fixed seeds for some seconds.
+//! `cargo test -p tower-stampede-tests --test oracle` runs fixed seeds for some seconds.
 //! `scripts/oracle` runs as long as it is told, in the release build.
 
 #![cfg(unix)]

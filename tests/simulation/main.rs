@@ -53,7 +53,7 @@
 //!
 //! # How to run it
 //!
-//! `cargo test --all-features --test simulation` runs fixed seeds. `scripts/simulation` runs as
+//! `cargo test -p tower-stampede-tests --test simulation` runs fixed seeds. `scripts/simulation` runs as
 //! many as it is told in the release build, and prints for each rule that breaks the seeds, the
 //! case with as few operations as it takes, and its history. `scripts/simulation --tell N` prints
 //! the history of one seed.
