@@ -1,6 +1,6 @@
 //! What a herd costs: from the first request until the last has its answer.
 //!
-//! `cargo bench --bench flight`. The computation yields once and does nothing,
+//! `cargo bench -p tower-stampede-benches --bench flight`. The computation yields once and does nothing,
 //! so the figure is the cost of gathering and waking, not of the work.
 
 use std::sync::Arc;

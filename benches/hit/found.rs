@@ -72,7 +72,10 @@ struct Run {
 }
 
 pub(crate) fn part(profile: Profile, with_instructions: bool) -> Part {
-    let command = format!("cargo bench --bench hit -- --profile {} --out report", profile.name());
+    let command = format!(
+        "cargo bench -p tower-stampede-benches --bench hit -- --profile {} --out report",
+        profile.name()
+    );
     let mut part = Part::new("hit", "What a hit costs in memory", &command);
     part.notes.extend(profile.note());
     part.notes.push(

@@ -1,6 +1,6 @@
 //! What a hit costs, beside the bare map look-up and the bare service.
 //!
-//! `cargo bench --bench hit` prints the ratios of paired slices, then
+//! `cargo bench -p tower-stampede-benches --bench hit` prints the ratios of paired slices, then
 //! criterion's own figures. With `-- --out DIR` it writes them for the report,
 //! without criterion, in about a minute; `--profile quick` has fewer rounds.
 //! Allocations are counted by a program

@@ -11,7 +11,7 @@ pub(crate) const HELP: &str = "\
 Servers, clients and faults; what the origin has to bear with the layer and
 without.
 
-Usage: cargo bench --bench load -- [--flag VALUE]...
+Usage: cargo bench -p tower-stampede-benches --bench load -- [--flag VALUE]...
 
   --profile quick|full     a minute, or less than six                   [full]
   --out DIR                write DIR/parts/load.json, and with all parts that

@@ -2,11 +2,11 @@
 //! layer, and the same load without.
 //!
 //! ```sh
-//! cargo bench --bench load -- --profile quick --out report
+//! cargo bench -p tower-stampede-benches --bench load -- --profile quick --out report
 //! ```
 //!
-//! It starts everything itself, on the loopback interface: the example
-//! `reverse_proxy` in processes of their own, `redis-server`, origins that work on
+//! It starts everything itself, on the loopback interface:
+//! `stampede-proxy` in processes of their own, `redis-server`, origins that work on
 //! few requests at a time, and clients whose requests are sent when they are
 //! meant to be, however slow the answers are. A count of origin calls, errors or
 //! stuck requests that is not as promised ends it with a failure; times are
@@ -123,7 +123,9 @@ async fn run(flags: &Flags, scenarios: Vec<Scenario>) -> ExitCode {
 
 fn part(flags: &Flags, found: &[Found]) -> Part {
     let profile = flags.profile.name();
-    let mut command = format!("cargo bench --bench load -- --profile {profile} --out report");
+    let mut command = format!(
+        "cargo bench -p tower-stampede-benches --bench load -- --profile {profile} --out report"
+    );
     for name in &flags.only {
         command += &format!(" --only {name}");
     }

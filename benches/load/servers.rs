@@ -10,17 +10,17 @@ use rustix::process::Signal;
 
 use super::proxy_support::Proxy;
 
-/// Builds the example `reverse_proxy`: an old one would be measured otherwise.
+/// Builds `stampede-proxy`: an old one would be measured otherwise.
 pub(crate) fn build_proxy() -> Result<(), String> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--quiet", "--profile", "bench", "--example", "reverse_proxy"]);
+    cargo.args(["build", "--quiet", "--profile", "bench", "--package", "stampede-proxy"]);
     // What cargo says of this package to us makes build scripts run anew.
     for name in std::env::vars_os().map(|(name, _)| name).filter(is_of_package) {
         cargo.env_remove(name);
     }
     match cargo.status() {
         Ok(status) if status.success() => Ok(()),
-        Ok(_) => Err("the example reverse_proxy does not compile".into()),
+        Ok(_) => Err("stampede-proxy does not compile".into()),
         Err(error) => Err(format!("cargo does not run: {error}")),
     }
 }

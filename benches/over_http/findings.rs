@@ -268,7 +268,10 @@ fn row(category: &str, server: &str, found: &Found) -> Vec<Cell> {
 }
 
 fn empty(profile: Profile) -> Part {
-    let command = format!("cargo bench --bench over_http -- --profile {}", profile.name());
+    let command = format!(
+        "cargo bench -p tower-stampede-benches --bench over_http -- --profile {}",
+        profile.name()
+    );
     let mut part = Part::new("over_http", "What a hit costs over HTTP", &command);
     part.notes.extend(profile.note());
     part

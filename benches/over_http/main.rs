@@ -1,8 +1,8 @@
-//! What the cache costs over HTTP: hits of the examples `web_server` and
-//! `reverse_proxy` under wrk, beside a bare axum handler that answers the same
+//! What the cache costs over HTTP: hits of the example `web_server` and
+//! of `stampede-proxy` under wrk, beside a bare axum handler that answers the same
 //! bytes, and beside nginx where it is installed.
 //!
-//! `cargo bench --bench over_http [-- --profile quick] [--out DIR] [--slices N] [--require-wrk]`
+//! `cargo bench -p tower-stampede-benches --bench over_http [-- --profile quick] [--out DIR] [--slices N] [--require-wrk]`
 //! builds the examples and takes about three minutes; `--profile quick` leaves out bodies of
 //! unusual sizes. Without wrk it measures nothing and says so; with `--require-wrk` that is a
 //! failure.
@@ -35,7 +35,7 @@ use load::{Target, Wrk};
 use proxy_support::{Client, Seen, get};
 use report::Profile;
 use servers::nginx::{Nginx, Settings};
-use servers::{Cores, Server, build_examples};
+use servers::{Cores, PROXY, Server, WEB_SERVER};
 
 /// 1 KiB, and what is smaller and larger than usual.
 const SIZES: [usize; 3] = [100, 1 << 10, 64 << 10];
@@ -69,7 +69,8 @@ fn run(args: &[String]) -> ExitCode {
         let is_required = args.iter().any(|arg| arg == "--require-wrk");
         return if is_required { ExitCode::FAILURE } else { written };
     };
-    build_examples(&["web_server", "reverse_proxy"]);
+    WEB_SERVER.build();
+    PROXY.build();
     let runtime = Runtime::new().expect("a runtime starts");
     let bench = Bench { runtime, wrk, cores, rounds: rounds(args, profile) };
     findings.add(bench.application());
@@ -119,7 +120,7 @@ impl Bench {
 
     fn web_server(&self) -> Group {
         let flags = ["--ttl-ms", "3600000", "--work-ms", "1"];
-        let server = Server::example(self.cores.server, "web_server", &flags);
+        let server = Server::program(self.cores.server, WEB_SERVER, &flags);
         let hit = self.runtime.block_on(warm(server.address));
         let bare = self.bare(&hit);
         let servers = [Target::from(&bare.server), Target::from(&server)];
@@ -141,7 +142,7 @@ impl Bench {
     fn proxies(&self, size: usize) -> Group {
         let origin = self.runtime.block_on(Origin::start(size));
         let url = format!("http://{}", origin.address);
-        let proxy = Server::example(self.cores.server, "reverse_proxy", &["--origin", &url]);
+        let proxy = Server::program(self.cores.server, PROXY, &["--origin", &url]);
         let hit = self.runtime.block_on(warm(proxy.address));
         let bare = self.bare(&hit);
         let mut servers = vec![Target::from(&bare.server), Target::from(&proxy)];

@@ -2,7 +2,7 @@
 //! with the README.
 //!
 //! Each bench that is given `--out DIR` writes one [`Part`] to
-//! `DIR/parts/NAME.json`. `cargo bench --bench load` writes its own and puts
+//! `DIR/parts/NAME.json`. `cargo bench -p tower-stampede-benches --bench load` writes its own and puts
 //! all parts of the directory together: `DIR/results.json` and
 //! `DIR/report.html`.
 

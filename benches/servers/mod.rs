@@ -54,33 +54,52 @@ pub(crate) fn on_core(core: Option<usize>, program: impl AsRef<std::ffi::OsStr>)
     command
 }
 
-/// Builds examples with the profile of benches: old ones would be measured
-/// otherwise.
-pub(crate) fn build_examples(names: &[&str]) {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--quiet", "--package", "tower-stampede", "--profile", "bench"]);
-    // Where `example` looks, whatever folder this bench was started in.
-    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
-    cargo.arg("--target-dir").arg(target.expect("target/tmp lies in target"));
-    cargo.args(names.iter().flat_map(|name| ["--example", name]));
-    // What cargo says of this package to us makes build scripts run anew.
-    let variables = std::env::vars_os().map(|(name, _)| name);
-    let is_of_package = |name: &std::ffi::OsString| {
-        let name = name.to_string_lossy();
-        name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
-    };
-    for name in variables.filter(is_of_package) {
-        cargo.env_remove(name);
-    }
-    let built = cargo.status().expect("cargo runs");
-    assert!(built.success(), "the examples do not compile");
+/// A program that benches measure.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Program {
+    /// What cargo is told to build.
+    build: [&'static str; 4],
+    /// Below the folder of the profile.
+    path: &'static str,
 }
 
-/// Cargo puts examples beside the folder of the benches.
-fn example(name: &str) -> PathBuf {
-    let bench = std::env::current_exe().expect("this program has a path");
-    let profile = bench.ancestors().find(|path| path.join("examples").is_dir());
-    profile.expect("target/<profile>").join("examples").join(name)
+pub(crate) const WEB_SERVER: Program = Program {
+    build: ["--package", "tower-stampede", "--example", "web_server"],
+    path: "examples/web_server",
+};
+
+pub(crate) const PROXY: Program = Program {
+    build: ["--package", "stampede-proxy", "--bin", "stampede-proxy"],
+    path: "stampede-proxy",
+};
+
+impl Program {
+    /// Builds it with the profile of benches: an old one would be measured otherwise.
+    pub(crate) fn build(self) {
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.args(["build", "--quiet", "--profile", "bench"]).args(self.build);
+        // Where `path` looks, whatever folder this bench was started in.
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent();
+        cargo.arg("--target-dir").arg(target.expect("target/tmp lies in target"));
+        // What cargo says of this package to us makes build scripts run anew.
+        let variables = std::env::vars_os().map(|(name, _)| name);
+        let is_of_package = |name: &std::ffi::OsString| {
+            let name = name.to_string_lossy();
+            name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
+        };
+        for name in variables.filter(is_of_package) {
+            cargo.env_remove(name);
+        }
+        let built = cargo.status().expect("cargo runs");
+        assert!(built.success(), "{} does not compile", self.path);
+    }
+
+    /// Cargo puts programs beside the folder of the benches.
+    fn path(self) -> PathBuf {
+        let bench = std::env::current_exe().expect("this program has a path");
+        let profile = bench.ancestors().find(|path| path.join("deps").is_dir());
+        profile.expect("target/<profile>").join(self.path)
+    }
 }
 
 /// A server's process, which ends with this value.
@@ -90,9 +109,9 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts one of the examples on a free port.
-    pub(crate) fn example(core: Option<usize>, name: &str, flags: &[&str]) -> Self {
-        let mut command = on_core(core, example(name));
+    /// Starts a program on a free port.
+    pub(crate) fn program(core: Option<usize>, program: Program, flags: &[&str]) -> Self {
+        let mut command = on_core(core, program.path());
         Self::start(command.args(["--listen", "127.0.0.1:0"]).args(flags))
     }
 

@@ -113,7 +113,10 @@ pub(crate) async fn run(profile: Profile, out: Option<&Path>) -> ExitCode {
 
 fn part(profile: Profile, causes: &[Cause], inboxes: &[Inboxes], herds: &Herds) -> Part {
     let title = "How long a waiter learns late that its wait is over";
-    let command = format!("cargo bench --bench wake -- --profile {}", profile.name());
+    let command = format!(
+        "cargo bench -p tower-stampede-benches --bench wake -- --profile {}",
+        profile.name()
+    );
     let mut part = Part::new("wake", title, &command);
     part.versions.extend(redis_version().map(|version| ("redis-server".into(), version)));
     part.notes = [

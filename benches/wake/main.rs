@@ -2,7 +2,7 @@
 //! a real Redis on the loopback interface, by each cause of a wake-up that
 //! there is, beside polling with `GET` as clients without wake-ups do.
 //!
-//! `cargo bench --bench wake [-- --profile quick] [--out DIR]`; needs `redis-server`, and takes
+//! `cargo bench -p tower-stampede-benches --bench wake [-- --profile quick] [--out DIR]`; needs `redis-server`, and takes
 //! about a minute; `--profile quick` has fewer samples. The processes are handles of their own in one process,
 //! with connections of their own, but for the leaders that are killed, and the herds.
 

@@ -38,10 +38,6 @@ mod flags;
 mod herd;
 mod limits;
 mod listen;
-#[cfg(feature = "metrics")]
-mod metrics;
-#[cfg(not(feature = "metrics"))]
-#[path = "metrics_off.rs"]
 mod metrics;
 mod origin;
 mod page;

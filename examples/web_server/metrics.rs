@@ -1,37 +1,63 @@
-//! Prometheus text of everything the library records through the `metrics`
-//! facade; built with `--features metrics`.
+//! Prometheus text of what the handle itself counts, under the names of the feature `metrics`.
+//!
+//! A few counters and gauges, and no histograms: those come with the feature and a recorder, as
+//! `stampede-proxy` has them.
 
 use std::error::Error;
-use std::time::Duration;
+use std::fmt::Write;
 
-use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use tower_stampede::Stats;
 
-/// Upper bounds of the histograms, in seconds.
-const BUCKETS: [f64; 11] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0];
-/// How often the recorder tidies samples that no scrape has read.
-const UPKEEP: Duration = Duration::from_secs(5);
-
-/// The recorder's reading end.
-pub(crate) struct Metrics(PrometheusHandle);
+/// Renders what it is given, for the cache of this name.
+pub(crate) struct Metrics(&'static str);
 
 impl Metrics {
-    /// Installs the recorder of this process. The library names the cache itself.
-    pub(crate) fn install(_: &'static str) -> Result<Self, Box<dyn Error>> {
-        let handle = PrometheusBuilder::new()
-            .set_buckets_for_metric(Matcher::Suffix("_duration_seconds".into()), &BUCKETS)?
-            .install_recorder()?;
-        let tidied = handle.clone();
-        std::thread::spawn(move || {
-            loop {
-                std::thread::sleep(UPKEEP);
-                tidied.run_upkeep();
-            }
-        });
-        Ok(Self(handle))
+    pub(crate) fn install(cache: &'static str) -> Result<Self, Box<dyn Error>> {
+        Ok(Self(cache))
     }
 
-    pub(crate) fn render(&self, _: &Stats) -> String {
-        self.0.render()
+    pub(crate) fn render(&self, stats: &Stats) -> String {
+        let outcomes = [
+            ("outcome=\"hit\"", stats.hits),
+            ("outcome=\"stale\"", stats.stale),
+            ("outcome=\"stale_if_error\"", stats.stale_if_error),
+            ("outcome=\"computed\"", stats.computed),
+            ("outcome=\"joined\"", stats.joined),
+            ("outcome=\"alone\"", stats.alone),
+            ("outcome=\"bypass\"", stats.bypassed),
+            ("outcome=\"refused\"", stats.refused),
+        ];
+        let done = stats.computations.saturating_sub(stats.failures);
+        let calls = [
+            ("reason=\"computed\"", done),
+            ("reason=\"failed\"", stats.failures),
+            ("reason=\"alone\"", stats.alone),
+        ];
+        let mut text = String::new();
+        let mut metric = |name, kind, values: &[_]| metric(&mut text, self.0, name, kind, values);
+        metric("stampede_requests_total", "counter", &outcomes);
+        metric("stampede_origin_calls_total", "counter", &calls);
+        let refused = [("result=\"refused\"", stats.refused_fills)];
+        metric("stampede_fill_total", "counter", &refused);
+        for (name, kind, value) in [
+            ("stampede_evictions_total", "counter", stats.evictions),
+            ("stampede_invalidations_total", "counter", stats.invalidations),
+            ("stampede_inflight", "gauge", stats.flights as u64),
+            ("stampede_waiters", "gauge", stats.waiting as u64),
+            ("stampede_entries", "gauge", stats.entries),
+            ("stampede_bytes", "gauge", stats.bytes),
+        ] {
+            metric(name, kind, &[("", value)]);
+        }
+        text
+    }
+}
+
+fn metric(text: &mut String, cache: &str, name: &str, kind: &str, values: &[(&str, u64)]) {
+    // Writing to a string does not fail.
+    let _ = writeln!(text, "# TYPE {name} {kind}");
+    for (label, value) in values {
+        let comma = if label.is_empty() { "" } else { "," };
+        let _ = writeln!(text, "{name}{{cache=\"{cache}\"{comma}{label}}} {value}");
     }
 }

@@ -17,7 +17,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 use tower_stampede::{HttpLayer, HttpStampede, Stampede};
 
-/// What may be sent: the default of the server of hyper for HTTP/2, and of the example proxy.
+/// What may be sent: the default of the server of hyper for HTTP/2, and of the proxy.
 const MOST: usize = 16 << 10;
 
 /// How many times as many instructions as a plain hit.

@@ -42,8 +42,7 @@ mod table {
     use std::sync::{Arc, Mutex, OnceLock};
     use std::time::Duration;
 
-    use metrics_util::MetricKind as Kind;
-    use metrics_util::debugging::DebuggingRecorder;
+    use ::metrics::{Counter, Gauge, Histogram, KeyName, Recorder, SharedString, Unit};
     use tracing::field::{Field, Visit};
     use tracing::span::{Attributes, Id, Record};
     use tracing::subscriber::NoSubscriber;
@@ -107,8 +106,50 @@ mod table {
         fn exit(&self, _: &Id) {}
     }
 
+    /// The metrics by their names: kind, and the sets of labels that they had.
+    #[derive(Default)]
+    struct Metrics(Mutex<BTreeMap<String, (MetricKind, BTreeSet<Vec<String>>)>>);
+
+    impl Metrics {
+        fn note(&self, kind: MetricKind, key: &::metrics::Key) {
+            let labels = key.labels().map(|label| label.key().to_owned()).collect();
+            let mut metrics = self.0.lock().unwrap();
+            let entry = metrics.entry(key.name().to_owned());
+            let (noted, sets) = entry.or_insert_with(|| (kind, BTreeSet::new()));
+            assert_eq!(*noted, kind, "{key} has two kinds");
+            sets.insert(labels);
+        }
+    }
+
+    impl Recorder for Metrics {
+        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn register_counter(&self, key: &::metrics::Key, _: &::metrics::Metadata<'_>) -> Counter {
+            self.note(MetricKind::Counter, key);
+            Counter::noop()
+        }
+
+        fn register_gauge(&self, key: &::metrics::Key, _: &::metrics::Metadata<'_>) -> Gauge {
+            self.note(MetricKind::Gauge, key);
+            Gauge::noop()
+        }
+
+        fn register_histogram(
+            &self,
+            key: &::metrics::Key,
+            _: &::metrics::Metadata<'_>,
+        ) -> Histogram {
+            self.note(MetricKind::Histogram, key);
+            Histogram::noop()
+        }
+    }
+
     /// Lets everything happen, with a recorder and a subscriber that note it.
-    async fn drive(recorder: &DebuggingRecorder, lines: &Lines) {
+    async fn drive(recorder: &Metrics, lines: &Lines) {
         // As `kit::log` of the tests does: with one subscriber only, `tracing` may forget it.
         static SECOND_ONE: OnceLock<Dispatch> = OnceLock::new();
         SECOND_ONE.get_or_init(|| Dispatch::new(NoSubscriber::new()));
@@ -151,7 +192,7 @@ mod table {
 
     #[tokio::test(start_paused = true)]
     async fn each_line_has_the_level_the_text_and_the_fields_of_its_table() {
-        let (recorder, lines) = (DebuggingRecorder::new(), Lines::default());
+        let (recorder, lines) = (Metrics::default(), Lines::default());
         drive(&recorder, &lines).await;
         let mut seen = lines.0.lock().unwrap().clone();
         for message in LogMessage::ALL {
@@ -178,25 +219,14 @@ mod table {
 
     #[tokio::test(start_paused = true)]
     async fn each_metric_has_the_kind_the_name_and_the_labels_of_its_table() {
-        let (recorder, lines) = (DebuggingRecorder::new(), Lines::default());
-        let snapshotter = recorder.snapshotter();
+        let (recorder, lines) = (Metrics::default(), Lines::default());
         drive(&recorder, &lines).await;
-        let mut seen: BTreeMap<String, (Kind, BTreeSet<Vec<String>>)> = BTreeMap::new();
-        for (key, _, _, _) in snapshotter.snapshot().into_vec() {
-            let labels = key.key().labels().map(|label| label.key().to_owned()).collect();
-            let entry = seen.entry(key.key().name().to_owned());
-            entry.or_insert_with(|| (key.kind(), BTreeSet::new())).1.insert(labels);
-        }
+        let mut seen = recorder.0.into_inner().unwrap();
         for metric in Metric::ALL {
             let (kind, labels) = seen.remove(metric.name()).unwrap_or_else(|| {
                 panic!("{} is not reported", metric.name());
             });
-            let expected = match metric.kind() {
-                MetricKind::Counter => Kind::Counter,
-                MetricKind::Gauge => Kind::Gauge,
-                MetricKind::Histogram => Kind::Histogram,
-            };
-            assert_eq!(kind, expected, "{metric:?}");
+            assert_eq!(kind, metric.kind(), "{metric:?}");
             let declared = ["cache"].iter().chain(metric.labels()).map(|label| label.to_string());
             assert_eq!(labels, BTreeSet::from([declared.collect::<Vec<_>>()]), "{metric:?}");
         }

@@ -1,5 +1,4 @@
-//! A size in a file of settings: `64MiB`. The example `reverse_proxy` reads its file with this very
-//! module.
+//! A size in a file of settings: `64MiB`. `stampede-proxy` reads its file with this very module.
 
 /// Returns the bytes of a whole number with or without a unit.
 pub(crate) fn parse_size(text: &str) -> Option<u64> {

@@ -33,7 +33,7 @@ function figures (counts) {
 function exhibit (counts) {
   return {
     id: 'conformance.counts',
-    title: 'The public suite for HTTP caches, at the example proxy',
+    title: 'The public suite for HTTP caches, at the proxy',
     caption: 'A required test is one that RFC 9111 decides; an optimal one, something a good cache ' +
       'does; a check has no right answer. Undecided: a test that it builds on does not pass.',
     content: {

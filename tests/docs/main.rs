@@ -7,8 +7,6 @@
 #[path = "../kit/mod.rs"]
 mod kit;
 
-#[cfg(feature = "axum")]
 mod rfc9111;
 mod threats;
-#[cfg(feature = "axum")]
 mod what_is_cached;

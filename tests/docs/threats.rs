@@ -20,10 +20,11 @@ fn collect_functions(folder: &Path, names: &mut HashSet<String>) {
 }
 
 fn functions() -> HashSet<String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut names = HashSet::new();
-    collect_functions(&root.join("tests"), &mut names);
-    collect_functions(&root.join("src"), &mut names);
+    for folder in ["proxy", "src", "tests"] {
+        collect_functions(&root.join(folder), &mut names);
+    }
     names
 }
 

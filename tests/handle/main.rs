@@ -28,11 +28,9 @@ mod leader;
 mod leader_edges;
 mod linearizability;
 mod log_bound;
-#[cfg(feature = "tracing")]
 mod log_lines;
 mod lookup;
 mod modes;
-#[cfg(all(feature = "metrics", feature = "tracing"))]
 mod observer;
 mod operation;
 mod places;
@@ -41,7 +39,6 @@ mod services;
 mod stale_marks;
 mod store_drops;
 mod storms;
-#[cfg(all(feature = "metrics", feature = "tracing"))]
 mod telemetry;
 mod typed;
 mod user_code;

@@ -261,7 +261,6 @@ async fn a_computation_begun_before_the_cache_was_switched_off_is_not_stored() {
     assert_eq!(origin.calls(), 1);
 }
 
-#[cfg(feature = "test-util")]
 #[tokio::test(start_paused = true)]
 async fn a_clock_set_by_hand_deposes_no_leader_that_is_at_work() {
     let clock = tower_stampede::ManualClock::new();

@@ -104,7 +104,6 @@ fn no_metric_carries_a_key() {
 
 /// An operator that a zero wakes must not be woken by a cache that has no
 /// remote, or whose remote has not failed yet.
-#[cfg(all(feature = "remote", feature = "test-util"))]
 #[test]
 fn a_remote_is_up_until_it_fails_and_where_there_is_none_nothing_is_said() {
     use tower_stampede::Builder;

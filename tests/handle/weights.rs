@@ -102,7 +102,6 @@ async fn max_bytes_holds_for_values_that_cannot_be_weighed_also_where_it_is_smal
     }
 }
 
-#[cfg(feature = "tracing")]
 #[test]
 fn one_warning_says_that_values_cannot_be_weighed_and_what_to_do() {
     use std::sync::Mutex;

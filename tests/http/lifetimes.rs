@@ -175,8 +175,6 @@ async fn an_early_refresh_falls_into_the_last_part_of_the_time_after_the_computa
     assert_eq!(origin.calls(), 2, "in the last quarter");
 }
 
-#[cfg(all(feature = "remote", feature = "test-util"))]
-#[cfg(all(feature = "remote", feature = "test-util"))]
 mod between_processes {
     use super::*;
     use crate::kit::remote::*;
@@ -233,8 +231,6 @@ mod between_processes {
     }
 }
 
-#[cfg(feature = "axum")]
-#[cfg(feature = "axum")]
 mod over_http {
     use super::{LIFETIME, WORK};
     use crate::kit::http::*;
@@ -338,7 +334,6 @@ mod over_http {
         assert_eq!(origin.calls(), 2);
     }
 
-    #[cfg(all(feature = "remote", feature = "test-util"))]
     #[tokio::test(start_paused = true)]
     async fn a_response_of_another_process_is_fresh_until_the_same_moment() {
         use tower_stampede::remote::{Double, RemoteSettings};

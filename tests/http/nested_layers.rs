@@ -154,7 +154,6 @@ async fn a_layer_of_another_handle_between_the_two_works_as_usual() {
     assert_eq!(origin.calls(), 1);
 }
 
-#[cfg(feature = "tracing")]
 mod warning {
     use super::*;
     use std::io::Write;

@@ -122,7 +122,6 @@ async fn a_body_that_arrives_gets_its_tag_once_it_is_complete() {
     assert!(same.is_some() && hit.header("etag") == same.as_deref());
 }
 
-#[cfg(all(feature = "remote", feature = "test-util"))]
 #[tokio::test(start_paused = true)]
 async fn the_tag_travels_to_other_processes_and_is_not_sent_to_the_origin_there() {
     use tower_stampede::Stampede;

@@ -9,7 +9,6 @@ use tower_stampede::CacheOutcome::*;
 
 use crate::kit::http::*;
 
-#[cfg(all(feature = "remote", feature = "test-util"))]
 #[tokio::test(start_paused = true)]
 async fn a_refused_client_does_not_make_later_paths_of_a_route_cost_two_leases() {
     use axum::middleware::{Next, from_fn};

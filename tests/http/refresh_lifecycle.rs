@@ -329,7 +329,6 @@ async fn a_rule_that_joins_fields_in_their_order_does_not_let_a_refresh_carry_ot
 }
 
 /// The lease belongs to the variant that is refreshed, not to a predicted one.
-#[cfg(all(feature = "remote", feature = "test-util"))]
 #[tokio::test(start_paused = true)]
 async fn two_processes_refresh_one_stale_variant_once_though_one_knows_more_vary_lists() {
     use tower_stampede::Stampede;
@@ -358,7 +357,6 @@ async fn two_processes_refresh_one_stale_variant_once_though_one_knows_more_vary
     assert_eq!(origin.calls(), 3, "one refresh");
 }
 
-#[cfg(feature = "tracing")]
 mod once {
     use super::*;
     use std::io::Write;

@@ -93,7 +93,6 @@ async fn a_variant_with_a_longer_window_than_the_newest_is_found_after_all_were_
     assert!(send(&app, ask("de")).await.is(Stale));
 }
 
-#[cfg(feature = "admin")]
 #[tokio::test(start_paused = true)]
 async fn operators_make_stale_by_path_url_tag_group_and_everything() {
     use tower_stampede::admin;

@@ -1,7 +1,5 @@
 //! What floods cost in memory, by an allocator that counts.
 
-#![cfg(feature = "axum")]
-
 use std::alloc::System;
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -12,25 +12,24 @@
 //! - `redis`: real Redis servers, clusters and sentinels, and a TCP proxy that fails on
 //!   request. It needs nothing of our crate.
 //! - `redis_caches`: caches on one of these servers.
-//! - `proxy`: the example `reverse_proxy` as a process, with clients and origins on sockets.
+//! - `proxy`: `stampede-proxy` as a process, with clients and origins on sockets.
 //!
-//! Benches include `redis` and `proxy` by their paths: these two use no other room.
+//! The proxy's tests and the benches include `redis` and `proxy` by their paths: these two use no
+//! other room.
 
 #![allow(dead_code, unused_imports, unused_macros, reason = "each test binary uses a part")]
 
 pub(crate) mod alone;
 #[path = "../../src/http/tests/reference/codings.rs"]
 pub(crate) mod codings;
-#[cfg(feature = "http")]
 pub(crate) mod http;
 pub(crate) mod log;
 pub(crate) mod origin;
-#[cfg(all(unix, feature = "http"))]
+#[cfg(unix)]
 pub(crate) mod proxy;
 #[cfg(unix)]
 pub(crate) mod redis;
-#[cfg(all(unix, feature = "redis"))]
+#[cfg(unix)]
 pub(crate) mod redis_caches;
-#[cfg(all(feature = "remote", feature = "test-util"))]
 pub(crate) mod remote;
 pub(crate) mod table;

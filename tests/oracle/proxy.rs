@@ -1,4 +1,4 @@
-//! Cases through the example proxy: a process, over sockets. Beside each proxy
+//! Cases through the proxy: a process, over sockets. Beside each proxy
 //! runs a twin with the same flags, whose origin says `no-store` to everything:
 //! what a victim gets there is its own answer.
 

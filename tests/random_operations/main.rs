@@ -35,7 +35,7 @@
 //!
 //! # How to run it
 //!
-//! `cargo test --all-features --test random_operations` runs fixed seeds.
+//! `cargo test -p tower-stampede-tests --test random_operations` runs fixed seeds.
 //! `scripts/random_operations` runs as many as it is told, in the release build.
 //! For each rule that breaks, both print the first seed, the schedule with as few
 //! operations as it takes, and the history of that schedule. To run one case

@@ -1,4 +1,4 @@
-//! The example `inspector` beside real processes on a real server, and beside one that is none:
+//! The program `inspector` beside real processes on a real server, and beside one that is none:
 //! it lists a copy for ever.
 
 use std::process::{Command, Output};
@@ -20,12 +20,11 @@ const OLD: &str = "old";
 
 fn program() -> Command {
     let test = std::env::current_exe().unwrap();
-    let profile = test.ancestors().find(|path| path.join("examples").is_dir());
-    let program = profile.expect("target/<profile>").join("examples/inspector");
+    let profile = test.ancestors().find(|path| path.join("deps").is_dir());
+    let program = profile.expect("target/<profile>").join("inspector");
     assert!(
         program.is_file(),
-        "{} is missing: `cargo build --example inspector` with the features of this test makes \
-         it, as `cargo test` without `--test` does",
+        "{} is missing: `cargo build -p tower-stampede-inspector` makes it, as `scripts/test` does",
         program.display()
     );
     Command::new(program)

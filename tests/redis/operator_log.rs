@@ -8,10 +8,8 @@ use tracing::Level;
 
 use crate::kit::log::{TextLog, assert_says};
 use crate::kit::origin::{MS, Origin, SECOND};
-#[cfg(feature = "redis-cluster")]
 use crate::kit::redis::Cluster;
 use crate::kit::redis::{Server, eventually};
-#[cfg(feature = "redis-cluster")]
 use crate::kit::redis_caches::hasty_on;
 use crate::kit::redis_caches::{LIMIT, fresh_key, load};
 
@@ -115,7 +113,6 @@ async fn the_log_tells_of_a_killed_leader_of_a_frozen_redis_and_of_its_return() 
     assert!(!text.contains("000000"), "no unrounded numbers: {text}");
 }
 
-#[cfg(feature = "redis-cluster")]
 #[tokio::test]
 async fn the_log_names_the_node_of_a_cluster_that_does_not_answer() {
     let cluster = Cluster::start();

@@ -27,7 +27,7 @@ fn program() -> PathBuf {
     assert!(
         program.is_file(),
         "{} is missing: `cargo build --example web_server` with the features of this test \
-         makes it, as `cargo test` without `--test` does",
+         makes it, as `scripts/test` does",
         program.display()
     );
     program

@@ -9,7 +9,7 @@
 //! People also read the README as source. So it has its figures in one block without
 //! comments, and `tests/report/readme_figures.md` has the same block with them.
 //!
-//! After a new report, `UPDATE_FIGURES=1 cargo test --test report figures` writes the
+//! After a new report, `UPDATE_FIGURES=1 cargo test -p tower-stampede-tests --test report figures` writes the
 //! new figures into the texts.
 
 use std::collections::BTreeMap;
@@ -58,7 +58,7 @@ fn with_thousands(plain: &str) -> String {
 }
 
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ is in the repository")
 }
 
 fn results() -> BTreeMap<String, Quotable> {

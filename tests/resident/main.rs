@@ -41,7 +41,6 @@ const CASES: &[&str] = &[
     "String of 10 MiB",
     "Vec<u8>",
     "keys of 300 B",
-    #[cfg(feature = "http")]
     "HTTP responses",
 ];
 
@@ -94,7 +93,6 @@ fn fill(case: &str, small: usize, on: &Runtime) -> Filled {
         "String of 10 MiB" => filled(on, large, (16, 10 * MIB), |_| "x".repeat(10 * MIB)),
         "Vec<u8>" => filled(on, small, (small / 2048, 4 * KIB), |n| vec![b'x'; any(n, 4 * KIB)]),
         "keys of 300 B" => filled_under_long_keys(on, small, small / 800),
-        #[cfg(feature = "http")]
         "HTTP responses" => http::filled(on, 4 * small, 4 * small / (16 * KIB)),
         _ => unreachable!("{case}"),
     }
@@ -193,7 +191,6 @@ fn resident(name: &str) -> usize {
     line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * KIB
 }
 
-#[cfg(feature = "http")]
 mod http {
     use std::convert::Infallible;
 

@@ -53,14 +53,13 @@
 //!
 //! # How to run it
 //!
-//! `cargo test --all-features --test simulation` runs fixed seeds. `scripts/simulation` runs as
+//! `cargo test -p tower-stampede-tests --test simulation` runs fixed seeds. `scripts/simulation` runs as
 //! many as it is told in the release build, and prints for each rule that breaks the seeds, the
 //! case with as few operations as it takes, and its history. `scripts/simulation --tell N` prints
 //! the history of one seed.
 //!
 //! The seed decides everything, but for the random state of hash tables: after an outage, the
 //! order in which a process tells the server of several tags or keys may differ.
-#![cfg(all(feature = "remote", feature = "test-util"))]
 #![allow(clippy::unwrap_used, reason = "a test, also in its helpers")]
 
 mod case;

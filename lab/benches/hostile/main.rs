@@ -1,6 +1,6 @@
 //! What good clients notice of a thousand hostile ones.
 //!
-//! `cargo bench -p tower-stampede-lab --bench hostile` builds the example `reverse_proxy`, and
+//! `cargo bench -p tower-stampede-lab --bench hostile` builds `stampede-proxy`, and
 //! runs it, the origin and the clients as processes of their own. 100 good clients ask for pages,
 //! at a fixed pace. In every second slice a thousand hostile clients and origins are there too:
 //! silent, half open, dripping and stalled (`crowd.rs`). It takes two minutes, five pairs of
@@ -18,7 +18,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use good::Slice;
-use servers::{Server, build_examples};
+use servers::{PROXY, Server};
 
 /// Hostile clients, a half of them at hostile paths of the origin.
 const HOSTILE: usize = 1000;
@@ -70,11 +70,11 @@ fn main() -> ExitCode {
 }
 
 fn compare() -> ExitCode {
-    build_examples(&["reverse_proxy"]);
+    PROXY.build();
     let origin = Server::ourselves(None, &["--origin"]);
     let url = format!("http://{}", origin.address);
     let flags = [&["--origin", &url], &LIMITS[..]].concat();
-    let proxy = Server::example(None, "reverse_proxy", &flags);
+    let proxy = Server::program(None, PROXY, &flags);
     // Connections and pages are warm before the first slice.
     good::run(proxy.address, GATHERING);
     println!("        without: p50, p99 ms     with: p50, p99 ms    ratio  errors   MiB");

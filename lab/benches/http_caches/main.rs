@@ -1,4 +1,4 @@
-//! What a crowd of clients waits for at the example `reverse_proxy`, and how
+//! What a crowd of clients waits for at `stampede-proxy`, and how
 //! often their origin is asked; beside it nginx, where it is installed.
 //!
 //! `cargo bench -p tower-stampede-lab --bench http_caches [-- --profile quick] [--out DIR]` builds
@@ -37,7 +37,7 @@ use plays::Cache;
 use proxy_support::stage::CROWD;
 use report::Profile;
 use scenarios::Scenario;
-use servers::build_examples;
+use servers::PROXY;
 use servers::nginx::Nginx;
 
 const STRICT: [&str; 1] = ["proxy_cache_lock on;"];
@@ -61,7 +61,7 @@ fn main() -> ExitCode {
 async fn run(args: &[String]) -> ExitCode {
     let profile = Profile::among(args);
     let _ = rlimit::increase_nofile_limit(u64::MAX);
-    build_examples(&["reverse_proxy"]);
+    PROXY.build();
     let floor = Floor::start();
     // The first crowd of a process pays for its memory.
     floor.crowd(CROWD).await;

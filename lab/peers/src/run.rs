@@ -12,10 +12,9 @@ use crate::report::Part;
 use crate::{exhibits, figures, versions};
 
 #[cfg(not(feature = "pingora"))]
-const COMMAND: &str = "cargo run --release --manifest-path lab/peers/Cargo.toml -- --out report";
+const COMMAND: &str = "cargo run --release -p peers -- --out report";
 #[cfg(feature = "pingora")]
-const COMMAND: &str = "cargo run --release --features pingora --manifest-path \
-                       lab/peers/Cargo.toml -- --out report";
+const COMMAND: &str = "cargo run --release -p peers --features pingora -- --out report";
 
 /// What one peer did. An error says what the measurement died of.
 pub(crate) struct Found {

@@ -1,6 +1,6 @@
 //! Which versions took part, by the lock file that this was built with.
 
-const LOCK: &str = include_str!("../Cargo.lock");
+const LOCK: &str = include_str!("../../../Cargo.lock");
 
 pub(crate) fn of(name: &str) -> String {
     let entry = format!("name = \"{name}\"\nversion = \"");

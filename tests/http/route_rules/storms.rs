@@ -66,7 +66,6 @@ fn fastrand_of(seed: u64) -> impl FnMut(usize) -> usize {
     }
 }
 
-#[cfg(all(feature = "remote", feature = "test-util"))]
 mod many_processes {
     use axum::Router;
     use tower_stampede::remote::{Double, RemoteOp, RemoteSettings};

@@ -1,4 +1,4 @@
-//! The example `reverse_proxy` as a process of its own, between clients and
+//! `stampede-proxy` as a process of its own, between clients and
 //! origins that are sockets in the hand of the test.
 
 #![allow(dead_code, reason = "each test binary uses a part")]
@@ -11,7 +11,6 @@ pub(crate) mod stage;
 use std::future::Future;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
@@ -32,19 +31,30 @@ pub(crate) use crowd::{Ask, Client, Crowd, Seen, get, get_with};
 /// After this long, what a test waits for does not come any more.
 const GIVE_UP: Duration = Duration::from_secs(20);
 
-/// Cargo puts examples beside the folder of the tests, and builds them for
-/// `cargo test`.
-fn program(name: &str) -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let profile = test.ancestors().find(|path| path.join("examples").is_dir());
-    let program = profile.expect("target/<profile>").join("examples").join(name);
-    assert!(
-        program.is_file(),
-        "{} is missing: `cargo build --example {name}` with the features of this test makes it, \
-         as `cargo test` without `--test` does",
-        program.display()
-    );
-    program
+/// The programs, and how Cargo is told to build them.
+const PROXY: Program = Program { path: "stampede-proxy", build: "-p stampede-proxy" };
+const WEB_SERVER: Program = Program { path: "examples/web_server", build: "--example web_server" };
+
+struct Program {
+    /// Below the folder of the profile.
+    path: &'static str,
+    build: &'static str,
+}
+
+impl Program {
+    /// Cargo builds it beside the folder of the tests for `cargo test --workspace`.
+    fn command(&self) -> Command {
+        let test = std::env::current_exe().unwrap();
+        let profile = test.ancestors().find(|path| path.join("deps").is_dir());
+        let program = profile.expect("target/<profile>").join(self.path);
+        assert!(
+            program.is_file(),
+            "{} is missing: `cargo build {}` makes it, and `cargo test --workspace` does",
+            program.display(),
+            self.build
+        );
+        Command::new(program)
+    }
 }
 
 /// Waits for what will come, unless it does not.
@@ -81,22 +91,22 @@ impl Proxy {
 
     fn start_with_stderr(origin: &str, flags: &[&str], stderr: Stdio) -> Self {
         let flags = [&["--origin", origin], flags].concat();
-        Self::spawn(Command::new(program("reverse_proxy")).args(flags).stderr(stderr))
+        Self::spawn(PROXY.command().args(flags).stderr(stderr))
     }
 
     /// Starts a proxy whose flags, or the file that they name, have its origins.
     pub(crate) fn start_with(flags: &[&str]) -> Self {
-        Self::spawn(Command::new(program("reverse_proxy")).args(flags).stderr(Stdio::piped()))
+        Self::spawn(PROXY.command().args(flags).stderr(Stdio::piped()))
     }
 
-    /// Starts the other server among the examples: no proxy, but a client sees no difference.
+    /// Starts the example `web_server`: no proxy, but a client sees no difference.
     pub(crate) fn start_web_server(flags: &[&str]) -> Self {
-        Self::spawn(Command::new(program("web_server")).args(flags))
+        Self::spawn(WEB_SERVER.command().args(flags))
     }
 
     /// Starts a proxy with a listener for operators, who show this token.
     pub(crate) fn start_with_token(origin: &str, flags: &[&str], token: &str) -> Self {
-        let mut command = Command::new(program("reverse_proxy"));
+        let mut command = PROXY.command();
         command.args(["--origin", origin, "--admin", "127.0.0.1:0"]).args(flags);
         Self::spawn(command.env("STAMPEDE_ADMIN_TOKEN", token))
     }
@@ -126,11 +136,11 @@ impl Proxy {
 
     /// Runs it with flags that do not let it start.
     pub(crate) fn refuse(flags: &[&str]) -> Output {
-        Command::new(program("reverse_proxy")).args(flags).output().unwrap()
+        PROXY.command().args(flags).output().unwrap()
     }
 
     pub(crate) fn refuse_web_server(flags: &[&str]) -> Output {
-        Command::new(program("web_server")).args(flags).output().unwrap()
+        WEB_SERVER.command().args(flags).output().unwrap()
     }
 
     pub(crate) async fn connect(&self) -> Peer {

@@ -2,11 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-#[cfg(feature = "redis-cluster")]
 use tower_stampede::{Health, Redis};
 
 use crate::kit::origin::Origin;
-#[cfg(feature = "redis-cluster")]
 use crate::kit::redis::{Cluster, eventually};
 use crate::kit::redis::{Proxy, Server};
 use crate::kit::redis_caches::*;
@@ -51,7 +49,6 @@ async fn a_lost_message_is_noticed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[cfg(feature = "redis-cluster")]
 async fn a_message_lost_on_the_bus_is_noticed() {
     let cluster = Cluster::start();
     let nodes = cluster.nodes();

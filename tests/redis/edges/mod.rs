@@ -3,9 +3,7 @@
 //!
 //! These tests name none of our keys: they find keys by what the test itself has named.
 
-#[cfg(feature = "redis-cluster")]
 mod abandoned_leases;
-#[cfg(feature = "redis-cluster")]
 mod clock_skew;
 mod crowd_at_start;
 mod leftovers;
@@ -13,15 +11,12 @@ mod lost_log;
 mod lost_messages;
 mod memory;
 mod probes;
-#[cfg(feature = "redis-cluster")]
 mod sick_shard;
-#[cfg(feature = "redis-cluster")]
 mod slot_channels;
 mod slow_calls;
 mod strangers;
 mod subscribers;
 
-#[cfg(feature = "redis-cluster")]
 use crate::kit::redis::Cluster;
 use tower_stampede::Computed;
 
@@ -52,7 +47,6 @@ fn executed<'a>(servers: impl IntoIterator<Item = &'a Server>, command: &str) ->
     servers.into_iter().map(of).sum()
 }
 
-#[cfg(feature = "redis-cluster")]
 fn has_slot_channels(cluster: &Cluster) -> bool {
     let said = cluster.nodes()[0].cli(&["COMMAND", "INFO", "SSUBSCRIBE"]);
     !said.parts()[0].is_nil()

@@ -1,6 +1,4 @@
 //! D5: unsafe requests that any client may send add bounded state.
-#![cfg(feature = "axum")]
-
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
 

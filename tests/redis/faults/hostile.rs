@@ -359,7 +359,6 @@ async fn deep_and_huge_replies_end_no_process() {
     }
 }
 
-#[cfg(feature = "redis-cluster")]
 mod cluster {
     use super::*;
 

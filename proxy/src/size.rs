@@ -1,0 +1,1 @@
+../../src/settings/size.rs

@@ -1,0 +1,8 @@
+//! The two rooms of the test kit in `tests/kit` that these tests use.
+
+#[cfg(unix)]
+#[path = "../../../tests/kit/proxy/mod.rs"]
+pub(crate) mod proxy;
+#[cfg(unix)]
+#[path = "../../../tests/kit/redis/mod.rs"]
+pub(crate) mod redis;
