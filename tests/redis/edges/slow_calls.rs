@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tower_stampede::{Health, Redis, Stampede};
 
-use crate::kit::origin::{MS, Origin, settings};
+use crate::kit::origin::{MINUTE, MS, Origin, settings, within};
 use crate::kit::redis::{Proxy, Server, eventually};
 use crate::kit::redis_caches::*;
 
@@ -43,7 +43,8 @@ async fn a_renewal_behind_replies_of_sixteen_mib_is_not_lost() {
     let proxy = Proxy::start(server.port());
     let redis = |url: &str| Redis::lazy(url).unwrap().local_ttl(MS).op_timeout_per_mib(1500 * MS);
     let process = |url: &str| -> Stampede<Vec<u8>> {
-        settings().lease(LEASE).wait_timeout(LIMIT).redis(redis(url)).build().unwrap()
+        let settings = settings().ttl(60 * MINUTE).lease(LEASE).wait_timeout(LIMIT);
+        settings.redis(redis(url)).build().unwrap()
     };
     let (near, far) = (process(&server.url()), process(&proxy.url()));
     let calls = Arc::new(AtomicUsize::new(0));
@@ -59,7 +60,18 @@ async fn a_renewal_behind_replies_of_sixteen_mib_is_not_lost() {
             calls.load(Ordering::SeqCst)
         }
     };
-    assert_eq!((large(&near).await, large(&far).await), (1, 1));
+    let mut computed = large(&near).await;
+    // The first look does not know how large the value is: on a busy machine it may be given up,
+    // and the process computes for itself.
+    let is_shared = async {
+        loop {
+            let before = std::mem::replace(&mut computed, large(&far).await);
+            if before == computed {
+                return;
+            }
+        }
+    };
+    within(LIMIT, is_shared).await;
     let (open, door) = tokio::sync::oneshot::channel::<()>();
     let leader = far.clone();
     let leader = tokio::spawn(async move {
@@ -76,7 +88,7 @@ async fn a_renewal_behind_replies_of_sixteen_mib_is_not_lost() {
     let (busy, taken) = (far.clone(), Instant::now());
     while taken.elapsed() < LEASE * 3 / 2 {
         let before = Instant::now();
-        assert_eq!(large(&busy).await, 1, "a large value on its way is waited for");
+        assert_eq!(large(&busy).await, computed, "a large value on its way is waited for");
         assert!(before.elapsed() > 10 * 100 * MS, "{:?}", before.elapsed());
     }
     let waiter = tokio::spawn(async move {
