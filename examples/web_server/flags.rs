@@ -31,6 +31,7 @@ Usage: web_server [--flag VALUE]... (or --flag=VALUE)
                                                 [lease-ms + compute-timeout-ms]
   --compute-timeout-ms N   after how long a computation is dropped     [30000]
   --lease-ms N             how long a leader may be silent              [5000]
+  --op-timeout-ms N        how long a call to Redis may take             [100]
   --max-waiters N          requests that may wait for one key         [100000]
   --admin-token SECRET     serve statistics, keys, modes and purges under /admin
                            to clients with `Authorization: Bearer SECRET`   [no]
@@ -83,6 +84,7 @@ pub(crate) struct Flags {
     wait_timeout: Option<Duration>,
     compute_timeout: Option<Duration>,
     lease: Option<Duration>,
+    op_timeout: Option<Duration>,
     max_waiters: Option<u32>,
 }
 
@@ -103,6 +105,7 @@ impl Default for Flags {
             wait_timeout: None,
             compute_timeout: None,
             lease: None,
+            op_timeout: None,
             max_waiters: None,
         }
     }
@@ -144,6 +147,7 @@ impl Flags {
             "wait-timeout-ms" => self.wait_timeout = Some(value(name, from, milliseconds)?),
             "compute-timeout-ms" => self.compute_timeout = Some(value(name, from, milliseconds)?),
             "lease-ms" => self.lease = Some(value(name, from, milliseconds)?),
+            "op-timeout-ms" => self.op_timeout = Some(value(name, from, milliseconds)?),
             "max-waiters" => self.max_waiters = Some(value(name, from, count)?),
             _ if set_limit(&mut self.limits, name, from)? => {}
             _ => return Err(format!("unknown flag --{name}")),
@@ -175,7 +179,7 @@ impl Flags {
             cache = cache.max_waiters(max_waiters);
         }
         if let Some(redis) = &self.redis {
-            cache = redis::attach(cache, redis.clone(), self.namespace.as_deref());
+            cache = redis::attach(cache, redis.clone(), self.namespace.as_deref(), self.op_timeout);
         }
         cache.build().map_err(|error| explain(&error))
     }
@@ -211,6 +215,7 @@ fn explain(error: &ConfigError) -> String {
             "wait_timeout" => "--wait-timeout-ms",
             "compute_timeout" => "--compute-timeout-ms",
             "lease" => "--lease-ms",
+            "op_timeout" => "--op-timeout-ms",
             "max_waiters" => "--max-waiters",
             "namespace" => "--namespace",
             _ => return None,

@@ -1,5 +1,7 @@
 //! The server that instances share, if `--redis` names one.
 
+use std::time::Duration;
+
 pub(crate) use tower_stampede::Redis;
 use tower_stampede::{Builder, Health, HttpStampede, StoredResponse};
 
@@ -15,7 +17,12 @@ pub(crate) fn attach(
     cache: Builder<StoredResponse>,
     redis: Redis,
     namespace: Option<&str>,
+    op_timeout: Option<Duration>,
 ) -> Builder<StoredResponse> {
+    let redis = match op_timeout {
+        Some(op_timeout) => redis.op_timeout(op_timeout),
+        None => redis,
+    };
     cache.redis(match namespace {
         Some(namespace) => redis.namespace(namespace),
         None => redis,

@@ -1,6 +1,7 @@
 //! What stands for Redis where the crate is built without it.
 
 use std::convert::Infallible;
+use std::time::Duration;
 
 use tower_stampede::{Builder, HttpStampede, StoredResponse};
 
@@ -15,6 +16,7 @@ pub(crate) fn attach(
     _: Builder<StoredResponse>,
     redis: Redis,
     _: Option<&str>,
+    _: Option<Duration>,
 ) -> Builder<StoredResponse> {
     match redis {}
 }

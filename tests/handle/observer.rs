@@ -125,14 +125,14 @@ fn a_recorder_may_call_the_cache() {
         });
         done.send(calls.load(SeqCst)).unwrap();
     });
-    let calls = ended.recv_timeout(Duration::from_secs(20)).expect("no deadlock and no panic");
+    let calls = ended.recv_timeout(Duration::from_secs(120)).expect("no deadlock and no panic");
     assert!(calls > 0, "it was called");
 }
 
 // ---- a slow recorder ----
 
-/// Blocks the first thread that counts until it is opened, at most for ten
-/// seconds.
+/// Blocks the first thread that counts until it is opened, at most for a
+/// minute.
 #[derive(Default)]
 struct Gate {
     state: Mutex<GateState>,
@@ -150,7 +150,7 @@ impl Gate {
     fn pass(&self) {
         let mut state = self.state.lock().unwrap();
         state.blocked += 1;
-        let most = Duration::from_secs(10);
+        let most = Duration::from_secs(60);
         let closed = |state: &mut GateState| !state.is_open;
         let (mut state, end) = self.changed.wait_timeout_while(state, most, closed).unwrap();
         state.too_long += usize::from(end.timed_out());

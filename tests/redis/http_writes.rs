@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::request::Parts;
@@ -37,8 +38,10 @@ fn origin(
 }
 
 fn process(server: &Server) -> HttpStampede {
-    let cache = Stampede::builder("web").origin_only();
-    cache.redis(Redis::lazy(&server.url()).unwrap()).build().unwrap()
+    // So patient that no call times out on a busy machine.
+    let redis = Redis::lazy(&server.url()).unwrap().op_timeout(Duration::from_secs(30));
+    let cache = Stampede::builder("web").origin_only().lease(Duration::from_secs(100));
+    cache.wait_timeout(Duration::from_secs(180)).redis(redis).build().unwrap()
 }
 
 fn region(parts: &Parts) -> Option<Vec<u8>> {
@@ -98,7 +101,8 @@ async fn a_write_ends_each_variant_each_key_and_both_schemes_at_another_process(
             let (text, _) = read(round % 2, n).await;
             assert_eq!(text, (first + n).to_string());
             // What is filled in the background is there before another process looks.
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            let is_done = || caches[round % 2].stats().flights == 0;
+            eventually("it is filled", is_done).await;
         }
         for n in 0..asked.len() {
             let (text, _) = read(1 - round % 2, n).await;

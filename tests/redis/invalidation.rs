@@ -43,6 +43,19 @@ async fn load_tagged(cache: &Cache, origin: &Origin, key: &str) -> u64 {
     answer.expect("no request fails because of Redis")
 }
 
+/// Waits until a process serves another value than the first, and returns that.
+async fn newer_than_1(cache: &Cache, origin: &Origin, key: &str) -> u64 {
+    let newer = async {
+        loop {
+            match load_tagged(cache, origin, key).await {
+                1 => tokio::task::yield_now().await,
+                newer => return newer,
+            }
+        }
+    };
+    kit::origin::within(LIMIT, newer).await
+}
+
 async fn listening(n: usize, server: &Server) -> Vec<Cache> {
     let caches = processes(n, &server.url());
     all_listen(&caches).await;
@@ -87,12 +100,7 @@ async fn what_one_process_invalidates_no_process_serves_once_it_has_heard() {
         is_filled(&server, &key).await;
         for cache in &caches[1..] {
             // A process that has not heard yet serves what it holds.
-            let mut seen = 1;
-            while seen == 1 {
-                seen = load_tagged(cache, &origin, &key).await;
-                tokio::task::yield_now().await;
-            }
-            assert_eq!(seen, 2, "{how:?}");
+            assert_eq!(newer_than_1(cache, &origin, &key).await, 2, "{how:?}");
         }
         assert_eq!(origin.calls(), 2, "{how:?}: computed once for all");
     }
@@ -125,11 +133,7 @@ async fn an_invalidation_during_a_computation_keeps_its_result_from_later_caller
             let now = load_tagged(&fresh, &origin, &key).await;
             assert!(now >= 2, "{how:?} by {by}: the old result is served");
             for cache in &caches {
-                let mut seen = 1;
-                while seen == 1 {
-                    seen = load_tagged(cache, &origin, &key).await;
-                    tokio::task::yield_now().await;
-                }
+                newer_than_1(cache, &origin, &key).await;
             }
         }
     }
@@ -177,11 +181,7 @@ async fn a_put_reaches_every_process() {
     caches[0].put("k", 77).await;
     assert_eq!(load(&caches[0], &origin, "k").await, 77);
     for cache in &caches[1..] {
-        let mut seen = 1;
-        while seen == 1 {
-            seen = load(cache, &origin, "k").await;
-        }
-        assert_eq!(seen, 77);
+        assert_eq!(newer_than_1(cache, &origin, "k").await, 77);
     }
     assert_eq!(origin.calls(), 1);
 }
@@ -217,11 +217,7 @@ async fn what_is_invalidated_while_redis_is_away_does_not_come_back_with_it() {
             caches[1].health() == Health::Up && caches[0].health() == Health::Up
         })
         .await;
-        let mut seen = 1;
-        while seen == 1 {
-            seen = load_tagged(&caches[1], &origin, &key).await;
-            tokio::task::yield_now().await;
-        }
+        newer_than_1(&caches[1], &origin, &key).await;
         let fresh = hasty(&server.url());
         assert!(load_tagged(&fresh, &origin, &key).await >= 2, "{how:?}: for a new process");
     }
@@ -252,7 +248,7 @@ async fn who_hears_nothing_uses_its_copies_no_longer_than_the_local_ttl() {
         a_millisecond_later(&server).await;
         let start = Instant::now();
         while load_tagged(&caches[1], &origin, "k").await == 1 {
-            assert!(start.elapsed() < 20 * SECOND, "{how:?}: twenty times the local ttl");
+            assert!(start.elapsed() < 60 * SECOND, "{how:?}: sixty times the local ttl");
             tokio::time::sleep(kit::origin::MS).await;
         }
         assert_eq!(origin.calls(), 2, "{how:?}");
@@ -324,10 +320,10 @@ async fn a_restarted_empty_server_begins_a_new_log_and_everything_is_well() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn namespaces_and_caches_of_other_names_do_not_see_each_other() {
     let server = Server::start();
-    let redis = || Redis::lazy(&server.url()).unwrap().op_timeout(5 * SECOND);
+    let redis = || Redis::lazy(&server.url()).unwrap().op_timeout(30 * SECOND);
     let build = |name: &str, redis: Redis| -> Cache {
-        let builder = Cache::builder(name).ttl(kit::origin::MINUTE).jitter(0.0);
-        builder.lease(20 * SECOND).wait_timeout(LIMIT).redis(redis).build().unwrap()
+        let builder = Cache::builder(name).ttl(60 * kit::origin::MINUTE).jitter(0.0);
+        builder.lease(100 * SECOND).wait_timeout(LIMIT).redis(redis).build().unwrap()
     };
     let strangers = [
         build("a", redis()),

@@ -6,16 +6,19 @@ use std::time::{Duration, SystemTime};
 use tower_stampede::remote::RemoteErrorKind;
 use tower_stampede::{LegacyLock, LegacyLockGuard, Redis};
 
-use crate::kit::redis::Server;
+use crate::kit::redis::{Server, eventually};
+
+/// How long anything may take that must happen, on a busy machine.
+const SOON: Duration = Duration::from_secs(120);
 
 const KEY: &str = "shop:legacy:orders:42";
 
 fn redis(server: &Server) -> Redis {
-    Redis::lazy(&server.url()).unwrap().namespace("shop").op_timeout(Duration::from_secs(2))
+    Redis::lazy(&server.url()).unwrap().namespace("shop").op_timeout(Duration::from_secs(10))
 }
 
 fn lock(server: &Server) -> LegacyLock {
-    LegacyLock::new(&redis(server), "orders:42").lease(Duration::from_secs(30))
+    LegacyLock::new(&redis(server), "orders:42").lease(Duration::from_secs(300))
 }
 
 async fn taken(lock: &LegacyLock) -> LegacyLockGuard {
@@ -27,13 +30,7 @@ fn in_millis(ahead: i64) -> i64 {
 }
 
 async fn gone(server: &Server) {
-    for _ in 0..1000 {
-        if server.tell(&format!("EXISTS {KEY}")) == ":0" {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("never given back");
+    eventually("given back", || server.tell(&format!("EXISTS {KEY}")) == ":0").await;
 }
 
 #[tokio::test]
@@ -46,7 +43,7 @@ async fn one_holder_at_a_time_and_only_old_commands() {
     assert!(there.try_acquire().await.unwrap().is_none());
     assert_eq!(server.tell(&format!("GET {KEY}")), mark, "not even prolonged");
     let until: i64 = mark.split_once(':').unwrap().0.parse().unwrap();
-    assert!(until > in_millis(20_000) && until <= in_millis(30_000));
+    assert!(until > in_millis(100_000) && until <= in_millis(300_000));
     assert!(guard.release().await.unwrap());
     drop(taken(&there).await);
     gone(&server).await;
@@ -69,7 +66,7 @@ async fn who_waits_gets_the_lock_when_it_is_given_back_or_nothing_in_time() {
     assert!(lock(&server).acquire(Duration::ZERO).await.unwrap().is_none());
     let waiting = tokio::spawn({
         let lock = lock(&server);
-        async move { lock.acquire(Duration::from_secs(20)).await.unwrap().expect("in time") }
+        async move { lock.acquire(SOON).await.unwrap().expect("in time") }
     });
     guard.release().await.unwrap();
     waiting.await.unwrap().release().await.unwrap();
@@ -78,9 +75,9 @@ async fn who_waits_gets_the_lock_when_it_is_given_back_or_nothing_in_time() {
 #[tokio::test]
 async fn who_waits_takes_over_a_lease_that_ends() {
     let server = Server::start();
-    server.tell(&format!("SET {KEY} {}:dead", in_millis(300)));
+    server.tell(&format!("SET {KEY} {}:dead", in_millis(3000)));
     assert!(lock(&server).try_acquire().await.unwrap().is_none());
-    assert!(lock(&server).acquire(Duration::from_secs(20)).await.unwrap().is_some());
+    assert!(lock(&server).acquire(SOON).await.unwrap().is_some());
 }
 
 #[tokio::test]
@@ -92,7 +89,7 @@ async fn who_waits_outlasts_a_server_that_is_away_and_not_a_key_of_another_kind(
     assert!(begun.elapsed() >= Duration::from_millis(80), "tried again");
     let server = Server::start();
     server.tell(&format!("SET {KEY} uuid"));
-    let error = lock(&server).acquire(Duration::from_secs(20)).await.unwrap_err();
+    let error = lock(&server).acquire(SOON).await.unwrap_err();
     assert_eq!(error.kind(), RemoteErrorKind::Protocol);
 }
 
@@ -129,7 +126,7 @@ async fn of_many_that_take_over_at_once_one_wins() {
 #[tokio::test]
 async fn it_is_given_back_only_while_the_lease_has_a_margin_left() {
     let server = Server::start();
-    // The margin is four seconds.
+    // The margin is twenty seconds: two calls.
     let guard = taken(&lock(&server).lease(Duration::from_secs(3))).await;
     assert!(!guard.release().await.unwrap());
     assert_eq!(server.tell(&format!("EXISTS {KEY}")), ":1", "left to run out");

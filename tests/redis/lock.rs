@@ -1,35 +1,27 @@
 //! The lock alone, against a real server.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tower_stampede::remote::RemoteErrorKind;
 use tower_stampede::{Redis, RedisLock, RedisLockGuard};
 
-use crate::kit::redis::{Proxy, Server};
+use crate::kit::redis::{Proxy, Server, eventually};
 
 /// Longer than any of these tests waits.
-const LEASE: Duration = Duration::from_secs(60);
-const SOON: Duration = Duration::from_secs(5);
+const LEASE: Duration = Duration::from_secs(600);
+/// How long anything may take that must happen, on a busy machine: much less than a lease.
+const SOON: Duration = Duration::from_secs(120);
+/// How long a call may take.
+const OP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A lock that lasts for as long as it is told to, on a handle of its own.
 fn lock(server: &Server) -> RedisLock {
-    let redis = Redis::lazy(&server.url()).unwrap().op_timeout(Duration::from_secs(2));
+    let redis = Redis::lazy(&server.url()).unwrap().op_timeout(OP_TIMEOUT);
     RedisLock::new(&redis, "orders:42").lease(LEASE).auto_extend(false)
 }
 
 async fn taken(lock: &RedisLock) -> RedisLockGuard {
     lock.try_acquire().await.unwrap().expect("nobody has it")
-}
-
-/// Waits until `is` holds; fails after ten seconds.
-async fn until(what: &str, mut is: impl FnMut() -> bool) {
-    for _ in 0..1000 {
-        if is() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
-    panic!("never: {what}");
 }
 
 #[tokio::test]
@@ -51,7 +43,7 @@ async fn the_name_is_the_key_and_other_languages_can_hold_it() {
     let guard = taken(&lock).await;
     assert_eq!(server.tell("SET orders:42 uuid NX PX 10000"), "$-1");
     let left: u64 = server.tell("PTTL orders:42")[1..].parse().unwrap();
-    assert!(left > 50_000 && left <= 60_000);
+    assert!(left > 300_000 && left <= 600_000, "{left}");
     guard.release().await.unwrap();
     assert_eq!(server.tell("SET orders:42 uuid NX PX 10000"), "+OK");
     assert!(lock.try_acquire().await.unwrap().is_none());
@@ -65,7 +57,7 @@ async fn a_dropped_guard_gives_the_lock_back() {
     let server = Server::start();
     let lock = lock(&server);
     drop(taken(&lock).await);
-    until("given back", || server.tell("EXISTS orders:42") == ":0").await;
+    eventually("given back", || server.tell("EXISTS orders:42") == ":0").await;
 }
 
 #[test]
@@ -74,7 +66,7 @@ fn a_guard_dropped_outside_a_runtime_gives_the_lock_back_or_leaves_it_to_the_lea
     let lock = lock(&server);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     drop(runtime.block_on(taken(&lock)));
-    runtime.block_on(until("given back", || server.tell("EXISTS orders:42") == ":0"));
+    runtime.block_on(eventually("given back", || server.tell("EXISTS orders:42") == ":0"));
     let guard = runtime.block_on(taken(&lock));
     drop(runtime);
     drop(guard);
@@ -98,8 +90,8 @@ async fn a_lock_that_was_lost_is_neither_extended_nor_taken_from_the_next() {
 async fn a_lease_is_over_when_it_is_over() {
     let server = Server::start();
     let guard = taken(&lock(&server).lease(Duration::from_millis(50))).await;
-    until("lost", || guard.is_lost()).await;
-    until("over", || server.tell("EXISTS orders:42") == ":0").await;
+    eventually("lost", || guard.is_lost()).await;
+    eventually("over", || server.tell("EXISTS orders:42") == ":0").await;
     assert!(!guard.extend(LEASE).await.unwrap());
 }
 
@@ -110,7 +102,7 @@ async fn extending_never_shortens() {
     assert!(guard.extend(2 * LEASE).await.unwrap());
     assert!(guard.extend(Duration::from_millis(1)).await.unwrap());
     let left: u64 = server.tell("PTTL orders:42")[1..].parse().unwrap();
-    assert!(left > 100_000);
+    assert!(left > 600_000, "{left}: longer than the first lease");
     assert!(guard.extend(Duration::MAX).await.unwrap());
     assert!(!guard.is_lost());
 }
@@ -118,20 +110,21 @@ async fn extending_never_shortens() {
 #[tokio::test]
 async fn a_living_guard_extends_itself_and_a_dead_one_does_not() {
     let server = Server::start();
-    let short = lock(&server).lease(Duration::from_millis(900)).auto_extend(true);
+    // Extended each two seconds: a pause of four is no loss.
+    let short = lock(&server).lease(Duration::from_secs(6)).auto_extend(true);
     let guard = taken(&short).await;
     let (mut last, mut rises) = (0, 0);
-    until("prolonged, again and again", || {
+    eventually("prolonged, again and again", || {
         let left: u32 = server.tell("PTTL orders:42")[1..].parse().expect("still there");
         rises += u32::from(left > last);
         last = left;
-        rises == 4
+        rises == 3
     })
     .await;
     assert!(!guard.is_lost());
 
     server.tell("SET orders:42 next");
-    until("noticed", || guard.is_lost()).await;
+    eventually("noticed", || guard.is_lost()).await;
     drop(guard);
     assert_eq!(server.tell("PTTL orders:42"), ":-1", "another's is left alone");
 }
@@ -156,7 +149,7 @@ const RECORD: &str = "{orders:42}:stampede-lock";
 
 async fn is_registered(server: &Server) {
     // Number, token, length of the lease, and the process that waits.
-    until("registered", || server.tell(&format!("HLEN {RECORD}")) == ":4").await;
+    eventually("registered", || server.tell(&format!("HLEN {RECORD}")) == ":4").await;
 }
 
 fn waiting(lock: RedisLock) -> tokio::task::JoinHandle<RedisLockGuard> {
@@ -173,28 +166,40 @@ async fn who_waits_is_told_of_the_release_and_does_not_poll() {
     let waiter = waiting(there);
     is_registered(&server).await;
     server.tell("CONFIG RESETSTAT");
+    let since = Instant::now();
     tokio::time::sleep(Duration::from_millis(500)).await;
     let stats = server.tell("INFO commandstats");
     let tries = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
     let tries = tries.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap());
-    assert!(tries <= 2, "{tries} tries within half a second");
-
-    let released = std::time::Instant::now();
+    let most = 2 + since.elapsed().as_secs();
+    assert!(tries <= most, "{tries} tries within {:?}: one each second", since.elapsed());
     guard.release().await.unwrap();
     waiter.await.unwrap().release().await.unwrap();
-    // The timer behind the message is at a second.
-    assert!(released.elapsed() < Duration::from_millis(400), "{:?}", released.elapsed());
+
+    // The timer behind the message is at a second from the registration, and so is every round
+    // without the message. On a busy machine some rounds take long; not all do.
+    let mut quickest = Duration::MAX;
+    for _ in 0..10 {
+        let guard = taken(&here).await;
+        let waiter = waiting(lock(&server));
+        is_registered(&server).await;
+        let released = Instant::now();
+        guard.release().await.unwrap();
+        waiter.await.unwrap().release().await.unwrap();
+        quickest = quickest.min(released.elapsed());
+    }
+    assert!(quickest < Duration::from_millis(500), "{quickest:?}");
 }
 
 #[tokio::test]
 async fn who_waits_gets_the_lock_of_a_dead_holder_when_its_lease_ends() {
     let server = Server::start();
+    let begun = Instant::now();
     let dead = taken(&lock(&server).lease(Duration::from_millis(700))).await;
     std::mem::forget(dead);
-    let begun = std::time::Instant::now();
+    // Long before a lease of its own would end.
     let guard = waiting(lock(&server)).await.unwrap();
-    assert!(begun.elapsed() >= Duration::from_millis(600), "{:?}", begun.elapsed());
-    assert!(begun.elapsed() < Duration::from_millis(2000), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() >= Duration::from_millis(700), "{:?}", begun.elapsed());
     guard.release().await.unwrap();
 }
 
@@ -219,9 +224,8 @@ async fn who_waits_looks_again_when_messages_may_have_been_missed() {
     server.tell(&format!("DEL {RECORD}"));
     server.tell("CLIENT KILL TYPE pubsub");
     guard.release().await.unwrap();
-    let begun = std::time::Instant::now();
+    // It would wait for longer than its patience, until the lease ends, were it not to look.
     waiter.await.unwrap().release().await.unwrap();
-    assert!(begun.elapsed() < Duration::from_secs(3));
 }
 
 #[tokio::test]
@@ -257,7 +261,7 @@ async fn fencing_tokens_rise_over_a_loss_of_all_data_and_over_a_clock_that_is_se
     assert_eq!(guard.fencing_token(), ahead + 1, "the record counts");
     guard.release().await.unwrap();
     let left: u64 = server.tell(&format!("PTTL {RECORD}"))[1..].parse().unwrap();
-    assert!((100_000..=120_000).contains(&left), "{left}: the lease and a minute");
+    assert!((600_001..=660_000).contains(&left), "{left}: the lease and a minute");
 }
 
 #[tokio::test]
@@ -275,7 +279,7 @@ async fn a_record_of_another_kind_is_left_alone() {
 #[tokio::test]
 async fn a_name_without_a_sure_slot_has_no_record_and_works() {
     let server = Server::start();
-    let redis = Redis::lazy(&server.url()).unwrap().op_timeout(Duration::from_secs(2));
+    let redis = Redis::lazy(&server.url()).unwrap().op_timeout(OP_TIMEOUT);
     let odd = RedisLock::new(&redis, "a}b");
     let guard = taken(&odd).await;
     assert!(guard.fencing_token() > 0);
@@ -296,7 +300,7 @@ async fn many_who_wait_have_it_one_after_the_other() {
         .map(|_| {
             let (lock, inside) = (lock(&server), Arc::clone(&inside));
             tokio::spawn(async move {
-                let guard = lock.acquire(Duration::from_secs(30)).await.unwrap().unwrap();
+                let guard = lock.acquire(SOON).await.unwrap().unwrap();
                 assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "alone");
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 inside.fetch_sub(1, Ordering::SeqCst);
@@ -312,13 +316,14 @@ async fn many_who_wait_have_it_one_after_the_other() {
 #[tokio::test]
 async fn a_call_that_took_too_long_gives_back_what_it_took() {
     let server = Server::start();
-    let redis = Redis::lazy(&server.url()).unwrap().op_timeout(Duration::from_millis(300));
+    let redis = Redis::lazy(&server.url()).unwrap().op_timeout(Duration::from_secs(2));
     let lock = RedisLock::new(&redis, "orders:42").lease(LEASE);
-    taken(&lock).await.release().await.unwrap();
+    taken_soon(&lock).await;
 
-    server.tell("CLIENT PAUSE 600 WRITE");
+    server.tell("CLIENT PAUSE 600000 WRITE");
     let error = lock.try_acquire().await.unwrap_err();
     assert_eq!(error.kind(), RemoteErrorKind::Timeout);
+    server.tell("CLIENT UNPAUSE");
     taken_soon(&lock).await;
 }
 
@@ -327,15 +332,17 @@ async fn an_acquire_that_is_dropped_takes_nothing() {
     let server = Server::start();
     let lock = lock(&server);
     taken(&lock).await.release().await.unwrap();
-    server.tell("CLIENT PAUSE 1000 WRITE");
+    server.tell("CLIENT PAUSE 600000 WRITE");
     let dropped = tokio::time::timeout(Duration::from_millis(30), lock.try_acquire()).await;
     assert!(dropped.is_err());
+    server.tell("CLIENT UNPAUSE");
     taken_soon(&lock).await;
 }
 
 async fn taken_soon(lock: &RedisLock) {
     let guard = lock.acquire(SOON).await.unwrap().expect("long before the lease ends");
-    guard.release().await.unwrap();
+    // A call that takes too long is given up, and the lock is given back all the same.
+    let _ = guard.release().await;
 }
 
 #[tokio::test]
@@ -360,27 +367,29 @@ fn neither_name_nor_token_nor_password_is_shown() {
 #[tokio::test]
 async fn a_dead_holders_lease_ends_in_time_though_the_clock_was_set_back() {
     let server = Server::start();
-    let dead = taken(&lock(&server).lease(Duration::from_millis(700)).auto_extend(false)).await;
+    let dead = taken(&lock(&server).lease(Duration::from_secs(3)).auto_extend(false)).await;
     std::mem::forget(dead);
-    assert_eq!(server.tell("PEXPIRE orders:42 3600700"), ":1");
-    let got = lock(&server).acquire(Duration::from_secs(4)).await.unwrap();
+    assert_eq!(server.tell("PEXPIRE orders:42 3603000"), ":1");
+    let got = lock(&server).acquire(SOON).await.unwrap();
     got.expect("the lock outlives its dead holder by an hour").release().await.unwrap();
 }
 
 #[tokio::test]
 async fn others_respect_a_lease_that_was_extended_by_hand() {
     let server = Server::start();
-    let guard = taken(&lock(&server).lease(Duration::from_millis(700)).auto_extend(false)).await;
-    assert!(guard.extend(Duration::from_secs(60)).await.unwrap());
-    assert!(lock(&server).acquire(Duration::from_millis(900)).await.unwrap().is_none());
+    const FIRST: Duration = Duration::from_secs(2);
+    const PATIENCE: Duration = Duration::from_millis(2200);
+    let guard = taken(&lock(&server).lease(FIRST).auto_extend(false)).await;
+    assert!(guard.extend(LEASE).await.unwrap());
+    assert!(lock(&server).acquire(PATIENCE).await.unwrap().is_none());
     assert!(!guard.is_lost() && guard.release().await.unwrap());
 
     // A full server does not note how long it may last.
-    let guard = taken(&lock(&server).lease(Duration::from_millis(700)).auto_extend(false)).await;
+    let guard = taken(&lock(&server).lease(FIRST).auto_extend(false)).await;
     server.tell("CONFIG SET maxmemory 1");
-    assert!(guard.extend(Duration::from_secs(60)).await.unwrap());
+    assert!(guard.extend(LEASE).await.unwrap());
     server.tell("CONFIG SET maxmemory 0");
-    assert!(lock(&server).acquire(Duration::from_millis(900)).await.unwrap().is_none());
+    assert!(lock(&server).acquire(PATIENCE).await.unwrap().is_none());
     assert!(guard.release().await.unwrap());
 }
 
@@ -389,14 +398,14 @@ async fn others_respect_a_lease_that_was_extended_by_hand() {
 async fn a_release_whose_reply_was_lost_does_not_say_that_the_lock_was_lost() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
-    let redis = Redis::lazy(&proxy.url()).unwrap().op_timeout(Duration::from_secs(2));
+    let redis = Redis::lazy(&proxy.url()).unwrap().op_timeout(OP_TIMEOUT);
     let lock = RedisLock::new(&redis, "orders:42").lease(LEASE).auto_extend(false);
     // The script is known to the server from here on.
     assert!(taken(&lock).await.release().await.unwrap());
     let guard = taken(&lock).await;
     proxy.lose_replies();
     let released = tokio::spawn(guard.release());
-    until("released", || server.tell("EXISTS orders:42") == ":0").await;
+    eventually("released", || server.tell("EXISTS orders:42") == ":0").await;
     proxy.pass();
     proxy.cut();
     let was_ours = released.await.unwrap().unwrap();
@@ -409,19 +418,21 @@ async fn a_server_that_stood_still_for_a_while_has_no_lock_without_a_holder() {
         let server = Server::start();
         let locks: Vec<_> = (0..4)
             .map(|_| {
+                // Each waiter gives up several calls while the server stands still.
                 let redis = Redis::lazy(&server.url()).unwrap();
-                RedisLock::new(&redis, "orders:42").lease(Duration::from_secs(60))
+                let redis = redis.op_timeout(Duration::from_millis(400));
+                RedisLock::new(&redis, "orders:42").lease(LEASE)
             })
             .collect();
         for lock in &locks {
-            taken(lock).await.release().await.unwrap();
+            taken_soon(lock).await;
         }
         server.freeze();
         let waiters: Vec<_> = locks
             .into_iter()
             .map(|lock| {
                 tokio::spawn(async move {
-                    let guard = lock.acquire(Duration::from_secs(12)).await.unwrap();
+                    let guard = lock.acquire(SOON).await.unwrap();
                     let guard = guard.expect("nobody has it");
                     let _ = guard.release().await;
                 })

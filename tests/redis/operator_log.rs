@@ -7,7 +7,7 @@ use tower_stampede::{Health, Redis, Stampede};
 use tracing::Level;
 
 use crate::kit::log::{TextLog, assert_says};
-use crate::kit::origin::{MS, Origin, SECOND};
+use crate::kit::origin::{MINUTE, Origin, SECOND};
 use crate::kit::redis::Cluster;
 use crate::kit::redis::{Server, eventually};
 use crate::kit::redis_caches::hasty_on;
@@ -19,8 +19,8 @@ const URL: &str = "OPERATOR_LOG_REDIS";
 const KEY: &str = "report:7";
 
 fn shop(url: &str) -> Stampede<u64> {
-    let redis = Redis::lazy(url).unwrap().op_timeout(500 * MS);
-    let builder = Stampede::builder("shop").ttl(60 * SECOND).lease(2 * SECOND);
+    let redis = Redis::lazy(url).unwrap().op_timeout(SECOND);
+    let builder = Stampede::builder("shop").ttl(60 * MINUTE).lease(4 * SECOND);
     builder.wait_timeout(LIMIT).redis(redis).build().unwrap()
 }
 
@@ -99,12 +99,15 @@ async fn the_log_tells_of_a_killed_leader_of_a_frozen_redis_and_of_its_return() 
     println!("{text}");
     let hash = format!("key_hash={}", cache.hash_of(KEY));
     assert_says(&slow, &[" INFO tower_stampede: ", "another process still computes this key"]);
-    assert_says(&slow, &["has waited", "cache=\"shop\"", &hash, "waited=2", "s lease=2s"]);
+    assert_says(&slow, &["has waited", "cache=\"shop\"", &hash, "waited=", "s lease=4s"]);
     assert_says(&taken_over, &[" INFO tower_stampede: ", "the process that computed this key"]);
     assert_says(&taken_over, &["killed, frozen or cut off", "this process computes", &hash]);
     let server_is = format!("server=\"redis://{}\"", server.address());
     assert_says(&away, &[" WARN tower_stampede: ", "the remote is away", "computes for itself"]);
-    assert_says(&away, &["cache=\"shop\"", &server_is, "error=\"timeout\""]);
+    assert_says(&away, &["cache=\"shop\"", &server_is]);
+    // Of a call on an open connection, or of a connection that is not made in time.
+    let errors = ["error=\"timeout\"", "error=\"connection\""];
+    assert!(errors.iter().any(|error| away.contains(error)), "{away}");
     assert_says(&back, &[" WARN tower_stampede: ", "the remote answers again", &server_is]);
     assert_says(&back, &["away_for="]);
     assert_eq!(text.lines().count(), 4, "one line for each");

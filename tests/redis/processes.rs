@@ -33,6 +33,17 @@ fn program() -> PathBuf {
     program
 }
 
+/// For counts that must be exact: no call to Redis times out on a busy machine, and no lease ends.
+const PATIENT: [&str; 6] =
+    ["--op-timeout-ms", "30000", "--lease-ms", "100000", "--wait-timeout-ms", "180000"];
+
+/// The same with leases that end while a test waits for that.
+const SHORT_LEASE: [&str; 6] =
+    ["--op-timeout-ms", "1300", "--lease-ms", "4000", "--wait-timeout-ms", "180000"];
+
+/// How long anything may take that must happen, on a busy machine.
+const GIVE_UP: Duration = Duration::from_secs(120);
+
 /// One process of the example, on a port of its own.
 struct Instance {
     process: Child,
@@ -43,7 +54,7 @@ struct Instance {
 impl Instance {
     fn start(redis: &Server, flags: &[&str]) -> Self {
         let mut process = Command::new(program())
-            .args(["--listen", "127.0.0.1:0", "--redis", &redis.url(), "--ttl-ms", "60000"])
+            .args(["--listen", "127.0.0.1:0", "--redis", &redis.url(), "--ttl-ms", "3600000"])
             .args(flags)
             .stdout(Stdio::piped())
             .spawn()
@@ -76,12 +87,11 @@ impl Instance {
     fn get(&self, path: &str) -> JoinHandle<Got> {
         let (client, uri) = (self.client.clone(), format!("{}{path}", self.url));
         tokio::spawn(async move {
-            let from = Instant::now();
             let response = client.get(uri.parse().unwrap()).await.map_err(|e| e.to_string())?;
             let status = response.status().as_u16();
             let body = response.into_body().collect().await.map_err(|e| e.to_string())?;
             let body = String::from_utf8(body.to_bytes().into()).unwrap();
-            Ok(Reply { status, body, took: from.elapsed() })
+            Ok(Reply { status, body })
         })
     }
 
@@ -118,7 +128,7 @@ impl Instance {
 
     /// Waits until `/stats` is as it should be.
     async fn until(&self, what: &str, is: impl Fn(&Value) -> bool) {
-        let give_up = Instant::now() + Duration::from_secs(30);
+        let give_up = Instant::now() + GIVE_UP;
         while !is(&self.json("/stats").await) {
             assert!(Instant::now() < give_up, "waited in vain: {what}");
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -138,7 +148,6 @@ impl Drop for Instance {
 struct Reply {
     status: u16,
     body: String,
-    took: Duration,
 }
 
 type Got = Result<Reply, String>;
@@ -159,6 +168,10 @@ async fn answers(crowd: Vec<JoinHandle<Got>>) -> Vec<Reply> {
     replies
 }
 
+fn with<'a>(flags: [&'a str; 6], more: &[&'a str]) -> Vec<&'a str> {
+    [&flags, more].concat()
+}
+
 async fn calls_in_all(instances: &[Instance], id: &str) -> u64 {
     let mut calls = 0;
     for instance in instances {
@@ -170,7 +183,7 @@ async fn calls_in_all(instances: &[Instance], id: &str) -> u64 {
 #[tokio::test(flavor = "multi_thread")]
 async fn hundreds_of_requests_at_four_processes_are_one_call() {
     let redis = Server::start();
-    let instances = Instance::start_four(&redis, &[]);
+    let instances = Instance::start_four(&redis, &PATIENT);
     for instance in &instances {
         assert_eq!(instance.json("/stats").await["remote"], "up");
     }
@@ -184,14 +197,14 @@ async fn hundreds_of_requests_at_four_processes_are_one_call() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_invalidation_at_one_process_is_one_new_call_for_all() {
     let redis = Server::start();
-    let instances = Instance::start_four(&redis, &["--work-ms", "50"]);
+    let instances = Instance::start_four(&redis, &with(PATIENT, &["--work-ms", "50"]));
     let old = answers(crowd(&instances, 5, "/report/a")).await;
     let post = hyper::Request::post(format!("{}/invalidate/a", instances[0].url));
     let post = post.body(Empty::new()).unwrap();
     assert_eq!(instances[0].client.request(post).await.unwrap().status(), 200);
     // Elsewhere it is known one message later.
     for instance in &instances {
-        let give_up = Instant::now() + Duration::from_secs(30);
+        let give_up = Instant::now() + GIVE_UP;
         while instance.get("/report/a").await.unwrap().unwrap().body == old[0].body {
             assert!(Instant::now() < give_up);
         }
@@ -202,9 +215,9 @@ async fn an_invalidation_at_one_process_is_one_new_call_for_all() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_is_stopped_past_its_lease_is_replaced_by_one_and_its_fill_is_refused() {
     let redis = Server::start();
-    let mut others = Instance::start_four(&redis, &["--lease-ms", "1000"]);
+    let mut others = Instance::start_four(&redis, &SHORT_LEASE);
     let leader = others.remove(0);
-    let path = "/report/a?work_ms=1200";
+    let path = "/report/a?work_ms=4500";
     let late = leader.get(path);
     leader
         .until("it computes", |stats| {
@@ -216,8 +229,6 @@ async fn a_leader_that_is_stopped_past_its_lease_is_replaced_by_one_and_its_fill
     let replies = answers(waiting).await;
     assert!(replies.iter().all(|reply| reply.body == replies[0].body));
     assert_eq!(calls_in_all(&others, "a").await, 1);
-    let slowest = replies.iter().map(|reply| reply.took).max().unwrap();
-    assert!(slowest < Duration::from_secs(8), "{slowest:?}");
 
     leader.thaw();
     let late = late.await.unwrap().unwrap();
@@ -234,9 +245,9 @@ async fn a_leader_that_is_stopped_past_its_lease_is_replaced_by_one_and_its_fill
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_is_killed_is_replaced_by_one_after_its_lease() {
     let redis = Server::start();
-    let mut others = Instance::start_four(&redis, &["--lease-ms", "1000"]);
+    let mut others = Instance::start_four(&redis, &SHORT_LEASE);
     let mut leader = others.remove(0);
-    let path = "/report/a?work_ms=500";
+    let path = "/report/a?work_ms=3000";
     let lost = leader.get(path);
     leader.until("it computes", |stats| stats["origin_calls"]["protected"]["total"] == 1).await;
     let waiting = crowd(&others, 100, path);
@@ -245,52 +256,65 @@ async fn a_leader_that_is_killed_is_replaced_by_one_after_its_lease() {
     let replies = answers(waiting).await;
     assert!(replies.iter().all(|reply| reply.body == replies[0].body));
     assert_eq!(calls_in_all(&others, "a").await, 1);
-    let slowest = replies.iter().map(|reply| reply.took).max().unwrap();
-    assert!(slowest < Duration::from_secs(7), "{slowest:?}");
     assert!(lost.await.unwrap().is_err());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_request_fails_while_redis_is_killed_and_comes_back() {
     let redis = Server::start();
-    let instances = Instance::start_four(&redis, &["--work-ms", "20"]);
+    // Its death ends the connections: no call has to time out.
+    let instances = Instance::start_four(&redis, &with(PATIENT, &["--work-ms", "20"]));
+    all_are(&instances, "up").await;
     answers(crowd(&instances, 1, "/report/held")).await;
+    // All processes share one computation; then each may have its own. One that meets the empty
+    // server drops what it has computed alone, and may compute once more: the requests of a round
+    // come before and after that.
+    rounds(&instances, "before", 1).await;
+    redis.kill();
+    rounds(&instances, "killed", 4).await;
+    all_are(&instances, "down").await;
+    rounds(&instances, "away", 4).await;
+    redis.restart();
+    rounds(&instances, "restarted", 8).await;
+    all_are(&instances, "up").await;
+    rounds(&instances, "after", 1).await;
+}
+
+async fn all_are(instances: &[Instance], state: &str) {
+    for instance in instances {
+        instance.until(state, |stats| stats["remote"] == state).await;
+    }
+}
+
+/// Twenty rounds, in each of which all processes are asked for a new report and for one that each
+/// has. A round begins while the ones before it go on.
+async fn rounds(instances: &[Instance], phase: &str, most_calls: u64) {
+    const ROUNDS: usize = 20;
     let mut all = Vec::new();
-    for round in 0..60 {
-        match round {
-            20 => redis.kill(),
-            40 => redis.restart(),
-            _ => (),
-        }
-        all.extend(crowd(&instances, 5, &format!("/report/r{round}")));
-        all.extend(crowd(&instances, 5, "/report/held"));
+    for round in 0..ROUNDS {
+        all.extend(crowd(instances, 5, &format!("/report/{phase}-{round}")));
+        all.extend(crowd(instances, 5, "/report/held"));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let replies = answers(all).await;
-    assert_eq!(replies.len(), 60 * 40);
-    for round in 0..60 {
-        let calls = calls_in_all(&instances, &format!("r{round}")).await;
-        assert!((1..=4).contains(&calls), "{calls} calls in round {round}");
+    assert_eq!(answers(all).await.len(), ROUNDS * 40);
+    for round in 0..ROUNDS {
+        let calls = calls_in_all(instances, &format!("{phase}-{round}")).await;
+        assert!((1..=most_calls).contains(&calls), "{calls} calls in round {round}: {phase}");
     }
-    for instance in &instances {
-        instance.until("Redis is back", |stats| stats["remote"] == "up").await;
-    }
-    answers(crowd(&instances, 20, "/report/after")).await;
-    assert_eq!(calls_in_all(&instances, "after").await, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_is_down_is_no_reason_not_to_start() {
     let redis = Server::start();
     redis.kill();
-    let instance = Instance::start(&redis, &["--work-ms", "20"]);
+    let instance = Instance::start(&redis, &with(PATIENT, &["--work-ms", "20"]));
     assert_eq!(instance.json("/stats").await["remote"], "down");
     let slow = instance.get("/report/a").await.unwrap().unwrap();
     assert_eq!(slow.status, 200);
     redis.restart();
     instance.until("Redis is there", |stats| stats["remote"] == "up").await;
     eventually("it is linked", || redis.clients("pubsub") > 0).await;
-    let other = Instance::start(&redis, &["--work-ms", "20"]);
+    let other = Instance::start(&redis, &with(PATIENT, &["--work-ms", "20"]));
     let both = [instance, other];
     answers(crowd(&both, 20, "/report/b")).await;
     assert_eq!(calls_in_all(&both, "b").await, 1);
@@ -328,7 +352,7 @@ async fn the_redis_of_a_page_ends_with_a_process_that_is_killed_although_it_is_f
         page.process.kill().unwrap();
         page.process.wait().unwrap();
         let _ = herd.await.unwrap();
-        let give_up = Instant::now() + Duration::from_secs(10);
+        let give_up = Instant::now() + GIVE_UP;
         while let Ok(mut server) = TcpStream::connect(("127.0.0.1", port)) {
             if Instant::now() > give_up {
                 // Not to leave it behind.

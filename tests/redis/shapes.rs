@@ -13,8 +13,11 @@ const WORK: Duration = Duration::from_millis(300);
 
 fn processes(server: &Server, origin: &Origin, n: usize) -> Vec<HttpService<Origin>> {
     let one = |_| {
-        let redis = Redis::lazy(&server.url()).unwrap();
-        let cache = Stampede::builder("web").origin_only().redis(redis).build().unwrap();
+        // So patient that no call times out on a busy machine.
+        let redis = Redis::lazy(&server.url()).unwrap().op_timeout(Duration::from_secs(30));
+        let builder = Stampede::builder("web").origin_only().lease(Duration::from_secs(100));
+        let builder = builder.wait_timeout(Duration::from_secs(180));
+        let cache = builder.redis(redis).build().unwrap();
         tower_layer::Layer::layer(&cache.http_layer(), origin.clone())
     };
     (0..n).map(one).collect()
@@ -38,7 +41,7 @@ async fn everywhere(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cold_crowd_of_ranges_at_two_processes_is_one_request() {
     let server = Server::start();
-    let origin = Origin::new(|_| Answer::ok("max-age=60", "0123456789").after(WORK));
+    let origin = Origin::new(|_| Answer::ok("max-age=3600", "0123456789").after(WORK));
     let apps = processes(&server, &origin, 2);
     let replies = everywhere(&apps, 250, |_| with(FILE, &[("range", "bytes=2-3")])).await;
     assert!(replies.iter().all(|reply| reply.status == 206 && reply.text() == "23"));
@@ -48,7 +51,7 @@ async fn a_cold_crowd_of_ranges_at_two_processes_is_one_request() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cold_crowd_of_heads_at_two_processes_is_two_requests() {
     let server = Server::start();
-    let head = || Answer::ok("max-age=60", "").header("content-length", "99999999").after(WORK);
+    let head = || Answer::ok("max-age=3600", "").header("content-length", "99999999").after(WORK);
     let origin = Origin::new(move |_| head());
     let apps = processes(&server, &origin, 2);
     let replies = everywhere(&apps, 250, |_| request("HEAD", FILE, &[])).await;

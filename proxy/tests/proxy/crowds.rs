@@ -188,7 +188,7 @@ async fn a_crowd_of_variants_is_one_request_each_in_parallel() {
 
 #[tokio::test]
 async fn an_origin_that_takes_many_leases_is_asked_once() {
-    let flags = ["--lease-ms", "500", "--compute-timeout-ms", "20000"];
+    let flags = ["--lease-ms", "500", "--compute-timeout-ms", "120000"];
     let stage = Stage::new(FRESH.head(Pace::After(Duration::from_secs(3))), &flags).await;
     let seen = stage.crowd(same(SMALL_CROWD)).seen().await;
     assert_all(&seen, 200, "answer 1 to all");
@@ -216,14 +216,21 @@ async fn seen_in(stage: &Stage, time: Duration) -> Vec<Seen> {
     outcomes.into_iter().map(|outcome| outcome.expect("a response")).collect()
 }
 
+/// At most two for each hold since then, and one before.
+fn assert_a_handful_of_attempts(stage: &Stage, begun: Instant) {
+    let holds = begun.elapsed().div_duration_f64(SHORTEST_HOLD).ceil() as usize;
+    let attempts = stage.backend.hits() - 1;
+    assert!((1..=1 + 2 * holds).contains(&attempts), "{attempts} attempts within {holds} holds");
+}
+
 async fn an_outage_is_a_handful_of_requests(stage: Stage) {
     stage.store_and_expire().await;
     stage.backend.cut().await;
+    let begun = Instant::now();
     let seen = seen_in(&stage, OUTAGE).await;
     assert!(seen.len() > SMALL_CROWD, "they ask again and again");
     assert_all(&seen, 200, "answer 1 to all");
-    let attempts = stage.backend.hits() - 1;
-    assert!((1..10).contains(&attempts), "{attempts} attempts");
+    assert_a_handful_of_attempts(&stage, begun);
 }
 
 async fn is_new_after_the_outage(stage: &mut Stage) {
@@ -248,10 +255,10 @@ async fn an_origin_that_fails_for_a_while_is_asked_a_handful_of_times() {
     let stage = Stage::new(STALE_IF_ERROR, &[]).await;
     stage.store_and_expire().await;
     stage.backend.answers(FAILURE.head(Pace::AtOnce));
+    let begun = Instant::now();
     let seen = seen_in(&stage, OUTAGE).await;
     assert_all(&seen, 200, "answer 1 to all");
-    let attempts = stage.backend.hits() - 1;
-    assert!((1..10).contains(&attempts), "{attempts} attempts");
+    assert_a_handful_of_attempts(&stage, begun);
 }
 
 #[tokio::test]

@@ -47,7 +47,8 @@ async fn ask_until_the_end(address: std::net::SocketAddr) -> Counts {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_request_fails_while_a_proxy_under_load_stops() {
-    let flags = ["--drain-delay-ms", "300"];
+    // So long that each of the clients asks meanwhile, and is told to leave.
+    let flags = ["--drain-delay-ms", "2000"];
     let (origin, mut proxy) = Scripted::start(&flags, |_| (fresh(), "page".into())).await;
     let clients: Vec<_> = (0..20).map(|_| tokio::spawn(ask_until_the_end(proxy.address))).collect();
     let loaded = async {

@@ -26,7 +26,7 @@ impl Echo {
     /// Starts it, and a proxy in front of it.
     async fn start(answers: Vec<(String, Vec<u8>)>) -> (Self, Proxy) {
         let origin = Origin::bind().await;
-        let proxy = Proxy::start(&origin, &["--compute-timeout-ms", "500"]);
+        let proxy = Proxy::start(&origin, &["--compute-timeout-ms", "10000"]);
         let echo = Self { heads: Arc::default(), answers: Arc::new(answers) };
         let serving = echo.clone();
         tokio::spawn(async move {

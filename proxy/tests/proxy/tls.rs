@@ -194,7 +194,7 @@ async fn an_idle_connection_over_tls_ends_like_any_other() {
     let (_origin, proxy) = Scripted::start(&flags, scheme).await;
     let mut stream = certificate.connect(&proxy, &[]).await;
     let mut rest = Vec::new();
-    let end = tokio::time::timeout(Duration::from_secs(10), stream.read_to_end(&mut rest)).await;
+    let end = tokio::time::timeout(Duration::from_secs(120), stream.read_to_end(&mut rest)).await;
     assert!(end.is_ok() && rest.is_empty(), "it ends without a response");
 }
 

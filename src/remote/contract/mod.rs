@@ -84,8 +84,10 @@ pub const LONG: Duration = Duration::from_secs(100);
 /// Has passed after [`lapse`].
 #[doc(hidden)]
 pub const SHORT: Duration = Duration::from_millis(30);
+/// Has not passed before two more calls are answered, on a busy machine.
+const BRIEF: Duration = Duration::from_secs(2);
 /// How long a message may take that must come.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// How long we wait for a message that must not come.
 const QUIET: Duration = Duration::from_millis(50);
 

@@ -74,6 +74,22 @@ impl Cluster {
         cluster
     }
 
+    /// Kills a node, and waits until the others have agreed that it is dead. Until then a node that
+    /// is busy for a while is not taken for dead.
+    pub(crate) fn kill_node(&self, dead: usize) {
+        self.nodes[dead].kill();
+        let others = || self.nodes.iter().enumerate().filter(|(n, _)| *n != dead);
+        for (_, node) in others() {
+            ok(&node.cli(&["CONFIG", "SET", "cluster-node-timeout", "2000"]));
+        }
+        for (_, node) in others() {
+            wait_until("the others know", || {
+                let nodes = node.cli(&["CLUSTER", "NODES"]).text();
+                nodes.lines().any(|line| line.contains(" master,fail "))
+            });
+        }
+    }
+
     /// Waits until every node sees every other and all slots served.
     pub(crate) fn wait_until_ok(&self) {
         for node in &self.nodes {
@@ -149,7 +165,7 @@ impl Migration<'_> {
                 return moved;
             }
             let port = to.port().to_string();
-            let mut command = ["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"]
+            let mut command = ["MIGRATE", "127.0.0.1", &port, "", "0", "60000", "KEYS"]
                 .map(|word| word.as_bytes().to_vec())
                 .to_vec();
             moved += keys.parts().len();
@@ -186,7 +202,7 @@ fn node(environment: Environment) -> Server {
 fn node_with(environment: Environment, more: &[&str]) -> Server {
     Server::launch_with_bus(environment, |bus| {
         let mut lines =
-            vec!["cluster-enabled yes".to_owned(), "cluster-node-timeout 2000".to_owned()];
+            vec!["cluster-enabled yes".to_owned(), "cluster-node-timeout 20000".to_owned()];
         if let Some(port) = bus {
             lines.push(format!("cluster-port {port}"));
             // Came with Redis 7 as well; before, every client may debug.

@@ -95,6 +95,10 @@ impl Sentinels {
     pub(crate) fn kill_primary(&self) -> &Server {
         let (dead, next) = (self.primary(), self.replica());
         dead.kill();
+        // Until now a primary that is busy for a while was not taken for dead.
+        for sentinel in &self.sentinels {
+            sentinel.cli(&["SENTINEL", "SET", NAME, "down-after-milliseconds", "500"]);
+        }
         self.wait_for_primary(next);
         dead
     }
@@ -114,8 +118,8 @@ impl Sentinels {
 fn watch(primary: &Server, quorum: usize) -> Vec<String> {
     vec![
         format!("sentinel monitor {NAME} 127.0.0.1 {} {quorum}", primary.port()),
-        format!("sentinel down-after-milliseconds {NAME} 500"),
-        format!("sentinel failover-timeout {NAME} 3000"),
+        format!("sentinel down-after-milliseconds {NAME} 20000"),
+        format!("sentinel failover-timeout {NAME} 6000"),
     ]
 }
 

@@ -10,8 +10,8 @@ async fn processes_that_start_together_on_a_slow_server_share_a_computation() {
     const PROCESSES: usize = 100;
     let server = Server::start();
     let proxy = Proxy::start(server.port());
-    proxy.delay(100 * MS);
-    let redis = || Redis::lazy(&proxy.url()).unwrap().op_timeout(100 * MS);
+    proxy.delay(500 * MS);
+    let redis = || Redis::lazy(&proxy.url()).unwrap().op_timeout(500 * MS);
     let caches: Vec<Cache> =
         (0..PROCESSES).map(|_| patient().redis(redis()).build().unwrap()).collect();
     let origin = Origin::taking(200 * MS);

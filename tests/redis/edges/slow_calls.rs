@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tower_stampede::{Health, Redis, Stampede};
 
-use crate::kit::origin::{MS, Origin, settings};
+use crate::kit::origin::{MINUTE, MS, Origin, settings, within};
 use crate::kit::redis::{Proxy, Server, eventually};
 use crate::kit::redis_caches::*;
 
@@ -17,11 +17,11 @@ use super::names;
 async fn three_slow_calls_at_once_do_not_open_the_breaker() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
-    let redis = Redis::lazy(&proxy.url()).unwrap().op_timeout(100 * MS);
+    let redis = Redis::lazy(&proxy.url()).unwrap().op_timeout(400 * MS);
     let cache: Cache = patient().redis(redis).build().unwrap();
     all_listen(std::slice::from_ref(&cache)).await;
     let mut events = cache.events();
-    proxy.delay(150 * MS);
+    proxy.delay(600 * MS);
     let origin = Origin::new();
     tokio::join!(
         load(&cache, &origin, fresh_key()),
@@ -32,18 +32,19 @@ async fn three_slow_calls_at_once_do_not_open_the_breaker() {
     while let Ok(event) = events.try_recv() {
         went_away |= matches!(event, tower_stampede::Event::RemoteChanged { up: false, .. });
     }
-    assert!(!went_away, "the server answers after 150 ms");
+    assert!(!went_away, "the server answers after 600 ms");
     assert_eq!(cache.health(), Health::Up);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_renewal_behind_replies_of_sixteen_mib_is_not_lost() {
-    const LEASE: Duration = Duration::from_secs(3);
+    const LEASE: Duration = Duration::from_secs(6);
     let server = Server::start();
     let proxy = Proxy::start(server.port());
-    let redis = |url: &str| Redis::lazy(url).unwrap().local_ttl(MS).op_timeout_per_mib(150 * MS);
+    let redis = |url: &str| Redis::lazy(url).unwrap().local_ttl(MS).op_timeout_per_mib(1500 * MS);
     let process = |url: &str| -> Stampede<Vec<u8>> {
-        settings().lease(LEASE).wait_timeout(LIMIT).redis(redis(url)).build().unwrap()
+        let settings = settings().ttl(60 * MINUTE).lease(LEASE).wait_timeout(LIMIT);
+        settings.redis(redis(url)).build().unwrap()
     };
     let (near, far) = (process(&server.url()), process(&proxy.url()));
     let calls = Arc::new(AtomicUsize::new(0));
@@ -59,7 +60,18 @@ async fn a_renewal_behind_replies_of_sixteen_mib_is_not_lost() {
             calls.load(Ordering::SeqCst)
         }
     };
-    assert_eq!((large(&near).await, large(&far).await), (1, 1));
+    let mut computed = large(&near).await;
+    // The first look does not know how large the value is: on a busy machine it may be given up,
+    // and the process computes for itself.
+    let is_shared = async {
+        loop {
+            let before = std::mem::replace(&mut computed, large(&far).await);
+            if before == computed {
+                return;
+            }
+        }
+    };
+    within(LIMIT, is_shared).await;
     let (open, door) = tokio::sync::oneshot::channel::<()>();
     let leader = far.clone();
     let leader = tokio::spawn(async move {
@@ -74,9 +86,9 @@ async fn a_renewal_behind_replies_of_sixteen_mib_is_not_lost() {
     // 64 KiB each 5 ms: one reply is on its way for more than a second, and then the next.
     proxy.delay(5 * MS);
     let (busy, taken) = (far.clone(), Instant::now());
-    while taken.elapsed() < 2 * LEASE {
+    while taken.elapsed() < LEASE * 3 / 2 {
         let before = Instant::now();
-        assert_eq!(large(&busy).await, 1, "a large value on its way is waited for");
+        assert_eq!(large(&busy).await, computed, "a large value on its way is waited for");
         assert!(before.elapsed() > 10 * 100 * MS, "{:?}", before.elapsed());
     }
     let waiter = tokio::spawn(async move {

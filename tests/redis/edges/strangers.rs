@@ -82,7 +82,7 @@ async fn long_uris_of_strangers_add_bounded_state_and_keep_no_process_away() {
     let growth = (bytes(&server) - before) >> 20;
     proxy.pass();
     let begun = Instant::now();
-    while other.health() != Health::Up && begun.elapsed() < Duration::from_secs(20) {
+    while other.health() != Health::Up && begun.elapsed() < Duration::from_secs(120) {
         theirs.clone().oneshot(get()).await.unwrap();
         tokio::time::sleep(Duration::from_millis(50)).await;
     }

@@ -1,6 +1,6 @@
 //! A subscriber that comes and goes does not cost the copies of a process.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::kit::origin::Origin;
 use crate::kit::redis::{Proxy, Server, eventually};
@@ -24,11 +24,13 @@ async fn a_flapping_subscriber_does_not_drop_local_copies() {
         proxy.cut_subscribers();
         eventually("it subscribes again", || proxy.accepted() >= accepted + cut).await;
         all_are_well(std::slice::from_ref(&cache)).await;
-        let before = cache.stats().remote_calls;
+        let (before, since) = (cache.stats().remote_calls, Instant::now());
         for key in &keys {
             load(&cache, &origin, &**key).await;
         }
-        from_remote += cache.stats().remote_calls - before;
+        let asked = cache.stats().remote_calls - before;
+        // The log is read once a second, however slow the machine is.
+        from_remote += asked.saturating_sub(2 * since.elapsed().as_secs());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(origin.calls(), ENTRIES);

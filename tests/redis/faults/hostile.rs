@@ -7,12 +7,16 @@ use std::time::{Duration, Instant};
 
 use tower_stampede::{Redis, ToKey};
 
-use crate::kit::origin::{Origin, SECOND, settings};
+use crate::kit::origin::{Origin, SECOND, settings, within};
 use crate::kit::redis::{FakeNode, Said};
 use crate::kit::redis_caches::*;
 
-/// What a request may take at most, on a machine that does other things as well.
-const HARD_LIMIT: Duration = Duration::from_secs(3);
+/// What a request may take at most, on a machine that does other things as well: half of the time
+/// for which callers wait.
+const HARD_LIMIT: Duration = Duration::from_secs(60);
+
+/// The longest pause between two tries of a process in the background is six seconds.
+const LONGER_THAN_A_PAUSE: Duration = Duration::from_millis(6500);
 
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
@@ -35,16 +39,22 @@ fn lazy(node: &FakeNode) -> Redis {
     Redis::lazy(&node.url()).unwrap()
 }
 
-/// A process with default time-outs.
+/// A process with the default time-out of calls.
 fn usual(redis: Redis) -> Cache {
-    settings().redis(redis).build().unwrap()
+    settings().wait_timeout(2 * HARD_LIMIT).redis(redis).build().unwrap()
 }
 
-/// Everything a process does, again and again, for that long. Returns the longest request.
-async fn busy(cache: &Cache, how_long: Duration) -> Duration {
+/// Everything a process does, again and again, for that long.
+async fn busy(cache: &Cache, how_long: Duration) {
+    let begin = Instant::now();
+    busy_until(cache, || begin.elapsed() >= how_long).await;
+}
+
+/// The same until `is_over`.
+async fn busy_until(cache: &Cache, is_over: impl Fn() -> bool) {
     watch_panics();
-    let (begin, origin, mut longest) = (Instant::now(), Origin::new(), Duration::ZERO);
-    while begin.elapsed() < how_long {
+    let (origin, mut longest) = (Origin::new(), Duration::ZERO);
+    while !is_over() {
         let key = fresh_key();
         let (_, took) = timed(cache, &origin, &*key).await;
         longest = longest.max(took);
@@ -57,7 +67,21 @@ async fn busy(cache: &Cache, how_long: Duration) -> Duration {
     }
     assert_eq!(*PANICS.lock().unwrap(), Vec::<String>::new());
     assert!(longest < HARD_LIMIT, "{longest:?}");
-    longest
+}
+
+/// Waits until nothing more is asked of the node; what has begun may come to its end. Panics if
+/// that goes on for ever.
+async fn is_left_alone(what: &str, node: &FakeNode) {
+    let begin = Instant::now();
+    loop {
+        let (before, opened) = (node.commands().len(), node.accepted());
+        tokio::time::sleep(LONGER_THAN_A_PAUSE).await;
+        let (after, reopened) = (node.commands().len(), node.accepted());
+        if (after, reopened) == (before, opened) {
+            return;
+        }
+        assert!(begin.elapsed() < HARD_LIMIT, "{what}: a dropped cache asks on");
+    }
 }
 
 fn bulk(bytes: impl AsRef<[u8]>) -> Vec<u8> {
@@ -234,11 +258,13 @@ async fn replies_at_the_edges_of_their_types_panic_nowhere() {
         Said::Bytes(sound.unwrap_or_else(any_reply))
     });
     let caches: Vec<_> = (0..4).map(|_| usual(lazy(&node).breaker_failures(1_000_000))).collect();
-    let all = caches.iter().map(|cache| busy(cache, 4 * SECOND));
-    futures_util::future::join_all(all).await;
-    let commands = node.commands();
-    let scripts = commands.iter().filter(|name| *name == "EVAL").count();
-    assert!(scripts > 100, "{scripts}");
+    let begin = Instant::now();
+    let is_over = || {
+        let scripts = || node.commands().iter().filter(|name| *name == "EVAL").count();
+        begin.elapsed() > 4 * SECOND && scripts() > 400
+    };
+    let all = caches.iter().map(|cache| busy_until(cache, is_over));
+    within(3 * HARD_LIMIT, futures_util::future::join_all(all)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -248,10 +274,12 @@ async fn a_subscription_that_ends_at_once_is_not_made_in_a_loop() {
         _ => polite(words).unwrap_or_else(|| Said::text("-ERR no\r\n")),
     });
     let cache = usual(lazy(&node));
+    let begin = Instant::now();
     busy(&cache, SECOND / 10).await;
     tokio::time::sleep(5 * SECOND).await;
     let subscribed = node.commands().iter().filter(|name| *name == "SUBSCRIBE").count();
-    assert!(subscribed <= 15, "{subscribed} subscriptions in 5 s");
+    let most = 10 + begin.elapsed().as_secs() as usize;
+    assert!(subscribed <= most, "{subscribed} subscriptions in {:?}", begin.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -278,9 +306,9 @@ async fn a_lease_that_is_always_about_to_end_is_not_asked_for_in_a_loop() {
             _ => Said::text("*0\r\n"),
         }
     });
-    let redis = lazy(&node);
+    let redis = lazy(&node).op_timeout(SECOND);
     let cache: Cache =
-        settings().lease(SECOND).wait_timeout(3 * SECOND).redis(redis).build().unwrap();
+        settings().lease(4 * SECOND).wait_timeout(5 * SECOND).redis(redis).build().unwrap();
     let (origin, begin) = (Origin::new(), Instant::now());
     // The lease of another that never ends is a time-out.
     let _ = cache.get_or_compute(&*fresh_key(), origin.compute()).await;
@@ -313,7 +341,9 @@ async fn a_hold_without_an_end_is_asked_about_again() {
             _ => Said::text("$-1\r\n"),
         }
     });
-    let cache = usual(lazy(&node));
+    let redis = lazy(&node).op_timeout(30 * SECOND);
+    let builder = settings().lease(100 * SECOND).wait_timeout(2 * HARD_LIMIT);
+    let cache: Cache = builder.redis(redis).build().unwrap();
     let held = cache.get_or_compute(&*fresh_key(), Origin::new().compute()).await;
     let rest = held.expect_err("the server says so").retry_after().expect("it is held");
     assert!(rest <= 60 * SECOND, "no hold of this process is longer: {rest:?}");
@@ -345,7 +375,7 @@ async fn deep_and_huge_replies_end_no_process() {
         b">3\r\n$9\r\nsubscribe\r\n$1\r\nx\r\n:1\r\n".to_vec(),
         [&b"+"[..], &vec![b'x'; 1 << 20]].concat(),
     ];
-    for reply in replies {
+    let all = replies.into_iter().map(|reply| async move {
         let shown = String::from_utf8_lossy(&reply[..reply.len().min(40)]).into_owned();
         let next = AtomicUsize::new(0);
         let node = FakeNode::start(move |_, words| {
@@ -356,7 +386,8 @@ async fn deep_and_huge_replies_end_no_process() {
         });
         busy(&usual(lazy(&node)), SECOND).await;
         assert!(node.accepted() < 100 && node.commands().len() < 2000, "{shown:?}");
-    }
+    });
+    futures_util::future::join_all(all).await;
 }
 
 mod cluster {
@@ -372,17 +403,11 @@ mod cluster {
         let node = FakeNode::start(answer);
         let cache = usual(Redis::cluster([node.url()]).unwrap());
         let begin = Instant::now();
-        let took = busy(&cache, 2 * SECOND).await;
-        let connections = node.accepted();
-        assert!(took < 1500 * Duration::from_millis(1), "{what}: {took:?}");
-        assert!(connections < 100, "{what}: {connections} connections in {:?}", begin.elapsed());
+        busy(&cache, 2 * SECOND).await;
+        let (connections, most) = (node.accepted(), 100 + 50 * begin.elapsed().as_secs() as usize);
+        assert!(connections < most, "{what}: {connections} connections in {:?}", begin.elapsed());
         drop(cache);
-        // What was being asked may come to its end.
-        tokio::time::sleep(5 * SECOND).await;
-        let (before, opened) = (node.commands().len(), node.accepted());
-        tokio::time::sleep(3 * SECOND).await;
-        let (after, reopened) = (node.commands().len(), node.accepted());
-        assert!(after <= before && reopened <= opened, "{what}: a dropped cache asks on");
+        is_left_alone(what, &node).await;
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -449,12 +474,10 @@ mod cluster {
             assert!(tokio::time::timeout(Duration::from_millis(1), get).await.is_err());
         }
         drop((remote, redis));
-        // Those that have begun come to their end.
-        tokio::time::sleep(5 * SECOND).await;
-        let before = silent.commands().len();
-        tokio::time::sleep(5 * SECOND).await;
-        let asked = silent.commands().split_off(before);
-        assert!(asked.is_empty(), "10 s after the last caller has gone: {asked:?}");
+        is_left_alone("callers that have gone", &silent).await;
+        // One map is asked for at a time: not one for each caller.
+        let maps = silent.commands().iter().filter(|name| *name == "CLUSTER").count();
+        assert!(maps < 50, "{maps} maps for 100 callers");
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,7 +4,7 @@
 use tower_stampede::{Redis, Stampede};
 
 use crate::kit;
-use crate::kit::origin::{MINUTE, Origin, SECOND, settings};
+use crate::kit::origin::{Origin, SECOND, settings};
 use crate::kit::redis::{Server, eventually};
 use crate::kit::redis_caches::*;
 
@@ -53,7 +53,7 @@ async fn under_pressure(policy: &str) {
     let cache = || -> Stampede<String> {
         settings()
             .lease(4 * SECOND)
-            .wait_timeout(MINUTE)
+            .wait_timeout(LIMIT)
             .redis(Redis::lazy(&server.url()).unwrap().op_timeout(SECOND))
             .build()
             .unwrap()

@@ -38,7 +38,7 @@ async fn with_ours_who_was_locked_out_is_registered_already() {
     let mut registered = b.registers().await;
     assert_eq!(a.fill(&grant, "value").await, FillOutcome::Stored);
     // It begins to wait only now.
-    let woken = timeout(Duration::from_secs(10), registered.woken());
+    let woken = timeout(Duration::from_secs(60), registered.woken());
     woken.await.expect("the message was missed");
     assert_eq!(b.reads().await, "value");
 }

@@ -86,7 +86,7 @@ pub(crate) fn run(plan: &Plan, program: impl Fn() -> Command) -> Findings {
     }
     let begun = Instant::now();
     while servers.listeners() < fleet.running.len() {
-        assert!(begun.elapsed() < 10 * QUIET, "not all processes listen to the server");
+        assert!(begun.elapsed() < 40 * QUIET, "not all processes listen to the server");
         sleep(QUIET / 30);
     }
     let begun = Instant::now();

@@ -134,13 +134,13 @@ async fn a_provider_that_fails_or_hangs_costs_no_request_more_than_its_deadline(
     for answer in answers {
         let redis = server.redis().credentials(answer).op_timeout(Duration::from_millis(50));
         let cache = Stampede::builder("c").ttl(TTL).redis(redis).build().unwrap();
-        let begun = std::time::Instant::now();
         for key in 0..50_u32 {
             let value = cache.get_or_compute(key, || async { Ok::<_, std::io::Error>(7_u32) });
             assert_eq!(value.await.unwrap(), 7);
         }
-        // Three calls until the breaker opens, and time to compute.
-        assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+        // A few calls until the breaker opens, and probes: not one for each request.
+        let asked = cache.stats().remote_calls;
+        assert!(asked < 25, "50 requests asked {asked} times");
     }
 }
 
