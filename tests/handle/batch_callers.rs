@@ -6,6 +6,7 @@ use futures_util::future::BoxFuture;
 use tower_stampede::{Builder, Cache, Failure, Stampede};
 
 use crate::kit::origin::*;
+use crate::kit::spawn;
 use crate::kit::table::*;
 
 fn places(n: usize) -> Builder<u64> {
@@ -17,7 +18,7 @@ fn get(
     id: u64,
 ) -> tokio::task::JoinHandle<Result<u64, Failure<OriginError>>> {
     let cache = cache.clone();
-    tokio::spawn(async move { cache.get(id).await })
+    spawn(async move { cache.get(id).await })
 }
 
 /// A batch loader that asks its own handle for a part first.
@@ -58,8 +59,7 @@ async fn what_the_call_of_a_caller_that_has_waited_too_long_asks_for_borrows_its
         let settings = places(2).wait_timeout(SECOND).compute_after_wait();
         let handle = settings.build().unwrap();
         let (hanging, origin) = (handle.clone(), Origin::taking(20 * SECOND));
-        let hanging =
-            tokio::spawn(async move { hanging.get_or_compute(1_u64, origin.compute()).await });
+        let hanging = spawn(async move { hanging.get_or_compute(1_u64, origin.compute()).await });
         all_have_run().await;
         let load = asking(&handle);
         let cache = match is_batched {

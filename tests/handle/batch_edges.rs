@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use tower_stampede::{Builder, Cache, Computed, Failure, Stampede};
 
 use crate::kit::origin::*;
+use crate::kit::spawn;
 
 type Rows = Result<HashMap<u64, u64>, OriginError>;
 
@@ -82,7 +83,7 @@ fn get(
     id: u64,
 ) -> tokio::task::JoinHandle<Result<u64, Failure<OriginError>>> {
     let cache = cache.clone();
-    tokio::spawn(async move { cache.get(id).await })
+    spawn(async move { cache.get(id).await })
 }
 
 fn get_or_compute(
@@ -91,7 +92,7 @@ fn get_or_compute(
     origin: &Origin,
 ) -> tokio::task::JoinHandle<Result<u64, tower_stampede::Error>> {
     let (handle, compute) = (handle.clone(), origin.compute());
-    tokio::spawn(async move { handle.get_or_compute(key, compute).await })
+    spawn(async move { handle.get_or_compute(key, compute).await })
 }
 
 // `max_computations` bounds how many calls of the origin run at once. Callers that are elected
@@ -103,14 +104,14 @@ async fn several_calls_of_elected_callers_do_not_run_on_one_place() {
     let handle = cache.handle().clone();
     let first = {
         let (handle, origin) = (handle.clone(), Origin::taking(SECOND));
-        tokio::spawn(async move { handle.get_or_compute(0, origin.compute()).await })
+        spawn(async move { handle.get_or_compute(0, origin.compute()).await })
     };
     all_have_run().await;
     // Leaders that queue for the place and go away.
     let queued: Vec<_> = (1..5_u64)
         .map(|id| {
             let (handle, origin) = (handle.clone(), Origin::new());
-            tokio::spawn(async move { handle.get_or_compute_scoped(id, || origin.load()).await })
+            spawn(async move { handle.get_or_compute_scoped(id, || origin.load()).await })
         })
         .collect();
     all_have_run().await;
@@ -136,7 +137,7 @@ async fn waiters_of_a_batch_that_panicked_load_together_with_one_place_in_all() 
     table.0.panics.store(1, SeqCst);
     let ask = |cache: &Stampede<u64>| {
         let (cache, load) = (cache.clone(), table.loader());
-        tokio::spawn(async move { cache.get_many(0..100, load).await })
+        spawn(async move { cache.get_many(0..100, load).await })
     };
     let panicked = ask(&cache);
     all_have_run().await;
@@ -251,7 +252,7 @@ fn storm(window: std::time::Duration, max_batch: usize) -> (Table, Cache<u64, u6
 async fn single_callers_on_several_threads_keep_the_bound_on_computations() {
     // A round waits for its windows most of the time: ten share the threads.
     for group in 0..30 {
-        let rounds = (0..10).map(|n| tokio::spawn(a_round_keeps_the_bound(10 * group + n)));
+        let rounds = (0..10).map(|n| spawn(a_round_keeps_the_bound(10 * group + n)));
         gather(rounds.collect()).await;
     }
 }
@@ -295,7 +296,7 @@ async fn a_panic_in_the_drop_of_a_pair_that_was_not_asked_for_fails_no_other_key
         Ok::<_, OriginError>(vec![(1, Fragile(1, false)), (9, Fragile(9, true))])
     };
     let asked = cache.clone();
-    let batch = tokio::spawn(async move { asked.get_many([1], load).await });
+    let batch = spawn(async move { asked.get_many([1], load).await });
     assert_eq!(batch.await.expect("no panic").values[&1].0, 1);
 }
 
@@ -306,13 +307,13 @@ async fn a_batch_that_is_dropped_in_the_queue_leaves_no_slot_and_no_flight() {
     let table = Table::default();
     let cache = places(1).build().unwrap();
     let (busy, origin) = (cache.clone(), Origin::taking(10 * SECOND));
-    let busy = tokio::spawn(async move { busy.get_or_compute("busy", origin.compute()).await });
+    let busy = spawn(async move { busy.get_or_compute("busy", origin.compute()).await });
     all_have_run().await;
     let (asked, load) = (cache.clone(), table.loader());
-    let batch = tokio::spawn(async move { asked.get_many(0..100, load).await });
+    let batch = spawn(async move { asked.get_many(0..100, load).await });
     all_have_run().await;
     let (other, load) = (cache.clone(), table.loader());
-    let joined = tokio::spawn(async move { other.get_many([7], load).await.values.len() });
+    let joined = spawn(async move { other.get_many([7], load).await.values.len() });
     all_have_run().await;
     batch.abort();
     all_have_run().await;
@@ -370,7 +371,7 @@ async fn what_a_late_batch_of_a_computation_asks_for_borrows_its_place() {
         Ok::<u64, OriginError>(batch.values.len() as u64)
     };
     let outer = handle.clone();
-    let outer = tokio::spawn(async move { outer.get_or_compute(0, compute).await });
+    let outer = spawn(async move { outer.get_or_compute(0, compute).await });
     assert!(panicking.await.is_err(), "its caller is told of the panic");
     // The late call gathers its keys. From now on the other place is busy until all is over.
     let busy = get_or_compute(&handle, 2, &Origin::taking(10 * SECOND));
@@ -386,11 +387,10 @@ async fn late_callers_keep_the_place_of_the_first_of_them() {
     let busy = get_or_compute(&handle, 0, &Origin::taking(2 * SECOND));
     all_have_run().await;
     let (queued, origin) = (handle.clone(), Origin::new());
-    let queued =
-        tokio::spawn(async move { queued.get_or_compute_scoped(1, || origin.load()).await });
+    let queued = spawn(async move { queued.get_or_compute_scoped(1, || origin.load()).await });
     all_have_run().await;
     let (asked, load) = (handle.clone(), table.loader());
-    let batch = tokio::spawn(async move { asked.get_many([1], load).await });
+    let batch = spawn(async move { asked.get_many([1], load).await });
     all_have_run().await;
     let later = get_or_compute(&handle, 2, &Origin::taking(10 * SECOND));
     all_have_run().await;

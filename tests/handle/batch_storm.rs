@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use tower_stampede::Cache;
 
 use crate::kit::origin::*;
+use crate::kit::spawn;
 
 type Rows = Result<HashMap<u64, u64>, OriginError>;
 
@@ -101,7 +102,7 @@ async fn storm_of(seed: u64) -> Result<(), String> {
         tokio::time::sleep(random.u32(0..12) * MS).await;
         let (cache, handle, load) = (cache.clone(), handle.clone(), load.clone());
         let (id, kind) = (random.u64(0..8), random.u32(0..12));
-        let caller = tokio::spawn(async move {
+        let caller = spawn(async move {
             let began = tokio::time::Instant::now();
             let mut got = Vec::new();
             match kind {
@@ -129,7 +130,7 @@ async fn storm_of(seed: u64) -> Result<(), String> {
         let is_aborted = random.u32(0..5) == 0;
         if is_aborted {
             let (abort, after) = (caller.abort_handle(), random.u32(0..60) * MS);
-            tokio::spawn(async move {
+            spawn(async move {
                 tokio::time::sleep(after).await;
                 abort.abort();
             });
@@ -168,7 +169,7 @@ async fn storm_of(seed: u64) -> Result<(), String> {
     let all: Vec<_> = (0..max_places as u64)
         .map(|n| {
             let (handle, compute) = (handle.clone(), origin.compute());
-            tokio::spawn(async move { handle.get_or_compute(200 + n, compute).await.is_ok() })
+            spawn(async move { handle.get_or_compute(200 + n, compute).await.is_ok() })
         })
         .collect();
     pass(10 * MS).await;

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use tower_stampede::{Absent, Batch, Cache, Computed, Error, ErrorKind, Failure, Mode, Stampede};
 
 use crate::kit::origin::*;
+use crate::kit::spawn;
 
 /// A table of the numbers below 1000 and their squares, which records each query.
 #[derive(Clone, Default)]
@@ -66,13 +67,13 @@ async fn ask(cache: &Stampede<u64>, table: &Table, ids: &[u64]) -> Batch<u64, u6
     cache.get_many(ids.iter().copied(), table.loader()).await
 }
 
-fn spawn(
+fn ask_on_task(
     cache: &Stampede<u64>,
     table: &Table,
     ids: &[u64],
 ) -> tokio::task::JoinHandle<Batch<u64, u64>> {
     let (cache, table, ids) = (cache.clone(), table.clone(), ids.to_vec());
-    tokio::spawn(async move { ask(&cache, &table, &ids).await })
+    spawn(async move { ask(&cache, &table, &ids).await })
 }
 
 #[tokio::test(start_paused = true)]
@@ -112,10 +113,10 @@ async fn a_batch_and_single_callers_share_what_either_computes() {
     let origin = Origin::taking(10 * MS);
     let single = {
         let (cache, compute) = (cache.clone(), origin.compute());
-        tokio::spawn(async move { cache.get_or_compute(1, compute).await })
+        spawn(async move { cache.get_or_compute(1, compute).await })
     };
     all_have_run().await;
-    let batch = spawn(&cache, &table, &[1, 2]);
+    let batch = ask_on_task(&cache, &table, &[1, 2]);
     all_have_run().await;
     let compute = origin.compute();
     assert_eq!(cache.get_or_compute(2, compute).await.unwrap(), 4, "the batch loads it");
@@ -127,7 +128,8 @@ async fn a_batch_and_single_callers_share_what_either_computes() {
 #[tokio::test(start_paused = true)]
 async fn a_key_without_a_pair_is_absent_and_is_loaded_once_for_all_that_wait() {
     let (cache, table) = (settings().build().unwrap(), Table::default());
-    let (one, other) = (spawn(&cache, &table, &[1, 5000]), spawn(&cache, &table, &[5000]));
+    let (one, other) =
+        (ask_on_task(&cache, &table, &[1, 5000]), ask_on_task(&cache, &table, &[5000]));
     all_have_run().await;
     let origin = Origin::new();
     let single = cache.get_or_compute(5000, origin.compute()).await.unwrap_err();
@@ -145,7 +147,7 @@ async fn a_failed_call_fails_its_keys_and_leaves_the_others_their_values() {
     cache.put(1, 1).await;
     let origin = Origin::taking(10 * MS);
     let (for_two, compute) = (cache.clone(), origin.compute());
-    let single = tokio::spawn(async move { for_two.get_or_compute(2, compute).await });
+    let single = spawn(async move { for_two.get_or_compute(2, compute).await });
     all_have_run().await;
     table.0.fails.store(1, SeqCst);
     let batch = ask(&cache, &table, &[1, 2, 3, 4]).await;
@@ -182,7 +184,7 @@ async fn a_batch_takes_one_place_until_its_last_key_has_ended() {
 #[tokio::test(start_paused = true)]
 async fn an_invalidation_of_one_key_ends_that_key_and_no_other() {
     let (cache, table) = (settings().build().unwrap(), Table::default());
-    let batch = spawn(&cache, &table, &[1, 2, 3]);
+    let batch = ask_on_task(&cache, &table, &[1, 2, 3]);
     all_have_run().await;
     cache.invalidate(2).await;
     assert_eq!(batch.await.unwrap().values, squares([1, 2, 3]), "its waiters have asked before");
@@ -207,7 +209,7 @@ async fn stale_values_are_served_at_once_and_refreshed_by_the_call_of_the_missin
 #[tokio::test(start_paused = true)]
 async fn a_dropped_caller_leaves_the_call_running() {
     let (cache, table) = (settings().build().unwrap(), Table::default());
-    let batch = spawn(&cache, &table, &[1, 2]);
+    let batch = ask_on_task(&cache, &table, &[1, 2]);
     all_have_run().await;
     batch.abort();
     pass(2 * SECOND).await;
@@ -232,9 +234,9 @@ async fn more_keys_than_a_call_may_have_are_several_calls_side_by_side() {
 async fn a_panic_of_the_loader_goes_on_in_the_caller_and_the_waiters_load_together() {
     let (cache, table) = (settings().build().unwrap(), Table::default());
     table.0.panics.store(1, SeqCst);
-    let panicked = spawn(&cache, &table, &[1, 2, 3]);
+    let panicked = ask_on_task(&cache, &table, &[1, 2, 3]);
     all_have_run().await;
-    let waiting = spawn(&cache, &table, &[1, 2, 3]);
+    let waiting = ask_on_task(&cache, &table, &[1, 2, 3]);
     let panic = panicked.await.unwrap_err().into_panic();
     assert_eq!(panic.downcast_ref(), Some(&"the table panics"));
     assert_eq!(waiting.await.unwrap().complete().unwrap(), squares([1, 2, 3]));

@@ -5,12 +5,13 @@ use tokio::time::Instant;
 use tower_stampede::{Error, ErrorKind, Event, Stampede};
 
 use crate::kit::origin::*;
+use crate::kit::spawn;
 
 type Answered = Result<u64, Error>;
 
 fn ask(cache: &Stampede<u64>, origin: &Origin, key: usize) -> JoinHandle<Answered> {
     let (cache, compute) = (cache.clone(), origin.compute());
-    tokio::spawn(async move { cache.get_or_compute(key, compute).await })
+    spawn(async move { cache.get_or_compute(key, compute).await })
 }
 
 fn crowd(
@@ -189,7 +190,7 @@ async fn patience_is_counted_from_the_first_wait_however_often_the_leader_change
     let origin = Origin::taking(700 * MS);
     let scoped = || {
         let (cache, origin) = (cache.clone(), origin.clone());
-        tokio::spawn(async move { cache.get_or_compute_scoped("k", || origin.load()).await })
+        spawn(async move { cache.get_or_compute_scoped("k", || origin.load()).await })
     };
     let leaders = [scoped(), scoped()];
     all_have_run().await;

@@ -10,6 +10,7 @@ use tower::{ServiceExt, service_fn};
 use tower_stampede::{Builder, Error, Stampede};
 
 use crate::kit::origin::*;
+use crate::kit::spawn;
 
 type Asking = Pin<Box<dyn Future<Output = Result<u64, Error>> + Send>>;
 
@@ -104,7 +105,7 @@ impl Stage {
             Scene::Cold | Scene::ColdWithWaiters => {}
             Scene::Waiting(other) => stage.enter(other),
             Scene::WaitingForOneWhoLeaves(other) => {
-                stage.leaves = Some(tokio::spawn(other(&stage.cache, &stage.origin)));
+                stage.leaves = Some(spawn(other(&stage.cache, &stage.origin)));
             }
             Scene::Stale | Scene::FailingOverStale => {
                 stage.cache.put("k", 1000).await;
@@ -116,7 +117,7 @@ impl Stage {
             Scene::Fresh => stage.cache.put("k", 1000).await,
             Scene::NoPlaceYet => {
                 let cache = stage.cache.clone();
-                stage.others.push(tokio::spawn(async move {
+                stage.others.push(spawn(async move {
                     let busy = || async {
                         pass(10 * MS).await;
                         Ok::<u64, OriginError>(0)
@@ -134,7 +135,7 @@ impl Stage {
     }
 
     fn enter(&mut self, ask: Ask) {
-        self.others.push(tokio::spawn(ask(&self.cache, &self.origin)));
+        self.others.push(spawn(ask(&self.cache, &self.origin)));
     }
 
     /// Lets time pass between two polls.

@@ -5,12 +5,13 @@ use tokio::time::Instant;
 use tower_stampede::{Computed, Error, ErrorKind, FailureAction, Stampede};
 
 use crate::kit::origin::*;
+use crate::kit::spawn;
 
 type Answered = Result<u64, Error>;
 
 fn ask(cache: &Stampede<u64>, origin: &Origin) -> JoinHandle<Answered> {
     let (cache, compute) = (cache.clone(), origin.compute());
-    tokio::spawn(async move { cache.get_or_compute("k", compute).await })
+    spawn(async move { cache.get_or_compute("k", compute).await })
 }
 
 async fn wave(n: usize, cache: &Stampede<u64>, origin: &Origin) -> Vec<Answered> {
@@ -206,7 +207,7 @@ async fn the_hook_sees_the_error_of_the_computation() {
 
 fn ask_unshared(cache: &Stampede<u64>, origin: &Origin) -> JoinHandle<Answered> {
     let (cache, compute) = (cache.clone(), origin.compute());
-    tokio::spawn(async move {
+    spawn(async move {
         let compute =
             move || async move { compute().await.map(|n| Computed::new(n).do_not_store()) };
         cache.get_or_compute_with("k", compute).await

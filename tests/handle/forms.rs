@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use tower_stampede::{CacheOutcome, Computed, ErrorKind, Stampede};
 
 use crate::kit::origin::*;
+use crate::kit::spawn;
 
 /// A value that counts its clones.
 #[derive(Debug, Default)]
@@ -40,7 +41,7 @@ async fn each_outcome_comes_with_the_value() {
     let settings = settings().ttl(10 * SECOND).stale_for(60 * SECOND);
     let (cache, origin) = (settings.build().unwrap(), Origin::taking(SECOND));
     let (waiting, compute) = (cache.clone(), origin.compute());
-    let leader = tokio::spawn(async move { waiting.get_or_compute_ref("k", compute).await });
+    let leader = spawn(async move { waiting.get_or_compute_ref("k", compute).await });
     all_have_run().await;
     let joined = cache.get_or_compute_ref("k", origin.compute()).await.unwrap();
     assert_eq!((*joined, joined.outcome()), (1, CacheOutcome::Joined));
@@ -136,7 +137,7 @@ fn a_drop_outside_of_a_runtime_may_invalidate_and_put() {
 async fn a_computation_that_runs_while_its_key_is_invalidated_without_await_is_not_stored() {
     let (cache, origin) = (settings().build().unwrap(), Origin::taking(SECOND));
     let (asking, compute) = (cache.clone(), origin.compute());
-    let asked = tokio::spawn(async move { asking.get_or_compute("k", compute).await });
+    let asked = spawn(async move { asking.get_or_compute("k", compute).await });
     all_have_run().await;
     assert!(cache.invalidate_now("k"), "a computation that runs");
     assert_eq!(asked.await.unwrap().unwrap(), 1);

@@ -11,6 +11,7 @@ use tower::{ServiceExt, service_fn};
 use tower_stampede::{Computed, Error, ErrorKind, Stampede};
 
 use crate::kit::origin::*;
+use crate::kit::spawn;
 
 type Answered = Result<u64, Error>;
 type Asking = Pin<Box<dyn Future<Output = Answered> + Send>>;
@@ -33,12 +34,12 @@ const INLINE: [Ask; 2] = [scoped, inline];
 
 fn ask(cache: &Stampede<u64>, origin: &Origin) -> JoinHandle<Answered> {
     let (cache, compute) = (cache.clone(), origin.compute());
-    tokio::spawn(async move { cache.get_or_compute("k", compute).await })
+    spawn(async move { cache.get_or_compute("k", compute).await })
 }
 
 fn refresh(cache: &Stampede<u64>, origin: &Origin) -> JoinHandle<Answered> {
     let (cache, compute) = (cache.clone(), origin.compute());
-    tokio::spawn(async move { cache.refresh("k", compute).await })
+    spawn(async move { cache.refresh("k", compute).await })
 }
 
 // ---- a refresh inside the caller ----
@@ -72,7 +73,7 @@ async fn an_inline_refresh_that_fails_returns_no_value_that_was_invalidated_mean
     for caller in INLINE {
         for by_tag in [false, true] {
             let cache = stale_value(Duration::ZERO).await;
-            let refreshing = tokio::spawn(caller(&cache, &failing_after(2 * SECOND)));
+            let refreshing = spawn(caller(&cache, &failing_after(2 * SECOND)));
             pass(SECOND).await;
             if by_tag {
                 cache.invalidate_all().await;
@@ -119,7 +120,7 @@ async fn an_inline_caller_with_a_stale_value_does_not_queue_for_a_place() {
         let (busy, origin) = (Origin::taking(29 * SECOND), Origin::new());
         let compute = busy.compute();
         let handle = cache.clone();
-        let leader = tokio::spawn(async move { handle.get_or_compute("busy", compute).await });
+        let leader = spawn(async move { handle.get_or_compute("busy", compute).await });
         all_have_run().await;
         let from = Instant::now();
         assert_eq!(caller(&cache, &origin).await.unwrap(), 1000);
@@ -195,7 +196,7 @@ async fn a_thousand_fresh_reads_a_second_cost_two_calls_per_origin_time_at_most(
     for _ in 0..9_000 {
         let from = Instant::now();
         let reader = refresh(&cache, &origin);
-        reading.push(tokio::spawn(async move { (from, reader.await, from.elapsed()) }));
+        reading.push(spawn(async move { (from, reader.await, from.elapsed()) }));
         pass(MS).await;
     }
     for reader in reading {
@@ -370,8 +371,7 @@ async fn what_is_invalidated_during_a_computation_is_not_stored_however_its_ttl_
         let computed =
             || async move { Ok::<_, OriginError>(Computed::new(compute().await?).tag("t")) };
         let handle = cache.clone();
-        let computing =
-            tokio::spawn(async move { handle.get_or_compute_with("k", computed).await });
+        let computing = spawn(async move { handle.get_or_compute_with("k", computed).await });
         pass(SECOND).await;
         if everything {
             cache.invalidate_all().await;
@@ -388,13 +388,13 @@ async fn a_result_too_heavy_to_be_stored_does_not_disturb_a_computation_that_beg
     let weigher = |value: &u64| if *value == 1 { usize::MAX } else { 8 };
     let cache: Stampede<u64> = settings().weigher(weigher).build().unwrap();
     let origin = Origin::taking(10 * SECOND);
-    let heavy = tokio::spawn({
+    let heavy = spawn({
         let (cache, compute) = (cache.clone(), origin.compute());
         async move { cache.refresh("k", compute).await }
     });
     pass(8 * SECOND).await;
     cache.invalidate("k").await;
-    let later = tokio::spawn({
+    let later = spawn({
         let (cache, compute) = (cache.clone(), origin.compute());
         async move { cache.get_or_compute("k", compute).await }
     });
@@ -412,7 +412,7 @@ async fn a_fresh_read_waits_no_longer_because_leaders_give_up_in_the_queue() {
         .build()
         .unwrap();
     let busy = Origin::taking(50 * MINUTE);
-    let other = tokio::spawn({
+    let other = spawn({
         let (cache, compute) = (cache.clone(), busy.compute());
         async move { cache.get_or_compute("other", compute).await }
     });
@@ -420,11 +420,11 @@ async fn a_fresh_read_waits_no_longer_because_leaders_give_up_in_the_queue() {
     let origin = Origin::new();
     let queue = |cache: &Stampede<u64>| {
         let (cache, compute) = (cache.clone(), origin.compute());
-        tokio::spawn(async move { cache.get_or_compute("k", compute).await })
+        spawn(async move { cache.get_or_compute("k", compute).await })
     };
     let mut queued = vec![queue(&cache)];
     pass(SECOND).await;
-    let fresh = tokio::spawn({
+    let fresh = spawn({
         let (cache, compute) = (cache.clone(), origin.compute());
         async move {
             let from = Instant::now();

@@ -10,12 +10,13 @@ use tower::{ServiceExt, service_fn};
 use tower_stampede::{Computed, Error, ErrorKind, Event, Stampede};
 
 use crate::kit::origin::*;
+use crate::kit::spawn;
 
 type Answered = Result<u64, Error>;
 
 fn ask(cache: &Stampede<u64>, origin: &Origin) -> JoinHandle<Answered> {
     let (cache, compute) = (cache.clone(), origin.compute());
-    tokio::spawn(async move { cache.get_or_compute("k", compute).await })
+    spawn(async move { cache.get_or_compute("k", compute).await })
 }
 
 /// A key whose hold has grown to a minute in an outage of ten minutes, while
@@ -264,14 +265,14 @@ fn page_with_a_bug(cache: &Stampede<u64>, origin: &Origin, later: Duration) -> [
         panic!("another part of the page panics, as the test told it");
     };
     let (scoped, load) = (cache.clone(), origin.clone());
-    let scoped = tokio::spawn(async move {
+    let scoped = spawn(async move {
         let value = scoped.get_or_compute_scoped("scoped", || load.load());
         let _: (_, ()) = tokio::join!(value, bug());
     });
     let load = origin.clone();
     let layer = cache.layer(|(): &()| Some("layer")).inline();
     let service = tower::Layer::layer(&layer, service_fn(move |()| load.load()));
-    let layer = tokio::spawn(async move {
+    let layer = spawn(async move {
         let _: (_, ()) = tokio::join!(service.oneshot(()), bug());
     });
     [scoped, layer]
@@ -301,7 +302,7 @@ async fn a_waiter_is_elected_after_every_panic_elsewhere_in_the_leaders_task() {
     let pages: Vec<_> =
         (1..=3).flat_map(|n| page_with_a_bug(&cache, &slow, n * 100 * MS)).collect();
     all_have_run().await;
-    let waiter = tokio::spawn({
+    let waiter = spawn({
         let (cache, compute) = (cache.clone(), slow.compute());
         async move { cache.get_or_compute("scoped", compute).await }
     });

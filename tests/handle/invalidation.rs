@@ -8,6 +8,7 @@ use tokio::task::JoinHandle;
 use tower_stampede::{Computed, Error, Stampede};
 
 use crate::kit::origin::*;
+use crate::kit::spawn;
 
 /// The three ways to invalidate `k`, which carries the tag `t`.
 #[derive(Clone, Copy, Debug)]
@@ -40,7 +41,7 @@ async fn ask_now(cache: Stampede<u64>, origin: Origin) -> Result<u64, Error> {
 }
 
 fn ask(cache: &Stampede<u64>, origin: &Origin) -> JoinHandle<Result<u64, Error>> {
-    tokio::spawn(ask_now(cache.clone(), origin.clone()))
+    spawn(ask_now(cache.clone(), origin.clone()))
 }
 
 fn crowd(cache: &Stampede<u64>, origin: &Origin) -> Vec<JoinHandle<Result<u64, Error>>> {
@@ -277,7 +278,7 @@ fn a_crowd_that_joined_a_result_that_is_dead_for_it_computes_once_more_together(
             let (cache, origin, gate) = (cache.clone(), origin.clone(), Arc::clone(&gate));
             move || {
                 let (cache, origin, gate) = (cache.clone(), origin.clone(), Arc::clone(&gate));
-                tokio::spawn(async move {
+                spawn(async move {
                     let compute = move || async move {
                         let load = origin.load();
                         drop(gate.acquire().await);

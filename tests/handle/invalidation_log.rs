@@ -7,6 +7,7 @@ use tokio::sync::oneshot;
 use tower_stampede::{Computed, Stampede};
 
 use crate::kit::origin::*;
+use crate::kit::spawn;
 
 /// More than the log of a cache keeps by default.
 const MANY: u64 = 100_000;
@@ -104,7 +105,7 @@ async fn a_computation_that_was_invalidated_is_not_stored_however_many_invalidat
     let (open, gate) = oneshot::channel::<()>();
     let (begins, begun) = oneshot::channel::<()>();
     let handle = cache.clone();
-    let computing = tokio::spawn(async move {
+    let computing = spawn(async move {
         let compute = || async {
             begins.send(()).unwrap();
             gate.await.unwrap();

@@ -10,6 +10,7 @@ use proptest::prelude::*;
 use tower_stampede::{Computed, Error, ErrorKind, Mode, Stampede};
 
 use crate::kit::origin::*;
+use crate::kit::spawn;
 
 const KEYS: usize = 4;
 
@@ -209,7 +210,7 @@ async fn run(ops: Vec<Op>) {
     for op in ops {
         match op {
             Op::Ask(asking) => {
-                callers.push(tokio::spawn(caller(cache.clone(), Arc::clone(&world), asking)));
+                callers.push(spawn(caller(cache.clone(), Arc::clone(&world), asking)));
             }
             Op::Invalidate(what) => world.invalidate(&cache, what).await,
             Op::Put(key) => {
@@ -263,7 +264,7 @@ fn on_several_threads_nobody_gets_a_version_older_than_the_last_invalidation_eit
             .map(|n| {
                 let (cache, world) = (cache.clone(), Arc::clone(&world));
                 let writers_left = Arc::clone(&writers_left);
-                tokio::spawn(async move {
+                spawn(async move {
                     while writers_left.load(Ordering::SeqCst) > 0 {
                         read_racing(&cache, &world, n % KEYS).await;
                         // A hit awaits nothing: the writers want their turn.
@@ -275,7 +276,7 @@ fn on_several_threads_nobody_gets_a_version_older_than_the_last_invalidation_eit
         for seed in 0..2 {
             let (cache, world) = (cache.clone(), Arc::clone(&world));
             let writers_left = Arc::clone(&writers_left);
-            tokio::spawn(async move {
+            spawn(async move {
                 let mut rng = fastrand::Rng::with_seed(seed);
                 for _ in 0..5000 {
                     let what = match rng.u8(..6) {

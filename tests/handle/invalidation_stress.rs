@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tower_stampede::{Computed, Stampede};
 
 use crate::kit::origin::SECOND;
+use crate::kit::spawn;
 
 const KEYS: usize = 8;
 
@@ -107,8 +108,8 @@ async fn under_stress_nobody_gets_what_was_invalidated_before_and_nothing_is_lef
         .unwrap();
     let world = Arc::new(World::default());
     let until = Instant::now() + Duration::from_millis(1500);
-    let readers = (0..32).map(|_| tokio::spawn(reader(cache.clone(), Arc::clone(&world), until)));
-    let writers = (0..3).map(|_| tokio::spawn(writer(cache.clone(), Arc::clone(&world), until)));
+    let readers = (0..32).map(|_| spawn(reader(cache.clone(), Arc::clone(&world), until)));
+    let writers = (0..3).map(|_| spawn(writer(cache.clone(), Arc::clone(&world), until)));
     for task in readers.chain(writers).collect::<Vec<_>>() {
         tokio::time::timeout(120 * SECOND, task).await.expect("no caller hangs").unwrap();
     }

@@ -10,6 +10,7 @@ use tower::{Service, ServiceExt, service_fn};
 use tower_stampede::{Error, ErrorKind, Stampede};
 
 use crate::kit::origin::*;
+use crate::kit::spawn;
 
 type Answered = Result<u64, Error>;
 
@@ -18,12 +19,12 @@ type Ask = fn(&Stampede<u64>, &Origin) -> JoinHandle<Answered>;
 
 fn detached(cache: &Stampede<u64>, origin: &Origin) -> JoinHandle<Answered> {
     let (cache, compute) = (cache.clone(), origin.compute());
-    tokio::spawn(async move { cache.get_or_compute("k", compute).await })
+    spawn(async move { cache.get_or_compute("k", compute).await })
 }
 
 fn scoped(cache: &Stampede<u64>, origin: &Origin) -> JoinHandle<Answered> {
     let (cache, origin) = (cache.clone(), origin.clone());
-    tokio::spawn(async move { cache.get_or_compute_scoped("k", || origin.load()).await })
+    spawn(async move { cache.get_or_compute_scoped("k", || origin.load()).await })
 }
 
 /// A caller of an inline layer over `origin`.
@@ -31,7 +32,7 @@ fn inline(cache: &Stampede<u64>, origin: &Origin) -> JoinHandle<Answered> {
     let origin = origin.clone();
     let layer = cache.layer(|(): &()| Some("k")).inline();
     let service = tower::Layer::layer(&layer, service_fn(move |()| origin.load()));
-    tokio::spawn(service.oneshot(()))
+    spawn(service.oneshot(()))
 }
 
 const INLINE: [Ask; 2] = [scoped, inline];
@@ -285,7 +286,7 @@ async fn a_silent_leader_that_waits_for_a_place_holds_nobody_longer_than_the_wai
         .unwrap();
     let origin = Origin::taking(2 * SECOND);
     let (other, compute) = (cache.clone(), origin.compute());
-    let other = tokio::spawn(async move { other.get_or_compute("other", compute).await });
+    let other = spawn(async move { other.get_or_compute("other", compute).await });
     all_have_run().await;
     let mut silent = Box::pin(cache.get_or_compute_scoped("k", || origin.load()));
     assert!(silent.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::kit::alone::alone;
 use crate::kit::origin::*;
+use crate::kit::spawn;
 use tokio::time::Instant;
 use tower_stampede::{Computed, Error, FailureAction, Mode, Stampede};
 
@@ -18,7 +19,7 @@ fn ask(
     origin: &Origin,
 ) -> tokio::task::JoinHandle<Answered> {
     let (cache, compute) = (cache.clone(), origin.compute());
-    tokio::spawn(async move { cache.get_or_compute(key, compute).await })
+    spawn(async move { cache.get_or_compute(key, compute).await })
 }
 
 /// A refresh keeps the tags of the entry it replaces: of the one that is there when it
@@ -26,7 +27,7 @@ fn ask(
 #[tokio::test(start_paused = true)]
 async fn a_refresh_that_waited_for_an_older_computation_keeps_the_tags_that_one_stored() {
     let cache = settings::<u64>().build().unwrap();
-    let first = tokio::spawn({
+    let first = spawn({
         let cache = cache.clone();
         async move {
             cache
@@ -52,7 +53,7 @@ async fn a_refresh_that_waited_for_an_older_computation_keeps_the_tags_that_one_
 async fn a_refresh_does_not_take_the_tags_of_an_entry_that_was_replaced_since_it_was_asked_for() {
     let cache = settings::<u64>().build().unwrap();
     cache.put_with("k", Computed::new(1).tag("old")).await;
-    let first = tokio::spawn({
+    let first = spawn({
         let cache = cache.clone();
         async move {
             let slow = || async {
@@ -63,7 +64,7 @@ async fn a_refresh_does_not_take_the_tags_of_an_entry_that_was_replaced_since_it
         }
     });
     all_have_run().await;
-    let second = tokio::spawn({
+    let second = spawn({
         let cache = cache.clone();
         async move { cache.refresh("k", || async { Ok::<_, OriginError>(4) }).await }
     });
@@ -83,7 +84,7 @@ async fn an_elected_leader_that_computes_is_not_counted_as_waiting() {
     let origin = Origin::taking(10 * SECOND);
     let inline = |origin: &Origin| {
         let (cache, compute) = (cache.clone(), origin.compute());
-        tokio::spawn(async move { cache.get_or_compute_scoped("k", compute).await })
+        spawn(async move { cache.get_or_compute_scoped("k", compute).await })
     };
     let first = inline(&origin);
     all_have_run().await;
@@ -108,7 +109,7 @@ async fn a_cache_in_which_only_an_elected_leader_computes_has_no_waiters() {
     let origin = Origin::taking(10 * SECOND);
     let inline = || {
         let (cache, compute) = (cache.clone(), origin.compute());
-        tokio::spawn(async move { cache.get_or_compute_scoped("k", compute).await })
+        spawn(async move { cache.get_or_compute_scoped("k", compute).await })
     };
     let first = inline();
     all_have_run().await;
@@ -396,7 +397,7 @@ impl Drop for Rude {
 #[tokio::test(start_paused = true)]
 async fn the_drop_of_an_old_error_that_panics_does_not_concern_a_later_caller() {
     let cache = settings::<u64>().build().unwrap();
-    let failing = tokio::spawn({
+    let failing = spawn({
         let cache = cache.clone();
         async move {
             let failed = cache.get_or_compute("k", || async { Err::<u64, _>(Rude) }).await;

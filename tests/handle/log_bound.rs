@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use tower_stampede::{Computed, Stampede};
 
 use crate::kit::origin::*;
+use crate::kit::spawn;
 
 fn bounded(max_logged_tags: usize) -> Stampede<u64> {
     settings().max_logged_tags(max_logged_tags).build().unwrap()
@@ -81,7 +82,7 @@ async fn entries_without_tags_are_concerned_by_nothing_but_everything() {
 async fn what_was_computed_across_dropped_records_is_handed_over_and_not_kept() {
     let cache = bounded(64);
     let (open, gate) = tokio::sync::oneshot::channel::<()>();
-    let caller = tokio::spawn({
+    let caller = spawn({
         let cache = cache.clone();
         async move {
             let compute = || async move {
@@ -104,7 +105,7 @@ async fn what_was_computed_across_dropped_records_is_handed_over_and_not_kept() 
 async fn a_fill_remembers_the_number_at_which_it_was_allowed() {
     let cache = bounded(64);
     let (open, gate) = tokio::sync::oneshot::channel::<()>();
-    let caller = tokio::spawn({
+    let caller = spawn({
         let cache = cache.clone();
         async move {
             let compute = || async move {
@@ -151,7 +152,7 @@ fn under_concurrency_no_unrelated_hit_is_lost_and_no_dead_value_is_served() {
         let readers: Vec<_> = (0..2)
             .map(|_| {
                 let (cache, ended, lost) = (cache.clone(), Arc::clone(&ended), Arc::clone(&lost));
-                tokio::spawn(async move {
+                spawn(async move {
                     while !ended.load(SeqCst) {
                         lost.fetch_add(100 - hits(&cache).await as u64, SeqCst);
                         tokio::task::yield_now().await;
@@ -162,7 +163,7 @@ fn under_concurrency_no_unrelated_hit_is_lost_and_no_dead_value_is_served() {
         let writers: Vec<_> = (0..2_u64)
             .map(|writer| {
                 let cache = cache.clone();
-                tokio::spawn(async move {
+                spawn(async move {
                     for n in 0..4_000_u64 {
                         let key = ("related", writer);
                         cache.put_with(key, Computed::new(n).tag((writer, n))).await;

@@ -6,6 +6,7 @@ use tracing::Level;
 
 use crate::kit::log::{TextLog, assert_says};
 use crate::kit::origin::*;
+use crate::kit::spawn;
 
 fn warned() -> (TextLog, tracing::subscriber::DefaultGuard) {
     let log = TextLog::default();
@@ -76,7 +77,7 @@ async fn a_panic_is_a_line_that_says_what_its_callers_got() {
     origin.next([Answer::Panic, Answer::Panic]);
     for key in ["k", "k"] {
         let (cache, compute) = (cache.clone(), origin.compute());
-        let caller = tokio::spawn(async move { cache.get_or_compute(key, compute).await });
+        let caller = spawn(async move { cache.get_or_compute(key, compute).await });
         assert!(caller.await.expect_err("it panics").is_panic());
         tokio::time::sleep(MINUTE).await;
     }

@@ -10,6 +10,7 @@ use tower::{ServiceExt, service_fn};
 use tower_stampede::{Builder, Error, ErrorKind, Mode, Stampede};
 
 use crate::kit::origin::*;
+use crate::kit::spawn;
 
 type Answered = Result<u64, Error>;
 type Asking = Pin<Box<dyn Future<Output = Answered> + Send>>;
@@ -201,7 +202,7 @@ impl Gate {
 async fn a_shutdown_ends_at_its_deadline_while_one_worker_thread_is_free() {
     let cache: Stampede<u64> = settings().build().unwrap();
     let gate = Arc::new(Gate::default());
-    let busy = tokio::spawn({
+    let busy = spawn({
         let (cache, gate) = (cache.clone(), Arc::clone(&gate));
         async move {
             let blocks = move || async move {
@@ -211,7 +212,7 @@ async fn a_shutdown_ends_at_its_deadline_while_one_worker_thread_is_free() {
             cache.get_or_compute("blocks its thread", blocks).await
         }
     });
-    let hangs = tokio::spawn({
+    let hangs = spawn({
         let cache = cache.clone();
         let hangs = || std::future::pending::<Result<u64, OriginError>>();
         async move { cache.get_or_compute("hangs", hangs).await }

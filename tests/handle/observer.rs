@@ -20,6 +20,7 @@ use tracing::{Event, Subscriber};
 
 use crate::kit::alone::alone;
 use crate::kit::origin::*;
+use crate::kit::spawn;
 
 /// What happens when a counter of this name goes up.
 #[derive(Clone)]
@@ -78,7 +79,7 @@ fn ask(
     origin: &Origin,
 ) -> tokio::task::JoinHandle<Result<u64, tower_stampede::Error>> {
     let (cache, compute) = (cache.clone(), origin.compute());
-    tokio::spawn(async move { cache.get_or_compute("k", compute).await })
+    spawn(async move { cache.get_or_compute("k", compute).await })
 }
 
 // ---- a recorder that calls back ----
@@ -173,7 +174,7 @@ async fn a_slow_recorder_does_not_delay_the_waiters() {
         let (open, opened) = oneshot::channel::<()>();
         let (begins, begun) = oneshot::channel::<()>();
         let handle = cache.clone();
-        let leader = tokio::spawn(async move {
+        let leader = spawn(async move {
             let compute = move || async move {
                 begins.send(()).unwrap();
                 opened.await.unwrap();
@@ -309,7 +310,7 @@ impl Subscriber for Panicking {
 async fn waiters_of_a_traced_leader_get(answer: Answer) {
     let (cache, origin) = (settings().build().unwrap(), Origin::taking(100 * MS));
     origin.next([answer]);
-    let leader = tokio::spawn({
+    let leader = spawn({
         let (cache, origin) = (cache.clone(), origin.clone());
         let lead = async move { cache.get_or_compute_scoped("k", || origin.load()).await };
         lead.with_subscriber(Panicking("computed"))

@@ -5,6 +5,7 @@ use tokio::time::Instant;
 use tower_stampede::{ErrorKind, Event, Health, Key, Mode, Stampede};
 
 use crate::kit::origin::*;
+use crate::kit::spawn;
 
 fn ask(
     cache: &Stampede<u64>,
@@ -173,7 +174,7 @@ async fn switched_off_no_caller_is_refused_at_the_end_of_its_wait_for_a_leader_t
         let cache: Stampede<u64> = settings().wait_timeout(5 * SECOND).build().unwrap();
         let (hung, origin) = (Origin::new(), Origin::new());
         hung.usually(Answer::Hang);
-        let leader = tokio::spawn(ask(&cache, &hung));
+        let leader = spawn(ask(&cache, &hung));
         all_have_run().await;
         let from = Instant::now();
         let waiters = spawn_herd(3, |_| ask(&cache, &origin));
@@ -252,7 +253,7 @@ async fn a_handle_that_is_used_and_dropped_outside_of_a_runtime_does_not_panic()
 #[tokio::test(start_paused = true)]
 async fn a_computation_begun_before_the_cache_was_switched_off_is_not_stored() {
     let (cache, origin) = (settings().build().unwrap(), Origin::taking(SECOND));
-    let caller = tokio::spawn(ask(&cache, &origin));
+    let caller = spawn(ask(&cache, &origin));
     all_have_run().await;
     cache.set_mode(Mode::Off);
     assert_eq!(caller.await.unwrap().unwrap(), 1);

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 use tower_stampede::{Builder, Error, ErrorKind, Stampede, ToKey};
 
 use crate::kit::origin::*;
+use crate::kit::spawn;
 
 type Answered = Result<u64, Error>;
 
@@ -27,7 +28,7 @@ fn ask<K: ToKey + Send + 'static>(
     key: K,
 ) -> JoinHandle<Answered> {
     let (cache, compute) = (cache.clone(), origin.compute());
-    tokio::spawn(async move { cache.get_or_compute(key, compute).await })
+    spawn(async move { cache.get_or_compute(key, compute).await })
 }
 
 /// An inline caller that is polled once and then kept without another poll.
@@ -275,7 +276,7 @@ async fn nested(
                 let parts = join_all(parts).await;
                 parts.into_iter().sum::<Result<u64, Error>>()
             };
-            tokio::spawn(async move { handle.get_or_compute(("page", n), page).await })
+            spawn(async move { handle.get_or_compute(("page", n), page).await })
         })
         .collect();
     gather(pages).await
@@ -301,7 +302,7 @@ async fn computations_that_take_every_place_may_join_a_leader_that_queues() {
     let origin = Origin::taking(10 * MS);
     let other = Origin::taking(10 * MS);
     let from = Instant::now();
-    let outsider = tokio::spawn({
+    let outsider = spawn({
         let (cache, compute) = (cache.clone(), other.compute());
         async move {
             pass(5 * MS).await;

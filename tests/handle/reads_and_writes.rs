@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use tower_stampede::{Computed, ErrorKind, Stampede};
 
 use crate::kit::origin::*;
+use crate::kit::spawn;
 
 #[tokio::test(start_paused = true)]
 async fn an_absent_value_is_remembered_for_the_negative_ttl() {
@@ -144,7 +145,7 @@ async fn without_a_stale_window_a_value_marked_stale_is_not_served() {
 async fn the_result_of_a_computation_that_ran_when_its_key_was_marked_stale_is_not_stored() {
     let (cache, origin) = (settings::<u64>().build().unwrap(), Origin::taking(100 * MS));
     let (asking, compute) = (cache.clone(), origin.compute());
-    let leader = tokio::spawn(async move { asking.get_or_compute("k", compute).await });
+    let leader = spawn(async move { asking.get_or_compute("k", compute).await });
     all_have_run().await;
     cache.mark_stale("k").await;
     assert_eq!(leader.await.unwrap().unwrap(), 1);
@@ -157,7 +158,7 @@ async fn the_result_of_a_computation_that_ran_when_its_key_was_marked_stale_is_n
 async fn what_is_put_takes_the_place_of_what_is_stored_and_of_what_is_being_computed() {
     let (cache, origin) = (settings::<u64>().build().unwrap(), Origin::taking(100 * MS));
     let (asking, compute) = (cache.clone(), origin.compute());
-    let leader = tokio::spawn(async move { asking.get_or_compute("k", compute).await });
+    let leader = spawn(async move { asking.get_or_compute("k", compute).await });
     all_have_run().await;
     cache.put("k", 10).await;
     assert_eq!(cache.get_or_compute("k", origin.compute()).await.unwrap(), 10);

@@ -19,6 +19,7 @@ use tower_stampede::{
 use tower_test::{assert_request_eq, mock};
 
 use crate::kit::origin::*;
+use crate::kit::spawn;
 
 fn by_number() -> impl Fn(&u32) -> Option<u32> + Clone + Send + Sync + 'static {
     |n: &u32| (*n != 0).then_some(*n)
@@ -95,7 +96,7 @@ async fn a_warm_key_is_answered_while_the_inner_service_is_full() {
     assert_eq!(service.clone().oneshot(1).await.unwrap(), 1);
 
     origin.next([Answer::Hang]);
-    let busy = tokio::spawn(limited.oneshot(99));
+    let busy = spawn(limited.oneshot(99));
     all_have_run().await;
     let from = Instant::now();
     let ready = service.ready().await.unwrap();
@@ -105,7 +106,7 @@ async fn a_warm_key_is_answered_while_the_inner_service_is_full() {
     assert!(from.elapsed().is_zero());
 
     // A cold key waits for its turn.
-    let cold = tokio::spawn(service.clone().oneshot(2));
+    let cold = spawn(service.clone().oneshot(2));
     all_have_run().await;
     assert!(!cold.is_finished());
     busy.abort();
@@ -152,7 +153,7 @@ async fn an_inner_service_that_is_not_ready_is_waited_for_and_bounded_by_the_com
     assert_eq!((error.kind(), from.elapsed()), (ErrorKind::ComputeTimeout, SECOND));
 
     pass(2 * SECOND).await;
-    let waiting = tokio::spawn(service.oneshot(1));
+    let waiting = spawn(service.oneshot(1));
     all_have_run().await;
     handle.allow(1);
     assert_request_eq!(handle, 1_u32).send_response(5);
@@ -277,7 +278,7 @@ async fn layers_of_one_handle_share_values_and_computations() {
     let (cache, origin) = (settings::<u64>().build().unwrap(), Origin::taking(100 * MS));
     let a = cache.layer(by_number()).layer(over(&origin));
     let b = ServiceBuilder::new().layer(cache.layer(by_number())).service(over(&origin));
-    let one = tokio::spawn(a.oneshot(1));
+    let one = spawn(a.oneshot(1));
     assert_eq!(b.oneshot(1).await.unwrap(), 1);
     assert_eq!(one.await.unwrap().unwrap(), 1);
     assert_eq!(cache.get_or_compute(1_u32, origin.compute()).await.unwrap(), 1);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use tower_stampede::{Computed, Event, Stampede};
 
 use crate::kit::origin::*;
+use crate::kit::spawn;
 
 fn stale() -> Stampede<u64> {
     settings().stale_for(10 * MINUTE).stale_if_error(20 * MINUTE).build().unwrap()
@@ -91,7 +92,7 @@ async fn a_computation_that_ran_during_the_mark_is_neither_joined_nor_stored() {
         let (cache, origin) = (stale(), Origin::taking(SECOND));
         let early = {
             let (cache, origin) = (cache.clone(), origin.clone());
-            tokio::spawn(async move { ask(&cache, &origin, "k").await })
+            spawn(async move { ask(&cache, &origin, "k").await })
         };
         pass(SECOND / 2).await;
         cache.mark_tag_stale(mark).await;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tower_stampede::{Computed, Stampede};
 
 use crate::kit::origin::*;
+use crate::kit::spawn;
 
 /// Runs `work` on a thread of its own, and fails if it does not end.
 fn must_end(work: impl FnOnce() + Send + 'static) {
@@ -242,7 +243,7 @@ async fn a_value_heavier_than_the_bound_reaches_its_callers_and_is_not_kept() {
     for value in [2001, usize::MAX as u64, u64::from(u32::MAX), u64::from(u32::MAX) + 1] {
         let ask = || {
             let (cache, origin) = (cache.clone(), origin.clone());
-            tokio::spawn(async move {
+            spawn(async move {
                 let compute = move || async move {
                     origin.load().await.map(|_| Computed::new(value).tag("a tag"))
                 };

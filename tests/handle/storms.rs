@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::kit::origin::*;
+use crate::kit::spawn;
 use tower_stampede::{Computed, Error, Mode, Stampede};
 
 type Answered = Result<u64, Error>;
@@ -15,7 +16,7 @@ fn ask(
     origin: &Origin,
 ) -> tokio::task::JoinHandle<Answered> {
     let (cache, compute) = (cache.clone(), origin.compute());
-    tokio::spawn(async move { cache.get_or_compute(key, compute).await })
+    spawn(async move { cache.get_or_compute(key, compute).await })
 }
 
 /// Nested, aborted, failing, panicking, refreshed, inline and detached callers under switches
@@ -34,7 +35,7 @@ fn after_a_storm_every_place_is_there_and_none_twice() {
         let until = std::time::Instant::now() + Duration::from_secs(8);
         let mut round = 0_u64;
         while std::time::Instant::now() < until {
-            let storms = (0..8).map(|n| tokio::spawn(storm(round + n)));
+            let storms = (0..8).map(|n| spawn(storm(round + n)));
             for storm in storms.collect::<Vec<_>>() {
                 storm.await.unwrap();
             }
@@ -69,7 +70,7 @@ async fn storm(seed: u64) {
     for _ in 0..60 {
         let cache = cache.clone();
         let seed = random.u64(..);
-        callers.push(tokio::spawn(async move {
+        callers.push(spawn(async move {
             let mut random = fastrand::Rng::with_seed(seed);
             let patience = Duration::from_micros(random.u64(1..20_000));
             let _ = tokio::time::timeout(patience, one(cache, seed, 0)).await;
@@ -139,7 +140,7 @@ async fn most_at_once(cache: &Stampede<u64>, first_key: u64, places: usize) -> u
                 running.fetch_sub(1, Ordering::SeqCst);
                 Ok::<_, OriginError>(1)
             };
-            tokio::spawn(async move { cache.get_or_compute(key, compute).await })
+            spawn(async move { cache.get_or_compute(key, compute).await })
         })
         .collect();
     for one in computing {
@@ -239,7 +240,7 @@ impl Drop for Owning {
 async fn the_next_computation_begins_when_the_one_that_panicked_is_dropped() {
     let cache = settings::<u64>().build().unwrap();
     let alive = Arc::new(AtomicUsize::new(0));
-    let first = tokio::spawn({
+    let first = spawn({
         let (cache, alive) = (cache.clone(), alive.clone());
         let work = move || {
             alive.fetch_add(1, Ordering::SeqCst);
@@ -248,7 +249,7 @@ async fn the_next_computation_begins_when_the_one_that_panicked_is_dropped() {
         async move { cache.get_or_compute("k", work).await }
     });
     tokio::time::sleep(30 * MS).await;
-    let second = tokio::spawn({
+    let second = spawn({
         let (cache, alive) = (cache.clone(), alive.clone());
         let work = move || async move { Ok::<_, OriginError>(alive.load(Ordering::SeqCst) as u64) };
         async move { cache.get_or_compute("k", work).await }
@@ -305,7 +306,7 @@ fn no_caller_gets_what_was_invalidated_before_it_asked() {
             let mut tasks = Vec::new();
             for t in 0..8_u64 {
                 let (cache, data, floor) = (cache.clone(), data.clone(), floor.clone());
-                tasks.push(tokio::spawn(async move {
+                tasks.push(spawn(async move {
                     let mut random = fastrand::Rng::with_seed(t + bound as u64);
                     while std::time::Instant::now() < until {
                         let key = random.u64(..KEYS);

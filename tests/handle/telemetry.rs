@@ -11,6 +11,7 @@ use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
 use crate::kit::origin::{Answer, MS, Origin, SECOND, settings};
+use crate::kit::spawn;
 
 fn paused_runtime() -> tokio::runtime::Runtime {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
@@ -57,7 +58,7 @@ fn every_way_to_an_answer_is_counted_under_its_own_labels() {
         let herd: Vec<_> = (0..10)
             .map(|_| {
                 let (cache, origin) = (cache.clone(), origin.clone());
-                tokio::spawn(async move { cache.get_or_compute("k", move || origin.load()).await })
+                spawn(async move { cache.get_or_compute("k", move || origin.load()).await })
             })
             .collect();
         for caller in herd {
@@ -410,7 +411,7 @@ async fn herds_under_a_panicking_observer(cache: Stampede<u64>) {
     assert!(herd.0.is_err() && herd.1.is_err());
     // The leader's caller receives the panic; the waiter computes once more.
     origin.next([Answer::Panic]);
-    let (leader, waiter) = (tokio::spawn(ask("panics")), tokio::spawn(ask("panics")));
+    let (leader, waiter) = (spawn(ask("panics")), spawn(ask("panics")));
     assert!(leader.await.unwrap_err().is_panic());
     assert_eq!(waiter.await.unwrap().unwrap(), 4);
     assert_eq!(ask("k").await.unwrap(), 1);

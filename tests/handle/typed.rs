@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use tower_stampede::{Cache, Computed, ErrorKind, Failure, FailureAction, Mode, Stampede, ToKey};
 
 use crate::kit::origin::*;
+use crate::kit::spawn;
 
 /// An error that is no `std::error::Error`, as `anyhow`'s is none.
 #[derive(Debug, PartialEq)]
@@ -217,7 +218,7 @@ async fn a_value_that_was_put_meanwhile_is_not_removed_by_not_found() {
     let origin = Origin::taking(SECOND);
     origin.next([Answer::Fail]);
     let (asking, compute) = (cache.clone(), origin.compute());
-    let asked = tokio::spawn(async move { asking.get_or_compute("k", compute).await });
+    let asked = spawn(async move { asking.get_or_compute("k", compute).await });
     all_have_run().await;
     cache.put("k", 5).await;
     let error = asked.await.unwrap().unwrap_err();

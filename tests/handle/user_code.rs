@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use tower_stampede::{Computed, Stampede};
 
 use crate::kit::origin::{MINUTE, OriginError, settings};
+use crate::kit::spawn;
 
 // ---- weigher and clone ----
 
@@ -177,7 +178,7 @@ async fn a_waiter_that_is_answered_finds_the_value_in_the_store() {
         let (open, gate) = oneshot::channel::<()>();
         let (begins, begun) = oneshot::channel::<()>();
         let handle = cache.clone();
-        let leader = tokio::spawn(async move {
+        let leader = spawn(async move {
             let compute = move || async move {
                 begins.send(()).unwrap();
                 gate.await.unwrap();
@@ -261,7 +262,7 @@ async fn a_slow_drop_of_an_evicted_value_does_not_delay_the_waiters_of_the_fill(
         let (open, gate) = oneshot::channel::<()>();
         let (begins, begun) = oneshot::channel::<()>();
         let handle = cache.clone();
-        let leader = tokio::spawn(async move {
+        let leader = spawn(async move {
             let compute = || async {
                 begins.send(()).unwrap();
                 gate.await.unwrap();

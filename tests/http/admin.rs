@@ -14,6 +14,7 @@ use tower_stampede::CacheOutcome::*;
 use tower_stampede::{Computed, Key, Mode, Stampede, admin};
 
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 fn put(method: &str, uri: &str, body: impl Into<Body>) -> Request<Body> {
     let mut request = request(method, uri, &[]);
@@ -322,7 +323,7 @@ async fn a_purge_by_the_key_of_a_response_reaches_a_refresh_and_a_first_computat
         let key = listed["keys"][0]["key"].clone();
         pass(secs(11)).await;
         // The computation of version 1 runs, in the background or in the foreground.
-        let asked = tokio::spawn({
+        let asked = spawn({
             let site = site.clone();
             async move { send(&site, get("/page")).await }
         });

@@ -9,6 +9,7 @@ use tower_layer::Layer;
 use tower_stampede::{HttpStampede, Stampede};
 
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 /// Bodies of all kinds, clients that leave at any time, and purges meanwhile.
 #[tokio::test(start_paused = true)]
@@ -58,7 +59,7 @@ async fn bytes_of_arriving_bodies_stay_below_their_bound_and_all_come_back() {
     let mut clients = Vec::new();
     for n in 0..3000 {
         let (app, own) = (app.clone(), Arc::clone(&seed));
-        clients.push(tokio::spawn(async move {
+        clients.push(spawn(async move {
             let path = format!("/{}", random(&own, 20));
             let life = ms(random(&own, 6000) as u64);
             let _ = tokio::time::timeout(life, async {

@@ -6,6 +6,7 @@ use http::Request;
 use tower_stampede::CacheOutcome::*;
 
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 const PAGE: &str = "http://a/page";
 
@@ -25,7 +26,7 @@ async fn a_field_that_breaks_the_connection_holds_the_page_for_its_own_client_al
                 None => Answer::ok(directives, "well").after(ms(20)),
             });
             let app = app(&origin);
-            let evil = tokio::spawn({
+            let evil = spawn({
                 let app = app.clone();
                 async move {
                     loop {

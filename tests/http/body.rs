@@ -28,6 +28,7 @@ enum Next {
 use Next::{BreakOff, Data, Trailers, Wait};
 
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 #[derive(Default)]
 struct Scripted {
@@ -287,12 +288,12 @@ async fn the_clients_of_a_stored_body_do_not_wait_for_each_other() {
 async fn when_the_leaders_client_goes_away_during_the_body_the_others_get_it_all() {
     let origin = sends([Data("one "), Wait(secs(1)), Data("two")]);
     let app = app(&origin);
-    let leader = tokio::spawn({
+    let leader = spawn({
         let app = app.clone();
         async move { send(&app, get("/report")).await }
     });
     pass(WORK + ms(500)).await;
-    let waiting = tokio::spawn({
+    let waiting = spawn({
         let app = app.clone();
         async move { crowd(&app, 10, |_| get("/report")).await }
     });
@@ -314,7 +315,7 @@ async fn who_comes_while_the_body_arrives_gets_it_only_if_it_is_fresh() {
     let app = app(&origin);
     let ask = || {
         let app = app.clone();
-        tokio::spawn(async move { send(&app, get("/report")).await.text().to_owned() })
+        spawn(async move { send(&app, get("/report")).await.text().to_owned() })
     };
     let leader = ask();
     pass(secs(1)).await;

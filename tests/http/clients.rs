@@ -17,6 +17,7 @@ use tower_stampede::{
 };
 
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 const SLOW: Duration = Duration::from_secs(10);
 
@@ -43,7 +44,7 @@ type App = HttpService<Origin>;
 fn ask(app: &App, requests: impl IntoIterator<Item = Request<Body>>) -> Vec<JoinHandle<Reply>> {
     let spawn = |request| {
         let app = app.clone();
-        tokio::spawn(async move { send(&app, request).await })
+        spawn(async move { send(&app, request).await })
     };
     requests.into_iter().map(spawn).collect()
 }
@@ -128,11 +129,11 @@ async fn what_a_handler_asks_for_counts_for_the_client_of_its_request() {
     });
     let app = by_client(&with_places(8)).layer(handler);
     *inner.lock().unwrap() = Some(BoxCloneSyncService::new(app.clone()));
-    let page = tokio::spawn(app.clone().oneshot(get_as("a", "/page")));
+    let page = spawn(app.clone().oneshot(get_as("a", "/page")));
     pass(ms(10)).await;
     // The page lends its own place, and six others are free for the client.
     assert_eq!(slow.calls(), 7);
-    let other = tokio::spawn(app.oneshot(get_as("b", "/new")));
+    let other = spawn(app.oneshot(get_as("b", "/new")));
     pass(ms(10)).await;
     assert_eq!(asked(&slow).last().unwrap(), "/new");
     drop((page, other));

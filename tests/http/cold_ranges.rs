@@ -9,6 +9,7 @@ use tower_stampede::remote::{Double, RemoteSettings};
 use tower_stampede::{HttpService, Stampede};
 
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 const FILE: &str = "http://x/file";
 /// The bodies that the layers here store have this many bytes at most.
@@ -434,12 +435,12 @@ async fn one_place_for_computations_is_enough_for_a_range() {
 async fn a_leader_of_a_range_that_hangs_up_leaves_the_whole_to_the_others() {
     let origin = Origin::new(|_| whole());
     let app = app_of(&origin);
-    let leader = tokio::spawn({
+    let leader = spawn({
         let app = app.clone();
         async move { send(&app, range("bytes=0-1")).await }
     });
     pass(WORK / 2).await;
-    let others = tokio::spawn({
+    let others = spawn({
         let app = app.clone();
         async move { crowd(&app, 10, |_| range("bytes=2-3")).await }
     });

@@ -5,6 +5,7 @@ use tower_stampede::CacheOutcome::*;
 use tower_stampede::{CacheFor, Mode, Stampede};
 
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 #[tokio::test(start_paused = true)]
 async fn a_hit_carries_its_age() {
@@ -451,7 +452,7 @@ mod random {
                     let request = request.body(Body::empty()).unwrap();
                     let request = made(request, fields, Request::headers_mut);
                     let app = app.clone();
-                    tokio::spawn(async move { send(&app, request).await })
+                    spawn(async move { send(&app, request).await })
                 })
                 .collect();
             for task in tasks {

@@ -6,6 +6,7 @@ use axum::{Router, http::StatusCode};
 use tower_stampede::CacheOutcome::{self, *};
 
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 const PAGE: &str = "http://x/page";
 const CROWD: usize = 500;
@@ -162,7 +163,7 @@ async fn a_write_while_a_head_runs_ends_its_use() {
         _ => Answer::status(204).after(ms(100)),
     });
     let app = app(&origin);
-    let before = tokio::spawn({
+    let before = spawn({
         let app = app.clone();
         async move { crowd(&app, 10, |_| head()).await }
     });

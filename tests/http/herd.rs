@@ -5,6 +5,7 @@ use tower_stampede::CacheOutcome::{self, *};
 use tower_stampede::{CacheFor, Stampede};
 
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 fn count(replies: &[Reply], outcome: CacheOutcome) -> usize {
     replies.iter().filter(|reply| reply.is(outcome)).count()
@@ -138,9 +139,9 @@ async fn a_refresh_of_what_a_credentialed_request_stored_keeps_that_kind_of_cred
 async fn when_the_leaders_client_hangs_up_the_others_get_its_answer() {
     let origin = Origin::new(|_| Answer::ok("max-age=60", "report"));
     let app = app(&origin);
-    let leader = tokio::spawn(app.clone().oneshot(get("/report")));
+    let leader = spawn(app.clone().oneshot(get("/report")));
     pass(WORK / 2).await;
-    let crowd = tokio::spawn({
+    let crowd = spawn({
         let app = app.clone();
         async move { crowd(&app, 100, |_| get("/report")).await }
     });
@@ -156,7 +157,7 @@ async fn when_the_leaders_client_hangs_up_the_others_get_its_answer() {
 async fn when_nobody_waits_any_more_the_answer_is_stored_all_the_same() {
     let origin = Origin::new(|_| Answer::ok("max-age=60", "report"));
     let app = app(&origin);
-    let leader = tokio::spawn(app.clone().oneshot(get("/report")));
+    let leader = spawn(app.clone().oneshot(get("/report")));
     pass(WORK / 2).await;
     leader.abort();
     pass(WORK).await;
@@ -526,7 +527,7 @@ async fn an_invalidation_during_the_computation_keeps_the_old_value_from_later_c
     let origin = Origin::new(|call| Answer::ok("max-age=60", call.n.to_string()));
     let cache = origin_only();
     let app = layered(cache.http_layer(), &origin);
-    let before = tokio::spawn({
+    let before = spawn({
         let app = app.clone();
         async move { crowd(&app, 10, |_| get("/report")).await }
     });

@@ -15,6 +15,7 @@ use tower_stampede::CacheOutcome::*;
 use tower_stampede::RouterService;
 
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 fn router(origin: &Origin) -> Router {
     let origin = origin.clone();
@@ -80,11 +81,11 @@ async fn axum_serves_it_over_tcp() {
     let app: RouterService = origin_only().http_layer().in_front_of(router(&origin));
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(async move { axum::serve(listener, app.into_make_service()).await });
+    spawn(async move { axum::serve(listener, app.into_make_service()).await });
     for expected in ["tower-stampede; fwd=uri-miss", "tower-stampede; hit"] {
         let stream = TokioIo::new(TcpStream::connect(address).await.unwrap());
         let (mut client, connection) = hyper::client::conn::http1::handshake(stream).await.unwrap();
-        tokio::spawn(connection);
+        spawn(connection);
         let ask = http::Request::get("/report/a").header("host", "x");
         let ask = ask.body(Empty::<bytes::Bytes>::new()).unwrap();
         let reply = client.send_request(ask).await.unwrap();

@@ -9,6 +9,7 @@
 use std::time::Duration;
 
 use crate::kit::origin::*;
+use crate::kit::spawn;
 use tower_stampede::{Computed, Stampede};
 
 /// Shorter than the work, so that a lifetime that counts from the start of the
@@ -127,7 +128,7 @@ async fn an_invalidation_during_the_computation_ends_its_result() {
         let (cache, origin) = (short_lived(), Origin::taking(WORK));
         let load = || {
             let (cache, origin) = (cache.clone(), origin.clone());
-            tokio::spawn(async move {
+            spawn(async move {
                 let work = || async move {
                     Ok::<_, OriginError>(Computed::new(origin.load().await?).tag("t"))
                 };

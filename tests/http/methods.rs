@@ -4,6 +4,7 @@ use axum::body::Body;
 use tower_stampede::CacheOutcome::*;
 
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 const REPORT: &str = "http://x/report";
 
@@ -229,7 +230,7 @@ async fn a_write_ends_the_use_of_what_is_being_computed() {
         _ => Answer::status(204).after(ms(100)),
     });
     let app = app(&origin);
-    let before = tokio::spawn({
+    let before = spawn({
         let app = app.clone();
         async move { crowd(&app, 10, |_| get(REPORT)).await }
     });
@@ -252,7 +253,7 @@ async fn a_get_that_comes_while_a_write_runs_is_not_stored_past_it() {
         _ => Answer::status(204).after(secs(1)),
     });
     let app = app(&origin);
-    let write = tokio::spawn({
+    let write = spawn({
         let app = app.clone();
         async move { send(&app, post(REPORT)).await }
     });

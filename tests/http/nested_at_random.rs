@@ -11,6 +11,7 @@ use tower_layer::Layer;
 use tower_stampede::HttpLayer;
 
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 fn run<T>(work: impl Future<Output = T>) -> T {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
@@ -275,7 +276,7 @@ mod calls {
                 let leaving: Vec<_> = (0..5)
                     .map(|_| {
                         let app = app.clone();
-                        tokio::spawn(async move { send(&app, get("/page?q=1")).await })
+                        spawn(async move { send(&app, get("/page?q=1")).await })
                     })
                     .collect();
                 pass(ms(10)).await;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::kit::http::*;
 use crate::kit::remote::Process;
+use crate::kit::spawn;
 use axum::body::Body;
 use bytes::Bytes;
 use futures_util::stream;
@@ -78,10 +79,10 @@ async fn a_leader_whose_patience_is_over_gets_what_this_process_has_fresh() {
         .http_layer()
         .layer(origin.clone());
     let s = silent.clone();
-    tokio::spawn(async move { send(&s, get("http://a/x")).await });
+    spawn(async move { send(&s, get("http://a/x")).await });
     pass(secs(1)).await;
     let a = app.clone();
-    let waits = tokio::spawn(async move { send(&a, get("http://a/x")).await });
+    let waits = spawn(async move { send(&a, get("http://a/x")).await });
     pass(secs(1)).await;
     let b = send(&app, with("http://a/x", &[("authorization", "b")])).await;
     assert_eq!((b.status, b.text()), (200, "page"));
@@ -171,7 +172,7 @@ async fn no_cache_is_not_answered_with_an_old_response_of_the_remote() {
     let mut service = app.clone();
     let strict = service.call(with("http://a/x", &[("cache-control", "no-cache")]));
     let a = app.clone();
-    let other = tokio::spawn(async move { send(&a, get("http://a/x")).await });
+    let other = spawn(async move { send(&a, get("http://a/x")).await });
     pass(ms(1)).await;
     let strict = read(strict.await.unwrap(), ms(0)).await;
     assert_eq!(other.await.unwrap().text(), "0");
@@ -262,7 +263,7 @@ async fn a_caller_that_computes_after_its_wait_lends_its_place() {
         })
     });
     let a = app.clone();
-    tokio::spawn(async move { send(&a, get("/outer")).await });
+    spawn(async move { send(&a, get("/outer")).await });
     pass(ms(10)).await;
     let reply = send(&app, get("/outer")).await;
     assert_eq!((reply.status, reply.text()), (200, "200"), "after {:?}", reply.took);
@@ -340,7 +341,7 @@ async fn a_place_is_not_taken_from_a_leader_that_a_slow_remote_delays() {
     let (busy, work) = (Work::taking(27 * SECOND), Work::new());
     work.usually(crate::kit::origin::Answer::Hang);
     let (cache, compute) = (process.cache.clone(), busy.compute());
-    let first = tokio::spawn(async move { cache.get_or_compute("first", compute).await });
+    let first = spawn(async move { cache.get_or_compute("first", compute).await });
     pass(ms(1)).await;
     let queued = process.spawn(&work);
     pass(secs(26)).await;
@@ -348,7 +349,7 @@ async fn a_place_is_not_taken_from_a_leader_that_a_slow_remote_delays() {
     pass(ms(400)).await;
     // At 31.4 s it asks for a place; the other is overdue, and its acquire is under way.
     let (cache, compute) = (process.cache.clone(), work.compute());
-    let other = tokio::spawn(async move { cache.get_or_compute("other", compute).await });
+    let other = spawn(async move { cache.get_or_compute("other", compute).await });
     pass(secs(120)).await;
     let _ = first.await;
     assert!(work.most_at_once() <= 1, "{} at once", work.most_at_once());
@@ -467,7 +468,7 @@ async fn a_leader_whose_origin_fails_gets_what_this_process_has_fresh() {
     });
     let app = app(&origin);
     let a = app.clone();
-    let waits = tokio::spawn(async move { send(&a, get("http://a/x")).await });
+    let waits = spawn(async move { send(&a, get("http://a/x")).await });
     pass(secs(1)).await;
     let b = send(&app, with("http://a/x", &[("authorization", "b")])).await;
     assert_eq!((b.status, b.text()), (200, "page"));
@@ -487,15 +488,15 @@ async fn leaders_that_wait_for_other_processes_count_as_waiters() {
     let mut all = Vec::new();
     for n in 0..100_u32 {
         let (cache, compute) = (stranger.cache.clone(), work.compute());
-        all.push(tokio::spawn(async move { cache.get_or_compute(n, compute).await.ok() }));
+        all.push(spawn(async move { cache.get_or_compute(n, compute).await.ok() }));
     }
     pass(ms(100)).await;
     let mut waiting = Vec::new();
     for n in 0..100_u32 {
         let (cache, compute) = (process.cache.clone(), work.compute());
-        waiting.push(tokio::spawn(async move {
-            cache.get_or_compute(n, compute).await.map_err(|e| e.kind())
-        }));
+        waiting.push(spawn(
+            async move { cache.get_or_compute(n, compute).await.map_err(|e| e.kind()) },
+        ));
     }
     pass(ms(500)).await;
     let left = waiting.iter().filter(|it| !it.is_finished()).count();

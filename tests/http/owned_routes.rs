@@ -8,6 +8,7 @@ use tower_layer::Layer;
 use tower_stampede::CacheOutcome::*;
 
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 #[tokio::test(start_paused = true)]
 async fn a_refused_client_does_not_make_later_paths_of_a_route_cost_two_leases() {
@@ -277,7 +278,7 @@ async fn clients_that_hang_up_between_the_layers_hold_back_no_later_crowd() {
         let clients: Vec<_> = (0..3)
             .map(|_| {
                 let app = app.clone();
-                tokio::spawn(async move { send(&app, get("/page")).await })
+                spawn(async move { send(&app, get("/page")).await })
             })
             .collect();
         pass(ms(50)).await;

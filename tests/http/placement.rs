@@ -22,6 +22,7 @@ use tower_stampede::{
 };
 
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 fn handler(origin: &Origin) -> axum::routing::MethodRouter {
     let origin = origin.clone();
@@ -140,7 +141,7 @@ async fn a_warm_key_is_answered_while_the_inner_service_is_full() {
     let inner = ServiceBuilder::new().concurrency_limit(1).service(origin.clone());
     let app = origin_only().http_layer().layer(inner);
     send(&app, get("/report")).await;
-    let slow = tokio::spawn({
+    let slow = spawn({
         let app = app.clone();
         async move { send(&app, get("/slow")).await }
     });
@@ -166,7 +167,7 @@ async fn over_load_shedding_only_the_clients_of_the_leaders_see_the_error() {
     let origin = report();
     let inner = ServiceBuilder::new().load_shed().concurrency_limit(1).service(origin.clone());
     let app = with_ttl(60).http_layer().layer(inner);
-    let other = tokio::spawn({
+    let other = spawn({
         let app = app.clone();
         async move { send(&app, get("/other")).await }
     });
@@ -314,7 +315,7 @@ async fn after_a_shutdown_requests_still_get_their_answers() {
     let cache = origin_only();
     let origin = report();
     let app = layered(cache.http_layer(), &origin);
-    let waiting = tokio::spawn({
+    let waiting = spawn({
         let app = app.clone();
         async move { crowd(&app, 10, |_| get("/report")).await }
     });
@@ -366,7 +367,7 @@ async fn connect(address: std::net::SocketAddr) -> Client {
     let stream = TcpStream::connect(address).await.unwrap();
     let handshake = hyper::client::conn::http1::handshake(TokioIo::new(stream));
     let (client, connection) = handshake.await.unwrap();
-    tokio::spawn(connection);
+    spawn(connection);
     client
 }
 
@@ -389,11 +390,11 @@ where
 {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(async move {
+    spawn(async move {
         loop {
             let Ok((stream, _)) = listener.accept().await else { continue };
             let service = TowerToHyperService::new(service.clone());
-            tokio::spawn(async move {
+            spawn(async move {
                 let server = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
                 drop(server.serve_connection(TokioIo::new(stream), service).await);
             });
@@ -441,7 +442,7 @@ async fn a_thousand_connections_on_a_cold_key_are_one_computation() {
     let app: Router = Router::new().route("/report/{name}", report).layer(cache.http_layer());
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(async move { axum::serve(listener, app).await });
+    spawn(async move { axum::serve(listener, app).await });
 
     // One after the other, so that no kernel's accept queue plays a part; their
     // requests are all at once.
@@ -451,7 +452,7 @@ async fn a_thousand_connections_on_a_cold_key_are_one_computation() {
     }
     let clients: Vec<_> = connections
         .into_iter()
-        .map(|mut client| tokio::spawn(async move { fetch(&mut client, "GET", "/report/x").await }))
+        .map(|mut client| spawn(async move { fetch(&mut client, "GET", "/report/x").await }))
         .collect();
     wait_for(|| arrived.stats().waiting == 999).await;
     waiting.notify_one();
@@ -475,14 +476,14 @@ async fn a_client_that_hangs_up_over_tcp_leaves_its_computation_to_the_others() 
     let app: Router = Router::new().route("/report", report).layer(cache.http_layer());
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(async move { axum::serve(listener, app).await });
+    spawn(async move { axum::serve(listener, app).await });
 
     let (asked, until) = (calls.clone(), cache.clone());
     let mut first = connect(address).await;
-    let hung_up = tokio::spawn(async move { fetch(&mut first, "GET", "/report").await });
+    let hung_up = spawn(async move { fetch(&mut first, "GET", "/report").await });
     wait_for(|| asked.calls() == 1).await;
     let mut second = connect(address).await;
-    let served = tokio::spawn(async move { fetch(&mut second, "GET", "/report").await });
+    let served = spawn(async move { fetch(&mut second, "GET", "/report").await });
     wait_for(|| until.stats().waiting == 1).await;
     hung_up.abort();
     drop(hung_up.await);

@@ -31,6 +31,7 @@ enum Why {
 use Why::*;
 
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 const WHYS: [Why; 11] = [
     NoStore,
@@ -325,7 +326,7 @@ async fn run(
     for (id, client) in clients.iter().enumerate() {
         pass(ms(client.pause)).await;
         let (app, request) = (app.clone(), client.request(id));
-        tasks.push(tokio::spawn(async move { send(&app, request).await }));
+        tasks.push(spawn(async move { send(&app, request).await }));
     }
     for (id, task) in tasks.into_iter().enumerate() {
         let reply = task.await.expect("nobody panics");

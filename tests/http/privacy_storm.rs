@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use crate::kit::http::*;
 use crate::kit::remote::Process;
+use crate::kit::spawn;
 use axum::body::Body;
 use bytes::Bytes;
 use futures_util::stream;
@@ -34,10 +35,10 @@ async fn switched_off_callers_that_queue_reach_the_service() {
     let cache = web().max_computations(1).max_refreshes(1).wait_timeout(secs(10)).build().unwrap();
     let app = layered(cache.http_layer(), &origin);
     let a = app.clone();
-    tokio::spawn(async move { send(&a, get("/slow")).await });
+    spawn(async move { send(&a, get("/slow")).await });
     pass(ms(10)).await;
     let a = app.clone();
-    let queued = tokio::spawn(async move { send(&a, get("/other")).await });
+    let queued = spawn(async move { send(&a, get("/other")).await });
     pass(secs(1)).await;
     cache.set_mode(Mode::Off);
     let reply = queued.await.unwrap();
@@ -143,7 +144,7 @@ async fn leaders_whose_clients_hung_up_while_another_process_computed_compute_no
     let mut callers = Vec::new();
     for n in 0..100_u32 {
         let (cache, compute) = (process.cache.clone(), work.compute());
-        callers.push(tokio::spawn(async move { cache.get_or_compute(n, compute).await.ok() }));
+        callers.push(spawn(async move { cache.get_or_compute(n, compute).await.ok() }));
     }
     pass(secs(1)).await;
     callers.iter().for_each(tokio::task::JoinHandle::abort);
@@ -161,7 +162,7 @@ async fn a_shutdown_ends_in_time_with_fills_of_a_frozen_remote_under_way() {
         web().remote(double.process(), RemoteSettings::new().op_timeout(secs(1))).build().unwrap();
     let app = layered(cache.http_layer(), &origin);
     let a = app.clone();
-    let first = tokio::spawn(async move { send(&a, get("http://a/x")).await });
+    let first = spawn(async move { send(&a, get("http://a/x")).await });
     pass(ms(50)).await;
     double.freeze();
     assert_eq!(first.await.unwrap().status, 200);
@@ -211,12 +212,11 @@ async fn no_request_joins_an_observing_flight_that_is_not_for_it() {
     let app = layered(cache.http_layer(), &origin);
     cache.set_mode(Mode::Observe);
     let a = app.clone();
-    let alice =
-        tokio::spawn(async move { send(&a, with("/p", &[("authorization", "alice")])).await });
+    let alice = spawn(async move { send(&a, with("/p", &[("authorization", "alice")])).await });
     pass(secs(1)).await;
     cache.set_mode(Mode::On);
     let b = app.clone();
-    let bob = tokio::spawn(async move { send(&b, with("/p", &[("authorization", "bob")])).await });
+    let bob = spawn(async move { send(&b, with("/p", &[("authorization", "bob")])).await });
     let anonymous = send(&app, get("/p")).await;
     assert_eq!(anonymous.text(), "anonymous");
     assert_eq!(bob.await.unwrap().text(), "bob");
@@ -233,7 +233,7 @@ async fn a_computation_begun_while_observing_is_bounded_once_the_cache_is_on() {
     let app = layered(cache.http_layer(), &origin);
     cache.set_mode(Mode::Observe);
     let a = app.clone();
-    tokio::spawn(async move { send(&a, get("/p")).await });
+    spawn(async move { send(&a, get("/p")).await });
     pass(secs(1)).await;
     cache.set_mode(Mode::On);
     pass(secs(30)).await;
@@ -251,8 +251,7 @@ async fn no_cache_is_not_answered_by_the_flight_beside_an_older_computation() {
     });
     let app = layered(origin_only().http_layer().honour_request_directives(true), &origin);
     let a = app.clone();
-    let first =
-        tokio::spawn(async move { send(&a, with("/p", &[("accept-language", "de")])).await });
+    let first = spawn(async move { send(&a, with("/p", &[("accept-language", "de")])).await });
     pass(secs(1)).await;
     // The first computation has run for a second.
     let fields = [("accept-language", "de"), ("cache-control", "no-cache")];
@@ -368,7 +367,7 @@ async fn case(seed: u64) -> Result<(), String> {
             }
             1..=3 => {
                 let (written, version) = (Arc::clone(&written), Arc::clone(&version));
-                clients.push(tokio::spawn(async move {
+                clients.push(spawn(async move {
                     send(&app, request("POST", "http://a/p", &[])).await;
                     written[which].fetch_max(version.load(SeqCst), SeqCst);
                     Ok(())
@@ -376,7 +375,7 @@ async fn case(seed: u64) -> Result<(), String> {
             }
             4 => {
                 let hangs = rng.lock().unwrap().u64(0..3000);
-                clients.push(tokio::spawn(async move {
+                clients.push(spawn(async move {
                     let _ = tokio::time::timeout(ms(hangs), send(&app, get("http://a/p"))).await;
                     Ok(())
                 }));
@@ -411,7 +410,7 @@ async fn case(seed: u64) -> Result<(), String> {
                     (Instant::now(), calls.load(SeqCst), written[which].load(SeqCst));
                 let modes = Arc::clone(&modes);
                 let request = request(method, "http://a/p", &fields);
-                clients.push(tokio::spawn(async move {
+                clients.push(spawn(async move {
                     let reply = send(&app, request).await;
                     if reply.status == 503 && max < 3 { return Ok(()); }
                     let say = |what: &str| Err(format!("{what}: {method} {fields:?} at {mode:?}, {since} calls, floor {floor}: {reply:?}"));

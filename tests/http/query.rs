@@ -13,6 +13,7 @@ use proptest::prelude::*;
 use tower_stampede::CacheOutcome::*;
 
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 pub(crate) fn query(body: impl Into<Body>) -> Request<Body> {
     with_body("QUERY", "/contacts", body)
@@ -225,7 +226,7 @@ async fn a_body_that_comes_slowly_holds_no_place_and_no_flight() {
 async fn a_client_that_hangs_up_while_it_sends_reaches_no_service() {
     let origin = echo();
     let app = app(&origin);
-    let sending = tokio::spawn({
+    let sending = spawn({
         let app = app.clone();
         async move { send(&app, query(dripping(9, secs(1), "x"))).await }
     });

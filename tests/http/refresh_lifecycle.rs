@@ -16,6 +16,7 @@ use tower_stampede::CacheOutcome::*;
 use tower_stampede::HttpStampede;
 
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 const SWR: &str = "max-age=10, stale-while-revalidate=600";
 const SHORT_SWR: &str = "max-age=10, stale-while-revalidate=60";
@@ -526,7 +527,7 @@ async fn a_rule_is_not_run_on_requests_that_nobody_sent() {
     pass(secs(1)).await;
     // In a task: the rule's mutex is poisoned.
     let app_of_victim = app.clone();
-    let victim = tokio::spawn(async move { send(&app_of_victim, eu()).await.status }).await;
+    let victim = spawn(async move { send(&app_of_victim, eu()).await.status }).await;
     assert!(victim.is_ok(), "every request panics from now on");
 }
 

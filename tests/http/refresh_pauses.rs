@@ -5,6 +5,7 @@ use axum::body::Body;
 use tower_stampede::CacheOutcome::*;
 
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 const SWR: &str = "max-age=10, stale-while-revalidate=600";
 
@@ -172,7 +173,7 @@ async fn a_crowd_that_comes_while_a_miss_with_another_vary_arrives_is_no_call() 
             .header("vary", "accept-language, x-theme")
     });
     pass(secs(19)).await;
-    let first = tokio::spawn({
+    let first = spawn({
         let app = app.clone();
         async move { send(&app, ask(0)).await }
     });

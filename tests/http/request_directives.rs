@@ -7,6 +7,7 @@ use tower_stampede::CacheOutcome::*;
 use tower_stampede::Mode;
 
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 const REPORT: &str = "http://x/report";
 
@@ -240,7 +241,7 @@ async fn a_thousand_reloads_a_second_cost_two_calls_per_origin_time_at_most() {
         for _ in 0..3_000 {
             let (app, before) = (app.clone(), origin.calls());
             let reload = async move { (before, send(&app, asking(directive)).await) };
-            reloads.push(tokio::spawn(reload));
+            reloads.push(spawn(reload));
             pass(ms(1)).await;
         }
         for reload in reloads {

@@ -8,6 +8,7 @@ use http::Uri;
 use tower_layer::Layer;
 
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 // ===== The key and what the service sees =====
 
@@ -42,7 +43,7 @@ async fn a_client_of_http_1_without_a_path_does_not_choose_the_root_of_http_2() 
     let router = router.layer(with_ttl(60).http_layer());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(async move { axum::serve(listener, router).await });
+    spawn(async move { axum::serve(listener, router).await });
     let mut attacker = tokio::net::TcpStream::connect(address).await.unwrap();
     attacker.write_all(b"GET victim HTTP/1.1\r\nConnection: close\r\n\r\n").await.unwrap();
     let mut got = String::new();
@@ -51,7 +52,7 @@ async fn a_client_of_http_1_without_a_path_does_not_choose_the_root_of_http_2() 
     let handshake =
         hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
     let (mut sender, connection) = handshake.unwrap();
-    tokio::spawn(connection);
+    spawn(connection);
     let request = http::Request::get("http://victim/").body(Empty::<bytes::Bytes>::new()).unwrap();
     let response = sender.send_request(request).await.unwrap();
     let (head, body) = response.into_parts();

@@ -10,6 +10,7 @@ use tower_stampede::remote::{Double, RemoteSettings};
 use tower_stampede::{HttpService, Stampede};
 
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 /// A request of one client: the field is neither keyed nor named in `Vary`.
 fn from_client(i: usize) -> http::Request<axum::body::Body> {
@@ -145,7 +146,7 @@ async fn an_elected_client_that_hangs_up_leaves_its_result_to_the_others() {
     let clients: Vec<_> = (0..10)
         .map(|i| {
             let app = app.clone();
-            tokio::spawn(async move { try_send(&app, from_client(i)).await })
+            spawn(async move { try_send(&app, from_client(i)).await })
         })
         .collect();
     pass(WORK + ms(1)).await;
@@ -385,10 +386,10 @@ async fn a_write_elsewhere_ends_what_a_second_leader_computes_of_a_variant() {
             send(app, ask("x", "plain")).await;
         }
         let (app, odd) = (apps[1].clone(), ask("y", "odd"));
-        let first = tokio::spawn(async move { try_send(&app, odd).await });
+        let first = spawn(async move { try_send(&app, odd).await });
         pass(ms(10)).await;
         let (app, plain) = (apps[1].clone(), ask("y", "plain"));
-        let second = tokio::spawn(async move { send(&app, plain).await });
+        let second = spawn(async move { send(&app, plain).await });
         pass(WORK).await;
         // The second leader has asked the service, which has not answered yet.
         send(&apps[0], request("POST", "http://a/report", &[])).await;

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use tower_stampede::CacheOutcome::Refused;
 
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 #[derive(Clone, Debug)]
 struct Client {
@@ -161,7 +162,7 @@ async fn run(clients: Vec<Client>, responses: Vec<Response>) -> Result<(), TestC
     for (id, client) in clients.iter().enumerate() {
         pass(ms(client.pause)).await;
         let (app, request) = (app.clone(), client.request(id));
-        tasks.push(tokio::spawn(async move { send(&app, request).await }));
+        tasks.push(spawn(async move { send(&app, request).await }));
     }
     for (id, task) in tasks.into_iter().enumerate() {
         let reply = task.await.expect("nobody panics");

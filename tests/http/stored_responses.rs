@@ -10,6 +10,7 @@ use tower_stampede::CacheFor;
 use tower_stampede::CacheOutcome::Hit;
 
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 #[tokio::test(start_paused = true)]
 async fn what_a_post_left_for_get_is_found_by_the_tags_its_handler_gave_it() {
@@ -82,7 +83,7 @@ async fn who_comes_after_the_head_is_not_given_what_is_stale_when_the_body_is_co
         )
     });
     let app = app(&origin);
-    let early = tokio::spawn({
+    let early = spawn({
         let app = app.clone();
         async move { tokio::join!(send(&app, get("/report")), send(&app, get("/report"))) }
     });

@@ -17,6 +17,7 @@ use tower_stampede::CacheOutcome::*;
 use tower_stampede::{HttpLayer, RequestEnd};
 
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 const PAGE: &str = "http://x/page";
 
@@ -169,7 +170,7 @@ async fn a_write_ends_the_use_of_every_variant_that_is_being_computed() {
         send(&app, with(PAGE, &[("a", a)])).await;
     }
     tokio::time::sleep(secs(61)).await;
-    let early = tokio::spawn({
+    let early = spawn({
         let app = app.clone();
         async move { crowd(&app, 4, |i| with(PAGE, &[("a", ["1", "2"][i % 2])])).await }
     });
@@ -238,7 +239,7 @@ async fn write_ending(then: Then, body: Body, layer: impl Fn(HttpLayer) -> HttpL
     ask().await;
     assert!(ask().await);
     let write = Request::post(PAGE).body(body).unwrap();
-    let write = tokio::spawn(app.clone().oneshot(write));
+    let write = spawn(app.clone().oneshot(write));
     pass(secs(1)).await;
     // The client hangs up, if the request has not ended otherwise.
     write.abort();

@@ -6,6 +6,7 @@
 //! - `http`: an HTTP origin with scripted answers, and clients that look at replies.
 //! - `codings`: what `Accept-Encoding` says, read slowly: the reference of the unit tests.
 //! - `table`: a table behind a batch loader.
+//! - `spawn`: spawns a task, as `tokio::spawn` does, and is compiled faster.
 //! - `alone`: runs a part of a test in a process of its own: one that may deadlock or abort.
 //! - `log`: listens to the lines of `tracing` on one thread.
 //! - `remote`: processes on the remote in memory (`remote::Double`), under paused time.
@@ -33,3 +34,12 @@ pub(crate) mod redis;
 pub(crate) mod redis_caches;
 pub(crate) mod remote;
 pub(crate) mod table;
+
+/// Spawns a task whose type is forgotten. `tokio::spawn` is compiled for each future, and the tests
+/// spawn a thousand.
+pub(crate) fn spawn<T: Send + 'static>(
+    task: impl Future<Output = T> + Send + 'static,
+) -> tokio::task::JoinHandle<T> {
+    let task: futures_util::future::BoxFuture<'static, T> = Box::pin(task);
+    tokio::spawn(task)
+}

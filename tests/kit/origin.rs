@@ -13,6 +13,8 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tower_stampede::{Builder, Stampede};
 
+use crate::kit::spawn;
+
 pub(crate) const MS: Duration = Duration::from_millis(1);
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
@@ -182,7 +184,7 @@ where
     T: Send + 'static,
     Fut: Future<Output = T> + Send + 'static,
 {
-    (0..n).map(|i| tokio::spawn(caller(i))).collect()
+    (0..n).map(|i| spawn(caller(i))).collect()
 }
 
 /// Waits for a herd; a panic of a caller goes on here. No caller may need more

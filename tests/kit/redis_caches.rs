@@ -15,6 +15,7 @@ use tower_stampede::{Builder, Error, Health, Redis, Stampede, ToKey};
 
 use crate::kit::origin::{MINUTE, MS, Origin, SECOND, settings, within};
 use crate::kit::redis::{Server, eventually};
+use crate::kit::spawn;
 
 pub(crate) type Cache = Stampede<u64>;
 
@@ -146,7 +147,7 @@ impl Gated {
     pub(crate) fn ask(&self, cache: &Cache, key: &str) -> JoinHandle<Result<u64, Error>> {
         let (cache, key) = (cache.clone(), key.to_owned());
         let (origin, mut open) = (self.origin.clone(), self.open.subscribe());
-        tokio::spawn(async move {
+        spawn(async move {
             let compute = move || {
                 let loading = origin.load();
                 async move {
@@ -343,7 +344,7 @@ impl Meanwhile {
     {
         let rounds = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&rounds);
-        let task = tokio::spawn(async move {
+        let task = spawn(async move {
             loop {
                 again().await;
                 counted.fetch_add(1, Ordering::SeqCst);

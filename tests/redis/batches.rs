@@ -12,6 +12,7 @@ use tower_stampede::{Batch, Redis};
 use crate::kit::origin::*;
 use crate::kit::redis::{Cluster, Proxy, Server};
 use crate::kit::redis_caches::*;
+use crate::kit::spawn;
 
 type Rows = Result<HashMap<u64, u64>, std::io::Error>;
 
@@ -49,7 +50,7 @@ async fn fifty_overlapping_batches(caches: &[Cache], table: &Table) {
         let (cache, load) = (caches[n as usize % caches.len()].clone(), table.loader());
         let ids: Vec<u64> = (n * 10..n * 10 + 100).collect();
         let asked = ids.clone();
-        let asking = tokio::spawn(async move { cache.get_many(asked, load).await });
+        let asking = spawn(async move { cache.get_many(asked, load).await });
         async { (asking.await.unwrap(), ids) }
     });
     let batches: Vec<(Batch<u64, u64>, Vec<u64>)> = within(LIMIT, join_all(batches)).await;

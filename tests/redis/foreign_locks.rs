@@ -5,6 +5,7 @@ use crate::kit;
 use crate::kit::origin::{Origin, SECOND};
 use crate::kit::redis::{Reply, Resp, Server, eventually};
 use crate::kit::redis_caches::*;
+use crate::kit::spawn;
 
 const COMPARE_AND_DELETE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
 
@@ -111,7 +112,7 @@ async fn strangers_and_ours_take_turns_and_never_overlap() {
         .iter()
         .map(|cache| {
             let (cache, inside) = (cache.clone(), inside.clone());
-            tokio::spawn(async move {
+            spawn(async move {
                 for _ in 0..rounds / 4 {
                     let inside = inside.clone();
                     let compute = move || async move {

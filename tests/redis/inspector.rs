@@ -19,6 +19,7 @@ use tower_stampede::{Announcement, Computed, HttpStampede, Redis, Stampede, admi
 use crate::kit::origin::within;
 use crate::kit::redis::{Server, eventually};
 use crate::kit::redis_caches::LIMIT;
+use crate::kit::spawn;
 
 /// Copies that a process which is none lists.
 const OLD: &str = "old";
@@ -138,7 +139,7 @@ fn cache(server: &Server) -> Cache {
 async fn serve(router: Router) -> String {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(async move { axum::serve(listener, router).await });
+    spawn(async move { axum::serve(listener, router).await });
     format!("http://{address}")
 }
 

@@ -9,6 +9,7 @@ use crate::kit;
 use crate::kit::origin::{Origin, SECOND};
 use crate::kit::redis::{Proxy, Server, eventually};
 use crate::kit::redis_caches::*;
+use crate::kit::spawn;
 
 /// What is done to every value in these tests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +122,7 @@ async fn an_invalidation_during_a_computation_keeps_its_result_from_later_caller
             how.invalidate(&caches[by], &key).await;
             a_millisecond_later(&server).await;
             let (cache, asked, of) = (caches[by].clone(), origin.clone(), key.clone());
-            let newer = tokio::spawn(async move { load_tagged(&cache, &asked, &of).await });
+            let newer = spawn(async move { load_tagged(&cache, &asked, &of).await });
             if how == How::Key {
                 // The lease has ended: no caller waits for the old computation.
                 eventually("it is computed anew", || origin.calls() == 2).await;
@@ -157,7 +158,7 @@ impl Tagged {
     fn ask(&self, cache: &Cache, key: &str) -> tokio::task::JoinHandle<u64> {
         let (cache, key, tag) = (cache.clone(), key.to_owned(), tag(key));
         let (origin, mut open) = (self.origin.clone(), self.open.subscribe());
-        tokio::spawn(async move {
+        spawn(async move {
             let compute = move || {
                 let loading = origin.load();
                 async move {

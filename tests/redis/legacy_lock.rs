@@ -7,6 +7,7 @@ use tower_stampede::remote::RemoteErrorKind;
 use tower_stampede::{LegacyLock, LegacyLockGuard, Redis};
 
 use crate::kit::redis::{Server, eventually};
+use crate::kit::spawn;
 
 /// How long anything may take that must happen, on a busy machine.
 const SOON: Duration = Duration::from_secs(120);
@@ -64,7 +65,7 @@ async fn who_waits_gets_the_lock_when_it_is_given_back_or_nothing_in_time() {
     assert!(lock(&server).acquire(Duration::from_millis(80)).await.unwrap().is_none());
     assert!(begun.elapsed() >= Duration::from_millis(80));
     assert!(lock(&server).acquire(Duration::ZERO).await.unwrap().is_none());
-    let waiting = tokio::spawn({
+    let waiting = spawn({
         let lock = lock(&server);
         async move { lock.acquire(SOON).await.unwrap().expect("in time") }
     });
@@ -111,7 +112,7 @@ async fn of_many_that_take_over_at_once_one_wins() {
         let tries: Vec<_> = (0..8)
             .map(|_| {
                 let lock = lock(&server);
-                tokio::spawn(async move { lock.try_acquire().await.unwrap() })
+                spawn(async move { lock.try_acquire().await.unwrap() })
             })
             .collect();
         let mut guards = Vec::new();

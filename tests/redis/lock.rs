@@ -6,6 +6,7 @@ use tower_stampede::remote::RemoteErrorKind;
 use tower_stampede::{Redis, RedisLock, RedisLockGuard};
 
 use crate::kit::redis::{Proxy, Server, eventually};
+use crate::kit::spawn;
 
 /// Longer than any of these tests waits.
 const LEASE: Duration = Duration::from_secs(600);
@@ -136,7 +137,7 @@ async fn who_waits_gets_the_lock_or_nothing() {
     let guard = taken(&lock).await;
     assert!(lock.acquire(Duration::from_millis(60)).await.unwrap().is_none());
     assert!(lock.acquire(Duration::ZERO).await.unwrap().is_none());
-    let waiting = tokio::spawn({
+    let waiting = spawn({
         let lock = lock.clone();
         async move { lock.acquire(SOON).await.unwrap().expect("in time") }
     });
@@ -153,7 +154,7 @@ async fn is_registered(server: &Server) {
 }
 
 fn waiting(lock: RedisLock) -> tokio::task::JoinHandle<RedisLockGuard> {
-    tokio::spawn(async move { lock.acquire(2 * SOON).await.unwrap().expect("in time") })
+    spawn(async move { lock.acquire(2 * SOON).await.unwrap().expect("in time") })
 }
 
 #[tokio::test]
@@ -299,7 +300,7 @@ async fn many_who_wait_have_it_one_after_the_other() {
     let workers: Vec<_> = (0..8)
         .map(|_| {
             let (lock, inside) = (lock(&server), Arc::clone(&inside));
-            tokio::spawn(async move {
+            spawn(async move {
                 let guard = lock.acquire(SOON).await.unwrap().unwrap();
                 assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "alone");
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -404,7 +405,7 @@ async fn a_release_whose_reply_was_lost_does_not_say_that_the_lock_was_lost() {
     assert!(taken(&lock).await.release().await.unwrap());
     let guard = taken(&lock).await;
     proxy.lose_replies();
-    let released = tokio::spawn(guard.release());
+    let released = spawn(guard.release());
     eventually("released", || server.tell("EXISTS orders:42") == ":0").await;
     proxy.pass();
     proxy.cut();
@@ -431,7 +432,7 @@ async fn a_server_that_stood_still_for_a_while_has_no_lock_without_a_holder() {
         let waiters: Vec<_> = locks
             .into_iter()
             .map(|lock| {
-                tokio::spawn(async move {
+                spawn(async move {
                     let guard = lock.acquire(SOON).await.unwrap();
                     let guard = guard.expect("nobody has it");
                     let _ = guard.release().await;

@@ -12,6 +12,7 @@ use crate::kit::redis::Cluster;
 use crate::kit::redis::{Server, eventually};
 use crate::kit::redis_caches::hasty_on;
 use crate::kit::redis_caches::{LIMIT, fresh_key, load};
+use crate::kit::spawn;
 
 /// Where the other process finds Redis; it is there in that process alone.
 const URL: &str = "OPERATOR_LOG_REDIS";
@@ -77,7 +78,7 @@ async fn the_log_tells_of_a_killed_leader_of_a_frozen_redis_and_of_its_return() 
         .await;
     let reader = {
         let (cache, origin) = (cache.clone(), origin.clone());
-        tokio::spawn(async move { load(&cache, &origin, KEY).await })
+        spawn(async move { load(&cache, &origin, KEY).await })
     };
     let slow = line(&log, 0).await;
     other.kill();

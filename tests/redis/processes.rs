@@ -17,6 +17,7 @@ use serde_json::Value;
 use tokio::task::JoinHandle;
 
 use crate::kit::redis::{Server, eventually};
+use crate::kit::spawn;
 
 /// Cargo puts examples beside the folder of the tests, and builds them for
 /// `cargo test`.
@@ -86,7 +87,7 @@ impl Instance {
 
     fn get(&self, path: &str) -> JoinHandle<Got> {
         let (client, uri) = (self.client.clone(), format!("{}{path}", self.url));
-        tokio::spawn(async move {
+        spawn(async move {
             let response = client.get(uri.parse().unwrap()).await.map_err(|e| e.to_string())?;
             let status = response.status().as_u16();
             let body = response.into_body().collect().await.map_err(|e| e.to_string())?;
@@ -345,7 +346,7 @@ async fn the_redis_of_a_page_ends_with_a_process_that_is_killed_although_it_is_f
         page.press("POST", &format!("/demo/stage/fleet/freeze?on={freeze}")).await;
         let port = port_of_page_redis(&page).await;
         let herd = page.button("POST", "/demo/stage/fleet/herd?n=300").await;
-        let herd = tokio::spawn(page.client.request(herd));
+        let herd = spawn(page.client.request(herd));
         let computes = |lane: &Value| lane["computing"] == true;
         let lanes = async || page.press("GET", "/demo/stage/fleet").await["lanes"].take();
         while !lanes().await.as_array().unwrap().iter().any(computes) {}

@@ -12,6 +12,7 @@ use tower_stampede::{Cache, Computed, Key, Mode};
 
 use crate::kit::origin::*;
 use crate::kit::remote::*;
+use crate::kit::spawn;
 use crate::kit::table::*;
 
 type ComputedRows = Result<Vec<(u64, Computed<u64>)>, OriginError>;
@@ -105,7 +106,7 @@ async fn a_batch_that_is_polled_stalls_no_caller() {
     processes[1].put(1_u64, 1).await;
     let table = Table::taking(SECOND);
     let (handle, load) = (processes[0].cache.clone(), table.loader());
-    let batch = tokio::spawn(async move { handle.get_many([1_u64, 2], load).await });
+    let batch = spawn(async move { handle.get_many([1_u64, 2], load).await });
     all_have_run().await;
     let began = tokio::time::Instant::now();
     let got = processes[0].get_or_compute(2_u64, Origin::new().compute()).await;
@@ -132,9 +133,9 @@ async fn a_switch_of_the_mode_in_the_middle_of_a_batch_fails_no_caller() {
                 let process = &processes[(n % 2) as usize];
                 let (handle, load) = (process.cache.clone(), table.loader());
                 let ids: Vec<u64> = (n..n + 4).collect();
-                asked.push(tokio::spawn(async move { handle.get_many(ids, load).await }));
+                asked.push(spawn(async move { handle.get_many(ids, load).await }));
                 let cache = Cache::batched(process.cache.clone(), table.loader());
-                asked.push(tokio::spawn(async move {
+                asked.push(spawn(async move {
                     let got = cache.get(n + 1).await;
                     let mut batch = cache
                         .handle()
@@ -229,7 +230,7 @@ async fn storm_of(seed: u64) -> Result<(), String> {
         let (cache, handle, load) =
             (caches[n].clone(), processes[n].cache.clone(), loads[n].clone());
         let (id, kind) = (random.u64(0..8), random.u32(0..9));
-        let caller = tokio::spawn(async move {
+        let caller = spawn(async move {
             let began = tokio::time::Instant::now();
             let failed = match kind {
                 0..5 => cache.get(id).await.err().map(|error| format!("{error:?}")),
@@ -245,7 +246,7 @@ async fn storm_of(seed: u64) -> Result<(), String> {
         });
         if aborts && random.u32(0..5) == 0 {
             let (abort, after) = (caller.abort_handle(), random.u32(0..60) * MS);
-            tokio::spawn(async move {
+            spawn(async move {
                 tokio::time::sleep(after).await;
                 abort.abort();
             });
@@ -271,7 +272,7 @@ async fn storm_of(seed: u64) -> Result<(), String> {
         let all: Vec<_> = (0..max_places as u64)
             .map(|n| {
                 let (handle, compute) = (process.cache.clone(), origin.compute());
-                tokio::spawn(async move { handle.refresh(200 + n, compute).await.is_ok() })
+                spawn(async move { handle.refresh(200 + n, compute).await.is_ok() })
             })
             .collect();
         pass(200 * MS).await;
@@ -430,7 +431,7 @@ async fn switching_storm_of(seed: u64) -> Result<(), String> {
             kept.push(one);
             continue;
         }
-        callers.push(tokio::spawn(async move {
+        callers.push(spawn(async move {
             let began = tokio::time::Instant::now();
             let failed = match kind {
                 0..5 => cache.get(id).await.err().map(|error| format!("{error:?}")),
@@ -486,7 +487,7 @@ async fn switching_storm_of(seed: u64) -> Result<(), String> {
     let all: Vec<_> = (0..max_places as u64)
         .map(|n| {
             let (handle, compute) = (handle.clone(), origin.compute());
-            tokio::spawn(async move { handle.refresh(200 + n, compute).await.is_ok() })
+            spawn(async move { handle.refresh(200 + n, compute).await.is_ok() })
         })
         .collect();
     pass(200 * MS).await;

@@ -13,6 +13,7 @@ use tower_stampede::{Batch, Key};
 
 use crate::kit::origin::*;
 use crate::kit::remote::*;
+use crate::kit::spawn;
 
 type Rows = Result<HashMap<u64, u64>, std::io::Error>;
 
@@ -37,13 +38,13 @@ impl Table {
     }
 }
 
-fn spawn(
+fn ask_on_task(
     process: &Process,
     table: &Table,
     ids: Vec<u64>,
 ) -> tokio::task::JoinHandle<Batch<u64, u64>> {
     let (cache, load) = (process.cache.clone(), table.loader());
-    tokio::spawn(async move { cache.get_many(ids, load).await })
+    spawn(async move { cache.get_many(ids, load).await })
 }
 
 fn squares(ids: impl IntoIterator<Item = u64>) -> HashMap<u64, u64> {
@@ -58,7 +59,7 @@ async fn overlapping_batches_of_two_processes_load_each_key_once() {
     let asked: Vec<_> = (0..50_u64)
         .map(|n| {
             let ids: Vec<u64> = (n * 10..n * 10 + 100).collect();
-            (spawn(&processes[n as usize % 2], &table, ids.clone()), ids)
+            (ask_on_task(&processes[n as usize % 2], &table, ids.clone()), ids)
         })
         .collect();
     for (batch, ids) in asked {
@@ -80,8 +81,8 @@ async fn batches_that_hold_each_others_keys_do_not_wait_for_each_other_to_load()
     let table = Table::default();
     double.delay(10 * MS);
     let from = Instant::now();
-    let one = spawn(&processes[0], &table, (0..20).collect());
-    let other = spawn(&processes[1], &table, (0..20).rev().collect());
+    let one = ask_on_task(&processes[0], &table, (0..20).collect());
+    let other = ask_on_task(&processes[1], &table, (0..20).rev().collect());
     assert_eq!(one.await.unwrap().complete().unwrap(), squares(0..20));
     assert_eq!(other.await.unwrap().complete().unwrap(), squares(0..20));
     assert!(from.elapsed() < 2 * SECOND, "{:?}", from.elapsed());
@@ -98,7 +99,7 @@ async fn a_batch_waits_for_the_remote_as_long_as_one_key() {
         double.delay(10 * MS);
         for process in &processes {
             let from = Instant::now();
-            let batch = spawn(process, &table, (0..keys).collect()).await.unwrap();
+            let batch = ask_on_task(process, &table, (0..keys).collect()).await.unwrap();
             assert_eq!(batch.values.len(), keys as usize);
             took.push(from.elapsed());
             pass(SECOND).await;
@@ -117,7 +118,7 @@ async fn keys_that_a_dead_process_had_the_lease_of_are_loaded_with_one_further_c
         assert!(double.lock_as_stranger(&Key::from(id), 3 * SECOND));
     }
     let table = Table::default();
-    let batch = spawn(&process, &table, (0..20).collect());
+    let batch = ask_on_task(&process, &table, (0..20).collect());
     assert_eq!(within(MINUTE, batch).await.unwrap().complete().unwrap(), squares(0..20));
     let mut sizes: Vec<usize> = table.queries().iter().map(Vec::len).collect();
     sizes.sort_unstable();
@@ -134,7 +135,7 @@ async fn a_remote_that_is_away_leaves_one_call_for_the_batch() {
     let all = [RemoteOp::Get, RemoteOp::Acquire, RemoteOp::Fill];
     double.fail(&all, RemoteErrorKind::Connection);
     let table = Table::default();
-    let batch = spawn(&process, &table, (0..20).collect()).await.unwrap();
+    let batch = ask_on_task(&process, &table, (0..20).collect()).await.unwrap();
     assert_eq!(batch.complete().unwrap(), squares(0..20));
     assert_eq!(table.queries().len(), 1);
 }
@@ -147,7 +148,7 @@ async fn a_frozen_remote_delays_a_batch_by_its_time_out_at_most() {
     double.freeze();
     let table = Table::default();
     let from = Instant::now();
-    let batch = spawn(&process, &table, (0..20).collect()).await.unwrap();
+    let batch = ask_on_task(&process, &table, (0..20).collect()).await.unwrap();
     assert_eq!(batch.complete().unwrap(), squares(0..20));
     assert!(from.elapsed() < SECOND + Duration::from_millis(600), "{:?}", from.elapsed());
     assert_eq!(table.queries().len(), 1);

@@ -17,6 +17,7 @@ use tower_stampede::remote::{Double, DoubleProcess, RemoteErrorKind, RemoteOp, R
 use tower_stampede::{Computed, Key, Stampede};
 
 use crate::kit::origin::*;
+use crate::kit::spawn;
 
 const KEYS: usize = 3;
 const PROCESSES: usize = 3;
@@ -315,7 +316,7 @@ proptest! {
                 }
                 let work = Work { before: 1, after: 10 };
                 let asked = (0..PROCESSES).map(|process| {
-                    tokio::spawn(Arc::clone(&world).ask(process, key, work))
+                    spawn(Arc::clone(&world).ask(process, key, work))
                 });
                 for asked in asked.collect::<Vec<_>>() {
                     asked.await.unwrap();

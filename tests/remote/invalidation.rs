@@ -9,6 +9,7 @@ use tower_stampede::{Announcement, Computed, Error, Mode};
 
 use crate::kit::origin::*;
 use crate::kit::remote::*;
+use crate::kit::spawn;
 
 #[derive(Clone, Copy, Debug)]
 enum How {
@@ -43,7 +44,7 @@ impl How {
 fn ask(process: &Process, origin: &Origin) -> JoinHandle<Result<u64, Error>> {
     let (cache, origin) = (process.cache.clone(), origin.clone());
     let compute = move || async move { origin.load().await.map(|n| Computed::new(n).tag("t")) };
-    tokio::spawn(async move { cache.get_or_compute_with("k", compute).await })
+    spawn(async move { cache.get_or_compute_with("k", compute).await })
 }
 
 async fn answer(process: &Process, origin: &Origin) -> u64 {
@@ -158,7 +159,7 @@ async fn what_is_adopted_while_an_invalidation_is_on_its_way_is_gone_when_it_is_
             let one = processes[0].clone();
             let reader = {
                 let (one, origin) = (one.clone(), origin.clone());
-                tokio::spawn(async move {
+                spawn(async move {
                     pass(lag * MS).await;
                     one.get("k").await;
                     ask(&one, &origin).await.unwrap().unwrap()
@@ -326,7 +327,7 @@ async fn a_put_is_not_undone_by_who_reads_the_old_value_while_it_is_under_way() 
     pass(10 * MS).await;
     double.delay_commands(40 * MS);
     let cache = processes[0].cache.clone();
-    let put = tokio::spawn(async move { cache.put("k", 100).await });
+    let put = spawn(async move { cache.put("k", 100).await });
     pass(10 * MS).await;
     double.delay_commands(std::time::Duration::ZERO);
     // Local copies go, and with them the one of the put.

@@ -11,6 +11,7 @@ use tower_stampede::{Error, ErrorKind};
 
 use crate::kit::origin::*;
 use crate::kit::remote::*;
+use crate::kit::spawn;
 
 type Asking = JoinHandle<Result<u64, Error>>;
 
@@ -179,7 +180,7 @@ async fn a_leader_dropped_while_it_waits_for_a_place() {
     let busy = Origin::taking(SECOND);
     let first = {
         let (one, compute) = (one.clone(), busy.compute());
-        tokio::spawn(async move { one.get_or_compute("another key", compute).await })
+        spawn(async move { one.get_or_compute("another key", compute).await })
     };
     all_have_run().await;
     let leader = one.spawn_scoped(&origin);
@@ -256,7 +257,7 @@ async fn a_get_dropped_at_any_moment_hands_on_to_those_who_joined_it() {
         one.prepare(&double).await;
         double.delay(10 * MS);
         let cache = one.cache.clone();
-        let get = tokio::spawn(async move { cache.get("k").await });
+        let get = spawn(async move { cache.get("k").await });
         all_have_run().await;
         let joined = one.spawn(&origin);
         pass(Duration::from_millis(moment)).await;
@@ -275,7 +276,7 @@ async fn a_get_that_hangs_keeps_those_who_joined_it_for_a_time_out() {
     one.prepare(&double).await;
     double.freeze();
     let cache = one.cache.clone();
-    let get = tokio::spawn(async move { cache.get("k").await });
+    let get = spawn(async move { cache.get("k").await });
     all_have_run().await;
     // One time-out of the get and one of its own.
     assert_eq!(within(205 * MS, one.load(&origin)).await, 1);
@@ -323,7 +324,7 @@ async fn a_shutdown_waits_for_fills_and_for_what_is_told_and_not_for_a_frozen_re
     origin.next([Answer::Hang]);
     let cache = processes[1].cache.clone();
     let compute = origin.compute();
-    let caller = tokio::spawn(async move { cache.get_or_compute("other", compute).await });
+    let caller = spawn(async move { cache.get_or_compute("other", compute).await });
     all_have_run().await;
     double.freeze();
     let began = Instant::now();

@@ -7,6 +7,7 @@ use tracing::Level;
 use crate::kit::log::{TextLog, assert_says};
 use crate::kit::origin::{Answer, MS, Origin, SECOND, settings};
 use crate::kit::remote::Process;
+use crate::kit::spawn;
 
 fn hash_of_k(cache: &Stampede<u64>) -> String {
     format!("key_hash={}", cache.hash_of("k"))
@@ -87,7 +88,7 @@ async fn many_notices_leave_out_no_warning() {
     assert_eq!(log.text().matches("INFO").count(), 10, "{}", log.text());
     origin.next([Answer::Panic]);
     let (cache, compute) = (process.clone(), origin.compute());
-    let caller = tokio::spawn(async move { cache.get_or_compute("panics", compute).await });
+    let caller = spawn(async move { cache.get_or_compute("panics", compute).await });
     assert!(caller.await.expect_err("it panics").is_panic());
     let lines = log.lines();
     let warnings: Vec<_> = lines.iter().filter(|line| line.contains("WARN")).collect();

@@ -12,6 +12,7 @@ use tower_stampede::{Announcement, Computed};
 
 use crate::kit::origin::*;
 use crate::kit::remote::*;
+use crate::kit::spawn;
 
 async fn computed(n: u64) -> Result<u64, OriginError> {
     Ok(n)
@@ -145,7 +146,7 @@ async fn what_a_caller_has_read_before_a_later_invalidation_is_told_is_not_kept(
     processes[0].invalidate_tags_now(["first"]);
     pass(10 * MS).await;
     let cache = processes[0].cache.clone();
-    let reader = tokio::spawn(async move { cache.get("k").await });
+    let reader = spawn(async move { cache.get("k").await });
     pass(30 * MS).await;
     processes[0].invalidate_tags_now(["second"]);
     pass(40 * MS).await;
@@ -194,7 +195,7 @@ async fn reads_after_writes(seed: u64) -> Result<(), String> {
                 let (origin, takes) = (Arc::clone(&source), random.u32(0..30) * MS);
                 let only_looks = random.u32(0..3) == 0;
                 let least = if is_ours { source.load(SeqCst) } else { 0 };
-                readers.push(tokio::spawn(async move {
+                readers.push(spawn(async move {
                     let compute = move || async move {
                         let n = origin.load(SeqCst);
                         tokio::time::sleep(takes).await;

@@ -8,6 +8,7 @@ use tower_stampede::{Announcement, Computed, Health};
 
 use crate::kit::origin::*;
 use crate::kit::remote::*;
+use crate::kit::spawn;
 
 #[derive(Clone, Copy, Debug)]
 enum How {
@@ -85,7 +86,7 @@ impl Trouble {
 /// Looks into `process` every few milliseconds, by both ways there are.
 fn watch(process: &Process, origin: &Origin) -> tokio::task::JoinHandle<()> {
     let (one, origin) = (process.clone(), origin.clone());
-    tokio::spawn(async move {
+    spawn(async move {
         for round in 0..3000 {
             let seen =
                 if round % 2 == 0 { one.get("k").await } else { Some(ask(&one, &origin).await) };
@@ -142,7 +143,7 @@ async fn a_reader_under_way_does_not_bring_the_old_value_back_whenever_it_began(
                 double.delay(30 * MS);
                 let reader = {
                     let (one, origin) = (processes[0].clone(), origin.clone());
-                    tokio::spawn(async move {
+                    spawn(async move {
                         pass(Duration::from_millis(began)).await;
                         one.get("k").await;
                         ask(&one, &origin).await;
@@ -175,7 +176,7 @@ async fn a_fill_under_way_does_not_bring_the_old_value_back() {
                 double.delay_commands(15 * MS);
                 let leader = {
                     let (one, origin) = (processes[0].clone(), origin.clone());
-                    tokio::spawn(async move { ask(&one, &origin).await })
+                    spawn(async move { ask(&one, &origin).await })
                 };
                 pass(Duration::from_millis(invalidated_at)).await;
                 let is_computing = origin.calls() == 1;
@@ -393,7 +394,7 @@ async fn a_process_that_invalidates_all_the_time_comes_back_to_the_remote() {
     one.prepare(&double).await;
     double.fail(RemoteOp::ALL, RemoteErrorKind::Unavailable);
     let busy = one.clone();
-    let invalidating = tokio::spawn(async move {
+    let invalidating = spawn(async move {
         for n in 0_u64.. {
             busy.invalidate(n).await;
             pass(4 * MS).await;

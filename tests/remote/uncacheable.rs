@@ -9,18 +9,19 @@ use tower_stampede::{Computed, Error};
 
 use crate::kit::origin::*;
 use crate::kit::remote::*;
+use crate::kit::spawn;
 
 fn ask(process: &Process, origin: &Origin) -> JoinHandle<Result<u64, Error>> {
     let (cache, origin) = (process.cache.clone(), origin.clone());
     let compute =
         move || async move { origin.load().await.map(|n| Computed::new(n).do_not_store()) };
-    tokio::spawn(async move { cache.get_or_compute_with("k", compute).await })
+    spawn(async move { cache.get_or_compute_with("k", compute).await })
 }
 
 fn ask_to_store(process: &Process, origin: &Origin) -> JoinHandle<Result<u64, Error>> {
     let (cache, origin) = (process.cache.clone(), origin.clone());
     let compute = move || async move { origin.load().await.map(|n| Computed::new(n).tag("t")) };
-    tokio::spawn(async move { cache.get_or_compute_with("k", compute).await })
+    spawn(async move { cache.get_or_compute_with("k", compute).await })
 }
 
 #[tokio::test(start_paused = true)]
@@ -113,7 +114,7 @@ async fn a_value_without_a_lifetime_is_for_those_who_wait_here_and_blocks_nobody
             let compute = move || async move {
                 origin.load().await.map(|n| Computed::new(n).ttl(Duration::ZERO))
             };
-            tokio::spawn(async move { cache.get_or_compute_with("k", compute).await })
+            spawn(async move { cache.get_or_compute_with("k", compute).await })
         })
         .collect();
     let began = Instant::now();

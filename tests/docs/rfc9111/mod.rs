@@ -24,6 +24,8 @@ mod validation;
 use std::collections::BTreeSet;
 use std::pin::Pin;
 
+use crate::kit::spawn;
+
 type Run = fn() -> Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// An id of the list, what the case shows, and the case.
@@ -88,7 +90,7 @@ fn hold(cases: &[Case]) {
 fn holds(run: Run) -> bool {
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_time().start_paused(true).build().unwrap();
-    runtime.block_on(async move { tokio::spawn(run()).await }).is_ok()
+    runtime.block_on(async move { spawn(run()).await }).is_ok()
 }
 
 #[test]

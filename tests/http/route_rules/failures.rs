@@ -11,6 +11,7 @@ use tower_stampede::{HttpStampede, Stampede};
 
 use super::{echo, routes, site};
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 #[tokio::test(start_paused = true)]
 async fn a_handler_that_panics_fails_one_client_and_the_others_get_the_next_result() {
@@ -71,12 +72,12 @@ async fn the_others_get_the_response_although_the_first_client_hangs_up() {
     for leaves_after in [ms(0), ms(1), ms(50)] {
         let (cache, origin) = (with_ttl(60), echo());
         let app = site(&origin, &cache.rules(), cache.http_layer());
-        let first = tokio::spawn({
+        let first = spawn({
             let app = app.clone();
             async move { send(&app, get("/search")).await }
         });
         tokio::task::yield_now().await;
-        let others = tokio::spawn({
+        let others = spawn({
             let app = app.clone();
             async move { crowd(&app, 10, |_| get("/search")).await }
         });

@@ -6,6 +6,7 @@ use tower_stampede::{BodyErrorKind, HttpStampede};
 
 use super::fed::*;
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 fn with_length(length: &'static str, sources: &Sources) -> Origin {
     sources.origin(move |call, answer| match call.n {
@@ -74,7 +75,7 @@ async fn who_comes_after_a_break_off_does_not_get_it() {
 #[tokio::test(start_paused = true)]
 async fn a_waiter_that_comes_to_its_answer_only_after_a_break_off_asks_again() {
     let (app, origin, sources) = fed(origin_only().http_layer());
-    let leader = tokio::spawn({
+    let leader = spawn({
         let app = app.clone();
         async move { open(&app, get("/report")).await }
     });
@@ -153,7 +154,7 @@ async fn wherever_the_task_that_reads_a_body_is_dropped_nobody_hangs_and_nothing
     for cut in [Cut::AtFirst, Cut::Kept, Cut::Passing, Cut::HeldUp, Cut::Stalling] {
         let cache = origin_only();
         let (app, source, mut readers) = bring_to(cut, &cache).await;
-        let waiting = tokio::spawn({
+        let waiting = spawn({
             let mut last = readers.pop().unwrap();
             async move { last.rest().await }
         });
@@ -174,7 +175,7 @@ async fn wherever_the_task_that_reads_a_body_is_dropped_nobody_hangs_and_nothing
 async fn a_shutdown_lets_a_body_finish_within_its_deadline() {
     let cache = origin_only();
     let (_app, source, mut readers) = bring_to(Cut::Kept, &cache).await;
-    let shutdown = tokio::spawn({
+    let shutdown = spawn({
         let cache = cache.clone();
         async move { cache.shutdown(secs(5)).await }
     });
@@ -258,7 +259,7 @@ async fn who_comes_when_an_arriving_answer_is_no_longer_fresh_waits_for_its_end_
     let mut first = open(&app, get("/report")).await;
     let source = sources.take(0);
     pass(secs(3)).await;
-    let late = tokio::spawn({
+    let late = spawn({
         let app = app.clone();
         async move { open(&app, get("/report")).await }
     });

@@ -6,6 +6,7 @@ use tower_stampede::Stampede;
 
 use super::fed::*;
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 #[tokio::test(start_paused = true)]
 async fn the_leaders_client_and_all_who_wait_read_the_first_chunk_before_the_second_is_sent() {
@@ -32,7 +33,7 @@ async fn a_reader_that_waits_is_woken_by_each_chunk() {
     let (app, _, sources) = fed(origin_only().http_layer());
     let mut readers = open_many(&app, 3).await;
     let source = sources.take(0);
-    let all = tokio::spawn(async move { rests(&mut readers).await });
+    let all = spawn(async move { rests(&mut readers).await });
     for chunk in ["a", "b", "c"] {
         pass(secs(1)).await;
         source.send(chunk);
@@ -190,7 +191,7 @@ async fn a_thousand_clients_read_one_body() {
     let (app, origin, sources) = fed(origin_only().http_layer());
     let mut readers = open_many(&app, 1000).await;
     let source = sources.take(0);
-    let all = tokio::spawn(async move { rests(&mut readers).await });
+    let all = spawn(async move { rests(&mut readers).await });
     for n in 0..100 {
         source.send(format!("{n:03}"));
         settle().await;

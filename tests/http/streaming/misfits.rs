@@ -10,6 +10,7 @@ use tower_stampede::{CacheFor, HttpLayer, HttpStampede, Stampede};
 
 use super::fed::*;
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 fn reload(directive: &str) -> http::Request<Body> {
     with("/report", &[("cache-control", directive)])
@@ -109,7 +110,7 @@ async fn other_variants_do_not_wait_for_a_body_that_is_to_replace_a_response_wit
 
 /// A body with a chunk per second.
 fn drip(source: Source) {
-    tokio::spawn(async move {
+    spawn(async move {
         while !source.is_dropped() {
             source.send("o");
             pass(secs(1)).await;
@@ -127,7 +128,7 @@ async fn whatever_becomes_of_a_reload_other_requests_read_the_body_that_arrives(
         old.send("o");
         settle().await;
         origin.answers(move |_| failure());
-        let again = tokio::spawn({
+        let again = spawn({
             let app = app.clone();
             async move { try_send(&app, reload("no-cache")).await.map(|reply| reply.status) }
         });
@@ -266,7 +267,7 @@ async fn a_request_after_an_invalidation_does_not_wait_for_the_body_that_came_be
         sources.take(0).send("zeroth");
         assert!(zeroth.rest().await.is("zeroth"));
         cache.invalidate_tag("t").await;
-        let first = tokio::spawn({
+        let first = spawn({
             let app = app.clone();
             async move { open(&app, get("/report")).await }
         });

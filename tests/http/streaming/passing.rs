@@ -5,6 +5,7 @@ use tower_stampede::CacheOutcome::*;
 
 use super::fed::*;
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 const KIB: usize = 1024;
 
@@ -85,7 +86,7 @@ async fn who_reads_nothing_while_another_waits_is_left_behind() {
     assert_eq!(fast.now().len(), 80 * KIB);
     settle().await;
     let until = tokio::time::Instant::now() + secs(5);
-    let read = tokio::spawn(async move { (fast.next_frame().await, fast) });
+    let read = spawn(async move { (fast.next_frame().await, fast) });
     tokio::time::sleep_until(until - ms(500)).await;
     assert!(!read.is_finished());
     // This one moves, and is waited for anew.
@@ -226,7 +227,7 @@ async fn empty_chunks_without_end_are_a_pause_and_leave_others_their_turn() {
     let reader = open(&app, get("/report")).await;
     tokio::time::advance(secs(3)).await;
     tokio::task::yield_now().await;
-    let late = tokio::spawn({
+    let late = spawn({
         let app = app.clone();
         async move { send(&app, get("/report")).await }
     });

@@ -6,6 +6,7 @@ use tower_stampede::{Event, HttpLayer, HttpStampede, Mode, Stampede};
 
 use super::fed::*;
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 const KIB: usize = 1024;
 
@@ -114,7 +115,7 @@ async fn many_bodies_at_once_take_no_more_than_the_room_and_none_fails() {
 
 /// Ends a body a second from now.
 fn sources_end_later(source: Source) {
-    tokio::spawn(async move {
+    spawn(async move {
         pass(secs(1)).await;
         drop(source);
     });

@@ -4,6 +4,7 @@ use tower_stampede::CacheOutcome::*;
 
 use super::{TAG, expired, is_conditional, not_modified};
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 #[tokio::test(start_paused = true)]
 async fn a_crowd_for_what_is_never_fresh_shares_a_validation_that_began_after_it_came() {
@@ -65,7 +66,7 @@ async fn no_client_gets_a_validation_that_began_before_its_request_came() {
         let mut clients = Vec::new();
         for _ in 0..200 {
             let (app, began) = (app.clone(), origin.calls());
-            clients.push(tokio::spawn(async move { (began, send(&app, get("/report")).await) }));
+            clients.push(spawn(async move { (began, send(&app, get("/report")).await) }));
             pass(ms(7)).await;
         }
         for client in clients {

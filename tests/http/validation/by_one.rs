@@ -11,6 +11,7 @@ use tower_layer::Layer;
 
 use super::{TAG, expired, is_conditional, not_modified, origin, report};
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 const DAY: &str = "Wed, 01 Jan 2020 00:00:00 GMT";
 
@@ -207,7 +208,7 @@ async fn what_was_invalidated_while_it_was_asked_about_is_fetched() {
     let app = layered(cache.http_layer(), &origin);
     send(&app, get("/report")).await;
     pass(secs(11)).await;
-    let asking = tokio::spawn({
+    let asking = spawn({
         let app = app.clone();
         async move { send(&app, get("/report")).await }
     });

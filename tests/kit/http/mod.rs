@@ -21,6 +21,8 @@ use tower_layer::Layer;
 use tower_service::Service;
 use tower_stampede::{CacheOutcome, HttpLayer, HttpService, HttpStampede, Stampede};
 
+use crate::kit::spawn;
+
 /// How long the origin works unless an answer says otherwise.
 pub(crate) const WORK: Duration = Duration::from_millis(100);
 
@@ -385,24 +387,38 @@ impl<E: fmt::Debug> Got<E> {
 }
 
 /// Starts `n` clients at once, in order, and waits for all.
-pub(crate) async fn crowd_of<S, B>(
+pub(crate) fn crowd_of<S, B>(
     service: &S,
     n: usize,
     request: impl Fn(usize) -> Request<Body>,
-) -> Vec<Got<S::Error>>
+) -> impl Future<Output = Vec<Got<S::Error>>>
 where
     S: Service<Request<Body>, Response = Response<B>> + Clone + Send + Sync + 'static,
     S::Future: Send,
     S::Error: Send + 'static,
     B: http_body::Body<Data = Bytes> + Send + 'static,
 {
-    let clients: Vec<_> = (0..n)
-        .map(|i| {
-            let (service, request) = (service.clone(), request(i));
-            tokio::spawn(async move { try_send(&service, request).await })
+    // Made here, and not where the crowd is started: that is compiled once for each service, and not
+    // for each request.
+    let requests: Vec<_> = (0..n).map(request).collect();
+    crowd_with(service, requests)
+}
+
+async fn crowd_with<S, B>(service: &S, requests: Vec<Request<Body>>) -> Vec<Got<S::Error>>
+where
+    S: Service<Request<Body>, Response = Response<B>> + Clone + Send + Sync + 'static,
+    S::Future: Send,
+    S::Error: Send + 'static,
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+{
+    let mut all = Vec::with_capacity(requests.len());
+    let clients: Vec<_> = requests
+        .into_iter()
+        .map(|request| {
+            let service = service.clone();
+            spawn(async move { try_send(&service, request).await })
         })
         .collect();
-    let mut all = Vec::with_capacity(n);
     for client in clients {
         all.push(match client.await {
             Ok(Ok(reply)) => Got::Reply(Box::new(reply)),

@@ -12,6 +12,7 @@ use tower_stampede::remote::{
 use tower_stampede::{Builder, Error, Key, Stampede};
 
 use crate::kit::origin::{MINUTE, Origin, all_have_run, settings};
+use crate::kit::spawn;
 
 /// One process: its cache and its way to the remote.
 #[derive(Clone)]
@@ -78,13 +79,13 @@ impl Process {
     /// Asks on a task of its own.
     pub(crate) fn spawn(&self, origin: &Origin) -> JoinHandle<Result<u64, Error>> {
         let (cache, compute) = (self.cache.clone(), origin.compute());
-        tokio::spawn(async move { cache.get_or_compute("k", compute).await })
+        spawn(async move { cache.get_or_compute("k", compute).await })
     }
 
     /// Asks with a computation that lives in the caller.
     pub(crate) fn spawn_scoped(&self, origin: &Origin) -> JoinHandle<Result<u64, Error>> {
         let (cache, compute) = (self.cache.clone(), origin.compute());
-        tokio::spawn(async move { cache.get_or_compute_scoped("k", compute).await })
+        spawn(async move { cache.get_or_compute_scoped("k", compute).await })
     }
 }
 

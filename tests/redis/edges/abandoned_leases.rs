@@ -6,6 +6,7 @@ use tower_stampede::Redis;
 use crate::kit::origin::{Origin, within};
 use crate::kit::redis::{Cluster, eventually, slot_of};
 use crate::kit::redis_caches::*;
+use crate::kit::spawn;
 
 use super::{has_slot_channels, published};
 
@@ -19,7 +20,7 @@ async fn an_abandoned_lease_wakes_one_process() {
     let key = fresh_key();
     // It computes inside its caller, and for ever.
     let (computes, begun) = tokio::sync::oneshot::channel();
-    let leader = tokio::spawn({
+    let leader = spawn({
         let (cache, key) = (caches[0].clone(), key.clone());
         async move {
             let compute = || async {

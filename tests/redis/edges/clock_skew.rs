@@ -8,6 +8,7 @@ use tower_stampede::{Computed, Redis};
 use crate::kit::origin::{Origin, within};
 use crate::kit::redis::{Cluster, eventually, slot_of};
 use crate::kit::redis_caches::*;
+use crate::kit::spawn;
 
 use super::tagged;
 
@@ -26,7 +27,7 @@ async fn fill_after_invalidation(cluster: &Cluster, namespace: &str) -> [u64; 2]
     let leader = {
         let (cache, origin, key) = (caches[0].clone(), origin.clone(), key.clone());
         let mut open = open.subscribe();
-        tokio::spawn(async move {
+        spawn(async move {
             let compute = move || {
                 let loading = origin.load();
                 async move {

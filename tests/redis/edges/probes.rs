@@ -2,6 +2,7 @@
 
 use crate::kit::redis::Server;
 use crate::kit::redis_caches::*;
+use crate::kit::spawn;
 
 use super::published;
 
@@ -15,7 +16,7 @@ async fn a_probe_publishes_to_no_process() {
     for (cache, breaker) in caches.iter().zip(&mut breakers) {
         let looks = {
             let cache = cache.clone();
-            tokio::spawn(async move {
+            spawn(async move {
                 loop {
                     cache.get(fresh_key()).await;
                     // With the breaker open it answers at once.

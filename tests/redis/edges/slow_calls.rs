@@ -10,6 +10,7 @@ use tower_stampede::{Health, Redis, Stampede};
 use crate::kit::origin::{MINUTE, MS, Origin, settings, within};
 use crate::kit::redis::{Proxy, Server, eventually};
 use crate::kit::redis_caches::*;
+use crate::kit::spawn;
 
 use super::names;
 
@@ -74,7 +75,7 @@ async fn a_renewal_behind_replies_of_sixteen_mib_is_not_lost() {
     within(LIMIT, is_shared).await;
     let (open, door) = tokio::sync::oneshot::channel::<()>();
     let leader = far.clone();
-    let leader = tokio::spawn(async move {
+    let leader = spawn(async move {
         let compute = || async move {
             door.await.unwrap();
             Ok::<_, Infallible>(b"the leader's".to_vec())
@@ -91,7 +92,7 @@ async fn a_renewal_behind_replies_of_sixteen_mib_is_not_lost() {
         assert_eq!(large(&busy).await, computed, "a large value on its way is waited for");
         assert!(before.elapsed() > 10 * 100 * MS, "{:?}", before.elapsed());
     }
-    let waiter = tokio::spawn(async move {
+    let waiter = spawn(async move {
         let compute = || async { Ok::<_, Infallible>(b"the waiter's".to_vec()) };
         near.get_or_compute("led", compute).await.unwrap()
     });

@@ -8,6 +8,7 @@ use tower_stampede::{Health, Redis};
 use crate::kit::origin::{MS, Origin, SECOND};
 use crate::kit::redis::{Server, eventually};
 use crate::kit::redis_caches::*;
+use crate::kit::spawn;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_killed_server_delays_nobody_and_an_empty_one_is_taken_over() {
@@ -74,7 +75,7 @@ async fn a_server_that_dies_in_mid_computation_lets_those_who_wait_compute() {
         .iter()
         .map(|cache| {
             let (cache, own) = (cache.clone(), own.clone());
-            tokio::spawn(async move { timed(&cache, &own, "k").await })
+            spawn(async move { timed(&cache, &own, "k").await })
         })
         .collect();
     eventually("they wait", || registered(&server, "k") == 3).await;

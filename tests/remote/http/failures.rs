@@ -11,6 +11,7 @@ use super::{App, everywhere, joined, process, processes, settings};
 use crate::kit::http::{
     Answer, Origin, WORK, crowd, get, ms, pass, request, secs, send, slowest, try_send, with,
 };
+use crate::kit::spawn;
 
 fn good() -> Origin {
     Origin::new(|call| Answer::ok("max-age=10, stale-if-error=600", format!("good {}", call.n)))
@@ -105,7 +106,7 @@ async fn a_panic_elsewhere_elects_another_process() {
     let double = Double::new();
     let apps = processes(&double, &origin, 2);
     let app = apps[0].clone();
-    let unlucky = tokio::spawn(async move { send(&app, get("http://a/x")).await });
+    let unlucky = spawn(async move { send(&app, get("http://a/x")).await });
     pass(ms(1)).await;
     let replies = crowd(&apps[1], 10, |_| get("http://a/x")).await;
     assert!(replies.iter().all(|reply| reply.text() == "good"));
@@ -164,7 +165,7 @@ async fn that_holds(double: &Double, hold: Duration) -> (HttpStampede, App, Orig
 
 /// Begins a request that looks into a slow remote.
 async fn looking(app: &App, method: &'static str, look: Duration) -> JoinHandle<u16> {
-    let looks = tokio::spawn({
+    let looks = spawn({
         let app = app.clone();
         async move { send(&app, request(method, "http://a/x", &[])).await.status }
     });

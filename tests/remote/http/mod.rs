@@ -23,6 +23,7 @@ use tower_stampede::remote::{Double, RemoteSettings};
 use tower_stampede::{Builder, HttpService, HttpStampede, Stampede, StoredResponse};
 
 use crate::kit::http::{Origin, Reply, try_send};
+use crate::kit::spawn;
 
 type App = HttpService<Origin>;
 
@@ -54,7 +55,7 @@ async fn everywhere(
         .flat_map(|i| apps.iter().map(move |app| (i, app)))
         .map(|(i, app)| {
             let (app, request) = (app.clone(), request(i));
-            tokio::spawn(async move { try_send(&app, request).await })
+            spawn(async move { try_send(&app, request).await })
         })
         .collect();
     let mut replies = Vec::new();

@@ -10,6 +10,7 @@ use super::{App, everywhere, process, processes, settings};
 use crate::kit::http::{
     Answer, Call, Origin, WORK, crowd, get, ms, pass, secs, send, slowest, with,
 };
+use crate::kit::spawn;
 
 fn watched(double: &Double, written: &Written, origin: &Origin) -> App {
     let remote = written.process(double);
@@ -163,7 +164,7 @@ async fn whatever_the_interleaving_nobody_gets_another_one_s_own_answer() {
             let uri = format!("http://a/{}", random.below(14));
             clients.push((
                 value,
-                tokio::spawn(async move { send(&app, with(&uri, &[(name, value)])).await }),
+                spawn(async move { send(&app, with(&uri, &[(name, value)])).await }),
             ));
             pass(ms(random.below(40) as u64)).await;
         }
@@ -282,12 +283,10 @@ async fn a_stream_of_clients_with_answers_of_their_own_keeps_nobody_waiting_else
     double.delay(ms(5));
     let apps = processes(&double, &origin, 5);
     let busy = apps[1..].to_vec();
-    let stream = tokio::spawn(async move {
+    let stream = spawn(async move {
         for n in 0.. {
             let app = busy[n % busy.len()].clone();
-            tokio::spawn(
-                async move { send(&app, with("http://a/x", &[("cookie", "alice")])).await },
-            );
+            spawn(async move { send(&app, with("http://a/x", &[("cookie", "alice")])).await });
             pass(ms(3)).await;
         }
     });

@@ -6,6 +6,7 @@ use tower_stampede::{CacheFor, CacheOutcome};
 
 use super::{everywhere, joined, process, processes, settings};
 use crate::kit::http::{Answer, Origin, WORK, crowd, get, ms, pass, request, secs, send, slowest};
+use crate::kit::spawn;
 
 fn minute() -> Origin {
     Origin::new(|call| Answer::ok("max-age=60", format!("answer {}", call.n)))
@@ -147,7 +148,7 @@ async fn what_was_begun_before_an_unsafe_request_elsewhere_is_not_served_after_i
     let apps = processes(&double, &origin, 3);
     let early = {
         let app = apps[1].clone();
-        tokio::spawn(async move { send(&app, get("http://a/x")).await })
+        spawn(async move { send(&app, get("http://a/x")).await })
     };
     pass(secs(1)).await;
     origin.answers(|call| match call.parts.method.as_str() {
@@ -331,7 +332,7 @@ async fn who_waits_too_long_for_another_process_gets_a_response_of_ours() {
     let make = || joined(&double, short()).http_layer().layer(origin.clone());
     let apps: Vec<_> = (0..2).map(|_| make()).collect();
     let leader = apps[0].clone();
-    let leader = tokio::spawn(async move { send(&leader, get("http://a/x")).await });
+    let leader = spawn(async move { send(&leader, get("http://a/x")).await });
     pass(ms(1)).await;
     let replies = crowd(&apps[1], 10, |_| get("http://a/x")).await;
     assert!(

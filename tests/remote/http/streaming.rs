@@ -10,6 +10,7 @@ use tower_stampede::remote::Double;
 
 use super::*;
 use crate::kit::http::*;
+use crate::kit::spawn;
 
 type Feeder = Arc<Mutex<Option<UnboundedSender<&'static str>>>>;
 
@@ -41,7 +42,7 @@ fn end(feeder: &Feeder) {
 
 fn asking(app: &App) -> tokio::task::JoinHandle<Reply> {
     let app = app.clone();
-    tokio::spawn(async move { send(&app, get("/report")).await })
+    spawn(async move { send(&app, get("/report")).await })
 }
 
 #[tokio::test(start_paused = true)]

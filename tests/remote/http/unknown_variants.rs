@@ -13,6 +13,7 @@ use crate::kit::http::{
     Answer, Origin, OriginError, Reply, WORK, get, layered, ms, pass, request, secs, send,
     try_send, with,
 };
+use crate::kit::spawn;
 
 const FILE: &str = "http://a/file";
 
@@ -116,7 +117,7 @@ async fn the_work_of_a_leader_that_reads_of_its_variant_goes_on_when_its_client_
     for hangs_up_after in [5, 30] {
         let client = {
             let app = app.clone();
-            tokio::spawn(async move { send(&app, german()).await })
+            spawn(async move { send(&app, german()).await })
         };
         pass(ms(hangs_up_after)).await;
         client.abort();
@@ -135,7 +136,7 @@ async fn a_leader_that_reads_of_its_variant_keeps_its_rank_in_the_queue_for_plac
     let app: App = cache.http_layer().layer(origin.clone());
     let ask = |app: &App, request: Request<Body>| {
         let app = app.clone();
-        tokio::spawn(async move { send(&app, request).await })
+        spawn(async move { send(&app, request).await })
     };
     // It has the only place.
     let first = ask(&app, get("http://a/first"));
@@ -174,12 +175,10 @@ async fn a_store_that_keeps_no_index_costs_a_crowd_no_look_for_each_caller() {
             // Other responses come and go all the while.
             let others = {
                 let app = app.clone();
-                tokio::spawn(async move {
+                spawn(async move {
                     for i in 0..200 {
                         let app = app.clone();
-                        tokio::spawn(async move {
-                            send(&app, get(&format!("http://a/other/{i}"))).await
-                        });
+                        spawn(async move { send(&app, get(&format!("http://a/other/{i}"))).await });
                         pass(ms(1)).await;
                     }
                 })
@@ -232,7 +231,7 @@ async fn a_switch_while_a_leader_looks_for_its_variant_passes_the_request_on() {
                 let mut all = vec![("accept-language", "de")];
                 all.extend(fields);
                 let (app, request) = (app.clone(), with(FILE, &all));
-                tokio::spawn(async move { send(&app, request).await })
+                spawn(async move { send(&app, request).await })
             };
             let clients =
                 [ask(&[("range", "bytes=0-3")]), ask(&[("if-none-match", "\"a\"")]), ask(&[])];
@@ -253,7 +252,7 @@ async fn one_wait_timeout_bounds_the_wait_for_a_variant_that_another_process_com
     another_has_stored_a_variant(&double, &origin).await;
     origin.answers(|_| Answer::never());
     let holder = process(&double, &origin);
-    tokio::spawn(async move { send(&holder, german()).await });
+    spawn(async move { send(&holder, german()).await });
     pass(ms(50)).await;
     let cache =
         joined(&double, settings().lease(secs(2)).wait_timeout(secs(3)).compute_timeout(secs(20)));
@@ -284,7 +283,7 @@ async fn a_leader_that_finds_its_variant_is_told_that_it_must_be_validated() {
     let clients: Vec<_> = (0..3)
         .map(|_| {
             let app = late.clone();
-            tokio::spawn(async move { try_send(&app, german()).await })
+            spawn(async move { try_send(&app, german()).await })
         })
         .collect();
     let mut got = Vec::new();
@@ -306,7 +305,7 @@ async fn a_leader_without_callers_passes_a_wake_up_on_also_where_its_process_has
     });
     let ask = |app: &App, fields: &[(&str, &str)]| {
         let (app, request) = (app.clone(), with(FILE, fields));
-        tokio::spawn(async move { try_send(&app, request).await })
+        spawn(async move { try_send(&app, request).await })
     };
     let [a, b, c] = std::array::from_fn(|_| process(&double, &origin));
     let holder = ask(&a, &[("accept-language", "de"), ("x-process", "a")]);
@@ -405,7 +404,7 @@ async fn nested_layers_find_a_variant_with_one_place_for_both() {
     let clients: Vec<_> = (0..10)
         .map(|_| {
             let app = app.clone();
-            tokio::spawn(async move { send(&app, german()).await })
+            spawn(async move { send(&app, german()).await })
         })
         .collect();
     for client in clients {
@@ -425,7 +424,7 @@ async fn a_crowd_goes_on_when_the_client_of_a_leader_that_looks_for_its_variant_
         let app: App = cache.http_layer().layer(origin.clone());
         let mut clients = (0..10).map(|_| {
             let app = app.clone();
-            tokio::spawn(async move { send(&app, german()).await })
+            spawn(async move { send(&app, german()).await })
         });
         let first = clients.next().unwrap();
         let others: Vec<_> = clients.collect();

@@ -6,6 +6,7 @@ use tower_stampede::remote::Double;
 
 use super::{App, everywhere, joined, process, processes, settings};
 use crate::kit::http::{Answer, Origin, get, pass, secs, send, with};
+use crate::kit::spawn;
 
 const LANGUAGES: [&str; 3] = ["de", "en", "fr"];
 
@@ -150,7 +151,7 @@ async fn a_variant_that_was_invalidated_while_it_was_computed_is_dead_where_it_i
         old.after(secs(1))
     });
     let app = apps[0].clone();
-    let early = tokio::spawn(async move { in_language(&app, "de").await });
+    let early = spawn(async move { in_language(&app, "de").await });
     pass(secs(1) / 2).await;
     double.lose_messages(true);
     caches[1].invalidate_path("/x").await;

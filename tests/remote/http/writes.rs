@@ -12,6 +12,7 @@ use tower_stampede::{Announcement, CacheOutcome, HttpLayer, HttpStampede};
 
 use super::{App, joined, settings};
 use crate::kit::http::{Answer, Origin, Reply, get, ms, pass, request, secs, send, with};
+use crate::kit::spawn;
 
 const PAGE: &str = "http://x/page";
 
@@ -175,7 +176,7 @@ async fn a_leader_that_is_slower_than_a_write_leads_no_process_to_its_response()
                 "GET" => Answer::ok("max-age=60", "old").header("vary", "a").after(secs(2)),
                 _ => Answer::status(204),
             });
-            let early = tokio::spawn({
+            let early = spawn({
                 let app = one.clone();
                 async move { send(&app, with(asked[0].0, asked[0].1)).await }
             });
@@ -214,7 +215,7 @@ async fn a_process_that_waits_for_a_variant_begins_anew_once_its_uri_was_written
     });
     let ask = |app: &App| {
         let app = app.clone();
-        tokio::spawn(async move { send(&app, with(PAGE, &[("a", "2")])).await })
+        spawn(async move { send(&app, with(PAGE, &[("a", "2")])).await })
     };
     let leader = ask(&apps[0]);
     pass(ms(100)).await;
@@ -307,7 +308,7 @@ async fn a_write_is_announced_once_and_delays_no_other_uri() {
     assert_eq!(double.calls(RemoteOp::Invalidate), 800);
 
     double.delay(ms(80));
-    let write = tokio::spawn({
+    let write = spawn({
         let app = one.clone();
         async move { send(&app, post(PAGE)).await }
     });
@@ -389,7 +390,7 @@ async fn what_was_written_to_while_a_process_heard_nothing_does_not_stay_there()
             "GET" => Answer::ok("max-age=600", "old").header("vary", "a").after(secs(2)),
             _ => Answer::status(204),
         });
-        let early = tokio::spawn({
+        let early = spawn({
             let app = one.clone();
             async move { send(&app, with(asked[0].0, asked[0].1)).await }
         });
