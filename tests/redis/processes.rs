@@ -308,14 +308,15 @@ async fn rounds(instances: &[Instance], phase: &str, most_calls: u64) {
 async fn a_redis_that_is_down_is_no_reason_not_to_start() {
     let redis = Server::start();
     redis.kill();
-    let instance = Instance::start(&redis, &with(PATIENT, &["--work-ms", "20"]));
+    // The first request waits for Redis as long as a call may take.
+    let instance = Instance::start(&redis, &with(SHORT_LEASE, &["--work-ms", "20"]));
     assert_eq!(instance.json("/stats").await["remote"], "down");
     let slow = instance.get("/report/a").await.unwrap().unwrap();
     assert_eq!(slow.status, 200);
     redis.restart();
     instance.until("Redis is there", |stats| stats["remote"] == "up").await;
     eventually("it is linked", || redis.clients("pubsub") > 0).await;
-    let other = Instance::start(&redis, &with(PATIENT, &["--work-ms", "20"]));
+    let other = Instance::start(&redis, &with(SHORT_LEASE, &["--work-ms", "20"]));
     let both = [instance, other];
     answers(crowd(&both, 20, "/report/b")).await;
     assert_eq!(calls_in_all(&both, "b").await, 1);
