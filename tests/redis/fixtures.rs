@@ -129,7 +129,8 @@ fn through(proxy: &Proxy) -> Resp {
     Resp::connect(proxy.port()).unwrap()
 }
 
-/// Whether nothing is heard for a while, or the end. What must be heard is waited for longer.
+/// Returns whether the client hears nothing for a while, or the end. A test that expects a message waits
+/// longer.
 fn hears_nothing(client: &mut Resp) -> bool {
     let stream = client.stream().unwrap();
     let usual = stream.read_timeout().unwrap();
