@@ -9,6 +9,7 @@ use futures_util::future::BoxFuture;
 use proptest::prelude::*;
 use tower_stampede::{Computed, Error, ErrorKind, Mode, Stampede};
 
+use crate::kit::cases::cases;
 use crate::kit::origin::*;
 use crate::kit::spawn;
 
@@ -233,7 +234,7 @@ async fn run(ops: Vec<Op>) {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 1500,
+        cases: cases("INVALIDATION_MODEL_CASES", 300),
         failure_persistence: None,
         ..ProptestConfig::default()
     })]

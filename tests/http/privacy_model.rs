@@ -30,6 +30,7 @@ enum Why {
 
 use Why::*;
 
+use crate::kit::cases::cases;
 use crate::kit::http::*;
 use crate::kit::spawn;
 
@@ -392,7 +393,7 @@ fn any_why() -> impl Strategy<Value = Why> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(cases("PRIVACY_MODEL_CASES", 200)))]
 
     #[test]
     fn what_may_not_be_shared_is_computed_for_each_and_seen_by_its_own_client_alone(

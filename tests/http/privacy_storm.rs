@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 
+use crate::kit::cases::cases;
 use crate::kit::http::*;
 use crate::kit::remote::Process;
 use crate::kit::spawn;
@@ -454,9 +455,9 @@ async fn case(seed: u64) -> Result<(), String> {
 
 #[test]
 fn no_client_gets_a_response_that_is_not_for_it() {
-    let cases = std::env::var("CASES").map_or(1000, |n| n.parse().unwrap());
+    let (first, cases) = (cases("PRIVACY_STORM_SEED", 0_u64), cases("PRIVACY_STORM_CASES", 200));
     let mut failed = Vec::new();
-    for seed in 0..cases {
+    for seed in first..first + cases {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .start_paused(true)

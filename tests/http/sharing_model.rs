@@ -4,6 +4,7 @@ use http::Request;
 use proptest::prelude::*;
 use tower_stampede::CacheOutcome::Refused;
 
+use crate::kit::cases::cases;
 use crate::kit::http::*;
 use crate::kit::spawn;
 
@@ -226,7 +227,7 @@ fn paused<T>(work: impl Future<Output = T>) -> T {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(cases("SHARING_MODEL_CASES", 500)))]
 
     #[test]
     fn no_answer_goes_where_the_response_does_not_permit_it(

@@ -8,6 +8,7 @@
 //! - `table`: a table behind a batch loader.
 //! - `spawn`: spawns a task, as `tokio::spawn` does, and is compiled faster.
 //! - `alone`: runs a part of a test in a process of its own: one that may deadlock or abort.
+//! - `cases`: how many cases a random test plays.
 //! - `log`: listens to the lines of `tracing` on one thread.
 //! - `remote`: processes on the remote in memory (`remote::Double`), under paused time.
 //! - `redis`: real Redis servers, clusters and sentinels, and a TCP proxy that fails on
@@ -21,6 +22,7 @@
 #![allow(dead_code, unused_imports, unused_macros, reason = "each test binary uses a part")]
 
 pub(crate) mod alone;
+pub(crate) mod cases;
 #[path = "../../src/http/tests/reference/codings.rs"]
 pub(crate) mod codings;
 pub(crate) mod http;

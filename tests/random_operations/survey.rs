@@ -45,6 +45,11 @@ impl Plan {
         }
     }
 
+    /// The case of one seed.
+    pub(crate) fn of_one(seed: u64) -> Self {
+        Self { first: seed, cases: 1, ..Self::default() }
+    }
+
     /// Runs the cases on a thread of their own, which may get stuck.
     pub(crate) fn run(self) -> Survey {
         panics::note_those_of(THREAD);

@@ -74,8 +74,8 @@ mod wire;
 
 use survey::Survey;
 
-/// How many seeds the suite runs.
-const IN_SUITE: u64 = 10_000;
+/// How many seeds the suite runs. `scripts/searches` runs more, and new ones.
+const IN_SUITE: u64 = 1_000;
 
 /// Reads a number from the variables that `scripts/simulation` sets.
 fn number(name: &str) -> Option<u64> {
@@ -97,8 +97,9 @@ fn processes_keep_their_rules_whatever_befalls_the_remote() {
 }
 
 /// Seeds beyond those of the suite that broke a rule once.
-const ONCE_BROKEN: [u64; 10] =
-    [35_896, 52_525, 117_958, 140_504, 144_819, 214_661, 576_729, 818_055, 822_739, 2_054_250];
+const ONCE_BROKEN: [u64; 11] = [
+    9_062, 35_896, 52_525, 117_958, 140_504, 144_819, 214_661, 576_729, 818_055, 822_739, 2_054_250,
+];
 
 #[test]
 fn seeds_that_broke_a_rule_keep_it() {

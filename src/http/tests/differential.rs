@@ -354,8 +354,13 @@ fn agree(exchange: &Exchange) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// How many responses the suite draws. `DIFFERENTIAL_CASES` asks for more.
+fn cases() -> u32 {
+    std::env::var("DIFFERENTIAL_CASES").map_or(2_000, |n| n.parse().expect("a whole number"))
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 20_000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig::with_cases(cases()))]
 
     #[test]
     fn the_fast_code_says_what_the_slow_reading_says(exchange in exchange()) {

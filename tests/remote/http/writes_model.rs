@@ -19,6 +19,7 @@ use tower_layer::Layer;
 use tower_stampede::remote::{Double, DoubleProcess, RemoteSettings};
 use tower_stampede::{HttpStampede, Stampede};
 
+use crate::kit::cases::cases;
 use crate::kit::http::{ms, pass, secs};
 
 const URIS: usize = 2;
@@ -201,13 +202,8 @@ async fn run(steps: Vec<Step>) {
     }
 }
 
-/// `WRITES_MODEL_CASES` asks for more.
-fn cases() -> u32 {
-    std::env::var("WRITES_MODEL_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(60)
-}
-
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(cases()))]
+    #![proptest_config(ProptestConfig::with_cases(cases("WRITES_MODEL_CASES", 60)))]
 
     #[test]
     fn no_read_after_a_write_gets_what_was_there_before_it(steps in steps()) {
