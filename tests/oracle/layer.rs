@@ -142,8 +142,9 @@ async fn send(
 ) -> Exchange {
     let reading = async {
         let response = service.call(request).await.ok()?;
+        let outcome = CacheOutcome::of(&response);
         let (head, body) = response.into_parts();
-        let source = match head.extensions.get::<CacheOutcome>() {
+        let source = match outcome {
             Some(CacheOutcome::Hit) => Source::Hit,
             Some(CacheOutcome::Stale | CacheOutcome::StaleIfError) => Source::Stale,
             Some(CacheOutcome::Joined) => Source::Joined,
