@@ -2,6 +2,7 @@
 //! the layer for any tower service.
 
 use std::future::{Future, ready};
+use std::pin::Pin;
 use std::sync::Arc;
 
 use futures_util::FutureExt;
@@ -76,7 +77,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         key: Key,
         lookup: Lookup<V>,
         later: &'a mut dyn TakeCall<V>,
-    ) -> BoxFuture<'a, Result<Answer<V, V>, Error>> {
+    ) -> Pin<Box<impl Future<Output = Result<Answer<V, V>, Error>> + Send + use<'a, V>>> {
         let work = KeyWork::serve(self, key, None, LentClosure(later));
         Box::pin(self.answer_deferred(work, lookup))
     }
