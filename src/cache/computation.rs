@@ -100,8 +100,10 @@ where
             Self::Closure(compute, convert) => Box::pin(async move {
                 match compute().await {
                     Ok(result) => {
-                        let computed = convert(result);
-                        let own = computed.value.clone();
+                        let mut computed = convert(result);
+                        // The clone is stored: it has no spare capacity.
+                        let stored = computed.value.clone();
+                        let own = std::mem::replace(&mut computed.value, stored);
                         Ok((Some(computed), own))
                     }
                     Err(error) => Err(error.into()),

@@ -73,7 +73,7 @@ where
     /// let handle = Stampede::in_memory(Duration::from_secs(60));
     /// let squares = Cache::new(handle, |n: u64| async move { Ok::<_, std::io::Error>(n * n) });
     /// let kept = squares.keep_fresh([1, 2, 3]);
-    /// // CallerClosure, when the keys are of no interest any more:
+    /// // Later, when the keys are of no interest any more:
     /// drop(kept);
     /// # }
     /// ```

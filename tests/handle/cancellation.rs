@@ -4,6 +4,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use tower::{ServiceExt, service_fn};
@@ -294,4 +295,33 @@ async fn a_caller_of_a_failing_or_held_key_may_be_dropped_at_any_poll() {
         sweep(name, ask, Scene::FailingOverStale, 2).await;
         sweep(name, ask, Scene::Held, 2).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closure_that_is_not_called_is_dropped_with_the_answer_of_its_caller() {
+    let (cache, origin) = (settings().build().unwrap(), Origin::taking(SECOND));
+    let mut leader = Box::pin(cache.get_or_compute("k", origin.compute()));
+    assert!(futures_util::poll!(&mut leader).is_pending());
+    let captured = Arc::new(());
+    let capturing = || {
+        let captured = Arc::clone(&captured);
+        move || async move {
+            drop(captured);
+            Ok::<u64, OriginError>(0)
+        }
+    };
+    let mut waiter = Box::pin(cache.get_or_compute("k", capturing()));
+    let mut gone = Box::pin(cache.get_or_compute("k", capturing()));
+    assert!(futures_util::poll!(&mut waiter).is_pending());
+    assert!(futures_util::poll!(&mut gone).is_pending());
+    assert_eq!(Arc::strong_count(&captured), 3);
+    drop(gone);
+    assert_eq!(Arc::strong_count(&captured), 2);
+    assert_eq!((leader.await.unwrap(), (&mut waiter).await.unwrap()), (1, 1));
+    assert_eq!(Arc::strong_count(&captured), 1);
+    let mut hit = Box::pin(cache.get_or_compute("k", capturing()));
+    assert_eq!((&mut hit).await.unwrap(), 1);
+    assert_eq!(Arc::strong_count(&captured), 1);
+    // Until here: an answered future holds nothing.
+    drop((waiter, hit));
 }

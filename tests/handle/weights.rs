@@ -143,3 +143,23 @@ fn one_warning_says_that_values_cannot_be_weighed_and_what_to_do() {
         assert!(text.contains(part), "{part}: {text}");
     }
 }
+
+// Many texts are written piece by piece, and end with room to spare.
+#[tokio::test(start_paused = true)]
+async fn a_computed_value_is_stored_without_its_spare_capacity() {
+    let roomy = || async {
+        let mut text = String::with_capacity(LARGE);
+        text.push('x');
+        Ok::<_, OriginError>(text)
+    };
+    for form in 0..3 {
+        let cache: Stampede<String> = settings().build().unwrap();
+        match form {
+            0 => drop(cache.get_or_compute("k", roomy).await.unwrap()),
+            1 => drop(cache.get_or_compute_scoped("k", roomy).await.unwrap()),
+            _ => drop(cache.refresh("k", roomy).await.unwrap()),
+        }
+        let bytes = cache.stats().bytes;
+        assert!(bytes < 1000, "form {form}: the entry weighs {bytes} bytes");
+    }
+}

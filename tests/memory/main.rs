@@ -277,6 +277,36 @@ fn a_thousand_callers_that_wait_hold_little_each() {
     });
 }
 
+/// What a caller captures stays where it is while the caller waits: in its own future.
+#[test]
+fn a_caller_that_waits_holds_its_closure_once() {
+    const CAPTURED: usize = 10_000;
+    alone(|| {
+        on_paused_time(async {
+            let cache = roomy();
+            let ask = |cache: Stampede<Value>| {
+                let captured = [1_u8; CAPTURED];
+                let never = move || {
+                    std::hint::black_box(&captured);
+                    std::future::pending::<Result<Value, OriginError>>()
+                };
+                let cache = Arc::new(cache);
+                async move { drop(cache.get_or_compute(1, never).await) }
+            };
+            let leader = tokio::spawn(ask(cache.clone()));
+            tokio::task::yield_now().await;
+            let mut waiters: Vec<_> = (0..100).map(|_| Box::pin(ask(cache.clone()))).collect();
+            let before = live();
+            for waiter in &mut waiters {
+                assert!(futures_util::poll!(waiter).is_pending());
+            }
+            let each = live_since(before) / waiters.len();
+            assert!(each <= WAITER, "{each} bytes");
+            leader.abort();
+        });
+    });
+}
+
 #[test]
 fn what_is_remembered_of_failing_and_uncacheable_keys_and_of_tags_is_bounded() {
     alone(|| {

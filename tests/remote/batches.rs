@@ -153,3 +153,27 @@ async fn a_frozen_remote_delays_a_batch_by_its_time_out_at_most() {
     assert!(from.elapsed() < SECOND + Duration::from_millis(600), "{:?}", from.elapsed());
     assert_eq!(table.queries().len(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_finds_stale_values_in_the_remote_serves_and_refreshes_them() {
+    let double = Double::new();
+    let builder = || settings().stale_for(10 * MINUTE);
+    let earlier = Process::with(&double, builder());
+    for id in [1_u64, 2] {
+        earlier.put(id, 1000 + id).await;
+    }
+    drop(earlier);
+    pass(MINUTE + SECOND).await;
+    let process = Process::with(&double, builder());
+    process.prepare(&double).await;
+    let table = Table::default();
+    let values = process.get_many([1, 2, 3], table.loader()).await.complete().unwrap();
+    assert_eq!(values, HashMap::from([(1, 1001), (2, 1002), (3, 9)]));
+    pass(2 * SECOND).await;
+    for id in 1..=3_u64 {
+        assert_eq!(process.get(id).await, Some(id * id));
+    }
+    let mut loaded = table.queries().concat();
+    loaded.sort_unstable();
+    assert_eq!(loaded, [1, 2, 3], "each key is loaded once");
+}

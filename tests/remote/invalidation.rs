@@ -450,3 +450,27 @@ async fn after_a_broken_connection_the_log_is_checked_before_it_judges() {
     double.heal(&[Get]);
     assert_eq!(new.get("k").await, None);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_refresh_keeps_the_tags_of_an_entry_that_only_the_remote_has() {
+    for in_background in [false, true] {
+        let double = Double::new();
+        let builder = || settings().stale_for(10 * MINUTE);
+        let [other, process] = [(); 2].map(|()| Process::with(&double, builder()));
+        process.prepare(&double).await;
+        other.put_with("k", Computed::new(1000).tag("t")).await;
+        let origin = Origin::new();
+        if in_background {
+            pass(MINUTE + SECOND).await;
+            assert_eq!(process.load(&origin).await, 1000);
+            all_have_run().await;
+        } else {
+            assert_eq!(process.refresh("k", origin.compute()).await.unwrap(), 1);
+        }
+        all_have_run().await;
+        assert_eq!(process.get("k").await, Some(1));
+        other.invalidate_tag("t").await;
+        pass(SECOND).await;
+        assert_eq!(process.get("k").await, None, "in the background: {in_background}");
+    }
+}

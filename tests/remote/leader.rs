@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tower_stampede::remote::{Double, RemoteOp};
-use tower_stampede::{Builder, Error, ErrorKind, FailureAction};
+use tower_stampede::{Builder, Error, ErrorKind, FailureAction, Mode};
 
 use crate::kit::origin::*;
 use crate::kit::remote::*;
@@ -242,5 +242,25 @@ async fn a_refresh_asked_for_by_name_is_not_held_back_by_the_hold_of_a_failure()
         let calls = origin.calls();
         let refreshed = process.refresh("k", origin.compute()).await;
         assert_eq!(refreshed.ok(), Some(calls as u64 + 1));
+    }
+}
+
+// A leader that has computed nothing, and whose cache was switched off meanwhile, computes for
+// itself.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_waits_for_another_process_computes_when_its_cache_is_switched_off() {
+    for to in [Mode::Observe, Mode::Off] {
+        for at in [0, 500, 19_999] {
+            let double = Double::new();
+            let process = Process::with(&double, settings().wait_timeout(20 * SECOND));
+            process.prepare(&double).await;
+            assert!(double.lock_as_stranger(&k(), MINUTE));
+            let origin = Origin::new();
+            let caller = process.spawn(&origin);
+            pass(at * MS).await;
+            process.set_mode(to);
+            assert_eq!(within(MINUTE, caller).await.unwrap().unwrap(), 1, "{to:?} after {at} ms");
+            assert_eq!(origin.calls(), 1);
+        }
     }
 }

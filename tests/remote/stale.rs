@@ -343,3 +343,25 @@ async fn a_refresh_while_the_remote_is_away_is_done_here_once() {
     assert_eq!(processes[0].load(&origin).await, 2);
     assert_eq!(origin.calls(), 2);
 }
+
+// A fresh read does not take the older value of the remote, not even in place of a failure.
+#[tokio::test(start_paused = true)]
+async fn a_refresh_that_fails_leaves_the_older_value_where_it_is() {
+    for late in [false, true] {
+        let (double, processes) = with_old_value(1, stale_if_error).await;
+        if !late {
+            processes[0].put("k", 1).await;
+        }
+        let process = Process::with(&double, stale_if_error());
+        process.prepare(&double).await;
+        let origin = Origin::new();
+        origin.usually(Answer::Fail);
+        let error = process.refresh("k", origin.compute()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Inner);
+        assert_eq!(process.stats().entries, 0, "late: {late}");
+        if late {
+            // A caller that takes any value is served it.
+            assert_eq!(process.load(&origin).await, 1);
+        }
+    }
+}
