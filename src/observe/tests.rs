@@ -106,9 +106,12 @@ mod table {
         fn exit(&self, _: &Id) {}
     }
 
-    /// The metrics by their names: kind, and the sets of labels that they had.
+    /// The sets of labels that a metric had.
+    type Labels = BTreeSet<Vec<String>>;
+
+    /// The metrics by their names.
     #[derive(Default)]
-    struct Metrics(Mutex<BTreeMap<String, (MetricKind, BTreeSet<Vec<String>>)>>);
+    struct Metrics(Mutex<BTreeMap<String, (MetricKind, Labels)>>);
 
     impl Metrics {
         fn note(&self, kind: MetricKind, key: &::metrics::Key) {
