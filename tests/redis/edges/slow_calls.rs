@@ -62,11 +62,12 @@ async fn a_renewal_behind_replies_of_sixteen_mib_is_not_lost() {
         }
     };
     let mut computed = large(&near).await;
-    // The first look does not know how large the value is: on a busy machine it may be given up,
-    // and the process computes for itself.
+    // The first look does not know how large the value is: on a busy machine it may be given up. Then
+    // the process computes for itself, and takes no lease until a probe has closed its breaker.
     let is_shared = async {
         loop {
             let before = std::mem::replace(&mut computed, large(&far).await);
+            eventually("the breaker is closed", || far.health() == Health::Up).await;
             if before == computed {
                 return;
             }
