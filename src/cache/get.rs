@@ -126,19 +126,25 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     ///
     /// Cancel safe: a dropped caller leaves the computation running for the
     /// others, and its result is stored.
-    pub async fn get_or_compute<K, F, Fut, E>(&self, key: K, compute: F) -> Result<V, Error>
+    pub fn get_or_compute<K, F, Fut, E>(
+        &self,
+        key: K,
+        compute: F,
+    ) -> impl Future<Output = Result<V, Error>>
     where
         K: ToKey,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<V, E>> + Send + 'static,
         E: Into<BoxError> + Send + 'static,
     {
-        let (key, look) = match self.look_up(&key) {
-            Ok(entry) => return Ok(entry.value.clone()),
-            Err(miss) => miss,
-        };
-        let mut later = computation::plain(compute);
-        self.0.answer_detached(key, look, &mut later).await.map(Answer::into_value)
+        async move {
+            let (key, look) = match self.look_up(&key) {
+                Ok(entry) => return Ok(entry.value.clone()),
+                Err(miss) => miss,
+            };
+            let mut later = computation::plain(compute);
+            self.0.answer_detached(key, look, &mut later).await.map(Answer::into_value)
+        }
     }
 
     /// Like [`get_or_compute`](Self::get_or_compute), with a value that sets
@@ -155,19 +161,25 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// # Cancel safety
     ///
     /// As [`get_or_compute`](Self::get_or_compute).
-    pub async fn get_or_compute_with<K, F, Fut, E>(&self, key: K, compute: F) -> Result<V, Error>
+    pub fn get_or_compute_with<K, F, Fut, E>(
+        &self,
+        key: K,
+        compute: F,
+    ) -> impl Future<Output = Result<V, Error>>
     where
         K: ToKey,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<Computed<V>, E>> + Send + 'static,
         E: Into<BoxError> + Send + 'static,
     {
-        let (key, look) = match self.look_up(&key) {
-            Ok(entry) => return Ok(entry.value.clone()),
-            Err(miss) => miss,
-        };
-        let mut later = computation::computed(compute);
-        self.0.answer_detached(key, look, &mut later).await.map(Answer::into_value)
+        async move {
+            let (key, look) = match self.look_up(&key) {
+                Ok(entry) => return Ok(entry.value.clone()),
+                Err(miss) => miss,
+            };
+            let mut later = computation::computed(compute);
+            self.0.answer_detached(key, look, &mut later).await.map(Answer::into_value)
+        }
     }
 
     /// Like [`get_or_compute`](Self::get_or_compute), with a computation that
@@ -276,14 +288,18 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// # Cancel safety
     ///
     /// As [`get_or_compute`](Self::get_or_compute).
-    pub async fn get_or_compute_infallible<K, F, Fut>(&self, key: K, compute: F) -> Result<V, Error>
+    pub fn get_or_compute_infallible<K, F, Fut>(
+        &self,
+        key: K,
+        compute: F,
+    ) -> impl Future<Output = Result<V, Error>>
     where
         K: ToKey,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = V> + Send + 'static,
     {
         let compute = move || async move { Ok::<V, std::convert::Infallible>(compute().await) };
-        self.get_or_compute(key, compute).await
+        self.get_or_compute(key, compute)
     }
 
     /// Like [`get_or_compute`](Self::get_or_compute), without a clone of a stored value, and
@@ -316,23 +332,25 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// # Cancel safety
     ///
     /// As [`get_or_compute`](Self::get_or_compute).
-    pub async fn get_or_compute_ref<K, F, Fut, E>(
+    pub fn get_or_compute_ref<K, F, Fut, E>(
         &self,
         key: K,
         compute: F,
-    ) -> Result<Served<V>, Error>
+    ) -> impl Future<Output = Result<Served<V>, Error>>
     where
         K: ToKey,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<V, E>> + Send + 'static,
         E: Into<BoxError> + Send + 'static,
     {
-        let (key, look) = match self.look_up(&key) {
-            Ok(entry) => return Ok(Served::stored(entry, CacheOutcome::Hit)),
-            Err(miss) => miss,
-        };
-        let mut later = computation::plain(compute);
-        self.0.answer_detached(key, look, &mut later).await.map(Answer::into_served)
+        async move {
+            let (key, look) = match self.look_up(&key) {
+                Ok(entry) => return Ok(Served::stored(entry, CacheOutcome::Hit)),
+                Err(miss) => miss,
+            };
+            let mut later = computation::plain(compute);
+            self.0.answer_detached(key, look, &mut later).await.map(Answer::into_served)
+        }
     }
 
     /// Like [`get_or_compute_ref`](Self::get_or_compute_ref), with a value that sets its own
@@ -349,23 +367,25 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// # Cancel safety
     ///
     /// As [`get_or_compute`](Self::get_or_compute).
-    pub async fn get_or_compute_ref_with<K, F, Fut, E>(
+    pub fn get_or_compute_ref_with<K, F, Fut, E>(
         &self,
         key: K,
         compute: F,
-    ) -> Result<Served<V>, Error>
+    ) -> impl Future<Output = Result<Served<V>, Error>>
     where
         K: ToKey,
         F: FnOnce() -> Fut + Send + 'static,
         Fut: Future<Output = Result<Computed<V>, E>> + Send + 'static,
         E: Into<BoxError> + Send + 'static,
     {
-        let (key, look) = match self.look_up(&key) {
-            Ok(entry) => return Ok(Served::stored(entry, CacheOutcome::Hit)),
-            Err(miss) => miss,
-        };
-        let mut later = computation::computed(compute);
-        self.0.answer_detached(key, look, &mut later).await.map(Answer::into_served)
+        async move {
+            let (key, look) = match self.look_up(&key) {
+                Ok(entry) => return Ok(Served::stored(entry, CacheOutcome::Hit)),
+                Err(miss) => miss,
+            };
+            let mut later = computation::computed(compute);
+            self.0.answer_detached(key, look, &mut later).await.map(Answer::into_served)
+        }
     }
 
     /// Returns the value of `key` if it is fresh, or stale in its window. Never
@@ -471,7 +491,11 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// # Cancel safety
     ///
     /// Cancel safe: a dropped caller leaves the computation running.
-    pub async fn refresh<K, F, Fut, E>(&self, key: K, compute: F) -> Result<V, Error>
+    pub fn refresh<K, F, Fut, E>(
+        &self,
+        key: K,
+        compute: F,
+    ) -> impl Future<Output = Result<V, Error>>
     where
         K: ToKey,
         F: FnOnce() -> Fut + Send + 'static,
@@ -479,8 +503,10 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
         E: Into<BoxError> + Send + 'static,
     {
         let mut later = computation::plain(compute);
-        let answer = self.0.answer_fresh(key.to_key(), &mut later).await;
-        answer.map(Answer::into_value)
+        async move {
+            let answer = self.0.answer_fresh(key.to_key(), &mut later).await;
+            answer.map(Answer::into_value)
+        }
     }
 
     /// Like [`refresh`](Self::refresh), with a value that sets its own lifetime and tags, or is
@@ -497,7 +523,11 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// # Cancel safety
     ///
     /// As [`refresh`](Self::refresh).
-    pub async fn refresh_with<K, F, Fut, E>(&self, key: K, compute: F) -> Result<V, Error>
+    pub fn refresh_with<K, F, Fut, E>(
+        &self,
+        key: K,
+        compute: F,
+    ) -> impl Future<Output = Result<V, Error>>
     where
         K: ToKey,
         F: FnOnce() -> Fut + Send + 'static,
@@ -505,8 +535,10 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
         E: Into<BoxError> + Send + 'static,
     {
         let mut later = computation::computed(compute);
-        let answer = self.0.answer_fresh(key.to_key(), &mut later).await;
-        answer.map(Answer::into_value)
+        async move {
+            let answer = self.0.answer_fresh(key.to_key(), &mut later).await;
+            answer.map(Answer::into_value)
+        }
     }
 
     /// The same with a seat among the keys of a batch.
