@@ -87,6 +87,7 @@ impl<V> Answer<V, V> {
     }
 }
 
+#[expect(clippy::manual_async_fn, reason = "an async function holds its closure twice")]
 impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// Returns the value of `key`, and computes it if there is none. Of all
     /// callers that ask at once, one computes; the others get its result.
