@@ -75,8 +75,11 @@ pub(crate) enum Remember {
 
 /// How the lease ends.
 enum LeaseEnd {
-    GivenUp { hold: Option<Duration> },
-    MarkUncacheable,
+    GivenUp {
+        hold: Option<Duration>,
+    },
+    /// With the hash of the requests that it concerns; none: all.
+    MarkUncacheable(Option<u64>),
 }
 
 /// An end as the steps need it.
@@ -142,8 +145,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 LeaseEnd::GivenUp { hold } => {
                     lease.give_up(hold.filter(|_| is_current && self.holds_elsewhere));
                 }
-                LeaseEnd::MarkUncacheable => {
-                    lease.mark_uncacheable(engine.settings.uncacheable_for());
+                LeaseEnd::MarkUncacheable(of) => {
+                    lease.mark_uncacheable(of, engine.settings.uncacheable_for());
                 }
             }
         }
@@ -163,37 +166,42 @@ impl<V: Send + Sync + 'static> Leader<V> {
     fn steps(&self, end: End<V>, marks: &mut Marks, now: Tick) -> Steps<V> {
         match end {
             End::Filled { entry, stored } => {
-                marks.set_storable();
+                marks.set_storable(self.traits.unkeyed, self.seen_until(&entry, now));
                 let how = if stored { ComputationEnd::Stored } else { ComputationEnd::Shared };
                 let replaced = marks.hold.end_row();
                 Steps { replaced, ..Steps::of(Verdict::Filled(entry), Some(how)) }
             }
             End::ForWaiters(entry) => {
+                marks.evidence.share(self.traits.unkeyed, self.seen_until(&entry, now));
                 let replaced = marks.hold.end_row();
                 let verdict = Verdict::Filled(entry);
                 Steps { replaced, ..Steps::of(verdict, Some(ComputationEnd::Shared)) }
             }
             End::Found(entry) => {
-                marks.set_storable();
+                marks.set_storable(self.traits.unkeyed, self.seen_until(&entry, now));
                 // A stale value says nothing of the origin.
                 let is_fresh = now < entry.window().fresh_until;
                 let replaced = if is_fresh { marks.hold.end_row() } else { None };
                 Steps { replaced, ..Steps::of(Verdict::Filled(entry), None) }
             }
             End::Declined(remember) => {
-                if remember != Remember::Nothing {
-                    marks.set_uncacheable(now.plus(self.engine.settings.uncacheable_for()));
+                let unkeyed = (remember != Remember::Nothing).then_some(self.traits.unkeyed);
+                if let Some(unkeyed) = unkeyed {
+                    let until = now.plus(self.engine.settings.uncacheable_for());
+                    marks.evidence.decline(unkeyed, until, now);
                 }
-                let steps = Steps::of(Verdict::Declined, Some(ComputationEnd::Declined));
+                let steps = Steps::of(Verdict::Declined(unkeyed), Some(ComputationEnd::Declined));
                 let replaced = marks.hold.end_row();
                 match remember {
                     Remember::Everywhere => {
-                        Steps { replaced, lease: LeaseEnd::MarkUncacheable, ..steps }
+                        let is_for_all = marks.evidence.lets_all_pass(self.traits, now);
+                        let of = unkeyed.filter(|_| !is_for_all);
+                        Steps { replaced, lease: LeaseEnd::MarkUncacheable(of), ..steps }
                     }
                     Remember::Here | Remember::Nothing => Steps { replaced, ..steps },
                 }
             }
-            End::PassedOn => Steps::of(Verdict::Declined, None),
+            End::PassedOn => Steps::of(Verdict::Declined(None), None),
             End::NotShared => {
                 let verdict = Verdict::Abandoned(Abandonment::NotShared);
                 let replaced = marks.hold.end_row();
@@ -273,6 +281,11 @@ impl<V: Send + Sync + 'static> Leader<V> {
             SharedFailure { each_computes: rule.each_computes, ..SharedFailure::of(error) };
         let steps = Steps::of(Verdict::Failed(failure), Some(how));
         Steps { replaced, lease: LeaseEnd::GivenUp { hold }, failure: effect, ..steps }
+    }
+
+    /// Returns until when a result that may be shared counts as seen lately.
+    fn seen_until(&self, entry: &Entry<V>, now: Tick) -> Tick {
+        entry.window().served_until().max(now).plus(self.engine.settings.uncacheable_for())
     }
 
     /// Returns whether the computation before this one has panicked.

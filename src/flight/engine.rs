@@ -19,6 +19,7 @@ use crate::clock::{Clock, Tick};
 use crate::entry::Entry;
 use crate::error::{Error, ErrorKind};
 use crate::flight::computation::{Computation, OriginCall};
+use crate::flight::evidence::RequestTraits;
 use crate::flight::hold::{HeldKey, HoldCheck, Requester};
 use crate::flight::leader::Leader;
 use crate::flight::lending::{self, Scope};
@@ -93,9 +94,8 @@ pub(crate) struct FlightRequest {
     pub(crate) left: Option<u64>,
     /// The call of the origin that serves other flights too; none: the flight has its own.
     pub(crate) call: Option<Arc<OriginCall>>,
-    /// A hash of what the caller's request has besides its key: callers whose hashes differ may
-    /// get different results.
-    pub(crate) unkeyed: u32,
+    /// Callers whose hashes of what is not keyed differ may get different results.
+    pub(crate) traits: RequestTraits,
     /// The caller's client, if it is known.
     pub(crate) client: Option<ClientKey>,
 }
@@ -112,14 +112,14 @@ impl FlightRequest {
             rank: None,
             left: None,
             call: None,
-            unkeyed: 0,
+            traits: RequestTraits::default(),
             client: None,
         }
     }
 
     /// Returns whose failure a failure of the caller's computation is.
     pub(crate) fn requester(&self) -> Requester {
-        Requester(self.client.map_or(u64::from(self.unkeyed), ClientKey::get))
+        Requester(self.client.map_or(self.traits.unkeyed, ClientKey::get))
     }
 
     /// Computes as a part of `call`, where the caller leads.
@@ -288,10 +288,10 @@ impl<V: Send + Sync + 'static> Engine<V> {
         removed: &mut Removed<V>,
     ) -> Admission<V> {
         let marks = shard.marks.get(&request.key);
-        let is_uncacheable = marks.is_some_and(|marks| marks.is_uncacheable(now));
+        let lets_pass = marks.is_some_and(|marks| marks.evidence.lets_pass(request.traits, now));
         if let Some(flight) = self.current_flight(shard, request) {
             // A caller that has asked for a new value by name wants it stored.
-            let passes = is_uncacheable && request.hold != HoldCheck::Ignored;
+            let passes = lets_pass && request.hold != HoldCheck::Ignored;
             if !request.role.waits() || passes {
                 return Admission::Alone(AloneReason::Passed);
             }
@@ -316,7 +316,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
             return Admission::Alone(AloneReason::Passed);
         }
         let flight = self.begin_flight(shard, request, computation, removed);
-        let mut leader = self.lead(flight, request.led_for, now);
+        let mut leader = self.lead(flight, request, now);
         leader.set_held(held);
         Admission::Lead(leader)
     }
@@ -445,11 +445,17 @@ impl<V: Send + Sync + 'static> Engine<V> {
         flight
     }
 
-    fn lead(self: &Arc<Self>, flight: Arc<Flight<V>>, led_for: LedFor, now: Tick) -> Leader<V> {
+    fn lead(
+        self: &Arc<Self>,
+        flight: Arc<Flight<V>>,
+        request: &FlightRequest,
+        now: Tick,
+    ) -> Leader<V> {
+        let FlightRequest { led_for, traits, .. } = *request;
         // A refresh in the background has no caller that waits.
         let interest = (led_for != LedFor::Refresh)
             .then(|| Interest::in_flight(&flight, self.offer_to(&flight)));
-        Leader::new(Arc::clone(self), flight, now, led_for).with(interest)
+        Leader::new(Arc::clone(self), flight, now, (led_for, traits)).with(interest)
     }
 
     /// Returns what a computation has of the bounds.
@@ -470,7 +476,8 @@ impl<V: Send + Sync + 'static> Engine<V> {
         let flight = self.begin_flight(&mut shard, request, computation, &mut removed);
         drop(shard);
         self.retire(removed, None);
-        Some(Leader::new(Arc::clone(self), flight, self.clock.now(), request.led_for))
+        let of = (request.led_for, request.traits);
+        Some(Leader::new(Arc::clone(self), flight, self.clock.now(), of))
     }
 
     /// Lends the place of the computation in which the caller runs, if it runs in one.
@@ -611,6 +618,19 @@ impl<V: Send + Sync + 'static> Engine<V> {
             true
         });
         drop((removed, change));
+    }
+
+    /// Returns whether a caller gains nothing by waiting for another's result.
+    pub(crate) fn lets_pass(&self, key: &Key, who: RequestTraits) -> bool {
+        let now = self.clock.now();
+        self.table.read_marks(key, |marks| marks.evidence.lets_pass(who, now)).unwrap_or(false)
+    }
+
+    /// Returns whether a caller's request equals the last one whose result might be shared.
+    pub(crate) fn is_like_shared(&self, request: &FlightRequest) -> bool {
+        let (who, now) = (request.traits, self.clock.now());
+        let is_like = |marks: &Marks| marks.evidence.is_like_shared(who, now);
+        self.table.read_marks(&request.key, is_like).unwrap_or(false)
     }
 
     /// Changes the marks of a key.

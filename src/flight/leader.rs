@@ -25,8 +25,10 @@ use crate::error::{Error, ErrorKind};
 use crate::flight::computation::Computation;
 use crate::flight::end::End;
 use crate::flight::engine::{Engine, FlightRequest, GRACE, LedFor};
+use crate::flight::evidence::RequestTraits;
 use crate::flight::hold::{FailureRule, HeldKey, HoldRule};
 use crate::flight::lending::{self, Scope};
+use crate::flight::marks::Marks;
 use crate::flight::phase::{Flight, Interest, Verdict};
 use crate::flight::places::NoPlace;
 use crate::flight::tasks;
@@ -43,6 +45,8 @@ pub(crate) struct Leader<V: Send + Sync + 'static> {
     pub(super) flight: Arc<Flight<V>>,
     pub(super) started: ComputationStart,
     pub(super) led_for: LedFor,
+    /// The caller whose request is computed.
+    pub(super) traits: RequestTraits,
     /// Whether another leader of the flight has failed before.
     pub(super) is_second: bool,
     /// The computation in which the leader's caller runs; later the leader's own.
@@ -78,7 +82,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         engine: Arc<Engine<V>>,
         flight: Arc<Flight<V>>,
         now: Tick,
-        led_for: LedFor,
+        (led_for, traits): (LedFor, RequestTraits),
     ) -> Self {
         let started = ComputationStart { tick: now, seq: flight.seq };
         let hold = HoldRule::After(1);
@@ -87,6 +91,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             flight,
             started,
             led_for,
+            traits,
             is_second: false,
             // A refresh in the background has no caller that waits for it, and lends nothing.
             scope: if led_for == LedFor::Refresh { None } else { lending::scope_of_caller() },
@@ -118,7 +123,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
     }
 
     /// Leads for this caller from now on.
-    pub(super) fn lead_for(&mut self, interest: Interest<V>) {
+    pub(super) fn lead_for(&mut self, traits: RequestTraits, interest: Interest<V>) {
+        self.traits = traits;
         self.interest = Some(interest);
         self.scope = lending::scope_of_caller();
     }
@@ -526,18 +532,29 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.flight.publish(Verdict::Filled(entry));
     }
 
-    /// Sends every other caller to the origin, now and until then: the answers of this
-    /// key are not shared. This leader goes on, since the next answer may be.
-    pub(crate) fn publish_uncacheable(&self, until: Tick) {
-        self.engine.note(&self.flight.key, |marks| marks.set_uncacheable(until));
-        self.flight.publish(Verdict::Declined);
+    /// Notes what another process says: until then the results of this key are not shared, those
+    /// to requests with the hash `unkeyed` or all. Returns whether that concerns this leader. Then
+    /// the waiters that it concerns go to the origin, and the leader goes on: its own result may
+    /// be shared.
+    pub(crate) fn note_declined(&self, unkeyed: Option<u64>, until: Tick) -> bool {
+        let (key, now) = (&self.flight.key, self.engine.clock.now());
+        self.engine.note(key, |marks| match unkeyed {
+            Some(unkeyed) => marks.evidence.decline(unkeyed, until, now),
+            None => marks.evidence.decline_all(until),
+        });
+        if self.engine.lets_pass(key, self.traits) {
+            self.flight.publish(Verdict::Declined(Some(self.traits.unkeyed)));
+        }
+        let concerns = |marks: &Marks| marks.evidence.concerns(self.traits, now);
+        self.engine.table.read_marks(key, concerns).unwrap_or(false)
     }
 
-    /// Notes whether answers under this key may be shared between callers with
-    /// credentials of this class.
+    /// Notes that results under this key may be shared between callers with credentials of this
+    /// class.
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's credentials"))]
-    pub(crate) fn note_sharing(&self, is_shared: bool, until: Tick) {
-        self.engine.note(&self.flight.key, |marks| marks.set_shared(is_shared, until));
+    pub(crate) fn note_shared(&self, until: Tick) {
+        let unkeyed = self.traits.unkeyed;
+        self.engine.note(&self.flight.key, |marks| marks.evidence.share(unkeyed, until));
     }
 
     /// Stores the result under the flight's key, and ends the flight.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::clock::Tick;
 use crate::error::Error;
+use crate::flight::evidence::Evidence;
 use crate::flight::hold::Hold;
 use crate::flight::hold_policy::HoldPolicy;
 use crate::freshness;
@@ -54,47 +55,20 @@ impl RefreshPause {
     }
 }
 
-/// Whether the last answer may be shared between callers with credentials.
-#[derive(Clone, Copy, Debug, Default)]
-struct Sharing {
-    is_shared: bool,
-    until: Tick,
-}
-
 /// The facts of one key.
 #[derive(Debug, Default)]
 pub(crate) struct Marks {
     pub(crate) hold: Hold,
     pub(crate) refresh_pause: RefreshPause,
-    uncacheable_until: Tick,
-    sharing: Sharing,
+    pub(crate) evidence: Evidence,
 }
 
 impl Marks {
-    pub(crate) fn is_uncacheable(&self, now: Tick) -> bool {
-        now < self.uncacheable_until
-    }
-
-    /// Returns whether answers are shared between callers with credentials, if that is
-    /// known.
-    pub(crate) fn is_shared(&self, now: Tick) -> Option<bool> {
-        (now < self.sharing.until).then_some(self.sharing.is_shared)
-    }
-
-    pub(crate) fn set_uncacheable(&mut self, until: Tick) {
-        self.uncacheable_until = until;
-        self.sharing = Sharing::default();
-    }
-
-    /// Notes that a result was stored, or may be stored: earlier declined results say nothing
-    /// of it.
-    pub(crate) fn set_storable(&mut self) {
-        self.uncacheable_until = Tick::default();
+    /// Notes that a result was stored, or may be stored, and counts as seen lately until
+    /// `until`: earlier declined results say nothing of it.
+    pub(crate) fn set_storable(&mut self, unkeyed: u64, until: Tick) {
+        self.evidence.share(unkeyed, until);
         self.refresh_pause = RefreshPause::default();
-    }
-
-    pub(crate) fn set_shared(&mut self, is_shared: bool, until: Tick) {
-        self.sharing = Sharing { is_shared, until };
     }
 
     pub(crate) fn pause_refreshes_until(&mut self, until: Tick) {
@@ -107,10 +81,7 @@ impl Marks {
     }
 
     fn is_idle(&self, now: Tick) -> bool {
-        self.hold.is_old(now)
-            && self.refresh_pause.is_old(now)
-            && now >= self.uncacheable_until
-            && now >= self.sharing.until
+        self.hold.is_old(now) && self.refresh_pause.is_old(now) && self.evidence.is_old(now)
     }
 }
 
@@ -209,7 +180,7 @@ mod tests {
         let mut marks = MarkMap::new(4);
         for n in 0..100_u32 {
             let (mark, removed) = marks.of(&n.into(), T0);
-            mark.set_uncacheable(T0.plus(SECOND));
+            mark.evidence.decline(0, T0.plus(SECOND), T0);
             drop(removed);
         }
         assert!(marks.by_key.len() <= 4);
@@ -221,10 +192,10 @@ mod tests {
         let mut marks = MarkMap::new(4);
         let long = |n: u32| Key::from(format!("{n}{}", "x".repeat(8192)));
         for n in 0..2 {
-            marks.of(&long(n), T0).0.set_uncacheable(T0.plus(SECOND * (n + 1)));
+            marks.of(&long(n), T0).0.evidence.decline(0, T0.plus(SECOND * (n + 1)), T0);
         }
-        assert!(!marks.get(&long(0)).unwrap().is_uncacheable(T0.plus(SECOND)));
-        assert!(marks.get(&long(1)).unwrap().is_uncacheable(T0.plus(SECOND)));
+        assert!(!marks.get(&long(0)).unwrap().evidence.is_declined(T0.plus(SECOND)));
+        assert!(marks.get(&long(1)).unwrap().evidence.is_declined(T0.plus(SECOND)));
         assert!(marks.get(&long(2)).is_none());
         assert!(marks.by_key.keys().all(|key| matches!(key, MarkKey::Long(_))));
     }
@@ -232,7 +203,7 @@ mod tests {
     #[test]
     fn marks_that_say_nothing_any_more_are_swept() {
         let mut marks = MarkMap::new(4);
-        marks.of(&"a".into(), T0).0.set_uncacheable(T0.plus(SECOND));
+        marks.of(&"a".into(), T0).0.evidence.decline(0, T0.plus(SECOND), T0);
         assert_eq!(marks.sweep(T0).0.len(), 0);
         assert!(marks.get(&"a".into()).is_some());
         assert_eq!(marks.sweep(T0.plus(SECOND)).0.len(), 1);

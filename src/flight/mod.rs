@@ -36,7 +36,7 @@
 //! | verdict | a waiter |
 //! |---|---|
 //! | `Filled` | takes the value, if it answers this caller's request |
-//! | `Declined` | computes for itself |
+//! | `Declined` | computes for itself, or enters again as after `Abandoned` |
 //! | `Failed` | takes a stale value, shares the failure, or computes for itself |
 //! | `Abandoned` | enters again; the first to do so leads |
 //!
@@ -54,6 +54,7 @@
 //! - `phase`: one flight and the phase it is in.
 //! - `table`: the running flights and the marks of all keys, in shards.
 //! - `marks`: what is remembered of a key besides its value, each fact with its own end.
+//! - `evidence`: one of them: whether a crowd gains by waiting for one result.
 //! - `hold`, `hold_policy`: a key that fails is left alone, with two ends; how long that is.
 //! - `computation`: the part of a flight in a call of the origin, and its time.
 //! - `queue`: the queue for places, with a line for each client.
@@ -72,6 +73,7 @@
 pub(crate) mod computation;
 pub(crate) mod end;
 pub(crate) mod engine;
+pub(crate) mod evidence;
 pub(crate) mod hold;
 pub(crate) mod hold_policy;
 pub(crate) mod leader;

@@ -33,8 +33,9 @@ use crate::sync::{Arc, AtomicU64, Mutex, Notify, OnceLock, Ordering, Weak};
 pub(crate) enum Verdict<V> {
     /// Computed, may be shared.
     Filled(Arc<Entry<V>>),
-    /// Computed, may not be shared: every caller goes to the origin alone.
-    Declined,
+    /// Computed, may not be shared: every caller goes to the origin alone, or those whose
+    /// requests have this hash. The others go by the [`Evidence`](crate::flight::evidence::Evidence).
+    Declined(Option<u64>),
     /// The computation failed or took too long.
     Failed(SharedFailure<V>),
     /// There is no result: the waiters look again, and the first of them leads.
@@ -46,7 +47,7 @@ impl<V> Clone for Verdict<V> {
     fn clone(&self) -> Self {
         match self {
             Self::Filled(entry) => Self::Filled(Arc::clone(entry)),
-            Self::Declined => Self::Declined,
+            Self::Declined(unkeyed) => Self::Declined(*unkeyed),
             Self::Failed(failure) => Self::Failed(failure.clone()),
             Self::Abandoned(why) => Self::Abandoned(*why),
         }
@@ -165,7 +166,7 @@ pub(crate) struct Flight<V> {
     /// The flight of the same key that has paused, and that this one goes beside.
     beside: Option<Weak<Flight<V>>>,
     /// A hash of the fields of the first leader's request that are not keyed.
-    led_with: u32,
+    led_with: u64,
     /// Whose failure a failure of the leader is.
     pub(crate) requester: Requester,
     progress: Mutex<Progress<V>>,
@@ -205,7 +206,7 @@ impl<V> Flight<V> {
             computation,
             joinable_until: AtomicU64::new(u64::MAX),
             beside: beside.map(Arc::downgrade),
-            led_with: request.unkeyed,
+            led_with: request.traits.unkeyed,
             requester: request.requester(),
             progress: Mutex::new(progress),
             verdict: OnceLock::new(),
@@ -400,6 +401,11 @@ impl<V> Flight<V> {
         while self.is_wanted() {
             self.computation.told_unwanted().await;
         }
+    }
+
+    /// Returns how many callers wait.
+    pub(super) fn waiting(&self) -> u32 {
+        waiters_in(self.interest.load(Ordering::Relaxed))
     }
 
     /// Takes a place among the waiters if there are fewer than `max`.

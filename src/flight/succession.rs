@@ -44,9 +44,9 @@ pub(crate) enum Candidate {
 impl Candidate {
     /// Returns what the caller of `request` is in a flight whose first leader had the fields
     /// `led_with`; none if it may not lead.
-    pub(crate) fn of(request: &FlightRequest, led_with: u32) -> Option<Self> {
+    pub(crate) fn of(request: &FlightRequest, led_with: u64) -> Option<Self> {
         match request.role {
-            Role::Any if request.unkeyed == led_with => Some(Self::SameRequest),
+            Role::Any if request.traits.unkeyed == led_with => Some(Self::SameRequest),
             Role::Any => Some(Self::OtherRequest),
             Role::LeadOnly | Role::WaitOnly | Role::Neither => None,
         }

@@ -15,6 +15,7 @@ use crate::entry::Entry;
 use crate::error::{Error, ErrorKind};
 use crate::flight::end::End;
 use crate::flight::engine::{Admission, Engine, FlightRequest};
+use crate::flight::evidence::RequestTraits;
 use crate::flight::hold::HoldCheck;
 use crate::flight::leader::Leader;
 use crate::flight::phase::{
@@ -65,6 +66,12 @@ pub(crate) trait Caller<V> {
     /// where no other result is of any interest to it.
     fn wants_computation_from(&self) -> Option<u64> {
         None
+    }
+
+    /// Returns how many times this caller lets others go first, of so many that wait, after a
+    /// result that concerned its leader's request alone.
+    fn turns_left_to_others(&self, _waiting: u32) -> u32 {
+        0
     }
 
     /// Returns what may be served in place of a failure.
@@ -221,6 +228,7 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
             request.rank = self.rank;
             request.hold = self.hold.unwrap_or(request.hold);
             request.left = self.left;
+            request.traits.rounds = self.elections;
             // It waits behind the match: a leader that it might have been, and is not, would
             // take up its place in the future all the while.
             let waiter = match self.engine.enter(&request, &mut self.slot) {
@@ -261,11 +269,17 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
             let wait = self.await_verdict(&waiter);
             let verdict = match crate::observe::waiting(label, &request.key, wait).await {
                 Ok(verdict) => verdict,
-                Err(vacancy) => break self.succeed(vacancy, &waiter, caller),
+                Err(vacancy) => break self.succeed(vacancy, &waiter, (caller, &request)),
             };
             self.rank = self.rank.into_iter().chain(waiter.flight.computation.rank()).min();
+            let elections = self.elections;
             if let Some(step) = self.judge(caller, &waiter, verdict, &request) {
                 break step;
+            }
+            if self.elections > elections && !self.engine.is_like_shared(&request) {
+                for _ in 0..caller.turns_left_to_others(waiter.flight.waiting()) {
+                    tokio::task::yield_now().await;
+                }
             }
             // A caller that belongs elsewhere by now need not wait for what this flight stores.
             let has_left = self.left == Some(waiter.flight.id);
@@ -343,10 +357,11 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
         &mut self,
         vacancy: Box<dyn Vacant<V>>,
         waiter: &Waiter<V>,
-        caller: &mut C,
+        (caller, request): (&mut C, &FlightRequest),
     ) -> Step<V> {
         let mut leader = vacancy.into_leader();
-        leader.lead_for(Interest::in_flight(&waiter.flight, self.engine.offer_to(&waiter.flight)));
+        let interest = Interest::in_flight(&waiter.flight, self.engine.offer_to(&waiter.flight));
+        leader.lead_for(request.traits, interest);
         if let Some(entry) = caller.second_look() {
             leader.end(End::Found(Arc::clone(&entry)));
             return Step::Answer(entry, CacheOutcome::Hit);
@@ -388,7 +403,7 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
                 None
             }
             Verdict::Filled(entry) => self.take(caller, waiter, entry),
-            Verdict::Declined => Some(Step::Alone(AloneReason::Declined)),
+            Verdict::Declined(unkeyed) => self.elect_after(unkeyed, request),
             Verdict::Failed(failure) if failure.each_computes => {
                 Some(Step::Alone(AloneReason::EachComputes))
             }
@@ -402,12 +417,26 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
             }
             Verdict::Failed(failure) => Some(self.take_failure(caller, waiter, failure)),
             Verdict::Abandoned(Abandonment::Lost) => None,
-            Verdict::Abandoned(Abandonment::NotShared) => {
-                self.elections += 1;
-                (self.elections > MAX_ELECTIONS)
-                    .then_some(Step::Alone(AloneReason::ElectionsExhausted))
-            }
+            Verdict::Abandoned(Abandonment::NotShared) => self.elect(),
         }
+    }
+
+    /// Counts a result that concerned its leader's request alone.
+    fn elect(&mut self) -> Option<Step<V>> {
+        self.elections += 1;
+        (self.elections > MAX_ELECTIONS).then_some(Step::Alone(AloneReason::ElectionsExhausted))
+    }
+
+    /// The same where the result says something of the key: of all callers, or of those with
+    /// the hash `unkeyed`. The others go by what else is known.
+    fn elect_after(&mut self, unkeyed: Option<u64>, request: &FlightRequest) -> Option<Step<V>> {
+        let exhausted = self.elect();
+        let is_concerned = unkeyed.is_none_or(|unkeyed| unkeyed == request.traits.unkeyed);
+        let who = RequestTraits { rounds: self.elections, ..request.traits };
+        if is_concerned || self.engine.lets_pass(&request.key, who) {
+            return Some(Step::Alone(AloneReason::Declined));
+        }
+        exhausted
     }
 
     fn take<C: Caller<V>>(

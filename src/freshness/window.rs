@@ -119,6 +119,11 @@ impl Window {
         self.fresh_until <= self.started
     }
 
+    /// Returns the moment after which the entry answers no request, unless the origin fails.
+    pub(crate) fn served_until(&self) -> Tick {
+        self.fresh_until.max(self.stale_until)
+    }
+
     /// Returns the moment after which the entry may not be served any more.
     pub(crate) fn useful_until(&self) -> Tick {
         self.fresh_until.max(self.stale_until).max(self.error_until)

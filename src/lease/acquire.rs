@@ -339,10 +339,10 @@ impl<V: Send + Sync + 'static> Leader<V> {
         match found {
             RemoteValue::Nothing => Turn::Acquire(None),
             RemoteValue::Useless(version) => Turn::Acquire(version),
-            RemoteValue::Uncacheable { until, version } => {
+            RemoteValue::Uncacheable { unkeyed, until, version } => {
                 // The marker releases the waiters. It forbids nothing: the next result
                 // may be storable, and then it replaces the marker.
-                self.stop_waiting(way, until);
+                self.stop_waiting(way, unkeyed, until);
                 Turn::Acquire(version)
             }
             RemoteValue::Entry(entry) => match wanted.judge(&entry) {
@@ -363,11 +363,11 @@ impl<V: Send + Sync + 'static> Leader<V> {
         }
     }
 
-    /// Releases the waiters: a result that is not shared is worth no wait, here or in
-    /// another process.
-    fn stop_waiting(&self, way: &mut LeaseWait<V>, until: Tick) {
-        if way.patience == Patience::Wait {
-            self.publish_uncacheable(until);
+    /// Releases the waiters that a marker concerns: a result that is not shared is worth no wait,
+    /// here or in another process. A marker for another request than this leader's is no reason
+    /// not to wait.
+    fn stop_waiting(&self, way: &mut LeaseWait<V>, unkeyed: Option<u64>, until: Tick) {
+        if way.patience == Patience::Wait && self.note_declined(unkeyed, until) {
             way.patience = Patience::GoOn;
         }
     }

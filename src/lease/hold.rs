@@ -312,15 +312,15 @@ impl<V: Send + Sync + 'static> Lease<V> {
         self.over_value = false;
     }
 
-    /// Says that answers of this key may not be shared, unless there is still
-    /// a value.
-    pub(crate) fn mark_uncacheable(self, span: Duration) {
+    /// Says that answers of this key may not be shared, those to requests with the hash `unkeyed`
+    /// or all; unless there is still a value.
+    pub(crate) fn mark_uncacheable(self, unkeyed: Option<u64>, span: Duration) {
         if self.over_value {
             return;
         }
         let errands = self.errands.clone();
         errands.run(async move {
-            let _ = self.fill(&FillPayload::Uncacheable(span)).await;
+            let _ = self.fill(&FillPayload::Uncacheable { unkeyed, span }).await;
         });
     }
 

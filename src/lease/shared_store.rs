@@ -31,8 +31,10 @@ pub(crate) enum RemoteValue<V> {
     Nothing,
     /// A value that no invalidation has reached, however old it is.
     Entry(Arc<Entry<V>>),
-    /// The last computation says: answers of this key may not be shared.
+    /// The last computation says: answers of this key may not be shared, those to requests with
+    /// the hash `unkeyed` or all.
     Uncacheable {
+        unkeyed: Option<u64>,
         until: Tick,
         version: Option<Version>,
     },
@@ -52,7 +54,7 @@ pub(crate) enum Delivery {
 #[derive(Debug)]
 pub(crate) enum FillPayload<V> {
     Entry(Arc<Entry<V>>),
-    Uncacheable(Duration),
+    Uncacheable { unkeyed: Option<u64>, span: Duration },
 }
 
 /// The store and the lock that several processes share. Every call ends within

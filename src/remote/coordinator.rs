@@ -133,7 +133,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             return RemoteValue::Useless(version);
         };
         if envelope.kind == Kind::Uncacheable {
-            return self.marker(started.plus(envelope.fresh), version);
+            return self.marker(&envelope, started, version);
         }
         match self.entry(key, envelope, version, started, seq) {
             Some(entry) => {
@@ -212,10 +212,17 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         RemoteValue::Useless(envelope::version_of(bytes))
     }
 
-    fn marker(&self, until: Tick, version: Option<Version>) -> RemoteValue<V> {
+    fn marker(
+        &self,
+        envelope: &Envelope,
+        started: Tick,
+        version: Option<Version>,
+    ) -> RemoteValue<V> {
+        let until = started.plus(envelope.fresh);
+        let unkeyed = envelope.payload.first_chunk().map(|hash| u64::from_be_bytes(*hash));
         let now = self.engine.upgrade().map(|engine| engine.clock.now());
         match now {
-            Some(now) if now < until => RemoteValue::Uncacheable { until, version },
+            Some(now) if now < until => RemoteValue::Uncacheable { unkeyed, until, version },
             _ => RemoteValue::Useless(version),
         }
     }
@@ -282,8 +289,9 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         &self,
         (key, shard): (&Key, &ShardState),
         grant: &Grant,
-        span: Duration,
+        (unkeyed, span): (Option<u64>, Duration),
     ) -> Option<(Bytes, Duration)> {
+        let hash = unkeyed.map(u64::to_be_bytes);
         // The word counts from now on, however long the computation took.
         let started = shard.clock.tick_of(grant.now)?;
         let envelope = Envelope {
@@ -297,7 +305,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             kept_longer: Duration::ZERO,
             took: Duration::ZERO,
             tags: Vec::new(),
-            payload: Bytes::new(),
+            payload: hash.map(|hash| Bytes::copy_from_slice(&hash)).unwrap_or_default(),
         };
         let bytes = envelope::encode(&envelope, key, self.codec.schema, grant.version)?;
         Some((bytes, span.max(LEAST_TTL)))
@@ -390,7 +398,9 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             FillPayload::Entry(entry) => {
                 self.close((key, &shard), entry, (grant.now, grant.stamp), grant.version)
             }
-            FillPayload::Uncacheable(span) => self.close_marker((key, &shard), grant, *span),
+            FillPayload::Uncacheable { unkeyed, span } => {
+                self.close_marker((key, &shard), grant, (*unkeyed, *span))
+            }
         };
         let Some((bytes, ttl)) = closed else {
             self.gate.observe(Occurrence::Unshareable { key });

@@ -167,7 +167,7 @@ async fn forwarded_requests_are_bounded_and_served_in_turns() {
 async fn requests_whose_responses_are_not_shared_are_bounded() {
     let origin = Origin::new(|_| Answer::ok("no-store", "").after(ms(100)));
     let app = layered(forwarding(&with_places(1024), 8), &origin);
-    send(&app, get("/")).await;
+    send(&app, get_as("a", "/")).await;
     drop(ask(&app, (0..20).map(|_| get_as("a", "/"))));
     pass(ms(10)).await;
     assert_eq!(origin.calls(), 1 + 1 + 7, "one leads, the others go alone");

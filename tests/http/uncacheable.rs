@@ -1,6 +1,7 @@
 //! Answers that may not be shared: no client queues for them twice.
 
 use tower_stampede::CacheOutcome::*;
+use tower_stampede::HttpService;
 
 use crate::kit::http::*;
 
@@ -149,4 +150,151 @@ async fn who_passes_an_uncacheable_key_by_itself_is_answered_stale_when_that_fai
     let (leads, passes) = tokio::join!(send(&app, get("/report")), send(&app, get("/report")));
     assert_eq!((leads.text(), passes.text()), ("good", "good"));
     assert_eq!(origin.calls(), 4, "neither waited for the other");
+}
+
+/// The page of an origin that answers a request with the field `x-odd` as it should not be shared.
+fn odd_origin(odd: fn() -> Answer) -> Origin {
+    Origin::new(move |call| match call.header("x-odd") {
+        Some(_) => odd(),
+        None => Answer::ok("max-age=1", "good"),
+    })
+}
+
+const ODD: [fn() -> Answer; 6] = [
+    || Answer::ok("no-store", "odd"),
+    || Answer::ok("max-age=60", "odd").header("set-cookie", "a=b"),
+    || Answer::ok("max-age=60", "odd").header("vary", "*"),
+    || Answer::ok("max-age=60", "odd").header("content-type", "text/event-stream"),
+    || Answer::status(302).header("location", "/elsewhere"),
+    || Answer::ok("private", "odd"),
+];
+
+#[tokio::test(start_paused = true)]
+async fn one_request_that_is_not_shared_does_not_release_a_crowd_of_others() {
+    for odd in ODD {
+        for is_cold in [true, false] {
+            let origin = odd_origin(odd);
+            let app = app(&origin);
+            if !is_cold {
+                send(&app, get("/page")).await;
+                pass(secs(2)).await;
+            }
+            send(&app, with("/page", &[("x-odd", "1")])).await;
+            let before = origin.calls();
+            let replies = crowd(&app, 40, |_| get("/page")).await;
+            assert!(replies.iter().all(|reply| reply.text() == "good"));
+            assert_eq!(origin.calls() - before, 1, "cold: {is_cold}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crowd_behind_a_request_that_is_not_shared_waits_for_one_more() {
+    for odd in ODD {
+        let origin = odd_origin(odd);
+        let app = app(&origin);
+        let request = |i| match i {
+            0 => with("/page", &[("x-odd", "1")]),
+            _ => get("/page"),
+        };
+        let replies = crowd(&app, 40, request).await;
+        assert!(replies.iter().skip(1).all(|reply| reply.text() == "good"));
+        assert_eq!(origin.calls(), 2);
+        assert_eq!(slowest(&replies), WORK * 2);
+    }
+}
+
+/// Asks each 250 ms with a field that is not keyed, and gets a response that is not shared.
+async fn attack(app: HttpService<Origin>, spellings: u32) {
+    for n in 0_u32.. {
+        let app = app.clone();
+        let odd = (n % spellings).to_string();
+        tokio::spawn(async move { send(&app, with("/page", &[("x-odd", &odd)])).await });
+        tokio::time::sleep(ms(250)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attack_costs_a_crowd_no_more_than_two_calls_for_each_lifetime() {
+    const LIFETIMES: usize = 400;
+    for spellings in [1, 2, u32::MAX] {
+        for are_equal in [true, false] {
+            let origin = Origin::new(|call| match call.header("x-odd") {
+                Some(_) => Answer::ok("no-store", "odd").after(ms(300)),
+                None => Answer::ok("max-age=1", "good").after(ms(300)),
+            });
+            let app = app(&origin);
+            send(&app, get("/page")).await;
+            let attacker = tokio::spawn(attack(app.clone(), spellings));
+            for n in 0..LIFETIMES {
+                // Each time at another moment of the attack.
+                tokio::time::sleep(ms(1500 + 37 * n as u64 % 250)).await;
+                let request = |i: usize| match are_equal {
+                    true => get("/page"),
+                    false => with("/page", &[("user-agent", &(n * 20 + i).to_string())]),
+                };
+                let replies = crowd(&app, 20, request).await;
+                assert!(replies.iter().all(|reply| reply.text() == "good"));
+            }
+            attacker.abort();
+            let own = origin.seen().iter().filter(|call| call.header("x-odd").is_none()).count();
+            println!("{spellings} spellings, equal: {are_equal}: {own} calls in {LIFETIMES}");
+            assert!(own <= LIFETIMES * 3, "{spellings} spellings: {own} calls");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crowd_of_different_requests_at_an_uncacheable_key_runs_in_parallel_after_two_rounds() {
+    for directives in ["no-store", "private"] {
+        let origin = Origin::new(move |_| Answer::ok(directives, ""));
+        let app = app(&origin);
+        let request = |i: usize| with("/page", &[("user-agent", &i.to_string())]);
+        let replies = crowd(&app, 40, request).await;
+        assert_eq!((slowest(&replies), origin.calls()), (WORK * 3, 40));
+        for wave in 2..=4 {
+            pass(secs(9)).await;
+            let replies = crowd(&app, 40, request).await;
+            assert_eq!((slowest(&replies), origin.calls()), (WORK, 40 * wave), "{directives}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_that_is_no_longer_shared_costs_each_crowd_two_rounds_at_most_and_later_none() {
+    let origin = Origin::new(|_| Answer::ok("max-age=1", "good"));
+    let app = app(&origin);
+    let request = |i: usize| with("/page", &[("user-agent", &i.to_string())]);
+    crowd(&app, 40, request).await;
+    pass(secs(2)).await;
+    origin.answers(|_| Answer::ok("private", "for one"));
+    for _ in 0..3 {
+        let replies = crowd(&app, 40, request).await;
+        assert!(slowest(&replies) <= WORK * 3, "{:?}", slowest(&replies));
+        pass(secs(9)).await;
+    }
+    pass(secs(9)).await;
+    let replies = crowd(&app, 40, request).await;
+    assert_eq!(slowest(&replies), WORK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_invalid_credential_does_not_release_the_clients_of_a_public_page() {
+    for odd in
+        [|| Answer::ok("private", "odd"), || Answer::ok("max-age=9", "odd"), || Answer::status(401)]
+    {
+        let origin = Origin::new(move |call| match call.header("authorization") {
+            Some("bad") => odd(),
+            _ => Answer::ok("public, max-age=1", "good"),
+        });
+        let app = app(&origin);
+        let client = |i: usize| with("/page", &[("authorization", &format!("good{i}"))]);
+        send(&app, client(0)).await;
+        pass(secs(2)).await;
+        send(&app, with("/page", &[("authorization", "bad")])).await;
+        let before = origin.calls();
+        let replies = crowd(&app, 40, client).await;
+        assert!(replies.iter().all(|reply| reply.text() == "good"));
+        assert_eq!(origin.calls() - before, 1);
+    }
 }

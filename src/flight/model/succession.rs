@@ -1,6 +1,7 @@
 //! A second leader after the first: one at most, and no waiter is left behind.
 
 use super::*;
+use crate::flight::evidence::RequestTraits;
 use crate::flight::phase::FlightNumbers;
 use crate::flight::succession::Successor;
 use crate::sync::AtomicUsize;
@@ -11,12 +12,13 @@ fn failure() -> End<u64> {
 
 /// A caller whose request has these fields besides its key.
 struct Client {
-    unkeyed: u32,
+    unkeyed: u64,
 }
 
 impl Caller<u64> for Client {
     fn flight_request(&mut self) -> FlightRequest {
-        FlightRequest { unkeyed: self.unkeyed, ..FlightRequest::of(key()) }
+        let traits = RequestTraits { unkeyed: self.unkeyed, ..RequestTraits::default() };
+        FlightRequest { traits, ..FlightRequest::of(key()) }
     }
 
     fn second_look(&mut self) -> Option<Arc<Entry<u64>>> {
@@ -33,18 +35,18 @@ impl Caller<u64> for Client {
 }
 
 impl World {
-    async fn ask(&self, unkeyed: u32) -> Step<u64> {
+    async fn ask(&self, unkeyed: u64) -> Step<u64> {
         Resolver::new(&self.engine).resolve(&mut Client { unkeyed }).await
     }
 }
 
 /// Waiters of a flight whose first leader fails, with these fields. The first of them may be
 /// dropped at any time. A leader fills, fails too, or is dropped.
-fn wave(successor: Successor, waiters: &[u32], drops_one: bool) {
+fn wave(successor: Successor, waiters: &[u64], drops_one: bool) {
     let world = World::new(1);
     let mut first = world.lead(&key());
     assert!(first.try_place());
-    let client = |unkeyed: u32| {
+    let client = |unkeyed: u64| {
         let world = Arc::clone(&world);
         shuttle::future::spawn(async move {
             let Step::Lead(mut leader) = world.ask(unkeyed).await else { return };

@@ -93,6 +93,7 @@ impl HttpCaller {
                 is_apart: false,
                 learned: None,
                 refreshed: None,
+                unkeyed: self.unkeyed,
                 credential: self.credential.clone(),
                 outside: self.outside,
                 client: self.client,

@@ -293,10 +293,6 @@ impl Head {
         why: DeclineReason,
     ) -> OriginOutcome<B, E> {
         let status = response.status();
-        if why == DeclineReason::Credentials && self.caller.refreshed.is_none() {
-            let settings = &self.caller.cache.engine.settings;
-            self.leader.note_sharing(false, self.received.at.plus(settings.uncacheable_for()));
-        }
         self.decline_as(status, why);
         OriginOutcome::Response { response, stored: Ok(()), why: Some(why) }
     }
@@ -310,6 +306,8 @@ impl Head {
             failed(status, self.stale_until)
         } else if matches!(why, DeclineReason::BrokenOff | DeclineReason::Coding) {
             End::NotShared
+        } else if why == DeclineReason::Credentials {
+            End::Declined(Remember::Here)
         } else if !why.marks_uncacheable(status) {
             End::Declined(Remember::Nothing)
         } else if self.caller.asked.credentials.is_anonymous() {

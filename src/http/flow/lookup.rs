@@ -12,6 +12,8 @@ use crate::clock::Tick;
 use crate::entry::Entry;
 use crate::error::Error;
 use crate::flight::engine::{FlightRequest, Role};
+use crate::flight::evidence::RequestTraits;
+use crate::flight::marks::Marks;
 use crate::flight::phase::FlightNumbers;
 use crate::flight::queue::ClientKey;
 use crate::flight::waiter::Caller;
@@ -400,6 +402,8 @@ pub(crate) struct HttpCaller {
     pub(super) learned: Option<VaryList>,
     /// What a background refresh is to replace.
     pub(super) refreshed: Option<StoredEntry>,
+    /// A hash of what the request has besides its key, once a flight has been entered.
+    pub(super) unkeyed: Option<u64>,
     /// The credential because of which its answer may be for it alone.
     pub(super) credential: Option<HeaderName>,
     /// What layers further out know of it.
@@ -508,8 +512,9 @@ impl HttpCaller {
             return true;
         }
         let now = self.cache.now();
-        let last = self.cache.engine.table.read_marks(flight, |marks| marks.is_shared(now));
-        last.flatten().unwrap_or_else(|| self.stale_permits())
+        let is_shared = |marks: &Marks| marks.evidence.is_shared(now);
+        let is_known = self.cache.engine.table.read_marks(flight, is_shared).unwrap_or(false);
+        is_known || self.stale_permits()
     }
 
     /// Returns whether the last answer is known to be for one caller alone.
@@ -525,11 +530,21 @@ impl HttpCaller {
 
     fn is_known_unshared(&self, flight: &Key) -> bool {
         let now = self.cache.now();
-        let table = &self.cache.engine.table;
-        let known = table.read_marks(flight, |marks| {
-            marks.is_uncacheable(now) || marks.is_shared(now) == Some(false)
-        });
-        known.unwrap_or(false)
+        let may_share = self.may_share(flight);
+        let is_unshared = |marks: &Marks| match may_share {
+            true => marks.evidence.lets_pass(self.traits(), now),
+            false => marks.evidence.is_declined(now),
+        };
+        self.cache.engine.table.read_marks(flight, is_unshared).unwrap_or(false)
+    }
+
+    fn traits(&self) -> RequestTraits {
+        let span = self.cache.engine.settings.uncacheable_for();
+        let is_lately = |entry: &StoredEntry| {
+            self.cache.now() < entry.window().served_until().plus(span) && self.stale_permits()
+        };
+        let has_shared = self.stale.as_ref().is_some_and(is_lately);
+        RequestTraits { unkeyed: self.unkeyed.unwrap_or_default(), rounds: 0, has_shared }
     }
 
     /// Returns the credential because of which its answer is not shared, if
@@ -623,8 +638,8 @@ impl Caller<StoredResponse> for HttpCaller {
             (false, true) => Role::LeadOnly,
             (false, false) => Role::Neither,
         };
-        let client = self.client;
-        FlightRequest { tags: self.tags.clone(), role, client, ..FlightRequest::of(key) }
+        let (client, traits) = (self.client, self.traits());
+        FlightRequest { tags: self.tags.clone(), role, client, traits, ..FlightRequest::of(key) }
     }
 
     fn second_look(&mut self) -> Option<StoredEntry> {

@@ -495,6 +495,7 @@ impl<S> HttpService<S> {
             is_apart: false,
             learned: None,
             refreshed: None,
+            unkeyed: None,
             credential: credential.or_else(|| outside.and_then(|it| it.credential.clone())),
             outside: outside.map(|it| it.facts).unwrap_or_default(),
             client: rules.client(&parts),

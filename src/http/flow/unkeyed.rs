@@ -1,33 +1,45 @@
 //! What a request has besides its key.
 
-use std::hash::{BuildHasher, RandomState};
-use std::sync::LazyLock;
-
 use http::header::{self, HeaderMap, HeaderName};
 
-use crate::http::flow::lookup::{HttpCaller, selecting_fields};
+use crate::http::flow::lookup::HttpCaller;
 use crate::http::rules::shape::ASKS_FOR_LESS;
 
-/// Returns a hash of the content of a request, and of its fields that are neither keyed nor known
-/// to select its response. Requests of one flight whose hashes differ may get different responses. Conditions
-/// and ranges do not count: a request that is for all clients is sent without them.
-pub(super) fn unkeyed_fields(caller: &HttpCaller, sent: &HeaderMap) -> u32 {
-    // Keyed by a secret: a client must not choose fields that seem to be another's.
-    static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+/// The hash of a request that is its key, and no more.
+const NOTHING: u64 = 0;
+
+/// Returns a hash of the content of a request, and of its fields that are not keyed. Requests of one
+/// flight whose hashes differ may get different responses. Conditions and ranges do not count: a
+/// request that is for all clients is sent without them. Fields that select the response do: which
+/// they are is known in one process, and not yet in another.
+///
+/// All processes that share a remote compare it, so it has no secret. It is of BLAKE3: a client
+/// must not find fields that seem to be another's.
+pub(super) fn unkeyed_fields(caller: &HttpCaller, sent: &HeaderMap) -> u64 {
     let in_force = caller.rules.configs_in_force();
-    let (cache, primary) = (&caller.cache, caller.primary.as_bytes());
-    let mut lists = selecting_fields(cache, primary, caller.stale.as_ref());
-    lists.extend(caller.learned.clone());
     let counts = |name: &HeaderName| {
         *name != header::HOST
             && !ASKS_FOR_LESS.contains(name)
             && !in_force.clone().any(|config| config.keys(name))
-            && !lists.iter().any(|list| list.selects(name))
     };
-    // A sum: the order of fields with different names means nothing.
-    let fields = sent.iter().filter(|(name, _)| counts(name));
-    let hashes = fields.map(|(name, value)| HASHER.hash_one((name.as_str(), value.as_bytes())));
+    let mut fields: Vec<_> = sent.iter().filter(|(name, _)| counts(name)).collect();
+    // The order of fields with different names means nothing.
+    fields.sort_by_key(|(name, _)| name.as_str());
+    if fields.is_empty() && caller.content.is_none() {
+        return NOTHING;
+    }
+    let mut hasher = blake3::Hasher::new();
+    let mut add = |bytes: &[u8]| {
+        hasher.update(&(bytes.len() as u64).to_be_bytes()).update(bytes);
+    };
+    for (name, value) in fields {
+        add(name.as_str().as_bytes());
+        add(value.as_bytes());
+    }
     // The application's own key may stand for different bytes.
-    let content = caller.content.as_ref().map_or(0, |content| HASHER.hash_one(content));
-    hashes.fold(content, u64::wrapping_add) as u32
+    if let Some(content) = &caller.content {
+        add(content);
+    }
+    let digest = *hasher.finalize().as_bytes();
+    u64::from_be_bytes(std::array::from_fn(|i| digest[i]))
 }

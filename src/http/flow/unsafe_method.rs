@@ -302,6 +302,7 @@ impl Sent {
             is_apart: false,
             learned: None,
             refreshed: None,
+            unkeyed: None,
             credential: None,
             outside: OutsideFacts::default(),
             client: None,

@@ -18,7 +18,7 @@ use crate::flight::engine::{FlightRequest, Role};
 use crate::flight::leader::Leader;
 use crate::flight::phase::FlightNumbers;
 use crate::flight::waiter::Caller;
-use crate::freshness::Freshness;
+use crate::freshness::{self, Freshness};
 use crate::http::body::SourceBody;
 use crate::http::flow::answer::is_failure;
 use crate::http::flow::lead::{OriginOutcome, ask};
@@ -34,6 +34,9 @@ use crate::http::stored::response::{Slot, StoredResponse, selects};
 use crate::key::Key;
 use crate::lease::acquire::{Judgement, Patience, Search};
 use crate::lease::grant::Version;
+
+/// After so many turns all waiters go on.
+const MAX_TURNS: u32 = 8;
 
 /// What a request wants.
 #[derive(Clone, Copy, Debug)]
@@ -66,8 +69,6 @@ pub(super) struct HttpWork<S, Q, B> {
     /// Whether something good stands there, also what this request may not be answered
     /// with.
     is_occupied: bool,
-    /// A hash of its fields that are not keyed, once a flight has been entered.
-    unkeyed: Option<u32>,
     body: PhantomData<fn() -> B>,
 }
 
@@ -82,7 +83,6 @@ impl<S, Q, B> HttpWork<S, Q, B> {
             stand_in: None,
             stale: None,
             is_occupied: false,
-            unkeyed: None,
             body: PhantomData,
         }
     }
@@ -189,10 +189,18 @@ impl<S, Q, B> Search<StoredResponse> for HttpWork<S, Q, B> {
 
 impl<S, Q, B> Caller<StoredResponse> for HttpWork<S, Q, B> {
     fn flight_request(&mut self) -> FlightRequest {
-        let Self { caller, request, unkeyed, .. } = self;
-        let hash = || unkeyed_fields(caller, request.headers());
-        let unkeyed = *unkeyed.get_or_insert_with(hash);
-        FlightRequest { unkeyed, ..self.caller.flight_request() }
+        let Self { caller, request, .. } = self;
+        if caller.unkeyed.is_none() {
+            caller.unkeyed = Some(unkeyed_fields(caller, request.headers()));
+        }
+        caller.flight_request()
+    }
+
+    fn turns_left_to_others(&self, waiting: u32) -> u32 {
+        // By chance, not by order: a client whose requests are never shared must not be the next
+        // leader because it came early. In each turn half a waiter goes on, on the average.
+        let turn = freshness::sample() * f64::from(waiting) * 2.0;
+        (turn as u32 + 1).min(MAX_TURNS)
     }
 
     fn second_look(&mut self) -> Option<StoredEntry> {

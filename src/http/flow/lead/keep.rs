@@ -111,7 +111,7 @@ impl Head {
         let is_shared = share != Recipients::Each && !plan.is_for_wave;
         if !caller.asked.credentials.is_anonymous() && is_shared {
             let least = received.at.plus(caller.cache.engine.settings.uncacheable_for());
-            leader.note_sharing(true, longest.max(least));
+            leader.note_shared(longest.max(least));
         }
         (entry, share)
     }

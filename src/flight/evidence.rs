@@ -1,0 +1,158 @@
+//! What the last results of a key say of the next: whether a crowd gains by waiting for one.
+//!
+//! A result that may not be shared is the word of one request. The origin may have answered so
+//! because of a field that is no part of the key, which any client may send. So it counts for the
+//! requests that equal it in those fields, and for all requests only after a second, different
+//! request has had such a result.
+//!
+//! Two different requests can come from one client, too. While a result that may be shared was
+//! seen lately, a caller therefore waits for two leaders before it goes by itself, whatever
+//! earlier crowds have seen. The second leader is one whose request equals the last request that
+//! was shared, or is chosen by chance. So a crowd costs one call more for each leader that has
+//! such a result, and its size only where both leaders had one.
+
+use crate::clock::Tick;
+
+/// So many results that may not be shared a caller waits for while one that may was seen lately.
+const ROUNDS: u8 = 2;
+
+/// A caller, as far as the evidence concerns it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct RequestTraits {
+    /// A hash of what its request has besides the key.
+    pub(crate) unkeyed: u64,
+    /// How many results it has waited for that might not be shared.
+    pub(crate) rounds: u8,
+    /// It knows a result of the key that may be shared, and whose lifetime ended lately.
+    pub(crate) has_shared: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Evidence {
+    /// The last request whose result might not be shared, and until when that counts.
+    declined: u64,
+    declined_until: Tick,
+    /// Until when the same of two different requests counts for all.
+    all_until: Tick,
+    /// The last request whose result might be shared, and until when that counts as seen lately.
+    shared: u64,
+    shared_until: Tick,
+}
+
+impl Evidence {
+    /// Returns whether a caller gains nothing by waiting for another's result.
+    pub(crate) fn lets_pass(&self, who: RequestTraits, now: Tick) -> bool {
+        self.is_of(who, now) || self.lets_all_pass(who, now)
+    }
+
+    /// Returns the same for callers of which nothing is known but what `who` has seen.
+    pub(crate) fn lets_all_pass(&self, who: RequestTraits, now: Tick) -> bool {
+        let is_lately = who.has_shared || self.is_shared(now);
+        now < self.all_until && (!is_lately || who.rounds >= ROUNDS)
+    }
+
+    /// Returns whether this request equals the last one whose result might be shared.
+    pub(crate) fn is_like_shared(&self, who: RequestTraits, now: Tick) -> bool {
+        self.is_shared(now) && self.shared == who.unkeyed
+    }
+
+    /// Returns whether the result of this request, or of any, will hardly be shared.
+    pub(crate) fn concerns(&self, who: RequestTraits, now: Tick) -> bool {
+        self.is_of(who, now) || now < self.all_until
+    }
+
+    fn is_of(&self, who: RequestTraits, now: Tick) -> bool {
+        now < self.declined_until && self.declined == who.unkeyed
+    }
+
+    /// Returns whether a result that may be shared was seen lately.
+    pub(crate) fn is_shared(&self, now: Tick) -> bool {
+        now < self.shared_until
+    }
+
+    /// Returns whether the last result of any request might not be shared.
+    pub(crate) fn is_declined(&self, now: Tick) -> bool {
+        now < self.declined_until.max(self.all_until)
+    }
+
+    /// Notes, until `until`, that the result of a request with this hash may not be shared.
+    pub(crate) fn decline(&mut self, unkeyed: u64, until: Tick, now: Tick) {
+        let is_second = now < self.declined_until && self.declined != unkeyed;
+        (self.declined, self.declined_until) = (unkeyed, until);
+        if is_second || now < self.all_until {
+            self.decline_all(until);
+        }
+    }
+
+    /// Notes the same of all requests. What was seen before that is not extended by it.
+    pub(crate) fn decline_all(&mut self, until: Tick) {
+        self.all_until = until;
+        self.shared_until = self.shared_until.min(until);
+    }
+
+    /// Notes a result that may be shared: what was declined before says nothing any more.
+    pub(crate) fn share(&mut self, unkeyed: u64, until: Tick) {
+        *self = Self { shared: unkeyed, shared_until: until, ..Self::default() };
+    }
+
+    pub(crate) fn is_old(&self, now: Tick) -> bool {
+        !self.is_declined(now) && !self.is_shared(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const NOW: Tick = Tick::from_nanos(0);
+
+    fn in_secs(secs: u64) -> Tick {
+        NOW.plus(Duration::from_secs(secs))
+    }
+
+    fn request(unkeyed: u64) -> RequestTraits {
+        RequestTraits { unkeyed, ..RequestTraits::default() }
+    }
+
+    #[test]
+    fn one_declined_result_counts_for_equal_requests_and_two_different_ones_for_all() {
+        let mut evidence = Evidence::default();
+        evidence.decline(1, in_secs(30), NOW);
+        evidence.decline(1, in_secs(30), NOW);
+        assert!(evidence.lets_pass(request(1), NOW));
+        assert!(!evidence.lets_pass(request(2), NOW));
+        evidence.decline(3, in_secs(30), NOW);
+        assert!(evidence.lets_pass(request(2), NOW));
+        assert!(!evidence.lets_pass(request(2), in_secs(30)));
+    }
+
+    #[test]
+    fn while_a_shared_result_was_seen_lately_a_caller_waits_for_two_leaders() {
+        let mut evidence = Evidence::default();
+        evidence.share(7, in_secs(100));
+        for attacker in 1..=9 {
+            evidence.decline(attacker, in_secs(30), NOW);
+        }
+        assert!(evidence.lets_pass(request(9), NOW), "its own");
+        for rounds in 0..=2 {
+            let who = RequestTraits { rounds, ..request(99) };
+            assert_eq!(evidence.lets_pass(who, NOW), rounds == 2);
+        }
+        assert!(evidence.is_like_shared(request(7), NOW));
+    }
+
+    #[test]
+    fn what_was_shared_is_forgotten_a_span_after_it_is_declined_for_all() {
+        let mut evidence = Evidence::default();
+        evidence.share(7, in_secs(3600));
+        for at in 0..30 {
+            evidence.decline(at, in_secs(at + 30), in_secs(at));
+        }
+        assert!(!evidence.lets_pass(request(99), in_secs(30)));
+        assert!(evidence.lets_pass(request(99), in_secs(31)));
+        let who = RequestTraits { has_shared: true, ..request(99) };
+        assert!(!evidence.lets_pass(who, in_secs(31)), "the caller knows one itself");
+    }
+}
