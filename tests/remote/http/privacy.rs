@@ -221,6 +221,51 @@ async fn a_crowd_at_many_processes_pays_two_origin_times_when_nothing_is_shared(
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_request_that_is_not_shared_releases_no_crowd_of_another_process() {
+    for is_cold in [true, false] {
+        let origin = Origin::new(|call| match call.header("x-odd") {
+            Some(_) => Answer::ok("no-store", "odd"),
+            None => Answer::ok("max-age=1", "for all"),
+        });
+        let double = Double::new();
+        let apps = processes(&double, &origin, 3);
+        if !is_cold {
+            everywhere(&apps, 1, |_| get("http://a/x")).await;
+            pass(secs(3)).await;
+        }
+        send(&apps[0], with("http://a/x", &[("x-odd", "1")])).await;
+        pass(ms(1)).await;
+        let before = origin.calls();
+        let replies = everywhere(&apps, 40, |_| get("http://a/x")).await;
+        assert!(replies.iter().all(|reply| reply.text() == "for all"));
+        assert_eq!(origin.calls() - before, 1, "cold: {is_cold}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_requests_that_are_not_shared_cost_each_process_one_call_while_the_page_is_known() {
+    let origin = Origin::new(|call| match call.header("x-odd") {
+        Some(_) => Answer::ok("no-store", "odd"),
+        None => Answer::ok("max-age=1", "for all"),
+    });
+    let double = Double::new();
+    let apps = processes(&double, &origin, 3);
+    for round in 0..10 {
+        everywhere(&apps, 1, |_| get("http://a/x")).await;
+        pass(secs(3)).await;
+        for odd in ["1", "2"] {
+            send(&apps[round % 3], with("http://a/x", &[("x-odd", odd)])).await;
+            pass(ms(1)).await;
+        }
+        let before = origin.calls();
+        let replies = everywhere(&apps, 40, |_| get("http://a/x")).await;
+        assert!(replies.iter().all(|reply| reply.text() == "for all"));
+        assert!(origin.calls() - before <= 3, "{} calls", origin.calls() - before);
+        pass(secs(3)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_storable_answer_ends_the_word_that_nothing_is_shared() {
     let origin = Origin::new(|_| Answer::ok("no-store", "mine"));
     let double = Double::new();
