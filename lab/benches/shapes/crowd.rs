@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tower::{Service, ServiceExt};
 
 use crate::origin::{SINCE, TAG};
-use crate::rows::{Condition, Method, Part, Row, Varying};
+use crate::rows::{Condition, Method, Odd, Part, Row, Varying};
 
 pub(crate) const CLIENTS: usize = 500;
 
@@ -76,6 +76,16 @@ where
 {
     let from = Instant::now();
     let mut clients = JoinSet::new();
+    if row.odd != Odd::Nothing {
+        let mut odd = request(row, CLIENTS);
+        odd.headers_mut().insert("x-odd", header::HeaderValue::from_static("1"));
+        let reply = tokio::spawn(ask(CLIENTS, odd, services[0].clone()));
+        if row.odd_is_before {
+            reply.await.expect("the odd request is answered");
+        }
+        // The other requests come a moment later.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     for client in 0..CLIENTS {
         let service = services[client % services.len()].clone();
         clients.spawn(ask(client, request(row, client), service));

@@ -16,7 +16,7 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use tower::Service;
 
 use crate::crowd::accepts_gzip;
-use crate::rows::{Answer, Row, Size, State, Varying};
+use crate::rows::{Answer, Odd, Row, Size, State, Varying};
 
 /// What each request takes before its head is sent.
 pub(crate) const WORK: Duration = Duration::from_millis(400);
@@ -63,7 +63,11 @@ impl Service<Request<Full<Bytes>>> for Origin {
         let (row, calls) = self.of(number.expect("the path is the number of a row"));
         let is_first = calls.fetch_add(1, Ordering::Relaxed) == 0;
         let is_early = is_first && row.state == State::Expired;
-        let response = if is_early { early(row) } else { answer(row, &request) };
+        let response = match request.headers().contains_key("x-odd") {
+            true => odd(row),
+            false if is_early => early(row),
+            false => answer(row, &request),
+        };
         Box::pin(async move {
             tokio::time::sleep(WORK).await;
             Ok(response)
@@ -78,6 +82,25 @@ fn early(row: &Row) -> Response<OriginBody> {
     set(headers, header::CACHE_CONTROL, "max-age=1, must-revalidate");
     set(headers, header::ETAG, "\"early\"");
     vary(headers, row);
+    response
+}
+
+fn odd(row: &Row) -> Response<OriginBody> {
+    let mut response = Response::new(Full::from("odd").boxed_unsync());
+    let headers = response.headers_mut();
+    set(headers, header::CACHE_CONTROL, "max-age=60");
+    match row.odd {
+        Odd::Nothing => {}
+        Odd::NoStore => set(headers, header::CACHE_CONTROL, "no-store"),
+        Odd::Cookie => set(headers, header::SET_COOKIE, "a=b"),
+        Odd::Varies => set(headers, header::VARY, "*"),
+        Odd::Events => set(headers, header::CONTENT_TYPE, "text/event-stream"),
+        Odd::Found => {
+            headers.remove(header::CACHE_CONTROL);
+            set(headers, header::LOCATION, "/elsewhere");
+            *response.status_mut() = StatusCode::FOUND;
+        }
+    }
     response
 }
 

@@ -94,6 +94,18 @@ factor!(State {
     Expired = "expired",
 });
 
+factor!(
+    /// What one more request of the crowd gets, because of a field that no rule reads.
+    Odd {
+        Nothing = "–",
+        NoStore = "`no-store`",
+        Cookie = "`Set-Cookie`",
+        Varies = "`Vary: *`",
+        Found = "302",
+        Events = "event stream",
+    }
+);
+
 /// How many processes a crowd comes to that has Redis.
 pub(crate) const PROCESSES: usize = 2;
 
@@ -109,6 +121,9 @@ pub(crate) struct Row {
     pub(crate) size: Size,
     pub(crate) store: StoreKind,
     pub(crate) state: State,
+    pub(crate) odd: Odd,
+    /// The odd request is answered before the crowd comes. Otherwise it leads the crowd.
+    pub(crate) odd_is_before: bool,
 }
 
 /// Two tables: each pair occurs twice or more, beside different values of the other factors.
@@ -136,11 +151,43 @@ pub(crate) fn all(profile: Profile) -> Vec<Row> {
         size: Size::ALL[values[5]],
         store: StoreKind::ALL[values[6]],
         state: State::ALL[values[7]],
+        odd: Odd::Nothing,
+        odd_is_before: false,
     };
     let seeds = profile.pick(&SEEDS[..1], &SEEDS);
     let rows = seeds.iter().flat_map(|seed| pairs::rows(&sizes, *seed));
-    rows.enumerate().map(row).collect()
+    let mut rows: Vec<_> = rows.enumerate().map(row).collect();
+    for odd in &Odd::ALL[1..] {
+        for (store, state) in [
+            (StoreKind::Memory, State::Cold),
+            (StoreKind::Memory, State::Expired),
+            (StoreKind::Redis, State::Cold),
+            (StoreKind::Redis, State::Expired),
+        ] {
+            for odd_is_before in [true, false] {
+                let number = rows.len() + 1;
+                let plain = Row { number, odd: *odd, odd_is_before, store, state, ..PLAIN };
+                rows.push(plain);
+            }
+        }
+    }
+    rows
 }
+
+/// A crowd that may share a page.
+const PLAIN: Row = Row {
+    number: 0,
+    method: Method::Get,
+    part: Part::Whole,
+    varying: Varying::Nothing,
+    condition: Condition::None,
+    answer: Answer::Lifetime,
+    size: Size::Small,
+    store: StoreKind::Memory,
+    state: State::Cold,
+    odd: Odd::Nothing,
+    odd_is_before: false,
+};
 
 impl Row {
     /// Returns whether the RFCs let clients share the answer, and the bound on what is kept

@@ -14,10 +14,12 @@ use crate::crowd::{self, CLIENTS, Replies, takes_gzip};
 use crate::origin::{MAX_BODY, Origin, length};
 use crate::redis_support::Server;
 use crate::report::{self, Figure, Part as ReportPart, Profile};
-use crate::rows::{self, Answer, Condition, Method, PROCESSES, Part, Row, State, StoreKind};
+use crate::rows::{self, Answer, Condition, Method, Odd, PROCESSES, Part, Row, State, StoreKind};
 
-/// What the detour over the cache may take, where the answer may not be shared.
-const MOST_RATIO: f64 = 2.05;
+/// How many times the requests the detour over the cache may cost, where the answer may not be
+/// shared, and how many times the time: two leaders, whose requests differ, and each client.
+const MOST_CALLS: f64 = 2.05;
+const MOST_TIME: f64 = 3.05;
 /// Where the table of a page begins and ends.
 const MARKS: (&str, &str) = ("<!-- rows -->\n", "<!-- end of rows -->");
 
@@ -145,12 +147,18 @@ impl Found {
         };
         let calls = self.calls as f64 / calls as f64;
         let time = self.took.as_secs_f64() / took.as_secs_f64();
-        let is_broken = calls > MOST_RATIO || time > MOST_RATIO;
+        let is_broken = calls > MOST_CALLS || time > MOST_TIME;
         is_broken.then(|| format!("{calls:.2} times the requests, {time:.2} times the time"))
     }
 
     fn cells(&self) -> Vec<String> {
-        let Row { number, method, part, varying, condition, answer, size, store, state } = self.row;
+        let Row { number, method, part, varying, condition, answer, size, store, state, .. } =
+            self.row;
+        let odd = match self.row.odd {
+            Odd::Nothing => "–".into(),
+            odd if self.row.odd_is_before => format!("{odd}, before"),
+            odd => format!("{odd}, leads"),
+        };
         let ms = |took: Duration| took.as_millis().to_string();
         let (straight_calls, straight_ms) = match self.straight {
             Some((calls, took)) => (calls.to_string(), ms(took)),
@@ -166,6 +174,7 @@ impl Found {
             size.to_string(),
             store.to_string(),
             state.to_string(),
+            odd,
             if self.row.may_be_shared() { "yes" } else { "no" }.into(),
             self.calls.to_string(),
             straight_calls,
@@ -256,6 +265,7 @@ fn write_table(page: &Path, found: &[Found]) {
         "size",
         "store",
         "before",
+        "odd request",
         "shareable",
         "origin requests",
         "straight",
