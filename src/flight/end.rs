@@ -19,6 +19,7 @@ use std::time::Duration;
 use crate::clock::Tick;
 use crate::entry::Entry;
 use crate::error::{Error, ErrorKind};
+use crate::flight::evidence::DeclinedFor;
 use crate::flight::hold::{FailureCount, FailureRule, Requester};
 use crate::flight::leader::Leader;
 use crate::flight::marks::Marks;
@@ -190,7 +191,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
                     let until = now.plus(self.engine.settings.uncacheable_for());
                     marks.evidence.decline(unkeyed, until, now);
                 }
-                let steps = Steps::of(Verdict::Declined(unkeyed), Some(ComputationEnd::Declined));
+                let whom = unkeyed.map_or(DeclinedFor::All, DeclinedFor::Equal);
+                let steps = Steps::of(Verdict::Declined(whom), Some(ComputationEnd::Declined));
                 let replaced = marks.hold.end_row();
                 match remember {
                     Remember::Everywhere => {
@@ -201,7 +203,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                     Remember::Here | Remember::Nothing => Steps { replaced, ..steps },
                 }
             }
-            End::PassedOn => Steps::of(Verdict::Declined(None), None),
+            End::PassedOn => Steps::of(Verdict::Declined(DeclinedFor::All), None),
             End::NotShared => {
                 let verdict = Verdict::Abandoned(Abandonment::NotShared);
                 let replaced = marks.hold.end_row();

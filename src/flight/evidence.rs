@@ -27,6 +27,16 @@ pub(crate) struct RequestTraits {
     pub(crate) has_shared: bool,
 }
 
+/// Which callers a result that may not be shared concerns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DeclinedFor {
+    All,
+    /// Those whose requests have this hash. The others go by the [`Evidence`].
+    Equal(u64),
+    /// Those that the [`Evidence`] lets pass.
+    ByEvidence,
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Evidence {
     /// The last request whose result might not be shared, and until when that counts.

@@ -25,7 +25,7 @@ use crate::error::{Error, ErrorKind};
 use crate::flight::computation::Computation;
 use crate::flight::end::End;
 use crate::flight::engine::{Engine, FlightRequest, GRACE, LedFor};
-use crate::flight::evidence::RequestTraits;
+use crate::flight::evidence::{DeclinedFor, RequestTraits};
 use crate::flight::hold::{FailureRule, HeldKey, HoldRule};
 use crate::flight::lending::{self, Scope};
 use crate::flight::marks::Marks;
@@ -534,19 +534,20 @@ impl<V: Send + Sync + 'static> Leader<V> {
 
     /// Notes what another process says: until then the results of this key are not shared, those
     /// to requests with the hash `unkeyed` or all. Returns whether that concerns this leader. Then
-    /// the waiters that it concerns go to the origin, and the leader goes on: its own result may
-    /// be shared.
+    /// it counts for the waiters as a result of this flight, and the leader goes on: its own
+    /// result may be shared.
     pub(crate) fn note_declined(&self, unkeyed: Option<u64>, until: Tick) -> bool {
         let (key, now) = (&self.flight.key, self.engine.clock.now());
         self.engine.note(key, |marks| match unkeyed {
             Some(unkeyed) => marks.evidence.decline(unkeyed, until, now),
             None => marks.evidence.decline_all(until),
         });
-        if self.engine.lets_pass(key, self.traits) {
-            self.flight.publish(Verdict::Declined(Some(self.traits.unkeyed)));
-        }
         let concerns = |marks: &Marks| marks.evidence.concerns(self.traits, now);
-        self.engine.table.read_marks(key, concerns).unwrap_or(false)
+        let is_concerned = self.engine.table.read_marks(key, concerns).unwrap_or(false);
+        if is_concerned {
+            self.flight.publish(Verdict::Declined(DeclinedFor::ByEvidence));
+        }
+        is_concerned
     }
 
     /// Notes that results under this key may be shared between callers with credentials of this

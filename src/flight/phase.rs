@@ -22,6 +22,7 @@ use crate::entry::Entry;
 use crate::error::Error;
 use crate::flight::computation::Computation;
 use crate::flight::engine::FlightRequest;
+use crate::flight::evidence::DeclinedFor;
 use crate::flight::hold::Requester;
 use crate::flight::places::{Offer, Places};
 use crate::flight::succession::{Candidate, Candidates, Successor, Vacant};
@@ -33,9 +34,8 @@ use crate::sync::{Arc, AtomicU64, Mutex, Notify, OnceLock, Ordering, Weak};
 pub(crate) enum Verdict<V> {
     /// Computed, may be shared.
     Filled(Arc<Entry<V>>),
-    /// Computed, may not be shared: every caller goes to the origin alone, or those whose
-    /// requests have this hash. The others go by the [`Evidence`](crate::flight::evidence::Evidence).
-    Declined(Option<u64>),
+    /// Computed, may not be shared: the callers that it concerns go to the origin alone.
+    Declined(DeclinedFor),
     /// The computation failed or took too long.
     Failed(SharedFailure<V>),
     /// There is no result: the waiters look again, and the first of them leads.
@@ -47,7 +47,7 @@ impl<V> Clone for Verdict<V> {
     fn clone(&self) -> Self {
         match self {
             Self::Filled(entry) => Self::Filled(Arc::clone(entry)),
-            Self::Declined(unkeyed) => Self::Declined(*unkeyed),
+            Self::Declined(whom) => Self::Declined(*whom),
             Self::Failed(failure) => Self::Failed(failure.clone()),
             Self::Abandoned(why) => Self::Abandoned(*why),
         }

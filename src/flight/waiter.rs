@@ -15,7 +15,7 @@ use crate::entry::Entry;
 use crate::error::{Error, ErrorKind};
 use crate::flight::end::End;
 use crate::flight::engine::{Admission, Engine, FlightRequest};
-use crate::flight::evidence::RequestTraits;
+use crate::flight::evidence::{DeclinedFor, RequestTraits};
 use crate::flight::hold::HoldCheck;
 use crate::flight::leader::Leader;
 use crate::flight::phase::{
@@ -403,7 +403,7 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
                 None
             }
             Verdict::Filled(entry) => self.take(caller, waiter, entry),
-            Verdict::Declined(unkeyed) => self.elect_after(unkeyed, request),
+            Verdict::Declined(whom) => self.elect_after(whom, request),
             Verdict::Failed(failure) if failure.each_computes => {
                 Some(Step::Alone(AloneReason::EachComputes))
             }
@@ -427,11 +427,14 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
         (self.elections > MAX_ELECTIONS).then_some(Step::Alone(AloneReason::ElectionsExhausted))
     }
 
-    /// The same where the result says something of the key: of all callers, or of those with
-    /// the hash `unkeyed`. The others go by what else is known.
-    fn elect_after(&mut self, unkeyed: Option<u64>, request: &FlightRequest) -> Option<Step<V>> {
+    /// The same where the result says something of the callers that it concerns.
+    fn elect_after(&mut self, whom: DeclinedFor, request: &FlightRequest) -> Option<Step<V>> {
         let exhausted = self.elect();
-        let is_concerned = unkeyed.is_none_or(|unkeyed| unkeyed == request.traits.unkeyed);
+        let is_concerned = match whom {
+            DeclinedFor::All => true,
+            DeclinedFor::Equal(unkeyed) => unkeyed == request.traits.unkeyed,
+            DeclinedFor::ByEvidence => false,
+        };
         let who = RequestTraits { rounds: self.elections, ..request.traits };
         if is_concerned || self.engine.lets_pass(&request.key, who) {
             return Some(Step::Alone(AloneReason::Declined));
