@@ -66,8 +66,10 @@ pub(crate) enum End<V> {
 /// For whom a declined result marks the key as uncacheable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Remember {
-    /// For no caller: the next result may be different.
+    /// For no caller: the next result may be different. No waiter waits for it.
     Nothing,
+    /// For no caller, and the waiters whose requests differ from the leader's wait for the next.
+    NothingOfOthers,
     /// For the callers of this process.
     Here,
     /// For the callers of all processes.
@@ -186,21 +188,24 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 Steps { replaced, ..Steps::of(Verdict::Filled(entry), None) }
             }
             End::Declined(remember) => {
-                let unkeyed = (remember != Remember::Nothing).then_some(self.traits.unkeyed);
-                if let Some(unkeyed) = unkeyed {
+                let unkeyed = self.traits.unkeyed;
+                if matches!(remember, Remember::Here | Remember::Everywhere) {
                     let until = now.plus(self.engine.settings.uncacheable_for());
                     marks.evidence.decline(unkeyed, until, now);
                 }
-                let whom = unkeyed.map_or(DeclinedFor::All, DeclinedFor::Equal);
+                let whom = match remember {
+                    Remember::Nothing => DeclinedFor::All,
+                    _ => DeclinedFor::Equal(unkeyed),
+                };
                 let steps = Steps::of(Verdict::Declined(whom), Some(ComputationEnd::Declined));
                 let replaced = marks.hold.end_row();
                 match remember {
                     Remember::Everywhere => {
                         let is_for_all = marks.evidence.lets_all_pass(self.traits, now);
-                        let of = unkeyed.filter(|_| !is_for_all);
+                        let of = (!is_for_all).then_some(unkeyed);
                         Steps { replaced, lease: LeaseEnd::MarkUncacheable(of), ..steps }
                     }
-                    Remember::Here | Remember::Nothing => Steps { replaced, ..steps },
+                    _ => Steps { replaced, ..steps },
                 }
             }
             End::PassedOn => Steps::of(Verdict::Declined(DeclinedFor::All), None),
@@ -336,7 +341,9 @@ impl<V> End<V> {
     /// success is worth remembering.
     fn is_worth_marks(&self) -> bool {
         match self {
-            Self::Declined(remember) => *remember != Remember::Nothing,
+            Self::Declined(remember) => {
+                matches!(remember, Remember::Here | Remember::Everywhere)
+            }
             Self::RefreshDeclined
             | Self::Failed { .. }
             | Self::FailedWith { .. }

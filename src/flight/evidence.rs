@@ -6,23 +6,18 @@
 //! request has had such a result.
 //!
 //! Two different requests can come from one client, too. While a result that may be shared was
-//! seen lately, a caller therefore waits for two leaders before it goes by itself, whatever
-//! earlier crowds have seen. The second leader is one whose request equals the last request that
-//! was shared, or is chosen by chance. So a crowd costs one call more for each leader that has
-//! such a result, and its size only where both leaders had one.
+//! seen lately, what earlier crowds have seen therefore counts for equal requests only: each crowd
+//! waits for two leaders of its own ([`Resolver`](crate::flight::waiter::Resolver)). The second
+//! one's request equals the last request that was shared, or is chosen by chance. So a crowd costs
+//! one call more for each leader that has such a result, and its size only where both had one.
 
 use crate::clock::Tick;
-
-/// So many results that may not be shared a caller waits for while one that may was seen lately.
-const ROUNDS: u8 = 2;
 
 /// A caller, as far as the evidence concerns it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RequestTraits {
     /// A hash of what its request has besides the key.
     pub(crate) unkeyed: u64,
-    /// How many results it has waited for that might not be shared.
-    pub(crate) rounds: u8,
     /// It knows a result of the key that may be shared, and whose lifetime ended lately.
     pub(crate) has_shared: bool,
 }
@@ -57,8 +52,7 @@ impl Evidence {
 
     /// Returns the same for callers of which nothing is known but what `who` has seen.
     pub(crate) fn lets_all_pass(&self, who: RequestTraits, now: Tick) -> bool {
-        let is_lately = who.has_shared || self.is_shared(now);
-        now < self.all_until && (!is_lately || who.rounds >= ROUNDS)
+        now < self.all_until && !who.has_shared && !self.is_shared(now)
     }
 
     /// Returns whether this request equals the last one whose result might be shared.
@@ -139,17 +133,14 @@ mod tests {
     }
 
     #[test]
-    fn while_a_shared_result_was_seen_lately_a_caller_waits_for_two_leaders() {
+    fn while_a_shared_result_was_seen_lately_declined_ones_count_for_equal_requests_only() {
         let mut evidence = Evidence::default();
         evidence.share(7, in_secs(100));
         for attacker in 1..=9 {
             evidence.decline(attacker, in_secs(30), NOW);
         }
         assert!(evidence.lets_pass(request(9), NOW), "its own");
-        for rounds in 0..=2 {
-            let who = RequestTraits { rounds, ..request(99) };
-            assert_eq!(evidence.lets_pass(who, NOW), rounds == 2);
-        }
+        assert!(!evidence.lets_pass(request(99), NOW));
         assert!(evidence.is_like_shared(request(7), NOW));
     }
 

@@ -15,7 +15,7 @@ use crate::entry::Entry;
 use crate::error::{Error, ErrorKind};
 use crate::flight::end::End;
 use crate::flight::engine::{Admission, Engine, FlightRequest};
-use crate::flight::evidence::{DeclinedFor, RequestTraits};
+use crate::flight::evidence::DeclinedFor;
 use crate::flight::hold::HoldCheck;
 use crate::flight::leader::Leader;
 use crate::flight::phase::{
@@ -32,6 +32,8 @@ const MAX_REENTRIES: u8 = 2;
 
 /// The same for results that concerned their leader's request alone.
 const MAX_ELECTIONS: u8 = 2;
+/// A caller waits for so many results that no caller may share.
+const MAX_DECLINED: u8 = 2;
 
 /// What the engine has to know of a caller.
 pub(crate) trait Caller<V> {
@@ -228,7 +230,6 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
             request.rank = self.rank;
             request.hold = self.hold.unwrap_or(request.hold);
             request.left = self.left;
-            request.traits.rounds = self.elections;
             // It waits behind the match: a leader that it might have been, and is not, would
             // take up its place in the future all the while.
             let waiter = match self.engine.enter(&request, &mut self.slot) {
@@ -435,8 +436,8 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
             DeclinedFor::Equal(unkeyed) => unkeyed == request.traits.unkeyed,
             DeclinedFor::ByEvidence => false,
         };
-        let who = RequestTraits { rounds: self.elections, ..request.traits };
-        if is_concerned || self.engine.lets_pass(&request.key, who) {
+        let passes = is_concerned || self.elections >= MAX_DECLINED;
+        if passes || self.engine.lets_pass(&request.key, request.traits) {
             return Some(Step::Alone(AloneReason::Declined));
         }
         exhausted

@@ -16,6 +16,7 @@
 //!   The reply to a HEAD is compared by a digest in a field; a part that the
 //!   victim asked for must be a part of the expected body.
 //! - A victim gets a `Set-Cookie` that was written for another client.
+//! - A crowd costs more calls than without an attacker, or takes longer: see `crowds`.
 //! - Only victims are judged. Their requests are plain: one host in lower case,
 //!   no port, no claims. An attacker may get whatever it likes.
 //! - Origins are honest about `Vary` for ordinary fields, show no user's data
@@ -44,6 +45,7 @@
 mod ask;
 mod case;
 mod client;
+mod crowds;
 mod grammar;
 mod judge;
 #[path = "../kit/mod.rs"]
@@ -144,6 +146,17 @@ fn check<S: Stage>(make: impl Fn() -> S + Sync, threads: u64, in_suite: u64) {
 fn no_victim_of_the_layer_gets_what_another_request_made() {
     // Ten times as fast where the compiler optimises.
     check(Lab::new, 2, if cfg!(debug_assertions) { 16_000 } else { 1_000_000 });
+}
+
+#[test]
+fn no_crowd_of_the_layer_costs_more_because_of_an_attacker() {
+    let in_suite = if cfg!(debug_assertions) { 10_000 } else { 100_000 };
+    let exchanges = number("ORACLE_EXCHANGES").map_or(in_suite, |long| long / 10);
+    let (done, found) = crowds::search(number("ORACLE_SEED").unwrap_or(1), exchanges);
+    println!("{done} exchanges in crowds");
+    if let Some(found) = found {
+        panic!("{found}");
+    }
 }
 
 #[test]

@@ -308,8 +308,10 @@ impl Head {
             End::NotShared
         } else if why == DeclineReason::Credentials {
             End::Declined(Remember::Here)
-        } else if !why.marks_uncacheable(status) {
+        } else if why == DeclineReason::NoRoom {
             End::Declined(Remember::Nothing)
+        } else if !why.marks_uncacheable(status) {
+            End::Declined(Remember::NothingOfOthers)
         } else if self.caller.asked.credentials.is_anonymous() {
             End::Declined(Remember::Everywhere)
         } else {
