@@ -91,7 +91,7 @@ pub(crate) struct FlightRequest {
     pub(crate) rank: Option<NonZeroU64>,
     /// The flight that the caller has left: what arrives there is not for it. A flight that
     /// it leads takes the place of that one.
-    pub(crate) left: Option<u64>,
+    pub(crate) left: Option<NonZeroU64>,
     /// The call of the origin that serves other flights too; none: the flight has its own.
     pub(crate) call: Option<Arc<OriginCall>>,
     /// Callers whose hashes of what is not keyed differ may get different results.
@@ -338,7 +338,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         request: &FlightRequest,
     ) -> Option<Arc<Flight<V>>> {
         let flight = shard.flight(request.key.as_bytes())?;
-        let is_left = request.left == Some(flight.id);
+        let is_left = request.left.is_some_and(|left| left.get() == flight.id);
         (!is_left && self.may_be_joined(flight)).then(|| Arc::clone(flight))
     }
 
@@ -565,11 +565,13 @@ impl<V: Send + Sync + 'static> Engine<V> {
     /// Drops what left the table. A flight that was replaced because its leader is silent
     /// ends with that. A flight that a caller has left, or that has paused, goes on for its
     /// readers only, and needs no place.
-    fn retire(&self, removed: Removed<V>, left: Option<u64>) {
+    fn retire(&self, removed: Removed<V>, left: Option<NonZeroU64>) {
         if let Some(flight) = &removed.flight {
             if flight.is_overdue(self.watch.now()) {
                 self.end_deposed(flight);
-            } else if left == Some(flight.id) || flight.has_paused(self.watch.now()) {
+            } else if left.is_some_and(|left| left.get() == flight.id)
+                || flight.has_paused(self.watch.now())
+            {
                 self.release(&flight.computation);
             }
         }

@@ -181,7 +181,7 @@ pub(crate) struct Resolver<'a, V: Send + Sync + 'static> {
     rank: Option<NonZeroU64>,
     hold: Option<HoldCheck>,
     /// The flight that it has left because what arrives there is not for it.
-    left: Option<u64>,
+    left: Option<NonZeroU64>,
     /// It has waited for a computation that began too early, and its patience begins anew.
     has_begun_anew: bool,
     has_caught_up: bool,
@@ -283,7 +283,7 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
                 }
             }
             // A caller that belongs elsewhere by now need not wait for what this flight stores.
-            let has_left = self.left == Some(waiter.flight.id);
+            let has_left = self.left.is_some_and(|left| left.get() == waiter.flight.id);
             if !has_left && caller.flight_request().key == request.key {
                 // At the deadline the next round ends the wait.
                 let settled = waiter.flight.wait_settled();
@@ -480,7 +480,7 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
     ) -> bool {
         let leaves = caller.refuse(entry, self.is_dead(entry));
         if leaves {
-            self.left = Some(waiter.flight.id);
+            self.left = NonZeroU64::new(waiter.flight.id);
         }
         leaves
     }
