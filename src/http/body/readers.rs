@@ -52,6 +52,8 @@ struct Reading {
     waker: Option<Waker>,
     /// When it last read something.
     moved: Instant,
+    /// It is the client's whose own request was forwarded.
+    takes_trailers: bool,
 }
 
 /// Whether the source may be read.
@@ -86,10 +88,11 @@ impl BufferState {
         Self { reserved: Some(reserved), ..Self::default() }
     }
 
-    pub(super) fn enter(&mut self) -> u64 {
+    pub(super) fn enter(&mut self, takes_trailers: bool) -> u64 {
         let id = self.next_reader;
         self.next_reader += 1;
-        self.readers.insert(id, Reading { at: 0, waker: None, moved: Instant::now() });
+        let moved = Instant::now();
+        self.readers.insert(id, Reading { at: 0, waker: None, moved, takes_trailers });
         *self.standing.entry(0).or_default() += 1;
         id
     }
@@ -251,7 +254,9 @@ impl BufferState {
         }
         match &self.end {
             Some(BodyEnd::Clean) => {
-                Poll::Ready(self.trailers.clone().map(|fields| Ok(Frame::trailers(fields))))
+                // They belong to one exchange: other clients read the body without them.
+                let trailers = self.trailers.clone().filter(|_| reading.takes_trailers);
+                Poll::Ready(trailers.map(|fields| Ok(Frame::trailers(fields))))
             }
             Some(BodyEnd::Failed(error)) => Poll::Ready(Some(Err(error.clone()))),
             None => {
@@ -330,10 +335,11 @@ impl BufferState {
     }
 
     pub(super) fn is_read(&self, id: u64) -> bool {
-        let at_end = |reading: &Reading| reading.at == self.buffer.end();
-        matches!(self.end, Some(BodyEnd::Clean))
-            && self.trailers.is_none()
-            && self.readers.get(&id).is_some_and(at_end)
+        let is_over = |reading: &Reading| {
+            let has_trailers = reading.takes_trailers && self.trailers.is_some();
+            reading.at == self.buffer.end() && !has_trailers
+        };
+        matches!(self.end, Some(BodyEnd::Clean)) && self.readers.get(&id).is_some_and(is_over)
     }
 }
 

@@ -52,7 +52,7 @@ impl SharedBody {
         if has_failed || state.buffer.start() > 0 {
             return None;
         }
-        let id = state.enter();
+        let id = state.enter(false);
         Some(Reader { body: Arc::clone(self), id, over: false })
     }
 
@@ -60,8 +60,19 @@ impl SharedBody {
     /// says so. While a claim is held there is one, and it gets at least what
     /// came before a failure.
     pub(crate) fn reader(self: &Arc<Self>) -> Reader {
+        self.reader_from_start(false)
+    }
+
+    /// Returns the reader of the client whose own request was forwarded: it alone gets the
+    /// trailers.
+    pub(crate) fn reader_with_trailers(self: &Arc<Self>) -> Reader {
+        self.reader_from_start(true)
+    }
+
+    fn reader_from_start(self: &Arc<Self>, takes_trailers: bool) -> Reader {
         let mut state = self.state.lock();
-        let id = if state.buffer.start() > 0 { u64::MAX } else { state.enter() };
+        let is_gone = state.buffer.start() > 0;
+        let id = if is_gone { u64::MAX } else { state.enter(takes_trailers) };
         Reader { body: Arc::clone(self), id, over: false }
     }
 }

@@ -1,5 +1,7 @@
 //! Bodies that turn out not to be stored, and are read by several.
 
+use axum::body::Body;
+use http::Request;
 use tower_stampede::BodyErrorKind;
 use tower_stampede::CacheOutcome::*;
 
@@ -240,19 +242,31 @@ async fn empty_chunks_without_end_are_a_pause_and_leave_others_their_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn trailers_reach_all_who_read_and_are_never_stored() {
-    let (app, origin, sources) = fed(origin_only().http_layer());
-    let mut readers = open_many(&app, 3).await;
-    let source = sources.take(0);
-    source.send("report");
-    settle().await;
-    source.trailers();
-    drop(source);
-    for rest in rests(&mut readers).await {
-        assert_eq!(rest.text(), "report");
-        assert_eq!(rest.trailers.unwrap()["x-sum"], "7");
-        assert!(rest.error.is_none());
+async fn trailers_reach_the_client_of_the_forwarded_request_alone_and_are_never_stored() {
+    for (method, content_type) in
+        [("GET", "text/plain"), ("QUERY", "text/plain"), ("GET", "application/grpc")]
+    {
+        let sources = Sources::default();
+        let origin = sources.origin(move |_, answer| answer.header("content-type", content_type));
+        let app = layered(origin_only().http_layer(), &origin);
+        let request =
+            || Request::builder().method(method).uri("/report").body(Body::empty()).unwrap();
+        let crowd = (0..3).map(|_| open(&app, request()));
+        let mut readers = futures_util::future::join_all(crowd).await;
+        assert_eq!(readers.iter().filter(|reader| reader.is(Joined)).count(), 2, "{method}");
+        let source = sources.take(0);
+        source.send("report");
+        settle().await;
+        source.trailers();
+        drop(source);
+        let outcomes = readers.iter().map(|reader| reader.is(Joined)).collect::<Vec<_>>();
+        for (joined, rest) in outcomes.into_iter().zip(rests(&mut readers).await) {
+            assert_eq!(rest.text(), "report");
+            assert_eq!(rest.trailers.is_none(), joined, "{method} {content_type}: {rest:?}");
+            assert!(rest.error.is_none());
+        }
+        assert!(readers.iter().all(|reader| http_body::Body::is_end_stream(&reader.body)));
+        assert!(!open(&app, request()).await.is(Hit));
+        assert_eq!(origin.calls(), 2);
     }
-    assert!(!open(&app, get("/report")).await.is(Hit));
-    assert_eq!(origin.calls(), 2);
 }

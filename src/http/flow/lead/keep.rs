@@ -210,7 +210,7 @@ impl Head {
         let scope = self.leader.scope();
         let cache = Arc::clone(&self.caller.cache);
         // Before anything can be freed.
-        let own = ResponseBody::reading(body.reader());
+        let own = ResponseBody::reading(body.reader_with_trailers());
         for data in so_far.into_iter().filter_map(|frame| frame.into_data().ok()) {
             // There is room: it is reserved.
             feed.push(data);
