@@ -65,6 +65,22 @@ fn codes(codings: &'static [&'static str]) -> Origin {
     })
 }
 
+/// The same where the origin names no `Vary`.
+fn codes_without_vary(codings: &'static [&'static str]) -> Origin {
+    Origin::new(move |call| {
+        let said = call.parts.headers.get_all("accept-encoding");
+        let said: Vec<_> = said.iter().map(|value| value.to_str().unwrap().to_owned()).collect();
+        let chosen = codings.iter().find(|coding| accepts(&said, coding) && !said.is_empty());
+        let coding = chosen.copied().unwrap_or("identity");
+        let etag = format!("\"{coding}\"");
+        if call.header("if-none-match") == Some(&etag) {
+            return Answer::status(304).header("cache-control", "max-age=60").header("etag", &etag);
+        }
+        let answer = Answer::ok("max-age=60", coding).header("etag", &etag);
+        if chosen.is_some() { answer.header("content-encoding", coding) } else { answer }
+    })
+}
+
 fn assert_welcome(accept: &[String], reply: &Reply) {
     let coding = reply.header("content-encoding").unwrap_or("identity");
     assert_eq!(reply.text(), coding);
@@ -232,6 +248,32 @@ async fn an_origin_that_codes_for_all_clients_is_asked_as_often_as_without_a_cac
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_coded_response_without_vary_answers_clients_that_accept_its_coding_and_stays() {
+    let origin = codes_without_vary(&["gzip"]);
+    let app = app(&origin);
+    for round in 0..4 {
+        // The second round confirms what is stored, and the third begins with the other one.
+        let values = if round == 2 { ["identity", "gzip"] } else { ["gzip", "identity"] };
+        for accept in [values[0], values[1], values[0], values[1]] {
+            assert_welcome(&[accept.to_owned()], &send(&app, asking(accept)).await);
+        }
+        assert_all_welcome(&GZIP, &crowd(&app, 60, |i| asking(GZIP[i % 20])).await);
+        assert_all_welcome(&NONE, &crowd(&app, 60, |i| asking(NONE[i % 6])).await);
+        assert_eq!(origin.calls(), 2 * (round + 1), "{round}");
+        pass(secs(61)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crowd_that_waits_for_a_coded_response_without_vary_is_split_by_what_it_accepts() {
+    let origin = codes_without_vary(&["gzip"]);
+    let app = app(&origin);
+    let values = ["gzip", "identity", "gzip;q=0"];
+    assert_all_welcome(&values, &crowd(&app, 60, |i| asking(values[i % 3])).await);
+    assert_eq!(origin.calls(), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_that_refuses_gzip_costs_a_crowd_one_computation_more() {
     let origin = Origin::new(|_| {
         let answer = Answer::ok("max-age=60", "gzip").header("vary", "accept-encoding");
@@ -385,12 +427,13 @@ proptest! {
         asked in proptest::collection::vec(lines(), 1..12),
         codings in proptest::sample::select(ORIGINS),
         always in proptest::option::of(proptest::sample::select(&["gzip", "br", "foo"][..])),
+        names_vary: bool,
         at_once: bool,
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = { runtime }.enable_all().start_paused(true).build().unwrap();
         runtime.block_on(async {
-            let origin = codes(codings);
+            let origin = if names_vary { codes(codings) } else { codes_without_vary(codings) };
             // One that codes whatever it is asked for.
             let calls = Arc::new(AtomicUsize::new(0));
             if let Some(coding) = always {
@@ -398,7 +441,8 @@ proptest! {
                 origin.answers(move |_| {
                     calls.fetch_add(1, Ordering::Relaxed);
                     let answer = Answer::ok("max-age=60", coding);
-                    answer.header("vary", "accept-encoding").header("content-encoding", coding)
+                    let answer = answer.header("content-encoding", coding);
+                    if names_vary { answer.header("vary", "accept-encoding") } else { answer }
                 });
             }
             let app = app(&origin);
@@ -421,7 +465,9 @@ proptest! {
             for (i, reply) in replies.iter().enumerate() {
                 let said = &asked[i % asked.len()];
                 let coding = reply.header("content-encoding").unwrap_or("identity");
-                let is_shared = reply.is(Hit) || reply.is(Joined);
+                // A body without a coding is for all where the origin does not say otherwise.
+                let is_for_all = !names_vary && coding == "identity";
+                let is_shared = (reply.is(Hit) || reply.is(Joined)) && !is_for_all;
                 assert!(!is_shared || !refuses(said, coding), "{said:?} {coding}");
                 // An origin that obeys is not asked for a client what it would not send it.
                 let obeys = always.is_none();

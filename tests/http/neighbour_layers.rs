@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use axum::body::Body;
 use http::Request;
-use tower::ServiceBuilder;
+use tower::{ServiceBuilder, ServiceExt};
 use tower_http::auth::AddAuthorizationLayer;
 use tower_http::compression::CompressionLayer;
+use tower_http::services::ServeDir;
 use tower_http::timeout::TimeoutLayer;
 use tower_http::trace::TraceLayer;
 use tower_http::validate_request::ValidateRequestHeaderLayer;
@@ -60,6 +61,84 @@ async fn around_compression_each_encoding_is_a_variant() {
         assert_eq!(reply.header("content-encoding"), zipped.then_some("gzip"), "{encoding}");
     }
     assert_eq!(origin.calls(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_compressor_around_the_layer_finds_several_ranges_only_where_it_codes_nothing() {
+    // The head of a `multipart/byteranges` must not have a `Content-Range` (RFC 9110, 15.3.7.2),
+    // by which a compressor would know it.
+    let text = ('a'..='z').map(|letter| letter.to_string().repeat(200)).collect::<String>();
+    let stored = text.clone();
+    let origin = Origin::new(move |_| {
+        let answer = Answer::ok("max-age=60", stored.clone()).header("etag", "\"a\"");
+        answer.header("content-type", "text/plain")
+    });
+    let app = ServiceBuilder::new()
+        .layer(CompressionLayer::new())
+        .layer(origin_only().http_layer())
+        .service(origin.infallible());
+    let range = |range, accept| {
+        let request = with("/report", &[("range", range)]);
+        let (mut parts, body) = request.into_parts();
+        let accept: Option<&str> = accept;
+        accept.map(|accept| parts.headers.insert("accept-encoding", accept.parse().unwrap()));
+        Request::from_parts(parts, body)
+    };
+    // Nothing is stored at first.
+    for accept in ["gzip", "br;q=0.5, gzip", "identity, gzip;q=0.001", "x-gzip"] {
+        let whole = send(&app, range("bytes=0-1,2000-2001", Some(accept))).await;
+        assert_eq!(whole.status, 200, "{accept}");
+        assert_eq!(whole.header("content-type"), Some("text/plain"));
+        let part = send(&app, range("bytes=0-1", Some(accept))).await;
+        assert_eq!((part.status, part.text()), (206, "aa"));
+        assert_eq!(part.header("content-encoding"), None);
+    }
+    for accept in [None, Some(""), Some("identity"), Some("gzip;q=0, identity"), Some("*;q=0")] {
+        let parts = send(&app, range("bytes=0-1,2000-2001", accept)).await;
+        assert_eq!((parts.status, parts.header("content-encoding")), (206, None), "{accept:?}");
+        assert!(parts.header("content-type").unwrap().starts_with("multipart/byteranges"));
+        assert!(parts.text().contains("content-range: bytes 2000-2001/5200\r\n\r\nkk\r\n"));
+    }
+    assert_eq!(origin.calls(), 1);
+}
+
+#[tokio::test]
+async fn files_that_are_compressed_already_reach_the_clients_that_accept_the_coding_alone() {
+    // `ServeDir` names no `Vary`.
+    let folder = tempfile::tempdir().unwrap();
+    let long_ago = std::time::SystemTime::now() - Duration::from_secs(1_000_000);
+    for (name, content) in [("a.js", "plain"), ("a.js.gz", "gzip")] {
+        let path = folder.path().join(name);
+        std::fs::write(&path, content).unwrap();
+        std::fs::File::options().write(true).open(path).unwrap().set_modified(long_ago).unwrap();
+    }
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let files = ServeDir::new(folder.path()).precompressed_gzip();
+    let files = files.map_request(move |request: Request<Body>| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        request
+    });
+    let app = origin_only().http_layer().layer(files);
+    let refuses = ["identity", "gzip;q=0", "br", "*;q=0, identity"];
+    for round in 0..3 {
+        for accept in ["gzip", "deflate, gzip;q=0.5"] {
+            let reply = send(&app, with("/a.js", &[("accept-encoding", accept)])).await;
+            assert_eq!((reply.text(), reply.header("vary")), ("gzip", None), "{accept}");
+            assert!(round == 0 && accept == "gzip" || reply.is(Hit), "{accept}");
+        }
+        for accept in refuses {
+            let reply = send(&app, with("/a.js", &[("accept-encoding", accept)])).await;
+            assert_eq!(
+                (reply.text(), reply.header("content-encoding")),
+                ("plain", None),
+                "{accept}"
+            );
+        }
+        let reply = send(&app, get("/a.js")).await;
+        assert_eq!((reply.text(), reply.is(Hit)), ("plain", true));
+    }
+    assert_eq!(calls.load(Ordering::SeqCst), 2, "one for each file");
 }
 
 // ===== Authentication =====

@@ -147,13 +147,16 @@ impl Head {
         let (head, body) = response.into_parts();
         let (status, length) = (head.status, body.size_hint().exact());
         let (asked, config) = (&self.caller.asked, &self.caller.rules.config);
-        let decision = match asked.method {
+        let mut decision = match asked.method {
             RequestMethod::Head => {
                 self.caller.freshen(&head, self.received);
                 judge_head(asked, &head, cache_for.as_ref(), config, times)
             }
             RequestMethod::Get => judge(asked, &head, length, cache_for.as_ref(), config, times),
         };
+        if let Decision::Store(plan) = &mut decision {
+            fill::keep_beside_coded(&self.caller, plan);
+        }
         let shareable = || judge_error(asked, &head, length, cache_for.as_ref(), config, times);
         let shareable = is_error(status).then(shareable).flatten();
         let response = Response::from_parts(head, body);

@@ -104,6 +104,7 @@ impl HttpCaller {
         let config = &self.rules.config;
         match judge(&asked, head, length, cache_for.as_ref(), config, times) {
             Decision::Store(mut plan) => {
+                fill::keep_beside_coded(self, &mut plan);
                 // The body came in answer to another request.
                 plan.selected_as = coding_of(entry);
                 let said = cache_for.as_ref().map(|said| said.tags()).unwrap_or_default();

@@ -11,6 +11,9 @@
 //! | not coded, `gzip` was not accepted ([`Coding::Bare`]) | the same, but for those that accept `gzip` |
 //! | what the request has not accepted ([`Coding::Other`]) | requests that accept and refuse the same |
 //!
+//! That holds also for a coded body of an origin that names no `Accept-Encoding` in `Vary`
+//! ([`VaryList::with_codings`](crate::http::rules::vary::VaryList::with_codings)).
+//!
 //! The third row keeps one client without codings from switching compression off for all
 //! others: the origin has not been asked whether it compresses this page.
 
@@ -108,6 +111,11 @@ impl Coding {
         }
     }
 
+    /// Returns whether a body is coded.
+    pub(crate) fn is_coded(self) -> bool {
+        !matches!(self, Self::Plain | Self::Bare)
+    }
+
     const fn bit(self) -> u16 {
         1 << self as u8
     }
@@ -160,6 +168,11 @@ impl Codings {
         let is_known = self.0 != 0;
         let theirs = if is_known { other.0 & !Self::PLAIN_FIRST } else { other.0 };
         Self(self.0 | theirs)
+    }
+
+    /// Returns whether one of them is that of a coded body.
+    pub(crate) fn has_coded(self) -> bool {
+        Coding::ALL.into_iter().any(|coding| coding.is_coded() && self.contains(coding))
     }
 
     pub(crate) fn has_all_of(self, other: Self) -> bool {
@@ -337,6 +350,19 @@ impl Accepted {
         }
         HeaderValue::try_from(names.join(", ")).unwrap_or(HeaderValue::from_static("identity"))
     }
+}
+
+/// Returns whether a request names a coding that it accepts, however long its field is. Layers
+/// around the cache may read codings that are not known here.
+pub(crate) fn accepts_a_coding(headers: &HeaderMap) -> bool {
+    let lines = headers.get_all(header::ACCEPT_ENCODING).into_iter();
+    let mut members = lines.flat_map(|line| line.as_bytes().split(|&b| b == b','));
+    members.any(|member| {
+        let mut parts = member.split(|&b| b == b';').map(<[u8]>::trim_ascii);
+        let name = parts.next().unwrap_or_default();
+        let is_refused = parts.filter_map(weight).next_back().is_some_and(is_zero);
+        !name.is_empty() && !name.eq_ignore_ascii_case(b"identity") && !is_refused
+    })
 }
 
 /// Returns the value of the parameter `q`.

@@ -9,6 +9,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http_body::Body;
 
 use crate::http::body::ResponseBody;
+use crate::http::rules::codings::accepts_a_coding;
 use crate::http::rules::conditions::is_not_modified;
 use crate::http::rules::multipart::Multipart;
 use crate::http::rules::range::{self, Cut, Length, Part};
@@ -58,7 +59,7 @@ impl Shape {
         }
         let body = body.filter(|_| wishes.range && status == StatusCode::OK);
         let Some(body) = body else { return Self::Whole };
-        match (range::cut(request, response, body.length_so_far(), now), body.length()) {
+        match (cut(request, response, body.length_so_far(), now), body.length()) {
             (Cut::Part(part), _) => Self::Part(part),
             (Cut::Parts(parts), Some(length)) if body.whole().is_some() => {
                 Multipart::of(parts, response, length)
@@ -83,7 +84,7 @@ impl Shape {
             return false;
         }
         let length = body.map_or(Length::AtLeast(0), Content::length_so_far);
-        match range::cut(request, response, length, now) {
+        match cut(request, response, length, now) {
             Cut::Parts(_) => body.is_none_or(|body| body.whole().is_none()),
             cut => cut == Cut::Later,
         }
@@ -151,6 +152,16 @@ impl Shape {
             }
             (_, _) => ResponseBody::full(Bytes::new()),
         }
+    }
+}
+
+/// Reads the range of a request. Several parts are for requests that accept no coding: the head
+/// of a `multipart/byteranges` has no `Content-Range` (RFC 9110, 15.3.7.2), so a layer around
+/// the cache that compresses would code it. Any other request may get the whole (14.2).
+fn cut(request: &HeaderMap, response: &HeaderMap, length: Length, now: SystemTime) -> Cut {
+    match range::cut(request, response, length, now) {
+        Cut::Parts(_) if accepts_a_coding(request) => Cut::Whole,
+        cut => cut,
     }
 }
 

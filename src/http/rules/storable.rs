@@ -205,7 +205,8 @@ impl Response<'_> {
         let only_validated = directives.no_cache;
         refuse_if(only_validated && !can_be_validated, DeclineReason::NoCache)?;
         let length = self.check_body()?;
-        let vary = self.vary()?;
+        let coding = Coding::of_response(&self.parts.headers);
+        let vary = self.vary(coding)?;
         let terms = self.terms(&directives)?;
         let explicit = directives.is_explicit();
         let by_origin = explicit && terms.source == Source::Origin;
@@ -223,7 +224,7 @@ impl Response<'_> {
             permits,
             explicit,
             vary,
-            coding: Coding::of_response(&self.parts.headers),
+            coding,
             selected_as: None,
             withheld,
             strip_set_cookie,
@@ -306,12 +307,14 @@ impl Response<'_> {
         Ok(length)
     }
 
-    fn vary(&self) -> Result<Option<VaryList>, DeclineReason> {
-        match vary::parse(&self.parts.headers, &self.config.vary) {
-            Vary::None => Ok(None),
-            Vary::Any => Err(DeclineReason::VaryAny),
-            Vary::Fields(list) => Ok(Some(list)),
-        }
+    /// A coded body is for clients that accept its coding, whatever `Vary` says.
+    fn vary(&self, coding: Coding) -> Result<Option<VaryList>, DeclineReason> {
+        let list = match vary::parse(&self.parts.headers, &self.config.vary) {
+            Vary::None => None,
+            Vary::Any => return Err(DeclineReason::VaryAny),
+            Vary::Fields(list) => Some(list),
+        };
+        Ok(if coding.is_coded() { Some(VaryList::with_codings(list.as_ref())) } else { list })
     }
 
     fn terms(&self, said: &Directives) -> Result<Terms, DeclineReason> {

@@ -28,6 +28,13 @@ impl VaryList {
         Self(names.into())
     }
 
+    /// Returns the list of a URI that has a coded response: codings select there, also where the
+    /// origin does not say so (RFC 9110, 12.5.5, asks it to).
+    pub(crate) fn with_codings(list: Option<&Self>) -> Self {
+        let names = list.into_iter().flat_map(Self::names).cloned();
+        Self::new(names.chain([header::ACCEPT_ENCODING]).collect())
+    }
+
     /// Returns what the list takes in memory; each entry has one of its own.
     pub(crate) fn heap_bytes(&self) -> usize {
         let counts = 2 * size_of::<usize>();

@@ -19,7 +19,7 @@ use crate::http::rules::lifetime::{Source, Times};
 use crate::http::rules::request::RequestFacts;
 use crate::http::rules::storable::Plan;
 use crate::http::rules::validation::validators;
-use crate::http::rules::vary::{Fingerprint, accepted, fingerprint, variant_key};
+use crate::http::rules::vary::{Fingerprint, VaryList, accepted, fingerprint, variant_key};
 use crate::http::stored::response::{self, Content, Index, Slot, StoredResponse};
 use crate::key::{Key, Tag};
 use crate::lease::grant::Version;
@@ -98,6 +98,25 @@ fn whole_of(entry: &StoredEntry, body: Bytes) -> Option<Entry<StoredResponse>> {
     let stored = entry.value.response()?.completed(body);
     let whole = Entry::new(stored.into(), entry.window(), entry.tags.clone(), entry.started_seq);
     Some(whole.with_version(entry.version))
+}
+
+/// Has codings select a response without a coding whose URI has coded ones: it stands beside
+/// them, and not in their place. Origins that send several codings may not say so in `Vary`.
+pub(crate) fn keep_beside_coded(caller: &HttpCaller, plan: &mut Plan) {
+    let by_codings = |list: &VaryList| list.contains(&header::ACCEPT_ENCODING);
+    if plan.vary.as_ref().is_some_and(by_codings) {
+        return;
+    }
+    let at_primary = caller.cache.local.peek(caller.primary.as_bytes());
+    let now = caller.cache.now();
+    let is_kept = |entry: &StoredEntry| now < entry.window().kept_until();
+    let has_coded = at_primary.filter(is_kept).is_some_and(|entry| {
+        index_of(&entry)
+            .is_some_and(|index| index.codings.has_coded() && index.lists.iter().any(by_codings))
+    });
+    if has_coded {
+        plan.vary = Some(VaryList::with_codings(plan.vary.as_ref()));
+    }
 }
 
 /// Returns the variant that a response is to this request.

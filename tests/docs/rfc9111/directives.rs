@@ -263,7 +263,7 @@ async fn no_transform() {
         ];
         say(call, 200, &fields).body(content.clone())
     });
-    for accept in ["identity", "gzip", ""] {
+    for accept in ["br", "gzip, br;q=0.5", "*"] {
         let reply = lab.with(&[("accept-encoding", accept)]).await;
         assert_eq!(reply.body, bytes);
         assert_eq!(reply.all("content-encoding"), ["br"]);
