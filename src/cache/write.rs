@@ -167,6 +167,13 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         self.tell(errand).await;
     }
 
+    /// Removes what stands at a key of the remote, before the leader ends that has its lease.
+    #[cfg(feature = "http")]
+    pub(crate) async fn remove_in_remote(self: &Arc<Self>, key: Key) {
+        let errand = self.begin(|shared| shared.invalidate(Box::new([key])));
+        self.tell(errand).await;
+    }
+
     /// Tells the remote, on a task of its own: a caller that goes away must not
     /// leave it half told.
     async fn tell(self: &Arc<Self>, errand: Option<Errand>) -> Announcement {

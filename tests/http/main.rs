@@ -14,6 +14,7 @@ mod cold_ranges;
 mod conditions;
 mod credential_settings;
 mod credentials;
+mod ended_pages;
 mod engine_edges;
 mod fields;
 mod heads;

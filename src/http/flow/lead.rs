@@ -3,6 +3,7 @@
 mod keep;
 mod pump;
 
+use http::response::Parts;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Body;
 use tower_service::Service;
@@ -21,12 +22,12 @@ use crate::http::flow::answer::is_failure;
 use crate::http::flow::error_response::OriginStatus;
 use crate::http::flow::lookup::{HttpCaller, StoredEntry};
 use crate::http::flow::origin_call::{OriginAnswer, OriginReply, OriginRequest};
-use crate::http::rules::decline_reason::is_of_target;
+use crate::http::rules::decline_reason::{ends_refreshed, is_gone, is_of_target};
 use crate::http::rules::lifetime::{Source, Times};
 use crate::http::rules::request::RequestMethod;
 use crate::http::rules::steering;
 use crate::http::rules::storable::{
-    Decision, DeclineReason, Plan, UnstoredReason, judge, judge_error, judge_head,
+    Decision, DeclineReason, Plan, UnstoredReason, judge, judge_head, judge_unstored,
 };
 use crate::http::stored::fill::{self, ArrivalTime};
 use crate::http::stored::response::StoredResponse;
@@ -146,19 +147,10 @@ impl Head {
         };
         let (head, body) = response.into_parts();
         let (status, length) = (head.status, body.size_hint().exact());
+        let decision = self.judge(&head, length, cache_for.as_ref(), times);
         let (asked, config) = (&self.caller.asked, &self.caller.rules.config);
-        let mut decision = match asked.method {
-            RequestMethod::Head => {
-                self.caller.freshen(&head, self.received);
-                judge_head(asked, &head, cache_for.as_ref(), config, times)
-            }
-            RequestMethod::Get => judge(asked, &head, length, cache_for.as_ref(), config, times),
-        };
-        if let Decision::Store(plan) = &mut decision {
-            fill::keep_beside_coded(&self.caller, plan);
-        }
-        let shareable = || judge_error(asked, &head, length, cache_for.as_ref(), config, times);
-        let shareable = is_error(status).then(shareable).flatten();
+        let shareable = || judge_unstored(asked, &head, length, cache_for.as_ref(), config, times);
+        let shareable = (is_error(status) || is_gone(status)).then(shareable).flatten();
         let response = Response::from_parts(head, body);
         let why = match decision {
             Decision::Store(plan)
@@ -177,10 +169,80 @@ impl Head {
             Decision::Store(_) => DeclineReason::Status,
             Decision::Decline(why) => why,
         };
+        self.leave_unstored(response, why, shareable.map(|plan| (plan, tags))).await
+    }
+
+    /// Answers with a response that is not stored. It may end the stored one.
+    async fn leave_unstored<B: SourceBody, E>(
+        mut self,
+        response: Response<B>,
+        why: DeclineReason,
+        shareable: Option<(Plan, Box<[Tag]>)>,
+    ) -> OriginOutcome<B, E> {
+        let (status, is_get) = (response.status(), self.caller.asked.method == RequestMethod::Get);
+        let refreshed = self.caller.refreshed.as_ref();
+        if refreshed.is_some_and(|it| it.is_for_all && ends_refreshed(status, why)) {
+            return self.end_refreshed(response, why).await;
+        }
+        // One client's own request may have fields that are not in the key, so only what would be
+        // shared counts.
+        if is_gone(status) && shareable.is_some() && is_get {
+            self.end_stored().await;
+        }
         if is_error(status) {
-            self.answer_error(response, why, shareable.map(|plan| (plan, tags))).await
+            self.answer_error(response, why, shareable).await
         } else {
             self.decline(response, why)
+        }
+    }
+
+    fn judge(
+        &self,
+        head: &Parts,
+        length: Option<u64>,
+        cache_for: Option<&CacheFor>,
+        times: Times,
+    ) -> Decision {
+        let (asked, config) = (&self.caller.asked, &self.caller.rules.config);
+        let mut decision = match asked.method {
+            RequestMethod::Head => {
+                self.caller.freshen(head, self.received);
+                judge_head(asked, head, cache_for, config, times)
+            }
+            RequestMethod::Get => judge(asked, head, length, cache_for, config, times),
+        };
+        if let Decision::Store(plan) = &mut decision {
+            fill::keep_beside_coded(&self.caller, plan);
+        }
+        decision
+    }
+
+    /// Ends the flight of a refresh whose answer ends what it was to replace. That answer is for
+    /// no client: the next request leads, with all its fields.
+    async fn end_refreshed<B: Body, E>(
+        mut self,
+        response: Response<B>,
+        why: DeclineReason,
+    ) -> OriginOutcome<B, E> {
+        self.end_stored().await;
+        self.leader.end(End::NotShared);
+        let response = response.map(ResponseBody::inner);
+        OriginOutcome::Response { response, stored: Ok(()), why: Some(why) }
+    }
+
+    /// Removes the response that an answer takes the place of, which is not stored itself: here
+    /// and in the remote. What was stored there after the request was sent stays here.
+    async fn end_stored(&mut self) {
+        let Self { caller, leader, .. } = self;
+        let refreshed = caller.refreshed.as_ref().map(|refreshed| &refreshed.entry);
+        let Some(entry) = refreshed.or(caller.stale.as_ref()) else { return };
+        if !leader.is_current() {
+            return;
+        }
+        fill::unstore(caller, entry);
+        leader.discard_remote_value();
+        if let Some(key) = leader.leased_key().cloned() {
+            caller.cache.remove_in_remote(key).await;
         }
     }
 

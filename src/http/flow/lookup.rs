@@ -21,6 +21,7 @@ use crate::freshness::Freshness;
 use crate::http::body::Reader;
 use crate::http::flow::answer::is_failure;
 use crate::http::flow::outside::{Outside, OutsideFacts};
+use crate::http::flow::refresh::RefreshedEntry;
 use crate::http::flow::trail::Trail;
 use crate::http::layer::Rules;
 use crate::http::rules::codings::Codings;
@@ -42,8 +43,7 @@ use crate::mode::Mode;
 pub(crate) type HttpCache = CacheState<StoredResponse>;
 pub(crate) type StoredEntry = Arc<Entry<StoredResponse>>;
 
-/// How keys of flights begin: they are never stored, so they need only differ
-/// from each other.
+/// How keys of flights begin: they are never stored, and need only differ from each other.
 const FLIGHT: [u8; 2] = KeyKind::Flight.start();
 
 /// Why the service is asked, in RFC 9211's words.
@@ -401,7 +401,7 @@ pub(crate) struct HttpCaller {
     /// index says so only where it replaces no usable response.
     pub(super) learned: Option<VaryList>,
     /// What a background refresh is to replace.
-    pub(super) refreshed: Option<StoredEntry>,
+    pub(super) refreshed: Option<RefreshedEntry>,
     /// A hash of what the request has besides its key, once a flight has been entered.
     pub(super) unkeyed: Option<u64>,
     /// The credential because of which its answer may be for it alone.
@@ -479,14 +479,14 @@ impl HttpCaller {
     /// Returns the credentials of the requests that a flight of this caller is
     /// for: a refresh is for requests like the first one.
     fn credentials(&self) -> Credentials {
-        let refreshed = self.refreshed.as_ref().and_then(|entry| entry.value.response());
+        let refreshed = self.refreshed.as_ref().and_then(|seen| seen.entry.value.response());
         refreshed.map_or(self.asked.credentials, |stored| stored.facts.from)
     }
 
     pub(super) fn predicted(&self) -> Option<Fingerprint> {
         if let Some(refreshed) = &self.refreshed {
             // Not what the newest list of the index says: this very entry.
-            return variant_of(refreshed);
+            return variant_of(&refreshed.entry);
         }
         self.newest_prediction()
     }

@@ -19,6 +19,14 @@ use crate::http::rules::request::{Credentials, RequestMethod, Wishes, credential
 use crate::http::rules::shape::ask_for_the_whole;
 use crate::http::stored::fill::{key_of, variant_of};
 
+/// What a background refresh is to replace.
+pub(super) struct RefreshedEntry {
+    pub(super) entry: StoredEntry,
+    /// The refresh carries no field of its client that is not in the key, so that its answer is
+    /// the one that every client would have got.
+    pub(super) is_for_all: bool,
+}
+
 /// Refreshes in the background, as a GET (a QUERY, a POST) without the fields that belong to the client
 /// whose request triggered it.
 pub(super) fn refresh<S, Q, B>(
@@ -46,7 +54,7 @@ pub(super) fn refresh<S, Q, B>(
     }
     ask_for_the_whole(request.headers_mut());
     let (mut parts, body) = request.into_parts();
-    keep_what_is_keyed(&caller, seen, keeps_all, &mut parts.headers);
+    let is_for_all = keep_what_is_keyed(&caller, seen, keeps_all, &mut parts.headers);
     caller.rules.forgets.iter().for_each(|forget| forget(&mut parts.extensions));
     let sent = credentials(&parts.headers, &caller.rules.config);
     caller.headers = selecting_of(&caller.headers, &parts.headers);
@@ -54,7 +62,7 @@ pub(super) fn refresh<S, Q, B>(
     caller.asked.method = RequestMethod::Get;
     caller.wishes = Wishes::default();
     caller.stale = Some(Arc::clone(seen));
-    caller.refreshed = Some(Arc::clone(seen));
+    caller.refreshed = Some(RefreshedEntry { entry: Arc::clone(seen), is_for_all });
     caller.asked.credentials = sent | caller.outside.credentials;
     let flight = caller.flight_request();
     let engine = Arc::clone(&caller.cache.engine);
@@ -107,32 +115,38 @@ fn is_of_the_body(name: &HeaderName) -> bool {
 /// So where there are rules, all fields stay, unless the application has named
 /// the fields that a refresh carries. A rule is never run to find out: it may rely on
 /// what the application's other layers write into every request.
+///
+/// Returns whether all fields that stay are keyed.
 fn keep_what_is_keyed(
     caller: &HttpCaller,
     seen: &StoredEntry,
     keeps_all: bool,
     headers: &mut HeaderMap,
-) {
+) -> bool {
     let HttpCaller { cache, rules, .. } = caller;
     let config = &rules.config;
     // A layer further out has keyed its own fields: without them it would be another request.
     let in_force = rules.configs_in_force();
     let from = seen.value.response().map(|stored| stored.facts.from).unwrap_or_default();
     let lists = lookup::selecting_fields(cache, caller.primary.as_bytes(), Some(seen));
+    let is_keyed = |name: &HeaderName| {
+        *name == header::HOST
+            || caller.content.is_some() && is_of_the_body(name)
+            || in_force.clone().any(|config| config.keys(name))
+            || lists.iter().any(|list| list.selects(name))
+    };
     let stays = |name: &HeaderName| {
         if in_force.clone().any(|config| config.is_credential(name)) {
             return from.contains(Credentials::of(name));
         }
         keeps_all
-            || *name == header::HOST
-            || caller.content.is_some() && is_of_the_body(name)
-            || in_force.clone().any(|config| config.keys(name))
+            || is_keyed(name)
             || config.unkeyed_headers.contains(name)
             || config.refresh_headers.as_ref().is_some_and(|kept| kept.contains(name))
-            || lists.iter().any(|list| list.selects(name))
     };
     let others: Vec<_> = headers.keys().filter(|name| !stays(name)).cloned().collect();
     for name in others {
         headers.remove(name);
     }
+    headers.keys().all(is_keyed)
 }

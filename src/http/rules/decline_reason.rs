@@ -69,6 +69,24 @@ impl DeclineReason {
     }
 }
 
+/// Returns whether the answer to a refresh, which is not stored, ends the response that it was to
+/// replace: the service says that there is no such page any more, or that no cache may have it.
+/// "Log in", "forbidden" and a temporary redirect say nothing of the page.
+pub(crate) fn ends_refreshed(status: StatusCode, why: DeclineReason) -> bool {
+    match status.as_u16() {
+        200..300 => {
+            matches!(why, DeclineReason::NoStore | DeclineReason::Private | DeclineReason::NoCache)
+        }
+        451 => true,
+        _ => is_gone(status),
+    }
+}
+
+/// Returns whether a page is not at its URI any more, for all clients.
+pub(crate) fn is_gone(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 301 | 308 | 404 | 410)
+}
+
 /// Returns whether an error concerns the URI, not one request for it: caches may store it
 /// without a lifetime from the origin (RFC 9110, 15.1).
 pub(crate) fn is_of_target(status: StatusCode) -> bool {

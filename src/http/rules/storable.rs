@@ -89,9 +89,9 @@ pub(crate) fn judge(
     response.judge(asked).map_or_else(Decision::Decline, Decision::Store)
 }
 
-/// Judges an error without a lifetime: returns how the clients get it that wait for it, as if
-/// it were stored for no time at all. "Log in" and "forbidden" are for each client alone.
-pub(crate) fn judge_error(
+/// Judges an error or a redirect without a lifetime: returns how the clients get it that wait for
+/// it, as if it were stored for no time at all. "Log in" and "forbidden" are for each client alone.
+pub(crate) fn judge_unstored(
     asked: &RequestFacts,
     parts: &Parts,
     declared_length: Option<u64>,
@@ -104,7 +104,7 @@ pub(crate) fn judge_error(
     }
     if asked.method == RequestMethod::Head {
         let (asked, parts) = as_get(asked, parts);
-        return judge_error(&asked, &parts, None, cache_for, config, times);
+        return judge_unstored(&asked, &parts, None, cache_for, config, times);
     }
     let is_for_wave = true;
     let response = Response { parts, declared_length, cache_for, config, times, is_for_wave };

@@ -4,6 +4,7 @@
 //! processes on a real server is in `tests/redis/processes.rs`.
 
 mod codings;
+mod ended;
 mod failures;
 mod privacy;
 mod query;
