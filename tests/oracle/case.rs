@@ -76,6 +76,7 @@ fn kind(rng: &mut Rng, through: Through, index: usize) -> Kind {
         10 => Kind::Refreshed(one_of(rng, &UNKEYED)),
         11 if through == Through::Layer => Kind::Sharded,
         12 if through == Through::Layer => Kind::User,
+        13 if through == Through::Layer => Kind::Precompressed,
         _ => Kind::Links(reading),
     }
 }
@@ -154,6 +155,7 @@ impl Case {
                 _ => 200,
             },
             groups: matches!(kind, Kind::Versions) && rng.bool(),
+            is_long: settings.compressor,
             kind,
         };
         let mut steps = Vec::new();

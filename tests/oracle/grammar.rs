@@ -69,6 +69,7 @@ fn fields_of(persona: &Persona) -> Vec<&'static str> {
         Kind::Tenant(_) => vec!["x-tenant"],
         Kind::CookieReader => vec!["cookie"],
         Kind::Sharded => vec!["x-shard"],
+        Kind::Precompressed => vec!["accept-encoding"],
         Kind::Permission(None) | Kind::Methods | Kind::Versions | Kind::User => Vec::new(),
     }
 }
@@ -150,6 +151,12 @@ pub(crate) fn victim(rng: &mut Rng, scene: &Scene<'_>) -> Ask {
     ask.address = rng.u8(1..=2);
     if in_100(rng, 5) {
         ask.add("Range", one_of(rng, &["bytes=0-3", "bytes=0-3", "bytes=0-1,4-5"]));
+    }
+    if settings.compressor && in_100(rng, 60) {
+        ask.set("Accept-Encoding", one_of(rng, plain_values("accept-encoding")));
+    }
+    if settings.compressor && in_100(rng, 30) {
+        ask.set("Range", "bytes=0-3,400-403");
     }
     if in_100(rng, 3) {
         ask.add("If-None-Match", "\"another\"");

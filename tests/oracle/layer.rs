@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use axum::body::Body;
-use http::Request;
+use axum::body::{Body, Bytes};
+use http::{Request, Response, header};
 use http_body_util::BodyExt;
 use tokio::runtime::Runtime;
+use tower_http::compression::Compression;
 use tower_layer::Layer;
 use tower_service::Service;
 use tower_stampede::{CacheOutcome, HttpService, HttpStampede, Stampede};
@@ -47,6 +48,7 @@ impl Lab {
             let scope = (!number.is_multiple_of(CASES_PER_CACHE)).then(|| number.to_string());
             let world = World::new(&case.persona, &case.settings);
             let service = case.settings.layer(kept, scope).layer(world.clone());
+            let service = Cached::new(service, case.settings.compressor);
             Play { case, world, service }.play().await
         })
     }
@@ -59,7 +61,56 @@ fn cache() -> HttpStampede {
 struct Play<'a> {
     case: &'a Case,
     world: World,
-    service: HttpService<World>,
+    service: Cached,
+}
+
+/// The origin behind a layer, which a compressor may stand around.
+#[derive(Clone)]
+enum Cached {
+    Alone(HttpService<World>),
+    Compressed(Compression<HttpService<World>>),
+}
+
+impl Cached {
+    fn new(service: HttpService<World>, has_compressor: bool) -> Self {
+        match has_compressor {
+            false => Self::Alone(service),
+            true => Self::Compressed(Compression::new(service)),
+        }
+    }
+
+    /// Returns the response to a request, and where it came from.
+    async fn reply(self, request: Request<Body>) -> Option<Reply> {
+        match self {
+            Self::Alone(mut service) => {
+                let response = service.call(request).await.ok()?;
+                let outcome = CacheOutcome::of(&response);
+                read(response, outcome).await
+            }
+            Self::Compressed(mut service) => {
+                let response = service.call(request).await.ok()?;
+                let outcome = response.extensions().get().copied();
+                let is_compressed = response.headers().contains_key(header::CONTENT_ENCODING);
+                let reply = read(response, outcome).await?;
+                Some(Reply { is_compressed, ..reply })
+            }
+        }
+    }
+}
+
+async fn read<B: http_body::Body<Data = Bytes>>(
+    response: Response<B>,
+    outcome: Option<CacheOutcome>,
+) -> Option<Reply> {
+    let (head, body) = response.into_parts();
+    let source = match outcome {
+        Some(CacheOutcome::Hit) => Source::Hit,
+        Some(CacheOutcome::Stale | CacheOutcome::StaleIfError) => Source::Stale,
+        Some(CacheOutcome::Joined) => Source::Joined,
+        _ => Source::Own,
+    };
+    let body = body.collect().await.ok()?.to_bytes();
+    Some(Reply::new(head.status.as_u16(), &head.headers, source, &body))
 }
 
 impl Play<'_> {
@@ -134,25 +185,13 @@ async fn note_answered(running: &mut [Running], world: &World, floors: &mut Vec<
 }
 
 async fn send(
-    mut service: HttpService<World>,
+    service: Cached,
     world: World,
     request: Request<Body>,
     hangs_up: Option<u64>,
     mut exchange: Exchange,
 ) -> Exchange {
-    let reading = async {
-        let response = service.call(request).await.ok()?;
-        let outcome = CacheOutcome::of(&response);
-        let (head, body) = response.into_parts();
-        let source = match outcome {
-            Some(CacheOutcome::Hit) => Source::Hit,
-            Some(CacheOutcome::Stale | CacheOutcome::StaleIfError) => Source::Stale,
-            Some(CacheOutcome::Joined) => Source::Joined,
-            _ => Source::Own,
-        };
-        let body = body.collect().await.ok()?.to_bytes();
-        Some(Reply::new(head.status.as_u16(), &head.headers, source, &body))
-    };
+    let reading = service.reply(request);
     exchange.reply = match hangs_up {
         None => reading.await,
         Some(after) => {

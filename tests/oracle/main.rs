@@ -15,6 +15,7 @@
 //!   write answered before the victim's request was sent and the victim's reply.
 //!   The reply to a HEAD is compared by a digest in a field; a part that the
 //!   victim asked for must be a part of the expected body.
+//! - A victim gets several parts that a compressor around the layer has coded as one body.
 //! - A victim gets a `Set-Cookie` that was written for another client.
 //! - A crowd costs more calls than without an attacker, or takes longer: see `crowds`.
 //! - Only victims are judged. Their requests are plain: one host in lower case,
@@ -26,6 +27,7 @@
 //!   generated. The one exception reads such a field and may be served stale:
 //!   there only what a *refresh in the background* brings is judged, and it must
 //!   hold the victim's own value or none.
+//! - One origin has coded pages and names no `Vary`: what it sends without a coding is for all.
 //! - What a setting is documented to hide from every handler (parameters outside
 //!   `query`, cookies under `ignore_cookies`) is hidden from the straight request
 //!   too. Lists that RFC 9111, 4.1, lets a cache bring into a normal form are

@@ -126,10 +126,12 @@ pub(crate) enum Kind {
     Sharded,
     /// Shows the user whom an extension names.
     User,
+    /// Has its pages coded and not coded, and names no `Vary`.
+    Precompressed,
 }
 
 impl Kind {
-    pub(crate) const COUNT: usize = 13;
+    pub(crate) const COUNT: usize = 14;
 
     pub(crate) const NAMES: [&str; Self::COUNT] = [
         "links",
@@ -145,6 +147,7 @@ impl Kind {
         "refreshed",
         "sharded",
         "user",
+        "precompressed",
     ];
 
     pub(crate) fn index(&self) -> usize {
@@ -162,6 +165,7 @@ impl Kind {
             Self::Refreshed(_) => 10,
             Self::Sharded => 11,
             Self::User => 12,
+            Self::Precompressed => 13,
         }
     }
 }
@@ -185,6 +189,8 @@ pub(crate) struct Persona {
     pub(crate) streams: bool,
     /// Reads `_` in field names as `-`, as CGI programs do.
     pub(crate) folds: bool,
+    /// Its pages are long enough for several parts.
+    pub(crate) is_long: bool,
     /// The status of its pages: with one of an error, the pages are error pages.
     pub(crate) status: u16,
     /// Says in `Cache-Groups` that its pages belong together, and which of them a write changes
@@ -217,13 +223,19 @@ impl Answer {
     }
 }
 
+/// What a long page has besides its text.
+const LONG: usize = 600;
+
 impl Persona {
     /// Returns what this origin answers. A write has been done already:
     /// `version` is the state after it.
     pub(crate) fn answer(&self, seen: &Parts, body: &str, version: u64) -> Answer {
         let answer = self.page(seen, body, version);
-        let is_page = answer.status == 200 && !is_write(seen);
-        Answer { status: if is_page { self.status } else { answer.status }, ..answer }
+        if answer.status != 200 || is_write(seen) {
+            return answer;
+        }
+        let rest = if self.is_long { ".".repeat(LONG) } else { String::new() };
+        Answer { status: self.status, body: answer.body + &rest, ..answer }
     }
 
     fn page(&self, seen: &Parts, body: &str, version: u64) -> Answer {
@@ -258,6 +270,10 @@ impl Persona {
             Kind::Versions => versions(seen, version, self.groups),
             Kind::Refreshed(name) => Answer::ok(raw(&seen.headers, name).unwrap_or("-".into())),
             Kind::Sharded => Answer::ok(raw(&seen.headers, "x-shard").unwrap_or("-".into())),
+            Kind::Precompressed if codes(&seen.headers) => {
+                Answer { content_encoding: Some("gzip"), ..Answer::ok("gzip") }
+            }
+            Kind::Precompressed => Answer::ok("not coded"),
             Kind::User => {
                 let user = seen.extensions.get::<crate::ask::User>();
                 Answer::ok(format!("{user:?} at {path}"))

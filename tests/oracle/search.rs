@@ -7,7 +7,7 @@ use crate::ask::Form;
 use crate::case::{Case, When};
 use crate::grammar::HOST;
 use crate::grammar::Through;
-use crate::judge::{Exchange, Finding, Source, foreground_calls, judge};
+use crate::judge::{CODED_PARTS, Exchange, Finding, Source, foreground_calls, judge};
 use crate::persona::{KNOWN_CREDENTIALS, Kind, TRUSTED};
 
 /// Whatever sends a case: in process, or through the proxy.
@@ -180,6 +180,9 @@ pub(crate) fn search<S: Stage>(
 
 /// Findings of one sort are reported once.
 fn sort_of(case: &Case, finding: &Finding) -> String {
+    if finding.expected == CODED_PARTS {
+        return "several parts behind a compressor".into();
+    }
     let name = Kind::NAMES[case.persona.kind.index()];
     let sort = match &case.persona.kind {
         Kind::Links(reading) | Kind::Redirector(reading, _) => format!("{name}/{reading:?}"),
@@ -253,6 +256,9 @@ fn smaller(case: &Case) -> Vec<Case> {
     }
     if persona.groups {
         with(&|other| other.persona.groups = false);
+    }
+    if persona.is_long {
+        with(&|other| other.persona.is_long = false);
     }
     if persona.fails > 0 {
         with(&|other| other.persona.fails = 0);

@@ -37,6 +37,8 @@ pub(crate) struct Settings {
     pub(crate) safe_posts: bool,
     pub(crate) max_variants: Option<usize>,
     pub(crate) max_body: Option<usize>,
+    /// A compressor of tower-http stands around the layer.
+    pub(crate) compressor: bool,
     /// Which of [`FLAGS`] the proxy has; the layer has all other settings.
     pub(crate) flags: Option<usize>,
 }
@@ -107,6 +109,11 @@ impl Settings {
         if rng.u8(..16) == 0 {
             settings.max_body = Some(4);
         }
+        let has_codings = matches!(kind, Kind::Varier(_) | Kind::Precompressed);
+        if !has_codings && rng.u8(..8) == 0 {
+            settings.compressor = true;
+            settings.max_body = None;
+        }
         settings.set_cookie =
             one_of(rng, &[SetCookie::Refuse, SetCookie::Strip, SetCookie::Explicit]);
         settings
@@ -152,7 +159,7 @@ impl Settings {
             let ttl = Duration::from_secs(ttl);
             layer = layer.status_ttl(404, ttl).status_ttl(500, ttl);
         }
-        layer = layer.make_etags(self.make_etags);
+        layer = layer.make_etags(self.make_etags).outcome_on_hits(self.compressor);
         if let Some(name) = self.key_field {
             layer = layer.key(move |parts: &Parts| {
                 format!("{:?}", parts.headers.get_all(name).iter().collect::<Vec<_>>())
@@ -219,6 +226,7 @@ impl Settings {
         with(&|other| other.stale_if_error = 0);
         with(&|other| other.max_variants = None);
         with(&|other| other.max_body = None);
+        with(&|other| other.compressor = false);
         if !matches!(kind, Kind::Sharded) {
             with(&|other| other.vary.clear());
             with(&|other| other.keyed.clear());
@@ -299,6 +307,7 @@ impl fmt::Display for Settings {
             ("identity by the extension User", self.identity),
             ("honour_request_directives", self.honour),
             ("cache_posts", self.safe_posts),
+            ("CompressionLayer around it", self.compressor),
         ];
         for (name, _) in flags.into_iter().filter(|(_, is_set)| *is_set) {
             write!(f, ", {name}")?;
