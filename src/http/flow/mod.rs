@@ -43,6 +43,7 @@
 //! - `miss`: the request waits, leads, or goes alone.
 //! - `part`: the request asks for a part, and leads to the whole, or waits for it.
 //! - `work`: what it brings to the orchestrator; `unkeyed`: what it has besides its key.
+//! - `sharing`: what is known of whether its response will be shared.
 //!
 //! The origin:
 //! - `origin_call`: a request for a response, or for the confirmation of a stored one.
@@ -82,6 +83,7 @@ pub(crate) mod remote;
 pub(crate) mod request_end;
 pub(crate) mod revalidate;
 pub(crate) mod service;
+pub(crate) mod sharing;
 pub(crate) mod trail;
 pub(crate) mod unkeyed;
 pub(crate) mod unsafe_method;

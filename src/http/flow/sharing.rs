@@ -1,0 +1,71 @@
+//! What is known, before the service is asked, of whether its answer will be shared.
+
+use http::HeaderName;
+
+use crate::flight::evidence::RequestTraits;
+use crate::flight::marks::Marks;
+use crate::http::flow::lookup::{HttpCaller, StoredEntry};
+use crate::key::Key;
+
+impl HttpCaller {
+    /// Returns whether answers are known to be shared between requests with such
+    /// credentials. Without that knowledge each request goes straight to the service: a
+    /// crowd must not wait for an answer that none of it may have.
+    pub(super) fn may_share(&self, flight: &Key) -> bool {
+        if self.asked.credentials.is_anonymous() || self.rules.config.is_public {
+            return true;
+        }
+        let now = self.cache.now();
+        let is_shared = |marks: &Marks| marks.evidence.is_shared(now);
+        let is_known = self.cache.engine.table.read_marks(flight, is_shared).unwrap_or(false);
+        is_known || self.stale_permits()
+    }
+
+    /// Returns whether the last answer is known to be for one caller alone.
+    pub(super) fn is_not_shared(&self) -> bool {
+        self.is_known_unshared(&self.flight_key())
+    }
+
+    /// Returns whether a leader knows by now that its answer is for one caller alone: that is noted
+    /// for the flight it leads, and by what it has read of variants it may belong to another.
+    pub(super) fn has_learned_not_to_share(&self, led: &Key) -> bool {
+        let now = self.cache.now();
+        let concerns = |marks: &Marks| marks.evidence.concerns(self.traits(), now);
+        let table = &self.cache.engine.table;
+        let concerns = |key: &Key| table.read_marks(key, concerns).unwrap_or(false);
+        concerns(led) || self.is_not_shared() || concerns(&self.flight_key())
+    }
+
+    pub(super) fn is_known_unshared(&self, flight: &Key) -> bool {
+        let now = self.cache.now();
+        let may_share = self.may_share(flight);
+        let is_unshared = |marks: &Marks| match may_share {
+            true => marks.evidence.lets_pass(self.traits(), now),
+            false => marks.evidence.is_declined(now),
+        };
+        self.cache.engine.table.read_marks(flight, is_unshared).unwrap_or(false)
+    }
+
+    pub(super) fn traits(&self) -> RequestTraits {
+        let span = self.cache.engine.settings.uncacheable_for();
+        let is_lately = |entry: &StoredEntry| {
+            self.cache.now() < entry.window().served_until().plus(span) && self.stale_permits()
+        };
+        let has_shared = self.stale.as_ref().is_some_and(is_lately);
+        RequestTraits { unkeyed: self.unkeyed.unwrap_or_default(), has_shared }
+    }
+
+    /// Returns the credential because of which its answer is not shared, if
+    /// that is known.
+    pub(super) fn refused_credential(&self) -> Option<&HeaderName> {
+        let name = self.credential.as_ref()?;
+        (!self.may_share(&self.flight_key())).then_some(name)
+    }
+
+    /// Returns whether the stored response permits sharing. That it may answer
+    /// this request is not enough, if it came from a request without credentials.
+    fn stale_permits(&self) -> bool {
+        let stored = self.stale.as_ref().and_then(|entry| entry.value.response());
+        stored.is_some_and(|stored| stored.facts.permits.contains(self.asked.credentials))
+    }
+}
