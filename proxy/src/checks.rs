@@ -111,7 +111,6 @@ fn is_for_us(parts: &mut Parts, settings: &Settings) -> Checked {
         // HTTP/1.0 knows of one host per address: ours is the origin's.
         let Some(server) = settings.origins.default_server() else { return no_host() };
         parts.headers.insert(header::HOST, server.host.clone());
-        return Ok(());
     }
     if settings.origins.of(parts.headers.get(header::HOST)).is_none() {
         return refuse(StatusCode::MISDIRECTED_REQUEST, "no origin answers for this host");

@@ -86,6 +86,18 @@ async fn other_hosts_than_the_allowed_are_misdirected() {
 }
 
 #[tokio::test]
+async fn a_request_without_a_host_is_misdirected_unless_the_origins_host_is_allowed() {
+    for request in ["GET / HTTP/1.0\r\n\r\n", "POST / HTTP/1.0\r\nContent-Length: 0\r\n\r\n"] {
+        refused(&["--allow-host", "a.example"], &[(request, 421)]).await;
+    }
+    let origin = Origin::bind().await;
+    let host = origin.address().to_string();
+    let proxy = Proxy::start(&origin, &["--allow-host", "a.example", "--allow-host", &host]);
+    let (_, head, _client) = origin.request_on_new(&proxy, "GET / HTTP/1.0\r\n\r\n").await;
+    assert_eq!(head.get("host"), Some(host.as_str()));
+}
+
+#[tokio::test]
 async fn connection_cannot_take_away_what_a_request_means() {
     let names =
         ["Host", "authorization", "Cookie", "Cache-Control", "Content-Length", "Transfer-Encoding"];
