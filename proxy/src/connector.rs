@@ -3,22 +3,19 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::Uri;
 use http::uri::Scheme;
-use hyper_util::client::legacy::connect::{Connected, Connection};
-use hyper_util::rt::TokioIo;
 use rustls::ClientConfig;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
-use tower_service::Service;
 
 use crate::server::default_port;
 use crate::tls;
+use crate::traffic::Traffic;
 
 /// Connects to the origin in a URI.
 #[derive(Clone, Debug)]
@@ -36,7 +33,7 @@ impl Connector {
     /// Connects, TLS included, within the time-out.
     pub(crate) async fn connect(&self, to: &Uri) -> io::Result<OriginStream> {
         match tokio::time::timeout(self.timeout, self.connect_slowly(to)).await {
-            Ok(link) => Ok(OriginStream { link: link?, used: Used::default() }),
+            Ok(link) => Ok(OriginStream { link: link?, traffic: Traffic::default() }),
             Err(_) => Err(io::ErrorKind::TimedOut.into()),
         }
     }
@@ -58,38 +55,10 @@ impl Connector {
     }
 }
 
-impl Service<Uri> for Connector {
-    type Response = TokioIo<OriginStream>;
-    type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, to: Uri) -> Self::Future {
-        let connector = self.clone();
-        Box::pin(async move { Ok(TokioIo::new(connector.connect(&to).await?)) })
-    }
-}
-
-/// Whether a connection has carried a request.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Used(Arc<AtomicBool>);
-
-impl Used {
-    /// Notes a request on a connection; returns whether there was one before.
-    pub(crate) fn again(connection: &Connected) -> bool {
-        let mut extras = http::Extensions::new();
-        connection.get_extras(&mut extras);
-        extras.get::<Self>().is_some_and(|used| used.0.swap(true, Ordering::Relaxed))
-    }
-}
-
 /// A connection to an origin.
 pub(crate) struct OriginStream {
     link: Link,
-    used: Used,
+    traffic: Traffic,
 }
 
 enum Link {
@@ -97,16 +66,16 @@ enum Link {
     Tls(Box<TlsStream<TcpStream>>),
 }
 
-impl Connection for OriginStream {
-    fn connected(&self) -> Connected {
-        Connected::new().extra(self.used.clone())
+impl OriginStream {
+    pub(crate) fn traffic(&self) -> Traffic {
+        self.traffic.clone()
     }
 }
 
 /// Calls a method of the stream that is there.
 macro_rules! on_link {
     ($this:ident, $stream:ident => $call:expr) => {
-        match &mut $this.get_mut().link {
+        match &mut $this.link {
             Link::Plain(stream) => {
                 let $stream = Pin::new(stream);
                 $call
@@ -121,17 +90,20 @@ macro_rules! on_link {
 
 impl AsyncRead for OriginStream {
     fn poll_read(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        on_link!(self, stream => stream.poll_read(cx, buffer))
+        let before = buffer.filled().len();
+        let read = on_link!(self, stream => stream.poll_read(cx, buffer));
+        self.traffic.received(&buffer.filled()[before..]);
+        read
     }
 }
 
 impl AsyncWrite for OriginStream {
     fn poll_write(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
@@ -139,7 +111,7 @@ impl AsyncWrite for OriginStream {
     }
 
     fn poll_write_vectored(
-        self: Pin<&mut Self>,
+        mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
@@ -153,11 +125,11 @@ impl AsyncWrite for OriginStream {
         }
     }
 
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         on_link!(self, stream => stream.poll_flush(cx))
     }
 
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         on_link!(self, stream => stream.poll_shutdown(cx))
     }
 }

@@ -42,11 +42,6 @@ impl OriginError {
         Self { kind: Kind::Connect, source: Some(error.into()) }
     }
 
-    pub(crate) fn of_client(error: hyper_util::client::legacy::Error) -> Self {
-        let kind = if error.is_connect() { Kind::Connect } else { kind_of(&error) };
-        Self { kind, source: Some(error.into()) }
-    }
-
     pub(crate) fn of_connection(error: hyper::Error) -> Self {
         Self { kind: kind_of(&error), source: Some(error.into()) }
     }

@@ -83,6 +83,11 @@ fn at_origin(uri: &Uri, server: &Server) -> Uri {
     Uri::from_parts(at).expect("scheme, authority and path make a URI")
 }
 
+/// What is said of a target on a connection to the origin.
+pub(crate) fn origin_form(uri: &Uri) -> Uri {
+    uri.path_and_query().cloned().map_or_else(|| Uri::from_static("/"), Uri::from)
+}
+
 /// Frames a request by the body that it has. The received length only says
 /// whether an empty body is worth a word.
 fn frame_request<B: Body>(headers: &mut HeaderMap, body: &B) {

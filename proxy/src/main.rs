@@ -12,7 +12,7 @@
 //!   `settings`. `document` reads TOML with line numbers; `server` and `rules` are parts of it.
 //! - `live`: the layers and services that the settings make, and how SIGHUP replaces them.
 //! - `front`: where the three parts meet: the checks that a request must pass, the layer, and the
-//!   service that asks the origin.
+//!   service that asks the origin. That is `origin`, on the connections of `pool`.
 //! - `operators`, `status`, `access_log`: what operators see.
 //!
 //! `connection`, `limits`, `listen`, `metrics_off`, `signal`, `size` and `texts` are symbolic links:
@@ -66,6 +66,7 @@ mod origin;
 mod outgoing;
 mod own_values;
 mod pages;
+mod pool;
 mod provenance;
 mod redis;
 mod reloads;
@@ -77,6 +78,7 @@ mod size;
 mod status;
 mod texts;
 mod tls;
+mod traffic;
 mod upgrade;
 mod via;
 mod wire;

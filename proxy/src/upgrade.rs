@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::header::{self, HeaderValue};
-use http::{Request, Response, StatusCode, Uri};
+use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper::upgrade::OnUpgrade;
@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use crate::connection::{Place, sleep_until};
 use crate::connector::Connector;
 use crate::failure::{Kind, OriginError};
-use crate::forward::members;
+use crate::forward::{self, members};
 use crate::incoming::ClientBody;
 use crate::origin::OriginBody;
 use crate::settings::Settings;
@@ -37,16 +37,12 @@ pub(crate) async fn ask(
     let (mut sender, connection) = handshake.map_err(OriginError::of_connection)?;
     // It ends with the response, or becomes the tunnel.
     tokio::spawn(connection.with_upgrades());
-    *request.uri_mut() = origin_form(request.uri());
+    *request.uri_mut() = forward::origin_form(request.uri());
     let response = sender.send_request(request).await.map_err(OriginError::of_connection)?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         return switch(response, client, place, settings);
     }
     Ok(response.map(|body| OriginBody::new(body, settings.origin_idle)))
-}
-
-fn origin_form(uri: &Uri) -> Uri {
-    uri.path_and_query().cloned().map_or_else(|| Uri::from_static("/"), Uri::from)
 }
 
 fn switch(

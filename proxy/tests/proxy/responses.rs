@@ -103,6 +103,60 @@ async fn a_response_with_two_lengths_is_not_stored() {
 }
 
 #[tokio::test]
+async fn a_response_that_is_followed_by_more_bytes_is_forwarded_and_not_stored() {
+    let hidden = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil";
+    for response in [
+        format!("{FRESH}Content-Length: 2\r\n\r\nabc"),
+        format!("{FRESH}Content-Length: 2\r\n\r\nab{hidden}"),
+        format!("{FRESH}Content-Length: 2\r\nConnection: close\r\n\r\nab</html>"),
+        format!("{}Content-Length: 2\r\n\r\nabc", FRESH.replace("1.1", "1.0")),
+    ] {
+        assert_eq!(several_after(&response).await, (SEVERAL, SEVERAL), "{response:?}");
+    }
+    // A chunked response says itself where it ends.
+    let chunked = format!("{FRESH}Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n{hidden}");
+    assert_eq!(several_after(&chunked).await, (1, 1));
+}
+
+#[tokio::test]
+async fn a_page_that_is_cut_by_its_length_is_not_stored() {
+    for (length, cut) in [(0, 1), (0, 20_000), (50_001, 1), (50_001, 100_000)] {
+        let origin = Origin::bind().await;
+        let proxy = Proxy::start(&origin, &[]);
+        let counted = Counted::default();
+        let page = "x".repeat(length + cut);
+        let response = format!("{FRESH}Content-Length: {length}\r\n\r\n{page}");
+        let answering = tokio::spawn(counted.clone().answer(origin, response));
+        for asked in 1..=SEVERAL {
+            assert_eq!(proxy.ask(GET).await.body, page[..length]);
+            assert_eq!(counted.requests.load(Ordering::SeqCst), asked, "{length} {cut}");
+        }
+        answering.abort();
+    }
+}
+
+#[tokio::test]
+async fn a_response_of_http_1_0_is_stored_if_it_is_whole() {
+    let head = FRESH.replace("1.1", "1.0");
+    assert_eq!(several_after(&format!("{head}Content-Length: 2\r\n\r\nab")).await, (1, 1));
+    let origin = Origin::bind().await;
+    let proxy = Proxy::start(&origin, &[]);
+    let (mut peer, _, mut client) = origin.request_on_new(&proxy, GET).await;
+    peer.send(format!("{head}Content-Length: 5\r\n\r\nab")).await;
+    client.head().await;
+    client.expect("ab").await;
+    drop(peer);
+    assert_eq!(client.until_end().await, b"", "it breaks off");
+    // Without a length, its end is the end of the connection.
+    let (mut peer, _, mut client) = origin.request_on_new(&proxy, GET).await;
+    peer.send(format!("{head}\r\nab")).await;
+    drop(peer);
+    assert_eq!(client.reply().await.body, "ab");
+    assert_eq!(proxy.ask(GET).await.body, "ab");
+    assert!(!origin.is_asked_within(A_WHILE).await);
+}
+
+#[tokio::test]
 async fn responses_are_framed_by_the_body_that_is_there() {
     for (response, length, coding) in [
         ("Content-Length: 2\r\n\r\nab", Some("2"), None),
@@ -411,4 +465,110 @@ async fn a_request_that_met_a_closing_connection_is_sent_once_more() {
     drop(peer);
     assert_eq!(client.reply().await.status(), 502);
     assert!(!origin.is_asked_within(A_WHILE).await);
+}
+
+/// How many connections are kept in the tests of those that are dead.
+const KEPT: usize = 12;
+
+/// Answers requests, and sends the start line of each. The first connections answer one request,
+/// and end without a word at the second.
+async fn answer_on_dead(origin: Origin, seen: tokio::sync::mpsc::UnboundedSender<String>) {
+    for number in 0.. {
+        let (mut peer, seen) = (origin.accept().await, seen.clone());
+        tokio::spawn(async move {
+            let mut has_answered = false;
+            while let Some(head) = peer.head_or_end().await {
+                drop(seen.send(head.start));
+                if number < KEPT && has_answered {
+                    return;
+                }
+                peer.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab").await;
+                has_answered = true;
+            }
+        });
+    }
+}
+
+/// Sends as many requests at once as there are kept connections, all of them dead. Returns their
+/// statuses, and how often the origin saw each.
+async fn on_dead_connections(method: &str) -> Vec<(u16, usize)> {
+    let origin = Origin::bind().await;
+    let proxy = Proxy::start(&origin, &[]);
+    let crowd = async |method: &str, name: &str| {
+        let request = |number| format!("{method} /{name}{number} HTTP/1.1\r\nHost: a\r\n\r\n");
+        let mut clients = Vec::new();
+        for number in 0..KEPT {
+            clients.push(proxy.send(request(number)).await);
+        }
+        clients
+    };
+    // All of them wait, so that each has a connection.
+    let mut clients = crowd("GET", "kept").await;
+    let (sender, mut seen) = tokio::sync::mpsc::unbounded_channel();
+    let answering = tokio::spawn(answer_on_dead(origin, sender));
+    for client in &mut clients {
+        assert_eq!(client.reply().await.status(), 200);
+    }
+    let mut statuses = Vec::new();
+    for mut client in crowd(method, "dead").await {
+        statuses.push(client.reply().await.status());
+    }
+    answering.abort();
+    let mut starts = Vec::new();
+    while let Ok(start) = seen.try_recv() {
+        starts.push(start);
+    }
+    let count = |number| {
+        let start = format!("{method} /dead{number} HTTP/1.1");
+        starts.iter().filter(|seen| **seen == start).count()
+    };
+    statuses.into_iter().enumerate().map(|(number, status)| (status, count(number))).collect()
+}
+
+#[tokio::test]
+async fn no_get_fails_when_all_kept_connections_are_dead() {
+    let answers = on_dead_connections("GET").await;
+    assert!(answers.iter().all(|(status, _)| *status == 200), "{answers:?}");
+    assert!(answers.iter().all(|(_, sent)| *sent <= 2), "{answers:?}");
+    assert!(answers.iter().any(|(_, sent)| *sent == 2), "no dead connection was used: {answers:?}");
+}
+
+#[tokio::test]
+async fn no_post_is_sent_twice_when_all_kept_connections_are_dead() {
+    let answers = on_dead_connections("POST").await;
+    assert!(answers.iter().all(|(_, sent)| *sent == 1), "{answers:?}");
+    assert!(answers.iter().any(|(status, _)| *status == 502), "{answers:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_get_fails_at_an_origin_that_answers_one_request_on_each_connection() {
+    let origin = Origin::bind().await;
+    let proxy = Arc::new(Proxy::start(&origin, &[]));
+    let answering = tokio::spawn(async move {
+        loop {
+            let mut peer = origin.accept().await;
+            tokio::spawn(async move {
+                if peer.head_or_end().await.is_some() {
+                    // It does not say so.
+                    peer.send("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nab").await;
+                    peer.head_or_end().await;
+                }
+            });
+        }
+    });
+    let clients = (0..16).map(|client| {
+        let proxy = Arc::clone(&proxy);
+        tokio::spawn(async move {
+            let mut peer = proxy.connect().await;
+            for request in 0..50 {
+                peer.send(GET.replace("/ ", &format!("/{client}/{request} "))).await;
+                let reply = peer.reply().await;
+                assert_eq!(reply.status(), 200, "{reply:?}");
+            }
+        })
+    });
+    for client in clients.collect::<Vec<_>>() {
+        client.await.unwrap();
+    }
+    answering.abort();
 }
