@@ -71,8 +71,9 @@
 //! Keys and tags are written with `%` and two digits for each byte that is no visible ASCII
 //! character, and for `%` itself. A purge reads them the same way.
 //!
-//! An unreadable request is answered with a 400, another path with a 404, another method with a
-//! 405, a body over 64 KiB with a 413; `error` has the reason. All answers are JSON, and have `Cache-Control: no-store`.
+//! An unreadable request is answered with a 400, another path with a 404 that lists the paths,
+//! another method with a 405, a body over 64 KiB with a 413; `error` has the reason. All answers are
+//! JSON, and have `Cache-Control: no-store`.
 
 use std::any::TypeId;
 use std::sync::Arc;
@@ -80,7 +81,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{RawQuery, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, Uri, header};
 use axum::middleware::map_response;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
@@ -93,6 +94,10 @@ use crate::http::rules::steering::GroupOrigin;
 use crate::http::rules::target::{self, path_tag};
 use crate::key::KeyKind;
 use crate::{Announcement, Health, Invalidation, Key, Mode, Stampede, Stats, Tag};
+
+/// What is said of a path that is none.
+const PATHS: &str = "no such path; there are GET /stats, /health, /log, /mode and /keys, PUT /mode, \
+                     and POST /purge";
 
 /// The longest body that is read.
 const MAX_BODY: usize = 64 << 10;
@@ -156,7 +161,7 @@ where
             }),
         )
         // Of this router alone: where it is nested, another one could be stored.
-        .fallback(async || said(Err(Refused(StatusCode::NOT_FOUND, "no such request".into()))))
+        .fallback(async || said(Err(Refused(StatusCode::NOT_FOUND, PATHS.into()))))
         .method_not_allowed_fallback(async || {
             said(Err(Refused(StatusCode::METHOD_NOT_ALLOWED, "not with this method".into())))
         })
@@ -287,6 +292,14 @@ async fn set_mode<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>, body: B
     Ok(mode(cache))
 }
 
+/// Reads a scheme and a host, and no more: groups belong to all pages of a host.
+fn origin_of(text: &str) -> Option<Uri> {
+    let uri = target::normal_url(text)?;
+    let is_all = uri.path_and_query().is_none_or(|resource| resource.as_str() == "/");
+    // The fragment is no part of a `Uri`.
+    (is_all && !text.contains('#')).then_some(uri)
+}
+
 async fn purge<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>, body: Body) -> Answer {
     let said = object(body).await?;
     let scope = text(&said, "scope")?;
@@ -323,8 +336,10 @@ async fn purge<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>, body: Body
     let done = match name.as_str() {
         "key" if is_soft => return Err(bad("`soft` stands beside all but `key`")),
         "group" => {
-            let origin = origin.and_then(|origin| target::normal_url(&format!("{origin}/")));
-            let origin = origin.ok_or_else(|| bad("`origin` must be a scheme and a host"))?;
+            let origin = origin.and_then(origin_of).ok_or_else(|| {
+                bad("`origin` must be a scheme and a host, such as `https://a.example`, \
+                     without a path or a query")
+            })?;
             let tag = GroupOrigin::of_url(&origin, scope).group(what);
             match is_soft {
                 true => state.mark_tags_stale(&[tag]).await,

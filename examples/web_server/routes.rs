@@ -119,14 +119,20 @@ async fn own_pages_only(request: Request<Body>, next: Next) -> Response {
 /// The router for operators, behind a token. Without one there is none.
 fn admin(app: &App) -> Router {
     let Some(token) = &app.flags.admin_token else { return Router::new() };
-    let expected: Arc<str> = format!("Bearer {token}").into();
+    let token: Arc<str> = token.as_str().into();
     let only_operators = from_fn(move |request: Request<Body>, next: Next| {
-        let shown = request.headers().get(header::AUTHORIZATION);
-        let is_one = shown.is_some_and(|shown| shown.as_bytes() == expected.as_bytes());
+        let is_one = shown_token(&request) == Some(token.as_bytes());
         async move { if is_one { Ok(next.run(request).await) } else { Err(StatusCode::UNAUTHORIZED) } }
     });
     Router::new()
         .nest("/admin", tower_stampede::admin::router(app.cache.clone()).layer(only_operators))
+}
+
+/// The token that a request shows. The scheme may be in upper or lower case (RFC 9110, 11.1).
+fn shown_token(request: &Request<Body>) -> Option<&[u8]> {
+    let shown = request.headers().get(header::AUTHORIZATION)?.as_bytes();
+    let (scheme, token) = shown.split_at_checked(7)?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii_start())
 }
 
 /// Takes our own port out of `Host`. The host is part of what a response is

@@ -229,7 +229,8 @@ struct ConnectionArgs {
     /// How many at once, web sockets included [default: 10000]
     #[arg(long, value_name = "N", value_parser = at_least_one, allow_negative_numbers = true)]
     max_connections: Option<usize>,
-    /// Longer requests get 431 [default: 16384]
+    /// Requests with a longer header section get 431, and responses with a longer one are not
+    /// stored [default: 16384]
     #[arg(long, value_name = "BYTES", value_parser = at_least_one, allow_negative_numbers = true)]
     max_header_bytes: Option<usize>,
     /// How long a TLS handshake and a request's head may take, and how long a connection may be
@@ -260,8 +261,8 @@ struct ConnectionArgs {
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Operators")]
 struct OperatorArgs {
-    /// Where operators purge and look, and /healthz and /metrics are; not for clients
-    /// [default: none]
+    /// Where operators purge (PURGE /page, PURGE *, POST /purge) and look (/stats, /keys), and
+    /// where /healthz and /metrics are; not for clients [default: none]
     #[arg(long, value_name = "ADDR", value_parser = address)]
     admin: Option<SocketAddr>,
     /// A file with the token that operators show: at least 16 characters. Without it the token is

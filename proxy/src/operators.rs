@@ -29,6 +29,10 @@ pub(crate) const VARIABLE: &str = "STAMPEDE_ADMIN_TOKEN";
 /// A shorter one could be guessed.
 const LEAST_LENGTH: usize = 16;
 
+/// What is said of a path that is none.
+const PATHS: &str = "no such path; there are GET /healthz, /metrics, /stats, /health, /log, /mode \
+                     and /keys, PUT /mode, POST /purge, and PURGE of a URI or of *";
+
 /// How long a connection may last, from its first byte to its last.
 const LIFETIME: Duration = Duration::from_secs(30);
 
@@ -69,7 +73,8 @@ impl AdminToken {
         let mut shown = headers.get_all(header::AUTHORIZATION).iter();
         let (Some(shown), None) = (shown.next(), shown.next()) else { return false };
         let Some((scheme, token)) = shown.as_bytes().split_at_checked(7) else { return false };
-        scheme.eq_ignore_ascii_case(b"bearer ") && blake3::hash(token) == self.0
+        // RFC 9110, 11.1 and 11.4: in any case, and one blank or several.
+        scheme.eq_ignore_ascii_case(b"bearer ") && blake3::hash(token.trim_ascii_start()) == self.0
     }
 }
 
@@ -134,7 +139,11 @@ impl Operators {
         }
         let (parts, body) = request.into_parts();
         if parts.method.as_str() != "PURGE" {
-            return self.pass(Request::from_parts(parts, Body::new(body))).await;
+            let answer = self.pass(Request::from_parts(parts, Body::new(body))).await;
+            return match answer.status() {
+                StatusCode::NOT_FOUND => said(StatusCode::NOT_FOUND, &json!({"error": PATHS})),
+                _ => answer,
+            };
         }
         let purges = match purges(&parts.uri, &parts.headers) {
             Ok(purges) => purges,

@@ -212,6 +212,11 @@ async fn it_answers_what_it_cannot_read_with_the_reason() {
         r#"{"tag": "a", "scope": "x"}"#,
         r#"{"path": "/", "scope": 7}"#,
         r#"{"all": "yes"}"#,
+        r#"{"group": "g", "origin": "http://a/shop"}"#,
+        r#"{"group": "g", "origin": "http://a/?x"}"#,
+        r#"{"group": "g", "origin": "http://a#x"}"#,
+        r#"{"group": "g", "origin": "/"}"#,
+        r#"{"group": "g", "origin": "a.example"}"#,
     ] {
         let (status, said) = ask(&app, put("POST", "/purge", body.to_owned())).await;
         assert!(status == 400 && said["error"].is_string(), "{body:.40}: {said}");
@@ -224,6 +229,12 @@ async fn it_answers_what_it_cannot_read_with_the_reason() {
     assert_eq!(ask(&app, put("POST", "/purge", long)).await.0, 413);
     let broken = futures_util::stream::iter([Ok("{"), Err(std::io::Error::other("gone"))]);
     assert_eq!(ask(&app, put("POST", "/purge", Body::from_stream(broken))).await.0, 413);
+    let (status, said) = ask(&app, get("/nothing")).await;
+    let named = said["error"].as_str().unwrap().split([' ', ',']).filter(|it| it.starts_with('/'));
+    for path in named {
+        assert_ne!(ask(&app, get(path)).await.0, 404, "{path}");
+    }
+    assert_eq!((status, said["error"].to_string().matches('/').count()), (404, 7), "{said}");
     for wrong in [put("POST", "/stats", ""), put("GET", "/purge", ""), get("/nothing")] {
         let reply = send(&app, wrong).await;
         assert!(matches!(reply.status, 404 | 405), "{reply:?}");

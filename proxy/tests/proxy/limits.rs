@@ -375,7 +375,40 @@ async fn http_2_has_the_same_bounds_on_fields_and_a_line_for_each_cookie() {
     assert!(response.is_err() || response.unwrap().status() == 431);
 }
 
+#[tokio::test]
+async fn a_response_with_a_header_section_over_the_bound_is_forwarded_and_not_stored() {
+    for (bytes, calls) in [(15 << 10, 1), (18 << 10, 2)] {
+        let large = format!("{}X-Large: {}\r\n", fresh(), "x".repeat(bytes));
+        let (origin, proxy) = Scripted::start(&[], move |_| (large.clone(), "page".into())).await;
+        for _ in 0..2 {
+            let reply = proxy.ask(GET).await;
+            assert_eq!(
+                (reply.body.as_str(), reply.head.get("x-large").unwrap().len()),
+                ("page", bytes)
+            );
+        }
+        assert_eq!(origin.hits(), calls, "{bytes}");
+    }
+}
+
 // ---- the other server ----
+
+#[tokio::test]
+async fn operators_of_the_web_server_write_the_scheme_of_the_token_in_any_case() {
+    let server = Proxy::start_web_server(&["--admin-token", "an-operators-secret"]);
+    for (shown, status) in [
+        ("Bearer an-operators-secret", 200),
+        ("bearer an-operators-secret", 200),
+        ("BEARER  an-operators-secret", 200),
+        ("Bearer AN-OPERATORS-SECRET", 401),
+        ("Basic an-operators-secret", 401),
+        ("an-operators-secret", 401),
+    ] {
+        let request =
+            format!("GET /admin/mode HTTP/1.1\r\nHost: a\r\nAuthorization: {shown}\r\n\r\n");
+        assert_eq!(server.ask(&request).await.status(), status, "{shown}");
+    }
+}
 
 #[tokio::test]
 async fn half_a_head_and_idle_connections_end_at_the_web_server_too() {

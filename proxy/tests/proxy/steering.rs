@@ -170,6 +170,22 @@ async fn without_the_token_operators_get_401_and_nothing_changes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_scheme_of_the_token_is_in_any_case_and_an_unknown_path_is_told_the_others() {
+    let (_origin, proxy) = start().await;
+    for scheme in ["bearer", "BEARER", "Bearer", "bEARER "] {
+        let fields = format!("Authorization: {scheme} {TOKEN}\r\n");
+        assert_eq!(operator(&proxy, "GET", "/stats", &fields, "").await.status(), 200, "{scheme}");
+        let unknown = operator(&proxy, "GET", "/nowhere", &fields, "").await;
+        assert_eq!(unknown.status(), 404);
+        for path in ["/healthz", "/metrics", "/stats", "/health", "/log", "/mode", "/keys"] {
+            assert!(unknown.body.contains(path), "{}", unknown.body);
+            assert_eq!(operator(&proxy, "GET", path, &fields, "").await.status(), 200, "{path}");
+        }
+        assert!(unknown.body.contains("POST /purge, and PURGE"), "{}", unknown.body);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_purge_at_the_public_listener_is_an_unknown_method_like_any_other() {
     let (origin, proxy) = start().await;
     page(&proxy, "/").await;
