@@ -419,8 +419,9 @@ impl HttpLayer {
         /// they mean. Then the service sees `Accept-Encoding` reduced to the
         /// known codings that it accepts, without weights and unknown ones, and
         /// a response that varies by it answers every request that accepts its
-        /// coding. Of languages, the order of those that are equally welcome is
-        /// ignored. Inside of another `http_layer()` only where both say so.
+        /// coding. Languages are sorted by their weights to compare them; those of equal
+        /// weight keep their order, and the service sees the field as it came.
+        /// Inside of another `http_layer()` only where both say so.
         /// Defaults to true.
         normalise_accept: bool;
         /// Sets whether a request says how new its answer must be, by

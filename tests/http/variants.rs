@@ -191,6 +191,25 @@ async fn values_that_mean_the_same_select_the_same_variant() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn languages_of_equal_weight_select_by_their_order() {
+    let origin = speaks("Accept-Language");
+    let app = app(&origin);
+    let ask = async |languages: &[&'static str]| {
+        let fields: Vec<_> = languages.iter().map(|line| ("accept-language", *line)).collect();
+        let reply = send(&app, with("/report", &fields)).await;
+        (reply.is(Hit), reply.text().to_owned())
+    };
+    // To this service, the first language is the preferred one.
+    for languages in ["de, en", "en, de", "fr, de;q=0.5, en;q=0.5", "fr, en;q=0.5, de;q=0.5"] {
+        assert_eq!(ask(&[languages]).await, (false, languages.into()));
+    }
+    assert_eq!(ask(&["de, en"]).await, (true, "de, en".into()));
+    assert_eq!(ask(&["EN;q=1.0", "de"]).await, (true, "en, de".into()), "lines are joined");
+    let sorted = ask(&["en;q=0.5, fr, de;q=0.5"]).await;
+    assert_eq!(sorted, (true, "fr, en;q=0.5, de;q=0.5".into()), "weights come before places");
+}
+
+#[tokio::test(start_paused = true)]
 async fn fields_that_every_response_varies_by_select_although_none_says_so() {
     let origin = Origin::new(|call| {
         Answer::ok("max-age=60", call.header("x-tenant").unwrap_or("none").to_owned())

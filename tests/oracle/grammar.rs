@@ -27,7 +27,7 @@ fn in_100(rng: &mut Rng, percent: u8) -> bool {
 /// Values that the plain grammar gives to a field.
 fn plain_values(name: &str) -> &'static [&'static str] {
     match name {
-        "accept-language" => &["en", "de", "en, de;q=0.5"],
+        "accept-language" => &["en", "de", "en, de;q=0.5", "de;q=0.5, en", "en, de", "de, en"],
         "accept-encoding" => &[
             "gzip",
             "GZIP;q=1.0",

@@ -31,7 +31,8 @@
 //! - What a setting is documented to hide from every handler (parameters outside
 //!   `query`, cookies under `ignore_cookies`) is hidden from the straight request
 //!   too. Lists that RFC 9111, 4.1, lets a cache bring into a normal form are
-//!   shown by what they mean.
+//!   shown by what they mean: languages of equal weight in their order, since
+//!   services may read it as preference.
 //! - A write counts whose host is clear: one `Host` line at most, that agrees with
 //!   the URI. It changes its own resource, and the one that its `Location` names,
 //!   under the same scheme.

@@ -439,7 +439,8 @@ fn codes(headers: &HeaderMap) -> bool {
 }
 
 /// What the value of a field means: what RFC 9111, 4.1, lets a cache treat as
-/// equal is equal here.
+/// equal is equal here. To many services the first of several languages is the
+/// preferred one (RFC 9110, 12.5.4).
 fn meaning(name: &str, headers: &HeaderMap) -> String {
     let lines = headers.get_all(name).iter();
     let lines: Vec<_> = lines.map(|line| String::from_utf8_lossy(line.as_bytes())).collect();
@@ -477,6 +478,7 @@ fn preferences<'a>(members: impl Iterator<Item = &'a str>) -> String {
     let Some(mut read) = members.iter().map(read).collect::<Option<Vec<_>>>() else {
         return members.join(",").replace([' ', '\t'], "");
     };
-    read.sort();
+    // Stable: languages of equal weight keep their order.
+    read.sort_by_key(|(weight, _)| -weight);
     format!("{read:?}")
 }
