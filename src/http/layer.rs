@@ -368,7 +368,9 @@ impl HttpLayer {
         /// [`refresh_headers`](Self::refresh_headers). Defaults to the handle's.
         stale_for: Duration;
         /// Sets for how long after its lifetime a response that says nothing
-        /// about it is served in place of a failure. Defaults to the handle's.
+        /// about it is served in place of a failure: an error of the service, a time-out,
+        /// a panic, a 500, 502, 503 or 504, and a 408, which tower-http's `TimeoutLayer` answers
+        /// with by default. Defaults to the handle's.
         stale_if_error: Duration;
         /// Sets for how long after its lifetime a response is served while the
         /// service cannot be reached (RFC 9111, 4.2.4), unless the response

@@ -191,7 +191,9 @@ async fn a_failing_refresh_serves_stale_and_leaves_the_origin_alone() {
 #[tokio::test(start_paused = true)]
 async fn every_kind_of_failure_is_one_for_stale_if_error() {
     type Failure = fn() -> Answer;
-    let failures: [Failure; 7] = [
+    let failures: [Failure; 9] = [
+        || Answer::status(408),
+        || Answer::status(408).header("cache-control", "max-age=60"),
         || Answer::status(500),
         || Answer::status(502),
         || Answer::status(503).header("cache-control", "max-age=60"),
@@ -210,7 +212,7 @@ async fn every_kind_of_failure_is_one_for_stale_if_error() {
         let calls = origin.calls() - 1;
         // A panic goes on in the client that led; one of the others tries once more.
         let panicked = all.iter().filter(|got| matches!(got, Got::Panicked)).count();
-        assert_eq!((calls, panicked), if i == 6 { (2, 2) } else { (1, 0) }, "failure {i}");
+        assert_eq!((calls, panicked), if i == 8 { (2, 2) } else { (1, 0) }, "failure {i}");
         for got in all.into_iter().filter(|got| !matches!(got, Got::Panicked)) {
             let reply = got.reply();
             assert!(reply.is(StaleIfError) && reply.text() == "good", "failure {i}: {reply:?}");
@@ -277,7 +279,7 @@ async fn a_hold_ends_with_the_window_that_it_was_for() {
 
 #[tokio::test(start_paused = true)]
 async fn a_cold_failure_reaches_the_whole_wave_without_a_byte_of_the_origins() {
-    for status in [500, 502, 503, 504] {
+    for status in [408, 500, 502, 503, 504] {
         let origin = Origin::new(move |_| {
             let answer = Answer::status(status).header("x-secret", "trace").body("secret trace");
             answer.header("retry-after", "77").header("set-cookie", "a=b")

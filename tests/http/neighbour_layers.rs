@@ -16,6 +16,7 @@ use tower_http::trace::TraceLayer;
 use tower_http::validate_request::ValidateRequestHeaderLayer;
 use tower_layer::Layer;
 use tower_stampede::CacheOutcome::*;
+use tower_stampede::Stampede;
 
 use crate::kit::http::*;
 
@@ -260,6 +261,26 @@ async fn inside_a_time_out_the_client_gives_up_and_the_computation_does_not() {
     pass(secs(3)).await;
     assert!(send(&app, get("/report")).await.is(Hit));
     assert_eq!(origin.calls(), 1);
+}
+
+/// By default the time-out answers 408.
+#[tokio::test(start_paused = true)]
+async fn a_408_of_a_time_out_inside_is_a_failure_that_a_stale_response_hides() {
+    let origin = Origin::new(|_| Answer::ok("max-age=10", "report").header("etag", "\"a\""));
+    let cache = Stampede::builder("test").origin_only().stale_if_error(secs(600)).build().unwrap();
+    let app = ServiceBuilder::new()
+        .layer(cache.http_layer())
+        .layer(TimeoutLayer::with_status_code(http::StatusCode::REQUEST_TIMEOUT, secs(1)))
+        .service(origin.infallible());
+    send(&app, get("/report")).await;
+    origin.answers(|_| Answer::never());
+    pass(secs(11)).await;
+    let replies = crowd(&app, 10, |_| get("/report")).await;
+    let is_hidden = |reply: &Reply| reply.is(StaleIfError) && reply.text() == "report";
+    assert!(replies.iter().all(is_hidden), "{replies:?}");
+    assert_eq!(origin.calls(), 2);
+    assert!(is_hidden(&send(&app, get("/report")).await), "the failure begins a hold");
+    assert_eq!(origin.calls(), 2);
 }
 
 /// The time-out ends the computation, and every client that waits shares that.

@@ -31,7 +31,7 @@ impl Refusal {
         self.error.kind()
     }
 
-    /// Returns the status: 502 for a service that failed, its own 500, 502,
+    /// Returns the status: 502 for a service that failed, its own 408, 500, 502,
     /// 503 or 504, 504 for a time-out and where the stored response must be
     /// validated (RFC 9111, 5.2.2.2), 500 for a panic, and 503 where the
     /// cache refuses.

@@ -11,6 +11,7 @@ use tower_service::Service;
 
 use crate::http::body::ResponseBody;
 use crate::http::cache_for::CacheFor;
+use crate::http::flow::answer::is_failure;
 use crate::http::flow::content;
 use crate::http::flow::lookup::{HttpCache, HttpCaller, StoredEntry};
 use crate::http::flow::nested::{self, RestOfCall};
@@ -111,7 +112,8 @@ impl<S, Q: Body + 'static> OriginRequest<S, Q> {
         let revalidated =
             |result| cache.observer.happened(Occurrence::Revalidated { key: &key, result });
         if response.status() != StatusCode::NOT_MODIFIED {
-            revalidated(match response.status().is_server_error() {
+            let status = response.status();
+            revalidated(match is_failure(status) || status.is_server_error() {
                 true => RevalidationResult::Failed,
                 false => RevalidationResult::Changed,
             });

@@ -18,8 +18,8 @@ impl HttpLayer {
     /// named in `Vary`, is then an answer to all clients for so long. Where clients wait whose
     /// requests differ, one of them asks once more before such an error is stored, but for 404,
     /// 405, 410, 414 and 503. A client that comes alone can still store it. So keep the
-    /// lifetimes of 400 and of 5xx short. A 500, 502, 503 or 504 replaces nothing that may be
-    /// served.
+    /// lifetimes of 400 and of 5xx short. A 408, 500, 502, 503 or 504 replaces nothing that
+    /// may be served.
     ///
     /// # Panics
     ///

@@ -109,8 +109,12 @@ async fn after_expiry(lab: &Lab, failure: fn(&Call) -> Answer) -> String {
     }
 }
 
-const FAILURES: [fn(&Call) -> Answer; 3] =
-    [|call| say(call, 500, &[]), |call| say(call, 503, &[]), |_| Answer::error()];
+const FAILURES: [fn(&Call) -> Answer; 4] = [
+    |call| say(call, 408, &[]),
+    |call| say(call, 500, &[]),
+    |call| say(call, 503, &[]),
+    |_| Answer::error(),
+];
 
 /// Whether the answer is given although it is 5 s over.
 async fn served_stale(windows: bool, said: &str) -> bool {
