@@ -2,7 +2,9 @@
 
 mod clients;
 mod content;
+pub(in crate::http) mod context;
 mod crowds;
+mod failures;
 mod nesting;
 mod ranges;
 mod request_fields;
@@ -27,6 +29,7 @@ use crate::http::flow::error_response::Refusal;
 use crate::http::flow::nested::CombinedRules;
 use crate::http::flow::owned_routes::OwnedRoutes;
 use crate::http::flow::service::HttpService;
+use crate::http::layer::context::ContextRule;
 use crate::http::rules::fields::HitStatus;
 use crate::http::rules::key::key_start;
 use crate::http::rules::target::path_tag;
@@ -84,6 +87,8 @@ pub(crate) struct Rules {
     pub(super) key_start: Box<[u8]>,
     /// Each removes from a background refresh what is of one client.
     pub(super) forgets: Vec<fn(&mut Extensions)>,
+    /// Each takes something of a caller's task along to the task of its computation.
+    pub(super) contexts: Vec<ContextRule>,
     /// What the rules of a route change in those of the layer around them. `None`: these
     /// rules are whole.
     pub(super) changes: Option<Vec<Change>>,
@@ -126,6 +131,12 @@ impl Rules {
 /// goes on). Where an authentication layer puts the identity into an
 /// *extension*, the cache cannot see it in the headers: set
 /// [`identity`](Self::identity), or the first user's answer goes to the next.
+///
+/// # Values of the caller's task
+///
+/// The service is called on a task of its own where its response may be for several clients. A
+/// handler that reads a task-local value there panics: set
+/// [`carry_context`](Self::carry_context), where the example is.
 ///
 /// # A layer inside another one
 ///
@@ -252,6 +263,7 @@ impl HttpStampede {
             hit_status: None,
             key_start: Box::default(),
             forgets: Vec::new(),
+            contexts: Vec::new(),
             changes: None,
             around: Vec::new(),
             routes: Arc::default(),
@@ -610,20 +622,6 @@ impl HttpLayer {
         self.change(move |rules| rules.config.tags.push(tag.clone()))
     }
 
-    /// Sets which errors of the inner service, of type `E`, say that it could
-    /// not be reached: refused, reset or broken off before the header section
-    /// ended, or no connection in time.
-    ///
-    /// Such an error is answered stale within
-    /// [`stale_if_disconnected`](Self::stale_if_disconnected). Where what is
-    /// stored forbids that (`must-revalidate` and its kin), the client gets a
-    /// 504 from the cache instead of the error. Defaults to every error of the
-    /// service, and never a 504.
-    pub fn disconnected<E: 'static>(self, is: impl Fn(&E) -> bool + Send + Sync + 'static) -> Self {
-        let rule: DisconnectedRule = Arc::new(move |error| error.downcast_ref().is_some_and(&is));
-        self.change(move |rules| rules.disconnected = Some(Arc::clone(&rule)))
-    }
-
     /// Sets the name of this cache in `Cache-Status` (RFC 9211). Defaults to `tower-stampede`.
     pub fn cache_status(self, name: impl Into<String>) -> Self {
         let name = name.into();
@@ -648,17 +646,6 @@ impl HttpLayer {
     /// [`max_body`](Self::max_body) no client waits for another. Defaults to 5 s.
     pub fn stall_timeout(self, timeout: Duration) -> Self {
         self.change(move |rules| rules.stall_timeout = timeout)
-    }
-
-    /// Replaces the responses of our own: when the cache refuses a request, or
-    /// the computation it waited for failed. The status is the refusal's,
-    /// whatever the response says. Defaults to a line of text.
-    pub fn on_refusal(
-        self,
-        response: impl Fn(&Refusal) -> Response<Bytes> + Send + Sync + 'static,
-    ) -> Self {
-        let rule: RefusalRule = Arc::new(response);
-        self.change(move |rules| rules.refusal = Some(Arc::clone(&rule)))
     }
 }
 

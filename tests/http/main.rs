@@ -8,6 +8,7 @@ mod admin;
 mod arriving_bytes;
 mod attacks;
 mod body;
+mod caller_context;
 mod clients;
 mod codings;
 mod cold_ranges;

@@ -149,7 +149,9 @@ where
                 ask_for_the_whole(work.request.headers_mut());
             }
             client = Some(work.caller.for_client());
-            run::from_task(engine.detached(leader, |leader| run::lead(leader, work)))
+            let context;
+            (context, work) = work.take_context();
+            run::from_task(engine.detached(leader, |leader| work.lead_in(context, leader)))
         };
         let outcome = if is_on {
             run::run(&engine, self, lead_by).await

@@ -41,6 +41,7 @@
 //! - `lookup`: where the answer may stand, which flight the request belongs to, what may
 //!   answer it ([`HttpCaller`](lookup::HttpCaller)).
 //! - `miss`: the request waits, leads, or goes alone.
+//! - `context`: what it takes along from the caller's task to that of the leader.
 //! - `part`: the request asks for a part, and leads to the whole, or waits for it.
 //! - `work`: what it brings to the orchestrator; `unkeyed`: what it has besides its key.
 //! - `sharing`: what is known of whether its response will be shared.
@@ -65,6 +66,7 @@
 pub(crate) mod answer;
 pub(crate) mod client;
 pub(crate) mod content;
+pub(crate) mod context;
 pub(crate) mod error_response;
 pub(crate) mod fallback;
 pub(crate) mod forwarded;

@@ -80,8 +80,8 @@ pub(super) fn refresh<S, Q, B>(
         || cache.is_still(place.as_bytes(), seen) && cache.engine.log.is_alive(seen);
     let leader = run::begin_refresh(&engine, flight, LedFor::Refresh, is_still_wanted);
     if let Some(leader) = leader {
-        let work = HttpWork::refreshing(caller, seen, service, request);
-        engine.in_background(leader, |leader| run::lead(leader, work));
+        let (context, work) = HttpWork::refreshing(caller, seen, service, request).take_context();
+        engine.in_background(leader, |leader| work.lead_in(context, leader));
     }
 }
 

@@ -15,7 +15,8 @@ impl Rules {
                 let (routes, combined) = Default::default();
                 let client = self.client.clone().or_else(|| outer.client.clone());
                 let forwarded = self.forwarded.clone().or_else(|| outer.forwarded.clone());
-                Self { around, routes, combined, client, forwarded, ..self.clone() }
+                let contexts = [&self.contexts[..], &outer.contexts[..]].concat();
+                Self { around, routes, combined, client, forwarded, contexts, ..self.clone() }
             }
         };
         let Self { config, around, .. } = &mut rules;

@@ -1,0 +1,192 @@
+//! The context of the caller's task: task-local values that middlewares set around the layer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+
+use axum::Router;
+use axum::extract::Request;
+use axum::middleware::{Next, from_fn};
+use axum::response::Response;
+use axum::routing::get as on_get;
+use tower_stampede::CacheOutcome::*;
+use tower_stampede::{CacheFor, HttpLayer, Mode, Stampede};
+
+use crate::kit::http::*;
+
+tokio::task_local! {
+    static USER: String;
+    static ORDER: &'static str;
+}
+
+/// As axum's documentation hands values to handlers.
+async fn auth(request: Request, next: Next) -> Response {
+    let user = request.headers().get("user").map_or("none", |user| user.to_str().unwrap());
+    USER.scope(user.to_owned(), next.run(request)).await
+}
+
+fn user() -> String {
+    USER.try_with(Clone::clone).unwrap_or_else(|_| "missing".into())
+}
+
+fn carrying(layer: HttpLayer) -> HttpLayer {
+    layer.carry_context(|_| {
+        let user = USER.get();
+        move |work| USER.scope(user, work)
+    })
+}
+
+/// Each page panics without the value.
+fn routes() -> Router {
+    let hello = || async { format!("hello {}", USER.get()) };
+    let cached = || async { (CacheFor::new(secs(60)), format!("hello {}", USER.get())) };
+    Router::new().route("/plain", on_get(hello).post(hello)).route("/cached", on_get(cached))
+}
+
+fn as_user(method: &str, uri: &str, user: &str) -> Request {
+    request(method, uri, &[("user", user)])
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_reads_a_task_local_of_a_middleware_that_is_taken_along() {
+    let cache = origin_only();
+    let layer = carrying(cache.http_layer()).identity(|_| USER.try_with(Clone::clone).ok());
+    let app = routes().layer(layer).layer(from_fn(auth));
+    for (method, uri) in [("GET", "/plain"), ("POST", "/plain"), ("GET", "/cached")] {
+        for name in ["ada", "bob", "ada"] {
+            let replies = crowd(&app, 3, |_| as_user(method, uri, name)).await;
+            let expected = format!("hello {name}");
+            assert!(replies.iter().all(|reply| reply.text() == expected), "{method} {uri}");
+        }
+    }
+    assert!(send(&app, as_user("GET", "/cached", "bob")).await.is(Hit));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_forwarded_for_its_client_alone_is_handled_on_the_task_of_its_caller() {
+    let cache = origin_only();
+    let hello = || async { format!("hello {}", user()) };
+    let private = on_get(hello).layer(cache.rules().private());
+    let app = Router::new()
+        .route("/plain", on_get(hello).post(hello))
+        .route("/private", private)
+        .route("/bypassed", on_get(hello))
+        .layer(cache.http_layer().bypass(|parts| parts.uri.path() == "/bypassed"))
+        .layer(from_fn(auth));
+    // A layer of a route is known from the first request on.
+    send(&app, as_user("GET", "/private", "ada")).await;
+    for (method, uri) in [("POST", "/plain"), ("GET", "/private"), ("GET", "/bypassed")] {
+        assert_eq!(send(&app, as_user(method, uri, "ada")).await.text(), "hello ada", "{uri}");
+    }
+    // The first response says that the next ones are not shared.
+    for _ in 0..2 {
+        let replies = crowd(&app, 10, |_| as_user("GET", "/plain", "ada")).await;
+        let alone = replies.iter().filter(|reply| reply.is(Alone));
+        let texts: Vec<_> = alone.map(Reply::text).collect();
+        assert_eq!(texts, ["hello ada"; 9]);
+    }
+    cache.set_mode(Mode::Off);
+    assert_eq!(send(&app, as_user("GET", "/new", "ada")).await.status, 404);
+    assert_eq!(send(&app, as_user("GET", "/plain?new", "ada")).await.text(), "hello ada");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_background_refresh_has_the_context_of_the_client_that_triggered_it() {
+    let cache = Stampede::builder("test").ttl(secs(10)).stale_for(secs(60)).jitter(0.0);
+    let layer = carrying(cache.build().unwrap().http_layer());
+    let app =
+        Router::new().route("/", on_get(|| async { USER.get() })).layer(layer).layer(from_fn(auth));
+    assert_eq!(send(&app, as_user("GET", "/", "ada")).await.text(), "ada");
+    pass(secs(11)).await;
+    let stale = send(&app, as_user("GET", "/", "bob")).await;
+    assert!(stale.is(Stale) && stale.text() == "ada");
+    pass(secs(1)).await;
+    let refreshed = send(&app, as_user("GET", "/", "eve")).await;
+    assert!(refreshed.is(Hit) && refreshed.text() == "bob", "{refreshed:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_context_is_taken_once_for_a_crowd_and_never_for_a_hit() {
+    let taken = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&taken);
+    let layer = with_ttl(60).http_layer().carry_context(move |parts| {
+        assert_eq!(parts.uri.path(), "/report");
+        count.fetch_add(1, SeqCst);
+        |work| work
+    });
+    let origin = Origin::new(|_| Answer::status(200).body("page"));
+    let app = layered(layer, &origin);
+    for _ in 0..2 {
+        crowd(&app, 100, |_| get("/report")).await;
+        assert_eq!((taken.load(SeqCst), origin.calls()), (1, 1));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_set_later_is_around_what_was_set_before() {
+    let layer = with_ttl(60)
+        .http_layer()
+        .carry_context(|_| {
+            |work| async { ORDER.scope(if user() == "set" { "inner" } else { "?" }, work).await }
+        })
+        .carry_context(|_| |work| USER.scope("set".into(), work));
+    let page = on_get(|| async { format!("{} {}", user(), ORDER.get()) });
+    let app = Router::new().route("/", page).layer(layer);
+    assert_eq!(send(&app, get("/")).await.text(), "set inner");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_layer_inside_takes_along_what_the_outer_one_takes() {
+    for is_exception in [true, false] {
+        let cache = origin_only();
+        let inner = if is_exception { cache.rules() } else { cache.http_layer() };
+        let cached = || async { (CacheFor::new(secs(60)), USER.get()) };
+        let app = Router::new()
+            .route("/", on_get(cached).layer(inner.ttl(secs(5))))
+            .layer(carrying(cache.http_layer()))
+            .layer(from_fn(auth));
+        for _ in 0..2 {
+            let replies = crowd(&app, 3, |_| as_user("GET", "/", "ada")).await;
+            assert!(replies.iter().all(|reply| reply.text() == "ada"), "{is_exception}");
+        }
+        pass(secs(61)).await;
+        assert_eq!(send(&app, as_user("GET", "/", "bob")).await.text(), "bob");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_context_that_drops_the_work_fails_its_client_alone() {
+    let calls = AtomicUsize::new(0);
+    let layer = with_ttl(60).http_layer().carry_context(move |_| {
+        let is_first = calls.fetch_add(1, SeqCst) == 0;
+        move |work| async move {
+            if !is_first {
+                work.await;
+            }
+        }
+    });
+    let origin = Origin::new(|_| Answer::status(200).body("page"));
+    let mut replies = crowd(&layered(layer, &origin), 10, |_| get("/report")).await;
+    assert_eq!(replies.remove(0).status, 503);
+    assert!(replies.iter().all(|reply| reply.text() == "page"), "{replies:?}");
+    assert_eq!(origin.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_context_that_panics_fails_its_client_alone() {
+    for panics_when_taken in [true, false] {
+        let calls = AtomicUsize::new(0);
+        let layer = with_ttl(60).http_layer().carry_context(move |_| {
+            let is_first = calls.fetch_add(1, SeqCst) == 0;
+            assert!(!(is_first && panics_when_taken), "a defect of the application");
+            move |work| {
+                assert!(!is_first, "a defect of the application");
+                work
+            }
+        });
+        let origin = Origin::new(|_| Answer::status(200).body("page"));
+        let mut got = crowd_of(&layered(layer, &origin), 10, |_| get("/report")).await;
+        assert!(matches!(got.remove(0), Got::Panicked));
+        assert!(got.into_iter().all(|got| got.reply().text() == "page"));
+        assert_eq!(origin.calls(), 1);
+    }
+}
