@@ -38,6 +38,7 @@ use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, Version};
 use crate::lease::hold::{Attempt, FillTarget, Lease};
 use crate::lease::shared_store::Unavailable;
 use crate::mode::Mode;
+use crate::observe::Occurrence;
 use crate::sync::Arc;
 
 pub(crate) struct Leader<V: Send + Sync + 'static> {
@@ -416,6 +417,9 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 Ok(Some(Ok(output))) => return Ok(output),
                 Ok(Some(Err(panic))) => {
                     self.conclude(End::Panicked);
+                    if self.interest.is_none() && tasks::lacks_task_local(&*panic) {
+                        self.engine.observer.happened(Occurrence::TaskLocalMissing);
+                    }
                     std::panic::resume_unwind(panic)
                 }
                 Ok(None) => {

@@ -1,6 +1,7 @@
 //! Where computations run: on a task of their own, so that a caller that goes away wastes
 //! nothing, and until a shutdown at most.
 
+use std::any::Any;
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -46,6 +47,18 @@ async fn in_poll<F: Future>(work: F) -> F::Output {
 /// because another part of the program panics, such as its runtime, has not panicked.
 pub(super) fn is_panicking_in_poll() -> bool {
     std::thread::panicking() && IS_IN_POLL.get()
+}
+
+/// Returns whether a panic says that a task-local value is missing, as tokio's `LocalKey` does,
+/// or `unwrap` on its `AccessError`.
+pub(super) fn lacks_task_local(panic: &(dyn Any + Send)) -> bool {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.is_some_and(|text| {
+        text.starts_with("cannot access a task-local storage value")
+            || text.contains("task-local value not set")
+            || text.ends_with(": AccessError")
+    })
 }
 
 impl<V: Send + Sync + 'static> Engine<V> {

@@ -110,6 +110,9 @@ lines! {
         counts as a credential; if the field does not say which user asks, exempt it with \
         HttpLayer::not_a_credential; if each value of it may have responses of its own, name it \
         in HttpLayer::vary" [field];
+    TaskLocalMissing: Warn "a computation panicked because a task-local value is missing: it runs on \
+        a task of its own, not on its caller's; for a handler take the value along with \
+        HttpLayer::carry_context, for a closure read it before, or use get_or_compute_scoped" [];
 }
 
 /// A line of the log, and the fields it can have.

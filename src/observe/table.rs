@@ -323,6 +323,8 @@ occurrences! {
     CredentialRefused { field: &'a str },
     /// Many responses were stored, and no write has passed a layer of the handle.
     NoWriteSeen,
+    /// A computation on a task of its own has panicked for want of a task-local value.
+    TaskLocalMissing,
 }
 
 impl Observer {
@@ -525,6 +527,11 @@ impl Observer {
                 write(Line { field: Some(field), ..Line::of(LogMessage::CredentialRefused) });
             }
             Occurrence::NoWriteSeen => write(Line::of(LogMessage::NoWriteSeen)),
+            Occurrence::TaskLocalMissing => {
+                if !self.has_warned_of_task_locals.swap(true, Ordering::Relaxed) {
+                    write(Line::of(LogMessage::TaskLocalMissing));
+                }
+            }
         }
     }
 
@@ -584,6 +591,7 @@ pub(super) fn samples<'a>(key: &'a Key, tag: &'a Tag) -> Vec<Occurrence<'a>> {
         Occurrence::Unshareable { key },
         Occurrence::CredentialRefused { field: "x-user" },
         Occurrence::NoWriteSeen,
+        Occurrence::TaskLocalMissing,
         Occurrence::BodyTypeUnknown { type_name: "B" },
     ]);
     samples

@@ -36,6 +36,29 @@ async fn a_computation_that_times_out_is_a_line_that_says_what_its_callers_got()
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_task_local_that_a_computation_lacks_is_one_line_and_none_inside_of_its_caller() {
+    tokio::task_local! { static USER: u64; }
+    let (log, _listening) = warned();
+    let (cache, _) = built(settings());
+    let read = || async { Ok::<_, std::io::Error>(USER.get()) };
+    for key in ["a", "b"] {
+        let cache = cache.clone();
+        let caller = async move { cache.get_or_compute(key, read).await.map(drop) };
+        assert!(spawn(USER.scope(7, caller)).await.unwrap_err().is_panic());
+    }
+    let is_about_it = |line: &&String| line.contains("task-local value is missing");
+    assert_eq!(log.lines().iter().filter(is_about_it).count(), 1, "{}", log.text());
+    assert_says(&log.text(), &["get_or_compute_scoped", "HttpLayer::carry_context"]);
+    let inside = cache.get_or_compute_scoped("c", read);
+    assert_eq!(USER.scope(7, inside).await.unwrap(), 7);
+    // There it is a defect of the caller itself.
+    let (cache, _) = built(settings());
+    let alone = spawn(async move { cache.get_or_compute_scoped("c", read).await.map(drop) });
+    assert!(alone.await.unwrap_err().is_panic());
+    assert_eq!(log.lines().iter().filter(is_about_it).count(), 1, "{}", log.text());
+}
+
+#[tokio::test(start_paused = true)]
 async fn lines_about_one_key_come_once_a_minute_and_say_how_many_were_left_out() {
     let (log, _listening) = warned();
     let (cache, origin) = built(settings().compute_timeout(SECOND).hold(MS));

@@ -10,8 +10,10 @@ use axum::response::Response;
 use axum::routing::get as on_get;
 use tower_stampede::CacheOutcome::*;
 use tower_stampede::{CacheFor, HttpLayer, Mode, Stampede};
+use tracing::Level;
 
 use crate::kit::http::*;
+use crate::kit::log::TextLog;
 
 tokio::task_local! {
     static USER: String;
@@ -189,4 +191,42 @@ async fn a_context_that_panics_fails_its_client_alone() {
         assert!(got.into_iter().all(|got| got.reply().text() == "page"));
         assert_eq!(origin.calls(), 1);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_local_that_is_missing_in_a_handler_is_one_line_that_names_the_remedy() {
+    type Page = fn() -> String;
+    let pages: [Page; 4] = [
+        || USER.get(),
+        || USER.with(Clone::clone),
+        || USER.try_with(Clone::clone).unwrap(),
+        || USER.try_with(Clone::clone).map_err(|error| panic!("{error}")).unwrap(),
+    ];
+    for page in pages {
+        let log = TextLog::default();
+        let _listening = log.listen(Level::WARN);
+        let app = Router::new()
+            .route("/{n}", on_get(move || async move { page() }))
+            .layer(origin_only().http_layer())
+            .layer(from_fn(auth));
+        for n in 0..2 {
+            let got = crowd_of(&app, 1, |_| get(&format!("/{n}"))).await;
+            assert!(matches!(got[..], [Got::Panicked]), "{got:?}");
+        }
+        let lines = log.lines();
+        let lines: Vec<_> = lines.iter().filter(|line| line.contains("task-local")).collect();
+        assert!(
+            matches!(lines[..], [line] if line.contains("HttpLayer::carry_context")),
+            "{lines:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_panic_is_no_missing_task_local() {
+    let log = TextLog::default();
+    let _listening = log.listen(Level::WARN);
+    let got = crowd_of(&app(&Origin::new(|_| Answer::panic())), 1, |_| get("/report")).await;
+    assert!(matches!(got[..], [Got::Panicked]), "{got:?}");
+    assert!(!log.text().contains("task-local"), "{}", log.text());
 }
