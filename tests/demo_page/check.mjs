@@ -216,6 +216,12 @@ async function checkAccess () {
     assert.equal(await server.status('POST', path, headers), 403, what)
     assert.equal(await server.status('GET', '/demo/stage/solo', headers), 403, what)
   }
+  for (const path of ['/nowhere', '/demo/nowhere', '/demo/stage', '/demo/stage/nowhere']) {
+    for (const method of ['GET', 'POST']) {
+      const status = await server.status(method, path, { host, 'sec-fetch-site': 'cross-site' })
+      assert.equal(status, 404, `${method} ${path}, which does not exist`)
+    }
+  }
   const open = await Server.start(program, '0.0.0.0:0')
   const status = await open.status('POST', '/demo/stage/solo/start', { ...fair, host: `127.0.0.1:${open.port}` })
   const stranger = await openPage(open)

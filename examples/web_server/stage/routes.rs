@@ -15,13 +15,18 @@ use crate::routes::{bad, last};
 
 type Pairs = Query<Vec<(String, String)>>;
 
-/// The routes; each request has to pass [`Access`](super::Access).
+/// The routes; each request has to pass [`Access`](super::Access). Of paths that do
+/// not exist it says nothing.
 pub(crate) fn router(stages: Arc<Stages>) -> Router {
-    Router::new()
-        .route("/demo/stage/{stage}", get(state))
-        .route("/demo/stage/{stage}/{button}", post(press))
-        .layer(from_fn_with_state(Arc::clone(&stages), check))
-        .with_state(stages)
+    let of = |name: &str, stage: &Arc<Stage>| {
+        Router::new()
+            .route(&format!("/demo/stage/{name}"), get(state))
+            .route(&format!("/demo/stage/{name}/{{button}}"), post(press))
+            .with_state(Arc::clone(stage))
+    };
+    of("solo", &stages.solo)
+        .merge(of("fleet", &stages.fleet))
+        .route_layer(from_fn_with_state(stages, check))
 }
 
 async fn check(
@@ -34,22 +39,19 @@ async fn check(
 }
 
 async fn state(
-    State(stages): State<Arc<Stages>>,
-    Path(stage): Path<String>,
+    State(stage): State<Arc<Stage>>,
     Query(query): Pairs,
 ) -> Result<impl IntoResponse, Refusal> {
     let since = last(&query, "since").unwrap_or("0").parse();
     let since = since.map_err(|_| bad("since is the number of an event"))?;
-    let state = named(&stages, &stage)?.state(since);
-    Ok(([(header::CACHE_CONTROL, "no-store")], Json(state)))
+    Ok(([(header::CACHE_CONTROL, "no-store")], Json(stage.state(since))))
 }
 
 async fn press(
-    State(stages): State<Arc<Stages>>,
-    Path((stage, button)): Path<(String, String)>,
+    State(stage): State<Arc<Stage>>,
+    Path(button): Path<String>,
     Query(query): Pairs,
 ) -> Result<Json<Value>, Refusal> {
-    let stage = Arc::clone(named(&stages, &stage)?);
     // A client that hangs up does not leave a button half pressed.
     let pressed = tokio::spawn(async move { act(&stage, &button, &query).await });
     let told =
@@ -81,14 +83,6 @@ async fn act(
         _ => return Err((StatusCode::NOT_FOUND, "there is no such button\n".into())),
     }
     Ok(json!({}))
-}
-
-fn named<'a>(stages: &'a Stages, name: &str) -> Result<&'a Arc<Stage>, Refusal> {
-    match name {
-        "solo" => Ok(&stages.solo),
-        "fleet" => Ok(&stages.fleet),
-        _ => Err((StatusCode::NOT_FOUND, "the stages are `solo` and `fleet`\n".into())),
-    }
 }
 
 fn switch(query: &[(String, String)]) -> Result<bool, Refusal> {
