@@ -2,19 +2,61 @@ const LANES = ["unprotected", "protected"];
 const COLUMNS = 50, DOTS = 500;
 const REST = 3.9, CALLED = 5.4;  // radius of a dot
 const POLL = 250, RESTING_POLL = 1000;
+const PATIENCE = 5000;  // how long the server may take to say its state
 const SVG = "http://www.w3.org/2000/svg";
 const $ = id => document.getElementById(id);
 const number = n => n.toLocaleString("en");
 const millis = ms => ms >= 1000 ? `${(ms / 1000).toFixed(2)} s` : ms >= 10 ? `${Math.round(ms)} ms` : `${ms.toFixed(1)} ms`;
 const times = n => n === 0 ? "not at all" : n === 1 ? "once" : n === 2 ? "twice" : `${number(n)} times`;
 const many = (n, word) => `${number(n)} ${word}${n === 1 ? "" : "s"}`;
-const token = document.querySelector("meta[name=page-token]").content;
 const hasLessMotion = matchMedia("(prefers-reduced-motion: reduce)");
 
+// ---- 0: the server, which may end and be started again
+
+const tokenOf = page => page.querySelector("meta[name=page-token]").content;
+let token = tokenOf(document);
+let isGone = false;
+
 async function ask(url, method = "GET") {
-  const response = await fetch(url, { method, headers: { "X-Page-Token": token } });
-  if (!response.ok) throw new Error((await response.text()).trim());
-  return response.json();
+  let answer = await send(url, method);
+  // A server that was started again has a new token.
+  if (answer.status === 403 && await renewToken()) answer = await send(url, method);
+  if (!answer.ok) throw new Error(answer.text.trim());
+  return JSON.parse(answer.text);
+}
+
+// Returns the whole answer. Without one, the page says that the server is gone.
+async function send(url, method = "GET") {
+  try {
+    // The work of a button takes as long as it takes.
+    const signal = method === "GET" ? AbortSignal.timeout(PATIENCE) : undefined;
+    const response = await fetch(url, { method, signal, headers: { "X-Page-Token": token } });
+    const { status, ok } = response, text = await response.text();
+    setGone(false);
+    return { status, ok, text };
+  } catch {
+    setGone(true);
+    throw new Error("the server does not answer");
+  }
+}
+
+// Reads the token of the page as the server shows it now; returns whether it is another one.
+async function renewToken() {
+  const { text } = await send("/");
+  const renewed = tokenOf(new DOMParser().parseFromString(text, "text/html"));
+  if (renewed === token) return false;
+  token = renewed;
+  for (const stage of stages) stage.lose();
+  return true;
+}
+
+function setGone(gone) {
+  if (gone === isGone) return;
+  isGone = gone;
+  $("notice").textContent = gone ? `The server is gone: nothing answers at ${location.host}. Start it again at this address. This page goes on by itself as soon as the server answers.` : "";
+  HERD_BUTTONS.forEach(button => { button.disabled = gone; });
+  say(gone ? "The server does not answer." : "The server answers again.");
+  if (gone) for (const stage of stages) stage.lose();
 }
 
 // ---- 1: dots, one per client of the last herd
@@ -72,9 +114,9 @@ async function poll() {
     stored = { ...state, at: performance.now() };
   } catch {
     stored = null;
-    wait = 2000;
+    wait = RESTING_POLL;
   }
-  setTimeout(poll, document.hidden ? 2000 : wait);
+  setTimeout(poll, document.hidden ? RESTING_POLL : wait);
 }
 
 function storeLine() {
@@ -146,7 +188,8 @@ function group(buttons, report) {
   };
 }
 
-const pressHerd = group(["herd", "hang-up", "expire"].map($), say);
+const HERD_BUTTONS = ["herd", "hang-up", "expire"].map($);
+const pressHerd = group(HERD_BUTTONS, say);
 $("herd").addEventListener("click", () => pressHerd(async () => {
   say("The herd is on its way…");
   say(herdStory(...await race(`/demo/herd?n=${DOTS}`)));
@@ -157,31 +200,49 @@ $("hang-up").addEventListener("click", () => pressHerd(async () => {
 }));
 $("expire").addEventListener("click", () => pressHerd(async () => {
   await ask("/invalidate/demo", "POST");
-  say("The stored report is gone. The next herd finds nothing, and one of its requests calls the origin.");
+  say("You have expired the stored report: the first request after that calls the origin.");
 }));
 
 // ---- 2 and 3: processes
+
+// What the buttons of any page change.
+const factsOf = ({ run, running, failing, frozen }) => ({ run, running, failing, frozen });
+const CHANGES = {
+  start: ({ run, running }) => ({ run: run + !running, running: !running, failing: false, frozen: false }),
+  fail: facts => ({ ...facts, failing: !facts.failing }),
+  freeze: facts => ({ ...facts, frozen: !facts.frozen }),
+};
 
 class Stage {
   constructor(root) {
     this.root = root;
     this.name = root.dataset.stage;
     this.board = new Board(this.part("lanes"));
+    this.isOff = !token;
     this.state = null;
+    // What this page knows of the processes; null before it has looked.
+    this.known = null;
+    this.greeting = "";
+    this.isPressed = false;
+    this.asked = this.taken = 0;
+    this.rate = null;
     this.buttons = [...root.querySelectorAll("button")];
     this.press = group(this.buttons, words => this.say(words));
     for (const button of this.buttons) {
       button.dataset.off = button.textContent;
       button.addEventListener("click", () => {
-        if (!button.disabled) this.press(() => this.act(button));
+        if (!button.disabled) this.press(() => this.work(button));
       });
     }
     this.part("rate").addEventListener("change", event => {
-      this.post(`rate?per_second=${event.target.value}`).catch(error => this.say(error.message));
+      this.post(`rate?per_second=${event.target.value}`).catch(error => {
+        this.rate = null;
+        this.say(`That did not work: ${error.message}.`);
+      });
     });
     this.empty("No process runs.");
     this.enable();
-    if (token) this.poll();
+    if (!this.isOff) this.poll();
     else this.say("Start the server on a loopback address, and open the page under that address: only then can the page start processes.");
   }
 
@@ -203,37 +264,71 @@ class Stage {
     return ask(`/demo/stage/${this.name}/${path}`, "POST");
   }
 
+  // The page does not know any more what the processes do.
+  lose(reason = "The server does not answer.") {
+    if (this.isOff) return;
+    this.state = this.known = null;
+    this.greeting = "The server answers again. ";
+    this.ignoreOpen();
+    this.board.reset(null);
+    this.empty("What the processes do is not known.");
+    this.say(reason);
+    this.enable();
+  }
+
   async poll() {
     let wait = POLL;
     try {
       await this.refresh();
-      if (!this.state.running) wait = RESTING_POLL;
-    } catch {
-      wait = 2000;
-      this.state = null;
-      this.enable();
-      this.say("The server does not answer. If it was started again, load this page again.");
+      if (!this.state?.running) wait = RESTING_POLL;
+    } catch (error) {
+      wait = RESTING_POLL;
+      if (!isGone) this.lose(`That did not work: ${error.message}.`);
     }
     setTimeout(() => this.poll(), document.hidden ? RESTING_POLL : wait);
   }
 
+  // The answers to what was asked before now tell of the time before.
+  ignoreOpen() {
+    this.taken = this.asked + 1;
+  }
+
   async refresh() {
+    const turn = ++this.asked;
     const state = await ask(`/demo/stage/${this.name}?since=${this.board.since}`);
-    // An answer that was overtaken tells nothing new.
-    if (this.state && state.next < this.state.next && state.run === this.state.run) return;
+    if (turn < this.taken) return;
+    this.taken = turn;
     const wasRunning = this.state?.running ?? null;
+    if (this.state && state.run !== this.state.run && this.part("last")) this.part("last").hidden = true;
     this.state = state;
     if (state.running) this.board.take(state);
-    if (state.running && wasRunning === null) this.say("The processes run already.");
-    if (!state.running && wasRunning) {
-      this.empty("No process runs.");
-      if (!this.isStopping) this.say("The processes have ended: no page looked at them for a while.");
-    }
+    else if (wasRunning !== false) this.empty("No process runs.");
+    if (!this.isPressed) this.catchUp(factsOf(state));
     for (const [name, value] of Object.entries(state.counts)) {
       const shown = this.part(name);
       if (shown) shown.textContent = number(value);
     }
     this.enable();
+  }
+
+  // Says what this page has not done itself: its last words may be untrue by now.
+  catchUp(facts) {
+    const { known, greeting } = this;
+    const them = this.name === "solo" ? "process" : "processes";
+    const runs = this.name === "solo" ? "The process runs" : "The processes run";
+    Object.assign(this, { known: facts, greeting: null });
+    if (known === null) {
+      if (greeting !== null && facts.running) this.say(`${greeting}${runs} already.`);
+      else if (greeting) this.say(`${greeting}No process runs.`);
+    } else if (facts.running && (!known.running || facts.run !== known.run)) {
+      this.say(`Another page has started the ${them}.`);
+    } else if (known.running && !facts.running) {
+      this.say(`The ${them} ended: another page has stopped the ${them}, or no page looked for a while.`);
+    } else if (facts.failing !== known.failing) {
+      this.say(facts.failing ? "Another page makes the origin fail." : "Another page has let the origin work again.");
+    } else if (facts.frozen !== known.frozen) {
+      this.say(facts.frozen ? "Another page has frozen Redis." : "Another page has let Redis go on.");
+    }
   }
 
   // Which buttons can be pressed, and what they say.
@@ -244,7 +339,7 @@ class Stage {
       const { press, on, off } = button.dataset;
       const isOn = { start: running, fail: failing, freeze: frozen }[press] ?? false;
       let words = isOn && on ? on : off;
-      button.disabled = !token || (press === "start" ? !running && !hasRedis : !running);
+      button.disabled = this.isOff || isGone || (press === "start" ? !running && !hasRedis : !running);
       if (press === "start" && !hasRedis) words = "redis-server is not installed";
       if (press === "add" && running && lanes.length >= most) button.disabled = true;
       if (press === "kill-leader" && (lanes.length < 2 || failing)) button.disabled = true;
@@ -252,7 +347,27 @@ class Stage {
       if (button.textContent !== words) button.textContent = words;
     }
     this.part("rate").disabled = !running;
-    if (this.state && document.activeElement !== this.part("rate")) this.part("rate").value = this.state.rate;
+    // Only a new rate is shown: somebody may be choosing another one.
+    if (this.state && this.state.rate !== this.rate) this.part("rate").value = this.rate = this.state.rate;
+  }
+
+  // Presses a button. The page knows what that changes; all else is news.
+  async work(button) {
+    const change = CHANGES[button.dataset.press] ?? (facts => facts);
+    this.isPressed = true;
+    try {
+      await this.act(button);
+      // Null if the server was started again meanwhile.
+      this.known &&= change(this.known);
+    } catch (error) {
+      this.known = null;
+      throw error;
+    } finally {
+      this.isPressed = false;
+      if (!isGone) this.greeting = null;
+      this.ignoreOpen();
+    }
+    await this.refresh();
   }
 
   async act(button) {
@@ -277,14 +392,10 @@ class Stage {
     }
     if (press === "fail") await this.fail(!failing);
     if (press === "freeze") await this.freeze(!frozen);
-    await this.refresh();
   }
 
   async start(on) {
-    const last = this.part("last");
-    if (last) last.hidden = true;
     this.say(on ? "Starting…" : "Stopping…");
-    this.isStopping = !on;
     await this.post(on ? "start" : "stop");
     if (!on) this.say("All processes have ended.");
     else if (this.name === "solo") this.say("One process serves three requests per second. Watch a value turn stale, and one refresh replace it.");

@@ -156,15 +156,10 @@ function scaleOf(width, now) {
   return { at: time => (time - now + past) * perMs, first: now - past, last: now + future, present: past * perMs };
 }
 
-function text(pen, words, x, y, colour, { align = "left", weight = 600, size = 12, halo = false } = {}) {
+function text(pen, words, x, y, colour, { align = "left", weight = 600, size = 12 } = {}) {
   pen.font = `${weight} ${size}px system-ui, sans-serif`;
   pen.textAlign = align;
   pen.textBaseline = "middle";
-  if (halo) {
-    pen.lineWidth = 3;
-    pen.strokeStyle = COLOURS.card;
-    pen.strokeText(words, x, y);
-  }
   pen.fillStyle = colour;
   pen.fillText(words, x, y);
 }
@@ -222,6 +217,11 @@ function line(pen, x, from, to, colour, dash = [], width = 1) {
   pen.lineTo(x, to);
   pen.stroke();
   pen.restore();
+}
+
+// Requests that waited have a row of their own.
+function rowOf({ from, at, outcome }) {
+  return at - from > SHOWN_WAIT ? 1 : (OUTCOMES[outcome] ?? OUTCOMES.hit).row;
 }
 
 // ---- the board of a stage: a lane for each process
@@ -395,6 +395,7 @@ class Board {
       line(pen, x, 0, height, COLOURS.failed, [], 2);
       if (width - x > 60) text(pen, "gone", x + 7, VALUE.y + VALUE.height / 2, COLOURS.failed, { weight: 700 });
     }
+    this.drawNumbers(pen, scale, lane.answers);
   }
 
   drawValue(pen, scale, value, now) {
@@ -409,10 +410,11 @@ class Board {
     }
   }
 
-  drawAnswers(pen, scale, { from, at, outcome, n }) {
-    const { colour, row, sign } = OUTCOMES[outcome] ?? OUTCOMES.hit;
+  drawAnswers(pen, scale, answers) {
+    const { from, at, outcome, n } = answers;
+    const { colour, sign } = OUTCOMES[outcome] ?? OUTCOMES.hit;
     const waited = at - from > SHOWN_WAIT;
-    const x = scale.at(at), y = ROWS[waited ? 1 : row];
+    const x = scale.at(at), y = ROWS[rowOf(answers)];
     if (x < -20) return;
     pen.strokeStyle = pen.fillStyle = COLOURS[colour];
     if (waited) {
@@ -429,7 +431,22 @@ class Board {
       pen.arc(x, y, n > 1 ? 5.5 : outcome === "computed" ? 4 : 3, 0, 2 * Math.PI);
       pen.fill();
     }
-    if (n > 1 && x > -4) text(pen, `${n}`, x + 8, y, COLOURS.ink, { weight: 700, halo: true });
+  }
+
+  // After everything else, each on a ground of its own: otherwise the lines of later requests, and
+  // the line of the present, go through the numbers.
+  drawNumbers(pen, scale, answers) {
+    const ends = ROWS.map(() => 0);
+    for (const answer of answers) {
+      const x = scale.at(answer.at), row = rowOf(answer), y = ROWS[row];
+      if (answer.n === 1 || x < -4) continue;
+      pen.font = "700 12px system-ui, sans-serif";
+      const left = Math.max(x + 8, ends[row]), wide = pen.measureText(answer.n).width;
+      pen.fillStyle = COLOURS.card;
+      pen.fillRect(left - 2, y - 7, wide + 4, 14);
+      text(pen, `${answer.n}`, left, y, COLOURS.ink, { weight: 700 });
+      ends[row] = left + wide + 5;
+    }
   }
 }
 

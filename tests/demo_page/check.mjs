@@ -20,7 +20,7 @@ const WIDE = { width: 1280, height: 900 }
 const NARROW = { width: 375, height: 812 }
 const TIMEOUT = 20_000
 
-const server = await Server.start(program, '127.0.0.1:0')
+let server = await Server.start(program, '127.0.0.1:0')
 const browser = await chromium.launch({ executablePath, args: FLAGS })
 const complaints = []
 const page = await openPage(server)
@@ -41,8 +41,8 @@ async function openPage (server) {
 
 // One of the two parts of the page that start processes.
 class Stage {
-  constructor (name) {
-    this.root = page.locator(`[data-stage=${name}]`)
+  constructor (name, on = page) {
+    this.root = on.locator(`[data-stage=${name}]`)
   }
 
   button (name) {
@@ -60,6 +60,10 @@ class Stage {
     const story = await this.part('story').textContent()
     assert.ok(!story.includes('did not work'), `${name}: ${story}`)
     return story
+  }
+
+  async says (words) {
+    await until(`the page says "${words}"`, async () => (await this.part('story').textContent()).includes(words))
   }
 
   async number (name) {
@@ -128,6 +132,75 @@ async function checkLife () {
   await solo.press('herd')
   assert.equal(await solo.number('failures'), 0)
   passed('one key is fresh, stale, on hold after a failure, and fresh again; no request failed')
+}
+
+// Each page says what the other one has done.
+async function checkTwoPages () {
+  const second = await openPage(server)
+  const solo = new Stage('solo'), other = new Stage('solo', second)
+  await other.says('The process runs already')
+  assert.match(await solo.press('start'), /have ended/)
+  await other.says('another page has stopped the process')
+  await other.press('start')
+  await solo.says('Another page has started the process')
+  await other.press('fail')
+  await solo.says('Another page makes the origin fail')
+  await other.press('fail')
+  await solo.says('Another page has let the origin work again')
+  await solo.part('rate').focus()
+  await other.part('rate').selectOption('10')
+  await until('the rate is the same on both pages', async () => await solo.part('rate').inputValue() === '10')
+  await other.part('rate').selectOption('3')
+  assert.match(await other.part('story').textContent(), /The origin works again/, 'the words of its own button')
+  await second.context().close()
+  passed('two pages agree, whichever of them presses the buttons')
+}
+
+// The server has answered before a button was pressed, and the answers arrive after that.
+async function checkLateAnswer () {
+  const solo = new Stage('solo'), held = []
+  await solo.press('start')
+  await page.route('**/demo/stage/solo?since=*', async route => {
+    const response = await route.fetch()
+    await new Promise(resolve => held.push(resolve))
+    await route.fulfill({ response })
+  }, { times: 2 })
+  await until('an answer is held', () => held.length === 1)
+  await solo.button('start').click()
+  await until('the next one is held', () => held.length === 2)
+  held.forEach(resolve => resolve())
+  await solo.shows('fresh')
+  assert.match(await solo.part('story').textContent(), /^One process serves/)
+  passed('a late answer does not change what a button has said')
+}
+
+// Draws 50 failures as one number, alone and with a request that failed after them.
+async function checkNumbers () {
+  await page.setViewportSize(NARROW)
+  const { alone, crossed } = await page.evaluate(() => {
+    /* global Board, scaleOf, prepare, ROWS */
+    const root = document.querySelector('[data-stage=solo] .board').appendChild(document.createElement('div'))
+    const now = Date.now()
+    const failures = { seq: 0, kind: 'answers', lane: 'A', outcome: 'failed', n: 50, from: now - 3000, at: now - 2500 }
+    const later = { ...failures, seq: 1, n: 1, from: now - 2600, at: now - 1000 }
+    const draw = events => {
+      const board = new Board(root)
+      board.take({ run: 1, now, ttl_ms: 4000, stale_ms: 4000, lanes: [{ name: 'A', pid: 1, port: 1, redis: null }], events })
+      board.now = () => now
+      board.draw()
+      const { pen, width } = { pen: board.lanes.get('A').canvas.getContext('2d'), width: board.lanes.get('A').canvas.clientWidth }
+      const ratio = devicePixelRatio, left = scaleOf(width, now).at(failures.at) + 8
+      const ground = [left, ROWS[1] - 6, pen.measureText('50').width, 12].map(it => Math.round(it * ratio))
+      return [...pen.getImageData(...ground).data]
+    }
+    const drawn = { alone: draw([failures]), crossed: draw([failures, later]) }
+    root.remove()
+    return drawn
+  })
+  assert.ok(new Set(alone).size > 2, 'there is a number')
+  assert.deepEqual(crossed, alone, 'the number of failures, with the line of a later request')
+  await page.setViewportSize(WIDE)
+  passed('no line goes through a number at 375 px')
 }
 
 async function checkFleet () {
@@ -235,20 +308,62 @@ async function checkAccess () {
   passed('only the page of a server on a loopback address can press the buttons')
 }
 
+const notice = words => until(`the notice is "${words}"`, async () => {
+  const shown = await page.locator('#notice').textContent()
+  return words ? shown.includes(words) : shown === ''
+})
+
+async function showsNothing () {
+  assert.equal(await page.locator('.lane').count(), 0, 'lanes of a server that does not answer')
+  assert.equal(await page.locator('button:enabled').count(), 0, 'buttons of a server that does not answer')
+}
+
+async function checkSilence () {
+  const second = await openPage(server)
+  await second.route('**/demo/herd*', route => route.abort('connectionrefused'))
+  await second.locator('#herd').click()
+  await second.locator('#herd[aria-disabled]').waitFor({ state: 'detached' })
+  await until('the server answers the page again', async () =>
+    await second.locator('#story').textContent() === 'The server answers again.')
+  await second.context().close()
+
+  const solo = new Stage('solo')
+  server.child.kill('SIGSTOP')
+  await notice('The server is gone')
+  await showsNothing()
+  server.child.kill('SIGCONT')
+  await notice('')
+  await solo.says('The server answers again. The process runs already.')
+  await solo.shows('fresh')
+  passed('a server that stands still: the page says so, and goes on with it')
+}
+
 // Redis is frozen then: it cannot end by itself.
 async function checkEnd () {
-  const fleet = new Stage('fleet')
+  const fleet = new Stage('fleet'), solo = new Stage('solo')
   if (await fleet.button('freeze').isEnabled()) await fleet.press('freeze')
   const children = server.descendants()
-  await page.context().close()
   await server.kill('SIGKILL')
   await until('all processes are gone', () => running(children).length === 0)
   passed(`the server is killed: its ${children.length} processes are gone`)
+
+  await notice('Start it again at this address')
+  await showsNothing()
+  await screenshot('gone')
+  server = await Server.start(program, `127.0.0.1:${server.port}`)
+  await notice('')
+  await solo.says('The server answers again. No process runs.')
+  await solo.press('start')
+  await solo.shows('fresh')
+  await page.context().close()
+  passed('the page says that the server is gone, and goes on when it was started again')
 }
 
 try {
-  for (const check of [checkHerd, checkLife, checkFleet, checkLooks, checkAccess]) await check()
+  for (const check of [checkHerd, checkLife, checkTwoPages, checkLateAnswer, checkNumbers, checkFleet, checkLooks, checkAccess]) await check()
   assert.deepEqual(complaints, [])
+  // From here on the browser itself complains.
+  await checkSilence()
   await checkEnd()
 } catch (error) {
   await screenshot('failed').catch(() => {})
@@ -257,5 +372,5 @@ try {
   process.exitCode = 1
 } finally {
   await browser.close()
-  await server.kill('SIGTERM')
+  await Server.killAll()
 }

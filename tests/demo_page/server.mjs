@@ -17,6 +17,8 @@ export async function until (what, is) {
   }
 }
 
+const started = []
+
 export class Server {
   static async start (program, listen) {
     const child = spawn(program, ['--listen', listen], { stdio: ['ignore', 'pipe', 'inherit'] })
@@ -30,6 +32,15 @@ export class Server {
 
   constructor (child, url) {
     Object.assign(this, { child, url, port: new URL(url).port })
+    started.push(this)
+  }
+
+  // Ends what a check that failed has left.
+  static async killAll () {
+    for (const server of started) {
+      server.child.kill('SIGCONT')
+      await server.kill('SIGTERM')
+    }
   }
 
   // Sends a request with just these fields; returns the status.
