@@ -2,7 +2,12 @@
 declare(strict_types=1);
 
 /** The server does not answer, or refuses a command. */
-final class RedisFailure extends Exception
+class RedisFailure extends Exception
+{
+}
+
+/** The server refuses a command; the first word says why. */
+final class RedisRefusal extends RedisFailure
 {
 }
 
@@ -63,7 +68,7 @@ final class Connection
         $rest = substr($line, 1, -2);
         return match ($line[0]) {
             '+' => $rest,
-            '-' => new RedisFailure($rest),
+            '-' => new RedisRefusal($rest),
             ':' => (int) $rest,
             '$' => (int) $rest < 0 ? null : $this->bytes((int) $rest),
             '*' => (int) $rest < 0 ? null : array_map(fn () => $this->reply(), array_fill(0, (int) $rest, 0)),

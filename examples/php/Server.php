@@ -13,7 +13,7 @@ final class Server
 
     /** $scripts is the crate's folder `src/remote/redis/scripts`, or a copy of it. */
     public function __construct(
-        private readonly string $address,
+        public readonly string $address,
         string $namespace,
         private readonly string $name,
         private readonly string $scripts = __DIR__ . '/../../src/remote/redis/scripts',
@@ -114,7 +114,7 @@ final class Server
         $rest = [count($names), ...$names, ...$arguments];
         try {
             return $this->redis()->call(['EVALSHA', sha1($source), ...$rest]);
-        } catch (RedisFailure $failure) {
+        } catch (RedisRefusal $failure) {
             if (!str_starts_with($failure->getMessage(), 'NOSCRIPT')) {
                 throw $failure;
             }

@@ -10,6 +10,8 @@ require_once __DIR__ . '/Server.php';
 final class StampedeCache
 {
     private ?Connection $messages = null;
+    /** Kinds of failures that are in the log. */
+    private array $reported = [];
 
     /**
      * A lease of $lease ms must be longer than a computation, unless $renews: then SIGALRM renews
@@ -55,7 +57,8 @@ final class StampedeCache
                     $inbox = $this->server->inbox();
                 }
             }
-        } catch (RedisFailure) {
+        } catch (RedisFailure $failure) {
+            $this->report($failure);
             $this->server->disconnect();
             $this->messages = $grant = null;
         }
@@ -131,9 +134,25 @@ final class StampedeCache
     {
         try {
             return $call();
-        } catch (RedisFailure) {
+        } catch (RedisFailure $failure) {
+            $this->report($failure);
             $this->server->disconnect();
             return null;
         }
+    }
+
+    /** Logs each kind of failure once. No request fails, so nobody else says it. */
+    private function report(RedisFailure $failure): void
+    {
+        [$message, $isRefusal] = [$failure->getMessage(), $failure instanceof RedisRefusal];
+        $kind = $isRefusal ? strtok($message, ' ') : 'connection';
+        if (isset($this->reported[$kind])) {
+            return;
+        }
+        $this->reported[$kind] = true;
+        $what = $isRefusal ? 'refuses a command' : 'cannot be reached';
+        // `Connection` is where a password belongs.
+        $hint = $kind === 'NOAUTH' ? '; this client sends no password, and has to send AUTH' : '';
+        error_log("Redis at {$this->server->address} $what: $message$hint; values are computed without it");
     }
 }

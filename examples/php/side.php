@@ -7,6 +7,10 @@ declare(strict_types=1);
 
 require __DIR__ . '/StampedeCache.php';
 
+if (count(array_filter(array_slice($argv, 2, 3), 'ctype_digit')) < 3) {
+    fwrite(STDERR, "side.php: needs HOST:PORT CALLERS TAKE_MS LEASE_MS; the last three are whole numbers\n");
+    exit(1);
+}
 [, $address, $callers, $take, $lease] = $argv;
 $server = new Server($address, 'languages', 'demo');
 $cache = new StampedeCache($server, (int) $lease, ($argv[5] ?? '') === 'renew');
@@ -41,7 +45,12 @@ while (($line = fgets(STDIN)) !== false) {
             echo "failed\n";
         }
     } else {
-        $command === 'tag' ? $cache->invalidateTag($name) : $cache->invalidate($name);
+        try {
+            $command === 'tag' ? $cache->invalidateTag($name) : $cache->invalidate($name);
+        } catch (RedisFailure $failure) {
+            fwrite(STDERR, "side.php: $command $name: $address: {$failure->getMessage()}\n");
+            exit(1);
+        }
         echo "done\n";
     }
 }

@@ -9,6 +9,10 @@ class RedisFailure(Exception):
     """The server does not answer, or refuses a command."""
 
 
+class RedisRefusal(RedisFailure):
+    """The server refuses a command; the first word says why."""
+
+
 class Connection:
     def __init__(self, address, timeout=1.0):
         host, port = address.rsplit(":", 1)
@@ -44,7 +48,7 @@ class Connection:
         if kind == b"+":
             return rest
         if kind == b"-":
-            return RedisFailure(rest.decode())
+            return RedisRefusal(rest.decode())
         if kind == b":":
             return int(rest)
         if int(rest) < 0:
@@ -71,7 +75,7 @@ class Server:
         rest = (len(names), *names, *arguments)
         try:
             return self.call(b"EVALSHA", hashlib.sha1(source).hexdigest(), *rest)
-        except RedisFailure as failure:
+        except RedisRefusal as failure:
             if not str(failure).startswith("NOSCRIPT"):
                 raise
         return self.call(b"EVAL", source, *rest)
@@ -83,6 +87,6 @@ class Server:
         reply = connection.call(*command)
         with self.lock:
             self.idle.append(connection)
-        if isinstance(reply, RedisFailure):
+        if isinstance(reply, RedisRefusal):
             raise reply
         return reply

@@ -11,9 +11,14 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+from connection import RedisFailure
 from stampede import StampedeCache
 
-address, callers, take, lease = sys.argv[1], *map(int, sys.argv[2:5])
+try:
+    address, callers, take, lease = sys.argv[1], *map(int, sys.argv[2:5])
+    host, port = address.rsplit(":", 1)
+except (IndexError, ValueError):
+    sys.exit("side.py: needs HOST:PORT CALLERS TAKE_MS LEASE_MS; the last three are whole numbers")
 cache = StampedeCache(address, "languages", "demo", lease)
 counting, computations = threading.Lock(), 0
 
@@ -50,5 +55,8 @@ for line in sys.stdin:
         except ValueError:
             print("failed", flush=True)
     else:
-        (cache.invalidate_tag if command == "tag" else cache.invalidate)(name)
+        try:
+            (cache.invalidate_tag if command == "tag" else cache.invalidate)(name)
+        except RedisFailure as failure:
+            sys.exit(f"side.py: {command} {name}: {address}: {failure}")
         print("done", flush=True)

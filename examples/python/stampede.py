@@ -4,6 +4,7 @@ The protocol is on the page "The protocol for other languages". Needs the standa
 """
 
 import contextlib
+import logging
 import pathlib
 import re
 import secrets
@@ -11,8 +12,9 @@ import threading
 import time
 
 import wire
-from connection import Connection, RedisFailure, Server
+from connection import Connection, RedisFailure, RedisRefusal, Server
 
+LOG = logging.getLogger("stampede")
 SCRIPTS = pathlib.Path(__file__).parent / "../../src/remote/redis/scripts"
 
 
@@ -31,6 +33,7 @@ class StampedeCache:
         self.inbox = b"%s:in:%s" % (self.prefix, self.process.hex().encode())
         self.server = Server(address, pathlib.Path(scripts))
         self.lock, self.flights = threading.Lock(), {}
+        self.reported = set()
         self.messages, self.heard, self.listener = threading.Condition(), 0, None
 
     def flexible(self, key, ttl, compute, tags=()):
@@ -53,8 +56,8 @@ class StampedeCache:
                 threading.Thread(target=self.refresh, args=arguments, daemon=True).start()
             if not found["is_marker"]:
                 return found["payload"]
-        except RedisFailure:
-            pass
+        except RedisFailure as failure:
+            self.report(failure)
         # Without Redis, and where values may not be shared, the caller computes for itself.
         return compute()
 
@@ -92,7 +95,7 @@ class StampedeCache:
                 registered = self.inbox
 
     def refresh(self, key, names, ttl, compute, tags, seen):
-        with contextlib.suppress(RedisFailure):
+        with self.redis_may_fail():
             grant = self.acquire(names, b"", seen)
             if grant[0] == b"A":
                 self.run_lead(key, names, ttl, compute, tags, grant)
@@ -101,7 +104,7 @@ class StampedeCache:
         """Computes under a grant. The caller gets the value even where the fence refuses it."""
         _, now, version, _, token = grant
         stamp = None
-        with contextlib.suppress(RedisFailure):
+        with self.redis_may_fail():
             # How far the log was when the computation began: a later invalidation ends the value.
             stamp = self.announce()
         done = threading.Event()
@@ -111,7 +114,7 @@ class StampedeCache:
         try:
             payload = compute()
         except BaseException:
-            with contextlib.suppress(RedisFailure):
+            with self.redis_may_fail():
                 self.server.script("abandon", names[1:], token, 0, b"1A" + wire.hash8(key))
             raise
         finally:
@@ -120,14 +123,14 @@ class StampedeCache:
             took = int((time.monotonic() - began) * 1000)
             envelope = wire.encode(key, payload, version, now, took, ttl, tags, stamp)
             message = b"1F" + wire.hash8(key) + version
-            with contextlib.suppress(RedisFailure):
+            with self.redis_may_fail():
                 self.server.script("fill", names, token, version, int(ttl[1] * 1000), envelope, message)
         return payload
 
     def renew(self, names, token, version, ttl, done):
         keep = self.lease + int(ttl[1] * 1000)
         while not done.wait(self.lease / 3000):
-            with contextlib.suppress(RedisFailure):
+            with self.redis_may_fail():
                 self.server.script("renew", names, token, self.lease, keep, version)
 
     def read(self, key, names):
@@ -185,12 +188,35 @@ class StampedeCache:
             if self.listener and self.listener.is_alive():
                 return
             connection = Connection(self.address)
-            connection.call(b"SUBSCRIBE", self.inbox)
+            refusal = connection.call(b"SUBSCRIBE", self.inbox)
             self.listener = threading.Thread(target=self.hear, args=(connection,), daemon=True)
             self.listener.start()
+        if isinstance(refusal, RedisRefusal):
+            self.report(refusal)
+
+    @contextlib.contextmanager
+    def redis_may_fail(self):
+        """What fails here costs another process a computation, and its own caller nothing."""
+        try:
+            yield
+        except RedisFailure as failure:
+            self.report(failure)
+
+    def report(self, failure):
+        """Logs each kind of failure once. No request fails, so nobody else says it."""
+        is_refusal = isinstance(failure, RedisRefusal)
+        kind = str(failure).split(" ")[0] if is_refusal else "connection"
+        with self.lock:
+            if kind in self.reported:
+                return
+            self.reported.add(kind)
+        what = "refuses a command" if is_refusal else "cannot be reached"
+        # `Connection` is where a password belongs.
+        hint = "; this client sends no password, and has to send AUTH" if kind == "NOAUTH" else ""
+        LOG.warning("Redis at %s %s: %s%s; values are computed without it", self.address, what, failure, hint)
 
     def hear(self, connection):
-        with contextlib.suppress(RedisFailure):
+        with self.redis_may_fail():
             while True:
                 connection.wait()
                 with self.messages:
