@@ -9,11 +9,14 @@
 //! at `RedisLock`.
 
 use std::error::Error;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tower_stampede::{Redis, RedisLock};
+
+mod redis_failure;
 
 const WORK: Duration = Duration::from_millis(300);
 
@@ -43,12 +46,23 @@ async fn in_turn(
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
+async fn main() -> ExitCode {
     let Some(url) = std::env::args().nth(1) else {
         eprintln!("lock_only: name the server, as redis://HOST:PORT");
-        std::process::exit(2);
+        return ExitCode::from(2);
     };
-    let redis = Redis::connect(&url).await?;
+    match run(&url).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let (server, why) = (redis_failure::printable(&url), redis_failure::describe(&*error));
+            eprintln!("lock_only: {server}: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(url: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let redis = Redis::connect(url).await?;
     // The name is the key, as it is: other languages can know it.
     let lock = RedisLock::new(&redis, "jobs:nightly").lease(WORK / 2);
 

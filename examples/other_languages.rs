@@ -12,12 +12,16 @@
 
 use std::error::Error;
 use std::io::BufRead;
+use std::process::ExitCode;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use tower_stampede::{Computed, Redis, Remotable, Stampede};
+
+mod redis_failure;
 
 /// A value whose bytes every language reads: UTF-8 text, and nothing around it.
 #[derive(Clone)]
@@ -48,20 +52,45 @@ impl Computation {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
+async fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     let [address, callers, take, lease] = &arguments[..] else {
         eprintln!("other_languages: needs HOST:PORT CALLERS TAKE_MS LEASE_MS");
-        std::process::exit(2);
+        return ExitCode::from(2);
     };
-    let (callers, take): (u32, _) = (callers.parse()?, Duration::from_millis(take.parse()?));
-    let redis = Redis::connect(&format!("redis://{address}")).await?.namespace("languages");
+    match run(address, callers, take, lease).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("other_languages: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn number<N: FromStr>(name: &str, text: &str) -> Result<N, String> {
+    text.parse().map_err(|_| format!("{name}: {text:?} is not a whole number from 0"))
+}
+
+async fn run(
+    address: &str,
+    callers: &str,
+    take: &str,
+    lease: &str,
+) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let callers: u32 = number("CALLERS", callers)?;
+    let take = Duration::from_millis(number("TAKE_MS", take)?);
+    let lease = Duration::from_millis(number("LEASE_MS", lease)?);
+    let redis = Redis::connect(&format!("redis://{address}"))
+        .await
+        .map_err(|error| format!("{address}: {}", redis_failure::describe(&error)))?
+        .namespace("languages");
     let cache = Stampede::<Text>::builder("demo")
         .ttl(Duration::from_secs(60))
         .stale_for(Duration::from_secs(60))
-        .lease(Duration::from_millis(lease.parse()?))
+        .lease(lease)
         .redis(redis)
-        .build()?;
+        .build()
+        .map_err(|error| format!("LEASE_MS: {error}"))?;
     let computation = Computation::default();
     println!("ready");
     for line in std::io::stdin().lock().lines() {
@@ -97,7 +126,10 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
                 cache.invalidate_tag(tag.to_owned()).await;
                 println!("done");
             }
-            _ => return Err(format!("unknown command: {line}").into()),
+            _ => {
+                let known = "the commands are `get KEY`, `invalidate KEY` and `tag TAG`";
+                return Err(format!("{line:?} is no command; {known}").into());
+            }
         }
     }
     Ok(())

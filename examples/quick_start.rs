@@ -5,6 +5,8 @@
 //! cargo run --example quick_start
 //! ```
 
+use std::error::Error;
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -22,7 +24,17 @@ async fn report() -> &'static str {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("quick_start: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
     // Keep what says nothing itself for a minute; one request computes it.
     let cache = Stampede::in_memory(Duration::from_secs(60));
     let app: Router = Router::new().route("/report", get(report)).layer(cache.http_layer());

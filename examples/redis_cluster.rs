@@ -9,11 +9,14 @@
 //! Any of the nodes is enough to find the others.
 
 use std::error::Error;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use tower_stampede::{Redis, Stampede};
+
+mod redis_failure;
 
 const ROWS: u32 = 20;
 const CALLERS: u32 = 100;
@@ -39,18 +42,29 @@ fn process(nodes: &[String]) -> Result<Stampede<String>, Box<dyn Error>> {
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> ExitCode {
     let nodes: Vec<_> = std::env::args().skip(1).collect();
-    if nodes.is_empty() {
+    let Some(first) = nodes.first() else {
         eprintln!("redis_cluster: name at least one node, as redis://HOST:PORT");
-        std::process::exit(2);
+        return ExitCode::from(2);
+    };
+    match run(&nodes).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let (node, why) = (redis_failure::printable(first), redis_failure::describe(&*error));
+            eprintln!("redis_cluster: {node}: {why}");
+            ExitCode::FAILURE
+        }
     }
+}
+
+async fn run(nodes: &[String]) -> Result<(), Box<dyn Error>> {
     // Says what is wrong now; without this, caches work for themselves until
     // the cluster can be used.
-    Redis::cluster(&nodes)?.namespace("cluster-example").check().await?;
+    Redis::cluster(nodes)?.namespace("cluster-example").check().await?;
 
     let database = Database::default();
-    let processes = [process(&nodes)?, process(&nodes)?];
+    let processes = [process(nodes)?, process(nodes)?];
     let began = Instant::now();
     let mut herd = tokio::task::JoinSet::new();
     for cache in &processes {

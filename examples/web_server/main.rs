@@ -14,6 +14,8 @@
 //! a server like any other, and the page. `stage/` starts the processes that the page shows.
 
 use std::error::Error;
+use std::io;
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -114,8 +116,8 @@ async fn run(flags: Flags, cache: &HttpStampede, metrics: Metrics) -> Result<(),
     let _ = rlimit::increase_nofile_limit(u64::MAX);
     let stop = signal::received()?;
 
-    let listener = listen::on(flags.listen)
-        .map_err(|error| format!("cannot listen on {}: {error}", flags.listen))?;
+    let listener =
+        listen::on(flags.listen).map_err(|error| listen_failure(flags.listen, &error))?;
     let address = listener.local_addr()?;
     // A process that a page has started starts none.
     let access = if flags.is_child { None } else { Access::new(address) };
@@ -133,7 +135,8 @@ async fn run(flags: Flags, cache: &HttpStampede, metrics: Metrics) -> Result<(),
         // Whether it succeeds or fails: now the connection is there, or known not to be.
         drop(cache.get("the first look").await);
     }
-    listen::announce("http", address)?;
+    listen::announce("http", address)
+        .map_err(|error| format!("the address cannot be written to stdout: {error}"))?;
     // After the line with the address: the reader expects it first.
     if let (Some(_), Some(redis)) = (&app.child, &app.flags.redis) {
         child::watch_redis(cache.clone(), redis.clone());
@@ -145,6 +148,15 @@ async fn run(flags: Flags, cache: &HttpStampede, metrics: Metrics) -> Result<(),
     }
     cache.shutdown(DRAIN).await;
     Ok(())
+}
+
+fn listen_failure(address: SocketAddr, error: &io::Error) -> String {
+    let remedy = match error.kind() {
+        io::ErrorKind::AddrInUse => "end the program that listens there, or name another port",
+        io::ErrorKind::PermissionDenied => "name a port from 1024 on",
+        _ => "name an address of this machine",
+    };
+    format!("--listen: cannot listen on {address}: {error}; {remedy}")
 }
 
 /// Serves until `stop`, then lets open requests end for at most [`DRAIN`].

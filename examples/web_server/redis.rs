@@ -5,6 +5,9 @@ use std::time::Duration;
 pub(crate) use tower_stampede::Redis;
 use tower_stampede::{Builder, Health, HttpStampede, StoredResponse};
 
+#[path = "../redis_failure/mod.rs"]
+mod redis_failure;
+
 /// Takes a server by its URL. Nothing is sent yet: one that is down is no
 /// reason not to start.
 pub(crate) fn read(url: &str) -> Result<Redis, String> {
@@ -38,7 +41,8 @@ pub(crate) fn check_in_background(redis: Redis, namespace: Option<&str>) {
     };
     tokio::spawn(async move {
         if let Err(error) = redis.check().await {
-            eprintln!("web_server: Redis cannot be used now: {error}");
+            let why = redis_failure::describe(&error);
+            eprintln!("web_server: --redis: Redis cannot be used now: {why}");
         }
     });
 }
