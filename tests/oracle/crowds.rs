@@ -40,7 +40,7 @@ const ODD: [&[(&str, &str)]; 7] = [
     &[("status", "403"), ("cache-control", "no-store")],
 ];
 
-/// How it answers everybody else.
+/// How it answers every other request.
 const PAGES: [&str; 5] = [
     "public, max-age=1",
     "public, max-age=1, stale-if-error=60",

@@ -144,7 +144,7 @@ async fn connections_that_are_cut_all_the_time_cost_nothing_but_time() {
     for _ in 0..10 {
         let before = behind.proxy.accepted();
         behind.proxy.cut();
-        // A lease whose grant is cut off on its way is one that nobody uses, and costs a call.
+        // A lease whose grant is cut off on its way is used by no process, and costs a call.
         eventually("all have connected again", || {
             behind.proxy.accepted() >= before + behind.caches.len()
         })
