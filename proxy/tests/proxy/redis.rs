@@ -65,15 +65,11 @@ async fn what_is_changed_through_one_proxy_is_new_at_the_other() {
 #[tokio::test(flavor = "multi_thread")]
 async fn without_its_server_it_starts_and_caches_for_itself() {
     let origin = Origin::bind().await;
-    let nowhere = format!("redis://127.0.0.1:{}", unused_port());
+    let refuses = Origin::bind().await.refuse();
+    let nowhere = format!("redis://{}", refuses.local_addr().unwrap());
     let proxy = Proxy::start(&origin, &["--redis", &nowhere]);
     let (mut peer, _, mut client) = origin.request_on_new(&proxy, GET).await;
     answer(&mut peer, "Cache-Control: max-age=60\r\n", "ab").await;
     assert_eq!(client.reply().await.body, "ab");
     assert_eq!(proxy.ask(GET).await.body, "ab");
-}
-
-fn unused_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
 }

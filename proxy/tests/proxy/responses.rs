@@ -365,7 +365,7 @@ async fn an_origin_that_cannot_be_reached_is_a_bad_gateway() {
         assert!(matches!(client.reply().await.status(), 502 | 503), "{partial:?}");
     }
     // It is gone.
-    drop(origin);
+    let _refuses = origin.refuse();
     assert_eq!(proxy.ask(GET).await.status(), 502);
     assert_eq!(proxy.ask("POST /c HTTP/1.1\r\nHost: a\r\n\r\n").await.status(), 502);
     // No name server knows where the origin is.

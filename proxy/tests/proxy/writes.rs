@@ -82,7 +82,7 @@ async fn writes_while_the_origin_refuses_connections_end_nothing_and_a_broken_co
     assert!(!is_stored(&origin, &proxy).await, "it may have been carried out");
 
     let (origin, proxy) = warm().await;
-    drop(origin);
+    let _refuses = origin.refuse();
     for n in 0..100 {
         assert_eq!(proxy.ask(post.replace("/hot", &format!("/{n}"))).await.status(), 502);
         assert_eq!(proxy.ask(post).await.status(), 502);

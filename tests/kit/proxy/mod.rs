@@ -291,6 +291,18 @@ impl Origin {
         self.address
     }
 
+    /// Refuses connections from now on. While the socket lives, no other program gets the port.
+    #[must_use = "the port is free once the socket is dropped"]
+    pub(crate) fn refuse(self) -> TcpSocket {
+        let Self { listener, address } = self;
+        drop(listener);
+        let socket = TcpSocket::new_v4().unwrap();
+        // Connections of the listener may linger.
+        socket.set_reuseaddr(true).unwrap();
+        socket.bind(address).unwrap();
+        socket
+    }
+
     /// The next connection of the proxy.
     pub(crate) async fn accept(&self) -> Peer {
         let accepted = soon("a connection to the origin", self.listener.accept()).await;
