@@ -87,12 +87,19 @@ async fn a_renewal_behind_replies_of_sixteen_mib_is_not_lost() {
     eventually("the lease is taken", is_led).await;
     // 64 KiB each 5 ms: one reply is on its way for more than a second, and then the next.
     proxy.delay(5 * MS);
-    let (busy, taken) = (far.clone(), Instant::now());
-    while taken.elapsed() < LEASE * 3 / 2 {
-        let before = Instant::now();
-        assert_eq!(large(&busy).await, computed, "a large value on its way is waited for");
-        assert!(before.elapsed() > 10 * 100 * MS, "{:?}", before.elapsed());
-    }
+    let large_replies = async {
+        let mut taken = Instant::now();
+        while taken.elapsed() < LEASE * 3 / 2 {
+            eventually("the breaker is closed", || far.health() == Health::Up).await;
+            let before = Instant::now();
+            assert_eq!(large(&far).await, computed, "a large value on its way is waited for");
+            if before.elapsed() < Duration::from_secs(1) {
+                // On a busy machine the breaker has opened, and the process has served its copy.
+                taken = Instant::now();
+            }
+        }
+    };
+    within(LIMIT, large_replies).await;
     let waiter = spawn(async move {
         let compute = || async { Ok::<_, Infallible>(b"the waiter's".to_vec()) };
         near.get_or_compute("led", compute).await.unwrap()
