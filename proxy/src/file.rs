@@ -340,12 +340,17 @@ fn read_rule(section: &Section<'_, '_>, name: String) -> Option<Rule> {
     if section.is_empty_list("hosts") {
         section.refuse("hosts", "has no host; name one, or leave it out for all hosts");
     }
+    // The checks below find more errors where the path has one.
+    let paths = prefix.or(glob);
+    let has_paths = paths.is_some();
+    let bypass = section.read("bypass", boolean).unwrap_or_default();
+    let paths = paths.unwrap_or_else(Paths::all);
     let rule = Rule {
         name,
         line: section.line("name"),
-        paths: Paths::Prefix(String::new()),
+        paths: if bypass { paths.lenient() } else { paths },
         hosts: hosts.unwrap_or_default(),
-        bypass: section.read("bypass", boolean).unwrap_or_default(),
+        bypass,
         ttl: section.read("ttl", duration),
         status_ttl: status_ttl(section),
         stale: section.read("stale", duration),
@@ -364,7 +369,7 @@ fn read_rule(section: &Section<'_, '_>, name: String) -> Option<Rule> {
         cache_posts: section.read("cache_posts", boolean).unwrap_or_default(),
     };
     check_rule(section, &rule);
-    Some(Rule { paths: prefix.or(glob)?, ..rule })
+    has_paths.then_some(rule)
 }
 
 fn query_parameter(text: &str) -> Result<String, String> {

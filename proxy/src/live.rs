@@ -15,7 +15,8 @@ use crate::front::Proxy;
 use crate::layers;
 use crate::operators::AdminToken;
 use crate::origin::Origin;
-use crate::rules::{Rule, other_readings, plain_path, without_parameters};
+use crate::readings::{is_plain, readings};
+use crate::rules::{Rule, without_parameters};
 use crate::server::name_of;
 use crate::settings::Settings;
 use crate::status::Status;
@@ -27,7 +28,8 @@ pub(crate) struct Live {
     pub(crate) via: Via,
     service: HttpService<Origin>,
     rules: Vec<(Rule, HttpService<Origin>)>,
-    /// For requests whose path has a rule in one reading, and another one or none in the next.
+    /// For requests whose path has a rule in one reading, and another one or none in the next, and
+    /// for those whose readings cannot be enumerated.
     apart: Option<HttpService<Origin>>,
 }
 
@@ -55,16 +57,14 @@ impl Live {
     /// Returns the service for a request that was admitted, and removes the query parameters that
     /// are ignored there.
     pub(crate) fn service_for(&self, parts: &mut Parts) -> &HttpService<Origin> {
-        let found = self.rule_of(parts);
+        let host = parts.headers.get(header::HOST).map(name_of).unwrap_or_default();
+        let found = self.rule_of(host, parts.uri.path());
         if let (Err(Ambiguous), Some(apart)) = (&found, &self.apart) {
             return apart;
         }
         let (service, ignored) = match found.ok().flatten() {
             None => (&self.service, Some(&self.settings.ignored_query)),
-            Some((rule, service)) if rule.bypass || rule.query.is_some() => (service, None),
-            Some((rule, service)) => {
-                (service, rule.ignored_query.as_ref().or(Some(&self.settings.ignored_query)))
-            }
+            Some((rule, service)) => (service, self.ignored_query(rule)),
         };
         if let Some(names) = ignored
             && let Some(uri) = without_parameters(&parts.uri, names)
@@ -74,19 +74,34 @@ impl Live {
         service
     }
 
-    fn rule_of(&self, parts: &Parts) -> Result<Option<&(Rule, HttpService<Origin>)>, Ambiguous> {
+    /// Returns which parameters requests of a rule lose. The layer of the rule removes others.
+    fn ignored_query<'a>(&'a self, rule: &'a Rule) -> Option<&'a Vec<String>> {
+        let has_none = rule.bypass || rule.query.is_some();
+        (!has_none).then(|| rule.ignored_query.as_ref().unwrap_or(&self.settings.ignored_query))
+    }
+
+    fn rule_of(
+        &self,
+        host: &str,
+        path: &str,
+    ) -> Result<Option<&(Rule, HttpService<Origin>)>, Ambiguous> {
         if self.rules.is_empty() {
             return Ok(None);
         }
-        let path = parts.uri.path();
-        let host = parts.headers.get(header::HOST).map(name_of).unwrap_or_default();
         let find = |path: &str| self.rules.iter().position(|(rule, _)| rule.matches(host, path));
-        let found = find(&plain_path(path));
-        let is_found_by = |reading: &String| find(reading) == found;
-        match other_readings(path).iter().all(is_found_by) {
-            true => Ok(found.and_then(|at| self.rules.get(at))),
-            false => Err(Ambiguous),
-        }
+        let found = match is_plain(path) {
+            true => find(path),
+            false => {
+                let readings = readings(path).ok_or(Ambiguous)?;
+                let mut found = readings.iter().map(|reading| find(reading));
+                let first = found.next().flatten();
+                if !found.all(|other| other == first) {
+                    return Err(Ambiguous);
+                }
+                first
+            }
+        };
+        Ok(found.and_then(|at| self.rules.get(at)))
     }
 }
 

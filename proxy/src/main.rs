@@ -68,6 +68,7 @@ mod own_values;
 mod pages;
 mod pool;
 mod provenance;
+mod readings;
 mod redis;
 mod reloads;
 mod rules;

@@ -1,28 +1,42 @@
 //! Rules for some paths: which requests a rule is for, and what it changes.
 //!
-//! The first rule that matches is the one. It is compared with a plain form of the path, so that
+//! The first rule that matches is the one. It is compared with every reading of the path, so that
 //! no spelling of a path gets around it.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
-use globset::{GlobBuilder, GlobMatcher};
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use http::Uri;
 use http::uri::PathAndQuery;
 use percent_encoding::percent_decode_str;
 use tower_stampede::SetCookie;
 
+use super::readings::plain_path;
 use super::server::HostPattern;
 
 /// Which paths a rule is for.
 #[derive(Clone, Debug)]
-pub(crate) enum Paths {
+pub(crate) struct Paths {
+    pattern: Pattern,
+    /// What a pattern with stars matches.
+    globs: GlobSet,
+    /// Matches in any case, and with or without a slash at the end.
+    is_lenient: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Pattern {
     Prefix(String),
     /// `*` is anything but a slash, `**` anything.
-    Glob(GlobMatcher),
+    Glob(String),
 }
 
 impl Paths {
+    pub(crate) fn all() -> Self {
+        let pattern = Pattern::Prefix("/".into());
+        Self { pattern, globs: GlobSet::empty(), is_lenient: false }
+    }
+
     pub(crate) fn prefix(text: &str) -> Result<Self, String> {
         if !text.starts_with('/') {
             return Err("does not begin with `/`; write for example \"/static/\"".into());
@@ -30,18 +44,18 @@ impl Paths {
         if text.contains('*') {
             return Err("has a `*`, which a `prefix` takes for itself; write it as `glob`".into());
         }
-        if text.contains(['?', '#']) {
+        if text.contains(['?', '#', ';']) {
             return Err("has more than a path; write the path alone, and name parameters in \
                         `query` or `ignore_query`"
                 .into());
         }
-        if plain_path(text) != text {
+        let plain = plain_path(text);
+        if plain != text {
             return Err(format!(
-                "is no plain path; write \"{}\": requests are compared in this form",
-                plain_path(text)
+                "is no plain path; write \"{plain}\": requests are compared in this form"
             ));
         }
-        Ok(Self::Prefix(text.to_owned()))
+        Ok(Self { pattern: Pattern::Prefix(text.to_owned()), ..Self::all() })
     }
 
     pub(crate) fn glob(text: &str) -> Result<Self, String> {
@@ -53,52 +67,95 @@ impl Paths {
             );
         }
         let is_dots = |segment: &str| matches!(segment, "." | "..");
-        if text.contains('%') || text.contains("//") || text.split('/').any(is_dots) {
+        if text.contains(['%', ';']) || text.contains("//") || text.split('/').any(is_dots) {
             return Err("matches no plain path: requests are compared decoded, and without empty \
-                        and dot segments; write the pattern so"
+                        and dot segments and parameters; write the pattern so"
                 .into());
         }
-        let glob = GlobBuilder::new(text).literal_separator(true).build();
-        let glob = glob.map_err(|error| {
+        let globs = matcher_of(text, false).map_err(|error| {
             format!("is no pattern ({}); write for example \"/img/*.png\"", error.kind())
         })?;
-        Ok(Self::Glob(glob.compile_matcher()))
+        Ok(Self { pattern: Pattern::Glob(text.to_owned()), globs, is_lenient: false })
+    }
+
+    /// Makes it match in any case, and with or without a slash at the end: for a rule that forbids
+    /// to store. Some routers read paths so, as that of Express.
+    pub(crate) fn lenient(self) -> Self {
+        let globs = match &self.pattern {
+            Pattern::Glob(text) => matcher_of(text, true).unwrap_or(self.globs),
+            Pattern::Prefix(_) => self.globs,
+        };
+        Self { globs, is_lenient: true, ..self }
     }
 
     fn match_path(&self, path: &str) -> bool {
-        match self {
-            Self::Prefix(prefix) => path.starts_with(prefix.as_str()),
-            Self::Glob(glob) => glob.is_match(path),
+        match &self.pattern {
+            Pattern::Prefix(prefix) if self.is_lenient => {
+                let begin = path.as_bytes().get(..prefix.len());
+                let folder = prefix.strip_suffix('/');
+                let is_folder = || folder.is_some_and(|folder| folder.eq_ignore_ascii_case(path));
+                begin.is_some_and(|begin| begin.eq_ignore_ascii_case(prefix.as_bytes()))
+                    || is_folder()
+            }
+            Pattern::Prefix(prefix) => path.starts_with(prefix.as_str()),
+            Pattern::Glob(_) => self.globs.is_match(path),
         }
     }
 
     /// Returns whether this matches all that `other` matches, where that is easy to tell.
     fn covers(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Glob(wide), Self::Glob(narrow)) if wide.glob() == narrow.glob() => true,
-            _ => self.as_prefix().is_some_and(|wide| other.begin().starts_with(wide)),
-        }
+        self.pattern == other.pattern
+            || self.as_prefix().is_some_and(|wide| other.begin().starts_with(wide))
     }
 
-    /// Returns the prefix that means the same, if there is one: `/a/**` is `/a/`. But `/a**` is no
-    /// more than `/a*`: only a segment of its own matches slashes.
+    /// Returns the prefix that it matches all paths of, if there is one: `/a/` for `/a/**`. But
+    /// `/a**` is no more than `/a*`: only a segment of its own matches slashes.
     fn as_prefix(&self) -> Option<&str> {
-        let Self::Glob(glob) = self else { return Some(self.begin()) };
-        let begin = glob.glob().glob().strip_suffix("**")?;
+        let Pattern::Glob(text) = &self.pattern else { return Some(self.begin()) };
+        let begin = text.strip_suffix("**")?;
         let is_segment = begin.is_empty() || begin.ends_with('/');
-        (is_segment && begin == self.begin()).then_some(begin)
+        (is_segment && begin == literal_begin(text)).then_some(begin)
     }
 
     /// Returns what all its paths begin with, as far as that is easy to tell.
     fn begin(&self) -> &str {
-        match self {
-            Self::Prefix(prefix) => prefix,
-            Self::Glob(glob) => {
-                let text = glob.glob().glob();
-                &text[..text.find(['*', '?', '[', '{', '\\']).unwrap_or(text.len())]
-            }
+        match &self.pattern {
+            Pattern::Prefix(prefix) => prefix,
+            // `/a/**` matches `/a`, too.
+            Pattern::Glob(text) => match folder_of(text) {
+                Some(folder) if folder == literal_begin(folder) => folder,
+                _ => literal_begin(text),
+            },
         }
     }
+}
+
+/// Returns the folder whose paths a pattern matches, the folder itself among them.
+fn folder_of(glob: &str) -> Option<&str> {
+    glob.strip_suffix("/**").filter(|folder| !folder.is_empty())
+}
+
+fn literal_begin(glob: &str) -> &str {
+    &glob[..glob.find(['*', '?', '[', '{', '\\']).unwrap_or(glob.len())]
+}
+
+fn matcher_of(text: &str, is_lenient: bool) -> Result<GlobSet, globset::Error> {
+    let glob = |text: &str| {
+        GlobBuilder::new(text).literal_separator(true).case_insensitive(is_lenient).build()
+    };
+    let mut globs = GlobSetBuilder::new();
+    globs.add(glob(text)?);
+    let beside = match (folder_of(text), text.strip_suffix('/')) {
+        (Some(folder), _) => Some(folder.to_owned()),
+        (None, Some("")) => None,
+        (None, Some(file)) if is_lenient => Some(file.to_owned()),
+        (None, None) if is_lenient => Some(format!("{text}/")),
+        (None, _) => None,
+    };
+    if let Some(beside) = beside {
+        globs.add(glob(&beside)?);
+    }
+    globs.build()
 }
 
 /// What one rule changes for its requests.
@@ -147,61 +204,6 @@ impl Rule {
     }
 }
 
-/// Returns a path as an origin may read it: decoded, without empty and dot segments.
-///
-/// Only for comparison. Key and origin have the path as it was sent.
-pub(crate) fn plain_path(path: &str) -> Cow<'_, str> {
-    let is_plain = !path.contains('%') && !path.contains("//") && !path.contains("/.");
-    if is_plain {
-        return Cow::Borrowed(path);
-    }
-    Cow::Owned(without_dots(&percent_decode_str(path).decode_utf8_lossy()))
-}
-
-/// Removes empty segments, and follows those of dots.
-fn without_dots(path: &str) -> String {
-    let mut segments: Vec<&str> = Vec::new();
-    for segment in path.split('/') {
-        match segment {
-            "" | "." => {}
-            ".." => drop(segments.pop()),
-            _ => segments.push(segment),
-        }
-    }
-    let ends_with_slash = ["/", "/.", "/.."].iter().any(|end| path.ends_with(end));
-    let end = if ends_with_slash && !segments.is_empty() { "/" } else { "" };
-    format!("/{}{end}", segments.join("/"))
-}
-
-/// Returns the other ways in which origins read a path, if there are any.
-///
-/// A rule that shares pages must not be for a path in one reading only: a link to
-/// `/account/..%2fstatic/x` would store the account of the client that follows it, by the rule for
-/// `/static/`.
-pub(crate) fn other_readings(path: &str) -> Vec<String> {
-    let is_read_in_one_way = !path.contains(['%', ';', '\\', '?', '#']) && !path.contains("/.");
-    if is_read_in_one_way {
-        return Vec::new();
-    }
-    // Origins that neither decode a slash nor follow dots.
-    let kept = path.replace("%2f", "%2F").replace("%2F", "%252F");
-    let kept = percent_decode_str(&kept).decode_utf8_lossy();
-    let mut literal = kept.split('/').filter(|s| !s.is_empty()).collect::<Vec<_>>().join("/");
-    literal.insert(0, '/');
-    if kept.ends_with('/') && literal.len() > 1 {
-        literal.push('/');
-    }
-    // Origins that decode twice, end a path at a delimiter, have parameters in segments, or take a
-    // backslash for a slash.
-    let once = percent_decode_str(path).decode_utf8_lossy();
-    let twice = percent_decode_str(&once).decode_utf8_lossy().replace('\\', "/");
-    let end = twice.find(|c: char| c.is_control() || c == '?' || c == '#');
-    let bare = |segment: &str| segment.split(';').next().unwrap_or_default().to_owned();
-    let segments = twice[..end.unwrap_or(twice.len())].split('/').map(bare);
-    let lenient = without_dots(&segments.collect::<Vec<_>>().join("/"));
-    vec![literal, lenient]
-}
-
 /// Removes the named parameters from a query. Returns nothing where there are none.
 pub(crate) fn without_parameters(uri: &Uri, names: &[String]) -> Option<Uri> {
     let query = uri.query()?;
@@ -234,6 +236,7 @@ fn is_named(pair: &str, names: &[String]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::readings::readings;
 
     fn rule(paths: Paths, hosts: &[&str]) -> Rule {
         Rule {
@@ -272,39 +275,65 @@ mod tests {
     #[test]
     fn no_spelling_of_a_path_gets_around_a_rule() {
         let admin = prefix("/admin");
+        let matches_one = |path: &str| {
+            let readings = readings(path).unwrap_or_default();
+            readings.iter().any(|reading| admin.matches("a", reading))
+        };
         for path in [
             "/admin",
             "/admin/x",
             "/%61dmin",
             "//admin",
+            "//x/admin",
+            "/\\x/admin",
             "/./admin",
             "/x/../admin",
             "/x/%2e%2e/admin",
             "/%2Fadmin",
-            "/admin/../admin/",
+            "/(S(1))/admin",
+            "/x/;/..;/../admin",
+            "/%EF%BC%8Fadmin",
         ] {
-            assert!(admin.matches("a", &plain_path(path)), "{path}");
+            assert!(matches_one(path), "{path}");
         }
-        for path in ["/", "/x/admin", "/admin/../x", "*", "/adm%69"] {
-            assert!(!admin.matches("a", &plain_path(path)), "{path}");
+        for path in ["/", "/x/admin", "/adm%69", "/x"] {
+            assert!(!matches_one(path), "{path}");
         }
     }
 
     #[test]
-    fn a_plain_path_keeps_its_last_slash() {
-        for (path, plain) in [
-            ("/", "/"),
-            ("/a/", "/a/"),
-            ("//", "/"),
-            ("/a//b/", "/a/b/"),
-            ("/a/.", "/a/"),
-            ("/a/b/..", "/a/"),
-            ("/..", "/"),
-            ("/.hidden", "/.hidden"),
-            ("/%ff", "/\u{fffd}"),
-        ] {
-            assert_eq!(plain_path(path), plain, "{path}");
+    fn a_rule_that_forbids_matches_in_any_case_and_with_or_without_the_last_slash() {
+        let lenient = |paths: Paths| rule(paths.lenient(), &[]);
+        let file = lenient(Paths::glob("/Account").unwrap());
+        let folder = lenient(Paths::glob("/account/").unwrap());
+        let all = lenient(Paths::glob("/account/**").unwrap());
+        let begin = lenient(Paths::prefix("/account/").unwrap());
+        for path in ["/account", "/account/", "/Account", "/ACCOUNT/"] {
+            for rule in [&file, &folder, &all, &begin] {
+                assert!(rule.matches("a", path), "{path}: {rule:?}");
+            }
         }
+        for path in ["/accounts", "/x/account", "/accoun", "/"] {
+            for rule in [&file, &folder, &all, &begin] {
+                assert!(!rule.matches("a", path), "{path}: {rule:?}");
+            }
+        }
+        assert!(all.matches("a", "/account/X/y") && begin.matches("a", "/ACCOUNT/x"));
+        assert!(!glob("/account").matches("a", "/account/"));
+        assert!(!glob("/account").matches("a", "/Account"));
+    }
+
+    #[test]
+    fn a_pattern_for_all_below_a_folder_matches_the_folder_itself() {
+        for (pattern, folder) in [("/x/**", "/x"), ("/{a,b}/**", "/b"), ("**/c/**", "/d/c")] {
+            let rule = glob(pattern);
+            assert!(rule.matches("a", folder), "{pattern}");
+            assert!(rule.matches("a", &format!("{folder}/")), "{pattern}");
+            assert!(rule.matches("a", &format!("{folder}/y/z")), "{pattern}");
+            assert!(!rule.matches("a", &format!("{folder}y")), "{pattern}");
+        }
+        assert!(!prefix("/x/").hides(&glob("/x/**")), "one path is left");
+        assert!(prefix("/x").hides(&glob("/x/**")) && glob("/x/**").hides(&glob("/x/**")));
     }
 
     #[test]
@@ -315,30 +344,10 @@ mod tests {
         assert!(all.matches("a", "/img/x/y/z.jpg") && all.matches("a", "/img/z.png"));
         assert!(!all.matches("a", "/x.png"));
         assert!(glob("**/*.css").matches("a", "/x/y.css"));
-        for never in ["/a/[", "a", "*.png", "*", "**.png", "/a%20b/*", "//a/*", "/a/../*"] {
+        for never in ["/a/[", "a", "*.png", "*", "**.png", "/a%20b/*", "//a/*", "/a/../*", "/a;*"] {
             assert!(Paths::glob(never).is_err(), "{never}");
         }
         assert!(Paths::prefix("/a?b=1").is_err() && Paths::prefix("/a/*").is_err());
-    }
-
-    #[test]
-    fn a_path_that_origins_read_in_several_ways_has_each_reading() {
-        for path in ["/", "/a/b.css", "//a", "*"] {
-            assert!(other_readings(path).is_empty(), "{path}");
-        }
-        for (path, literal, lenient) in [
-            ("/a/..%2fs/x", "/a/..%2Fs/x", "/s/x"),
-            ("/a;%2F%2e%2E%2fs/x", "/a;%2F..%2Fs/x", "/s/x"),
-            ("/a/../s/", "/a/../s/", "/s/"),
-            ("/s/..;/a", "/s/..;/a", "/a"),
-            ("/s/..%5ca", "/s/..\\a", "/a"),
-            ("/s/%252e%252e/a", "/s/%2e%2e/a", "/a"),
-            ("/a%3fx.css", "/a?x.css", "/a"),
-            ("/a%00.css", "/a\0.css", "/a"),
-            ("/a//b%20c/", "/a/b c/", "/a/b c/"),
-        ] {
-            assert_eq!(other_readings(path), [literal, lenient], "{path}");
-        }
     }
 
     #[test]

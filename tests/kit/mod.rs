@@ -15,9 +15,10 @@
 //!   request. It needs nothing of our crate.
 //! - `redis_caches`: caches on one of these servers.
 //! - `proxy`: `stampede-proxy` as a process, with clients and origins on sockets.
+//! - `spellings`: paths that origins read in several ways.
 //!
-//! The proxy's tests and the benches include `redis` and `proxy` by their paths: these two use no
-//! other room.
+//! The proxy's tests and the benches include `redis`, `proxy` and `spellings` by their paths: these
+//! use no other room.
 
 #![allow(dead_code, unused_imports, unused_macros, reason = "each test binary uses a part")]
 
@@ -35,6 +36,7 @@ pub(crate) mod redis;
 #[cfg(unix)]
 pub(crate) mod redis_caches;
 pub(crate) mod remote;
+pub(crate) mod spellings;
 pub(crate) mod table;
 
 /// Spawns a task whose type is forgotten. `tokio::spawn` is compiled for each future, and the tests

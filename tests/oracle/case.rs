@@ -6,7 +6,7 @@ use fastrand::Rng;
 
 use crate::ask::Ask;
 use crate::grammar::{Scene, Through, attacker, one_of, victim};
-use crate::persona::{IDENTITIES, Kind, Persona, Reading, Rewrite, UNKEYED, VARIED};
+use crate::persona::{IDENTITIES, Kind, PathReading, Persona, Reading, Rewrite, UNKEYED, VARIED};
 use crate::settings::Settings;
 
 /// When a request is sent.
@@ -77,6 +77,8 @@ fn kind(rng: &mut Rng, through: Through, index: usize) -> Kind {
         11 if through == Through::Layer => Kind::Sharded,
         12 if through == Through::Layer => Kind::User,
         13 if through == Through::Layer => Kind::Precompressed,
+        // A layer has no rules for paths.
+        14 if through == Through::Proxy => Kind::Router(PathReading::ALL[rng.usize(..7)]),
         _ => Kind::Links(reading),
     }
 }
@@ -130,6 +132,8 @@ impl Case {
         let cache_control = match through {
             // Its lifetime is the proxy's, which is shorter than a second.
             Through::Proxy if matches!(kind, Kind::Refreshed(_)) => String::new(),
+            // Its rules say how long its pages live.
+            Through::Proxy if matches!(kind, Kind::Router(_)) => String::new(),
             _ => cache_control(rng, &mut kind, &settings),
         };
         let by_handler = matches!(kind, Kind::Identity(_)) && rng.u8(..4) == 0;

@@ -4,7 +4,8 @@
 use fastrand::Rng;
 
 use crate::ask::{Ask, Form};
-use crate::persona::{IDENTITIES, Kind, Persona, Rewrite, TRUSTED, UNKEYED};
+use crate::kit::spellings;
+use crate::persona::{IDENTITIES, Kind, PathReading, Persona, Rewrite, TRUSTED, UNKEYED};
 use crate::settings::Settings;
 
 pub(crate) const HOST: &str = "shop.example";
@@ -67,7 +68,7 @@ fn fields_of(persona: &Persona) -> Vec<&'static str> {
         Kind::Varier(names) => names.clone(),
         Kind::Identity(name) | Kind::Permission(Some(name)) | Kind::Refreshed(name) => vec![name],
         Kind::Tenant(_) => vec!["x-tenant"],
-        Kind::CookieReader => vec!["cookie"],
+        Kind::CookieReader | Kind::Router(_) => vec!["cookie"],
         Kind::Sharded => vec!["x-shard"],
         Kind::Precompressed => vec!["accept-encoding"],
         Kind::Permission(None) | Kind::Methods | Kind::Versions | Kind::User => Vec::new(),
@@ -78,6 +79,7 @@ fn targets(persona: &Persona) -> &'static [&'static str] {
     match persona.kind {
         Kind::Tenant(Rewrite::StripPrefix) => &["/t/t/page", "/t/page", "/page"],
         Kind::Versions => &["/page", "/page", "/page?q=1"],
+        Kind::Router(_) => &["/static/x", "/static/x", "/x.css", "/account"],
         _ => &["/page", "/page", "/page", "/page?q=1", "/"],
     }
 }
@@ -87,15 +89,35 @@ pub(crate) struct Scene<'a> {
     pub(crate) persona: &'a Persona,
     pub(crate) settings: &'a Settings,
     /// Where most requests go, and in which form: else few would meet.
-    target: &'static str,
+    target: String,
     form: Form,
 }
 
 impl<'a> Scene<'a> {
     pub(crate) fn new(rng: &mut Rng, persona: &'a Persona, settings: &'a Settings) -> Self {
-        let target = one_of(rng, targets(persona));
+        let target = match persona.kind {
+            // What an attacker's link leads to.
+            Kind::Router(reading) if rng.u8(..4) > 0 => lure(rng, reading),
+            _ => one_of(rng, targets(persona)).to_owned(),
+        };
         Self { persona, settings, target, form: plain_form(rng) }
     }
+}
+
+/// Draws a path that is public as it is sent, and private as the origin reads it, or the other way
+/// round, at the hosts of one kind or the other. Not all readings have many of them.
+fn lure(rng: &mut Rng, reading: PathReading) -> String {
+    let mut path = spellings::spelling(rng);
+    let host = one_of(rng, &["", ".open.test"]);
+    let is_shared = |path: &str| spellings::is_public(spellings::page(path), host);
+    for _ in 0..30 {
+        let sent = path.split('?').next().unwrap_or_default();
+        if is_shared(sent) != is_shared(&reading.read(sent)) {
+            break;
+        }
+        path = spellings::spelling(rng);
+    }
+    path
 }
 
 fn plain_form(rng: &mut Rng) -> Form {
@@ -109,7 +131,7 @@ fn plain_form(rng: &mut Rng) -> Form {
 /// What an honest client sends.
 pub(crate) fn victim(rng: &mut Rng, scene: &Scene<'_>) -> Ask {
     let Scene { persona, settings, .. } = scene;
-    let target = if in_100(rng, 80) { scene.target } else { one_of(rng, targets(persona)) };
+    let target = if in_100(rng, 80) { &scene.target } else { one_of(rng, targets(persona)) };
     let mut ask = Ask {
         is_victim: true,
         method: if in_100(rng, 8) { "HEAD".into() } else { "GET".into() },

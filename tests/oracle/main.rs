@@ -36,6 +36,8 @@
 //! - A write counts whose host is clear: one `Host` line at most, that agrees with
 //!   the URI. It changes its own resource, and the one that its `Location` names,
 //!   under the same scheme.
+//! - A layer has no rules for paths: origins that read a path in their own way, and rules that forbid
+//!   to share some of their pages, are behind the proxy only.
 //! - Replies of the cache itself (504, 503, 502) and failures are not judged.
 //!
 //! # How to run it

@@ -9,6 +9,7 @@ use http::request::Parts;
 use http::{HeaderMap, Uri, header};
 
 use crate::kit::codings::accepts;
+use crate::kit::spellings;
 
 /// Fields by which naive applications let a proxy choose scheme, host, port,
 /// path or method.
@@ -88,6 +89,24 @@ pub(crate) enum Reading {
     Everything,
 }
 
+/// How a router reads a path before it chooses a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PathReading {
+    AsSent,
+    /// A target that begins with two slashes has a host.
+    Reference,
+    /// Bytes are decoded, then dots are followed.
+    Decoded,
+    /// Twice.
+    DecodedTwice,
+    /// The path ends at the first semicolon.
+    EndsAtSemicolon,
+    /// Each segment ends at its first semicolon.
+    WithoutParameters,
+    /// Backslashes are slashes.
+    Backslashes,
+}
+
 /// How a layer between router and cache rewrites the URI.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rewrite {
@@ -128,10 +147,13 @@ pub(crate) enum Kind {
     User,
     /// Has its pages coded and not coded, and names no `Vary`.
     Precompressed,
+    /// Has pages of users and pages for all, by its reading of the path. Rules of the proxy say
+    /// which of them are shared.
+    Router(PathReading),
 }
 
 impl Kind {
-    pub(crate) const COUNT: usize = 14;
+    pub(crate) const COUNT: usize = 15;
 
     pub(crate) const NAMES: [&str; Self::COUNT] = [
         "links",
@@ -148,6 +170,7 @@ impl Kind {
         "sharded",
         "user",
         "precompressed",
+        "router",
     ];
 
     pub(crate) fn index(&self) -> usize {
@@ -166,6 +189,7 @@ impl Kind {
             Self::Sharded => 11,
             Self::User => 12,
             Self::Precompressed => 13,
+            Self::Router(_) => 14,
         }
     }
 }
@@ -278,6 +302,13 @@ impl Persona {
                 let user = seen.extensions.get::<crate::ask::User>();
                 Answer::ok(format!("{user:?} at {path}"))
             }
+            Kind::Router(reading) => {
+                let page = spellings::page(&reading.read(path));
+                let cookie = raw(&seen.headers, "cookie").unwrap_or("nobody".into());
+                let host = raw(&seen.headers, "host").unwrap_or_default();
+                let whose = if spellings::is_public(page, &host) { "all" } else { &cookie };
+                Answer::ok(format!("{page} of {whose}"))
+            }
         }
     }
 
@@ -325,6 +356,68 @@ impl Reading {
         };
         format!("http://{}{path}", host.unwrap_or_default())
     }
+}
+
+impl PathReading {
+    pub(crate) const ALL: [Self; 7] = [
+        Self::AsSent,
+        Self::Reference,
+        Self::Decoded,
+        Self::DecodedTwice,
+        Self::EndsAtSemicolon,
+        Self::WithoutParameters,
+        Self::Backslashes,
+    ];
+
+    pub(crate) fn read(self, path: &str) -> String {
+        match self {
+            Self::AsSent => path.to_owned(),
+            Self::Reference => match path.strip_prefix("//") {
+                Some(rest) => rest.find('/').map_or("/", |at| &rest[at..]).to_owned(),
+                None => path.to_owned(),
+            },
+            Self::Decoded => without_dots(&decoded(path)),
+            Self::DecodedTwice => without_dots(&decoded(&decoded(path))),
+            Self::EndsAtSemicolon => path.split(';').next().unwrap_or_default().to_owned(),
+            Self::WithoutParameters => {
+                let segments = path.split('/').map(|one| one.split(';').next().unwrap_or_default());
+                without_dots(&decoded(&segments.collect::<Vec<_>>().join("/")))
+            }
+            Self::Backslashes => without_dots(&path.replace('\\', "/")),
+        }
+    }
+}
+
+fn decoded(path: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = path;
+    while let Some((before, after)) = rest.split_once('%') {
+        bytes.extend_from_slice(before.as_bytes());
+        match after.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &after[2..];
+            }
+            None => {
+                bytes.push(b'%');
+                rest = after;
+            }
+        }
+    }
+    bytes.extend_from_slice(rest.as_bytes());
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+fn without_dots(path: &str) -> String {
+    let mut kept = Vec::new();
+    for segment in path.split('/').skip(1) {
+        match segment {
+            "." => {}
+            ".." => drop(kept.pop()),
+            segment => kept.push(segment),
+        }
+    }
+    format!("/{}", kept.join("/"))
 }
 
 impl Rewrite {

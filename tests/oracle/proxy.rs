@@ -20,17 +20,22 @@ use tokio::runtime::Runtime;
 use crate::ask::Ask;
 use crate::case::{Case, When};
 use crate::client::Client;
-use crate::grammar::Through;
+use crate::grammar::{HOST, Through};
 use crate::judge::{Exchange, Finding, Reply, Source, foreground_calls, is_same};
 use crate::kit::proxy::Proxy;
+use crate::kit::spellings::RULES;
 use crate::persona::{Kind, Persona};
 use crate::running::{Running, exchanges, finish};
 use crate::search::Stage;
-use crate::settings::FLAGS;
+use crate::settings::{FLAGS, WITH_RULES};
 use crate::world::respond;
 
-/// The personas of the cases that run, by the first segment of their paths.
+/// The personas of the cases that run, by the first segment of their paths, or by the first label
+/// of their hosts where the path is what counts.
 type Origins = Arc<Mutex<HashMap<String, (Persona, usize)>>>;
+
+/// How hosts of cases with a router end. The rules of the second differ.
+const OF_ROUTERS: [&str; 2] = [".shop.example", ".open.test"];
 
 struct Pair {
     proxy: Proxy,
@@ -57,11 +62,18 @@ impl Town {
             runtime.spawn(serve(listener, Arc::clone(&origins), forbids));
             url
         });
-        let pair = |flags: &&[&str]| Pair {
-            proxy: Proxy::start_at(&shared, flags),
-            straight: Proxy::start_at(&straight, flags),
+        let rules = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(rules.path(), RULES).unwrap();
+        let file = rules.path().to_str().unwrap();
+        let pair = |(n, flags): (usize, &&[&str])| {
+            let flags =
+                if n == WITH_RULES { [flags, &[file][..]].concat() } else { flags.to_vec() };
+            Pair {
+                proxy: Proxy::start_at(&shared, &flags),
+                straight: Proxy::start_at(&straight, &flags),
+            }
         };
-        let pairs = FLAGS.iter().map(pair).collect();
+        let pairs = FLAGS.iter().enumerate().map(pair).collect();
         Self { runtime, origins, pairs, client: Client::default(), cases: 0 }
     }
 }
@@ -90,7 +102,12 @@ async fn answer(
 ) -> Response<Body> {
     let (mut parts, body) = request.into_parts();
     let body = body.collect().await.map(http_body_util::Collected::to_bytes).unwrap_or_default();
-    let segment = parts.uri.path().split('/').nth(1).unwrap_or_default().to_owned();
+    let host = parts.headers.get(header::HOST).and_then(|host| host.to_str().ok());
+    let label = host.and_then(|host| OF_ROUTERS.iter().find_map(|end| host.strip_suffix(end)));
+    let label = label.map(ToOwned::to_owned);
+    let is_label = label.is_some();
+    let first = || parts.uri.path().split('/').nth(1).unwrap_or_default().to_owned();
+    let segment = label.unwrap_or_else(first);
     let found = origins.lock().get_mut(&segment).map(|(persona, calls)| {
         *calls += 1;
         (persona.clone(), *calls - 1)
@@ -103,7 +120,7 @@ async fn answer(
     }
     // As if there were no segment.
     let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());
-    if let Ok(uri) = path[1 + segment.len()..].parse() {
+    if !is_label && let Ok(uri) = path[1 + segment.len()..].parse() {
         parts.uri = uri;
     }
     let answer = persona.answer(&parts, &String::from_utf8_lossy(&body), 0);
@@ -160,8 +177,21 @@ impl Play<'_> {
         (exchanges, findings)
     }
 
-    /// Targets begin with the segment that tells the origin its persona.
+    /// Targets begin with the segment that tells the origin its persona. For a router that would be
+    /// another path: there the host does.
     fn at_case(&self, ask: &Ask) -> Ask {
+        if let Kind::Router(_) = self.case.persona.kind {
+            let is_open = self.case.seed.is_multiple_of(2);
+            let host = format!("{}{}", self.segment, OF_ROUTERS[usize::from(is_open)]);
+            let mut ask = ask.clone();
+            if ask.get("host") == Some(HOST) {
+                ask.set("Host", &host);
+            }
+            if ask.authority == HOST {
+                ask.authority = host;
+            }
+            return ask;
+        }
         Ask { target: format!("/{}{}", self.segment, ask.target), ..ask.clone() }
     }
 

@@ -192,6 +192,7 @@ fn sort_of(case: &Case, finding: &Finding) -> String {
             let whose = if is_known { "credentials" } else { "other identities" };
             format!("{name}/{}/{whose}", case.persona.cache_control)
         }
+        Kind::Router(reading) => format!("{name}/{reading:?}"),
         Kind::Tenant(rewrite) => format!("{name}/{rewrite:?}"),
         Kind::Varier(fields) => format!("{name}/{}", fields.join("+")),
         Kind::Gateway => {

@@ -44,12 +44,17 @@ pub(crate) struct Settings {
 }
 
 /// Flags of the proxies, and of their twins that share nothing.
-pub(crate) const FLAGS: [&[&str]; 4] = [
+pub(crate) const FLAGS: [&[&str]; 5] = [
     &["--ttl-ms", "60000"],
     &["--ttl-ms", "40", "--stale-ms", "60000", "--set-cookie", "strip"],
     &["--ttl-ms", "60000", "--trust-forwarded"],
     &[],
+    // Town adds the file.
+    &["--config"],
 ];
+
+/// Of those, the one with rules for paths.
+pub(crate) const WITH_RULES: usize = 4;
 
 /// Of those, the one with a lifetime that ends soon.
 const SHORT: usize = 1;
@@ -63,8 +68,11 @@ impl Settings {
     pub(crate) fn random(rng: &mut fastrand::Rng, kind: &Kind, through: Through) -> Self {
         let mut settings = Self::default();
         if through == Through::Proxy {
-            let is_refreshed = matches!(kind, Kind::Refreshed(_));
-            let flags = if is_refreshed { SHORT } else { rng.usize(..FLAGS.len()) };
+            let flags = match kind {
+                Kind::Refreshed(_) => SHORT,
+                Kind::Router(_) => WITH_RULES,
+                _ => rng.usize(..WITH_RULES),
+            };
             settings.flags = Some(flags);
             return settings;
         }

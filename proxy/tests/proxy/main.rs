@@ -20,6 +20,8 @@ mod operation;
 #[cfg(unix)]
 mod queries;
 #[cfg(unix)]
+mod readings;
+#[cfg(unix)]
 mod redis;
 #[cfg(unix)]
 mod requests;
