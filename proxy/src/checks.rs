@@ -53,6 +53,10 @@ pub(crate) fn admit(
         names.apply(&mut parts.headers);
     }
     is_for_us(parts, settings)?;
+    // RFC 9112, 3.2.4: no other method is about the server.
+    if !parts.uri.path().starts_with('/') && parts.method != Method::OPTIONS {
+        refuse(StatusCode::BAD_REQUEST, "the target of this method is a path")?;
+    }
     if found.has(Role::Framing) {
         is_framed(&parts.headers)?;
     }

@@ -1,5 +1,7 @@
 //! Which host a request is for (RFC 9110, 7.2; RFC 9112, 3.2).
 
+use std::net::Ipv6Addr;
+
 use http::header::{self, HeaderValue};
 use http::{Uri, Version, request::Parts};
 
@@ -16,14 +18,15 @@ pub(crate) struct BadHost;
 
 impl<'a> Host<'a> {
     /// Reads `host [":" port]`; user information is no part of it. `default` is the port that
-    /// says nothing.
+    /// says nothing. A name with an encoded byte or with an empty label is no name in DNS: some
+    /// origins read another name in it.
     pub(crate) fn parse(text: &'a str, default: u16) -> Option<Self> {
         let end = match text.strip_prefix('[') {
             Some(literal) => 1 + literal.find(']').filter(|&end| is_address(&literal[..end]))? + 1,
             None => text.bytes().position(|b| !is_name(b)).unwrap_or(text.len()),
         };
         let (name, port) = text.split_at(end);
-        if name.is_empty() {
+        if name.is_empty() || name.starts_with('.') || name.contains("..") {
             return None;
         }
         let port = match port {
@@ -41,10 +44,18 @@ impl<'a> Host<'a> {
         self.name
     }
 
-    /// Lower case, and no port that says nothing.
+    /// Lower case, the shortest form of an address, and no port that says nothing.
     pub(crate) fn normal(&self) -> String {
         let port = self.port.map(|port| format!(":{port}")).unwrap_or_default();
-        self.name.to_ascii_lowercase() + &port
+        let name = match self.address() {
+            Some(address) => format!("[{address}]"),
+            None => self.name.to_ascii_lowercase(),
+        };
+        name + &port
+    }
+
+    fn address(&self) -> Option<Ipv6Addr> {
+        self.name.strip_prefix('[')?.strip_suffix(']')?.parse().ok()
     }
 
     /// Returns whether this is how the host is written in its normal form.
@@ -55,7 +66,7 @@ impl<'a> Host<'a> {
             Some(0) => port == ":0",
             Some(_) => !port.starts_with(":0"),
         };
-        is_plain_port && !self.name.bytes().any(|b| b.is_ascii_uppercase())
+        is_plain_port && !self.name.bytes().any(|b| b.is_ascii_uppercase() || b == b'[')
     }
 }
 
@@ -66,12 +77,12 @@ impl PartialEq for Host<'_> {
 }
 
 fn is_address(literal: &str) -> bool {
-    !literal.is_empty() && literal.bytes().all(|b| b.is_ascii_hexdigit() || b":.".contains(&b))
+    literal.parse::<Ipv6Addr>().is_ok()
 }
 
-/// RFC 3986, 3.2.2: `reg-name`.
+/// RFC 3986, 3.2.2: `reg-name`, without encoded bytes.
 fn is_name(b: u8) -> bool {
-    b.is_ascii_alphanumeric() || b"-._~%!$&'()*+,;=".contains(&b)
+    b.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=".contains(&b)
 }
 
 /// Finds the one host of a request, and returns whether there is one.
@@ -172,6 +183,18 @@ mod tests {
     }
 
     #[test]
+    fn an_address_has_one_form() {
+        for (text, expected) in [
+            ("[::1]", "[::1]"),
+            ("[0:0:0::0001]:81", "[::1]:81"),
+            ("[2001:DB8::A]", "[2001:db8::a]"),
+        ] {
+            let settled = settled(Version::HTTP_11, "/", &[text]);
+            assert_eq!(settled, Ok((expected.to_owned(), "/".to_owned())), "{text}");
+        }
+    }
+
+    #[test]
     fn behind_tls_it_is_port_443_that_says_nothing() {
         for (text, expected) in [("a:443", "a"), ("a:80", "a:80"), ("a", "a"), ("A:8443", "a:8443")]
         {
@@ -189,6 +212,11 @@ mod tests {
             (Version::HTTP_11, "/", &["u@a"]),
             (Version::HTTP_11, "/", &["a/b"]),
             (Version::HTTP_11, "/", &["a:x"]),
+            (Version::HTTP_11, "/", &["a%2Eb"]),
+            (Version::HTTP_11, "/", &["a..b"]),
+            (Version::HTTP_11, "/", &["a.."]),
+            (Version::HTTP_11, "/", &[".a"]),
+            (Version::HTTP_11, "/", &["[1:2]"]),
             (Version::HTTP_11, "/", &["a:99999"]),
             (Version::HTTP_11, "/", &["a:+1"]),
             (Version::HTTP_11, "/", &["[::1"]),

@@ -60,7 +60,7 @@ impl HostPattern {
         if host.name().len() != name.len() {
             return Err("names a port; leave it out: a pattern holds for all ports".into());
         }
-        let name = bare_name(name).to_ascii_lowercase();
+        let name = bare_name(&host.normal()).to_owned();
         let is_host = match name.strip_prefix('[').and_then(|name| name.strip_suffix(']')) {
             Some(address) => !is_pattern && address.parse::<std::net::Ipv6Addr>().is_ok(),
             None => name.split('.').all(is_label),

@@ -408,6 +408,35 @@ ttl = "60s"
 }
 
 #[tokio::test]
+async fn no_spelling_of_a_host_evades_its_rules() {
+    let folder = folder();
+    let text = r#"
+[[origin]]
+url = "ORIGIN"
+[[rule]]
+name = "one host"
+prefix = "/"
+hosts = ["app.example", "[::1]"]
+bypass = true
+[[rule]]
+name = "all"
+prefix = "/"
+public = true
+ttl = "60s"
+"#;
+    let (origin, proxy) = start(&folder, text).await;
+    for host in ["app.example", "APP.example:80", "app.example.:81", "[::1]", "[0:0::1]:81"] {
+        let before = origin.hits();
+        proxy.ask(get(host, "/x")).await;
+        proxy.ask(get(host, "/x")).await;
+        assert_eq!(origin.hits() - before, 2, "{host}");
+    }
+    for host in ["app%2Eexample", "app.example..", "[::1"] {
+        assert_eq!(proxy.ask(get(host, "/x")).await.status(), 400, "{host}");
+    }
+}
+
+#[tokio::test]
 async fn the_flag_to_ignore_the_query_takes_a_name_or_none() {
     for (flags, hits) in [(&["--ignore-query"][..], 1), (&["--ignore-query", "utm_*"], 2)] {
         let flags = [&["--ttl-ms", "60000"], flags].concat();

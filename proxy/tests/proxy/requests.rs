@@ -228,6 +228,23 @@ async fn every_method_passes_but_connect() {
     assert_eq!(head.start, "OPTIONS * HTTP/1.1");
 }
 
+/// RFC 9112, 3.2.4.
+#[tokio::test]
+async fn an_asterisk_is_the_target_of_options_alone() {
+    for method in ["GET", "POST", "PURGE", "QUERY", "TRACE"] {
+        let request = format!("{method} * HTTP/1.1\r\nHost: a\r\n\r\n");
+        refused(&["--ttl-ms", "60000"], &[(&request, 400)]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_host_that_is_no_name_in_dns_is_refused() {
+    for host in ["app%2Eexample", "app%2eexample:80", "a..b", "app.example..", ".app", "[1:2]"] {
+        let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        refused(&[], &[(&request, 400)]).await;
+    }
+}
+
 #[tokio::test]
 async fn trace_is_never_cached() {
     let origin = Origin::bind().await;
