@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use http::header;
 use http::request::Parts;
+use http::{HeaderValue, Uri, header};
 use rustls::ClientConfig;
 use tower_layer::Layer;
 use tower_stampede::{HttpService, HttpStampede};
@@ -72,6 +72,18 @@ impl Live {
             parts.uri = uri;
         }
         service
+    }
+
+    /// Returns the URI under which the responses to requests for `uri` are stored. The scheme and
+    /// the host are part of `uri`.
+    pub(crate) fn stored_uri(&self, uri: &Uri) -> Option<Uri> {
+        let authority = uri.authority()?.as_str().to_ascii_lowercase();
+        let host = HeaderValue::try_from(authority).ok()?;
+        let ignored = match self.rule_of(name_of(&host), uri.path()).ok()? {
+            None => &self.settings.ignored_query,
+            Some((rule, _)) => self.ignored_query(rule)?,
+        };
+        without_parameters(uri, ignored)
     }
 
     /// Returns which parameters requests of a rule lose. The layer of the rule removes others.

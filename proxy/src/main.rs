@@ -173,20 +173,20 @@ async fn run(
         drop(cache.get("the first look").await);
     }
     let token = config.token.map(|token| Arc::new(RwLock::new(token)));
-    let operators = match operators.zip(token.clone()) {
-        None => None,
-        Some((listener, token)) => {
-            operators::announce(listener.local_addr()?)?;
-            let serving = operators::serve(listener, token, cache.clone(), Arc::clone(&status));
-            Some(tokio::spawn(serving))
-        }
-    };
     let names = NameFilter::of_process(settings.underscores_in_headers);
     let drain = Drain { delay: settings.drain_delay, timeout: settings.drain_timeout };
     let scheme = settings.scheme_name();
     let live = Live::new(cache, settings, config.origin_tls, Via::new());
     let tls = config.listener_tls.map(tls::Listener::new);
     let proxy = Arc::new(Proxy::new(live, names, tls, log.clone(), Arc::clone(&status)));
+    let operators = match operators.zip(token.clone()) {
+        None => None,
+        Some((listener, token)) => {
+            operators::announce(listener.local_addr()?)?;
+            let (proxy, status) = (Arc::clone(&proxy), Arc::clone(&status));
+            Some(tokio::spawn(operators::serve(listener, token, cache.clone(), proxy, status)))
+        }
+    };
     let reload = Reload {
         args,
         cache: cache.clone(),

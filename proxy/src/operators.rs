@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
+use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response, StatusCode, Uri, header};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -21,6 +22,7 @@ use tokio::sync::Semaphore;
 use tower::ServiceExt;
 use tower_stampede::{HttpStampede, admin};
 
+use crate::front::Proxy;
 use crate::status::Status;
 
 /// Where the token is, if no file is named.
@@ -38,6 +40,9 @@ const LIFETIME: Duration = Duration::from_secs(30);
 
 /// How long the head of a request may take.
 const HEAD: Duration = Duration::from_secs(5);
+
+/// The longest body that the router reads, in bytes.
+const MOST_BODY: usize = 64 << 10;
 
 /// How many connections at once.
 const CONNECTIONS: usize = 64;
@@ -84,6 +89,8 @@ struct Operators {
     token: Arc<RwLock<AdminToken>>,
     router: Router,
     cache: HttpStampede,
+    /// Its rules say under which URIs responses are stored.
+    proxy: Arc<Proxy>,
     status: Arc<Status>,
 }
 
@@ -92,10 +99,11 @@ pub(crate) async fn serve(
     listener: TcpListener,
     token: Arc<RwLock<AdminToken>>,
     cache: HttpStampede,
+    proxy: Arc<Proxy>,
     status: Arc<Status>,
 ) {
     let router = admin::router(cache.clone());
-    let operators = Arc::new(Operators { token, router, cache, status });
+    let operators = Arc::new(Operators { token, router, cache, proxy, status });
     let places = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
         let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
@@ -138,6 +146,9 @@ impl Operators {
             return self.status.metrics(&self.cache.stats());
         }
         let (parts, body) = request.into_parts();
+        if parts.method == Method::POST && parts.uri.path() == "/purge" {
+            return self.purge_by_json(parts, Body::new(body)).await;
+        }
         if parts.method.as_str() != "PURGE" {
             let answer = self.pass(Request::from_parts(parts, Body::new(body))).await;
             return match answer.status() {
@@ -150,7 +161,8 @@ impl Operators {
             Err(why) => return said(StatusCode::BAD_REQUEST, &json!({"error": why})),
         };
         let mut last = said(StatusCode::OK, &json!({}));
-        for purge in purges {
+        for mut purge in purges {
+            self.name_as_stored(&mut purge);
             let request = Request::builder().method(Method::POST).uri("/purge");
             let request = request.body(Body::from(Value::Object(purge).to_string()));
             let Ok(request) = request else { return last };
@@ -160,6 +172,30 @@ impl Operators {
             }
         }
         last
+    }
+
+    /// Answers a purge that the router reads, with the URL under which responses are stored.
+    async fn purge_by_json(&self, mut parts: Parts, body: Body) -> Response<Body> {
+        let Ok(body) = axum::body::to_bytes(body, MOST_BODY).await else {
+            let why = json!({"error": "the body is over 64 KiB, or broke off"});
+            return said(StatusCode::PAYLOAD_TOO_LARGE, &why);
+        };
+        let Ok(Value::Object(mut purge)) = serde_json::from_slice(&body) else {
+            return self.pass(Request::from_parts(parts, Body::from(body))).await;
+        };
+        self.name_as_stored(&mut purge);
+        parts.headers.remove(header::CONTENT_LENGTH);
+        let body = Body::from(Value::Object(purge).to_string());
+        self.pass(Request::from_parts(parts, body)).await
+    }
+
+    /// Removes the query parameters from the URL of a purge that requests for it lose. A URL that
+    /// cannot be read stays: the router says what is wrong with it.
+    fn name_as_stored(&self, purge: &mut Map<String, Value>) {
+        let uri = purge.get("url").and_then(Value::as_str).and_then(|url| url.parse().ok());
+        if let Some(uri) = uri.and_then(|uri| self.proxy.live().stored_uri(&uri)) {
+            purge.insert("url".into(), uri.to_string().into());
+        }
     }
 
     fn is_shown_in(&self, headers: &HeaderMap) -> bool {

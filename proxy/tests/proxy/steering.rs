@@ -133,6 +133,32 @@ async fn operators_purge_hard_and_soft_by_uri_tag_and_everything() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_purge_ends_what_is_stored_without_the_parameters_that_are_ignored() {
+    let purge = |fields: &'static str| ("PURGE", "/page?a=1&utm_x=1", fields, "");
+    let by_json = r#"{"url": "http://SHOP/page?utm_x=1&a=1"}"#;
+    for flags in [&["--ignore-query", "utm_*"][..], &["--ignore-query"]] {
+        let flags = [&["--ttl-ms", "600000"], flags].concat();
+        let (origin, proxy) = Scripted::start_behind(
+            |origin| Proxy::start_with_token(origin, &flags, TOKEN),
+            |_| (String::new(), "page".to_owned()),
+        )
+        .await;
+        for (method, path, fields, body) in
+            [purge(""), purge("Soft-Purge: 1\r\n"), ("POST", "/purge", "", by_json)]
+        {
+            page(&proxy, "/page?a=1&utm_y=2").await;
+            let hits = origin.hits();
+            page(&proxy, "/page?utm_z=2&a=1").await;
+            assert_eq!(origin.hits(), hits, "it is stored");
+            let reply = with_token(&proxy, method, path, fields, body).await;
+            assert_eq!(reply.status(), 200, "{}", reply.body);
+            page(&proxy, "/page?a=1&utm_y=2").await;
+            assert_eq!(origin.hits(), hits + 1, "{flags:?} {method} {fields}: {}", reply.body);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_the_token_operators_get_401_and_nothing_changes() {
     let (origin, proxy) = start().await;
     let before = page(&proxy, "/").await.body;
