@@ -1,5 +1,6 @@
 //! A `redis-server` of a test's own.
 
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, Command as Process, Stdio};
@@ -57,6 +58,8 @@ impl Server {
             if answers(port, &mut process) {
                 return Self { port, folder, process, args };
             }
+            let _ = process.kill();
+            let _ = process.wait();
         }
         panic!("no redis-server starts");
     }
@@ -153,10 +156,21 @@ fn answers(port: u16, process: &mut Child) -> bool {
         if process.try_wait().unwrap().is_some() {
             return false;
         }
-        if TcpStream::connect(("127.0.0.1", port)).is_ok() {
-            return true;
+        if let Ok(stream) = TcpStream::connect(("127.0.0.1", port)) {
+            return is_of(stream, process.id());
         }
         sleep(Duration::from_millis(5));
     }
     false
+}
+
+/// Returns whether it is this process that answers, and not the server of another test that was
+/// given the same port. One that asks for a password or speaks TLS does not say so.
+fn is_of(mut stream: TcpStream, pid: u32) -> bool {
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let _ = stream.write_all(b"INFO server\r\n");
+    let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
+    let process = lines.by_ref().take_while(|line| !line.starts_with('-'));
+    let mut process = process.filter_map(|line| line.strip_prefix("process_id:")?.parse().ok());
+    process.next().is_none_or(|process: u32| process == pid)
 }
