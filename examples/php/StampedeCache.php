@@ -141,7 +141,7 @@ final class StampedeCache
         }
     }
 
-    /** Logs each kind of failure once. No request fails, so nobody else says it. */
+    /** Logs each kind of failure once. No request fails, so no error says it. */
     private function report(RedisFailure $failure): void
     {
         [$message, $isRefusal] = [$failure->getMessage(), $failure instanceof RedisRefusal];

@@ -203,7 +203,7 @@ class StampedeCache:
             self.report(failure)
 
     def report(self, failure):
-        """Logs each kind of failure once. No request fails, so nobody else says it."""
+        """Logs each kind of failure once. No request fails, so no error says it."""
         is_refusal = isinstance(failure, RedisRefusal)
         kind = str(failure).split(" ")[0] if is_refusal else "connection"
         with self.lock:

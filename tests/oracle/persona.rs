@@ -304,7 +304,7 @@ impl Persona {
             }
             Kind::Router(reading) => {
                 let page = spellings::page(&reading.read(path));
-                let cookie = raw(&seen.headers, "cookie").unwrap_or("nobody".into());
+                let cookie = raw(&seen.headers, "cookie").unwrap_or("anonymous".into());
                 let host = raw(&seen.headers, "host").unwrap_or_default();
                 let whose = if spellings::is_public(page, &host) { "all" } else { &cookie };
                 Answer::ok(format!("{page} of {whose}"))
