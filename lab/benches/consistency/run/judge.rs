@@ -7,8 +7,8 @@
 //! - *own*: in the process that invalidated, S < C and A > R is a violation, whether it returned
 //!   `Done` or `Queued`.
 //! - *late*: in every other process, S < C and A > R + 2 s is a violation where the invalidation
-//!   returned `Done`, and the process reported `Up` before and after the read. The last heartbeat
-//!   that did not show the invalidation was sent before R, and vouches for 2 s.
+//!   returned `Done`, and the process was `Up` from before the read until after it. The last
+//!   heartbeat that did not show the invalidation was sent before R, and vouches for 2 s.
 //! - *adopted*: as *late*, but from R on, where the invalidation was one of a key and the read
 //!   asked Redis itself: it was not answered from memory, and no other read of the key was under
 //!   way in its process. A key's value is deleted before `Done`. The value of a tag stays in Redis,

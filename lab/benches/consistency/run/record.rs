@@ -64,7 +64,7 @@ pub(crate) struct Sighting {
     pub(crate) by: u32,
     /// The last read.
     pub(crate) last: Moment,
-    /// The last read before and after which the process reported `Up`.
+    /// The last read from before which until after it the process was `Up`.
     pub(crate) last_up: Moment,
     /// The last one of these that was not answered from memory, while no other read of the key
     /// was under way: it has asked Redis itself.

@@ -10,8 +10,10 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use tokio::sync::broadcast::Receiver;
+use tokio::sync::broadcast::error::TryRecvError;
 use tower_stampede::{
-    Announcement, CacheOutcome, Computed, Error, Health, Redis, Served, Stampede,
+    Announcement, CacheOutcome, Computed, Error, Event, Health, Redis, Served, Stampede,
 };
 
 use super::record::{Invalidation, Moment, Record, Sighting, TAGS, Target, now, tags_of};
@@ -101,6 +103,28 @@ struct Worker {
     computations: AtomicU64,
     up_nanos: AtomicU64,
     degraded_nanos: AtomicU64,
+    dips: Mutex<Dips>,
+}
+
+/// How often the process has begun to go without Redis. A moment later it may be back: a look
+/// before a read and one after it do not see that.
+struct Dips {
+    events: Receiver<Event>,
+    count: u64,
+}
+
+impl Dips {
+    fn count(&mut self) -> u64 {
+        loop {
+            match self.events.try_recv() {
+                Ok(Event::RemoteChanged { up: false }) => self.count += 1,
+                Ok(_) => (),
+                // One may be among those that were lost.
+                Err(TryRecvError::Lagged(_)) => self.count += 1,
+                Err(TryRecvError::Empty | TryRecvError::Closed) => return self.count,
+            }
+        }
+    }
 }
 
 #[derive(Default)]
@@ -114,8 +138,9 @@ struct KeyRecord {
 struct Read {
     key: u32,
     asked: Moment,
-    /// Whether the process reported `Up` before.
+    /// Whether the process reported `Up` before, and how often it had not.
     was_up: bool,
+    dips: u64,
     /// No other read of the key was under way.
     is_alone: bool,
 }
@@ -136,8 +161,10 @@ impl Worker {
             .redis(redis)
             .build()
             .expect("the settings fit");
+        let dips = Dips { events: cache.events(), count: 0 };
         Self {
             cache,
+            dips: Mutex::new(dips),
             keys: (0..settings.keys).map(|_| KeyRecord::default()).collect(),
             settings,
             invalidations: Mutex::default(),
@@ -197,7 +224,8 @@ impl Worker {
         self.reads.fetch_add(1, Relaxed);
         let waiting = &self.keys[key as usize].waiting;
         let is_alone = waiting.load(Relaxed) == 0;
-        let mut read = Read { key, asked: 0, was_up: self.is_up(), is_alone };
+        let dips = self.dips.lock().unwrap().count();
+        let mut read = Read { key, asked: 0, was_up: self.is_up(), dips, is_alone };
         read.asked = now();
         let mut reading: Reading = Box::pin(Arc::clone(self).get(key));
         match poll_fn(|cx| Poll::Ready(reading.as_mut().poll(cx))).await {
@@ -235,10 +263,10 @@ impl Worker {
                 return;
             }
         };
-        let Read { key, asked, was_up, is_alone } = read;
+        let Read { key, asked, was_up, dips, is_alone } = read;
         let (started, by) = *served;
         let is_stale = matches!(served.outcome(), CacheOutcome::Stale | CacheOutcome::StaleIfError);
-        let is_up = was_up && self.is_up();
+        let is_up = was_up && self.is_up() && self.dips.lock().unwrap().count() == dips;
         let is_fetched = is_up && has_waited && is_alone && !is_stale;
         let mut sightings = self.keys[key as usize].sightings.lock().unwrap();
         let known =
