@@ -117,7 +117,7 @@ impl Dips {
     fn count(&mut self) -> u64 {
         loop {
             match self.events.try_recv() {
-                Ok(Event::RemoteChanged { up: false }) => self.count += 1,
+                Ok(Event::RemoteChanged { up: false, .. }) => self.count += 1,
                 Ok(_) => (),
                 // One may be among those that were lost.
                 Err(TryRecvError::Lagged(_)) => self.count += 1,
