@@ -10,7 +10,7 @@ use futures_util::future::{BoxFuture, Either};
 
 use crate::cache::batch::BoardingPass;
 use crate::cache::computation::{Compute, LentClosure, TakeCall, TakenCall};
-use crate::cache::key_work::{FailedCall, KeyWork, ReplacedEntry};
+use crate::cache::key_work::{FailedCall, KeyQuestion, KeyWork, ReplacedEntry};
 use crate::cache::run::{self, LeadOutcome, RunOutcome, Work};
 use crate::cache::state::{CacheState, Lookup};
 use crate::entry::Entry;
@@ -103,8 +103,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         C: Compute<V, Own: Send, Error: Send, Call: Send> + Send + 'static,
         C::Own: 'static,
     {
-        let is_unchanged = || self.is_still(work.key.as_bytes(), seen);
-        let (request, led_for) = (work.request(), LedFor::Refresh);
+        let is_unchanged = || self.is_still(work.question.key.as_bytes(), seen);
+        let (request, led_for) = (work.question.request(), LedFor::Refresh);
         let leader = run::begin_refresh(&self.engine, request, led_for, is_unchanged);
         if let Some(leader) = leader {
             self.lead_in_background(leader, work.refreshing(seen));
@@ -138,8 +138,9 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     ) -> impl Future<Output = Result<Answer<V, V>, Error>> + Send + use<'a, V> {
         let on_task = move |leader, work| self.lead_deferred(leader, work);
         let in_background = move |leader, work: KeyWork<V, LentClosure<'a, V>>| {
-            let (work, LentClosure(later)) = work.take_computation();
-            self.lead_in_background(leader, work.computing_by(TakenCall(later.take_call())));
+            let KeyWork { question, compute: LentClosure(later) } = work;
+            let compute = TakenCall(later.take_call());
+            self.lead_in_background(leader, KeyWork { question, compute });
             ready(None)
         };
         self.answer(work, lookup, on_task, (LedFor::Refresh, in_background))
@@ -152,13 +153,13 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         work: KeyWork<V, LentClosure<'a, V>>,
     ) -> impl Future<Output = LeadOutcome<V, KeyWork<V, LentClosure<'a, V>>>> + Send + use<'a, V>
     {
-        let (work, LentClosure(later)) = work.take_computation();
-        let task = self.lead_on_task(leader, work.computing_by(TakenCall(later.take_call())));
+        let KeyWork { question, compute: LentClosure(later) } = work;
+        let compute = TakenCall(later.take_call());
+        let task = self.lead_on_task(leader, KeyWork { question, compute });
         task.map(move |outcome| {
-            outcome.map_work(|work| {
-                let (work, TakenCall(call)) = work.take_computation();
+            outcome.map_work(|KeyWork { question, compute: TakenCall(call) }| {
                 later.give_back(call);
-                work.computing_by(LentClosure(later))
+                KeyWork { question, compute: LentClosure(later) }
             })
         })
     }
@@ -172,7 +173,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         C: Compute<V, Own: Send, Error: Send, Call: Send> + Send + 'static,
         C::Own: 'static,
     {
-        work.lead();
+        work.question.lead();
         run::from_task(self.engine.detached(leader, |leader| run::lead(leader, work)))
     }
 
@@ -181,7 +182,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         C: Compute<V, Own: Send, Error: Send, Call: Send> + Send + 'static,
         C::Own: 'static,
     {
-        work.lead();
+        work.question.lead();
         self.engine.in_background(leader, |leader| run::lead(leader, work));
     }
 
@@ -252,14 +253,14 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         RF: Future<Output = Option<LeadOutcome<V, KeyWork<V, C>>>>,
     {
         if let Lookup::Miss(stale) = lookup {
-            work.in_hand = stale;
+            work.question.in_hand = stale;
             let run = self.run(work, lead_by);
             return Either::Left(run.then(move |outcome| self.answered(outcome, refresh_by)));
         }
         // The rare case is in a box: each caller that waits keeps what stands here.
         Either::Right(Box::pin(async move {
             if let Lookup::Unvouched(_) = lookup {
-                lookup = self.look_vouched(&work.key).await;
+                lookup = self.look_vouched(&work.question.key).await;
             }
             let result = match lookup {
                 Lookup::Fresh(entry) => Ok(Answer::Entry(entry, CacheOutcome::Hit)),
@@ -268,7 +269,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
                     self.refresh(work, entry, Otherwise::Stale, refresh_by).await
                 }
                 Lookup::Miss(stale) => {
-                    work.in_hand = stale;
+                    work.question.in_hand = stale;
                     let outcome = self.run(work, lead_by).await;
                     return self.answered(outcome, refresh_by).await;
                 }
@@ -347,7 +348,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             RunOutcome::Called(Ok(own), outcome) => return Ok(Answer::Own(own, outcome)),
             RunOutcome::Called(Err(failed), outcome) => (failed, outcome),
             RunOutcome::Alone(reason, place, work) => {
-                let KeyWork { key, purpose, in_hand, pass, compute, .. } = work;
+                let KeyWork { question, compute } = work;
+                let KeyQuestion { key, purpose, in_hand, pass, .. } = question;
                 if let (Some(pass), Some(place)) = (&pass, &place) {
                     pass.compute_alone(place.computation());
                 }
@@ -365,7 +367,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
                 return Err(Failed { error, outcome: CacheOutcome::Hit });
             }
             RunOutcome::Refused(error, work) => {
-                let fallback = work.and_then(|work| work.fallback_for(&error));
+                let fallback = work.and_then(|work| work.question.fallback_for(&error));
                 (FailedCall { error, fallback }, CacheOutcome::Joined)
             }
         };
@@ -388,8 +390,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         C: Compute<V>,
         RF: Future<Output = Option<LeadOutcome<V, KeyWork<V, C>>>>,
     {
-        let key = work.key.clone();
-        let request = work.request();
+        let key = work.question.key.clone();
+        let request = work.question.request();
         let is_unchanged = || self.is_still(key.as_bytes(), &seen);
         let (led_for, refresh_by) = refresh_by;
         let leader = run::begin_refresh(&self.engine, request, led_for, is_unchanged);
@@ -430,12 +432,13 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     /// in its own future, and so is this.
     async fn ask_anew<C>(
         self: &Arc<Self>,
-        work: Box<KeyWork<V, C>>,
+        mut work: Box<KeyWork<V, C>>,
     ) -> Result<Answer<V, C::Own>, Failed>
     where
         C: Compute<V>,
     {
-        let outcome = self.run(work.serving(), run::lead).await;
+        work.question.forget_replaced();
+        let outcome = self.run(*work, run::lead).await;
         self.conclude(outcome).await
     }
 

@@ -6,9 +6,10 @@ use std::sync::Arc;
 use crate::cache::batch::BoardingPass;
 use crate::cache::computation::Compute;
 use crate::cache::fresh_read::FreshRead;
-use crate::cache::run::Work;
+use crate::cache::run::{Question, Work};
 use crate::cache::state::{CacheState, Lookup};
 use crate::clock::Tick;
+use crate::computed::Computed;
 use crate::entry::Entry;
 use crate::error::{BoxError, Error, ErrorKind};
 use crate::flight::end::{End, Remember};
@@ -73,8 +74,8 @@ pub(crate) struct FailedCall<V> {
     pub(super) fallback: Option<Arc<Entry<V>>>,
 }
 
-/// One caller's work.
-pub(crate) struct KeyWork<V: Clone + Send + Sync + 'static, C> {
+/// What one caller asks for, and what may answer it.
+pub(crate) struct KeyQuestion<V: Clone + Send + Sync + 'static> {
     state: Arc<CacheState<V>>,
     pub(super) key: Key,
     pub(super) purpose: Purpose<V>,
@@ -86,6 +87,11 @@ pub(crate) struct KeyWork<V: Clone + Send + Sync + 'static, C> {
     passed_over: Option<Arc<Entry<V>>>,
     /// The caller is one of a batch.
     pub(super) pass: Option<Arc<BoardingPass>>,
+}
+
+/// A question, and the computation that answers it where nothing else does.
+pub(crate) struct KeyWork<V: Clone + Send + Sync + 'static, C> {
+    pub(super) question: KeyQuestion<V>,
     pub(super) compute: C,
 }
 
@@ -96,28 +102,30 @@ impl<V: Clone + Send + Sync + 'static, C> KeyWork<V, C> {
         stale: Option<Arc<Entry<V>>>,
         compute: C,
     ) -> Self {
-        let state = Arc::clone(state);
-        let purpose = Purpose::Serve;
-        let (in_hand, passed_over) = (stale, None);
-        Self { state, key, purpose, in_hand, passed_over, pass: None, compute }
+        Self { question: KeyQuestion::serve(state, key, stale), compute }
     }
 
     /// Makes it the work of a caller in a batch.
-    pub(super) fn with_pass(self, pass: Arc<BoardingPass>) -> Self {
-        Self { pass: Some(pass), ..self }
+    pub(super) fn with_pass(mut self, pass: Arc<BoardingPass>) -> Self {
+        self.question.pass = Some(pass);
+        self
     }
 
-    /// Parts the work from its computation.
-    pub(super) fn take_computation(self) -> (KeyWork<V, ()>, C) {
-        let Self { state, key, purpose, in_hand, passed_over, pass, compute } = self;
-        let rest = KeyWork { state, key, purpose, in_hand, passed_over, pass, compute: () };
-        (rest, compute)
+    pub(super) fn refreshing(mut self, seen: &Arc<Entry<V>>) -> Self {
+        self.question.refresh(seen);
+        self
     }
 
-    /// Gives the work a computation.
-    pub(super) fn computing_by<D>(self, compute: D) -> KeyWork<V, D> {
-        let Self { state, key, purpose, in_hand, passed_over, pass, .. } = self;
-        KeyWork { state, key, purpose, in_hand, passed_over, pass, compute }
+    pub(super) fn reading_fresh(mut self) -> Self {
+        self.question.read_fresh();
+        self
+    }
+}
+
+impl<V: Clone + Send + Sync + 'static> KeyQuestion<V> {
+    fn serve(state: &Arc<CacheState<V>>, key: Key, stale: Option<Arc<Entry<V>>>) -> Self {
+        let (state, purpose) = (Arc::clone(state), Purpose::Serve);
+        Self { state, key, purpose, in_hand: stale, passed_over: None, pass: None }
     }
 
     /// Takes note that the caller leads.
@@ -132,25 +140,22 @@ impl<V: Clone + Send + Sync + 'static, C> KeyWork<V, C> {
         FlightRequest::of(self.key.clone()).sharing_call(call)
     }
 
-    pub(super) fn refreshing(mut self, seen: &Arc<Entry<V>>) -> Self {
+    fn refresh(&mut self, seen: &Arc<Entry<V>>) {
         self.purpose = Purpose::Refresh(Arc::clone(seen));
         self.in_hand = Some(Arc::clone(seen));
         self.passed_over = Some(Arc::clone(seen));
-        self
     }
 
     /// What was to be refreshed is gone, and nothing was computed: its caller asks as one that
     /// has found nothing.
-    pub(super) fn serving(mut self) -> Self {
+    pub(super) fn forget_replaced(&mut self) {
         self.purpose = Purpose::Serve;
         (self.in_hand, self.passed_over) = (None, None);
-        self
     }
 
-    pub(super) fn reading_fresh(mut self) -> Self {
+    fn read_fresh(&mut self) {
         let from_number = self.state.engine.table.upcoming_number();
         self.purpose = Purpose::FreshRead(Box::new(FreshRead::new(from_number)));
-        self
     }
 
     /// Returns whether `found` is the value to be replaced, or perhaps no newer.
@@ -168,7 +173,7 @@ impl<V: Clone + Send + Sync + 'static, C> KeyWork<V, C> {
     }
 }
 
-impl<V: Clone + Send + Sync + 'static, C> Caller<V> for KeyWork<V, C> {
+impl<V: Clone + Send + Sync + 'static> Caller<V> for KeyQuestion<V> {
     fn flight_request(&mut self) -> FlightRequest {
         let request = self.request();
         match self.purpose {
@@ -217,7 +222,7 @@ impl<V: Clone + Send + Sync + 'static, C> Caller<V> for KeyWork<V, C> {
     }
 }
 
-impl<V: Clone + Send + Sync + 'static, C> Search<V> for KeyWork<V, C> {
+impl<V: Clone + Send + Sync + 'static> Search<V> for KeyQuestion<V> {
     fn key(&self) -> &Key {
         &self.key
     }
@@ -267,13 +272,7 @@ impl<V: Clone + Send + Sync + 'static, C> Search<V> for KeyWork<V, C> {
     }
 }
 
-impl<V, C> Work<V> for KeyWork<V, C>
-where
-    V: Clone + Send + Sync + 'static,
-    C: Compute<V>,
-{
-    type Output = Result<C::Own, FailedCall<V>>;
-
+impl<V: Clone + Send + Sync + 'static> Question<V> for KeyQuestion<V> {
     fn patience(&mut self) -> Patience {
         match self.purpose {
             Purpose::Serve | Purpose::FreshRead(_) => Patience::Wait,
@@ -301,11 +300,51 @@ where
         self.state.adopted(&found);
         found
     }
+}
+
+impl<V, C> Work<V> for KeyWork<V, C>
+where
+    V: Clone + Send + Sync + 'static,
+    C: Compute<V>,
+{
+    type Question = KeyQuestion<V>;
+    type Output = Result<C::Own, FailedCall<V>>;
+
+    fn question(&mut self) -> &mut KeyQuestion<V> {
+        &mut self.question
+    }
 
     async fn call(self, mut leader: Leader<V>) -> Self::Output {
+        let Self { question, compute } = self;
+        let begun = question.begin(&mut leader);
+        let result = leader.compute(async { compute.call().await }).await;
+        match told_apart(result, &begun.state.name) {
+            Ok((computed, own)) => {
+                begun.end_computed(leader, computed).await;
+                Ok(own)
+            }
+            Err(failure) => Err(begun.end_failed(leader, failure).await),
+        }
+    }
+}
+
+/// A call that has begun, and what its leader's end needs.
+struct BegunCall<V: Clone + Send + Sync + 'static> {
+    state: Arc<CacheState<V>>,
+    key: Key,
+    purpose: Purpose<V>,
+    in_hand: Option<Arc<Entry<V>>>,
+    /// What the result replaces.
+    replaced: Option<Arc<Entry<V>>>,
+    /// What becomes of a failure of which nothing is known.
+    shared: FailureRule,
+}
+
+impl<V: Clone + Send + Sync + 'static> KeyQuestion<V> {
+    fn begin(self, leader: &mut Leader<V>) -> BegunCall<V> {
         let shared = self.rule(HoldRule::Never);
         leader.set_fallback(shared.stale_until.is_some());
-        let Self { state, key, purpose, in_hand, passed_over, pass, compute } = self;
+        let Self { state, key, purpose, in_hand, passed_over, pass } = self;
         pass.inspect(|pass| pass.compute_in_flight(leader.computation()));
         // What stands there now, and not when the caller asked: another computation may
         // have stored a value with other tags since.
@@ -313,64 +352,73 @@ where
         let replaced = here.filter(|entry| state.engine.log.is_alive(entry)).or(passed_over);
         // It may have no room here, and still stand in the remote.
         let replaced = replaced.or_else(|| in_hand.clone());
-        let failed = |error| {
-            let fallback = purpose.fallback(&state, &key, in_hand.as_ref());
-            Err(FailedCall { error, fallback })
-        };
         // Also a cache that only fails has something to forget.
         state.tidy_from_now_on();
-        match told_apart(leader.compute(async { compute.call().await }).await, &state.name) {
-            Ok(Ok((Some(computed), own))) if computed.storable => {
-                let computed = computed.with_tags_of(replaced.as_deref());
-                match state.entry(computed, &leader) {
-                    (entry, true) => leader.fill(&entry),
-                    (entry, false) => {
-                        let is_current = leader.is_current();
-                        leader.end(End::ForWaiters(entry));
-                        if is_current && matches!(purpose, Purpose::FreshRead(_)) {
-                            // The caller has said that the older value is out of date.
-                            state.revoke(key).await;
-                        }
-                    }
-                }
-                Ok(own)
-            }
-            Ok(Ok((_, own))) => {
-                leader.end(End::Declined(Remember::Everywhere));
-                Ok(own)
-            }
-            Ok(Err(error)) => {
-                let rule = state.rule_for(&error, shared);
-                if let HoldRule::Remember(_) = rule.hold {
-                    let error = error.into_answer();
-                    state.remove_older(&leader, replaced.as_ref()).await;
-                    leader.end(End::Failed { error: error.clone(), rule });
-                    return Err(FailedCall { error, fallback: None });
-                }
-                leader.end(End::Failed { error: error.clone(), rule });
-                failed(error)
-            }
-            Err(error) => {
-                // A lack of places says nothing of the key.
-                let is_late = error.kind() == ErrorKind::ComputeTimeout;
-                let hold = if is_late { HoldRule::After(1) } else { HoldRule::Never };
-                let rule = FailureRule { hold, ..shared };
-                leader.end(End::Failed { error: error.clone(), rule });
-                failed(error)
-            }
-        }
+        BegunCall { state, key, purpose, in_hand, replaced, shared }
     }
 }
 
-/// Tells a failure of the computation from a refusal: it has found no place for its call in
-/// time.
+impl<V: Clone + Send + Sync + 'static> BegunCall<V> {
+    async fn end_computed(self, leader: Leader<V>, computed: Option<Computed<V>>) {
+        let Some(computed) = computed.filter(|computed| computed.storable) else {
+            return leader.end(End::Declined(Remember::Everywhere));
+        };
+        let computed = computed.with_tags_of(self.replaced.as_deref());
+        match self.state.entry(computed, &leader) {
+            (entry, true) => leader.fill(&entry),
+            (entry, false) => {
+                let is_current = leader.is_current();
+                leader.end(End::ForWaiters(entry));
+                if is_current && matches!(self.purpose, Purpose::FreshRead(_)) {
+                    // The caller has said that the older value is out of date.
+                    self.state.revoke(self.key).await;
+                }
+            }
+        }
+    }
+
+    async fn end_failed(self, leader: Leader<V>, failure: CallFailure) -> FailedCall<V> {
+        let (error, rule) = match failure {
+            CallFailure::Computation(error) => {
+                let rule = self.state.rule_for(&error, self.shared);
+                if let HoldRule::Remember(_) = rule.hold {
+                    let error = error.into_answer();
+                    self.state.remove_older(&leader, self.replaced.as_ref()).await;
+                    leader.end(End::Failed { error: error.clone(), rule });
+                    return FailedCall { error, fallback: None };
+                }
+                (error, rule)
+            }
+            CallFailure::Engine(error) => {
+                // A lack of places says nothing of the key.
+                let is_late = error.kind() == ErrorKind::ComputeTimeout;
+                let hold = if is_late { HoldRule::After(1) } else { HoldRule::Never };
+                (error, FailureRule { hold, ..self.shared })
+            }
+        };
+        leader.end(End::Failed { error: error.clone(), rule });
+        let fallback = self.purpose.fallback(&self.state, &self.key, self.in_hand.as_ref());
+        FailedCall { error, fallback }
+    }
+}
+
+/// Why a call has no result.
+enum CallFailure {
+    /// The computation has failed.
+    Computation(Error),
+    /// The engine has ended it, or it has found no place for its call in time.
+    Engine(Error),
+}
+
 fn told_apart<T, E: Into<BoxError>>(
     result: Result<Result<T, E>, Error>,
     name: &Arc<str>,
-) -> Result<Result<T, Error>, Error> {
-    match result?.map_err(Error::of_computation) {
-        Err(refusal) if refusal.kind() == ErrorKind::Overloaded => Err(refusal),
-        Err(error) => Ok(Err(error.in_cache(name))),
-        Ok(computed) => Ok(Ok(computed)),
+) -> Result<T, CallFailure> {
+    match result.map_err(CallFailure::Engine)?.map_err(Error::of_computation) {
+        Err(refusal) if refusal.kind() == ErrorKind::Overloaded => {
+            Err(CallFailure::Engine(refusal))
+        }
+        Err(error) => Err(CallFailure::Computation(error.in_cache(name))),
+        Ok(computed) => Ok(computed),
     }
 }

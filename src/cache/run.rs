@@ -2,8 +2,9 @@
 //!
 //! Generic or HTTP, detached or inline, miss or refresh: all go through here.
 //!
-//! - [`Work`] is what a caller brings: the key it looks for, what may answer it, and the call
-//!   of the origin. There are two: `cache::compute::KeyWork` and `http::flow::work::HttpWork`.
+//! - [`Work`] is what a caller brings: a [`Question`] (the key it looks for, and what may answer
+//!   it), and the call of the origin. There are two: `cache::key_work::KeyWork` and
+//!   `http::flow::work::HttpWork`.
 //! - [`run`] takes a caller that found nothing fresh: it waits, leads, computes alone or is
 //!   refused.
 //! - [`begin_refresh`] takes the lead for a caller that has a value in hand.
@@ -29,11 +30,9 @@ use crate::outcome::CacheOutcome;
 /// When a refresh that was left to another process looks again.
 const REFRESH_AGAIN: Duration = Duration::from_millis(100);
 
-/// What a caller brings.
-pub(crate) trait Work<V: Send + Sync + 'static>: Caller<V> + Search<V> + Sized {
-    /// What the leader's own caller gets from the origin.
-    type Output;
-
+/// What a caller asks for, and what may answer it. No computation is part of it, so it has no
+/// type of the user's: the ways of waiters and of leaders are compiled once for each of the two.
+pub(crate) trait Question<V: Send + Sync + 'static>: Caller<V> + Search<V> {
     /// Returns what a leader does while another process holds the lease.
     fn patience(&mut self) -> Patience;
 
@@ -47,13 +46,23 @@ pub(crate) trait Work<V: Send + Sync + 'static>: Caller<V> + Search<V> + Sized {
     /// they get it.
     fn adopt(&mut self, leader: &Leader<V>, found: Arc<Entry<V>>) -> Arc<Entry<V>>;
 
-    /// Asks the origin, and ends the leader.
-    fn call(self, leader: Leader<V>) -> impl Future<Output = Self::Output>;
-
     /// Returns until when something stale may be served in place of a failure.
     fn stale_until(&self) -> Option<Tick> {
         self.fallback().map(|entry| entry.window().useful_until())
     }
+}
+
+/// What a caller brings: a question, and the call of the origin.
+pub(crate) trait Work<V: Send + Sync + 'static>: Sized {
+    type Question: Question<V>;
+
+    /// What the leader's own caller gets from the origin.
+    type Output;
+
+    fn question(&mut self) -> &mut Self::Question;
+
+    /// Asks the origin, and ends the leader.
+    fn call(self, leader: Leader<V>) -> impl Future<Output = Self::Output>;
 }
 
 /// How a leader's way ended.
@@ -102,7 +111,7 @@ where
 {
     let mut resolver = Resolver::new(engine);
     async move {
-        let step = resolver.resolve(&mut work).await;
+        let step = resolver.resolve(work.question()).await;
         // Moved as a whole: what is taken apart here would keep its room in the future.
         let leading = match next(engine, step, work, lead_by) {
             Ok(outcome) => return outcome,
@@ -133,7 +142,7 @@ where
         Step::Refuse(error) => refuse_unless_off(engine, error, Some(work)),
         Step::Remembered(error) => RunOutcome::Remembered(error, work),
         Step::Alone(reason @ AloneReason::WaitTimeout) => {
-            let request = work.flight_request();
+            let request = work.question().flight_request();
             match engine.try_place(request.client) {
                 Some(place) => RunOutcome::Alone(reason, Some(place), work),
                 None => {
@@ -177,7 +186,7 @@ where
     W: Work<V>,
     LF: Future<Output = LeadOutcome<V, W>>,
 {
-    let request = work.flight_request().without_waiting().despite_hold();
+    let request = work.question().flight_request().without_waiting().despite_hold();
     let request = request.led_for(LedFor::CallerWithValue);
     match engine.enter(&request, &mut None) {
         Admission::Lead(leader) => {
@@ -250,60 +259,83 @@ pub(crate) fn begin_refresh<V: Send + Sync + 'static>(
 
 /// The way of a leader from its lead to its end. Every exit ends it: by name here, or by
 /// the guard when this future is dropped or panics.
-pub(crate) async fn lead<V, W>(mut leader: Leader<V>, mut work: W) -> LeadOutcome<V, W>
+pub(crate) async fn lead<V, W>(leader: Leader<V>, mut work: W) -> LeadOutcome<V, W>
 where
     V: Send + Sync + 'static,
     W: Work<V>,
 {
-    work.prepare(&mut leader);
-    let patience = work.patience();
-    let clearance = leader.clear(&mut work, patience).await;
-    work.keep_stand_in(&leader);
+    match clear(leader, work.question()).await {
+        Cleared::Call(leader) => LeadOutcome::Called(work.call(leader).await),
+        Cleared::Found(found) => LeadOutcome::Found(found, work),
+        Cleared::Refused(error) => LeadOutcome::Refused(error, Some(work)),
+    }
+}
+
+/// What a leader does once it is cleared.
+enum Cleared<V: Send + Sync + 'static> {
+    /// It asks the origin.
+    Call(Leader<V>),
+    /// The remote has a value. The leader has ended.
+    Found(Arc<Entry<V>>),
+    /// There is no value. The leader has ended.
+    Refused(Error),
+}
+
+/// The way of a leader until it asks the origin, or ends without that.
+async fn clear<V, Q>(mut leader: Leader<V>, question: &mut Q) -> Cleared<V>
+where
+    V: Send + Sync + 'static,
+    Q: Question<V>,
+{
+    question.prepare(&mut leader);
+    let patience = question.patience();
+    let clearance = leader.clear(question, patience).await;
+    question.keep_stand_in(&leader);
     let may_call = matches!(clearance, Clearance::Compute | Clearance::TimedOut);
     if !may_call {
         // Its caller may not be polled any more: others must not wait for what it does next.
-        work.give_way();
+        question.give_way();
     }
     match clearance {
-        Clearance::Compute => LeadOutcome::Called(work.call(leader).await),
+        Clearance::Compute => Cleared::Call(leader),
         Clearance::Found(found) => {
             // Stored before it is handed over, like a computed value.
-            let found = work.adopt(&leader, found);
+            let found = question.adopt(&leader, found);
             leader.end(End::Found(Arc::clone(&found)));
-            LeadOutcome::Found(found, work)
+            Cleared::Found(found)
         }
         Clearance::Held(held) => {
             let error = leader.engine().held(leader.key(), held);
             leader.end(End::Held { error: error.clone(), noted: None });
-            LeadOutcome::Refused(error, Some(work))
+            Cleared::Refused(error)
         }
         Clearance::HeldElsewhere(rest) => {
             let rest = leader.engine().settings.hold_policy().believed(rest);
             let held = crate::flight::hold::HeldKey { rest, error: None };
             let error = leader.engine().held(leader.key(), held);
             leader.end(End::Held { error: error.clone(), noted: Some(rest) });
-            LeadOutcome::Refused(error, Some(work))
+            Cleared::Refused(error)
         }
         Clearance::LeftToAnother(left) => {
             leader.end(End::LeftToAnother(left.min(REFRESH_AGAIN)));
-            LeadOutcome::Refused(Error::new(ErrorKind::WaitTimeout), Some(work))
+            Cleared::Refused(Error::new(ErrorKind::WaitTimeout))
         }
         Clearance::TimedOut => {
             let settings = &leader.engine().settings;
             let may_compute =
-                settings.compute_after_wait == Some(true) && work.stale_until().is_none();
+                settings.compute_after_wait == Some(true) && question.stale_until().is_none();
             if may_compute && leader.try_place() {
-                return LeadOutcome::Called(work.call(leader).await);
+                return Cleared::Call(leader);
             }
-            work.give_way();
+            question.give_way();
             let error = leader.engine().waited_too_long(leader.key());
             leader.end(End::Withdrawn);
-            LeadOutcome::Refused(error, Some(work))
+            Cleared::Refused(error)
         }
         // Its waiters have a patience of their own: the next of them leads.
         Clearance::Refused(error) => {
             leader.end(End::Withdrawn);
-            LeadOutcome::Refused(error, Some(work))
+            Cleared::Refused(error)
         }
     }
 }

@@ -400,8 +400,8 @@ pub(crate) struct HttpCaller {
     pub(super) learned: Option<VaryList>,
     /// What a background refresh is to replace.
     pub(super) refreshed: Option<RefreshedEntry>,
-    /// A hash of what the request has besides its key, once a flight has been entered.
-    pub(super) unkeyed: Option<u64>,
+    /// A hash of what the request has besides its key, once it goes to a flight.
+    pub(super) unkeyed: u64,
     /// The credential because of which its answer may be for it alone.
     pub(super) credential: Option<HeaderName>,
     /// What layers further out know of it.

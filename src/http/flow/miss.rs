@@ -22,7 +22,8 @@ use crate::http::flow::nested;
 use crate::http::flow::origin_call::{OriginAnswer, OriginReply, OriginRequest};
 use crate::http::flow::owned_routes::Crowd;
 use crate::http::flow::refresh::refresh;
-use crate::http::flow::work::HttpWork;
+use crate::http::flow::unkeyed::unkeyed_fields;
+use crate::http::flow::work::{HttpQuestion, HttpWork};
 use crate::http::layer::Rules;
 use crate::http::rules::request::{BypassReason, RequestMethod, Wishes};
 use crate::http::rules::shape::{Shape, ask_for_the_whole};
@@ -128,12 +129,12 @@ where
     B::Error: Into<BoxError>,
 {
     async fn resolve(mut self) -> Result<Response<ResponseBody<B>>, S::Error> {
-        let engine = Arc::clone(&self.caller.cache.engine);
+        let engine = Arc::clone(&self.question.caller.cache.engine);
         let is_on = engine.mode() == Mode::On;
-        if is_on && self.caller.wishes.only_if_cached {
-            return Ok(answer::not_cached(&self.caller.rules));
+        if is_on && self.question.caller.wishes.only_if_cached {
+            return Ok(answer::not_cached(&self.question.caller.rules));
         }
-        if is_on && self.caller.wishes.no_store {
+        if is_on && self.question.caller.wishes.no_store {
             return self.forward_uncached(BypassReason::NoStore).await;
         }
         if !is_on && !self.fills_while_observing() {
@@ -141,6 +142,8 @@ where
             let reason = if is_observing { AloneReason::Observe } else { AloneReason::Off };
             return self.forward_unprotected(reason).await;
         }
+        let unkeyed = unkeyed_fields(&self.question.caller, self.request.headers());
+        self.question.caller.unkeyed = unkeyed;
         // What the client needs once the leader has gone to work, and its request for a part.
         let (mut client, mut own) = (None, None);
         let lead_by = |leader, mut work: Self| {
@@ -148,7 +151,7 @@ where
             if is_on && !work.forwards_conditions() {
                 ask_for_the_whole(work.request.headers_mut());
             }
-            client = Some(work.caller.for_client());
+            client = Some(work.question.caller.for_client());
             let context;
             (context, work) = work.take_context();
             run::from_task(engine.detached(leader, |leader| work.lead_in(context, leader)))
@@ -159,11 +162,13 @@ where
             run::run_unprotected(&engine, self, lead_by).await
         };
         match (outcome, client) {
-            (RunOutcome::Answer(entry, outcome, work), _) if work.caller.has_to_wait(&entry) => {
+            (RunOutcome::Answer(entry, outcome, work), _)
+                if work.question.caller.has_to_wait(&entry) =>
+            {
                 work.answer_later(&entry, outcome).await
             }
             (RunOutcome::Answer(entry, outcome, work), _) => {
-                Ok(answered(&work.caller, &entry, outcome))
+                Ok(answered(&work.question.caller, &entry, outcome))
             }
             (RunOutcome::Called(result, outcome), Some(client)) => match own {
                 Some(own) => own.answer_part(client, result, outcome).await,
@@ -178,15 +183,17 @@ where
                 Box::pin(work.forward_alone(reason, place)).await
             }
             (RunOutcome::Refused(error, work), Some(client)) => {
-                let stale = work.and_then(|work| work.stale.or_else(|| work.caller.fallback()));
+                let stale = work.and_then(|work| {
+                    work.question.stale.or_else(|| work.question.caller.fallback())
+                });
                 client
                     .with_stale(stale)
                     .receive(OriginOutcome::Nothing(error), CacheOutcome::Refused)
             }
             (RunOutcome::Refused(error, Some(work)), None)
             | (RunOutcome::Remembered(error, work), _) => {
-                let error = work.caller.told_of(error);
-                Ok(answer::refusal(&work.caller.rules, error))
+                let error = work.question.caller.told_of(error);
+                Ok(answer::refusal(&work.question.caller.rules, error))
             }
             (RunOutcome::Called(..) | RunOutcome::Refused(_, None), None) => {
                 unreachable!("the client of a leader is kept")
@@ -197,13 +204,13 @@ where
     /// Returns whether the answer may be stored while the handle observes. A request that
     /// asks for less is forwarded as it is.
     fn fills_while_observing(&mut self) -> bool {
-        let HttpCaller { cache, wishes, asked, .. } = &self.caller;
+        let HttpCaller { cache, wishes, asked, .. } = &self.question.caller;
         if cache.engine.mode() != Mode::Observe {
             return false;
         }
         let is_plain = *wishes == Wishes::default() && asked.method == RequestMethod::Get;
-        if self.caller.second_look().is_some() {
-            self.caller.cache.observer.would_have_answered();
+        if self.question.caller.second_look().is_some() {
+            self.question.caller.cache.observer.would_have_answered();
         }
         is_plain
     }
@@ -218,21 +225,22 @@ where
         if nested::own_mark(self.request.extensions())
             .is_some_and(|mark| mark.admits(Crowd::Released))
         {
-            return nested::pass_to_owner(&self.caller.cache, self.service, self.request).await;
+            return nested::pass_to_owner(&self.question.caller.cache, self.service, self.request)
+                .await;
         }
-        self.caller.look_again();
-        if !self.caller.wants_less() {
+        self.question.caller.look_again();
+        if !self.question.caller.wants_less() {
             // Known before it is asked: the answer may change what is known.
-            let detail = self.caller.refused_credential().map(credential_detail);
+            let detail = self.question.caller.refused_credential().map(credential_detail);
             let detail = detail.unwrap_or_else(|| alone_detail(reason));
             let came = self.alone(&detail);
             return Box::pin(self.forward(came, reason, place)).await;
         }
         // A response may have come between the first look and the look into the table.
-        if let Some(entry) = self.caller.second_look() {
-            return Ok(answered(&self.caller, &entry, CacheOutcome::Hit));
+        if let Some(entry) = self.question.caller.second_look() {
+            return Ok(answered(&self.question.caller, &entry, CacheOutcome::Hit));
         }
-        let is_head = self.caller.asked.method == RequestMethod::Head;
+        let is_head = self.question.caller.asked.method == RequestMethod::Head;
         self.forward_uncached(if is_head { BypassReason::Method } else { BypassReason::Range })
             .await
     }
@@ -242,7 +250,7 @@ where
         self,
         reason: BypassReason,
     ) -> Result<Response<ResponseBody<B>>, S::Error> {
-        self.caller.cache.observer.bypass_reason(reason.as_str());
+        self.question.caller.cache.observer.bypass_reason(reason.as_str());
         Box::pin(self.forward(Provenance::bypass(reason), AloneReason::Bypass, None)).await
     }
 
@@ -260,13 +268,13 @@ where
     /// are known not to be shared, a 304 for this client is all that can be saved. A
     /// stored response has conditions of its own.
     fn forwards_conditions(&self) -> bool {
-        let Self { caller, .. } = self;
+        let caller = &self.question.caller;
         caller.wishes.condition && caller.stale.is_none() && caller.is_not_shared()
     }
 
     /// Answers with what the remote has.
     fn answer_found(self, entry: &StoredEntry) -> Response<ResponseBody<B>> {
-        let Self { caller, service, request, .. } = self;
+        let Self { question: HttpQuestion { caller, .. }, service, request, .. } = self;
         if caller.cache.now() < entry.window().fresh_until {
             return answered(&caller, entry, CacheOutcome::Hit);
         }
@@ -283,7 +291,7 @@ where
         reason: AloneReason,
         place: Option<PlaceForOne<StoredResponse>>,
     ) -> Result<Response<ResponseBody<B>>, S::Error> {
-        let Self { caller, service, request, .. } = self;
+        let Self { question: HttpQuestion { caller, .. }, service, request, .. } = self;
         let (request, forwarding) = match place {
             // It has one of the places for computations.
             Some(_) => (request, ForwardPlace::NOT_NEEDED),
@@ -357,7 +365,7 @@ impl HttpCaller {
 impl<S, Q, B> HttpWork<S, Q, B> {
     fn alone<'a>(&self, detail: &'a str) -> Provenance<'a> {
         Provenance {
-            fwd: self.caller.forward.as_str(),
+            fwd: self.question.caller.forward.as_str(),
             stored: false,
             collapsed: false,
             detail: Some(detail),

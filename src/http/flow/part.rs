@@ -24,7 +24,7 @@ use crate::http::flow::lead::OriginOutcome;
 use crate::http::flow::lookup::{HttpCaller, StoredEntry};
 use crate::http::flow::miss::answered;
 use crate::http::flow::nested;
-use crate::http::flow::work::{HttpWork, LeadResult};
+use crate::http::flow::work::{HttpQuestion, HttpWork, LeadResult};
 use crate::http::layer::Rules;
 use crate::http::rules::content::RequestContent;
 use crate::http::rules::range::{bytes_needed, is_of_other_unit};
@@ -97,7 +97,7 @@ where
     /// Returns the request of a client that asks for a part, before it is made a request for
     /// the whole.
     pub(super) fn own_request(&self) -> Option<Box<Self>> {
-        let Self { caller, service, request, .. } = self;
+        let Self { question: HttpQuestion { caller, .. }, service, request, .. } = self;
         let body =
             caller.wishes.range.then(|| content::spare(&caller.rules, caller.content.as_ref()));
         let body = body.flatten()?;
@@ -116,16 +116,16 @@ where
         entry: &StoredEntry,
         outcome: CacheOutcome,
     ) -> Result<Response<ResponseBody<B>>, S::Error> {
-        let whole = match self.caller.gather(self.caller.claim.as_ref()).await {
+        let whole = match self.question.caller.gather(self.question.caller.claim.as_ref()).await {
             Gathered::Enough => Some(Arc::clone(entry)),
             Gathered::Whole(whole) => fill::with_body(entry, whole),
             Gathered::Lost => None,
         };
         match whole {
-            Some(entry) => Ok(answered(&self.caller, &entry, outcome)),
+            Some(entry) => Ok(answered(&self.question.caller, &entry, outcome)),
             None => {
                 // A reader that reads nothing would hold up the others.
-                self.caller.claim = None;
+                self.question.caller.claim = None;
                 self.forward_uncached(BypassReason::Range).await
             }
         }
@@ -141,7 +141,7 @@ where
         let own = match result.own {
             OriginOutcome::Response { response, stored, why } if response.status().is_success() => {
                 let cuttable = match why {
-                    None => self.caller.cuttable(response).await,
+                    None => self.question.caller.cuttable(response).await,
                     Some(_) => {
                         // Before its own request is sent: the service need not go on.
                         drop(response);
@@ -155,8 +155,9 @@ where
             }
             OriginOutcome::PassedOn(Ok(response)) if response.status().is_success() => {
                 drop(response);
-                let Self { caller, service, request, .. } = self;
-                return nested::pass_to_owner(&caller.cache, service, request).await;
+                let Self { question, service, request, .. } = self;
+                let cache = question.caller.cache;
+                return nested::pass_to_owner(&cache, service, request).await;
             }
             OriginOutcome::Unasked => return self.forward_uncached(BypassReason::Range).await,
             own => own,

@@ -28,6 +28,7 @@ use crate::http::flow::owned_routes::Crowd;
 use crate::http::flow::part::may_fill_from_range;
 use crate::http::flow::refresh::is_being_refreshed;
 use crate::http::flow::trail::{self, Trail};
+use crate::http::flow::unkeyed::NOTHING;
 use crate::http::flow::unsafe_method;
 use crate::http::layer::Rules;
 use crate::http::rules::codings;
@@ -495,7 +496,7 @@ impl<S> HttpService<S> {
             is_apart: false,
             learned: None,
             refreshed: None,
-            unkeyed: None,
+            unkeyed: NOTHING,
             credential: credential.or_else(|| outside.and_then(|it| it.credential.clone())),
             outside: outside.map(|it| it.facts).unwrap_or_default(),
             client: rules.client(&parts),

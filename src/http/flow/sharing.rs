@@ -52,7 +52,7 @@ impl HttpCaller {
             self.cache.now() < entry.window().served_until().plus(span) && self.stale_permits()
         };
         let has_shared = self.stale.as_ref().is_some_and(is_lately);
-        RequestTraits { unkeyed: self.unkeyed.unwrap_or_default(), has_shared }
+        RequestTraits { unkeyed: self.unkeyed, has_shared }
     }
 
     /// Returns the credential because of which its answer is not shared, if

@@ -6,7 +6,7 @@ use crate::http::flow::lookup::HttpCaller;
 use crate::http::rules::shape::ASKS_FOR_LESS;
 
 /// The hash of a request that is its key, and no more.
-const NOTHING: u64 = 0;
+pub(super) const NOTHING: u64 = 0;
 
 /// Returns a hash of the content of a request, and of its fields that are not keyed. Requests of one
 /// flight whose hashes differ may get different responses. Conditions and ranges do not count: a

@@ -26,6 +26,7 @@ use crate::http::flow::normal_form;
 use crate::http::flow::outside::OutsideFacts;
 use crate::http::flow::request_end::RequestEnd;
 use crate::http::flow::trail::Trail;
+use crate::http::flow::unkeyed::NOTHING;
 use crate::http::layer::Rules;
 use crate::http::rules::lifetime::Times;
 use crate::http::rules::request::{
@@ -302,7 +303,7 @@ impl Sent {
             is_apart: false,
             learned: None,
             refreshed: None,
-            unkeyed: None,
+            unkeyed: NOTHING,
             credential: None,
             outside: OutsideFacts::default(),
             client: None,

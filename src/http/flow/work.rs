@@ -9,7 +9,7 @@ use http_body::Body;
 use tower_service::Service;
 
 use crate::cache::key_work::ReplacedEntry;
-use crate::cache::run::Work;
+use crate::cache::run::{Question, Work};
 use crate::cache::state::Lookup;
 use crate::entry::Entry;
 use crate::error::Error;
@@ -27,7 +27,6 @@ use crate::http::flow::lookup::{
 };
 use crate::http::flow::remote;
 use crate::http::flow::trail::Trail;
-use crate::http::flow::unkeyed::unkeyed_fields;
 use crate::http::rules::request::RequestMethod;
 use crate::http::rules::validation::validators;
 use crate::http::stored::response::{Slot, StoredResponse, selects};
@@ -54,11 +53,9 @@ pub(super) struct LeadResult<B: http_body::Body, E> {
     pub(super) stale: Option<StoredEntry>,
 }
 
-/// One request, and the service that answers it.
-pub(super) struct HttpWork<S, Q, B> {
+/// What a request asks for, and what may answer it.
+pub(super) struct HttpQuestion {
     pub(super) caller: HttpCaller,
-    pub(super) service: S,
-    pub(super) request: Request<Q>,
     purpose: HttpPurpose,
     /// Where it looks in the remote now.
     key: Key,
@@ -69,22 +66,19 @@ pub(super) struct HttpWork<S, Q, B> {
     /// Whether something good stands there, also what this request may not be answered
     /// with.
     is_occupied: bool,
+}
+
+/// One request, and the service that answers it.
+pub(super) struct HttpWork<S, Q, B> {
+    pub(super) question: HttpQuestion,
+    pub(super) service: S,
+    pub(super) request: Request<Q>,
     body: PhantomData<fn() -> B>,
 }
 
 impl<S, Q, B> HttpWork<S, Q, B> {
     pub(super) fn answering(caller: HttpCaller, service: S, request: Request<Q>) -> Self {
-        Self {
-            key: caller.remote_key(),
-            caller,
-            service,
-            request,
-            purpose: HttpPurpose::Answer,
-            stand_in: None,
-            stale: None,
-            is_occupied: false,
-            body: PhantomData,
-        }
+        Self::new(HttpPurpose::Answer, caller, service, request)
     }
 
     pub(super) fn refreshing(
@@ -94,9 +88,23 @@ impl<S, Q, B> HttpWork<S, Q, B> {
         request: Request<Q>,
     ) -> Self {
         let purpose = HttpPurpose::Refresh(ReplacedEntry::of(replaced));
-        Self { purpose, ..Self::answering(caller, service, request) }
+        Self::new(purpose, caller, service, request)
     }
 
+    fn new(purpose: HttpPurpose, caller: HttpCaller, service: S, request: Request<Q>) -> Self {
+        let question = HttpQuestion {
+            key: caller.remote_key(),
+            caller,
+            purpose,
+            stand_in: None,
+            stale: None,
+            is_occupied: false,
+        };
+        Self { question, service, request, body: PhantomData }
+    }
+}
+
+impl HttpQuestion {
     fn follow(&mut self, found: &StoredEntry) -> Judgement {
         if !self.caller.is_at_anchor() {
             let max_variants = self.caller.rules.config.max_variants;
@@ -142,7 +150,7 @@ impl<S, Q, B> HttpWork<S, Q, B> {
     }
 }
 
-impl<S, Q, B> Search<StoredResponse> for HttpWork<S, Q, B> {
+impl Search<StoredResponse> for HttpQuestion {
     fn key(&self) -> &Key {
         &self.key
     }
@@ -187,13 +195,9 @@ impl<S, Q, B> Search<StoredResponse> for HttpWork<S, Q, B> {
     }
 }
 
-impl<S, Q, B> Caller<StoredResponse> for HttpWork<S, Q, B> {
+impl Caller<StoredResponse> for HttpQuestion {
     fn flight_request(&mut self) -> FlightRequest {
-        let Self { caller, request, .. } = self;
-        if caller.unkeyed.is_none() {
-            caller.unkeyed = Some(unkeyed_fields(caller, request.headers()));
-        }
-        caller.flight_request()
+        self.caller.flight_request()
     }
 
     fn turns_left_to_others(&self, waiting: u32) -> u32 {
@@ -236,15 +240,7 @@ impl<S, Q, B> Caller<StoredResponse> for HttpWork<S, Q, B> {
     }
 }
 
-impl<S, Q, B> Work<StoredResponse> for HttpWork<S, Q, B>
-where
-    S: Service<Request<Q>, Response = Response<B>> + Clone,
-    S::Error: 'static,
-    Q: Body + 'static,
-    B: SourceBody,
-{
-    type Output = LeadResult<B, S::Error>;
-
+impl Question<StoredResponse> for HttpQuestion {
     fn patience(&mut self) -> Patience {
         let caller = &mut self.caller;
         let leads_only = |caller: &mut HttpCaller| caller.flight_request().role == Role::LeadOnly;
@@ -290,10 +286,26 @@ where
     fn adopt(&mut self, leader: &Leader<StoredResponse>, found: StoredEntry) -> StoredEntry {
         remote::adopt(&self.caller, &found, &|entry| leader.may_adopt(entry))
     }
+}
+
+impl<S, Q, B> Work<StoredResponse> for HttpWork<S, Q, B>
+where
+    S: Service<Request<Q>, Response = Response<B>> + Clone,
+    S::Error: 'static,
+    Q: Body + 'static,
+    B: SourceBody,
+{
+    type Question = HttpQuestion;
+    type Output = LeadResult<B, S::Error>;
+
+    fn question(&mut self) -> &mut HttpQuestion {
+        &mut self.question
+    }
 
     async fn call(self, leader: Leader<StoredResponse>) -> Self::Output {
-        let is_answer = matches!(self.purpose, HttpPurpose::Answer);
-        let Self { mut caller, service, request, stale, is_occupied, .. } = self;
+        let Self { question, service, request, .. } = self;
+        let HttpQuestion { mut caller, purpose, stale, is_occupied, .. } = question;
+        let is_answer = matches!(purpose, HttpPurpose::Answer);
         if is_answer && caller.wishes.range && caller.has_learned_not_to_share(leader.key()) {
             leader.end(End::Declined(Remember::Nothing));
             return LeadResult { own: OriginOutcome::Unasked, stale };
