@@ -66,6 +66,10 @@ pub(crate) struct EntryRemote<V: Send + Sync + 'static> {
 /// Tags whose positions are known without the log, as many as the log of one process has.
 const MAX_TAGS: usize = 100_000;
 
+/// How often the log is read for one entry. A message may overtake the reply to a read that was
+/// sent before it: then that read does not say what the message has skipped.
+const MAX_CATCH_UPS: u32 = 3;
+
 /// The shortest time a remote can keep anything.
 const LEAST_TTL: Duration = Duration::from_millis(1);
 
@@ -163,7 +167,10 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         if liveness == Liveness::Behind && !self.gate.log_answers() {
             return self.follower.judge_behind(&envelope.tags, envelope.stamp);
         }
-        if liveness == Liveness::Behind {
+        for _ in 0..MAX_CATCH_UPS {
+            if liveness != Liveness::Behind {
+                break;
+            }
             if self.read_log_on().await.is_err() {
                 return Liveness::Behind;
             }

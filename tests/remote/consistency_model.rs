@@ -352,3 +352,28 @@ proptest! {
         });
     }
 }
+
+#[test]
+fn a_value_is_taken_from_the_remote_though_a_message_overtakes_a_read_of_the_log() {
+    in_paused_time(async move {
+        let world = World::new(true);
+        let at_once = Work { before: 0, after: 0 };
+        let ops = vec![
+            Op::DelayCommands(8),
+            Op::Ask(1, 2, at_once),
+            Op::Pass(16),
+            Op::Delay(8),
+            Op::Write(0, What::Key(0)),
+            Op::Pass(16),
+            Op::Write(1, What::Tag),
+            Op::Ask(0, 2, at_once),
+            Op::Pass(16),
+            Op::Write(1, What::Tag),
+            Op::Write(1, What::Key(0)),
+            Op::HangUp,
+            Op::Ask(0, 0, at_once),
+        ];
+        run(&world, ops).await;
+        assert_eq!(world.calls[2].load(Ordering::SeqCst), 1, "nothing has ended it");
+    });
+}
