@@ -9,6 +9,7 @@ mod arriving_bytes;
 mod attacks;
 mod body;
 mod caller_context;
+mod caller_shapes;
 mod clients;
 mod codings;
 mod cold_ranges;
