@@ -483,7 +483,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         let call = || log.announce(items, asked);
         let announced = self.gate.call_shard(RemoteOp::Announce, &shard, 0, call).await;
         let reply = announced.map_err(|failure| (shard, failure))?;
-        self.heard(sent, asked, &reply, items);
+        self.heard_own(sent, asked, &reply, items);
         Ok(())
     }
 

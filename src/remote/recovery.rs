@@ -135,7 +135,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         let announce = log.announce(items, asked);
         let announced = self.gate.attempt(RemoteOp::Announce, &shard, 0, announce).await;
         let reply = announced.map_err(|kind| (shard, kind))?;
-        self.heard(sent, asked, &reply, items);
+        self.heard_own(sent, asked, &reply, items);
         Ok(())
     }
 }

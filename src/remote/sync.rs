@@ -307,6 +307,20 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         is_complete
     }
 
+    /// The same of a call that has announced `own`. What it does not say is read now, and not with
+    /// the next heartbeat: what this process computes until then would be of no use to others.
+    pub(super) fn heard_own(
+        &self,
+        sent: Tick,
+        asked: Option<Stamp>,
+        reply: &LogReply,
+        own: &[LogItem],
+    ) {
+        if !self.heard(sent, asked, reply, own) {
+            self.gate.tend.notify_one();
+        }
+    }
+
     /// Returns whether the log may be on another server than when it was last checked.
     pub(super) fn is_log_in_question(&self) -> bool {
         let may_have_moved = &self.gate.log_shard().may_have_moved;

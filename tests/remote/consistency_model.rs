@@ -377,3 +377,26 @@ fn a_value_is_taken_from_the_remote_though_a_message_overtakes_a_read_of_the_log
         assert_eq!(world.calls[2].load(Ordering::SeqCst), 1, "nothing has ended it");
     });
 }
+
+#[test]
+fn what_a_process_computes_right_after_its_first_announcement_is_of_use_to_the_others() {
+    in_paused_time(async move {
+        let world = World::new(true);
+        let at_once = Work { before: 0, after: 0 };
+        let ops = vec![
+            Op::Ask(0, 1, at_once),
+            Op::Delay(7),
+            Op::Ask(1, 1, at_once),
+            Op::Pass(7),
+            Op::Write(1, What::All),
+            Op::HangUp,
+            Op::HangUp,
+            Op::Pass(0),
+            Op::Ask(1, 1, at_once),
+            Op::Ask(2, 1, at_once),
+        ];
+        run(&world, ops).await;
+        // One before the announcement, one while it was under way, and one for all.
+        assert_eq!(world.calls[1].load(Ordering::SeqCst), 3);
+    });
+}
