@@ -97,8 +97,19 @@ fn processes_keep_their_rules_whatever_befalls_the_remote() {
 }
 
 /// Seeds beyond those of the suite that broke a rule once.
-const ONCE_BROKEN: [u64; 11] = [
-    9_062, 35_896, 52_525, 117_958, 140_504, 144_819, 214_661, 576_729, 818_055, 822_739, 2_054_250,
+const ONCE_BROKEN: [u64; 12] = [
+    9_062,
+    35_896,
+    52_525,
+    117_958,
+    140_504,
+    144_819,
+    214_661,
+    576_729,
+    818_055,
+    822_739,
+    2_054_250,
+    1_496_490_159_062,
 ];
 
 #[test]
