@@ -336,7 +336,7 @@ struct BegunCall<V: Clone + Send + Sync + 'static> {
     in_hand: Option<Arc<Entry<V>>>,
     /// What the result replaces.
     replaced: Option<Arc<Entry<V>>>,
-    /// What becomes of a failure of which nothing is known.
+    /// What follows a failure of which nothing is known.
     shared: FailureRule,
 }
 

@@ -167,7 +167,7 @@ impl Stage<'_> {
         let most = if is_set { PROCESSES } else { 1 };
         for (key, before) in before.into_iter().enumerate() {
             let computed = self.history.computed(key).0 - before;
-            // A lock whose right is gone is taken for a stranger's: nobody shortens it where the
+            // A lock whose right is gone is taken for a stranger's: no process shortens it where the
             // clock was set back.
             let is_evicted = |op: &Op| {
                 let What::Befall(Fault::Evict { key: of, record: Record::Right }) = op.what else {
