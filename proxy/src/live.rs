@@ -12,12 +12,13 @@ use crate::access_log::AccessLog;
 use crate::args::Args;
 use crate::config::Config;
 use crate::front::Proxy;
+use crate::host::Host;
 use crate::layers;
 use crate::operators::AdminToken;
 use crate::origin::Origin;
 use crate::readings::{is_plain, readings};
 use crate::rules::{Rule, without_parameters};
-use crate::server::name_of;
+use crate::server::{default_port, name_of};
 use crate::settings::Settings;
 use crate::status::Status;
 use crate::via::Via;
@@ -77,13 +78,17 @@ impl Live {
     /// Returns the URI under which the responses to requests for `uri` are stored. The scheme and
     /// the host are part of `uri`.
     pub(crate) fn stored_uri(&self, uri: &Uri) -> Option<Uri> {
-        let authority = uri.authority()?.as_str().to_ascii_lowercase();
-        let host = HeaderValue::try_from(authority).ok()?;
-        let ignored = match self.rule_of(name_of(&host), uri.path()).ok()? {
-            None => &self.settings.ignored_query,
-            Some((rule, _)) => self.ignored_query(rule)?,
+        let host = Host::parse(uri.authority()?.as_str(), default_port(uri.scheme()?))?.normal();
+        let mut parts = uri.clone().into_parts();
+        parts.authority = Some(host.parse().ok()?);
+        let uri = Uri::from_parts(parts).ok()?;
+        let host = HeaderValue::try_from(host).ok()?;
+        let ignored = match self.rule_of(name_of(&host), uri.path()) {
+            Ok(None) => Some(&self.settings.ignored_query),
+            Ok(Some((rule, _))) => self.ignored_query(rule),
+            Err(Ambiguous) => None,
         };
-        without_parameters(uri, ignored)
+        ignored.and_then(|names| without_parameters(&uri, names)).or(Some(uri))
     }
 
     /// Returns which parameters requests of a rule lose. The layer of the rule removes others.

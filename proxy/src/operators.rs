@@ -189,8 +189,8 @@ impl Operators {
         self.pass(Request::from_parts(parts, body)).await
     }
 
-    /// Removes the query parameters from the URL of a purge that requests for it lose. A URL that
-    /// cannot be read stays: the router says what is wrong with it.
+    /// Brings the URL of a purge into the form under which responses to requests for it are stored. A
+    /// URL that cannot be read stays: the router says what is wrong with it.
     fn name_as_stored(&self, purge: &mut Map<String, Value>) {
         let uri = purge.get("url").and_then(Value::as_str).and_then(|url| url.parse().ok());
         if let Some(uri) = uri.and_then(|uri| self.proxy.live().stored_uri(&uri)) {

@@ -159,6 +159,31 @@ async fn a_purge_ends_what_is_stored_without_the_parameters_that_are_ignored() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_purge_names_a_host_in_any_form_in_which_clients_name_it() {
+    let flags = ["--ttl-ms", "600000"];
+    let (origin, proxy) = Scripted::start_behind(
+        |origin| Proxy::start_with_token(origin, &flags, TOKEN),
+        |_| (String::new(), "page".to_owned()),
+    )
+    .await;
+    let at = async |host: &str| {
+        proxy.ask(format!("GET /page HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
+        origin.hits()
+    };
+    for host in ["[::1]", "[0:0:0::0001]", "[::FFFF:7F00:1]:8080", "SHOP.example:0080"] {
+        let by_json = format!(r#"{{"url": "http://{host}/page"}}"#);
+        let target = format!("http://{host}/page");
+        for (method, path, body) in [("PURGE", &*target, ""), ("POST", "/purge", &*by_json)] {
+            let hits = at(host).await;
+            assert_eq!(at(host).await, hits, "it is stored");
+            let reply = with_token(&proxy, method, path, "", body).await;
+            assert_eq!(reply.status(), 200, "{}", reply.body);
+            assert_eq!(at(host).await, hits + 1, "{method} {host}: {}", reply.body);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_the_token_operators_get_401_and_nothing_changes() {
     let (origin, proxy) = start().await;
     let before = page(&proxy, "/").await.body;
