@@ -16,7 +16,7 @@ use crate::host::Host;
 use crate::layers;
 use crate::operators::AdminToken;
 use crate::origin::Origin;
-use crate::readings::{is_plain, readings};
+use crate::readings::{Readings, climbs, is_plain, readings};
 use crate::rules::{Rule, without_parameters};
 use crate::server::{default_port, name_of};
 use crate::settings::Settings;
@@ -59,7 +59,7 @@ impl Live {
     /// are ignored there.
     pub(crate) fn service_for(&self, parts: &mut Parts) -> &HttpService<Origin> {
         let host = parts.headers.get(header::HOST).map(name_of).unwrap_or_default();
-        let found = self.rule_of(host, parts.uri.path());
+        let found = self.rule_of(host, &parts.uri);
         if let (Err(Ambiguous), Some(apart)) = (&found, &self.apart) {
             return apart;
         }
@@ -83,7 +83,7 @@ impl Live {
         parts.authority = Some(host.parse().ok()?);
         let uri = Uri::from_parts(parts).ok()?;
         let host = HeaderValue::try_from(host).ok()?;
-        let ignored = match self.rule_of(name_of(&host), uri.path()) {
+        let ignored = match self.rule_of(name_of(&host), &uri) {
             Ok(None) => Some(&self.settings.ignored_query),
             Ok(Some((rule, _))) => self.ignored_query(rule),
             Err(Ambiguous) => None,
@@ -100,19 +100,23 @@ impl Live {
     fn rule_of(
         &self,
         host: &str,
-        path: &str,
+        uri: &Uri,
     ) -> Result<Option<&(Rule, HttpService<Origin>)>, Ambiguous> {
         if self.rules.is_empty() {
             return Ok(None);
         }
+        let (path, query) = (uri.path(), uri.query().filter(|query| climbs(query)));
         let find = |path: &str| self.rules.iter().position(|(rule, _)| rule.matches(host, path));
-        let found = match is_plain(path) {
+        let found = match is_plain(path) && query.is_none() {
             true => find(path),
             false => {
-                let readings = readings(path).ok_or(Ambiguous)?;
-                let mut found = readings.iter().map(|reading| find(reading));
+                let Readings { of_servers, of_applications } =
+                    readings(path, query).ok_or(Ambiguous)?;
+                let mut found = of_servers.iter().map(|reading| find(reading));
                 let first = found.next().flatten();
-                if !found.all(|other| other == first) {
+                let is_bypass = |at: usize| self.rules.get(at).is_some_and(|(rule, _)| rule.bypass);
+                let mut forbidden = of_applications.iter().filter_map(|reading| find(reading));
+                if !found.all(|other| other == first) || forbidden.any(is_bypass) {
                     return Err(Ambiguous);
                 }
                 first

@@ -3,6 +3,7 @@
 //! The first rule that matches is the one. It is compared with every reading of the path, so that
 //! no spelling of a path gets around it.
 
+use std::iter;
 use std::time::Duration;
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
@@ -11,7 +12,7 @@ use http::uri::PathAndQuery;
 use percent_encoding::percent_decode_str;
 use tower_stampede::SetCookie;
 
-use super::readings::plain_path;
+use super::readings::{folded, plain_path};
 use super::server::HostPattern;
 
 /// Which paths a rule is for.
@@ -20,8 +21,9 @@ pub(crate) struct Paths {
     pattern: Pattern,
     /// What a pattern with stars matches.
     globs: GlobSet,
-    /// Matches in any case, and with or without a slash at the end.
-    is_lenient: bool,
+    /// Of a rule that matches in any case, and with or without a slash at the end: its prefix or
+    /// pattern as `folded` makes it.
+    lenient: Option<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +36,7 @@ enum Pattern {
 impl Paths {
     pub(crate) fn all() -> Self {
         let pattern = Pattern::Prefix("/".into());
-        Self { pattern, globs: GlobSet::empty(), is_lenient: false }
+        Self { pattern, globs: GlobSet::empty(), lenient: None }
     }
 
     pub(crate) fn prefix(text: &str) -> Result<Self, String> {
@@ -72,32 +74,32 @@ impl Paths {
                         and dot segments and parameters; write the pattern so"
                 .into());
         }
-        let globs = matcher_of(text, false).map_err(|error| {
+        let globs = matcher_of(text, None).map_err(|error| {
             format!("is no pattern ({}); write for example \"/img/*.png\"", error.kind())
         })?;
-        Ok(Self { pattern: Pattern::Glob(text.to_owned()), globs, is_lenient: false })
+        Ok(Self { pattern: Pattern::Glob(text.to_owned()), globs, lenient: None })
     }
 
     /// Makes it match in any case, and with or without a slash at the end: for a rule that forbids
     /// to store. Some routers read paths so, as that of Express.
     pub(crate) fn lenient(self) -> Self {
+        let (Pattern::Glob(text) | Pattern::Prefix(text)) = &self.pattern;
+        let lenient = folded(text);
         let globs = match &self.pattern {
-            Pattern::Glob(text) => matcher_of(text, true).unwrap_or(self.globs),
+            Pattern::Glob(text) => matcher_of(text, Some(&lenient)).unwrap_or(self.globs),
             Pattern::Prefix(_) => self.globs,
         };
-        Self { globs, is_lenient: true, ..self }
+        Self { globs, lenient: Some(lenient), ..self }
     }
 
     fn match_path(&self, path: &str) -> bool {
         match &self.pattern {
-            Pattern::Prefix(prefix) if self.is_lenient => {
-                let begin = path.as_bytes().get(..prefix.len());
-                let folder = prefix.strip_suffix('/');
-                let is_folder = || folder.is_some_and(|folder| folder.eq_ignore_ascii_case(path));
-                begin.is_some_and(|begin| begin.eq_ignore_ascii_case(prefix.as_bytes()))
-                    || is_folder()
-            }
-            Pattern::Prefix(prefix) => path.starts_with(prefix.as_str()),
+            Pattern::Prefix(prefix) => match &self.lenient {
+                None => path.starts_with(prefix.as_str()),
+                Some(folded) => {
+                    is_leniently_below(path, prefix) || is_leniently_below(path, folded)
+                }
+            },
             Pattern::Glob(_) => self.globs.is_match(path),
         }
     }
@@ -139,21 +141,32 @@ fn literal_begin(glob: &str) -> &str {
     &glob[..glob.find(['*', '?', '[', '{', '\\']).unwrap_or(glob.len())]
 }
 
-fn matcher_of(text: &str, is_lenient: bool) -> Result<GlobSet, globset::Error> {
+fn is_leniently_below(path: &str, prefix: &str) -> bool {
+    let begin = path.as_bytes().get(..prefix.len());
+    let folder = prefix.strip_suffix('/');
+    let is_folder = || folder.is_some_and(|folder| folder.eq_ignore_ascii_case(path));
+    begin.is_some_and(|begin| begin.eq_ignore_ascii_case(prefix.as_bytes())) || is_folder()
+}
+
+/// Makes what matches a pattern: leniently, if it is given in its folded form, too.
+fn matcher_of(text: &str, folded: Option<&str>) -> Result<GlobSet, globset::Error> {
+    let is_lenient = folded.is_some();
     let glob = |text: &str| {
         GlobBuilder::new(text).literal_separator(true).case_insensitive(is_lenient).build()
     };
     let mut globs = GlobSetBuilder::new();
-    globs.add(glob(text)?);
-    let beside = match (folder_of(text), text.strip_suffix('/')) {
-        (Some(folder), _) => Some(folder.to_owned()),
-        (None, Some("")) => None,
-        (None, Some(file)) if is_lenient => Some(file.to_owned()),
-        (None, None) if is_lenient => Some(format!("{text}/")),
-        (None, _) => None,
-    };
-    if let Some(beside) = beside {
-        globs.add(glob(&beside)?);
+    for text in iter::once(text).chain(folded.filter(|_| !text.is_ascii())) {
+        globs.add(glob(text)?);
+        let beside = match (folder_of(text), text.strip_suffix('/')) {
+            (Some(folder), _) => Some(folder.to_owned()),
+            (None, Some("")) => None,
+            (None, Some(file)) if is_lenient => Some(file.to_owned()),
+            (None, None) if is_lenient => Some(format!("{text}/")),
+            (None, _) => None,
+        };
+        if let Some(beside) = beside {
+            globs.add(glob(&beside)?);
+        }
     }
     globs.build()
 }
@@ -276,7 +289,7 @@ mod tests {
     fn no_spelling_of_a_path_gets_around_a_rule() {
         let admin = prefix("/admin");
         let matches_one = |path: &str| {
-            let readings = readings(path).unwrap_or_default();
+            let readings = readings(path, None).unwrap_or_default().of_servers;
             readings.iter().any(|reading| admin.matches("a", reading))
         };
         for path in [
@@ -317,6 +330,20 @@ mod tests {
             for rule in [&file, &folder, &all, &begin] {
                 assert!(!rule.matches("a", path), "{path}: {rule:?}");
             }
+        }
+        let accent = lenient(Paths::glob("/Caf\u{e9}/**").unwrap());
+        let cyrillic = lenient(Paths::prefix("/\u{414}\u{430}/").unwrap());
+        for (path, rule) in [
+            ("/Caf\u{e9}", &accent),
+            ("/CAF\u{c9}/x", &accent),
+            ("/cafe\u{301}/x", &accent),
+            ("/cafe", &accent),
+            ("/\u{434}\u{430}", &cyrillic),
+            ("/\u{414}\u{410}/x", &cyrillic),
+        ] {
+            let forms = [path.to_owned(), folded(path)];
+            assert!(forms.iter().any(|form| rule.matches("a", form)), "{path}: {rule:?}");
+            assert!(!forms.iter().any(|form| begin.matches("a", form)), "{path}");
         }
         assert!(all.matches("a", "/account/X/y") && begin.matches("a", "/ACCOUNT/x"));
         assert!(!glob("/account").matches("a", "/account/"));

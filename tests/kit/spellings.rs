@@ -70,6 +70,39 @@ const BETWEEN: [&str; 25] = [
     "%3A8080", ":", "\\", "%5c", "/.", "/", "/(S(x))", "/..;", "%2f", "%252f", "",
 ];
 
+/// What an origin takes out of a name: blanks, accents, characters without a width, streams.
+const NOTHING: [&str; 16] = [
+    "%20",
+    "+",
+    "%C2%A0",
+    "%E3%80%80",
+    "%CC%81",
+    "%E2%80%8B",
+    "%C2%AD",
+    "%EF%BB%BF",
+    "\u{a0}",
+    "\u{e0}",
+    "..",
+    "::$DATA",
+    ":$I30:$INDEX_ALLOCATION",
+    "%3A:$DATA",
+    "%0b",
+    "%7F",
+];
+
+/// Letters that an origin takes for others: by their case, their accent or their width.
+const LETTERS: [(char, &[&str]); 6] = [
+    ('a', &["%C3%A0", "%C4%80", "%EF%BD%81", "a%CC%81"]),
+    ('c', &["%C3%A7", "%E2%85%BD"]),
+    ('o', &["%C3%B6", "%C2%BA"]),
+    ('s', &["%C5%BF", "%CB%A2"]),
+    ('e', &["%C3%A9", "%E1%B5%89"]),
+    ('u', &["%C3%BC", "%E1%B5%98"]),
+];
+
+/// Scripts that get the rest of the path.
+const SCRIPTS: [&str; 4] = ["/index.php", "/INDEX.php", "/app.php", "/x/../index.php"];
+
 /// Ways to leave a folder.
 const UP: [&str; 14] = [
     "/..",
@@ -100,7 +133,7 @@ fn one_of<'a>(rng: &mut Rng, list: &[&'a str]) -> &'a str {
 /// another one.
 pub(crate) fn spelling(rng: &mut Rng) -> String {
     let (private, public) = (one_of(rng, &PRIVATE), one_of(rng, &PUBLIC));
-    let mut path = match rng.u8(..9) {
+    let mut path = match rng.u8(..11) {
         0 => public.to_owned(),
         1 => {
             let host = one_of(rng, &["static", "static:80", "x.css", "h"]);
@@ -119,6 +152,19 @@ pub(crate) fn spelling(rng: &mut Rng) -> String {
             format!("{private}{}{up}{public}", one_of(rng, &BETWEEN))
         }
         7 => format!("/(A(x)){}", one_of(rng, &[private, public])),
+        8 if rng.bool() => {
+            let depth = public.matches('/').count();
+            let up = one_of(rng, &UP).repeat(depth + 1);
+            format!("{public}?x{up}{private}")
+        }
+        8 => format!("{}{private}", one_of(rng, &SCRIPTS)),
+        9 => {
+            let mut path = private.to_owned();
+            for _ in 0..rng.usize(1..3) {
+                disguise(rng, &mut path);
+            }
+            path
+        }
         _ => format!("{private}{}", one_of(rng, &BETWEEN)),
     };
     for _ in 0..rng.usize(..3) {
@@ -128,6 +174,25 @@ pub(crate) fn spelling(rng: &mut Rng) -> String {
         path.insert(0, '/');
     }
     path
+}
+
+/// Changes one letter of a path or adds to it, so that some applications take it for the same.
+fn disguise(rng: &mut Rng, path: &mut String) {
+    let mut at = rng.usize(1..=path.len());
+    if rng.bool() {
+        at = path[1..].find('/').map_or(path.len(), |end| end + 1);
+    }
+    if !path.is_char_boundary(at) {
+        return;
+    }
+    let likenesses = LETTERS.iter().find(|(letter, _)| path[at..].starts_with(*letter));
+    match likenesses {
+        Some((_, all)) if rng.bool() => {
+            let likeness = one_of(rng, all);
+            path.replace_range(at..=at, likeness);
+        }
+        _ => path.insert_str(at, one_of(rng, &NOTHING)),
+    }
 }
 
 /// Changes one place of a path, so that some origins read the same as before.

@@ -399,10 +399,22 @@ ttl = "60s"
         "/(S(1))/account/x",
         "/account%20",
         "/account?x",
+        "/account+",
+        "/%20account",
+        "/account%C2%A0",
+        "/account\u{a0}",
+        "/x%0a/account",
+        "/%C3%A0ccount",
+        "/ac%C2%ADcount",
+        "/index.php/account",
+        "/account::$DATA",
+        "/x?/../account",
     ] {
         assert!(!stored(target).await, "{target}");
     }
-    for target in ["/", "/accounts", "/x/account", "/a%20b"] {
+    let others =
+        ["/", "/accounts", "/x/account", "/a%20b", "/a+b", "/caf%C3%A9", "/%E6%97%A5", "/x?a=..b"];
+    for target in others {
         assert!(stored(target).await, "{target}");
     }
 }

@@ -85,7 +85,11 @@ impl Seen {
         let is_shared = said.contains("stored") || said.contains("; hit");
         self.stored += usize::from(is_shared);
         let readings = reply.body.lines().filter_map(|line| line.split_once(": "));
-        let forbid = readings.filter(|(_, page)| *page != "error" && !is_public(page, host));
+        // What single applications read (`~`) counts against rules that forbid to share.
+        let is_free = |name: &str, page: &str| page == "none" && name.starts_with('~');
+        let forbid = readings.filter(|(name, page)| {
+            *page != "error" && !is_public(page, host) && !is_free(name, page)
+        });
         let forbid: Vec<_> = forbid.map(|(name, page)| format!("{name}: {page}")).collect();
         self.forbidden += usize::from(!forbid.is_empty());
         if is_shared && !forbid.is_empty() {

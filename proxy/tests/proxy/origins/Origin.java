@@ -6,9 +6,11 @@ import java.io.IOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
 import java.net.URI;
+import java.net.URLDecoder;
 import java.nio.charset.StandardCharsets;
 import java.util.LinkedHashMap;
 import java.util.Map;
+import java.util.StringTokenizer;
 import java.util.concurrent.Executors;
 import java.util.function.Function;
 
@@ -33,6 +35,22 @@ public class Origin {
                 }
             }
             return String.join("/", kept);
+        });
+        READINGS.put("~URLDecoder", target ->
+            URLDecoder.decode(target.getRawPath(), StandardCharsets.UTF_8));
+        // As Spring does before 4.3.
+        READINGS.put("AntPathMatcher", target -> {
+            var path = new StringBuilder();
+            var words = new StringTokenizer(target.getPath(), "/");
+            while (words.hasMoreTokens()) {
+                String word = words.nextToken().trim();
+                if (!word.isEmpty()) path.append('/').append(word);
+            }
+            return path.toString();
+        });
+        READINGS.put("~equalsIgnoreCase", target -> {
+            String path = target.getPath();
+            return path.equalsIgnoreCase("/user") ? "/user" : path;
         });
     }
 

@@ -21,8 +21,16 @@ const readings = {
     // Its router ends a path at the first semicolon.
     'fastify': (target) => decodeURI(target.split(/[?;#]/)[0]),
     'path.normalize': (target) => path.posix.normalize(decodeURIComponent(withoutQuery(target))),
+    'path.normalize of the target': (target) => withoutQuery(path.posix.normalize(target)),
     'path.win32': (target) =>
         path.win32.normalize(decodeURIComponent(withoutQuery(target))).replaceAll('\\', '/'),
+    'trim': (target) => decodeURIComponent(withoutQuery(target)).trim(),
+    'toLowerCase': (target) => {
+        const path = decodeURIComponent(withoutQuery(target)).toLowerCase();
+        return page(path) === 'account' || page(path) === 'user' ? path : withoutQuery(target);
+    },
+    // Streams of files on Windows.
+    'NTFS': (target) => decodeURIComponent(withoutQuery(target)).replace(/:[^/]*\$[^/]*/g, ''),
     'decoded twice': (target) =>
         path.posix.normalize(decodeURIComponent(decodeURIComponent(withoutQuery(target)))),
 };

@@ -13,6 +13,11 @@ $readings = [
     'rawurldecode' => rawurldecode($as_sent),
     'decoded twice' => rawurldecode(rawurldecode($as_sent)),
     'without parameters' => rawurldecode(explode(';', $as_sent)[0]),
+    '~urldecode' => urldecode($as_sent),
+    '~urldecode, trimmed' => '/' . trim(urldecode($as_sent), " \n\r\t\v\0/"),
+    '~filter_var' => filter_var(rawurldecode($as_sent), FILTER_SANITIZE_URL),
+    // As Symfony and Laravel do.
+    '~front controller' => preg_replace('#^/index\.php(?=/|$)#', '', rawurldecode($as_sent)) ?: '/',
     // What PHP's own server makes of the path, as nginx does in front of PHP-FPM.
     'the server' => $_SERVER['SCRIPT_NAME'] . ($_SERVER['PATH_INFO'] ?? ''),
 ];

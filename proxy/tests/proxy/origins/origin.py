@@ -1,12 +1,25 @@
 """An origin in Python: answers with the page that it has for a target, in each way of reading it."""
 
 import posixpath
+import re
+import unicodedata
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import unquote, urljoin, urlparse, urlsplit
+from urllib.parse import unquote, unquote_plus, urljoin, urlparse, urlsplit
 
 
 def without_query(target):
     return target.partition("?")[0]
+
+
+def without_accents(text):
+    letters = unicodedata.normalize("NFKD", text)
+    return "".join(letter for letter in letters if not unicodedata.combining(letter))
+
+
+def lines(path):
+    """As `=~ /^\/account$/` in Ruby: any line will do."""
+    found = re.search(r"^/(account|user)$", path, re.MULTILINE)
+    return found[0] if found else path
 
 
 READINGS = {
@@ -21,6 +34,17 @@ READINGS = {
     "ASGI": lambda target: unquote(without_query(target)),
     "http.server": lambda target: posixpath.normpath(unquote(without_query(target).partition("#")[0])),
     "decoded twice": lambda target: posixpath.normpath(unquote(unquote(without_query(target)))),
+    "~unquote_plus": lambda target: unquote_plus(without_query(target)),
+    "~strip": lambda target: unquote_plus(without_query(target)).strip(),
+    "stripped segments": lambda target: "/".join(map(str.strip, unquote(without_query(target)).split("/"))),
+    "lines": lambda target: lines(unquote(without_query(target))),
+    "~NFC": lambda target: unicodedata.normalize("NFC", unquote(without_query(target))),
+    "~NFKC": lambda target: unicodedata.normalize("NFKC", unquote(without_query(target))).casefold(),
+    # As the collations of databases compare.
+    "~without accents": lambda target: without_accents(unquote(without_query(target))).casefold(),
+    "without dots": lambda target: unquote(without_query(target)).replace("..", ""),
+    # As Bottle does, on what wsgiref makes of a request line.
+    "Bottle": lambda target: unquote(without_query(target.split()[0]), "iso-8859-1").encode("latin1").decode("utf8", "ignore"),
     "one leading slash": lambda target: "/" + without_query(target).lstrip("/"),
 }
 
