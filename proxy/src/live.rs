@@ -1,5 +1,6 @@
 //! What answers requests now, and how a reload replaces it.
 
+use std::iter;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use http::request::Parts;
@@ -75,9 +76,11 @@ impl Live {
         service
     }
 
-    /// Returns the URI under which the responses to requests for `uri` are stored. The scheme and
-    /// the host are part of `uri`.
-    pub(crate) fn stored_uri(&self, uri: &Uri) -> Option<Uri> {
+    /// Returns the URIs under which the responses to requests for `uri` may be stored. The scheme
+    /// and the host are part of `uri`. The last one is that of this configuration. One before it
+    /// has all parameters: other configurations, of this process before or of another one now, may
+    /// ignore none of them.
+    pub(crate) fn stored_uris(&self, uri: &Uri) -> Option<Vec<Uri>> {
         let host = Host::parse(uri.authority()?.as_str(), default_port(uri.scheme()?))?.normal();
         let mut parts = uri.clone().into_parts();
         parts.authority = Some(host.parse().ok()?);
@@ -88,7 +91,8 @@ impl Live {
             Ok(Some((rule, _))) => self.ignored_query(rule),
             Err(Ambiguous) => None,
         };
-        ignored.and_then(|names| without_parameters(&uri, names)).or(Some(uri))
+        let own = ignored.and_then(|names| without_parameters(&uri, names));
+        Some(iter::once(uri).chain(own).collect())
     }
 
     /// Returns which parameters requests of a rule lose. The layer of the rule removes others.

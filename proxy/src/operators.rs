@@ -161,12 +161,8 @@ impl Operators {
             Err(why) => return said(StatusCode::BAD_REQUEST, &json!({"error": why})),
         };
         let mut last = said(StatusCode::OK, &json!({}));
-        for mut purge in purges {
-            self.name_as_stored(&mut purge);
-            let request = Request::builder().method(Method::POST).uri("/purge");
-            let request = request.body(Body::from(Value::Object(purge).to_string()));
-            let Ok(request) = request else { return last };
-            last = self.pass(request).await;
+        for purge in purges {
+            last = self.purge(purge).await;
             if !last.status().is_success() {
                 break;
             }
@@ -174,28 +170,48 @@ impl Operators {
         last
     }
 
-    /// Answers a purge that the router reads, with the URL under which responses are stored.
-    async fn purge_by_json(&self, mut parts: Parts, body: Body) -> Response<Body> {
+    /// Answers a purge that the router reads, with the URLs under which responses are stored.
+    async fn purge_by_json(&self, parts: Parts, body: Body) -> Response<Body> {
         let Ok(body) = axum::body::to_bytes(body, MOST_BODY).await else {
             let why = json!({"error": "the body is over 64 KiB, or broke off"});
             return said(StatusCode::PAYLOAD_TOO_LARGE, &why);
         };
-        let Ok(Value::Object(mut purge)) = serde_json::from_slice(&body) else {
-            return self.pass(Request::from_parts(parts, Body::from(body))).await;
-        };
-        self.name_as_stored(&mut purge);
-        parts.headers.remove(header::CONTENT_LENGTH);
-        let body = Body::from(Value::Object(purge).to_string());
-        self.pass(Request::from_parts(parts, body)).await
+        match serde_json::from_slice(&body) {
+            Ok(Value::Object(purge)) => self.purge(purge).await,
+            _ => self.pass(Request::from_parts(parts, Body::from(body))).await,
+        }
     }
 
-    /// Brings the URL of a purge into the form under which responses to requests for it are stored. A
-    /// URL that cannot be read stays: the router says what is wrong with it.
-    fn name_as_stored(&self, purge: &mut Map<String, Value>) {
+    /// Purges what `purge` names: a URL in each form under which responses to requests for it may
+    /// be stored. Where Redis has not heard of all of them yet, the answer says so.
+    async fn purge(&self, mut purge: Map<String, Value>) -> Response<Body> {
         let uri = purge.get("url").and_then(Value::as_str).and_then(|url| url.parse().ok());
-        if let Some(uri) = uri.and_then(|uri| self.proxy.live().stored_uri(&uri)) {
+        // A URL that cannot be read stays: the router says what is wrong with it.
+        let uris = uri.and_then(|uri| self.proxy.live().stored_uris(&uri)).unwrap_or_default();
+        let Some((own, others)) = uris.split_last() else { return self.pass_purge(&purge).await };
+        let mut queued = None;
+        for uri in others {
             purge.insert("url".into(), uri.to_string().into());
+            let answer = self.pass_purge(&purge).await;
+            if answer.status() != StatusCode::OK {
+                return answer;
+            }
+            let (head, body) = answer.into_parts();
+            let body = axum::body::to_bytes(body, MOST_BODY).await.unwrap_or_default();
+            if serde_json::from_slice(&body).is_ok_and(|it: Value| it["remote"] == "queued") {
+                queued = Some(Response::from_parts(head, Body::from(body)));
+            }
         }
+        purge.insert("url".into(), own.to_string().into());
+        let answer = self.pass_purge(&purge).await;
+        queued.filter(|_| answer.status().is_success()).unwrap_or(answer)
+    }
+
+    async fn pass_purge(&self, purge: &Map<String, Value>) -> Response<Body> {
+        let mut request = Request::new(Body::from(Value::Object(purge.clone()).to_string()));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = Uri::from_static("/purge");
+        self.pass(request).await
     }
 
     fn is_shown_in(&self, headers: &HeaderMap) -> bool {

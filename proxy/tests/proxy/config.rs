@@ -533,6 +533,32 @@ async fn a_reload_changes_rules_and_a_bad_file_changes_nothing() {
     assert!(said.contains("the old one stays in force"), "{said}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purge_ends_what_was_stored_before_a_reload_that_ignores_more_parameters() {
+    let folder = folder();
+    let token = file(&folder, "token", TOKEN);
+    let text = format!(
+        "[[origin]]\nurl = \"ORIGIN\"\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+         token_file = \"{token}\"\n[cache]\nttl = \"600s\"\nignore_query = []\n"
+    );
+    let (origin, proxy) = start(&folder, &text).await;
+    let path = folder.path().join("proxy.toml");
+    proxy.ask(get("a", "/a?utm_x=1")).await;
+    replace(&path, "ignore_query = []", "ignore_query = [\"utm_*\"]");
+    proxy.signal(Signal::HUP);
+    shows(&proxy, "reverse_proxy_reloads_total 1").await;
+    let purge = "PURGE http://a/a?utm_x=1 HTTP/1.1\r\nHost: a\r\n";
+    let mut operator = proxy.connect_as_operator().await;
+    operator.send(format!("{purge}Authorization: Bearer {TOKEN}\r\n\r\n")).await;
+    let reply = operator.reply().await;
+    assert_eq!(reply.status(), 200, "{}", reply.body);
+    replace(&path, "ignore_query = [\"utm_*\"]", "ignore_query = []");
+    proxy.signal(Signal::HUP);
+    shows(&proxy, "reverse_proxy_reloads_total 2").await;
+    proxy.ask(get("a", "/a?utm_x=1")).await;
+    assert_eq!(origin.hits(), 2, "the page from before the purge is gone");
+}
+
 #[tokio::test]
 async fn the_access_log_has_a_line_for_each_request_and_no_client_can_forge_one() {
     let folder = folder();
