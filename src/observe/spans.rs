@@ -14,9 +14,14 @@ use crate::observe::log::{escaped, hash};
 use crate::observe::rounded::Rounded;
 use crate::observe::{CacheLabel, contain_panic};
 
-/// Runs the work of a leader in a span below its caller's, on whatever task.
+/// Runs the work of a leader in a span below its caller's, on whatever task. Where no subscriber
+/// reads that span, it runs in its caller's own: another task would have none.
 pub(crate) fn leading<F: Future>(cache: &CacheLabel, key: &Key, work: F) -> SpanScope<F> {
-    SpanScope::new(|| span(cache, key, "leader"), work, Scope::Work)
+    let span = || {
+        let own = span(cache, key, "leader");
+        if own.is_disabled() { Span::current() } else { own }
+    };
+    SpanScope::new(span, work, Scope::Work)
 }
 
 /// Runs the rest of a leader's work in the current span.

@@ -1,4 +1,5 @@
-//! The context of the caller's task: task-local values that middlewares set around the layer.
+//! The context of the caller's task: task-local values and spans that middlewares set around the
+//! layer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -10,7 +11,7 @@ use axum::response::Response;
 use axum::routing::get as on_get;
 use tower_stampede::CacheOutcome::*;
 use tower_stampede::{CacheFor, HttpLayer, Mode, Stampede};
-use tracing::Level;
+use tracing::{Instrument, Level};
 
 use crate::kit::http::*;
 use crate::kit::log::TextLog;
@@ -229,4 +230,38 @@ async fn another_panic_is_no_missing_task_local() {
     let got = crowd_of(&app(&Origin::new(|_| Answer::panic())), 1, |_| get("/report")).await;
     assert!(matches!(got[..], [Got::Panicked]), "{got:?}");
     assert!(!log.text().contains("task-local"), "{}", log.text());
+}
+
+/// As tower-http's `TraceLayer` puts each request into a span.
+async fn trace(request: Request, next: Next) -> Response {
+    let user = request.headers().get("user").map_or("none", |user| user.to_str().unwrap());
+    let span = tracing::info_span!("request", user);
+    next.run(request).instrument(span).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_runs_in_the_span_of_its_request_whatever_level_the_log_has() {
+    for level in [Level::INFO, Level::DEBUG] {
+        let log = TextLog::default();
+        let _listening = log.listen(level);
+        let cache = Stampede::builder("test").ttl(secs(10)).stale_for(secs(60)).jitter(0.0);
+        let page = || async { tracing::info!("in the handler") };
+        let app = Router::new()
+            .route("/", on_get(page))
+            .layer(cache.build().unwrap().http_layer())
+            .layer(from_fn(trace));
+        crowd(&app, 3, |n| as_user("GET", "/", ["ada", "bob", "eve"][n])).await;
+        // One more in the background.
+        pass(secs(11)).await;
+        send(&app, as_user("GET", "/", "eve")).await;
+        pass(secs(1)).await;
+        let lines = log.lines();
+        let of_handler: Vec<_> =
+            lines.iter().filter(|line| line.contains("in the handler")).collect();
+        let is_in = |line: &str, user| line.contains(&format!("request{{user=\"{user}\"}}"));
+        assert!(
+            matches!(of_handler[..], [first, second] if is_in(first, "ada") && is_in(second, "eve")),
+            "{level}: {of_handler:?}"
+        );
+    }
 }
