@@ -615,13 +615,16 @@ impl Caller<StoredResponse> for HttpCaller {
 
     fn refuse(&mut self, entry: &Entry<StoredResponse>, is_dead: bool) -> bool {
         let Some(stored) = entry.value.response() else { return false };
-        // One that is merely stale by now is waited for: the next call is due when it ends.
+        // One that has never been fresh is waited for: the whole may be validated, or served stale.
+        // Without a lifetime, nothing bounds how many would lead otherwise.
         let is_fresh = self.cache.now() < entry.window().fresh_until;
+        let is_over = !is_fresh && !entry.window().is_never_fresh() && !must_be_validated(entry);
         if matches!(stored.body, Content::HeadOnly) {
             // The next flight is for this variant alone.
             self.learned.clone_from(&stored.facts.vary);
         }
-        let leaves = (is_fresh || is_dead) && matches!(stored.body, Content::Arriving(_));
+        let is_for_others = is_fresh || is_over || is_dead;
+        let leaves = is_for_others && matches!(stored.body, Content::Arriving(_));
         if leaves && is_dead {
             // Every caller is to leave that flight.
             self.has_left = true;

@@ -284,3 +284,40 @@ async fn a_request_after_an_invalidation_does_not_wait_for_the_body_that_came_be
         assert!(asked.is(Computed) && asked.took < secs(1), "varies: {vary}: {asked:?}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_outlives_its_lifetime_costs_one_call_for_each_lifetime_and_delays_no_request()
+{
+    // Its lifetime is 60 s. It is shorter than `max_body` for longer than anybody waits.
+    let (app, origin, sources) = fed(origin_only().http_layer());
+    let mut bodies = 0;
+    for second in 0..400 {
+        let readings = open_many(&app, 3).await;
+        let slowest = readings.iter().map(|reading| reading.took).max();
+        assert!(slowest <= Some(WORK), "{second}: {slowest:?}");
+        assert!(readings.iter().all(|reading| reading.head.status == 200), "{second}");
+        while bodies < origin.calls() {
+            drip(sources.take(bodies));
+            bodies += 1;
+        }
+        pass(secs(1)).await;
+    }
+    assert_eq!(origin.calls(), 7);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_no_client_reads_is_dropped_when_its_lifetime_ends() {
+    let (app, origin, sources) = fed(origin_only().http_layer());
+    drop(open(&app, get("/report")).await);
+    let source = sources.take(0);
+    for _ in 0..59 {
+        pass(secs(1)).await;
+        source.send("o");
+        assert!(!source.is_dropped(), "it may be stored");
+    }
+    pass(secs(2)).await;
+    source.send("o");
+    settle().await;
+    assert!(source.is_dropped());
+    assert!(open(&app, get("/report")).await.is(Computed) && origin.calls() == 2);
+}

@@ -98,7 +98,7 @@ enum PumpEnd {
     Complete,
     Broken(BodyError),
     Refused(DeclineReason),
-    /// There is no reader, and the cache is not on.
+    /// There is no reader, and the body is of no use to the cache.
     Deserted,
 }
 
@@ -154,7 +154,7 @@ impl<B: SourceBody> Pump<B> {
     }
 
     /// Reads at the source's own speed, and keeps what comes. Without a reader it goes on
-    /// only while the cache is on.
+    /// only while the cache is on and the response may still answer a request.
     async fn keep(&mut self) -> PumpEnd {
         let mut until = self.goes_on();
         let mut pauses_at = self.limits.pauses_at();
@@ -198,6 +198,13 @@ impl<B: SourceBody> Pump<B> {
         self.limits.idle_until()
     }
 
+    /// Returns whether the body is kept also where no client reads it: it may be stored, and
+    /// answer a request.
+    fn is_of_use(&self) -> bool {
+        let is_over = |flight: &Arrival| flight.entry.window().kept_until() <= self.cache.now();
+        self.cache.engine.mode() == Mode::On && !self.flight.as_ref().is_some_and(is_over)
+    }
+
     /// Waits for the next frame; not if the body has its declared length. Returns `None` where
     /// the body is read for no client.
     async fn next(&mut self, until: Option<Instant>) -> Result<Option<Next>, Elapsed> {
@@ -205,7 +212,7 @@ impl<B: SourceBody> Pump<B> {
         let next = poll_fn(|cx| {
             // In this order: a last reader that goes after the look wakes the task.
             self.feed.watch(cx);
-            if self.cache.engine.mode() != Mode::On && self.feed.give_up() {
+            if !self.is_of_use() && self.feed.give_up() {
                 return Poll::Ready(None);
             }
             match poll_bytes(self.source.as_mut(), cx) {
