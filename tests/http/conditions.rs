@@ -176,12 +176,23 @@ async fn each_of_a_crowd_has_its_own_condition_judged_after_one_call() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_may_not_be_stored_is_passed_on_whole() {
-    let origin = Origin::new(|_| Answer::ok("private", "mine").header("etag", "\"a\""));
-    let app = app(&origin);
-    let reply = send(&app, if_none_match("\"a\"")).await;
-    assert_eq!((reply.status, reply.text()), (200, "mine"));
-    assert_eq!(origin.last().header("if-none-match"), None, "nobody knew yet");
+async fn a_condition_is_judged_by_a_response_that_may_not_be_stored_too() {
+    for directives in ["private", "no-store"] {
+        let origin = Origin::new(move |_| Answer::ok(directives, "mine").header("etag", "\"a\""));
+        let app = app(&origin);
+        let reply = send(&app, if_none_match("\"a\"")).await;
+        assert!(is_bare_304(&reply), "{reply:?}");
+        assert!(reply.cache_status().contains("fwd-status=200; detail="));
+        assert_eq!(origin.last().header("if-none-match"), None, "nobody knew yet");
+        pass(secs(60)).await;
+        let reply = send(&app, if_none_match("\"b\"")).await;
+        assert_eq!((reply.status, reply.text()), (200, "mine"));
+    }
+    let origin = Origin::new(|_| Answer::ok("private", "mine"));
+    for condition in [("if-none-match", "*"), ("if-modified-since", LATER)] {
+        let reply = send(&app(&origin), with(REPORT, &[condition])).await;
+        assert_eq!((reply.status, reply.text()), (200, "mine"), "it has no validator");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -205,7 +216,8 @@ async fn where_answers_are_not_shared_conditions_are_the_origins() {
         let app = app(&origin);
         let cookie = credentials.map(|cookie| ("cookie", cookie));
         let fields: Vec<_> = [("if-none-match", "\"a\"")].into_iter().chain(cookie).collect();
-        assert_eq!(send(&app, with(REPORT, &fields)).await.status, 200, "the first asks for all");
+        let first = send(&app, with(REPORT, &fields)).await;
+        assert!(is_bare_304(&first) && first.cache_status().contains("fwd-status=200"));
         let replies = crowd(&app, 10, |_| with(REPORT, &fields)).await;
         for reply in &replies {
             assert!(is_bare_304(reply));

@@ -34,6 +34,10 @@ pub(super) fn credential_detail(name: &HeaderName) -> String {
     if name.as_str().len() > MAX_NAMED { detail.into() } else { format!("{detail}:{name}") }
 }
 
+fn has_validator(headers: &HeaderMap) -> bool {
+    headers.contains_key(header::ETAG) || headers.contains_key(header::LAST_MODIFIED)
+}
+
 /// The longest field name that is repeated to a client or in a log line.
 const MAX_NAMED: usize = 64;
 
@@ -144,8 +148,10 @@ impl OriginClient {
                 };
                 let is_stored = detail.is_none();
                 let fwd_status = Some(response.status());
-                let shape =
-                    if why.is_none() { caller.shape_of_own(&response) } else { Shape::Whole };
+                // Its condition was removed for all. What is not stored is compared by its own
+                // validators only.
+                let is_compared = why.is_none() || has_validator(response.headers());
+                let shape = if is_compared { caller.shape_of_own(&response) } else { Shape::Whole };
                 let came = Provenance { fwd_status, ..came(is_stored, detail.as_deref()) };
                 Ok(answer::from_service(&caller.rules, answer::shaped(response, &shape), came))
             }
