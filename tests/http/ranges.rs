@@ -99,6 +99,23 @@ async fn what_there_is_nothing_of_is_refused_with_the_length() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_refused_range_says_which_other_origins_may_read_that() {
+    let origin = Origin::new(|_| {
+        let answer = Answer::ok("max-age=60", "report").header("vary", "origin");
+        answer.header("access-control-allow-origin", "http://a.example").header("x-own", "1")
+    });
+    let app = app(&origin);
+    for _ in 0..2 {
+        let fields = [("origin", "http://a.example"), ("range", "bytes=10-")];
+        let refused = send(&app, with("/report", &fields)).await;
+        assert_eq!((refused.status, refused.header("content-range")), (416, Some("bytes */6")));
+        assert_eq!(refused.header("access-control-allow-origin"), Some("http://a.example"));
+        assert_eq!(refused.header("vary"), Some("origin"));
+        assert!(refused.header("cache-control").is_none() && refused.header("x-own").is_none());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn parts_of_different_responses_are_not_put_together() {
     // RFC 9110, 13.1.5
     const THEN: &str = "Sun, 06 Nov 1994 08:49:37 GMT";

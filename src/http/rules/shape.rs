@@ -43,6 +43,11 @@ const OF_THE_BODY: [HeaderName; 10] = [
     HeaderName::from_static("repr-digest"),
 ];
 
+/// Returns whether a field says who may read the response, whatever is in it.
+fn is_of_the_exchange(name: &HeaderName) -> bool {
+    *name == header::VARY || name.as_str().starts_with("access-control-")
+}
+
 impl Shape {
     /// Returns the shape of a response for one request. Of a `body` that arrives at most one
     /// part is cut out.
@@ -131,10 +136,15 @@ impl Shape {
                 put(&mut whole, header::CONTENT_TYPE, parts.content_type());
                 whole
             }
-            // Nothing of the stored response: with its lifetime, a cache
-            // behind us would keep the refusal in its place.
+            // Nothing of the stored response but what belongs to the exchange: with its lifetime,
+            // a cache behind us would keep the refusal in its place.
             Self::Unsatisfiable(length) => {
-                HeaderMap::from_iter([(header::CONTENT_RANGE, range::unsatisfied(*length))])
+                let mut own = HeaderMap::new();
+                for (name, value) in whole.iter().filter(|(name, _)| is_of_the_exchange(name)) {
+                    own.append(name, value.clone());
+                }
+                put(&mut own, header::CONTENT_RANGE, range::unsatisfied(*length));
+                own
             }
         }
     }
