@@ -577,6 +577,12 @@ impl HttpLayer {
     ///
     /// The rule must then return another key for every client that gets other pages.
     ///
+    /// The rule runs when the layer is called. A task-local value is there if the middleware calls
+    /// the layer inside of the scope, as axum's `from_fn` does. A middleware of a `ServiceBuilder`
+    /// that wraps only the future, as in `USER.scope(user, inner.call(request))`, sets the value
+    /// later: then the rule finds none, and the request is forwarded uncached. In axum, give the two
+    /// layers to `Router::layer` one by one: axum calls the inner one inside of the scope.
+    ///
     /// Name the fields that the rule reads in
     /// [`refresh_headers`](Self::refresh_headers), and those by which the service
     /// knows the user: otherwise a background refresh carries all fields of the

@@ -2,11 +2,14 @@
 //! inside decides what is stored, counted and turned away.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
-use http::Request;
+use axum::middleware::{Next, from_fn};
+use axum::routing::get as on_get;
+use axum::{Extension, Router};
+use http::{HeaderValue, Request, Response};
 use tower::{ServiceBuilder, ServiceExt};
 use tower_http::auth::AddAuthorizationLayer;
 use tower_http::compression::CompressionLayer;
@@ -294,4 +297,67 @@ async fn around_a_time_out_the_computation_ends_for_everybody() {
     let replies = crowd(&app, 10, |_| get("/report")).await;
     assert!(replies.iter().all(|reply| reply.status == 504 && reply.took == secs(1)));
     assert_eq!(origin.calls(), 1);
+}
+
+// ===== Fields of one request =====
+
+/// As tower-http's `PropagateRequestIdLayer`: replaces no id that is there.
+async fn propagate_id(request: Request<Body>, next: Next) -> Response<Body> {
+    let id = request.headers()["x-request-id"].clone();
+    let mut response = next.run(request).await;
+    response.headers_mut().entry("x-request-id").or_insert(id);
+    response
+}
+
+#[tokio::test(start_paused = true)]
+async fn around_the_cache_a_layer_gives_each_response_the_id_of_its_own_request() {
+    for is_outside in [true, false] {
+        let page = || async { ([("cache-control", "max-age=60")], "page") };
+        let (app, layer) = (Router::new().route("/", on_get(page)), origin_only().http_layer());
+        let app = match is_outside {
+            true => app.layer(layer).layer(from_fn(propagate_id)),
+            false => app.layer(from_fn(propagate_id)).layer(layer),
+        };
+        for id in ["a", "b"] {
+            let reply = send(&app, with("/", &[("x-request-id", id)])).await;
+            let expected = if is_outside { id } else { "a" };
+            assert_eq!(reply.header("x-request-id"), Some(expected));
+        }
+    }
+}
+
+/// What a handler begins, and the layer of sessions makes a cookie of.
+#[derive(Clone, Default)]
+struct Session(Arc<AtomicBool>);
+
+async fn sessions(mut request: Request<Body>, next: Next) -> Response<Body> {
+    let session = Session::default();
+    request.extensions_mut().insert(session.clone());
+    let mut response = next.run(request).await;
+    if session.0.load(Ordering::Relaxed) {
+        response.headers_mut().insert("set-cookie", HeaderValue::from_static("session=1"));
+    }
+    response
+}
+
+/// Outside of the cache, the layer makes the cookie of a response that is stored already.
+#[tokio::test(start_paused = true)]
+async fn a_cookie_that_a_layer_around_the_cache_sets_keeps_no_response_from_being_stored() {
+    for is_outside in [true, false] {
+        let page = |Extension(session): Extension<Session>| async move {
+            session.0.store(true, Ordering::Relaxed);
+            ([("cache-control", "max-age=60")], "page")
+        };
+        let (app, layer) = (Router::new().route("/", on_get(page)), origin_only().http_layer());
+        let app = match is_outside {
+            true => app.layer(layer).layer(from_fn(sessions)),
+            false => app.layer(from_fn(sessions)).layer(layer),
+        };
+        assert_eq!(send(&app, get("/")).await.header("set-cookie"), Some("session=1"));
+        let second = send(&app, get("/")).await;
+        assert_eq!(
+            (second.is(Hit), second.header("set-cookie").is_none()),
+            (is_outside, is_outside)
+        );
+    }
 }
