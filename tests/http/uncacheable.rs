@@ -204,6 +204,24 @@ async fn a_crowd_behind_a_request_that_is_not_shared_waits_for_one_more() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn two_requests_that_are_not_shared_do_not_release_a_crowd_with_ranges() {
+    let range = || with("/page", &[("range", "bytes=0-1")]);
+    for ranges in [1, 40] {
+        let origin = odd_origin(ODD[0]);
+        let app = app(&origin);
+        send(&app, get("/page")).await;
+        pass(secs(2)).await;
+        for n in ["1", "2"] {
+            send(&app, with("/page", &[("x-odd", n)])).await;
+        }
+        let before = origin.calls();
+        let replies = crowd(&app, 40, |i| if i < ranges { range() } else { get("/page") }).await;
+        assert!(replies.iter().all(|reply| ["good", "go"].contains(&reply.text())));
+        assert_eq!(origin.calls() - before, 1, "{ranges} ranges");
+    }
+}
+
 /// Asks each 250 ms with a field that is not keyed, and gets a response that is not shared.
 async fn attack(app: HttpService<Origin>, spellings: u32) {
     for n in 0_u32.. {

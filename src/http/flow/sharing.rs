@@ -29,11 +29,7 @@ impl HttpCaller {
     /// Returns whether a leader knows by now that its answer is for one caller alone: that is noted
     /// for the flight it leads, and by what it has read of variants it may belong to another.
     pub(super) fn has_learned_not_to_share(&self, led: &Key) -> bool {
-        let now = self.cache.now();
-        let concerns = |marks: &Marks| marks.evidence.concerns(self.traits(), now);
-        let table = &self.cache.engine.table;
-        let concerns = |key: &Key| table.read_marks(key, concerns).unwrap_or(false);
-        concerns(led) || self.is_not_shared() || concerns(&self.flight_key())
+        self.cache.engine.lets_pass(led, self.traits()) || self.is_not_shared()
     }
 
     pub(super) fn is_known_unshared(&self, flight: &Key) -> bool {

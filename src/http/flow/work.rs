@@ -307,7 +307,7 @@ where
         let HttpQuestion { mut caller, purpose, stale, is_occupied, .. } = question;
         let is_answer = matches!(purpose, HttpPurpose::Answer);
         if is_answer && caller.wishes.range && caller.has_learned_not_to_share(leader.key()) {
-            leader.end(End::Declined(Remember::Nothing));
+            leader.end(End::Declined(Remember::NothingOfOthers));
             return LeadResult { own: OriginOutcome::Unasked, stale };
         }
         if leader.is_second() {
