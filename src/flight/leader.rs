@@ -28,7 +28,6 @@ use crate::flight::engine::{Engine, FlightRequest, GRACE, LedFor};
 use crate::flight::evidence::{DeclinedFor, RequestTraits};
 use crate::flight::hold::{FailureRule, HeldKey, HoldRule};
 use crate::flight::lending::{self, Scope};
-use crate::flight::marks::Marks;
 use crate::flight::phase::{Flight, Interest, Verdict};
 use crate::flight::places::NoPlace;
 use crate::flight::tasks;
@@ -537,21 +536,22 @@ impl<V: Send + Sync + 'static> Leader<V> {
     }
 
     /// Notes what another process says: until then the results of this key are not shared, those
-    /// to requests with the hash `unkeyed` or all. Returns whether that concerns this leader. Then
-    /// it counts for the waiters as a result of this flight, and the leader goes on: its own
-    /// result may be shared.
+    /// to requests with the hash `unkeyed` or all. Returns whether that concerns this leader: then
+    /// it goes on, since its own result may be shared. Where no caller like it would wait, it
+    /// counts for the waiters as a result of this flight.
     pub(crate) fn note_declined(&self, unkeyed: Option<u64>, until: Tick) -> bool {
         let (key, now) = (&self.flight.key, self.engine.clock.now());
         self.engine.note(key, |marks| match unkeyed {
             Some(unkeyed) => marks.evidence.decline(unkeyed, until, now),
             None => marks.evidence.decline_all(until),
         });
-        let concerns = |marks: &Marks| marks.evidence.concerns(self.traits, now);
-        let is_concerned = self.engine.table.read_marks(key, concerns).unwrap_or(false);
-        if is_concerned {
+        let evidence = self.engine.table.read_marks(key, |marks| marks.evidence);
+        let evidence = evidence.unwrap_or_default();
+        // Otherwise they wait for two leaders of their own: what others have seen is none of them.
+        if evidence.lets_pass(self.traits, now) {
             self.flight.publish(Verdict::Declined(DeclinedFor::ByEvidence));
         }
-        is_concerned
+        evidence.concerns(self.traits, now)
     }
 
     /// Notes that results under this key may be shared between callers with credentials of this

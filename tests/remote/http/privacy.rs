@@ -266,6 +266,57 @@ async fn two_requests_that_are_not_shared_cost_each_process_one_call_while_the_p
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_attack_at_several_processes_costs_a_crowd_no_more_than_two_calls_for_each_lifetime() {
+    const LIFETIMES: usize = 50;
+    for attacked in 1..=3 {
+        let origin = Origin::new(|call| match call.header("x-odd") {
+            Some(_) => Answer::ok("no-store", "odd").after(ms(300)),
+            None => Answer::ok("max-age=1", "for all").after(ms(300)),
+        });
+        let double = Double::new();
+        let apps = processes(&double, &origin, 3);
+        everywhere(&apps, 1, |_| get("http://a/x")).await;
+        let targets = apps[..attacked].to_vec();
+        let attacker = spawn(async move {
+            for n in 0_usize.. {
+                let (app, odd) = (targets[n % targets.len()].clone(), n.to_string());
+                spawn(async move { send(&app, with("http://a/x", &[("x-odd", &odd)])).await });
+                pass(ms(250)).await;
+            }
+        });
+        for n in 0..LIFETIMES as u64 {
+            // Each time at another moment of the attack.
+            pass(ms(1500 + 37 * n % 250)).await;
+            let replies = crowd(&apps[0], 20, |_| get("http://a/x")).await;
+            assert!(replies.iter().all(|reply| reply.text() == "for all"));
+        }
+        attacker.abort();
+        let own = origin.seen().iter().filter(|call| call.header("x-odd").is_none()).count();
+        assert!(own <= LIFETIMES * 3, "{attacked} processes: {own} calls");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_knows_no_page_releases_no_crowd_of_one_that_does() {
+    let origin = Origin::new(|call| match call.header("x-odd") {
+        Some(_) => Answer::ok("no-store", "odd"),
+        None => Answer::ok("max-age=1", "for all"),
+    });
+    let double = Double::new();
+    let apps = processes(&double, &origin, 2);
+    send(&apps[0], get("http://a/x")).await;
+    pass(secs(3)).await;
+    let odd = |n: usize| with("http://a/x", &[("x-odd", &n.to_string())]);
+    for n in 0..2 {
+        send(&apps[1], odd(n)).await;
+        pass(ms(1)).await;
+    }
+    let before = origin.calls();
+    crowd(&apps[0], 40, |i| if i == 0 { odd(2) } else { get("http://a/x") }).await;
+    assert_eq!(origin.calls() - before, 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_storable_answer_ends_the_word_that_nothing_is_shared() {
     let origin = Origin::new(|_| Answer::ok("no-store", "mine"));
     let double = Double::new();
