@@ -428,7 +428,12 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
 
     async fn sweep(&self) {
         let now = self.engine.clock.now();
-        let dead = |entry: &Entry<V>| now >= entry.kept_until() || !self.engine.log.is_alive(entry);
+        // What was served lately says that results of its key may be shared.
+        let span = self.engine.settings.uncacheable_for();
+        let is_over = |entry: &Entry<V>| {
+            now >= entry.kept_until() && now >= entry.window().served_until().plus(span)
+        };
+        let dead = |entry: &Entry<V>| is_over(entry) || !self.engine.log.is_alive(entry);
         // Chosen first: the sweep checks every entry against it.
         let log = &self.engine.log;
         let slice = log.wants_room().then(|| log.oldest_slice());
@@ -436,7 +441,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         if let Some(slice) = slice {
             log.drop_slice(slice);
         }
-        self.engine.sweep(Duration::from_nanos(self.longest_kept.load(Ordering::Relaxed)));
+        let longest_kept = Duration::from_nanos(self.longest_kept.load(Ordering::Relaxed));
+        self.engine.sweep(longest_kept.saturating_add(span));
     }
 }
 

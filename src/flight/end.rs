@@ -191,7 +191,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 let unkeyed = self.traits.unkeyed;
                 if matches!(remember, Remember::Here | Remember::Everywhere) {
                     let until = now.plus(self.engine.settings.uncacheable_for());
-                    marks.evidence.decline(unkeyed, until, now);
+                    marks.evidence.decline(self.traits, until, now);
                 }
                 let whom = match remember {
                     Remember::Nothing => DeclinedFor::All,

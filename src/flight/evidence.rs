@@ -18,8 +18,9 @@ use crate::clock::Tick;
 pub(crate) struct RequestTraits {
     /// A hash of what its request has besides the key.
     pub(crate) unkeyed: u64,
-    /// It knows a result of the key that may be shared, and whose lifetime ended lately.
-    pub(crate) has_shared: bool,
+    /// Until when the result of the key that it knows, and that may be shared, counts as seen
+    /// lately.
+    pub(crate) shared_until: Tick,
 }
 
 /// Which callers a result that may not be shared concerns.
@@ -52,7 +53,7 @@ impl Evidence {
 
     /// Returns the same for callers of which nothing is known but what `who` has seen.
     pub(crate) fn lets_all_pass(&self, who: RequestTraits, now: Tick) -> bool {
-        now < self.all_until && !who.has_shared && !self.is_shared(now)
+        now < self.all_until && now >= who.shared_until && !self.is_shared(now)
     }
 
     /// Returns whether this request equals the last one whose result might be shared.
@@ -79,19 +80,21 @@ impl Evidence {
         now < self.declined_until.max(self.all_until)
     }
 
-    /// Notes, until `until`, that the result of a request with this hash may not be shared.
-    pub(crate) fn decline(&mut self, unkeyed: u64, until: Tick, now: Tick) {
-        let is_second = now < self.declined_until && self.declined != unkeyed;
-        (self.declined, self.declined_until) = (unkeyed, until);
+    /// Notes, until `until`, that the result of a request may not be shared. What its caller knows
+    /// counts for later callers too: by then it may be gone from the store.
+    pub(crate) fn decline(&mut self, who: RequestTraits, until: Tick, now: Tick) {
+        let is_second = now < self.declined_until && self.declined != who.unkeyed;
+        (self.declined, self.declined_until) = (who.unkeyed, until);
+        self.shared_until = self.shared_until.max(who.shared_until);
         if is_second || now < self.all_until {
-            self.decline_all(until);
+            self.decline_all(who, until);
         }
     }
 
     /// Notes the same of all requests. What was seen before that is not extended by it.
-    pub(crate) fn decline_all(&mut self, until: Tick) {
+    pub(crate) fn decline_all(&mut self, who: RequestTraits, until: Tick) {
         self.all_until = until;
-        self.shared_until = self.shared_until.min(until);
+        self.shared_until = self.shared_until.max(who.shared_until).min(until);
     }
 
     /// Notes a result that may be shared: what was declined before says nothing any more.
@@ -123,11 +126,11 @@ mod tests {
     #[test]
     fn one_declined_result_counts_for_equal_requests_and_two_different_ones_for_all() {
         let mut evidence = Evidence::default();
-        evidence.decline(1, in_secs(30), NOW);
-        evidence.decline(1, in_secs(30), NOW);
+        evidence.decline(request(1), in_secs(30), NOW);
+        evidence.decline(request(1), in_secs(30), NOW);
         assert!(evidence.lets_pass(request(1), NOW));
         assert!(!evidence.lets_pass(request(2), NOW));
-        evidence.decline(3, in_secs(30), NOW);
+        evidence.decline(request(3), in_secs(30), NOW);
         assert!(evidence.lets_pass(request(2), NOW));
         assert!(!evidence.lets_pass(request(2), in_secs(30)));
     }
@@ -137,7 +140,7 @@ mod tests {
         let mut evidence = Evidence::default();
         evidence.share(7, in_secs(100));
         for attacker in 1..=9 {
-            evidence.decline(attacker, in_secs(30), NOW);
+            evidence.decline(request(attacker), in_secs(30), NOW);
         }
         assert!(evidence.lets_pass(request(9), NOW), "its own");
         assert!(!evidence.lets_pass(request(99), NOW));
@@ -149,11 +152,11 @@ mod tests {
         let mut evidence = Evidence::default();
         evidence.share(7, in_secs(3600));
         for at in 0..30 {
-            evidence.decline(at, in_secs(at + 30), in_secs(at));
+            evidence.decline(request(at), in_secs(at + 30), in_secs(at));
         }
         assert!(!evidence.lets_pass(request(99), in_secs(30)));
         assert!(evidence.lets_pass(request(99), in_secs(31)));
-        let who = RequestTraits { has_shared: true, ..request(99) };
+        let who = RequestTraits { shared_until: in_secs(32), ..request(99) };
         assert!(!evidence.lets_pass(who, in_secs(31)), "the caller knows one itself");
     }
 }

@@ -542,8 +542,10 @@ impl<V: Send + Sync + 'static> Leader<V> {
     pub(crate) fn note_declined(&self, unkeyed: Option<u64>, until: Tick) -> bool {
         let (key, now) = (&self.flight.key, self.engine.clock.now());
         self.engine.note(key, |marks| match unkeyed {
-            Some(unkeyed) => marks.evidence.decline(unkeyed, until, now),
-            None => marks.evidence.decline_all(until),
+            Some(unkeyed) => {
+                marks.evidence.decline(RequestTraits { unkeyed, ..self.traits }, until, now);
+            }
+            None => marks.evidence.decline_all(self.traits, until),
         });
         let evidence = self.engine.table.read_marks(key, |marks| marks.evidence);
         let evidence = evidence.unwrap_or_default();

@@ -171,6 +171,7 @@ impl MarkMap {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flight::evidence::RequestTraits;
 
     const T0: Tick = Tick::from_nanos(0);
     const SECOND: Duration = Duration::from_secs(1);
@@ -180,7 +181,7 @@ mod tests {
         let mut marks = MarkMap::new(4);
         for n in 0..100_u32 {
             let (mark, removed) = marks.of(&n.into(), T0);
-            mark.evidence.decline(0, T0.plus(SECOND), T0);
+            mark.evidence.decline(RequestTraits::default(), T0.plus(SECOND), T0);
             drop(removed);
         }
         assert!(marks.by_key.len() <= 4);
@@ -192,7 +193,11 @@ mod tests {
         let mut marks = MarkMap::new(4);
         let long = |n: u32| Key::from(format!("{n}{}", "x".repeat(8192)));
         for n in 0..2 {
-            marks.of(&long(n), T0).0.evidence.decline(0, T0.plus(SECOND * (n + 1)), T0);
+            marks.of(&long(n), T0).0.evidence.decline(
+                RequestTraits::default(),
+                T0.plus(SECOND * (n + 1)),
+                T0,
+            );
         }
         assert!(!marks.get(&long(0)).unwrap().evidence.is_declined(T0.plus(SECOND)));
         assert!(marks.get(&long(1)).unwrap().evidence.is_declined(T0.plus(SECOND)));
@@ -203,7 +208,7 @@ mod tests {
     #[test]
     fn marks_that_say_nothing_any_more_are_swept() {
         let mut marks = MarkMap::new(4);
-        marks.of(&"a".into(), T0).0.evidence.decline(0, T0.plus(SECOND), T0);
+        marks.of(&"a".into(), T0).0.evidence.decline(RequestTraits::default(), T0.plus(SECOND), T0);
         assert_eq!(marks.sweep(T0).0.len(), 0);
         assert!(marks.get(&"a".into()).is_some());
         assert_eq!(marks.sweep(T0.plus(SECOND)).0.len(), 1);

@@ -222,6 +222,29 @@ async fn two_requests_that_are_not_shared_do_not_release_a_crowd_with_ranges() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn what_was_shared_lately_counts_although_the_store_has_it_no_more() {
+    for is_swept in [true, false] {
+        let origin = odd_origin(ODD[0]);
+        let cache = origin_only();
+        let app = layered(cache.http_layer(), &origin);
+        // The store is swept each half minute.
+        send(&app, get("/other")).await;
+        pass(secs(27)).await;
+        send(&app, get("/page")).await;
+        pass(if is_swept { secs(5) } else { secs(2) }).await;
+        for n in ["1", "2"] {
+            send(&app, with("/page", &[("x-odd", n)])).await;
+        }
+        if !is_swept {
+            cache.invalidate_path("/page").await;
+        }
+        let before = origin.calls();
+        crowd(&app, 40, |_| get("/page")).await;
+        assert_eq!(origin.calls() - before, 1, "swept: {is_swept}");
+    }
+}
+
 /// Asks each 250 ms with a field that is not keyed, and gets a response that is not shared.
 async fn attack(app: HttpService<Origin>, spellings: u32) {
     for n in 0_u32.. {

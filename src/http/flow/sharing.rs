@@ -4,7 +4,7 @@ use http::HeaderName;
 
 use crate::flight::evidence::RequestTraits;
 use crate::flight::marks::Marks;
-use crate::http::flow::lookup::{HttpCaller, StoredEntry};
+use crate::http::flow::lookup::HttpCaller;
 use crate::key::Key;
 
 impl HttpCaller {
@@ -44,11 +44,9 @@ impl HttpCaller {
 
     pub(super) fn traits(&self) -> RequestTraits {
         let span = self.cache.engine.settings.uncacheable_for();
-        let is_lately = |entry: &StoredEntry| {
-            self.cache.now() < entry.window().served_until().plus(span) && self.stale_permits()
-        };
-        let has_shared = self.stale.as_ref().is_some_and(is_lately);
-        RequestTraits { unkeyed: self.unkeyed, has_shared }
+        let stale = self.stale.as_ref().filter(|_| self.stale_permits());
+        let shared_until = stale.map(|entry| entry.window().served_until().plus(span));
+        RequestTraits { unkeyed: self.unkeyed, shared_until: shared_until.unwrap_or_default() }
     }
 
     /// Returns the credential because of which its answer is not shared, if
