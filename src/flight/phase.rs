@@ -318,6 +318,11 @@ impl<V> Flight<V> {
         progress.take_vacancy().map(News::Lead)
     }
 
+    /// Returns whether the first leader has failed and none of the waiters leads yet.
+    pub(super) fn is_vacant(&self) -> bool {
+        self.verdict.get().is_none() && matches!(self.progress.lock().phase, Phase::Vacant(_))
+    }
+
     /// Returns whether a waiter may be the second leader.
     pub(super) fn has_candidate(&self, successor: Successor) -> bool {
         self.progress.lock().candidates.has(successor)

@@ -70,9 +70,9 @@ pub(crate) trait Caller<V> {
         None
     }
 
-    /// Returns how many times this caller lets others go first, of so many that wait, after a
-    /// result that concerned its leader's request alone.
-    fn turns_left_to_others(&self, _waiting: u32) -> u32 {
+    /// Returns how many times a caller lets others go first, of so many that wait, where one of
+    /// them leads next.
+    fn turns_left_to_others(_waiting: u32) -> u32 {
         0
     }
 
@@ -267,20 +267,18 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
             }
             joined_at.get_or_insert_with(Instant::now);
             let label = &self.engine.label;
-            let wait = self.await_verdict(&waiter);
+            let wait = self.await_verdict::<C>(&waiter, &request);
             let verdict = match crate::observe::waiting(label, &request.key, wait).await {
                 Ok(verdict) => verdict,
                 Err(vacancy) => break self.succeed(vacancy, &waiter, (caller, &request)),
             };
             self.rank = self.rank.into_iter().chain(waiter.flight.computation.rank()).min();
-            let elections = self.elections;
+            let leads_next = matches!(verdict, Some(Verdict::Declined(_) | Verdict::Abandoned(_)));
             if let Some(step) = self.judge(caller, &waiter, verdict, &request) {
                 break step;
             }
-            if self.elections > elections && !self.engine.is_like_shared(&request) {
-                for _ in 0..caller.turns_left_to_others(waiter.flight.waiting()) {
-                    tokio::task::yield_now().await;
-                }
+            if leads_next {
+                self.let_others_go_first::<C>(&waiter, &request).await;
             }
             // A caller that belongs elsewhere by now need not wait for what this flight stores.
             let has_left = self.left.is_some_and(|left| left.get() == waiter.flight.id);
@@ -297,15 +295,30 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
         step
     }
 
+    /// Lets other waiters go first where one of them leads next, by likeness to the last request
+    /// that was shared, else by chance.
+    async fn let_others_go_first<C: Caller<V>>(&self, waiter: &Waiter<V>, request: &FlightRequest) {
+        if self.engine.is_like_shared(request) {
+            return;
+        }
+        for _ in 0..C::turns_left_to_others(waiter.flight.waiting()) {
+            tokio::task::yield_now().await;
+        }
+    }
+
     /// Waits for the verdict, deposes a leader that is overdue, and returns `None` at
     /// this caller's own deadline. Returns the vacancy where this caller leads next.
-    async fn await_verdict(
+    async fn await_verdict<C: Caller<V>>(
         &self,
         waiter: &Waiter<V>,
+        request: &FlightRequest,
     ) -> Result<Option<Verdict<V>>, Box<dyn Vacant<V>>> {
         let flight = &waiter.flight;
         let _offer = self.engine.offer_to(flight);
         loop {
+            if waiter.candidate.is_some() && flight.is_vacant() {
+                self.let_others_go_first::<C>(waiter, request).await;
+            }
             // Before the look: news that come in between wake this caller.
             let mut woken = pin!(flight.woken());
             match flight.news_for(waiter.candidate) {

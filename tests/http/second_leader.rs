@@ -70,6 +70,38 @@ async fn the_second_leader_is_one_whose_request_differs() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_attacker_that_is_always_there_is_seldom_the_second_leader_too() {
+    const CROWDS: u64 = 40;
+    for failure in [|| Answer::status(400), || Answer::status(500), Answer::error] {
+        let origin = Origin::new(move |call| {
+            let is_odd = call.header("x-odd").is_some();
+            if is_odd { failure() } else { Answer::ok("max-age=1", "good") }.after(ms(970))
+        });
+        let app = app(&origin);
+        send(&app, get("/report")).await;
+        let attacked = app.clone();
+        let attacker = spawn(async move {
+            for n in 0_u32.. {
+                let (app, odd) = (attacked.clone(), n.to_string());
+                let request = with("/report", &[("x-odd", &odd)]);
+                spawn(async move { try_send(&app, request).await });
+                pass(ms(250)).await;
+            }
+        });
+        let mut failed = 0;
+        for n in 0..CROWDS {
+            // Each time at another moment of the attack.
+            pass(ms(2200 + 37 * n % 250)).await;
+            let got = crowd_of(&app, 20, from_client).await;
+            failed += u64::from(good(&got) < 20);
+        }
+        attacker.abort();
+        // Of 23 that wait, three or four are the attacker's.
+        assert!(failed <= CROWDS / 2, "{failed} of {CROWDS} crowds");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn equal_requests_are_not_sent_twice_after_a_500() {
     let origin = Origin::new(|_| Answer::status(500).body("broken"));
     // What is keyed, or known to select the response, makes no difference.

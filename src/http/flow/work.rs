@@ -200,7 +200,7 @@ impl Caller<StoredResponse> for HttpQuestion {
         self.caller.flight_request()
     }
 
-    fn turns_left_to_others(&self, waiting: u32) -> u32 {
+    fn turns_left_to_others(waiting: u32) -> u32 {
         // By chance, not by order: a client whose requests are never shared must not be the next
         // leader because it came early. In each turn half a waiter goes on, on the average.
         let turn = freshness::sample() * f64::from(waiting) * 2.0;
