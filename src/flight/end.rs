@@ -20,7 +20,7 @@ use crate::clock::Tick;
 use crate::entry::Entry;
 use crate::error::{Error, ErrorKind};
 use crate::flight::evidence::DeclinedFor;
-use crate::flight::hold::{FailureCount, FailureRule, Requester};
+use crate::flight::hold::{FailureCount, FailureRule};
 use crate::flight::leader::Leader;
 use crate::flight::marks::Marks;
 use crate::flight::phase::{Abandonment, SharedFailure, Verdict};
@@ -270,11 +270,9 @@ impl<V: Send + Sync + 'static> Leader<V> {
     ) -> Steps<V> {
         let policy = self.engine.settings.hold_policy();
         let began = (now, self.started.seq);
-        // Two requests that differ have failed one after the other: it is not what one asks.
-        let requester = if self.is_second() { Requester::default() } else { self.flight.requester };
         let tags = &self.flight.tags;
         let FailureCount { replaced, hold, is_for_all } =
-            marks.hold.count_failure(began, requester, tags, &error, rule, policy);
+            marks.hold.count_failure(began, self.requester, tags, &error, rule, policy);
         let held_for = hold;
         // One hold stands in the remote for all: the one of callers without a fallback.
         let hold = hold.filter(|_| is_for_all).map(|hold| hold.min(policy.first));

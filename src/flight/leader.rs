@@ -26,7 +26,7 @@ use crate::flight::computation::Computation;
 use crate::flight::end::End;
 use crate::flight::engine::{Engine, FlightRequest, GRACE, LedFor};
 use crate::flight::evidence::{DeclinedFor, RequestTraits};
-use crate::flight::hold::{FailureRule, HeldKey, HoldRule};
+use crate::flight::hold::{FailureRule, HeldKey, HoldRule, Requester};
 use crate::flight::lending::{self, Scope};
 use crate::flight::phase::{Flight, Interest, Verdict};
 use crate::flight::places::NoPlace;
@@ -47,6 +47,8 @@ pub(crate) struct Leader<V: Send + Sync + 'static> {
     pub(super) led_for: LedFor,
     /// The caller whose request is computed.
     pub(super) traits: RequestTraits,
+    /// Whose failure its failure is.
+    pub(super) requester: Requester,
     /// Whether another leader of the flight has failed before.
     pub(super) is_second: bool,
     /// The computation in which the leader's caller runs; later the leader's own.
@@ -85,6 +87,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         (led_for, traits): (LedFor, RequestTraits),
     ) -> Self {
         let started = ComputationStart { tick: now, seq: flight.seq };
+        let requester = flight.requester;
         let hold = HoldRule::After(1);
         Self {
             engine,
@@ -92,6 +95,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             started,
             led_for,
             traits,
+            requester,
             is_second: false,
             // A refresh in the background has no caller that waits for it, and lends nothing.
             scope: if led_for == LedFor::Refresh { None } else { lending::scope_of_caller() },
@@ -122,9 +126,13 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.holds_elsewhere = true;
     }
 
-    /// Leads for this caller from now on.
-    pub(super) fn lead_for(&mut self, traits: RequestTraits, interest: Interest<V>) {
-        self.traits = traits;
+    /// Leads for this caller from now on. Two different requesters that fail one after the other
+    /// show that it is not what one asks; two requests of one show nothing.
+    pub(super) fn lead_for(&mut self, request: &FlightRequest, interest: Interest<V>) {
+        self.traits = request.traits;
+        if request.requester() != self.requester {
+            self.requester = Requester::default();
+        }
         self.interest = Some(interest);
         self.scope = lending::scope_of_caller();
     }

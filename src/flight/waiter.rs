@@ -375,7 +375,7 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
     ) -> Step<V> {
         let mut leader = vacancy.into_leader();
         let interest = Interest::in_flight(&waiter.flight, self.engine.offer_to(&waiter.flight));
-        leader.lead_for(request.traits, interest);
+        leader.lead_for(request, interest);
         if let Some(entry) = caller.second_look() {
             leader.end(End::Found(Arc::clone(&entry)));
             return Step::Answer(entry, CacheOutcome::Hit);

@@ -209,6 +209,31 @@ async fn a_hold_counts_waves_and_not_leaders() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn two_requests_of_one_client_that_fail_in_turn_hold_the_page_for_it_alone() {
+    for is_known in [false, true] {
+        let origin = Origin::new(|call| match call.header("x-odd") {
+            Some(_) => Answer::error(),
+            None => Answer::ok("max-age=60", "good"),
+        });
+        let layer = origin_only().http_layer();
+        let layer = match is_known {
+            true => layer.client(|parts| parts.headers.get("x-client").cloned()),
+            false => layer,
+        };
+        let app = layered(layer, &origin);
+        let odd = |i: usize| {
+            let field = if is_known { i.to_string() } else { "1".to_owned() };
+            with("/report", &[("x-client", "attacker"), ("x-odd", &field)])
+        };
+        for _ in 0..3 {
+            crowd_of(&app, 2, odd).await;
+        }
+        assert_eq!(send(&app, odd(0)).await.status, 503, "its own client is held");
+        assert_eq!(send(&app, from_client(1)).await.text(), "good", "client known: {is_known}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn processes_on_one_remote_have_two_leaders_in_all() {
     let double = Double::new();
     let origin = Origin::new(|call| match call.n {
