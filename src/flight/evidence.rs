@@ -46,9 +46,12 @@ pub(crate) struct Evidence {
 }
 
 impl Evidence {
-    /// Returns whether a caller gains nothing by waiting for another's result.
+    /// Returns whether a caller gains nothing by waiting for another's result. Where the results
+    /// of equal requests might be shared and might not, something else decided, such as an address:
+    /// they say nothing of the next.
     pub(crate) fn lets_pass(&self, who: RequestTraits, now: Tick) -> bool {
-        self.is_of(who, now) || self.lets_all_pass(who, now)
+        let is_of = self.is_of(who, now) && !self.is_like_shared(who, now);
+        is_of || self.lets_all_pass(who, now)
     }
 
     /// Returns the same for callers of which nothing is known but what `who` has seen.

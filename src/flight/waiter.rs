@@ -446,7 +446,9 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
         let exhausted = self.elect();
         let is_concerned = match whom {
             DeclinedFor::All => true,
-            DeclinedFor::Equal(unkeyed) => unkeyed == request.traits.unkeyed,
+            DeclinedFor::Equal(unkeyed) => {
+                unkeyed == request.traits.unkeyed && !self.engine.is_like_shared(request)
+            }
             DeclinedFor::ByEvidence => false,
         };
         let passes = is_concerned || self.elections >= MAX_DECLINED;

@@ -137,7 +137,7 @@ async fn one_uncacheable_variant_leaves_the_others_protected() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_passes_an_uncacheable_key_by_itself_is_answered_stale_when_that_fails() {
+async fn who_waits_at_a_key_that_is_not_always_shared_is_answered_stale_when_that_fails() {
     let origin = Origin::new(|call| match call.n {
         0 => Answer::ok("max-age=10, stale-if-error=60", "good"),
         1 => Answer::ok("private", "for one"),
@@ -147,9 +147,9 @@ async fn who_passes_an_uncacheable_key_by_itself_is_answered_stale_when_that_fai
     send(&app, get("/report")).await;
     tokio::time::sleep(secs(20)).await;
     assert_eq!(send(&app, get("/report")).await.text(), "for one", "and sets the marker");
-    let (leads, passes) = tokio::join!(send(&app, get("/report")), send(&app, get("/report")));
-    assert_eq!((leads.text(), passes.text()), ("good", "good"));
-    assert_eq!(origin.calls(), 4, "neither waited for the other");
+    let (leads, waits) = tokio::join!(send(&app, get("/report")), send(&app, get("/report")));
+    assert_eq!((leads.text(), waits.text()), ("good", "good"));
+    assert_eq!(origin.calls(), 3, "one was shared lately: it may be so again");
 }
 
 /// The page of an origin that answers a request with the field `x-odd` as it should not be shared.
@@ -338,4 +338,30 @@ async fn one_invalid_credential_does_not_release_the_clients_of_a_public_page() 
         assert!(replies.iter().all(|reply| reply.text() == "good"));
         assert_eq!(origin.calls() - before, 1);
     }
+}
+
+/// One request of a stranger whose fields are exactly those of the clients: the service refuses
+/// it for its address.
+#[tokio::test(start_paused = true)]
+async fn a_refused_address_with_the_fields_of_the_clients_does_not_release_their_crowd() {
+    #[derive(Clone, Copy, Hash)]
+    struct Address(u8);
+    let origin = Origin::new(|call| match call.parts.extensions.get::<Address>() {
+        Some(Address(9)) => Answer::ok("no-store", "refused"),
+        _ => Answer::ok("max-age=1", "good"),
+    });
+    let layer = origin_only().http_layer();
+    let layer = layer.client(|parts| parts.extensions.get::<Address>().copied());
+    let app = layered(layer, &origin);
+    let from = |n| {
+        let mut request = get("/page");
+        request.extensions_mut().insert(Address(n));
+        request
+    };
+    send(&app, from(1)).await;
+    pass(secs(2)).await;
+    send(&app, from(9)).await;
+    let before = origin.calls();
+    crowd(&app, 40, |_| from(1)).await;
+    assert!(origin.calls() - before <= 3, "{} calls", origin.calls() - before);
 }

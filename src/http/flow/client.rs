@@ -24,6 +24,8 @@ use crate::outcome::CacheOutcome;
 /// What the leader's own client needs once the leader has gone to work.
 pub(super) struct OriginClient {
     pub(super) caller: HttpCaller,
+    /// Its request went to the service with its conditions: the service has judged them.
+    sent_as_is: bool,
 }
 
 /// Returns what `Cache-Status` says where a credential keeps a response from
@@ -74,9 +76,10 @@ impl HttpCaller {
         }
     }
 
-    pub(super) fn for_client(&self) -> OriginClient {
+    pub(super) fn for_client(&self, sent_as_is: bool) -> OriginClient {
         let is_shaped = self.wishes.is_shaped();
         OriginClient {
+            sent_as_is,
             caller: Self {
                 cache: Arc::clone(&self.cache),
                 rules: Arc::clone(&self.rules),
@@ -148,9 +151,9 @@ impl OriginClient {
                 };
                 let is_stored = detail.is_none();
                 let fwd_status = Some(response.status());
-                // Its condition was removed for all. What is not stored is compared by its own
-                // validators only.
-                let is_compared = why.is_none() || has_validator(response.headers());
+                // What is not stored is compared by its own validators only.
+                let is_compared =
+                    why.is_none() || !self.sent_as_is && has_validator(response.headers());
                 let shape = if is_compared { caller.shape_of_own(&response) } else { Shape::Whole };
                 let came = Provenance { fwd_status, ..came(is_stored, detail.as_deref()) };
                 Ok(answer::from_service(&caller.rules, answer::shaped(response, &shape), came))

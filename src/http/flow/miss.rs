@@ -148,10 +148,11 @@ where
         let (mut client, mut own) = (None, None);
         let lead_by = |leader, mut work: Self| {
             own = work.own_request();
-            if is_on && !work.forwards_conditions() {
+            let sent_as_is = !is_on || work.forwards_conditions();
+            if !sent_as_is {
                 ask_for_the_whole(work.request.headers_mut());
             }
-            client = Some(work.question.caller.for_client());
+            client = Some(work.question.caller.for_client(sent_as_is));
             let context;
             (context, work) = work.take_context();
             run::from_task(engine.detached(leader, |leader| work.lead_in(context, leader)))

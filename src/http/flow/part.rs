@@ -107,7 +107,7 @@ where
         *own.version_mut() = request.version();
         own.headers_mut().clone_from(request.headers());
         own.extensions_mut().clone_from(request.extensions());
-        Some(Box::new(Self::answering(caller.for_client().caller, service.clone(), own)))
+        Some(Box::new(Self::answering(caller.for_client(true).caller, service.clone(), own)))
     }
 
     /// Answers a client that has waited for a flight, once enough of the body has come.

@@ -288,7 +288,7 @@ async fn a_request_after_an_invalidation_does_not_wait_for_the_body_that_came_be
 #[tokio::test(start_paused = true)]
 async fn a_body_that_outlives_its_lifetime_costs_one_call_for_each_lifetime_and_delays_no_request()
 {
-    // Its lifetime is 60 s. It is shorter than `max_body` for longer than anybody waits.
+    // Its lifetime is 60 s. It is shorter than `max_body` for longer than any caller waits.
     let (app, origin, sources) = fed(origin_only().http_layer());
     let mut bodies = 0;
     for second in 0..400 {
