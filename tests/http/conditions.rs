@@ -183,7 +183,7 @@ async fn a_condition_is_judged_by_a_response_that_may_not_be_stored_too() {
         let reply = send(&app, if_none_match("\"a\"")).await;
         assert!(is_bare_304(&reply), "{reply:?}");
         assert!(reply.cache_status().contains("fwd-status=200; detail="));
-        assert_eq!(origin.last().header("if-none-match"), None, "nobody knew yet");
+        assert_eq!(origin.last().header("if-none-match"), None, "no marker says so yet");
         pass(secs(60)).await;
         let reply = send(&app, if_none_match("\"b\"")).await;
         assert_eq!((reply.status, reply.text()), (200, "mine"));
