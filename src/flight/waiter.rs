@@ -308,38 +308,43 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
 
     /// Waits for the verdict, deposes a leader that is overdue, and returns `None` at
     /// this caller's own deadline. Returns the vacancy where this caller leads next.
-    async fn await_verdict<C: Caller<V>>(
-        &self,
-        waiter: &Waiter<V>,
-        request: &FlightRequest,
-    ) -> Result<Option<Verdict<V>>, Box<dyn Vacant<V>>> {
-        let flight = &waiter.flight;
-        let _offer = self.engine.offer_to(flight);
-        loop {
-            if waiter.candidate.is_some() && flight.is_vacant() {
-                self.let_others_go_first::<C>(waiter, request).await;
-            }
-            // Before the look: news that come in between wake this caller.
-            let mut woken = pin!(flight.woken());
-            match flight.news_for(waiter.candidate) {
-                Some(News::Verdict(verdict)) => return Ok(Some(verdict)),
-                Some(News::Lead(vacancy)) => return Err(vacancy),
-                // A vacant flight is overdue earlier than before.
-                None => {}
-            }
-            let now = self.engine.watch.now();
-            let patience = flight.computation.overdue_at().since(now);
-            let patience = patience.max(Duration::from_millis(1));
-            let until = Instant::now().checked_add(patience);
-            let until = until.map_or(self.deadline, |until| until.min(self.deadline));
-            if tokio::time::timeout_at(until, woken.as_mut()).await.is_ok() {
-                continue;
-            }
-            if Instant::now() >= self.deadline {
-                return Ok(None);
-            }
-            if flight.is_overdue(self.engine.watch.now()) {
-                self.engine.depose(flight);
+    ///
+    /// No `async fn`: that would hold the arguments twice, in the future of each waiter.
+    fn await_verdict<'b, C: Caller<V>>(
+        &'b self,
+        waiter: &'b Waiter<V>,
+        request: &'b FlightRequest,
+    ) -> impl Future<Output = Result<Option<Verdict<V>>, Box<dyn Vacant<V>>>> + use<'a, 'b, V, C>
+    {
+        async move {
+            let flight = &waiter.flight;
+            let _offer = self.engine.offer_to(flight);
+            loop {
+                if waiter.candidate.is_some() && flight.is_vacant() {
+                    Box::pin(self.let_others_go_first::<C>(waiter, request)).await;
+                }
+                // Before the look: news that come in between wake this caller.
+                let mut woken = pin!(flight.woken());
+                match flight.news_for(waiter.candidate) {
+                    Some(News::Verdict(verdict)) => return Ok(Some(verdict)),
+                    Some(News::Lead(vacancy)) => return Err(vacancy),
+                    // A vacant flight is overdue earlier than before.
+                    None => {}
+                }
+                let now = self.engine.watch.now();
+                let patience = flight.computation.overdue_at().since(now);
+                let patience = patience.max(Duration::from_millis(1));
+                let until = Instant::now().checked_add(patience);
+                let until = until.map_or(self.deadline, |until| until.min(self.deadline));
+                if tokio::time::timeout_at(until, woken.as_mut()).await.is_ok() {
+                    continue;
+                }
+                if Instant::now() >= self.deadline {
+                    return Ok(None);
+                }
+                if flight.is_overdue(self.engine.watch.now()) {
+                    self.engine.depose(flight);
+                }
             }
         }
     }
