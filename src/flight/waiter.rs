@@ -310,6 +310,7 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
     /// this caller's own deadline. Returns the vacancy where this caller leads next.
     ///
     /// No `async fn`: that would hold the arguments twice, in the future of each waiter.
+    #[expect(clippy::manual_async_fn, reason = "an async function holds its arguments twice")]
     fn await_verdict<'b, C: Caller<V>>(
         &'b self,
         waiter: &'b Waiter<V>,
