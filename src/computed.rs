@@ -25,8 +25,8 @@ pub struct Computed<V> {
     pub(crate) stale_if_error: Option<Duration>,
     pub(crate) tags: Vec<Tag>,
     pub(crate) storable: bool,
-    /// Whether the tags are those of the value that is replaced: the caller had no way to
-    /// name any.
+    /// Whether the tags are those of the value that is replaced: it was made of a plain value,
+    /// and no tag was added.
     pub(crate) inherits_tags: bool,
 }
 
@@ -86,6 +86,7 @@ impl<V> Computed<V> {
     /// Adds a tag by which the value can be invalidated.
     pub fn tag(mut self, tag: impl Into<Tag>) -> Self {
         self.tags.push(tag.into());
+        self.inherits_tags = false;
         self
     }
 
@@ -99,8 +100,10 @@ impl<V> Computed<V> {
     }
 }
 
+/// A plain value, as a loader may return it. Where it refreshes a value, it keeps the tags of that
+/// one; [`Computed::new`] says that it has none but those that are added.
 impl<V> From<V> for Computed<V> {
     fn from(value: V) -> Self {
-        Self::new(value)
+        Self::plain(value)
     }
 }

@@ -174,7 +174,8 @@ where
     /// Makes a cache of a handle, which brings the settings, and a loader.
     ///
     /// The loader returns a value, or a [`Computed`] where the value sets its own lifetime
-    /// and tags. It runs on a task of its own: it goes on when the caller goes away.
+    /// and tags. A plain value that refreshes another one keeps the tags of that one. The loader
+    /// runs on a task of its own: it goes on when the caller goes away.
     pub fn new<F, Fut, R>(handle: Stampede<V>, load: F) -> Self
     where
         F: Fn(K) -> Fut + Send + Sync + 'static,

@@ -90,6 +90,66 @@ async fn a_loader_may_set_lifetimes_and_tags() {
     assert_eq!(cache.peek(&1).await, None, "its own lifetime has ended");
 }
 
+/// Asks by one of the ways of a typed cache.
+type Ask = fn(Cache<String, u64, UserError>) -> futures_util::future::BoxFuture<'static, ()>;
+
+#[tokio::test(start_paused = true)]
+async fn a_loader_that_returns_a_plain_value_keeps_the_tags_of_the_value_that_it_refreshes() {
+    let key = || "a".to_owned();
+    let asks: [(&str, Ask); 6] = [
+        ("get", |cache| Box::pin(async move { drop(cache.get("a".to_owned()).await) })),
+        ("get_borrowed", |cache| Box::pin(async move { drop(cache.get_borrowed("a").await) })),
+        ("get_ref", |cache| Box::pin(async move { drop(cache.get_ref("a".to_owned()).await) })),
+        ("get_many", |cache| Box::pin(async move { drop(cache.get_many(["a".to_owned()]).await) })),
+        ("refresh", |cache| Box::pin(async move { drop(cache.refresh("a".to_owned()).await) })),
+        ("keep_fresh", |cache| {
+            Box::pin(async move {
+                let kept = cache.keep_fresh(["a".to_owned()]);
+                pass(2 * SECOND).await;
+                drop(kept);
+            })
+        }),
+    ];
+    let one: fn(Stampede<u64>) -> Cache<String, u64, UserError> =
+        |handle| Cache::new(handle, |_| async { Ok(2_u64) });
+    let batched: fn(Stampede<u64>) -> Cache<String, u64, UserError> = |handle| {
+        Cache::batched(handle, |keys: Vec<String>| async {
+            Ok(keys.into_iter().map(|key| (key, 2_u64)).collect::<Vec<_>>())
+        })
+    };
+    for (loader, cache) in [("one", one), ("batched", batched)] {
+        for (way, ask) in asks {
+            let cache = cache(settings().stale_for(10 * MINUTE).build().unwrap());
+            cache.put("a", Computed::new(1).tag("t")).await;
+            cache.mark_stale_now("a");
+            ask(cache.clone()).await;
+            all_have_run().await;
+            assert_eq!(cache.peek("a").await, Some(2), "{loader}, {way}: it is refreshed");
+            cache.invalidate_tag("t").await;
+            assert_eq!(cache.peek("a").await, None, "{loader}, {way}");
+        }
+        let cache = cache(settings().build().unwrap());
+        cache.put(&key(), Computed::new(1).tag("t")).await;
+        cache.put(&key(), 3).await;
+        cache.invalidate_tag("t").await;
+        assert_eq!(cache.peek("a").await, Some(3), "{loader}: a put names all tags");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loader_that_names_a_tag_or_none_by_name_does_not_keep_those_of_the_older_value() {
+    let returns: [fn() -> Computed<u64>; 2] =
+        [|| Computed::from(2).tag("new"), || Computed::new(2)];
+    for made in returns {
+        let handle: Stampede<u64> = settings().build().unwrap();
+        let cache = Cache::new(handle, move |_: String| async move { Ok::<_, UserError>(made()) });
+        cache.put("a", Computed::new(1).tag("old")).await;
+        cache.refresh("a".to_owned()).await.unwrap();
+        cache.invalidate_tag("old").await;
+        assert_eq!(cache.peek("a").await, Some(2));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_put_or_invalidated_needs_no_loader() {
     let (cache, calls) = users(settings().build().unwrap());
