@@ -6,6 +6,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::key::{Key, primary_of};
+
 /// Any error, boxed: what inner services and computations fail with.
 pub type BoxError = Box<dyn StdError + Send + Sync>;
 
@@ -46,7 +48,12 @@ enum Source {
     Answer(Error),
     /// The same error, which others hold too, with the name of the cache.
     Named(Error),
+    /// The key, as text.
+    OwnKey(Box<str>),
 }
+
+/// The text of a key is no longer than this in an error.
+const LONGEST_KEY: usize = 64;
 
 /// What to do when a computation fails; see [`Builder::on_failure`](crate::Builder::on_failure).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,6 +96,9 @@ pub enum ErrorKind {
     Panicked,
     /// The computation was stopped because the handle or the runtime shut down.
     ShutDown,
+    /// A computation asks for its own key, or for a key whose computation asks for its own: it
+    /// would wait for itself. The text names the key.
+    Cycle,
 }
 
 impl ErrorKind {
@@ -101,6 +111,7 @@ impl ErrorKind {
             Self::Held => "computation failed a moment ago and is not tried again yet",
             Self::Panicked => "computation panicked",
             Self::ShutDown => "computation was stopped by a shutdown",
+            Self::Cycle => "computation waits for itself",
         }
     }
 }
@@ -116,6 +127,18 @@ impl Error {
 
     fn made_of(kind: ErrorKind, retry_after: Option<Duration>, source: Option<Source>) -> Self {
         Self(Arc::new(Repr { kind, retry_after, source, action: None, cache: None }))
+    }
+
+    /// Makes the error of a caller that runs in the computation of `key`, or in one that this one
+    /// waits for, and asks for `key`.
+    pub(crate) fn circular(key: &Key) -> Self {
+        let name = match key.as_bytes() {
+            // Of a request, which may have credentials in its key.
+            bytes if primary_of(bytes).is_some() => key.hash_text(),
+            bytes if bytes.len() <= LONGEST_KEY => bytes.escape_ascii().to_string(),
+            bytes => format!("{}...", bytes[..LONGEST_KEY].escape_ascii()),
+        };
+        Self::made_of(ErrorKind::Cycle, None, Some(Source::OwnKey(name.into())))
     }
 
     pub(crate) fn inner_error(error: impl Into<BoxError>) -> Self {
@@ -135,7 +158,7 @@ impl Error {
         match self.0.source.as_ref()? {
             Source::Inner(error) => Some(&**error),
             Source::Named(error) => error.cause(),
-            Source::Earlier(_) | Source::Answer(_) => None,
+            Source::Earlier(_) | Source::Answer(_) | Source::OwnKey(_) => None,
         }
     }
 
@@ -154,7 +177,7 @@ impl Error {
         match &self.0.source {
             Some(Source::Answer(_)) => true,
             Some(Source::Named(error)) => error.is_answer(),
-            Some(Source::Inner(_) | Source::Earlier(_)) | None => false,
+            Some(Source::Inner(_) | Source::Earlier(_) | Source::OwnKey(_)) | None => false,
         }
     }
 
@@ -193,6 +216,7 @@ impl Error {
                 .downcast_ref()
                 .or_else(|| error.downcast_ref().map(|error: &LoadError<T>| &*error.0)),
             Source::Earlier(error) | Source::Answer(error) | Source::Named(error) => error.inner(),
+            Source::OwnKey(_) => None,
         }
     }
 
@@ -225,6 +249,7 @@ impl Error {
             Source::Earlier(error) | Source::Answer(error) | Source::Named(error) => {
                 error.of_loader()
             }
+            Source::OwnKey(_) => None,
         }
     }
 
@@ -244,6 +269,11 @@ impl Error {
                 f.write_str(": ")?;
                 earlier.describe(f)
             }
+            Some(Source::OwnKey(key)) => write!(
+                f,
+                ": it asks for the key `{key}`, directly or through other keys; let it ask for \
+                 another key, or read an older value with `get`",
+            ),
             _ => self.source().map_or(Ok(()), |cause| write!(f, ": {cause}")),
         }
     }
@@ -274,6 +304,7 @@ impl StdError for Error {
             Source::Inner(error) => Some(&**error),
             Source::Earlier(error) => Some(error),
             Source::Answer(error) | Source::Named(error) => error.source(),
+            Source::OwnKey(_) => None,
         }
     }
 }

@@ -21,7 +21,7 @@ pub enum CacheOutcome {
     /// The cache was not asked.
     Bypass,
     /// No answer, but an error of the cache: overloaded, held, waited too long, the
-    /// computation took too long or panicked.
+    /// computation took too long, panicked, or waits for itself.
     Refused,
 }
 

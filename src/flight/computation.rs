@@ -1,5 +1,6 @@
 //! A computation, the call of the origin that it is a part of, and the time that it has.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
@@ -72,12 +73,50 @@ pub(crate) struct OriginCall {
     pub(super) client: Option<ClientKey>,
     /// Its rank in the queue; the lower, the earlier. Zero: none yet.
     rank: AtomicU64,
+    /// What its work waits for.
+    pub(super) needs: Needs,
+}
+
+/// The computations, of any handle, that the work of a call waits for now, and how often: by the
+/// addresses of the computations, which live here.
+#[derive(Default)]
+pub(super) struct Needs(Mutex<BTreeMap<usize, (Arc<Computation>, u32)>>);
+
+impl Needs {
+    pub(super) fn add(&self, computation: &Arc<Computation>) {
+        let mut needs = self.0.lock();
+        let need = needs.entry(Arc::as_ptr(computation).addr());
+        need.or_insert_with(|| (Arc::clone(computation), 0)).1 += 1;
+    }
+
+    pub(super) fn remove(&self, computation: &Arc<Computation>) {
+        let mut needs = self.0.lock();
+        let at = Arc::as_ptr(computation).addr();
+        if let Some((_, times)) = needs.get_mut(&at) {
+            *times -= 1;
+            if *times == 0 {
+                needs.remove(&at);
+            }
+        }
+    }
+
+    /// Returns the calls of the computations that have begun.
+    pub(super) fn calls(&self) -> Vec<Arc<OriginCall>> {
+        self.0.lock().values().filter_map(|(computation, _)| computation.begun_call()).collect()
+    }
+}
+
+// Calls may wait for each other in a circle.
+impl std::fmt::Debug for Needs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Needs").finish_non_exhaustive()
+    }
 }
 
 impl OriginCall {
     pub(crate) fn new(id: u64, rank: Option<NonZeroU64>) -> Self {
         let rank = AtomicU64::new(rank.map_or(0, NonZeroU64::get));
-        Self { id, client: None, rank }
+        Self { id, client: None, rank, needs: Needs::default() }
     }
 
     pub(crate) fn for_client(self, client: Option<ClientKey>) -> Self {
@@ -125,6 +164,12 @@ impl Computation {
 
     pub(super) fn call(&self) -> Arc<OriginCall> {
         Arc::clone(&self.call.lock())
+    }
+
+    /// Returns its call, if its work has begun. A computation that waits for a place, or for another
+    /// process, may yet go to another call.
+    pub(super) fn begun_call(&self) -> Option<Arc<OriginCall>> {
+        (!self.time.is_waiting()).then(|| self.call())
     }
 
     pub(super) fn set_call(&self, call: &Arc<OriginCall>) {

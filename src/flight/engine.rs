@@ -22,10 +22,10 @@ use crate::flight::computation::{Computation, OriginCall};
 use crate::flight::evidence::RequestTraits;
 use crate::flight::hold::{HeldKey, HoldCheck, Requester};
 use crate::flight::leader::Leader;
-use crate::flight::lending::{self, Scope};
+use crate::flight::lending::{self, Need, Scope, Wait};
 use crate::flight::marks::Marks;
 use crate::flight::phase::{Flight, Interest, SharedFailure, Verdict};
-use crate::flight::places::{NoPlace, Offer, Places};
+use crate::flight::places::{NoPlace, Places};
 use crate::flight::ports::Store;
 use crate::flight::queue::ClientKey;
 use crate::flight::table::{Removed, Table, TableShard};
@@ -454,7 +454,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         let FlightRequest { led_for, traits, .. } = *request;
         // A refresh in the background has no caller that waits.
         let interest = (led_for != LedFor::Refresh)
-            .then(|| Interest::in_flight(&flight, self.offer_to(&flight)));
+            .then(|| Interest::in_flight(&flight, self.wait_for(&flight)));
         Leader::new(Arc::clone(self), flight, now, (led_for, traits)).with(interest)
     }
 
@@ -480,10 +480,9 @@ impl<V: Send + Sync + 'static> Engine<V> {
         Some(Leader::new(Arc::clone(self), flight, self.clock.now(), of))
     }
 
-    /// Lends the place of the computation in which the caller runs, if it runs in one.
-    pub(crate) fn offer_to(self: &Arc<Self>, flight: &Flight<V>) -> Option<Offer> {
-        let lender = lending::computation_of_caller(&self.places)?;
-        Some(self.places.offer(&lender, &flight.computation))
+    /// Says that the caller waits for a flight.
+    pub(crate) fn wait_for(&self, flight: &Flight<V>) -> Wait {
+        Wait::new(&self.places, &flight.computation)
     }
 
     /// Takes a slot among the callers that wait, if the bound allows one more.
@@ -514,7 +513,9 @@ impl<V: Send + Sync + 'static> Engine<V> {
         let computation = Arc::new(Computation::of_call(id, overdue_at, call));
         let _offer = lender.map(|lender| self.places.offer(&lender, &computation));
         let is_placed = self.places.try_take(&computation, now);
-        is_placed.then(|| PlaceForOne { engine: Arc::clone(self), computation })
+        computation.time().begin(now);
+        let need = Need::of_caller(&computation);
+        is_placed.then(|| PlaceForOne { engine: Arc::clone(self), computation, _need: need })
     }
 
     pub(crate) fn overloaded(&self, key: &Key) -> Error {
@@ -658,6 +659,8 @@ impl<V: Send + Sync + 'static> Engine<V> {
 pub(crate) struct PlaceForOne<V: Send + Sync + 'static> {
     engine: Arc<Engine<V>>,
     computation: Arc<Computation>,
+    /// The caller waits for it, if it runs in a computation itself.
+    _need: Option<Need>,
 }
 
 impl<V: Send + Sync + 'static> PlaceForOne<V> {

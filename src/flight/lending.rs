@@ -4,11 +4,16 @@
 //! work meanwhile. So that it can lend its place, the engine has to know which computation
 //! asks: each computation runs within a task-local scope that names it. Work that the
 //! computation spawns (`tokio::spawn`) is outside of that scope, and lends nothing.
+//!
+//! For the same reason the engine knows which computation waits for which ([`Wait`]). One that asks
+//! for its own key, or for one whose computation asks for its key in turn, would wait until a
+//! time-out. The last caller of such a circle finds it.
 
+use std::collections::HashSet;
 use std::future::Future;
 
-use crate::flight::computation::Computation;
-use crate::flight::places::Places;
+use crate::flight::computation::{Computation, OriginCall};
+use crate::flight::places::{Offer, Places};
 use crate::sync::Arc;
 
 tokio::task_local! {
@@ -60,6 +65,64 @@ impl Scope {
     ) -> Arc<Self> {
         let (places, computation) = (Arc::clone(places), Arc::clone(computation));
         Arc::new(Self { places, computation, outer })
+    }
+}
+
+/// Says that a caller waits for a computation, as long as this lives. Where the caller runs in a
+/// computation itself, that one lends its place.
+#[derive(Debug)]
+pub(crate) struct Wait {
+    _offer: Option<Offer>,
+    need: Option<Need>,
+}
+
+impl Wait {
+    pub(super) fn new(places: &Arc<Places>, computation: &Arc<Computation>) -> Self {
+        let lender = computation_of_caller(places);
+        let offer = lender.map(|lender| places.offer(&lender, computation));
+        Self { _offer: offer, need: Need::of_caller(computation) }
+    }
+
+    /// Returns whether the computation waits for the caller's own.
+    pub(super) fn is_circular(&self) -> bool {
+        self.need.as_ref().is_some_and(Need::is_circular)
+    }
+}
+
+/// Says that a call cannot end before a computation has, as long as this lives. The two may be of
+/// different handles.
+#[derive(Debug)]
+pub(super) struct Need {
+    of: Arc<OriginCall>,
+    on: Arc<Computation>,
+}
+
+impl Need {
+    /// Notes that the caller needs `on`, if it runs in a computation.
+    pub(super) fn of_caller(on: &Arc<Computation>) -> Option<Self> {
+        let of = SCOPE.try_with(|scope| scope.computation.call()).ok()?;
+        of.needs.add(on);
+        Some(Self { of, on: Arc::clone(on) })
+    }
+
+    /// Returns whether the computation needs this call in turn, directly or by way of others. Each
+    /// need is noted before it looks around: of several that close a circle together, one finds it.
+    fn is_circular(&self) -> bool {
+        let (mut seen, mut next) = (HashSet::new(), Vec::from_iter(self.on.begun_call()));
+        while let Some(call) = next.pop() {
+            if Arc::ptr_eq(&call, &self.of) {
+                return true;
+            }
+            let calls = call.needs.calls();
+            next.extend(calls.into_iter().filter(|call| seen.insert(Arc::as_ptr(call).addr())));
+        }
+        false
+    }
+}
+
+impl Drop for Need {
+    fn drop(&mut self) {
+        self.of.needs.remove(&self.on);
     }
 }
 

@@ -24,7 +24,8 @@ use crate::flight::computation::Computation;
 use crate::flight::engine::FlightRequest;
 use crate::flight::evidence::DeclinedFor;
 use crate::flight::hold::Requester;
-use crate::flight::places::{Offer, Places};
+use crate::flight::lending::Wait;
+use crate::flight::places::Places;
 use crate::flight::succession::{Candidate, Candidates, Successor, Vacant};
 use crate::key::{Key, Tag};
 use crate::sync::{Arc, AtomicU64, Mutex, Notify, OnceLock, Ordering, Weak};
@@ -467,14 +468,14 @@ fn waiters_in(interest: u64) -> u32 {
 #[derive(Debug)]
 pub(crate) struct Interest<V> {
     flight: Arc<Flight<V>>,
-    /// Lends the place of the computation in which the caller runs.
-    _offer: Option<Offer>,
+    /// Says so to the computation in which the caller runs.
+    _wait: Wait,
 }
 
 impl<V> Interest<V> {
-    pub(crate) fn in_flight(flight: &Arc<Flight<V>>, offer: Option<Offer>) -> Self {
+    pub(crate) fn in_flight(flight: &Arc<Flight<V>>, wait: Wait) -> Self {
         flight.interest.fetch_add(LEADERS_CALLER, Ordering::AcqRel);
-        Self { flight: Arc::clone(flight), _offer: offer }
+        Self { flight: Arc::clone(flight), _wait: wait }
     }
 }
 

@@ -168,6 +168,14 @@ impl<V> Drop for Waiter<V> {
     }
 }
 
+/// Why a caller gets no verdict.
+enum NoVerdict<V> {
+    /// It leads next.
+    Lead(Box<dyn Vacant<V>>),
+    /// The flight waits for the computation in which the caller runs.
+    Circular,
+}
+
 /// One caller on its way to an answer: the facts that it keeps from flight to flight.
 pub(crate) struct Resolver<'a, V: Send + Sync + 'static> {
     engine: &'a Arc<Engine<V>>,
@@ -270,7 +278,12 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
             let wait = self.await_verdict::<C>(&waiter, &request);
             let verdict = match crate::observe::waiting(label, &request.key, wait).await {
                 Ok(verdict) => verdict,
-                Err(vacancy) => break self.succeed(vacancy, &waiter, (caller, &request)),
+                Err(NoVerdict::Lead(vacancy)) => {
+                    break self.succeed(vacancy, &waiter, (caller, &request));
+                }
+                Err(NoVerdict::Circular) => {
+                    break stale_or_refuse(caller, Error::circular(&request.key));
+                }
             };
             self.rank = self.rank.into_iter().chain(waiter.flight.computation.rank()).min();
             let leads_next = matches!(verdict, Some(Verdict::Declined(_) | Verdict::Abandoned(_)));
@@ -315,11 +328,14 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
         &'b self,
         waiter: &'b Waiter<V>,
         request: &'b FlightRequest,
-    ) -> impl Future<Output = Result<Option<Verdict<V>>, Box<dyn Vacant<V>>>> + use<'a, 'b, V, C>
+    ) -> impl Future<Output = Result<Option<Verdict<V>>, NoVerdict<V>>> + use<'a, 'b, V, C>
     {
         async move {
             let flight = &waiter.flight;
-            let _offer = self.engine.offer_to(flight);
+            let wait = self.engine.wait_for(flight);
+            if wait.is_circular() {
+                return Err(NoVerdict::Circular);
+            }
             loop {
                 if waiter.candidate.is_some() && flight.is_vacant() {
                     Box::pin(self.let_others_go_first::<C>(waiter, request)).await;
@@ -328,7 +344,7 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
                 let mut woken = pin!(flight.woken());
                 match flight.news_for(waiter.candidate) {
                     Some(News::Verdict(verdict)) => return Ok(Some(verdict)),
-                    Some(News::Lead(vacancy)) => return Err(vacancy),
+                    Some(News::Lead(vacancy)) => return Err(NoVerdict::Lead(vacancy)),
                     // A vacant flight is overdue earlier than before.
                     None => {}
                 }
@@ -380,7 +396,7 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
         (caller, request): (&mut C, &FlightRequest),
     ) -> Step<V> {
         let mut leader = vacancy.into_leader();
-        let interest = Interest::in_flight(&waiter.flight, self.engine.offer_to(&waiter.flight));
+        let interest = Interest::in_flight(&waiter.flight, self.engine.wait_for(&waiter.flight));
         leader.lead_for(request, interest);
         if let Some(entry) = caller.second_look() {
             leader.end(End::Found(Arc::clone(&entry)));

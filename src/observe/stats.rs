@@ -26,7 +26,7 @@ pub struct Stats {
     /// Requests that were forwarded uncached.
     pub bypassed: u64,
     /// Requests that got an error of the cache: overloaded, held, waited too long, the
-    /// computation took longer than `compute_timeout` or panicked.
+    /// computation took longer than `compute_timeout`, panicked, or waits for itself.
     pub refused: u64,
     /// Requests the cache could have answered from its store while it only observed. Those
     /// that it would have let wait for another caller are not known.

@@ -12,6 +12,7 @@ mod batches;
 mod bounds;
 mod caller_shapes;
 mod cancellation;
+mod circles;
 mod dropped_values;
 mod evictions;
 mod failures;

@@ -1,5 +1,6 @@
 //! The rules for what a caller gets: values, failures, refusals, and when.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tower_stampede::ErrorKind;
@@ -158,7 +159,7 @@ impl Record {
             let until = stale_until.max(error_until);
             let detail = detail(&format!("at {:?}, of use until {until:?}", now.at));
             self.violate("no value is served outside its windows", detail);
-        } else if !self.has_failed_since(call, facts, now) {
+        } else if !self.has_failed_since(call, facts, now) && !self.is_circular(call) {
             let detail = detail(&format!("at {:?}, stale until {stale_until:?}", now.at));
             self.violate("`stale_if_error` is for failures", detail);
         }
@@ -244,6 +245,30 @@ impl Record {
         }
     }
 
+    /// Returns whether a computation of the call's key waits for the computation that asks, directly
+    /// or through others.
+    fn is_circular(&self, call: &Call) -> bool {
+        let Some(parent) = call.parent else {
+            // A callback runs inside of some computation, or of none.
+            return call.actor == INSIDE && self.computations.iter().any(|one| one.ended.is_none());
+        };
+        let running = |key: usize| {
+            let all = self.computations.iter().enumerate();
+            all.filter(move |(_, one)| one.key == key && one.ended.is_none()).map(|(at, _)| at)
+        };
+        let (mut next, mut seen) = (running(call.key).collect::<Vec<_>>(), BTreeSet::new());
+        while let Some(at) = next.pop() {
+            if at == parent {
+                return true;
+            }
+            let waits =
+                |other: &&Call| other.parent == Some(at) && other.ended.is_none() && !other.dropped;
+            let keys = self.calls.iter().filter(waits).map(|other| other.key);
+            next.extend(keys.flat_map(running).filter(|at| seen.insert(*at)));
+        }
+        false
+    }
+
     fn check_refusal(
         &mut self,
         number: usize,
@@ -297,12 +322,16 @@ impl Record {
             ErrorKind::ComputeTimeout if !self.has_timed_out(call) => {
                 self.violate("a time-out is of a computation that ran too long", detail);
             }
+            ErrorKind::Cycle if !self.is_circular(call) => {
+                self.violate("only a computation that waits for itself is told so", detail);
+            }
             ErrorKind::Panicked if !self.has_panicked_twice(call) => {
                 self.violate("only the second panic in a row is shared", detail);
             }
             ErrorKind::WaitTimeout
             | ErrorKind::Overloaded
             | ErrorKind::ComputeTimeout
+            | ErrorKind::Cycle
             | ErrorKind::Panicked => {}
             _ => self.violate("there is no other refusal", detail),
         }

@@ -33,8 +33,8 @@ impl Refusal {
 
     /// Returns the status: 502 for a service that failed, its own 408, 500, 502,
     /// 503 or 504, 504 for a time-out and where the stored response must be
-    /// validated (RFC 9111, 5.2.2.2), 500 for a panic, and 503 where the
-    /// cache refuses.
+    /// validated (RFC 9111, 5.2.2.2), 500 for a panic and for a service that waits
+    /// for itself, and 503 where the cache refuses.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self.error.kind() {
@@ -44,7 +44,7 @@ impl Refusal {
                 .inner::<OriginStatus>()
                 .map_or(StatusCode::BAD_GATEWAY, |origin| origin.0),
             ErrorKind::ComputeTimeout => StatusCode::GATEWAY_TIMEOUT,
-            ErrorKind::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
+            ErrorKind::Panicked | ErrorKind::Cycle => StatusCode::INTERNAL_SERVER_ERROR,
             _ => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
@@ -69,14 +69,15 @@ impl Refusal {
             ErrorKind::Held => RefusalReason::Held,
             ErrorKind::WaitTimeout => RefusalReason::WaitTimeout,
             ErrorKind::ShutDown => RefusalReason::ShutDown,
+            ErrorKind::Cycle => RefusalReason::Cycle,
         }
     }
 
     /// Returns whether the service was asked, by this client or by one it
     /// waited for.
     pub(super) fn was_forwarded(&self) -> bool {
-        use ErrorKind::{ComputeTimeout, Inner, Panicked, WaitTimeout};
-        matches!(self.error.kind(), Inner | ComputeTimeout | Panicked | WaitTimeout)
+        use ErrorKind::{ComputeTimeout, Cycle, Inner, Panicked, WaitTimeout};
+        matches!(self.error.kind(), Inner | ComputeTimeout | Panicked | WaitTimeout | Cycle)
     }
 
     /// Makes the response, with `Retry-After` and `Cache-Control: no-store`.
@@ -110,6 +111,7 @@ words! {
         Held = "held",
         WaitTimeout = "wait-timeout",
         ShutDown = "shut-down",
+        Cycle = "cycle",
     }
 }
 
@@ -151,6 +153,7 @@ mod tests {
             (Error::inner_error(MustRevalidate), 504),
             (Error::new(ErrorKind::ComputeTimeout), 504),
             (Error::new(ErrorKind::Panicked), 500),
+            (Error::circular(&"k".into()), 500),
             (Error::new(ErrorKind::Overloaded), 503),
             (Error::new(ErrorKind::Held), 503),
             (Error::new(ErrorKind::WaitTimeout), 503),
