@@ -14,7 +14,19 @@ pub(crate) struct Lifetimes {
     pub(crate) stale_if_error: Duration,
 }
 
+/// A longer span is cut off: a hundred years. A reading of the clock leaves room for four of them, so
+/// every window keeps its length, also where it is moved.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+
 impl Lifetimes {
+    fn with_room(self) -> Self {
+        Self {
+            ttl: self.ttl.min(LONGEST),
+            stale_for: self.stale_for.min(LONGEST),
+            stale_if_error: self.stale_if_error.min(LONGEST),
+        }
+    }
+
     /// Shortens the lifetime by up to `jitter` of itself, so that entries
     /// filled together do not end together.
     pub(crate) fn jittered(mut self, jitter: f64, sample: f64) -> Self {
@@ -60,6 +72,7 @@ impl Window {
         lifetimes: Lifetimes,
         computed_in: Duration,
     ) -> Self {
+        let lifetimes = lifetimes.with_room();
         let end = from.plus(lifetimes.ttl);
         // Without a lifetime there is no moment at which the entry is fresh.
         // `is_never_fresh` says so after every translation to another clock.
@@ -208,6 +221,23 @@ mod tests {
         assert_eq!(marked.stale_until.since(marked.fresh_until), SECOND * 5);
         assert_eq!(marked.error_until.since(marked.fresh_until), SECOND * 20);
         assert_eq!(window.stale_from(Tick::from_nanos(11_000_000_000)), window, "already stale");
+    }
+
+    #[test]
+    fn marking_stale_keeps_the_windows_of_a_lifetime_without_end() {
+        let ever = Duration::MAX;
+        for (stale_for, stale_if_error) in [(SECOND * 5, SECOND * 20), (ever, SECOND), (ever, ever)]
+        {
+            let lifetimes = Lifetimes { ttl: ever, stale_for, stale_if_error };
+            let window = Window::new(Tick::from_nanos(7), lifetimes, SECOND);
+            let stored = PackedWindow::from(window).get();
+            assert_eq!(stored, window);
+            let now = Tick::from_nanos(4_000_000_000);
+            let marked = stored.stale_from(now);
+            assert_eq!(marked.fresh_until, now);
+            assert_eq!(marked.stale_until.since(now), stale_for.min(LONGEST));
+            assert_eq!(marked.error_until.since(now), stale_if_error.min(LONGEST));
+        }
     }
 
     #[test]

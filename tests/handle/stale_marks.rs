@@ -53,6 +53,39 @@ async fn the_stale_windows_begin_with_the_mark() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_value_that_is_fresh_for_ever_has_its_stale_windows_from_the_mark_on() {
+    type Mark = fn(Stampede<u64>) -> futures_util::future::BoxFuture<'static, ()>;
+    let marks: [Mark; 4] = [
+        |cache| Box::pin(async move { assert!(cache.mark_stale("k").await) }),
+        |cache| Box::pin(async move { assert!(cache.mark_stale_now("k")) }),
+        |cache| Box::pin(async move { assert!(cache.mark_tag_stale("t").await.local) }),
+        |cache| Box::pin(async move { assert!(cache.mark_all_stale().await.local) }),
+    ];
+    for mark in marks {
+        let (cache, origin) = (stale(), Origin::new());
+        let value = || Computed::new(7).tag("t").ttl(Duration::MAX);
+        cache.put_with("k", value()).await;
+        pass(60 * MINUTE).await;
+        mark(cache.clone()).await;
+        let info = cache.lookup("k").expect("it is there");
+        assert_eq!((info.ttl_left, info.stale_left), (Duration::ZERO, 10 * MINUTE));
+        assert_eq!(info.stale_if_error_left, 20 * MINUTE);
+        pass(9 * MINUTE).await;
+        assert_eq!(cache.get("k").await, Some(7));
+        pass(10 * MINUTE).await;
+        origin.usually(Answer::Fail);
+        assert_eq!(ask(&cache, &origin, "k").await, 7, "in an outage");
+        pass(MINUTE).await;
+        assert_eq!(cache.lookup("k"), None);
+        // Without any end it is served until it is refreshed.
+        cache.put_with("k", value().stale_for(Duration::MAX)).await;
+        mark(cache.clone()).await;
+        pass(24 * 60 * MINUTE).await;
+        assert_eq!(cache.get("k").await, Some(7));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_value_without_a_stale_window_is_computed_again_by_the_next_caller() {
     let (cache, origin) = (settings().build().unwrap(), Origin::new());
     assert_eq!(ask(&cache, &origin, "k").await, 1);
