@@ -63,7 +63,8 @@ impl<V> Computed<V> {
     /// computation or, with `put_with`, from the call: the value is at most
     /// `ttl` + `compute_timeout` old. Zero means: it goes to the callers that
     /// wait for it now, and is not kept, unless the value also sets its own
-    /// `stale_for` or `stale_if_error`. Defaults to the cache's `ttl`.
+    /// `stale_for` or `stale_if_error`. An older value of the key ends.
+    /// Defaults to the cache's `ttl`.
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
@@ -92,8 +93,8 @@ impl<V> Computed<V> {
 
     /// Keeps the value from being stored or handed to any other caller. The waiters
     /// compute for themselves, in parallel, and for `uncacheable_for` the
-    /// next callers do not wait for each other. Given to `put_with`, it only
-    /// removes the value that is there.
+    /// next callers do not wait for each other. An older value of the key ends, also
+    /// in the remote; given to `put_with`, that is all it does.
     pub fn do_not_store(mut self) -> Self {
         self.storable = false;
         self

@@ -360,21 +360,43 @@ impl<V: Clone + Send + Sync + 'static> KeyQuestion<V> {
 
 impl<V: Clone + Send + Sync + 'static> BegunCall<V> {
     async fn end_computed(self, leader: Leader<V>, computed: Option<Computed<V>>) {
-        let Some(computed) = computed.filter(|computed| computed.storable) else {
-            return leader.end(End::Declined(Remember::Everywhere));
+        let declined = End::Declined(Remember::Everywhere);
+        let Some(computed) = computed else {
+            // The adapter of a service says of a response only that it may not be shared. That need
+            // not be a better answer than the older value.
+            return leader.end(declined);
         };
+        if !computed.storable {
+            return self.end_unstored(leader, declined).await;
+        }
         let computed = computed.with_tags_of(self.replaced.as_deref());
         match self.state.entry(computed, &leader) {
             (entry, true) => leader.fill(&entry),
-            (entry, false) => {
-                let is_current = leader.is_current();
-                leader.end(End::ForWaiters(entry));
-                if is_current && matches!(self.purpose, Purpose::FreshRead(_)) {
-                    // The caller has said that the older value is out of date.
-                    self.state.revoke(self.key).await;
-                }
-            }
+            (entry, false) => self.end_unstored(leader, End::ForWaiters(entry)).await,
         }
+    }
+
+    /// Ends with a result that is not stored. It is newer than the value that it was to replace, so
+    /// that value ends, here and in the remote.
+    async fn end_unstored(self, leader: Leader<V>, end: End<V>) {
+        if let Purpose::FreshRead(_) = self.purpose {
+            let is_current = leader.is_current();
+            leader.end(end);
+            if is_current {
+                // The caller has said that any older value is out of date, also one that was not
+                // seen.
+                self.state.revoke(self.key).await;
+            }
+            return;
+        }
+        let errand = self.state.remove_older_here(&leader, self.replaced.as_ref());
+        if errand.is_some() && let End::ForWaiters(entry) = &end {
+            // No waiter waits for the remote.
+            leader.publish(Arc::clone(entry));
+            leader.leave_place();
+        }
+        self.state.tell(errand).await;
+        leader.end(end);
     }
 
     async fn end_failed(self, leader: Leader<V>, failure: CallFailure) -> FailedCall<V> {
@@ -383,7 +405,8 @@ impl<V: Clone + Send + Sync + 'static> BegunCall<V> {
                 let rule = self.state.rule_for(&error, self.shared);
                 if let HoldRule::Remember(_) = rule.hold {
                     let error = error.into_answer();
-                    self.state.remove_older(&leader, self.replaced.as_ref()).await;
+                    let errand = self.state.remove_older_here(&leader, self.replaced.as_ref());
+                    self.state.tell(errand).await;
                     leader.end(End::Failed { error: error.clone(), rule });
                     return FailedCall { error, fallback: None };
                 }

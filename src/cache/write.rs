@@ -152,19 +152,20 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         keep.then(|| Arc::new(entry))
     }
 
-    /// Removes the value that a failure takes the place of, here and in the remote. It is gone
-    /// there before the leader ends: what another process puts after that stays.
-    pub(super) async fn remove_older(
-        self: &Arc<Self>,
+    /// Removes the value that a newer answer takes the place of: a failure, or a result that is not
+    /// stored. Returns what tells the remote. It is gone there before the leader ends: what another
+    /// process puts after that stays.
+    pub(super) fn remove_older_here(
+        &self,
         leader: &Leader<V>,
         older: Option<&Arc<Entry<V>>>,
-    ) {
-        let Some(older) = older.filter(|_| leader.is_current()) else { return };
+    ) -> Option<Errand> {
+        let older = older.filter(|_| leader.is_current())?;
         let key = leader.key();
-        // The flight goes on: the hold is yet to come.
+        // The flight goes on: its marks are yet to come.
         let errand = self.begin(|shared| shared.invalidate(Box::new([key.clone()])));
         drop(self.local.remove_exactly(key, older));
-        self.tell(errand).await;
+        errand
     }
 
     /// Removes what stands at a key of the remote, before the leader ends that has its lease.
@@ -176,7 +177,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
 
     /// Tells the remote, on a task of its own: a caller that goes away must not
     /// leave it half told.
-    async fn tell(self: &Arc<Self>, errand: Option<Errand>) -> Announcement {
+    pub(super) async fn tell(self: &Arc<Self>, errand: Option<Errand>) -> Announcement {
         let Some(errand) = errand else { return Announcement::NoRemote };
         match self.engine.errand(self.keeping(errand)).await {
             Some(Delivery::Done) => Announcement::Done,

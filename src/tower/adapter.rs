@@ -47,7 +47,8 @@ pub trait Adapter<Req, Res> {
     /// Returns the key of a request; `None` goes to the service uncached.
     fn key(&self, request: &Req) -> Option<Key>;
 
-    /// Returns what to store; `None` if this response may not be shared.
+    /// Returns what to store; `None` if this response may not be shared. A value that is stored
+    /// already stays then: the response may be a failure.
     fn freeze(&self, response: &Res) -> Option<Self::Stored>;
 
     /// Makes a response from a stored value.

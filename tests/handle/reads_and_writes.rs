@@ -72,6 +72,67 @@ async fn a_ttl_of_zero_serves_those_who_wait_and_keeps_nothing() {
     assert_eq!(origin.calls(), 2);
 }
 
+/// The three kinds of results that are not stored.
+const UNSTORED: [fn(u64) -> Computed<u64>; 3] = [
+    |n| Computed::new(n).ttl(std::time::Duration::ZERO),
+    |n| Computed::new(n).do_not_store(),
+    |n| Computed::new(n + HEAVY),
+];
+const HEAVY: u64 = 1000;
+
+/// A cache with a long stale window, in which values above `HEAVY` find no room.
+fn with_stale_window() -> Stampede<u64> {
+    let weigher = |value: &u64| if *value > HEAVY { usize::MAX } else { 8 };
+    settings().stale_for(60 * MINUTE).weigher(weigher).build().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refresh_whose_result_is_not_stored_ends_the_older_value() {
+    for (kind, make) in UNSTORED.into_iter().enumerate() {
+        let (cache, origin) = (with_stale_window(), Origin::new());
+        cache.put("k", 0).await;
+        pass(MINUTE).await;
+        let mut got = Vec::new();
+        for _ in 0..5 {
+            let load = origin.compute();
+            let compute = move || async move { load().await.map(make) };
+            got.push(cache.get_or_compute_with("k", compute).await.unwrap() % HEAVY);
+            all_have_run().await;
+        }
+        assert_eq!(got, [0, 2, 3, 4, 5], "kind {kind}: stale once, then what is new");
+        assert_eq!(cache.get("k").await, None);
+        let inside = || async { origin.load().await.map(make) };
+        cache.put("k", 0).await;
+        pass(MINUTE).await;
+        let got = cache.get_or_compute_scoped_with("k", inside).await.unwrap();
+        assert_eq!(
+            (got % HEAVY, cache.get("k").await),
+            (6, None),
+            "kind {kind}: inside its caller"
+        );
+        cache.put("k", 0).await;
+        let compute = move || async move { Ok::<_, OriginError>(make(7)) };
+        cache.refresh_with("k", compute).await.unwrap();
+        assert_eq!(cache.get("k").await, None, "kind {kind}: a fresh read");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_result_that_is_not_stored_ends_no_value_that_is_newer_than_its_computation() {
+    for make in UNSTORED {
+        let (cache, origin) = (with_stale_window(), Origin::taking(SECOND));
+        cache.put("k", 0).await;
+        pass(MINUTE).await;
+        let load = origin.compute();
+        let compute = move || async move { load().await.map(make) };
+        assert_eq!(cache.get_or_compute_with("k", compute).await.unwrap(), 0, "refreshed");
+        all_have_run().await;
+        cache.put("k", 5).await;
+        pass(2 * SECOND).await;
+        assert_eq!((origin.calls(), cache.get("k").await), (1, Some(5)));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lifetime_counts_from_the_end_of_the_computation() {
     let (cache, origin) = (settings::<u64>().build().unwrap(), Origin::taking(20 * SECOND));

@@ -352,3 +352,36 @@ async fn handle_layer_and_service_are_send_sync_and_clone_and_futures_are_send()
     is_sendable(cache.shutdown(SECOND));
     assert_eq!(origin.calls(), 0, "nothing runs before it is polled");
 }
+
+/// Shares the responses with an odd number.
+#[derive(Clone)]
+struct Odd;
+
+impl Adapter<u32, u64> for Odd {
+    type Stored = u64;
+
+    fn key(&self, _: &u32) -> Option<Key> {
+        Some(Key::from("k"))
+    }
+
+    fn freeze(&self, response: &u64) -> Option<u64> {
+        (response % 2 == 1).then_some(*response)
+    }
+
+    fn thaw(&self, stored: &u64) -> u64 {
+        *stored
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_that_the_adapter_does_not_share_ends_no_stored_value() {
+    let (cache, origin) = (settings().stale_for(60 * MINUTE).build().unwrap(), Origin::new());
+    let service = cache.layer(Odd).layer(over(&origin));
+    let ask = async || service.clone().oneshot(1).await.unwrap();
+    assert_eq!(ask().await, 1);
+    pass(MINUTE).await;
+    assert_eq!(ask().await, 1, "refreshed in the background");
+    all_have_run().await;
+    assert_eq!(origin.calls(), 2);
+    assert_eq!(cache.get("k").await, Some(1), "it may have been a failure");
+}

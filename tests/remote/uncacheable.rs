@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
-use tower_stampede::remote::{Double, RemoteOp};
+use tower_stampede::remote::Double;
 use tower_stampede::{Computed, Error};
 
 use crate::kit::origin::*;
@@ -91,17 +91,50 @@ async fn a_dead_value_that_still_stands_there_keeps_nobody_queued() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_useful_old_value_is_not_overwritten_by_that_word() {
-    let (double, origin) = (Double::new(), Origin::new());
+async fn a_newer_result_that_is_not_stored_ends_the_older_value_in_every_process() {
+    let unstored: [fn(u64) -> Computed<u64>; 2] =
+        [|n| Computed::new(n).do_not_store(), |n| Computed::new(n).ttl(Duration::ZERO)];
+    for make in unstored {
+        let (double, origin) = (Double::new(), Origin::new());
+        let useful = || settings().stale_for(10 * MINUTE).stale_if_error(10 * MINUTE);
+        let processes = Process::several_with(2, &double, useful).await;
+        assert_eq!(ask_to_store(&processes[0], &origin).await.unwrap().unwrap(), 1);
+        all_have_run().await;
+        assert_eq!(processes[1].get("k").await, Some(1));
+        pass(2 * MINUTE).await;
+        let load = origin.clone();
+        let compute = move || async move { load.load().await.map(make) };
+        let stale = processes[0].cache.get_or_compute_with("k", compute).await.unwrap();
+        assert_eq!(stale, 1, "served while it is refreshed");
+        all_have_run().await;
+        pass(SECOND).await;
+        assert_eq!(origin.calls(), 2);
+        for process in &processes {
+            assert_eq!(process.get("k").await, None);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_for_a_result_that_is_not_stored_do_not_wait_for_the_remote() {
+    let (double, origin) = (Double::new(), Origin::taking(SECOND));
     let useful = || settings().stale_if_error(10 * MINUTE);
-    let processes = Process::several_with(2, &double, useful).await;
+    let processes = Process::several_with(1, &double, useful).await;
     assert_eq!(ask_to_store(&processes[0], &origin).await.unwrap().unwrap(), 1);
     pass(2 * MINUTE).await;
-    ask(&processes[0], &origin).await.unwrap().unwrap();
-    all_have_run().await;
-    origin.usually(Answer::Fail);
-    assert_eq!(processes[1].load(&origin).await, 1);
-    assert_eq!(double.calls(RemoteOp::Fill), 1);
+    let cache = processes[0].cache.clone();
+    let answers = spawn_herd(10, |_| {
+        let (cache, origin) = (cache.clone(), origin.clone());
+        let compute = move || async move {
+            origin.load().await.map(|n| Computed::new(n).ttl(Duration::ZERO))
+        };
+        async move { cache.get_or_compute_with("k", compute).await.unwrap() }
+    });
+    pass(SECOND / 2).await;
+    double.delay_commands(SECOND);
+    let from = Instant::now();
+    assert_eq!(gather(answers.into_iter().skip(1).collect()).await, [2; 9]);
+    assert_eq!(from.elapsed(), SECOND / 2);
 }
 
 #[tokio::test(start_paused = true)]
