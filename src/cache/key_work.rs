@@ -364,14 +364,14 @@ impl<V: Clone + Send + Sync + 'static> BegunCall<V> {
         let Some(computed) = computed else {
             // The adapter of a service says of a response only that it may not be shared. That need
             // not be a better answer than the older value.
-            return leader.end(declined);
+            return leader.end_with_leavings(declined).after_others().await;
         };
         if !computed.storable {
             return self.end_unstored(leader, declined).await;
         }
         let computed = computed.with_tags_of(self.replaced.as_deref());
         match self.state.entry(computed, &leader) {
-            (entry, true) => leader.fill(&entry),
+            (entry, true) => leader.fill(&entry).after_others().await,
             (entry, false) => self.end_unstored(leader, End::ForWaiters(entry)).await,
         }
     }
@@ -379,9 +379,13 @@ impl<V: Clone + Send + Sync + 'static> BegunCall<V> {
     /// Ends with a result that is not stored. It is newer than the value that it was to replace, so
     /// that value ends, here and in the remote.
     async fn end_unstored(self, leader: Leader<V>, end: End<V>) {
+        let is_current = leader.is_current();
+        let older = self.replaced.as_ref().filter(|_| is_current);
         if let Purpose::FreshRead(_) = self.purpose {
-            let is_current = leader.is_current();
-            leader.end(end);
+            if let Some(older) = older {
+                self.state.remove_older_here(&leader, older);
+            }
+            leader.end_with_leavings(end).after_others().await;
             if is_current {
                 // The caller has said that any older value is out of date, also one that was not
                 // seen.
@@ -389,14 +393,16 @@ impl<V: Clone + Send + Sync + 'static> BegunCall<V> {
             }
             return;
         }
-        let errand = self.state.remove_older_here(&leader, self.replaced.as_ref());
-        if errand.is_some() && let End::ForWaiters(entry) = &end {
+        let errand = older.and_then(|older| self.state.remove_older(&leader, older));
+        if errand.is_some()
+            && let End::ForWaiters(entry) = &end
+        {
             // No waiter waits for the remote.
             leader.publish(Arc::clone(entry));
             leader.leave_place();
         }
         self.state.tell(errand).await;
-        leader.end(end);
+        leader.end_with_leavings(end).after_others().await;
     }
 
     async fn end_failed(self, leader: Leader<V>, failure: CallFailure) -> FailedCall<V> {
@@ -405,9 +411,11 @@ impl<V: Clone + Send + Sync + 'static> BegunCall<V> {
                 let rule = self.state.rule_for(&error, self.shared);
                 if let HoldRule::Remember(_) = rule.hold {
                     let error = error.into_answer();
-                    let errand = self.state.remove_older_here(&leader, self.replaced.as_ref());
+                    let older = self.replaced.as_ref().filter(|_| leader.is_current());
+                    let errand = older.and_then(|older| self.state.remove_older(&leader, older));
                     self.state.tell(errand).await;
-                    leader.end(End::Failed { error: error.clone(), rule });
+                    let end = End::Failed { error: error.clone(), rule };
+                    leader.end_with_leavings(end).after_others().await;
                     return FailedCall { error, fallback: None };
                 }
                 (error, rule)
@@ -419,7 +427,8 @@ impl<V: Clone + Send + Sync + 'static> BegunCall<V> {
                 (error, FailureRule { hold, ..self.shared })
             }
         };
-        leader.end(End::Failed { error: error.clone(), rule });
+        let end = End::Failed { error: error.clone(), rule };
+        leader.end_with_leavings(end).after_others().await;
         let fallback = self.purpose.fallback(&self.state, &self.key, self.in_hand.as_ref());
         FailedCall { error, fallback }
     }

@@ -301,7 +301,7 @@ where
         Clearance::Found(found) => {
             // Stored before it is handed over, like a computed value.
             let found = question.adopt(&leader, found);
-            leader.end(End::Found(Arc::clone(&found)));
+            leader.end_with_leavings(End::Found(Arc::clone(&found))).after_others().await;
             Cleared::Found(found)
         }
         Clearance::Held(held) => {

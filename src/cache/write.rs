@@ -155,17 +155,17 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     /// Removes the value that a newer answer takes the place of: a failure, or a result that is not
     /// stored. Returns what tells the remote. It is gone there before the leader ends: what another
     /// process puts after that stays.
-    pub(super) fn remove_older_here(
-        &self,
-        leader: &Leader<V>,
-        older: Option<&Arc<Entry<V>>>,
-    ) -> Option<Errand> {
-        let older = older.filter(|_| leader.is_current())?;
-        let key = leader.key();
+    pub(super) fn remove_older(&self, leader: &Leader<V>, older: &Arc<Entry<V>>) -> Option<Errand> {
+        let key = leader.key().clone();
         // The flight goes on: its marks are yet to come.
-        let errand = self.begin(|shared| shared.invalidate(Box::new([key.clone()])));
-        drop(self.local.remove_exactly(key, older));
+        let errand = self.begin(|shared| shared.invalidate(Box::new([key])));
+        self.remove_older_here(leader, older);
         errand
+    }
+
+    /// The same in this process alone.
+    pub(super) fn remove_older_here(&self, leader: &Leader<V>, older: &Arc<Entry<V>>) {
+        leader.keep_garbage(self.local.remove_exactly(leader.key(), older));
     }
 
     /// Removes what stands at a key of the remote, before the leader ends that has its lease.
@@ -225,7 +225,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         };
         leader.adopt(&entry);
         self.adopted(&entry);
-        leader.end(End::Found(Arc::clone(&entry)));
+        leader.end_with_leavings(End::Found(Arc::clone(&entry))).after_others().await;
         Some(entry)
     }
 

@@ -9,7 +9,12 @@
 //! 4. **The lease is given up,** on a task of its own. A result for the remote was sent there
 //!    before this function is called.
 //! 5. **The observer is told.** It is the user's code: it may be slow.
-//! 6. **What has left the table is dropped.** An error's `Drop` is the user's code too.
+//! 6. **What has left the table and the store is dropped.** The `Drop` of an error or a value is
+//!    the user's code too.
+//!
+//! The last two steps are [`Leavings`], and come last: the caller that was woken last stands next in
+//! line on the leader's own thread, where no other thread finds it. So a leader that has waiters
+//! lets others run first.
 //!
 //! A result is stored in this process before this function is called: a woken caller that
 //! looks into the store finds it there.
@@ -22,10 +27,11 @@ use crate::error::{Error, ErrorKind};
 use crate::flight::evidence::DeclinedFor;
 use crate::flight::hold::{FailureCount, FailureRule};
 use crate::flight::leader::Leader;
-use crate::flight::marks::Marks;
+use crate::flight::marks::{Marks, RemovedMarks};
 use crate::flight::phase::{Abandonment, SharedFailure, Verdict};
-use crate::garbage::drop_caught;
-use crate::observe::{CallersGot, ComputationEnd, FailureEffect, Occurrence};
+use crate::garbage::{Garbage, drop_caught};
+use crate::key::Key;
+use crate::observe::{CallersGot, ComputationEnd, FailureEffect, Observe, Occurrence};
 use crate::sync::Arc;
 
 /// How a leader ends.
@@ -112,14 +118,75 @@ impl<V> Steps<V> {
     }
 }
 
+/// What is left to do for an ended flight. All of it is code of the user.
+#[must_use = "dropping it runs code of the user's: say when"]
+pub(crate) struct Leavings<V> {
+    report: Option<Report>,
+    marks: Option<RemovedMarks>,
+    error: Option<Error>,
+    garbage: Option<Garbage<V>>,
+    had_waiters: bool,
+}
+
+/// What the observer is to be told.
+struct Report {
+    observer: Arc<dyn Observe>,
+    key: Key,
+    took: Duration,
+    is_refused: bool,
+    computation: Option<(ComputationEnd, Option<FailureEffect>)>,
+}
+
+impl<V> Leavings<V> {
+    /// What a leader leaves whose result is published and whose flight ends elsewhere, or has ended.
+    pub(super) fn of_published(leader: &Leader<V>) -> Self
+    where
+        V: Send + Sync + 'static,
+    {
+        let (garbage, had_waiters) = (leader.garbage.lock().take(), leader.flight.waiting() > 0);
+        Self { report: None, marks: None, error: None, garbage, had_waiters }
+    }
+
+    /// Does it once the callers that were woken have had their turn.
+    ///
+    /// Cancel safe: dropped while it waits, it does it at once.
+    pub(crate) async fn after_others(self) {
+        if self.had_waiters {
+            tokio::task::yield_now().await;
+        }
+        drop(self);
+    }
+}
+
+impl Report {
+    fn tell(&self) {
+        let Self { observer, key, took, .. } = self;
+        if self.is_refused {
+            observer.happened(Occurrence::FillRefused { key });
+        }
+        if let Some((end, failure)) = self.computation {
+            observer.happened(Occurrence::Computed { key, took: *took, end, failure });
+        }
+    }
+}
+
+impl<V> Drop for Leavings<V> {
+    fn drop(&mut self) {
+        self.report.take().inspect(Report::tell);
+        // A panic in it concerns no caller.
+        drop_caught((self.marks.take(), self.error.take()));
+        drop(self.garbage.take());
+    }
+}
+
 impl<V: Send + Sync + 'static> Leader<V> {
-    pub(super) fn conclude(&mut self, end: End<V>) {
+    pub(super) fn conclude(&mut self, end: End<V>) -> Leavings<V> {
         if std::mem::replace(&mut self.is_ended, true) {
-            return;
+            return Leavings::of_published(self);
         }
         let (engine, flight) = (&*self.engine, &self.flight);
         let now = engine.clock.now();
-        let refused = matches!(end, End::Filled { stored: false, .. });
+        let is_refused = matches!(end, End::Filled { stored: false, .. });
 
         let mut shard = engine.table.shard(&flight.key).lock();
         // A flight that was forgotten says nothing of the key any more.
@@ -139,6 +206,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         let removed = engine.table.remove(&mut shard, flight);
         drop(shard);
 
+        let had_waiters = flight.waiting() > 0;
         flight.wake();
 
         engine.release(&flight.computation);
@@ -154,15 +222,17 @@ impl<V: Send + Sync + 'static> Leader<V> {
             }
         }
 
-        if refused {
-            engine.observer.happened(Occurrence::FillRefused { key: &flight.key });
-        }
-        if let Some(end) = steps.computation {
-            let (key, took, failure) = (&flight.key, now.since(self.started.tick), steps.failure);
-            engine.observer.happened(Occurrence::Computed { key, took, end, failure });
-        }
-        // A panic in it concerns no caller.
-        drop_caught((removed, evicted, unheard, leftover, steps.replaced));
+        let computation = steps.computation.map(|end| (end, steps.failure));
+        let report = (is_refused || computation.is_some()).then(|| Report {
+            observer: Arc::clone(&engine.observer),
+            key: flight.key.clone(),
+            took: now.since(self.started.tick),
+            is_refused,
+            computation,
+        });
+        drop_caught((removed, unheard, leftover));
+        let garbage = self.garbage.lock().take();
+        Leavings { report, marks: evicted, error: steps.replaced, garbage, had_waiters }
     }
 
     /// Updates the marks of the key, and says how the steps go.

@@ -23,7 +23,7 @@ use crate::clock::Tick;
 use crate::entry::{ComputationStart, Entry};
 use crate::error::{Error, ErrorKind};
 use crate::flight::computation::Computation;
-use crate::flight::end::End;
+use crate::flight::end::{End, Leavings};
 use crate::flight::engine::{Engine, FlightRequest, GRACE, LedFor};
 use crate::flight::evidence::{DeclinedFor, RequestTraits};
 use crate::flight::hold::{FailureRule, HeldKey, HoldRule, Requester};
@@ -32,13 +32,14 @@ use crate::flight::phase::{Flight, Interest, Verdict};
 use crate::flight::places::NoPlace;
 use crate::flight::tasks;
 use crate::flight::waiter::WaitSlot;
+use crate::garbage::Garbage;
 use crate::key::Key;
 use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, Version};
 use crate::lease::hold::{Attempt, FillTarget, Lease};
 use crate::lease::shared_store::Unavailable;
 use crate::mode::Mode;
 use crate::observe::Occurrence;
-use crate::sync::Arc;
+use crate::sync::{Arc, Mutex};
 
 pub(crate) struct Leader<V: Send + Sync + 'static> {
     pub(super) engine: Arc<Engine<V>>,
@@ -77,6 +78,8 @@ pub(crate) struct Leader<V: Send + Sync + 'static> {
     is_unbounded: bool,
     /// Whether it waits for a place. Then it does not begin without a caller.
     is_queued: bool,
+    /// What has left the store on its way, and is dropped once it has ended.
+    pub(super) garbage: Mutex<Option<Garbage<V>>>,
 }
 
 impl<V: Send + Sync + 'static> Leader<V> {
@@ -111,6 +114,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             slot: None,
             is_queued: false,
             is_unbounded: false,
+            garbage: Mutex::default(),
         }
     }
 
@@ -423,14 +427,14 @@ impl<V: Send + Sync + 'static> Leader<V> {
             match tokio::time::timeout(rest, self.or_unwanted(work.as_mut())).await {
                 Ok(Some(Ok(output))) => return Ok(output),
                 Ok(Some(Err(panic))) => {
-                    self.conclude(End::Panicked);
+                    drop(self.conclude(End::Panicked));
                     if self.interest.is_none() && tasks::lacks_task_local(&*panic) {
                         self.engine.observer.happened(Occurrence::TaskLocalMissing);
                     }
                     std::panic::resume_unwind(panic)
                 }
                 Ok(None) => {
-                    self.conclude(End::Lost);
+                    drop(self.conclude(End::Lost));
                     return Err(Error::new(ErrorKind::ShutDown));
                 }
                 // It goes on for its callers; for others its data is too old.
@@ -535,7 +539,18 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// Stores the value of the remote, unless it was invalidated since this leader asked.
     pub(crate) fn adopt(&self, entry: &Arc<Entry<V>>) -> bool {
         let allowed = || self.may_adopt(entry);
-        self.engine.local.fill(&self.flight.key, Arc::clone(entry), &allowed).finish()
+        let change = self.engine.local.fill(&self.flight.key, Arc::clone(entry), &allowed);
+        self.keep_garbage(change.garbage);
+        change.applied
+    }
+
+    /// Keeps what has left the store until the flight has ended: its `Drop` is code of the user, and
+    /// the callers of the flight need not wait for it.
+    pub(crate) fn keep_garbage(&self, garbage: Garbage<V>) {
+        match &mut *self.garbage.lock() {
+            Some(kept) => kept.extend(garbage),
+            kept => *kept = Some(garbage),
+        }
     }
 
     /// Hands `entry` to the waiters. The flight stays joinable until it ends.
@@ -572,18 +587,17 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.engine.note(&self.flight.key, |marks| marks.evidence.share(unkeyed, until));
     }
 
-    /// Stores the result under the flight's key, and ends the flight.
-    pub(crate) fn fill(self, entry: &Arc<Entry<V>>) {
+    /// Stores the result under the flight's key, and ends the flight. Returns what is left to do.
+    pub(crate) fn fill(self, entry: &Arc<Entry<V>>) -> Leavings<V> {
         let (key, local) = (&self.flight.key, &self.engine.local);
         let change = local.fill(key, Arc::clone(entry), &|| self.may_store(entry));
+        self.keep_garbage(change.garbage);
         let target = FillTarget::new(key.clone(), Arc::clone(entry));
         let unstore = (Arc::clone(local), key.clone(), Arc::clone(entry));
-        self.finish(Arc::clone(entry), change.applied, vec![target], move || {
+        self.share_or_end(Arc::clone(entry), change.applied, vec![target], move || {
             let (local, key, entry) = unstore;
             drop(local.remove_exactly(&key, &entry));
-        });
-        // Last: the `Drop` of values is the user's code.
-        drop(change.garbage);
+        })
     }
 
     /// Ends a flight whose result is stored in this process, or not. With a lease it goes
@@ -593,21 +607,34 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// A result that may not be stored here is sent as well. An invalidation before the lease
     /// was granted does not concern it, and an invalidation after that has ended the right to
     /// fill. Only the remote knows which of the two happened.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP stores its results itself"))]
     pub(crate) fn finish(
-        mut self,
+        self,
         entry: Arc<Entry<V>>,
         stored: bool,
         targets: Vec<FillTarget<V>>,
         unstore: impl FnOnce() + Send + 'static,
     ) {
+        drop(self.share_or_end(entry, stored, targets, unstore));
+    }
+
+    fn share_or_end(
+        mut self,
+        entry: Arc<Entry<V>>,
+        stored: bool,
+        targets: Vec<FillTarget<V>>,
+        unstore: impl FnOnce() + Send + 'static,
+    ) -> Leavings<V> {
         match self.lease.take() {
             Some(lease) if self.engine.mode() != Mode::Off => {
+                let leavings = Leavings::of_published(&self);
                 self.publish(Arc::clone(&entry));
                 self.leave_place();
                 let errands = lease.errands().clone();
                 errands.run(self.share(lease, entry, stored, targets, unstore));
+                leavings
             }
-            _ => self.end(End::Filled { entry, stored }),
+            _ => self.end_with_leavings(End::Filled { entry, stored }),
         }
     }
 
@@ -631,8 +658,13 @@ impl<V: Send + Sync + 'static> Leader<V> {
     }
 
     /// Ends the flight.
-    pub(crate) fn end(mut self, end: End<V>) {
-        self.conclude(end);
+    pub(crate) fn end(self, end: End<V>) {
+        drop(self.end_with_leavings(end));
+    }
+
+    /// Ends the flight. Returns what is left to do.
+    pub(crate) fn end_with_leavings(mut self, end: End<V>) -> Leavings<V> {
+        self.conclude(end)
     }
 
     /// Returns whether a panic of the computation unwinds through the leader.
@@ -644,7 +676,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
 impl<V: Send + Sync + 'static> Drop for Leader<V> {
     fn drop(&mut self) {
         if !self.is_ended {
-            self.conclude(if self.is_panicking() { End::Panicked } else { End::Lost });
+            drop(self.conclude(if self.is_panicking() { End::Panicked } else { End::Lost }));
         }
         debug_assert!(self.flight.verdict().is_some(), "a leader leaves a verdict");
     }

@@ -231,10 +231,10 @@ async fn a_late_leader_neither_closes_a_newer_flight_nor_stores_over_its_value()
     let waiter = ask(&engine, &map, 100);
     settle().await;
     let (old_value, new_value) = (entry(&old, 1), entry(&new, 2));
-    old.fill(&old_value);
+    drop(old.fill(&old_value));
     assert_eq!(engine.table.running(), 1, "the newer flight is still there");
     assert!(map.0.lock().is_empty(), "and nothing is stored");
-    new.fill(&new_value);
+    drop(new.fill(&new_value));
     assert_eq!(value(waiter).await, 2);
     assert_eq!(map.0.lock()[&Key::from("k")].value, 2);
 }
@@ -252,7 +252,7 @@ async fn a_leader_that_nobody_polls_is_deposed_and_its_late_result_is_not_stored
     assert_eq!(engine.places.free(), 10, "its place is free again");
     let newer = lead(&engine);
     let late = entry(&leader, 1);
-    leader.fill(&late);
+    drop(leader.fill(&late));
     assert!(map.0.lock().is_empty());
     drop(newer);
 }
@@ -272,7 +272,7 @@ async fn however_a_leader_ends_it_is_out_of_the_table_and_its_waiters_go_on() {
         }),
         ("fill", |leader, _| {
             let entry = entry(&leader, 7);
-            leader.fill(&entry);
+            drop(leader.fill(&entry));
         }),
         ("found", |leader, _| {
             let entry = entry(&leader, 7);
@@ -328,7 +328,7 @@ async fn an_uncacheable_key_is_led_by_one_and_passed_by_the_others() {
     let leader = lead(&engine);
     assert!(matches!(ask(&engine, &map, 100).await.unwrap(), Step::Alone(_)));
     let stored = entry(&leader, 7);
-    leader.fill(&stored);
+    drop(leader.fill(&stored));
     let leader = lead(&engine);
     let joined = ask(&engine, &map, 100);
     settle().await;

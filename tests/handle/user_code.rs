@@ -289,3 +289,133 @@ async fn a_slow_drop_of_an_evicted_value_does_not_delay_the_waiters_of_the_fill(
     assert!(brake.drops.load(SeqCst) > 0, "a fill evicts");
     assert_eq!(brake.too_long.load(SeqCst), 0, "the waiter is answered before the drop ends");
 }
+
+/// Woken callers that have their answers, and code of the application that waits for them.
+#[derive(Clone, Default)]
+struct Answered(Arc<(Mutex<usize>, Condvar)>);
+
+impl Answered {
+    fn add_one(&self) {
+        *self.0.0.lock().unwrap() += 1;
+        self.0.1.notify_all();
+    }
+
+    /// Blocks its thread until so many are answered, or for half a minute. Returns whether they were.
+    fn wait_for(&self, waiters: usize) -> bool {
+        let too_few = |answered: &mut usize| *answered < waiters;
+        let (answered, most) = (self.0.0.lock().unwrap(), Duration::from_secs(30));
+        !self.0.1.wait_timeout_while(answered, most, too_few).unwrap().1.timed_out()
+    }
+}
+
+/// A value whose `Drop` blocks its thread until the waiters are answered.
+#[derive(Clone)]
+struct Blocking(#[allow(dead_code, reason = "only dropped")] Option<Arc<BlockingDrop>>);
+
+struct BlockingDrop(Answered, Arc<Mutex<Vec<bool>>>);
+
+const WAITERS: usize = 4;
+
+impl Drop for BlockingDrop {
+    fn drop(&mut self) {
+        let is_in_time = self.0.wait_for(WAITERS);
+        self.1.lock().unwrap().push(is_in_time);
+    }
+}
+
+/// Lets `WAITERS` callers wait for a leader, which ends as `compute` does. Returns once all have
+/// their answers.
+async fn answer_waiters<F>(cache: &Stampede<Blocking>, answered: &Answered, compute: F)
+where
+    F: FnOnce() -> Result<Blocking, OriginError> + Send + 'static,
+{
+    let (open, gate) = oneshot::channel::<()>();
+    let (begins, begun) = oneshot::channel::<()>();
+    let handle = cache.clone();
+    let leader = spawn(async move {
+        let compute = || async {
+            begins.send(()).unwrap();
+            gate.await.unwrap();
+            compute()
+        };
+        drop(handle.get_or_compute("k", compute).await);
+    });
+    begun.await.unwrap();
+    let waiters: Vec<_> = (0..WAITERS)
+        .map(|_| {
+            let (cache, answered) = (cache.clone(), answered.clone());
+            let none = || async { Err::<Blocking, _>(OriginError(0)) };
+            spawn(async move {
+                drop(cache.get_or_compute("k", none).await);
+                answered.add_one();
+            })
+        })
+        .collect();
+    while cache.stats().waiting < WAITERS {
+        tokio::task::yield_now().await;
+    }
+    open.send(()).unwrap();
+    for task in waiters.into_iter().chain([leader]) {
+        task.await.unwrap();
+    }
+}
+
+/// The waiter that is woken last stands next in line on the thread of the leader.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drop_that_blocks_its_thread_delays_not_even_the_waiter_that_is_woken_last() {
+    let in_time = Arc::new(Mutex::new(Vec::new()));
+    let later = Duration::from_secs(600);
+    for (has_hook, is_stored) in [(false, true), (false, false), (true, true), (true, false)] {
+        let answered = Answered::default();
+        let mut settings = settings().stale_if_error(later);
+        if !is_stored {
+            // Then the new value ends the older one.
+            let weigh = |value: &Blocking| if value.0.is_some() { 8 } else { usize::MAX };
+            settings = settings.weigher(weigh);
+        }
+        let (by_hook, hooked) = (answered.clone(), Arc::clone(&in_time));
+        if has_hook {
+            settings = settings.on_eviction(move |_, _, _| {
+                let is_in_time = by_hook.wait_for(WAITERS);
+                hooked.lock().unwrap().push(is_in_time);
+            });
+        }
+        let cache: Stampede<Blocking> = settings.build().unwrap();
+        let old = BlockingDrop(answered.clone(), Arc::clone(&in_time));
+        let value = Computed::new(Blocking(Some(Arc::new(old)))).ttl(Duration::from_nanos(1));
+        cache.put_with("k", value).await;
+        answer_waiters(&cache, &answered, || Ok(Blocking(None))).await;
+    }
+    assert_eq!(*in_time.lock().unwrap(), [true; 6], "four drops, two of them behind a hook");
+}
+
+/// Notes each line of the log, and how many waiters had their answers by then.
+struct NotedLine(Answered, Arc<Mutex<Vec<(String, usize)>>>);
+
+impl std::io::Write for NotedLine {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let answered = *self.0.0.0.lock().unwrap();
+        self.1.lock().unwrap().push((String::from_utf8_lossy(bytes).into_owned(), answered));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+/// On one thread the order is all there is.
+#[tokio::test]
+async fn a_subscriber_learns_of_the_end_when_the_waiters_have_their_answers() {
+    let (answered, lines) = (Answered::default(), Arc::new(Mutex::new(Vec::new())));
+    let (counted, noted) = (answered.clone(), Arc::clone(&lines));
+    let write = move || NotedLine(counted.clone(), Arc::clone(&noted));
+    let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG);
+    let _listening = crate::kit::log::listen(subscriber.with_writer(write).finish());
+    let cache: Stampede<Blocking> = settings().max_entries(10).build().unwrap();
+    answer_waiters(&cache, &answered, || Err(OriginError(1))).await;
+    let lines = lines.lock().unwrap();
+    let is_end = |(line, _): &&(String, usize)| line.contains("computed");
+    let ends: Vec<usize> = lines.iter().filter(is_end).map(|(_, answered)| *answered).collect();
+    assert_eq!(ends, [WAITERS], "{lines:?}");
+}

@@ -54,7 +54,7 @@ fn a_deposed_leader_stores_nothing_over_the_value_of_the_next() {
             let value = wait(next.call(&key())).expect("nothing fails");
             returned.store(value, Ordering::SeqCst);
         });
-        silent.fill(&late);
+        drop(silent.fill(&late));
         join_all([next]);
         // Or the silent leader had stored its value before it was deposed.
         if value.load(Ordering::SeqCst) == 2 {

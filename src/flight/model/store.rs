@@ -20,7 +20,7 @@ fn a_woken_waiter_finds_the_value_in_the_store() {
         });
         let waiters: Vec<_> = waiters.collect();
         let entry = world.entry(&leader, 7, &[]);
-        leader.fill(&entry);
+        drop(leader.fill(&entry));
         join_all(waiters);
         world.assert_idle();
     });
@@ -76,7 +76,7 @@ fn what_was_put_is_found_until_it_is_invalidated() {
         let caller = spawn(move || {
             if let Admission::Lead(leader) = caller.enter(&key()) {
                 let entry = caller.entry(&leader, 2, &[]);
-                leader.fill(&entry);
+                drop(leader.fill(&entry));
             }
         });
         world.put(&key(), 2);

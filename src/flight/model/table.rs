@@ -153,7 +153,7 @@ fn a_waiter_that_looks_again_finds_what_a_published_flight_has_stored() {
         let waiters: Vec<_> = waiters.collect();
         let entry = world.entry(&leader, 7, &[]);
         leader.publish(Arc::clone(&entry));
-        leader.fill(&entry);
+        drop(leader.fill(&entry));
         join_all(waiters);
         world.assert_idle();
     });
@@ -226,7 +226,7 @@ fn callers_that_leave_an_arriving_result_share_a_newer_one_that_the_older_does_n
                         let entry = world.entry(&leader, 2, &[]);
                         leader.publish(Arc::clone(&entry));
                         pause();
-                        leader.fill(&entry);
+                        drop(leader.fill(&entry));
                     }
                     Step::Answer(entry, _) => assert_eq!(entry.value, 2),
                     other => panic!("{other:?}"),
@@ -237,7 +237,7 @@ fn callers_that_leave_an_arriving_result_share_a_newer_one_that_the_older_does_n
         let old = world.entry(&first, 1, &[]);
         first.publish(Arc::clone(&old));
         pause();
-        first.fill(&old);
+        drop(first.fill(&old));
         join_all(callers);
         assert_eq!(led.load(Ordering::SeqCst), 1, "one of them computes");
         assert_eq!(world.get(&key()).map(|entry| entry.value), Some(2));
