@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 use std::error::Error as StdError;
-use std::fmt;
+use std::fmt::{self, Write as _};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,6 +39,8 @@ struct Repr {
     action: Option<FailureAction>,
     /// The name of the cache, once that is known.
     cache: Option<Arc<str>>,
+    /// The size of a loader's error, which is shared with its callers.
+    shared_bytes: usize,
 }
 
 enum Source {
@@ -51,6 +54,12 @@ enum Source {
     /// The key, as text.
     OwnKey(Box<str>),
 }
+
+/// What an error of the application counts at least: it may hold memory that is not in its text.
+const LEAST_INNER: u64 = 1 << 10;
+
+/// So many errors of a chain of sources are looked at.
+const MOST_SOURCES: usize = 16;
 
 /// The text of a key is no longer than this in an error.
 const LONGEST_KEY: usize = 64;
@@ -126,7 +135,8 @@ impl Error {
     }
 
     fn made_of(kind: ErrorKind, retry_after: Option<Duration>, source: Option<Source>) -> Self {
-        Self(Arc::new(Repr { kind, retry_after, source, action: None, cache: None }))
+        let (action, cache, shared_bytes) = (None, None, 0);
+        Self(Arc::new(Repr { kind, retry_after, source, action, cache, shared_bytes }))
     }
 
     /// Makes the error of a caller that runs in the computation of `key`, or in one that this one
@@ -192,8 +202,8 @@ impl Error {
             return error;
         }
         let Repr { kind, retry_after, action, .. } = *error.0;
-        let source = Some(Source::Named(error));
-        Self(Arc::new(Repr { kind, retry_after, source, action, cache }))
+        let (source, shared_bytes) = (Some(Source::Named(error)), 0);
+        Self(Arc::new(Repr { kind, retry_after, source, action, cache, shared_bytes }))
     }
 
     pub(crate) fn held(retry_after: Duration, earlier: Option<Self>) -> Self {
@@ -237,8 +247,32 @@ impl Error {
         action: Option<FailureAction>,
     ) -> Self {
         let source = Some(Source::Inner(Box::new(LoadError(Arc::new(error)))));
-        let (kind, retry_after) = (ErrorKind::Inner, None);
-        Self(Arc::new(Repr { kind, retry_after, source, action, cache: None }))
+        let (kind, retry_after, cache, shared_bytes) =
+            (ErrorKind::Inner, None, None, size_of::<E>());
+        Self(Arc::new(Repr { kind, retry_after, source, action, cache, shared_bytes }))
+    }
+
+    /// Returns about how many bytes the error takes. Of an error of the application the cache sees the
+    /// size and the text, and those of its sources: it counts these, and `LEAST_INNER` at least.
+    ///
+    /// Runs code of the user: the `Display` of the error.
+    pub(crate) fn weight(&self) -> u64 {
+        let own = size_of::<Repr>().saturating_add(self.0.shared_bytes) as u64;
+        match &self.0.source {
+            None | Some(Source::OwnKey(_)) => own,
+            Some(Source::Inner(error)) => {
+                let first: &(dyn StdError + 'static) = &**error;
+                let chain = std::iter::successors(Some(first), |&error| StdError::source(error));
+                let bytes = |error: &(dyn StdError + 'static)| {
+                    (size_of_val(error) as u64).saturating_add(text_bytes(error))
+                };
+                let inner = chain.take(MOST_SOURCES).map(bytes).fold(own, u64::saturating_add);
+                inner.max(LEAST_INNER)
+            }
+            Some(Source::Earlier(error) | Source::Answer(error) | Source::Named(error)) => {
+                own.saturating_add(error.weight())
+            }
+        }
     }
 
     fn of_loader<E: fmt::Debug + fmt::Display + 'static>(&self) -> Option<Arc<E>> {
@@ -307,6 +341,28 @@ impl StdError for Error {
             Source::OwnKey(_) => None,
         }
     }
+}
+
+/// Returns the length of an error's text; of an error that panics when it is shown, the largest.
+fn text_bytes(error: &dyn StdError) -> u64 {
+    struct Counter(u64);
+    impl fmt::Write for Counter {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            self.0 = self.0.saturating_add(text.len() as u64);
+            Ok(())
+        }
+    }
+    let count = || {
+        let mut counter = Counter(0);
+        // What is written until then counts.
+        let _ = write!(counter, "{error}");
+        counter.0
+    };
+    std::panic::catch_unwind(AssertUnwindSafe(count)).unwrap_or_else(|payload| {
+        // Its `Drop` may panic, too.
+        std::mem::forget(payload);
+        u64::MAX
+    })
 }
 
 /// The error of a loader, kept so that each caller gets it back as it is.

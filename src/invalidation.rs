@@ -24,6 +24,8 @@
 //! this process carries it ([`LiveTags`]). A write to a URI of which nothing is here leaves
 //! nothing here.
 //!
+//! The bound is one of records, and of bytes: a long tag stands in the log as a hash.
+//!
 //! # Locks
 //!
 //! Writers take `appending`, then the lock of one shard. They publish the number
@@ -37,14 +39,14 @@
 mod live;
 
 use std::collections::HashMap;
-use std::hash::BuildHasher;
+use std::hash::{BuildHasher, RandomState as SipState};
 use std::time::Duration;
 
 use crossbeam_utils::CachePadded;
 
 use crate::clock::Tick;
 use crate::entry::Entry;
-use crate::key::Tag;
+use crate::key::{KeyKind, Tag};
 use crate::sync::{Arc, AtomicU64, AtomicUsize, Mutex, Notify, Ordering, RandomState, RwLock};
 
 pub(crate) use live::LiveTags;
@@ -55,6 +57,13 @@ pub(crate) const ASKED_NOW: u64 = u64::MAX;
 const SHARDS: usize = if cfg!(stampede_model) { 2 } else { 64 };
 
 type Records = HashMap<Tag, Record, RandomState>;
+
+/// A tag with more bytes stands in the log as a hash, by two keys that only the log knows. Where two
+/// tags had one hash, too much would be invalidated.
+const LONGEST_TAG: usize = 128;
+
+/// The name of a record: the kind of a hash, and two hashes.
+type HashName = [u8; 18];
 
 #[derive(Debug)]
 pub(crate) struct InvalidationLog {
@@ -73,6 +82,8 @@ pub(crate) struct InvalidationLog {
     dropped: AtomicU64,
     shards: Box<[CachePadded<RwLock<Records>>]>,
     hasher: RandomState,
+    /// For the names of long tags.
+    namers: [SipState; 2],
     /// Held by a thread that gives out a number or removes records.
     appending: Mutex<()>,
     records: AtomicUsize,
@@ -109,6 +120,7 @@ impl InvalidationLog {
             dropped: AtomicU64::new(0),
             shards: std::iter::repeat_with(CachePadded::default).take(SHARDS).collect(),
             hasher: RandomState::default(),
+            namers: Default::default(),
             appending: Mutex::default(),
             records: AtomicUsize::new(0),
             checking: Mutex::default(),
@@ -125,8 +137,27 @@ impl InvalidationLog {
         self.seq.load(Ordering::Acquire)
     }
 
-    fn shard(&self, tag: &[u8]) -> &RwLock<Records> {
-        &self.shards[self.hasher.hash_one(tag) as usize % SHARDS]
+    fn shard(&self, name: &[u8]) -> &RwLock<Records> {
+        &self.shards[self.hasher.hash_one(name) as usize % SHARDS]
+    }
+
+    /// Returns the name under which a tag has its record: its bytes, or their hash, in `room`.
+    fn name_of<'a>(&self, tag: &'a [u8], room: &'a mut HashName) -> &'a [u8] {
+        if tag.len() <= LONGEST_TAG {
+            return tag;
+        }
+        let [one, two] = self.namers.each_ref().map(|namer| namer.hash_one(tag).to_be_bytes());
+        room[..2].copy_from_slice(&KeyKind::LongTag.start());
+        room[2..10].copy_from_slice(&one);
+        room[10..].copy_from_slice(&two);
+        room
+    }
+
+    /// Returns the record of a tag, or of a stale mark.
+    fn record_of(&self, tag: &Tag) -> Option<Record> {
+        let mut room = HashName::default();
+        let name = self.name_of(tag.as_bytes(), &mut room);
+        self.shard(name).read().get(name).copied()
     }
 
     /// Records that everything that started so far with `tag` is dead, if there is
@@ -140,12 +171,17 @@ impl InvalidationLog {
         } else if marked.as_ref().is_some_and(Tag::is_everything) {
             *self.everything_marked.write() = Some(Record { seq, at });
         } else {
-            let mut shard = self.shard(tag.as_bytes()).write();
-            match shard.get_mut(tag.as_bytes()) {
+            let mut room = HashName::default();
+            let name = self.name_of(tag.as_bytes(), &mut room);
+            let mut shard = self.shard(name).write();
+            match shard.get_mut(name) {
                 Some(record) => *record = Record { seq, at },
-                None if self.len() >= self.max_tags => return Err(Full(tag)),
+                None if self.len() >= self.max_tags => {
+                    drop(shard);
+                    return Err(Full(tag));
+                }
                 None => {
-                    shard.insert(tag, Record { seq, at });
+                    shard.insert(Tag::from_encoded(name), Record { seq, at });
                     self.records.fetch_add(1, Ordering::Relaxed);
                 }
             }
@@ -232,10 +268,7 @@ impl InvalidationLog {
     fn is_recorded(&self, tags: &[Tag], since: u64) -> bool {
         let dead_by = |at: u64| since < at;
         dead_by(self.everything.load(Ordering::Acquire))
-            || tags.iter().any(|tag| {
-                let shard = self.shard(tag.as_bytes()).read();
-                shard.get(tag.as_bytes()).is_some_and(|record| dead_by(record.seq))
-            })
+            || tags.iter().any(|tag| self.record_of(tag).is_some_and(|record| dead_by(record.seq)))
     }
 
     /// Returns when what started at `since` with `tags` was made stale, if it was. Of several
@@ -244,11 +277,8 @@ impl InvalidationLog {
         if self.marked.load(Ordering::Acquire) <= since {
             return None;
         }
-        let record_of = |tag: &Tag| {
-            let mark = tag.stale_mark();
-            self.shard(mark.as_bytes()).read().get(mark.as_bytes()).copied()
-        };
-        let records = tags.iter().filter_map(record_of).chain(*self.everything_marked.read());
+        let marks = tags.iter().filter_map(|tag| self.record_of(&tag.stale_mark()));
+        let records = marks.chain(*self.everything_marked.read());
         records.filter(|record| since < record.seq).map(|record| record.at).min()
     }
 
@@ -391,6 +421,22 @@ mod tests {
         log.invalidate("*".into(), T0);
         log.invalidate("*".into(), T0);
         assert!(log.is_dead(&[], started, log.seq() - 1));
+    }
+
+    #[test]
+    fn a_long_tag_takes_no_more_room_than_a_short_one_and_is_itself_alone() {
+        let log = InvalidationLog::new(1000);
+        let long = |n: u32| Tag::from(format!("{}{n}", "x".repeat(10_000)));
+        log.invalidate(long(1), T0);
+        log.invalidate(long(2).stale_mark(), T0);
+        log.invalidate(Tag::from("y".repeat(LONGEST_TAG)), T0);
+        assert!(log.is_dead(&[long(1)], 0, ASKED_NOW) && log.is_dead(&[long(2)], 0, ASKED_NOW));
+        assert!(log.made_stale(&[long(2)], 0).is_some() && log.made_stale(&[long(1)], 0).is_none());
+        assert!(!log.is_dead(&[long(3)], 0, ASKED_NOW));
+        let records =
+            log.shards.iter().flat_map(|shard| shard.read().keys().cloned().collect::<Vec<_>>());
+        assert!(records.into_iter().all(|name| name.as_bytes().len() <= LONGEST_TAG));
+        assert_eq!(log.len(), 3);
     }
 
     #[test]

@@ -173,7 +173,8 @@ macro_rules! each_setting {
             /// was checked against them: no unrelated entry ends because of that. A
             /// computation that began before a dropped record, and whose tags are
             /// known only with its result, counts as invalidated: its callers get
-            /// the result, and it is not stored.
+            /// the result, and it is not stored. A record takes about 300 bytes at
+            /// most: a tag of more than 128 bytes is kept as a hash.
             ///
             /// A task in the background makes room from three quarters of the bound
             /// on. When it does not keep up, the invalidation that reaches the bound

@@ -21,11 +21,12 @@
 
 use std::time::Duration;
 
+use crate::budget::Reservation;
 use crate::clock::Tick;
 use crate::entry::Entry;
 use crate::error::{Error, ErrorKind};
 use crate::flight::evidence::DeclinedFor;
-use crate::flight::hold::{FailureCount, FailureRule};
+use crate::flight::hold::{FailureCount, FailureRule, HoldRule};
 use crate::flight::leader::Leader;
 use crate::flight::marks::{Marks, RemovedMarks};
 use crate::flight::phase::{Abandonment, SharedFailure, Verdict};
@@ -187,21 +188,27 @@ impl<V: Send + Sync + 'static> Leader<V> {
         let (engine, flight) = (&*self.engine, &self.flight);
         let now = engine.clock.now();
         let is_refused = matches!(end, End::Filled { stored: false, .. });
+        // Without a lock: it asks for the text of the user's error.
+        let error_bytes = end.kept_error_bytes();
 
         let mut shard = engine.table.shard(&flight.key).lock();
         // A flight that was forgotten says nothing of the key any more.
         let is_current = shard.is_current(flight);
-        let (mut unheard, mut evicted) = (Marks::default(), None);
+        let (mut unheard, mut evicted) = (Marks::default(), RemovedMarks::default());
+        let mut room = None;
+        if let Some(bytes) = error_bytes.filter(|_| is_current) {
+            (room, evicted) = shard.marks.room_for_error(&engine.errors, bytes, now);
+        }
         let marks = if !is_current {
             &mut unheard
         } else if end.is_worth_marks() {
             let (marks, removed) = shard.marks.of(&flight.key, now);
-            evicted = Some(removed);
+            evicted.extend(removed);
             marks
         } else {
             shard.marks.get_mut(&flight.key).unwrap_or(&mut unheard)
         };
-        let steps = self.steps(end, marks, now);
+        let steps = self.steps(end, marks, now, room);
         let leftover = flight.settle(steps.verdict);
         let removed = engine.table.remove(&mut shard, flight);
         drop(shard);
@@ -232,11 +239,18 @@ impl<V: Send + Sync + 'static> Leader<V> {
         });
         drop_caught((removed, unheard, leftover));
         let garbage = self.garbage.lock().take();
-        Leavings { report, marks: evicted, error: steps.replaced, garbage, had_waiters }
+        let (marks, error) = (Some(evicted), steps.replaced);
+        Leavings { report, marks, error, garbage, had_waiters }
     }
 
     /// Updates the marks of the key, and says how the steps go.
-    fn steps(&self, end: End<V>, marks: &mut Marks, now: Tick) -> Steps<V> {
+    fn steps(
+        &self,
+        end: End<V>,
+        marks: &mut Marks,
+        now: Tick,
+        room: Option<Reservation>,
+    ) -> Steps<V> {
         match end {
             End::Filled { entry, stored } => {
                 marks.set_storable(self.traits.unkeyed, self.seen_until(&entry, now));
@@ -293,18 +307,19 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 marks.hold.end_panics();
                 let is_late = error.kind() == ErrorKind::ComputeTimeout;
                 let how = if is_late { ComputationEnd::TimedOut } else { ComputationEnd::Failed };
-                self.failed(error, rule, marks, now, how)
+                self.failed((error, room), rule, marks, now, how)
             }
             End::FailedWith { error, rule, result } => {
                 marks.hold.end_panics();
-                let steps = self.failed(error, rule, marks, now, ComputationEnd::Failed);
+                let steps = self.failed((error, room), rule, marks, now, ComputationEnd::Failed);
                 steps.with_result(result)
             }
             End::Panicked => {
                 let error = Error::new(ErrorKind::Panicked);
                 // A second leader is the last one of its flight.
                 if marks.hold.count_panic(now) || self.is_second {
-                    self.failed(error, self.panic_rule, marks, now, ComputationEnd::Panicked)
+                    let how = ComputationEnd::Panicked;
+                    self.failed((error, room), self.panic_rule, marks, now, how)
                 } else {
                     let verdict = Verdict::Abandoned(Abandonment::Lost);
                     let failure = Some(self.failure_effect(CallersGot::NewComputation, None));
@@ -332,7 +347,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
 
     fn failed(
         &self,
-        error: Error,
+        (error, room): (Error, Option<Reservation>),
         rule: FailureRule,
         marks: &mut Marks,
         now: Tick,
@@ -342,7 +357,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         let began = (now, self.started.seq);
         let tags = &self.flight.tags;
         let FailureCount { replaced, hold, is_for_all } =
-            marks.hold.count_failure(began, self.requester, tags, &error, rule, policy);
+            marks.hold.count_failure(began, self.requester, tags, (&error, room), rule, policy);
         let held_for = hold;
         // One hold stands in the remote for all: the one of callers without a fallback.
         let hold = hold.filter(|_| is_for_all).map(|hold| hold.min(policy.first));
@@ -402,6 +417,17 @@ impl<V> End<V> {
         match self {
             Self::Failed { .. } | Self::FailedWith { .. } => ComputationEnd::Failed,
             _ => ComputationEnd::Declined,
+        }
+    }
+
+    /// Returns how many bytes the error takes that a hold would repeat, if there is one.
+    fn kept_error_bytes(&self) -> Option<u64> {
+        match self {
+            Self::Failed { error, rule } | Self::FailedWith { error, rule, .. } => {
+                (rule.hold != HoldRule::Never).then(|| error.weight())
+            }
+            Self::Panicked => Some(Error::new(ErrorKind::Panicked).weight()),
+            _ => None,
         }
     }
 

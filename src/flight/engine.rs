@@ -15,12 +15,13 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::budget::ByteBudget;
 use crate::clock::{Clock, Tick};
 use crate::entry::Entry;
 use crate::error::{Error, ErrorKind};
 use crate::flight::computation::{Computation, OriginCall};
 use crate::flight::evidence::RequestTraits;
-use crate::flight::hold::{HeldKey, HoldCheck, Requester};
+use crate::flight::hold::{HeldKey, HoldCheck, MOST_ERROR_BYTES, Requester};
 use crate::flight::leader::Leader;
 use crate::flight::lending::{self, Need, Scope, Wait};
 use crate::flight::marks::Marks;
@@ -173,6 +174,8 @@ pub(crate) struct Engine<V> {
     pub(crate) places: Arc<Places>,
     /// The shares of `max_refreshes`; no refresh waits for one.
     pub(crate) refreshes: Places,
+    /// The room for the errors that holds repeat.
+    pub(super) errors: std::sync::Arc<ByteBudget>,
     waiting: Arc<AtomicUsize>,
     mode: AtomicU8,
     /// Until then the remote vouches for the local copies, in nanoseconds of `clock`. Without a
@@ -206,6 +209,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
             local,
             shared: OnceLock::new(),
             observer,
+            errors: ByteBudget::new(MOST_ERROR_BYTES),
             waiting: Arc::new(AtomicUsize::new(0)),
             mode: AtomicU8::new(Mode::On as u8),
             vouched_until: AtomicU64::new(vouching::UNASKED),

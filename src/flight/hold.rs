@@ -16,9 +16,13 @@
 //! that the data has changed: `invalidate`, `mark_stale` and `put` of the key, and the
 //! invalidation of everything or of a tag that was known before the computation. Two minutes
 //! after its last end it is forgotten, and with it the number of failures in a row.
+//!
+//! The errors of all holds together have a bound in bytes. A hold whose error finds no room goes
+//! without it; an answer is nothing but its error, and is not remembered then.
 
 use std::time::Duration;
 
+use crate::budget::Reservation;
 use crate::clock::Tick;
 use crate::error::Error;
 use crate::flight::hold_policy::HoldPolicy;
@@ -39,11 +43,21 @@ pub(crate) struct Hold {
     has_panicked: bool,
     with_fallback_until: Tick,
     without_fallback_until: Tick,
-    error: Option<Error>,
+    error: Option<KeptError>,
     tags: Box<[Tag]>,
     /// Number of the invalidation log when the computation began.
     seq: u64,
     remembered_until: Tick,
+}
+
+/// So many bytes may the errors take that the holds of a cache repeat.
+pub(crate) const MOST_ERROR_BYTES: u64 = 4 << 20;
+
+/// An error, and its part of the room for all.
+#[derive(Debug)]
+struct KeptError {
+    error: Error,
+    _room: Reservation,
 }
 
 /// After failures for so many different callers, the key is held for every caller: then its
@@ -137,7 +151,8 @@ impl Hold {
             HoldCheck::Ignored => return None,
         };
         let is_held = now < until && self.stands(log);
-        is_held.then(|| HeldKey { rest: until.since(now), error: self.error.clone() })
+        let error = || self.error.as_ref().map(|kept| kept.error.clone());
+        is_held.then(|| HeldKey { rest: until.since(now), error: error() })
     }
 
     /// Returns whether any caller without a fallback is held.
@@ -149,25 +164,33 @@ impl Hold {
     /// Returns whether nothing says that the data has changed since.
     fn stands(&self, log: &InvalidationLog) -> bool {
         // An answer is a copy of what was read: a missed invalidation ends it.
-        let is_doubted =
-            || self.error.as_ref().is_some_and(Error::is_answer) && log.is_doubted(self.seq);
+        let is_doubted = || self.is_answer() && log.is_doubted(self.seq);
         !log.is_dead(&self.tags, self.seq, ASKED_NOW) && !is_doubted()
     }
 
-    /// Counts a failure of a computation that began at `seq`.
+    fn is_answer(&self) -> bool {
+        self.error.as_ref().is_some_and(|kept| kept.error.is_answer())
+    }
+
+    /// Counts a failure of a computation that began at `seq`. The error is kept if there is `room`
+    /// for it.
     pub(crate) fn count_failure(
         &mut self,
         (now, seq): (Tick, u64),
         requester: Requester,
         tags: &[Tag],
-        error: &Error,
+        (error, room): (&Error, Option<Reservation>),
         rule: FailureRule,
         policy: HoldPolicy,
     ) -> FailureCount {
+        let kept = room.map(|room| KeptError { error: error.clone(), _room: room });
         let least = match rule.hold {
             HoldRule::After(least) => least,
             // Such a failure does not count towards a hold. It ends a row that does.
             HoldRule::Never => {
+                return FailureCount { replaced: self.end_row(), ..FailureCount::default() };
+            }
+            HoldRule::Remember(_) if kept.is_none() => {
                 return FailureCount { replaced: self.end_row(), ..FailureCount::default() };
             }
             HoldRule::Remember(span) => {
@@ -177,7 +200,7 @@ impl Hold {
                     is_for_all: true,
                     with_fallback_until: until,
                     without_fallback_until: until,
-                    error: Some(error.clone()),
+                    error: kept,
                     tags: tags.into(),
                     seq,
                     remembered_until: until,
@@ -188,7 +211,8 @@ impl Hold {
         };
         let mut replaced = self.forget_if_old(now).or_else(|| self.end_answer());
         self.failures = self.failures.saturating_add(1);
-        replaced = self.error.replace(error.clone()).or(replaced);
+        let before = std::mem::replace(&mut self.error, kept);
+        replaced = before.map(|kept| kept.error).or(replaced);
         self.remember(now);
         let mut hold = None;
         if self.is_held_after(least, requester) {
@@ -247,8 +271,7 @@ impl Hold {
     /// Forgets an answer: what failed later says nothing of it.
     #[must_use = "to be dropped without the table's lock"]
     pub(crate) fn end_answer(&mut self) -> Option<Error> {
-        let is_answer = self.error.as_ref().is_some_and(Error::is_answer);
-        if is_answer { self.end_row() } else { None }
+        if self.is_answer() { self.end_row() } else { None }
     }
 
     fn begin(&mut self, now: Tick, end: Tick, policy: HoldPolicy) {
@@ -280,7 +303,14 @@ impl Hold {
     /// Ends the row of failures, and the hold.
     #[must_use = "to be dropped without the table's lock"]
     pub(crate) fn end_row(&mut self) -> Option<Error> {
-        std::mem::take(self).error
+        std::mem::take(self).error.map(|kept| kept.error)
+    }
+
+    /// Lets go of the error, if no caller is held any more.
+    pub(crate) fn take_error_if_over(&mut self, now: Tick) -> Option<Error> {
+        let is_over = now >= self.with_fallback_until.max(self.without_fallback_until);
+        let kept = if is_over { self.error.take() } else { None };
+        kept.map(|kept| kept.error)
     }
 
     fn forget_if_old(&mut self, now: Tick) -> Option<Error> {
@@ -314,7 +344,7 @@ mod tests {
 
     fn fail_for(hold: &mut Hold, now: Tick, requester: u64, rule: FailureRule) -> Option<Duration> {
         let error = Error::new(ErrorKind::Inner);
-        hold.count_failure((now, 0), Requester(requester), &[], &error, rule, POLICY).hold
+        hold.count_failure((now, 0), Requester(requester), &[], (&error, None), rule, POLICY).hold
     }
 
     fn rest(hold: &Hold, now: Tick, check: HoldCheck) -> Option<Duration> {
@@ -389,7 +419,7 @@ mod tests {
         let error = Error::new(ErrorKind::Inner);
         let tags = [Tag::from("a")];
         let all = Requester::default();
-        hold.count_failure((T0, log.seq()), all, &tags, &error, RULE, POLICY);
+        hold.count_failure((T0, log.seq()), all, &tags, (&error, None), RULE, POLICY);
         log.append("b".into(), T0).expect("there is room");
         assert!(hold.check(T0, HoldCheck::WithFallback, all, &log).is_some());
         log.append("a".into(), T0).expect("there is room");

@@ -2,8 +2,10 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState as SipState};
+use std::sync::Arc;
 use std::time::Duration;
 
+use crate::budget::{ByteBudget, Reservation};
 use crate::clock::Tick;
 use crate::error::Error;
 use crate::flight::evidence::Evidence;
@@ -108,7 +110,17 @@ const LONGEST_SHORT: usize = 128;
 /// error is the user's code.
 #[derive(Debug, Default)]
 #[must_use = "to be dropped without the table's lock"]
-pub(crate) struct RemovedMarks(Vec<Marks>);
+pub(crate) struct RemovedMarks {
+    marks: Vec<Marks>,
+    errors: Vec<Error>,
+}
+
+impl RemovedMarks {
+    pub(crate) fn extend(&mut self, other: Self) {
+        self.marks.extend(other.marks);
+        self.errors.extend(other.errors);
+    }
+}
 
 impl MarkMap {
     pub(crate) fn new(max: usize) -> Self {
@@ -145,7 +157,7 @@ impl MarkMap {
             if self.by_key.len() >= self.max
                 && let Some(victim) = self.by_key.keys().next().cloned()
             {
-                removed.0.extend(self.by_key.remove(&victim));
+                removed.marks.extend(self.by_key.remove(&victim));
             }
         }
         (self.by_key.entry(key).or_default(), removed)
@@ -157,10 +169,31 @@ impl MarkMap {
         self.get_mut(key)?.hold.end_row()
     }
 
+    /// Takes `bytes` of the room for errors. Where there is too little, the errors of holds that are
+    /// over make room.
+    pub(crate) fn room_for_error(
+        &mut self,
+        room: &Arc<ByteBudget>,
+        bytes: u64,
+        now: Tick,
+    ) -> (Option<Reservation>, RemovedMarks) {
+        if let Some(reservation) = room.reserve(bytes) {
+            return (Some(reservation), RemovedMarks::default());
+        }
+        let ended = RemovedMarks { marks: Vec::new(), errors: self.take_ended_errors(now) };
+        (room.reserve(bytes), ended)
+    }
+
+    fn take_ended_errors(&mut self, now: Tick) -> Vec<Error> {
+        let marks = self.by_key.values_mut();
+        marks.filter_map(|marks| marks.hold.take_error_if_over(now)).collect()
+    }
+
     /// Forgets the marks that say nothing any more.
     pub(crate) fn sweep(&mut self, now: Tick) -> RemovedMarks {
         let idle = self.by_key.extract_if(|_, marks| marks.is_idle(now));
-        let removed = RemovedMarks(idle.map(|(_, marks)| marks).collect());
+        let marks = idle.map(|(_, marks)| marks).collect();
+        let removed = RemovedMarks { marks, errors: self.take_ended_errors(now) };
         if self.by_key.is_empty() {
             self.by_key.shrink_to_fit();
         }
@@ -209,9 +242,9 @@ mod tests {
     fn marks_that_say_nothing_any_more_are_swept() {
         let mut marks = MarkMap::new(4);
         marks.of(&"a".into(), T0).0.evidence.decline(RequestTraits::default(), T0.plus(SECOND), T0);
-        assert_eq!(marks.sweep(T0).0.len(), 0);
+        assert_eq!(marks.sweep(T0).marks.len(), 0);
         assert!(marks.get(&"a".into()).is_some());
-        assert_eq!(marks.sweep(T0.plus(SECOND)).0.len(), 1);
+        assert_eq!(marks.sweep(T0.plus(SECOND)).marks.len(), 1);
         assert!(marks.get(&"a".into()).is_none());
     }
 }

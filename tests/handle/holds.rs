@@ -356,3 +356,57 @@ async fn an_invalidated_key_does_not_keep_its_error() {
     cache.invalidate("k").await;
     assert_eq!(Arc::strong_count(&errors) - 1, 0);
 }
+
+// ---- the room for errors ----
+
+/// An error whose text takes a quarter of a mebibyte, a sixteenth of the room.
+#[derive(Debug)]
+struct Long;
+
+impl fmt::Display for Long {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&"x".repeat(1 << 18))
+    }
+}
+
+impl std::error::Error for Long {}
+
+async fn fail_long(cache: &Stampede<u64>, key: u64) -> Error {
+    cache.get_or_compute(key, || async { Err::<u64, _>(Long) }).await.unwrap_err()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_whose_error_finds_no_room_is_a_hold_without_it() {
+    let cache: Stampede<u64> = settings().hold(10 * SECOND).build().unwrap();
+    let mut kept = 0;
+    for key in 0..40 {
+        assert_eq!(fail_long(&cache, key).await.kind(), ErrorKind::Inner, "its own caller has it");
+        let held = fail_long(&cache, key).await;
+        assert_eq!(held.kind(), ErrorKind::Held);
+        kept += usize::from(held.inner::<Long>().is_some());
+    }
+    assert_eq!(kept, 15, "and what else an error takes");
+    // Holds that are over make room: at the latest when the cache is tidied.
+    pass(MINUTE).await;
+    fail_long(&cache, 100).await;
+    assert!(fail_long(&cache, 100).await.inner::<Long>().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_finds_no_room_is_computed_again() {
+    let remember = |_: &(dyn std::error::Error + Send + Sync + 'static)| {
+        tower_stampede::FailureAction::Remember(MINUTE)
+    };
+    let cache: Stampede<u64> = settings().on_failure(remember).build().unwrap();
+    for key in 0..40 {
+        for _ in 0..2 {
+            let error = fail_long(&cache, key).await;
+            assert!(error.inner::<Long>().is_some(), "it is the answer: {:?}", error.kind());
+        }
+    }
+    assert_eq!(cache.stats().computations, 15 + 2 * 25);
+    let small = || async { Err::<u64, _>(OriginError(7)) };
+    cache.get_or_compute(100_u64, small).await.unwrap_err();
+    cache.get_or_compute(100_u64, small).await.unwrap_err();
+    assert_eq!(cache.stats().computations, 15 + 2 * 25 + 1, "there is room for a small one");
+}

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
-use tower_stampede::{Computed, Stampede};
+use tower_stampede::{Computed, FailureAction, Stampede};
 
 use crate::kit::cases::cases;
 use crate::kit::origin::*;
@@ -245,6 +245,62 @@ fn a_handle_that_is_dropped_frees_what_it_held() {
             collect().await;
             let left = live_since(before);
             assert!(left < full / 5, "{left} of {full} bytes are left");
+        });
+    });
+}
+
+/// An error with a long text.
+#[derive(Debug)]
+struct Fat(String);
+
+impl std::fmt::Display for Fat {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Fat {}
+
+/// What the documentation says that holds take at most, with their errors.
+const HOLDS: usize = 10 << 20;
+
+#[test]
+fn the_errors_that_holds_repeat_are_bounded_in_bytes() {
+    alone(|| {
+        for is_remembered in [false, true] {
+            on_paused_time(async {
+                let before = live();
+                let settings = settings().max_bytes(1 << 20).hold(MINUTE);
+                let cache: Stampede<Value> = match is_remembered {
+                    true => settings.on_failure(|_| FailureAction::Remember(MINUTE)),
+                    false => settings,
+                }
+                .build()
+                .unwrap();
+                for key in 0..20_000_u32 {
+                    let fail = || async { Err::<Value, _>(Fat("x".repeat(10_000))) };
+                    cache.get_or_compute(key, fail).await.unwrap_err();
+                }
+                let held = live_since(before);
+                println!("{held} bytes, remembered: {is_remembered}");
+                assert!(held <= HOLDS + BESIDE, "{held} bytes");
+            });
+        }
+    });
+}
+
+#[test]
+fn long_tags_take_no_more_room_in_the_log_than_short_ones() {
+    alone(|| {
+        on_paused_time(async {
+            let before = live();
+            let cache: Stampede<Value> = settings().max_logged_tags(10_000).build().unwrap();
+            for n in 0..20_000 {
+                cache.invalidate_tag(format!("{n}{}", "x".repeat(10_000))).await;
+            }
+            let held = live_since(before);
+            println!("{held} bytes");
+            assert!(held <= 10_000 * 300 + BESIDE, "{held} bytes for 10,000 records");
         });
     });
 }
