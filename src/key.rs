@@ -3,6 +3,8 @@
 mod adapters;
 mod kinds;
 mod structs;
+#[cfg(test)]
+mod tests;
 mod uri;
 
 use std::borrow::{Borrow, Cow};
@@ -41,8 +43,9 @@ const ON_STACK: usize = 120;
 ///
 /// A key is a string of bytes. Text and a `char` stand for themselves, a number
 /// for its decimal digits (`42` and `"42"` are the same key), a tuple for its parts,
-/// each with its length, so that `("a", "bc")` and `("ab", "c")` differ. A `bool`
-/// and an `Option` differ from every text.
+/// each with its length, so that `("a", "bc")` and `("ab", "c")` differ. `()`, a `bool`
+/// and an `Option` differ from every text. [`ToKey`] says which keys of different types
+/// are the same.
 /// Keys of up to 22 bytes live inside the `Key`; a clone of a longer one
 /// counts a reference.
 ///
@@ -138,8 +141,34 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Types that can name an entry: text, numbers, bytes, `bool`, `char`, and
+/// Types that can name an entry: text, numbers, bytes, `bool`, `char`, `()`, and
 /// tuples and options of them.
+///
+/// # Which keys of different types are the same
+///
+/// A key has no mark of its type where it is text, bytes or a number, so that a look-up may borrow
+/// and programs in other languages can name it. The same key are:
+///
+/// - text and its bytes, whatever owns them: `"a"`, a `String`, `b"a"`, `'a'`, and
+///   [`ByDisplay`] or [`ByBytes`] of what has that text or these bytes;
+/// - a number of any integer type and its decimal digits as text: `7_u64`, `7_i32`, `"7"`;
+/// - a reference and what it refers to;
+/// - options, and tuples of one length, whose parts are the same key: `(7, "a")` and `("7", "a")`.
+///
+/// All others differ: `()`, `true`, `"true"`, `None`, `Some(7)`, `7`, `(7, 7)`. With
+/// [`key_struct!`](crate::key_struct), keys differ by their types too: take it where caches of
+/// several kinds of things share a handle, or a name in a remote.
+///
+/// ```
+/// use tower_stampede::{Key, ToKey};
+///
+/// assert_eq!(7_u64.to_key(), 7_i32.to_key());
+/// assert_eq!(7_u64.to_key(), "7".to_key());
+/// assert_ne!(Some(7).to_key(), 7.to_key());
+/// assert_ne!(().to_key(), "".to_key());
+/// ```
+///
+/// # Types of your own
 ///
 /// A look-up borrows: the bytes are written to the stack, and a [`Key`] is
 /// made only on a miss. For a type of your own, write the parts that
@@ -159,7 +188,7 @@ impl fmt::Debug for Key {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot name a cache entry",
     label = "not a key",
-    note = "text, numbers, bytes, `bool`, `char`, and tuples of up to four of them and options are keys; implement `ToKey` for a type of your own"
+    note = "text, numbers, bytes, `bool`, `char`, `()`, and tuples of up to four of them and options are keys; implement `ToKey` for a type of your own"
 )]
 pub trait ToKey {
     /// Appends the bytes that distinguish this key from every other.
@@ -381,6 +410,14 @@ fn short_decimal(mut number: u32) -> Option<(u64, usize)> {
 
 number_keys!(u8, u16, u32, u64, u128, usize, i8, i16, i32, i64, i128, isize);
 
+/// The key of a cache of one value.
+impl ToKey for () {
+    #[inline]
+    fn encode(&self, out: &mut KeyBuf) {
+        out.push(&KeyKind::Tuple.start());
+    }
+}
+
 impl ToKey for bool {
     #[inline]
     fn encode(&self, out: &mut KeyBuf) {
@@ -437,7 +474,7 @@ key_from!(
     () u8, () u16, () u32, () u64, () u128, () usize,
     () i8, () i16, () i32, () i64, () i128, () isize,
     () &str, () String, () Box<str>, () Arc<str>, () Cow<'_, str>,
-    () bool, () char, (T: ToKey) Option<T>,
+    () (), () bool, () char, (T: ToKey) Option<T>,
     () &[u8], () Vec<u8>, () Bytes, () Arc<[u8]>, (const N: usize) [u8; N],
     (A: ToKey, B: ToKey) (A, B),
     (A: ToKey, B: ToKey, C: ToKey) (A, B, C),
@@ -515,163 +552,5 @@ impl<K: Into<Key>> From<K> for Tag {
 impl Borrow<[u8]> for Tag {
     fn borrow(&self) -> &[u8] {
         self.as_bytes()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    #[test]
-    fn short_keys_need_no_heap_and_long_ones_count_it() {
-        assert_eq!(Key::from("x".repeat(INLINE)).heap_bytes(), 0);
-        // The bytes, two counts of references, and what the allocator adds.
-        assert_eq!(Key::from("x".repeat(INLINE + 1)).heap_bytes(), 48);
-    }
-
-    #[test]
-    fn a_buffer_that_outgrows_the_stack_keeps_every_byte() {
-        let mut buf = KeyBuf::new();
-        let mut expected = Vec::new();
-        for n in 0..300_u32 {
-            let part = vec![n as u8; n as usize % 7];
-            buf.push(&part);
-            expected.extend_from_slice(&part);
-            assert_eq!(buf.as_bytes(), expected);
-        }
-    }
-
-    #[test]
-    fn bytes_that_look_like_a_tuple_are_not_taken_for_one() {
-        let tuple = Key::from(("a", "b"));
-        assert_ne!(tuple, Key::from(tuple.as_bytes()));
-    }
-
-    #[test]
-    fn a_key_made_of_a_key_is_that_key() {
-        let key = Key::from((1_u8, "x"));
-        assert_eq!(key.to_key(), key);
-        assert_eq!(KeyBuf::of(&key).to_key(), key);
-    }
-
-    #[test]
-    fn keys_of_other_kinds_differ_from_texts_and_from_each_other() {
-        let all = [
-            Key::from(true),
-            Key::from(false),
-            Key::from("true"),
-            Key::from(1_u8),
-            Key::from(0_u8),
-            Key::from(None::<u8>),
-            Key::from(Some(0_u8)),
-            Key::from(Some("")),
-            Key::from(Some(Some(""))),
-            Key::from(Some(None::<u8>)),
-            Key::from(Some(true)),
-            Key::from(""),
-            Key::from((Some("a"), "b")),
-            Key::from((Some(("a", "b")), None::<u8>)),
-        ];
-        for (i, key) in all.iter().enumerate() {
-            assert!(!all[..i].contains(key), "{key:?}");
-        }
-        assert_eq!(Key::from('ä'), Key::from("ä"));
-        assert_eq!(Key::from('\0'), Key::from("\0"));
-        for key in [Key::from(true), Key::from(Some(1_u8)), Key::from(None::<u8>)] {
-            assert_ne!(Key::from(key.as_bytes()), key, "bytes are not taken for it");
-        }
-    }
-
-    #[test]
-    fn parts_of_any_length_are_told_apart() {
-        let lengths = [0, 1, 254, 255, 256, 65_535, 65_536];
-        let keys = lengths.map(|len| Key::from((vec![LONG; len], "x")));
-        for (i, key) in keys.iter().enumerate() {
-            assert!(!keys[..i].contains(key), "{}", lengths[i]);
-        }
-        assert_eq!(keys[3].as_bytes()[..7], [ESCAPE, b't', LONG, 0, 0, 0, 255]);
-    }
-
-    #[test]
-    fn a_number_of_any_length_stands_for_its_decimal_digits() {
-        let powers = (0..39).map(|n| 10_u128.pow(n));
-        for number in powers.flat_map(|power| [power - 1, power, power + 1, power * 3 / 2]) {
-            assert_eq!(Key::from(number).as_bytes(), number.to_string().as_bytes());
-        }
-        for number in [i64::MIN, -100_000_000, -10, -1, 0, 9, 10, 99, 100] {
-            assert_eq!(Key::from(number).as_bytes(), number.to_string().as_bytes());
-        }
-    }
-
-    #[test]
-    fn numbers_in_a_row_keep_every_digit_on_the_stack_and_beyond() {
-        let (mut buf, mut expected) = (KeyBuf::new(), String::new());
-        for number in (0..400_u32).map(|n| n * n * 7) {
-            number.encode(&mut buf);
-            expected += &number.to_string();
-            assert_eq!(buf.as_bytes(), expected.as_bytes());
-        }
-    }
-
-    /// Reads back the parts that follow each other; nothing where there is
-    /// something else.
-    fn parts_of(mut bytes: &[u8]) -> Option<Vec<&[u8]>> {
-        let mut parts = Vec::new();
-        while let Some((&first, after)) = bytes.split_first() {
-            let (len, after) = match first {
-                LONG => {
-                    let (len, after) = after.split_first_chunk()?;
-                    (u32::from_be_bytes(*len) as usize, after)
-                }
-                short => (usize::from(short), after),
-            };
-            let (part, after) = after.split_at_checked(len)?;
-            parts.push(part);
-            bytes = after;
-        }
-        Some(parts)
-    }
-
-    fn bytes_around_a_long_length() -> impl Strategy<Value = Vec<u8>> {
-        prop_oneof![0..4_usize, 110..130_usize, 250..260_usize].prop_flat_map(|len| {
-            proptest::collection::vec(prop_oneof![Just(0), Just(LONG), any::<u8>()], len)
-        })
-    }
-
-    proptest! {
-        // What can be read back is not the key of anything else.
-        #[test]
-        fn a_tuple_can_be_read_back_from_its_key(
-            a in bytes_around_a_long_length(),
-            b in bytes_around_a_long_length(),
-            n: u32,
-        ) {
-            let outer = Key::from((&a, (&b, n), &b));
-            let [a, b, n] = [Key::from(a), Key::from(b), Key::from(n)];
-            let parts = outer.as_bytes().strip_prefix(&KeyKind::Tuple.start()).and_then(parts_of);
-            let parts = parts.expect("parts and nothing else");
-            prop_assert_eq!(parts.len(), 3);
-            prop_assert_eq!((parts[0], parts[2]), (a.as_bytes(), b.as_bytes()));
-            let inner = parts[1].strip_prefix(&KeyKind::Tuple.start()).and_then(parts_of);
-            prop_assert_eq!(inner, Some(vec![b.as_bytes(), n.as_bytes()]));
-        }
-
-        #[test]
-        fn a_number_is_the_same_key_as_its_text(short in 0..200_000_000_u32, long: u64, signed: i32) {
-            prop_assert_eq!(Key::from(short), Key::from(short.to_string()));
-            prop_assert_eq!(Key::from(long), Key::from(long.to_string()));
-            prop_assert_eq!(Key::from(signed), Key::from(signed.to_string()));
-        }
-
-        #[test]
-        fn tuples_of_different_parts_are_different_keys(a: (String, String), b: (String, String)) {
-            prop_assert_eq!(a == b, Key::from(a) == Key::from(b));
-        }
-
-        #[test]
-        fn text_of_different_content_is_a_different_key(a: Vec<u8>, b: Vec<u8>) {
-            prop_assert_eq!(a == b, Key::from(a) == Key::from(b));
-        }
     }
 }

@@ -334,6 +334,18 @@ mod orders {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_cache_of_one_value_has_the_key_unit() {
+    let handle: Stampede<u64> = settings().build().unwrap();
+    let rates = Cache::new(handle, |()| async { Ok::<_, UserError>(7_u64) });
+    assert_eq!(rates.get(()).await.unwrap(), 7);
+    assert_eq!(rates.peek(&()).await, Some(7));
+    assert!(rates.invalidate(&()).await.local);
+    assert_eq!(rates.handle().get("").await, None);
+    assert_eq!(rates.refresh(()).await.unwrap(), 7);
+    assert_eq!(rates.handle().stats().computations, 2);
+}
+
 #[test]
 fn keys_of_two_types_of_one_name_in_two_modules_differ() {
     assert_ne!(users::Id(7).to_key(), orders::Id(7).to_key());
