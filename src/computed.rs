@@ -61,7 +61,7 @@ impl<V> Computed<V> {
 
     /// Sets how long the value is fresh, counted from the end of the
     /// computation or, with `put_with`, from the call: the value is at most
-    /// `ttl` + `compute_timeout` old. Zero means: it goes to the callers that
+    /// `ttl` + `compute_timeout` older than what the computation reads. Zero means: it goes to the callers that
     /// wait for it now, and is not kept, unless the value also sets its own
     /// `stale_for` or `stale_if_error`. An older value of the key ends.
     /// Defaults to the cache's `ttl`.

@@ -65,7 +65,8 @@
 //!   the application's own error. It loads many keys with one call ([`Cache::get_many`]).
 //! - **Keys.** A [`Key`] names an entry: text, numbers, bytes, or tuples of them ([`ToKey`]).
 //! - **Fresh, stale, expired.** An entry is *fresh* for its `ttl`, counted from the end of its
-//!   computation, so it is at most `ttl` + `compute_timeout` old. For `stale_for` longer
+//!   computation, so it is at most `ttl` + `compute_timeout` older than what the computation
+//!   reads. For `stale_for` longer
 //!   it is *stale*: served at once, while one refresh runs. Within `stale_if_error`
 //!   it is served in place of a failure. Then it is *expired*. A value may set its own times and tags
 //!   ([`Computed`], `CacheFor`).

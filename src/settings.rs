@@ -48,7 +48,8 @@ macro_rules! each_setting {
             /// computation, or from the call of `put`.
             ///
             /// A computation reads its data after its start, so a fresh value is at
-            /// most `ttl` + `compute_timeout` old. A result that took longer, because
+            /// most `ttl` + `compute_timeout` old; where it reads another cached value, the
+            /// bounds of both add up. A result that took longer, because
             /// the mode was not `On` or the leader was not polled, is not stored. There
             /// is no default: a wrong guess would be wrong silently.
             ttl: Duration as "duration";

@@ -144,6 +144,45 @@ async fn a_lifetime_counts_from_the_end_of_the_computation() {
     assert_eq!(origin.calls(), 1);
 }
 
+/// The oldest data that callers of a page get, which is made of a part of the same handle. They come
+/// every 700 ms, and every 15 s there is a pause.
+async fn oldest_page(refreshes_part: bool) -> std::time::Duration {
+    let cache: Stampede<Instant> = settings()
+        .ttl(10 * SECOND)
+        .stale_for(5 * SECOND)
+        .compute_timeout(6 * SECOND)
+        .build()
+        .unwrap();
+    let mut oldest = std::time::Duration::ZERO;
+    for n in 0..600 {
+        let inner = cache.clone();
+        let part = || async {
+            let read = Instant::now();
+            pass(2 * SECOND).await;
+            Ok::<_, OriginError>(read)
+        };
+        let page = move || async move {
+            match refreshes_part {
+                true => inner.refresh("part", part).await,
+                false => inner.get_or_compute("part", part).await,
+            }
+        };
+        let read = cache.get_or_compute("page", page).await.unwrap();
+        oldest = oldest.max(read.elapsed());
+        pass(if n % 20 == 0 { 14 * SECOND } else { 700 * MS }).await;
+    }
+    oldest
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_ages_of_a_value_and_of_a_cached_value_that_it_is_made_of_add_up() {
+    let bound = (10 + 5 + 6) * SECOND;
+    let oldest = oldest_page(false).await;
+    assert!(bound < oldest && oldest <= 2 * bound, "{oldest:?}");
+    let oldest = oldest_page(true).await;
+    assert!(oldest <= bound, "{oldest:?}: it is made of what is read for it");
+}
+
 #[tokio::test(start_paused = true)]
 async fn refreshing_computes_however_fresh_the_value_is_and_serves_it_meanwhile() {
     let (cache, origin) = (settings::<u64>().build().unwrap(), Origin::taking(100 * MS));
