@@ -94,21 +94,33 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         self.answer_deferred(work, lookup)
     }
 
-    /// Refreshes `seen` in the background, unless it is being refreshed or may not be now.
-    pub(crate) fn refresh_in_background<C>(
+    /// Computes in the background what no caller has asked for, in place of `seen` or where nothing
+    /// is: unless that has changed, a computation runs, or none may run now. Returns what ends with
+    /// it.
+    pub(crate) fn keep_up<C>(
         self: &Arc<Self>,
         work: KeyWork<V, C>,
-        seen: &Arc<Entry<V>>,
-    ) where
+        seen: Option<&Arc<Entry<V>>>,
+    ) -> Option<impl Future<Output = ()> + Send + use<V, C>>
+    where
         C: Compute<V, Own: Send, Error: Send, Call: Send> + Send + 'static,
         C::Own: 'static,
     {
-        let is_unchanged = || self.is_still(work.question.key.as_bytes(), seen);
+        let key = work.question.key.as_bytes();
+        let is_still_wanted = || match seen {
+            Some(seen) => self.is_still(key, seen),
+            None => matches!(self.peek(key), Lookup::Miss(_)),
+        };
         let (request, led_for) = (work.question.request(), LedFor::Refresh);
-        let leader = run::begin_refresh(&self.engine, request, led_for, is_unchanged);
-        if let Some(leader) = leader {
-            self.lead_in_background(leader, work.refreshing(seen));
-        }
+        let leader = run::begin_refresh(&self.engine, request, led_for, is_still_wanted)?;
+        let work = match seen {
+            Some(seen) => work.refreshing(seen),
+            None => work,
+        };
+        work.question.lead();
+        let task = self.engine.in_background(leader, |leader| run::lead(leader, work));
+        // A panic has been reported by the task.
+        Some(task.map(drop))
     }
 
     /// Answers a caller whose computation has a type of its own, as that of a tower service.
@@ -183,7 +195,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         C::Own: 'static,
     {
         work.question.lead();
-        self.engine.in_background(leader, |leader| run::lead(leader, work));
+        drop(self.engine.in_background(leader, |leader| run::lead(leader, work)));
     }
 
     /// Answers a caller with a computation that runs inside it. Nothing can run in the

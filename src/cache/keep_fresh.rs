@@ -1,16 +1,15 @@
 //! Keys that are refreshed before they expire, whether any caller reads them or not.
 
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::hash::Hash;
-use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::{Either, select};
+use futures_util::future::{BoxFuture, Either, join_all, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::cache::computation::{self, TakeCall as _, TakenCall};
@@ -28,6 +27,9 @@ const LAST_PART: u32 = 5;
 const LOOKS: u32 = 20;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Of the `max_refreshes`, one in so many is left to callers of other keys.
+const FOR_CALLERS: usize = 8;
 
 /// Keeps the keys of one [`Cache::keep_fresh`] fresh, until it is dropped.
 #[must_use = "the keys are kept fresh as long as this lives"]
@@ -56,6 +58,11 @@ where
     /// Loads the keys now, and refreshes each in the last fifth of its lifetime, although no
     /// caller reads it. What is invalidated or evicted is loaded again. A task looks at the
     /// keys twenty times in a `ttl`, at most every 10 ms and at least once a second.
+    ///
+    /// Up to seven eighths of the [`max_refreshes`](crate::Builder::max_refreshes) run at once; the
+    /// next begins as soon as one ends. With a loader for single keys that takes 10 ms, the default
+    /// refreshes more than 20,000 keys in a second. Such computations count as those of other refreshes, and
+    /// never as requests.
     ///
     /// A failure is treated as any other: stale values and holds apply, and it is tried again.
     /// Where several processes share a remote, one of them refreshes a key. While the mode is
@@ -91,6 +98,17 @@ where
     }
 }
 
+/// The keys of one [`Cache::keep_fresh`], and what is done for them.
+struct Upkeep<K> {
+    keys: Vec<K>,
+    /// Those that were due at the last look, and whose turn is yet to come.
+    due: VecDeque<K>,
+    /// Those that are computed now.
+    underway: HashSet<K>,
+    /// The computations, each of one key or of those of one batch.
+    loads: FuturesUnordered<BoxFuture<'static, Vec<K>>>,
+}
+
 async fn keep<K, V, E>(cache: WeakCache<K, V, E>, keys: Vec<K>, stop: CancellationToken)
 where
     K: ToKey + Eq + Hash + Clone + Send + Sync + 'static,
@@ -100,45 +118,76 @@ where
     let Some(pause) = cache.upgrade().map(|cache| pause(&cache.handle().0)) else { return };
     let mut looks = tokio::time::interval(pause);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let (mut loads, mut loading) = (FuturesUnordered::new(), HashSet::new());
+    let (due, underway, loads) = (VecDeque::new(), HashSet::new(), FuturesUnordered::new());
+    let mut upkeep = Upkeep { keys, due, underway, loads };
     loop {
-        let loaded: Option<Vec<K>> = {
-            let tick = pin!(looks.tick());
-            let load = pin!(async {
-                match loads.next().await {
-                    Some(loaded) => loaded,
-                    None => std::future::pending().await,
-                }
-            });
-            match stop.run_until_cancelled(select(tick, load)).await {
-                None => return,
-                Some(Either::Left(_)) => None,
-                Some(Either::Right((loaded, _))) => Some(loaded),
-            }
-        };
-        if let Some(loaded) = loaded {
-            for key in loaded {
-                loading.remove(&key);
-            }
-            continue;
-        }
+        let next = upkeep.next(&mut looks);
+        let Some(is_look) = stop.run_until_cancelled(next).await else { return };
         let Some(cache) = cache.upgrade() else { return };
         if cache.handle().mode() != Mode::On {
+            upkeep.due.clear();
             continue;
         }
-        let due = |key: &&K| !loading.contains(*key) && is_due(&cache.handle().0, *key);
-        let due: Vec<K> = keys.iter().filter(due).cloned().collect();
-        let absent = cache.refresh_present(due);
-        if !absent.is_empty() {
-            loading.extend(absent.iter().cloned());
-            loads.push(async move {
-                // As many calls at once as refreshes in the background: callers need places.
-                let most = cache.handle().0.engine.settings.max_refreshes();
-                let load = cache.preload(absent.iter().cloned(), most);
-                // A panic of the loader has been reported; the next look tries again.
-                drop(AssertUnwindSafe(load).catch_unwind().await);
-                absent
-            });
+        if is_look {
+            upkeep.look(&cache);
+        }
+        upkeep.begin(&cache);
+    }
+}
+
+impl<K: ToKey + Eq + Hash + Clone + Send + Sync + 'static> Upkeep<K> {
+    /// Waits until a computation ends, or for the next look. Returns whether it is that.
+    async fn next(&mut self, looks: &mut Interval) -> bool {
+        let (tick, loads) = (pin!(looks.tick()), &mut self.loads);
+        let load = pin!(async {
+            match loads.next().await {
+                Some(loaded) => loaded,
+                None => std::future::pending().await,
+            }
+        });
+        match select(load, tick).await {
+            Either::Left((loaded, _)) => {
+                for key in loaded {
+                    self.underway.remove(&key);
+                }
+                false
+            }
+            Either::Right(_) => true,
+        }
+    }
+
+    /// Finds the keys that are due.
+    fn look<V, E>(&mut self, cache: &Cache<K, V, E>)
+    where
+        V: Clone + Send + Sync + 'static,
+        E: fmt::Debug + fmt::Display + Send + Sync + 'static,
+    {
+        let state = &cache.handle().0;
+        let is_due = |key: &&K| !self.underway.contains(*key) && is_due(state, *key);
+        self.due = self.keys.iter().filter(is_due).cloned().collect();
+    }
+
+    /// Begins to compute keys that are due, as long as there are places.
+    fn begin<V, E>(&mut self, cache: &Cache<K, V, E>)
+    where
+        V: Clone + Send + Sync + 'static,
+        E: fmt::Debug + fmt::Display + Send + Sync + 'static,
+    {
+        let engine = &cache.handle().0.engine;
+        let all = engine.settings.max_refreshes();
+        // The rest is for refreshes that callers begin.
+        let most = (all - all / FOR_CALLERS).max(1);
+        let size = match cache.loader() {
+            Loader::One(_) => 1,
+            Loader::Batch(batcher) => batcher.max_batch(),
+        };
+        while self.loads.len() < most && !self.due.is_empty() && !engine.refreshes.is_full() {
+            let keys = self.due.drain(..size.min(self.due.len())).collect();
+            let (begun, ends) = cache.begin_upkeep(keys);
+            if !begun.is_empty() {
+                self.underway.extend(begun.iter().cloned());
+                self.loads.push(Box::pin(join_all(ends).map(|_| begun)));
+            }
         }
     }
 }
@@ -149,47 +198,39 @@ where
     V: Clone + Send + Sync + 'static,
     E: fmt::Debug + fmt::Display + Send + Sync + 'static,
 {
-    /// Begins to refresh the values of those keys that have one, in the background. Returns
-    /// the keys without a value.
-    fn refresh_present(&self, keys: Vec<K>) -> Vec<K> {
+    /// Begins to compute keys in the background, with one call where the loader takes several.
+    /// Returns the keys of which that is so, and what ends with the computation of each.
+    fn begin_upkeep(&self, keys: Vec<K>) -> (Vec<K>, Vec<BoxFuture<'static, ()>>) {
         let state = &self.handle().0;
-        let (mut absent, mut present) = (Vec::new(), Vec::new());
-        for key in keys {
+        let round = match self.loader() {
+            Loader::One(_) => None,
+            Loader::Batch(batcher) => Some(batcher.begin_round(state)),
+        };
+        let begin = |key: K| {
             let encoded = key.to_key();
-            match state.peek(encoded.as_bytes()) {
+            let seen = match state.peek(encoded.as_bytes()) {
                 Lookup::Fresh(seen)
                 | Lookup::Early(seen)
                 | Lookup::Stale(seen)
-                | Lookup::Unvouched(seen) => {
-                    present.push((key, encoded, seen));
+                | Lookup::Unvouched(seen) => Some(seen),
+                Lookup::Miss(_) => None,
+            };
+            let (call, pass) = match (self.loader(), &round) {
+                (Loader::One(load), _) => {
+                    (computation::computed(self.loading(load, &key)).take_call(), None)
                 }
-                Lookup::Miss(_) => absent.push(key),
-            }
-        }
-        match self.loader() {
-            Loader::One(load) => {
-                for (key, encoded, seen) in present {
-                    let mut later = computation::computed(self.loading(load, &key));
-                    let work = KeyWork::serve(state, encoded, None, TakenCall(later.take_call()));
-                    state.refresh_in_background(work, &seen);
+                (Loader::Batch(_), round) => {
+                    let seat = round.as_ref()?.seat(key.clone());
+                    let pass = seat.pass();
+                    (computation::computed(move || seat.load()).take_call(), Some(pass))
                 }
-            }
-            Loader::Batch(batcher) => {
-                let mut present = present.into_iter().peekable();
-                while present.peek().is_some() {
-                    let round = batcher.begin_round(state);
-                    for (key, encoded, seen) in present.by_ref().take(batcher.max_batch()) {
-                        let seat = round.seat(key);
-                        let pass = seat.pass();
-                        let mut later = computation::computed(move || seat.load());
-                        let compute = TakenCall(later.take_call());
-                        let work = KeyWork::serve(state, encoded, None, compute).with_pass(pass);
-                        state.refresh_in_background(work, &seen);
-                    }
-                }
-            }
-        }
-        absent
+            };
+            let work = KeyWork::serve(state, encoded, None, TakenCall(call));
+            let work = pass.into_iter().fold(work, KeyWork::with_pass);
+            let end = state.keep_up(work, seen.as_ref())?;
+            Some((key, end.boxed()))
+        };
+        keys.into_iter().filter_map(begin).unzip()
     }
 }
 

@@ -337,6 +337,11 @@ impl Places {
         Offer { places: Arc::clone(self), lender, borrower: Arc::clone(borrower) }
     }
 
+    /// Returns whether all places are taken.
+    pub(crate) fn is_full(&self) -> bool {
+        self.state.lock().free == 0
+    }
+
     /// Returns how many places are free.
     #[cfg(test)]
     pub(crate) fn free(&self) -> usize {

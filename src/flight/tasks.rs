@@ -96,14 +96,19 @@ impl<V: Send + Sync + 'static> Engine<V> {
         }
     }
 
-    /// Runs the leader's work on its own task; no caller waits for it.
-    pub(crate) fn in_background<F>(&self, mut leader: Leader<V>, work: impl FnOnce(Leader<V>) -> F)
+    /// Runs the leader's work on its own task; no caller waits for it. Returns the task.
+    pub(crate) fn in_background<F, W>(
+        &self,
+        mut leader: Leader<V>,
+        work: W,
+    ) -> tokio::task::JoinHandle<Option<F::Output>>
     where
+        W: FnOnce(Leader<V>) -> F,
         F: Future<Output: Send + 'static> + Send + 'static,
     {
         let key = leader.key().clone();
         drop(leader.move_to_task());
-        drop(self.spawn(&key, work(leader)));
+        self.spawn(&key, work(leader))
     }
 
     /// Drives the work of a caller that computes alone, at most `compute_timeout` long. A

@@ -60,6 +60,65 @@ async fn kept_keys_are_loaded_at_once_and_are_fresh_at_every_moment_without_a_mi
 }
 
 #[tokio::test(start_paused = true)]
+async fn ten_thousand_keys_with_a_loader_for_single_keys_have_values_at_every_moment() {
+    const KEYS: u64 = 10_000;
+    let handle = settings().ttl(MINUTE).max_bytes(64 << 20).build().unwrap();
+    let cache = Cache::new(handle, |id: u64| async move {
+        pass(MS).await;
+        Ok::<_, OriginError>(id)
+    });
+    let _kept = cache.keep_fresh(0..KEYS);
+    pass(SECOND).await;
+    for second in 0..150 {
+        pass(SECOND).await;
+        let has_none = |id: &u64| cache.handle().lookup(*id).is_none();
+        assert_eq!((0..KEYS).filter(has_none).count(), 0, "after {second} s");
+    }
+    let stats = cache.handle().stats();
+    let requests = stats.hits + stats.computed + stats.joined + stats.alone + stats.stale;
+    assert_eq!((requests, stats.refused, stats.held, stats.overloaded), (0, 0, 0, 0));
+    assert!((3 * KEYS..=4 * KEYS).contains(&stats.computations), "{}", stats.computations);
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_that_fail_and_are_held_count_as_no_request() {
+    let settings = settings().ttl(10 * SECOND).hold(5 * SECOND);
+    let fail = |id: u64| async move { Err::<u64, _>(OriginError(id)) };
+    let cache = Cache::new(settings.build().unwrap(), fail);
+    let _kept = cache.keep_fresh(0..100);
+    pass(MINUTE).await;
+    let stats = cache.handle().stats();
+    assert_eq!((stats.computed, stats.refused, stats.held), (0, 0, 0));
+    assert!((1000..=1400).contains(&stats.failures), "one try in a hold: {}", stats.failures);
+}
+
+#[tokio::test(start_paused = true)]
+async fn upkeep_leaves_refreshes_to_the_callers_of_other_keys() {
+    let handle = settings().stale_for(60 * MINUTE).max_refreshes(8).build().unwrap();
+    let (running, most) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+    let (now, at_once) = (Arc::clone(&running), Arc::clone(&most));
+    let cache = Cache::new(handle, move |id: u64| {
+        let (now, at_once) = (Arc::clone(&now), Arc::clone(&at_once));
+        async move {
+            at_once.fetch_max(now.fetch_add(1, SeqCst) + 1, SeqCst);
+            pass(10 * SECOND).await;
+            now.fetch_sub(1, SeqCst);
+            Ok::<_, OriginError>(id)
+        }
+    });
+    cache.put(&1000, 1).await;
+    cache.mark_stale_now(&1000);
+    let _kept = cache.keep_fresh(0..100);
+    pass(SECOND).await;
+    assert_eq!(running.load(SeqCst), 7);
+    assert_eq!(cache.get(1000).await.unwrap(), 1, "stale");
+    pass(SECOND).await;
+    assert_eq!(running.load(SeqCst), 8, "and refreshed");
+    pass(MINUTE).await;
+    assert_eq!((most.load(SeqCst), cache.peek(&1000).await), (8, Some(1000)));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_kept_key_that_is_invalidated_is_loaded_again() {
     let (cache, calls) = cache(settings().ttl(10 * SECOND), true);
     let _kept = cache.keep_fresh([1, 2]);

@@ -81,7 +81,7 @@ pub(super) fn refresh<S, Q, B>(
     let leader = run::begin_refresh(&engine, flight, LedFor::Refresh, is_still_wanted);
     if let Some(leader) = leader {
         let (context, work) = HttpWork::refreshing(caller, seen, service, request).take_context();
-        engine.in_background(leader, |leader| work.lead_in(context, leader));
+        drop(engine.in_background(leader, |leader| work.lead_in(context, leader)));
     }
 }
 
