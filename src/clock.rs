@@ -123,9 +123,11 @@ mod manual {
             Self::default()
         }
 
-        /// Moves the clock forward, for every handle built on it.
+        /// Moves the clock forward, for every handle built on it. At its end, 584 years after its
+        /// start, it stands still.
         pub fn advance(&self, by: Duration) {
-            self.nanos.fetch_add(super::nanos(by), Ordering::SeqCst);
+            let later = |nanos: u64| Some(nanos.saturating_add(super::nanos(by)));
+            let _ = self.nanos.fetch_update(Ordering::SeqCst, Ordering::SeqCst, later);
         }
 
         pub(super) fn elapsed(&self) -> Duration {
@@ -148,6 +150,20 @@ mod tests {
         assert_eq!(Tick(5).plus(Duration::MAX), Tick(u64::MAX));
         assert_eq!(Tick(5).minus(Duration::MAX), Tick(0));
         assert_eq!(Tick(5).since(Tick(7)), Duration::ZERO);
+    }
+
+    #[cfg(feature = "test-util")]
+    #[test]
+    fn a_manual_clock_never_goes_back_however_far_it_is_advanced() {
+        let manual = ManualClock::new();
+        let clock = Clock::Manual(manual.clone());
+        for _ in 0..3 {
+            let before = clock.now();
+            manual.advance(Duration::MAX / 2);
+            manual.advance(Duration::from_secs(u64::MAX / 1_000_000_000 - 1));
+            assert!(clock.now() >= before);
+        }
+        assert_eq!(clock.now(), Tick::MAX);
     }
 
     #[tokio::test(start_paused = true)]

@@ -107,9 +107,9 @@ macro_rules! each_setting {
             uncacheable_for: Duration as "duration" = |_| Duration::from_secs(30), not_zero "30 s";
             /// Sets the bound on the memory of all entries together, in bytes. An
             /// entry weighs what it takes: its value, with what that holds on the
-            /// heap; its key and tags; and about half a kilobyte for its places in
-            /// the store. An entry heavier than the bound is handed to its callers
-            /// and not stored.
+            /// heap; its key and tags; and 240 bytes for its places in the store, 480
+            /// with one of moka's policies. An entry heavier than the bound is handed
+            /// to its callers and not stored.
             ///
             /// What a value holds on the heap is known for types without a
             /// destructor (nothing), for `String`, `Vec<u8>`, `Bytes`, `Arc` and
@@ -125,7 +125,9 @@ macro_rules! each_setting {
             /// by the allocator's fragments, too; with glibc and several threads these
             /// can be large (see the guide, *Bounds*). Not counted: values that callers hold,
             /// bodies of HTTP responses that still arrive (see `max_arriving_bytes`),
-            /// flights and waiters, and about 100 KiB for an empty cache. Defaults to 64 MiB.
+            /// flights and waiters, what is remembered of keys without a value (10 MiB
+            /// at most), invalidated tags (see `max_logged_tags`), and about 100 KiB for
+            /// an empty cache. Defaults to 64 MiB.
             max_bytes: u64 as "size" = |_| 64 << 20, not_zero "64 MiB";
             /// Sets a bound on the number of entries, beside the one on their memory: each
             /// then weighs at least `max_bytes / max_entries`. Which bound is

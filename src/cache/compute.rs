@@ -2,6 +2,7 @@
 //! the layer for any tower service.
 
 use std::future::{Future, ready};
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -22,6 +23,7 @@ use crate::flight::waiter::{AloneReason, Caller};
 use crate::freshness::Freshness;
 use crate::key::Key;
 use crate::mode::Mode;
+use crate::observe::Observer;
 use crate::outcome::CacheOutcome;
 
 /// An answer: a stored entry, or the result of the caller's own computation.
@@ -67,6 +69,14 @@ impl Otherwise {
             Self::Stale => CacheOutcome::Stale,
         }
     }
+}
+
+/// Counts the request of a caller whose computation panics: the panic leaves by no way that counts.
+async fn counted<F: Future>(observer: Arc<Observer>, outcome: CacheOutcome, work: F) -> F::Output {
+    AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|panic| {
+        observer.answered(outcome);
+        resume_unwind(panic)
+    })
 }
 
 impl<V: Clone + Send + Sync + 'static> CacheState<V> {
@@ -186,7 +196,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         C::Own: 'static,
     {
         work.question.lead();
-        run::from_task(self.engine.detached(leader, |leader| run::lead(leader, work)))
+        let task = run::from_task(self.engine.detached(leader, |leader| run::lead(leader, work)));
+        self.counting_panics(task)
     }
 
     fn lead_in_background<C>(&self, leader: Leader<V>, work: KeyWork<V, C>)
@@ -210,8 +221,9 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         C: Compute<V>,
     {
         let work = KeyWork::serve(self, key, None, compute);
-        let inside = |leader, work| async { Some(run::lead(leader, work).await) };
-        self.answer(work, lookup, run::lead, (LedFor::CallerWithValue, inside)).await
+        let lead = |leader, work| self.counting_panics(run::lead(leader, work));
+        let inside = |leader, work| async move { Some(lead(leader, work).await) };
+        self.answer(work, lookup, lead, (LedFor::CallerWithValue, inside)).await
     }
 
     /// Answers with a value whose computation began after the call.
@@ -246,6 +258,13 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             outcome => self.conclude(outcome).await,
         };
         self.count(result)
+    }
+
+    /// Lets a leader work for its own caller.
+    fn counting_panics<F: Future>(&self, work: F) -> impl Future<Output = F::Output> + use<V, F> {
+        let is_on = self.engine.mode() == Mode::On;
+        let outcome = if is_on { CacheOutcome::Computed } else { CacheOutcome::Alone };
+        counted(Arc::clone(&self.observer), outcome, work)
     }
 
     /// The way of every caller. A fresh entry is served. A stale entry is served and
@@ -468,7 +487,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let from = self.engine.clock.now();
         let work = async { compute.call().await };
         let time = pass.map(BoardingPass::time);
-        let result = self.engine.compute_alone(work, place, time).await;
+        let work = self.engine.compute_alone(work, place, time);
+        let result = counted(Arc::clone(&self.observer), CacheOutcome::Alone, work).await;
         let took = self.engine.clock.now().since(from);
         self.observer.computed_alone(key, took, reason.as_str(), result.is_err());
         result?.map(|(_, own)| own).map_err(Error::of_computation)

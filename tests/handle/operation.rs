@@ -39,6 +39,25 @@ async fn the_counts_tell_each_way_to_an_answer() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_request_whose_computation_panics_is_counted_like_one_that_fails() {
+    for (mode, computed, alone) in [(Mode::On, 3, 0), (Mode::Observe, 0, 3), (Mode::Off, 0, 3)] {
+        let (cache, origin) = (settings::<u64>().build().unwrap(), Origin::new());
+        cache.set_mode(mode);
+        origin.usually(Answer::Panic);
+        let (detached, load) = (cache.clone(), origin.compute());
+        assert!(spawn(async move { detached.get_or_compute("a", load).await }).await.is_err());
+        let (inside, of_inside) = (cache.clone(), origin.clone());
+        let inside = async move { inside.get_or_compute_scoped("b", || of_inside.load()).await };
+        assert!(spawn(inside).await.is_err());
+        let (fresh, load) = (cache.clone(), origin.compute());
+        assert!(spawn(async move { fresh.refresh("c", load).await }).await.is_err());
+        let stats = cache.stats();
+        assert_eq!((stats.computed, stats.alone, stats.refused), (computed, alone, 0));
+        assert_eq!(origin.calls(), 3);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn flights_and_waiters_are_counted_while_they_last() {
     let (cache, origin) = (settings().build().unwrap(), Origin::taking(100 * MS));
     let callers = spawn_herd(10, |_| ask(&cache, &origin));
