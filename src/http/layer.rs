@@ -8,6 +8,7 @@ mod failures;
 mod nesting;
 mod ranges;
 mod request_fields;
+pub(in crate::http) mod routes;
 mod steering;
 mod writes;
 
@@ -30,6 +31,7 @@ use crate::http::flow::nested::CombinedRules;
 use crate::http::flow::owned_routes::OwnedRoutes;
 use crate::http::flow::service::HttpService;
 use crate::http::layer::context::ContextRule;
+use crate::http::layer::routes::{RouteTable, Routes};
 use crate::http::rules::fields::HitStatus;
 use crate::http::rules::key::key_start;
 use crate::http::rules::target::path_tag;
@@ -59,7 +61,8 @@ pub(crate) struct Rules {
     pub(super) body_join_timeout: Duration,
     /// Each adds to the key, or sends the request past the cache.
     pub(super) key_rules: Vec<KeyRule>,
-    pub(super) bypass: Option<BypassRule>,
+    /// Each sends requests past the cache.
+    pub(super) bypass: Vec<BypassRule>,
     /// Which client a request is of.
     pub(super) client: Option<ClientRule>,
     /// The places for requests that are forwarded outside of flights, if they are bounded.
@@ -98,6 +101,8 @@ pub(crate) struct Rules {
     pub(super) routes: Arc<OwnedRoutes>,
     /// What these rules are inside of others.
     pub(super) combined: Arc<CombinedRules>,
+    /// The rules of routes that have some of their own.
+    pub(super) route_table: Option<Arc<RouteTable>>,
 }
 
 impl Rules {
@@ -217,6 +222,7 @@ impl Rules {
 pub struct HttpLayer {
     cache: HttpStampede,
     rules: Rules,
+    routes: Routes,
     /// The same, finished: one for all services that this layer makes.
     made: Arc<OnceLock<Arc<Rules>>>,
 }
@@ -248,7 +254,7 @@ impl HttpStampede {
             stall_timeout: Duration::from_secs(5),
             body_join_timeout: Duration::from_secs(2),
             key_rules: Vec::new(),
-            bypass: None,
+            bypass: Vec::new(),
             client: None,
             forwarded: None,
             disconnected: None,
@@ -268,8 +274,9 @@ impl HttpStampede {
             around: Vec::new(),
             routes: Arc::default(),
             combined: Arc::default(),
+            route_table: None,
         };
-        HttpLayer { cache: self.clone(), rules, made: Arc::default() }
+        HttpLayer { cache: self.clone(), rules, routes: Routes::default(), made: Arc::default() }
     }
 
     /// Makes a layer with the rules of one route, inside of a layer of the whole router.
@@ -361,16 +368,24 @@ impl HttpLayer {
 
     /// Changes a setting, and remembers the change where it is an exception.
     fn change(mut self, change: impl Fn(&mut Rules) + Send + Sync + 'static) -> Self {
-        // Where a clone or a service has the settings as they were, there are two layers now.
-        if Arc::get_mut(&mut self.made).is_none_or(|made| made.get().is_some()) {
-            self.cache.0.layers.add_one();
-        }
+        self.note_change();
         change(&mut self.rules);
         if let Some(changes) = &mut self.rules.changes {
             changes.push(Arc::new(change));
         }
-        self.made = Arc::default();
         self
+    }
+
+    /// Where a clone or a service has the settings as they were, there are two layers from now on.
+    fn note_change(&mut self) {
+        if Arc::get_mut(&mut self.made).is_none_or(|made| made.get().is_some()) {
+            self.cache.0.layers.add_one();
+        }
+        self.made = Arc::default();
+    }
+
+    fn finish(&self) -> Rules {
+        Rules { route_table: self.route_table(), ..self.rules.clone().finish() }
     }
 
     config_setters! {
@@ -601,11 +616,11 @@ impl HttpLayer {
         self.change(move |rules| rules.key_rules.push(Arc::clone(&rule)))
     }
 
-    /// Forwards requests uncached, for example the requests of an administrator.
-    /// Defaults to none.
+    /// Forwards requests uncached, for example the requests of an administrator. May be called
+    /// several times: each rule counts. Defaults to none.
     pub fn bypass(self, rule: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         let rule: BypassRule = Arc::new(rule);
-        self.change(move |rules| rules.bypass = Some(Arc::clone(&rule)))
+        self.change(move |rules| rules.bypass.push(Arc::clone(&rule)))
     }
 
     /// Declares that the responses hold no data of one client, so that they may be shared
@@ -673,7 +688,7 @@ impl<S> Layer<S> for HttpLayer {
     type Service = HttpService<S>;
 
     fn layer(&self, inner: S) -> HttpService<S> {
-        let rules = self.made.get_or_init(|| Arc::new(self.rules.clone().finish()));
+        let rules = self.made.get_or_init(|| Arc::new(self.finish()));
         HttpService::new(inner, Arc::clone(&self.cache.0), Arc::clone(rules))
     }
 }

@@ -67,7 +67,7 @@ impl Forward {
 
 /// Returns the URI as received, before any router rewrote it.
 #[inline]
-pub(super) fn received_uri(parts: &Parts) -> &Uri {
+pub(in crate::http) fn received_uri(parts: &Parts) -> &Uri {
     #[cfg(feature = "axum")]
     if let Some(original) = parts.extensions.get::<axum::extract::OriginalUri>() {
         return &original.0;
@@ -89,7 +89,7 @@ pub(super) fn primary_key(
     seen: &FieldScan<'_>,
     rules: &Rules,
 ) -> Result<usize, BypassReason> {
-    if rules.bypass.as_ref().is_some_and(|bypass| bypass(parts)) {
+    if rules.bypass.iter().any(|bypass| bypass(parts)) {
         return Err(BypassReason::ByRule);
     }
     request_key(key, parts, seen, rules)?;

@@ -31,6 +31,7 @@ use crate::http::flow::trail::{self, Trail};
 use crate::http::flow::unkeyed::NOTHING;
 use crate::http::flow::unsafe_method;
 use crate::http::layer::Rules;
+use crate::http::layer::routes::{AmbiguousPath, RouteTable};
 use crate::http::rules::codings;
 use crate::http::rules::content::{RequestContent, is_query};
 use crate::http::rules::request::{
@@ -103,7 +104,10 @@ where
         if is_inside {
             return self.call_inside(parts, body);
         }
-        self.take(parts, body, &self.rules, None)
+        match &self.rules.route_table {
+            None => self.take(parts, body, &self.rules, None),
+            Some(table) => self.take_by_route(parts, body, table),
+        }
     }
 }
 
@@ -126,6 +130,34 @@ impl<S> HttpService<S> {
         let Some(nested) = self.claim(&mut parts) else { return self.pass_on(parts, body) };
         let answer = self.take(parts, body, &nested.rules, Some(&nested.outside));
         nested.finish(answer)
+    }
+
+    /// Answers a request under the rules of its route. One that may be for several routes is
+    /// forwarded as it has come: what one route does not count, another one may.
+    #[inline(never)]
+    fn take_by_route<Q, B>(
+        &self,
+        parts: Parts,
+        body: Q,
+        table: &RouteTable,
+    ) -> HttpFuture<B, S::Error>
+    where
+        S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
+        S::Future: Send,
+        S::Error: Send,
+        Q: Body + Send + 'static,
+        B: Body + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        match table.find(&parts) {
+            Ok(rules) => self.take(parts, body, rules.unwrap_or(&self.rules), None),
+            Err(AmbiguousPath) if is_unsafe(&parts.method) => {
+                self.pass_unsafe(parts, body, &self.rules, Position::Outermost)
+            }
+            Err(AmbiguousPath) => {
+                self.bypass(parts, body, &self.rules, BypassReason::AmbiguousPath)
+            }
+        }
     }
 
     /// Answers a request under `rules`, once its body was read if that is a part of its key.
@@ -395,6 +427,12 @@ impl<S> HttpService<S> {
         nested::mark(parts, &self.cache, &self.rules, rules, received, None);
     }
 
+    /// Leaves a mark in a request that is forwarded as it has come.
+    fn mark(&self, parts: &mut Parts, rules: &Arc<Rules>) {
+        let received = received_uri(parts).clone();
+        nested::mark(parts, &self.cache, &self.rules, rules, received, None);
+    }
+
     fn bypass<Q, B>(
         &self,
         mut parts: Parts,
@@ -409,7 +447,10 @@ impl<S> HttpService<S> {
         B: Body + Send + 'static,
     {
         self.cache.observer.bypassed(reason.as_str());
-        self.mark_uncached(&mut parts, rules);
+        match reason {
+            BypassReason::AmbiguousPath => self.mark(&mut parts, rules),
+            _ => self.mark_uncached(&mut parts, rules),
+        }
         let (cache, rules) = (Arc::clone(&self.cache), Arc::clone(rules));
         let service = self.inner.clone();
         HttpFuture::pending(async move {

@@ -30,7 +30,7 @@ impl Rules {
     fn with(&self, changes: &[Change]) -> Self {
         let mut rules = self.clone();
         rules.key_rules.clear();
-        rules.bypass = None;
+        rules.bypass.clear();
         rules.changes = None;
         // What the route keys no longer is a credential again.
         rules.config.count_keyed();
@@ -47,11 +47,8 @@ impl Rules {
     /// clients, for however long.
     pub(in crate::http) fn share_like(&self, other: &Self) -> bool {
         let same_rule = |(a, b): (&KeyRule, &KeyRule)| Arc::ptr_eq(a, b);
-        let same_bypass = match (&self.bypass, &other.bypass) {
-            (None, None) => true,
-            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
-            _ => false,
-        };
+        let same_bypass = self.bypass.len() == other.bypass.len()
+            && self.bypass.iter().zip(&other.bypass).all(|(a, b)| Arc::ptr_eq(a, b));
         let same_posts = match (&self.posts, &other.posts) {
             (None, None) => true,
             (Some(a), Some(b)) => Arc::ptr_eq(a, b),

@@ -184,7 +184,7 @@ fn push_kept(out: &mut SmallVec<[u8; 128]>, query: &str, allow: &[String]) {
     }
 }
 
-pub(super) fn path(uri: &Uri) -> &str {
+pub(crate) fn path(uri: &Uri) -> &str {
     if uri.path().is_empty() { "/" } else { uri.path() }
 }
 

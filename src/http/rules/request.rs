@@ -77,6 +77,8 @@ words! {
         ByRule = "by-rule",
         /// The user's own rule finds no identity.
         Identity = "identity",
+        /// Its path may lead to routes with different rules.
+        AmbiguousPath = "ambiguous-path",
         /// A layer of the same handle further out has seen to it.
         Nested = "nested",
     }

@@ -1,6 +1,7 @@
 //! Rules of one route, inside of a layer of the whole router.
 
 mod failures;
+mod paths;
 mod storms;
 
 use std::convert::Infallible;
