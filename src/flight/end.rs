@@ -46,8 +46,6 @@ pub(crate) enum End<V> {
     Found(Arc<Entry<V>>),
     /// The result may not be shared: every caller computes for itself.
     Declined(Remember),
-    /// Another flight, further in, computes what its callers ask for: each of them goes there.
-    PassedOn,
     /// The result concerns the leader's own request: one of the waiters leads next.
     NotShared,
     /// The result of a refresh may not be stored. The refresh carried fewer fields than the
@@ -292,7 +290,6 @@ impl<V: Send + Sync + 'static> Leader<V> {
                     _ => Steps { replaced, ..steps },
                 }
             }
-            End::PassedOn => Steps::of(Verdict::Declined(DeclinedFor::All), None),
             End::NotShared => {
                 let verdict = Verdict::Abandoned(Abandonment::NotShared);
                 let replaced = marks.hold.end_row();
@@ -447,7 +444,6 @@ impl<V> End<V> {
             Self::Filled { .. }
             | Self::ForWaiters(_)
             | Self::Found(_)
-            | Self::PassedOn
             | Self::NotShared
             | Self::Held { noted: None, .. }
             | Self::Withdrawn

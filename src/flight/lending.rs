@@ -126,15 +126,6 @@ impl Drop for Need {
     }
 }
 
-/// Runs `work`, which is no longer a part of the computation of `scope`, where the caller of
-/// that computation runs.
-pub(crate) async fn outside_of<F: Future>(scope: &Scope, work: F) -> F::Output {
-    match &scope.outer {
-        Some(outer) => within(Arc::clone(outer), work).await,
-        None => work.await,
-    }
-}
-
 /// Runs `work` within `scope`.
 pub(crate) fn within<F: Future>(scope: Arc<Scope>, work: F) -> impl Future<Output = F::Output> {
     SCOPE.scope(scope, work)

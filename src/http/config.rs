@@ -65,10 +65,8 @@ pub(crate) struct HttpConfig {
     /// Tags per entry.
     pub(crate) max_tags: usize,
     pub(crate) set_cookie: SetCookie,
-    /// Whether cookies select nothing and are no credentials.
+    /// Whether cookies are removed: they select nothing, and are no credentials.
     pub(crate) ignore_cookies: bool,
-    /// Whether the service sees no cookies.
-    pub(crate) removes_cookies: bool,
     /// Cookies that the service does not see.
     pub(crate) ignored_cookies: IgnoredCookies,
     /// Fields with credentials besides `Authorization` and `Cookie`.
@@ -144,7 +142,6 @@ impl Default for HttpConfig {
             max_tags: 64,
             set_cookie: SetCookie::Refuse,
             ignore_cookies: false,
-            removes_cookies: false,
             ignored_cookies: IgnoredCookies::default(),
             credential_headers: FieldNames::of(CREDENTIAL_HEADERS),
             authorization_is_credential: true,
@@ -195,50 +192,35 @@ impl HttpConfig {
         keyed.iter().for_each(|name| self.exempt(name));
     }
 
-    /// Undoes that: settings may follow that no longer key them.
-    pub(crate) fn count_keyed(&mut self) {
-        let keyed: Vec<_> = self.vary.iter().chain(self.keyed_headers.iter()).cloned().collect();
-        for name in &keyed {
-            match *name {
-                header::AUTHORIZATION => self.authorization_is_credential = true,
-                header::COOKIE => self.cookie_is_credential = true,
-                _ => self.credential_headers.readmit(name),
-            }
-        }
-    }
-
-    /// Takes over what `outer` says of a layer further out, where both are in force and each
-    /// has settings of its own.
-    ///
-    /// One rule for all settings: two requests share only if each of the two layers would let
-    /// them. So a setting that lets more requests select one response holds only where both
-    /// layers have it. A setting that says what is part of the key, or what is a credential,
-    /// is not combined: [`Outside`](crate::http::flow::outside::Outside) keys and judges each
-    /// request by the settings of each layer. What is stored, for how long, how it is
-    /// refreshed and what the client is told is up to the inner layer, which stores.
-    pub(crate) fn narrow(&mut self, outer: &Self) {
-        // Without `..`: a new setting has to be put into one of the three groups.
+    /// Returns whether two layers share the same responses among the same clients.
+    pub(crate) fn shares_like(&self, other: &Self) -> bool {
+        // Without `..`: a new setting has to be put into one of the two groups.
         let Self {
-            // These let more requests select one response.
+            // These say which clients get which responses, and what ends them.
+            ttl,
+            status_ttl,
+            heuristics,
+            set_cookie,
             ignore_cookies,
             ignored_cookies,
-            normalise_accept,
-            // The values of fields that are named as credentials are compared byte for byte.
             credential_headers,
+            authorization_is_credential,
+            cookie_is_credential,
+            keyed_headers,
+            targeted,
+            lifetime_fields,
+            tag_fields,
+            cache_groups,
+            query,
+            vary,
+            store_post_responses,
+            query_method,
+            is_public,
+            tags,
+            scope,
+            normalise_accept,
 
-            // Each request on the way is keyed and judged by those of each layer.
-            authorization_is_credential: _,
-            cookie_is_credential: _,
-            keyed_headers: _,
-            vary: _,
-            query: _,
-            scope: _,
-            max_key_bytes: _,
-
-            // The inner layer's own: what it stores, refreshes, forwards and says.
-            ttl: _,
-            status_ttl: _,
-            heuristics: _,
+            // For how long, how many, how large, and what clients are told.
             stale_beside_s_maxage: _,
             stale_for: _,
             stale_if_error: _,
@@ -246,54 +228,41 @@ impl HttpConfig {
             max_body: _,
             fill_from_ranges: _,
             max_header_bytes: _,
+            max_key_bytes: _,
             max_variants: _,
             max_tags: _,
-            set_cookie: _,
-            removes_cookies: _,
-            targeted: _,
-            lifetime_fields: _,
-            tag_fields: _,
-            cache_groups: _,
             make_etags: _,
             refresh_headers: _,
             unkeyed_headers: _,
-            store_post_responses: _,
-            query_method: _,
             max_request_body: _,
             request_body_timeout: _,
-            is_public: _,
-            tags: _,
             cache_status: _,
             outcome_on_hits: _,
             age: _,
             honour_request_directives: _,
-        } = outer;
-        self.ignore_cookies &= *ignore_cookies;
-        self.ignored_cookies.narrow(ignored_cookies);
-        self.normalise_accept &= *normalise_accept;
-        self.credential_headers.name_all_of(credential_headers);
-    }
-
-    /// Returns whether the settings are the same that say which responses are
-    /// stored and which clients share them.
-    pub(crate) fn shares_like(&self, other: &Self) -> bool {
-        self.ttl.is_some() == other.ttl.is_some()
-            && self.status_ttl == other.status_ttl
-            && self.heuristics == other.heuristics
-            && self.set_cookie == other.set_cookie
-            && self.store_post_responses == other.store_post_responses
-            && self.query_method == other.query_method
-            && self.is_public == other.is_public
-            && self.credential_headers == other.credential_headers
-            && self.authorization_is_credential == other.authorization_is_credential
-            && self.cookie_is_credential == other.cookie_is_credential
-            && self.keyed_headers == other.keyed_headers
-            && self.vary == other.vary
-            && self.targeted == other.targeted
-            && self.lifetime_fields == other.lifetime_fields
-            && self.ignored_cookies == other.ignored_cookies
-            && self.scope == other.scope
-            && self.normalise_accept == other.normalise_accept
+        } = other;
+        self.ttl.is_some() == ttl.is_some()
+            && self.status_ttl == *status_ttl
+            && self.heuristics == *heuristics
+            && self.set_cookie == *set_cookie
+            && self.ignore_cookies == *ignore_cookies
+            && self.ignored_cookies == *ignored_cookies
+            && self.credential_headers == *credential_headers
+            && self.authorization_is_credential == *authorization_is_credential
+            && self.cookie_is_credential == *cookie_is_credential
+            && self.keyed_headers == *keyed_headers
+            && self.targeted == *targeted
+            && self.lifetime_fields == *lifetime_fields
+            && self.tag_fields == *tag_fields
+            && self.cache_groups == *cache_groups
+            && self.query == *query
+            && self.vary == *vary
+            && self.store_post_responses == *store_post_responses
+            && self.query_method == *query_method
+            && self.is_public == *is_public
+            && self.tags == *tags
+            && self.scope == *scope
+            && self.normalise_accept == *normalise_accept
     }
 
     /// Returns whether the settings make a field part of the key.

@@ -5,7 +5,6 @@ mod content;
 pub(in crate::http) mod context;
 mod crowds;
 mod failures;
-mod nesting;
 mod ranges;
 mod request_fields;
 pub(in crate::http) mod routes;
@@ -13,6 +12,7 @@ mod steering;
 mod writes;
 
 use std::any::Any;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -27,8 +27,6 @@ use crate::flight::places::Places;
 use crate::flight::queue::ClientKey;
 use crate::http::config::{HttpConfig, SetCookie};
 use crate::http::flow::error_response::Refusal;
-use crate::http::flow::nested::CombinedRules;
-use crate::http::flow::owned_routes::OwnedRoutes;
 use crate::http::flow::service::HttpService;
 use crate::http::layer::context::ContextRule;
 use crate::http::layer::routes::{RouteTable, Routes};
@@ -48,7 +46,6 @@ type RefusalRule = Arc<dyn Fn(&Refusal) -> Response<Bytes> + Send + Sync>;
 type PostRule = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 type PostKeyRule = Arc<dyn Fn(&Parts, &Bytes) -> Option<KeyBuf> + Send + Sync>;
 type ClientRule = Arc<dyn Fn(&Parts) -> Option<ClientKey> + Send + Sync>;
-type Change = Arc<dyn Fn(&mut Rules) + Send + Sync>;
 
 /// The rules of one layer: data, and closures of the user's.
 #[derive(Clone)]
@@ -92,17 +89,10 @@ pub(crate) struct Rules {
     pub(super) forgets: Vec<fn(&mut Extensions)>,
     /// Each takes something of a caller's task along to the task of its computation.
     pub(super) contexts: Vec<ContextRule>,
-    /// What the rules of a route change in those of the layer around them. `None`: these
-    /// rules are whole.
-    pub(super) changes: Option<Vec<Change>>,
-    /// The rules of layers further out that are in force beside these, the outermost first.
-    pub(super) around: Vec<Arc<Rules>>,
-    /// The routes that layers further in own.
-    pub(super) routes: Arc<OwnedRoutes>,
-    /// What these rules are inside of others.
-    pub(super) combined: Arc<CombinedRules>,
     /// The rules of routes that have some of their own.
     pub(super) route_table: Option<Arc<RouteTable>>,
+    /// Whether it was seen that the layer is inside of another one of its handle.
+    pub(super) is_known_as_nested: Arc<AtomicBool>,
 }
 
 impl Rules {
@@ -111,9 +101,25 @@ impl Rules {
         self.config.exempt_keyed();
         self.hit_status = self.config.cache_status.as_deref().map(HitStatus::new);
         self.key_start = key_start(self.config.scope.as_deref(), &self.scheme);
-        self.routes = Arc::default();
-        self.combined = Arc::default();
+        self.is_known_as_nested = Arc::default();
         self
+    }
+
+    /// Returns whether two layers share the same responses among the same clients, for however
+    /// long. Rules of the application may read what something between the two adds to a request:
+    /// then they do not.
+    pub(super) fn share_like(&self, other: &Self) -> bool {
+        fn are_same<T: ?Sized>(own: &[Arc<T>], other: &[Arc<T>]) -> bool {
+            own.len() == other.len() && own.iter().zip(other).all(|(a, b)| Arc::ptr_eq(a, b))
+        }
+        let have_rules =
+            [self, other].iter().any(|it| !it.bypass.is_empty() || !it.key_rules.is_empty());
+        !have_rules
+            && are_same(self.posts.as_slice(), other.posts.as_slice())
+            && are_same(self.post_key.as_slice(), other.post_key.as_slice())
+            && self.forgets.len() == other.forgets.len()
+            && self.scheme == other.scheme
+            && self.config.shares_like(&other.config)
     }
 }
 
@@ -145,15 +151,11 @@ impl Rules {
 ///
 /// # A layer inside another one
 ///
-/// Of two layers of one handle, the inner one stores the response, by its own rules; see
-/// [`rules`](Stampede::rules) for settings of one route. The outer one neither stores what
-/// the inner one owns nor waits for it. Two requests share a response only if
-/// they would share it by what either layer has received: a rule of the outer one for `key`
-/// or `identity`, its parameters, its keyed fields and its credentials count for the inner one
-/// too, and a field in `Vary` counts as each of the two has received it. A request that the
-/// outer one forwards uncached is forwarded by the inner one too.
-/// [What is cached](crate::guide::what_is_cached) has the details, under *Rules for one
-/// route*.
+/// Of two layers of one handle, the outer one caches, and the inner one passes requests on.
+/// Give routes settings of their own with [`route_rules`](Self::route_rules). The settings of the
+/// inner layer do nothing, but that what they keep apart is not shared: if they differ from
+/// those of the outer layer in more than lifetimes and bounds, responses from behind it are not
+/// shared at all. A line of the log says once that there is such a layer.
 ///
 /// A layer leaves a mark in the extensions of a request. Where a handler sends an
 /// internal request through a layer of the same handle, it must not copy the extensions
@@ -188,7 +190,7 @@ impl Rules {
 /// # Ok(()) }
 /// ```
 ///
-/// Each route may have rules of its own; handle and store are the same:
+/// Routes may have settings of their own:
 ///
 /// ```
 /// use std::time::Duration;
@@ -204,18 +206,20 @@ impl Rules {
 ///     Some(parts.extensions.get::<Tenant>()?.0.clone())
 /// }
 ///
-/// fn is_admin(parts: &Parts) -> bool {
-///     parts.uri.path().starts_with("/admin")
-/// }
-///
 /// let cache = Stampede::in_memory(Duration::from_secs(60));
-/// let prices = cache.http_layer().ttl(Duration::from_millis(500)).stale_for(Duration::from_secs(5));
-/// let search = cache.http_layer().query(["q", "page"]).vary(["accept-language"]);
-/// let shop = cache.http_layer().identity(tenant).bypass(is_admin);
+/// let layer = cache
+///     .http_layer()
+///     .stale_for(Duration::from_secs(5))
+///     .route_rules("/prices", |route| route.ttl(Duration::from_millis(500)))
+///     .route_rules("/search", |route| route.query(["q", "page"]).vary(["accept-language"]))
+///     .route_rules("/shop/{*page}", |route| route.identity(tenant))
+///     .route_rules("/admin/{*page}", |route| route.private());
 /// let app: Router = Router::new()
-///     .route("/prices", get(page).layer(prices))
-///     .route("/search", get(page).layer(search))
-///     .route("/shop", get(page).layer(shop));
+///     .route("/prices", get(page))
+///     .route("/search", get(page))
+///     .route("/shop/{item}", get(page))
+///     .route("/admin/users", get(page))
+///     .layer(layer);
 /// ```
 #[derive(Clone)]
 #[must_use]
@@ -270,49 +274,10 @@ impl HttpStampede {
             key_start: Box::default(),
             forgets: Vec::new(),
             contexts: Vec::new(),
-            changes: None,
-            around: Vec::new(),
-            routes: Arc::default(),
-            combined: Arc::default(),
             route_table: None,
+            is_known_as_nested: Arc::default(),
         };
         HttpLayer { cache: self.clone(), rules, routes: Routes::default(), made: Arc::default() }
-    }
-
-    /// Makes a layer with the rules of one route, inside of a layer of the whole router.
-    ///
-    /// What it sets is an exception for the route; all other settings are those of the
-    /// [`http_layer`](Self::http_layer) around it. The response is stored once, by the rules
-    /// of the route. Without a layer around it, it is a whole layer for its route, with the
-    /// settings of the handle.
-    ///
-    /// What the two layers do together is in
-    /// [What is cached](crate::guide::what_is_cached), under *Rules for one route*.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # #[cfg(feature = "axum")] {
-    /// use std::time::Duration;
-    /// use axum::{Router, routing::get};
-    /// use tower_stampede::Stampede;
-    ///
-    /// # async fn page() -> &'static str { "page" }
-    /// let cache = Stampede::in_memory(Duration::from_secs(60));
-    /// let search = cache.rules().query(["q", "page"]).ttl(Duration::from_secs(5));
-    /// let app: Router = Router::new()
-    ///     .route("/search", get(page).layer(search))
-    ///     .route("/prices", get(page).layer(cache.rules().ttl(Duration::from_millis(500))))
-    ///     .route("/account", get(page).layer(cache.rules().private()))
-    ///     .route("/about", get(page))
-    ///     .layer(cache.http_layer());
-    /// # drop(app);
-    /// # }
-    /// ```
-    pub fn rules(&self) -> HttpLayer {
-        let mut layer = self.http_layer();
-        layer.rules.changes = Some(Vec::new());
-        layer
     }
 
     /// Ends the use of every response of `path`, whatever its query, host and
@@ -366,13 +331,9 @@ impl HttpLayer {
         &self.rules
     }
 
-    /// Changes a setting, and remembers the change where it is an exception.
-    fn change(mut self, change: impl Fn(&mut Rules) + Send + Sync + 'static) -> Self {
+    fn change(mut self, change: impl FnOnce(&mut Rules)) -> Self {
         self.note_change();
         change(&mut self.rules);
-        if let Some(changes) = &mut self.rules.changes {
-            changes.push(Arc::new(change));
-        }
         self
     }
 
@@ -412,8 +373,7 @@ impl HttpLayer {
         /// stored. Defaults to 64 KiB.
         max_header_bytes: usize;
         /// Sets the longest key, in bytes; a request with a longer one is
-        /// forwarded uncached. Behind another layer of the handle, a key has the
-        /// URI for each of the two. Defaults to 8 KiB.
+        /// forwarded uncached. Defaults to 8 KiB.
         max_key_bytes: usize;
         /// Sets how many variants of one URI are kept; the least recently used
         /// one makes room. Defaults to 64.
@@ -450,7 +410,6 @@ impl HttpLayer {
         /// a response that varies by it answers every request that accepts its
         /// coding. Languages are sorted by their weights to compare them; those of equal
         /// weight keep their order, and the service sees the field as it came.
-        /// Inside of another `http_layer()` only where both say so.
         /// Defaults to true.
         normalise_accept: bool;
         /// Sets whether a request says how new its answer must be, by
@@ -465,7 +424,7 @@ impl HttpLayer {
         /// `Content-Location` equal to its URI (RFC 9110, 9.3.3). With a remote
         /// none is: writes of other processes would be known too late. Where the handle
         /// has made several layers that differ none is either: the GETs may pass a
-        /// layer that the POST does not pass. Each call of `http_layer` or `rules`
+        /// layer that the POST does not pass. Each call of `http_layer`
         /// makes one, and so does a setting on a clone. Defaults to
         /// false: where an application answers with what it was sent, each
         /// client that may POST would choose what all other clients get.
@@ -498,14 +457,14 @@ impl HttpLayer {
     /// Defaults to none.
     pub fn scope(self, scope: impl Into<String>) -> Self {
         let scope = scope.into();
-        self.change(move |rules| rules.config.scope = Some(scope.clone()))
+        self.change(move |rules| rules.config.scope = Some(scope))
     }
 
     /// Sets the scheme of requests that do not say it themselves; part of the
     /// key. Defaults to `http`.
     pub fn scheme(self, scheme: impl Into<String>) -> Self {
         let scheme = scheme.into().to_ascii_lowercase();
-        self.change(move |rules| rules.scheme.clone_from(&scheme))
+        self.change(move |rules| rules.scheme = scheme)
     }
 
     /// Sets the query parameters that matter. All others are left out of the
@@ -514,7 +473,7 @@ impl HttpLayer {
     pub fn query<'a>(self, names: impl IntoIterator<Item = &'a str>) -> Self {
         let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
         self.cache.0.queries.add(&names);
-        self.change(move |rules| rules.config.query = Some(names.clone()))
+        self.change(move |rules| rules.config.query = Some(names))
     }
 
     /// Sets the response fields that govern in place of `Cache-Control` and
@@ -537,18 +496,13 @@ impl HttpLayer {
     #[track_caller]
     pub fn targeted_fields<'a>(self, names: impl IntoIterator<Item = &'a str>) -> Self {
         let names = field_names("targeted_fields", names);
-        self.change(move |rules| rules.config.targeted.clone_from(&names))
+        self.change(move |rules| rules.config.targeted = names)
     }
 
     /// Treats cookies as absent: they are removed from GET and HEAD requests
     /// before the handler sees them. For pages that do not depend on them.
-    /// Inside of another `http_layer()` that does not ignore them they are removed
-    /// too, but still select a response that says `Vary: Cookie`, and still are credentials.
     pub fn ignore_cookies(self) -> Self {
-        self.change(|rules| {
-            rules.config.ignore_cookies = true;
-            rules.config.removes_cookies = true;
-        })
+        self.change(|rules| rules.config.ignore_cookies = true)
     }
 
     /// Adds to the key what `part` returns: the class of a device, for example.
@@ -613,14 +567,14 @@ impl HttpLayer {
             }
             None => false,
         });
-        self.change(move |rules| rules.key_rules.push(Arc::clone(&rule)))
+        self.change(move |rules| rules.key_rules.push(rule))
     }
 
     /// Forwards requests uncached, for example the requests of an administrator. May be called
     /// several times: each rule counts. Defaults to none.
     pub fn bypass(self, rule: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         let rule: BypassRule = Arc::new(rule);
-        self.change(move |rules| rules.bypass.push(Arc::clone(&rule)))
+        self.change(move |rules| rules.bypass.push(rule))
     }
 
     /// Declares that the responses hold no data of one client, so that they may be shared
@@ -632,7 +586,7 @@ impl HttpLayer {
     }
 
     /// Stores and shares no response: the service answers each request. In place of
-    /// [`bypass`](Self::bypass). For one route of a router whose layer caches.
+    /// [`bypass`](Self::bypass). For one route: see [`route_rules`](Self::route_rules).
     pub fn private(self) -> Self {
         self.bypass(|_| true)
     }
@@ -640,13 +594,13 @@ impl HttpLayer {
     /// Adds a tag to every response. Defaults to none.
     pub fn tag(self, tag: impl Into<Tag>) -> Self {
         let tag = tag.into();
-        self.change(move |rules| rules.config.tags.push(tag.clone()))
+        self.change(move |rules| rules.config.tags.push(tag))
     }
 
     /// Sets the name of this cache in `Cache-Status` (RFC 9211). Defaults to `tower-stampede`.
     pub fn cache_status(self, name: impl Into<String>) -> Self {
         let name = name.into();
-        self.change(move |rules| rules.config.cache_status = Some(name.clone()))
+        self.change(move |rules| rules.config.cache_status = Some(name))
     }
 
     /// Sends no `Cache-Status`.

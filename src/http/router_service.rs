@@ -37,8 +37,7 @@ impl HttpLayer {
     /// - Requests that no route matches pass the cache too: a 404 is stored like one of a
     ///   handler.
     ///
-    /// With [`Stampede::rules`](crate::Stampede::rules) routes behind it may have rules of
-    /// their own.
+    /// [`route_rules`](Self::route_rules) gives routes settings of their own, by the path.
     ///
     /// # Examples
     ///

@@ -32,9 +32,6 @@ pub(crate) enum KeyKind {
     /// In both.
     #[cfg(feature = "http")]
     HostInBoth = b'c',
-    /// The same behind a layer of the same handle.
-    #[cfg(feature = "http")]
-    Nested = b'i',
     /// One of several responses that `Vary` tells apart.
     #[cfg(feature = "http")]
     Variant = b'v',
@@ -72,9 +69,9 @@ pub(crate) const FLIGHT_HEAD: usize = 2 + 1 + 16;
 pub(crate) fn primary_of(key: &[u8]) -> Option<&[u8]> {
     #[cfg(feature = "http")]
     {
-        use KeyKind::{Flight, HostInBoth, HostInField, HostInUri, Nested, Variant};
+        use KeyKind::{Flight, HostInBoth, HostInField, HostInUri, Variant};
         let is_any = |kinds: &[KeyKind]| kinds.iter().any(|kind| key.starts_with(&kind.start()));
-        if is_any(&[HostInField, HostInUri, HostInBoth, Nested]) {
+        if is_any(&[HostInField, HostInUri, HostInBoth]) {
             return Some(key);
         }
         if is_any(&[Variant]) {

@@ -157,10 +157,6 @@ impl<'a> UriName<'a> {
             (start, rest) if start == KeyKind::Flight.start() => rest.get(FLIGHT_HEAD..)?,
             _ => key,
         };
-        let key = match key.strip_prefix(&KeyKind::Nested.start()) {
-            Some(nested) => read_part(nested)?.0,
-            None => key,
-        };
         let rest = PLACES.iter().find_map(|place| key.strip_prefix(&place.start()))?;
         let (scope, rest) = read_part(rest)?;
         let (scheme, rest) = read_part(rest)?;
@@ -171,8 +167,7 @@ impl<'a> UriName<'a> {
 
     /// Returns whether a primary key says nothing but the name, and where the host is named.
     pub(crate) fn is_all_of(primary: &'a [u8]) -> bool {
-        let is_nested = primary.starts_with(&KeyKind::Nested.start());
-        !is_nested && Self::split(primary).is_some_and(|(_, rest)| rest.is_empty())
+        Self::split(primary).is_some_and(|(_, rest)| rest.is_empty())
     }
 
     /// Returns the tag that every entry of the URI carries.
@@ -234,16 +229,12 @@ mod tests {
         for key in name.primary_keys() {
             assert_eq!(UriName::of_key(key.as_bytes()), Some(name));
             assert!(UriName::is_all_of(key.as_bytes()));
-            // A part that an application adds, a variant, a flight, a layer further out.
+            // A part that an application adds, a variant, a flight.
             let more = [key.as_bytes(), b"more"].concat();
             assert!(!UriName::is_all_of(&more));
             let variant = [&KeyKind::Variant.start()[..], &[7; VARIANT_HEAD], &more].concat();
             let flight = [&KeyKind::Flight.start()[..], &[7; FLIGHT_HEAD], &more].concat();
-            let mut nested = KeyBuf::new();
-            nested.push(&KeyKind::Nested.start());
-            nested.push_part(&more);
-            nested.push(&[7; 32]);
-            for key in [&more[..], &variant, &flight, nested.as_bytes()] {
+            for key in [&more[..], &variant, &flight] {
                 assert_eq!(UriName::of_key(key), Some(name));
                 assert_eq!(uri_tag_of(key), Some(name.tag()));
             }

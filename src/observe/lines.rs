@@ -110,6 +110,9 @@ lines! {
         counts as a credential; if the field does not say which user asks, exempt it with \
         HttpLayer::not_a_credential; if each value of it may have responses of its own, name it \
         in HttpLayer::vary" [field];
+    LayerNested: Warn "an HTTP layer is inside of another one of the same handle: it passes requests \
+        on, and its settings do nothing but keep responses from being shared; give them to the outer \
+        layer with HttpLayer::route_rules, and remove the inner one" [];
     TaskLocalMissing: Warn "a computation panicked because a task-local value is missing: it runs on \
         a task of its own, not on its caller's; for a handler take the value along with \
         HttpLayer::carry_context, for a closure read it before, or use get_or_compute_scoped" [];

@@ -323,6 +323,8 @@ occurrences! {
     CredentialRefused { field: &'a str },
     /// Many responses were stored, and no write has passed a layer of the handle.
     NoWriteSeen,
+    /// An HTTP layer is inside of another one of the same handle.
+    LayerNested,
     /// A computation on a task of its own has panicked for want of a task-local value.
     TaskLocalMissing,
 }
@@ -527,6 +529,7 @@ impl Observer {
                 write(Line { field: Some(field), ..Line::of(LogMessage::CredentialRefused) });
             }
             Occurrence::NoWriteSeen => write(Line::of(LogMessage::NoWriteSeen)),
+            Occurrence::LayerNested => write(Line::of(LogMessage::LayerNested)),
             Occurrence::TaskLocalMissing => {
                 if !self.has_warned_of_task_locals.swap(true, Ordering::Relaxed) {
                     write(Line::of(LogMessage::TaskLocalMissing));
@@ -591,6 +594,7 @@ pub(super) fn samples<'a>(key: &'a Key, tag: &'a Tag) -> Vec<Occurrence<'a>> {
         Occurrence::Unshareable { key },
         Occurrence::CredentialRefused { field: "x-user" },
         Occurrence::NoWriteSeen,
+        Occurrence::LayerNested,
         Occurrence::TaskLocalMissing,
         Occurrence::BodyTypeUnknown { type_name: "B" },
     ]);

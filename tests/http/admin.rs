@@ -149,8 +149,8 @@ async fn it_lists_every_key_once_page_by_page() {
 async fn a_key_of_a_response_is_listed_with_its_url_in_every_layer() {
     let (cache, origin) =
         (with_ttl(60), Origin::new(|_| Answer::status(200).header("vary", "accept-language")));
-    let inner = cache.rules().query(["q"]).tag("news").layer(origin.infallible());
-    let site = cache.http_layer().layer(inner);
+    let site = cache.http_layer().route_rules("/news", |it| it.query(["q"]).tag("news"));
+    let site = site.layer(origin.infallible());
     let other = cache.http_layer().scheme("https").layer(origin.infallible());
     send(&site, with("/news?q=1&u=2", &[("host", "a")])).await;
     send(&other, get("https://b/plain")).await;

@@ -54,8 +54,8 @@ async fn bytes_of_arriving_bodies_stay_below_their_bound_and_all_come_back() {
             Ok::<_, std::convert::Infallible>(response.body(Body::from_stream(stream)).unwrap())
         }
     });
-    let inner = cache.rules().max_body(60_000).layer(origin);
-    let app = cache.http_layer().layer(inner);
+    let layer = cache.http_layer().route_rules("/{page}", |it| it.max_body(60_000));
+    let app = layer.layer(origin);
     let mut clients = Vec::new();
     for n in 0..3000 {
         let (app, own) = (app.clone(), Arc::clone(&seed));

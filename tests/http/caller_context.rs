@@ -68,15 +68,13 @@ async fn a_handler_reads_a_task_local_of_a_middleware_that_is_taken_along() {
 async fn a_request_that_is_forwarded_for_its_client_alone_is_handled_on_the_task_of_its_caller() {
     let cache = origin_only();
     let hello = || async { format!("hello {}", user()) };
-    let private = on_get(hello).layer(cache.rules().private());
+    let layer = cache.http_layer().bypass(|parts| parts.uri.path() == "/bypassed");
     let app = Router::new()
         .route("/plain", on_get(hello).post(hello))
-        .route("/private", private)
+        .route("/private", on_get(hello))
         .route("/bypassed", on_get(hello))
-        .layer(cache.http_layer().bypass(|parts| parts.uri.path() == "/bypassed"))
+        .layer(layer.route_rules("/private", HttpLayer::private))
         .layer(from_fn(auth));
-    // A layer of a route is known from the first request on.
-    send(&app, as_user("GET", "/private", "ada")).await;
     for (method, uri) in [("POST", "/plain"), ("GET", "/private"), ("GET", "/bypassed")] {
         assert_eq!(send(&app, as_user(method, uri, "ada")).await.text(), "hello ada", "{uri}");
     }
@@ -138,18 +136,21 @@ async fn what_is_set_later_is_around_what_was_set_before() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_layer_inside_takes_along_what_the_outer_one_takes() {
-    for is_exception in [true, false] {
+async fn a_route_takes_along_what_its_layer_takes_and_so_does_a_layer_with_one_inside() {
+    for has_one_inside in [true, false] {
         let cache = origin_only();
-        let inner = if is_exception { cache.rules() } else { cache.http_layer() };
         let cached = || async { (CacheFor::new(secs(60)), USER.get()) };
-        let app = Router::new()
-            .route("/", on_get(cached).layer(inner.ttl(secs(5))))
-            .layer(carrying(cache.http_layer()))
-            .layer(from_fn(auth));
+        let (route, layer) = match has_one_inside {
+            true => (on_get(cached).layer(cache.http_layer()), cache.http_layer()),
+            false => {
+                let layer = cache.http_layer().route_rules("/", |it| it.max_variants(2));
+                (on_get(cached), layer)
+            }
+        };
+        let app = Router::new().route("/", route).layer(carrying(layer)).layer(from_fn(auth));
         for _ in 0..2 {
             let replies = crowd(&app, 3, |_| as_user("GET", "/", "ada")).await;
-            assert!(replies.iter().all(|reply| reply.text() == "ada"), "{is_exception}");
+            assert!(replies.iter().all(|reply| reply.text() == "ada"), "{has_one_inside}");
         }
         pass(secs(61)).await;
         assert_eq!(send(&app, as_user("GET", "/", "bob")).await.text(), "bob");

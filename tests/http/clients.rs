@@ -266,8 +266,7 @@ fn request_to(uri: &str) -> Request<Body> {
 async fn a_request_through_two_layers_counts_once() {
     let cache = with_places(8);
     let origin = Origin::new(|_| Answer::ok("no-store", "both"));
-    // The rules of a route have the bound of the layer around them.
-    let inner = layered(cache.rules().ttl(secs(5)), &origin);
+    let inner = layered(cache.http_layer().max_forwarded(1), &origin);
     let app = forwarding(&cache, 1).layer(inner);
     for request in [
         post_as("a", "/"),

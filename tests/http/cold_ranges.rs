@@ -400,7 +400,7 @@ async fn a_crowd_of_ranges_behind_two_layers_costs_one_request() {
             None => whole(),
         });
         let cache = origin_only();
-        let inner = layered(cache.rules().max_body(limit), &origin);
+        let inner = layered(cache.http_layer().max_body(limit), &origin);
         let inner = tower::ServiceBuilder::new()
             .map_response(|response: http::Response<_>| response.map(Body::new))
             .service(inner);

@@ -227,7 +227,7 @@ async fn a_crowd_of_heads_behind_two_layers_costs_at_most_two_requests() {
     let cache = origin_only();
     let inner = tower::ServiceBuilder::new()
         .map_response(|response: http::Response<_>| response.map(Body::new))
-        .service(layered(cache.rules(), &origin));
+        .service(layered(cache.http_layer(), &origin));
     let app = tower_layer::Layer::layer(&cache.http_layer(), inner);
     for wave in 1..=2 {
         let replies = crowd(&app, CROWD, |_| head()).await;

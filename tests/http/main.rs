@@ -34,7 +34,6 @@ mod nested_privacy;
 mod nested_rewrites;
 mod outages;
 mod own_etags;
-mod owned_routes;
 mod placement;
 mod privacy_model;
 mod privacy_storm;

@@ -1,5 +1,5 @@
-//! Nested layers with random settings and requests: they share no more than each layer would
-//! share alone, a crowd is one call, and no request panics.
+//! Layers with rules for routes, and nested layers, with random settings and requests: they share
+//! no more than each layer would share alone, a crowd is one call, and no request panics.
 
 use axum::Router;
 use axum::body::Body;
@@ -61,9 +61,9 @@ mod sharing {
         }
     }
 
-    /// Settings that are rules of the application: asked where they stand.
-    fn is_rule(which: usize) -> bool {
-        matches!(which, 5 | 10 | 11)
+    /// Settings that are one for all routes.
+    fn is_of_layer(which: usize) -> bool {
+        matches!(which, 3 | 4)
     }
 
     const FIELDS: [(&str, &str); 17] = [
@@ -138,6 +138,19 @@ mod sharing {
         origin.calls() <= before + 1
     }
 
+    fn origin_with(control: usize, vary: usize) -> Origin {
+        Origin::new(move |_| {
+            let mut answer = Answer::status(200).body("x").after(ms(1));
+            if !CONTROL[control].is_empty() {
+                answer = answer.header("cache-control", CONTROL[control]);
+            }
+            if !VARY[vary].is_empty() {
+                answer = answer.header("vary", VARY[vary]);
+            }
+            answer
+        })
+    }
+
     fn with_all(base: HttpLayer, settings: &[usize]) -> HttpLayer {
         settings.iter().fold(base, |layer, which| set(layer, *which))
     }
@@ -155,7 +168,6 @@ mod sharing {
 
         #[test]
         fn nested_layers_share_what_each_of_them_would_share_alone(
-            is_rules: bool,
             is_warm: bool,
             outer in settings(),
             inner in settings(),
@@ -173,40 +185,59 @@ mod sharing {
             let hidden = if outer.contains(&IGNORES_COOKIES) { "cookie" } else { "x-none" };
             let removed = [REMOVED[removed], "x-none"];
             run(async {
-                let origin = Origin::new(move |_| {
-                    let mut answer = Answer::status(200).body("x").after(ms(1));
-                    if !CONTROL[control].is_empty() {
-                        answer = answer.header("cache-control", CONTROL[control]);
-                    }
-                    if !VARY[vary].is_empty() {
-                        answer = answer.header("vary", VARY[vary]);
-                    }
-                    answer
-                });
+                let origin = origin_with(control, vary);
                 let cache = with_ttl(60);
-                let own = if is_rules { cache.rules() } else { cache.http_layer() };
                 let (inside, around) =
-                    (with_all(own, &inner), with_all(cache.http_layer(), &outer));
+                    (with_all(cache.http_layer(), &inner), with_all(cache.http_layer(), &outer));
                 let both = app(&origin, Some(inside), removed, Some(around));
                 if !shares(&both, &origin, is_warm, pair).await {
                     return Ok(());
                 }
-                // Alone, each with the settings that are in force there.
-                let data = |all: &[usize]| {
-                    let data = all.iter().copied().filter(|which| !is_rule(*which));
-                    data.collect::<Vec<_>>()
-                };
-                let (at_outer, at_inner) = match is_rules {
-                    true => ([&outer[..], &data(&inner)].concat(), [&data(&outer)[..], &inner].concat()),
-                    false => (outer, inner),
-                };
                 let (first, second) = (with_ttl(60), with_ttl(60));
-                let around = with_all(first.http_layer(), &at_outer);
+                let around = with_all(first.http_layer(), &outer);
                 let alone = app(&origin, None, removed, Some(around));
                 prop_assert!(shares(&alone, &origin, is_warm, pair).await, "at the outer place");
-                let inside = with_all(second.http_layer(), &at_inner);
+                let inside = with_all(second.http_layer(), &inner);
                 let alone = app(&origin, Some(inside), [removed[0], hidden], None);
                 prop_assert!(shares(&alone, &origin, is_warm, pair).await, "at the inner place");
+                Ok(())
+            })?;
+        }
+
+        #[test]
+        fn a_route_shares_what_one_layer_with_all_its_settings_shares(
+            is_warm: bool,
+            is_first: bool,
+            layer in settings(),
+            route in settings(),
+            (control, vary) in (0..CONTROL.len(), 0..VARY.len()),
+            common in fields(),
+            one in fields(),
+            other in fields(),
+            (uri, other_uri) in (0..URIS.len(), 0..URIS.len()),
+        ) {
+            let route: Vec<_> = route.into_iter().filter(|which| !is_of_layer(*which)).collect();
+            let one = [&common[..], &one].concat();
+            let other = [&common[..], &other].concat();
+            let pair = [(uri, &one[..]), (other_uri, &other[..])];
+            run(async {
+                let origin = origin_with(control, vary);
+                let cache = with_ttl(60);
+                let all = [&layer[..], &route].concat();
+                let ruled = |it: HttpLayer| {
+                    let route = route.clone();
+                    it.route_rules("/page", move |it| with_all(it, &route))
+                };
+                let ruled = match is_first {
+                    true => with_all(ruled(cache.http_layer()), &layer),
+                    false => ruled(with_all(cache.http_layer(), &layer)),
+                };
+                let ruled = app(&origin, None, ["x-none"; 2], Some(ruled));
+                let single = with_all(with_ttl(60).http_layer(), &all);
+                let single = app(&origin, None, ["x-none"; 2], Some(single));
+                let by_route = shares(&ruled, &origin, is_warm, pair).await;
+                let by_layer = shares(&single, &origin, is_warm, pair).await;
+                prop_assert_eq!(by_route, by_layer);
                 Ok(())
             })?;
         }
@@ -233,10 +264,7 @@ mod calls {
         let other = || Router::new().route("/other", handler(origin));
         let (a, b) = (with_ttl(60), with_ttl(60));
         let two = page(b.http_layer()).layer(a.http_layer());
-        let three = page(a.rules()).layer(b.http_layer()).layer(a.http_layer());
-        let c = with_ttl(60);
-        let inside = page(c.rules()).layer(c.http_layer().query([]));
-        let merged = Router::new().merge(inside).merge(other()).layer(c.http_layer().query(["q"]));
+        let three = page(a.http_layer()).layer(b.http_layer()).layer(a.http_layer());
         let layer = with_ttl(60).http_layer();
         let twice = page(layer.clone()).layer(layer);
         let fallback = other()
@@ -245,24 +273,31 @@ mod calls {
             .layer(with_ttl(60).http_layer());
         let d = with_ttl(60);
         let fallback_of_one = other()
-            .fallback_service(handler(origin).layer(d.rules()))
+            .fallback_service(handler(origin).layer(d.http_layer().ttl(secs(20))))
             .layer(from_fn(slow))
             .layer(d.http_layer());
         let e = with_ttl(60);
         let nested = Router::new().route("/x", handler(origin)).layer(e.http_layer());
         let nested = Router::new()
             .nest("/sub", nested)
-            .merge(page(e.rules()))
+            .merge(page(e.http_layer()))
             .layer(from_fn(slow))
             .layer(e.http_layer());
+        let ruled = || {
+            let layer = with_ttl(60).http_layer().query([]);
+            layer.route_rules("/page", |route| route.query(["q"]).vary(["x-plan"]))
+        };
+        let route = Router::new().route("/page", handler(origin)).layer(ruled());
+        let by_path = other().fallback_service(handler(origin)).layer(ruled());
         vec![
             ("two handles", two),
             ("two handles, three layers", three),
-            ("merged", merged),
             ("one layer twice", twice),
             ("fallback", fallback),
             ("fallback of one handle", fallback_of_one),
             ("nested router of one handle", nested),
+            ("route with rules", route),
+            ("fallback with rules", by_path),
         ]
     }
 
@@ -350,10 +385,12 @@ mod hostile {
                         .header("etag", "\"a\"")
                         .after(ms(1))
                 });
-                let inner = cache.rules().query(["q"]).vary(["x-user"]).layer(origin.infallible());
+                let inner = cache.http_layer().query(["q"]).vary(["x-user"]).layer(origin.infallible());
                 let middle = cache.http_layer().query(["q", "t"]).ignore_cookies();
                 let middle = middle.honour_request_directives(true).layer(inner);
-                let app = cache.http_layer().query([]).store_post_responses(true).layer(middle);
+                let layer = cache.http_layer().query([]).store_post_responses(true);
+                let layer = layer.route_rules("/page", |it| it.query(["q"]).cache_posts(|_| true));
+                let app = layer.layer(middle);
                 for (n, uri) in uris.iter().enumerate() {
                     let Ok(uri) = uri.parse::<http::Uri>() else { continue };
                     for _ in 0..3 {

@@ -1,4 +1,4 @@
-//! A layer on a route inside a layer of the same handle on the router.
+//! A layer inside of another one of the same handle: it passes requests on.
 
 use axum::Router;
 use axum::routing::any;
@@ -88,7 +88,7 @@ async fn what_a_handler_says_in_extensions_reaches_the_layer_that_stores() {
 #[tokio::test(start_paused = true)]
 async fn a_stricter_layer_on_a_route_stays_strict_inside_a_laxer_one() {
     type Tune = fn(HttpLayer) -> HttpLayer;
-    let stricter: [(&str, Tune); 6] = [
+    let stricter: [(&str, Tune); 9] = [
         ("identity", |layer| {
             layer.identity(|parts| parts.headers.get("x-mine").map(|it| it.as_bytes().to_vec()))
         }),
@@ -97,27 +97,28 @@ async fn a_stricter_layer_on_a_route_stays_strict_inside_a_laxer_one() {
         ("origin_only", HttpLayer::origin_only),
         ("vary", |layer| layer.vary(["x-mine"])),
         ("keyed", |layer| layer.keyed_headers(["x-mine"])),
+        ("query", |layer| layer.query(["q"])),
+        ("tag", |layer| layer.tag("me")),
+        ("route", |layer| layer.route_rules("/me", HttpLayer::private)),
     ];
     for (what, tune) in stricter {
-        for of_route in [false, true] {
-            let cache = with_ttl(60);
-            let origin = Origin::new(|call| {
-                Answer::status(200).body(call.header("x-mine").unwrap_or("nothing").to_owned())
-            });
-            let inner = if of_route { cache.rules() } else { cache.http_layer() };
-            let inner = tune(inner).layer(origin.infallible());
-            let app = cache.http_layer().layer(inner);
-            for client in ["alice", "bob"] {
-                let reply = send(&app, with("/me", &[("x-mine", client)])).await;
-                assert_eq!(reply.text(), client, "{what}");
-            }
-            // A crowd does not wait for what it may not share.
-            let replies = crowd(&app, 10, |i| with("/me", &[("x-mine", ["a", "b"][i % 2])])).await;
-            assert!(slowest(&replies) < secs(1));
-            for (i, reply) in replies.iter().enumerate() {
-                assert_eq!(reply.text(), ["a", "b"][i % 2], "{what}");
-            }
+        let cache = with_ttl(60);
+        let origin = Origin::new(|call| {
+            Answer::status(200).body(call.header("x-mine").unwrap_or("nothing").to_owned())
+        });
+        let inner = tune(cache.http_layer()).layer(origin.infallible());
+        let app = cache.http_layer().layer(inner);
+        for client in ["alice", "bob"] {
+            let reply = send(&app, with("/me", &[("x-mine", client)])).await;
+            assert_eq!(reply.text(), client, "{what}");
         }
+        // A crowd does not wait for what it may not share.
+        let replies = crowd(&app, 10, |i| with("/me", &[("x-mine", ["a", "b"][i % 2])])).await;
+        assert!(slowest(&replies) < secs(1));
+        for (i, reply) in replies.iter().enumerate() {
+            assert_eq!(reply.text(), ["a", "b"][i % 2], "{what}");
+        }
+        assert_eq!(cache.stats().entries, 0, "{what}");
     }
 }
 
@@ -125,7 +126,7 @@ async fn a_stricter_layer_on_a_route_stays_strict_inside_a_laxer_one() {
 async fn one_layer_used_twice_and_layers_that_differ_in_lifetimes_alone_share() {
     let origin = Origin::new(|_| Answer::status(200).body("page"));
     let cache = with_ttl(60);
-    let layer = cache.http_layer().key(|parts| parts.uri.path().to_owned());
+    let layer = cache.http_layer().vary(["x-plan"]).query(["q"]);
     let other = layer.clone().ttl(secs(1)).stale_for(secs(1)).max_body(10);
     for inner in [layer.clone(), other] {
         cache.invalidate_all().await;
@@ -149,8 +150,8 @@ async fn a_layer_of_another_handle_between_the_two_works_as_usual() {
     assert!(send(&app, get("/page")).await.is(Hit));
     pages.invalidate_all().await;
     assert_eq!(first.all("cache-status").len(), 2);
-    // The layer between them has kept its own, and the outer one forwards at once.
-    assert!(send(&app, get("/page")).await.is(Hit));
+    // The layer between them has kept its own.
+    assert_eq!(send(&app, get("/page")).await.text(), "page");
     assert_eq!(origin.calls(), 1);
 }
 
@@ -204,6 +205,31 @@ mod warning {
         assert!(!text.contains("=me") && !text.contains("\"me\""), "{text}");
     }
 
+    /// axum makes the service of a handler's layer for each request.
+    #[tokio::test(start_paused = true)]
+    async fn one_warning_for_each_layer_says_that_it_is_inside_of_another_one() {
+        use axum::handler::Handler;
+        use axum::routing::get as on_get;
+        let lines = Lines::default();
+        let _listening = lines.listen();
+        let (cache, origin) = (with_ttl(60), Origin::new(|_| Answer::status(200)));
+        let page = || {
+            let origin = origin.clone();
+            move |request: http::Request<axum::body::Body>| origin.clone().handle(request)
+        };
+        let app: Router = Router::new()
+            .route("/a", on_get(page().layer(cache.http_layer().query(["q"]))))
+            .route("/b", on_get(page()).layer(cache.http_layer()))
+            .route("/c", on_get(page()))
+            .layer(cache.http_layer());
+        for path in ["/c", "/a", "/a", "/b", "/b?x", "/c?x"] {
+            send(&app, get(path)).await;
+        }
+        let text = lines.text();
+        assert_eq!(text.lines().count(), 2, "{text}");
+        assert!(text.lines().all(|line| line.contains("HttpLayer::route_rules")), "{text}");
+    }
+
     /// A pattern matches names of any length, which a client chooses.
     #[tokio::test(start_paused = true)]
     async fn a_warning_has_64_bytes_of_the_name_of_a_field() {
@@ -219,24 +245,14 @@ mod warning {
 
 // ===== Writes and identities =====
 
-/// Each layer invalidates what it has stored.
 #[tokio::test(start_paused = true)]
-async fn a_write_through_nested_layers_ends_what_the_inner_one_stored() {
+async fn a_write_through_nested_layers_ends_what_the_outer_one_stored() {
     let origin = Origin::new(|call| Answer::ok("max-age=60", call.n.to_string()));
     let cache = origin_only();
-    let inner = cache.http_layer().scope("shop");
-    let handler = origin.clone();
-    let route = any(move |request| handler.clone().handle(request)).layer(inner);
-    // The same routes once with a layer around them, and once without.
-    let public: Router = Router::new().route("/page", route).layer(cache.http_layer());
-    let handler = origin.clone();
-    let route = any(move |request| handler.clone().handle(request));
-    let internal: Router =
-        Router::new().route("/page", route.layer(cache.http_layer().scope("shop")));
-    assert_eq!(send(&internal, get("/page")).await.text(), "0");
-    assert!(send(&internal, get("/page")).await.is(Hit));
-    assert_eq!(send(&public, request("POST", "/page", &[])).await.text(), "1");
-    assert_eq!(send(&internal, get("/page")).await.text(), "2");
+    let app = nested(&cache, &origin);
+    assert_eq!(send(&app, get("/page")).await.text(), "0");
+    assert_eq!(send(&app, request("POST", "/page", &[])).await.text(), "1");
+    assert_eq!(send(&app, get("/page")).await.text(), "2");
 }
 
 /// A route with an identity below a layer of the whole router, of one handle or
@@ -274,20 +290,132 @@ async fn a_nested_layer_with_an_identity_still_keeps_users_apart() {
     assert!(!is_shared_across_users(&cache, &cache).await, "one handle");
 }
 
-/// axum makes the service of such a layer for each request.
 #[tokio::test(start_paused = true)]
-async fn a_layer_of_a_handler_is_one_layer_for_all_requests() {
-    use axum::handler::Handler;
-    use axum::routing::get as on_get;
-    let cache = with_ttl(60);
-    let origin = Origin::new(|call| Answer::status(200).body(call.uri()));
-    let one = origin.clone();
-    let page = move |request: http::Request<axum::body::Body>| one.clone().handle(request);
-    let app: Router = Router::new()
-        .route("/page", on_get(page.layer(cache.rules().query(["q"]))))
-        .layer(cache.http_layer());
-    for n in 0..20 {
-        crowd(&app, 20, |m| get(&format!("/page?q=1&u={n}{m}"))).await;
+async fn of_three_layers_the_outermost_stores_and_each_of_the_others_may_forbid_it() {
+    for (strict, entries) in [(None, 1), (Some(0), 0), (Some(1), 0)] {
+        let (cache, origin) = (with_ttl(60), Origin::new(|call| Answer::ok("", call.uri())));
+        let layer = |which| match strict == Some(which) {
+            true => cache.http_layer().query(["q"]),
+            false => cache.http_layer().ttl(secs(5)),
+        };
+        let app = cache.http_layer().layer(layer(1).layer(layer(0).layer(origin.infallible())));
+        for _ in 0..3 {
+            assert_eq!(send(&app, get("/page?x=1")).await.text(), "/page?x=1");
+        }
+        assert_eq!(cache.stats().entries, entries, "{strict:?}");
+        assert_eq!(origin.calls(), if entries == 1 { 1 } else { 3 }, "{strict:?}");
     }
-    assert_eq!(origin.calls(), 1);
+}
+
+/// Something between the layers may make a response of its own.
+#[tokio::test(start_paused = true)]
+async fn a_stricter_layer_stays_strict_where_its_response_is_made_anew() {
+    let cache = with_ttl(60);
+    let origin =
+        Origin::new(|call| Answer::status(200).body(call.header("x-mine").unwrap().to_owned()));
+    let inner = cache.http_layer().private().layer(origin.infallible());
+    let between = tower::service_fn(move |request: http::Request<axum::body::Body>| {
+        let inner = inner.clone();
+        async move {
+            let body = tower::ServiceExt::oneshot(inner, request).await?.into_body();
+            Ok::<_, std::convert::Infallible>(http::Response::new(axum::body::Body::new(body)))
+        }
+    });
+    let app = cache.http_layer().layer(between);
+    for client in ["alice", "bob"] {
+        let reply = send(&app, with("/me", &[("x-mine", client)])).await;
+        assert_eq!(reply.text(), client);
+        assert!(reply.cache_status().ends_with("detail=nested"), "{}", reply.cache_status());
+    }
+}
+
+/// Of an answer to a HEAD, to a condition of the cache's own, to a range, to a refresh, and of an
+/// error.
+#[tokio::test(start_paused = true)]
+async fn nothing_from_behind_a_stricter_layer_is_stored_whatever_was_asked() {
+    let cache = with_ttl(60);
+    let origin = Origin::new(|call| match call.parts.uri.path() {
+        "/gone" => Answer::status(404).body(call.n.to_string()),
+        "/moved" => Answer::status(301).header("location", "/").body(call.n.to_string()),
+        _ => Answer::ok("max-age=10, stale-while-revalidate=60", format!("{:010}", call.n))
+            .header("etag", &format!("\"{}\"", call.n)),
+    });
+    let inner = cache.http_layer().query(["q"]).layer(origin.infallible());
+    let app = cache.http_layer().layer(inner);
+    for path in ["/page", "/gone", "/moved"] {
+        for _ in 0..2 {
+            let before = origin.calls();
+            let replies = crowd(&app, 20, |n| match n % 4 {
+                0 => with(path, &[("range", "bytes=0-3")]),
+                1 => request("HEAD", path, &[]),
+                2 => with(path, &[("if-none-match", "\"x\"")]),
+                _ => get(path),
+            })
+            .await;
+            assert!(slowest(&replies) < secs(1), "{path}: {:?}", slowest(&replies));
+            let gets: std::collections::HashSet<_> = replies
+                .iter()
+                .enumerate()
+                .filter(|(n, _)| n % 4 == 3)
+                .map(|(_, reply)| reply.text())
+                .collect();
+            assert_eq!(gets.len(), 5, "{path}: {gets:?}");
+            assert!(origin.calls() - before >= 20, "{path}");
+            pass(secs(11)).await;
+        }
+    }
+    assert_eq!(cache.stats().entries, 0);
+}
+
+/// What was stored before such a layer was reached may be confirmed by it: that stores nothing new.
+#[tokio::test(start_paused = true)]
+async fn a_confirmation_from_behind_a_stricter_layer_renews_nothing() {
+    let cache = origin_only();
+    let origin = Origin::new(|call| {
+        let is_known = call.header("if-none-match").is_some();
+        let answer = if is_known { Answer::status(304) } else { Answer::ok("", "page") };
+        answer.header("etag", "\"a\"").header("cache-control", "max-age=10")
+    });
+    let plain = layered(cache.http_layer(), &origin);
+    let nested = cache.http_layer().layer(cache.http_layer().private().layer(origin.clone()));
+    send(&plain, get("/page")).await;
+    pass(secs(11)).await;
+    for calls in [2, 3] {
+        assert_eq!(send(&nested, get("/page")).await.text(), "page");
+        assert_eq!(origin.calls(), calls);
+    }
+}
+
+/// A layer between the two tells the inner one who the client is.
+#[tokio::test(start_paused = true)]
+async fn what_is_added_between_two_layers_alike_is_for_its_client_alone() {
+    use axum::middleware::map_request;
+    for (field, vary) in [("authorization", ""), ("x-user", ""), ("x-plan", "x-plan")] {
+        let cache = with_ttl(60);
+        let origin = Origin::new(move |call| {
+            let answer = Answer::status(200).body(call.header(field).unwrap_or("none").to_owned());
+            if vary.is_empty() { answer } else { answer.header("vary", vary) }
+        });
+        let handler = origin.clone();
+        let route = any(move |request| handler.clone().handle(request)).layer(cache.http_layer());
+        let app: Router = Router::new()
+            .route("/me", route)
+            .layer(map_request(move |mut request: http::Request<axum::body::Body>| async move {
+                if let Some(sid) = request.headers().get("x-sid").cloned() {
+                    request.headers_mut().insert(field, sid);
+                }
+                request
+            }))
+            .layer(cache.http_layer());
+        for client in ["alice", "bob"] {
+            assert_eq!(
+                send(&app, with("/me", &[("x-sid", client)])).await.text(),
+                client,
+                "{field}"
+            );
+        }
+        assert_eq!(cache.stats().entries, 0, "{field}");
+        assert_eq!(send(&app, get("/me")).await.text(), "none", "{field}");
+        assert!(send(&app, get("/me")).await.is(Hit), "{field}");
+    }
 }

@@ -201,9 +201,10 @@ async fn what_an_inner_layer_lets_past_is_not_shared_where_a_slash_is_trimmed_be
     }
 }
 
-/// A crowd at the trimmed form.
+/// A crowd at the trimmed form. The inner layer has received another URI than the outer one has
+/// sent, so nothing is shared.
 #[tokio::test(start_paused = true)]
-async fn a_crowd_at_two_names_of_one_page_is_one_call_where_a_slash_is_trimmed() {
+async fn a_crowd_at_two_names_of_one_page_waits_for_nothing_where_a_slash_is_trimmed() {
     let origin = Origin::new(|_| Answer::ok("max-age=60", "page"));
     let cache = origin_only();
     let inner = cache.http_layer().layer(origin.clone());
@@ -215,7 +216,6 @@ async fn a_crowd_at_two_names_of_one_page_is_one_call_where_a_slash_is_trimmed()
     let replies = crowd(&app, 50, |i| get(["/page", "/page/"][i % 2])).await;
     assert!(replies.iter().all(|reply| reply.text() == "page"));
     assert!(slowest(&replies) < secs(1), "{:?}", slowest(&replies));
-    assert!(origin.calls() <= 2, "{}", origin.calls());
 }
 
 /// Two pages that a layer between the two layers swaps, as an experiment does.

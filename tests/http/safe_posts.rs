@@ -131,12 +131,11 @@ async fn a_write_ends_the_safe_posts_of_its_uri() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_rules_of_a_route_store_the_posts_of_the_layer_around_them() {
+async fn a_route_stores_the_posts_that_its_layer_stores() {
     let cache = origin_only();
     let origin = echo();
     let layer = cache.http_layer().cache_posts(is_graphql).post_key(words);
-    let inside = layered(cache.rules().stale_for(secs(1)), &origin);
-    let app = tower_layer::Layer::layer(&layer, inside);
+    let app = layered(layer.route_rules("/graphql", |it| it.stale_for(secs(1))), &origin);
     let replies = crowd(&app, 100, |_| post("query { a }")).await;
     assert!(replies.iter().all(|reply| reply.text() == "POST query { a }"));
     assert_eq!(origin.calls(), 1);

@@ -78,11 +78,14 @@ async fn an_error_that_one_client_s_field_has_caused_is_asked_for_again_before_i
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_layer_and_the_rules_of_a_route_have_lifetimes_of_their_own() {
+async fn a_layer_and_a_route_have_lifetimes_of_their_own() {
     let cache = origin_only();
-    for (layer, scope) in [(cache.http_layer(), "layer"), (cache.rules(), "route")] {
+    let of_layer = cache.http_layer().scope("layer").status_ttl(404, secs(10));
+    let of_route = cache.http_layer().scope("route");
+    let of_route = of_route.route_rules("/report", |it| it.status_ttl(404, secs(10)));
+    for layer in [of_layer, of_route] {
         let origin = numbered(404, "");
-        let app = layered(layer.status_ttl(404, secs(10)).scope(scope), &origin);
+        let app = layered(layer, &origin);
         send(&app, get("/report")).await;
         pass(secs(5)).await;
         assert!(send(&app, get("/report")).await.is(Hit));

@@ -138,16 +138,16 @@ async fn a_write_ends_the_other_scheme_unless_the_layer_is_told_otherwise() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_that_passes_the_outer_layer_alone_ends_what_the_inner_one_has_stored() {
+async fn a_write_ends_what_a_route_behind_a_nested_router_has_stored() {
     let origin = numbered();
     let cache = origin_only();
     let handler = origin.clone();
     let read = move |request| handler.clone().handle(request);
     let handler = origin.clone();
     let write = move |request| handler.clone().handle(request);
-    let route = route_get(read).layer(cache.rules().query(["q"])).merge(route_post(write));
-    let inner = Router::new().route("/page", route);
-    let app = Router::new().nest("/api", inner).layer(cache.http_layer());
+    let inner = Router::new().route("/page", route_get(read).merge(route_post(write)));
+    let layer = cache.http_layer().route_rules("/api/page", |it| it.query(["q"]));
+    let app = Router::new().nest("/api", inner).layer(layer);
     let ask = || with("/api/page?q=1&x=2", &[("host", "x")]);
     send(&app, ask()).await;
     assert!(send(&app, ask()).await.is(Hit));

@@ -72,38 +72,33 @@ impl Shop {
         Ok(Self { database, pages, products, users })
     }
 
-    /// One layer for all pages, with exceptions for some routes.
+    /// One cache for all pages: a layer for those of a user, and one for all others.
     pub fn app(self) -> Router {
         let pages = &self.pages;
-        // The session middleware says who the user is. The orders of a user are shared among
-        // the requests of this user, although they carry a cookie.
-        let orders = pages.rules().identity(user_number).public();
+        let known = from_fn_with_state(self.clone(), handlers::session);
+        // Inside of the session middleware, which says who the user is. The orders of a user are
+        // shared among the requests of this user, although they carry a cookie.
+        let of_user =
+            pages.http_layer().route_rules("/orders", |route| route.identity(user_number).public());
         let private = Router::new()
-            .route("/orders", get(handlers::orders).layer(orders))
-            .route("/account", get(handlers::account));
+            .route("/orders", get(handlers::orders))
+            .route("/account", get(handlers::account))
+            .layer(of_user)
+            .route_layer(known.clone());
+        let for_all = pages.http_layer().route_rules("/products", |route| route.query(["ids"]));
         let public = Router::new()
-            .route(
-                "/products",
-                get(handlers::list).post(handlers::add).layer(pages.rules().query(["ids"])),
-            )
+            .route("/products", get(handlers::list).post(handlers::add))
             .route("/products/{id}", get(handlers::show))
-            .route("/products/{id}/price", post(handlers::set_price));
-        let sessions = Router::new()
+            .route("/products/{id}/price", post(handlers::set_price))
             .route("/login", post(handlers::log_in))
-            .route("/logout", post(handlers::log_out));
+            .route("/logout", post(handlers::log_out))
+            .layer(for_all);
         let operators = Router::new()
             .nest("/pages", admin::router(self.pages.clone()))
             .nest("/products", admin::router(self.products.handle().clone()))
-            .layer(from_fn(handlers::only_operators));
-
-        let known = from_fn_with_state(self.clone(), handlers::session);
-        private
-            .route_layer(known.clone())
-            .merge(public)
-            .merge(sessions)
-            .layer(pages.http_layer())
-            .with_state(self)
-            .nest("/admin", operators.layer(known))
+            .layer(from_fn(handlers::only_operators))
+            .layer(known);
+        private.merge(public).with_state(self).nest("/admin", operators)
     }
 }
 

@@ -11,9 +11,6 @@ const LONGEST_PLAIN: usize = 200;
 /// What begins the keys of responses that `Vary` tells apart, and how much follows.
 const VARIANT: (&[u8], usize) = (b"\0v", 16);
 
-/// Behind a layer of the same handle.
-const NESTED: &[u8] = b"\0i";
-
 /// Keys of responses, by where the request has named its host.
 const RESPONSES: [&[u8]; 3] = [b"\0h", b"\0a", b"\0c"];
 
@@ -75,10 +72,6 @@ pub(crate) fn concern_of(key: &[u8]) -> &[u8] {
 fn uri_in(key: &[u8]) -> Option<&[u8]> {
     let key = match key.strip_prefix(VARIANT.0) {
         Some(variant) => variant.get(VARIANT.1..)?,
-        None => key,
-    };
-    let key = match key.strip_prefix(NESTED) {
-        Some(nested) => split_part(nested)?.0,
         None => key,
     };
     let uri = RESPONSES.iter().find_map(|start| key.strip_prefix(*start))?;

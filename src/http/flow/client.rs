@@ -90,7 +90,7 @@ impl HttpCaller {
                 primary: self.primary.clone(),
                 content: None,
                 tags: Box::default(),
-                anchors: Box::default(),
+                anchor: None,
                 trail: Trail::default(),
                 group_origin: GroupOrigin::default(),
                 stale: self.stale.clone(),
@@ -102,7 +102,6 @@ impl HttpCaller {
                 refreshed: None,
                 unkeyed: self.unkeyed,
                 credential: self.credential.clone(),
-                outside: self.outside,
                 client: self.client,
                 may_fill_from_range: self.may_fill_from_range,
             },
@@ -164,11 +163,6 @@ impl OriginClient {
                     answer::from_service(&caller.rules, response, came(false, failed))
                 }))
             }
-            OriginOutcome::PassedOn(result) => result.map(|response| {
-                // The owner was asked for the whole.
-                let shape = caller.shape_of_own(&response);
-                answer::shaped(response, &shape)
-            }),
             OriginOutcome::Error { error, failure } => self.fail(error, failure),
             OriginOutcome::Unasked => unreachable!("a client of a part sends its own request"),
             OriginOutcome::Nothing(error) => {

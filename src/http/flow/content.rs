@@ -15,7 +15,7 @@ use crate::http::layer::Rules;
 use crate::http::rules::content::{RequestContent, is_query};
 use crate::http::rules::request::BypassReason;
 
-/// Returns whether the body of a request is to be read. Its content, if a layer further out
+/// Returns whether the body of a request is to be read. Its content, if a layer of another handle
 /// has read it, is gone then: something in between may have changed the body.
 #[inline]
 pub(super) fn is_to_be_read(parts: &mut Parts, rules: &Rules) -> bool {

@@ -17,8 +17,9 @@ use crate::flight::computation::{Computation, OriginCall};
 use crate::flight::lending::{self, Scope};
 use crate::flight::places::{NoPlace, Places};
 use crate::flight::queue::ClientKey;
-use crate::http::flow::lookup::{HttpCache, received_uri};
+use crate::http::flow::lookup::HttpCache;
 use crate::http::layer::Rules;
+use crate::http::rules::key::received_uri;
 use crate::key::Key;
 use crate::mode::Mode;
 

@@ -21,7 +21,7 @@ use crate::http::cache_for::CacheFor;
 use crate::http::flow::answer::is_failure;
 use crate::http::flow::error_response::OriginStatus;
 use crate::http::flow::lookup::{HttpCaller, StoredEntry};
-use crate::http::flow::origin_call::{OriginAnswer, OriginReply, OriginRequest};
+use crate::http::flow::origin_call::{OriginAnswer, OriginRequest};
 use crate::http::rules::decline_reason::{ends_refreshed, is_gone, is_of_target};
 use crate::http::rules::lifetime::{Source, Times};
 use crate::http::rules::request::RequestMethod;
@@ -47,8 +47,6 @@ pub(super) enum OriginOutcome<B: Body, E> {
     Failed { response: Response<ResponseBody<B>>, stand_in: Option<StoredEntry> },
     /// The service's own error, and the failure that waiters learn of.
     Error { error: E, failure: Error },
-    /// A layer further in owns the request: what it says goes to the client as it is.
-    PassedOn(Result<Response<ResponseBody<B>>, E>),
     /// There is no response: no place, or too late.
     Nothing(Error),
     /// The service was not asked for the whole: another process knows that it is for no other
@@ -95,13 +93,7 @@ where
             leader.pass_on_or_end(stale_until.is_none().then_some(Successor::Any), end);
             OriginOutcome::Error { error, failure }
         }
-        Ok(Ok(OriginReply::PassedOn(rest))) => {
-            let scope = leader.scope();
-            leader.end(End::PassedOn);
-            let result = lending::outside_of(&scope, rest).await;
-            OriginOutcome::PassedOn(result.map(|response| response.map(ResponseBody::inner)))
-        }
-        Ok(Ok(OriginReply::Origin(reply))) => {
+        Ok(Ok(reply)) => {
             leader.arrive();
             // A body may ask this application for other pages, too.
             let scope = leader.scope();

@@ -18,13 +18,12 @@ use crate::flight::waiter::Caller;
 use crate::freshness::Freshness;
 use crate::http::body::Reader;
 use crate::http::flow::answer::is_failure;
-use crate::http::flow::outside::{Outside, OutsideFacts};
 use crate::http::flow::refresh::RefreshedEntry;
 use crate::http::flow::trail::Trail;
 use crate::http::layer::Rules;
 use crate::http::rules::codings::Codings;
 use crate::http::rules::content::RequestContent;
-use crate::http::rules::key::{HostPlace, push_request, push_start, resource};
+use crate::http::rules::key::{HostPlace, push_request, push_start, received_uri, resource};
 use crate::http::rules::request::{
     BypassReason, Credentials, FieldScan, RequestFacts, RequestMethod, Wishes,
 };
@@ -35,7 +34,7 @@ use crate::http::stored::fill::variant_of;
 use crate::http::stored::response::{
     CachedResponse, Content, Index, Slot, StoredResponse, selects,
 };
-use crate::key::{Key, KeyBuf, KeyKind, Tag, UriName, is_of_process};
+use crate::key::{Key, KeyBuf, KeyKind, Tag, is_of_process};
 use crate::mode::Mode;
 
 pub(crate) type HttpCache = CacheState<StoredResponse>;
@@ -65,35 +64,23 @@ impl Forward {
     }
 }
 
-/// Returns the URI as received, before any router rewrote it.
-#[inline]
-pub(in crate::http) fn received_uri(parts: &Parts) -> &Uri {
-    #[cfg(feature = "axum")]
-    if let Some(original) = parts.extensions.get::<axum::extract::OriginalUri>() {
-        return &original.0;
-    }
-    &parts.uri
-}
-
 #[inline]
 pub(super) fn scheme<'a>(uri: &'a Uri, rules: &'a Rules) -> &'a str {
     uri.scheme_str().unwrap_or(&rules.scheme)
 }
 
-/// Writes the primary key of a request, whose fields are `seen`. Returns where the part
-/// begins that rules of the application have added.
+/// Writes the primary key of a request, whose fields are `seen`.
 #[inline]
 pub(super) fn primary_key(
     key: &mut KeyBuf,
     parts: &Parts,
     seen: &FieldScan<'_>,
     rules: &Rules,
-) -> Result<usize, BypassReason> {
+) -> Result<(), BypassReason> {
     if rules.bypass.iter().any(|bypass| bypass(parts)) {
         return Err(BypassReason::ByRule);
     }
     request_key(key, parts, seen, rules)?;
-    let added_from = key.as_bytes().len();
     if let Some(content) = RequestContent::of_request(parts) {
         content.push_to(key);
     }
@@ -104,12 +91,12 @@ pub(super) fn primary_key(
     }
     // Once more: what a rule adds may come from the request too.
     let too_long = key.as_bytes().len() > rules.config.max_key_bytes;
-    if too_long { Err(BypassReason::KeyTooLong) } else { Ok(added_from) }
+    if too_long { Err(BypassReason::KeyTooLong) } else { Ok(()) }
 }
 
 /// Writes what names a request, without what the rules of the application add.
 #[inline]
-pub(super) fn request_key(
+fn request_key(
     key: &mut KeyBuf,
     parts: &Parts,
     seen: &FieldScan<'_>,
@@ -128,19 +115,14 @@ pub(super) fn request_key(
 pub(super) fn owned_primary_key(parts: &Parts, rules: &Rules) -> Option<Key> {
     let seen = FieldScan::of(&parts.headers, &rules.config);
     let mut key = KeyBuf::new();
-    primary_key(&mut key, parts, &seen, rules).ok().map(|_| key.to_key())
+    primary_key(&mut key, parts, &seen, rules).ok().map(|()| key.to_key())
 }
 
 /// The tags by which every response to this request is invalidated. From now on those of its
 /// URIs are live: to be called before anything is looked for that may be stored.
-pub(super) fn automatic_tags(
-    cache: &HttpCache,
-    parts: &Parts,
-    rules: &Rules,
-    outside: Option<&Outside>,
-) -> Box<[Tag]> {
-    let mut tags = tags_of(parts, rules, rules.config.query.as_deref());
-    for tag in outside.iter().flat_map(|outside| &outside.tags).chain(&rules.config.tags) {
+pub(super) fn automatic_tags(cache: &HttpCache, parts: &Parts, rules: &Rules) -> Box<[Tag]> {
+    let mut tags = tags_of(parts, rules);
+    for tag in &rules.config.tags {
         if !tags.contains(tag) {
             tags.push(tag.clone());
         }
@@ -166,25 +148,15 @@ pub(super) fn group_origin(parts: &Parts, rules: &Rules) -> GroupOrigin {
     }
 }
 
-/// The tags of a request where the parameters in `query` count: of its URI, and of its path.
-pub(super) fn tags_of(parts: &Parts, rules: &Rules, query: Option<&[String]>) -> Vec<Tag> {
-    let tag = with_name(parts, rules, query, |name| name.tag());
-    let scope = rules.config.scope.as_deref();
-    tag.into_iter().chain([path_tag(scope, received_uri(parts).path())]).collect()
-}
-
-/// Calls `then` with what the keys of a request's URI call it, if it has a name.
-pub(super) fn with_name<T>(
-    parts: &Parts,
-    rules: &Rules,
-    query: Option<&[String]>,
-    then: impl FnOnce(UriName<'_>) -> T,
-) -> Option<T> {
+/// The tags of a request: of its URI, and of its path.
+fn tags_of(parts: &Parts, rules: &Rules) -> Vec<Tag> {
     let uri = received_uri(parts);
-    let scheme = scheme(uri, rules);
-    let absolute = absolute_uri(parts, uri, scheme).ok()?;
-    let resource = resource(uri, query);
-    Some(then(name_of(&absolute, scheme, rules.config.scope.as_deref(), &resource)))
+    let (scheme, scope) = (scheme(uri, rules), rules.config.scope.as_deref());
+    let of_uri = absolute_uri(parts, uri, scheme).ok().map(|absolute| {
+        let resource = resource(uri, rules.config.query.as_deref());
+        name_of(&absolute, scheme, scope, &resource).tag()
+    });
+    of_uri.into_iter().chain([path_tag(scope, uri.path())]).collect()
 }
 
 /// Returns the lists of fields by which responses of a URI are selected: the list
@@ -373,16 +345,14 @@ pub(crate) struct HttpCaller {
     /// The first computation that begins after the request came has this number or a higher
     /// one.
     pub(super) not_before: u64,
-    /// As received; the request itself may have gone to the service. Inside of another
-    /// layer: the fields by which responses are selected ([`Outside::selecting`]).
+    /// As received; the request itself may have gone to the service.
     pub(crate) headers: HeaderMap,
     pub(crate) primary: Key,
     /// The body, where that is part of the key.
     pub(super) content: Option<Bytes>,
     pub(super) tags: Box<[Tag]>,
-    /// The keys in the remote that lead to its responses, where the primary key is none of
-    /// them.
-    pub(super) anchors: Box<[Key]>,
+    /// The key in the remote that leads to its responses, where the primary key does not.
+    pub(super) anchor: Option<Key>,
     /// How far it has looked there.
     pub(super) trail: Trail,
     /// Within which groups of one name belong together.
@@ -404,8 +374,6 @@ pub(crate) struct HttpCaller {
     pub(super) unkeyed: u64,
     /// The credential because of which its answer may be for it alone.
     pub(super) credential: Option<HeaderName>,
-    /// What layers further out know of it.
-    pub(super) outside: OutsideFacts,
     /// Whose it is, for the places.
     pub(super) client: Option<ClientKey>,
     /// Whether the service may be asked for the whole on behalf of this range.
@@ -438,7 +406,7 @@ impl HttpCaller {
 
     /// Returns whether the key depends on something that may read any field.
     pub(super) fn may_be_keyed_by_any_field(&self) -> bool {
-        self.outside.may_key_by_any_field || !self.rules.key_rules.is_empty()
+        !self.rules.key_rules.is_empty()
     }
 
     /// Returns the key of the flight: the predicted variant and whether

@@ -18,9 +18,7 @@ use crate::http::flow::client::credential_detail;
 use crate::http::flow::forwarded::ForwardPlace;
 use crate::http::flow::lead::OriginOutcome;
 use crate::http::flow::lookup::{HttpCache, HttpCaller, StoredEntry};
-use crate::http::flow::nested;
-use crate::http::flow::origin_call::{OriginAnswer, OriginReply, OriginRequest};
-use crate::http::flow::owned_routes::Crowd;
+use crate::http::flow::origin_call::{OriginAnswer, OriginRequest};
 use crate::http::flow::refresh::refresh;
 use crate::http::flow::unkeyed::unkeyed_fields;
 use crate::http::flow::work::{HttpQuestion, HttpWork};
@@ -222,13 +220,6 @@ where
         reason: AloneReason,
         place: Option<PlaceForOne<StoredResponse>>,
     ) -> Result<Response<ResponseBody<B>>, S::Error> {
-        // Its flight may have ended because a layer further in owns the route.
-        if nested::own_mark(self.request.extensions())
-            .is_some_and(|mark| mark.admits(Crowd::Released))
-        {
-            return nested::pass_to_owner(&self.question.caller.cache, self.service, self.request)
-                .await;
-        }
         self.question.caller.look_again();
         if !self.question.caller.wants_less() {
             // Known before it is asked: the answer may change what is known.
@@ -310,14 +301,6 @@ where
         let is_ours = question.is_conditional();
         let put = forwarding.drive(question.put(&caller.cache));
         let call = caller.cache.engine.compute_alone(put, place, None).await;
-        let call = match call {
-            Ok(Ok(OriginReply::PassedOn(rest))) => {
-                return rest.await.map(|response| response.map(ResponseBody::inner));
-            }
-            Ok(Ok(OriginReply::Origin(answer))) => Ok(Ok(answer)),
-            Ok(Err(error)) => Ok(Err(error)),
-            Err(error) => Err(error),
-        };
         let received = ArrivalTime::now(&caller.cache, started);
         let (key, took) = (&caller.primary, received.delay());
         caller.cache.observer.computed_alone(key, took, reason.as_str(), call.is_err());

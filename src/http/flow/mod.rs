@@ -15,7 +15,7 @@
 //! # The states in between
 //!
 //! ```text
-//! service ─┬─ inside another layer of the handle ─ nested ──── forward
+//! service ─┬─ inside another layer of the handle ─ nested ─ forward as it is
 //!          ├─ keyed by its body ─ content ─ read, then from here again
 //!          ├─ bypass ───────────────────────────── forward
 //!          ├─ unsafe ──────────────── unsafe_method ─ forward, then invalidate
@@ -32,9 +32,7 @@
 //! The way in:
 //! - `service`: classifies a request, makes its key, looks up, and writes a hit.
 //! - `future`: ready for a hit, pending for everything else.
-//! - `nested`: a layer of the same handle further out has handled the request already.
-//! - `outside`: what it has received counts for the key, the credentials and the selection.
-//! - `owned_routes`: what it remembers of the routes behind it.
+//! - `nested`: a layer of the same handle further out handles the request already.
 //! - `content`: a request that is keyed by its body is read first.
 //! - `forwarded`: the bound on requests that are forwarded outside of flights.
 //! - `normal_form`: the one form of a request that is keyed and forwarded.
@@ -77,8 +75,6 @@ pub(crate) mod miss;
 pub(crate) mod nested;
 pub(crate) mod normal_form;
 pub(crate) mod origin_call;
-pub(crate) mod outside;
-pub(crate) mod owned_routes;
 pub(crate) mod part;
 pub(crate) mod refresh;
 pub(crate) mod remote;

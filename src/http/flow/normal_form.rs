@@ -10,14 +10,14 @@ use http::uri::Authority;
 use http::{Method, Uri, request::Parts};
 
 use crate::http::config::HttpConfig;
-use crate::http::flow::lookup::{received_uri, scheme};
+use crate::http::flow::lookup::scheme;
 use crate::http::layer::Rules;
 use crate::http::rules::host::Host;
-use crate::http::rules::key::unkey_query;
+use crate::http::rules::key::{received_uri, unkey_query};
 
 /// Brings a request into the form that its key stands for.
 pub(super) fn apply(parts: &mut Parts, rules: &Rules) {
-    if rules.config.removes_cookies {
+    if rules.config.ignore_cookies {
         parts.headers.remove(header::COOKIE);
     }
     let scheme = scheme(received_uri(parts), rules).to_owned();
@@ -50,7 +50,7 @@ pub(super) fn is_other(parts: &Parts, rules: &Rules) -> bool {
         normal != *own
             || normal.authority().map(Authority::as_str) != own.authority().map(Authority::as_str)
     };
-    rules.config.removes_cookies && parts.headers.contains_key(header::COOKIE)
+    rules.config.ignore_cookies && parts.headers.contains_key(header::COOKIE)
         || rules.config.ignored_cookies.concern(&parts.headers)
         || other_field(&parts.headers, scheme).is_some()
         || is_other_uri(&parts.uri)

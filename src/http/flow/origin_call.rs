@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use bytes::Bytes;
-use futures_util::future::Either;
 use http::{HeaderValue, Request, Response, StatusCode, header, response::Parts};
 use http_body::Body;
 use tower_service::Service;
@@ -14,14 +13,13 @@ use crate::http::cache_for::CacheFor;
 use crate::http::flow::answer::is_failure;
 use crate::http::flow::content;
 use crate::http::flow::lookup::{HttpCache, HttpCaller, StoredEntry};
-use crate::http::flow::nested::{self, RestOfCall};
+use crate::http::flow::nested;
 use crate::http::rules::request::RequestMethod;
 use crate::http::rules::validation::{self, Validators, validators};
 use crate::http::stored::response::selects;
 use crate::key::Key;
 use crate::observe::table::RevalidationResult;
 use crate::observe::{Observe, Occurrence};
-use crate::tower::oneshot::Oneshot;
 
 /// A request on its way to the service.
 pub(super) struct OriginRequest<S, Q> {
@@ -40,15 +38,6 @@ struct About<Q> {
     /// For asking again, once, if the answer is about something else.
     spare: Q,
 }
-
-/// The result of a call.
-pub(super) enum OriginReply<B, R> {
-    Origin(OriginAnswer<B>),
-    /// A layer further in owns the request. The rest of the call concerns its client alone.
-    PassedOn(R),
-}
-
-type Reply<S, Q, B> = Result<OriginReply<B, RestOfCall<S, Q>>, <S as Service<Request<Q>>>::Error>;
 
 /// What the service says.
 pub(super) enum OriginAnswer<B> {
@@ -84,31 +73,20 @@ impl<S, Q: Body + 'static> OriginRequest<S, Q> {
     /// Asks. A 304 that is not about the stored response, or comes when that
     /// has been invalidated, updates nothing (RFC 9111, 4.3.4): then the
     /// service is asked once more, without a condition.
-    pub(super) async fn put<B>(self, cache: &HttpCache) -> Reply<S, Q, B>
+    pub(super) async fn put<B>(self, cache: &HttpCache) -> Result<OriginAnswer<B>, S::Error>
     where
         S: Service<Request<Q>, Response = Response<B>> + Clone,
     {
         let Self { service, request, about, unasked } = self;
-        let claim = nested::own_mark(request.extensions()).map(|mark| Arc::clone(&mark.claim));
         let Some(About { key, entry, validators, spare }) = about else {
-            return match nested::call_unless_claimed(service, request, claim.as_deref()).await {
-                Ok(response) => response.map(|response| confirm_unasked(cache, unasked, response)),
-                Err(rest) => Ok(OriginReply::PassedOn(rest)),
-            };
+            let response = nested::call(service, request).await?;
+            return Ok(confirm_unasked(cache, unasked, response));
         };
         let (mut parts, body) = request.into_parts();
         let mut again = parts.clone();
         validation::ask(&mut parts.headers, &validators);
         let conditional = Request::from_parts(parts, body);
-        let response =
-            nested::call_unless_claimed(service.clone(), conditional, claim.as_deref()).await;
-        let Ok(response) = response else {
-            // The condition was ours. The owner is asked for the whole.
-            validation::ask_unconditionally(&mut again.headers);
-            let unconditional = Oneshot::new(service, Request::from_parts(again, spare));
-            return Ok(OriginReply::PassedOn(Either::Right(Box::pin(unconditional))));
-        };
-        let response = response?;
+        let response = nested::call(service.clone(), conditional).await?;
         let revalidated =
             |result| cache.observer.happened(Occurrence::Revalidated { key: &key, result });
         if response.status() != StatusCode::NOT_MODIFIED {
@@ -117,30 +95,30 @@ impl<S, Q: Body + 'static> OriginRequest<S, Q> {
                 true => RevalidationResult::Failed,
                 false => RevalidationResult::Changed,
             });
-            return Ok(of_response(response));
+            return Ok(OriginAnswer::Response(response));
         }
         let is_about_it = validators.are_confirmed_by(response.headers());
         if is_about_it && cache.engine.log.is_alive(&entry) {
             revalidated(RevalidationResult::Confirmed);
             let not_modified = response.into_parts().0;
             let confirmed = Confirmation { entry, not_modified };
-            return Ok(OriginReply::Origin(OriginAnswer::Confirmed(confirmed)));
+            return Ok(OriginAnswer::Confirmed(confirmed));
         }
         revalidated(RevalidationResult::Mismatched);
         drop(response);
         validation::ask_unconditionally(&mut again.headers);
         let unconditional = Request::from_parts(again, spare);
-        Oneshot::new(service, unconditional).await.map(of_response)
+        nested::call(service, unconditional).await.map(OriginAnswer::Response)
     }
 }
 
 /// Takes a 304 to a request without a condition for what it can only mean: the stored response is
 /// good. A client could do nothing with it.
-fn confirm_unasked<B, R>(
+fn confirm_unasked<B>(
     cache: &HttpCache,
     unasked: Option<StoredEntry>,
     response: Response<B>,
-) -> OriginReply<B, R> {
+) -> OriginAnswer<B> {
     let is_not_modified = response.status() == StatusCode::NOT_MODIFIED;
     let names_another = response.headers().contains_key(header::ETAG)
         || response.headers().contains_key(header::LAST_MODIFIED);
@@ -150,14 +128,10 @@ fn confirm_unasked<B, R>(
             let mut not_modified = response.into_parts().0;
             // Nothing says that the other fields are about the stored response.
             not_modified.headers = validation::lifetime_fields(&not_modified.headers);
-            OriginReply::Origin(OriginAnswer::Confirmed(Confirmation { entry, not_modified }))
+            OriginAnswer::Confirmed(Confirmation { entry, not_modified })
         }
-        _ => of_response(response),
+        _ => OriginAnswer::Response(response),
     }
-}
-
-fn of_response<B, R>(response: Response<B>) -> OriginReply<B, R> {
-    OriginReply::Origin(OriginAnswer::Response(response))
 }
 
 impl HttpCaller {

@@ -23,7 +23,6 @@ use crate::http::flow::content;
 use crate::http::flow::lead::OriginOutcome;
 use crate::http::flow::lookup::{HttpCaller, StoredEntry};
 use crate::http::flow::miss::answered;
-use crate::http::flow::nested;
 use crate::http::flow::work::{HttpQuestion, HttpWork, LeadResult};
 use crate::http::layer::Rules;
 use crate::http::rules::content::RequestContent;
@@ -152,12 +151,6 @@ where
                     return self.forward_uncached(BypassReason::Range).await;
                 };
                 OriginOutcome::Response { response, stored, why }
-            }
-            OriginOutcome::PassedOn(Ok(response)) if response.status().is_success() => {
-                drop(response);
-                let Self { question, service, request, .. } = self;
-                let cache = question.caller.cache;
-                return nested::pass_to_owner(&cache, service, request).await;
             }
             OriginOutcome::Unasked => return self.forward_uncached(BypassReason::Range).await,
             own => own,

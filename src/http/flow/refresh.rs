@@ -12,7 +12,6 @@ use crate::error::BoxError;
 use crate::flight::engine::LedFor;
 use crate::flight::waiter::Caller;
 use crate::http::flow::lookup::{self, FlightKind, HttpCache, HttpCaller, StoredEntry};
-use crate::http::flow::outside::may_be_combined;
 use crate::http::flow::work::HttpWork;
 use crate::http::rules::content::METADATA;
 use crate::http::rules::request::{Credentials, RequestMethod, Wishes, credentials};
@@ -57,13 +56,13 @@ pub(super) fn refresh<S, Q, B>(
     let is_for_all = keep_what_is_keyed(&caller, seen, keeps_all, &mut parts.headers);
     caller.rules.forgets.iter().for_each(|forget| forget(&mut parts.extensions));
     let sent = credentials(&parts.headers, &caller.rules.config);
-    caller.headers = selecting_of(&caller.headers, &parts.headers);
+    caller.headers.clone_from(&parts.headers);
     let request = Request::from_parts(parts, body);
     caller.asked.method = RequestMethod::Get;
     caller.wishes = Wishes::default();
     caller.stale = Some(Arc::clone(seen));
     caller.refreshed = Some(RefreshedEntry { entry: Arc::clone(seen), is_for_all });
-    caller.asked.credentials = sent | caller.outside.credentials;
+    caller.asked.credentials = sent;
     let flight = caller.flight_request();
     let engine = Arc::clone(&caller.cache.engine);
     let from = seen.value.response().map(|stored| stored.facts.from).unwrap_or_default();
@@ -92,16 +91,6 @@ pub(super) fn is_being_refreshed(cache: &HttpCache, primary: &[u8], seen: &Store
     cache.engine.has_flight_for(key.as_bytes())
 }
 
-/// Returns the fields by which a refresh is selected that sends the fields `sent`: where layers
-/// further out have received other values, those count as before.
-fn selecting_of(before: &HeaderMap, sent: &HeaderMap) -> HeaderMap {
-    let mut selecting = sent.clone();
-    for (name, value) in before.iter().filter(|(_, value)| may_be_combined(value)) {
-        selecting.insert(name.clone(), value.clone());
-    }
-    selecting
-}
-
 /// Returns whether a field is part of the key where the body is, or says its length.
 fn is_of_the_body(name: &HeaderName) -> bool {
     METADATA.contains(name) || *name == header::CONTENT_LENGTH
@@ -125,18 +114,16 @@ fn keep_what_is_keyed(
 ) -> bool {
     let HttpCaller { cache, rules, .. } = caller;
     let config = &rules.config;
-    // A layer further out has keyed its own fields: without them it would be another request.
-    let in_force = rules.configs_in_force();
     let from = seen.value.response().map(|stored| stored.facts.from).unwrap_or_default();
     let lists = lookup::selecting_fields(cache, caller.primary.as_bytes(), Some(seen));
     let is_keyed = |name: &HeaderName| {
         *name == header::HOST
             || caller.content.is_some() && is_of_the_body(name)
-            || in_force.clone().any(|config| config.keys(name))
+            || config.keys(name)
             || lists.iter().any(|list| list.selects(name))
     };
     let stays = |name: &HeaderName| {
-        if in_force.clone().any(|config| config.is_credential(name)) {
+        if config.is_credential(name) {
             return from.contains(Credentials::of(name));
         }
         keeps_all

@@ -109,7 +109,7 @@ pub(super) fn fill_targets(
             vec![FillTarget::new(variant, Arc::clone(entry)).merging(newer(entry)), at_primary]
         }
     };
-    for (anchor, stands) in caller.anchors_passed() {
+    if let Some((anchor, stands)) = caller.anchor_passed() {
         let merge = of_generation(stands, prolong(entry));
         targets.push(FillTarget::over(anchor.clone(), stands, merge));
     }

@@ -77,12 +77,15 @@ impl<B: Body> OriginAnswer<B> {
     }
 }
 
-/// Returns whether a stored response that may not be stored any more is to go:
-/// not where that is for the sake of one request's credentials.
+/// Returns whether a stored response that may not be stored any more is to go: not where that
+/// concerns one request, by its credentials or by what a layer further in has received of it.
 fn ends(entry: &StoredEntry, why: DeclineReason) -> bool {
     let stored = entry.value.response();
-    why != DeclineReason::Credentials
-        || stored.is_none_or(|stored| !stored.facts.from.is_anonymous())
+    match why {
+        DeclineReason::Nested => false,
+        DeclineReason::Credentials => stored.is_none_or(|stored| !stored.facts.from.is_anonymous()),
+        _ => true,
+    }
 }
 
 /// Returns as which coding an entry is selected, where codings select it.

@@ -1,6 +1,7 @@
 //! The service of the HTTP layer.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 
 use http::request::Parts;
@@ -18,18 +19,15 @@ use crate::http::flow::forwarded::ForwardPlace;
 use crate::http::flow::future::HttpFuture;
 use crate::http::flow::lookup::{
     Forward, HttpCache, HttpCaller, StoredEntry, automatic_tags, group_origin, look, primary_key,
-    received_uri,
 };
 use crate::http::flow::miss::{self, serve, shape_of};
-use crate::http::flow::nested::{self, Nested, Position, View};
+use crate::http::flow::nested::{self, Passage};
 use crate::http::flow::normal_form;
-use crate::http::flow::outside::Outside;
-use crate::http::flow::owned_routes::Crowd;
 use crate::http::flow::part::may_fill_from_range;
 use crate::http::flow::refresh::is_being_refreshed;
 use crate::http::flow::trail::{self, Trail};
 use crate::http::flow::unkeyed::NOTHING;
-use crate::http::flow::unsafe_method;
+use crate::http::flow::unsafe_method::{self, Position};
 use crate::http::layer::Rules;
 use crate::http::layer::routes::{AmbiguousPath, RouteTable};
 use crate::http::rules::codings;
@@ -102,10 +100,10 @@ where
         let is_inside = nested::is_inside(request.extensions(), &self.cache);
         let (parts, body) = request.into_parts();
         if is_inside {
-            return self.call_inside(parts, body);
+            return self.pass_on(parts, body);
         }
         match &self.rules.route_table {
-            None => self.take(parts, body, &self.rules, None),
+            None => self.take(parts, body, &self.rules),
             Some(table) => self.take_by_route(parts, body, table),
         }
     }
@@ -116,9 +114,9 @@ impl<S> HttpService<S> {
         self.cache.engine.mode()
     }
 
-    /// Answers a request that has come through a layer of the same handle; see [`nested`].
+    /// Passes on a request that has come through a layer of the same handle; see [`nested`].
     #[cold]
-    fn call_inside<Q, B>(&self, mut parts: Parts, body: Q) -> HttpFuture<B, S::Error>
+    fn pass_on<Q, B>(&self, parts: Parts, body: Q) -> HttpFuture<B, S::Error>
     where
         S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
         S::Future: Send,
@@ -127,9 +125,26 @@ impl<S> HttpService<S> {
         B: Body + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        let Some(nested) = self.claim(&mut parts) else { return self.pass_on(parts, body) };
-        let answer = self.take(parts, body, &nested.rules, Some(&nested.outside));
-        nested.finish(answer)
+        let observer = &self.cache.observer;
+        observer.bypass_reason(BypassReason::Nested.as_str());
+        if !self.rules.is_known_as_nested.swap(true, Ordering::Relaxed) {
+            observer.happened(Occurrence::LayerNested);
+        }
+        let rules = match &self.rules.route_table {
+            None => Some(&self.rules),
+            Some(table) => table.find(&parts).ok().map(|rules| rules.unwrap_or(&self.rules)),
+        };
+        let passage = Passage::of(&parts, &self.cache, rules.map(|rules| &**rules));
+        let rules = rules.unwrap_or(&self.rules);
+        if passage.is_write(&parts, rules) {
+            return self.forward_write(parts, body, rules, Position::Inside);
+        }
+        let call = Oneshot::new(self.inner.clone(), Request::from_parts(parts, body));
+        HttpFuture::pending(async move {
+            let response = call.await?;
+            passage.end(&response);
+            Ok(response.map(ResponseBody::inner))
+        })
     }
 
     /// Answers a request under the rules of its route. One that may be for several routes is
@@ -150,9 +165,9 @@ impl<S> HttpService<S> {
         B::Error: Into<BoxError>,
     {
         match table.find(&parts) {
-            Ok(rules) => self.take(parts, body, rules.unwrap_or(&self.rules), None),
+            Ok(rules) => self.take(parts, body, rules.unwrap_or(&self.rules)),
             Err(AmbiguousPath) if is_unsafe(&parts.method) => {
-                self.pass_unsafe(parts, body, &self.rules, Position::Outermost)
+                self.pass_unsafe(parts, body, &self.rules)
             }
             Err(AmbiguousPath) => {
                 self.bypass(parts, body, &self.rules, BypassReason::AmbiguousPath)
@@ -162,13 +177,7 @@ impl<S> HttpService<S> {
 
     /// Answers a request under `rules`, once its body was read if that is a part of its key.
     #[inline]
-    fn take<Q, B>(
-        &self,
-        mut parts: Parts,
-        body: Q,
-        rules: &Arc<Rules>,
-        outside: Option<&Outside>,
-    ) -> HttpFuture<B, S::Error>
+    fn take<Q, B>(&self, mut parts: Parts, body: Q, rules: &Arc<Rules>) -> HttpFuture<B, S::Error>
     where
         S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
         S::Future: Send,
@@ -178,20 +187,14 @@ impl<S> HttpService<S> {
         B::Error: Into<BoxError>,
     {
         if content::is_to_be_read(&mut parts, rules) && self.mode() != Mode::Off {
-            return self.read(parts, body, rules, outside);
+            return self.read(parts, body, rules);
         }
-        self.answer(parts, body, rules, outside)
+        self.answer(parts, body, rules)
     }
 
     /// Answers a request that is keyed by its body, once that was read.
     #[cold]
-    fn read<Q, B>(
-        &self,
-        mut parts: Parts,
-        body: Q,
-        rules: &Arc<Rules>,
-        outside: Option<&Outside>,
-    ) -> HttpFuture<B, S::Error>
+    fn read<Q, B>(&self, mut parts: Parts, body: Q, rules: &Arc<Rules>) -> HttpFuture<B, S::Error>
     where
         S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
         S::Future: Send,
@@ -200,15 +203,14 @@ impl<S> HttpService<S> {
         B: Body + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        let position = if outside.is_some() { Position::Inside } else { Position::Outermost };
         if let Some(reason) = content::refuse(&body, rules) {
             if reason == BypassReason::BodyType {
                 let type_name = std::any::type_name::<Q>();
                 self.cache.observer.happened(Occurrence::BodyTypeUnknown { type_name });
             }
-            return self.forward_unread(parts, body, rules, reason, position);
+            return self.forward_unread(parts, body, rules, reason);
         }
-        let (own, rules, outside) = (self.clone(), Arc::clone(rules), outside.cloned());
+        let (own, rules) = (self.clone(), Arc::clone(rules));
         let (most, time) = (rules.config.max_request_body, rules.config.request_body_timeout);
         HttpFuture::pending(async move {
             let read = read_request(body, most, time);
@@ -216,10 +218,10 @@ impl<S> HttpService<S> {
             let answer = match safety {
                 Ok(Safety::Safe(content)) => {
                     parts.extensions.insert(content);
-                    own.answer(parts, body, &rules, outside.as_ref())
+                    own.answer(parts, body, &rules)
                 }
-                Ok(Safety::Unsafe) => own.pass_unsafe(parts, body, &rules, position),
-                Err(reason) => own.forward_unread(parts, body, &rules, reason, position),
+                Ok(Safety::Unsafe) => own.pass_unsafe(parts, body, &rules),
+                Err(reason) => own.forward_unread(parts, body, &rules, reason),
             };
             answer.await
         })
@@ -232,7 +234,6 @@ impl<S> HttpService<S> {
         body: Q,
         rules: &Arc<Rules>,
         reason: BypassReason,
-        position: Position,
     ) -> HttpFuture<B, S::Error>
     where
         S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
@@ -243,21 +244,15 @@ impl<S> HttpService<S> {
         B::Error: Into<BoxError>,
     {
         if content::is_unsafe_unread(&parts, rules) {
-            return self.pass_unsafe(parts, body, rules, position);
+            return self.pass_unsafe(parts, body, rules);
         }
         self.bypass(parts, body, rules, reason)
     }
 
-    /// Answers a request under `rules`. `outside` is what layers further out have received.
+    /// Answers a request under `rules`.
     // Never: with two callers, what it calls itself would be inlined in neither.
     #[inline(never)]
-    fn answer<Q, B>(
-        &self,
-        mut parts: Parts,
-        body: Q,
-        rules: &Arc<Rules>,
-        outside: Option<&Outside>,
-    ) -> HttpFuture<B, S::Error>
+    fn answer<Q, B>(&self, mut parts: Parts, body: Q, rules: &Arc<Rules>) -> HttpFuture<B, S::Error>
     where
         S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
         S::Future: Send,
@@ -270,42 +265,21 @@ impl<S> HttpService<S> {
             normal_form::remove_ignored_cookies(&mut parts, &rules.config);
         }
         let seen = FieldScan::of(&parts.headers, &rules.config);
-        let (mut asked, wishes) = match classify(&parts, &seen, body.is_end_stream(), &rules.config)
-        {
+        let (asked, wishes) = match classify(&parts, &seen, body.is_end_stream(), &rules.config) {
             Class::Cacheable(asked, wishes) => (asked, wishes),
-            Class::Unsafe => return self.pass_unsafe(parts, body, rules, Position::Outermost),
+            Class::Unsafe => return self.pass_unsafe(parts, body, rules),
             Class::Bypass(reason) => return self.bypass(parts, body, rules, reason),
         };
-        let mut own = KeyBuf::new();
-        let added_from = match primary_key(&mut own, &parts, &seen, rules) {
-            Ok(added_from) => added_from,
-            Err(reason) => return self.bypass(parts, body, rules, reason),
-        };
-        let nested;
-        let primary = match outside {
-            None => &own,
-            Some(outside) => {
-                if let Some(reason) = outside.refused {
-                    return self.bypass(parts, body, rules, reason);
-                }
-                asked.credentials = asked.credentials | outside.facts.credentials;
-                nested = outside.nest(&own);
-                // Once more: a hash of what layers further out have received is part of it.
-                if nested.as_bytes().len() > rules.config.max_key_bytes {
-                    return self.bypass(parts, body, rules, BypassReason::KeyTooLong);
-                }
-                &nested
-            }
-        };
+        let mut primary = KeyBuf::new();
+        if let Err(reason) = primary_key(&mut primary, &parts, &seen, rules) {
+            return self.bypass(parts, body, rules, reason);
+        }
         if self.cache.engine.mode() != Mode::On {
             let nothing = (Lookup::Miss(None), Forward::UriMiss);
-            let keys = (primary, &own.as_bytes()[added_from..]);
-            return self.miss(parts, body, (rules, outside), (asked, wishes), keys, nothing);
+            return self.miss(parts, body, rules, (asked, wishes), &primary, nothing);
         }
         let now = self.cache.now();
-        let selecting = outside.and_then(|outside| outside.selecting.as_ref());
-        let headers = selecting.unwrap_or(&parts.headers);
-        let found = look(&self.cache, rules, primary.as_bytes(), &asked, headers, now);
+        let found = look(&self.cache, rules, primary.as_bytes(), &asked, &parts.headers, now);
         let found = if wishes.demand.is_some() { wishes.judge(found, now) } else { found };
         // By reference: a lookup is so large that each move of it shows in the instructions.
         if let (Lookup::Fresh(entry), _) = &found {
@@ -315,19 +289,14 @@ impl<S> HttpService<S> {
         }
         match found {
             (Lookup::Stale(entry), _)
-                if outside.is_none()
-                    && !wishes.no_store
-                    && rules.routes.are_none()
+                if !wishes.no_store
                     && is_being_refreshed(&self.cache, primary.as_bytes(), &entry) =>
             {
                 // What `miss` comes to for it, by a longer way.
                 let answered = (wishes, asked.method, now);
                 HttpFuture::ready(self.stale_hit(&parts, rules, answered, &entry))
             }
-            found => {
-                let keys = (primary, &own.as_bytes()[added_from..]);
-                self.miss(parts, body, (rules, outside), (asked, wishes), keys, found)
-            }
+            found => self.miss(parts, body, rules, (asked, wishes), &primary, found),
         }
     }
 
@@ -370,67 +339,14 @@ impl<S> HttpService<S> {
         response
     }
 
-    /// Claims a request that has come through a layer of the same handle; see [`nested`].
-    /// Returns `None` where it is not for this layer.
-    #[cold]
-    fn claim(&self, parts: &mut Parts) -> Option<Box<Nested>> {
-        let marks = nested::marks_of(parts, &self.cache);
-        let is_again = marks.iter().any(|mark| mark.is_of(&self.rules));
-        let outer = marks.last().filter(|_| !is_again)?;
-        let rules = nested::combine(&self.rules, &outer.rules);
-        if is_unsafe(&parts.method) && !content::is_safe_post(parts, &rules) {
-            outer.claim();
-            return None;
-        }
-        outer.restore(parts);
-        if marks.iter().any(|mark| !mark.is_keyed()) {
-            self.mark_uncached(parts, &rules);
-            return None;
-        }
-        outer.claim();
-        let has_remote = self.cache.engine.shared.get().is_some();
-        let outside = Outside::of(&marks, &rules, parts, has_remote);
-        Some(Box::new(Nested { rules, outside, outer: outer.clone() }))
-    }
-
-    /// Passes on a request that is not for this layer, and the response as it comes: what a
-    /// handler says in it is for a layer further out.
-    fn pass_on<Q, B>(&self, parts: Parts, body: Q) -> HttpFuture<B, S::Error>
-    where
-        S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-        S::Future: Send,
-        S::Error: Send,
-        Q: Body + Send + 'static,
-        B: Body + Send + 'static,
-        B::Error: Into<BoxError>,
-    {
-        if is_unsafe(&parts.method) {
-            let outer = nested::marks_of(&parts, &self.cache).pop();
-            let rules = outer.map(|outer| nested::combine(&self.rules, &outer.rules));
-            let rules = rules.as_ref().unwrap_or(&self.rules);
-            return self.pass_unsafe(parts, body, rules, Position::Inside);
-        }
-        self.cache.observer.bypass_reason(BypassReason::Nested.as_str());
-        let call = Oneshot::new(self.inner.clone(), Request::from_parts(parts, body));
-        HttpFuture::pending(async move { Ok(call.await?.map(ResponseBody::inner)) })
-    }
-
-    /// Leaves a mark in a request that is forwarded uncached, in the form that this layer
-    /// gives its requests.
-    fn mark_uncached(&self, parts: &mut Parts, rules: &Arc<Rules>) {
+    /// Brings a request that is forwarded uncached into the form in which this layer sends its
+    /// requests.
+    fn normalise(parts: &mut Parts, rules: &Rules) {
         parts.extensions.remove::<RequestContent>();
-        let received = received_uri(parts).clone();
         let is_query = rules.config.query_method && is_query(&parts.method);
         if is_query || matches!(parts.method, Method::GET | Method::HEAD) {
             normal_form::apply(parts, rules);
         }
-        nested::mark(parts, &self.cache, &self.rules, rules, received, None);
-    }
-
-    /// Leaves a mark in a request that is forwarded as it has come.
-    fn mark(&self, parts: &mut Parts, rules: &Arc<Rules>) {
-        let received = received_uri(parts).clone();
-        nested::mark(parts, &self.cache, &self.rules, rules, received, None);
     }
 
     fn bypass<Q, B>(
@@ -447,10 +363,10 @@ impl<S> HttpService<S> {
         B: Body + Send + 'static,
     {
         self.cache.observer.bypassed(reason.as_str());
-        match reason {
-            BypassReason::AmbiguousPath => self.mark(&mut parts, rules),
-            _ => self.mark_uncached(&mut parts, rules),
+        if reason != BypassReason::AmbiguousPath {
+            Self::normalise(&mut parts, rules);
         }
+        nested::mark(&mut parts, &self.cache, rules, false);
         let (cache, rules) = (Arc::clone(&self.cache), Arc::clone(rules));
         let service = self.inner.clone();
         HttpFuture::pending(async move {
@@ -469,6 +385,26 @@ impl<S> HttpService<S> {
         mut parts: Parts,
         body: Q,
         rules: &Arc<Rules>,
+    ) -> HttpFuture<B, S::Error>
+    where
+        S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
+        S::Future: Send,
+        S::Error: Send,
+        Q: Body + Send + 'static,
+        B: Body + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        self.cache.observer.bypassed(BypassReason::Method.as_str());
+        Self::normalise(&mut parts, rules);
+        nested::mark(&mut parts, &self.cache, rules, false);
+        self.forward_write(parts, body, rules, Position::Outermost)
+    }
+
+    fn forward_write<Q, B>(
+        &self,
+        parts: Parts,
+        body: Q,
+        rules: &Arc<Rules>,
         position: Position,
     ) -> HttpFuture<B, S::Error>
     where
@@ -481,28 +417,18 @@ impl<S> HttpService<S> {
     {
         let (cache, rules) = (Arc::clone(&self.cache), Arc::clone(rules));
         cache.writes.note_write();
-        match position {
-            Position::Outermost => {
-                cache.observer.bypassed(BypassReason::Method.as_str());
-                self.mark_uncached(&mut parts, &rules);
-            }
-            Position::Inside => {
-                cache.observer.bypass_reason(BypassReason::Nested.as_str());
-            }
-        }
         let service = self.inner.clone();
         HttpFuture::pending(unsafe_method::pass(cache, rules, service, parts, body, position))
     }
 
-    /// Answers a request that found nothing fresh. `added` is what rules of the
-    /// application have added to the key.
+    /// Answers a request that found nothing fresh.
     fn miss<Q, B>(
         &self,
         mut parts: Parts,
         body: Q,
-        (rules, outside): (&Arc<Rules>, Option<&Outside>),
+        rules: &Arc<Rules>,
         (asked, wishes): (RequestFacts, Wishes),
-        (primary, added): (&KeyBuf, &[u8]),
+        primary: &KeyBuf,
         (look, forward): (Lookup<StoredResponse>, Forward),
     ) -> HttpFuture<B, S::Error>
     where
@@ -515,19 +441,17 @@ impl<S> HttpService<S> {
     {
         let carries_some = !asked.credentials.is_anonymous();
         let credential = || credential_field(&parts.headers, &rules.config);
-        let credential = carries_some.then(credential).flatten();
-        let selecting = outside.and_then(|outside| outside.selecting.as_ref());
         let caller = HttpCaller {
             cache: Arc::clone(&self.cache),
             rules: Arc::clone(rules),
             asked,
             wishes,
             not_before: self.cache.engine.table.upcoming_number(),
-            headers: selecting.unwrap_or(&parts.headers).clone(),
+            headers: parts.headers.clone(),
             primary: primary.to_key(),
             content: RequestContent::of_request(&parts).map(|content| content.bytes.clone()),
-            tags: automatic_tags(&self.cache, &parts, rules, outside),
-            anchors: trail::anchors(&self.cache, primary.as_bytes(), outside),
+            tags: automatic_tags(&self.cache, &parts, rules),
+            anchor: trail::anchor(&self.cache, primary.as_bytes()),
             trail: Trail::default(),
             group_origin: group_origin(&parts, rules),
             stale: None,
@@ -538,33 +462,24 @@ impl<S> HttpService<S> {
             learned: None,
             refreshed: None,
             unkeyed: NOTHING,
-            credential: credential.or_else(|| outside.and_then(|it| it.credential.clone())),
-            outside: outside.map(|it| it.facts).unwrap_or_default(),
+            credential: carries_some.then(credential).flatten(),
             client: rules.client(&parts),
             may_fill_from_range: wishes.range && may_fill_from_range::<Q>(&parts, rules),
         };
-        let view = View::of(&parts, rules, added);
-        let received = received_uri(&parts).clone();
         if caller.content.is_some() {
             parts.extensions.remove::<RequestContent>();
         }
         normal_form::apply(&mut parts, rules);
         codings::reduce(&mut parts.headers, &rules.config);
-        let mark = nested::mark(&mut parts, &self.cache, &self.rules, rules, received, Some(view));
+        nested::mark(&mut parts, &self.cache, rules, true);
         let request = Request::from_parts(parts, body);
         let service = self.inner.clone();
         HttpFuture::pending(async move {
             let (cache, rules) = (Arc::clone(&caller.cache), Arc::clone(&caller.rules));
-            if mark.admits(Crowd::Coming) {
-                let result = nested::pass_to_owner(&cache, service, request).await;
-                return answer::without_ours(&rules, result);
-            }
             let result = serve(caller, look, service, request).await;
             let result = answer::without_ours(&rules, result);
-            if !mark.is_claimed() {
-                let outcome = result.as_ref().ok().and_then(|r| r.extensions().get().copied());
-                cache.observer.answered(outcome.unwrap_or(CacheOutcome::Computed));
-            }
+            let outcome = result.as_ref().ok().and_then(|r| r.extensions().get().copied());
+            cache.observer.answered(outcome.unwrap_or(CacheOutcome::Computed));
             result
         })
     }

@@ -10,8 +10,7 @@
 //! ```
 //!
 //! A response with nothing in its primary key but the URI stands there itself. Where a request
-//! has more in its key (a part that the application adds, a keyed field, a rewritten URI, a layer
-//! further out), the way begins at the *anchor* of the URI. An index holds a random number, its
+//! has more in its key (a part that the application adds, a keyed field, a rewritten URI), the way begins at the *anchor* of the URI. An index holds a random number, its
 //! *generation*, which is a part of the keys that it leads to. Once an index is removed,
 //! nothing leads to the entries behind it, whichever process fills it.
 //!
@@ -38,7 +37,6 @@ use std::time::Duration;
 use crate::entry::Entry;
 use crate::freshness::{Lifetimes, Window};
 use crate::http::flow::lookup::{HttpCache, HttpCaller, StoredEntry};
-use crate::http::flow::outside::Outside;
 use crate::http::stored::fill::index_of;
 use crate::http::stored::generation::{Generation, leaf_key};
 use crate::http::stored::response::Index;
@@ -48,26 +46,19 @@ use crate::lease::grant::Version;
 /// How far a leader has looked.
 #[derive(Default)]
 pub(crate) struct Trail {
-    /// What stands at the anchors, in their order.
-    anchors: Vec<StoredEntry>,
+    /// What stands at the anchor.
+    anchor: Option<StoredEntry>,
     /// The index of variants.
     pub(super) index: Option<StoredEntry>,
 }
 
-/// Returns the anchors on the way to the responses of a request; none where the way begins at
-/// its primary key, or where there is no remote.
-pub(super) fn anchors(cache: &HttpCache, primary: &[u8], outside: Option<&Outside>) -> Box<[Key]> {
+/// Returns the anchor on the way to the responses of a request; none where the way begins at its
+/// primary key, or where there is no remote.
+pub(super) fn anchor(cache: &HttpCache, primary: &[u8]) -> Option<Key> {
     if cache.engine.shared.get().is_none() || UriName::is_all_of(primary) {
-        return Box::default();
+        return None;
     }
-    let own = UriName::of_key(primary).map(|name| name.anchor());
-    let mut anchors = Vec::new();
-    for anchor in own.into_iter().chain(outside.iter().flat_map(|it| it.anchors.clone())) {
-        if !anchors.contains(&anchor) {
-            anchors.push(anchor);
-        }
-    }
-    anchors.into()
+    UriName::of_key(primary).map(|name| name.anchor())
 }
 
 fn generation_of(entry: &StoredEntry) -> Option<Generation> {
@@ -77,35 +68,31 @@ fn generation_of(entry: &StoredEntry) -> Option<Generation> {
 impl Trail {
     /// Returns the way that the first leader of a flight has gone. The second one fills under
     /// its lease, and nothing but what that lease was granted for.
-    pub(super) fn of_way(way: &[StoredEntry], anchors: usize) -> Self {
-        let (anchors, index) = way.split_at(anchors.min(way.len()));
-        Self { anchors: anchors.to_vec(), index: index.first().cloned() }
+    pub(super) fn of_way(way: &[StoredEntry], has_anchor: bool) -> Self {
+        let (anchor, index) = way.split_at(usize::from(has_anchor).min(way.len()));
+        Self { anchor: anchor.first().cloned(), index: index.first().cloned() }
     }
 
     /// Returns what it has come by.
     pub(super) fn way(&self) -> Box<[StoredEntry]> {
-        self.anchors.iter().chain(&self.index).cloned().collect()
+        self.anchor.iter().chain(&self.index).cloned().collect()
     }
 
     /// Returns the number of the invalidation log when the look began.
     pub(super) fn since(&self) -> Option<u64> {
-        self.anchors.iter().chain(&self.index).map(|entry| entry.started_seq).min()
-    }
-
-    fn generations(&self) -> impl Iterator<Item = Generation> {
-        self.anchors.iter().filter_map(generation_of)
+        self.anchor.iter().chain(&self.index).map(|entry| entry.started_seq).min()
     }
 }
 
 impl HttpCaller {
     /// Returns whether the leader looks at an anchor next.
     pub(super) fn is_at_anchor(&self) -> bool {
-        self.trail.anchors.len() < self.anchors.len()
+        self.anchor.is_some() && self.trail.anchor.is_none()
     }
 
     /// Returns where it looks next.
     pub(super) fn remote_key(&self) -> Key {
-        if let Some(anchor) = self.anchors.get(self.trail.anchors.len()) {
+        if let Some(anchor) = self.anchor.as_ref().filter(|_| self.is_at_anchor()) {
             return anchor.clone();
         }
         let index = self.trail.index.as_ref().and_then(generation_of);
@@ -119,24 +106,24 @@ impl HttpCaller {
 
     /// Returns where the response stands in the remote if it does not vary, or its index.
     pub(super) fn remote_primary(&self) -> Key {
-        if self.anchors.is_empty() {
+        if self.anchor.is_none() {
             return self.primary.clone();
         }
-        leaf_key(self.trail.generations(), &self.primary, None)
+        leaf_key(self.trail.anchor.as_ref().and_then(generation_of), &self.primary, None)
     }
 
     /// Goes on from an index.
     pub(super) fn follow(&mut self, index: &StoredEntry) {
         if self.is_at_anchor() {
-            self.trail.anchors.push(Arc::clone(index));
+            self.trail.anchor = Some(Arc::clone(index));
         } else {
             self.trail.index = Some(Arc::clone(index));
         }
     }
 
-    /// Returns the anchors that it has come by, and what stood there.
-    pub(super) fn anchors_passed(&self) -> impl Iterator<Item = (&Key, &StoredEntry)> {
-        self.anchors.iter().zip(&self.trail.anchors)
+    /// Returns the anchor that it has come by, and what stood there.
+    pub(super) fn anchor_passed(&self) -> Option<(&Key, &StoredEntry)> {
+        self.anchor.as_ref().zip(self.trail.anchor.as_ref())
     }
 
     /// Makes the index to be filled at an anchor: it leads to responses that are yet to be

@@ -18,16 +18,15 @@ use crate::http::flow::answer::{self, Provenance};
 use crate::http::flow::forwarded::ForwardPlace;
 use crate::http::flow::lead::{Head, OriginOutcome};
 use crate::http::flow::lookup::{
-    Forward, HttpCache, HttpCaller, automatic_tags, group_origin, owned_primary_key, received_uri,
-    scheme,
+    Forward, HttpCache, HttpCaller, automatic_tags, group_origin, owned_primary_key, scheme,
 };
-use crate::http::flow::nested::Position;
+use crate::http::flow::nested;
 use crate::http::flow::normal_form;
-use crate::http::flow::outside::OutsideFacts;
 use crate::http::flow::request_end::RequestEnd;
 use crate::http::flow::trail::Trail;
 use crate::http::flow::unkeyed::NOTHING;
 use crate::http::layer::Rules;
+use crate::http::rules::key::received_uri;
 use crate::http::rules::lifetime::Times;
 use crate::http::rules::request::{
     BypassReason, Credentials, RequestFacts, RequestMethod, Wishes, credentials,
@@ -39,7 +38,6 @@ use crate::http::rules::target::{UriReach, absolute_uri, every_absolute_uri, sam
 use crate::http::stored::fill::ArrivalTime;
 use crate::invalidation;
 use crate::key::Tag;
-use crate::tower::oneshot::Oneshot;
 
 /// The facts of a request that are needed after the service has taken it.
 struct Sent {
@@ -58,6 +56,14 @@ struct Sent {
     started: ComputationStart,
 }
 
+/// Where the layer stands that forwards a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Position {
+    Outermost,
+    /// Inside of a layer of the same handle, which gets the response as it is.
+    Inside,
+}
+
 pub(super) async fn pass<S, Q, B>(
     cache: Arc<HttpCache>,
     rules: Arc<Rules>,
@@ -72,6 +78,7 @@ where
     Q: Body + 'static,
     B: SourceBody,
 {
+    let is_outermost = position == Position::Outermost;
     let place = match position {
         Position::Outermost => ForwardPlace::take(&cache, &rules, &parts).await,
         // It counts in the outer layer.
@@ -82,16 +89,15 @@ where
         Err(error) => return Ok(answer::refusal(&rules, error)),
     };
     let (body, end) = RequestEnd::watch(&parts, body);
-    let sent = Sent::of(&cache, &rules, &parts, position);
+    let sent = Sent::of(&cache, &rules, &parts);
     let mut unknown = Unknown { cache: &cache, rules: &rules, sent: &sent, end };
-    let response = place.drive(Oneshot::new(service, Request::from_parts(parts, body))).await;
+    let response = place.drive(nested::call(service, Request::from_parts(parts, body))).await;
     if response.as_ref().map_or_else(|error| rules.is_unsent(error), |_| true) {
         // The response says what was touched, or nothing was.
         unknown.end = None;
     }
     drop(unknown);
     let (mut head, body) = response?.into_parts();
-    let is_outermost = position == Position::Outermost;
     // What a handler says is for the outermost layer.
     let cache_for = if is_outermost { head.extensions.remove::<CacheFor>() } else { None };
     let touched = head.status.is_success() || head.status.is_redirection();
@@ -153,7 +159,7 @@ impl Drop for Unknown<'_> {
 }
 
 impl Sent {
-    fn of(cache: &HttpCache, rules: &Rules, parts: &Parts, position: Position) -> Self {
+    fn of(cache: &HttpCache, rules: &Rules, parts: &Parts) -> Self {
         let uri = received_uri(parts);
         let target = absolute_uri(parts, uri, scheme(uri, rules)).ok();
         let ambiguous = match target {
@@ -165,11 +171,10 @@ impl Sent {
         let forbids = || request_directives::read(&parts.headers).no_store;
         // Unlike a GET, a POST goes on as it came: what it says beside its key
         // must not shape what all get.
-        let is_outermost = position == Position::Outermost;
-        let is_wanted = is_post && is_outermost && rules.config.store_post_responses;
+        let is_wanted = is_post && rules.config.store_post_responses;
         let may_store = is_wanted && !normal_form::is_other(parts, rules) && !forbids();
         // They are live from here on, before the number of the log is read.
-        let tags = may_store.then(|| automatic_tags(cache, parts, rules, None));
+        let tags = may_store.then(|| automatic_tags(cache, parts, rules));
         Self {
             method: parts.method.clone(),
             target,
@@ -293,7 +298,7 @@ impl Sent {
             primary,
             content: None,
             tags: self.tags,
-            anchors: Box::default(),
+            anchor: None,
             trail: Trail::default(),
             group_origin: self.group_origin,
             stale: None,
@@ -305,7 +310,6 @@ impl Sent {
             refreshed: None,
             unkeyed: NOTHING,
             credential: None,
-            outside: OutsideFacts::default(),
             client: None,
             may_fill_from_range: false,
         };
@@ -327,10 +331,7 @@ impl Sent {
             OriginOutcome::Response { response, .. } | OriginOutcome::Failed { response, .. } => {
                 response
             }
-            OriginOutcome::Error { error, .. } | OriginOutcome::PassedOn(Err(error)) => {
-                match error {}
-            }
-            OriginOutcome::PassedOn(Ok(response)) => response,
+            OriginOutcome::Error { error, .. } => match error {},
             OriginOutcome::Nothing(_) | OriginOutcome::Unasked => {
                 unreachable!("keeping a response ends with a response")
             }

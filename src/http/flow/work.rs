@@ -311,7 +311,7 @@ where
             return LeadResult { own: OriginOutcome::Unasked, stale };
         }
         if leader.is_second() {
-            caller.trail = Trail::of_way(leader.way(), caller.anchors.len());
+            caller.trail = Trail::of_way(leader.way(), caller.anchor.is_some());
         }
         // The first leader of the flight has looked into the remote.
         let is_occupied = is_occupied || leader.is_second() && leader.may_replace_value();

@@ -57,8 +57,7 @@ impl HttpLayer {
         name: impl Fn(&Parts) -> Option<K> + Send + Sync + 'static,
     ) -> Self {
         let name = Arc::new(name);
-        self.change(move |rules| {
-            let name = Arc::clone(&name);
+        self.change(|rules| {
             rules.client = Some(Arc::new(move |parts| name(parts).map(ClientKey::of)));
         })
     }
@@ -77,9 +76,8 @@ impl HttpLayer {
     /// service does not see such a request, and nothing is invalidated. A handle that only
     /// observes or is off bounds nothing.
     ///
-    /// All layers that are made of this one share the bound. Of two layers of one handle inside
-    /// of each other, the one counts that forwards the request uncached first; a request for a
-    /// route with a layer of its own counts there.
+    /// All layers that are made of this one share the bound, and so do its routes. A route for
+    /// which [`route_rules`](Self::route_rules) sets a bound has places of its own.
     ///
     /// # Panics
     ///
@@ -92,6 +90,6 @@ impl HttpLayer {
     pub fn max_forwarded(self, max: usize) -> Self {
         assert!(max > 0, "`max_forwarded`: is 0; leave it out to set no bound");
         let places = Arc::new(Places::new(max));
-        self.change(move |rules| rules.forwarded = Some(Arc::clone(&places)))
+        self.change(move |rules| rules.forwarded = Some(places))
     }
 }

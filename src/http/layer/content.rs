@@ -73,7 +73,7 @@ impl HttpLayer {
     /// ```
     pub fn cache_posts(self, are: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         let rule: PostRule = Arc::new(are);
-        self.change(move |rules| rules.posts = Some(Arc::clone(&rule)))
+        self.change(move |rules| rules.posts = Some(rule))
     }
 
     /// Sets the key of the body of a POST that [`cache_posts`](Self::cache_posts) has chosen.
@@ -112,7 +112,7 @@ impl HttpLayer {
     ) -> Self {
         let rule: PostKeyRule =
             Arc::new(move |parts, body| key(parts, body).map(|key| KeyBuf::of(&key)));
-        self.change(move |rules| rules.post_key = Some(Arc::clone(&rule)))
+        self.change(move |rules| rules.post_key = Some(rule))
     }
 
     /// Sets the longest request body that is read to make a key, in bytes. A request with a

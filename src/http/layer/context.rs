@@ -38,8 +38,8 @@ impl HttpLayer {
     ///   those that [`bypass`](Self::bypass) the cache, those with another method, and in a crowd
     ///   whose responses are not shared all but one. `take` is not called for them, nor for a hit
     ///   or a waiter.
-    /// - It may be called several times: what is set later is around what was set before. A layer
-    ///   inside of another one of the handle takes along what the outer one takes, too.
+    /// - It may be called several times: what is set later is around what was set before. A route
+    ///   takes along what its layer takes, too.
     ///
     /// **The response may be shared.** A value that is taken along is invisible to the cache, like
     /// one in an extension of the request: a page made from the task-local user of one client
@@ -101,6 +101,6 @@ impl HttpLayer {
             let wrap = take(parts);
             Box::new(move |work| Box::pin(wrap(work)))
         });
-        self.change(move |rules| rules.contexts.push(Arc::clone(&rule)))
+        self.change(move |rules| rules.contexts.push(rule))
     }
 }

@@ -22,7 +22,7 @@ impl HttpLayer {
     pub fn disconnected<E: 'static>(self, is: impl Fn(&E) -> bool + Send + Sync + 'static) -> Self {
         let is = move |error: &dyn Any| error.downcast_ref().is_some_and(&is);
         let rule: DisconnectedRule = Arc::new(is);
-        self.change(move |rules| rules.disconnected = Some(Arc::clone(&rule)))
+        self.change(move |rules| rules.disconnected = Some(rule))
     }
 
     /// Replaces the responses of our own: when the cache refuses a request, or
@@ -33,6 +33,6 @@ impl HttpLayer {
         response: impl Fn(&Refusal) -> Response<Bytes> + Send + Sync + 'static,
     ) -> Self {
         let rule: RefusalRule = Arc::new(response);
-        self.change(move |rules| rules.refusal = Some(Arc::clone(&rule)))
+        self.change(move |rules| rules.refusal = Some(rule))
     }
 }

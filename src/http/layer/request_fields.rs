@@ -174,12 +174,9 @@ impl HttpLayer {
                  `vary` to keep its users apart"
             ),
             Ok(header::COOKIE) => self.change(|rules| rules.config.exempt(&header::COOKIE)),
-            _ if FieldNames::none().exempt(name) => {
-                let name = name.to_owned();
-                self.change(move |rules| {
-                    rules.config.credential_headers.exempt(&name);
-                })
-            }
+            _ if FieldNames::none().exempt(name) => self.change(|rules| {
+                rules.config.credential_headers.exempt(name);
+            }),
             _ => panic!("`not_a_credential`: `{name}` is no field name and no pattern"),
         }
     }

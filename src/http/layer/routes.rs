@@ -11,9 +11,8 @@ use std::sync::Arc;
 use http::request::Parts;
 use matchit::{InsertError, Router};
 
-use crate::http::flow::lookup::received_uri;
 use crate::http::layer::{HttpLayer, Rules};
-use crate::http::rules::key::path;
+use crate::http::rules::key::{path, received_uri};
 
 type RouteChange = Arc<dyn Fn(HttpLayer) -> HttpLayer + Send + Sync>;
 
@@ -166,7 +165,7 @@ impl Patterns {
         };
         self.router.insert(pattern, next).map_err(refuse)?;
         check(pattern)?;
-        let folded = fold(pattern);
+        let folded = fold(&with_plain_names(pattern));
         let first = self.all.iter().position(|known| known.folded == folded).unwrap_or(next);
         if first == next {
             self.folded.insert(folded.as_str(), next).map_err(refuse)?;
@@ -235,6 +234,16 @@ fn check(pattern: &str) -> Result<(), String> {
         return Err("is written for axum 0.7; write `{name}` and `{*name}`".into());
     }
     Ok(())
+}
+
+/// Returns a pattern whose parameters have one name.
+fn with_plain_names(pattern: &str) -> String {
+    let pieces = pattern.split(['{', '}']).enumerate().map(|(at, piece)| match piece {
+        _ if at % 2 == 0 => piece,
+        name if name.starts_with('*') => "{*name}",
+        _ => "{name}",
+    });
+    pieces.collect()
 }
 
 /// Returns the form in which paths are alike that some routers take for one: Express ignores case
@@ -372,7 +381,8 @@ mod tests {
 
     #[test]
     fn spellings_that_lead_to_the_same_rules_are_not_ambiguous() {
-        let site = patterns(&["/account", "/account/", "/a/{*rest}"]);
+        let all = ["/account", "/account/", "/a/{*rest}", "/users/{id}", "/users/{name}/"];
+        let site = patterns(&all);
         for (path, expected) in [
             ("/account", Some(0)),
             ("/account/", Some(1)),
@@ -381,6 +391,8 @@ mod tests {
             ("/%61bout", None),
             ("/x:80", None),
             ("/a/B%63", Some(2)),
+            ("/users/B", Some(3)),
+            ("/users/b/", Some(4)),
         ] {
             assert_eq!(find(&site, path), Ok(expected), "{path}");
         }
@@ -392,7 +404,7 @@ mod tests {
             ("/a", "/a"),
             ("/users/{id}", "/users/{name}"),
             ("/users/{id}", "/users/{*rest}"),
-            ("/Users/{id}", "/users/{name}"),
+            ("/Users/{id}", "/users/{*rest}"),
         ] {
             let mut patterns = patterns(&[first]);
             let why = patterns.add(second).unwrap_err();

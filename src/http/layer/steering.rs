@@ -74,7 +74,7 @@ impl HttpLayer {
                  `edge-cache-tag`"
             );
         }
-        self.change(move |rules| rules.config.tag_fields.clone_from(&names))
+        self.change(move |rules| rules.config.tag_fields = names)
     }
 
     /// Sets response fields that govern before
@@ -108,7 +108,7 @@ impl HttpLayer {
         if let Some(name) = names.iter().find(|name| plain.contains(&name.as_str())) {
             panic!("`lifetime_from`: `{name}` is read in any case, and clients need it");
         }
-        self.change(move |rules| rules.config.lifetime_fields.clone_from(&names))
+        self.change(move |rules| rules.config.lifetime_fields = names)
     }
 
     /// Sets whether `Cache-Groups` and `Cache-Group-Invalidation` count (RFC 9875). Both are
@@ -135,8 +135,6 @@ impl HttpLayer {
     /// are credentials. Other methods are forwarded with all cookies. What stands before the
     /// first `=` between two semicolons is a name, without the blanks around it; what has no
     /// `=` has no name.
-    ///
-    /// Inside of another `http_layer()` a cookie is ignored only where both ignore it.
     ///
     /// # Panics
     ///

@@ -50,7 +50,7 @@ impl HttpLayer {
         rule: impl Fn(&request::Parts, Option<&response::Parts>) -> bool + Send + Sync + 'static,
     ) -> Self {
         let rule: WriteRule = Arc::new(rule);
-        self.change(move |rules| rules.invalidates = Some(Arc::clone(&rule)))
+        self.change(move |rules| rules.invalidates = Some(rule))
     }
 
     /// Sets whether a write ends what is stored of its URI under `http` and `https`, whichever of
@@ -83,7 +83,7 @@ impl HttpLayer {
     pub fn unsent<E: 'static>(self, is: impl Fn(&E) -> bool + Send + Sync + 'static) -> Self {
         let is = move |error: &dyn Any| error.downcast_ref().is_some_and(&is);
         let rule: super::DisconnectedRule = Arc::new(is);
-        self.change(move |rules| rules.unsent = Some(Arc::clone(&rule)))
+        self.change(move |rules| rules.unsent = Some(rule))
     }
 }
 

@@ -1,14 +1,10 @@
 //! Cookies that do not count, by their names.
 
-use std::borrow::Cow;
-
 use http::header::{self, HeaderMap, HeaderValue};
 
 /// The names of cookies that are taken out of requests.
-///
-/// Several lists are those of several layers: a cookie is ignored if each of them names it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct IgnoredCookies(Vec<Vec<CookieName>>);
+pub(crate) struct IgnoredCookies(Vec<CookieName>);
 
 /// A name, or the beginning of names before a `*` at its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,22 +29,7 @@ impl CookieName {
 
 impl IgnoredCookies {
     pub(crate) fn add(&mut self, names: &[CookieName]) {
-        if names.is_empty() {
-            return;
-        }
-        if self.0.is_empty() {
-            self.0.push(Vec::new());
-        }
-        self.0[0].extend_from_slice(names);
-    }
-
-    /// Ignores only what the layer further out ignores too.
-    pub(crate) fn narrow(&mut self, outer: &Self) {
-        if self.0.is_empty() || outer.0.is_empty() {
-            self.0.clear();
-        } else {
-            self.0.extend_from_slice(&outer.0);
-        }
+        self.0.extend_from_slice(names);
     }
 
     #[inline]
@@ -57,7 +38,7 @@ impl IgnoredCookies {
     }
 
     fn has(&self, name: &[u8]) -> bool {
-        !self.0.is_empty() && self.0.iter().all(|list| list.iter().any(|own| own.names(name)))
+        self.0.iter().any(|own| own.names(name))
     }
 
     /// Returns whether a piece between two semicolons is a cookie to ignore. One without `=`
@@ -89,15 +70,6 @@ impl IgnoredCookies {
             // There was room for it.
             let _ = headers.try_append(header::COOKIE, line);
         }
-    }
-
-    /// Returns the fields of a request without the cookies to ignore.
-    pub(crate) fn counted<'a>(&self, headers: &'a HeaderMap) -> Cow<'a, HeaderMap> {
-        let mut headers = Cow::Borrowed(headers);
-        if self.concern(&headers) {
-            self.remove_from(headers.to_mut());
-        }
-        headers
     }
 
     fn without_ignored(&self, line: HeaderValue) -> Option<HeaderValue> {
@@ -187,22 +159,6 @@ mod tests {
         for name in ["", "*", "a*b", "**", "a b", "a=b", "a;b", "a,b", "\"a\"", "\u{e9}", "a\n"] {
             assert!(CookieName::parse(name).is_none(), "{name}");
         }
-    }
-
-    #[test]
-    fn of_several_layers_each_has_to_name_a_cookie() {
-        let (a, b) = (ignoring(&["_ga", "_gid"]), ignoring(&["_g*"]));
-        let mut both = a.clone();
-        both.narrow(&b);
-        assert_eq!(rest(&both, &["_ga=1; _gat=2"]), ["_gat=2"]);
-        both.narrow(&ignoring(&["_gid"]));
-        assert_eq!(rest(&both, &["_ga=1; _gid=2"]), ["_ga=1"]);
-        let mut none = a;
-        none.narrow(&IgnoredCookies::default());
-        assert_eq!(rest(&none, &["_ga=1"]), ["_ga=1"]);
-        let mut still_none = IgnoredCookies::default();
-        still_none.narrow(&b);
-        assert!(still_none.is_empty());
     }
 
     proptest! {

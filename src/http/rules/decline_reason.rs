@@ -36,7 +36,7 @@ words! {
         BrokenOff = "broken-off",
         /// It is coded by what its client refuses (RFC 9110, 12.5.3).
         Coding = "coding",
-        /// It comes from behind a layer of the same handle with other rules.
+        /// A layer of the same handle further in has other rules.
         Nested = "nested",
     }
 }

@@ -97,8 +97,6 @@ enum Rule {
     In,
     /// Here `_` is no `-`: a name is taken out as it is written.
     Out,
-    /// Another set has it. In this one it is known by name, and neither in nor out.
-    Named,
 }
 
 impl FieldNames {
@@ -141,16 +139,6 @@ impl FieldNames {
         true
     }
 
-    /// Knows by name what another set names. What is in this set stays as it is.
-    pub(crate) fn name_all_of(&mut self, other: &Self) {
-        for (pattern, rule) in &other.rules {
-            let is_known = |(own, rule): &(Pattern, Rule)| own == pattern && *rule != Rule::Out;
-            if *rule != Rule::Out && !self.rules.iter().any(is_known) {
-                self.push(pattern.clone(), Rule::Named);
-            }
-        }
-    }
-
     fn push(&mut self, pattern: Pattern, rule: Rule) {
         let lengths = match &pattern {
             Pattern::Name(name) => {
@@ -162,17 +150,6 @@ impl FieldNames {
         let at = self.rules.len();
         self.by_length[lengths].iter_mut().for_each(|rules| rules.push(at));
         self.rules.push((pattern, rule));
-    }
-
-    /// Undoes that a name was taken out.
-    pub(crate) fn readmit(&mut self, name: &HeaderName) {
-        let taken_out = (Pattern::Name(name.clone()), Rule::Out);
-        self.by_length.iter_mut().for_each(Vec::clear);
-        for (pattern, rule) in std::mem::take(&mut self.rules) {
-            if (&pattern, &rule) != (&taken_out.0, &taken_out.1) {
-                self.push(pattern, rule);
-            }
-        }
     }
 
     #[inline]
@@ -193,7 +170,6 @@ impl FieldNames {
         let last = rules.find(|(pattern, rule)| match rule {
             Rule::In => pattern.matches(name),
             Rule::Out => pattern.is_written(name),
-            Rule::Named => false,
         });
         last.is_some_and(|(_, rule)| *rule == Rule::In)
     }
@@ -267,27 +243,6 @@ mod tests {
         assert!(set.contains(&name("x_forwarded_client_cert")), "CGI reads it as the other");
         set.add("x-forwarded-client-cert");
         assert!(set.contains(&name("x-forwarded-client-cert")));
-    }
-
-    #[test]
-    fn what_another_set_names_is_known_by_name_and_stays_in_or_out() {
-        let mut set = FieldNames::of(&["x-own", "x-b"]);
-        set.exempt("x-b");
-        let before = set.clone();
-        set.name_all_of(&FieldNames::of(&["x-own"]));
-        assert_eq!(set, before);
-        let mut other = FieldNames::of(&["x-own", "x-b", "x-other-*"]);
-        other.exempt("x-none");
-        set.name_all_of(&other);
-        for (text, is_in, is_named) in [
-            ("x-own", true, true),
-            ("x-b", false, true),
-            ("x-other-a", false, true),
-            ("x-none", false, false),
-        ] {
-            assert_eq!((set.contains(&name(text)), set.names(&name(text))), (is_in, is_named));
-        }
-        assert_eq!(set.iter().collect::<Vec<_>>(), [&name("x-own")]);
     }
 
     #[test]

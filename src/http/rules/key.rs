@@ -14,9 +14,6 @@ use crate::key::KeyKind;
 #[cfg(feature = "admin")]
 use crate::key::UriName;
 
-/// How keys of entries begin that belong to a layer inside of another.
-pub(crate) const NESTED: [u8; 2] = KeyKind::Nested.start();
-
 /// Where a request names its host. The service sees it, and may build other
 /// links from a URI with a host than from one without: so each has keys of its
 /// own.
@@ -48,6 +45,16 @@ impl HostPlace {
         }
         .start()
     }
+}
+
+/// Returns the URI as received, before any router rewrote it.
+#[inline]
+pub(crate) fn received_uri(parts: &Parts) -> &Uri {
+    #[cfg(feature = "axum")]
+    if let Some(original) = parts.extensions.get::<axum::extract::OriginalUri>() {
+        return &original.0;
+    }
+    &parts.uri
 }
 
 /// Returns how most primary keys of one scheme begin.

@@ -79,7 +79,7 @@ words! {
         Identity = "identity",
         /// Its path may lead to routes with different rules.
         AmbiguousPath = "ambiguous-path",
-        /// A layer of the same handle further out has seen to it.
+        /// A layer of the same handle further out sees to it.
         Nested = "nested",
     }
 }
@@ -252,10 +252,6 @@ impl<'a> FieldScan<'a> {
             _ if is_named => self.carries(Credentials::OTHER),
             _ => {}
         }
-    }
-
-    pub(crate) fn credentials(&self) -> Credentials {
-        self.credentials
     }
 
     fn carries(&mut self, kind: Credentials) {

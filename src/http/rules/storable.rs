@@ -197,7 +197,7 @@ impl Response<'_> {
     fn judge(&self, asked: &RequestFacts) -> Result<Plan, DeclineReason> {
         // Before anything is read that may be as large as it likes.
         self.check_fields()?;
-        refuse_if(nested::forbids_sharing(&self.parts.extensions), DeclineReason::Nested)?;
+        refuse_if(nested::is_for_one(&self.parts.extensions), DeclineReason::Nested)?;
         let DirectiveSet { directives, mut withheld } = self.governing();
         self.check_status(asked)?;
         self.check_directives(&directives)?;

@@ -1,15 +1,10 @@
-//! Handlers and layers that fail beside the rules of a route.
+//! Handlers that fail, and clients that leave, at routes with rules.
 
-use std::convert::Infallible;
-
-use axum::Router;
 use axum::body::Body;
 use http::Request;
-use tower_layer::Layer;
-use tower_stampede::CacheOutcome::*;
 use tower_stampede::{HttpStampede, Stampede};
 
-use super::{echo, routes, site};
+use super::{echo, routes, ruled, site};
 use crate::kit::http::*;
 use crate::kit::spawn;
 
@@ -18,7 +13,7 @@ async fn a_handler_that_panics_fails_one_client_and_the_others_get_the_next_resu
     for warm in [false, true] {
         let origin = echo();
         let cache = with_ttl(60);
-        let app = site(&origin, &cache.rules(), cache.http_layer());
+        let app = site(&origin, cache.http_layer(), |it| it.query(["q"]));
         if warm {
             send(&app, get("/items/0")).await;
         }
@@ -38,9 +33,9 @@ async fn a_handler_that_panics_fails_one_client_and_the_others_get_the_next_resu
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failing_handler_is_asked_once_and_the_outer_layer_holds_nothing_back() {
+async fn a_failing_handler_is_asked_once_and_holds_nothing_back() {
     let (cache, origin) = (with_ttl(60), Origin::new(|_| Answer::status(503)));
-    let app = site(&origin, &cache.rules(), cache.http_layer());
+    let app = site(&origin, cache.http_layer(), |it| it.query(["q"]));
     let replies = crowd(&app, 30, |_| get("/items/1")).await;
     assert!(replies.iter().all(|reply| reply.status == 503));
     assert_eq!(origin.calls(), 1);
@@ -49,12 +44,12 @@ async fn a_failing_handler_is_asked_once_and_the_outer_layer_holds_nothing_back(
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_place_for_computations_is_enough_for_both_layers() {
+async fn one_place_for_computations_is_enough_for_all_routes() {
     let origin = echo();
     let cache: HttpStampede =
         Stampede::builder("test").ttl(secs(60)).max_computations(1).build().unwrap();
     for round in 0..2 {
-        let app = site(&origin, &cache.rules().query(["q"]), cache.http_layer());
+        let app = site(&origin, cache.http_layer(), |it| it.query(["q"]));
         let ask = |i: usize| match i % 3 {
             0 => request("HEAD", &format!("/search?q={}", i % 5), &[]),
             1 => with(&format!("/items/{}", i % 5), &[("cookie", "a=b")]),
@@ -71,7 +66,7 @@ async fn one_place_for_computations_is_enough_for_both_layers() {
 async fn the_others_get_the_response_although_the_first_client_hangs_up() {
     for leaves_after in [ms(0), ms(1), ms(50)] {
         let (cache, origin) = (with_ttl(60), echo());
-        let app = site(&origin, &cache.rules(), cache.http_layer());
+        let app = site(&origin, cache.http_layer(), |it| it.query(["q"]));
         let first = spawn({
             let app = app.clone();
             async move { send(&app, get("/search")).await }
@@ -90,7 +85,7 @@ async fn the_others_get_the_response_although_the_first_client_hangs_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_response_from_between_the_layers_is_not_stored_and_later_ones_are() {
+async fn a_refusal_behind_the_layer_ends_nothing_that_a_route_has_stored() {
     let (cache, origin) = (with_ttl(60), echo());
     let gate = axum::middleware::from_fn(
         |request: Request<Body>, next: axum::middleware::Next| async move {
@@ -100,7 +95,8 @@ async fn a_response_from_between_the_layers_is_not_stored_and_later_ones_are() {
             }
         },
     );
-    let app = routes(&origin, &cache.rules()).layer(gate).layer(cache.http_layer());
+    let layer = ruled(cache.http_layer(), |it| it.vary(["x-ticket"]));
+    let app = routes(&origin).layer(gate).layer(layer);
     for _ in 0..3 {
         let ask = |i: usize| match i % 2 {
             0 => with("/search", &[("x-ticket", "1")]),
@@ -115,54 +111,48 @@ async fn a_response_from_between_the_layers_is_not_stored_and_later_ones_are() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_outer_layer_remembers_of_a_route_costs_few_calls_where_it_is_wrong() {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-    let (cache, origin) = (with_ttl(60), echo());
-    let has_rules = Arc::new(AtomicBool::new(true));
-    let (ruled, plain) = (cache.rules().layer(origin.infallible()), origin.infallible());
-    let switch = Arc::clone(&has_rules);
-    let route = tower::service_fn(move |request: Request<Body>| {
-        let (ruled, plain, has_rules) = (ruled.clone(), plain.clone(), switch.load(SeqCst));
-        async move {
-            use axum::response::IntoResponse;
-            use tower::ServiceExt;
-            Ok::<_, Infallible>(match has_rules {
-                true => ruled.oneshot(request).await?.map(Body::new).into_response(),
-                false => plain.oneshot(request).await?,
-            })
-        }
-    });
-    let app: Router = Router::new().route_service("/items/{id}", route).layer(cache.http_layer());
-    for path in ["/items/1", "/items/2"] {
-        send(&app, get(path)).await;
-        assert!(send(&app, get(path)).await.is(Hit), "{path}");
-    }
-    has_rules.store(false, SeqCst);
-    for path in ["/items/3", "/items/4"] {
-        for _ in 0..4 {
-            let wrong = send(&app, get(path)).await;
-            assert!(wrong.is(Bypass) && wrong.cache_status().ends_with("detail=nested"), "{path}");
-        }
-        assert!(send(&app, get(path)).await.is(Computed), "{path}");
-        assert!(send(&app, get(path)).await.is(Hit), "{path}");
-    }
-    // And back.
-    has_rules.store(true, SeqCst);
-    for path in ["/items/5", "/items/6"] {
-        let replies = crowd(&app, 10, |_| get(path)).await;
-        assert_eq!(replies.iter().filter(|reply| reply.is(Computed)).count(), 1, "{path}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn modes_switch_both_layers() {
+async fn modes_switch_the_rules_of_routes_too() {
     use tower_stampede::Mode;
     let (cache, origin) = (with_ttl(60), echo());
-    let app = site(&origin, &cache.rules(), cache.http_layer());
+    let app = site(&origin, cache.http_layer(), |it| it.query(["q"]));
     for (mode, calls) in [(Mode::Off, 5), (Mode::Observe, 10), (Mode::On, 10)] {
         cache.set_mode(mode);
         crowd(&app, 5, |_| get("/search")).await;
         assert_eq!(origin.calls(), calls, "{mode:?}");
+    }
+}
+
+/// The computation of the page lends its place.
+#[tokio::test(start_paused = true)]
+async fn an_internal_request_to_a_route_with_rules_needs_no_second_place() {
+    use axum::Router;
+    use axum::routing::any;
+    use std::sync::{Arc, OnceLock};
+    for have_rules in [false, true] {
+        let cache: HttpStampede = Stampede::builder("site")
+            .ttl(secs(60))
+            .max_computations(1)
+            .max_refreshes(1)
+            .build()
+            .unwrap();
+        let whole: Arc<OnceLock<Router>> = Arc::default();
+        let own = Arc::clone(&whole);
+        let page = any(move || {
+            let app = own.get().unwrap().clone();
+            async move {
+                let part = send(&app, get("/part")).await;
+                format!("{} {}", part.status, part.text())
+            }
+        });
+        let layer = cache.http_layer();
+        let layer = match have_rules {
+            true => layer.route_rules("/whole", |it| it.query([])).route_rules("/part", |it| it),
+            false => layer,
+        };
+        let app = Router::new().route("/whole", page).route("/part", any(|| async { "part" }));
+        let app = app.layer(layer);
+        whole.set(app.clone()).unwrap();
+        let reply = send(&app, get("/whole")).await;
+        assert_eq!(reply.text(), "200 part", "{have_rules}: {:?}", reply.took);
     }
 }

@@ -1,8 +1,9 @@
-//! Rules of one route, inside of a layer of the whole router.
+//! Settings of single routes in the layer of a router.
 
 mod failures;
 mod paths;
 mod storms;
+mod writes;
 
 use std::convert::Infallible;
 
@@ -23,25 +24,32 @@ fn handler(origin: &Origin) -> axum::routing::MethodRouter<(), Infallible> {
     any(move |request| origin.clone().handle(request))
 }
 
-/// A route with rules, and one without, behind a layer of the router.
-fn routes(origin: &Origin, rules: &HttpLayer) -> Router {
-    Router::new()
-        .route("/search", handler(origin).layer(rules.clone()))
-        .route("/items/{id}", handler(origin).layer(rules.clone()))
-        .route("/plain", handler(origin))
+/// Two routes that the tests give rules, and one without.
+fn routes(origin: &Origin) -> Router {
+    ["/search", "/items/{id}", "/plain"]
+        .iter()
+        .fold(Router::new(), |app, path| app.route(path, handler(origin)))
 }
 
-fn site(origin: &Origin, rules: &HttpLayer, outer: HttpLayer) -> Router {
-    routes(origin, rules).layer(outer)
+trait Change: Fn(HttpLayer) -> HttpLayer + Clone + Send + Sync + 'static {}
+
+impl<C: Fn(HttpLayer) -> HttpLayer + Clone + Send + Sync + 'static> Change for C {}
+
+fn ruled(layer: HttpLayer, rules: impl Change) -> HttpLayer {
+    layer.route_rules("/search", rules.clone()).route_rules("/items/{id}", rules)
+}
+
+fn site(origin: &Origin, layer: HttpLayer, rules: impl Change) -> Router {
+    routes(origin).layer(ruled(layer, rules))
 }
 
 /// The same with the layer around the whole router: before the routes are matched.
 fn around(
     origin: &Origin,
-    rules: &HttpLayer,
-    outer: &HttpLayer,
+    layer: HttpLayer,
+    rules: impl Change,
 ) -> tower_stampede::HttpService<Router> {
-    outer.layer(routes(origin, rules))
+    ruled(layer, rules).layer(routes(origin))
 }
 
 fn echo() -> Origin {
@@ -51,8 +59,7 @@ fn echo() -> Origin {
 #[tokio::test(start_paused = true)]
 async fn a_response_is_stored_once_under_the_rules_of_its_route() {
     let (cache, origin) = (with_ttl(60), echo());
-    let rules = cache.rules().query(["q"]).ttl(secs(5));
-    let app = site(&origin, &rules, cache.http_layer());
+    let app = site(&origin, cache.http_layer(), |it| it.query(["q"]).ttl(secs(5)));
     let first = send(&app, get("/search?q=1&utm=a")).await;
     assert_eq!(first.text(), "/search?q=1 0");
     assert_eq!(first.all("cache-status").len(), 1, "{first:?}");
@@ -64,7 +71,7 @@ async fn a_response_is_stored_once_under_the_rules_of_its_route() {
     assert_eq!((origin.calls(), cache.stats().entries), (1, 1));
     pass(secs(6)).await;
     assert!(send(&app, get("/search?q=1")).await.is(Computed));
-    // What the rules do not set is as in the outer layer.
+    // Other routes have the settings of the layer.
     assert!(send(&app, get("/plain")).await.is(Computed));
     pass(secs(30)).await;
     assert!(send(&app, get("/plain")).await.is(Hit));
@@ -76,12 +83,12 @@ async fn a_response_is_stored_once_under_the_rules_of_its_route() {
 async fn a_cold_crowd_is_one_call_for_each_key_of_the_route() {
     for is_around in [false, true] {
         let (cache, origin) = (with_ttl(60), echo());
-        let rules = cache.rules().query(["q"]);
+        let rules = |it: HttpLayer| it.query(["q"]);
         let ask = |i: usize| get(&format!("/search?q={}&utm={}", i % 7, i % 11));
         let replies = if is_around {
-            crowd(&around(&origin, &rules, &cache.http_layer()), 300, ask).await
+            crowd(&around(&origin, cache.http_layer(), rules), 300, ask).await
         } else {
-            crowd(&site(&origin, &rules, cache.http_layer()), 300, ask).await
+            crowd(&site(&origin, cache.http_layer(), rules), 300, ask).await
         };
         assert_eq!(origin.calls(), 7, "around: {is_around}");
         assert!(slowest(&replies) < WORK * 2, "{:?}", slowest(&replies));
@@ -94,40 +101,26 @@ async fn a_cold_crowd_is_one_call_for_each_key_of_the_route() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn parameters_that_the_outer_layer_hides_reach_a_route_that_counts_them() {
+async fn a_route_may_count_parameters_that_the_layer_leaves_out() {
     let (cache, origin) = (with_ttl(60), echo());
-    let rules = cache.rules().query(["q"]);
-    let outer = || cache.http_layer().query([]);
-    let nested = Router::new().nest("/api", site(&origin, &rules, outer()));
-    for (app, prefix) in [(site(&origin, &rules, outer()), ""), (nested, "/api")] {
-        for (ask, seen) in [("q=1&x=1", "?q=1"), ("q=2", "?q=2"), ("x=1", "?"), ("q=1", "?q=1")] {
+    let layer = cache.http_layer().query([]);
+    let layer = layer.route_rules("/api/search", |it| it.query(["q"]));
+    let layer = ruled(layer, |it| it.query(["q"]));
+    let nested = Router::new().nest("/api", routes(&origin)).layer(layer.clone());
+    for (app, prefix) in [(routes(&origin).layer(layer), ""), (nested, "/api")] {
+        for (ask, seen) in [("q=1&x=1", "?q=1"), ("q=2", "?q=2"), ("x=1", ""), ("q=1", "?q=1")] {
             let reply = send(&app, get(&format!("{prefix}/search?{ask}"))).await;
             let path = reply.text().split(' ').next().unwrap();
-            assert_eq!(path.trim_end_matches('?'), format!("/search{seen}").trim_end_matches('?'));
+            assert_eq!(path, format!("/search{seen}"));
         }
         assert_eq!(send(&app, get(&format!("{prefix}/plain?q=1"))).await.text()[..7], *"/plain ");
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn rules_without_a_layer_around_them_are_a_whole_layer() {
-    let (cache, origin) = (with_ttl(60), echo());
-    let rules = cache.rules().query(["q"]).stale_for(secs(10));
-    let app = routes(&origin, &rules);
-    let replies = crowd(&app, 50, |i| get(&format!("/search?q=1&x={i}"))).await;
-    assert!(replies.iter().all(|reply| reply.text() == "/search?q=1 0"));
-    assert_eq!(origin.calls(), 1);
-    pass(secs(61)).await;
-    assert!(send(&app, get("/search?q=1")).await.is(Stale));
-    pass(secs(1)).await;
-    assert_eq!(send(&app, get("/search?q=1")).await.text(), "/search?q=1 1");
-}
-
-#[tokio::test(start_paused = true)]
 async fn a_stale_response_of_a_route_is_refreshed_once_in_the_background() {
     let (cache, origin) = (with_ttl(60), echo());
-    let rules = cache.rules().ttl(secs(1)).stale_for(secs(60));
-    let app = site(&origin, &rules, cache.http_layer());
+    let app = site(&origin, cache.http_layer(), |it| it.ttl(secs(1)).stale_for(secs(60)));
     send(&app, get("/search")).await;
     pass(secs(2)).await;
     let replies = crowd(&app, 50, |_| get("/search")).await;
@@ -139,7 +132,7 @@ async fn a_stale_response_of_a_route_is_refreshed_once_in_the_background() {
 #[tokio::test(start_paused = true)]
 async fn a_private_route_stores_nothing_and_keeps_no_client_waiting() {
     let (cache, origin) = (with_ttl(60), echo());
-    let app = site(&origin, &cache.rules().private(), cache.http_layer());
+    let app = site(&origin, cache.http_layer(), HttpLayer::private);
     for round in 1..=3 {
         let replies = crowd(&app, 20, |_| get("/items/1")).await;
         assert_eq!(origin.calls(), 20 * round);
@@ -151,8 +144,7 @@ async fn a_private_route_stores_nothing_and_keeps_no_client_waiting() {
 #[tokio::test(start_paused = true)]
 async fn a_public_route_is_shared_among_clients_with_cookies_and_no_other_route_is() {
     let (cache, origin) = (with_ttl(60), echo());
-    let rules = cache.rules().public().tag("search");
-    let app = site(&origin, &rules, cache.http_layer());
+    let app = site(&origin, cache.http_layer(), |it| it.public().tag("search"));
     let ask = |i: usize| with("/search", &[("cookie", ["a=1", "a=2"][i % 2])]);
     crowd(&app, 20, ask).await;
     assert_eq!(origin.calls(), 1);
@@ -188,17 +180,13 @@ fn personal() -> Origin {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_credential_that_is_removed_between_the_layers_still_counts() {
-    let cache = with_ttl(60);
-    let rules: [HttpLayer; 3] = [
-        cache.rules().ttl(secs(5)).stale_for(secs(60)),
-        cache.http_layer().ttl(secs(5)).stale_for(secs(60)),
-        cache.rules().query(["q"]),
-    ];
+async fn a_credential_that_is_removed_behind_the_layer_still_counts() {
+    let rules: [fn(HttpLayer) -> HttpLayer; 2] =
+        [|it| it.ttl(secs(5)).stale_for(secs(60)), |it| it.query(["q"])];
     for rules in rules {
-        let origin = personal();
-        let app = routes(&origin, &rules).layer(map_request(authenticate));
-        let app = app.layer(cache.http_layer());
+        let (cache, origin) = (with_ttl(60), personal());
+        let app = routes(&origin).layer(map_request(authenticate));
+        let app = app.layer(ruled(cache.http_layer(), rules));
         for _ in 0..3 {
             let ask = |i: usize| match i % 3 {
                 0 => get("/search"),
@@ -214,35 +202,75 @@ async fn a_credential_that_is_removed_between_the_layers_still_counts() {
     }
 }
 
+fn sid(parts: &http::request::Parts) -> Option<Vec<u8>> {
+    parts.headers.get("x-sid").map(|sid| sid.as_bytes().to_vec())
+}
+
+/// What a route sets adds to it.
 #[tokio::test(start_paused = true)]
-async fn the_identity_of_the_outer_layer_counts_for_a_route_too() {
-    let sid = |parts: &http::request::Parts| {
-        parts.headers.get("x-sid").map(|sid| sid.as_bytes().to_vec())
-    };
-    let cache = with_ttl(60);
-    for inner in [cache.rules().ttl(secs(5)), cache.http_layer()] {
-        let origin =
-            Origin::new(|call| Answer::status(200).body(call.header("x-sid").unwrap().to_owned()));
-        let app = site(&origin, &inner, cache.http_layer().identity(sid));
-        for _ in 0..2 {
+async fn what_the_layer_keeps_apart_no_route_shares() {
+    type Tune = fn(HttpLayer) -> HttpLayer;
+    let strict: [(&str, Tune); 5] = [
+        ("identity", |it| it.identity(sid)),
+        ("bypass", |it| it.bypass(|parts| parts.headers.contains_key("x-sid"))),
+        ("vary", |it| it.vary(["x-sid"])),
+        ("keyed", |it| it.keyed_headers(["x-sid"])),
+        ("credential", |it| it.credential_headers(["x-sid"])),
+    ];
+    let rules: [Tune; 6] = [
+        |it| it.ttl(secs(5)),
+        |it| it.key(|parts| parts.uri.path().to_owned()),
+        |it| it.bypass(|_| false),
+        |it| it.vary(["accept-language"]),
+        |it| it.keyed_headers(["x-plan"]),
+        |it| it.credential_headers(["x-token"]),
+    ];
+    for (name, strict) in strict {
+        for rules in rules {
+            let (cache, origin) = (
+                with_ttl(60),
+                Origin::new(|call| {
+                    Answer::status(200).body(call.header("x-sid").unwrap().to_owned())
+                }),
+            );
+            let app = site(&origin, strict(cache.http_layer()), rules);
             let ask = |i: usize| with("/search", &[("x-sid", ["a", "b"][i % 2])]);
-            let replies = crowd(&app, 20, ask).await;
-            for (i, reply) in replies.iter().enumerate() {
-                assert_eq!(reply.text(), ["a", "b"][i % 2]);
+            for _ in 0..2 {
+                let replies = crowd(&app, 10, ask).await;
+                for (i, reply) in replies.iter().enumerate() {
+                    assert_eq!(reply.text(), ["a", "b"][i % 2], "{name}");
+                }
             }
-            assert_eq!(origin.calls(), 2);
         }
-        cache.invalidate_all().await;
     }
+}
+
+/// What a route sets is for this route alone.
+#[tokio::test(start_paused = true)]
+async fn an_identity_of_a_route_keeps_its_clients_apart_and_no_others() {
+    let (cache, origin) = (
+        with_ttl(60),
+        Origin::new(|call| Answer::status(200).body(call.header("x-sid").unwrap().to_owned())),
+    );
+    let app = site(&origin, cache.http_layer(), |it| it.identity(sid));
+    for _ in 0..2 {
+        let ask = |i: usize| with("/search", &[("x-sid", ["a", "b"][i % 2])]);
+        for (i, reply) in crowd(&app, 20, ask).await.iter().enumerate() {
+            assert_eq!(reply.text(), ["a", "b"][i % 2]);
+        }
+        assert_eq!(origin.calls(), 2);
+    }
+    crowd(&app, 20, |i| with("/plain", &[("x-sid", ["a", "b"][i % 2])])).await;
+    assert_eq!(origin.calls(), 3);
 }
 
 /// The refresh has no credential any more, but the user that was found by it.
 #[tokio::test(start_paused = true)]
-async fn a_refresh_for_a_user_who_was_found_between_the_layers_is_shared_by_permission_only() {
+async fn a_refresh_for_a_user_who_was_found_behind_the_layer_is_shared_by_permission_only() {
     let (cache, origin) = (origin_only(), personal());
     origin.answers(|_| Answer::ok("public, max-age=1, stale-while-revalidate=60", "for all"));
-    let app = routes(&origin, &cache.rules()).layer(map_request(authenticate));
-    let app = app.layer(cache.http_layer());
+    let app = routes(&origin).layer(map_request(authenticate));
+    let app = app.layer(ruled(cache.http_layer(), |it| it.query(["q"])));
     let alice = || with("/search", &[("authorization", "alice")]);
     send(&app, alice()).await;
     pass(secs(2)).await;
@@ -257,24 +285,25 @@ async fn a_refresh_for_a_user_who_was_found_between_the_layers_is_shared_by_perm
     assert_ne!(send(&app, get("/search")).await.text(), "alice");
 }
 
-/// A refresh of the inner layer carries what the outer one has told clients apart by.
+/// A background refresh has the rules of its route.
 #[tokio::test(start_paused = true)]
-async fn a_refresh_carries_the_fields_that_the_outer_layer_has_keyed() {
-    let sid = |parts: &http::request::Parts| {
-        parts.headers.get("x-sid").map(|sid| sid.as_bytes().to_vec())
-    };
-    let cache = with_ttl(60);
-    let outer: [HttpLayer; 3] = [
-        cache.http_layer().identity(sid),
-        cache.http_layer().keyed_headers(["x-sid"]),
-        cache.http_layer().vary(["x-sid"]),
-    ];
-    for outer in outer {
-        for inner in [cache.rules(), cache.http_layer()] {
-            let origin = Origin::new(|call| {
-                Answer::status(200).body(call.header("x-sid").unwrap_or("anonymous").to_owned())
-            });
-            let app = site(&origin, &inner.ttl(secs(1)).stale_for(secs(60)), outer.clone());
+async fn a_refresh_carries_the_fields_that_the_route_has_keyed() {
+    type Tune = fn(HttpLayer) -> HttpLayer;
+    let keyed: [Tune; 3] =
+        [|it| it.identity(sid), |it| it.keyed_headers(["x-sid"]), |it| it.vary(["x-sid"])];
+    for keyed in keyed {
+        for is_of_layer in [false, true] {
+            let (cache, origin) = (
+                with_ttl(60),
+                Origin::new(|call| {
+                    Answer::status(200).body(call.header("x-sid").unwrap_or("anonymous").to_owned())
+                }),
+            );
+            let short = |it: HttpLayer| it.ttl(secs(1)).stale_for(secs(60));
+            let app = match is_of_layer {
+                true => site(&origin, keyed(cache.http_layer()), short),
+                false => site(&origin, cache.http_layer(), move |it| keyed(short(it))),
+            };
             let ask = |sid| with("/search", &[("x-sid", sid)]);
             for sid in ["a", "b"] {
                 send(&app, ask(sid)).await;
@@ -288,13 +317,12 @@ async fn a_refresh_carries_the_fields_that_the_outer_layer_has_keyed() {
             for sid in ["a", "b"] {
                 assert_eq!(send(&app, ask(sid)).await.text(), sid);
             }
-            cache.invalidate_all().await;
         }
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_the_outer_layer_keys_counts_where_it_is_read_between_the_layers() {
+async fn what_is_keyed_counts_where_it_is_read_behind_the_layer() {
     // The language is a part of the path, the tenant a field; neither reaches the route.
     let read = |mut request: Request<Body>| async {
         let path = request.uri().path().to_owned();
@@ -305,8 +333,9 @@ async fn what_the_outer_layer_keys_counts_where_it_is_read_between_the_layers() 
         request
     };
     let (cache, origin) = (with_ttl(60), personal());
-    let inner = Router::new().fallback_service(cache.rules().layer(handler(&origin)));
-    let app = cache.http_layer().layer(inner.layer(map_request(read)));
+    let inner = Router::new().fallback_service(handler(&origin));
+    let layer = cache.http_layer().route_rules("/{language}", |it| it.ttl(secs(5)));
+    let app = layer.layer(inner.layer(map_request(read)));
     for _ in 0..2 {
         for (path, tenant) in [("/de", "a"), ("/en", "a"), ("/de", "b"), ("/en", "b")] {
             let reply = send(&app, with(path, &[("x-forwarded-host", tenant)])).await;
@@ -316,31 +345,40 @@ async fn what_the_outer_layer_keys_counts_where_it_is_read_between_the_layers() 
     assert_eq!(origin.calls(), 4);
 }
 
+/// The layer counts it as no credential, because it keys it.
 #[tokio::test(start_paused = true)]
-async fn what_an_inner_layer_stored_is_found_by_no_layer_without_it() {
-    let (cache, origin) = (with_ttl(60), personal());
-    let app = site(&origin, &cache.rules(), cache.http_layer());
-    send(&app, get("/search")).await;
-    let plain = routes(&origin, &cache.http_layer());
-    assert!(send(&plain, get("/search")).await.is(Computed));
-    assert_eq!(origin.calls(), 2);
+async fn a_credential_that_a_route_no_longer_keys_is_a_credential_again() {
+    for name in ["x-user", "authorization"] {
+        let (cache, origin) = (
+            with_ttl(60),
+            Origin::new(move |call| {
+                Answer::status(200).body(call.header(name).unwrap_or("none").to_owned())
+            }),
+        );
+        let layer = cache.http_layer().keyed_headers([name]);
+        let app = site(&origin, layer, |it| it.replace_keyed_headers([]));
+        for user in ["alice", "bob"] {
+            let reply = send(&app, with("/search", &[(name, user)])).await;
+            assert_eq!(reply.text(), user, "{name}: {}", reply.cache_status());
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
-async fn three_layers_store_once_in_the_innermost() {
-    let (cache, origin) = (with_ttl(60), echo());
-    let inner = cache.rules().query(["q"]).layer(origin.infallible());
-    let middle = cache.rules().query([]).ttl(secs(5)).layer(inner);
-    let app = cache.http_layer().query(["x"]).layer(middle);
-    for _ in 0..2 {
-        let replies = crowd(&app, 60, |i| get(&format!("/s?q={}&x={}", i % 3, i % 5))).await;
-        for (i, reply) in replies.iter().enumerate() {
-            assert!(reply.text().starts_with(&format!("/s?q={} ", i % 3)), "{reply:?}");
-        }
-        assert_eq!((origin.calls(), cache.stats().entries), (3, 3));
+async fn cookies_select_nothing_at_a_route_that_ignores_them() {
+    let (cache, origin) = (
+        with_ttl(60),
+        Origin::new(|_| Answer::ok("public, max-age=60", "page").header("vary", "cookie")),
+    );
+    let app = site(&origin, cache.http_layer(), HttpLayer::ignore_cookies);
+    for user in ["user=alice", "user=bob"] {
+        send(&app, with("/search", &[("cookie", user)])).await;
     }
-    pass(secs(6)).await;
-    assert!(send(&app, get("/s?q=1")).await.is(Computed), "the lifetime is of the middle one");
+    assert_eq!(origin.calls(), 1);
+    for user in ["user=alice", "user=bob"] {
+        send(&app, with("/plain", &[("cookie", user)])).await;
+    }
+    assert_eq!(origin.calls(), 3);
 }
 
 // ===== Requests of other kinds =====
@@ -350,9 +388,9 @@ fn with_etag() -> Origin {
 }
 
 #[tokio::test(start_paused = true)]
-async fn conditions_ranges_and_head_are_answered_by_the_owner_cold_and_warm() {
+async fn conditions_ranges_and_head_are_answered_by_the_rules_of_a_route_cold_and_warm() {
     let (cache, origin) = (origin_only(), with_etag());
-    let app = site(&origin, &cache.rules(), cache.http_layer());
+    let app = site(&origin, cache.http_layer(), |it| it.query(["q"]));
     let condition = || with("/search", &[("if-none-match", "\"v\"")]);
     let cold = send(&app, condition()).await;
     assert_eq!((cold.status, cold.text()), (304, ""));
@@ -375,11 +413,33 @@ async fn conditions_ranges_and_head_are_answered_by_the_owner_cold_and_warm() {
     assert_eq!(cache.stats().flights, 0);
 }
 
+/// RFC 9111, 5.2.1.7: it is to be answered from what is stored.
 #[tokio::test(start_paused = true)]
-async fn a_first_request_of_any_kind_teaches_the_outer_layer_and_blocks_no_other() {
+async fn only_if_cached_finds_what_a_route_has_stored() {
+    let (cache, origin) = (with_ttl(60), echo());
+    let app = around(&origin, cache.http_layer(), |it| it.query(["q"]));
+    send(&app, get("/search?q=1&x=1")).await;
+    let fields = [("cache-control", "only-if-cached")];
+    assert!(send(&app, with("/search?q=1&x=2", &fields)).await.is(Hit));
+    assert!(send(&app, request("HEAD", "/search?q=1", &fields)).await.is(Hit));
+    assert_eq!(send(&app, with("/search?q=2", &fields)).await.status, 504);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_forwarded_uncached_has_the_parameters_of_its_route() {
+    for (name, value) in [("upgrade", "websocket"), ("if-match", "\"a\"")] {
+        let (cache, origin) = (with_ttl(60), echo());
+        let app = site(&origin, cache.http_layer().query([]), |it| it.query(["q"]));
+        let reply = send(&app, with("/search?q=1&x=1", &[(name, value)])).await;
+        assert!(reply.text().starts_with("/search?q=1 "), "{name}: {}", reply.text());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_first_request_of_any_kind_blocks_no_other() {
     for first in ["HEAD", "GET with a range", "GET with a cookie"] {
         let (cache, origin) = (origin_only(), with_etag());
-        let app = site(&origin, &cache.rules(), cache.http_layer());
+        let app = site(&origin, cache.http_layer(), |it| it.query(["q"]));
         let ask = |i: usize| match (i, first) {
             (0, "HEAD") => request("HEAD", "/search", &[]),
             (0, "GET with a range") => with("/search", &[("range", "bytes=0-1")]),
@@ -407,9 +467,8 @@ async fn a_body_that_streams_is_read_by_all_while_it_arrives() {
             ([("cache-control", "max-age=60")], Body::from_stream(parts))
         }
     });
-    let app: Router = Router::new()
-        .route("/stream", stream.layer(cache.rules().query([])))
-        .layer(cache.http_layer());
+    let layer = cache.http_layer().route_rules("/stream", |it| it.query([]));
+    let app: Router = Router::new().route("/stream", stream).layer(layer);
     let started = tokio::time::Instant::now();
     let replies = crowd(&app, 20, |i| get(&format!("/stream?{i}"))).await;
     assert!(replies.iter().all(|reply| reply.text() == "0;1;2;3;4;"));
@@ -417,55 +476,6 @@ async fn a_body_that_streams_is_read_by_all_while_it_arrives() {
     assert!(started.elapsed() < secs(7), "{:?}", started.elapsed());
     assert_eq!(calls.load(std::sync::atomic::Ordering::SeqCst), 1);
     assert!(send(&app, get("/stream?x")).await.is(Hit));
-}
-
-// ===== Writes =====
-
-#[tokio::test(start_paused = true)]
-async fn a_write_beside_the_rules_ends_what_they_have_stored_whatever_its_other_parameters() {
-    let (cache, origin) = (with_ttl(60), echo());
-    let (read, write) = (origin.clone(), origin.clone());
-    let route = on_get(move |request| read.clone().handle(request))
-        .layer(cache.rules().query(["q"]))
-        .post(move |request| write.clone().handle(request));
-    let app: Router = Router::new().route("/search", route).layer(cache.http_layer());
-    for q in 1..=2 {
-        send(&app, get(&format!("/search?q={q}&x=1"))).await;
-    }
-    send(&app, request("POST", "/search?x=2&q=1", &[])).await;
-    assert!(send(&app, get("/search?q=1&x=3")).await.is(Computed));
-    assert!(send(&app, get("/search?q=2&x=3")).await.is(Hit), "another resource");
-    cache.invalidate_path("/search").await;
-    assert!(send(&app, get("/search?q=2")).await.is(Computed));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_write_through_the_rules_ends_what_either_layer_has_stored() {
-    let (cache, origin) = (with_ttl(60), echo());
-    let rules = cache.rules().query(["q"]).scope("own");
-    let app = site(&origin, &rules, cache.http_layer());
-    // The same path without rules, for other clients.
-    let plain = routes(&origin, &cache.http_layer());
-    let apps = [&app, &plain];
-    for app in apps {
-        send(app, get("/search?q=1")).await;
-    }
-    send(&app, request("DELETE", "/search?q=1", &[])).await;
-    for app in apps {
-        assert!(send(app, get("/search?q=1")).await.is(Computed));
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_response_to_a_post_is_not_stored_in_front_of_rules() {
-    let origin = Origin::new(|call| {
-        Answer::ok("max-age=60", call.n.to_string()).header("content-location", "/search")
-    });
-    let cache = origin_only();
-    let app = site(&origin, &cache.rules(), post_storing(&cache));
-    send(&app, request("POST", "/search", &[])).await;
-    assert!(send(&app, get("/search")).await.is(Computed));
-    assert_eq!(send(&app, get("/search")).await.text(), "1");
 }
 
 #[tokio::test(start_paused = true)]

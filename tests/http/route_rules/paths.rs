@@ -191,7 +191,8 @@ fn rules_that_claim_one_route_or_make_no_sense_are_refused_with_the_remedy() {
     assert!(old.contains("`/users/:id` is written for axum 0.7; write `{name}`"), "{old}");
     let relative = refusal(|layer| layer.route_rules("users", |it| it));
     assert!(relative.contains("begin it with `/`"), "{relative}");
-    for set in [|it: HttpLayer| it.scope("own"), |it: HttpLayer| it.scheme("https")] {
+    let set: [fn(HttpLayer) -> HttpLayer; 2] = [|it| it.scope("own"), |it| it.scheme("https")];
+    for set in set {
         let why = refusal(move |layer| layer.route_rules("/a", set));
         assert!(why.contains("set them on the layer"), "{why}");
     }

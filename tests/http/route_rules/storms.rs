@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use axum::middleware::map_request;
 
-use super::{User, authenticate, routes};
+use super::{User, authenticate, routes, ruled};
 use crate::kit::http::*;
 
-/// Users, queries and languages at random, at two routes with other rules and one without.
+/// Users, queries and languages at random, at two routes with rules and one without.
 #[tokio::test(start_paused = true)]
 async fn in_a_storm_each_client_gets_its_own_and_each_key_is_computed_once() {
     for seed in 0..8 {
@@ -20,9 +20,8 @@ async fn in_a_storm_each_client_gets_its_own_and_each_key_is_computed_once() {
             answer.after(ms(10 + call.n as u64 % 90))
         });
         let cache = with_ttl(600);
-        let rules = cache.rules().query(["q"]);
-        let app = routes(&origin, &rules).layer(map_request(authenticate));
-        let app = app.layer(cache.http_layer());
+        let app = routes(&origin).layer(map_request(authenticate));
+        let app = app.layer(ruled(cache.http_layer(), |it| it.query(["q"])));
         let asks: Vec<_> = (0..400)
             .map(|_| {
                 let path = ["/search", "/items/1", "/items/2", "/plain"][random(4)];
@@ -67,11 +66,10 @@ fn fastrand_of(seed: u64) -> impl FnMut(usize) -> usize {
 }
 
 mod many_processes {
-    use axum::Router;
-    use tower_stampede::remote::{Double, RemoteOp, RemoteSettings};
+    use tower_stampede::remote::{Double, RemoteSettings};
     use tower_stampede::{HttpStampede, Stampede};
 
-    use super::super::{echo, routes, site};
+    use super::super::{echo, site};
     use crate::kit::http::*;
 
     fn process(double: &Double) -> HttpStampede {
@@ -83,9 +81,8 @@ mod many_processes {
     async fn a_cold_crowd_at_many_processes_is_one_call_for_each_key_of_the_route() {
         let (double, origin) = (Double::new(), echo());
         let caches: Vec<_> = (0..4).map(|_| process(&double)).collect();
-        let sites = caches
-            .iter()
-            .map(|cache| site(&origin, &cache.rules().query(["q"]), cache.http_layer()));
+        let sites =
+            caches.iter().map(|cache| site(&origin, cache.http_layer(), |it| it.query(["q"])));
         let sites: Vec<_> = sites.collect();
         for round in 1..=2 {
             let crowds = sites.iter().map(|app| {
@@ -104,32 +101,27 @@ mod many_processes {
         assert_eq!(origin.calls() - before, 1);
     }
 
-    /// What a miss costs in calls of the remote.
-    async fn calls_of_a_miss(double: &Double, app: &Router, path: &str) -> [u64; 3] {
-        let count =
-            || [RemoteOp::Acquire, RemoteOp::Get, RemoteOp::Fill].map(|op| double.calls(op) as u64);
-        let before = count();
-        send(app, get(path)).await;
-        pass(secs(1)).await;
-        let after = count();
-        std::array::from_fn(|n| after[n] - before[n])
-    }
-
+    /// With a field in the key an anchor leads to the response: by the name of the route's list.
     #[tokio::test(start_paused = true)]
-    async fn the_outer_layer_takes_no_lease_for_a_route_that_it_knows() {
-        let (double, origin) = (Double::new(), echo());
-        let cache = process(&double);
-        let app = site(&origin, &cache.rules(), cache.http_layer());
-        let alone = routes(&origin, &cache.rules());
-        let usual = calls_of_a_miss(&double, &alone, "/items/0").await;
-        // Cold: the outer layer takes its own, too.
-        let cold = calls_of_a_miss(&double, &app, "/items/1").await;
-        // What the inner one stores has more in its key than the URI: an anchor leads to it.
-        let [leases, gets, fills] = usual;
-        assert_eq!(cold[0], leases + 1 + 1);
-        for path in ["/items/2", "/items/3"] {
-            let known = calls_of_a_miss(&double, &app, path).await;
-            assert_eq!(known, [leases + 1, gets, fills + 1]);
+    async fn a_write_ends_what_the_rules_of_a_route_have_shared_with_other_processes() {
+        for keys_more in [false, true] {
+            let (double, origin) = (Double::new(), echo());
+            let sites = [(), ()].map(|()| {
+                site(&origin, process(&double).http_layer(), move |it| {
+                    let it = it.query(["q"]);
+                    if keys_more { it.keyed_headers(["x-plan"]) } else { it }
+                })
+            });
+            let ask = |x| with(&format!("/search?q=1&x={x}"), &[("host", "x"), ("x-plan", "1")]);
+            let first = send(&sites[0], ask(1)).await;
+            pass(secs(1)).await;
+            assert_eq!(send(&sites[1], ask(2)).await.text(), first.text());
+            send(&sites[1], request("POST", "/search?x=3&q=1", &[("host", "x")])).await;
+            pass(secs(1)).await;
+            for app in &sites {
+                assert_ne!(send(app, ask(4)).await.text(), first.text(), "{keys_more}");
+            }
+            assert_eq!(origin.calls(), 3);
         }
     }
 }

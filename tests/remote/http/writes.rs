@@ -119,23 +119,17 @@ async fn after_a_write_nothing_in_the_remote_leads_to_what_was_there() {
     }
 }
 
-fn nested(cache: &HttpStampede, origin: &Origin) -> Router {
+fn with_rules(cache: &HttpStampede, origin: &Origin) -> Router {
     let (read, write) = (origin.clone(), origin.clone());
     let read = route_get(move |request| read.clone().handle(request));
     let write = route_post(move |request| write.clone().handle(request));
-    let page = read.layer(cache.rules().query(["q"])).merge(write);
-    // The outer layer sees another path than the inner one.
-    let shop = Router::new().route("/page", page).layer(axum::middleware::map_request(
-        |mut request: Request<Body>| async {
-            request.extensions_mut().remove::<axum::extract::OriginalUri>();
-            request
-        },
-    ));
-    Router::new().nest("/shop", shop).layer(cache.http_layer())
+    let shop = Router::new().route("/page", read.merge(write));
+    let rules = |route: HttpLayer| route.query(["q"]).vary(["x-plan"]);
+    Router::new().nest("/shop", shop).layer(cache.http_layer().route_rules("/shop/page", rules))
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_write_that_passes_the_outer_layer_alone_ends_what_the_inner_one_has_shared() {
+async fn a_write_ends_what_the_rules_of_a_route_have_shared() {
     let (double, origin) = (Double::new(), plain());
     let ask = |method: &str| {
         let request = request(method, "/shop/page?q=1&x=2", &[("host", "x")]);
@@ -146,7 +140,7 @@ async fn a_write_that_passes_the_outer_layer_alone_ends_what_the_inner_one_has_s
         axum::body::to_bytes(Body::new(response.into_body()), 99).await.unwrap()
     };
     let caches: Vec<_> = (0..2).map(|_| joined(&double, settings())).collect();
-    let apps: Vec<_> = caches.iter().map(|cache| nested(cache, &origin)).collect();
+    let apps: Vec<_> = caches.iter().map(|cache| with_rules(cache, &origin)).collect();
     for app in &apps {
         assert_eq!(text(app, "GET").await, "0");
         pass(ms(100)).await;
@@ -157,7 +151,7 @@ async fn a_write_that_passes_the_outer_layer_alone_ends_what_the_inner_one_has_s
     double.lose_messages(true);
     text(&apps[0], "POST").await;
     let late = joined(&double, settings());
-    assert_eq!(text(&nested(&late, &origin), "GET").await, "4");
+    assert_eq!(text(&with_rules(&late, &origin), "GET").await, "4");
 }
 
 #[tokio::test(start_paused = true)]
