@@ -313,11 +313,3 @@ pub(super) fn refusal<B: Body>(rules: &Rules, error: Error) -> Response<Response
     response
 }
 
-/// Statuses that end a wave as a failure (RFC 5861, 4).
-///
-/// 408 is not in the RFC's list. Here no client is to blame for it: the body of a request is read
-/// before the service is asked. Servers and layers write it where 504 is meant, for a handler
-/// that took too long: tower-http's `TimeoutLayer` by default.
-pub(super) fn is_failure(status: StatusCode) -> bool {
-    matches!(status.as_u16(), 408 | 500 | 502 | 503 | 504)
-}

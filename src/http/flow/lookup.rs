@@ -17,12 +17,12 @@ use crate::flight::queue::ClientKey;
 use crate::flight::waiter::Caller;
 use crate::freshness::Freshness;
 use crate::http::body::Reader;
-use crate::http::flow::answer::is_failure;
 use crate::http::flow::refresh::RefreshedEntry;
 use crate::http::flow::trail::Trail;
 use crate::http::layer::Rules;
 use crate::http::rules::codings::Codings;
 use crate::http::rules::content::RequestContent;
+use crate::http::rules::decline_reason::is_failure;
 use crate::http::rules::key::{HostPlace, push_request, push_start, received_uri, resource};
 use crate::http::rules::request::{
     BypassReason, Credentials, FieldScan, RequestFacts, RequestMethod, Wishes,

@@ -23,6 +23,7 @@ use crate::http::flow::refresh::refresh;
 use crate::http::flow::unkeyed::unkeyed_fields;
 use crate::http::flow::work::{HttpQuestion, HttpWork};
 use crate::http::layer::Rules;
+use crate::http::rules::decline_reason::is_failure;
 use crate::http::rules::request::{BypassReason, RequestMethod, Wishes};
 use crate::http::rules::shape::{Shape, ask_for_the_whole};
 use crate::http::stored::fill::ArrivalTime;
@@ -305,7 +306,7 @@ where
         let (key, took) = (&caller.primary, received.delay());
         caller.cache.observer.computed_alone(key, took, reason.as_str(), call.is_err());
         let failed = match &call {
-            Ok(Ok(OriginAnswer::Response(response))) => answer::is_failure(response.status()),
+            Ok(Ok(OriginAnswer::Response(response))) => is_failure(response.status()),
             Ok(Ok(OriginAnswer::Confirmed(_))) => false,
             Ok(Err(_)) | Err(_) => true,
         };

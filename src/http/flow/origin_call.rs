@@ -10,10 +10,10 @@ use tower_service::Service;
 
 use crate::http::body::ResponseBody;
 use crate::http::cache_for::CacheFor;
-use crate::http::flow::answer::is_failure;
 use crate::http::flow::content;
 use crate::http::flow::lookup::{HttpCache, HttpCaller, StoredEntry};
 use crate::http::flow::nested;
+use crate::http::rules::decline_reason::is_failure;
 use crate::http::rules::request::RequestMethod;
 use crate::http::rules::validation::{self, Validators, validators};
 use crate::http::stored::response::selects;

@@ -20,13 +20,13 @@ use crate::flight::phase::FlightNumbers;
 use crate::flight::waiter::Caller;
 use crate::freshness::{self, Freshness};
 use crate::http::body::SourceBody;
-use crate::http::flow::answer::is_failure;
 use crate::http::flow::lead::{OriginOutcome, ask};
 use crate::http::flow::lookup::{
     HttpCaller, StoredEntry, is_validated_by_each, look_held, must_be_validated,
 };
 use crate::http::flow::remote;
 use crate::http::flow::trail::Trail;
+use crate::http::rules::decline_reason::is_failure;
 use crate::http::rules::request::RequestMethod;
 use crate::http::rules::validation::validators;
 use crate::http::stored::response::{Slot, StoredResponse, selects};

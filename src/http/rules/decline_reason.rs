@@ -82,6 +82,15 @@ pub(crate) fn ends_refreshed(status: StatusCode, why: DeclineReason) -> bool {
     }
 }
 
+/// Statuses that end a wave as a failure (RFC 5861, 4).
+///
+/// 408 is not in the RFC's list. Here no client is to blame for it: the body of a request is read
+/// before the service is asked. Servers and layers write it where 504 is meant, for a handler
+/// that took too long: tower-http's `TimeoutLayer` by default.
+pub(crate) fn is_failure(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 408 | 500 | 502 | 503 | 504)
+}
+
 /// Returns whether a page is not at its URI any more, for all clients.
 pub(crate) fn is_gone(status: StatusCode) -> bool {
     matches!(status.as_u16(), 301 | 308 | 404 | 410)
