@@ -16,6 +16,7 @@ use futures_util::future::BoxFuture;
 
 use crate::computed::Computed;
 use crate::error::{BoxError, Error, ErrorKind};
+use crate::flight::engine::PlaceForOne;
 
 /// What a computation hands to its leader: the value to keep, if it may be kept, and what
 /// the leader's own caller gets.
@@ -29,6 +30,15 @@ pub(crate) trait Compute<V> {
     type Call: Future<Output = Result<ComputationResult<V, Self::Own>, Self::Error>>;
 
     fn call(self) -> Self::Call;
+
+    /// Takes the place of a caller that computes alone, where the call is for others too, and
+    /// keeps its time itself. Returns whether that is so.
+    fn takes_place(&mut self, _: &mut Option<PlaceForOne<V>>) -> bool
+    where
+        V: Send + Sync + 'static,
+    {
+        false
+    }
 }
 
 impl<V, T, E, F, Fut> Compute<V> for F

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Either};
 
-use crate::cache::batch::BoardingPass;
 use crate::cache::computation::{Compute, LentClosure, TakeCall, TakenCall};
 use crate::cache::key_work::{FailedCall, KeyQuestion, KeyWork, ReplacedEntry};
 use crate::cache::run::{self, LeadOutcome, RunOutcome, Work};
@@ -92,18 +91,6 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         Box::pin(self.answer_deferred(work, lookup))
     }
 
-    /// The same for one key of a batch.
-    pub(crate) fn answer_in_batch<'a>(
-        self: &'a Arc<Self>,
-        key: Key,
-        lookup: Lookup<V>,
-        pass: Arc<BoardingPass>,
-        later: &'a mut dyn TakeCall<V>,
-    ) -> impl Future<Output = Result<Answer<V, V>, Error>> + Send + use<'a, V> {
-        let work = KeyWork::serve(self, key, None, LentClosure(later)).with_pass(pass);
-        self.answer_deferred(work, lookup)
-    }
-
     /// Computes in the background what no caller has asked for, in place of `seen` or where nothing
     /// is: unless that has changed, a computation runs, or none may run now. Returns what ends with
     /// it.
@@ -116,6 +103,19 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         C: Compute<V, Own: Send, Error: Send, Call: Send> + Send + 'static,
         C::Own: 'static,
     {
+        let lead =
+            |leader, work| self.engine.in_background(leader, |leader| run::lead(leader, work));
+        // A panic has been reported by the task.
+        Some(self.begin_upkeep(work, seen, lead)?.map(drop))
+    }
+
+    /// Lets `lead_by` lead for such a computation.
+    pub(super) fn begin_upkeep<C, T>(
+        self: &Arc<Self>,
+        work: KeyWork<V, C>,
+        seen: Option<&Arc<Entry<V>>>,
+        lead_by: impl FnOnce(Leader<V>, KeyWork<V, C>) -> T,
+    ) -> Option<T> {
         let key = work.question.key.as_bytes();
         let is_still_wanted = || match seen {
             Some(seen) => self.is_still(key, seen),
@@ -127,10 +127,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             Some(seen) => work.refreshing(seen),
             None => work,
         };
-        work.question.lead();
-        let task = self.engine.in_background(leader, |leader| run::lead(leader, work));
-        // A panic has been reported by the task.
-        Some(task.map(drop))
+        Some(lead_by(leader, work))
     }
 
     /// Answers a caller whose computation has a type of its own, as that of a tower service.
@@ -195,7 +192,6 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         C: Compute<V, Own: Send, Error: Send, Call: Send> + Send + 'static,
         C::Own: 'static,
     {
-        work.question.lead();
         let task = run::from_task(self.engine.detached(leader, |leader| run::lead(leader, work)));
         self.counting_panics(task)
     }
@@ -205,7 +201,6 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         C: Compute<V, Own: Send, Error: Send, Call: Send> + Send + 'static,
         C::Own: 'static,
     {
-        work.question.lead();
         drop(self.engine.in_background(leader, |leader| run::lead(leader, work)));
     }
 
@@ -232,27 +227,23 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         key: Key,
         later: &'a mut dyn TakeCall<V>,
     ) -> BoxFuture<'a, Result<Answer<V, V>, Error>> {
-        Box::pin(self.read_fresh(KeyWork::serve(self, key, None, LentClosure(later))))
+        let work = KeyWork::serve(self, key, None, LentClosure(later));
+        Box::pin(async move {
+            let on_task = |leader, work| self.lead_deferred(leader, work);
+            self.read_fresh(work, on_task).await
+        })
     }
 
-    /// The same for one key of a batch.
-    pub(crate) fn answer_fresh_in_batch<'a>(
-        self: &'a Arc<Self>,
-        key: Key,
-        pass: Arc<BoardingPass>,
-        later: &'a mut dyn TakeCall<V>,
-    ) -> BoxFuture<'a, Result<Answer<V, V>, Error>> {
-        let work = KeyWork::serve(self, key, None, LentClosure(later)).with_pass(pass);
-        Box::pin(self.read_fresh(work))
-    }
-
-    async fn read_fresh<'a>(
-        self: &'a Arc<Self>,
-        work: KeyWork<V, LentClosure<'a, V>>,
-    ) -> Result<Answer<V, V>, Error> {
-        let on_task = |leader, work| self.lead_deferred(leader, work);
-        let outcome = self.run(work.reading_fresh(), on_task).await;
-        let result = match outcome {
+    pub(super) async fn read_fresh<C, LF>(
+        self: &Arc<Self>,
+        work: KeyWork<V, C>,
+        lead_by: impl FnOnce(Leader<V>, KeyWork<V, C>) -> LF,
+    ) -> Result<Answer<V, C::Own>, Error>
+    where
+        C: Compute<V>,
+        LF: Future<Output = LeadOutcome<V, KeyWork<V, C>>>,
+    {
+        let result = match self.run(work.reading_fresh(), lead_by).await {
             // Computed by another process since the call.
             RunOutcome::Found(entry, _) => Ok(Answer::Entry(entry, CacheOutcome::Joined)),
             outcome => self.conclude(outcome).await,
@@ -261,7 +252,10 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     }
 
     /// Lets a leader work for its own caller.
-    fn counting_panics<F: Future>(&self, work: F) -> impl Future<Output = F::Output> + use<V, F> {
+    pub(super) fn counting_panics<F: Future>(
+        &self,
+        work: F,
+    ) -> impl Future<Output = F::Output> + use<V, F> {
         let is_on = self.engine.mode() == Mode::On;
         let outcome = if is_on { CacheOutcome::Computed } else { CacheOutcome::Alone };
         counted(Arc::clone(&self.observer), outcome, work)
@@ -271,7 +265,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     /// refreshed. Without either, the caller waits or computes.
     ///
     /// No `async fn`: that would hold the work twice, in the future of each waiter.
-    fn answer<C, LF, RF>(
+    pub(super) fn answer<C, LF, RF>(
         self: &Arc<Self>,
         mut work: KeyWork<V, C>,
         mut lookup: Lookup<V>,
@@ -380,11 +374,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             RunOutcome::Called(Err(failed), outcome) => (failed, outcome),
             RunOutcome::Alone(reason, place, work) => {
                 let KeyWork { question, compute } = work;
-                let KeyQuestion { key, purpose, in_hand, pass, .. } = question;
-                if let (Some(pass), Some(place)) = (&pass, &place) {
-                    pass.compute_alone(place.computation());
-                }
-                match self.compute_alone((&key, reason), place, pass.as_deref(), compute).await {
+                let KeyQuestion { key, purpose, in_hand, .. } = question;
+                match self.compute_alone((&key, reason), place, compute).await {
                     Ok(own) => return Ok(Answer::Own(own, CacheOutcome::Alone)),
                     Err(error) => {
                         // Also where the error is an answer to others: this caller has computed
@@ -477,18 +468,23 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     async fn compute_alone<C>(
         &self,
         (key, reason): (&Key, AloneReason),
-        place: Option<PlaceForOne<V>>,
-        pass: Option<&BoardingPass>,
-        compute: C,
+        mut place: Option<PlaceForOne<V>>,
+        mut compute: C,
     ) -> Result<C::Own, Error>
     where
         C: Compute<V>,
     {
         let from = self.engine.clock.now();
-        let work = async { compute.call().await };
-        let time = pass.map(BoardingPass::time);
-        let work = self.engine.compute_alone(work, place, time);
-        let result = counted(Arc::clone(&self.observer), CacheOutcome::Alone, work).await;
+        let result = match compute.takes_place(&mut place) {
+            true => {
+                let call = counted(Arc::clone(&self.observer), CacheOutcome::Alone, compute.call());
+                Ok(call.await)
+            }
+            false => {
+                let work = self.engine.compute_alone(async { compute.call().await }, place);
+                counted(Arc::clone(&self.observer), CacheOutcome::Alone, work).await
+            }
+        };
         let took = self.engine.clock.now().since(from);
         self.observer.computed_alone(key, took, reason.as_str(), result.is_err());
         result?.map(|(_, own)| own).map_err(Error::of_computation)

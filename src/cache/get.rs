@@ -8,7 +8,6 @@ use std::future::Future;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::cache::batch::Seat;
 use crate::cache::computation::{self, ComputationResult};
 use crate::cache::compute::Answer;
 use crate::cache::handle::Stampede;
@@ -540,17 +539,6 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
             let answer = self.0.answer_fresh(key.to_key(), &mut later).await;
             answer.map(Answer::into_value)
         }
-    }
-
-    /// The same with a seat among the keys of a batch.
-    pub(crate) async fn refresh_in_seat<K>(&self, key: Key, seat: Seat<K, V>) -> Result<V, Error>
-    where
-        K: ToKey + Clone + Send + Sync + 'static,
-    {
-        let pass = seat.pass();
-        let mut later = computation::computed(move || seat.load());
-        let answer = self.0.answer_fresh_in_batch(key, pass, &mut later).await;
-        answer.map(Answer::into_value)
     }
 
     /// Returns the value of `key`, or runs the computation that `work` makes on a miss.

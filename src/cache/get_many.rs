@@ -9,11 +9,12 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use crate::cache::batch::{BatchLoad, Batcher, LoadedPairs, absent_error};
+use crate::cache::batch::{BatchLoad, Batcher, Gathering, LoadedPairs, absent_error};
 use crate::cache::computation;
 use crate::cache::compute::Answer;
 use crate::cache::get::Served;
 use crate::cache::handle::Stampede;
+use crate::cache::seat::AppKey;
 use crate::cache::state::Lookup;
 use crate::computed::Computed;
 use crate::error::{Absent, BoxError, Error};
@@ -169,18 +170,15 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     }
 
     /// A batcher for one batch: no caller beside it knows it, so it has no window.
-    fn new_batcher<K>(&self, load: BatchLoad<K, V>) -> Arc<Batcher<K, V>>
-    where
-        K: ToKey + Clone + Send + Sync + 'static,
-    {
-        Batcher::new(load, absent_error(), self.0.engine.settings.max_batch(), Duration::ZERO)
+    fn new_batcher(&self, load: BatchLoad<V>) -> Arc<Batcher<V>> {
+        Batcher::new(&self.0.engine, load, absent_error(), Duration::ZERO)
     }
 
     /// Returns the value of one key, loaded with others where the batcher has a window.
     pub(super) async fn get_in_batch<Q, K>(
         &self,
         key: &Q,
-        batcher: &Arc<Batcher<K, V>>,
+        batcher: &Arc<Batcher<V>>,
     ) -> Result<V, Error>
     where
         Q: ToKey + ToOwned<Owned = K> + ?Sized,
@@ -195,7 +193,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     pub(super) async fn get_ref_in_batch<K>(
         &self,
         key: &K,
-        batcher: &Arc<Batcher<K, V>>,
+        batcher: &Arc<Batcher<V>>,
     ) -> Result<Served<V>, Error>
     where
         K: ToKey + Clone + Send + Sync + 'static,
@@ -206,20 +204,17 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
         }
     }
 
-    async fn load_in_batch<Q, K>(
-        &self,
+    fn load_in_batch<'a, Q, K>(
+        &'a self,
         key: &Q,
-        (encoded, lookup): (Key, Lookup<V>),
-        batcher: &Arc<Batcher<K, V>>,
-    ) -> Result<Answer<V, V>, Error>
+        miss: (Key, Lookup<V>),
+        batcher: &'a Arc<Batcher<V>>,
+    ) -> BoxFuture<'a, Result<Answer<V, V>, Error>>
     where
         Q: ToKey + ToOwned<Owned = K> + ?Sized,
-        K: ToKey + Clone + Send + Sync + 'static,
+        K: Send + Sync + 'static,
     {
-        let seat = batcher.seat(&self.0, &key.to_owned());
-        let pass = seat.pass();
-        let mut later = computation::computed(move || seat.load());
-        Box::pin(self.0.answer_in_batch(encoded, lookup, pass, &mut later)).await
+        Box::pin(self.0.answer_by_batcher(miss, Arc::new(key.to_owned()), batcher))
     }
 
     /// Returns values from the store, and loads each of the others by itself, side by side.
@@ -270,7 +265,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     pub(super) async fn get_many_by<K>(
         &self,
         keys: impl IntoIterator<Item = K>,
-        batcher: impl FnOnce(&Self) -> Arc<Batcher<K, V>>,
+        batcher: impl FnOnce(&Self) -> Arc<Batcher<V>>,
     ) -> Batch<K, V>
     where
         K: ToKey + Eq + Hash + Clone + Send + Sync + 'static,
@@ -284,31 +279,28 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
 
     async fn load_missing<K>(
         &self,
-        batcher: &Arc<Batcher<K, V>>,
+        batcher: &Arc<Batcher<V>>,
         missing: Vec<Missing<K, V>>,
         batch: &mut Batch<K, V>,
     ) where
         K: ToKey + Eq + Hash + Clone + Send + Sync + 'static,
     {
         let mut answers = FuturesUnordered::new();
-        let mut missing = missing.into_iter().peekable();
-        while missing.peek().is_some() {
-            let round = batcher.begin_round(&self.0);
-            for Missing { key, encoded, lookup } in missing.by_ref().take(batcher.max_batch()) {
-                let seat = round.seat(key.clone());
-                let pass = seat.pass();
-                let mut later = computation::computed(move || seat.load());
-                let mut answer = Box::pin(async move {
-                    (key, self.0.answer_in_batch(encoded, lookup, pass, &mut later).await)
-                });
-                // Once for each before the round may close: which of them lead is decided in the
-                // first poll.
-                match futures_util::poll!(&mut answer) {
-                    std::task::Poll::Ready((key, answer)) => batch.add(key, answer),
-                    std::task::Poll::Pending => answers.push(answer),
-                }
+        let mut gathering = Gathering::new(batcher);
+        for Missing { key, encoded, lookup } in missing {
+            if gathering.is_full() {
+                gathering = Gathering::new(batcher);
+            }
+            let member = gathering.member(encoded, Arc::new(key.clone()));
+            let mut answer =
+                Box::pin(async move { (key, self.0.answer_in_batch(lookup, member).await) });
+            // Which of them lead is decided in the first poll.
+            match futures_util::poll!(&mut answer) {
+                std::task::Poll::Ready((key, answer)) => batch.add(key, answer),
+                std::task::Poll::Pending => answers.push(answer),
             }
         }
+        drop(gathering);
         while let Some((key, answer)) = answers.next().await {
             batch.add(key, answer);
         }
@@ -330,18 +322,21 @@ pub(super) fn boxed<K, V, F, Fut, R, T, E>(
     load: F,
     computed: impl Fn(T) -> Computed<V> + Copy + Send + Sync + 'static,
     error: impl Fn(E) -> Error + Clone + Send + Sync + 'static,
-) -> BatchLoad<K, V>
+) -> BatchLoad<V>
 where
+    K: ToKey + Clone + Send + Sync + 'static,
     F: Fn(Vec<K>) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<R, E>> + Send + 'static,
     R: IntoIterator<Item = (K, T)>,
 {
-    Arc::new(move |keys| -> BoxFuture<'static, Result<LoadedPairs<K, V>, Error>> {
-        let (loading, error) = (load(keys), error.clone());
+    Arc::new(move |keys: Vec<AppKey>| -> BoxFuture<'static, Result<LoadedPairs<V>, Error>> {
+        let own = |key: AppKey| key.downcast::<K>().ok().map(Arc::unwrap_or_clone);
+        let (loading, error) = (load(keys.into_iter().filter_map(own).collect()), error.clone());
         Box::pin(async move {
             match loading.await {
                 Ok(pairs) => {
-                    Ok(pairs.into_iter().map(|(key, value)| (key, computed(value))).collect())
+                    let pairs = pairs.into_iter();
+                    Ok(pairs.map(|(key, value)| (key.to_key(), computed(value))).collect())
                 }
                 Err(failure) => Err(error(failure)),
             }

@@ -4,6 +4,7 @@ use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::hash::Hash;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -12,6 +13,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
+use crate::cache::batch::Gathering;
 use crate::cache::computation::{self, TakeCall as _, TakenCall};
 use crate::cache::key_work::KeyWork;
 use crate::cache::state::{CacheState, Lookup};
@@ -179,7 +181,7 @@ impl<K: ToKey + Eq + Hash + Clone + Send + Sync + 'static> Upkeep<K> {
         let most = (all - all / FOR_CALLERS).max(1);
         let size = match cache.loader() {
             Loader::One(_) => 1,
-            Loader::Batch(batcher) => batcher.max_batch(),
+            Loader::Batch(_) => engine.settings.max_batch(),
         };
         while self.loads.len() < most && !self.due.is_empty() && !engine.refreshes.is_full() {
             let keys = self.due.drain(..size.min(self.due.len())).collect();
@@ -202,9 +204,10 @@ where
     /// Returns the keys of which that is so, and what ends with the computation of each.
     fn begin_upkeep(&self, keys: Vec<K>) -> (Vec<K>, Vec<BoxFuture<'static, ()>>) {
         let state = &self.handle().0;
-        let round = match self.loader() {
+        // The call begins when it is dropped, with all keys.
+        let gathering = match self.loader() {
             Loader::One(_) => None,
-            Loader::Batch(batcher) => Some(batcher.begin_round(state)),
+            Loader::Batch(batcher) => Some(Gathering::new(batcher)),
         };
         let begin = |key: K| {
             let encoded = key.to_key();
@@ -215,20 +218,18 @@ where
                 | Lookup::Unvouched(seen) => Some(seen),
                 Lookup::Miss(_) => None,
             };
-            let (call, pass) = match (self.loader(), &round) {
+            let end = match (self.loader(), &gathering) {
                 (Loader::One(load), _) => {
-                    (computation::computed(self.loading(load, &key)).take_call(), None)
+                    let call = computation::computed(self.loading(load, &key)).take_call();
+                    let work = KeyWork::serve(state, encoded, None, TakenCall(call));
+                    state.keep_up(work, seen.as_ref())?.boxed()
                 }
-                (Loader::Batch(_), round) => {
-                    let seat = round.as_ref()?.seat(key.clone());
-                    let pass = seat.pass();
-                    (computation::computed(move || seat.load()).take_call(), Some(pass))
+                (Loader::Batch(_), gathering) => {
+                    let member = gathering.as_ref()?.member(encoded, Arc::new(key.clone()));
+                    state.keep_up_in_batch(&member, seen.as_ref())?.boxed()
                 }
             };
-            let work = KeyWork::serve(state, encoded, None, TakenCall(call));
-            let work = pass.into_iter().fold(work, KeyWork::with_pass);
-            let end = state.keep_up(work, seen.as_ref())?;
-            Some((key, end.boxed()))
+            Some((key, end))
         };
         keys.into_iter().filter_map(begin).unzip()
     }

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use crate::cache::batch::BoardingPass;
 use crate::cache::computation::Compute;
 use crate::cache::fresh_read::FreshRead;
 use crate::cache::run::{Question, Work};
+use crate::cache::seat::Seat;
 use crate::cache::state::{CacheState, Lookup};
 use crate::clock::Tick;
 use crate::computed::Computed;
@@ -74,6 +74,13 @@ pub(crate) struct FailedCall<V> {
     pub(super) fallback: Option<Arc<Entry<V>>>,
 }
 
+impl<V> FailedCall<V> {
+    /// The failure of a caller that computes outside of any flight.
+    pub(super) fn alone(error: Error) -> Self {
+        Self { error, fallback: None }
+    }
+}
+
 /// What one caller asks for, and what may answer it.
 pub(crate) struct KeyQuestion<V: Clone + Send + Sync + 'static> {
     state: Arc<CacheState<V>>,
@@ -86,7 +93,7 @@ pub(crate) struct KeyQuestion<V: Clone + Send + Sync + 'static> {
     /// the result may inherit. One field for both: each waiter holds it.
     passed_over: Option<Arc<Entry<V>>>,
     /// The caller is one of a batch.
-    pub(super) pass: Option<Arc<BoardingPass>>,
+    seat: Option<Arc<Seat>>,
 }
 
 /// A question, and the computation that answers it where nothing else does.
@@ -106,8 +113,8 @@ impl<V: Clone + Send + Sync + 'static, C> KeyWork<V, C> {
     }
 
     /// Makes it the work of a caller in a batch.
-    pub(super) fn with_pass(mut self, pass: Arc<BoardingPass>) -> Self {
-        self.question.pass = Some(pass);
+    pub(super) fn with_seat(mut self, seat: &Arc<Seat>) -> Self {
+        self.question.seat = Some(Arc::clone(seat));
         self
     }
 
@@ -125,18 +132,11 @@ impl<V: Clone + Send + Sync + 'static, C> KeyWork<V, C> {
 impl<V: Clone + Send + Sync + 'static> KeyQuestion<V> {
     fn serve(state: &Arc<CacheState<V>>, key: Key, stale: Option<Arc<Entry<V>>>) -> Self {
         let (state, purpose) = (Arc::clone(state), Purpose::Serve);
-        Self { state, key, purpose, in_hand: stale, passed_over: None, pass: None }
-    }
-
-    /// Takes note that the caller leads.
-    pub(super) fn lead(&self) {
-        if let Some(pass) = &self.pass {
-            pass.lead();
-        }
+        Self { state, key, purpose, in_hand: stale, passed_over: None, seat: None }
     }
 
     pub(super) fn request(&self) -> FlightRequest {
-        let call = self.pass.as_ref().map(|pass| pass.call());
+        let call = self.seat.as_ref().map(|seat| seat.origin_call());
         FlightRequest::of(self.key.clone()).sharing_call(call)
     }
 
@@ -262,13 +262,13 @@ impl<V: Clone + Send + Sync + 'static> Search<V> for KeyQuestion<V> {
     }
 
     fn give_way(&mut self) {
-        if let Some(pass) = &self.pass {
-            pass.step_aside();
+        if let Some(seat) = &self.seat {
+            seat.decide();
         }
     }
 
     fn spread(&self) -> f64 {
-        self.pass.as_ref().map_or_else(fastrand::f64, |pass| pass.spread())
+        self.seat.as_ref().map_or_else(fastrand::f64, |seat| seat.spread())
     }
 }
 
@@ -318,7 +318,7 @@ where
         let Self { question, compute } = self;
         let begun = question.begin(&mut leader);
         let result = leader.compute(async { compute.call().await }).await;
-        match told_apart(result, &begun.state.name) {
+        match told_apart(result) {
             Ok((computed, own)) => {
                 begun.end_computed(leader, computed).await;
                 Ok(own)
@@ -329,7 +329,7 @@ where
 }
 
 /// A call that has begun, and what its leader's end needs.
-struct BegunCall<V: Clone + Send + Sync + 'static> {
+pub(super) struct BegunCall<V: Clone + Send + Sync + 'static> {
     state: Arc<CacheState<V>>,
     key: Key,
     purpose: Purpose<V>,
@@ -341,11 +341,10 @@ struct BegunCall<V: Clone + Send + Sync + 'static> {
 }
 
 impl<V: Clone + Send + Sync + 'static> KeyQuestion<V> {
-    fn begin(self, leader: &mut Leader<V>) -> BegunCall<V> {
+    pub(super) fn begin(self, leader: &mut Leader<V>) -> BegunCall<V> {
         let shared = self.rule(HoldRule::Never);
         leader.set_fallback(shared.stale_until.is_some());
-        let Self { state, key, purpose, in_hand, passed_over, pass } = self;
-        pass.inspect(|pass| pass.compute_in_flight(leader.computation()));
+        let Self { state, key, purpose, in_hand, passed_over, .. } = self;
         // What stands there now, and not when the caller asked: another computation may
         // have stored a value with other tags since.
         let here = state.local.peek(key.as_bytes());
@@ -359,7 +358,7 @@ impl<V: Clone + Send + Sync + 'static> KeyQuestion<V> {
 }
 
 impl<V: Clone + Send + Sync + 'static> BegunCall<V> {
-    async fn end_computed(self, leader: Leader<V>, computed: Option<Computed<V>>) {
+    pub(super) async fn end_computed(self, leader: Leader<V>, computed: Option<Computed<V>>) {
         let declined = End::Declined(Remember::Everywhere);
         let Some(computed) = computed else {
             // The adapter of a service says of a response only that it may not be shared. That need
@@ -405,9 +404,10 @@ impl<V: Clone + Send + Sync + 'static> BegunCall<V> {
         leader.end_with_leavings(end).after_others().await;
     }
 
-    async fn end_failed(self, leader: Leader<V>, failure: CallFailure) -> FailedCall<V> {
+    pub(super) async fn end_failed(self, leader: Leader<V>, failure: KeyFailure) -> FailedCall<V> {
         let (error, rule) = match failure {
-            CallFailure::Computation(error) => {
+            KeyFailure::Computation(error) => {
+                let error = error.in_cache(&self.state.name);
                 let rule = self.state.rule_for(&error, self.shared);
                 if let HoldRule::Remember(_) = rule.hold {
                     let error = error.into_answer();
@@ -420,7 +420,7 @@ impl<V: Clone + Send + Sync + 'static> BegunCall<V> {
                 }
                 (error, rule)
             }
-            CallFailure::Engine(error) => {
+            KeyFailure::Engine(error) => {
                 // A lack of places says nothing of the key.
                 let is_late = error.kind() == ErrorKind::ComputeTimeout;
                 let hold = if is_late { HoldRule::After(1) } else { HoldRule::Never };
@@ -435,22 +435,22 @@ impl<V: Clone + Send + Sync + 'static> BegunCall<V> {
 }
 
 /// Why a call has no result.
-enum CallFailure {
+pub(super) enum KeyFailure {
     /// The computation has failed.
     Computation(Error),
     /// The engine has ended it, or it has found no place for its call in time.
     Engine(Error),
 }
 
-fn told_apart<T, E: Into<BoxError>>(
-    result: Result<Result<T, E>, Error>,
-    name: &Arc<str>,
-) -> Result<T, CallFailure> {
-    match result.map_err(CallFailure::Engine)?.map_err(Error::of_computation) {
-        Err(refusal) if refusal.kind() == ErrorKind::Overloaded => {
-            Err(CallFailure::Engine(refusal))
+impl KeyFailure {
+    pub(super) fn into_error(self) -> Error {
+        match self {
+            Self::Computation(error) | Self::Engine(error) => error,
         }
-        Err(error) => Err(CallFailure::Computation(error.in_cache(name))),
-        Ok(computed) => Ok(computed),
     }
+}
+
+fn told_apart<T, E: Into<BoxError>>(result: Result<Result<T, E>, Error>) -> Result<T, KeyFailure> {
+    let result = result.map_err(KeyFailure::Engine)?;
+    result.map_err(|error| KeyFailure::Computation(Error::of_computation(error)))
 }

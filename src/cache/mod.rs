@@ -53,7 +53,7 @@
 //! - `inspect`: what is stored, for people and tests.
 //! - `typed`: a cache with one type of key and a loader; `failure`: why it returned no value.
 //! - `weights`: what entries weigh against `max_bytes`.
-//! - `batch`, `get_many`: one call of the origin for several keys.
+//! - `batch`, `seat`, `get_many`: one call of the origin for several keys.
 //! - `keep_fresh`: keys that are refreshed before they expire.
 //! - `builder`: collects the settings, checks them together and makes the handle.
 
@@ -72,6 +72,7 @@ pub(crate) mod key_work;
 mod mark_stale;
 mod put;
 pub(crate) mod run;
+mod seat;
 pub(crate) mod state;
 #[cfg(test)]
 mod tests;

@@ -272,7 +272,7 @@ where
 }
 
 /// What a leader does once it is cleared.
-enum Cleared<V: Send + Sync + 'static> {
+pub(super) enum Cleared<V: Send + Sync + 'static> {
     /// It asks the origin.
     Call(Leader<V>),
     /// The remote has a value. The leader has ended.
@@ -282,7 +282,7 @@ enum Cleared<V: Send + Sync + 'static> {
 }
 
 /// The way of a leader until it asks the origin, or ends without that.
-async fn clear<V, Q>(mut leader: Leader<V>, question: &mut Q) -> Cleared<V>
+pub(super) async fn clear<V, Q>(mut leader: Leader<V>, question: &mut Q) -> Cleared<V>
 where
     V: Send + Sync + 'static,
     Q: Question<V>,

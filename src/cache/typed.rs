@@ -12,10 +12,12 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use parking_lot::RwLock;
 
 use crate::cache::batch::{Batcher, absent_error};
+use crate::cache::compute::Answer;
 use crate::cache::failure::Failure;
 use crate::cache::get::Served;
 use crate::cache::get_many::{Batch, boxed};
 use crate::cache::handle::{Invalidation, Stampede};
+use crate::cache::seat::AppKey;
 use crate::cache::state::{CacheState, Lookup};
 use crate::computed::Computed;
 use crate::error::{Error, FailureAction, LoadFailure};
@@ -56,7 +58,7 @@ impl<K, E> Clone for AbsentHook<K, E> {
 /// How a cache gets its values.
 pub(super) enum Loader<K, V, E> {
     One(LoadOne<K, V, E>),
-    Batch(Arc<Batcher<K, V>>),
+    Batch(Arc<Batcher<V>>),
 }
 
 impl<K, V, E> Clone for Loader<K, V, E> {
@@ -264,16 +266,16 @@ where
         let hook = FailureHook(Arc::default());
         let of_call = hook.clone();
         let load = boxed(load, R::into, move |error| of_call.failure(error));
-        let (max_batch, window) =
-            (handle.0.engine.settings.max_batch(), handle.0.engine.settings.batch_window());
+        let window = handle.0.engine.settings.batch_window();
         let absent = AbsentHook(Arc::default());
         let (of_key, of_error): (AbsentHook<K, E>, _) = (absent.clone(), hook.clone());
         let unset = absent_error();
-        let error = move |key: &K| {
+        let error = move |key: &AppKey| {
             let rule = of_key.0.read().clone();
-            rule.map_or_else(|| unset(key), |rule| of_error.failure(rule(key)))
+            let error = rule.zip(key.downcast_ref()).map(|(rule, key)| rule(key));
+            error.map_or_else(|| unset(key), |error| of_error.failure(error))
         };
-        let batcher = Batcher::new(load, Arc::new(error), max_batch, window);
+        let batcher = Batcher::new(&handle.0.engine, load, Arc::new(error), window);
         Self { handle, loader: Loader::Batch(batcher), hook, absent }
     }
 
@@ -400,8 +402,9 @@ where
         let loaded = match &self.loader {
             Loader::One(load) => self.handle.refresh_with(&key, self.loading(load, &key)).await,
             Loader::Batch(batcher) => {
-                let seat = batcher.seat(&self.handle.0, &key);
-                self.handle.refresh_in_seat(key.to_key(), seat).await
+                let (encoded, key) = (key.to_key(), Arc::new(key));
+                let answer = self.handle.0.answer_fresh_by_batcher(encoded, key, batcher);
+                Box::pin(answer).await.map(Answer::into_value)
             }
         };
         loaded.map_err(Failure::from)
@@ -483,7 +486,7 @@ where
     {
         let size = match &self.loader {
             Loader::One(_) => 1,
-            Loader::Batch(batcher) => batcher.max_batch(),
+            Loader::Batch(_) => self.handle.0.engine.settings.max_batch(),
         };
         let state = &self.handle.0;
         let is_missing = |key: &K| matches!(state.look(key.to_key().as_bytes()), Lookup::Miss(_));

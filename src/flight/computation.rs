@@ -1,69 +1,11 @@
-//! A computation, the call of the origin that it is a part of, and the time that it has.
+//! A computation, and the call of the origin that it is a part of.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
-use std::time::Duration;
 
 use crate::clock::Tick;
 use crate::flight::queue::ClientKey;
-use crate::sync::{Arc, AtomicU64, Mutex, Notify, Ordering};
-
-/// When work has begun, of which the time is limited. While it waits for other parts of its
-/// call it has not.
-#[derive(Debug)]
-pub(crate) struct WorkTime {
-    began: AtomicU64,
-    /// Until when it may wait for a place.
-    patient_until: AtomicU64,
-}
-
-/// In place of the moment when work has begun.
-const WAITING: u64 = u64::MAX;
-
-impl Default for WorkTime {
-    fn default() -> Self {
-        Self { began: AtomicU64::new(WAITING), patient_until: AtomicU64::new(0) }
-    }
-}
-
-impl WorkTime {
-    pub(crate) fn begin(&self, now: Tick) {
-        self.began.store(now.as_nanos(), Ordering::Release);
-    }
-
-    /// The work waits for other parts of its call. That time does not count.
-    pub(crate) fn wait(&self) {
-        self.began.store(WAITING, Ordering::Release);
-    }
-
-    pub(crate) fn be_patient_until(&self, until: Tick) {
-        self.patient_until.store(until.as_nanos(), Ordering::Release);
-    }
-
-    pub(crate) fn patient_until(&self) -> Tick {
-        Tick::from_nanos(self.patient_until.load(Ordering::Acquire))
-    }
-
-    pub(crate) fn is_waiting(&self) -> bool {
-        self.began.load(Ordering::Acquire) == WAITING
-    }
-
-    /// Returns how much longer the work may take: `limit` from its begin. Work that waits
-    /// since `from` does so for `patience` at most.
-    pub(crate) fn left(
-        &self,
-        now: Tick,
-        limit: Duration,
-        (from, patience): (Tick, Duration),
-    ) -> Option<Duration> {
-        let began = self.began.load(Ordering::Acquire);
-        let (from, limit) = match began {
-            WAITING => (from, patience),
-            began => (Tick::from_nanos(began), limit),
-        };
-        limit.checked_sub(now.since(from)).filter(|left| !left.is_zero())
-    }
-}
+use crate::sync::{Arc, AtomicU64, Mutex, Notify, OnceLock, Ordering};
 
 /// One call of the origin, for one flight or several.
 #[derive(Debug)]
@@ -141,11 +83,12 @@ pub(crate) struct Computation {
     call: Mutex<Arc<OriginCall>>,
     /// When other calls may take its place.
     overdue_at: AtomicU64,
-    time: Arc<WorkTime>,
     /// Wakes the leader that waits for a place.
     wake: Notify,
     /// Wakes work that goes on only as long as a caller wants it.
     unwanted: Notify,
+    /// Set once its work has begun.
+    begun: OnceLock<()>,
 }
 
 impl Computation {
@@ -158,27 +101,27 @@ impl Computation {
     /// Makes a computation of a call that may have others.
     pub(crate) fn of_call(id: u64, overdue_at: Tick, call: Arc<OriginCall>) -> Self {
         let overdue_at = AtomicU64::new(overdue_at.as_nanos());
-        let (call, time) = (Mutex::new(call), Arc::default());
-        Self { id, call, overdue_at, time, wake: Notify::new(), unwanted: Notify::new() }
+        let (call, wake, unwanted) = (Mutex::new(call), Notify::new(), Notify::new());
+        Self { id, call, overdue_at, wake, unwanted, begun: OnceLock::new() }
     }
 
     pub(super) fn call(&self) -> Arc<OriginCall> {
         Arc::clone(&self.call.lock())
     }
 
+    /// Its work begins.
+    pub(super) fn begin(&self) {
+        let _ = self.begun.set(());
+    }
+
     /// Returns its call, if its work has begun. A computation that waits for a place, or for another
     /// process, may yet go to another call.
     pub(super) fn begun_call(&self) -> Option<Arc<OriginCall>> {
-        (!self.time.is_waiting()).then(|| self.call())
+        self.begun.get().map(|()| self.call())
     }
 
     pub(super) fn set_call(&self, call: &Arc<OriginCall>) {
         *self.call.lock() = Arc::clone(call);
-    }
-
-    /// Returns the time of its work.
-    pub(crate) fn time(&self) -> &Arc<WorkTime> {
-        &self.time
     }
 
     pub(crate) fn overdue_at(&self) -> Tick {

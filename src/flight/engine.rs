@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, AtomicU64};
 use std::time::Duration;
 
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -407,24 +408,24 @@ impl<V: Send + Sync + 'static> Engine<V> {
         Scope::new(&self.places, &computation, lending::scope_of_caller())
     }
 
-    /// Moves the computation of a leader to another call, and waits for the place of that
-    /// call as long as the leader may. A cache that is not on needs none.
+    /// Moves a computation to another call, and waits for the place of that call until
+    /// `deadline`.
     ///
-    /// Cancel safe: a leader that is dropped gives up its part.
-    pub(crate) async fn move_to_call(
+    /// Cancel safe: the owner of the computation has to release it.
+    pub(super) async fn move_to_call(
         &self,
         computation: &Arc<Computation>,
         call: &Arc<OriginCall>,
+        deadline: Instant,
+        is_wanted: impl Fn() -> bool,
     ) -> Result<(), NoPlace> {
-        let now = self.watch.now();
-        self.places.move_to(&self.refreshes, computation, call, now);
-        let patience = computation.time().patient_until().since(now);
-        let deadline = tokio::time::Instant::now() + patience;
-        let gives_up = || (self.mode() != Mode::On).then_some(NoPlace::NotNeeded);
-        match self.places.wait(computation, deadline, &self.watch, gives_up).await {
-            Err(NoPlace::NotNeeded) | Ok(()) => Ok(()),
-            Err(reason) => Err(reason),
-        }
+        self.places.move_to(&self.refreshes, computation, call, self.watch.now());
+        let gives_up = || match self.mode() {
+            _ if !is_wanted() => Some(NoPlace::Unwanted),
+            Mode::On => None,
+            Mode::Observe | Mode::Off => Some(NoPlace::NotNeeded),
+        };
+        self.places.wait(computation, deadline, &self.watch, gives_up).await
     }
 
     /// Makes a call of the origin that serves several flights.
@@ -517,7 +518,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         let computation = Arc::new(Computation::of_call(id, overdue_at, call));
         let _offer = lender.map(|lender| self.places.offer(&lender, &computation));
         let is_placed = self.places.try_take(&computation, now);
-        computation.time().begin(now);
+        computation.begin();
         let need = Need::of_caller(&computation);
         is_placed.then(|| PlaceForOne { engine: Arc::clone(self), computation, _need: need })
     }
@@ -668,8 +669,13 @@ pub(crate) struct PlaceForOne<V: Send + Sync + 'static> {
 }
 
 impl<V: Send + Sync + 'static> PlaceForOne<V> {
-    pub(crate) fn computation(&self) -> &Arc<Computation> {
-        &self.computation
+    /// Makes it the place of another call, or waits for the place that this has.
+    pub(crate) async fn move_to_call(&self, call: &Arc<OriginCall>) -> Result<(), NoPlace> {
+        let deadline = Instant::now() + self.engine.settings.wait_timeout();
+        match self.engine.move_to_call(&self.computation, call, deadline, || true).await {
+            Err(NoPlace::NotNeeded) => Ok(()),
+            placed => placed,
+        }
     }
 
     /// Runs work that may lend the place to what it asks for.

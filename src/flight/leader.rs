@@ -11,6 +11,7 @@
 //! 4. [`fill`](Leader::fill) or [`finish`](Leader::finish) stores the result, or
 //!    [`end`](Leader::end) says why there is none.
 
+use std::any::Any;
 use std::future::{Future, poll_fn};
 use std::panic::AssertUnwindSafe;
 use std::task::Poll;
@@ -22,7 +23,7 @@ use tokio::time::Instant;
 use crate::clock::Tick;
 use crate::entry::{ComputationStart, Entry};
 use crate::error::{Error, ErrorKind};
-use crate::flight::computation::Computation;
+use crate::flight::computation::OriginCall;
 use crate::flight::end::{End, Leavings};
 use crate::flight::engine::{Engine, FlightRequest, GRACE, LedFor};
 use crate::flight::evidence::{DeclinedFor, RequestTraits};
@@ -159,7 +160,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
 
     /// Says that the leader runs on a task of its own, and hands out its caller, which
     /// waits outside of the task.
-    pub(super) fn move_to_task(&mut self) -> Option<Interest<V>> {
+    pub(crate) fn move_to_task(&mut self) -> Option<Interest<V>> {
         self.interest.take()
     }
 
@@ -190,10 +191,6 @@ impl<V: Send + Sync + 'static> Leader<V> {
     pub(crate) fn scope(&self) -> Arc<Scope> {
         let (places, computation) = (&self.engine.places, &self.flight.computation);
         self.scope.clone().unwrap_or_else(|| Scope::new(places, computation, None))
-    }
-
-    pub(crate) fn computation(&self) -> &Arc<Computation> {
-        &self.flight.computation
     }
 
     /// Returns whether its flight is the one in the table: no later computation of the key
@@ -400,6 +397,66 @@ impl<V: Send + Sync + 'static> Leader<V> {
         }
     }
 
+    /// Makes its computation a part of another call, and waits for the place of that as long as
+    /// its caller may.
+    ///
+    /// Cancel safe: a leader that is dropped gives up its part.
+    pub(crate) async fn move_to_call(&mut self, call: &Arc<OriginCall>) -> Result<(), NoPlace> {
+        if self.is_unbounded {
+            return Ok(());
+        }
+        let deadline = self.deadline();
+        self.expect_within(deadline.saturating_duration_since(Instant::now()));
+        let is_wanted = || self.flight.is_wanted() || self.is_in_background();
+        let computation = &self.flight.computation;
+        match self.engine.move_to_call(computation, call, deadline, is_wanted).await {
+            Err(NoPlace::NotNeeded) => self.is_unbounded = true,
+            placed => placed?,
+        }
+        self.expect_within(self.engine.settings.compute_timeout());
+        Ok(())
+    }
+
+    /// Returns whether it has no place, and its work no time-out: the cache is not on.
+    pub(crate) fn is_unbounded(&self) -> bool {
+        self.is_unbounded
+    }
+
+    /// Returns whether no caller waits for it.
+    pub(crate) fn is_in_background(&self) -> bool {
+        self.led_for == LedFor::Refresh
+    }
+
+    /// The work begins.
+    pub(crate) fn begin(&mut self) {
+        self.has_computed = true;
+        self.flight.computation.begin();
+        self.flight.compute(self.engine.table.next_number(), self.is_unbounded);
+    }
+
+    /// Says that the result is for the callers that wait already: its data is too old to be
+    /// stored.
+    pub(crate) fn forget(&self) {
+        self.flight.forget();
+    }
+
+    /// Waits until no caller wants the result.
+    pub(crate) async fn wait_until_unwanted(&self) {
+        self.flight.wait_until_unwanted().await;
+    }
+
+    /// Ends the flight of work that has panicked.
+    pub(crate) fn end_panicked(mut self, panic: &(dyn Any + Send)) {
+        self.conclude_panicked(panic);
+    }
+
+    fn conclude_panicked(&mut self, panic: &(dyn Any + Send)) {
+        drop(self.conclude(End::Panicked));
+        if self.interest.is_none() && tasks::lacks_task_local(panic) {
+            self.engine.observer.happened(Occurrence::TaskLocalMissing);
+        }
+    }
+
     /// Drives `work`, at most `compute_timeout` long; then it is dropped.
     ///
     /// Work that began while the cache was not on has no place, and no time-out: it is
@@ -409,28 +466,20 @@ impl<V: Send + Sync + 'static> Leader<V> {
     ///
     /// When the work does; the flight has ended before that.
     pub(crate) async fn compute<F: Future>(&mut self, work: F) -> Result<F::Output, Error> {
-        self.has_computed = true;
+        self.begin();
         let (places, computation) = (&self.engine.places, &self.flight.computation);
         let has_place = !self.is_unbounded;
-        self.flight.compute(self.engine.table.next_number(), self.is_unbounded);
         let scope = Scope::new(places, computation, self.scope.take());
         self.scope = Some(Arc::clone(&scope));
         let work = AssertUnwindSafe(lending::within(scope, work)).catch_unwind();
         let mut work = std::pin::pin!(work);
         let limit = self.engine.settings.compute_timeout();
-        let (from, mut rest) = (self.engine.watch.now(), limit);
-        let time = self.flight.computation.time();
-        time.begin(from);
-        time.be_patient_until(from.plus(self.deadline().saturating_duration_since(Instant::now())));
         loop {
-            self.expect_within(rest);
-            match tokio::time::timeout(rest, self.or_unwanted(work.as_mut())).await {
+            self.expect_within(limit);
+            match tokio::time::timeout(limit, self.or_unwanted(work.as_mut())).await {
                 Ok(Some(Ok(output))) => return Ok(output),
                 Ok(Some(Err(panic))) => {
-                    drop(self.conclude(End::Panicked));
-                    if self.interest.is_none() && tasks::lacks_task_local(&*panic) {
-                        self.engine.observer.happened(Occurrence::TaskLocalMissing);
-                    }
+                    self.conclude_panicked(&*panic);
                     std::panic::resume_unwind(panic)
                 }
                 Ok(None) => {
@@ -438,44 +487,21 @@ impl<V: Send + Sync + 'static> Leader<V> {
                     return Err(Error::new(ErrorKind::ShutDown));
                 }
                 // It goes on for its callers; for others its data is too old.
-                Err(_) if !has_place || self.engine.mode() != Mode::On => {
-                    self.flight.forget();
-                    rest = limit;
-                }
-                Err(_) => match self.time_left(from) {
-                    Some(left) => rest = left,
-                    // It has found no place for its call in time.
-                    None if self.flight.computation.time().is_waiting() => {
-                        return Err(self.engine.overloaded(&self.flight.key));
-                    }
-                    None => return Err(Error::new(ErrorKind::ComputeTimeout)),
-                },
+                Err(_) if !has_place || self.engine.mode() != Mode::On => self.flight.forget(),
+                Err(_) => return Err(Error::new(ErrorKind::ComputeTimeout)),
             }
         }
     }
 
-    /// Returns how much longer the work may take: `compute_timeout` from its begin.
-    fn time_left(&self, from: Tick) -> Option<Duration> {
-        let (now, settings) = (self.engine.watch.now(), &self.engine.settings);
-        let time = self.flight.computation.time();
-        time.left(now, settings.compute_timeout(), (from, settings.wait_timeout()))
-    }
-
-    /// Drives work that has a place; work without one, or that has yet to begin, only as long
-    /// as a caller wants it.
+    /// Drives work that has a place; work without one only as long as a caller wants it.
     async fn or_unwanted<F: Future + Unpin>(&self, mut work: F) -> Option<F::Output> {
         let mut unwanted = std::pin::pin!(self.flight.wait_until_unwanted());
         poll_fn(|cx| match work.poll_unpin(cx) {
             Poll::Ready(output) => Poll::Ready(Some(output)),
-            Poll::Pending if self.needs_caller() => unwanted.as_mut().poll(cx).map(|()| None),
+            Poll::Pending if self.is_unbounded => unwanted.as_mut().poll(cx).map(|()| None),
             Poll::Pending => Poll::Pending,
         })
         .await
-    }
-
-    fn needs_caller(&self) -> bool {
-        let has_begun = !self.flight.computation.time().is_waiting();
-        self.is_unbounded || !has_begun && self.led_for != LedFor::Refresh
     }
 
     /// Says that the head of the result is there: callers that join from now on get it

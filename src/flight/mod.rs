@@ -56,7 +56,7 @@
 //! - `marks`: what is remembered of a key besides its value, each fact with its own end.
 //! - `evidence`: one of them: whether a crowd gains by waiting for one result.
 //! - `hold`, `hold_policy`: a key that fails is left alone, with two ends; how long that is.
-//! - `computation`: the part of a flight in a call of the origin, and its time.
+//! - `computation`: the part of a flight in a call of the origin.
 //! - `queue`: the queue for places, with a line for each client.
 //! - `places`: the bound on computations, and which computation lends its place to which.
 //!

@@ -477,6 +477,10 @@ impl<V> Interest<V> {
         flight.interest.fetch_add(LEADERS_CALLER, Ordering::AcqRel);
         Self { flight: Arc::clone(flight), _wait: wait }
     }
+
+    pub(super) fn flight(&self) -> &Arc<Flight<V>> {
+        &self.flight
+    }
 }
 
 impl<V> Drop for Interest<V> {

@@ -10,10 +10,10 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use crate::error::{Error, ErrorKind};
-use crate::flight::computation::WorkTime;
 use crate::flight::engine::{Engine, PlaceForOne};
 use crate::flight::leader::Leader;
 use crate::flight::lending;
+use crate::flight::phase::Interest;
 use crate::key::Key;
 use crate::mode::Mode;
 use crate::observe::Occurrence;
@@ -117,7 +117,6 @@ impl<V: Send + Sync + 'static> Engine<V> {
         &self,
         work: F,
         place: Option<PlaceForOne<V>>,
-        time: Option<&WorkTime>,
     ) -> Result<F::Output, Error> {
         let work = async {
             match &place {
@@ -127,19 +126,37 @@ impl<V: Send + Sync + 'static> Engine<V> {
         };
         let mut work = pin!(work);
         let (limit, begun_in) = (self.settings.compute_timeout(), self.mode());
-        let (from, mut rest) = (self.watch.now(), limit);
-        let patience = self.settings.wait_timeout();
         loop {
-            match tokio::time::timeout(rest, work.as_mut()).await {
+            match tokio::time::timeout(limit, work.as_mut()).await {
                 Ok(output) => return Ok(output),
-                Err(_) if begun_in != Mode::On || self.mode() != Mode::On => rest = limit,
-                Err(_) => {
-                    let now = self.watch.now();
-                    match time.and_then(|time| time.left(now, limit, (from, patience))) {
-                        Some(left) => rest = left,
-                        None => return Err(Error::new(ErrorKind::ComputeTimeout)),
-                    }
+                Err(_) if begun_in != Mode::On || self.mode() != Mode::On => {}
+                Err(_) => return Err(Error::new(ErrorKind::ComputeTimeout)),
+            }
+        }
+    }
+
+    /// Waits for what happens to a flight that is led on a task of another caller, perhaps on a
+    /// runtime that stands still. Returns nothing where its leader is silent; then the flight has
+    /// ended.
+    pub(crate) async fn watched<F: Future>(
+        &self,
+        interest: Option<Interest<V>>,
+        outcome: F,
+    ) -> Option<F::Output> {
+        let mut outcome = pin!(outcome);
+        let Some(flight) = interest.as_ref().map(Interest::flight) else {
+            return Some(outcome.await);
+        };
+        loop {
+            let left = flight.computation.overdue_at().since(self.watch.now());
+            let left = left.max(Duration::from_millis(1));
+            match tokio::time::timeout(left, outcome.as_mut()).await {
+                Ok(outcome) => return Some(outcome),
+                Err(_) if flight.is_overdue(self.watch.now()) => {
+                    self.depose(flight);
+                    return None;
                 }
+                Err(_) => {}
             }
         }
     }
@@ -161,6 +178,12 @@ impl<V: Send + Sync + 'static> Engine<V> {
         let stop = self.stop.clone();
         let work = async move { stop.run_until_cancelled_owned(in_poll(work)).await };
         drop(self.tasks.spawn(crate::observe::going_on(work)));
+    }
+
+    /// Drives keys of a batch on a task of its own. A shutdown ends what they lead, not the task.
+    pub(crate) fn drive(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.note_runtime();
+        drop(tokio::spawn(crate::observe::going_on(in_poll(work))));
     }
 
     /// Returns whether a refresh may start: no other process refreshed the key a moment ago,

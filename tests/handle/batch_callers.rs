@@ -1,9 +1,11 @@
 //! Callers of a batch that go away, come too late, or ask for more from inside of it.
 
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use tower_stampede::{Builder, Cache, Failure, Stampede};
+use tokio::runtime::Runtime;
+use tower_stampede::{Builder, Cache, ErrorKind, Failure, Mode, Stampede};
 
 use crate::kit::origin::*;
 use crate::kit::spawn;
@@ -123,6 +125,85 @@ async fn a_refresh_that_joins_a_later_call_gives_back_its_share_of_the_refreshes
     assert!(cache.get(2).await.is_ok());
     pass(5 * SECOND).await;
     assert_eq!(table.loads_of(2), before + 1, "stale, and refreshed: {:?}", table.queries.lock());
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap()
+}
+
+/// What happens to the runtime of the first caller of a call. A runtime that stands still is not
+/// driven any more.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum First {
+    Ends,
+    StandsStill,
+}
+
+/// Lets two callers on two runtimes ask for keys of one call. The first runtime goes on for `after`,
+/// and then no more. Returns what the second caller gets, and after how long.
+fn ask_on_two_runtimes(first: First, after: Duration) -> (Result<u64, ErrorKind>, Duration) {
+    let (table, timeout) = (Table::taking(SECOND), 5 * SECOND);
+    let settings = places(5).batch_window(SECOND).compute_timeout(timeout).wait_timeout(timeout);
+    let cache = Cache::batched(settings.build().unwrap(), table.loader());
+    let (one, other) = (runtime(), runtime());
+    let ask = |runtime: &Runtime, id| {
+        runtime.block_on(async {
+            let asked = get(&cache, id);
+            all_have_run().await;
+            asked
+        })
+    };
+    let (_gone, asked) = (ask(&one, 1), ask(&other, 2));
+    one.block_on(pass(after));
+    match first {
+        First::Ends => drop(one),
+        First::StandsStill => std::mem::forget(one),
+    }
+    other.block_on(async {
+        let from = tokio::time::Instant::now();
+        let got = within(MINUTE, asked).await.expect("no panic");
+        let kind = |failure| match failure {
+            Failure::Cache(error) => error.kind(),
+            Failure::Computation(_) => ErrorKind::Inner,
+        };
+        (got.map_err(kind), from.elapsed())
+    })
+}
+
+#[test]
+fn a_caller_of_a_call_that_gathers_needs_no_other_callers_runtime() {
+    for first in [First::Ends, First::StandsStill] {
+        let (got, took) = ask_on_two_runtimes(first, Duration::ZERO);
+        assert_eq!(got, Ok(4), "{first:?}");
+        assert!(took <= 3 * SECOND, "{first:?}: {took:?}");
+    }
+}
+
+#[test]
+fn a_caller_whose_call_ends_with_the_runtime_of_another_caller_asks_anew() {
+    let (got, took) = ask_on_two_runtimes(First::Ends, SECOND + 500 * MS);
+    assert_eq!(got, Ok(4));
+    assert!(took <= 3 * SECOND, "{took:?}");
+}
+
+#[test]
+fn a_caller_whose_own_runtime_has_ended_does_not_ask_for_ever() {
+    let table = Table::taking(SECOND);
+    let cache = Cache::batched(settings().build().unwrap(), table.loader());
+    cache.handle().set_mode(Mode::Off);
+    let ended = runtime();
+    let handle = ended.handle().clone();
+    drop(ended);
+    let Err(Failure::Cache(error)) = handle.block_on(cache.get(1)) else { panic!("no task runs") };
+    assert_eq!(error.kind(), ErrorKind::ShutDown);
+}
+
+// As a caller that waits for a computation on a runtime that stands still.
+#[test]
+fn a_caller_whose_call_stands_still_with_the_runtime_of_another_caller_is_told_in_time() {
+    let (got, took) = ask_on_two_runtimes(First::StandsStill, SECOND + 500 * MS);
+    assert_eq!(got, Err(ErrorKind::ComputeTimeout));
+    assert!(took <= 8 * SECOND, "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]

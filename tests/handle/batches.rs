@@ -2,8 +2,10 @@
 //! it, and one call loads all that a caller leads.
 
 use std::collections::HashMap;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::task::{Context, Poll};
 
 use parking_lot::Mutex;
 use tower_stampede::{Absent, Batch, Cache, Computed, Error, ErrorKind, Failure, Mode, Stampede};
@@ -271,6 +273,38 @@ async fn a_loader_may_ask_the_same_cache_for_other_keys_with_one_place_in_all() 
     let batch = cache.get_many([2000, 2001], sums).await;
     assert_eq!(batch.complete().unwrap(), HashMap::from([(2000, 14), (2001, 14)]));
     assert_quiet(&cache);
+}
+
+/// Counts how often a future is polled.
+struct Counted<F>(F, Arc<AtomicUsize>);
+
+impl<F: Future + Unpin> Future for Counted<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        self.1.fetch_add(1, SeqCst);
+        Pin::new(&mut self.0).poll(cx)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loader_is_polled_once_for_each_time_that_it_is_woken() {
+    let (cache, polls) = (settings().build().unwrap(), Arc::new(AtomicUsize::new(0)));
+    let counted = Arc::clone(&polls);
+    // Rows that come one after the other.
+    let load = move |ids: Vec<u64>| {
+        let rows = async move {
+            let mut rows = HashMap::new();
+            for id in ids {
+                tokio::time::sleep(MS).await;
+                rows.insert(id, id * id);
+            }
+            Rows::Ok(rows)
+        };
+        Counted(Box::pin(rows), Arc::clone(&counted))
+    };
+    assert_eq!(cache.get_many(0..500, load).await.values, squares(0..500));
+    assert_eq!(polls.load(SeqCst), 501, "at the begin, and for each of 500 rows");
 }
 
 #[tokio::test(start_paused = true)]

@@ -301,7 +301,7 @@ where
         let question = OriginRequest::new(&caller, service, request);
         let is_ours = question.is_conditional();
         let put = forwarding.drive(question.put(&caller.cache));
-        let call = caller.cache.engine.compute_alone(put, place, None).await;
+        let call = caller.cache.engine.compute_alone(put, place).await;
         let received = ArrivalTime::now(&caller.cache, started);
         let (key, took) = (&caller.primary, received.delay());
         caller.cache.observer.computed_alone(key, took, reason.as_str(), call.is_err());
