@@ -141,23 +141,34 @@ impl<V: Clone + Send + Sync + 'static> Batcher<V> {
             Ok::<_, Error>(values)
         };
         let work = lending::within(Arc::clone(&call.scope), work);
-        let mut work = pin!(AssertUnwindSafe(work).catch_unwind());
         let (limit, begun_in) = (engine.settings.compute_timeout(), engine.mode());
-        let loaded = loop {
-            keys.iter().filter_map(BatchKey::leader).for_each(|leader| leader.expect_within(limit));
-            match tokio::time::timeout(limit, while_wanted(work.as_mut(), &mut keys)).await {
-                Ok(Some(loaded)) => break loaded,
-                // Dropped, the leaders end as those that are lost.
-                Ok(None) => return,
-                Err(_) if engine.mode() == Mode::On => keys = end_late(keys, begun_in).await,
-                Err(_) => {}
+        // The work is dropped before the last key ends, and the place returns.
+        let loaded = {
+            let mut work = pin!(AssertUnwindSafe(work).catch_unwind());
+            loop {
+                let leaders = keys.iter().filter_map(BatchKey::leader);
+                leaders.for_each(|leader| leader.expect_within(limit));
+                match tokio::time::timeout(limit, while_wanted(work.as_mut(), &mut keys)).await {
+                    Ok(Some(loaded)) => break Some(loaded),
+                    // Dropped, the leaders end as those that are lost.
+                    Ok(None) => return,
+                    Err(_) if engine.mode() == Mode::On => {
+                        let is_unbounded = |key: &BegunKey<V>| key.is_unbounded(begun_in);
+                        let late;
+                        (keys, late) = keys.into_iter().partition(is_unbounded);
+                        if keys.is_empty() {
+                            keys = late;
+                            break None;
+                        }
+                        end_late(late).await;
+                    }
+                    Err(_) => {}
+                }
+                // The others go on for their callers.
+                keys.iter().filter_map(BatchKey::leader).for_each(Leader::forget);
             }
-            if keys.is_empty() {
-                return;
-            }
-            // The others go on for their callers.
-            keys.iter().filter_map(BatchKey::leader).for_each(Leader::forget);
         };
+        let Some(loaded) = loaded else { return end_late(keys).await };
         engine.observer.happened(Occurrence::BatchCalled { keys: count, took: from.elapsed() });
         match loaded {
             Ok(loaded) => self.end_loaded(keys, loaded).await,
@@ -333,15 +344,9 @@ async fn while_wanted<V: Clone + Send + Sync + 'static, F: Future + Unpin>(
     .await
 }
 
-/// Ends the keys whose time is over. Returns the others.
-async fn end_late<V: Clone + Send + Sync + 'static>(
-    keys: Vec<BegunKey<V>>,
-    begun_in: Mode,
-) -> Vec<BegunKey<V>> {
-    let (others, late): (Vec<_>, Vec<_>) =
-        keys.into_iter().partition(|key| key.is_unbounded(begun_in));
+/// Ends keys whose time is over.
+async fn end_late<V: Clone + Send + Sync + 'static>(keys: Vec<BegunKey<V>>) {
     let error = Error::new(ErrorKind::ComputeTimeout);
-    let ends = late.into_iter().map(|key| key.end(Err(KeyFailure::Engine(error.clone()))));
+    let ends = keys.into_iter().map(|key| key.end(Err(KeyFailure::Engine(error.clone()))));
     ends.collect::<FuturesUnordered<_>>().collect::<Vec<()>>().await;
-    others
 }
