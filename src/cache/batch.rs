@@ -53,8 +53,9 @@ use crate::cache::seat::{AppKey, OpenCall, Seat};
 use crate::cache::state::{CacheState, Lookup};
 use crate::entry::Entry;
 use crate::error::{BoxError, Error, ErrorKind, LoadFailure};
-use crate::flight::engine::{GRACE, LedFor, PlaceForOne};
+use crate::flight::engine::{GRACE, PlaceForOne};
 use crate::flight::leader::Leader;
+use crate::flight::request::LedFor;
 use crate::key::Key;
 use crate::mode::Mode;
 

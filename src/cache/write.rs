@@ -13,9 +13,10 @@ use crate::cache::state::CacheState;
 use crate::computed::Computed;
 use crate::entry::{ComputationStart, Entry};
 use crate::flight::end::End;
-use crate::flight::engine::{Admission, FlightRequest, LedFor};
+use crate::flight::engine::Admission;
 use crate::flight::leader::Leader;
 use crate::flight::ports::Store;
+use crate::flight::request::{FlightRequest, LedFor};
 use crate::freshness::Freshness;
 #[cfg(feature = "http")]
 use crate::http::rules::target::UriReach;

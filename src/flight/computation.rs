@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
 use crate::clock::Tick;
-use crate::flight::queue::ClientKey;
+use crate::flight::client_key::ClientKey;
 use crate::sync::{Arc, AtomicU64, Mutex, Notify, OnceLock, Ordering};
 
 /// One call of the origin, for one flight or several.

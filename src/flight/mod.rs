@@ -70,6 +70,7 @@
 //! - `tasks`: where computations run, and how a shutdown ends them.
 //! - `ports`: the store, as the engine sees it.
 
+pub(crate) mod client_key;
 pub(crate) mod computation;
 pub(crate) mod end;
 pub(crate) mod engine;
@@ -85,9 +86,11 @@ pub(crate) mod phase;
 pub(crate) mod places;
 pub(crate) mod ports;
 pub(crate) mod queue;
+pub(crate) mod request;
 pub(crate) mod succession;
 pub(crate) mod table;
 pub(crate) mod tasks;
 #[cfg(test)]
 mod tests;
+pub(crate) mod wait_slot;
 pub(crate) mod waiter;

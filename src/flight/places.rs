@@ -23,20 +23,17 @@
 //! A call whose computations are all overdue loses its place to the next call that needs one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::hash::Hash;
 use std::num::NonZeroU64;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::clock::{Clock, Tick};
+use crate::flight::client_key::ClientKey;
 use crate::flight::computation::{Computation, OriginCall};
-use crate::flight::queue::{ClientKey, Queue, Waiting};
-use crate::flight::waiter::WaitSlot;
+use crate::flight::queue::{Queue, Waiting, shrink};
+use crate::flight::wait_slot::WaitSlot;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, RandomState};
-
-/// Maps smaller than this are not worth shrinking.
-const LEAST_CAPACITY: usize = 64;
 
 /// Why a computation has no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -631,13 +628,6 @@ impl State {
         shrink(&mut self.offers);
         shrink(&mut self.waiting_for);
         self.queue.shrink();
-    }
-}
-
-pub(super) fn shrink<K: Eq + Hash, T>(map: &mut HashMap<K, T, RandomState>) {
-    let len = map.len();
-    if map.capacity() > LEAST_CAPACITY.max(len * 4) {
-        map.shrink_to(len * 2);
     }
 }
 

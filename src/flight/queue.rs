@@ -12,26 +12,18 @@
 //! O(log n), for n lines and calls in the queue.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::hash::{BuildHasher, Hash};
-use std::num::NonZeroU64;
-use std::sync::LazyLock;
+use std::hash::Hash;
 
+use crate::flight::client_key::ClientKey;
 use crate::sync::RandomState;
 
-/// The client that a computation is for: a hash under a key of this process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct ClientKey(NonZeroU64);
+/// Maps smaller than this are not worth shrinking.
+const LEAST_CAPACITY: usize = 64;
 
-impl ClientKey {
-    pub(crate) const fn get(self) -> u64 {
-        self.0.get()
-    }
-
-    /// No client can choose a name that stands for another client: the hash has a secret key.
-    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP names clients"))]
-    pub(crate) fn of(name: impl Hash) -> Self {
-        static SECRET: LazyLock<std::hash::RandomState> = LazyLock::new(Default::default);
-        Self(NonZeroU64::new(SECRET.hash_one(name)).unwrap_or(NonZeroU64::MIN))
+pub(super) fn shrink<K: Eq + Hash, T>(map: &mut HashMap<K, T, RandomState>) {
+    let len = map.len();
+    if map.capacity() > LEAST_CAPACITY.max(len * 4) {
+        map.shrink_to(len * 2);
     }
 }
 
@@ -176,12 +168,14 @@ impl Queue {
 
     /// Returns memory after a crowd has gone.
     pub(super) fn shrink(&mut self) {
-        super::places::shrink(&mut self.lines);
+        shrink(&mut self.lines);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU64;
+
     use super::*;
 
     const A: Option<ClientKey> = Some(ClientKey(NonZeroU64::MIN));

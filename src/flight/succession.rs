@@ -17,8 +17,8 @@
 use std::time::Duration;
 
 use crate::flight::end::End;
-use crate::flight::engine::{FlightRequest, LedFor, Role};
 use crate::flight::leader::Leader;
+use crate::flight::request::{FlightRequest, LedFor, Role};
 use crate::mode::Mode;
 use crate::observe::Occurrence;
 use crate::sync::Arc;

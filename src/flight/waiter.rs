@@ -14,17 +14,19 @@ use tokio::time::Instant;
 use crate::entry::Entry;
 use crate::error::{Error, ErrorKind};
 use crate::flight::end::End;
-use crate::flight::engine::{Admission, Engine, FlightRequest};
+use crate::flight::engine::{Admission, Engine};
 use crate::flight::evidence::DeclinedFor;
 use crate::flight::hold::HoldCheck;
 use crate::flight::leader::Leader;
 use crate::flight::phase::{
     Abandonment, Flight, FlightNumbers, Interest, News, SharedFailure, Verdict,
 };
+use crate::flight::request::FlightRequest;
 use crate::flight::succession::{Candidate, Vacant};
+use crate::flight::wait_slot::WaitSlot;
 use crate::observe::Occurrence;
 use crate::outcome::CacheOutcome;
-use crate::sync::{Arc, AtomicUsize, Ordering};
+use crate::sync::Arc;
 
 /// After so many results that do not answer its own request a caller still enters again;
 /// after one more it computes for itself.
@@ -120,25 +122,6 @@ words! {
         Observe = "observe",
         /// The handle is switched off or shut down.
         Off = "off",
-    }
-}
-
-/// One of the `max_waiters_in_all`. A caller keeps it when it enters another flight.
-#[derive(Debug)]
-pub(crate) struct WaitSlot(Arc<AtomicUsize>);
-
-impl WaitSlot {
-    /// Takes a slot if fewer than `max` are taken of those that `taken` counts.
-    pub(super) fn take(taken: &Arc<AtomicUsize>, max: usize) -> Option<Self> {
-        let before = taken.fetch_add(1, Ordering::AcqRel);
-        let slot = Self(Arc::clone(taken));
-        (before < max).then_some(slot)
-    }
-}
-
-impl Drop for WaitSlot {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
@@ -328,8 +311,7 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
         &'b self,
         waiter: &'b Waiter<V>,
         request: &'b FlightRequest,
-    ) -> impl Future<Output = Result<Option<Verdict<V>>, NoVerdict<V>>> + use<'a, 'b, V, C>
-    {
+    ) -> impl Future<Output = Result<Option<Verdict<V>>, NoVerdict<V>>> + use<'a, 'b, V, C> {
         async move {
             let flight = &waiter.flight;
             let wait = self.engine.wait_for(flight);

@@ -40,7 +40,7 @@ impl Lifetimes {
 /// When an entry is fresh, stale and expired; frozen when it is filled.
 ///
 /// A lifetime counts from the end of the computation where the application
-/// chose it, and from the start where the origin stated it. See `DESIGN.md`,
+/// chose it, and from the start where the origin stated it. See `docs/decisions`,
 /// "From which moment does a lifetime count?".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Window {

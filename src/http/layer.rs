@@ -2,126 +2,35 @@
 
 mod clients;
 mod content;
-pub(in crate::http) mod context;
+mod context;
 mod crowds;
 mod failures;
 mod ranges;
 mod request_fields;
-pub(in crate::http) mod routes;
+pub(in crate::http) mod route_table;
+mod routes;
+pub(in crate::http) mod rules;
 mod steering;
 mod writes;
 
-use std::any::Any;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::header::HeaderName;
 use http::request::Parts;
-use http::{Extensions, Response};
 use tower_layer::Layer;
 
 use crate::cache::handle::{Invalidation, Stampede};
-use crate::flight::places::Places;
-use crate::flight::queue::ClientKey;
 use crate::http::config::{HttpConfig, SetCookie};
-use crate::http::flow::error_response::Refusal;
 use crate::http::flow::service::HttpService;
-use crate::http::layer::context::ContextRule;
-use crate::http::layer::routes::{RouteTable, Routes};
-use crate::http::rules::fields::HitStatus;
-use crate::http::rules::key::key_start;
+use crate::http::layer::route_table::Patterns;
+use crate::http::layer::rules::{BypassRule, KeyRule, Rules};
 use crate::http::rules::target::path_tag;
 use crate::http::stored::response::StoredResponse;
 use crate::key::{KeyBuf, Tag, ToKey};
 
 /// The handle of a cache of HTTP responses.
 pub type HttpStampede = Stampede<StoredResponse>;
-
-type KeyRule = Arc<dyn Fn(&Parts, &mut KeyBuf) -> bool + Send + Sync>;
-type BypassRule = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
-type DisconnectedRule = Arc<dyn Fn(&dyn Any) -> bool + Send + Sync>;
-type RefusalRule = Arc<dyn Fn(&Refusal) -> Response<Bytes> + Send + Sync>;
-type PostRule = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
-type PostKeyRule = Arc<dyn Fn(&Parts, &Bytes) -> Option<KeyBuf> + Send + Sync>;
-type ClientRule = Arc<dyn Fn(&Parts) -> Option<ClientKey> + Send + Sync>;
-
-/// The rules of one layer: data, and closures of the user's.
-#[derive(Clone)]
-pub(crate) struct Rules {
-    pub(super) config: HttpConfig,
-    pub(super) scheme: String,
-    pub(super) body_idle_timeout: Duration,
-    pub(super) stall_timeout: Duration,
-    /// How long a body that arrives may pause until no more requests join it.
-    pub(super) body_join_timeout: Duration,
-    /// Each adds to the key, or sends the request past the cache.
-    pub(super) key_rules: Vec<KeyRule>,
-    /// Each sends requests past the cache.
-    pub(super) bypass: Vec<BypassRule>,
-    /// Which client a request is of.
-    pub(super) client: Option<ClientRule>,
-    /// The places for requests that are forwarded outside of flights, if they are bounded.
-    pub(super) forwarded: Option<Arc<Places>>,
-    /// Which errors of the service say that it was not reached.
-    pub(super) disconnected: Option<DisconnectedRule>,
-    /// Which errors of the service say that it has received nothing.
-    pub(super) unsent: Option<DisconnectedRule>,
-    /// Which writes invalidate; all without it.
-    invalidates: Option<writes::WriteRule>,
-    /// Whether a write to a URI ends what is stored under the other scheme of HTTP as well.
-    pub(super) ends_both_schemes: bool,
-    /// A `fn() -> Q` for the request bodies of one type.
-    pub(super) empty_body: Option<Arc<dyn Any + Send + Sync>>,
-    /// A `fn(RequestBody<Q>) -> Q` for the same.
-    pub(super) request_body: Option<Arc<dyn Any + Send + Sync>>,
-    /// Which POSTs change nothing, by their heads.
-    pub(super) posts: Option<PostRule>,
-    /// The key of their bodies; `None` for those that may change something.
-    pub(super) post_key: Option<PostKeyRule>,
-    pub(super) refusal: Option<RefusalRule>,
-    /// Made of the settings once there is a service: what every hit needs.
-    pub(super) hit_status: Option<HitStatus>,
-    /// How the keys begin of requests that name no other scheme.
-    pub(super) key_start: Box<[u8]>,
-    /// Each removes from a background refresh what is of one client.
-    pub(super) forgets: Vec<fn(&mut Extensions)>,
-    /// Each takes something of a caller's task along to the task of its computation.
-    pub(super) contexts: Vec<ContextRule>,
-    /// The rules of routes that have some of their own.
-    pub(super) route_table: Option<Arc<RouteTable>>,
-    /// Whether it was seen that the layer is inside of another one of its handle.
-    pub(super) is_known_as_nested: Arc<AtomicBool>,
-}
-
-impl Rules {
-    /// Makes what follows from the settings once there is a service.
-    pub(super) fn finish(mut self) -> Self {
-        self.config.exempt_keyed();
-        self.hit_status = self.config.cache_status.as_deref().map(HitStatus::new);
-        self.key_start = key_start(self.config.scope.as_deref(), &self.scheme);
-        self.is_known_as_nested = Arc::default();
-        self
-    }
-
-    /// Returns whether two layers share the same responses among the same clients, for however
-    /// long. Rules of the application may read what something between the two adds to a request:
-    /// then they do not.
-    pub(super) fn share_like(&self, other: &Self) -> bool {
-        fn are_same<T: ?Sized>(own: &[Arc<T>], other: &[Arc<T>]) -> bool {
-            own.len() == other.len() && own.iter().zip(other).all(|(a, b)| Arc::ptr_eq(a, b))
-        }
-        let have_rules =
-            [self, other].iter().any(|it| !it.bypass.is_empty() || !it.key_rules.is_empty());
-        !have_rules
-            && are_same(self.posts.as_slice(), other.posts.as_slice())
-            && are_same(self.post_key.as_slice(), other.post_key.as_slice())
-            && self.forgets.len() == other.forgets.len()
-            && self.scheme == other.scheme
-            && self.config.shares_like(&other.config)
-    }
-}
 
 /// Puts a shared cache in front of an HTTP service: axum, hyper, or any tower
 /// service of `http` requests.
@@ -229,6 +138,15 @@ pub struct HttpLayer {
     routes: Routes,
     /// The same, finished: one for all services that this layer makes.
     made: Arc<OnceLock<Arc<Rules>>>,
+}
+
+type RouteChange = Arc<dyn Fn(HttpLayer) -> HttpLayer + Send + Sync>;
+
+/// The patterns of a layer, and what each of them changes.
+#[derive(Clone, Default)]
+struct Routes {
+    patterns: Patterns,
+    changes: Vec<RouteChange>,
 }
 
 impl HttpStampede {

@@ -55,7 +55,7 @@ use crate::key::Key;
 pub use crate::remote::double::process::DoubleProcess;
 pub use crate::remote::double::records::Record;
 use crate::remote::double::server::{DoubleClient, DoubleServer, Fault};
-use crate::remote::{RemoteErrorKind, RemoteOp};
+use crate::remote::{RemoteErrorKind, RemoteOp, Shard};
 
 /// A remote in memory: a server that several processes of a test share.
 ///
@@ -306,5 +306,47 @@ impl Double {
 impl fmt::Debug for Double {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Double").finish_non_exhaustive()
+    }
+}
+
+/// The shards of the server, and their faults.
+impl Double {
+    /// Starts an empty server of so many shards. The invalidation log is on [`Shard::ONLY`], the
+    /// first.
+    #[must_use]
+    pub fn sharded(count: u32) -> Self {
+        let double = Self::new();
+        double.0.with(|state, _| state.shards.count = count);
+        double
+    }
+
+    /// Returns the shard of a key.
+    #[must_use]
+    pub fn shard_of(&self, key: &Key) -> Shard {
+        self.0.with(|state, _| state.shards.shard_of(key))
+    }
+
+    /// Lets all calls to a shard fail at once, without being executed.
+    pub fn fail_shard(&self, shard: Shard, kind: RemoteErrorKind) {
+        self.0.with(|state, _| state.shards.change(shard, |it| it.refuses = Some(kind)));
+    }
+
+    /// Stops a shard: calls wait, also calls whose callers have gone.
+    pub fn freeze_shard(&self, shard: Shard) {
+        self.0.with(|state, _| state.shards.change(shard, |it| it.is_frozen = true));
+    }
+
+    /// Ends [`fail_shard`](Self::fail_shard) and [`freeze_shard`](Self::freeze_shard): the shard
+    /// goes on with the calls that waited, in order.
+    pub fn heal_shard(&self, shard: Shard) {
+        self.0.with(|state, _| {
+            state.shards.change(shard, |it| (it.refuses, it.is_frozen) = (None, false));
+            state.go_on();
+        });
+    }
+
+    /// Sets by how much the clock of a shard is ahead of the first one's.
+    pub fn set_shard_ahead(&self, shard: Shard, ahead: Duration) {
+        self.0.with(|state, _| state.shards.change(shard, |it| it.ahead = ahead));
     }
 }

@@ -40,7 +40,7 @@ const LEAST_ON_PROBATION: u64 = 64;
 
 /// The part of the main queue that entries may take which stay for their price alone. A smaller
 /// part saves less waiting, a larger one gives a client of slow keys more room; the figures are
-/// in `DESIGN.md`, "How much room may an entry take for its price?".
+/// in `docs/decisions/036-own-store.md`.
 const KEPT_PART: u64 = 6;
 
 /// How many entries one eviction lets go through a queue once more before it evicts what comes

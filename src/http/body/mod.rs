@@ -51,11 +51,11 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use crate::error::BoxError;
-use crate::http::stored::response::Content;
 use crate::outcome::CacheOutcome;
 
 mod buffer;
 mod collect;
+mod content;
 mod error;
 mod part;
 mod readers;
@@ -63,6 +63,7 @@ mod request;
 mod shared;
 
 pub(super) use collect::{Collection, Limits, collect};
+pub(crate) use content::Content;
 pub use error::{BodyError, BodyErrorKind};
 use part::PartReader;
 pub(super) use readers::ReadGate;

@@ -13,17 +13,18 @@ use crate::freshness::Judged;
 use crate::http::body::ResponseBody;
 use crate::http::cache_for::CacheFor;
 use crate::http::flow::error_response::{Make, Refusal, RefusalReason};
-use crate::http::flow::lookup::{Forward, StoredEntry};
-use crate::http::flow::origin_call::ForwardStatus;
-use crate::http::layer::Rules;
+use crate::http::flow::forward::{Forward, ForwardStatus};
+use crate::http::flow::lookup::HttpCaller;
+use crate::http::layer::rules::Rules;
 use crate::http::rules::fields::{
     CACHE_STATUS, age_value, append_cache_status, cache_status_forward, cache_status_hit,
     cache_status_refused,
 };
-use crate::http::rules::request::{BypassReason, RequestMethod};
+use crate::http::rules::request::{BypassReason, RequestMethod, Wishes};
 use crate::http::rules::shape::Shape;
 use crate::http::rules::steering;
 use crate::http::stored::response;
+use crate::http::stored::response::{HttpCache, StoredEntry};
 use crate::outcome::CacheOutcome;
 
 /// How a response from the service came to this client.
@@ -313,3 +314,47 @@ pub(super) fn refusal<B: Body>(rules: &Rules, error: Error) -> Response<Response
     response
 }
 
+/// Returns how much of a stored response a request gets. Only one that asks
+/// for less costs a reading of the clock.
+#[inline]
+pub(super) fn shape_of(
+    cache: &HttpCache,
+    wishes: Wishes,
+    headers: &HeaderMap,
+    entry: &StoredEntry,
+) -> Shape {
+    if !wishes.is_shaped() {
+        return Shape::Whole;
+    }
+    let Some(stored) = entry.value.response() else { return Shape::Whole };
+    let now = cache.engine.clock.wall();
+    Shape::of(wishes, headers, stored.status, &stored.headers, Some(&stored.body), now)
+}
+
+pub(super) fn answered<B: Body>(
+    caller: &HttpCaller,
+    entry: &StoredEntry,
+    outcome: CacheOutcome,
+) -> Response<ResponseBody<B>> {
+    let (method, now) = (caller.asked.method, caller.cache.now());
+    let shape = shape_of(&caller.cache, caller.wishes, &caller.headers, entry);
+    let status = || status(&caller.rules, entry, outcome, caller.forward, now);
+    let mut response = from_entry(&caller.rules, entry, method, shape, status, now);
+    say(&mut response, &caller.rules, outcome);
+    response
+}
+
+/// Has a response from the store tell how it came about.
+pub(super) fn say<B: Body>(
+    response: &mut Response<ResponseBody<B>>,
+    rules: &Rules,
+    outcome: CacheOutcome,
+) {
+    // A refusal has said so already.
+    if response.extensions().is_empty() {
+        response.body_mut().comes_by(outcome);
+        if outcome != CacheOutcome::Hit || rules.config.outcome_on_hits {
+            response.extensions_mut().insert(outcome);
+        }
+    }
+}

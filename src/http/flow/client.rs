@@ -9,15 +9,15 @@ use http_body::Body;
 
 use crate::error::Error;
 use crate::http::body::ResponseBody;
-use crate::http::flow::answer::{self, Provenance};
+use crate::http::flow::answer::{self, Provenance, answered};
 use crate::http::flow::error_response::RefusalReason;
 use crate::http::flow::lead::OriginOutcome;
-use crate::http::flow::lookup::{HttpCaller, StoredEntry};
-use crate::http::flow::miss::answered;
+use crate::http::flow::lookup::HttpCaller;
 use crate::http::flow::trail::Trail;
 use crate::http::rules::decline_reason::DeclineReason;
 use crate::http::rules::shape::Shape;
 use crate::http::rules::steering::GroupOrigin;
+use crate::http::stored::response::StoredEntry;
 use crate::observe::{Observe, Occurrence};
 use crate::outcome::CacheOutcome;
 

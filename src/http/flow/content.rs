@@ -11,7 +11,7 @@ use http_body::Body;
 use http_body_util::{Empty, Full};
 
 use crate::http::body::RequestBody;
-use crate::http::layer::Rules;
+use crate::http::layer::rules::Rules;
 use crate::http::rules::content::{RequestContent, is_query};
 use crate::http::rules::request::BypassReason;
 

@@ -12,7 +12,7 @@ use crate::cache::run::{self, LeadOutcome};
 use crate::error::{BoxError, Error, ErrorKind};
 use crate::flight::leader::Leader;
 use crate::http::flow::work::HttpWork;
-use crate::http::layer::context::ContextWrap;
+use crate::http::layer::rules::ContextWrap;
 use crate::http::stored::response::StoredResponse;
 
 /// What [`carry_context`](crate::HttpLayer::carry_context) has taken from the task of a caller.

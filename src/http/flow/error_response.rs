@@ -8,7 +8,6 @@ use http::header::{self, HeaderValue};
 use http::{Response, StatusCode};
 
 use crate::error::{Error, ErrorKind};
-use crate::http::flow::fallback::MustRevalidate;
 
 /// Makes our own response.
 pub(super) type Make<'a> = &'a dyn Fn(&Refusal) -> Response<Bytes>;
@@ -138,6 +137,18 @@ impl fmt::Display for TransportError {
 }
 
 impl std::error::Error for TransportError {}
+
+/// The service is out of reach, and the stored response must not be served stale.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MustRevalidate;
+
+impl fmt::Display for MustRevalidate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the service cannot be reached, and what is stored must be validated")
+    }
+}
+
+impl std::error::Error for MustRevalidate {}
 
 #[cfg(test)]
 mod tests {

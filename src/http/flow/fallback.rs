@@ -11,9 +11,10 @@ use crate::error::Error;
 use crate::flight::waiter::Caller;
 use crate::http::body::ResponseBody;
 use crate::http::flow::answer;
-use crate::http::flow::error_response::TransportError;
-use crate::http::flow::lookup::{HttpCaller, StoredEntry, find};
-use crate::http::layer::Rules;
+use crate::http::flow::error_response::{MustRevalidate, TransportError};
+use crate::http::flow::lookup::{HttpCaller, find};
+use crate::http::layer::rules::Rules;
+use crate::http::stored::response::StoredEntry;
 use crate::mode::Mode;
 
 /// Stands for an error that says the service was not reached, or broke off
@@ -129,15 +130,3 @@ impl HttpCaller {
         }
     }
 }
-
-/// The service is out of reach, and the stored response must not be served stale.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct MustRevalidate;
-
-impl fmt::Display for MustRevalidate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the service cannot be reached, and what is stored must be validated")
-    }
-}
-
-impl std::error::Error for MustRevalidate {}

@@ -13,13 +13,13 @@ use tokio::time::Instant;
 
 use crate::clock::Tick;
 use crate::error::Error;
+use crate::flight::client_key::ClientKey;
 use crate::flight::computation::{Computation, OriginCall};
 use crate::flight::lending::{self, Scope};
 use crate::flight::places::{NoPlace, Places};
-use crate::flight::queue::ClientKey;
-use crate::http::flow::lookup::HttpCache;
-use crate::http::layer::Rules;
+use crate::http::layer::rules::Rules;
 use crate::http::rules::key::received_uri;
+use crate::http::stored::response::HttpCache;
 use crate::key::Key;
 use crate::mode::Mode;
 

@@ -19,7 +19,8 @@ use crate::flight::waiter::Caller;
 use crate::http::body::{ResponseBody, SourceBody};
 use crate::http::cache_for::CacheFor;
 use crate::http::flow::error_response::OriginStatus;
-use crate::http::flow::lookup::{HttpCaller, StoredEntry};
+use crate::http::flow::fill::{self, ArrivalTime};
+use crate::http::flow::lookup::HttpCaller;
 use crate::http::flow::origin_call::{OriginAnswer, OriginRequest};
 use crate::http::rules::decline_reason::{ends_refreshed, is_failure, is_gone, is_of_target};
 use crate::http::rules::lifetime::{Source, Times};
@@ -28,8 +29,7 @@ use crate::http::rules::steering;
 use crate::http::rules::storable::{
     Decision, DeclineReason, Plan, UnstoredReason, judge, judge_head, judge_unstored,
 };
-use crate::http::stored::fill::{self, ArrivalTime};
-use crate::http::stored::response::StoredResponse;
+use crate::http::stored::response::{StoredEntry, StoredResponse};
 use crate::key::Tag;
 use crate::observe::{Observe, Occurrence};
 

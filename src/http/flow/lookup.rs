@@ -7,19 +7,19 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, Uri};
 
-use crate::cache::state::{CacheState, Lookup};
+use crate::cache::state::Lookup;
 use crate::clock::Tick;
 use crate::entry::Entry;
 use crate::error::Error;
-use crate::flight::engine::{FlightRequest, Role};
+use crate::flight::client_key::ClientKey;
 use crate::flight::phase::FlightNumbers;
-use crate::flight::queue::ClientKey;
+use crate::flight::request::{FlightRequest, Role};
 use crate::flight::waiter::Caller;
 use crate::freshness::Freshness;
-use crate::http::body::Reader;
-use crate::http::flow::refresh::RefreshedEntry;
+use crate::http::body::{Content, Reader};
+use crate::http::flow::forward::Forward;
 use crate::http::flow::trail::Trail;
-use crate::http::layer::Rules;
+use crate::http::layer::rules::Rules;
 use crate::http::rules::codings::Codings;
 use crate::http::rules::content::RequestContent;
 use crate::http::rules::decline_reason::is_failure;
@@ -30,39 +30,14 @@ use crate::http::rules::request::{
 use crate::http::rules::steering::GroupOrigin;
 use crate::http::rules::target::{absolute_uri, name_of, path_tag};
 use crate::http::rules::vary::{Fingerprint, VaryList, codings, fingerprint, variant_key};
-use crate::http::stored::fill::variant_of;
 use crate::http::stored::response::{
-    CachedResponse, Content, Index, Slot, StoredResponse, selects,
+    CachedResponse, HttpCache, Index, Slot, StoredEntry, StoredResponse, selects, variant_of,
 };
 use crate::key::{Key, KeyBuf, KeyKind, Tag, is_of_process};
 use crate::mode::Mode;
 
-pub(crate) type HttpCache = CacheState<StoredResponse>;
-pub(crate) type StoredEntry = Arc<Entry<StoredResponse>>;
-
 /// How keys of flights begin: they are never stored, and need only differ from each other.
 const FLIGHT: [u8; 2] = KeyKind::Flight.start();
-
-/// Why the service is asked, in RFC 9211's words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Forward {
-    UriMiss,
-    VaryMiss,
-    Stale,
-    /// The stored response may not answer this request.
-    Request,
-}
-
-impl Forward {
-    pub(super) const fn as_str(self) -> &'static str {
-        match self {
-            Self::UriMiss => "uri-miss",
-            Self::VaryMiss => "vary-miss",
-            Self::Stale => "stale",
-            Self::Request => "request",
-        }
-    }
-}
 
 #[inline]
 pub(super) fn scheme<'a>(uri: &'a Uri, rules: &'a Rules) -> &'a str {
@@ -336,6 +311,14 @@ fn answers_fresh_reads_only(entry: &Entry<StoredResponse>) -> bool {
     is_validated_by_each(entry) && !entry.value.response().is_some_and(is_error)
 }
 
+/// What a background refresh is to replace.
+pub(super) struct RefreshedEntry {
+    pub(super) entry: StoredEntry,
+    /// The refresh carries no field of its client that is not in the key, so that its answer is
+    /// the one that every client would have got.
+    pub(super) is_for_all: bool,
+}
+
 /// A request without a fresh answer, as the engine sees it.
 pub(crate) struct HttpCaller {
     pub(crate) cache: Arc<HttpCache>,
@@ -507,7 +490,7 @@ impl HttpCaller {
 
     /// Returns whether no answer counts whose origin request was sent before this request
     /// came: the client wants a new one, or the stored response must be validated for each
-    /// request. See "Fresh reads" in DESIGN.md.
+    /// request. See the decision on fresh reads.
     pub(super) fn reads_fresh(&self) -> bool {
         self.wishes.demand.is_some_and(|demand| demand.accepts_nothing_stored())
             || self.stale.as_deref().is_some_and(is_validated_by_each)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use http::{HeaderMap, Request, Response};
+use http::{Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
@@ -13,21 +13,20 @@ use crate::error::{BoxError, Error};
 use crate::flight::engine::PlaceForOne;
 use crate::flight::waiter::{AloneReason, Caller};
 use crate::http::body::ResponseBody;
-use crate::http::flow::answer::{self, Provenance};
+use crate::http::flow::answer::{self, Provenance, answered};
 use crate::http::flow::client::credential_detail;
+use crate::http::flow::fill::ArrivalTime;
 use crate::http::flow::forwarded::ForwardPlace;
 use crate::http::flow::lead::OriginOutcome;
-use crate::http::flow::lookup::{HttpCache, HttpCaller, StoredEntry};
+use crate::http::flow::lookup::HttpCaller;
 use crate::http::flow::origin_call::{OriginAnswer, OriginRequest};
 use crate::http::flow::refresh::refresh;
 use crate::http::flow::unkeyed::unkeyed_fields;
 use crate::http::flow::work::{HttpQuestion, HttpWork};
-use crate::http::layer::Rules;
 use crate::http::rules::decline_reason::is_failure;
 use crate::http::rules::request::{BypassReason, RequestMethod, Wishes};
 use crate::http::rules::shape::{Shape, ask_for_the_whole};
-use crate::http::stored::fill::ArrivalTime;
-use crate::http::stored::response::StoredResponse;
+use crate::http::stored::response::{StoredEntry, StoredResponse};
 use crate::mode::Mode;
 use crate::outcome::CacheOutcome;
 
@@ -71,51 +70,6 @@ where
 /// Returns what `Cache-Status` says of a response that one client asked for alone.
 pub(crate) fn alone_detail(reason: AloneReason) -> String {
     reason.as_str().replace('_', "-")
-}
-
-/// Returns how much of a stored response a request gets. Only one that asks
-/// for less costs a reading of the clock.
-#[inline]
-pub(super) fn shape_of(
-    cache: &HttpCache,
-    wishes: Wishes,
-    headers: &HeaderMap,
-    entry: &StoredEntry,
-) -> Shape {
-    if !wishes.is_shaped() {
-        return Shape::Whole;
-    }
-    let Some(stored) = entry.value.response() else { return Shape::Whole };
-    let now = cache.engine.clock.wall();
-    Shape::of(wishes, headers, stored.status, &stored.headers, Some(&stored.body), now)
-}
-
-pub(super) fn answered<B: Body>(
-    caller: &HttpCaller,
-    entry: &StoredEntry,
-    outcome: CacheOutcome,
-) -> Response<ResponseBody<B>> {
-    let (method, now) = (caller.asked.method, caller.cache.now());
-    let shape = shape_of(&caller.cache, caller.wishes, &caller.headers, entry);
-    let status = || answer::status(&caller.rules, entry, outcome, caller.forward, now);
-    let mut response = answer::from_entry(&caller.rules, entry, method, shape, status, now);
-    say(&mut response, &caller.rules, outcome);
-    response
-}
-
-/// Has a response from the store tell how it came about.
-pub(super) fn say<B: Body>(
-    response: &mut Response<ResponseBody<B>>,
-    rules: &Rules,
-    outcome: CacheOutcome,
-) {
-    // A refusal has said so already.
-    if response.extensions().is_empty() {
-        response.body_mut().comes_by(outcome);
-        if outcome != CacheOutcome::Hit || rules.config.outcome_on_hits {
-            response.extensions_mut().insert(outcome);
-        }
-    }
 }
 
 impl<S, Q, B> HttpWork<S, Q, B>

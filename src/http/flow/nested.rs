@@ -5,7 +5,7 @@
 //! there is one flight.
 //!
 //! The rules of the inner layer do nothing, but for two things. A write ends what is stored by
-//! either layer: what is lost is served for too long. And what the inner layer keeps apart, the outer
+//! either layer: an invalidation that is lost lets a page be served for too long. And what the inner layer keeps apart, the outer
 //! one does not share. If they might tell two clients apart that the outer layer takes for one,
 //! the inner layer says so in the mark, and the response is for its client alone. It says so in
 //! the marks of other handles, too. The mark is in the request, since a layer between the two may
@@ -20,11 +20,12 @@ use http::{Extensions, Request, Response, Uri};
 use tower_service::Service;
 
 use crate::http::flow::content;
-use crate::http::flow::lookup::HttpCache;
-use crate::http::layer::Rules;
+use crate::http::layer::rules::Rules;
 use crate::http::rules::key::received_uri;
 use crate::http::rules::request::is_unsafe;
+use crate::http::rules::storable::ForOneClient;
 use crate::http::rules::vary::{self, Vary};
+use crate::http::stored::response::HttpCache;
 use crate::tower::oneshot::Oneshot;
 
 /// The marks of the layers that a request has come through, the outermost first.
@@ -90,15 +91,6 @@ where
         response.extensions_mut().insert(ForOneClient);
     }
     Ok(response)
-}
-
-/// The response comes from behind a layer that keeps it for its client.
-#[derive(Clone, Copy)]
-struct ForOneClient;
-
-/// Returns whether a layer further in keeps the response for its client.
-pub(crate) fn is_for_one(response: &Extensions) -> bool {
-    response.get::<ForOneClient>().is_some()
 }
 
 impl Mark {

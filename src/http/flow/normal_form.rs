@@ -11,7 +11,7 @@ use http::{Method, Uri, request::Parts};
 
 use crate::http::config::HttpConfig;
 use crate::http::flow::lookup::scheme;
-use crate::http::layer::Rules;
+use crate::http::layer::rules::Rules;
 use crate::http::rules::host::Host;
 use crate::http::rules::key::{received_uri, unkey_query};
 

@@ -11,12 +11,13 @@ use tower_service::Service;
 use crate::http::body::ResponseBody;
 use crate::http::cache_for::CacheFor;
 use crate::http::flow::content;
-use crate::http::flow::lookup::{HttpCache, HttpCaller, StoredEntry};
+use crate::http::flow::forward::ForwardStatus;
+use crate::http::flow::lookup::HttpCaller;
 use crate::http::flow::nested;
 use crate::http::rules::decline_reason::is_failure;
 use crate::http::rules::request::RequestMethod;
-use crate::http::rules::validation::{self, Validators, validators};
-use crate::http::stored::response::selects;
+use crate::http::rules::validation::{self, Validators};
+use crate::http::stored::response::{CachedResponse, HttpCache, StoredEntry, selects};
 use crate::key::Key;
 use crate::observe::table::RevalidationResult;
 use crate::observe::{Observe, Occurrence};
@@ -139,7 +140,7 @@ impl HttpCaller {
     /// it selects, and that is not invalidated.
     pub(super) fn to_validate(&self) -> Option<(StoredEntry, Validators)> {
         let entry = self.to_confirm()?;
-        let validators = entry.value.response().and_then(validators)?;
+        let validators = entry.value.response().and_then(CachedResponse::validators)?;
         Some((entry, validators))
     }
 
@@ -203,7 +204,3 @@ impl RenewedResponse {
         Response::from_parts(self.head, ResponseBody::full(self.body))
     }
 }
-
-/// What the service answered, where that is not the status of the response.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ForwardStatus(pub(super) StatusCode);

@@ -17,20 +17,20 @@ use http_body::Body;
 use tower_service::Service;
 
 use crate::error::BoxError;
-use crate::http::body::{Gathered, Reader, ResponseBody};
+use crate::http::body::{Content, Gathered, Reader, ResponseBody};
+use crate::http::flow::answer::answered;
 use crate::http::flow::client::OriginClient;
 use crate::http::flow::content;
+use crate::http::flow::fill;
 use crate::http::flow::lead::OriginOutcome;
-use crate::http::flow::lookup::{HttpCaller, StoredEntry};
-use crate::http::flow::miss::answered;
+use crate::http::flow::lookup::HttpCaller;
 use crate::http::flow::work::{HttpQuestion, HttpWork, LeadResult};
-use crate::http::layer::Rules;
+use crate::http::layer::rules::Rules;
 use crate::http::rules::content::RequestContent;
 use crate::http::rules::range::{bytes_needed, is_of_other_unit};
 use crate::http::rules::request::BypassReason;
 use crate::http::rules::shape::Shape;
-use crate::http::stored::fill;
-use crate::http::stored::response::Content;
+use crate::http::stored::response::StoredEntry;
 use crate::outcome::CacheOutcome;
 
 /// Returns whether the service may be asked for the whole on behalf of a range: then the

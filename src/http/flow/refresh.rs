@@ -9,22 +9,15 @@ use tower_service::Service;
 
 use crate::cache::run;
 use crate::error::BoxError;
-use crate::flight::engine::LedFor;
+use crate::flight::request::LedFor;
 use crate::flight::waiter::Caller;
-use crate::http::flow::lookup::{self, FlightKind, HttpCache, HttpCaller, StoredEntry};
+use crate::http::flow::fill::key_of;
+use crate::http::flow::lookup::{self, FlightKind, HttpCaller, RefreshedEntry};
 use crate::http::flow::work::HttpWork;
 use crate::http::rules::content::METADATA;
 use crate::http::rules::request::{Credentials, RequestMethod, Wishes, credentials};
 use crate::http::rules::shape::ask_for_the_whole;
-use crate::http::stored::fill::{key_of, variant_of};
-
-/// What a background refresh is to replace.
-pub(super) struct RefreshedEntry {
-    pub(super) entry: StoredEntry,
-    /// The refresh carries no field of its client that is not in the key, so that its answer is
-    /// the one that every client would have got.
-    pub(super) is_for_all: bool,
-}
+use crate::http::stored::response::{HttpCache, StoredEntry, variant_of};
 
 /// Refreshes in the background, as a GET (a QUERY, a POST) without the fields that belong to the client
 /// whose request triggered it.

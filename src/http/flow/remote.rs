@@ -5,13 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::entry::Entry;
-use crate::http::flow::lookup::{HttpCache, HttpCaller, StoredEntry};
+use crate::http::flow::fill::{self, index_entry, weighed_index};
+use crate::http::flow::lookup::HttpCaller;
 use crate::http::flow::trail::lasting;
 use crate::http::rules::codings::Coding;
 use crate::http::rules::vary::{Fingerprint, VaryList};
-use crate::http::stored::fill::{self, index_entry, index_of, weighed_index};
 use crate::http::stored::generation::{Generation, leaf_key};
-use crate::http::stored::response::{Index, MAX_LISTS, StoredResponse};
+use crate::http::stored::response::{
+    HttpCache, Index, MAX_LISTS, StoredEntry, StoredResponse, index_of,
+};
 use crate::key::{Key, is_of_process};
 use crate::lease::hold::{FillTarget, Merge};
 

@@ -5,18 +5,18 @@ use std::sync::Arc;
 use http::{Response, StatusCode, header, response::Parts};
 use http_body::Body;
 
-use crate::http::body::ResponseBody;
+use crate::http::body::{Content, ResponseBody};
+use crate::http::flow::fill::{self, ArrivalTime};
 use crate::http::flow::lead::{Head, OriginOutcome};
-use crate::http::flow::lookup::{HttpCaller, StoredEntry};
+use crate::http::flow::lookup::HttpCaller;
 use crate::http::flow::origin_call::{Confirmation, OriginAnswer, RenewedResponse};
 use crate::http::rules::codings::Coding;
 use crate::http::rules::lifetime::Times;
 use crate::http::rules::request::{RequestFacts, RequestMethod};
 use crate::http::rules::steering;
 use crate::http::rules::storable::{Decision, DeclineReason, Plan, content_length, judge};
-use crate::http::rules::validation::{merge, validators};
-use crate::http::stored::fill::{self, ArrivalTime};
-use crate::http::stored::response::{CachedResponse, Content};
+use crate::http::rules::validation::merge;
+use crate::http::stored::response::{CachedResponse, StoredEntry, variant_of};
 use crate::invalidation::ASKED_NOW;
 use crate::key::Tag;
 
@@ -33,7 +33,7 @@ impl Head {
             Ok((plan, tags)) => {
                 // Its body came in answer to another request.
                 self.caller.asked = self.caller.asked_of(&renewed.entry);
-                if fill::fingerprint_of(&self.caller, &plan) != fill::variant_of(&renewed.entry) {
+                if fill::fingerprint_of(&self.caller, &plan) != variant_of(&renewed.entry) {
                     fill::unstore(&self.caller, &renewed.entry);
                 }
                 let stored = self.fill(&renewed.head, renewed.body.clone(), &plan, tags);
@@ -200,5 +200,5 @@ enum Freshening {
 fn is_about(stored: &CachedResponse, head: &Parts) -> bool {
     let length = stored.body.length();
     let is_as_long = content_length(&head.headers).is_ok_and(|n| n.is_none() || n == length);
-    is_as_long && validators(stored).is_some_and(|ours| ours.agree_with(&head.headers))
+    is_as_long && stored.validators().is_some_and(|ours| ours.agree_with(&head.headers))
 }

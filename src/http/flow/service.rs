@@ -13,14 +13,13 @@ use crate::cache::state::Lookup;
 use crate::clock::Tick;
 use crate::error::BoxError;
 use crate::http::body::{ResponseBody, read_request};
-use crate::http::flow::answer::{self, Provenance};
+use crate::http::flow::answer::{self, Provenance, shape_of};
 use crate::http::flow::content::{self, Safety};
+use crate::http::flow::forward::Forward;
 use crate::http::flow::forwarded::ForwardPlace;
 use crate::http::flow::future::HttpFuture;
-use crate::http::flow::lookup::{
-    Forward, HttpCache, HttpCaller, StoredEntry, automatic_tags, group_origin, look, primary_key,
-};
-use crate::http::flow::miss::{self, serve, shape_of};
+use crate::http::flow::lookup::{HttpCaller, automatic_tags, group_origin, look, primary_key};
+use crate::http::flow::miss::serve;
 use crate::http::flow::nested::{self, Passage};
 use crate::http::flow::normal_form;
 use crate::http::flow::part::may_fill_from_range;
@@ -28,15 +27,15 @@ use crate::http::flow::refresh::is_being_refreshed;
 use crate::http::flow::trail::{self, Trail};
 use crate::http::flow::unkeyed::NOTHING;
 use crate::http::flow::unsafe_method::{self, Position};
-use crate::http::layer::Rules;
-use crate::http::layer::routes::{AmbiguousPath, RouteTable};
+use crate::http::layer::route_table::{AmbiguousPath, RouteTable};
+use crate::http::layer::rules::Rules;
 use crate::http::rules::codings;
 use crate::http::rules::content::{RequestContent, is_query};
 use crate::http::rules::request::{
     BypassReason, Class, FieldScan, RequestFacts, RequestMethod, Wishes, classify,
     credential_field, is_unsafe,
 };
-use crate::http::stored::response::StoredResponse;
+use crate::http::stored::response::{HttpCache, StoredEntry, StoredResponse};
 use crate::key::KeyBuf;
 use crate::mode::Mode;
 use crate::observe::{Observe, Occurrence};
@@ -154,7 +153,7 @@ impl<S> HttpService<S> {
         &self,
         parts: Parts,
         body: Q,
-        table: &RouteTable,
+        table: &RouteTable<Rules>,
     ) -> HttpFuture<B, S::Error>
     where
         S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
@@ -335,7 +334,7 @@ impl<S> HttpService<S> {
         let shape = shape_of(&self.cache, wishes, &parts.headers, entry);
         let status = || answer::hit_status(rules, entry, now);
         let mut response = answer::from_entry(rules, entry, method, shape, status, now);
-        miss::say(&mut response, rules, CacheOutcome::Stale);
+        answer::say(&mut response, rules, CacheOutcome::Stale);
         response
     }
 

@@ -31,23 +31,18 @@
 //!
 //! Entries of this process have no generation: their tags end them.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use crate::entry::Entry;
 use crate::freshness::{Lifetimes, Window};
-use crate::http::flow::lookup::{HttpCache, HttpCaller, StoredEntry};
-use crate::http::stored::fill::index_of;
-use crate::http::stored::generation::{Generation, leaf_key};
-use crate::http::stored::response::Index;
+use crate::http::stored::generation::Generation;
+use crate::http::stored::response::{HttpCache, StoredEntry, index_of};
 use crate::key::{Key, UriName};
-use crate::lease::grant::Version;
 
 /// How far a leader has looked.
 #[derive(Default)]
 pub(crate) struct Trail {
     /// What stands at the anchor.
-    anchor: Option<StoredEntry>,
+    pub(super) anchor: Option<StoredEntry>,
     /// The index of variants.
     pub(super) index: Option<StoredEntry>,
 }
@@ -61,7 +56,7 @@ pub(super) fn anchor(cache: &HttpCache, primary: &[u8]) -> Option<Key> {
     UriName::of_key(primary).map(|name| name.anchor())
 }
 
-fn generation_of(entry: &StoredEntry) -> Option<Generation> {
+pub(super) fn generation_of(entry: &StoredEntry) -> Option<Generation> {
     index_of(entry)?.generation
 }
 
@@ -81,61 +76,6 @@ impl Trail {
     /// Returns the number of the invalidation log when the look began.
     pub(super) fn since(&self) -> Option<u64> {
         self.anchor.iter().chain(&self.index).map(|entry| entry.started_seq).min()
-    }
-}
-
-impl HttpCaller {
-    /// Returns whether the leader looks at an anchor next.
-    pub(super) fn is_at_anchor(&self) -> bool {
-        self.anchor.is_some() && self.trail.anchor.is_none()
-    }
-
-    /// Returns where it looks next.
-    pub(super) fn remote_key(&self) -> Key {
-        if let Some(anchor) = self.anchor.as_ref().filter(|_| self.is_at_anchor()) {
-            return anchor.clone();
-        }
-        let index = self.trail.index.as_ref().and_then(generation_of);
-        match (index, self.predicted()) {
-            (Some(generation), Some(variant)) => {
-                leaf_key([generation], &self.primary, Some(variant))
-            }
-            _ => self.remote_primary(),
-        }
-    }
-
-    /// Returns where the response stands in the remote if it does not vary, or its index.
-    pub(super) fn remote_primary(&self) -> Key {
-        if self.anchor.is_none() {
-            return self.primary.clone();
-        }
-        leaf_key(self.trail.anchor.as_ref().and_then(generation_of), &self.primary, None)
-    }
-
-    /// Goes on from an index.
-    pub(super) fn follow(&mut self, index: &StoredEntry) {
-        if self.is_at_anchor() {
-            self.trail.anchor = Some(Arc::clone(index));
-        } else {
-            self.trail.index = Some(Arc::clone(index));
-        }
-    }
-
-    /// Returns the anchor that it has come by, and what stood there.
-    pub(super) fn anchor_passed(&self) -> Option<(&Key, &StoredEntry)> {
-        self.anchor.as_ref().zip(self.trail.anchor.as_ref())
-    }
-
-    /// Makes the index to be filled at an anchor: it leads to responses that are yet to be
-    /// computed, and lasts until the first of them prolongs it.
-    pub(super) fn new_anchor(&self, version: Version) -> StoredEntry {
-        let engine = &self.cache.engine;
-        let settings = &engine.settings;
-        let lasts = (settings.compute_timeout() + settings.wait_timeout()) * 2;
-        let index = Index { generation: Some(Generation::random()), ..Index::default() };
-        let window = lasting(engine.clock.now(), lasts.max(Duration::from_secs(60)));
-        let entry = Entry::new(index.into(), window, Box::default(), engine.log.seq());
-        Arc::new(entry.with_version(Some(version)))
     }
 }
 

@@ -15,17 +15,19 @@ use crate::flight::waiter::Caller;
 use crate::http::body::{ResponseBody, SourceBody};
 use crate::http::cache_for::CacheFor;
 use crate::http::flow::answer::{self, Provenance};
+use crate::http::flow::fill::ArrivalTime;
+use crate::http::flow::forward::Forward;
 use crate::http::flow::forwarded::ForwardPlace;
 use crate::http::flow::lead::{Head, OriginOutcome};
 use crate::http::flow::lookup::{
-    Forward, HttpCache, HttpCaller, automatic_tags, group_origin, owned_primary_key, scheme,
+    HttpCaller, automatic_tags, group_origin, owned_primary_key, scheme,
 };
 use crate::http::flow::nested;
 use crate::http::flow::normal_form;
 use crate::http::flow::request_end::RequestEnd;
 use crate::http::flow::trail::Trail;
 use crate::http::flow::unkeyed::NOTHING;
-use crate::http::layer::Rules;
+use crate::http::layer::rules::Rules;
 use crate::http::rules::key::received_uri;
 use crate::http::rules::lifetime::Times;
 use crate::http::rules::request::{
@@ -35,7 +37,7 @@ use crate::http::rules::request_directives;
 use crate::http::rules::steering::{self, GroupOrigin};
 use crate::http::rules::storable::{Decision, DeclineReason, Plan, post_storable};
 use crate::http::rules::target::{UriReach, absolute_uri, every_absolute_uri, same_origin_target};
-use crate::http::stored::fill::ArrivalTime;
+use crate::http::stored::response::HttpCache;
 use crate::invalidation;
 use crate::key::Tag;
 

@@ -14,22 +14,19 @@ use crate::cache::state::Lookup;
 use crate::entry::Entry;
 use crate::error::Error;
 use crate::flight::end::{End, Remember};
-use crate::flight::engine::{FlightRequest, Role};
 use crate::flight::leader::Leader;
 use crate::flight::phase::FlightNumbers;
+use crate::flight::request::{FlightRequest, Role};
 use crate::flight::waiter::Caller;
 use crate::freshness::{self, Freshness};
 use crate::http::body::SourceBody;
 use crate::http::flow::lead::{OriginOutcome, ask};
-use crate::http::flow::lookup::{
-    HttpCaller, StoredEntry, is_validated_by_each, look_held, must_be_validated,
-};
+use crate::http::flow::lookup::{HttpCaller, is_validated_by_each, look_held, must_be_validated};
 use crate::http::flow::remote;
 use crate::http::flow::trail::Trail;
 use crate::http::rules::decline_reason::is_failure;
 use crate::http::rules::request::RequestMethod;
-use crate::http::rules::validation::validators;
-use crate::http::stored::response::{Slot, StoredResponse, selects};
+use crate::http::stored::response::{Slot, StoredEntry, StoredResponse, selects};
 use crate::key::Key;
 use crate::lease::acquire::{Judgement, Patience, Search};
 use crate::lease::grant::Version;
@@ -142,7 +139,7 @@ impl HttpQuestion {
             }
             Freshness::Expired => {
                 let stored = found.value.response();
-                let may_be_validated = stored.is_some_and(|stored| validators(stored).is_some());
+                let may_be_validated = stored.is_some_and(|stored| stored.validators().is_some());
                 self.stand_in = may_be_validated.then(|| Arc::clone(found));
                 if is_validated_by_each(found) { Judgement::ForEach } else { Judgement::Expired }
             }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use http::request::Parts;
 
+use crate::flight::client_key::ClientKey;
 use crate::flight::places::Places;
-use crate::flight::queue::ClientKey;
 use crate::http::layer::HttpLayer;
 
 impl HttpLayer {

@@ -8,7 +8,8 @@ use http::request::Parts;
 use http_body::Body;
 
 use crate::http::body::RequestBody;
-use crate::http::layer::{HttpLayer, PostKeyRule, PostRule};
+use crate::http::layer::HttpLayer;
+use crate::http::layer::rules::{PostKeyRule, PostRule};
 use crate::key::{KeyBuf, ToKey};
 
 impl HttpLayer {

@@ -7,13 +7,7 @@ use std::sync::Arc;
 use http::request::Parts;
 
 use crate::http::layer::HttpLayer;
-
-/// Work on a task of its own. Its result does not show: it leaves by another way.
-pub(in crate::http) type TaskWork = Pin<Box<dyn Future<Output = ()> + Send>>;
-/// What was taken from the caller's task, as a wrapper of the work.
-pub(in crate::http) type ContextWrap = Box<dyn FnOnce(TaskWork) -> TaskWork + Send>;
-/// Takes it.
-pub(in crate::http) type ContextRule = Arc<dyn Fn(&Parts) -> ContextWrap + Send + Sync>;
+use crate::http::layer::rules::ContextRule;
 
 impl HttpLayer {
     /// Takes the context of the caller's task along to the task where the service is called.

@@ -7,7 +7,8 @@ use bytes::Bytes;
 use http::Response;
 
 use crate::http::flow::error_response::Refusal;
-use crate::http::layer::{DisconnectedRule, HttpLayer, RefusalRule};
+use crate::http::layer::HttpLayer;
+use crate::http::layer::rules::{DisconnectedRule, RefusalRule};
 
 impl HttpLayer {
     /// Sets which errors of the inner service, of type `E`, say that it could

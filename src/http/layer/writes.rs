@@ -1,15 +1,12 @@
 //! Settings about requests that change something, and what they invalidate.
 
 use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use http::{request, response};
 
-use crate::http::layer::{HttpLayer, Rules};
-
-pub(super) type WriteRule =
-    Arc<dyn Fn(&request::Parts, Option<&response::Parts>) -> bool + Send + Sync>;
+use crate::http::layer::HttpLayer;
+use crate::http::layer::rules::{DisconnectedRule, WriteRule};
 
 impl HttpLayer {
     /// Sets which writes invalidate. Defaults to all.
@@ -82,31 +79,7 @@ impl HttpLayer {
     /// ```
     pub fn unsent<E: 'static>(self, is: impl Fn(&E) -> bool + Send + Sync + 'static) -> Self {
         let is = move |error: &dyn Any| error.downcast_ref().is_some_and(&is);
-        let rule: super::DisconnectedRule = Arc::new(is);
+        let rule: DisconnectedRule = Arc::new(is);
         self.change(move |rules| rules.unsent = Some(rule))
-    }
-}
-
-impl Rules {
-    /// Returns whether the service has received nothing of the request that it failed with
-    /// `error`.
-    pub(in crate::http) fn is_unsent<E: 'static>(&self, error: &E) -> bool {
-        self.unsent.as_ref().is_some_and(|is| is(error))
-    }
-
-    /// Returns whether the application decides which writes invalidate.
-    pub(in crate::http) fn chooses_writes(&self) -> bool {
-        self.invalidates.is_some()
-    }
-
-    /// Returns whether a write invalidates that touches its resource, or may have done so.
-    pub(in crate::http) fn lets_invalidate(
-        &self,
-        request: &request::Parts,
-        response: Option<&response::Parts>,
-    ) -> bool {
-        let Some(rule) = &self.invalidates else { return true };
-        // It may be called while a panic unwinds: a second one would end the process.
-        catch_unwind(AssertUnwindSafe(|| rule(request, response))).unwrap_or(true)
     }
 }

@@ -8,13 +8,12 @@ use http::StatusCode;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http_body::Body;
 
-use crate::http::body::ResponseBody;
+use crate::http::body::{Content, ResponseBody};
 use crate::http::rules::codings::accepts_a_coding;
 use crate::http::rules::conditions::is_not_modified;
 use crate::http::rules::multipart::Multipart;
 use crate::http::rules::range::{self, Cut, Length, Part};
 use crate::http::rules::request::Wishes;
-use crate::http::stored::response::Content;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {

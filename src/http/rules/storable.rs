@@ -5,7 +5,6 @@ use http::{Method, StatusCode, Uri, response::Parts};
 
 use crate::http::cache_for::CacheFor;
 use crate::http::config::{HttpConfig, SetCookie};
-use crate::http::flow::nested;
 use crate::http::rules::codings::Coding;
 use crate::http::rules::conditions::has_tag;
 pub(crate) use crate::http::rules::decline_reason::{DeclineReason, UnstoredReason};
@@ -17,7 +16,6 @@ use crate::http::rules::steering;
 use crate::http::rules::target::same_origin_target;
 use crate::http::rules::targeted;
 use crate::http::rules::vary::{self, Vary, VaryList};
-use crate::http::stored::response::Facts;
 
 /// Different fields that a stored response may have, whatever their size. A
 /// map panics when a field is inserted beyond 24,576 of them, and every answer
@@ -164,24 +162,9 @@ pub(crate) fn post_storable(
     }
 }
 
-/// Returns whether a stored response may answer a request with these
-/// credentials (RFC 9111, 3.5).
-#[inline]
-pub(crate) fn may_answer(stored: &Facts, asked: &RequestFacts) -> bool {
-    if asked.credentials.is_anonymous() {
-        return true;
-    }
-    // "Log in first" is no answer for a client that has logged in.
-    if matches!(stored.status.as_u16(), 401 | 403 | 407) {
-        return false;
-    }
-    // The response to an anonymous request holds no data of one client, if the origin
-    // knows of caches at all: then a cookie makes no difference.
-    let holds_no_data =
-        stored.from.is_anonymous() && stored.explicit && stored.source == Source::Origin;
-    let free = if holds_no_data { Credentials::COOKIE } else { Credentials::NONE };
-    stored.permits.contains(asked.credentials.without(free))
-}
+/// An extension of a response: a layer further in keeps it for its client.
+#[derive(Clone, Copy)]
+pub(crate) struct ForOneClient;
 
 struct Response<'a> {
     parts: &'a Parts,
@@ -197,7 +180,7 @@ impl Response<'_> {
     fn judge(&self, asked: &RequestFacts) -> Result<Plan, DeclineReason> {
         // Before anything is read that may be as large as it likes.
         self.check_fields()?;
-        refuse_if(nested::is_for_one(&self.parts.extensions), DeclineReason::Nested)?;
+        refuse_if(self.parts.extensions.get::<ForOneClient>().is_some(), DeclineReason::Nested)?;
         let DirectiveSet { directives, mut withheld } = self.governing();
         self.check_status(asked)?;
         self.check_directives(&directives)?;

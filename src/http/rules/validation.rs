@@ -3,14 +3,12 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use http::StatusCode;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 
 use crate::http::rules::conditions::{EntityTag, has_tag, only, only_date};
 use crate::http::rules::fields::{
     CACHE_STATUS, complete_date, governs_storing, strip_hop_by_hop_but_prohibitions,
 };
-use crate::http::stored::response::CachedResponse;
 
 /// By what a stored response can be told from others, each as it was sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -22,7 +20,7 @@ pub(crate) struct Validators {
 impl Validators {
     /// Reads them from the fields of a response. One that is repeated identifies
     /// nothing, nor does a tag or a date that is none.
-    fn of(headers: &HeaderMap) -> Option<Self> {
+    pub(crate) fn of(headers: &HeaderMap) -> Option<Self> {
         let etag = only(headers, &header::ETAG).filter(|_| has_tag(headers));
         // In which century a year of two digits lies makes no difference here.
         let is_date = only_date(headers, &header::LAST_MODIFIED, UNIX_EPOCH).is_some();
@@ -56,14 +54,6 @@ impl Validators {
             && same(header::ETAG, &self.etag)
             && same(header::LAST_MODIFIED, &self.last_modified)
     }
-}
-
-/// Returns the validators of a stored response. Only a 200 is validated: a 304
-/// is an answer to nothing else (RFC 9110, 13.2.1).
-pub(crate) fn validators(stored: &CachedResponse) -> Option<Validators> {
-    // The origin does not know an entity tag that we made, and such a response has no other validator.
-    let is_asked = stored.status == StatusCode::OK && !stored.has_own_etag();
-    is_asked.then(|| Validators::of(&stored.headers)).flatten()
 }
 
 /// A strong tag confirms the same strong one, a weak tag both (RFC 9110,

@@ -2,7 +2,7 @@
 
 use http::header::{self, HeaderMap, HeaderValue};
 
-use crate::http::stored::response::Content;
+use crate::http::body::Content;
 use crate::key::KeyBuf;
 
 /// Writes a strong entity tag: a hash of the bytes and of what says how to read them (RFC 9110,

@@ -41,7 +41,6 @@
 //!   as if a client had sent it.
 
 mod etag;
-pub(crate) mod fill;
 pub(crate) mod generation;
 pub(crate) mod response;
 #[cfg(feature = "remote")]

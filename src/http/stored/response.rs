@@ -8,18 +8,19 @@ use std::time::SystemTime;
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::{StatusCode, response::Parts};
-use http_body::Body;
 
+use crate::cache::state::CacheState;
 use crate::clock::Tick;
-use crate::http::body::{ResponseBody, SharedBody};
+use crate::entry::Entry;
+use crate::http::body::Content;
 use crate::http::config::HttpConfig;
 use crate::http::rules::codings::{Coding, Codings};
 use crate::http::rules::directives::Directives;
 use crate::http::rules::fields::strip_for_storage;
 use crate::http::rules::lifetime::Source;
-use crate::http::rules::range::Length;
 use crate::http::rules::request::{Credentials, RequestFacts};
-use crate::http::rules::storable::{Plan, may_answer};
+use crate::http::rules::storable::Plan;
+use crate::http::rules::validation::Validators;
 use crate::http::rules::vary::{Fingerprint, VaryList, accepted, codings, fingerprint};
 use crate::http::stored::etag;
 use crate::http::stored::generation::Generation;
@@ -31,6 +32,9 @@ pub(crate) const MAX_LISTS: usize = 4;
 const FIELD_BYTES: usize = 104;
 /// What each further value of a field takes besides its text: the list grows by doubling.
 const FURTHER_VALUE_BYTES: usize = 2 * 72;
+
+pub(crate) type HttpCache = CacheState<StoredResponse>;
+pub(crate) type StoredEntry = Arc<Entry<StoredResponse>>;
 
 /// A response as the HTTP layer stores it.
 ///
@@ -59,7 +63,7 @@ pub(crate) enum Slot {
 
 impl StoredResponse {
     /// Returns when this process asked for it, or for the newest variant of an index.
-    pub(super) fn when_asked(&self) -> Option<Tick> {
+    pub(crate) fn when_asked(&self) -> Option<Tick> {
         match self.slot() {
             Slot::Response(stored) => stored.asked_at,
             Slot::Index(index) => index.asked_at,
@@ -130,54 +134,6 @@ pub(crate) struct CachedResponse {
     used: AtomicU64,
 }
 
-/// The body of a response. Only whole ones are stored, in this process or the remote; a
-/// caller that joins a flight may get one that arrives.
-#[derive(Clone, Debug)]
-pub(crate) enum Content {
-    Whole(Bytes),
-    Arriving(Arc<SharedBody>),
-    /// There is none: it is the response to a HEAD, for other HEADs.
-    HeadOnly,
-}
-
-impl Content {
-    /// Returns the bytes, unless they are still arriving.
-    pub(crate) fn whole(&self) -> Option<&Bytes> {
-        match self {
-            Self::Whole(bytes) => Some(bytes),
-            Self::Arriving(_) | Self::HeadOnly => None,
-        }
-    }
-
-    /// Returns how many bytes there are or will be, if that is known.
-    pub(crate) fn length(&self) -> Option<u64> {
-        match self {
-            Self::Whole(bytes) => Some(bytes.len() as u64),
-            Self::Arriving(body) => body.declared(),
-            Self::HeadOnly => None,
-        }
-    }
-
-    /// Returns what is known of its length for cutting a part out of it.
-    pub(crate) fn length_so_far(&self) -> Length {
-        match (self, self.length()) {
-            (_, Some(length)) => Length::Known(length),
-            (Self::Arriving(body), None) => Length::AtLeast(body.come()),
-            (Self::Whole(_) | Self::HeadOnly, None) => Length::AtLeast(0),
-        }
-    }
-
-    /// Returns it as a body that is read from the beginning.
-    #[inline]
-    pub(crate) fn to_body<B: Body>(&self) -> ResponseBody<B> {
-        match self {
-            Self::Whole(bytes) => ResponseBody::full(bytes.clone()),
-            Self::Arriving(body) => ResponseBody::reading(body.reader()),
-            Self::HeadOnly => ResponseBody::full(Bytes::new()),
-        }
-    }
-}
-
 /// What must be known of a stored response to answer with it.
 #[derive(Clone, Debug)]
 pub(crate) struct Facts {
@@ -196,6 +152,15 @@ pub(crate) struct Facts {
 }
 
 impl CachedResponse {
+    /// Returns its validators. Only a 200 is validated: a 304 is an answer to nothing else
+    /// (RFC 9110, 13.2.1).
+    pub(crate) fn validators(&self) -> Option<Validators> {
+        // The origin does not know an entity tag that we made, and such a response has no other
+        // validator.
+        let is_asked = self.status == StatusCode::OK && !self.has_own_etag();
+        is_asked.then(|| Validators::of(&self.headers)).flatten()
+    }
+
     /// Makes what `plan` says of a response. `selected_as` is how the request selects it by
     /// the fields of `plan.vary`.
     pub(crate) fn new(
@@ -234,7 +199,7 @@ impl CachedResponse {
     }
 
     /// Says when this process asked for it.
-    pub(super) fn asked_at(mut self, tick: Tick) -> Self {
+    pub(crate) fn asked_at(mut self, tick: Tick) -> Self {
         self.asked_at = Some(tick);
         self
     }
@@ -259,7 +224,7 @@ impl CachedResponse {
     }
 
     /// Makes the same with its whole body.
-    pub(super) fn completed(&self, body: Bytes) -> Self {
+    pub(crate) fn completed(&self, body: Bytes) -> Self {
         let (mut headers, body) = (self.headers.clone(), Content::Whole(body));
         write_length(&mut headers, self.status, &body);
         if self.has_own_etag {
@@ -404,7 +369,7 @@ impl Index {
     }
 
     /// Says when a variant was asked for.
-    pub(super) fn asked_at(mut self, asked_at: Option<Tick>) -> Self {
+    pub(crate) fn asked_at(mut self, asked_at: Option<Tick>) -> Self {
         self.asked_at = self.asked_at.max(asked_at);
         self
     }
@@ -547,7 +512,8 @@ mod tests {
             assert_eq!(length, expected, "{status}");
         }
         let mut headers = HeaderMap::new();
-        let (arriving, _feed) = SharedBody::new(Some(4), ByteBudget::new(4).reserve(4).unwrap());
+        let (arriving, _feed) =
+            crate::http::body::SharedBody::new(Some(4), ByteBudget::new(4).reserve(4).unwrap());
         write_length(&mut headers, StatusCode::OK, &Content::Arriving(arriving));
         assert!(headers.is_empty(), "it may yet break off");
     }
@@ -587,5 +553,36 @@ mod tests {
         let again = index.with(&lists[2], other, prints[0]).without(prints[4]);
         assert_eq!(again.lists, [2, 4, 3, 1].map(|i| lists[i].clone()));
         assert_eq!(again.variants, [0, 3, 2, 1].map(|i| prints[i]));
+    }
+}
+
+/// Returns whether a stored response may answer a request with these
+/// credentials (RFC 9111, 3.5).
+#[inline]
+pub(crate) fn may_answer(stored: &Facts, asked: &RequestFacts) -> bool {
+    if asked.credentials.is_anonymous() {
+        return true;
+    }
+    // "Log in first" is no answer for a client that has logged in.
+    if matches!(stored.status.as_u16(), 401 | 403 | 407) {
+        return false;
+    }
+    // The response to an anonymous request holds no data of one client, if the origin
+    // knows of caches at all: then a cookie makes no difference.
+    let holds_no_data =
+        stored.from.is_anonymous() && stored.explicit && stored.source == Source::Origin;
+    let free = if holds_no_data { Credentials::COOKIE } else { Credentials::NONE };
+    stored.permits.contains(asked.credentials.without(free))
+}
+
+/// Returns which variant an entry is.
+pub(crate) fn variant_of(entry: &Entry<StoredResponse>) -> Option<Fingerprint> {
+    entry.value.response()?.facts.fingerprint
+}
+
+pub(crate) fn index_of(entry: &Entry<StoredResponse>) -> Option<&Index> {
+    match entry.value.slot() {
+        Slot::Index(index) => Some(index),
+        Slot::Response(_) => None,
     }
 }

@@ -10,8 +10,8 @@ use crate::http::config::HttpConfig;
 use crate::http::rules::directives::{NAMES, NUMBER_NAMES};
 use crate::http::rules::lifetime::{Source, Times};
 use crate::http::rules::request::{Credentials, RequestFacts, RequestMethod};
-use crate::http::rules::storable::{Decision, Plan, judge, may_answer};
-use crate::http::stored::response::Facts;
+use crate::http::rules::storable::{Decision, Plan, judge};
+use crate::http::stored::response::{Facts, may_answer};
 use crate::http::tests::reference::{Exchange, NotStored, Reading, read};
 
 /// Friday, 15 January 2027, 8 o'clock.

@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
+use crate::http::body::Content;
 use crate::http::rules::lifetime::tests::times;
 use http::header::HeaderValue;
 use http::{Method, StatusCode, Uri, response::Parts};
@@ -11,7 +12,7 @@ use crate::http::config::{HttpConfig, SetCookie};
 use crate::http::rules::decline_reason::DeclineReason;
 use crate::http::rules::request::{Credentials, RequestFacts, RequestMethod};
 use crate::http::rules::storable::*;
-use crate::http::stored::response::{CachedResponse, Content};
+use crate::http::stored::response::{CachedResponse, may_answer};
 
 pub(in crate::http) fn anonymous() -> RequestFacts {
     RequestFacts { method: RequestMethod::Get, credentials: Credentials::NONE }

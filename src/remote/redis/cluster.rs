@@ -8,7 +8,7 @@
 //! ([cluster specification](https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/)).
 
 mod inboxes;
-mod slots;
+pub(super) mod slots;
 
 use std::collections::HashMap;
 use std::future::Future;

@@ -5,7 +5,7 @@
 //! [`CONNECT_TIMEOUT`] for a connection, unless its caller would. A command is awaited for ever: its
 //! caller has a deadline and drops it.
 
-mod messages;
+pub(super) mod messages;
 #[cfg(any(feature = "redis-cluster", feature = "redis-sentinel"))]
 mod topology;
 
@@ -24,16 +24,16 @@ use redis::{
 };
 use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::{sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::error::ConfigError;
 use crate::remote::RemoteErrorKind;
 #[cfg(feature = "redis-cluster")]
-use crate::remote::redis::cluster::slot_of;
+use crate::remote::redis::cluster::slots::slot_of;
 #[cfg(feature = "redis-cluster")]
 pub(super) use crate::remote::redis::connection::messages::SlotNotice;
 pub(super) use crate::remote::redis::connection::messages::{Messages, Pulse};
 use crate::remote::redis::credentials::{Login, RedisCredentials, RetryPause, Validity};
-use crate::remote::redis::remote::EndOnDrop;
 use crate::remote::redis::reply::{CallFailure, Cause, ServerReply};
 use crate::remote::redis::tls::{self, Certificates};
 
@@ -450,7 +450,7 @@ fn address(info: &ConnectionInfo) -> String {
 pub(super) struct Connection {
     link: MultiplexedConnection,
     /// The task that authorizes it anew.
-    renewal: Option<Arc<EndOnDrop>>,
+    renewal: Option<Arc<AbortOnDropHandle<()>>>,
 }
 
 impl Connection {
@@ -483,7 +483,7 @@ impl Connection {
         // Without the task's handle: a task that holds itself never ends.
         let (bare, login) = (Self::single(self.link.clone()), login.clone());
         let renewal = tokio::spawn(async move { bare.authorize_regularly(&login, validity).await });
-        self.renewal = Some(Arc::new(EndOnDrop(renewal.abort_handle())));
+        self.renewal = Some(Arc::new(AbortOnDropHandle::new(renewal)));
     }
 
     /// Sends `AUTH` before each expiry; after a failure again, at growing intervals. Other

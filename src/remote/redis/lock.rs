@@ -7,6 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::lease::grant::Token;
 use crate::lease::wakes::Listener;
@@ -14,7 +15,7 @@ use crate::remote::redis::connection::Script;
 use crate::remote::redis::lock_inbox::LockInbox;
 use crate::remote::redis::names::lock_record;
 use crate::remote::redis::pool::Pool;
-use crate::remote::redis::remote::{EndOnDrop, millis};
+use crate::remote::redis::remote::millis;
 use crate::remote::redis::reply::{CallFailure, ServerReply};
 use crate::remote::redis::{Redis, scripts};
 use crate::remote::{RemoteError, RemoteErrorKind};
@@ -164,7 +165,7 @@ impl RedisLock {
         }
         if self.extend {
             let extending = tokio::spawn(Arc::clone(&guard.held).extend_while_ours());
-            guard.extending = Some(EndOnDrop(extending.abort_handle()));
+            guard.extending = Some(AbortOnDropHandle::new(extending));
         }
         Ok(Attempt::Taken(guard))
     }
@@ -285,7 +286,7 @@ impl fmt::Debug for RedisLock {
 #[must_use = "the lock is given back when this is dropped"]
 pub struct RedisLockGuard {
     held: Arc<LockLease>,
-    extending: Option<EndOnDrop>,
+    extending: Option<AbortOnDropHandle<()>>,
     /// Whether there is, or may be, something to give back.
     taken: bool,
     fence: u64,

@@ -10,10 +10,10 @@ use tokio::time::sleep;
 
 use crate::key::Key;
 use crate::lease::wakes::{Listener, Wakes};
+use crate::remote::redis::connection::messages::until_death;
 use crate::remote::redis::connection::{Messages, Pulse};
 use crate::remote::redis::credentials::RetryPause;
 use crate::remote::redis::pool::WeakPool;
-use crate::remote::redis::subscriber::until_death;
 
 /// The channel on which one process hears of locks, and the waiters for them. It is subscribed to
 /// from the first wait on.

@@ -13,7 +13,7 @@ use crate::remote::redis::connection::Command;
 use crate::remote::redis::names::LogNames;
 use crate::remote::redis::remote::RedisRemote;
 use crate::remote::redis::reply::{CallFailure, ServerReply};
-use crate::remote::redis::{scripts, subscriber};
+use crate::remote::redis::{message, scripts};
 use crate::remote::{Call, LogHeader, LogItem, LogPositions, LogReply, RemoteLog, Shard};
 
 /// Tags that the log keeps, and keys.
@@ -30,7 +30,7 @@ impl RemoteLog for RedisRemote {
     fn announce<'a>(&'a self, items: &'a [LogItem], from: Option<Stamp>) -> Call<'a, LogReply> {
         Box::pin(async move {
             let LogNames { tags, keys } = self.names.log();
-            let head = subscriber::announced(self.ear.process);
+            let head = message::announced(self.ear.process);
             let fixed = [
                 Epoch::random().to_string(),
                 from.map(|from| from.epoch.to_string()).unwrap_or_default(),
@@ -38,7 +38,7 @@ impl RemoteLog for RedisRemote {
                 self.ear.broadcast.clone(),
             ];
             let bounds = [MOST_TAGS, MOST_KEYS].map(|bound| bound.to_string());
-            let items: Vec<_> = items.iter().map(subscriber::item_bytes).collect();
+            let items: Vec<_> = items.iter().map(message::item_bytes).collect();
             let mut args: Vec<&[u8]> = fixed.iter().map(String::as_bytes).collect();
             args.push(&head);
             args.extend(bounds.iter().map(String::as_bytes));
@@ -153,7 +153,7 @@ impl Part {
             match read_written_header(member, score) {
                 Some(header) => part.header = Some(header),
                 None => {
-                    let item = subscriber::read_item(member);
+                    let item = message::read_item(member);
                     part.items.extend(score.parse().ok().zip(item));
                 }
             }

@@ -56,6 +56,7 @@ mod legacy;
 mod lock;
 mod lock_inbox;
 mod log;
+mod message;
 mod names;
 mod oversize;
 mod pool;

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tokio::task::AbortHandle;
 #[cfg(feature = "redis-cluster")]
 use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::key::Key;
 use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, ServerTime, Token, Version};
@@ -16,12 +16,13 @@ use crate::lease::wakes::Listener;
 #[cfg(feature = "redis-cluster")]
 use crate::remote::redis::cluster::{NotHeard, Place, SlotInboxes, slot_of, tag_of_slot};
 use crate::remote::redis::connection::Script;
+use crate::remote::redis::message;
 use crate::remote::redis::names::{EntryNames, Names};
 use crate::remote::redis::oversize::Oversize;
 use crate::remote::redis::pool::Pool;
 use crate::remote::redis::reply::{CallFailure, Cause, ServerReply};
 use crate::remote::redis::scripts;
-use crate::remote::redis::subscriber::{self, Ear};
+use crate::remote::redis::subscriber::Ear;
 use crate::remote::{
     AcquireOutcome, Call, InvalidatedRecords, OnNotice, Remote, RemoteErrorKind, RemoteLog,
     RemotePush, Shard,
@@ -33,7 +34,7 @@ pub(super) struct RedisRemote {
     pub(super) link: Pool,
     pub(super) names: Names,
     pub(super) ear: Arc<Ear>,
-    listening: Mutex<Option<EndOnDrop>>,
+    listening: Mutex<Option<AbortOnDropHandle<()>>>,
     oversize: Oversize,
     #[cfg(feature = "redis-cluster")]
     slots: SlotInboxes,
@@ -97,16 +98,6 @@ impl SlotChannel {
             Ok(true) => WakeChannel::OfSlot(self.name),
             Ok(false) | Err(_) => WakeChannel::OfProcess,
         }
-    }
-}
-
-/// Ends a task together with its owner.
-#[derive(Debug)]
-pub(super) struct EndOnDrop(pub(super) AbortHandle);
-
-impl Drop for EndOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
     }
 }
 
@@ -218,7 +209,7 @@ impl Remote for RedisRemote {
     ) -> Call<'a, FillOutcome> {
         Box::pin(async move {
             let (token, version) = (grant.token.to_string(), grant.version.to_string());
-            let (ttl, message) = (millis(ttl), subscriber::filled(key, grant.version));
+            let (ttl, message) = (millis(ttl), message::filled(key, grant.version));
             let args = [token.as_bytes(), version.as_bytes(), ttl.as_bytes(), &envelope, &message];
             match self.run(&scripts::FILL, key, &args).await?.int()? {
                 0 => Ok(FillOutcome::Refused),
@@ -255,7 +246,7 @@ impl Remote for RedisRemote {
     ) -> Call<'a, bool> {
         Box::pin(async move {
             let EntryNames { lock, right, .. } = self.names.entry(key);
-            let (token, message) = (token.to_string(), subscriber::abandoned(key));
+            let (token, message) = (token.to_string(), message::abandoned(key));
             let hold = hold.map_or_else(|| "0".to_owned(), millis);
             let args = [token.as_bytes(), hold.as_bytes(), &message];
             let reply = self.link.run(&scripts::ABANDON, &[&lock, &right], &args).await?;
@@ -265,7 +256,7 @@ impl Remote for RedisRemote {
 
     fn invalidate<'a>(&'a self, key: &'a Key) -> Call<'a, InvalidatedRecords> {
         Box::pin(async move {
-            let message = subscriber::invalidated(self.ear.process, key);
+            let message = message::invalidated(self.ear.process, key);
             // The log tells the others.
             let args = [&b""[..], &message];
             let reply = self.run(&scripts::INVALIDATE, key, &args).await?;
@@ -285,7 +276,7 @@ impl Remote for RedisRemote {
         envelope: Bytes,
     ) -> Call<'a, (ServerTime, Version)> {
         Box::pin(async move {
-            let (ttl, message) = (millis(ttl), subscriber::invalidated(self.ear.process, key));
+            let (ttl, message) = (millis(ttl), message::invalidated(self.ear.process, key));
             let args = [ttl.as_bytes(), &envelope, b"", &message];
             match self.run(&scripts::PUT, key, &args).await?.array()? {
                 [now, digits] => Ok((time(now)?, version(digits)?)),
@@ -341,7 +332,7 @@ impl RemotePush for RedisRemote {
 
     fn attach(&self, listener: Weak<dyn OnNotice>) {
         let listening = Arc::clone(&self.ear).listen(self.link.clone(), listener);
-        *self.listening.lock() = Some(EndOnDrop(tokio::spawn(listening).abort_handle()));
+        *self.listening.lock() = Some(AbortOnDropHandle::new(tokio::spawn(listening)));
     }
 }
 

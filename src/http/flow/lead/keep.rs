@@ -12,17 +12,17 @@ use http_body::Frame;
 
 use crate::flight::end::End;
 use crate::flight::lending;
-use crate::http::body::collect;
 use crate::http::body::{Collection, Limits, ResponseBody, SharedBody, SourceBody};
+use crate::http::body::{Content, collect};
+use crate::http::flow::fill;
 use crate::http::flow::lead::pump::{Arrival, Pump};
 use crate::http::flow::lead::{Head, OriginOutcome, failed};
-use crate::http::flow::lookup::{StoredEntry, is_validated_by_each};
+use crate::http::flow::lookup::is_validated_by_each;
 use crate::http::flow::remote;
 use crate::http::rules::decline_reason::is_failure;
 use crate::http::rules::request::RequestMethod;
 use crate::http::rules::storable::{DeclineReason, Plan, UnstoredReason};
-use crate::http::stored::fill;
-use crate::http::stored::response::Content;
+use crate::http::stored::response::StoredEntry;
 use crate::key::Tag;
 use crate::observe::{Observe, Occurrence};
 

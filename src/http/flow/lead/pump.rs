@@ -17,11 +17,10 @@ use crate::flight::leader::Leader;
 use crate::http::body::{
     BodyError, BodyErrorKind, Feed, Limits, Next, ReadGate, SourceBody, poll_bytes,
 };
+use crate::http::flow::fill;
 use crate::http::flow::lead::Head;
-use crate::http::flow::lookup::{HttpCache, StoredEntry};
 use crate::http::rules::storable::DeclineReason;
-use crate::http::stored::fill;
-use crate::http::stored::response::StoredResponse;
+use crate::http::stored::response::{HttpCache, StoredEntry, StoredResponse};
 use crate::mode::Mode;
 
 /// After so many frames other tasks run: a body that is always ready must not

@@ -25,8 +25,9 @@ use tokio::time::{Instant, timeout};
 use crate::lease::wakes::Wakes;
 use crate::remote::RemoteErrorKind;
 use crate::remote::redis::cluster::slots::Place;
+use crate::remote::redis::connection::messages::until_death;
 use crate::remote::redis::connection::{Command, Connection, Pulse, SlotNotice, Target};
-use crate::remote::redis::subscriber::{Message, until_death};
+use crate::remote::redis::message::Message;
 
 /// How long a channel without waiters is kept.
 const IDLE: Duration = Duration::from_secs(60);

@@ -1,13 +1,20 @@
 //! What arrives on a subscribed connection, and whether it still lives.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use futures_util::StreamExt;
 use redis::aio::{PubSubSink, PubSubStream};
 use redis::{PushInfo, PushKind, Value};
 use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::{sleep, timeout};
 
 use crate::remote::redis::connection::{Command, Connection, failure};
 use crate::remote::redis::reply::CallFailure;
+
+/// How often a subscribed server is asked whether it lives, and how long it
+/// may take to say so.
+const PULSE: Duration = Duration::from_secs(1);
 
 /// Tells whether a subscribed connection still lives.
 pub(in crate::remote::redis) enum Pulse {
@@ -20,6 +27,17 @@ impl Pulse {
         match self {
             Self::Push(connection) => connection.send(&Command::new("PING")).await.map(drop),
             Self::Resp2(sink) => sink.ping::<Value>().await.map(drop).map_err(failure),
+        }
+    }
+}
+
+/// A server that is frozen, or behind a cut cable, sends nothing, like one
+/// that has nothing to send: so it is asked.
+pub(in crate::remote::redis) async fn until_death(mut pulse: Pulse) {
+    loop {
+        sleep(PULSE).await;
+        if !matches!(timeout(PULSE, pulse.beat()).await, Ok(Ok(()))) {
+            return;
         }
     }
 }

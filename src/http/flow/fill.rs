@@ -12,15 +12,17 @@ use crate::entry::{ComputationStart, Entry};
 use crate::flight::ports::{Store, StoreChange};
 use crate::freshness::{self, Lifetimes, Window};
 use crate::garbage::Garbage;
-use crate::http::flow::lookup::{HttpCache, HttpCaller, StoredEntry};
+use crate::http::body::Content;
+use crate::http::flow::lookup::HttpCaller;
 use crate::http::rules::codings::Coding;
 use crate::http::rules::fields::CACHE_STATUS;
 use crate::http::rules::lifetime::{Source, Times};
 use crate::http::rules::request::RequestFacts;
 use crate::http::rules::storable::Plan;
-use crate::http::rules::validation::validators;
 use crate::http::rules::vary::{Fingerprint, VaryList, accepted, fingerprint, variant_key};
-use crate::http::stored::response::{self, Content, Index, Slot, StoredResponse};
+use crate::http::stored::response::{
+    self, HttpCache, Index, StoredEntry, StoredResponse, index_of, variant_of,
+};
 use crate::key::{Key, Tag};
 use crate::lease::grant::Version;
 use crate::weigh::Weigh;
@@ -183,7 +185,7 @@ fn window(cache: &HttpCache, plan: &Plan, received: ArrivalTime) -> Window {
 const VALIDATED_FOR: Duration = Duration::from_secs(600);
 
 fn kept_longer(stored: &response::CachedResponse) -> Duration {
-    if validators(stored).is_some() { VALIDATED_FOR } else { Duration::ZERO }
+    if stored.validators().is_some() { VALIDATED_FOR } else { Duration::ZERO }
 }
 
 /// Returns what a response would replace: what stands in its place, or what
@@ -267,23 +269,11 @@ pub(crate) fn unstore(caller: &HttpCaller, entry: &StoredEntry) {
     drop(caller.cache.local.remove_exactly(&key_of(caller, entry), entry));
 }
 
-/// Returns which variant an entry is.
-pub(crate) fn variant_of(entry: &Entry<StoredResponse>) -> Option<Fingerprint> {
-    entry.value.response()?.facts.fingerprint
-}
-
 /// Returns where an entry stands.
 pub(crate) fn key_of(caller: &HttpCaller, entry: &Entry<StoredResponse>) -> Key {
     match variant_of(entry) {
         Some(selected) => variant_key(caller.primary.as_bytes(), selected),
         None => caller.primary.clone(),
-    }
-}
-
-pub(crate) fn index_of(entry: &Entry<StoredResponse>) -> Option<&Index> {
-    match entry.value.slot() {
-        Slot::Index(index) => Some(index),
-        Slot::Response(_) => None,
     }
 }
 
