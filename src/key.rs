@@ -21,11 +21,11 @@ use kinds::ESCAPE;
 #[cfg(feature = "http")]
 pub(crate) use kinds::VARIANT_HEAD;
 pub(crate) use kinds::{KeyKind, primary_of};
-#[cfg(feature = "http")]
-pub(crate) use uri::UriName;
 #[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) use uri::is_of_process;
 pub(crate) use uri::uri_tag_of;
+#[cfg(feature = "http")]
+pub(crate) use uri::{UriName, UriReach};
 #[cfg(feature = "remote")]
 pub(crate) use uri::{announced, collected, uncollected};
 

@@ -1,5 +1,6 @@
 //! How much memory a value holds beside its own size.
 
+use std::any::{Any, TypeId};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, HashSet, VecDeque};
 use std::mem::needs_drop;
@@ -221,6 +222,32 @@ impl<T: Weigh> Weigh for BTreeSet<T> {
     fn heap_bytes(&self) -> usize {
         tree::<T>(self.len()).saturating_add(all(self))
     }
+}
+
+/// Returns how many bytes a value holds beside its own size.
+pub(crate) type Weigher<V> = Arc<dyn Fn(&V) -> usize + Send + Sync>;
+
+/// Returns how a type is weighed that the application need not describe.
+pub(crate) fn recognised<V: 'static>() -> Option<Weigher<V>> {
+    fn if_it_is<T: Weigh + 'static, V: 'static>() -> Option<Weigher<V>> {
+        let weigh = |value: &V| (value as &dyn Any).downcast_ref().map_or(0, T::heap_bytes);
+        (TypeId::of::<T>() == TypeId::of::<V>()).then(|| Arc::new(weigh) as Weigher<V>)
+    }
+    fn with_option<T: Weigh + 'static, V: 'static>() -> Option<Weigher<V>> {
+        if_it_is::<T, V>().or_else(if_it_is::<Option<T>, V>)
+    }
+    #[cfg(feature = "http")]
+    if let Some(weigher) = if_it_is::<crate::http::StoredResponse, V>() {
+        return Some(weigher);
+    }
+    with_option::<String, V>()
+        .or_else(with_option::<Vec<u8>, V>)
+        .or_else(with_option::<Bytes, V>)
+        .or_else(with_option::<Arc<str>, V>)
+        .or_else(with_option::<Arc<[u8]>, V>)
+        .or_else(with_option::<Arc<String>, V>)
+        .or_else(with_option::<Box<str>, V>)
+        .or_else(with_option::<Box<[u8]>, V>)
 }
 
 #[cfg(test)]

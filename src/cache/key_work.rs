@@ -12,6 +12,7 @@ use crate::clock::Tick;
 use crate::computed::Computed;
 use crate::entry::Entry;
 use crate::error::{BoxError, Error, ErrorKind};
+use crate::flight::clearance::{Judgement, Patience, Search};
 use crate::flight::end::{End, Remember};
 use crate::flight::hold::{FailureRule, HoldRule};
 use crate::flight::leader::Leader;
@@ -20,7 +21,6 @@ use crate::flight::request::FlightRequest;
 use crate::flight::waiter::Caller;
 use crate::freshness::Freshness;
 use crate::key::Key;
-use crate::lease::acquire::{Judgement, Patience, Search};
 use crate::lease::grant::Version;
 
 /// The entry that is to be refreshed.

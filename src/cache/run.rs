@@ -19,12 +19,12 @@ use std::time::Duration;
 use crate::clock::Tick;
 use crate::entry::Entry;
 use crate::error::{Error, ErrorKind};
+use crate::flight::clearance::{Clearance, Patience, Search};
 use crate::flight::end::End;
 use crate::flight::engine::{Admission, Engine, PlaceForOne};
 use crate::flight::leader::Leader;
 use crate::flight::request::{FlightRequest, LedFor};
 use crate::flight::waiter::{AloneReason, Caller, Resolver, Step};
-use crate::lease::acquire::{Clearance, Patience, Search};
 use crate::mode::Mode;
 use crate::outcome::CacheOutcome;
 

@@ -15,10 +15,6 @@ use crate::flight::engine::Engine;
 use crate::flight::leader::Leader;
 use crate::flight::ports::Store;
 use crate::freshness::{self, Freshness, Lifetimes, Window};
-#[cfg(feature = "http")]
-use crate::http::rules::key::resource;
-#[cfg(feature = "http")]
-use crate::http::rules::target::{UriReach, name_of, schemes_of};
 use crate::key::{Key, Tag};
 use crate::lease::shared_store::RemoteHealth;
 use crate::mode::Mode;
@@ -115,35 +111,8 @@ impl QueryLists {
         }
     }
 
-    /// Returns what a URI is called by any layer: its path and query, with the parameters that
-    /// count there.
-    fn resources(&self, uri: &http::Uri) -> Vec<Vec<u8>> {
-        let mut all = vec![resource(uri, None)];
-        // Without a query all lists say the same.
-        if uri.query().is_some() {
-            for list in &*self.0.read() {
-                let one = resource(uri, Some(list));
-                if !all.contains(&one) {
-                    all.push(one);
-                }
-            }
-        }
-        all
-    }
-
-    /// Returns everything that a write to a URI ends, in any layer of `scope`. `ends_both` says
-    /// that it ends what is stored under the other scheme of HTTP as well.
-    pub(crate) fn reach(
-        &self,
-        uri: &http::Uri,
-        (scheme, ends_both): (&str, bool),
-        scope: Option<&str>,
-    ) -> UriReach {
-        let (schemes, mut reach) = (schemes_of(scheme, ends_both), UriReach::default());
-        for resource in self.resources(uri) {
-            reach.add(name_of(uri, scheme, scope, &resource), &schemes);
-        }
-        reach
+    pub(crate) fn all(&self) -> Vec<Vec<String>> {
+        self.0.read().clone()
     }
 }
 

@@ -1,18 +1,11 @@
 //! What entries weigh against `max_bytes`: the one place that makes a weight.
 
-use std::any::{Any, TypeId};
 use std::fmt;
 use std::mem::needs_drop;
-use std::sync::Arc;
-
-use bytes::Bytes;
 
 use crate::entry::{Entry, TOO_HEAVY};
 use crate::key::Key;
-use crate::weigh::Weigh;
-
-/// Returns how many bytes a value holds beside its own size.
-pub(crate) type Weigher<V> = Arc<dyn Fn(&V) -> usize + Send + Sync>;
+use crate::weigh::{Weigher, recognised};
 
 /// How many entries a cache holds at most that can neither weigh its values nor has a bound
 /// on their number.
@@ -84,27 +77,4 @@ impl<V> fmt::Debug for Weights<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Weights").field("least", &self.least).finish_non_exhaustive()
     }
-}
-
-/// Returns how a type is weighed that the application need not describe.
-fn recognised<V: 'static>() -> Option<Weigher<V>> {
-    fn if_it_is<T: Weigh + 'static, V: 'static>() -> Option<Weigher<V>> {
-        let weigh = |value: &V| (value as &dyn Any).downcast_ref().map_or(0, T::heap_bytes);
-        (TypeId::of::<T>() == TypeId::of::<V>()).then(|| Arc::new(weigh) as Weigher<V>)
-    }
-    fn with_option<T: Weigh + 'static, V: 'static>() -> Option<Weigher<V>> {
-        if_it_is::<T, V>().or_else(if_it_is::<Option<T>, V>)
-    }
-    #[cfg(feature = "http")]
-    if let Some(weigher) = if_it_is::<crate::http::StoredResponse, V>() {
-        return Some(weigher);
-    }
-    with_option::<String, V>()
-        .or_else(with_option::<Vec<u8>, V>)
-        .or_else(with_option::<Bytes, V>)
-        .or_else(with_option::<Arc<str>, V>)
-        .or_else(with_option::<Arc<[u8]>, V>)
-        .or_else(with_option::<Arc<String>, V>)
-        .or_else(with_option::<Box<str>, V>)
-        .or_else(with_option::<Box<[u8]>, V>)
 }

@@ -19,7 +19,7 @@ use crate::flight::ports::Store;
 use crate::flight::request::{FlightRequest, LedFor};
 use crate::freshness::Freshness;
 #[cfg(feature = "http")]
-use crate::http::rules::target::UriReach;
+use crate::key::UriReach;
 use crate::key::{Key, Tag, uri_tag_of};
 use crate::lease::shared_store::{Delivery, Errand, RemoteHealth, RemoteValue, SharedStore};
 use crate::mode::Mode;

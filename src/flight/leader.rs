@@ -4,7 +4,7 @@
 //! or by `Drop`: there is a verdict, the flight is out of the table, its place is
 //! returned. Before that, a leader takes these steps:
 //!
-//! 1. it looks into the remote (`lease/acquire.rs`), takes a place, and the lease;
+//! 1. it looks into the remote (`flight/clearance.rs`), takes a place, and the lease;
 //! 2. [`compute`](Leader::compute) drives the work;
 //! 3. in HTTP it says that the head [arrives](Leader::arrive), and publishes an entry
 //!    whose body is still to come;
@@ -359,8 +359,10 @@ impl<V: Send + Sync + 'static> Leader<V> {
         way: Box<[Arc<Entry<V>>]>,
     ) {
         self.started.seq = self.engine.log.seq();
-        let watch = &self.engine.watch;
-        let mut lease = attempt.was_granted(grant, ask, over_value, &self.flight, watch);
+        let (flight, watch) = (Arc::clone(&self.flight), self.engine.watch.clone());
+        // A leader that is neither polled nor dropped becomes overdue.
+        let is_needed = move || !flight.is_overdue(watch.now());
+        let mut lease = attempt.was_granted(grant, ask, over_value, is_needed);
         lease.way = way;
         self.lease = Some(Box::new(lease));
     }

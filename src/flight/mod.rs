@@ -64,12 +64,14 @@
 //! - `engine`: `enter` decides whether a caller leads, joins, computes alone or is refused.
 //! - `waiter`: takes a caller from flight to flight until it has a step.
 //! - `leader`: what a leader does from the lead to its result.
+//! - `clearance`: how it finds out whether to compute, where processes share a remote.
 //! - `succession`: one more leader of a flight whose first leader has failed.
 //! - `end`: every way in which a leader ends, and the one order of steps.
 //! - `lending`: in which computation a caller runs, so that it can lend its place.
 //! - `tasks`: where computations run, and how a shutdown ends them.
 //! - `ports`: the store, as the engine sees it.
 
+pub(crate) mod clearance;
 pub(crate) mod client_key;
 pub(crate) mod computation;
 pub(crate) mod end;

@@ -272,3 +272,30 @@ mod tests {
         assert_eq!(uncollected(&other), [other]);
     }
 }
+
+/// Everything that a write to some URIs ends.
+#[cfg(feature = "http")]
+#[derive(Debug, Default)]
+pub(crate) struct UriReach {
+    /// What entries and computations of this process carry.
+    pub(crate) tags: Vec<Tag>,
+    /// Where something may stand in the remote that leads to responses, or is one.
+    pub(crate) keys: Vec<Key>,
+}
+
+#[cfg(feature = "http")]
+impl UriReach {
+    /// Adds what has the name of a URI, under every scheme in `schemes`.
+    pub(crate) fn add(&mut self, name: UriName<'_>, schemes: &[&str]) {
+        for scheme in schemes {
+            let name = UriName { scheme: scheme.as_bytes(), ..name };
+            self.tags.push(name.tag());
+            self.keys.extend(name.primary_keys().chain([name.anchor()]));
+        }
+    }
+
+    pub(crate) fn extend(&mut self, other: Self) {
+        self.tags.extend(other.tags);
+        self.keys.extend(other.keys);
+    }
+}

@@ -8,9 +8,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 
-use crate::clock::Clock;
 use crate::entry::Entry;
-use crate::flight::phase::Flight;
 use crate::key::Key;
 use crate::lease::grant::{AcquireOutcome, FillOutcome, Grant, LeaseRequest, Token, Version};
 use crate::lease::shared_store::{FillPayload, RemoteValue, SharedStore, Unavailable};
@@ -21,8 +19,8 @@ const MAX_OFFERS: u8 = 3;
 /// Runs commands to the remote that no caller waits for.
 #[derive(Clone, Debug)]
 pub(crate) struct Errands {
-    pub(super) tasks: TaskTracker,
-    pub(super) runtime: Handle,
+    pub(crate) tasks: TaskTracker,
+    pub(crate) runtime: Handle,
 }
 
 impl Errands {
@@ -91,7 +89,7 @@ pub(crate) struct Attempt<V: Send + Sync + 'static> {
 }
 
 impl<V: Send + Sync + 'static> Attempt<V> {
-    pub(super) fn begin(
+    pub(crate) fn begin(
         shared: &Arc<dyn SharedStore<V>>,
         key: &Key,
         ask: &LeaseRequest,
@@ -102,29 +100,22 @@ impl<V: Send + Sync + 'static> Attempt<V> {
     }
 
     /// Says that the reply is known, and nothing was granted.
-    pub(super) fn was_answered(mut self) {
+    pub(crate) fn was_answered(mut self) {
         self.over = true;
     }
 
-    /// Becomes a lease that is renewed while `flight` is not overdue.
+    /// Becomes a lease that is renewed while it `is_needed`.
     pub(crate) fn was_granted(
         mut self,
         grant: Grant,
         ask: &LeaseRequest,
         over_value: bool,
-        flight: &Arc<Flight<V>>,
-        watch: &Clock,
+        is_needed: impl Fn() -> bool + Send + 'static,
     ) -> Lease<V> {
         self.over = true;
-        let renewal = Renewal {
-            shared: Arc::clone(&self.shared),
-            key: self.key.clone(),
-            grant,
-            ask: *ask,
-            flight: Arc::clone(flight),
-            watch: watch.clone(),
-        };
-        let renewal = self.errands.runtime.spawn(renewal.run()).abort_handle();
+        let renewal =
+            Renewal { shared: Arc::clone(&self.shared), key: self.key.clone(), grant, ask: *ask };
+        let renewal = self.errands.runtime.spawn(renewal.run(is_needed)).abort_handle();
         Lease {
             shared: Arc::clone(&self.shared),
             key: self.key.clone(),
@@ -162,17 +153,14 @@ struct Renewal<V: Send + Sync + 'static> {
     key: Key,
     grant: Grant,
     ask: LeaseRequest,
-    flight: Arc<Flight<V>>,
-    watch: Clock,
 }
 
 impl<V: Send + Sync + 'static> Renewal<V> {
-    /// Renews until the lease is lost, or its flight is overdue: a leader that
-    /// is neither polled nor dropped must not keep the lease for ever.
-    async fn run(self) {
+    /// Renews until the lease is lost or not needed.
+    async fn run(self, is_needed: impl Fn() -> bool) {
         loop {
             tokio::time::sleep(self.ask.lease / 3).await;
-            if self.flight.is_overdue(self.watch.now()) {
+            if !is_needed() {
                 return;
             }
             let renewed = self.shared.renew(&self.key, &self.grant, &self.ask).await;

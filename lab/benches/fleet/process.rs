@@ -1,6 +1,6 @@
 //! A process: how it comes by a value that it does not have fresh.
 //!
-//! The rules are those of `src/lease/acquire.rs`, `src/cache/lead.rs`,
+//! The rules are those of `src/flight/clearance.rs`, `src/cache/lead.rs`,
 //! `src/lease/hold.rs` and `src/remote/sync.rs`: a look, an acquire, a wait
 //! that a message or a timer ends, a computation, a fill. The strategies
 //! beside ours go the same way and leave out the steps they do not have.
@@ -11,7 +11,7 @@ use crate::queue::{MILLISECOND, Moment, SECOND};
 use crate::redis::{AcquireOutcome, Token, Value};
 use crate::world::{Answer, Event, Purpose, State, World};
 
-/// `LONGEST_WAIT` of `src/lease/acquire.rs`.
+/// `LONGEST_WAIT` of `src/flight/clearance.rs`.
 const LONGEST_WAIT: Moment = SECOND;
 
 /// `REFRESH_AGAIN` of `src/cache/lead.rs`.

@@ -36,10 +36,10 @@ use crate::http::rules::request::{
 use crate::http::rules::request_directives;
 use crate::http::rules::steering::{self, GroupOrigin};
 use crate::http::rules::storable::{Decision, DeclineReason, Plan, post_storable};
-use crate::http::rules::target::{UriReach, absolute_uri, every_absolute_uri, same_origin_target};
+use crate::http::rules::target::{absolute_uri, every_absolute_uri, same_origin_target};
 use crate::http::stored::response::HttpCache;
 use crate::invalidation;
-use crate::key::Tag;
+use crate::key::{Tag, UriReach};
 
 /// The facts of a request that are needed after the service has taken it.
 struct Sent {

@@ -13,6 +13,7 @@ use crate::cache::run::{Question, Work};
 use crate::cache::state::Lookup;
 use crate::entry::Entry;
 use crate::error::Error;
+use crate::flight::clearance::{Judgement, Patience, Search};
 use crate::flight::end::{End, Remember};
 use crate::flight::leader::Leader;
 use crate::flight::phase::FlightNumbers;
@@ -28,7 +29,6 @@ use crate::http::rules::decline_reason::is_failure;
 use crate::http::rules::request::RequestMethod;
 use crate::http::stored::response::{Slot, StoredEntry, StoredResponse, selects};
 use crate::key::Key;
-use crate::lease::acquire::{Judgement, Patience, Search};
 use crate::lease::grant::Version;
 
 /// After so many turns all waiters go on.

@@ -6,10 +6,11 @@ use http::uri::{PathAndQuery, Scheme};
 use http::{HeaderValue, Uri, request::Parts};
 use smallvec::SmallVec;
 
+use crate::cache::state::QueryLists;
 use crate::http::rules::host::{self, Host};
-use crate::http::rules::key::path;
+use crate::http::rules::key::{path, resource};
 use crate::http::rules::request::BypassReason;
-use crate::key::{Key, KeyKind, UriName};
+use crate::key::{KeyKind, UriName, UriReach};
 use crate::{KeyBuf, Tag};
 
 /// Returns the absolute URI of a request, its authority in normal form. It
@@ -71,33 +72,41 @@ pub(crate) fn name_of<'a>(
     UriName { scope: scope.as_bytes(), scheme: scheme.as_bytes(), host: host.as_bytes(), resource }
 }
 
-/// Everything that a write to some URIs ends.
-#[derive(Debug, Default)]
-pub(crate) struct UriReach {
-    /// What entries and computations of this process carry.
-    pub(crate) tags: Vec<Tag>,
-    /// Where something may stand in the remote that leads to responses, or is one.
-    pub(crate) keys: Vec<Key>,
-}
-
-impl UriReach {
-    /// Adds what has the name of a URI, under every scheme in `schemes`.
-    pub(crate) fn add(&mut self, name: UriName<'_>, schemes: &[&str]) {
-        for scheme in schemes {
-            let name = UriName { scheme: scheme.as_bytes(), ..name };
-            self.tags.push(name.tag());
-            self.keys.extend(name.primary_keys().chain([name.anchor()]));
+impl QueryLists {
+    /// Returns what a URI is called by any layer: its path and query, with the parameters that
+    /// count there.
+    fn resources(&self, uri: &Uri) -> Vec<Vec<u8>> {
+        let mut all = vec![resource(uri, None)];
+        // Without a query all lists say the same.
+        if uri.query().is_some() {
+            for list in &self.all() {
+                let one = resource(uri, Some(list));
+                if !all.contains(&one) {
+                    all.push(one);
+                }
+            }
         }
+        all
     }
 
-    pub(crate) fn extend(&mut self, other: Self) {
-        self.tags.extend(other.tags);
-        self.keys.extend(other.keys);
+    /// Returns everything that a write to a URI ends, in any layer of `scope`. `ends_both` says
+    /// that it ends what is stored under the other scheme of HTTP as well.
+    pub(crate) fn reach(
+        &self,
+        uri: &Uri,
+        (scheme, ends_both): (&str, bool),
+        scope: Option<&str>,
+    ) -> UriReach {
+        let (schemes, mut reach) = (schemes_of(scheme, ends_both), UriReach::default());
+        for resource in self.resources(uri) {
+            reach.add(name_of(uri, scheme, scope, &resource), &schemes);
+        }
+        reach
     }
 }
 
 /// Returns the schemes under which a write ends what is stored: HTTP has two.
-pub(crate) fn schemes_of(scheme: &str, ends_both: bool) -> SmallVec<[&str; 2]> {
+fn schemes_of(scheme: &str, ends_both: bool) -> SmallVec<[&str; 2]> {
     match scheme {
         "http" | "https" if ends_both => SmallVec::from_slice(&["http", "https"]),
         own => SmallVec::from_slice(&[own]),

@@ -1,5 +1,17 @@
 //! The leader of a process among the leaders of all processes: before it
 //! computes, it looks into the remote and takes the lease.
+//!
+//! ```text
+//! look ──▶ place ──▶ acquire ─┬─ Granted ── compute ── fill, or give up
+//!   ▲                         ├─ Hit ────── judge it; serve it, or acquire again
+//!   │                         ├─ Held ───── the computation failed elsewhere
+//!   │                         └─ Locked ─── leave the place and wait
+//!   └── a wake-up, the end of the lease, or about 1 s ───┘
+//! ```
+//!
+//! A wake-up is a hint: the leader looks again. So a lost message costs time, and never
+//! an answer. Each wait ends at the leader's deadline. When the remote does not answer,
+//! the leader goes on without it, as in a single process.
 
 use std::sync::Arc;
 use std::time::Duration;
