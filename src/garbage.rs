@@ -137,6 +137,10 @@ impl<V> Garbage<V> {
         Self { contents: Contents::EMPTY, orphans: Vec::new(), bin: None }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.contents.is_empty() && self.orphans.is_empty()
+    }
+
     /// Takes over the garbage of another operation of the same store.
     #[cfg_attr(
         not(any(feature = "http", feature = "moka")),

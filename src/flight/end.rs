@@ -123,7 +123,7 @@ pub(crate) struct Leavings<V> {
     report: Option<Report>,
     marks: Option<RemovedMarks>,
     error: Option<Error>,
-    garbage: Option<Garbage<V>>,
+    garbage: Option<Box<Garbage<V>>>,
     had_waiters: bool,
 }
 

@@ -81,7 +81,7 @@ pub(crate) struct Leader<V: Send + Sync + 'static> {
     /// Whether it waits for a place. Then it does not begin without a caller.
     is_queued: bool,
     /// What has left the store on its way, and is dropped once it has ended.
-    pub(super) garbage: Mutex<Option<Garbage<V>>>,
+    pub(super) garbage: Mutex<Option<Box<Garbage<V>>>>,
 }
 
 impl<V: Send + Sync + 'static> Leader<V> {
@@ -576,9 +576,12 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// Keeps what has left the store until the flight has ended: its `Drop` is code of the user, and
     /// the callers of the flight need not wait for it.
     pub(crate) fn keep_garbage(&self, garbage: Garbage<V>) {
+        if garbage.is_empty() {
+            return;
+        }
         match &mut *self.garbage.lock() {
             Some(kept) => kept.extend(garbage),
-            kept => *kept = Some(garbage),
+            kept => *kept = Some(Box::new(garbage)),
         }
     }
 

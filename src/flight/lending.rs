@@ -71,21 +71,26 @@ impl Scope {
 /// Says that a caller waits for a computation, as long as this lives. Where the caller runs in a
 /// computation itself, that one lends its place.
 #[derive(Debug)]
-pub(crate) struct Wait {
+pub(crate) struct Wait(Option<Box<InnerWait>>);
+
+/// The wait of a caller that runs in a computation.
+#[derive(Debug)]
+struct InnerWait {
     _offer: Option<Offer>,
-    need: Option<Need>,
+    need: Need,
 }
 
 impl Wait {
     pub(super) fn new(places: &Arc<Places>, computation: &Arc<Computation>) -> Self {
         let lender = computation_of_caller(places);
         let offer = lender.map(|lender| places.offer(&lender, computation));
-        Self { _offer: offer, need: Need::of_caller(computation) }
+        let need = Need::of_caller(computation);
+        Self(need.map(|need| Box::new(InnerWait { _offer: offer, need })))
     }
 
     /// Returns whether the computation waits for the caller's own.
     pub(super) fn is_circular(&self) -> bool {
-        self.need.as_ref().is_some_and(Need::is_circular)
+        self.0.as_ref().is_some_and(|wait| wait.need.is_circular())
     }
 }
 
