@@ -148,7 +148,6 @@ pub mod guide;
 mod http;
 mod invalidation;
 mod key;
-#[cfg_attr(not(feature = "http"), expect(dead_code, reason = "judgements that only HTTP makes"))]
 mod lease;
 mod mode;
 mod observe;

@@ -22,10 +22,12 @@ use crate::clock::Tick;
 use crate::entry::Entry;
 use crate::error::{Error, ErrorKind};
 use crate::flight::engine::Engine;
+use crate::flight::evidence::{DeclinedFor, RequestTraits};
 use crate::flight::hold::HeldKey;
 use crate::flight::leader::Leader;
+use crate::flight::phase::Verdict;
 use crate::key::Key;
-use crate::lease::grant::{AcquireOutcome, FillOutcome, Version};
+use crate::lease::grant::{AcquireOutcome, FillOutcome, Grant, LeaseRequest, Version};
 use crate::lease::hold::{Attempt, Errands};
 use crate::lease::shared_store::{FillPayload, RemoteValue, SharedStore, Unavailable};
 use crate::lease::wakes::Listener;
@@ -382,6 +384,46 @@ impl<V: Send + Sync + 'static> Leader<V> {
         if way.patience == Patience::Wait && self.note_declined(unkeyed, until) {
             way.patience = Patience::GoOn;
         }
+    }
+
+    /// `over_value` says that the lease is for replacing a value that may yet be of use, `way`
+    /// what has led to its key.
+    fn take_lease(
+        &mut self,
+        attempt: Attempt<V>,
+        grant: Grant,
+        ask: &LeaseRequest,
+        over_value: bool,
+        way: Box<[Arc<Entry<V>>]>,
+    ) {
+        self.started.seq = self.engine.log.seq();
+        let (flight, watch) = (Arc::clone(&self.flight), self.engine.watch.clone());
+        // A leader that is neither polled nor dropped becomes overdue.
+        let is_needed = move || !flight.is_overdue(watch.now());
+        let mut lease = attempt.was_granted(grant, ask, over_value, is_needed);
+        lease.way = way;
+        self.lease = Some(Box::new(lease));
+    }
+
+    /// Notes what another process says: until then the results of this key are not shared, those
+    /// to requests with the hash `unkeyed` or all. Returns whether that concerns this leader: then
+    /// it goes on, since its own result may be shared. Where no caller like it would wait, it
+    /// counts for the waiters as a result of this flight.
+    fn note_declined(&self, unkeyed: Option<u64>, until: Tick) -> bool {
+        let (key, now) = (&self.flight.key, self.engine.clock.now());
+        self.engine.note(key, |marks| match unkeyed {
+            Some(unkeyed) => {
+                marks.evidence.decline(RequestTraits { unkeyed, ..self.traits }, until, now);
+            }
+            None => marks.evidence.decline_all(self.traits, until),
+        });
+        let evidence = self.engine.table.read_marks(key, |marks| marks.evidence);
+        let evidence = evidence.unwrap_or_default();
+        // Otherwise they wait for two leaders of their own: what others have seen is none of them.
+        if evidence.lets_pass(self.traits, now) {
+            self.flight.publish(Verdict::Declined(DeclinedFor::ByEvidence));
+        }
+        evidence.concerns(self.traits, now)
     }
 
     /// Reports a lease that has ended although its holder has neither filled nor given up.

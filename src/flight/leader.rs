@@ -26,7 +26,7 @@ use crate::error::{Error, ErrorKind};
 use crate::flight::computation::OriginCall;
 use crate::flight::end::{End, Leavings};
 use crate::flight::engine::{Engine, GRACE};
-use crate::flight::evidence::{DeclinedFor, RequestTraits};
+use crate::flight::evidence::RequestTraits;
 use crate::flight::hold::{FailureRule, HeldKey, HoldRule, Requester};
 use crate::flight::lending::{self, Scope};
 use crate::flight::phase::{Flight, Interest, Verdict};
@@ -36,8 +36,8 @@ use crate::flight::tasks;
 use crate::flight::wait_slot::WaitSlot;
 use crate::garbage::Garbage;
 use crate::key::Key;
-use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, Version};
-use crate::lease::hold::{Attempt, FillTarget, Lease};
+use crate::lease::grant::{FillOutcome, Version};
+use crate::lease::hold::{FillTarget, Lease};
 use crate::lease::shared_store::Unavailable;
 use crate::mode::Mode;
 use crate::observe::Occurrence;
@@ -348,25 +348,6 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.started.seq = self.engine.log.seq();
     }
 
-    /// `over_value` says that the lease is for replacing a value that may yet be of use, `way`
-    /// what has led to its key.
-    pub(crate) fn take_lease(
-        &mut self,
-        attempt: Attempt<V>,
-        grant: Grant,
-        ask: &LeaseRequest,
-        over_value: bool,
-        way: Box<[Arc<Entry<V>>]>,
-    ) {
-        self.started.seq = self.engine.log.seq();
-        let (flight, watch) = (Arc::clone(&self.flight), self.engine.watch.clone());
-        // A leader that is neither polled nor dropped becomes overdue.
-        let is_needed = move || !flight.is_overdue(watch.now());
-        let mut lease = attempt.was_granted(grant, ask, over_value, is_needed);
-        lease.way = way;
-        self.lease = Some(Box::new(lease));
-    }
-
     /// Returns the version under which the result will stand in the remote.
     pub(crate) fn version(&self) -> Option<Version> {
         self.lease.as_ref().map(|lease| lease.grant.version)
@@ -588,27 +569,6 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// Hands `entry` to the waiters. The flight stays joinable until it ends.
     pub(crate) fn publish(&self, entry: Arc<Entry<V>>) {
         self.flight.publish(Verdict::Filled(entry));
-    }
-
-    /// Notes what another process says: until then the results of this key are not shared, those
-    /// to requests with the hash `unkeyed` or all. Returns whether that concerns this leader: then
-    /// it goes on, since its own result may be shared. Where no caller like it would wait, it
-    /// counts for the waiters as a result of this flight.
-    pub(crate) fn note_declined(&self, unkeyed: Option<u64>, until: Tick) -> bool {
-        let (key, now) = (&self.flight.key, self.engine.clock.now());
-        self.engine.note(key, |marks| match unkeyed {
-            Some(unkeyed) => {
-                marks.evidence.decline(RequestTraits { unkeyed, ..self.traits }, until, now);
-            }
-            None => marks.evidence.decline_all(self.traits, until),
-        });
-        let evidence = self.engine.table.read_marks(key, |marks| marks.evidence);
-        let evidence = evidence.unwrap_or_default();
-        // Otherwise they wait for two leaders of their own: what others have seen is none of them.
-        if evidence.lets_pass(self.traits, now) {
-            self.flight.publish(Verdict::Declined(DeclinedFor::ByEvidence));
-        }
-        evidence.concerns(self.traits, now)
     }
 
     /// Notes that results under this key may be shared between callers with credentials of this

@@ -74,7 +74,7 @@ fn keys_of_different_types_are_the_same_where_they_have_no_mark_of_their_type() 
         7_u64.to_key(),
         7_i32.to_key(),
         7_i128.to_key(),
-        (&7_usize).to_key(),
+        7_usize.to_key(),
         "7".to_key(),
         '7'.to_key(),
         String::from("7").to_key(),

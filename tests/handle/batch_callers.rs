@@ -147,11 +147,12 @@ fn ask_on_two_runtimes(first: First, after: Duration) -> (Result<u64, ErrorKind>
     let cache = Cache::batched(settings.build().unwrap(), table.loader());
     let (one, other) = (runtime(), runtime());
     let ask = |runtime: &Runtime, id| {
+        let mut asked = None;
         runtime.block_on(async {
-            let asked = get(&cache, id);
+            asked = Some(get(&cache, id));
             all_have_run().await;
-            asked
-        })
+        });
+        asked.expect("it has asked")
     };
     let (_gone, asked) = (ask(&one, 1), ask(&other, 2));
     one.block_on(pass(after));

@@ -422,6 +422,37 @@ fn moved_to_front<T: Clone + PartialEq>(all: &[T], first: &T) -> Vec<T> {
     std::iter::once(first).chain(others).cloned().collect()
 }
 
+/// Returns whether a stored response may answer a request with these
+/// credentials (RFC 9111, 3.5).
+#[inline]
+pub(crate) fn may_answer(stored: &Facts, asked: &RequestFacts) -> bool {
+    if asked.credentials.is_anonymous() {
+        return true;
+    }
+    // "Log in first" is no answer for a client that has logged in.
+    if matches!(stored.status.as_u16(), 401 | 403 | 407) {
+        return false;
+    }
+    // The response to an anonymous request holds no data of one client, if the origin
+    // knows of caches at all: then a cookie makes no difference.
+    let holds_no_data =
+        stored.from.is_anonymous() && stored.explicit && stored.source == Source::Origin;
+    let free = if holds_no_data { Credentials::COOKIE } else { Credentials::NONE };
+    stored.permits.contains(asked.credentials.without(free))
+}
+
+/// Returns which variant an entry is.
+pub(crate) fn variant_of(entry: &Entry<StoredResponse>) -> Option<Fingerprint> {
+    entry.value.response()?.facts.fingerprint
+}
+
+pub(crate) fn index_of(entry: &Entry<StoredResponse>) -> Option<&Index> {
+    match entry.value.slot() {
+        Slot::Index(index) => Some(index),
+        Slot::Response(_) => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -553,36 +584,5 @@ mod tests {
         let again = index.with(&lists[2], other, prints[0]).without(prints[4]);
         assert_eq!(again.lists, [2, 4, 3, 1].map(|i| lists[i].clone()));
         assert_eq!(again.variants, [0, 3, 2, 1].map(|i| prints[i]));
-    }
-}
-
-/// Returns whether a stored response may answer a request with these
-/// credentials (RFC 9111, 3.5).
-#[inline]
-pub(crate) fn may_answer(stored: &Facts, asked: &RequestFacts) -> bool {
-    if asked.credentials.is_anonymous() {
-        return true;
-    }
-    // "Log in first" is no answer for a client that has logged in.
-    if matches!(stored.status.as_u16(), 401 | 403 | 407) {
-        return false;
-    }
-    // The response to an anonymous request holds no data of one client, if the origin
-    // knows of caches at all: then a cookie makes no difference.
-    let holds_no_data =
-        stored.from.is_anonymous() && stored.explicit && stored.source == Source::Origin;
-    let free = if holds_no_data { Credentials::COOKIE } else { Credentials::NONE };
-    stored.permits.contains(asked.credentials.without(free))
-}
-
-/// Returns which variant an entry is.
-pub(crate) fn variant_of(entry: &Entry<StoredResponse>) -> Option<Fingerprint> {
-    entry.value.response()?.facts.fingerprint
-}
-
-pub(crate) fn index_of(entry: &Entry<StoredResponse>) -> Option<&Index> {
-    match entry.value.slot() {
-        Slot::Index(index) => Some(index),
-        Slot::Response(_) => None,
     }
 }
