@@ -185,6 +185,7 @@ fn said(answer: Answer) -> Response {
 }
 
 fn stats<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>) -> Value {
+    // Without `..`: a new figure has to be shown here.
     let Stats {
         hits,
         stale,
@@ -308,6 +309,8 @@ async fn purge<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>, body: Body
         None => false,
         Some(soft) => soft.as_bool().ok_or_else(|| bad("`soft` must be `true` or `false`"))?,
     };
+    // One kind of thing is purged at a time. All that is said wrongly is refused before anything is
+    // purged.
     let known = ["path", "url", "key", "tag", "group"];
     let beside = ["scope", "soft", "origin"];
     let mut given = said.keys().filter(|name| !beside.contains(&name.as_str()));

@@ -304,6 +304,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             settings.max_entries,
         );
         let arriving = self.max_arriving_bytes.unwrap_or(settings.max_bytes());
+        // The settings that a look-up reads lie together.
         let values = Values {
             lifetimes: settings.ttl.map(|ttl| Lifetimes {
                 ttl,
@@ -336,6 +337,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             let (type_name, max_entries) = (type_name::<V>(), MOST_UNWEIGHED);
             inner.observer.happened(Occurrence::Unweighed { type_name, max_entries });
         }
+        // Last: a remote holds a reference to the engine.
         if let Some(attach) = self.attach {
             let settings = &inner.engine.settings;
             attach(Attaching {

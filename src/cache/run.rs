@@ -288,6 +288,7 @@ where
     V: Send + Sync + 'static,
     Q: Question<V>,
 {
+    // What its caller has in hand decides how long it waits, and what a failure means.
     question.prepare(&mut leader);
     let patience = question.patience();
     let clearance = leader.clear(question, patience).await;
@@ -310,6 +311,8 @@ where
             leader.end(End::Held { error: error.clone(), noted: None });
             Cleared::Refused(error)
         }
+        // The failure was in another process: its error is not known here, its rest is believed within
+        // the bounds of this process.
         Clearance::HeldElsewhere(rest) => {
             let rest = leader.engine().settings.hold_policy().believed(rest);
             let held = crate::flight::hold::HeldKey { rest, error: None };
@@ -321,6 +324,8 @@ where
             leader.end(End::LeftToAnother(left.min(REFRESH_AGAIN)));
             Cleared::Refused(Error::new(ErrorKind::WaitTimeout))
         }
+        // It has waited for another process. Where the settings allow it, and no stale value serves, one
+        // caller of each process computes without the lease.
         Clearance::TimedOut => {
             let settings = &leader.engine().settings;
             let may_compute =

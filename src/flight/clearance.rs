@@ -241,6 +241,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
         if way.patience == Patience::Apart {
             return Ok(Turn::Done(Clearance::Compute));
         }
+        // The place is taken first: a lease that is held while its leader waits in a queue would stop all
+        // other processes.
         let errands = self.engine().errands();
         for _ in 0..MAX_TURNS {
             let key = wanted.key().clone();
@@ -249,6 +251,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             // Before the command goes out: a wake-up must find the listener.
             let listener = way.shared.listen(&key);
             let attempt = Attempt::begin(&way.shared, &key, &ask, &errands);
+            // Until the answer is known, dropping the try gives the lease up.
             let answer = way.shared.acquire(&key, &ask).await?;
             self.observe(Occurrence::Locked { answer: lock_answer(&answer) });
             let found = match answer {
@@ -290,6 +293,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                     return Ok(self.give_way(way, wanted, (ask.lease, left), listener).await);
                 }
             };
+            // A value came in between. Where it does not serve, ask once more, over this version.
             match self.weigh(way, found, wanted) {
                 Turn::Acquire(version) => seen = version,
                 turn => {

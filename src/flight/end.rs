@@ -183,6 +183,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
         if std::mem::replace(&mut self.is_ended, true) {
             return Leavings::of_published(self);
         }
+        // Everything under one lock of the shard: marks, verdict, and the way out of the table. So a caller
+        // finds either the flight with its verdict, or what it has left.
         let (engine, flight) = (&*self.engine, &self.flight);
         let now = engine.clock.now();
         let is_refused = matches!(end, End::Filled { stored: false, .. });
@@ -197,6 +199,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         if let Some(bytes) = error_bytes.filter(|_| is_current) {
             (room, evicted) = shard.marks.room_for_error(&engine.errors, bytes, now);
         }
+        // Marks are made only for what is worth remembering: most keys have none.
         let marks = if !is_current {
             &mut unheard
         } else if end.is_worth_marks() {
@@ -211,6 +214,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         let removed = engine.table.remove(&mut shard, flight);
         drop(shard);
 
+        // From here without a lock. The waiters first: nothing below is of use to them.
         let had_waiters = flight.waiting() > 0;
         flight.wake();
 
@@ -235,6 +239,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
             is_refused,
             computation,
         });
+        // What has left the maps holds values of the user. What is told to the user comes last, after
+        // the waiters have had their turn.
         drop_caught((removed, unheard, leftover));
         let garbage = self.garbage.lock().take();
         let (marks, error) = (Some(evicted), steps.replaced);
@@ -256,6 +262,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 let replaced = marks.hold.end_row();
                 Steps { replaced, ..Steps::of(Verdict::Filled(entry), Some(how)) }
             }
+            // For the waiters of now: it is not stored.
             End::ForWaiters(entry) => {
                 marks.evidence.share(self.traits.unkeyed, self.seen_until(&entry, now));
                 let replaced = marks.hold.end_row();
@@ -275,6 +282,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
                     let until = now.plus(self.engine.settings.uncacheable_for());
                     marks.evidence.decline(self.traits, until, now);
                 }
+                // Equal requests alone go on for themselves at once; the others wait for one more leader, where
+                // the evidence does not say more.
                 let whom = match remember {
                     Remember::Nothing => DeclinedFor::All,
                     _ => DeclinedFor::Equal(unkeyed),
@@ -282,6 +291,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 let steps = Steps::of(Verdict::Declined(whom), Some(ComputationEnd::Declined));
                 let replaced = marks.hold.end_row();
                 match remember {
+                    // Other processes learn it with the end of the lease.
                     Remember::Everywhere => {
                         let is_for_all = marks.evidence.lets_all_pass(self.traits, now);
                         let of = (!is_for_all).then_some(unkeyed);
@@ -295,6 +305,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 let replaced = marks.hold.end_row();
                 Steps { replaced, ..Steps::of(verdict, Some(ComputationEnd::Declined)) }
             }
+            // Its callers have the stale value. The next refresh comes later.
             End::RefreshDeclined => {
                 marks.decline_refresh(now, self.engine.settings.hold_policy());
                 let verdict = Verdict::Abandoned(Abandonment::NotShared);

@@ -209,6 +209,7 @@ impl Hold {
                 return FailureCount { replaced, ..FailureCount::default() };
             }
         };
+        // A row of failures: an old one is forgotten, and an answer that was remembered is none.
         let mut replaced = self.forget_if_old(now).or_else(|| self.end_answer());
         self.failures = self.failures.saturating_add(1);
         let before = std::mem::replace(&mut self.error, kept);

@@ -214,9 +214,12 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
     pub(crate) async fn resolve<C: Caller<V>>(&mut self, caller: &mut C) -> Step<V> {
         let mut joined_at = None;
         let step = loop {
+            // The one deadline of the caller ends every round.
             if joined_at.is_some() && Instant::now() >= self.deadline {
                 break self.timed_out(caller);
             }
+            // What it has learned in earlier flights goes into the next request: its rank in the queue, which
+            // end of a hold is for it, and which flight it has left.
             let mut request = caller.flight_request();
             request.rank = self.rank;
             request.hold = self.hold.unwrap_or(request.hold);
@@ -268,6 +271,7 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
                     break stale_or_refuse(caller, Error::circular(&request.key));
                 }
             };
+            // It has waited so long already: its own computation does not begin at the end of the queue.
             self.rank = self.rank.into_iter().chain(waiter.flight.computation.rank()).min();
             let leads_next = matches!(verdict, Some(Verdict::Declined(_) | Verdict::Abandoned(_)));
             if let Some(step) = self.judge(caller, &waiter, verdict, &request) {

@@ -336,6 +336,8 @@ impl Observer {
         let meters = &self.meters;
         let write = |line: Line<'_>| self.log.write(&self.cache, &line);
         let write_limited = |line: Line<'_>| self.log.write_limited(&self.cache, &line);
+        // In this order: computations, callers, invalidations, other processes, the remote, and what
+        // is said once.
         match what {
             Occurrence::Computed { key, took, end, failure } => {
                 self.count(end);

@@ -77,6 +77,8 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     }
 
     fn check_pairs(&self) -> Result<(), ConfigError> {
+        // Each pair: what contradicts what, with both values and the remedy. Single settings are checked
+        // before.
         let settings = &self.settings;
         let (hold, longest) = (settings.hold(), settings.max_hold());
         if longest < hold {

@@ -95,10 +95,12 @@ where
             let reason = if is_observing { AloneReason::Observe } else { AloneReason::Off };
             return self.forward_unprotected(reason).await;
         }
+        // What tells this request from others with the same key.
         let unkeyed = unkeyed_fields(&self.question.caller, self.request.headers());
         self.question.caller.unkeyed = unkeyed;
         // What the client needs once the leader has gone to work, and its request for a part.
         let (mut client, mut own) = (None, None);
+        // Runs in the caller, before the work goes to its task: the task-local values are there.
         let lead_by = |leader, mut work: Self| {
             own = work.own_request();
             let sent_as_is = !is_on || work.forwards_conditions();
@@ -116,6 +118,7 @@ where
             run::run_unprotected(&engine, self, lead_by).await
         };
         match (outcome, client) {
+            // The part that it asks for has not arrived yet.
             (RunOutcome::Answer(entry, outcome, work), _)
                 if work.question.caller.has_to_wait(&entry) =>
             {
@@ -124,6 +127,7 @@ where
             (RunOutcome::Answer(entry, outcome, work), _) => {
                 Ok(answered(&work.question.caller, &entry, outcome))
             }
+            // It has led. The work is gone with its task; what the client needs was kept.
             (RunOutcome::Called(result, outcome), Some(client)) => match own {
                 Some(own) => own.answer_part(client, result, outcome).await,
                 None => client.with_stale(result.stale).receive(result.own, outcome),
@@ -136,6 +140,7 @@ where
                 // On the heap, as below: layers stand inside each other, and so do the polls.
                 Box::pin(work.forward_alone(reason, place)).await
             }
+            // It was to lead, and got no place or no lease in time.
             (RunOutcome::Refused(error, work), Some(client)) => {
                 let stale = work.and_then(|work| {
                     work.question.stale.or_else(|| work.question.caller.fallback())
@@ -259,6 +264,8 @@ where
         let received = ArrivalTime::now(&caller.cache, started);
         let (key, took) = (&caller.primary, received.delay());
         caller.cache.observer.computed_alone(key, took, reason.as_str(), call.is_err());
+        // A failure is answered stale by the entry that has a window for it; the rest of the match below
+        // is for callers that have none.
         let failed = match &call {
             Ok(Ok(OriginAnswer::Response(response))) => is_failure(response.status()),
             Ok(Ok(OriginAnswer::Confirmed(_))) => false,

@@ -34,6 +34,7 @@ pub(super) fn refresh<S, Q, B>(
     B: Body + Send + 'static,
     B::Error: Into<BoxError>,
 {
+    // A rule of the application may key any field: then the refresh must carry all of them.
     let keeps_all =
         caller.may_be_keyed_by_any_field() && caller.rules.config.refresh_headers.is_none();
     let is_of_another_method = keeps_all && *request.method() == Method::HEAD;
@@ -45,6 +46,8 @@ pub(super) fn refresh<S, Q, B>(
         *request.method_mut() = Method::GET;
     }
     ask_for_the_whole(request.headers_mut());
+    // From here it is the request of no client: fields, extensions and wishes of the one that came are
+    // gone.
     let (mut parts, body) = request.into_parts();
     let is_for_all = keep_what_is_keyed(&caller, seen, keeps_all, &mut parts.headers);
     caller.rules.forgets.iter().for_each(|forget| forget(&mut parts.extensions));
@@ -68,6 +71,7 @@ pub(super) fn refresh<S, Q, B>(
         return;
     }
     let (cache, place) = (Arc::clone(&caller.cache), key_of(&caller, seen));
+    // Asked under the lock of the key: another refresh may have ended meanwhile.
     let is_still_wanted =
         || cache.is_still(place.as_bytes(), seen) && cache.engine.log.is_alive(seen);
     let leader = run::begin_refresh(&engine, flight, LedFor::Refresh, is_still_wanted);

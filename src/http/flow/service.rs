@@ -438,6 +438,7 @@ impl<S> HttpService<S> {
         B: Body + Send + 'static,
         B::Error: Into<BoxError>,
     {
+        // All that the caller needs is taken from the request as it came: what follows changes it.
         let carries_some = !asked.credentials.is_anonymous();
         let credential = || credential_field(&parts.headers, &rules.config);
         let caller = HttpCaller {
@@ -465,9 +466,11 @@ impl<S> HttpService<S> {
             client: rules.client(&parts),
             may_fill_from_range: wishes.range && may_fill_from_range::<Q>(&parts, rules),
         };
+        // The key has it; the service gets the body itself.
         if caller.content.is_some() {
             parts.extensions.remove::<RequestContent>();
         }
+        // The service sees one form per key, so that any leader asks for all.
         normal_form::apply(&mut parts, rules);
         codings::reduce(&mut parts.headers, &rules.config);
         nested::mark(&mut parts, &self.cache, rules, true);

@@ -90,6 +90,8 @@ where
         Ok(place) => place,
         Err(error) => return Ok(answer::refusal(&rules, error)),
     };
+    // From here on the service may have changed something. Until its response says what, `unknown`
+    // invalidates when it is dropped.
     let (body, end) = RequestEnd::watch(&parts, body);
     let sent = Sent::of(&cache, &rules, &parts);
     let mut unknown = Unknown { cache: &cache, rules: &rules, sent: &sent, end };
@@ -126,6 +128,7 @@ where
     }
     let response = Response::from_parts(head, body);
     let came = Provenance::bypass(BypassReason::Method);
+    // After the invalidation: what is kept now is newer than all that was ended.
     let response = match plan {
         Some(plan) => {
             let tags = sent.own_tags(&rules, response.headers(), said);
@@ -315,6 +318,7 @@ impl Sent {
             client: None,
             may_fill_from_range: false,
         };
+        // Where another caller computes the key, its result may be older or newer: nothing is kept.
         let request = caller.flight_request().without_waiting();
         let Admission::Lead(leader) = cache.engine.enter(&request, &mut None) else {
             return response.map(ResponseBody::inner);
@@ -325,6 +329,7 @@ impl Sent {
             leader.end(End::Withdrawn);
             return response.map(ResponseBody::inner);
         }
+        // Its age counts from the request; invalidations count from now, as all of this write are done.
         let started = ComputationStart { tick: self.started.tick, seq: leader.started().seq };
         let tags = caller.tags.iter().chain(own_tags).cloned().collect();
         let received = ArrivalTime { started, at, wall };

@@ -155,6 +155,7 @@ impl Follower {
         let header = &reply.header;
         let mut state = self.state.lock();
         let left = state.as_ref().map(|known| known.applied.epoch);
+        // Another epoch: the server has lost its log, or another server answers.
         if left != Some(header.epoch) {
             // A process never returns to an epoch that it has left: the reply may be late.
             if left.is_some() && left != asked.map(|asked| asked.epoch) {
@@ -184,6 +185,7 @@ impl Follower {
             *known = Known::new(header);
             return Effect { has_gap: true, ..Effect::default() };
         }
+        // The reply says all from `asked` on, as far as it reaches.
         let mut effect = Effect::default();
         known.take_header(header, now, &mut effect);
         for (position, item) in &reply.missed {

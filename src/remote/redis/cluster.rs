@@ -130,6 +130,7 @@ impl Cluster {
         let (mut place, mut is_asking) = (self.owner(slot).await?, false);
         let (mut pause, mut was_broken) = (FIRST_PAUSE, false);
         for _ in 0..MOST_REDIRECTIONS {
+            // `is_asking` is for one command: the slot is on its way to that node.
             let failure = match self.node(&place)?.work(work, is_asking).await {
                 Ok(reply) => return Ok(reply),
                 Err(failure) => failure,
@@ -152,6 +153,8 @@ impl Cluster {
                     pause = (pause * 2).min(LONGEST_PAUSE);
                     place = self.owner(slot).await?;
                 }
+                // The node may be gone, and another one have its slots. One more try, and only of what may
+                // be carried out twice.
                 Cause::Broken | Cause::Misled if !was_broken && !work.is_once() => {
                     was_broken = true;
                     self.read_after(Instant::now()).await?;
