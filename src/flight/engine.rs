@@ -1,4 +1,4 @@
-//! The engine decides which caller leads, joins a flight, computes alone, or is refused.
+//! The engine: what the flights of a handle share. Its entrance is in `admission`.
 //!
 //! It knows neither HTTP nor Redis nor the store that it fills; it sees them through
 //! ports. Time is a parameter.
@@ -24,16 +24,14 @@ use crate::flight::client_key::ClientKey;
 use crate::flight::computation::{Computation, OriginCall};
 use crate::flight::evidence::RequestTraits;
 use crate::flight::hold::{HeldKey, HoldCheck, MOST_ERROR_BYTES};
-use crate::flight::leader::Leader;
 use crate::flight::lending::{self, Need, Scope, Wait};
 use crate::flight::marks::Marks;
-use crate::flight::phase::{Flight, Interest, SharedFailure, Verdict};
+use crate::flight::phase::{Flight, SharedFailure, Verdict};
 use crate::flight::places::{NoPlace, Places};
 use crate::flight::ports::Store;
-use crate::flight::request::{FlightRequest, LedFor};
+use crate::flight::request::FlightRequest;
 use crate::flight::table::{Removed, Table, TableShard};
 use crate::flight::wait_slot::WaitSlot;
-use crate::flight::waiter::{AloneReason, Waiter};
 use crate::invalidation::{ASKED_NOW, InvalidationLog};
 use crate::key::Key;
 use crate::lease::shared_store::SharedStore;
@@ -45,16 +43,6 @@ use crate::sync::{Arc, AtomicUsize, Mutex, Ordering};
 /// How long after its own time-out a leader counts as overdue. Its own timer comes first;
 /// only a leader that is no longer polled gets this far.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
-
-pub(crate) enum Admission<V: Send + Sync + 'static> {
-    Lead(Leader<V>),
-    Join(Waiter<V>),
-    Alone(AloneReason),
-    /// Held; not yet told to the observer, since the caller may have a fallback.
-    Held(HeldKey),
-    /// A bound on waiters is reached.
-    Overloaded,
-}
 
 pub(crate) struct Engine<V> {
     pub(crate) label: CacheLabel,
@@ -158,84 +146,10 @@ impl<V: Send + Sync + 'static> Engine<V> {
         self.shared.get().filter(|shared| shared.is_up(key) && self.mode() == Mode::On)
     }
 
-    /// Enters the table: the first caller of a key leads, the others join.
-    pub(crate) fn enter(
-        self: &Arc<Self>,
-        request: &FlightRequest,
-        slot: &mut Option<WaitSlot>,
-    ) -> Admission<V> {
-        if self.mode() == Mode::Off {
-            return Admission::Alone(AloneReason::Off);
-        }
-        let mut removed = Removed::default();
-        let now = self.clock.now();
-        let mut shard = self.table.shard(&request.key).lock();
-        let admission = self.admit(&mut shard, request, slot, now, &mut removed);
-        // The observer is told without the lock: it is the user's code.
-        drop(shard);
-        self.retire(removed, request.left);
-        match &admission {
-            Admission::Lead(_) => self.observer.happened(Occurrence::Led),
-            Admission::Join(_) => self.observer.happened(Occurrence::Joined),
-            Admission::Alone(_) | Admission::Held(_) | Admission::Overloaded => {}
-        }
-        admission
-    }
-
-    fn admit(
-        self: &Arc<Self>,
-        shard: &mut TableShard<V>,
-        request: &FlightRequest,
-        slot: &mut Option<WaitSlot>,
-        now: Tick,
-        removed: &mut Removed<V>,
-    ) -> Admission<V> {
-        let marks = shard.marks.get(&request.key);
-        let lets_pass = marks.is_some_and(|marks| marks.evidence.lets_pass(request.traits, now));
-        if let Some(flight) = self.current_flight(shard, request) {
-            // A caller that has asked for a new value by name wants it stored.
-            let passes = lets_pass && request.hold != HoldCheck::Ignored;
-            if !request.role.waits() || passes {
-                return Admission::Alone(AloneReason::Passed);
-            }
-            return self
-                .join(&flight, request, slot)
-                .map_or(Admission::Overloaded, Admission::Join);
-        }
-        let held = marks
-            .and_then(|marks| marks.hold.check(now, request.hold, request.requester(), &self.log));
-        if let Some(held) = &held
-            && (held.answer().is_some() || !self.may_look_elsewhere(request))
-        {
-            return Admission::Held(held.clone());
-        }
-        // To look elsewhere is no computation: a caller whose response is for it alone may.
-        if held.is_none() && !request.role.leads() {
-            return Admission::Alone(AloneReason::Passed);
-        }
-        let computation = self.new_computation(request);
-        let is_refresh = request.led_for == LedFor::Refresh;
-        if is_refresh && !self.refreshes.try_take(&computation, self.watch.now()) {
-            return Admission::Alone(AloneReason::Passed);
-        }
-        let flight = self.begin_flight(shard, request, computation, removed);
-        let mut leader = self.lead(flight, request, now);
-        leader.set_held(held);
-        Admission::Lead(leader)
-    }
-
-    /// Returns whether a caller that is held may find a value in the remote: another
-    /// process may have computed one since.
-    fn may_look_elsewhere(&self, request: &FlightRequest) -> bool {
-        request.hold == HoldCheck::WithoutFallback
-            && request.role.waits()
-            && self.remote(&request.key).is_some()
-    }
-
     /// Returns the flight that a caller may join. A flight whose result is known to be dead
     /// for this caller is none, nor is a flight whose leader is silent or that the caller has
     /// left.
-    fn current_flight(
+    pub(super) fn current_flight(
         &self,
         shard: &TableShard<V>,
         request: &FlightRequest,
@@ -276,7 +190,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         self.current_flight(&shard, request).is_some()
     }
 
-    fn new_computation(&self, request: &FlightRequest) -> Arc<Computation> {
+    pub(super) fn new_computation(&self, request: &FlightRequest) -> Arc<Computation> {
         // Until it computes, a leader may wait for a place that long.
         let overdue_at = self.watch.now().plus(self.settings.wait_timeout()).plus(GRACE);
         let id = self.table.next_number();
@@ -332,7 +246,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         Arc::new(call.for_client(self.client_of_caller()))
     }
 
-    fn begin_flight(
+    pub(super) fn begin_flight(
         &self,
         shard: &mut TableShard<V>,
         request: &FlightRequest,
@@ -348,39 +262,11 @@ impl<V: Send + Sync + 'static> Engine<V> {
         flight
     }
 
-    fn lead(
-        self: &Arc<Self>,
-        flight: Arc<Flight<V>>,
-        request: &FlightRequest,
-        now: Tick,
-    ) -> Leader<V> {
-        let FlightRequest { led_for, traits, .. } = *request;
-        // A refresh in the background has no caller that waits.
-        let interest = (led_for != LedFor::Refresh)
-            .then(|| Interest::in_flight(&flight, self.wait_for(&flight)));
-        Leader::new(Arc::clone(self), flight, now, (led_for, traits)).with(interest)
-    }
-
     /// Returns what a computation has of the bounds.
     pub(super) fn release(&self, computation: &Computation) {
         let now = self.watch.now();
         self.places.release(computation, now);
         self.refreshes.release(computation, now);
-    }
-
-    /// Takes the lead of another key as well, unless a flight of it runs.
-    pub(crate) fn lead_beside(self: &Arc<Self>, request: &FlightRequest) -> Option<Leader<V>> {
-        let mut removed = Removed::default();
-        let mut shard = self.table.shard(&request.key).lock();
-        if self.current_flight(&shard, request).is_some() {
-            return None;
-        }
-        let computation = self.new_computation(request);
-        let flight = self.begin_flight(&mut shard, request, computation, &mut removed);
-        drop(shard);
-        self.retire(removed, None);
-        let of = (request.led_for, request.traits);
-        Some(Leader::new(Arc::clone(self), flight, self.clock.now(), of))
     }
 
     /// Says that the caller waits for a flight.
@@ -391,18 +277,6 @@ impl<V: Send + Sync + 'static> Engine<V> {
     /// Takes a slot among the callers that wait, if the bound allows one more.
     pub(crate) fn take_slot(&self) -> Option<WaitSlot> {
         WaitSlot::take(&self.waiting, self.settings.max_waiters_in_all())
-    }
-
-    fn join(
-        self: &Arc<Self>,
-        flight: &Arc<Flight<V>>,
-        request: &FlightRequest,
-        slot: &mut Option<WaitSlot>,
-    ) -> Option<Waiter<V>> {
-        if slot.is_none() {
-            *slot = self.take_slot();
-        }
-        slot.as_ref().and_then(|_| Waiter::join(flight, request, self.settings.max_waiters()))
     }
 
     /// Takes a place for a caller that computes alone because its patience is over, if
@@ -469,7 +343,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
     /// Drops what left the table. A flight that was replaced because its leader is silent
     /// ends with that. A flight that a caller has left, or that has paused, goes on for its
     /// readers only, and needs no place.
-    fn retire(&self, removed: Removed<V>, left: Option<NonZeroU64>) {
+    pub(super) fn retire(&self, removed: Removed<V>, left: Option<NonZeroU64>) {
         if let Some(flight) = &removed.flight {
             if flight.is_overdue(self.watch.now()) {
                 self.end_deposed(flight);

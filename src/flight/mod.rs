@@ -2,7 +2,7 @@
 //!
 //! # What enters
 //!
-//! A caller that found nothing fresh. Its [`FlightRequest`](engine::FlightRequest) names
+//! A caller that found nothing fresh. Its [`FlightRequest`](request::FlightRequest) names
 //! the key, the tags that are known before the computation, and the part that the caller
 //! may take. The room knows neither HTTP nor Redis nor moka: it sees the store of this
 //! process through [`ports::Store`], and the store of all processes through
@@ -56,12 +56,14 @@
 //! - `marks`: what is remembered of a key besides its value, each fact with its own end.
 //! - `evidence`: one of them: whether a crowd gains by waiting for one result.
 //! - `hold`, `hold_policy`: a key that fails is left alone, with two ends; how long that is.
+//! - `vacancy`: what a flight is between two leaders.
 //! - `computation`: the part of a flight in a call of the origin.
 //! - `queue`: the queue for places, with a line for each client.
 //! - `places`: the bound on computations, and which computation lends its place to which.
 //!
 //! Then the way of a caller:
-//! - `engine`: `enter` decides whether a caller leads, joins, computes alone or is refused.
+//! - `engine`: what the flights of a handle share: table, places, log, clocks, settings.
+//! - `admission`: `enter` decides whether a caller leads, joins, computes alone or is refused.
 //! - `waiter`: takes a caller from flight to flight until it has a step.
 //! - `leader`: what a leader does from the lead to its result.
 //! - `clearance`: how it finds out whether to compute, where processes share a remote.
@@ -71,6 +73,7 @@
 //! - `tasks`: where computations run, and how a shutdown ends them.
 //! - `ports`: the store, as the engine sees it.
 
+pub(crate) mod admission;
 pub(crate) mod clearance;
 pub(crate) mod client_key;
 pub(crate) mod computation;
@@ -94,5 +97,6 @@ pub(crate) mod table;
 pub(crate) mod tasks;
 #[cfg(test)]
 mod tests;
+pub(crate) mod vacancy;
 pub(crate) mod wait_slot;
 pub(crate) mod waiter;

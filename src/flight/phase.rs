@@ -26,7 +26,7 @@ use crate::flight::hold::Requester;
 use crate::flight::lending::Wait;
 use crate::flight::places::Places;
 use crate::flight::request::FlightRequest;
-use crate::flight::succession::{Candidate, Candidates, Successor, Vacant};
+use crate::flight::vacancy::{Candidate, Candidates, Successor, Vacant};
 use crate::key::{Key, Tag};
 use crate::sync::{Arc, AtomicU64, Mutex, Notify, OnceLock, Ordering, Weak};
 
@@ -84,7 +84,7 @@ impl<V> Clone for SharedFailure<V> {
 pub(crate) enum News<V> {
     Verdict(Verdict<V>),
     /// The waiter is the second leader, and has what the flight held.
-    Lead(Box<dyn Vacant<V>>),
+    Lead(Box<dyn Vacant>),
 }
 
 /// Why there is no result.
@@ -97,11 +97,11 @@ pub(crate) enum Abandonment {
 }
 
 #[derive(Debug)]
-pub(crate) enum Phase<V> {
+pub(crate) enum Phase {
     Waiting,
     Computing,
     Arriving,
-    Vacant(Box<dyn Vacant<V>>),
+    Vacant(Box<dyn Vacant>),
     Published,
     Settled,
 }
@@ -115,8 +115,8 @@ pub(crate) struct FlightNumbers {
 }
 
 #[derive(Debug)]
-struct Progress<V> {
-    phase: Phase<V>,
+struct Progress {
+    phase: Phase,
     is_forgotten: bool,
     /// The work has no time-out: it began while the cache was not on.
     is_unbounded: bool,
@@ -131,11 +131,11 @@ pub(crate) struct Leftover<V> {
     /// The verdict, where another one was published before.
     pub(crate) verdict: Option<Verdict<V>>,
     /// A leader may have left it a moment ago.
-    _vacancy: Option<Box<dyn Vacant<V>>>,
+    _vacancy: Option<Box<dyn Vacant>>,
 }
 
-impl<V> Progress<V> {
-    fn take_vacancy(&mut self) -> Option<Box<dyn Vacant<V>>> {
+impl Progress {
+    fn take_vacancy(&mut self) -> Option<Box<dyn Vacant>> {
         match std::mem::replace(&mut self.phase, Phase::Waiting) {
             Phase::Vacant(vacancy) => Some(vacancy),
             phase => {
@@ -170,7 +170,7 @@ pub(crate) struct Flight<V> {
     led_with: u64,
     /// Whose failure a failure of the leader is.
     pub(crate) requester: Requester,
-    progress: Mutex<Progress<V>>,
+    progress: Mutex<Progress>,
     /// Set under the lock of `progress`, and read without it: a crowd that wakes does not
     /// queue for one lock.
     verdict: OnceLock<Verdict<V>>,
@@ -330,7 +330,7 @@ impl<V> Flight<V> {
     }
 
     /// Makes the flight vacant, unless it has a verdict, or no waiter may lead.
-    pub(super) fn vacate<T: Vacant<V> + 'static>(&self, vacancy: Box<T>) -> Result<(), Box<T>> {
+    pub(super) fn vacate<T: Vacant + 'static>(&self, vacancy: Box<T>) -> Result<(), Box<T>> {
         let mut progress = self.progress.lock();
         if self.verdict.get().is_some() || !progress.candidates.has(vacancy.successor()) {
             return Err(vacancy);
@@ -340,7 +340,7 @@ impl<V> Flight<V> {
     }
 
     /// Ends the vacancy, if there is one. The caller ends what it returns, without a lock.
-    pub(super) fn take_vacancy(&self) -> Option<Box<dyn Vacant<V>>> {
+    pub(super) fn take_vacancy(&self) -> Option<Box<dyn Vacant>> {
         self.progress.lock().take_vacancy()
     }
 

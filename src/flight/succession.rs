@@ -14,101 +14,16 @@
 //!
 //! [`GRACE`]: crate::flight::engine::GRACE
 
+use std::any::Any;
 use std::time::Duration;
 
 use crate::flight::end::End;
 use crate::flight::leader::Leader;
-use crate::flight::request::{FlightRequest, LedFor, Role};
+use crate::flight::request::LedFor;
+use crate::flight::vacancy::{Successor, Vacant};
 use crate::mode::Mode;
 use crate::observe::Occurrence;
 use crate::sync::Arc;
-
-/// Which waiter may be the second leader.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP's failures"))]
-pub(crate) enum Successor {
-    /// Any; one whose request differs from the first leader's comes first.
-    Any,
-    /// One whose request differs from the first leader's in fields that are not keyed.
-    OtherRequest,
-}
-
-/// A waiter that may lead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Candidate {
-    /// Its request is the first leader's in all fields.
-    SameRequest,
-    OtherRequest,
-}
-
-impl Candidate {
-    /// Returns what the caller of `request` is in a flight whose first leader had the fields
-    /// `led_with`; none if it may not lead.
-    pub(crate) fn of(request: &FlightRequest, led_with: u64) -> Option<Self> {
-        match request.role {
-            Role::Any if request.traits.unkeyed == led_with => Some(Self::SameRequest),
-            Role::Any => Some(Self::OtherRequest),
-            Role::LeadOnly | Role::WaitOnly | Role::Neither => None,
-        }
-    }
-}
-
-/// How many candidates wait in a flight.
-#[derive(Debug, Default)]
-pub(super) struct Candidates {
-    same: u32,
-    other: u32,
-}
-
-impl Candidates {
-    pub(super) fn add(&mut self, candidate: Candidate) {
-        *self.number_of(candidate) += 1;
-    }
-
-    pub(super) fn remove(&mut self, candidate: Candidate) {
-        *self.number_of(candidate) -= 1;
-    }
-
-    fn number_of(&mut self, candidate: Candidate) -> &mut u32 {
-        match candidate {
-            Candidate::SameRequest => &mut self.same,
-            Candidate::OtherRequest => &mut self.other,
-        }
-    }
-
-    /// Returns whether one of them may succeed.
-    pub(super) fn has(&self, successor: Successor) -> bool {
-        self.other > 0 || successor == Successor::Any && self.same > 0
-    }
-
-    /// Returns whether this candidate may succeed now: others come first where their requests
-    /// differ.
-    pub(super) fn may_succeed(&self, candidate: Candidate, successor: Successor) -> bool {
-        match candidate {
-            Candidate::OtherRequest => true,
-            Candidate::SameRequest => successor == Successor::Any && self.other == 0,
-        }
-    }
-}
-
-/// What a vacant flight holds.
-pub(crate) trait Vacant<V>: Send {
-    fn successor(&self) -> Successor;
-
-    /// Hands out the guard for the next leader.
-    fn into_leader(self: Box<Self>) -> Leader<V>
-    where
-        V: Send + Sync + 'static;
-
-    /// Ends the flight: there is no next leader.
-    fn end(self: Box<Self>);
-}
-
-impl<V> std::fmt::Debug for dyn Vacant<V> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Vacant").field("successor", &self.successor()).finish_non_exhaustive()
-    }
-}
 
 /// The guard of the first leader, and the end of the flight where no waiter leads.
 struct Vacancy<V: Send + Sync + 'static> {
@@ -117,24 +32,32 @@ struct Vacancy<V: Send + Sync + 'static> {
     successor: Successor,
 }
 
-impl<V: Send + Sync + 'static> Vacant<V> for Vacancy<V> {
+impl<V: Send + Sync + 'static> Vacant for Vacancy<V> {
     fn successor(&self) -> Successor {
         self.successor
-    }
-
-    fn into_leader(self: Box<Self>) -> Leader<V> {
-        let mut leader = self.leader;
-        leader.become_second();
-        leader
     }
 
     fn end(self: Box<Self>) {
         let Self { leader, end, .. } = *self;
         leader.end(end);
     }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
 }
 
 impl<V: Send + Sync + 'static> Leader<V> {
+    /// Takes the guard that a vacant flight of these values has held, for the next leader.
+    pub(super) fn of_vacancy(vacancy: Box<dyn Vacant>) -> Self {
+        let Ok(vacancy) = vacancy.into_any().downcast::<Vacancy<V>>() else {
+            unreachable!("a flight of these values holds the guard of a leader of them");
+        };
+        let mut leader = vacancy.leader;
+        leader.become_second();
+        leader
+    }
+
     /// Leaves the flight to a second leader, if this is the first one and a waiter waits that
     /// may be the second. Where the last such waiter goes away before it leads, the flight has
     /// `end`. Returns the leader and `end` where there is no second leader.

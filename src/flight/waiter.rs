@@ -13,8 +13,9 @@ use tokio::time::Instant;
 
 use crate::entry::Entry;
 use crate::error::{Error, ErrorKind};
+use crate::flight::admission::Admission;
 use crate::flight::end::End;
-use crate::flight::engine::{Admission, Engine};
+use crate::flight::engine::Engine;
 use crate::flight::evidence::DeclinedFor;
 use crate::flight::hold::HoldCheck;
 use crate::flight::leader::Leader;
@@ -22,7 +23,7 @@ use crate::flight::phase::{
     Abandonment, Flight, FlightNumbers, Interest, News, SharedFailure, Verdict,
 };
 use crate::flight::request::FlightRequest;
-use crate::flight::succession::{Candidate, Vacant};
+use crate::flight::vacancy::{Candidate, Vacant};
 use crate::flight::wait_slot::WaitSlot;
 use crate::observe::Occurrence;
 use crate::outcome::CacheOutcome;
@@ -152,9 +153,9 @@ impl<V> Drop for Waiter<V> {
 }
 
 /// Why a caller gets no verdict.
-enum NoVerdict<V> {
+enum NoVerdict {
     /// It leads next.
-    Lead(Box<dyn Vacant<V>>),
+    Lead(Box<dyn Vacant>),
     /// The flight waits for the computation in which the caller runs.
     Circular,
 }
@@ -315,7 +316,7 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
         &'b self,
         waiter: &'b Waiter<V>,
         request: &'b FlightRequest,
-    ) -> impl Future<Output = Result<Option<Verdict<V>>, NoVerdict<V>>> + use<'a, 'b, V, C> {
+    ) -> impl Future<Output = Result<Option<Verdict<V>>, NoVerdict>> + use<'a, 'b, V, C> {
         async move {
             let flight = &waiter.flight;
             let wait = self.engine.wait_for(flight);
@@ -377,11 +378,11 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
     /// failed.
     fn succeed<C: Caller<V>>(
         &mut self,
-        vacancy: Box<dyn Vacant<V>>,
+        vacancy: Box<dyn Vacant>,
         waiter: &Waiter<V>,
         (caller, request): (&mut C, &FlightRequest),
     ) -> Step<V> {
-        let mut leader = vacancy.into_leader();
+        let mut leader = Leader::of_vacancy(vacancy);
         let interest = Interest::in_flight(&waiter.flight, self.engine.wait_for(&waiter.flight));
         leader.lead_for(request, interest);
         if let Some(entry) = caller.second_look() {

@@ -3,7 +3,7 @@
 use super::*;
 use crate::flight::evidence::RequestTraits;
 use crate::flight::phase::FlightNumbers;
-use crate::flight::succession::Successor;
+use crate::flight::vacancy::Successor;
 use crate::sync::AtomicUsize;
 
 fn failure() -> End<u64> {

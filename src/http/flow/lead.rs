@@ -14,7 +14,7 @@ use crate::flight::end::{End, Remember};
 use crate::flight::hold::{FailureRule, HoldRule};
 use crate::flight::leader::Leader;
 use crate::flight::lending;
-use crate::flight::succession::Successor;
+use crate::flight::vacancy::Successor;
 use crate::flight::waiter::Caller;
 use crate::http::body::{ResponseBody, SourceBody};
 use crate::http::cache_for::CacheFor;

@@ -9,8 +9,8 @@ use http_body::Body;
 use tower_service::Service;
 
 use crate::entry::ComputationStart;
+use crate::flight::admission::Admission;
 use crate::flight::end::End;
-use crate::flight::engine::Admission;
 use crate::flight::waiter::Caller;
 use crate::http::body::{ResponseBody, SourceBody};
 use crate::http::cache_for::CacheFor;
