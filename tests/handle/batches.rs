@@ -403,6 +403,23 @@ async fn more_single_callers_than_a_call_may_have_take_a_place_for_each_call() {
     assert_quiet(cache.handle());
 }
 
+/// Timers fire at whole milliseconds: a full call waits for the next of them, and others come.
+#[tokio::test(start_paused = true)]
+async fn a_full_call_that_waits_for_its_timer_gets_no_more_keys() {
+    let table = Table::default();
+    let settings = settings().batch_window(10 * MS).max_batch(3);
+    let cache = typed(settings.build().unwrap(), &table);
+    tokio::time::advance(MS / 3).await;
+    let got = herd(30, |n| {
+        let cache = cache.clone();
+        async move { cache.get(n as u64).await.unwrap() }
+    });
+    assert_eq!(got.await.len(), 30);
+    let sizes: Vec<usize> = table.queries().iter().map(Vec::len).collect();
+    assert_eq!(sizes, [3; 10]);
+    assert_quiet(cache.handle());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_full_batch_does_not_wait_for_the_end_of_the_window() {
     let table = Table::default();

@@ -83,15 +83,16 @@ struct Gathered<V: Clone + Send + Sync + 'static> {
 
 impl<V: Clone + Send + Sync + 'static> Round<V> {
     /// Adds a key. Returns when the call begins: then the caller is to take the round, and to call.
-    /// Returns the key where it comes too late, or stands here already: then it was invalidated
-    /// since, and belongs to a later call.
+    /// Returns the key where it comes too late: the round is closed, or full and about to be taken.
+    /// The same where it stands here already: it was invalidated since, and belongs to a later call.
     pub(super) fn push(
         &self,
         key: WaitingKey<V>,
         window: Duration,
     ) -> Result<Instant, Box<WaitingKey<V>>> {
         let mut gathered = self.gathered.lock();
-        if self.call.is_closed() || !gathered.encoded.insert(key.key.clone()) {
+        let is_full = gathered.keys.len() >= self.max;
+        if is_full || self.call.is_closed() || !gathered.encoded.insert(key.key.clone()) {
             return Err(Box::new(key));
         }
         gathered.keys.push(key);
