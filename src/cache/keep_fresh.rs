@@ -184,7 +184,9 @@ impl<K: ToKey + Eq + Hash + Clone + Send + Sync + 'static> Upkeep<K> {
             Loader::Batch(_) => engine.settings.max_batch(),
         };
         while self.loads.len() < most && !self.due.is_empty() && !engine.refreshes.is_full() {
-            let keys = self.due.drain(..size.min(self.due.len())).collect();
+            // Since the look, a caller may have loaded some of them.
+            let is_due = |key: &K| is_due(&cache.handle().0, key);
+            let keys = self.due.drain(..size.min(self.due.len())).filter(is_due).collect();
             let (begun, ends) = cache.begin_upkeep(keys);
             if !begun.is_empty() {
                 self.underway.extend(begun.iter().cloned());

@@ -119,6 +119,23 @@ async fn upkeep_leaves_refreshes_to_the_callers_of_other_keys() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_kept_key_that_gets_a_value_before_its_turn_is_not_loaded() {
+    for is_batched in [false, true] {
+        let (cache, calls) = cache(settings().max_refreshes(1).max_batch(1), is_batched);
+        let _kept = cache.keep_fresh([1, 2, 3]);
+        pass(50 * MS).await;
+        for id in 1..4 {
+            cache.put(&id, 7).await;
+        }
+        pass(10 * SECOND).await;
+        assert_eq!(calls.lock().len(), 1, "the others wait for their turns: {is_batched}");
+        for id in 1..4 {
+            assert_eq!(cache.peek(&id).await, Some(7));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_kept_key_that_is_invalidated_is_loaded_again() {
     let (cache, calls) = cache(settings().ttl(10 * SECOND), true);
     let _kept = cache.keep_fresh([1, 2]);
