@@ -13,7 +13,7 @@ use crate::computed::Computed;
 use crate::entry::Entry;
 use crate::error::{BoxError, Error, ErrorKind};
 use crate::flight::clearance::{Judgement, Patience, Search};
-use crate::flight::end::{End, Remember};
+use crate::flight::end::{End, Leavings, Remember};
 use crate::flight::hold::{FailureRule, HoldRule};
 use crate::flight::leader::Leader;
 use crate::flight::phase::FlightNumbers;
@@ -320,10 +320,14 @@ where
         let result = leader.compute(async { compute.call().await }).await;
         match told_apart(result) {
             Ok((computed, own)) => {
-                begun.end_computed(leader, computed).await;
+                begun.end_computed(leader, computed).await.after_others().await;
                 Ok(own)
             }
-            Err(failure) => Err(begun.end_failed(leader, failure).await),
+            Err(failure) => {
+                let (failed, leavings) = begun.end_failed(leader, failure).await;
+                leavings.after_others().await;
+                Err(failed)
+            }
         }
     }
 }
@@ -357,40 +361,46 @@ impl<V: Clone + Send + Sync + 'static> KeyQuestion<V> {
     }
 }
 
+/// Each end returns what is left to do. That is code of the user, as is the `Drop` of what this holds,
+/// and the task may have other callers to answer first.
 impl<V: Clone + Send + Sync + 'static> BegunCall<V> {
-    pub(super) async fn end_computed(self, leader: Leader<V>, computed: Option<Computed<V>>) {
+    pub(super) async fn end_computed(
+        &self,
+        leader: Leader<V>,
+        computed: Option<Computed<V>>,
+    ) -> Leavings<V> {
         let declined = End::Declined(Remember::Everywhere);
         let Some(computed) = computed else {
             // The adapter of a service says of a response only that it may not be shared. That need
             // not be a better answer than the older value.
-            return leader.end_with_leavings(declined).after_others().await;
+            return leader.end_with_leavings(declined);
         };
         if !computed.storable {
             return self.end_unstored(leader, declined).await;
         }
         let computed = computed.with_tags_of(self.replaced.as_deref());
         match self.state.entry(computed, &leader) {
-            (entry, true) => leader.fill(&entry).after_others().await,
+            (entry, true) => leader.fill(&entry),
             (entry, false) => self.end_unstored(leader, End::ForWaiters(entry)).await,
         }
     }
 
     /// Ends with a result that is not stored. It is newer than the value that it was to replace, so
     /// that value ends, here and in the remote.
-    async fn end_unstored(self, leader: Leader<V>, end: End<V>) {
+    async fn end_unstored(&self, leader: Leader<V>, end: End<V>) -> Leavings<V> {
         let is_current = leader.is_current();
         let older = self.replaced.as_ref().filter(|_| is_current);
         if let Purpose::FreshRead(_) = self.purpose {
             if let Some(older) = older {
                 self.state.remove_older_here(&leader, older);
             }
-            leader.end_with_leavings(end).after_others().await;
+            let leavings = leader.end_with_leavings(end);
             if is_current {
                 // The caller has said that any older value is out of date, also one that was not
                 // seen.
-                self.state.revoke(self.key).await;
+                self.state.revoke(self.key.clone()).await;
             }
-            return;
+            return leavings;
         }
         let errand = older.and_then(|older| self.state.remove_older(&leader, older));
         if errand.is_some()
@@ -401,10 +411,14 @@ impl<V: Clone + Send + Sync + 'static> BegunCall<V> {
             leader.leave_place();
         }
         self.state.tell(errand).await;
-        leader.end_with_leavings(end).after_others().await;
+        leader.end_with_leavings(end)
     }
 
-    pub(super) async fn end_failed(self, leader: Leader<V>, failure: KeyFailure) -> FailedCall<V> {
+    pub(super) async fn end_failed(
+        &self,
+        leader: Leader<V>,
+        failure: KeyFailure,
+    ) -> (FailedCall<V>, Leavings<V>) {
         let (error, rule) = match failure {
             KeyFailure::Computation(error) => {
                 let error = error.in_cache(&self.state.name);
@@ -415,8 +429,8 @@ impl<V: Clone + Send + Sync + 'static> BegunCall<V> {
                     let errand = older.and_then(|older| self.state.remove_older(&leader, older));
                     self.state.tell(errand).await;
                     let end = End::Failed { error: error.clone(), rule };
-                    leader.end_with_leavings(end).after_others().await;
-                    return FailedCall { error, fallback: None };
+                    let leavings = leader.end_with_leavings(end);
+                    return (FailedCall { error, fallback: None }, leavings);
                 }
                 (error, rule)
             }
@@ -428,9 +442,9 @@ impl<V: Clone + Send + Sync + 'static> BegunCall<V> {
             }
         };
         let end = End::Failed { error: error.clone(), rule };
-        leader.end_with_leavings(end).after_others().await;
+        let leavings = leader.end_with_leavings(end);
         let fallback = self.purpose.fallback(&self.state, &self.key, self.in_hand.as_ref());
-        FailedCall { error, fallback }
+        (FailedCall { error, fallback }, leavings)
     }
 }
 

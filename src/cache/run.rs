@@ -21,7 +21,7 @@ use crate::entry::Entry;
 use crate::error::{Error, ErrorKind};
 use crate::flight::admission::Admission;
 use crate::flight::clearance::{Clearance, Patience, Search};
-use crate::flight::end::End;
+use crate::flight::end::{End, Leavings};
 use crate::flight::engine::{Engine, PlaceForOne};
 use crate::flight::leader::Leader;
 use crate::flight::request::{FlightRequest, LedFor};
@@ -268,7 +268,10 @@ where
 {
     match clear(leader, work.question()).await {
         Cleared::Call(leader) => LeadOutcome::Called(work.call(leader).await),
-        Cleared::Found(found) => LeadOutcome::Found(found, work),
+        Cleared::Found(found, leavings) => {
+            leavings.after_others().await;
+            LeadOutcome::Found(found, work)
+        }
         Cleared::Refused(error) => LeadOutcome::Refused(error, Some(work)),
     }
 }
@@ -278,7 +281,7 @@ pub(super) enum Cleared<V: Send + Sync + 'static> {
     /// It asks the origin.
     Call(Leader<V>),
     /// The remote has a value. The leader has ended.
-    Found(Arc<Entry<V>>),
+    Found(Arc<Entry<V>>, Leavings<V>),
     /// There is no value. The leader has ended.
     Refused(Error),
 }
@@ -304,8 +307,8 @@ where
         Clearance::Found(found) => {
             // Stored before it is handed over, like a computed value.
             let found = question.adopt(&leader, found);
-            leader.end_with_leavings(End::Found(Arc::clone(&found))).after_others().await;
-            Cleared::Found(found)
+            let leavings = leader.end_with_leavings(End::Found(Arc::clone(&found)));
+            Cleared::Found(found, leavings)
         }
         Clearance::Held(held) => {
             let error = leader.engine().held(leader.key(), held);

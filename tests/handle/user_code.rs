@@ -11,9 +11,9 @@ use std::thread::ThreadId;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tower_stampede::{Computed, Stampede};
+use tower_stampede::{Cache, Computed, Stampede};
 
-use crate::kit::origin::{MINUTE, OriginError, settings};
+use crate::kit::origin::{MINUTE, OriginError, all_have_run, settings};
 use crate::kit::spawn;
 
 // ---- weigher and clone ----
@@ -418,4 +418,75 @@ async fn a_subscriber_learns_of_the_end_when_the_waiters_have_their_answers() {
     let is_end = |(line, _): &&(String, usize)| line.contains("computed");
     let ends: Vec<usize> = lines.iter().filter(is_end).map(|(_, answered)| *answered).collect();
     assert_eq!(ends, [WAITERS], "{lines:?}");
+}
+
+// ---- the other keys of a batch ----
+
+/// A value whose `Drop` notes how many callers have their answers by then.
+#[derive(Clone)]
+struct Counting(#[allow(dead_code, reason = "only dropped")] Option<Arc<CountingDrop>>);
+
+struct CountingDrop(Answered, Arc<Mutex<Vec<usize>>>);
+
+impl Drop for CountingDrop {
+    fn drop(&mut self) {
+        self.1.lock().unwrap().push(*self.0.0.0.lock().unwrap());
+    }
+}
+
+const KEYS: u64 = 8;
+
+/// Returns a cache with values that are served in place of failures only, and what their drops note.
+async fn with_old_values(answered: &Answered) -> (Stampede<Counting>, Arc<Mutex<Vec<usize>>>) {
+    let settings = settings().stale_if_error(10 * MINUTE).batch_window(Duration::from_millis(10));
+    let (cache, drops) = (settings.build().unwrap(), Arc::<Mutex<Vec<usize>>>::default());
+    for key in 0..KEYS {
+        let old = Arc::new(CountingDrop(answered.clone(), Arc::clone(&drops)));
+        let old = Computed::new(Counting(Some(old))).ttl(Duration::from_nanos(1));
+        cache.put_with(key, old).await;
+    }
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    (cache, drops)
+}
+
+/// On one thread the order is all there is.
+#[tokio::test(start_paused = true)]
+async fn the_drops_of_a_batch_delay_the_waiter_of_none_of_its_keys() {
+    let answered = Answered::default();
+    let (cache, drops) = with_old_values(&answered).await;
+    let load = |keys: Vec<u64>| async {
+        tokio::time::sleep(MINUTE / 60).await;
+        Ok::<_, OriginError>(keys.into_iter().map(|key| (key, Counting(None))))
+    };
+    let batch = cache.get_many(0..KEYS, load);
+    let waiter = async {
+        let none = || async { Err::<Counting, _>(OriginError(0)) };
+        drop(cache.get_or_compute(KEYS - 1, none).await.unwrap());
+        answered.add_one();
+    };
+    let (batch, ()) = tokio::join!(batch, waiter);
+    assert_eq!(batch.values.len(), 8);
+    all_have_run().await;
+    assert_eq!(*drops.lock().unwrap(), [1; 8]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_drop_of_one_callers_value_delays_no_other_caller_of_the_same_call() {
+    let answered = Answered::default();
+    let (handle, drops) = with_old_values(&answered).await;
+    let cache = Cache::batched(handle, |keys: Vec<u64>| async {
+        Ok::<_, OriginError>(keys.into_iter().map(|key| (key, Counting(None))))
+    });
+    let callers = (0..KEYS).map(|key| {
+        let (cache, answered) = (cache.clone(), answered.clone());
+        spawn(async move {
+            drop(cache.get(key).await.unwrap());
+            answered.add_one();
+        })
+    });
+    for caller in callers.collect::<Vec<_>>() {
+        caller.await.unwrap();
+    }
+    all_have_run().await;
+    assert_eq!(*drops.lock().unwrap(), [8; 8]);
 }

@@ -22,6 +22,7 @@ use std::task::Poll;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::cache::batch::round::{BatchKey, Batcher, KeyOutcome, Panic, WaitingKey, Way};
@@ -238,7 +239,11 @@ impl<V: Clone + Send + Sync + 'static> WaitingKey<V> {
                 let way = Way::Led(Box::new((leader, question)), token);
                 return Some(Self { key, seat, way, reply });
             }
-            Cleared::Found(found) => KeyOutcome::Found(found, question),
+            Cleared::Found(found, leavings) => {
+                let outcome = KeyOutcome::Found(found, question);
+                answer(reply, Ok(outcome), leavings).await;
+                return None;
+            }
             Cleared::Refused(error) => KeyOutcome::Refused(error, question),
         };
         drop_caught(reply.send(Ok(outcome)));
@@ -298,25 +303,31 @@ impl<V: Clone + Send + Sync + 'static> BegunKey<V> {
     /// Ends the key's part, and tells its caller.
     async fn end(self, result: Result<Computed<V>, KeyFailure>) {
         let Self { way, reply, .. } = self;
+        let Way::Led(led, _token) = way else {
+            let failed = |failure: KeyFailure| FailedCall::alone(failure.into_error());
+            let result = result.map(|computed| computed.value).map_err(failed);
+            return answer(reply, Ok(KeyOutcome::Called(result)), ()).await;
+        };
         let end = async {
-            let Way::Led(led, _token) = way else {
-                let failed = |failure: KeyFailure| FailedCall::alone(failure.into_error());
-                return result.map(|computed| computed.value).map_err(failed);
-            };
             let (leader, begun) = *led;
             match result {
                 Ok(mut computed) => {
                     // The clone is stored: it has no spare capacity.
                     let stored = computed.value.clone();
                     let own = std::mem::replace(&mut computed.value, stored);
-                    begun.end_computed(leader, Some(computed)).await;
-                    Ok(own)
+                    let leavings = begun.end_computed(leader, Some(computed)).await;
+                    (Ok(own), (leavings, begun))
                 }
-                Err(failure) => Err(begun.end_failed(leader, failure).await),
+                Err(failure) => {
+                    let (failed, leavings) = begun.end_failed(leader, failure).await;
+                    (Err(failed), (leavings, begun))
+                }
             }
         };
-        let outcome = AssertUnwindSafe(end).catch_unwind().await;
-        drop_caught(reply.send(outcome.map(KeyOutcome::Called)));
+        match AssertUnwindSafe(end).catch_unwind().await {
+            Ok((result, rest)) => answer(reply, Ok(KeyOutcome::Called(result)), rest).await,
+            Err(panic) => answer(reply, Err(panic), ()).await,
+        }
     }
 
     fn end_panicked(self, panic: Panic) {
@@ -325,6 +336,19 @@ impl<V: Clone + Send + Sync + 'static> BegunKey<V> {
         }
         drop_caught(self.reply.send(Err(panic)));
     }
+}
+
+/// Tells the caller of a key what has happened to it. To drop the rest of the flight runs code of the
+/// user, and so does an answer that no caller takes: the other keys of the driver end first, and their
+/// callers have their turn.
+async fn answer<V: Clone + Send + Sync + 'static>(
+    reply: oneshot::Sender<Result<KeyOutcome<V>, Panic>>,
+    outcome: Result<KeyOutcome<V>, Panic>,
+    rest: impl Send,
+) {
+    let unsent = reply.send(outcome).err();
+    tokio::task::yield_now().await;
+    drop_caught((unsent, rest));
 }
 
 /// Drives the call until it ends, or each of its keys needs a caller and has none.
