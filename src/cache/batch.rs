@@ -189,7 +189,10 @@ impl<V: Clone + Send + Sync + 'static> Member<V> {
         let longest = gathering + settings.wait_timeout() + settings.compute_timeout() + GRACE;
         for _ in 0..MAX_DRIVERS {
             let is_limited = engine.mode() == Mode::On;
-            let place = self.place.take();
+            let without_place = || engine.join_without_place(&self.seat.origin_call());
+            let mut place = self.place.take().or_else(without_place);
+            // The caller waits, and may go away before the call ends.
+            let _need = place.as_mut().and_then(PlaceForOne::take_need);
             let outcome = self.enter(Way::Alone(place));
             let outcome = match is_limited {
                 true => tokio::time::timeout(longest, outcome).await,

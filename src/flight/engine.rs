@@ -3,6 +3,7 @@
 //! It knows neither HTTP nor Redis nor the store that it fills; it sees them through
 //! ports. Time is a parameter.
 
+mod alone;
 mod invalidation;
 mod vouching;
 
@@ -24,7 +25,7 @@ use crate::flight::client_key::ClientKey;
 use crate::flight::computation::{Computation, OriginCall};
 use crate::flight::evidence::RequestTraits;
 use crate::flight::hold::{HeldKey, HoldCheck, MOST_ERROR_BYTES};
-use crate::flight::lending::{self, Need, Scope, Wait};
+use crate::flight::lending::{self, Scope, Wait};
 use crate::flight::marks::Marks;
 use crate::flight::phase::{Flight, SharedFailure, Verdict};
 use crate::flight::places::{NoPlace, Places};
@@ -39,6 +40,8 @@ use crate::mode::Mode;
 use crate::observe::{CacheLabel, Observe, Occurrence};
 use crate::settings::Settings;
 use crate::sync::{Arc, AtomicUsize, Mutex, Ordering};
+
+pub(crate) use alone::PlaceForOne;
 
 /// How long after its own time-out a leader counts as overdue. Its own timer comes first;
 /// only a leader that is no longer polled gets this far.
@@ -279,22 +282,6 @@ impl<V: Send + Sync + 'static> Engine<V> {
         WaitSlot::take(&self.waiting, self.settings.max_waiters_in_all())
     }
 
-    /// Takes a place for a caller that computes alone because its patience is over, if
-    /// one is free now.
-    pub(crate) fn try_place(self: &Arc<Self>, client: Option<ClientKey>) -> Option<PlaceForOne<V>> {
-        let (now, id) = (self.watch.now(), self.table.next_number());
-        let overdue_at = now.plus(self.settings.compute_timeout()).plus(GRACE);
-        let lender = lending::computation_of_caller(&self.places);
-        let client = client.or_else(|| lender.as_ref()?.client());
-        let call = Arc::new(OriginCall::new(id, None).for_client(client));
-        let computation = Arc::new(Computation::of_call(id, overdue_at, call));
-        let _offer = lender.map(|lender| self.places.offer(&lender, &computation));
-        let is_placed = self.places.try_take(&computation, now);
-        computation.begin();
-        let need = Need::of_caller(&computation);
-        is_placed.then(|| PlaceForOne { engine: Arc::clone(self), computation, _need: need })
-    }
-
     pub(crate) fn overloaded(&self, key: &Key) -> Error {
         self.refuses(Occurrence::Overloaded { key });
         Error::retry_in(ErrorKind::Overloaded, self.settings.hold())
@@ -429,36 +416,6 @@ impl<V: Send + Sync + 'static> Engine<V> {
         let running = self.settings.compute_timeout() * 2 + self.settings.wait_timeout();
         self.log.trim(now, longest_kept.saturating_add(running));
         self.log.live.sweep();
-    }
-}
-
-/// The place of a caller that computes alone.
-pub(crate) struct PlaceForOne<V: Send + Sync + 'static> {
-    engine: Arc<Engine<V>>,
-    computation: Arc<Computation>,
-    /// The caller waits for it, if it runs in a computation itself.
-    _need: Option<Need>,
-}
-
-impl<V: Send + Sync + 'static> PlaceForOne<V> {
-    /// Makes it the place of another call, or waits for the place that this has.
-    pub(crate) async fn move_to_call(&self, call: &Arc<OriginCall>) -> Result<(), NoPlace> {
-        let deadline = Instant::now() + self.engine.settings.wait_timeout();
-        match self.engine.move_to_call(&self.computation, call, deadline, || true).await {
-            Err(NoPlace::NotNeeded) => Ok(()),
-            placed => placed,
-        }
-    }
-
-    /// Runs work that may lend the place to what it asks for.
-    pub(super) fn scope(&self) -> Arc<Scope> {
-        Scope::new(&self.engine.places, &self.computation, lending::scope_of_caller())
-    }
-}
-
-impl<V: Send + Sync + 'static> Drop for PlaceForOne<V> {
-    fn drop(&mut self) {
-        self.engine.places.release(&self.computation, self.engine.watch.now());
     }
 }
 

@@ -97,7 +97,7 @@ impl Wait {
 /// Says that a call cannot end before a computation has, as long as this lives. The two may be of
 /// different handles.
 #[derive(Debug)]
-pub(super) struct Need {
+pub(crate) struct Need {
     of: Arc<OriginCall>,
     on: Arc<Computation>,
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tokio::sync::Barrier;
 use tokio::time::Instant;
-use tower_stampede::{Cache, Error, ErrorKind, Failure, Stampede};
+use tower_stampede::{Cache, Computed, Error, ErrorKind, Failure, Stampede};
 
 use crate::kit::origin::*;
 use crate::kit::spawn;
@@ -213,6 +213,55 @@ async fn a_batch_loader_that_asks_for_a_key_of_its_own_call_is_told_so() {
     assert_circle(Err(batch.failures[&1].clone()), "2", from);
 }
 
+/// Lets a caller lead the flight of a key for so long. What results from it is for that caller alone.
+async fn lead_alone(cache: &Stampede<u64>, key: &'static str, takes: Duration) {
+    let compute = move || async move {
+        pass(takes).await;
+        Ok::<_, Error>(Computed::new(1).do_not_store())
+    };
+    cache.get_or_compute_with(key, compute).await.unwrap();
+}
+
+/// Returns a cache whose callers of the key `own` compute for themselves, for some seconds.
+async fn with_uncacheable_key() -> Stampede<u64> {
+    let cache: Stampede<u64> = settings().build().unwrap();
+    lead_alone(&cache, "own", Duration::ZERO).await;
+    let other = cache.clone();
+    drop(spawn(async move { lead_alone(&other, "own", 20 * SECOND).await }));
+    all_have_run().await;
+    cache
+}
+
+/// Returns a batch loader that asks for the page after so long.
+fn asking_for_page(
+    cache: &Stampede<u64>,
+    after: Duration,
+) -> impl Fn(Vec<&'static str>) -> BoxFuture<'static, Result<Vec<(&'static str, u64)>, Error>> + use<>
+{
+    let cache = cache.clone();
+    move |keys| {
+        let cache = cache.clone();
+        Box::pin(async move {
+            pass(after).await;
+            let got = follow(&cache, &["page"]).await?;
+            Ok(keys.into_iter().map(|key| (key, got)).collect())
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_circle_through_a_batch_that_its_caller_computes_alone_is_found() {
+    let cache = with_uncacheable_key().await;
+    let (inner, from) = (cache.clone(), Instant::now());
+    let page = move || async move {
+        let load = asking_for_page(&inner, Duration::ZERO);
+        Ok::<_, Error>(inner.get_many(["own"], load).await.complete()?["own"])
+    };
+    assert_circle(cache.get_or_compute("page", page).await, "page", from);
+    pass(MINUTE).await;
+    assert_quiet(&cache);
+}
+
 // ---- what is no circle ----
 
 #[tokio::test(start_paused = true)]
@@ -293,6 +342,22 @@ async fn a_caller_that_has_left_is_in_no_circle() {
     let page = move || async move {
         let part = tokio::time::timeout(SECOND, middle.get_or_compute("part", part)).await;
         assert!(part.is_err(), "it goes on without the part");
+        pass(5 * SECOND).await;
+        Ok::<_, Error>(10)
+    };
+    assert_eq!(cache.get_or_compute("page", page).await.unwrap(), 10);
+    assert_eq!(follow(&cache, &["part"]).await.unwrap(), 10, "the part has waited for the page");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_has_left_a_batch_which_it_computed_alone_is_in_no_circle() {
+    let cache = with_uncacheable_key().await;
+    let inner = cache.clone();
+    let page = move || async move {
+        // The call goes on for the flight of the other key.
+        let load = asking_for_page(&inner, 2 * SECOND);
+        let parts = tokio::time::timeout(SECOND, inner.get_many(["own", "part"], load)).await;
+        assert!(parts.is_err(), "it goes on without the parts");
         pass(5 * SECOND).await;
         Ok::<_, Error>(10)
     };

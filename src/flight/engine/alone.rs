@@ -1,0 +1,84 @@
+//! Callers that compute alone, outside of any flight.
+
+use tokio::time::Instant;
+
+use crate::clock::Tick;
+use crate::flight::client_key::ClientKey;
+use crate::flight::computation::{Computation, OriginCall};
+use crate::flight::engine::{Engine, GRACE};
+use crate::flight::lending::{self, Need, Scope};
+use crate::flight::places::NoPlace;
+use crate::sync::Arc;
+
+impl<V: Send + Sync + 'static> Engine<V> {
+    /// Takes a place for a caller that computes alone because its patience is over, if
+    /// one is free now.
+    pub(crate) fn try_place(self: &Arc<Self>, client: Option<ClientKey>) -> Option<PlaceForOne<V>> {
+        let (now, id) = (self.watch.now(), self.table.next_number());
+        let overdue_at = now.plus(self.settings.compute_timeout()).plus(GRACE);
+        let lender = lending::computation_of_caller(&self.places);
+        let client = client.or_else(|| lender.as_ref()?.client());
+        let call = Arc::new(OriginCall::new(id, None).for_client(client));
+        let computation = Arc::new(Computation::of_call(id, overdue_at, call));
+        let _offer = lender.map(|lender| self.places.offer(&lender, &computation));
+        let is_placed = self.places.try_take(&computation, now);
+        computation.begin();
+        let need = Need::of_caller(&computation);
+        let engine = Arc::clone(self);
+        is_placed.then(|| PlaceForOne { engine, computation, is_placed, need })
+    }
+
+    /// Makes a caller that computes alone, and needs no place, a part of a call. Returns nothing where
+    /// the caller runs in no computation: then nothing has to know of it.
+    pub(crate) fn join_without_place(
+        self: &Arc<Self>,
+        call: &Arc<OriginCall>,
+    ) -> Option<PlaceForOne<V>> {
+        let (id, never) = (self.table.next_number(), Tick::from_nanos(u64::MAX));
+        let computation = Arc::new(Computation::of_call(id, never, Arc::clone(call)));
+        computation.begin();
+        let need = Some(Need::of_caller(&computation)?);
+        Some(PlaceForOne { engine: Arc::clone(self), computation, is_placed: false, need })
+    }
+}
+
+/// The place of a caller that computes alone, or its part in a call that needs none.
+pub(crate) struct PlaceForOne<V: Send + Sync + 'static> {
+    engine: Arc<Engine<V>>,
+    computation: Arc<Computation>,
+    is_placed: bool,
+    /// The caller waits for it, if it runs in a computation itself.
+    need: Option<Need>,
+}
+
+impl<V: Send + Sync + 'static> PlaceForOne<V> {
+    /// Hands out that the caller waits, which may end before the call does.
+    pub(crate) fn take_need(&mut self) -> Option<Need> {
+        self.need.take()
+    }
+
+    /// Makes it the place of another call, or waits for the place that this has.
+    pub(crate) async fn move_to_call(&self, call: &Arc<OriginCall>) -> Result<(), NoPlace> {
+        if !self.is_placed {
+            // The places know nothing of it.
+            self.computation.set_call(call);
+            return Ok(());
+        }
+        let deadline = Instant::now() + self.engine.settings.wait_timeout();
+        match self.engine.move_to_call(&self.computation, call, deadline, || true).await {
+            Err(NoPlace::NotNeeded) => Ok(()),
+            placed => placed,
+        }
+    }
+
+    /// Runs work that may lend the place to what it asks for.
+    pub(in crate::flight) fn scope(&self) -> Arc<Scope> {
+        Scope::new(&self.engine.places, &self.computation, lending::scope_of_caller())
+    }
+}
+
+impl<V: Send + Sync + 'static> Drop for PlaceForOne<V> {
+    fn drop(&mut self) {
+        self.engine.places.release(&self.computation, self.engine.watch.now());
+    }
+}
