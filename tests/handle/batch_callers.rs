@@ -127,6 +127,31 @@ async fn a_refresh_that_joins_a_later_call_gives_back_its_share_of_the_refreshes
     assert_eq!(table.loads_of(2), before + 1, "stale, and refreshed: {:?}", table.queries.lock());
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_refresh_in_the_call_of_a_caller_that_has_waited_too_long_gives_back_its_share() {
+    let table = Table::taking(SECOND);
+    let settings = places(5).batch_window(100 * MS).stale_for(50 * MINUTE);
+    let settings = settings.wait_timeout(SECOND).compute_after_wait();
+    let cache = Cache::batched(settings.build().unwrap(), table.loader());
+    for id in [1, 3] {
+        cache.put(&id, 0).await;
+        cache.mark_stale_now(&id);
+    }
+    let (slow, origin) = (cache.handle().clone(), Origin::taking(20 * SECOND));
+    let slow = spawn(async move { slow.get_or_compute(2_u64, origin.compute()).await });
+    all_have_run().await;
+    let late = get(&cache, 2);
+    pass(950 * MS).await;
+    assert_eq!(cache.get(1).await.unwrap(), 0, "stale, and refreshed in the next call");
+    assert_eq!(late.await.unwrap().unwrap(), 4);
+    assert_eq!(*table.queries.lock(), [vec![1, 2]]);
+    all_have_run().await;
+    assert_eq!(cache.get(3).await.unwrap(), 0, "stale");
+    pass(5 * SECOND).await;
+    assert_eq!(*table.queries.lock(), [vec![1, 2], vec![3]], "and refreshed");
+    slow.abort();
+}
+
 fn runtime() -> Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap()
 }

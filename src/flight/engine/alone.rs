@@ -79,6 +79,7 @@ impl<V: Send + Sync + 'static> PlaceForOne<V> {
 
 impl<V: Send + Sync + 'static> Drop for PlaceForOne<V> {
     fn drop(&mut self) {
-        self.engine.places.release(&self.computation, self.engine.watch.now());
+        // A call may have a share of the refreshes, too.
+        self.engine.release(&self.computation);
     }
 }
