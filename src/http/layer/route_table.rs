@@ -4,6 +4,10 @@
 //! `//account` can lead to the handler of `/account`. So where no router has said which route it
 //! is, a path counts only if all its readings have the same rules. Any other path is *ambiguous*,
 //! and its request is forwarded uncached.
+//!
+//! A route that axum has matched leaves fewer readings, but more than one: a handler gets parameters
+//! decoded, `nest_service` takes `/account/` for `/account`, and a layer in front of a nested router
+//! may have rewritten the path.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -20,6 +24,8 @@ pub(super) struct Patterns {
     /// The same for folded patterns, and leads to the first one of several.
     folded: Router<usize>,
     all: Vec<Pattern>,
+    /// Some pattern is not its own folded form.
+    has_unfolded: bool,
 }
 
 #[derive(Clone)]
@@ -52,7 +58,9 @@ impl Patterns {
         };
         self.router.insert(pattern, next).map_err(refuse)?;
         check(pattern)?;
-        let folded = fold(&with_plain_names(pattern));
+        let named = with_plain_names(pattern);
+        let folded = fold(&named);
+        self.has_unfolded |= folded != named;
         let first = self.all.iter().position(|known| known.folded == folded).unwrap_or(next);
         if first == next {
             self.folded.insert(folded.as_str(), next).map_err(refuse)?;
@@ -68,10 +76,22 @@ impl Patterns {
     /// Returns whether a router may read `path` as another one, which has other rules.
     fn is_ambiguous(&self, path: &str, found: Option<usize>) -> bool {
         let Some(decoded) = plain(path) else { return true };
-        let own = found.map(|found| self.all[found].first);
-        let is_other = |path: &str| self.folded.at(path).ok().map(|found| *found.value) != own;
         // PHP reads no path where a port is wrong. Applications show their front page then.
-        is_other(&fold(&decoded)) || may_be_port(&decoded) && is_other("/")
+        self.is_other(&decoded, found) || may_be_port(&decoded) && self.is_other("/", found)
+    }
+
+    /// The same for a path that axum has matched.
+    fn is_ambiguous_though_routed(&self, path: &str, found: Option<usize>) -> bool {
+        if !self.has_unfolded && is_plain_and_folded(path) {
+            return false;
+        }
+        with_decoded_segments(path).is_none_or(|decoded| self.is_other(&decoded, found))
+    }
+
+    /// Returns whether a decoded path has other rules in its folded form.
+    fn is_other(&self, decoded: &str, found: Option<usize>) -> bool {
+        let own = found.map(|found| self.all[found].first);
+        self.folded.at(&fold(decoded)).ok().map(|found| *found.value) != own
     }
 }
 
@@ -80,15 +100,19 @@ impl<R> RouteTable<R> {
     pub(in crate::http) fn find(&self, parts: &Parts) -> Result<Option<&Arc<R>>, AmbiguousPath> {
         let path = path(received_uri(parts));
         let found = self.patterns.find(path);
-        if !is_routed(parts) && self.patterns.is_ambiguous(path, found) {
+        let is_ambiguous = match is_routed(parts) {
+            true => self.patterns.is_ambiguous_though_routed(path, found),
+            false => self.patterns.is_ambiguous(path, found),
+        };
+        if is_ambiguous {
             return Err(AmbiguousPath);
         }
         Ok(found.map(|found| &self.rules[found]))
     }
 }
 
-/// Returns whether axum has found the one route of a request: it compares paths byte for byte.
-/// Behind a wildcard something else may read the path once more.
+/// Returns whether axum has found the one route of a request: it compares paths byte for byte, but
+/// for their parameters. Behind a wildcard something else may read the path once more.
 #[cfg(feature = "axum")]
 fn is_routed(parts: &Parts) -> bool {
     let matched = parts.extensions.get::<axum::extract::MatchedPath>();
@@ -131,10 +155,46 @@ fn with_plain_names(pattern: &str) -> String {
 }
 
 /// Returns the form in which paths are alike that some routers take for one: Express ignores case
-/// and the slash at the end, and `NormalizePathLayer` removes it.
+/// and the slash at the end, and `NormalizePathLayer` removes it. Letters such as the Kelvin sign
+/// have an ASCII letter as their other case.
 fn fold(path: &str) -> String {
-    let folded = path.trim_end_matches('/').to_ascii_lowercase();
-    if folded.is_empty() && path.starts_with('/') { "/".into() } else { folded }
+    let trimmed = path.trim_end_matches('/');
+    match trimmed {
+        "" if path.starts_with('/') => "/".into(),
+        _ if trimmed.is_ascii() => trimmed.to_ascii_lowercase(),
+        _ => trimmed.to_uppercase().to_lowercase(),
+    }
+}
+
+/// Returns whether a path is read in one way alone, letters included.
+fn is_plain_and_folded(path: &str) -> bool {
+    let mut before = 0;
+    let mut is_plain = |b: u8| {
+        let is_empty_or_dot = before == b'/' && matches!(b, b'/' | b'.');
+        before = b;
+        b.is_ascii() && !b.is_ascii_uppercase() && b != b'%' && !is_empty_or_dot
+    };
+    (path.len() < 2 || !path.ends_with('/')) && path.bytes().all(&mut is_plain)
+}
+
+/// Returns a path with each segment decoded by itself: an encoded slash stays within its parameter.
+/// `None` where a segment is empty or a dot segment, or no UTF-8.
+fn with_decoded_segments(path: &str) -> Option<String> {
+    let (body, end) = match path.strip_suffix('/') {
+        Some(body) => (body, "/"),
+        None => (path, ""),
+    };
+    let mut all = String::with_capacity(path.len());
+    for segment in body.split('/').skip(1) {
+        let decoded = decode(segment)?;
+        if matches!(&*decoded, "" | "." | "..") {
+            return None;
+        }
+        all.push('/');
+        // What stands for the slash is in no pattern.
+        all.push_str(&decoded.replace('/', "%"));
+    }
+    Some(all + end)
 }
 
 /// Returns a path decoded, where routers read it as this or as it stands. `None` where they may
@@ -224,7 +284,8 @@ mod tests {
     /// Each row is a path that some router takes for one with a rule.
     #[test]
     fn a_spelling_of_a_path_with_a_rule_is_ambiguous() {
-        let site = patterns(&["/account", "/users/{id}", "/users/me", "/@{name}", "/"]);
+        let all = ["/account", "/users/{id}", "/users/me", "/@{name}", "/", "/key", "/site"];
+        let site = patterns(&all);
         for path in [
             "/%61ccount",
             "/Account",
@@ -258,8 +319,47 @@ mod tests {
             "/%40ada",
             "/static/x:80",
             "/static/x%3a80",
+            // In the other case: the Kelvin sign, a long s and a dotless i.
+            "/\u{212A}ey",
+            "/%C5%BFite",
+            "/s%C4%B1te",
         ] {
             assert_eq!(find(&site, path), Err(AmbiguousPath), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_path_that_axum_has_matched_is_ambiguous_if_a_handler_may_read_it_as_another_one() {
+        let site = patterns(&["/account", "/users/{id}", "/users/me", "/pages/x/"]);
+        for (path, expected) in [
+            ("/account", false),
+            ("/account/", true),
+            ("/Account", true),
+            ("/%61ccount", true),
+            ("//account", true),
+            ("/x/%2e%2E/account", true),
+            ("/users/m%65", true),
+            ("/users/ME", true),
+            ("/users/me/", true),
+            ("/users/%ff", true),
+            ("/pages/x", true),
+            ("/pages/x/", false),
+            ("/users/A", false),
+            ("/users/a%2Fb", false),
+            ("/users/a%2F..%2Fme", false),
+            ("/users/a;b", false),
+            ("/users/a.", false),
+            ("/users/x:80", false),
+            ("/about", false),
+            ("/", false),
+            ("*", false),
+        ] {
+            let found = site.find(path);
+            assert_eq!(site.is_ambiguous_though_routed(path, found), expected, "{path}");
+        }
+        let plain = patterns(&["/account"]);
+        for path in ["/account/", "/%61ccount", "//account", "/x/../account", "/ACCOUNT"] {
+            assert!(plain.is_ambiguous_though_routed(path, plain.find(path)), "{path}");
         }
     }
 

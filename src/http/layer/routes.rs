@@ -19,9 +19,11 @@ impl HttpLayer {
     /// set before or after. `bypass`, `vary`, `keyed_headers`, `credential_headers`, `identity`,
     /// `key` and `tag` add to what the layer has; the other settings replace.
     ///
-    /// Where axum has not matched the route yet, or has matched a wildcard, a path that routers
-    /// read in several ways (`/a/../b`, `//b`, `/%62`, `/B`, `/b/`) and that could lead to other
-    /// rules is forwarded uncached. So no spelling of a path evades [`private`](Self::private).
+    /// A path that routers read in several ways (`/a/../b`, `//b`, `/%62`, `/B`, `/b/`) and that
+    /// could lead to other rules is forwarded uncached. So no spelling of a path evades
+    /// [`private`](Self::private). Where axum has matched a route without a wildcard, `/users/a%2Fb`
+    /// and `/users/a;b` are users: a handler that passes such a path on to another server, which
+    /// reads it once more, needs a wildcard in its route.
     ///
     /// # Panics
     ///

@@ -3,6 +3,10 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use axum::Router;
+use axum::body::Body;
+use axum::extract::Path;
+use axum::routing::get as on_get;
+use http::{Request, Uri};
 use tower_layer::Layer;
 use tower_stampede::CacheOutcome::*;
 use tower_stampede::{HttpLayer, HttpStampede};
@@ -150,6 +154,56 @@ async fn a_router_that_has_matched_the_route_says_which_one_it_is() {
     // No route: the fallback answers, and the path counts.
     let reply = send(&app, get("/Account")).await;
     assert!(reply.status == 404 && reply.is(Bypass), "{}", reply.cache_status());
+}
+
+/// axum compares no parameter with anything.
+#[tokio::test(start_paused = true)]
+async fn a_parameter_that_is_decoded_for_the_handler_does_not_evade_a_rule() {
+    let cache = with_ttl(60);
+    let layer = cache.http_layer().route_rules("/pages/account", HttpLayer::private);
+    let page = on_get(async |Path(page): Path<String>| page);
+    let app: Router = Router::new().route("/pages/{page}", page).layer(layer);
+    for path in ["/pages/account", "/pages/%61ccount", "/pages/ACCOUNT"] {
+        assert!(!is_cached(&app, path).await, "{path}");
+    }
+    for path in ["/pages/news", "/pages/N%65ws", "/pages/a%2Faccount"] {
+        assert!(is_cached(&app, path).await, "{path}");
+    }
+}
+
+/// axum takes `/admin/` for `/admin`, and says `/admin/` where it says which route has matched.
+#[tokio::test(start_paused = true)]
+async fn a_slash_at_the_end_of_a_nested_service_does_not_evade_its_rule() {
+    let cache = with_ttl(60);
+    let layer = cache.http_layer();
+    let layer = layer.route_rules("/admin", HttpLayer::private);
+    let layer = layer.route_rules("/admin/{*page}", HttpLayer::private);
+    let admin = || Router::new().route("/", on_get(async || "admin"));
+    let around: Router = Router::new().nest_service("/admin", admin()).layer(layer.clone());
+    let within: Router = Router::new().nest_service("/admin", admin().layer(layer.clone()));
+    let front: Router = Router::new().nest_service("/admin", layer.layer(admin()));
+    for (name, app) in [("around", around), ("within", within), ("front", front)] {
+        for path in ["/admin", "/admin/"] {
+            assert!(!is_cached(&app, path).await, "{name}: {path}");
+        }
+    }
+}
+
+/// The nested router has matched another path than the one that the client has sent, which counts.
+/// `NormalizePathLayer` of tower-http rewrites like this.
+#[tokio::test(start_paused = true)]
+async fn a_path_that_is_rewritten_before_a_nested_router_does_not_evade_its_rule() {
+    let cache = with_ttl(60);
+    let layer = cache.http_layer().route_rules("/app/account", HttpLayer::private);
+    let routes = Router::new().route("/account", on_get(async || "account")).layer(layer);
+    let rewritten = tower::util::MapRequest::new(routes, |mut request: Request<Body>| {
+        *request.uri_mut() = Uri::from_static("/account");
+        request
+    });
+    let app: Router = Router::new().nest_service("/app", rewritten);
+    for path in ["account", "account/", "/account", "./account", "x/../account", "ACCOUNT"] {
+        assert!(!is_cached(&app, &format!("/app/{path}")).await, "{path}");
+    }
 }
 
 /// The layer does not know which parameters count, so all of them reach the service.
