@@ -419,3 +419,50 @@ async fn what_is_added_between_two_layers_alike_is_for_its_client_alone() {
         assert!(send(&app, get("/me")).await.is(Hit), "{field}");
     }
 }
+
+/// The body of a GraphQL request says whether it is a mutation. The inner layer reads none.
+#[tokio::test(start_paused = true)]
+async fn a_post_whose_body_makes_it_a_write_is_one_for_the_inner_layer_too() {
+    type Tune = fn(HttpLayer) -> HttpLayer;
+    let by_body: Tune = |layer| {
+        let is_query = |_: &http::request::Parts, body: &bytes::Bytes| {
+            (!body.starts_with(b"mutation")).then(|| body.to_vec())
+        };
+        layer.cache_posts(|_| true).post_key(is_query)
+    };
+    let plain: Tune = |layer| layer;
+    for (what, tune) in [("plain", plain), ("by its body", by_body)] {
+        let (cache, origin) = (with_ttl(60), Origin::new(|_| Answer::status(200)));
+        let inner = || cache.http_layer().scope("inner");
+        let beside = inner().layer(origin.infallible());
+        let app = by_body(cache.http_layer());
+        let app = app.layer(tune(inner()).layer(origin.infallible()));
+        let post = |body: &'static str| {
+            request("POST", "/graphql", &[]).map(|_| axum::body::Body::from(body))
+        };
+        send(&beside, get("/graphql")).await;
+        send(&app, post("query")).await;
+        assert!(send(&beside, get("/graphql")).await.is(Hit), "{what}");
+        send(&app, post("mutation")).await;
+        assert!(send(&beside, get("/graphql")).await.is(Computed), "{what}");
+    }
+}
+
+/// Its extensions are those of a GET.
+#[tokio::test(start_paused = true)]
+async fn a_mutation_that_a_handler_sends_on_the_way_of_a_get_is_a_write() {
+    let (cache, origin) = (with_ttl(60), Origin::new(|_| Answer::status(200)));
+    let layer = cache.http_layer().cache_posts(|_| true).post_key(|_, _| None::<u8>);
+    let inside = layer.layer(origin.infallible());
+    let handler = inside.clone();
+    let sends = tower::service_fn(move |outer: http::Request<axum::body::Body>| {
+        let mut inner = request("POST", "/graphql", &[]);
+        *inner.extensions_mut() = outer.extensions().clone();
+        tower::ServiceExt::oneshot(handler.clone(), inner)
+    });
+    let app = layer.layer(sends);
+    send(&inside, get("/graphql")).await;
+    assert!(send(&inside, get("/graphql")).await.is(Hit));
+    send(&app, get("/page")).await;
+    assert!(send(&inside, get("/graphql")).await.is(Computed));
+}

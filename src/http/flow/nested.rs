@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::header::{self, HeaderMap, HeaderName};
 use http::request::Parts;
-use http::{Extensions, Request, Response, Uri};
+use http::{Extensions, Method, Request, Response, Uri};
 use tower_service::Service;
 
 use crate::http::flow::content;
@@ -38,10 +38,23 @@ pub(super) struct Mark {
     /// the request is on its way.
     cache: usize,
     rules: Arc<Rules>,
+    /// The request is a POST that changes nothing, by its head and its body.
+    is_safe_post: bool,
     /// `None` where the layer forwards the request uncached.
     sent: Option<SentRequest>,
     /// A layer further in keeps the response for the client of this request.
     is_for_one: AtomicBool,
+}
+
+/// What a layer takes a request for that it sends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum RequestPurpose {
+    /// Its response may be shared.
+    Shared,
+    /// It is forwarded uncached.
+    Uncached,
+    /// It is forwarded, and may change something.
+    Write,
 }
 
 /// What tells a request apart, as a layer has sent it.
@@ -67,13 +80,14 @@ pub(super) fn mark(
     parts: &mut Parts,
     cache: &Arc<HttpCache>,
     rules: &Arc<Rules>,
-    may_be_shared: bool,
+    purpose: RequestPurpose,
 ) {
     let sent = || SentRequest { uri: received_uri(parts).clone(), headers: parts.headers.clone() };
-    let sent = may_be_shared.then(sent);
+    let sent = (purpose == RequestPurpose::Shared).then(sent);
     let mark = Mark {
         cache: place(cache),
         rules: Arc::clone(rules),
+        is_safe_post: parts.method == Method::POST && purpose != RequestPurpose::Write,
         sent,
         is_for_one: AtomicBool::new(false),
     };
@@ -117,7 +131,7 @@ impl Mark {
 /// A request that an inner layer passes on.
 pub(super) struct Passage {
     marks: Marks,
-    outer: Option<Arc<Rules>>,
+    outer: Option<Arc<Mark>>,
     /// Fields that something between the layers has set.
     changed: Vec<HeaderName>,
 }
@@ -127,10 +141,10 @@ impl Passage {
     /// known which rules the inner layer has for it.
     pub(super) fn of(parts: &Parts, cache: &Arc<HttpCache>, rules: Option<&Rules>) -> Self {
         let marks = parts.extensions.get::<Marks>().cloned().unwrap_or(Marks(Vec::new()));
-        let outer = marks.0.iter().rfind(|mark| mark.cache == place(cache));
-        let changed = outer.zip(rules).and_then(|(outer, rules)| outer.changed(parts, rules));
+        let outer = marks.0.iter().rfind(|mark| mark.cache == place(cache)).cloned();
+        let changed =
+            outer.as_ref().zip(rules).and_then(|(outer, rules)| outer.changed(parts, rules));
         let is_for_one = changed.is_none();
-        let outer = outer.map(|outer| Arc::clone(&outer.rules));
         let passage = Self { changed: changed.unwrap_or_default(), outer, marks };
         if is_for_one {
             passage.keep_for_one();
@@ -138,10 +152,12 @@ impl Passage {
         passage
     }
 
-    /// Returns whether the request may change something, by the word of both layers.
+    /// Returns whether the request may change something, by the word of both layers. Where the body
+    /// says so, the outer one has read it.
     pub(super) fn is_write(&self, parts: &Parts, rules: &Rules) -> bool {
-        let is_safe = |rules: &Rules| content::is_safe_post(parts, rules);
-        is_unsafe(&parts.method) && !is_safe(rules) && !self.outer.as_deref().is_some_and(is_safe)
+        let is_safe = content::is_safe_post(parts, rules) && rules.post_key.is_none();
+        let is_safe_outside = self.outer.as_ref().is_some_and(|outer| outer.is_safe_post);
+        is_unsafe(&parts.method) && !is_safe && !is_safe_outside
     }
 
     fn keep_for_one(&self) {

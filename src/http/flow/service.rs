@@ -20,7 +20,7 @@ use crate::http::flow::forwarded::ForwardPlace;
 use crate::http::flow::future::HttpFuture;
 use crate::http::flow::lookup::{HttpCaller, automatic_tags, group_origin, look, primary_key};
 use crate::http::flow::miss::serve;
-use crate::http::flow::nested::{self, Passage};
+use crate::http::flow::nested::{self, Passage, RequestPurpose};
 use crate::http::flow::normal_form;
 use crate::http::flow::part::may_fill_from_range;
 use crate::http::flow::refresh::is_being_refreshed;
@@ -365,7 +365,7 @@ impl<S> HttpService<S> {
         if reason != BypassReason::AmbiguousPath {
             Self::normalise(&mut parts, rules);
         }
-        nested::mark(&mut parts, &self.cache, rules, false);
+        nested::mark(&mut parts, &self.cache, rules, RequestPurpose::Uncached);
         let (cache, rules) = (Arc::clone(&self.cache), Arc::clone(rules));
         let service = self.inner.clone();
         HttpFuture::pending(async move {
@@ -395,7 +395,7 @@ impl<S> HttpService<S> {
     {
         self.cache.observer.bypassed(BypassReason::Method.as_str());
         Self::normalise(&mut parts, rules);
-        nested::mark(&mut parts, &self.cache, rules, false);
+        nested::mark(&mut parts, &self.cache, rules, RequestPurpose::Write);
         self.forward_write(parts, body, rules, Position::Outermost)
     }
 
@@ -473,7 +473,7 @@ impl<S> HttpService<S> {
         // The service sees one form per key, so that any leader asks for all.
         normal_form::apply(&mut parts, rules);
         codings::reduce(&mut parts.headers, &rules.config);
-        nested::mark(&mut parts, &self.cache, rules, true);
+        nested::mark(&mut parts, &self.cache, rules, RequestPurpose::Shared);
         let request = Request::from_parts(parts, body);
         let service = self.inner.clone();
         HttpFuture::pending(async move {
