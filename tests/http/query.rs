@@ -315,28 +315,64 @@ async fn answers_to_clients_with_credentials_are_not_shared() {
     }
 }
 
+/// The inner one does not read the body, and something in between may have written the client into
+/// it.
 #[tokio::test(start_paused = true)]
-async fn of_two_layers_the_outer_one_stores_by_the_body_that_it_receives() {
+async fn of_two_layers_none_shares_what_is_keyed_by_a_body() {
     let cache = origin_only();
     let origin = echo();
-    let inside = layered(cache.http_layer(), &origin);
-    let app = tower_layer::Layer::layer(&cache.http_layer(), inside.clone());
-    let bodies = ["a", "b"];
-    let replies = crowd(&app, 100, |i| query(bodies[i % 2])).await;
-    for (i, reply) in replies.iter().enumerate() {
-        assert_eq!(reply.text(), format!("QUERY {}", bodies[i % 2]));
-    }
-    assert_eq!(origin.calls(), 2);
-    cache.invalidate_all().await;
-    // Something in between changes the body: the one that was received counts.
+    let layer = cache.http_layer().cache_posts(|_| true);
+    let inside = layered(layer.clone(), &origin);
     let rewriting = tower::ServiceBuilder::new()
-        .map_request(|request: Request<Body>| request.map(|_| Body::from("same")))
+        .map_request(|request: Request<Body>| {
+            let sid = request.headers().get("x-sid").unwrap().to_str().unwrap().to_owned();
+            request.map(|_| Body::from(sid))
+        })
         .service(inside);
-    let app = tower_layer::Layer::layer(&cache.http_layer(), rewriting);
-    for body in bodies {
-        assert!(send(&app, query(body)).await.is(Computed), "{body}");
-        assert_eq!(origin.last().body, "same");
-        assert!(send(&app, query(body)).await.is(Hit));
+    let app = tower_layer::Layer::layer(&layer, rewriting);
+    for method in ["QUERY", "POST"] {
+        let ask = |i: usize| {
+            let mut request = with_body(method, "/contacts", "mine");
+            request.headers_mut().insert("x-sid", i.into());
+            request
+        };
+        for i in 0..2 {
+            assert_eq!(send(&app, ask(i)).await.text(), format!("{method} {i}"));
+        }
+        let replies = crowd(&app, 20, ask).await;
+        for (i, reply) in replies.iter().enumerate() {
+            assert_eq!(reply.text(), format!("{method} {i}"));
+        }
+        assert!(slowest(&replies) < secs(1), "{:?}", slowest(&replies));
+    }
+    assert_eq!(cache.stats().entries, 0);
+}
+
+/// The rule of the application reads what something in between has found.
+#[tokio::test(start_paused = true)]
+async fn of_two_layers_none_shares_a_post_whose_key_is_made_of_more_than_its_body() {
+    #[derive(Clone)]
+    struct User(http::HeaderValue);
+    let user = |parts: &http::request::Parts| {
+        let user = parts.extensions.get::<User>();
+        user.map_or(b"none".to_vec(), |user| user.0.as_bytes().to_vec())
+    };
+    let cache = origin_only();
+    let origin = Origin::new(move |call| Answer::ok("max-age=60", user(&call.parts)));
+    let layer = cache.http_layer().cache_posts(|_| true);
+    let layer = layer.post_key(move |parts, body| Some((user(parts), body.to_vec())));
+    let finding = tower::ServiceBuilder::new()
+        .map_request(|mut request: Request<Body>| {
+            let sid = request.headers().get("x-sid").unwrap().clone();
+            request.extensions_mut().insert(User(sid));
+            request
+        })
+        .service(layered(layer.clone(), &origin));
+    let app = tower_layer::Layer::layer(&layer, finding);
+    for name in ["alice", "bob"] {
+        let mut request = with_body("POST", "/contacts", "mine");
+        request.headers_mut().insert("x-sid", name.parse().unwrap());
+        assert_eq!(send(&app, request).await.text(), name);
     }
 }
 

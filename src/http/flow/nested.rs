@@ -112,7 +112,9 @@ impl Mark {
     /// `rules` might tell two clients apart by what it has received, whose requests the outer layer
     /// has sent as one.
     fn changed(&self, parts: &Parts, rules: &Rules) -> Option<Vec<HeaderName>> {
-        let sent = self.sent.as_ref().filter(|_| rules.share_like(&self.rules))?;
+        // The key of any other request has its body, which this layer does not read.
+        let has_no_body = matches!(parts.method, Method::GET | Method::HEAD);
+        let sent = self.sent.as_ref().filter(|_| has_no_body && rules.share_like(&self.rules))?;
         if *received_uri(parts) != sent.uri {
             return None;
         }
