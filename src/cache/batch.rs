@@ -158,9 +158,9 @@ impl<V: Clone + Send + Sync + 'static> Member<V> {
         let outcome = member.enter_led(leader, question);
         async move {
             let outcome = match engine.watched(interest, outcome).await {
-                Some(Ok(outcome)) => outcome.unwrap_or_else(|panic| resume_unwind(panic)),
-                Some(Err(_)) => return LeadOutcome::Refused(Error::new(ErrorKind::ShutDown), None),
-                None => return LeadOutcome::Refused(Error::new(ErrorKind::ComputeTimeout), None),
+                Ok(Ok(outcome)) => outcome.unwrap_or_else(|panic| resume_unwind(panic)),
+                Ok(Err(_)) => return LeadOutcome::Refused(Error::new(ErrorKind::ShutDown), None),
+                Err(error) => return LeadOutcome::Refused(error, None),
             };
             let back = |question| KeyWork { question, compute: member };
             match outcome {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 
 use crate::error::{Error, ErrorKind};
-use crate::flight::engine::{Engine, PlaceForOne};
+use crate::flight::engine::{Engine, GRACE, PlaceForOne};
 use crate::flight::leader::Leader;
 use crate::flight::lending;
 use crate::flight::phase::Interest;
@@ -136,25 +136,33 @@ impl<V: Send + Sync + 'static> Engine<V> {
     }
 
     /// Waits for what happens to a flight that is led on a task of another caller, perhaps on a
-    /// runtime that stands still. Returns nothing where its leader is silent; then the flight has
-    /// ended.
+    /// runtime that stands still. Fails where its leader is silent; then the flight has ended: with
+    /// `ComputeTimeout`, or with `ShutDown` where the work has no time-out, and its caller asks anew.
     pub(crate) async fn watched<F: Future>(
         &self,
         interest: Option<Interest<V>>,
         outcome: F,
-    ) -> Option<F::Output> {
+    ) -> Result<F::Output, Error> {
         let mut outcome = pin!(outcome);
         let Some(flight) = interest.as_ref().map(Interest::flight) else {
-            return Some(outcome.await);
+            return Ok(outcome.await);
         };
+        let mut least = Duration::from_millis(1);
         loop {
             let left = flight.computation.overdue_at().since(self.watch.now());
-            let left = left.max(Duration::from_millis(1));
-            match tokio::time::timeout(left, outcome.as_mut()).await {
-                Ok(outcome) => return Some(outcome),
+            match tokio::time::timeout(left.max(least), outcome.as_mut()).await {
+                Ok(outcome) => return Ok(outcome),
                 Err(_) if flight.is_overdue(self.watch.now()) => {
+                    let has_limit = self.mode() == Mode::On && !flight.is_unbounded();
+                    if !has_limit && least < GRACE {
+                        // The clock may have jumped: then the leader is polled now, and goes on.
+                        least = GRACE;
+                        continue;
+                    }
                     self.depose(flight);
-                    return None;
+                    let kind =
+                        if has_limit { ErrorKind::ComputeTimeout } else { ErrorKind::ShutDown };
+                    return Err(Error::new(kind));
                 }
                 Err(_) => {}
             }

@@ -327,6 +327,22 @@ async fn values_may_set_their_own_tags() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_cache_that_only_observes_refuses_no_key_of_a_batch_when_the_clock_jumps() {
+    let (table, cache) = (Table::default(), Stampede::<u64>::in_memory(MINUTE));
+    cache.set_mode(Mode::Observe);
+    let asking = {
+        let (cache, loader) = (cache.clone(), table.loader());
+        spawn(async move { cache.get_many([2, 3], loader).await })
+    };
+    all_have_run().await;
+    // The clock is beyond the end of any computation before its driver is polled again.
+    tokio::time::advance(10 * MINUTE).await;
+    let batch = asking.await.unwrap();
+    assert!(batch.failures.is_empty(), "{:?}", batch.failures);
+    assert_eq!((batch.values[&2], batch.values[&3], table.queries().len()), (4, 9, 1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_cache_that_is_switched_off_or_observes_loads_the_whole_batch_with_one_call() {
     for mode in [Mode::Off, Mode::Observe] {
         let (cache, table) = (settings().build().unwrap(), Table::default());
