@@ -31,7 +31,8 @@ impl HttpLayer {
     ///
     /// If `pattern` is no path pattern, or claims a route that another pattern claims; and if
     /// `rules` sets `scope` or `scheme`, which are one for all routes since writes invalidate by
-    /// them, or returns a layer with `route_rules` or of another handle.
+    /// them, or returns a layer with `route_rules` or of another handle, or one that has lost an
+    /// `identity`, a `key` or a `bypass` of this layer.
     ///
     /// # Examples
     ///
@@ -85,10 +86,16 @@ impl HttpLayer {
         let route = change(route);
         let is_of_layer =
             route.rules.scheme == rules.scheme && route.rules.config.scope == rules.config.scope;
+        // Settings add to these: a layer that lacks one shares what this one keeps apart.
+        let keeps_rules = begins_with(&route.rules.key_rules, &rules.key_rules)
+            && begins_with(&route.rules.bypass, &rules.bypass);
         let why = if !Arc::ptr_eq(&route.cache.0, &cache.0) {
             "returns a layer of another handle; return the layer that it gets"
         } else if !route.routes.changes.is_empty() {
             "has `route_rules` of its own; add each pattern to the layer itself"
+        } else if !keeps_rules {
+            "returns another layer, without the `identity`, `key` or `bypass` of this one; return the \
+             layer that it gets"
         } else if !is_of_layer {
             "sets `scope` or `scheme`, by which writes invalidate; set them on the layer, for all \
              routes"
@@ -111,4 +118,8 @@ impl HttpLayer {
         });
         Some(Arc::new(RouteTable { patterns: patterns.clone(), rules: rules.collect() }))
     }
+}
+
+fn begins_with<T: ?Sized>(all: &[Arc<T>], first: &[Arc<T>]) -> bool {
+    all.len() >= first.len() && all.iter().zip(first).all(|(a, b)| Arc::ptr_eq(a, b))
 }

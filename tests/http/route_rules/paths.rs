@@ -255,6 +255,16 @@ fn rules_that_claim_one_route_or_make_no_sense_are_refused_with_the_remedy() {
     let other = with_ttl(60).http_layer();
     let foreign = refusal(move |layer| layer.route_rules("/a", move |_| other.clone()));
     assert!(foreign.contains("another handle"), "{foreign}");
+    // Without what keeps clients apart.
+    let rules: [fn(HttpLayer) -> HttpLayer; 2] =
+        [|layer| layer.identity(|_| Some("me")), HttpLayer::private];
+    for rule in rules {
+        let laxer = refusal(|layer| {
+            let plain = layer.clone();
+            rule(layer).route_rules("/a", move |_| plain.clone())
+        });
+        assert!(laxer.contains("return the layer that it gets"), "{laxer}");
+    }
 }
 
 /// What a setting is an exception from does not depend on the order of the calls.
