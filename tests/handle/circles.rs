@@ -232,12 +232,13 @@ async fn with_uncacheable_key() -> Stampede<u64> {
     cache
 }
 
+type Pairs = Vec<(&'static str, u64)>;
+
 /// Returns a batch loader that asks for the page after so long.
 fn asking_for_page(
     cache: &Stampede<u64>,
     after: Duration,
-) -> impl Fn(Vec<&'static str>) -> BoxFuture<'static, Result<Vec<(&'static str, u64)>, Error>> + use<>
-{
+) -> impl Fn(Vec<&'static str>) -> BoxFuture<'static, Result<Pairs, Error>> + use<> {
     let cache = cache.clone();
     move |keys| {
         let cache = cache.clone();
