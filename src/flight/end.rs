@@ -214,7 +214,11 @@ impl<V: Send + Sync + 'static> Leader<V> {
         let removed = engine.table.remove(&mut shard, flight);
         drop(shard);
 
-        // From here without a lock. The waiters first: nothing below is of use to them.
+        // From here without a lock. A caller that has an answer finds its computation counted.
+        if let Some(end) = steps.computation {
+            engine.observer.count_computation(end);
+        }
+        // The waiters first: nothing below is of use to them.
         let had_waiters = flight.waiting() > 0;
         flight.wake();
 

@@ -84,6 +84,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             let Vacancy { leader, end, .. } = *vacancy;
             return Some((leader, end));
         }
+        engine.observer.count_computation(how);
         flight.wake();
         let key = &flight.key;
         engine.observer.happened(Occurrence::Computed { key, took, end: how, failure });

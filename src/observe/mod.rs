@@ -221,6 +221,10 @@ impl Observe for Observer {
     fn happened(&self, what: Occurrence<'_>) {
         contain_panic(|| self.record(what));
     }
+
+    fn count_computation(&self, end: ComputationEnd) {
+        self.count(end);
+    }
 }
 
 /// Calls the user's code. A panic in it ends here, after the panic hook has

@@ -235,6 +235,10 @@ pub enum Event {
 /// panic.
 pub(crate) trait Observe: Send + Sync + 'static {
     fn happened(&self, what: Occurrence<'_>);
+
+    /// Counts the end of a computation. That is no code of the user: it is counted before its callers
+    /// have their answers, and told after them.
+    fn count_computation(&self, _: ComputationEnd) {}
 }
 
 macro_rules! occurrences {
@@ -340,7 +344,6 @@ impl Observer {
         // is said once.
         match what {
             Occurrence::Computed { key, took, end, failure } => {
-                self.count(end);
                 self.emit(|| {
                     let (key, how) = (key.clone(), end.as_str());
                     let shared = end != ComputationEnd::Declined;

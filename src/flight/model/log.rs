@@ -168,7 +168,7 @@ fn a_computation_with_an_invalidated_tag_stores_nothing_that_is_alive() {
                 others.invalidate_tag(other);
             }
         });
-        let filling = spawn(move || leader.fill(&entry));
+        let filling = spawn(move || drop(leader.fill(&entry)));
         world.invalidate_tag("a");
         assert!(world.get(&key()).is_none(), "alive after its invalidation");
         join_all([others, filling]);

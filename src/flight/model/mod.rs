@@ -312,7 +312,7 @@ fn end_somehow(world: &World, leader: Leader<u64>) {
     let error = || Error::new(ErrorKind::Inner);
     match choice(9) {
         0 => drop(leader),
-        1 => leader.fill(&entry),
+        1 => drop(leader.fill(&entry)),
         2 => {
             leader.publish(Arc::clone(&entry));
             drop(leader.fill(&entry));

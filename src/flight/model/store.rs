@@ -33,7 +33,7 @@ fn check_write(write: impl Fn(&World) + Copy + Send + Sync + 'static) -> impl Fn
         let world = World::new(2);
         let leader = world.lead(&key());
         let (old, written) = (world.entry(&leader, 1, &[]), Arc::new(AtomicU64::new(0)));
-        let filling = spawn(move || leader.fill(&old));
+        let filling = spawn(move || drop(leader.fill(&old)));
         let caller = {
             let (world, written) = (Arc::clone(&world), Arc::clone(&written));
             spawn(move || {
@@ -93,7 +93,7 @@ fn a_put_is_not_replaced_by_a_computation_that_began_before_it() {
         let world = World::new(2);
         let leader = world.lead(&key());
         let entry = world.entry(&leader, 1, &[]);
-        let filling = spawn(move || leader.fill(&entry));
+        let filling = spawn(move || drop(leader.fill(&entry)));
         let other = Arc::clone(&world);
         let other = spawn(move || {
             other.origin.store(2, Ordering::SeqCst);
@@ -113,7 +113,8 @@ fn of_two_flights_of_one_key_the_forgotten_one_stores_nothing() {
         world.invalidate(&key());
         let new = world.lead(&key());
         let (old_entry, new_entry) = (world.entry(&old, 1, &[]), world.entry(&new, 2, &[]));
-        let ends = [spawn(move || old.fill(&old_entry)), spawn(move || new.fill(&new_entry))];
+        let ends =
+            [spawn(move || drop(old.fill(&old_entry))), spawn(move || drop(new.fill(&new_entry)))];
         join_all(ends);
         assert_eq!(world.get(&key()).map(|entry| entry.value), Some(2));
         world.assert_idle();

@@ -53,7 +53,7 @@ fn wave(successor: Successor, waiters: &[u64], drops_one: bool) {
             leader.take_place().await.expect("one computes at a time");
             let entry = world.entry(&leader, 1, &[]);
             match choice(3) {
-                0 => leader.fill(&entry),
+                0 => drop(leader.fill(&entry)),
                 1 => leader.pass_on_or_end(Some(successor), failure()),
                 _ => drop(leader),
             }
