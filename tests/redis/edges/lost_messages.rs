@@ -5,8 +5,7 @@ use std::time::{Duration, Instant};
 use tower_stampede::{Health, Redis};
 
 use crate::kit::origin::Origin;
-use crate::kit::redis::{Cluster, eventually};
-use crate::kit::redis::{Proxy, Server};
+use crate::kit::redis::{Cluster, Proxy, Reply, Server, eventually};
 use crate::kit::redis_caches::*;
 
 /// One heartbeat is a second. This is what a busy machine may add, and still less than the 15
@@ -66,10 +65,17 @@ async fn a_message_lost_on_the_bus_is_noticed() {
             load(cache, &origin, &*key).await;
         }
         let ids: Vec<_> = nodes.iter().map(|node| node.cli(&["CLUSTER", "MYID"]).text()).collect();
+        let has_links = |node: &Server| {
+            let links = node.cli(&["CLUSTER", "LINKS"]);
+            let begun = |link: &&Reply| link.parts().get(1).is_some_and(|it| it.text() == "to");
+            links.parts().iter().filter(begun).count() == ids.len() - 1
+        };
+        eventually("each node has begun its links", || nodes.iter().all(has_links)).await;
         let mut links: Vec<_> = nodes.iter().map(|node| node.connect().unwrap()).collect();
         for (own, link) in ids.iter().zip(&mut links) {
-            // Redis 7.0 does not survive the end of a link that is not there: one to itself, or
-            // one that the other node has ended. So each node ends those that it has begun.
+            // Redis 7.0 does not survive the end of a link that is not there: one to itself, one
+            // that the other node has ended, or one that the round before has ended. So each node
+            // ends those that it has begun, once they are there again.
             for id in ids.iter().filter(|id| *id != own) {
                 let _ = link.call(&["DEBUG", "CLUSTERLINK", "KILL", "TO", id]);
             }
