@@ -16,6 +16,7 @@ mod product {
     pub(crate) use foldhash::fast::RandomState;
     pub(crate) use parking_lot::{Mutex, RwLock};
     pub(crate) use tokio::sync::Notify;
+    pub(crate) use tokio::task_local;
 }
 
 #[cfg(stampede_model)]

@@ -14,9 +14,9 @@ use std::future::Future;
 
 use crate::flight::computation::{Computation, OriginCall};
 use crate::flight::places::{Offer, Places};
-use crate::sync::Arc;
+use crate::sync::{Arc, task_local};
 
-tokio::task_local! {
+task_local! {
     static SCOPE: Arc<Scope>;
 }
 

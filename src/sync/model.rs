@@ -4,9 +4,11 @@
 //! shuttle runs every atomic operation in one order for all threads (as `SeqCst`), so the
 //! models say nothing of weaker orderings.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
-use std::future::Future;
-use std::pin::Pin;
+use std::future::{Future, poll_fn};
+use std::mem;
+use std::pin::{Pin, pin};
 use std::sync::PoisonError;
 use std::task::{Context, Poll, Waker};
 
@@ -71,6 +73,63 @@ impl<T> OnceLock<T> {
     }
 }
 
+/// As tokio's, of which it has what we use. tokio's own belongs to the thread of the system, and
+/// shuttle runs all tasks on one, which may change within a poll.
+macro_rules! task_local {
+    (static $name:ident: $value:ty;) => {
+        shuttle::thread_local! {
+            static OF_TASK: std::cell::RefCell<Option<$value>> = std::cell::RefCell::new(None);
+        }
+        static $name: crate::sync::TaskLocal<$value> = crate::sync::TaskLocal::new(&OF_TASK);
+    };
+}
+pub(crate) use task_local;
+
+/// A value that belongs to a task, see [`task_local`].
+pub(crate) struct TaskLocal<T: 'static>(&'static shuttle::thread::LocalKey<RefCell<Option<T>>>);
+
+/// Puts back at its end what the task had before.
+struct Swapped<'a, T: 'static>(&'static TaskLocal<T>, &'a mut Option<T>);
+
+impl<'a, T> Swapped<'a, T> {
+    fn new(local: &'static TaskLocal<T>, value: &'a mut Option<T>) -> Self {
+        local.swap(value);
+        Self(local, value)
+    }
+}
+
+impl<T> Drop for Swapped<'_, T> {
+    fn drop(&mut self) {
+        self.0.swap(self.1);
+    }
+}
+
+impl<T> TaskLocal<T> {
+    pub(crate) const fn new(key: &'static shuttle::thread::LocalKey<RefCell<Option<T>>>) -> Self {
+        Self(key)
+    }
+
+    fn swap(&self, value: &mut Option<T>) {
+        // The task may be at its end, which has dropped what it had.
+        let _ = self.0.try_with(|own| mem::swap(&mut *own.borrow_mut(), value));
+    }
+
+    pub(crate) fn try_with<R>(&self, read: impl FnOnce(&T) -> R) -> Result<R, ()> {
+        let read = self.0.try_with(|own| own.borrow().as_ref().map(read));
+        read.ok().flatten().ok_or(())
+    }
+
+    pub(crate) async fn scope<F: Future>(&'static self, value: T, work: F) -> F::Output {
+        let mut value = Some(value);
+        let mut work = pin!(work);
+        poll_fn(|context| {
+            let _swapped = Swapped::new(self, &mut value);
+            work.as_mut().poll(context)
+        })
+        .await
+    }
+}
+
 /// As tokio's, of which it has what we use:
 ///
 /// - [`notify_one`](Self::notify_one) wakes the future that was polled first, or stores
@@ -124,7 +183,7 @@ impl Notify {
     pub(crate) fn notify_waiters(&self) {
         let mut state = self.0.lock();
         state.broadcasts += 1;
-        let woken = std::mem::take(&mut state.waiting);
+        let woken = mem::take(&mut state.waiting);
         drop(state);
         woken.into_iter().for_each(|(_, waker)| waker.wake());
     }
@@ -158,7 +217,7 @@ impl Future for Notified<'_> {
         let is_done = match self.state {
             NotifiedState::Done => true,
             NotifiedState::Created if state.broadcasts != self.created_at => true,
-            NotifiedState::Created => std::mem::take(&mut state.has_permit),
+            NotifiedState::Created => mem::take(&mut state.has_permit),
             NotifiedState::Waiting(id) => {
                 state.take_choice(id) || state.broadcasts != self.created_at
             }
