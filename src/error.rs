@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::error::Error as StdError;
 use std::fmt::{self, Write as _};
-use std::panic::AssertUnwindSafe;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -255,7 +255,7 @@ impl Error {
     /// Returns about how many bytes the error takes. Of an error of the application the cache sees the
     /// size and the text, and those of its sources: it counts these, and `LEAST_INNER` at least.
     ///
-    /// Runs code of the user: the `Display` of the error.
+    /// Runs code of the user: `Display` and `source` of the errors. One that panics weighs most.
     pub(crate) fn weight(&self) -> u64 {
         let own = size_of::<Repr>().saturating_add(self.0.shared_bytes) as u64;
         match &self.0.source {
@@ -266,7 +266,12 @@ impl Error {
                 let bytes = |error: &(dyn StdError + 'static)| {
                     (size_of_val(error) as u64).saturating_add(text_bytes(error))
                 };
-                let inner = chain.take(MOST_SOURCES).map(bytes).fold(own, u64::saturating_add);
+                let inner = || chain.take(MOST_SOURCES).map(bytes).fold(own, u64::saturating_add);
+                let inner = catch_unwind(AssertUnwindSafe(inner)).unwrap_or_else(|payload| {
+                    // Its `Drop` may panic, too.
+                    std::mem::forget(payload);
+                    u64::MAX
+                });
                 inner.max(LEAST_INNER)
             }
             Some(Source::Earlier(error) | Source::Answer(error) | Source::Named(error)) => {
@@ -343,7 +348,7 @@ impl StdError for Error {
     }
 }
 
-/// Returns the length of an error's text; of an error that panics when it is shown, the largest.
+/// Returns the length of an error's text.
 fn text_bytes(error: &dyn StdError) -> u64 {
     struct Counter(u64);
     impl fmt::Write for Counter {
@@ -352,17 +357,10 @@ fn text_bytes(error: &dyn StdError) -> u64 {
             Ok(())
         }
     }
-    let count = || {
-        let mut counter = Counter(0);
-        // What is written until then counts.
-        let _ = write!(counter, "{error}");
-        counter.0
-    };
-    std::panic::catch_unwind(AssertUnwindSafe(count)).unwrap_or_else(|payload| {
-        // Its `Drop` may panic, too.
-        std::mem::forget(payload);
-        u64::MAX
-    })
+    let mut counter = Counter(0);
+    // What is written until an error counts.
+    let _ = write!(counter, "{error}");
+    counter.0
 }
 
 /// The error of a loader, kept so that each caller gets it back as it is.
