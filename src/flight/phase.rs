@@ -27,6 +27,7 @@ use crate::flight::lending::Wait;
 use crate::flight::places::Places;
 use crate::flight::request::FlightRequest;
 use crate::flight::vacancy::{Candidate, Candidates, Successor, Vacant};
+use crate::garbage::drop_caught;
 use crate::key::{Key, Tag};
 use crate::sync::{Arc, AtomicU64, Mutex, Notify, OnceLock, Ordering, Weak};
 
@@ -281,6 +282,10 @@ impl<V> Flight<V> {
         self.wake.notify_waiters();
     }
 
+    pub(crate) fn is_decided(&self) -> bool {
+        self.verdict.get().is_some()
+    }
+
     pub(crate) fn verdict(&self) -> Option<Verdict<V>> {
         self.verdict.get().cloned()
     }
@@ -321,7 +326,7 @@ impl<V> Flight<V> {
 
     /// Returns whether the first leader has failed and none of the waiters leads yet.
     pub(super) fn is_vacant(&self) -> bool {
-        self.verdict.get().is_none() && matches!(self.progress.lock().phase, Phase::Vacant(_))
+        !self.is_decided() && matches!(self.progress.lock().phase, Phase::Vacant(_))
     }
 
     /// Returns whether a waiter may be the second leader.
@@ -332,7 +337,7 @@ impl<V> Flight<V> {
     /// Makes the flight vacant, unless it has a verdict, or no waiter may lead.
     pub(super) fn vacate<T: Vacant + 'static>(&self, vacancy: Box<T>) -> Result<(), Box<T>> {
         let mut progress = self.progress.lock();
-        if self.verdict.get().is_some() || !progress.candidates.has(vacancy.successor()) {
+        if self.is_decided() || !progress.candidates.has(vacancy.successor()) {
             return Err(vacancy);
         }
         progress.phase = Phase::Vacant(vacancy);
@@ -426,7 +431,7 @@ impl<V> Flight<V> {
 
     pub(crate) fn remove_waiter(&self, candidate: Option<Candidate>) {
         // A flight with a verdict has no leader any more.
-        if let Some(candidate) = candidate.filter(|_| self.verdict.get().is_none()) {
+        if let Some(candidate) = candidate.filter(|_| !self.is_decided()) {
             self.remove_candidate(candidate);
         }
         self.lose_interest(WAITER);
@@ -456,6 +461,14 @@ impl<V> Flight<V> {
         if self.interest.fetch_sub(of, Ordering::AcqRel) == of {
             self.places.leave_queue(&self.computation);
         }
+    }
+}
+
+impl<V> Drop for Flight<V> {
+    /// The last one that had the flight must not get a panic of the value's `Drop`: nobody has taken
+    /// that value.
+    fn drop(&mut self) {
+        drop_caught(self.verdict.take());
     }
 }
 

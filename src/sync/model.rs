@@ -67,6 +67,10 @@ impl<T> OnceLock<T> {
         self.value.get()
     }
 
+    pub(crate) fn take(&mut self) -> Option<T> {
+        self.value.take()
+    }
+
     pub(crate) fn set(&self, value: T) -> Result<(), T> {
         self.order.fetch_add(1, Ordering::SeqCst);
         self.value.set(value)

@@ -384,3 +384,28 @@ fn fail_many_keys(operations: Operations) {
 fn an_error_may_call_the_cache_while_it_is_dropped_because_too_many_keys_fail() {
     fail_many_keys([COUNTS, CALLS].concat().leak());
 }
+
+/// A value of which the first copy that is dropped panics.
+#[derive(Debug)]
+struct PanicsOnce(bool, std::sync::Arc<std::sync::atomic::AtomicUsize>);
+
+impl Clone for PanicsOnce {
+    fn clone(&self) -> Self {
+        Self(true, std::sync::Arc::clone(&self.1))
+    }
+}
+
+impl Drop for PanicsOnce {
+    fn drop(&mut self) {
+        let is_first = self.0 && self.1.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 0;
+        assert!(!is_first, "the drop of a copy panics");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_in_the_drop_of_a_copy_that_is_not_stored_concerns_no_caller() {
+    let cache = settings().weigher(|_: &PanicsOnce| usize::MAX).build().unwrap();
+    let value = PanicsOnce(false, std::sync::Arc::default());
+    let got = cache.get_or_compute("k", || async { Ok::<_, OriginError>(value) }).await;
+    assert!(got.is_ok());
+}
