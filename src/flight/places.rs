@@ -172,6 +172,16 @@ impl Places {
         is_placed
     }
 
+    /// Takes the place of a lender, if one lends its place now: for a computation that needs none,
+    /// and may lend it on. Returns whether the computation has one.
+    pub(crate) fn borrow(&self, computation: &Arc<Computation>) -> bool {
+        let mut state = self.state.lock();
+        let is_placed = state.borrow(computation);
+        drop(state);
+        self.note_overdue(computation.overdue_at());
+        is_placed
+    }
+
     /// Enters the queue, unless there is a place. Returns whether there was.
     pub(crate) fn join_queue(
         &self,
@@ -348,25 +358,35 @@ impl Places {
 
 impl State {
     fn try_place(&mut self, computation: &Arc<Computation>) -> bool {
+        let call = computation.call();
+        let is_placed = matches!(self.standing(call.id), Some(Standing::Placed { .. }));
+        if is_placed || self.free == 0 || !self.queue.admits(call.client, call.id) {
+            return self.borrow(computation);
+        }
+        let from = self.take_free(call.client);
+        self.place_from(from, computation);
+        true
+    }
+
+    /// Takes part in the place of its call, or the place of a lender.
+    fn borrow(&mut self, computation: &Arc<Computation>) -> bool {
         let id = computation.call().id;
         if let Some(Standing::Placed { .. }) = self.standing(id) {
             self.hold(computation);
             return true;
         }
-        let call = computation.call();
-        let from = if self.free > 0 && self.queue.admits(call.client, id) {
-            self.take_free(call.client)
-        } else if let Some(lender) = self.lender_of(id) {
-            self.set_lent(lender, Some(id));
-            Source::Lender(lender)
-        } else {
-            return false;
-        };
+        let Some(lender) = self.lender_of(id) else { return false };
+        self.set_lent(lender, Some(id));
+        self.place_from(Source::Lender(lender), computation);
+        true
+    }
+
+    fn place_from(&mut self, from: Source, computation: &Arc<Computation>) {
         self.hold(computation);
-        let holders = self.members.remove(&id).map(|member| member.holders);
+        let call = computation.call();
+        let holders = self.members.remove(&call.id).map(|member| member.holders);
         let holders = holders.unwrap_or_else(|| Holders::of(computation));
         self.place(call, holders, from);
-        true
     }
 
     fn take_free(&mut self, client: Option<ClientKey>) -> Source {

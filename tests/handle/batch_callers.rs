@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tokio::runtime::Runtime;
-use tower_stampede::{Builder, Cache, ErrorKind, Failure, Mode, Stampede};
+use tower_stampede::{Builder, Cache, Computed, ErrorKind, Failure, Mode, Stampede};
 
 use crate::kit::origin::*;
 use crate::kit::spawn;
@@ -166,10 +166,15 @@ enum First {
 
 /// Lets two callers on two runtimes ask for keys of one call. The first runtime goes on for `after`,
 /// and then no more. Returns what the second caller gets, and after how long.
-fn ask_on_two_runtimes(first: First, after: Duration) -> (Result<u64, ErrorKind>, Duration) {
+fn ask_on_two_runtimes(
+    mode: Mode,
+    first: First,
+    after: Duration,
+) -> (Result<u64, ErrorKind>, Duration) {
     let (table, timeout) = (Table::taking(SECOND), 5 * SECOND);
     let settings = places(5).batch_window(SECOND).compute_timeout(timeout).wait_timeout(timeout);
     let cache = Cache::batched(settings.build().unwrap(), table.loader());
+    cache.handle().set_mode(mode);
     let (one, other) = (runtime(), runtime());
     let ask = |runtime: &Runtime, id| {
         let mut asked = None;
@@ -199,7 +204,7 @@ fn ask_on_two_runtimes(first: First, after: Duration) -> (Result<u64, ErrorKind>
 #[test]
 fn a_caller_of_a_call_that_gathers_needs_no_other_callers_runtime() {
     for first in [First::Ends, First::StandsStill] {
-        let (got, took) = ask_on_two_runtimes(first, Duration::ZERO);
+        let (got, took) = ask_on_two_runtimes(Mode::On, first, Duration::ZERO);
         assert_eq!(got, Ok(4), "{first:?}");
         assert!(took <= 3 * SECOND, "{first:?}: {took:?}");
     }
@@ -207,7 +212,7 @@ fn a_caller_of_a_call_that_gathers_needs_no_other_callers_runtime() {
 
 #[test]
 fn a_caller_whose_call_ends_with_the_runtime_of_another_caller_asks_anew() {
-    let (got, took) = ask_on_two_runtimes(First::Ends, SECOND + 500 * MS);
+    let (got, took) = ask_on_two_runtimes(Mode::On, First::Ends, SECOND + 500 * MS);
     assert_eq!(got, Ok(4));
     assert!(took <= 3 * SECOND, "{took:?}");
 }
@@ -227,9 +232,22 @@ fn a_caller_whose_own_runtime_has_ended_does_not_ask_for_ever() {
 // As a caller that waits for a computation on a runtime that stands still.
 #[test]
 fn a_caller_whose_call_stands_still_with_the_runtime_of_another_caller_is_told_in_time() {
-    let (got, took) = ask_on_two_runtimes(First::StandsStill, SECOND + 500 * MS);
+    let (got, took) = ask_on_two_runtimes(Mode::On, First::StandsStill, SECOND + 500 * MS);
     assert_eq!(got, Err(ErrorKind::ComputeTimeout));
     assert!(took <= 8 * SECOND, "{took:?}");
+}
+
+#[test]
+fn a_caller_of_a_cache_that_is_not_on_depends_on_no_other_callers_runtime() {
+    for mode in [Mode::Off, Mode::Observe] {
+        for first in [First::Ends, First::StandsStill] {
+            for after in [Duration::ZERO, 500 * MS, SECOND + 500 * MS] {
+                let (got, took) = ask_on_two_runtimes(mode, first, after);
+                assert_eq!(got, Ok(4), "{mode:?} {first:?} {after:?}");
+                assert!(took <= SECOND, "{mode:?} {first:?} {after:?}: {took:?}");
+            }
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -247,4 +265,30 @@ async fn a_warm_up_with_a_limit_of_one_does_not_load_stale_keys_side_by_side() {
     assert!(cache.preload(0..8, 1).await.is_empty());
     pass(15 * SECOND).await;
     assert_eq!(table.most_at_once.load(SeqCst), 1, "{:?}", table.queries.lock());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_batch_that_its_caller_computes_alone_asks_for_borrows_the_place_around_it() {
+    let alone = |handle: &Stampede<u64>, after: Duration| {
+        let handle = handle.clone();
+        spawn(async move {
+            pass(after).await;
+            let compute = || async { Ok::<_, OriginError>(Computed::new(1).do_not_store()) };
+            handle.get_or_compute_with(1_u64, compute).await
+        })
+    };
+    let handle = places(1).build().unwrap();
+    // The values of the key are known not to be shared.
+    alone(&handle, Duration::ZERO).await.unwrap().unwrap();
+    let (inner, from) = (handle.clone(), tokio::time::Instant::now());
+    let page = move || async move {
+        pass(SECOND).await;
+        let load = asking(&inner);
+        Ok::<_, OriginError>(inner.get_many([1_u64], load).await.values[&1])
+    };
+    // A flight of the key waits for the only place, which the page has.
+    let waiting = alone(&handle, MS);
+    assert_eq!(within(10 * MINUTE, handle.get_or_compute("page", page)).await.ok(), Some(1));
+    assert_eq!(from.elapsed(), SECOND, "without a batch the part borrows the place of the page");
+    waiting.await.unwrap().unwrap();
 }

@@ -2,12 +2,12 @@
 
 use tokio::time::Instant;
 
-use crate::clock::Tick;
 use crate::flight::client_key::ClientKey;
 use crate::flight::computation::{Computation, OriginCall};
 use crate::flight::engine::{Engine, GRACE};
 use crate::flight::lending::{self, Need, Scope};
 use crate::flight::places::NoPlace;
+use crate::mode::Mode;
 use crate::sync::Arc;
 
 impl<V: Send + Sync + 'static> Engine<V> {
@@ -34,11 +34,19 @@ impl<V: Send + Sync + 'static> Engine<V> {
         self: &Arc<Self>,
         call: &Arc<OriginCall>,
     ) -> Option<PlaceForOne<V>> {
-        let (id, never) = (self.table.next_number(), Tick::from_nanos(u64::MAX));
-        let computation = Arc::new(Computation::of_call(id, never, Arc::clone(call)));
+        let longest = self.settings.wait_timeout() + self.settings.compute_timeout() + GRACE;
+        let (now, id) = (self.watch.now(), self.table.next_number());
+        let call = Arc::clone(call);
+        let computation = Arc::new(Computation::of_call(id, now.plus(longest), call));
         computation.begin();
         let need = Some(Need::of_caller(&computation)?);
-        Some(PlaceForOne { engine: Arc::clone(self), computation, is_placed: false, need })
+        // It takes none of the places. But what it asks for may need the place of the computation
+        // around it.
+        let lender = lending::computation_of_caller(&self.places);
+        let lender = lender.filter(|_| self.mode() == Mode::On);
+        let _offer = lender.map(|lender| self.places.offer(&lender, &computation));
+        let is_placed = self.places.borrow(&computation);
+        Some(PlaceForOne { engine: Arc::clone(self), computation, is_placed, need })
     }
 }
 
