@@ -48,13 +48,12 @@ pub(crate) use crate::cache::batch::round::{BatchLoad, Batcher, LoadedPairs, abs
 use crate::cache::computation::{BoxedCall, Compute};
 use crate::cache::compute::Answer;
 use crate::cache::key_work::{KeyQuestion, KeyWork};
-use crate::cache::run::LeadOutcome;
 use crate::cache::seat::{AppKey, OpenCall, Seat};
 use crate::cache::state::{CacheState, Lookup};
 use crate::entry::Entry;
 use crate::error::{BoxError, Error, ErrorKind, LoadFailure};
+use crate::flight::door::{Lead, LeadOutcome};
 use crate::flight::engine::{GRACE, PlaceForOne};
-use crate::flight::leader::Leader;
 use crate::flight::request::LedFor;
 use crate::key::Key;
 use crate::mode::Mode;
@@ -141,21 +140,21 @@ impl<V: Clone + Send + Sync + 'static> Member<V> {
 
     fn enter_led(
         &self,
-        leader: Leader<V>,
+        lead: Lead<V>,
         question: KeyQuestion<V>,
     ) -> oneshot::Receiver<Result<KeyOutcome<V>, Panic>> {
-        let token = leader.engine().tasks.token();
-        self.enter(Way::Led(Box::new((leader, question)), token))
+        let token = lead.engine().tasks.token();
+        self.enter(Way::Led(Box::new((lead, question)), token))
     }
 
     /// Leads a key that is computed with others.
     fn lead(
-        mut leader: Leader<V>,
+        mut lead: Lead<V>,
         work: KeyWork<V, Self>,
     ) -> impl Future<Output = LeadOutcome<V, KeyWork<V, Self>>> + Send {
         let KeyWork { question, compute: member } = work;
-        let (engine, interest) = (Arc::clone(leader.engine()), leader.move_to_task());
-        let outcome = member.enter_led(leader, question);
+        let (engine, interest) = (Arc::clone(lead.engine()), lead.part_from_caller());
+        let outcome = member.enter_led(lead, question);
         async move {
             let outcome = match engine.watched(interest, outcome).await {
                 Ok(Ok(outcome)) => outcome.unwrap_or_else(|panic| resume_unwind(panic)),
@@ -175,11 +174,11 @@ impl<V: Clone + Send + Sync + 'static> Member<V> {
 
     /// The same where no caller waits.
     fn lead_in_background(
-        mut leader: Leader<V>,
+        mut lead: Lead<V>,
         work: KeyWork<V, Self>,
     ) -> impl Future<Output = ()> + Send {
-        drop(leader.move_to_task());
-        work.compute.enter_led(leader, work.question).map(drop)
+        drop(lead.part_from_caller());
+        work.compute.enter_led(lead, work.question).map(drop)
     }
 
     /// Computes the key outside of any flight.
@@ -250,7 +249,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let answer = async {
             let mut drivers = 1..MAX_DRIVERS;
             loop {
-                let lead = |leader, work| self.counting_panics(Member::lead(leader, work));
+                let lead = |lead, work| self.counting_panics(Member::lead(lead, work));
                 let answer = self.read_fresh(member.work(self), lead).await;
                 if !self.is_driver_lost(&answer) || drivers.next().is_none() {
                     return answer;
@@ -268,12 +267,12 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     ) -> Result<Answer<V, V>, Error> {
         let mut drivers = 1..MAX_DRIVERS;
         loop {
-            let in_background = |leader, work| {
-                drop(Member::lead_in_background(leader, work));
+            let in_background = |lead, work| {
+                drop(Member::lead_in_background(lead, work));
                 ready(None)
             };
             let refresh_by = (LedFor::Refresh, in_background);
-            let lead = |leader, work| self.counting_panics(Member::lead(leader, work));
+            let lead = |lead, work| self.counting_panics(Member::lead(lead, work));
             let answer = self.answer(member.work(self), lookup, lead, refresh_by).await;
             if !self.is_driver_lost(&answer) || drivers.next().is_none() {
                 return answer;

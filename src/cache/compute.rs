@@ -11,13 +11,12 @@ use futures_util::future::{BoxFuture, Either};
 
 use crate::cache::computation::{Compute, LentClosure, TakeCall, TakenCall};
 use crate::cache::key_work::{FailedCall, KeyQuestion, KeyWork, ReplacedEntry};
-use crate::cache::run::{self, LeadOutcome, RunOutcome, Work};
 use crate::cache::state::{CacheState, Lookup};
 use crate::entry::Entry;
 use crate::error::{Absent, Error, ErrorKind, FailureAction};
+use crate::flight::door::{self, Lead, LeadOutcome, RunOutcome, Work};
 use crate::flight::engine::PlaceForOne;
 use crate::flight::hold::{FailureRule, HoldRule};
-use crate::flight::leader::Leader;
 use crate::flight::request::LedFor;
 use crate::flight::waiter::{AloneReason, Caller};
 use crate::freshness::Freshness;
@@ -104,8 +103,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         C: Compute<V, Own: Send, Error: Send, Call: Send> + Send + 'static,
         C::Own: 'static,
     {
-        let lead =
-            |leader, work| self.engine.in_background(leader, |leader| run::lead(leader, work));
+        let lead = |lead: Lead<V>, work| lead.in_background(|lead| door::lead(lead, work));
         // A panic has been reported by the task.
         Some(self.begin_upkeep(work, seen, lead)?.map(drop))
     }
@@ -115,7 +113,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         self: &Arc<Self>,
         work: KeyWork<V, C>,
         seen: Option<&Arc<Entry<V>>>,
-        lead_by: impl FnOnce(Leader<V>, KeyWork<V, C>) -> T,
+        lead_by: impl FnOnce(Lead<V>, KeyWork<V, C>) -> T,
     ) -> Option<T> {
         let key = work.question.key.as_bytes();
         let is_still_wanted = || match seen {
@@ -123,12 +121,12 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             None => matches!(self.peek(key), Lookup::Miss(_)),
         };
         let (request, led_for) = (work.question.request(), LedFor::Refresh);
-        let leader = run::begin_refresh(&self.engine, request, led_for, is_still_wanted)?;
+        let lead = door::begin_refresh(&self.engine, request, led_for, is_still_wanted)?;
         let work = match seen {
             Some(seen) => work.refreshing(seen),
             None => work,
         };
-        Some(lead_by(leader, work))
+        Some(lead_by(lead, work))
     }
 
     /// Answers a caller whose computation has a type of its own, as that of a tower service.
@@ -143,9 +141,9 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         C::Own: 'static,
     {
         let work = KeyWork::serve(self, key, None, compute);
-        let on_task = move |leader, work| self.lead_on_task(leader, work);
-        let in_background = move |leader, work| {
-            self.lead_in_background(leader, work);
+        let on_task = move |lead, work| self.lead_on_task(lead, work);
+        let in_background = move |lead: Lead<V>, work| {
+            drop(lead.in_background(|lead| door::lead(lead, work)));
             ready(None)
         };
         self.answer(work, lookup, on_task, (LedFor::Refresh, in_background))
@@ -156,11 +154,12 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         work: KeyWork<V, LentClosure<'a, V>>,
         lookup: Lookup<V>,
     ) -> impl Future<Output = Result<Answer<V, V>, Error>> + Send + use<'a, V> {
-        let on_task = move |leader, work| self.lead_deferred(leader, work);
-        let in_background = move |leader, work: KeyWork<V, LentClosure<'a, V>>| {
+        let on_task = move |lead, work| self.lead_deferred(lead, work);
+        let in_background = move |lead: Lead<V>, work: KeyWork<V, LentClosure<'a, V>>| {
             let KeyWork { question, compute: LentClosure(later) } = work;
             let compute = TakenCall(later.take_call());
-            self.lead_in_background(leader, KeyWork { question, compute });
+            let work = KeyWork { question, compute };
+            drop(lead.in_background(|lead| door::lead(lead, work)));
             ready(None)
         };
         self.answer(work, lookup, on_task, (LedFor::Refresh, in_background))
@@ -169,13 +168,13 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     /// Leads on a task. A call that was not polled comes back to its caller.
     fn lead_deferred<'a>(
         self: &Arc<Self>,
-        leader: Leader<V>,
+        lead: Lead<V>,
         work: KeyWork<V, LentClosure<'a, V>>,
     ) -> impl Future<Output = LeadOutcome<V, KeyWork<V, LentClosure<'a, V>>>> + Send + use<'a, V>
     {
         let KeyWork { question, compute: LentClosure(later) } = work;
         let compute = TakenCall(later.take_call());
-        let task = self.lead_on_task(leader, KeyWork { question, compute });
+        let task = self.lead_on_task(lead, KeyWork { question, compute });
         task.map(move |outcome| {
             outcome.map_work(|KeyWork { question, compute: TakenCall(call) }| {
                 later.give_back(call);
@@ -186,23 +185,15 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
 
     fn lead_on_task<C>(
         &self,
-        leader: Leader<V>,
+        lead: Lead<V>,
         work: KeyWork<V, C>,
     ) -> impl Future<Output = LeadOutcome<V, KeyWork<V, C>>> + Send + use<V, C>
     where
         C: Compute<V, Own: Send, Error: Send, Call: Send> + Send + 'static,
         C::Own: 'static,
     {
-        let task = run::from_task(self.engine.detached(leader, |leader| run::lead(leader, work)));
+        let task = door::from_task(lead.on_task(|lead| door::lead(lead, work)));
         self.counting_panics(task)
-    }
-
-    fn lead_in_background<C>(&self, leader: Leader<V>, work: KeyWork<V, C>)
-    where
-        C: Compute<V, Own: Send, Error: Send, Call: Send> + Send + 'static,
-        C::Own: 'static,
-    {
-        drop(self.engine.in_background(leader, |leader| run::lead(leader, work)));
     }
 
     /// Answers a caller with a computation that runs inside it. Nothing can run in the
@@ -217,8 +208,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         C: Compute<V>,
     {
         let work = KeyWork::serve(self, key, None, compute);
-        let lead = |leader, work| self.counting_panics(run::lead(leader, work));
-        let inside = |leader, work| async move { Some(lead(leader, work).await) };
+        let lead = |lead, work| self.counting_panics(door::lead(lead, work));
+        let inside = |led, work| async move { Some(lead(led, work).await) };
         self.answer(work, lookup, lead, (LedFor::CallerWithValue, inside)).await
     }
 
@@ -230,7 +221,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     ) -> BoxFuture<'a, Result<Answer<V, V>, Error>> {
         let work = KeyWork::serve(self, key, None, LentClosure(later));
         Box::pin(async move {
-            let on_task = |leader, work| self.lead_deferred(leader, work);
+            let on_task = |lead, work| self.lead_deferred(lead, work);
             self.read_fresh(work, on_task).await
         })
     }
@@ -238,7 +229,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     pub(super) async fn read_fresh<C, LF>(
         self: &Arc<Self>,
         work: KeyWork<V, C>,
-        lead_by: impl FnOnce(Leader<V>, KeyWork<V, C>) -> LF,
+        lead_by: impl FnOnce(Lead<V>, KeyWork<V, C>) -> LF,
     ) -> Result<Answer<V, C::Own>, Error>
     where
         C: Compute<V>,
@@ -270,8 +261,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         self: &Arc<Self>,
         mut work: KeyWork<V, C>,
         mut lookup: Lookup<V>,
-        lead_by: impl FnOnce(Leader<V>, KeyWork<V, C>) -> LF,
-        refresh_by: (LedFor, impl FnOnce(Leader<V>, KeyWork<V, C>) -> RF),
+        lead_by: impl FnOnce(Lead<V>, KeyWork<V, C>) -> LF,
+        refresh_by: (LedFor, impl FnOnce(Lead<V>, KeyWork<V, C>) -> RF),
     ) -> impl Future<Output = Result<Answer<V, C::Own>, Error>>
     where
         C: Compute<V>,
@@ -308,7 +299,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     fn answered<C, RF>(
         self: &Arc<Self>,
         outcome: RunOutcome<V, KeyWork<V, C>>,
-        refresh_by: (LedFor, impl FnOnce(Leader<V>, KeyWork<V, C>) -> RF),
+        refresh_by: (LedFor, impl FnOnce(Lead<V>, KeyWork<V, C>) -> RF),
     ) -> impl Future<Output = Result<Answer<V, C::Own>, Error>>
     where
         C: Compute<V>,
@@ -329,7 +320,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     async fn go_on<C, RF>(
         self: &Arc<Self>,
         outcome: RunOutcome<V, KeyWork<V, C>>,
-        refresh_by: (LedFor, impl FnOnce(Leader<V>, KeyWork<V, C>) -> RF),
+        refresh_by: (LedFor, impl FnOnce(Lead<V>, KeyWork<V, C>) -> RF),
     ) -> Result<Answer<V, C::Own>, Failed>
     where
         C: Compute<V>,
@@ -349,15 +340,15 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     fn run<W: Work<V>, LF>(
         self: &Arc<Self>,
         work: W,
-        lead_by: impl FnOnce(Leader<V>, W) -> LF,
+        lead_by: impl FnOnce(Lead<V>, W) -> LF,
     ) -> impl Future<Output = RunOutcome<V, W>>
     where
         LF: Future<Output = LeadOutcome<V, W>>,
     {
         if self.engine.mode() == Mode::On {
-            Either::Left(run::run(&self.engine, work, lead_by))
+            Either::Left(door::run(&self.engine, work, lead_by))
         } else {
-            Either::Right(Box::pin(run::run_unprotected(&self.engine, work, lead_by)))
+            Either::Right(Box::pin(door::run_unprotected(&self.engine, work, lead_by)))
         }
     }
 
@@ -407,7 +398,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         work: KeyWork<V, C>,
         seen: Arc<Entry<V>>,
         otherwise: Otherwise,
-        refresh_by: (LedFor, impl FnOnce(Leader<V>, KeyWork<V, C>) -> RF),
+        refresh_by: (LedFor, impl FnOnce(Lead<V>, KeyWork<V, C>) -> RF),
     ) -> Result<Answer<V, C::Own>, Failed>
     where
         C: Compute<V>,
@@ -417,11 +408,11 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let request = work.question.request();
         let is_unchanged = || self.is_still(key.as_bytes(), &seen);
         let (led_for, refresh_by) = refresh_by;
-        let leader = run::begin_refresh(&self.engine, request, led_for, is_unchanged);
-        let Some(leader) = leader else {
+        let lead = door::begin_refresh(&self.engine, request, led_for, is_unchanged);
+        let Some(lead) = lead else {
             return Ok(Answer::Entry(seen, otherwise.outcome()));
         };
-        let (error, not_computed) = match refresh_by(leader, work.refreshing(&seen)).await {
+        let (error, not_computed) = match refresh_by(lead, work.refreshing(&seen)).await {
             None => return Ok(Answer::Entry(seen, otherwise.outcome())),
             Some(LeadOutcome::Called(Ok(own))) => {
                 return Ok(Answer::Own(own, CacheOutcome::Computed));
@@ -461,7 +452,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         C: Compute<V>,
     {
         work.question.forget_replaced();
-        let outcome = self.run(*work, run::lead).await;
+        let outcome = self.run(*work, door::lead).await;
         self.conclude(outcome).await
     }
 

@@ -5,20 +5,18 @@ use std::sync::Arc;
 
 use crate::cache::computation::Compute;
 use crate::cache::fresh_read::FreshRead;
-use crate::cache::run::{Question, Work};
 use crate::cache::seat::Seat;
 use crate::cache::state::{CacheState, Lookup};
 use crate::clock::Tick;
 use crate::computed::Computed;
 use crate::entry::Entry;
 use crate::error::{BoxError, Error, ErrorKind};
-use crate::flight::clearance::{Judgement, Patience, Search};
-use crate::flight::end::{End, Leavings, Remember};
-use crate::flight::hold::{FailureRule, HoldRule};
-use crate::flight::leader::Leader;
-use crate::flight::phase::FlightNumbers;
+use crate::flight::door::{
+    Caller, Conclusion, FailureRule, Fit, FlightResult, HoldRule, Judgement, Lead, Patience,
+    Question, Remember, Search, Work,
+};
+use crate::flight::end::Leavings;
 use crate::flight::request::FlightRequest;
-use crate::flight::waiter::Caller;
 use crate::freshness::Freshness;
 use crate::key::Key;
 use crate::lease::grant::Version;
@@ -192,18 +190,15 @@ impl<V: Clone + Send + Sync + 'static> Caller<V> for KeyQuestion<V> {
         }
     }
 
-    fn is_answered_by(&self, _: &Entry<V>) -> bool {
-        true
-    }
-
-    fn is_new_enough(&self, numbers: FlightNumbers, _: &Entry<V>) -> bool {
-        match &self.purpose {
+    fn fits(&mut self, result: &FlightResult<'_, V>) -> Fit {
+        let is_new_enough = match &self.purpose {
             // Without a number the value is from elsewhere, and may be of any age.
             Purpose::FreshRead(read) => {
-                numbers.computation.is_some_and(|number| number >= read.from_number)
+                result.numbers.computation.is_some_and(|number| number >= read.from_number)
             }
             Purpose::Serve | Purpose::Refresh(_) => true,
-        }
+        };
+        if is_new_enough && result.may_be_taken() { Fit::Takes } else { Fit::Refused }
     }
 
     fn wants_computation_from(&self) -> Option<u64> {
@@ -280,23 +275,23 @@ impl<V: Clone + Send + Sync + 'static> Question<V> for KeyQuestion<V> {
         }
     }
 
-    fn keep_stand_in(&mut self, leader: &Leader<V>) {
+    fn keep_stand_in(&mut self, lead: &Lead<V>) {
         if !matches!(self.purpose, Purpose::Serve) {
             return;
         }
         let Some(found) = self.passed_over.take() else { return };
         let here = self.state.local.peek(self.key.as_bytes());
         if here.is_none_or(|here| here.window().started < found.window().started) {
-            leader.adopt(&found);
+            lead.adopt(&found);
             self.in_hand = Some(found);
         }
     }
 
-    fn adopt(&mut self, leader: &Leader<V>, found: Arc<Entry<V>>) -> Arc<Entry<V>> {
+    fn adopt(&mut self, lead: &Lead<V>, found: Arc<Entry<V>>) -> Arc<Entry<V>> {
         if let Purpose::FreshRead(read) = &self.purpose {
-            read.number().into_iter().for_each(|number| leader.set_number(number));
+            read.number().into_iter().for_each(|number| lead.set_number(number));
         }
-        leader.adopt(&found);
+        lead.adopt(&found);
         self.state.adopted(&found);
         found
     }
@@ -314,17 +309,17 @@ where
         &mut self.question
     }
 
-    async fn call(self, mut leader: Leader<V>) -> Self::Output {
+    async fn call(self, mut lead: Lead<V>) -> Self::Output {
         let Self { question, compute } = self;
-        let begun = question.begin(&mut leader);
-        let result = leader.compute(async { compute.call().await }).await;
+        let begun = question.begin(&mut lead);
+        let result = lead.compute(async { compute.call().await }).await;
         match told_apart(result) {
             Ok((computed, own)) => {
-                begun.end_computed(leader, computed).await.after_others().await;
+                begun.end_computed(lead, computed).await.after_others().await;
                 Ok(own)
             }
             Err(failure) => {
-                let (failed, leavings) = begun.end_failed(leader, failure).await;
+                let (failed, leavings) = begun.end_failed(lead, failure).await;
                 leavings.after_others().await;
                 Err(failed)
             }
@@ -345,9 +340,9 @@ pub(super) struct BegunCall<V: Clone + Send + Sync + 'static> {
 }
 
 impl<V: Clone + Send + Sync + 'static> KeyQuestion<V> {
-    pub(super) fn begin(self, leader: &mut Leader<V>) -> BegunCall<V> {
+    pub(super) fn begin(self, lead: &mut Lead<V>) -> BegunCall<V> {
         let shared = self.rule(HoldRule::Never);
-        leader.set_fallback(shared.stale_until.is_some());
+        lead.set_fallback(shared.stale_until.is_some());
         let Self { state, key, purpose, in_hand, passed_over, .. } = self;
         // What stands there now, and not when the caller asked: another computation may
         // have stored a value with other tags since.
@@ -366,35 +361,35 @@ impl<V: Clone + Send + Sync + 'static> KeyQuestion<V> {
 impl<V: Clone + Send + Sync + 'static> BegunCall<V> {
     pub(super) async fn end_computed(
         &self,
-        leader: Leader<V>,
+        lead: Lead<V>,
         computed: Option<Computed<V>>,
     ) -> Leavings<V> {
-        let declined = End::Declined(Remember::Everywhere);
+        let declined = Conclusion::Decline(Remember::Everywhere);
         let Some(computed) = computed else {
             // The adapter of a service says of a response only that it may not be shared. That need
             // not be a better answer than the older value.
-            return leader.end_with_leavings(declined);
+            return lead.conclude(declined);
         };
         if !computed.storable {
-            return self.end_unstored(leader, declined).await;
+            return self.end_unstored(lead, declined).await;
         }
         let computed = computed.with_tags_of(self.replaced.as_deref());
-        match self.state.entry(computed, &leader) {
-            (entry, true) => leader.fill(&entry),
-            (entry, false) => self.end_unstored(leader, End::ForWaiters(entry)).await,
+        match self.state.entry(computed, &lead.facts()) {
+            (entry, true) => lead.store(&entry),
+            (entry, false) => self.end_unstored(lead, Conclusion::Share(entry)).await,
         }
     }
 
     /// Ends with a result that is not stored. It is newer than the value that it was to replace, so
     /// that value ends, here and in the remote.
-    async fn end_unstored(&self, leader: Leader<V>, end: End<V>) -> Leavings<V> {
-        let is_current = leader.is_current();
+    async fn end_unstored(&self, lead: Lead<V>, end: Conclusion<V>) -> Leavings<V> {
+        let is_current = lead.is_current();
         let older = self.replaced.as_ref().filter(|_| is_current);
         if let Purpose::FreshRead(_) = self.purpose {
             if let Some(older) = older {
-                self.state.remove_older_here(&leader, older);
+                self.state.remove_older_here(&lead, older);
             }
-            let leavings = leader.end_with_leavings(end);
+            let leavings = lead.conclude(end);
             if is_current {
                 // The caller has said that any older value is out of date, also one that was not
                 // seen.
@@ -402,21 +397,20 @@ impl<V: Clone + Send + Sync + 'static> BegunCall<V> {
             }
             return leavings;
         }
-        let errand = older.and_then(|older| self.state.remove_older(&leader, older));
+        let errand = older.and_then(|older| self.state.remove_older(&lead, older));
         if errand.is_some()
-            && let End::ForWaiters(entry) = &end
+            && let Conclusion::Share(entry) = &end
         {
             // No waiter waits for the remote.
-            leader.publish(Arc::clone(entry));
-            leader.leave_place();
+            lead.share_now(entry);
         }
         self.state.tell(errand).await;
-        leader.end_with_leavings(end)
+        lead.conclude(end)
     }
 
     pub(super) async fn end_failed(
         &self,
-        leader: Leader<V>,
+        lead: Lead<V>,
         failure: KeyFailure,
     ) -> (FailedCall<V>, Leavings<V>) {
         let (error, rule) = match failure {
@@ -425,11 +419,11 @@ impl<V: Clone + Send + Sync + 'static> BegunCall<V> {
                 let rule = self.state.rule_for(&error, self.shared);
                 if let HoldRule::Remember(_) = rule.hold {
                     let error = error.into_answer();
-                    let older = self.replaced.as_ref().filter(|_| leader.is_current());
-                    let errand = older.and_then(|older| self.state.remove_older(&leader, older));
+                    let older = self.replaced.as_ref().filter(|_| lead.is_current());
+                    let errand = older.and_then(|older| self.state.remove_older(&lead, older));
                     self.state.tell(errand).await;
-                    let end = End::Failed { error: error.clone(), rule };
-                    let leavings = leader.end_with_leavings(end);
+                    let end = Conclusion::Fail { error: error.clone(), rule, result: None };
+                    let leavings = lead.conclude(end);
                     return (FailedCall { error, fallback: None }, leavings);
                 }
                 (error, rule)
@@ -441,8 +435,8 @@ impl<V: Clone + Send + Sync + 'static> BegunCall<V> {
                 (error, FailureRule { hold, ..self.shared })
             }
         };
-        let end = End::Failed { error: error.clone(), rule };
-        let leavings = leader.end_with_leavings(end);
+        let end = Conclusion::Fail { error: error.clone(), rule, result: None };
+        let leavings = lead.conclude(end);
         let fallback = self.purpose.fallback(&self.state, &self.key, self.in_hand.as_ref());
         (FailedCall { error, fallback }, leavings)
     }

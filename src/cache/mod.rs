@@ -1,4 +1,4 @@
-//! What an application holds: the handle, its settings, and the one orchestrator.
+//! What an application holds: the handle, its settings, and how values are made.
 //!
 //! # What enters
 //!
@@ -25,16 +25,16 @@
 //!                        └─ Refused   an error, or a stale value in its place
 //! ```
 //!
-//! There is one [`run`](run::run). What differs between callers is a parameter of it:
+//! There is one [`run`](crate::flight::door::run). What differs between callers is a parameter of it:
 //!
 //! | difference | parameter |
 //! |---|---|
-//! | a plain value or an HTTP response | the [`Work`](run::Work): `KeyWork`, `HttpWork` |
+//! | a plain value or an HTTP response | the [`Work`](crate::flight::door::Work): `KeyWork`, `HttpWork` |
 //! | a miss, a refresh or a fresh read | the purpose inside the work |
-//! | on a task of its own or inside the caller | the closure that runs [`lead`](run::lead) |
+//! | on a task of its own or inside the caller | the closure that runs [`lead`](crate::flight::door::lead) |
 //! | with a caller that waits or without | [`LedFor`](crate::flight::engine::LedFor) |
 //!
-//! While the mode is not `On`, [`run_unprotected`](run::run_unprotected) takes the place of
+//! While the mode is not `On`, [`run_unprotected`](crate::flight::door::run_unprotected) takes the place of
 //! `run`: the caller computes for itself, without any wait, bound or time-out. What it
 //! computes is stored if the handle observes and no other caller computes the key.
 //!
@@ -48,7 +48,6 @@
 //! - `computation`: the closure that a caller brings, and how its type is forgotten.
 //! - `compute`: the ways of a caller that asks for a key; `key_work`: what it brings; `fresh_read`:
 //!   which values of other processes a fresh read takes.
-//! - `run`: the way from a caller without a fresh value to its answer.
 //! - `write`: `put` and invalidations, here at once, then in the remote.
 //! - `inspect`: what is stored, for people and tests.
 //! - `typed`: a cache with one type of key and a loader; `failure`: why it returned no value.
@@ -71,7 +70,6 @@ pub(crate) mod keep_fresh;
 pub(crate) mod key_work;
 mod mark_stale;
 mod put;
-pub(crate) mod run;
 mod seat;
 pub(crate) mod state;
 #[cfg(test)]

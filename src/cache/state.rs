@@ -11,8 +11,8 @@ use crate::cache::builder::Values;
 use crate::clock::{Clock, Tick};
 use crate::computed::Computed;
 use crate::entry::{ComputationStart, Entry};
+use crate::flight::door::FlightFacts;
 use crate::flight::engine::Engine;
-use crate::flight::leader::Leader;
 use crate::flight::ports::Store;
 use crate::freshness::{self, Freshness, Lifetimes, Window};
 use crate::key::{Key, Tag};
@@ -274,11 +274,11 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     pub(crate) fn entry(
         self: &Arc<Self>,
         computed: Computed<V>,
-        leader: &Leader<V>,
+        facts: &FlightFacts<V>,
     ) -> (Arc<Entry<V>>, bool) {
-        let (entry, keep) =
-            self.make_entry(computed, leader.key(), leader.started(), leader.took());
-        let entry = entry.with_version(leader.version());
+        let took = self.now().since(facts.started.tick);
+        let (entry, keep) = self.make_entry(computed, &facts.key, facts.started, took);
+        let entry = entry.with_version(facts.version);
         self.tidy_from_now_on();
         (Arc::new(entry), keep)
     }

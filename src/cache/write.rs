@@ -12,9 +12,7 @@ use crate::cache::handle::{Announcement, Invalidation};
 use crate::cache::state::CacheState;
 use crate::computed::Computed;
 use crate::entry::{ComputationStart, Entry};
-use crate::flight::admission::Admission;
-use crate::flight::end::End;
-use crate::flight::leader::Leader;
+use crate::flight::door::{Conclusion, Lead, try_lead};
 use crate::flight::ports::Store;
 use crate::flight::request::{FlightRequest, LedFor};
 use crate::freshness::Freshness;
@@ -156,17 +154,17 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     /// Removes the value that a newer answer takes the place of: a failure, or a result that is not
     /// stored. Returns what tells the remote. It is gone there before the leader ends: what another
     /// process puts after that stays.
-    pub(super) fn remove_older(&self, leader: &Leader<V>, older: &Arc<Entry<V>>) -> Option<Errand> {
-        let key = leader.key().clone();
+    pub(super) fn remove_older(&self, lead: &Lead<V>, older: &Arc<Entry<V>>) -> Option<Errand> {
+        let key = lead.key().clone();
         // The flight goes on: its marks are yet to come.
         let errand = self.begin(|shared| shared.invalidate(Box::new([key])));
-        self.remove_older_here(leader, older);
+        self.remove_older_here(lead, older);
         errand
     }
 
     /// The same in this process alone.
-    pub(super) fn remove_older_here(&self, leader: &Leader<V>, older: &Arc<Entry<V>>) {
-        leader.keep_garbage(self.local.remove_exactly(leader.key(), older));
+    pub(super) fn remove_older_here(&self, lead: &Lead<V>, older: &Arc<Entry<V>>) {
+        lead.keep_garbage(self.local.remove_exactly(lead.key(), older));
     }
 
     /// Removes what stands at a key of the remote, before the leader ends that has its lease.
@@ -212,21 +210,21 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             return None;
         }
         self.engine.note_runtime();
-        let request = FlightRequest::of(key).without_waiting().despite_hold();
-        let request = request.led_for(LedFor::CallerWithValue);
+        let request = FlightRequest::of(key).despite_hold().led_for(LedFor::CallerWithValue);
+        let key = request.key.clone();
         // As the leader of a flight it cannot store a value that is invalidated meanwhile.
-        let Admission::Lead(leader) = self.engine.enter(&request, &mut None) else {
-            let found = shared.get(&request.key).await;
-            return found.ok().and_then(|found| self.servable(&request.key, found));
+        let Some(lead) = try_lead(&self.engine, request) else {
+            let found = shared.get(&key).await;
+            return found.ok().and_then(|found| self.servable(&key, found));
         };
-        let found = shared.get(&request.key).await;
-        let Some(entry) = found.ok().and_then(|found| self.servable(&request.key, found)) else {
-            leader.end(End::Withdrawn);
+        let found = shared.get(&key).await;
+        let Some(entry) = found.ok().and_then(|found| self.servable(&key, found)) else {
+            lead.end(Conclusion::Withdraw);
             return None;
         };
-        leader.adopt(&entry);
+        lead.adopt(&entry);
         self.adopted(&entry);
-        leader.end_with_leavings(End::Found(Arc::clone(&entry))).after_others().await;
+        lead.end_found(Arc::clone(&entry)).after_others().await;
         Some(entry)
     }
 

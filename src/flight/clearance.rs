@@ -160,7 +160,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         wanted: &mut impl Search<V>,
         patience: Patience,
     ) -> Clearance<V> {
-        if self.is_second() {
+        if self.is_second {
             // The first leader has looked, and its lease goes on.
             return self.clear_without_remote().await;
         }

@@ -40,32 +40,38 @@ use crate::sync::Arc;
 pub(crate) enum End<V> {
     /// The result is stored, or was refused: it was invalidated meanwhile.
     Filled { entry: Arc<Entry<V>>, stored: bool },
-    /// The result goes to the callers that wait already, and is not stored.
-    ForWaiters(Arc<Entry<V>>),
+    /// The computation has come to an end that is no stored result.
+    Concluded(Conclusion<V>),
     /// A value was found elsewhere.
     Found(Arc<Entry<V>>),
-    /// The result may not be shared: every caller computes for itself.
-    Declined(Remember),
-    /// The result concerns the leader's own request: one of the waiters leads next.
-    NotShared,
-    /// The result of a refresh may not be stored. The refresh carried fewer fields than the
-    /// request of a client, so its result says nothing of the responses that clients get. The
-    /// next refresh waits, longer each time.
-    RefreshDeclined,
-    /// The computation failed.
-    Failed { error: Error, rule: FailureRule },
-    /// The same, and what it returned goes to the callers that wait already, and may have it.
-    FailedWith { error: Error, rule: FailureRule, result: Arc<Entry<V>> },
     /// The computation panicked.
     Panicked,
     /// The computation has failed elsewhere or before, and is not tried again yet.
     Held { error: Error, noted: Option<Duration> },
     /// Another process refreshes the key; this one looks again after a pause.
     LeftToAnother(Duration),
-    /// No computation is needed, or this leader may not wait for one any longer.
-    Withdrawn,
     /// The leader was dropped, at any point.
     Lost,
+}
+
+/// What a computation has come to, where no result is stored.
+#[derive(Debug)]
+pub(crate) enum Conclusion<V> {
+    /// The result goes to the callers that wait already.
+    Share(Arc<Entry<V>>),
+    /// The result may not be shared: every caller computes for itself.
+    Decline(Remember),
+    /// The result concerns the leader's own request: one of the waiters leads next.
+    NotShared,
+    /// The result of a refresh may not be stored. The refresh carried fewer fields than the
+    /// request of a client, so its result says nothing of the responses that clients get. The
+    /// next refresh waits, longer each time.
+    DeclineRefresh,
+    /// The computation has failed. What it has returned goes to the callers that wait already,
+    /// and may have it.
+    Fail { error: Error, rule: FailureRule, result: Option<Arc<Entry<V>>> },
+    /// No computation is needed, or this leader may not wait for one any longer.
+    Withdraw,
 }
 
 /// For whom a declined result marks the key as uncacheable.
@@ -106,14 +112,6 @@ impl<V> Steps<V> {
     fn of(verdict: Verdict<V>, computation: Option<ComputationEnd>) -> Self {
         let lease = LeaseEnd::GivenUp { hold: None };
         Self { verdict, lease, computation, failure: None, replaced: None }
-    }
-
-    /// Hands the result of a failed computation to the waiters that may have it.
-    fn with_result(mut self, entry: Arc<Entry<V>>) -> Self {
-        if let Verdict::Failed(failure) = &mut self.verdict {
-            failure.result = Some(entry);
-        }
-        self
     }
 }
 
@@ -266,13 +264,6 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 let replaced = marks.hold.end_row();
                 Steps { replaced, ..Steps::of(Verdict::Filled(entry), Some(how)) }
             }
-            // For the waiters of now: it is not stored.
-            End::ForWaiters(entry) => {
-                marks.evidence.share(self.traits.unkeyed, self.seen_until(&entry, now));
-                let replaced = marks.hold.end_row();
-                let verdict = Verdict::Filled(entry);
-                Steps { replaced, ..Steps::of(verdict, Some(ComputationEnd::Shared)) }
-            }
             End::Found(entry) => {
                 marks.set_storable(self.traits.unkeyed, self.seen_until(&entry, now));
                 // A stale value says nothing of the origin.
@@ -280,52 +271,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 let replaced = if is_fresh { marks.hold.end_row() } else { None };
                 Steps { replaced, ..Steps::of(Verdict::Filled(entry), None) }
             }
-            End::Declined(remember) => {
-                let unkeyed = self.traits.unkeyed;
-                if matches!(remember, Remember::Here | Remember::Everywhere) {
-                    let until = now.plus(self.engine.settings.uncacheable_for());
-                    marks.evidence.decline(self.traits, until, now);
-                }
-                // Equal requests alone go on for themselves at once; the others wait for one more leader, where
-                // the evidence does not say more.
-                let whom = match remember {
-                    Remember::Nothing => DeclinedFor::All,
-                    _ => DeclinedFor::Equal(unkeyed),
-                };
-                let steps = Steps::of(Verdict::Declined(whom), Some(ComputationEnd::Declined));
-                let replaced = marks.hold.end_row();
-                match remember {
-                    // Other processes learn it with the end of the lease.
-                    Remember::Everywhere => {
-                        let is_for_all = marks.evidence.lets_all_pass(self.traits, now);
-                        let of = (!is_for_all).then_some(unkeyed);
-                        Steps { replaced, lease: LeaseEnd::MarkUncacheable(of), ..steps }
-                    }
-                    _ => Steps { replaced, ..steps },
-                }
-            }
-            End::NotShared => {
-                let verdict = Verdict::Abandoned(Abandonment::NotShared);
-                let replaced = marks.hold.end_row();
-                Steps { replaced, ..Steps::of(verdict, Some(ComputationEnd::Declined)) }
-            }
-            // Its callers have the stale value. The next refresh comes later.
-            End::RefreshDeclined => {
-                marks.decline_refresh(now, self.engine.settings.hold_policy());
-                let verdict = Verdict::Abandoned(Abandonment::NotShared);
-                Steps::of(verdict, Some(ComputationEnd::Declined))
-            }
-            End::Failed { error, rule } => {
-                marks.hold.end_panics();
-                let is_late = error.kind() == ErrorKind::ComputeTimeout;
-                let how = if is_late { ComputationEnd::TimedOut } else { ComputationEnd::Failed };
-                self.failed((error, room), rule, marks, now, how)
-            }
-            End::FailedWith { error, rule, result } => {
-                marks.hold.end_panics();
-                let steps = self.failed((error, room), rule, marks, now, ComputationEnd::Failed);
-                steps.with_result(result)
-            }
+            End::Concluded(conclusion) => self.concluded(conclusion, marks, now, room),
             End::Panicked => {
                 let error = Error::new(ErrorKind::Panicked);
                 // A second leader is the last one of its flight.
@@ -349,11 +295,73 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 marks.pause_refreshes_until(now.plus(pause));
                 Steps::of(Verdict::Abandoned(Abandonment::Lost), None)
             }
-            End::Withdrawn => Steps::of(Verdict::Abandoned(Abandonment::Lost), None),
             End::Lost => {
                 let how = self.has_computed.then_some(ComputationEnd::Dropped);
                 Steps::of(Verdict::Abandoned(Abandonment::Lost), how)
             }
+        }
+    }
+
+    fn concluded(
+        &self,
+        conclusion: Conclusion<V>,
+        marks: &mut Marks,
+        now: Tick,
+        room: Option<Reservation>,
+    ) -> Steps<V> {
+        match conclusion {
+            Conclusion::Share(entry) => {
+                marks.evidence.share(self.traits.unkeyed, self.seen_until(&entry, now));
+                let replaced = marks.hold.end_row();
+                let verdict = Verdict::Filled(entry);
+                Steps { replaced, ..Steps::of(verdict, Some(ComputationEnd::Shared)) }
+            }
+            Conclusion::Decline(remember) => {
+                let unkeyed = self.traits.unkeyed;
+                if matches!(remember, Remember::Here | Remember::Everywhere) {
+                    let until = now.plus(self.engine.settings.uncacheable_for());
+                    marks.evidence.decline(self.traits, until, now);
+                }
+                // Equal requests alone go on for themselves at once; the others wait for one more leader, where
+                // the evidence does not say more.
+                let whom = match remember {
+                    Remember::Nothing => DeclinedFor::All,
+                    _ => DeclinedFor::Equal(unkeyed),
+                };
+                let steps = Steps::of(Verdict::Declined(whom), Some(ComputationEnd::Declined));
+                let replaced = marks.hold.end_row();
+                match remember {
+                    // Other processes learn it with the end of the lease.
+                    Remember::Everywhere => {
+                        let is_for_all = marks.evidence.lets_all_pass(self.traits, now);
+                        let of = (!is_for_all).then_some(unkeyed);
+                        Steps { replaced, lease: LeaseEnd::MarkUncacheable(of), ..steps }
+                    }
+                    _ => Steps { replaced, ..steps },
+                }
+            }
+            Conclusion::NotShared => {
+                let verdict = Verdict::Abandoned(Abandonment::NotShared);
+                let replaced = marks.hold.end_row();
+                Steps { replaced, ..Steps::of(verdict, Some(ComputationEnd::Declined)) }
+            }
+            // Its callers have the stale value. The next refresh comes later.
+            Conclusion::DeclineRefresh => {
+                marks.decline_refresh(now, self.engine.settings.hold_policy());
+                let verdict = Verdict::Abandoned(Abandonment::NotShared);
+                Steps::of(verdict, Some(ComputationEnd::Declined))
+            }
+            Conclusion::Fail { error, rule, result } => {
+                marks.hold.end_panics();
+                let is_late = error.kind() == ErrorKind::ComputeTimeout;
+                let how = if is_late { ComputationEnd::TimedOut } else { ComputationEnd::Failed };
+                let mut steps = self.failed((error, room), rule, marks, now, how);
+                if let Verdict::Failed(failure) = &mut steps.verdict {
+                    failure.result = result;
+                }
+                steps
+            }
+            Conclusion::Withdraw => Steps::of(Verdict::Abandoned(Abandonment::Lost), None),
         }
     }
 
@@ -414,20 +422,28 @@ impl<V: Send + Sync + 'static> Leader<V> {
     }
 }
 
-impl<V> End<V> {
+impl<V> Conclusion<V> {
     /// Hands what a failed computation returned to the callers that wait.
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's failures"))]
-    pub(crate) fn with_result(self, result: Arc<Entry<V>>) -> Self {
+    pub(crate) fn with_result(self, shared: Arc<Entry<V>>) -> Self {
         match self {
-            Self::Failed { error, rule } => Self::FailedWith { error, rule, result },
-            end => end,
+            Self::Fail { error, rule, .. } => Self::Fail { error, rule, result: Some(shared) },
+            conclusion => conclusion,
         }
     }
+}
 
+impl<V> From<Conclusion<V>> for End<V> {
+    fn from(conclusion: Conclusion<V>) -> Self {
+        Self::Concluded(conclusion)
+    }
+}
+
+impl<V> End<V> {
     /// Returns how the computation of a leader ended that leaves its flight to another.
     pub(super) fn computation(&self) -> ComputationEnd {
         match self {
-            Self::Failed { .. } | Self::FailedWith { .. } => ComputationEnd::Failed,
+            Self::Concluded(Conclusion::Fail { .. }) => ComputationEnd::Failed,
             _ => ComputationEnd::Declined,
         }
     }
@@ -435,7 +451,7 @@ impl<V> End<V> {
     /// Returns how many bytes the error takes that a hold would repeat, if there is one.
     fn kept_error_bytes(&self) -> Option<u64> {
         match self {
-            Self::Failed { error, rule } | Self::FailedWith { error, rule, .. } => {
+            Self::Concluded(Conclusion::Fail { error, rule, .. }) => {
                 (rule.hold != HoldRule::Never).then(|| error.weight())
             }
             Self::Panicked => Some(Error::new(ErrorKind::Panicked).weight()),
@@ -447,22 +463,17 @@ impl<V> End<V> {
     /// success is worth remembering.
     fn is_worth_marks(&self) -> bool {
         match self {
-            Self::Declined(remember) => {
-                matches!(remember, Remember::Here | Remember::Everywhere)
+            Self::Concluded(conclusion) => match conclusion {
+                Conclusion::Decline(remember) => {
+                    matches!(remember, Remember::Here | Remember::Everywhere)
+                }
+                Conclusion::DeclineRefresh | Conclusion::Fail { .. } => true,
+                Conclusion::Share(_) | Conclusion::NotShared | Conclusion::Withdraw => false,
+            },
+            Self::Panicked | Self::Held { noted: Some(_), .. } | Self::LeftToAnother(_) => true,
+            Self::Filled { .. } | Self::Found(_) | Self::Held { noted: None, .. } | Self::Lost => {
+                false
             }
-            Self::RefreshDeclined
-            | Self::Failed { .. }
-            | Self::FailedWith { .. }
-            | Self::Panicked
-            | Self::Held { noted: Some(_), .. }
-            | Self::LeftToAnother(_) => true,
-            Self::Filled { .. }
-            | Self::ForWaiters(_)
-            | Self::Found(_)
-            | Self::NotShared
-            | Self::Held { noted: None, .. }
-            | Self::Withdrawn
-            | Self::Lost => false,
         }
     }
 }

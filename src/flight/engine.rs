@@ -346,17 +346,15 @@ impl<V: Send + Sync + 'static> Engine<V> {
     /// Returns whether any caller of `key` without a fallback is held.
     #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP's HEAD"))]
     pub(crate) fn has_hold(&self, key: &Key) -> bool {
-        let now = self.clock.now();
-        self.table.read_marks(key, |marks| marks.hold.is_begun(now, &self.log)).unwrap_or(false)
+        self.is_marked(key, |marks, now| marks.hold.is_begun(now, &self.log))
     }
 
     /// Returns whether a caller without a fallback is held.
     pub(crate) fn is_held(&self, request: &FlightRequest) -> bool {
-        let (now, requester) = (self.clock.now(), request.requester());
-        let held = |marks: &Marks| {
+        let requester = request.requester();
+        self.is_marked(&request.key, |marks, now| {
             marks.hold.check(now, HoldCheck::WithoutFallback, requester, &self.log).is_some()
-        };
-        self.table.read_marks(&request.key, held).unwrap_or(false)
+        })
     }
 
     /// Forgets the flight and the hold of `key`. Returns whether there was a flight.
@@ -387,17 +385,39 @@ impl<V: Send + Sync + 'static> Engine<V> {
         drop((removed, change));
     }
 
+    /// Returns whether something holds of the marks of a key.
+    fn is_marked(&self, key: &Key, with: impl FnOnce(&Marks, Tick) -> bool) -> bool {
+        let now = self.clock.now();
+        self.table.read_marks(key, |marks| with(marks, now)).unwrap_or(false)
+    }
+
     /// Returns whether a caller gains nothing by waiting for another's result.
     pub(crate) fn lets_pass(&self, key: &Key, who: RequestTraits) -> bool {
-        let now = self.clock.now();
-        self.table.read_marks(key, |marks| marks.evidence.lets_pass(who, now)).unwrap_or(false)
+        self.is_marked(key, |marks, now| marks.evidence.lets_pass(who, now))
+    }
+
+    /// Returns whether results are known to be shared between callers with such credentials.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's credentials"))]
+    pub(crate) fn is_shared(&self, key: &Key) -> bool {
+        self.is_marked(key, |marks, now| marks.evidence.is_shared(now))
+    }
+
+    /// Returns whether a result was declined lately.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's credentials"))]
+    pub(crate) fn is_declined(&self, key: &Key) -> bool {
+        self.is_marked(key, |marks, now| marks.evidence.is_declined(now))
+    }
+
+    /// Returns whether the last refresh of the key was declined, and the next one waits.
+    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's credentials"))]
+    pub(crate) fn has_declined_refresh(&self, key: &Key) -> bool {
+        self.is_marked(key, |marks, now| marks.refresh_pause.has_declined(now))
     }
 
     /// Returns whether a caller's request equals the last one whose result might be shared.
     pub(crate) fn is_like_shared(&self, request: &FlightRequest) -> bool {
-        let (who, now) = (request.traits, self.clock.now());
-        let is_like = |marks: &Marks| marks.evidence.is_like_shared(who, now);
-        self.table.read_marks(&request.key, is_like).unwrap_or(false)
+        let who = request.traits;
+        self.is_marked(&request.key, |marks, now| marks.evidence.is_like_shared(who, now))
     }
 
     /// Changes the marks of a key.

@@ -31,12 +31,13 @@ use crate::flight::hold::{FailureRule, HeldKey, HoldRule, Requester};
 use crate::flight::lending::{self, Scope};
 use crate::flight::phase::{Flight, Interest, Verdict};
 use crate::flight::places::NoPlace;
+use crate::flight::ports::{Destination, Store, StoreChange};
 use crate::flight::request::{FlightRequest, LedFor};
 use crate::flight::tasks;
 use crate::flight::wait_slot::WaitSlot;
 use crate::garbage::Garbage;
 use crate::key::Key;
-use crate::lease::grant::{FillOutcome, Version};
+use crate::lease::grant::FillOutcome;
 use crate::lease::hold::{FillTarget, Lease};
 use crate::lease::shared_store::Unavailable;
 use crate::mode::Mode;
@@ -143,12 +144,6 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.scope = lending::scope_of_caller();
     }
 
-    /// Returns whether it is the second leader of its flight. Then it has a place, and the
-    /// lease if the remote has granted it.
-    pub(crate) fn is_second(&self) -> bool {
-        self.is_second
-    }
-
     pub(super) fn set_held(&mut self, held: Option<HeldKey>) {
         self.held = held;
     }
@@ -173,14 +168,6 @@ impl<V: Send + Sync + 'static> Leader<V> {
         &self.flight.key
     }
 
-    pub(crate) fn started(&self) -> ComputationStart {
-        self.started
-    }
-
-    pub(crate) fn took(&self) -> Duration {
-        self.engine.clock.now().since(self.started.tick)
-    }
-
     /// Returns until when it may wait for others: `wait_timeout` unless its caller has
     /// waited already.
     pub(crate) fn deadline(&self) -> Instant {
@@ -188,7 +175,6 @@ impl<V: Send + Sync + 'static> Leader<V> {
     }
 
     /// Returns the scope of the computation, for what belongs to it and comes later.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP's results arrive"))]
     pub(crate) fn scope(&self) -> Arc<Scope> {
         let (places, computation) = (&self.engine.places, &self.flight.computation);
         self.scope.clone().unwrap_or_else(|| Scope::new(places, computation, None))
@@ -205,25 +191,9 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.flight.is_wanted()
     }
 
-    /// Says that the value which the leader has found began after the computation with this
-    /// number.
-    pub(crate) fn set_number(&self, number: u64) {
-        self.flight.set_number(number);
-    }
-
     /// Returns why it may only look for a value, if so.
     pub(crate) fn held(&self) -> Option<&HeldKey> {
         self.held.as_ref()
-    }
-
-    /// Sets what follows the second panic in a row. Defaults to a hold.
-    pub(crate) fn on_panic(&mut self, rule: FailureRule) {
-        self.panic_rule = rule;
-    }
-
-    /// Says whether its callers have something stale to go on with.
-    pub(crate) fn set_fallback(&mut self, has_fallback: bool) {
-        self.has_fallback = has_fallback;
     }
 
     /// Returns whether its callers have a value in hand, and learn nothing of a failure.
@@ -234,13 +204,6 @@ impl<V: Send + Sync + 'static> Leader<V> {
             LedFor::CallerWithValue => !self.is_unbounded,
             LedFor::Refresh => true,
         }
-    }
-
-    /// Says that a failure of this computation says nothing about other callers. So it makes
-    /// no hold in the remote, where one lock serves all callers.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's credentials"))]
-    pub(crate) fn keep_hold_local(&mut self) {
-        self.holds_elsewhere = false;
     }
 
     /// Takes one of the `max_computations` places, or enters the queue for them where the
@@ -348,39 +311,6 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.started.seq = self.engine.log.seq();
     }
 
-    /// Returns the version under which the result will stand in the remote.
-    pub(crate) fn version(&self) -> Option<Version> {
-        self.lease.as_ref().map(|lease| lease.grant.version)
-    }
-
-    /// Returns whether its lease is for replacing a value that may yet be of use.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's failures"))]
-    pub(crate) fn may_replace_value(&self) -> bool {
-        self.lease.as_ref().is_some_and(|lease| lease.over_value)
-    }
-
-    /// Returns the key in the remote that it has the lease of.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP has several places"))]
-    pub(crate) fn leased_key(&self) -> Option<&Key> {
-        self.lease.as_ref().map(|lease| &lease.key)
-    }
-
-    /// Returns what stood under the keys in the remote that led to that key: of a second leader,
-    /// when the first one looked.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP has several places"))]
-    pub(crate) fn way(&self) -> &[Arc<Entry<V>>] {
-        self.lease.as_ref().map_or(&[], |lease| &lease.way)
-    }
-
-    /// Says that the value in the remote is of no use any more, though it was when the
-    /// lease was granted.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's validation"))]
-    pub(crate) fn discard_remote_value(&mut self) {
-        if let Some(lease) = &mut self.lease {
-            lease.discard_remote_value();
-        }
-    }
-
     /// Makes its computation a part of another call, and waits for the place of that as long as
     /// its caller may.
     ///
@@ -416,17 +346,6 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.has_computed = true;
         self.flight.computation.begin();
         self.flight.compute(self.engine.table.next_number(), self.is_unbounded);
-    }
-
-    /// Says that the result is for the callers that wait already: its data is too old to be
-    /// stored.
-    pub(crate) fn forget(&self) {
-        self.flight.forget();
-    }
-
-    /// Waits until no caller wants the result.
-    pub(crate) async fn wait_until_unwanted(&self) {
-        self.flight.wait_until_unwanted().await;
     }
 
     /// Ends the flight of work that has panicked.
@@ -488,13 +407,6 @@ impl<V: Send + Sync + 'static> Leader<V> {
         .await
     }
 
-    /// Says that the head of the result is there: callers that join from now on get it
-    /// only as long as it is fresh.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP's results arrive"))]
-    pub(crate) fn arrive(&self) {
-        self.flight.arrive();
-    }
-
     /// Says that the flight ends within `limit`, so that waiters do not depose a leader
     /// that is still at work.
     pub(crate) fn expect_within(&self, limit: Duration) {
@@ -503,21 +415,18 @@ impl<V: Send + Sync + 'static> Leader<V> {
     }
 
     /// Says that more of the result arrives within `pause`: then no more callers join.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP's results arrive"))]
     pub(crate) fn join_within(&self, pause: Duration) {
         self.flight.join_until(self.engine.watch.now().plus(pause));
     }
 
     /// Gives up the lease: the result that arrives has paused, and other processes need not
     /// wait for it.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP's results arrive"))]
     pub(crate) fn give_up_lease(&mut self) {
         drop(self.lease.take());
     }
 
     /// Takes the lead of another key too, unless a flight of it runs: later callers will look
     /// under that key for this leader's result.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP's results arrive"))]
     pub(crate) fn lead_beside(&self, key: Key) -> Option<Self> {
         let tags = self.flight.tags.clone();
         self.engine.lead_beside(&FlightRequest { tags, ..FlightRequest::of(key) })
@@ -573,7 +482,6 @@ impl<V: Send + Sync + 'static> Leader<V> {
 
     /// Notes that results under this key may be shared between callers with credentials of this
     /// class.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's credentials"))]
     pub(crate) fn note_shared(&self, until: Tick) {
         let unkeyed = self.traits.unkeyed;
         self.engine.note(&self.flight.key, |marks| marks.evidence.share(unkeyed, until));
@@ -581,53 +489,41 @@ impl<V: Send + Sync + 'static> Leader<V> {
 
     /// Stores the result under the flight's key, and ends the flight. Returns what is left to do.
     pub(crate) fn fill(self, entry: &Arc<Entry<V>>) -> Leavings<V> {
-        let (key, local) = (&self.flight.key, &self.engine.local);
-        let change = local.fill(key, Arc::clone(entry), &|| self.may_store(entry));
-        self.keep_garbage(change.garbage);
-        let target = FillTarget::new(key.clone(), Arc::clone(entry));
-        let unstore = (Arc::clone(local), key.clone(), Arc::clone(entry));
-        self.share_or_end(Arc::clone(entry), change.applied, vec![target], move || {
-            let (local, key, entry) = unstore;
-            drop(local.remove_exactly(&key, &entry));
-        })
+        let own = OwnKey { key: self.flight.key.clone(), local: Arc::clone(&self.engine.local) };
+        self.store_at(entry, own).1
     }
 
-    /// Ends a flight whose result is stored in this process, or not. With a lease it goes
-    /// to the remote too, on a task of its own: no caller waits for that. Where the remote
-    /// refuses it, `unstore` takes it back.
+    /// Stores the result at its place in this process, if it may be, and ends the flight. With a
+    /// lease it goes to the remote too, on a task of its own: no caller waits for that.
     ///
     /// A result that may not be stored here is sent as well. An invalidation before the lease
     /// was granted does not concern it, and an invalidation after that has ended the right to
     /// fill. Only the remote knows which of the two happened.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP stores its results itself"))]
-    pub(crate) fn finish(
-        self,
-        entry: Arc<Entry<V>>,
-        stored: bool,
-        targets: Vec<FillTarget<V>>,
-        unstore: impl FnOnce() + Send + 'static,
-    ) {
-        drop(self.share_or_end(entry, stored, targets, unstore));
-    }
-
-    fn share_or_end(
+    pub(super) fn store_at(
         mut self,
-        entry: Arc<Entry<V>>,
-        stored: bool,
-        targets: Vec<FillTarget<V>>,
-        unstore: impl FnOnce() + Send + 'static,
-    ) -> Leavings<V> {
-        match self.lease.take() {
+        entry: &Arc<Entry<V>>,
+        place: impl Destination<V>,
+    ) -> (Kept, Leavings<V>) {
+        let StoreChange { applied, garbage } = place.store(entry, &|| self.may_store(entry));
+        self.keep_garbage(garbage);
+        let kept = match applied {
+            true => Kept::Stored,
+            false if self.may_store(entry) => Kept::Superseded,
+            false => Kept::Invalidated,
+        };
+        let leavings = match self.lease.take() {
             Some(lease) if self.engine.mode() != Mode::Off => {
                 let leavings = Leavings::of_published(&self);
-                self.publish(Arc::clone(&entry));
+                self.publish(Arc::clone(entry));
                 self.leave_place();
-                let errands = lease.errands().clone();
-                errands.run(self.share(lease, entry, stored, targets, unstore));
+                let (errands, targets) =
+                    (lease.errands().clone(), place.targets(entry, &lease.key));
+                errands.run(self.share(lease, Arc::clone(entry), applied, targets, place));
                 leavings
             }
-            _ => self.end_with_leavings(End::Filled { entry, stored }),
-        }
+            _ => self.end_with_leavings(End::Filled { entry: Arc::clone(entry), stored: applied }),
+        };
+        (kept, leavings)
     }
 
     async fn share(
@@ -636,7 +532,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         entry: Arc<Entry<V>>,
         stored: bool,
         targets: Vec<FillTarget<V>>,
-        unstore: impl FnOnce(),
+        place: impl Destination<V>,
     ) {
         let stands = match lease.share(targets).await {
             Ok(filled) => filled != FillOutcome::Refused,
@@ -644,14 +540,14 @@ impl<V: Send + Sync + 'static> Leader<V> {
             Err(Unavailable) => stored && !self.engine.log.is_doubted(self.started.seq),
         };
         if !stands {
-            unstore();
+            place.unstore(&entry);
         }
         self.end(End::Filled { entry, stored: stands });
     }
 
     /// Ends the flight.
-    pub(crate) fn end(self, end: End<V>) {
-        drop(self.end_with_leavings(end));
+    pub(crate) fn end(self, end: impl Into<End<V>>) {
+        drop(self.end_with_leavings(end.into()));
     }
 
     /// Ends the flight. Returns what is left to do.
@@ -662,6 +558,35 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// Returns whether a panic of the computation unwinds through the leader.
     fn is_panicking(&self) -> bool {
         self.has_computed && tasks::is_panicking_in_poll()
+    }
+}
+
+/// What has become of a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    Stored,
+    /// What stands there was asked for later, or there is no room.
+    Superseded,
+    Invalidated,
+}
+
+/// The place of a result that stands under the key of its flight.
+struct OwnKey<V> {
+    key: Key,
+    local: Arc<dyn Store<V>>,
+}
+
+impl<V: Send + Sync + 'static> Destination<V> for OwnKey<V> {
+    fn store(&self, entry: &Arc<Entry<V>>, allowed: &dyn Fn() -> bool) -> StoreChange<V> {
+        self.local.fill(&self.key, Arc::clone(entry), allowed)
+    }
+
+    fn targets(&self, entry: &Arc<Entry<V>>, _: &Key) -> Vec<FillTarget<V>> {
+        vec![FillTarget::new(self.key.clone(), Arc::clone(entry))]
+    }
+
+    fn unstore(&self, entry: &Arc<Entry<V>>) {
+        drop(self.local.remove_exactly(&self.key, entry));
     }
 }
 

@@ -10,9 +10,9 @@
 //!
 //! # What leaves
 //!
-//! A [`Step`](waiter::Step) for the caller: an answer, the lead, a computation for this
-//! caller alone, or a refusal. A caller with the lead has a [`Leader`](leader::Leader).
-//! This is a guard: however it goes away, its flight has a verdict and is out of the table.
+//! By the [`door`]: an answer, the lead, a computation for this caller alone, or a refusal. A caller
+//! with the lead has a [`Lead`](lead::Lead). This is a guard: however it goes away, its flight has a
+//! verdict and is out of the table.
 //!
 //! # The states in between
 //!
@@ -62,26 +62,34 @@
 //! - `places`: the bound on computations, and which computation lends its place to which.
 //!
 //! Then the way of a caller:
+//! - `door`: the one orchestrator, and all that `http` sees of this room.
 //! - `engine`: what the flights of a handle share: table, places, log, clocks, settings.
 //! - `admission`: `enter` decides whether a caller leads, joins, computes alone or is refused.
 //! - `waiter`: takes a caller from flight to flight until it has a step.
 //! - `leader`: what a leader does from the lead to its result.
+//! - `lead`, `arrival`: the same as a computation sees it, and as one whose result arrives.
 //! - `clearance`: how it finds out whether to compute, where processes share a remote.
 //! - `succession`: one more leader of a flight whose first leader has failed.
 //! - `end`: every way in which a leader ends, and the one order of steps.
 //! - `lending`: in which computation a caller runs, so that it can lend its place.
+//! - `forwarding`: a bound on calls of the origin outside of any flight.
 //! - `tasks`: where computations run, and how a shutdown ends them.
 //! - `ports`: the store, as the engine sees it.
 
 pub(crate) mod admission;
+pub(crate) mod arrival;
 pub(crate) mod clearance;
 pub(crate) mod client_key;
 pub(crate) mod computation;
+pub(crate) mod door;
 pub(crate) mod end;
 pub(crate) mod engine;
 pub(crate) mod evidence;
+#[cfg(feature = "http")]
+pub(crate) mod forwarding;
 pub(crate) mod hold;
 pub(crate) mod hold_policy;
+pub(crate) mod lead;
 pub(crate) mod leader;
 pub(crate) mod lending;
 pub(crate) mod marks;

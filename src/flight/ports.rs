@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::entry::Entry;
 use crate::garbage::Garbage;
 use crate::key::Key;
+use crate::lease::hold::FillTarget;
 
 /// The store of this process. Fills and removals of one key are serial: `allowed` is
 /// asked under the same lock as the write that it allows.
@@ -29,6 +30,18 @@ pub(crate) trait Store<V>: Send + Sync + 'static {
     /// Shows every entry to `keep`, and removes the entries that it does not keep.
     /// Entries that are filled meanwhile may be shown or not.
     fn retain(&self, keep: &dyn Fn(&Entry<V>) -> bool) -> Garbage<V>;
+}
+
+/// Where a result stands: in this process, and in the remote.
+pub(crate) trait Destination<V>: Send + 'static {
+    /// Stores `entry` where later callers look for it, if `allowed`.
+    fn store(&self, entry: &Arc<Entry<V>>, allowed: &dyn Fn() -> bool) -> StoreChange<V>;
+
+    /// Returns what goes to the remote, by the lease of the key `leased`.
+    fn targets(&self, entry: &Arc<Entry<V>>, leased: &Key) -> Vec<FillTarget<V>>;
+
+    /// Takes back what was stored, if it still stands there: the remote has refused it.
+    fn unstore(&self, entry: &Arc<Entry<V>>);
 }
 
 /// What an operation of the store did.

@@ -92,7 +92,6 @@ impl<V: Send + Sync + 'static> Leader<V> {
     }
 
     /// The same, and ends the flight where there is no second leader.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's failures"))]
     pub(crate) fn pass_on_or_end(self, successor: Option<Successor>, end: End<V>) {
         let last = match successor {
             Some(successor) => self.pass_on(successor, end),

@@ -11,13 +11,13 @@ use crate::clock::{Clock, Tick};
 use crate::entry::Entry;
 use crate::error::{Error, ErrorKind};
 use crate::flight::admission::Admission;
-use crate::flight::end::{End, Remember};
+use crate::flight::end::{Conclusion, End, Remember};
 use crate::flight::engine::Engine;
 use crate::flight::hold::{FailureRule, HoldRule};
 use crate::flight::leader::Leader;
 use crate::flight::ports::{Store, StoreChange};
 use crate::flight::request::FlightRequest;
-use crate::flight::waiter::{Caller, Resolver, Step};
+use crate::flight::waiter::{Caller, Fit, FlightResult, Resolver, Step};
 use crate::freshness::{Lifetimes, Window};
 use crate::garbage::Garbage;
 use crate::key::Key;
@@ -103,8 +103,8 @@ fn engine() -> (Arc<Engine<u32>>, Arc<Map>) {
 fn entry(leader: &Leader<u32>, value: u32) -> Arc<Entry<u32>> {
     let lifetimes =
         Lifetimes { ttl: SECOND * 60, stale_for: Duration::ZERO, stale_if_error: Duration::ZERO };
-    let window = Window::new(leader.started().tick, lifetimes, SECOND);
-    Arc::new(Entry::new(value, window, Box::default(), leader.started().seq))
+    let window = Window::new(leader.started.tick, lifetimes, SECOND);
+    Arc::new(Entry::new(value, window, Box::default(), leader.started.seq))
 }
 
 fn end_filled(leader: Leader<u32>, value: u32) {
@@ -133,11 +133,12 @@ impl Caller<u32> for Picky {
 
     fn second_look(&mut self) -> Option<Arc<Entry<u32>>> {
         let found = self.map.0.lock().get(&Key::from("k")).cloned();
-        found.filter(|entry| self.engine.log.is_alive(entry) && self.is_answered_by(entry))
+        found.filter(|entry| self.engine.log.is_alive(entry) && entry.value < self.less_than)
     }
 
-    fn is_answered_by(&self, entry: &Entry<u32>) -> bool {
-        entry.value < self.less_than
+    fn fits(&mut self, result: &FlightResult<'_, u32>) -> Fit {
+        let is_answer = result.entry.value < self.less_than && result.may_be_taken();
+        if is_answer { Fit::Takes } else { Fit::Refused }
     }
 
     fn fallback(&self) -> Option<Arc<Entry<u32>>> {
@@ -266,11 +267,15 @@ async fn however_a_leader_ends_it_is_out_of_the_table_and_its_waiters_go_on() {
     let rule = FailureRule { hold: HoldRule::Never, stale_until: None, each_computes: false };
     let ends: [(&str, Ending); 8] = [
         ("drop", |leader, _| drop(leader)),
-        ("withdraw", |leader, _| leader.end(End::Withdrawn)),
-        ("decline", |leader, _| leader.end(End::Declined(Remember::Nothing))),
-        ("not shared", |leader, _| leader.end(End::NotShared)),
+        ("withdraw", |leader, _| leader.end(Conclusion::Withdraw)),
+        ("decline", |leader, _| leader.end(Conclusion::Decline(Remember::Nothing))),
+        ("not shared", |leader, _| leader.end(Conclusion::NotShared)),
         ("fail", |leader, rule| {
-            leader.end(End::Failed { error: Error::new(ErrorKind::Inner), rule });
+            leader.end(Conclusion::Fail {
+                error: Error::new(ErrorKind::Inner),
+                rule,
+                result: None,
+            });
         }),
         ("fill", |leader, _| {
             let entry = entry(&leader, 7);
@@ -309,14 +314,14 @@ async fn a_result_that_is_its_leaders_own_affair_elects_twice_and_then_everybody
     let first = lead(&engine);
     let mut waiters: Vec<_> = (0..20).map(|_| ask(&engine, &map, 100)).collect();
     settle().await;
-    first.end(End::NotShared);
+    first.end(Conclusion::NotShared);
     for round in 0..2 {
         settle().await;
         let at = waiters.iter().position(|waiter| waiter.is_finished()).expect("one is elected");
         let step = waiters.remove(at).await.unwrap();
         let Step::Lead(leader) = step else { panic!("round {round}: {step:?}") };
         assert!(waiters.iter().all(|waiter| !waiter.is_finished()), "only one");
-        leader.end(End::NotShared);
+        leader.end(Conclusion::NotShared);
     }
     for waiter in waiters {
         assert!(matches!(waiter.await.unwrap(), Step::Alone(_)));
@@ -326,7 +331,7 @@ async fn a_result_that_is_its_leaders_own_affair_elects_twice_and_then_everybody
 #[tokio::test(start_paused = true)]
 async fn an_uncacheable_key_is_led_by_one_and_passed_by_the_others() {
     let (engine, map) = engine();
-    lead(&engine).end(End::Declined(Remember::Everywhere));
+    lead(&engine).end(Conclusion::Decline(Remember::Everywhere));
     let leader = lead(&engine);
     assert!(matches!(ask(&engine, &map, 100).await.unwrap(), Step::Alone(_)));
     let stored = entry(&leader, 7);

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::entry::Entry;
 use crate::error::{Error, ErrorKind};
 use crate::flight::admission::Admission;
-use crate::flight::end::End;
+use crate::flight::end::{Conclusion, End};
 use crate::flight::engine::Engine;
 use crate::flight::evidence::DeclinedFor;
 use crate::flight::hold::HoldCheck;
@@ -46,25 +46,10 @@ pub(crate) trait Caller<V> {
     /// Looks into the store once more, for a fresh entry this caller may have.
     fn second_look(&mut self) -> Option<Arc<Entry<V>>>;
 
-    /// Returns whether `entry` is an answer to this caller's own request.
-    fn is_answered_by(&self, entry: &Entry<V>) -> bool;
-
-    /// Becomes a reader of a result that still arrives. Returns whether that was possible:
-    /// the beginning of the result may be gone already.
-    fn claim(&mut self, _: &Entry<V>) -> bool {
-        true
-    }
-
-    /// Takes note of a result that is not for this caller; `is_dead` says that it was
-    /// invalidated. Returns whether it still arrives: then the caller enters again at once,
-    /// and not when it is stored.
-    fn refuse(&mut self, _: &Entry<V>, _is_dead: bool) -> bool {
-        false
-    }
-
-    /// Returns whether `entry`, the result of this flight, is new enough for this caller.
-    fn is_new_enough(&self, _flight: FlightNumbers, _entry: &Entry<V>) -> bool {
-        true
+    /// Judges what its flight has come to: the one place that says what answers this caller. A
+    /// result that it takes is its answer: it may begin to read it.
+    fn fits(&mut self, result: &FlightResult<'_, V>) -> Fit {
+        if result.may_be_taken() { Fit::Takes } else { Fit::Refused }
     }
 
     /// Returns the number from which on computations are new enough for this caller,
@@ -87,6 +72,37 @@ pub(crate) trait Caller<V> {
         let _ = failure;
         self.fallback()
     }
+}
+
+/// What a flight has come to, as one of its callers finds it.
+pub(crate) struct FlightResult<'a, V> {
+    pub(crate) entry: &'a Entry<V>,
+    pub(crate) numbers: FlightNumbers,
+    /// Whether it was invalidated since the caller asked.
+    pub(crate) is_dead: bool,
+    /// Whether the caller came after it, and it is not fresh any more.
+    is_over: bool,
+    /// Whether a failed computation has returned it.
+    pub(crate) is_failure: bool,
+}
+
+impl<V> FlightResult<'_, V> {
+    /// Returns whether a caller may have it whose request it answers. A failure is for those that
+    /// have waited, whatever was invalidated meanwhile.
+    pub(crate) fn may_be_taken(&self) -> bool {
+        !self.is_over && (self.is_failure || !self.is_dead)
+    }
+}
+
+/// How a result fits a caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fit {
+    Takes,
+    /// It is no answer, and still arrives: the caller enters another flight at once, and not when
+    /// it is stored.
+    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "only HTTP's results arrive"))]
+    Leaves,
+    Refused,
 }
 
 /// How a caller goes on.
@@ -320,6 +336,7 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
         async move {
             let flight = &waiter.flight;
             let wait = self.engine.wait_for(flight);
+            // Also where the verdict is there: what arrives would have to be read to its end.
             if wait.is_circular() {
                 return Err(NoVerdict::Circular);
             }
@@ -361,14 +378,14 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
             return Some(Step::Answer(entry, CacheOutcome::Hit));
         }
         if caller.flight_request().key != *leader.key() {
-            leader.end(End::Withdrawn);
+            leader.end(Conclusion::Withdraw);
             return None;
         }
         leader.wait_until(self.deadline, self.slot.take());
         match leader.enter_queue() {
             Ok(()) => Some(Step::Lead(leader)),
             Err(error) => {
-                leader.end(End::Withdrawn);
+                leader.end(Conclusion::Withdraw);
                 Some(stale_or_refuse(caller, error))
             }
         }
@@ -413,19 +430,22 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
             // The end of a computation that began too early says nothing; a value from
             // another process may still be new enough.
             Verdict::Filled(entry) if is_too_old => {
-                if self.takes(caller, waiter, &entry) {
+                let fit = self.fit(caller, waiter, &entry, false);
+                if fit == Fit::Takes {
                     return Some(Step::Answer(entry, CacheOutcome::Joined));
                 }
-                let has_left = self.leave(caller, waiter, &entry);
                 self.begin_anew(numbers);
                 // Where it has not left, it waits for the end of the flight.
-                if has_left { self.reenter() } else { None }
+                if fit == Fit::Leaves { self.reenter() } else { None }
             }
             _ if is_too_old => {
                 self.begin_anew(numbers);
                 None
             }
-            Verdict::Filled(entry) => self.take(caller, waiter, entry),
+            Verdict::Filled(entry) => match self.fit(caller, waiter, &entry, false) {
+                Fit::Takes => Some(Step::Answer(entry, CacheOutcome::Joined)),
+                Fit::Leaves | Fit::Refused => self.reenter(),
+            },
             Verdict::Declined(whom) => self.elect_after(whom, request),
             Verdict::Failed(failure) if failure.each_computes => {
                 Some(Step::Alone(AloneReason::EachComputes))
@@ -467,46 +487,31 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
         exhausted
     }
 
-    fn take<C: Caller<V>>(
-        &mut self,
-        caller: &mut C,
-        waiter: &Waiter<V>,
-        entry: Arc<Entry<V>>,
-    ) -> Option<Step<V>> {
-        if self.takes(caller, waiter, &entry) {
-            return Some(Step::Answer(entry, CacheOutcome::Joined));
-        }
-        self.leave(caller, waiter, &entry);
-        self.reenter()
-    }
-
     /// Counts a result that was no answer to this caller's own request.
     fn reenter(&mut self) -> Option<Step<V>> {
         self.reentries += 1;
         (self.reentries > MAX_REENTRIES).then_some(Step::Alone(AloneReason::ReentriesExhausted))
     }
 
-    /// Returns whether the caller takes a result.
-    fn takes<C: Caller<V>>(&self, caller: &mut C, waiter: &Waiter<V>, entry: &Entry<V>) -> bool {
-        !self.is_dead(entry) && self.may_have(caller, waiter, entry) && caller.claim(entry)
-    }
-
-    fn is_dead(&self, entry: &Entry<V>) -> bool {
-        self.engine.log.is_dead(&entry.tags, entry.started_seq, self.asked)
-    }
-
-    /// Refuses a result. Returns whether the caller enters another flight at once.
-    fn leave<C: Caller<V>>(
+    /// Lets the caller judge a result.
+    fn fit<C: Caller<V>>(
         &mut self,
         caller: &mut C,
         waiter: &Waiter<V>,
         entry: &Entry<V>,
-    ) -> bool {
-        let leaves = caller.refuse(entry, self.is_dead(entry));
-        if leaves {
+        is_failure: bool,
+    ) -> Fit {
+        let fit = caller.fits(&FlightResult {
+            entry,
+            numbers: waiter.flight.numbers(),
+            is_dead: self.engine.log.is_dead(&entry.tags, entry.started_seq, self.asked),
+            is_over: waiter.is_late && self.engine.clock.now() >= entry.window().fresh_until,
+            is_failure,
+        });
+        if fit == Fit::Leaves {
             self.left = NonZeroU64::new(waiter.flight.id);
         }
-        leaves
+        fit
     }
 
     /// The caller has waited for another computation than the one that it wants. There is one
@@ -520,7 +525,7 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
 
     /// Returns something stale, what the failed computation returned, or the failure.
     fn take_failure<C: Caller<V>>(
-        &self,
+        &mut self,
         caller: &mut C,
         waiter: &Waiter<V>,
         failure: SharedFailure<V>,
@@ -530,19 +535,11 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
             return Step::Answer(entry, CacheOutcome::StaleIfError);
         }
         match result {
-            Some(entry) if self.may_have(caller, waiter, &entry) && caller.claim(&entry) => {
+            Some(entry) if self.fit(caller, waiter, &entry, true) == Fit::Takes => {
                 Step::Answer(entry, CacheOutcome::Joined)
             }
             _ => Step::Refuse(error),
         }
-    }
-
-    fn may_have<C: Caller<V>>(&self, caller: &C, waiter: &Waiter<V>, entry: &Entry<V>) -> bool {
-        let is_fresh_enough =
-            !waiter.is_late || self.engine.clock.now() < entry.window().fresh_until;
-        is_fresh_enough
-            && caller.is_answered_by(entry)
-            && caller.is_new_enough(waiter.flight.numbers(), entry)
     }
 
     fn timed_out<C: Caller<V>>(&self, caller: &C) -> Step<V> {

@@ -20,13 +20,13 @@
 //!    is a hit, and it ends here.
 //! 3. **Wait or lead** (`flow/miss.rs`, `flow/work.rs`). A stale response is served, and
 //!    refreshed in the background (`flow/refresh.rs`). Any other request is an `HttpWork`
-//!    and goes through the orchestrator, `cache::run`: it joins a flight, leads one, goes
+//!    and goes through the orchestrator, `flight::door`: it joins a flight, leads one, goes
 //!    alone, or is refused.
 //! 4. **Ask the origin** (`flow/lead.rs`, `flow/origin_call.rs`). The leader calls the service,
 //!    under a condition where a stored response can be validated. When the head of the
 //!    response arrives, `rules/storable.rs` decides whether to store it, and the flight
 //!    gets its verdict. The body is read by all while it arrives (`flow/lead/keep.rs`,
-//!    `flow/lead/pump.rs`, `body/`), and a complete one is stored (`stored/fill.rs`).
+//!    `flow/lead/pump.rs`, `body/`), and a complete one is stored (`flow/fill.rs`).
 //! 5. **Answer** (`flow/client.rs`, `flow/answer.rs`). The client's own conditions and range
 //!    decide how much it gets: the whole, a 304, a part, or a 416.
 //!

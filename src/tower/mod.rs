@@ -16,7 +16,7 @@
 //! ```text
 //! call ─┬─ no key ── the service answers; nothing is stored
 //!       ├─ fresh ─── thaw; ready at once, without an allocation
-//!       └─ else ──── the orchestrator (`cache::run`) with a call of the service as its
+//!       └─ else ──── the orchestrator (`flight::door`) with a call of the service as its
 //!                    computation, on a task of its own or inline
 //! ```
 //!

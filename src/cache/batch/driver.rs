@@ -27,11 +27,10 @@ use tokio::time::Instant;
 
 use crate::cache::batch::round::{BatchKey, Batcher, KeyOutcome, Panic, WaitingKey, Way};
 use crate::cache::key_work::{BegunCall, FailedCall, KeyFailure};
-use crate::cache::run::{self, Cleared};
 use crate::cache::seat::RoundCall;
 use crate::computed::Computed;
 use crate::error::{Error, ErrorKind};
-use crate::flight::leader::Leader;
+use crate::flight::door::{self, Cleared, Lead};
 use crate::flight::lending;
 use crate::flight::places::NoPlace;
 use crate::garbage::drop_caught;
@@ -101,10 +100,15 @@ impl<V: Clone + Send + Sync + 'static> Batcher<V> {
     /// Adds a key to the open round, and calls at its end if no other driver has done so.
     async fn gather(&self, mut key: WaitingKey<V>) {
         let (round, begins_at) = loop {
-            let round = self.open_round();
+            let is_on = self.engine.mode() == Mode::On;
+            let round = if is_on { self.open_round() } else { self.new_round() };
             if key.join_call(&round.call).await.is_err() {
                 let error = self.engine.overloaded(&key.key);
                 return key.fail(error).await;
+            }
+            if !is_on {
+                // No caller is delayed, and none depends on the runtime of another.
+                return self.call(&round.call, vec![key]).await;
             }
             match round.push(key, self.longest_gathering()) {
                 Ok(begins_at) => break (round, begins_at),
@@ -147,8 +151,8 @@ impl<V: Clone + Send + Sync + 'static> Batcher<V> {
         let loaded = {
             let mut work = pin!(AssertUnwindSafe(work).catch_unwind());
             loop {
-                let leaders = keys.iter().filter_map(BatchKey::leader);
-                leaders.for_each(|leader| leader.expect_within(limit));
+                let leaders = keys.iter().filter_map(BatchKey::lead);
+                leaders.for_each(|lead| lead.expect_within(limit));
                 match tokio::time::timeout(limit, while_wanted(work.as_mut(), &mut keys)).await {
                     Ok(Some(loaded)) => break Some(loaded),
                     // Dropped, the leaders end as those that are lost.
@@ -166,7 +170,7 @@ impl<V: Clone + Send + Sync + 'static> Batcher<V> {
                     Err(_) => {}
                 }
                 // The others go on for their callers.
-                keys.iter().filter_map(BatchKey::leader).for_each(Leader::forget);
+                keys.iter().filter_map(BatchKey::lead).for_each(Lead::forget);
             }
         };
         let Some(loaded) = loaded else { return end_late(keys).await };
@@ -213,7 +217,7 @@ impl<V: Clone + Send + Sync + 'static> Batcher<V> {
 }
 
 impl<V: Clone + Send + Sync + 'static, Q> BatchKey<V, Q> {
-    fn leader(&self) -> Option<&Leader<V>> {
+    fn lead(&self) -> Option<&Lead<V>> {
         match &self.way {
             Way::Led(led, _) => Some(&led.0),
             Way::Alone(_) => None,
@@ -221,7 +225,7 @@ impl<V: Clone + Send + Sync + 'static, Q> BatchKey<V, Q> {
     }
 
     fn is_led(&self) -> bool {
-        self.leader().is_some()
+        self.lead().is_some()
     }
 }
 
@@ -231,12 +235,12 @@ impl<V: Clone + Send + Sync + 'static> WaitingKey<V> {
     async fn clear(self) -> Option<Self> {
         let Self { key, seat, way, reply } = self;
         let Way::Led(led, token) = way else { return Some(Self { key, seat, way, reply }) };
-        let (leader, mut question) = *led;
-        let outcome = match run::clear(leader, &mut question).await {
-            Cleared::Call(leader) => {
+        let (lead, mut question) = *led;
+        let outcome = match door::clear(lead, &mut question).await {
+            Cleared::Call(lead) => {
                 // It waits for the others.
-                leader.expect_within(leader.engine().settings.compute_timeout());
-                let way = Way::Led(Box::new((leader, question)), token);
+                lead.expect_within(lead.engine().settings.compute_timeout());
+                let way = Way::Led(Box::new((lead, question)), token);
                 return Some(Self { key, seat, way, reply });
             }
             Cleared::Found(found, leavings) => {
@@ -263,14 +267,14 @@ impl<V: Clone + Send + Sync + 'static> WaitingKey<V> {
     fn begin(self) -> Option<BegunKey<V>> {
         let Self { key, seat, way, reply } = self;
         let way = match way {
-            Way::Led(led, _) if !led.0.is_wanted() && !led.0.is_in_background() => return None,
+            Way::Led(led, _) if !led.0.is_wanted() => return None,
             Way::Alone(_) if reply.is_closed() => return None,
             Way::Alone(place) => Way::Alone(place),
             Way::Led(led, token) => {
-                let (mut leader, question) = *led;
-                let begun = question.begin(&mut leader);
-                leader.begin();
-                Way::Led(Box::new((leader, begun)), token)
+                let (mut lead, question) = *led;
+                let begun = question.begin(&mut lead);
+                lead.begin();
+                Way::Led(Box::new((lead, begun)), token)
             }
         };
         Some(BatchKey { key, seat, way, reply })
@@ -287,7 +291,7 @@ impl<V: Clone + Send + Sync + 'static> BegunKey<V> {
     /// Returns whether the work for it has no time-out. `begun_in` is the mode in which the call
     /// began.
     fn is_unbounded(&self, begun_in: Mode) -> bool {
-        self.leader().map_or(begun_in != Mode::On, Leader::is_unbounded)
+        self.lead().map_or(begun_in != Mode::On, Lead::is_unbounded)
     }
 
     /// Waits until the key has no caller, where it needs one: without a flight or a place of its
@@ -309,17 +313,17 @@ impl<V: Clone + Send + Sync + 'static> BegunKey<V> {
             return answer(reply, Ok(KeyOutcome::Called(result)), ()).await;
         };
         let end = async {
-            let (leader, begun) = *led;
+            let (lead, begun) = *led;
             match result {
                 Ok(mut computed) => {
                     // The clone is stored: it has no spare capacity.
                     let stored = computed.value.clone();
                     let own = std::mem::replace(&mut computed.value, stored);
-                    let leavings = begun.end_computed(leader, Some(computed)).await;
+                    let leavings = begun.end_computed(lead, Some(computed)).await;
                     (Ok(own), (leavings, begun))
                 }
                 Err(failure) => {
-                    let (failed, leavings) = begun.end_failed(leader, failure).await;
+                    let (failed, leavings) = begun.end_failed(lead, failure).await;
                     (Err(failed), (leavings, begun))
                 }
             }

@@ -16,8 +16,8 @@ use crate::cache::seat::{AppKey, OpenCall, RoundCall, Seat};
 use crate::computed::Computed;
 use crate::entry::Entry;
 use crate::error::{Absent, Error};
+use crate::flight::door::Lead;
 use crate::flight::engine::{Engine, PlaceForOne};
-use crate::flight::leader::Leader;
 use crate::key::Key;
 
 /// How long the first of several late keys waits for the others.
@@ -59,7 +59,7 @@ pub(super) struct BatchKey<V: Clone + Send + Sync + 'static, Q> {
 /// How the caller of a key computes it.
 pub(super) enum Way<V: Send + Sync + 'static, Q> {
     /// As the leader of a flight. A shutdown waits for that.
-    Led(Box<(Leader<V>, Q)>, TaskTrackerToken),
+    Led(Box<(Lead<V>, Q)>, TaskTrackerToken),
     /// Outside of any flight.
     Alone(Option<PlaceForOne<V>>),
 }

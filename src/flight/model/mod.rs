@@ -40,7 +40,7 @@ use crate::clock::Clock;
 use crate::entry::Entry;
 use crate::error::{Error, ErrorKind};
 use crate::flight::admission::Admission;
-use crate::flight::end::{End, Remember};
+use crate::flight::end::{Conclusion, End, Remember};
 use crate::flight::engine::Engine;
 use crate::flight::hold::{FailureRule, HoldRule};
 use crate::flight::leader::Leader;
@@ -190,7 +190,7 @@ impl World {
     }
 
     fn entry(&self, leader: &Leader<u64>, value: u64, tags: &[Tag]) -> Arc<Entry<u64>> {
-        self.entry_of(value, leader.started().seq, tags)
+        self.entry_of(value, leader.started.seq, tags)
     }
 
     fn entry_of(&self, value: u64, started: u64, tags: &[Tag]) -> Arc<Entry<u64>> {
@@ -291,10 +291,6 @@ impl Caller<u64> for ModelCaller<'_> {
         self.world.get(&self.key)
     }
 
-    fn is_answered_by(&self, _: &Entry<u64>) -> bool {
-        true
-    }
-
     fn fallback(&self) -> Option<Arc<Entry<u64>>> {
         None
     }
@@ -321,11 +317,11 @@ fn end_somehow(world: &World, leader: Leader<u64>) {
             leader.publish(entry);
             drop(leader);
         }
-        4 => leader.end(End::Failed { error: error(), rule: NO_HOLD }),
-        5 => leader.end(End::Failed { error: error(), rule: HOLD }),
-        6 => leader.end(End::Declined(Remember::Here)),
-        7 => leader.end(End::NotShared),
-        _ => leader.end(End::Withdrawn),
+        4 => leader.end(Conclusion::Fail { error: error(), rule: NO_HOLD, result: None }),
+        5 => leader.end(Conclusion::Fail { error: error(), rule: HOLD, result: None }),
+        6 => leader.end(Conclusion::Decline(Remember::Here)),
+        7 => leader.end(Conclusion::NotShared),
+        _ => leader.end(Conclusion::Withdraw),
     }
 }
 

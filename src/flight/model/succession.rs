@@ -2,12 +2,13 @@
 
 use super::*;
 use crate::flight::evidence::RequestTraits;
-use crate::flight::phase::FlightNumbers;
 use crate::flight::vacancy::Successor;
+use crate::flight::waiter::{Fit, FlightResult};
 use crate::sync::AtomicUsize;
 
 fn failure() -> End<u64> {
-    End::Failed { error: Error::new(ErrorKind::Inner), rule: NO_HOLD }
+    let error = Error::new(ErrorKind::Inner);
+    Conclusion::Fail { error, rule: NO_HOLD, result: None }.into()
 }
 
 /// A caller whose request has these fields besides its key.
@@ -23,10 +24,6 @@ impl Caller<u64> for Client {
 
     fn second_look(&mut self) -> Option<Arc<Entry<u64>>> {
         None
-    }
-
-    fn is_answered_by(&self, _: &Entry<u64>) -> bool {
-        true
     }
 
     fn fallback(&self) -> Option<Arc<Entry<u64>>> {
@@ -125,12 +122,9 @@ impl Caller<u64> for FreshReader {
         None
     }
 
-    fn is_answered_by(&self, _: &Entry<u64>) -> bool {
-        true
-    }
-
-    fn is_new_enough(&self, numbers: FlightNumbers, _: &Entry<u64>) -> bool {
-        numbers.computation.is_some_and(|number| number >= self.from)
+    fn fits(&mut self, result: &FlightResult<'_, u64>) -> Fit {
+        let is_new = result.numbers.computation.is_some_and(|number| number >= self.from);
+        if is_new && result.may_be_taken() { Fit::Takes } else { Fit::Refused }
     }
 
     fn wants_computation_from(&self) -> Option<u64> {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::flight::phase::Verdict;
-use crate::flight::waiter::AloneReason;
+use crate::flight::waiter::{AloneReason, Fit, FlightResult};
 use crate::sync::AtomicUsize;
 
 #[test]
@@ -74,7 +74,11 @@ fn a_failure_that_an_invalidation_has_overtaken_holds_no_caller() {
         let world = World::new(1);
         let leader = world.lead(&key());
         let failing = spawn(move || {
-            leader.end(End::Failed { error: Error::new(ErrorKind::Inner), rule: HOLD });
+            leader.end(Conclusion::Fail {
+                error: Error::new(ErrorKind::Inner),
+                rule: HOLD,
+                result: None,
+            });
         });
         world.invalidate(&key());
         drop(world.lead(&key()));
@@ -100,7 +104,11 @@ fn a_caller_that_does_not_join_a_failing_flight_sees_its_hold() {
             })
         });
         let callers: Vec<_> = callers.collect();
-        leader.end(End::Failed { error: Error::new(ErrorKind::Inner), rule: HOLD });
+        leader.end(Conclusion::Fail {
+            error: Error::new(ErrorKind::Inner),
+            rule: HOLD,
+            result: None,
+        });
         join_all(callers);
         world.assert_idle();
     });
@@ -124,14 +132,14 @@ fn a_caller_that_does_not_join_a_declining_flight_sees_that_the_key_is_uncacheab
                     let seen =
                         world.engine.table.read_marks(&key(), |it| it.evidence.is_declined(now));
                     assert_eq!(seen, Some(true));
-                    leader.end(End::Declined(Remember::Here));
+                    leader.end(Conclusion::Decline(Remember::Here));
                 }
                 Admission::Alone(reason) => assert_eq!(reason, AloneReason::Passed),
                 Admission::Held(_) | Admission::Overloaded => panic!("nothing has failed"),
             })
         });
         let callers: Vec<_> = callers.collect();
-        leader.end(End::Declined(Remember::Here));
+        leader.end(Conclusion::Decline(Remember::Here));
         join_all(callers);
         world.assert_idle();
     });
@@ -193,15 +201,12 @@ impl Caller<u64> for Leaving<'_> {
     }
 
     fn second_look(&mut self) -> Option<Arc<Entry<u64>>> {
-        self.0.second_look().filter(|found| self.is_answered_by(found))
+        self.0.second_look().filter(|found| found.value >= 2)
     }
 
-    fn is_answered_by(&self, entry: &Entry<u64>) -> bool {
-        entry.value >= 2
-    }
-
-    fn refuse(&mut self, _: &Entry<u64>, _: bool) -> bool {
-        true
+    fn fits(&mut self, result: &FlightResult<'_, u64>) -> Fit {
+        let is_answer = result.entry.value >= 2 && result.may_be_taken();
+        if is_answer { Fit::Takes } else { Fit::Leaves }
     }
 
     fn fallback(&self) -> Option<Arc<Entry<u64>>> {

@@ -8,9 +8,8 @@ use http_body::Body;
 use tokio::sync::oneshot;
 use tower_service::Service;
 
-use crate::cache::run::{self, LeadOutcome};
 use crate::error::{BoxError, Error, ErrorKind};
-use crate::flight::leader::Leader;
+use crate::flight::door::{self, Lead, LeadOutcome};
 use crate::http::flow::work::HttpWork;
 use crate::http::layer::rules::ContextWrap;
 use crate::http::stored::response::StoredResponse;
@@ -73,9 +72,9 @@ where
     pub(super) fn lead_in(
         self,
         context: CallerContext,
-        leader: Leader<StoredResponse>,
+        lead: Lead<StoredResponse>,
     ) -> impl Future<Output = LeadOutcome<StoredResponse, Self>> + Send {
         let lost = || LeadOutcome::Refused(Error::new(ErrorKind::ShutDown), None);
-        context.around(run::lead(leader, self), lost)
+        context.around(door::lead(lead, self), lost)
     }
 }

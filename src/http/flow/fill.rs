@@ -9,7 +9,7 @@ use http::response::Parts;
 
 use crate::clock::Tick;
 use crate::entry::{ComputationStart, Entry};
-use crate::flight::ports::{Store, StoreChange};
+use crate::flight::door::{Store, StoreChange};
 use crate::freshness::{self, Lifetimes, Window};
 use crate::garbage::Garbage;
 use crate::http::body::Content;

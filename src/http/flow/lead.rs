@@ -3,6 +3,8 @@
 mod keep;
 mod pump;
 
+use std::sync::Arc;
+
 use http::response::Parts;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Body;
@@ -10,12 +12,9 @@ use tower_service::Service;
 
 use crate::clock::Tick;
 use crate::error::Error;
-use crate::flight::end::{End, Remember};
-use crate::flight::hold::{FailureRule, HoldRule};
-use crate::flight::leader::Leader;
-use crate::flight::lending;
-use crate::flight::vacancy::Successor;
-use crate::flight::waiter::Caller;
+use crate::flight::door::{
+    self, Conclusion, FailureRule, FlightFacts, HoldRule, Kept, Lead, Remember, Successor,
+};
 use crate::http::body::{ResponseBody, SourceBody};
 use crate::http::cache_for::CacheFor;
 use crate::http::flow::error_response::OriginStatus;
@@ -29,8 +28,8 @@ use crate::http::rules::steering;
 use crate::http::rules::storable::{
     Decision, DeclineReason, Plan, UnstoredReason, judge, judge_head, judge_unstored,
 };
-use crate::http::stored::response::{StoredEntry, StoredResponse};
-use crate::key::Tag;
+use crate::http::stored::response::{HttpCache, StoredEntry, StoredResponse};
+use crate::key::{Key, Tag};
 use crate::observe::{Observe, Occurrence};
 
 /// What the leader's own client gets.
@@ -56,7 +55,7 @@ pub(super) enum OriginOutcome<B: Body, E> {
 /// Asks the service and leaves a verdict.
 pub(super) async fn ask<S, Q, B>(
     caller: HttpCaller,
-    mut leader: Leader<StoredResponse>,
+    (mut lead, facts): (Lead<StoredResponse>, FlightFacts<StoredResponse>),
     occupied: bool,
     service: S,
     request: Request<Q>,
@@ -68,15 +67,15 @@ where
     B: SourceBody,
 {
     let stale_until = caller.fallback().map(|entry| entry.window().useful_until());
-    leader.on_panic(rule(HoldRule::Never, stale_until));
-    leader.set_fallback(stale_until.is_some());
+    lead.on_panic(rule(HoldRule::Never, stale_until));
+    lead.set_fallback(stale_until.is_some());
     // The second transport error in a row begins a hold; the first may be a single lost
     // connection.
     let transport = rule(HoldRule::After(2), stale_until);
     let question = OriginRequest::new(&caller, service, request);
-    match leader.compute(question.put(&caller.cache)).await {
+    match lead.compute(question.put(&caller.cache)).await {
         Err(timeout) => {
-            leader.end(End::Failed { error: timeout.clone(), rule: transport });
+            lead.end(Conclusion::Fail { error: timeout.clone(), rule: transport, result: None });
             OriginOutcome::Nothing(timeout)
         }
         Ok(Err(error)) => {
@@ -84,24 +83,24 @@ where
             let stale_until = caller.stands_in_until(&failure);
             if stale_until.is_some() && caller.fallback().is_none() {
                 // What may be served here, other processes may not know of.
-                leader.keep_hold_local();
+                lead.keep_hold_local();
             }
             let rule = rule(HoldRule::After(2), stale_until);
-            let end = End::Failed { error: failure.clone(), rule };
+            let end = Conclusion::Fail { error: failure.clone(), rule, result: None };
             // A single lost connection fails one client, and not its crowd.
-            leader.pass_on_or_end(stale_until.is_none().then_some(Successor::Any), end);
+            lead.pass_on_or_end(stale_until.is_none().then_some(Successor::Any), end);
             OriginOutcome::Error { error, failure }
         }
         Ok(Ok(reply)) => {
-            leader.arrive();
+            lead.has_head();
             // A body may ask this application for other pages, too.
-            let scope = leader.scope();
-            let received = ArrivalTime::now(&caller.cache, leader.started());
+            let scope = lead.scope();
+            let received = ArrivalTime::now(&caller.cache, facts.started);
             let times = received.times();
-            let head = Head { caller, leader, received, stale_until, occupied };
+            let head = Head { caller, lead, facts, received, stale_until, occupied };
             match reply {
                 OriginAnswer::Response(response) => {
-                    lending::within(scope, head.decide(response, times)).await
+                    door::within(scope, head.decide(response, times)).await
                 }
                 OriginAnswer::Confirmed(confirmed) => head.confirm(confirmed, times),
             }
@@ -118,7 +117,8 @@ fn rule(hold: HoldRule, stale_until: Option<Tick>) -> FailureRule {
 /// A leader whose response has its header section.
 pub(super) struct Head {
     pub(super) caller: HttpCaller,
-    pub(super) leader: Leader<StoredResponse>,
+    pub(super) lead: Lead<StoredResponse>,
+    pub(super) facts: FlightFacts<StoredResponse>,
     pub(super) received: ArrivalTime,
     pub(super) stale_until: Option<Tick>,
     /// The remote has a usable response in the place where this one would go.
@@ -216,7 +216,7 @@ impl Head {
         why: DeclineReason,
     ) -> OriginOutcome<B, E> {
         self.end_stored().await;
-        self.leader.end(End::NotShared);
+        self.lead.end(Conclusion::NotShared);
         let response = response.map(ResponseBody::inner);
         OriginOutcome::Response { response, stored: Ok(()), why: Some(why) }
     }
@@ -224,15 +224,15 @@ impl Head {
     /// Removes the response that an answer takes the place of, which is not stored itself: here
     /// and in the remote. What was stored there after the request was sent stays here.
     async fn end_stored(&mut self) {
-        let Self { caller, leader, .. } = self;
+        let Self { caller, lead, facts, .. } = self;
         let refreshed = caller.refreshed.as_ref().map(|refreshed| &refreshed.entry);
         let Some(entry) = refreshed.or(caller.stale.as_ref()) else { return };
-        if !leader.is_current() {
+        if !lead.is_current() {
             return;
         }
         fill::unstore(caller, entry);
-        leader.discard_remote_value();
-        if let Some(key) = leader.leased_key().cloned() {
+        lead.discard_remote_value();
+        if let Some(key) = facts.leased_key.clone() {
             caller.cache.remove_in_remote(key).await;
         }
     }
@@ -291,11 +291,11 @@ impl Head {
         let end = if is_failure(status) {
             failed(status, self.stale_until)
         } else {
-            End::Declined(Remember::Nothing)
+            Conclusion::Decline(Remember::Nothing)
         };
-        let Self { caller, leader, received, stale_until, occupied } = self;
-        let (leader, _) = leader.pass_on(successor, end)?;
-        Some(Self { caller, leader, received, stale_until, occupied })
+        let Self { caller, lead, facts, received, stale_until, occupied } = self;
+        let lead = lead.pass_on(successor, end)?;
+        Some(Self { caller, lead, facts, received, stale_until, occupied })
     }
 
     fn tags(
@@ -326,16 +326,16 @@ impl Head {
     fn fail<B: Body, E>(self, response: Response<B>, status: StatusCode) -> OriginOutcome<B, E> {
         // Another request may have filled the store meanwhile.
         let stand_in = self.caller.fallback();
-        self.leader.end(failed(status, self.stale_until));
+        self.lead.end(failed(status, self.stale_until));
         OriginOutcome::Failed { response: response.map(ResponseBody::inner), stand_in }
     }
 
     /// Ends the flight where the response is stored for none, for a while.
     pub(super) fn decline_unshared(self) {
-        match self.caller.refreshed {
-            Some(_) => self.leader.end(End::RefreshDeclined),
-            None => self.leader.end(End::Declined(Remember::Here)),
-        }
+        self.lead.end(match self.caller.refreshed {
+            Some(_) => Conclusion::DeclineRefresh,
+            None => Conclusion::Decline(Remember::Here),
+        });
     }
 
     /// Ends the flight without storing; the response streams through.
@@ -354,37 +354,64 @@ impl Head {
     }
 
     fn decline_as(self, status: StatusCode, why: DeclineReason) {
-        let cache = std::sync::Arc::clone(&self.caller.cache);
-        let key = (why == DeclineReason::NoRoom).then(|| self.leader.key().clone());
-        self.leader.end(if self.caller.refreshed.is_some() {
-            End::RefreshDeclined
-        } else if is_failure(status) {
-            failed(status, self.stale_until)
-        } else if matches!(why, DeclineReason::BrokenOff | DeclineReason::Coding) {
-            End::NotShared
-        } else if why == DeclineReason::Credentials {
-            End::Declined(Remember::Here)
-        } else if why == DeclineReason::NoRoom {
-            End::Declined(Remember::Nothing)
-        } else if !why.marks_uncacheable(status) {
-            End::Declined(Remember::NothingOfOthers)
-        } else if self.caller.asked.credentials.is_anonymous() {
-            End::Declined(Remember::Everywhere)
-        } else {
+        let Self { caller, lead, facts, stale_until, .. } = self;
+        lead.end(caller.declined(status, why, stale_until));
+        note_declined(&caller.cache, &facts.key, why);
+    }
+}
+
+impl HttpCaller {
+    /// Returns what a flight has come to whose response is not stored.
+    fn declined(
+        &self,
+        status: StatusCode,
+        why: DeclineReason,
+        stale_until: Option<Tick>,
+    ) -> Conclusion<StoredResponse> {
+        if self.refreshed.is_some() {
+            return Conclusion::DeclineRefresh;
+        }
+        if is_failure(status) {
+            return failed(status, stale_until);
+        }
+        Conclusion::Decline(match why {
+            DeclineReason::BrokenOff | DeclineReason::Coding => return Conclusion::NotShared,
+            DeclineReason::Credentials => Remember::Here,
+            DeclineReason::NoRoom => Remember::Nothing,
+            _ if !why.marks_uncacheable(status) => Remember::NothingOfOthers,
+            _ if self.asked.credentials.is_anonymous() => Remember::Everywhere,
             // Says nothing of requests without credentials, and in the remote there is
             // one word for both.
-            End::Declined(Remember::Here)
-        });
-        if let Some(key) = key {
-            cache.observer.happened(Occurrence::BodyRefused { key: &key });
+            _ => Remember::Here,
+        })
+    }
+}
+
+/// Takes note of what has become of a response.
+fn note_kept(cache: &Arc<HttpCache>, kept: Kept) -> Result<(), UnstoredReason> {
+    cache.tidy_from_now_on();
+    match kept {
+        Kept::Stored => {
+            if cache.writes.note_stored() {
+                cache.observer.happened(Occurrence::NoWriteSeen);
+            }
+            Ok(())
         }
+        Kept::Superseded => Err(UnstoredReason::Superseded),
+        Kept::Invalidated => Err(UnstoredReason::Invalidated),
+    }
+}
+
+fn note_declined(cache: &HttpCache, key: &Key, why: DeclineReason) {
+    if why == DeclineReason::NoRoom {
+        cache.observer.happened(Occurrence::BodyRefused { key });
     }
 }
 
 /// Returns the end of a flight whose response is a failure.
-pub(super) fn failed(status: StatusCode, stale_until: Option<Tick>) -> End<StoredResponse> {
+pub(super) fn failed(status: StatusCode, stale_until: Option<Tick>) -> Conclusion<StoredResponse> {
     let error = Error::inner_error(OriginStatus(status));
-    End::Failed { error, rule: rule(HoldRule::Never, stale_until) }
+    Conclusion::Fail { error, rule: rule(HoldRule::Never, stale_until), result: None }
 }
 
 fn is_error(status: StatusCode) -> bool {

@@ -10,11 +10,9 @@ use http::{HeaderMap, HeaderName, Uri};
 use crate::cache::state::Lookup;
 use crate::clock::Tick;
 use crate::entry::Entry;
-use crate::error::Error;
 use crate::flight::client_key::ClientKey;
-use crate::flight::phase::FlightNumbers;
+use crate::flight::door::{Fit, FlightNumbers, FlightResult};
 use crate::flight::request::{FlightRequest, Role};
-use crate::flight::waiter::Caller;
 use crate::freshness::Freshness;
 use crate::http::body::{Content, Reader};
 use crate::http::flow::forward::Forward;
@@ -519,8 +517,8 @@ pub(super) fn flight_key(
     key
 }
 
-impl Caller<StoredResponse> for HttpCaller {
-    fn flight_request(&mut self) -> FlightRequest {
+impl HttpCaller {
+    pub(super) fn flight_request(&self) -> FlightRequest {
         let kind = self.flight_kind();
         let key = self.flight_key_of(self.predicted(), kind);
         let waits = self.may_share(&key);
@@ -534,7 +532,8 @@ impl Caller<StoredResponse> for HttpCaller {
         FlightRequest { tags: self.tags.clone(), role, client, traits, ..FlightRequest::of(key) }
     }
 
-    fn second_look(&mut self) -> Option<StoredEntry> {
+    /// Looks once more for a fresh response.
+    pub(super) fn second_look(&self) -> Option<StoredEntry> {
         let primary = self.primary.as_bytes();
         let now = self.cache.now();
         match look(&self.cache, &self.rules, primary, &self.asked, &self.headers, now).0 {
@@ -545,18 +544,29 @@ impl Caller<StoredResponse> for HttpCaller {
         }
     }
 
-    fn is_answered_by(&self, entry: &Entry<StoredResponse>) -> bool {
-        // Whether it had to be validated first, `is_new_enough` says.
-        let stored = entry.value.response();
-        stored.is_some_and(|s| selects(s, &self.asked, &self.headers, &self.rules.config))
+    /// Judges what the flight has come to.
+    pub(super) fn fits(&mut self, result: &FlightResult<'_, StoredResponse>) -> Fit {
+        let FlightResult { entry, numbers, .. } = *result;
+        let Some(stored) = entry.value.response() else { return Fit::Refused };
+        let is_answer = result.may_be_taken()
+            && selects(stored, &self.asked, &self.headers, &self.rules.config)
+            && self.is_new_enough(numbers, entry);
+        match stored.body {
+            // The last condition: from here on it is a reader.
+            _ if is_answer && self.claim(stored) => Fit::Takes,
+            Content::Arriving(_) if !result.is_failure => self.refuse(stored, result),
+            Content::HeadOnly if !result.is_failure => {
+                // The next flight is for this variant alone.
+                self.learned.clone_from(&stored.facts.vary);
+                Fit::Refused
+            }
+            _ => Fit::Refused,
+        }
     }
 
-    fn fallback_for(&self, failure: &Error) -> Option<StoredEntry> {
-        self.stands_in_for(failure)
-    }
-
-    fn claim(&mut self, entry: &Entry<StoredResponse>) -> bool {
-        let Some(stored) = entry.value.response() else { return false };
+    /// Becomes a reader of a body that arrives. Returns whether that was possible: its beginning
+    /// may be gone already.
+    fn claim(&mut self, stored: &CachedResponse) -> bool {
         if let (Content::Arriving(body), RequestMethod::Get) = (&stored.body, self.asked.method) {
             self.claim = body.claim();
             return self.claim.is_some();
@@ -564,28 +574,29 @@ impl Caller<StoredResponse> for HttpCaller {
         true
     }
 
-    fn refuse(&mut self, entry: &Entry<StoredResponse>, is_dead: bool) -> bool {
-        let Some(stored) = entry.value.response() else { return false };
+    /// Takes note of a body that arrives for others.
+    fn refuse(
+        &mut self,
+        stored: &CachedResponse,
+        result: &FlightResult<'_, StoredResponse>,
+    ) -> Fit {
+        let FlightResult { entry, is_dead, .. } = *result;
         // One that has never been fresh is waited for: the whole may be validated, or served stale.
         // Without a lifetime, nothing bounds how many would lead otherwise.
         let is_fresh = self.cache.now() < entry.window().fresh_until;
         let is_over = !is_fresh && !entry.window().is_never_fresh() && !must_be_validated(entry);
-        if matches!(stored.body, Content::HeadOnly) {
-            // The next flight is for this variant alone.
-            self.learned.clone_from(&stored.facts.vary);
-        }
-        let is_for_others = is_fresh || is_over || is_dead;
-        let leaves = is_for_others && matches!(stored.body, Content::Arriving(_));
-        if leaves && is_dead {
+        if is_dead {
             // Every caller is to leave that flight.
             self.has_left = true;
-        } else if leaves {
+        } else if is_fresh || is_over {
             let before = self.newest_prediction();
             self.learned.clone_from(&stored.facts.vary);
             self.has_left = self.newest_prediction() == before;
             self.is_apart = self.has_left;
+        } else {
+            return Fit::Refused;
         }
-        leaves
+        Fit::Leaves
     }
 
     fn is_new_enough(&self, numbers: FlightNumbers, entry: &Entry<StoredResponse>) -> bool {
@@ -595,11 +606,13 @@ impl Caller<StoredResponse> for HttpCaller {
             || !answers_fresh_reads_only(entry) && self.wishes.are_met_by(entry, self.cache.now())
     }
 
-    fn wants_computation_from(&self) -> Option<u64> {
+    /// Returns the number from which on computations are new enough.
+    pub(super) fn wants_computation_from(&self) -> Option<u64> {
         self.reads_fresh().then_some(self.not_before)
     }
 
-    fn fallback(&self) -> Option<StoredEntry> {
+    /// Returns what may be served in place of a failure.
+    pub(super) fn fallback(&self) -> Option<StoredEntry> {
         // The leader may have found one on its way.
         self.in_hand().or_else(|| {
             let Self { cache, rules, asked, headers, primary, .. } = self;

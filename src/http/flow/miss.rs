@@ -6,17 +6,15 @@ use http::{Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
-use crate::cache::run::{self, RunOutcome};
 use crate::cache::state::Lookup;
 use crate::entry::ComputationStart;
 use crate::error::{BoxError, Error};
-use crate::flight::engine::PlaceForOne;
-use crate::flight::waiter::{AloneReason, Caller};
+use crate::flight::door::{self, AloneReason, ForwardPlace, Lead, PlaceForOne, RunOutcome};
 use crate::http::body::ResponseBody;
 use crate::http::flow::answer::{self, Provenance, answered};
 use crate::http::flow::client::credential_detail;
 use crate::http::flow::fill::ArrivalTime;
-use crate::http::flow::forwarded::ForwardPlace;
+use crate::http::flow::forwarded;
 use crate::http::flow::lead::OriginOutcome;
 use crate::http::flow::lookup::HttpCaller;
 use crate::http::flow::origin_call::{OriginAnswer, OriginRequest};
@@ -101,7 +99,7 @@ where
         // What the client needs once the leader has gone to work, and its request for a part.
         let (mut client, mut own) = (None, None);
         // Runs in the caller, before the work goes to its task: the task-local values are there.
-        let lead_by = |leader, mut work: Self| {
+        let lead_by = |lead: Lead<StoredResponse>, mut work: Self| {
             own = work.own_request();
             let sent_as_is = !is_on || work.forwards_conditions();
             if !sent_as_is {
@@ -110,12 +108,12 @@ where
             client = Some(work.question.caller.for_client(sent_as_is));
             let context;
             (context, work) = work.take_context();
-            run::from_task(engine.detached(leader, |leader| work.lead_in(context, leader)))
+            door::from_task(lead.on_task(|lead| work.lead_in(context, lead)))
         };
         let outcome = if is_on {
-            run::run(&engine, self, lead_by).await
+            door::run(&engine, self, lead_by).await
         } else {
-            run::run_unprotected(&engine, self, lead_by).await
+            door::run_unprotected(&engine, self, lead_by).await
         };
         match (outcome, client) {
             // The part that it asks for has not arrived yet.
@@ -249,7 +247,7 @@ where
             Some(_) => (request, ForwardPlace::NOT_NEEDED),
             None => {
                 let (parts, body) = request.into_parts();
-                match ForwardPlace::take(&caller.cache, &caller.rules, &parts).await {
+                match forwarded::take_place(&caller.cache, &caller.rules, &parts).await {
                     Ok(forwarding) => (Request::from_parts(parts, body), forwarding),
                     Err(error) => return Ok(caller.refused(error)),
                 }
@@ -301,7 +299,7 @@ where
 impl HttpCaller {
     /// Answers a request that the cache refuses to forward.
     fn refused<B: Body>(&self, error: Error) -> Response<ResponseBody<B>> {
-        match self.fallback_for(&error) {
+        match self.stands_in_for(&error) {
             Some(entry) => answered(self, &entry, CacheOutcome::StaleIfError),
             None => answer::refusal(&self.rules, error),
         }

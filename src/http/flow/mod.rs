@@ -21,7 +21,7 @@
 //!          ├─ unsafe ──────────────── unsafe_method ─ forward, then invalidate
 //!          └─ cacheable ─ lookup ─┬─ fresh ─ answer
 //!                                 └─ miss ─┬─ stale ─ answer; refresh
-//!                                          └─ work ─ cache::run ─┬─ an entry ─ answer
+//!                                          └─ work ─ flight::door ─┬─ an entry ─ answer
 //!                                                                ├─ lead ─ client ─ answer
 //!                                                                ├─ alone ─ forward
 //!                                                                └─ refused ─ fallback

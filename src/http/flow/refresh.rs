@@ -7,10 +7,9 @@ use http::{Method, Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
-use crate::cache::run;
 use crate::error::BoxError;
+use crate::flight::door;
 use crate::flight::request::LedFor;
-use crate::flight::waiter::Caller;
 use crate::http::flow::fill::key_of;
 use crate::http::flow::lookup::{self, FlightKind, HttpCaller, RefreshedEntry};
 use crate::http::flow::work::HttpWork;
@@ -63,10 +62,7 @@ pub(super) fn refresh<S, Q, B>(
     let engine = Arc::clone(&caller.cache.engine);
     let from = seen.value.response().map(|stored| stored.facts.from).unwrap_or_default();
     let lacks_credentials = !caller.asked.credentials.contains(from);
-    let now = caller.cache.now();
-    let was_declined =
-        || engine.table.read_marks(&flight.key, |marks| marks.refresh_pause.has_declined(now));
-    if lacks_credentials && was_declined().unwrap_or(false) {
+    if lacks_credentials && engine.has_declined_refresh(&flight.key) {
         // Left to a client with credentials, for which the response was computed.
         return;
     }
@@ -74,10 +70,10 @@ pub(super) fn refresh<S, Q, B>(
     // Asked under the lock of the key: another refresh may have ended meanwhile.
     let is_still_wanted =
         || cache.is_still(place.as_bytes(), seen) && cache.engine.log.is_alive(seen);
-    let leader = run::begin_refresh(&engine, flight, LedFor::Refresh, is_still_wanted);
-    if let Some(leader) = leader {
+    let lead = door::begin_refresh(&engine, flight, LedFor::Refresh, is_still_wanted);
+    if let Some(lead) = lead {
         let (context, work) = HttpWork::refreshing(caller, seen, service, request).take_context();
-        drop(engine.in_background(leader, |leader| work.lead_in(context, leader)));
+        drop(lead.in_background(|lead| work.lead_in(context, lead)));
     }
 }
 

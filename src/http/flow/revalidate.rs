@@ -42,7 +42,7 @@ impl Head {
             Err(why) => {
                 if ends(&renewed.entry, why) {
                     fill::unstore(&self.caller, &renewed.entry);
-                    self.leader.discard_remote_value();
+                    self.lead.discard_remote_value();
                 }
                 self.decline_response(renewed.response(), why)
             }

@@ -16,7 +16,7 @@ use crate::http::body::{ResponseBody, read_request};
 use crate::http::flow::answer::{self, Provenance, shape_of};
 use crate::http::flow::content::{self, Safety};
 use crate::http::flow::forward::Forward;
-use crate::http::flow::forwarded::ForwardPlace;
+use crate::http::flow::forwarded;
 use crate::http::flow::future::HttpFuture;
 use crate::http::flow::lookup::{HttpCaller, automatic_tags, group_origin, look, primary_key};
 use crate::http::flow::miss::serve;
@@ -369,7 +369,7 @@ impl<S> HttpService<S> {
         let (cache, rules) = (Arc::clone(&self.cache), Arc::clone(rules));
         let service = self.inner.clone();
         HttpFuture::pending(async move {
-            let place = match ForwardPlace::take(&cache, &rules, &parts).await {
+            let place = match forwarded::take_place(&cache, &rules, &parts).await {
                 Ok(place) => place,
                 Err(error) => return Ok(answer::refusal(&rules, error)),
             };

@@ -2,8 +2,7 @@
 
 use http::HeaderName;
 
-use crate::flight::evidence::RequestTraits;
-use crate::flight::marks::Marks;
+use crate::flight::door::RequestTraits;
 use crate::http::flow::lookup::HttpCaller;
 use crate::key::Key;
 
@@ -15,10 +14,7 @@ impl HttpCaller {
         if self.asked.credentials.is_anonymous() || self.rules.config.is_public {
             return true;
         }
-        let now = self.cache.now();
-        let is_shared = |marks: &Marks| marks.evidence.is_shared(now);
-        let is_known = self.cache.engine.table.read_marks(flight, is_shared).unwrap_or(false);
-        is_known || self.stale_permits()
+        self.cache.engine.is_shared(flight) || self.stale_permits()
     }
 
     /// Returns whether the last answer is known to be for one caller alone.
@@ -33,13 +29,11 @@ impl HttpCaller {
     }
 
     pub(super) fn is_known_unshared(&self, flight: &Key) -> bool {
-        let now = self.cache.now();
-        let may_share = self.may_share(flight);
-        let is_unshared = |marks: &Marks| match may_share {
-            true => marks.evidence.lets_pass(self.traits(), now),
-            false => marks.evidence.is_declined(now),
-        };
-        self.cache.engine.table.read_marks(flight, is_unshared).unwrap_or(false)
+        let engine = &self.cache.engine;
+        match self.may_share(flight) {
+            true => engine.lets_pass(flight, self.traits()),
+            false => engine.is_declined(flight),
+        }
     }
 
     pub(super) fn traits(&self) -> RequestTraits {

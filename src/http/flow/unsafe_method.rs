@@ -9,15 +9,13 @@ use http_body::Body;
 use tower_service::Service;
 
 use crate::entry::ComputationStart;
-use crate::flight::admission::Admission;
-use crate::flight::end::End;
-use crate::flight::waiter::Caller;
+use crate::flight::door::{Conclusion, ForwardPlace, try_lead};
 use crate::http::body::{ResponseBody, SourceBody};
 use crate::http::cache_for::CacheFor;
 use crate::http::flow::answer::{self, Provenance};
 use crate::http::flow::fill::ArrivalTime;
 use crate::http::flow::forward::Forward;
-use crate::http::flow::forwarded::ForwardPlace;
+use crate::http::flow::forwarded;
 use crate::http::flow::lead::{Head, OriginOutcome};
 use crate::http::flow::lookup::{
     HttpCaller, automatic_tags, group_origin, owned_primary_key, scheme,
@@ -82,7 +80,7 @@ where
 {
     let is_outermost = position == Position::Outermost;
     let place = match position {
-        Position::Outermost => ForwardPlace::take(&cache, &rules, &parts).await,
+        Position::Outermost => forwarded::take_place(&cache, &rules, &parts).await,
         // It counts in the outer layer.
         Position::Inside => Ok(ForwardPlace::NOT_NEEDED),
     };
@@ -293,7 +291,7 @@ impl Sent {
     ) -> Response<ResponseBody<B>> {
         let Some(primary) = self.primary else { return response.map(ResponseBody::inner) };
         let (at, wall) = (cache.now(), cache.engine.clock.wall());
-        let mut caller = HttpCaller {
+        let caller = HttpCaller {
             cache: Arc::clone(&cache),
             rules: Arc::clone(rules),
             asked: RequestFacts { method: RequestMethod::Get, credentials: self.credentials },
@@ -319,21 +317,21 @@ impl Sent {
             may_fill_from_range: false,
         };
         // Where another caller computes the key, its result may be older or newer: nothing is kept.
-        let request = caller.flight_request().without_waiting();
-        let Admission::Lead(leader) = cache.engine.enter(&request, &mut None) else {
+        let Some(lead) = try_lead(&cache.engine, caller.flight_request()) else {
             return response.map(ResponseBody::inner);
         };
-        if leader.started().seq != expected_seq {
+        let facts = lead.facts();
+        if facts.started.seq != expected_seq {
             // Another caller has invalidated since this response was judged,
             // perhaps this very resource.
-            leader.end(End::Withdrawn);
+            lead.end(Conclusion::Withdraw);
             return response.map(ResponseBody::inner);
         }
         // Its age counts from the request; invalidations count from now, as all of this write are done.
-        let started = ComputationStart { tick: self.started.tick, seq: leader.started().seq };
+        let started = ComputationStart { tick: self.started.tick, seq: facts.started.seq };
         let tags = caller.tags.iter().chain(own_tags).cloned().collect();
         let received = ArrivalTime { started, at, wall };
-        let head = Head { caller, leader, received, stale_until: None, occupied: false };
+        let head = Head { caller, lead, facts, received, stale_until: None, occupied: false };
         match head.keep::<B, std::convert::Infallible>(response, plan, tags).await {
             OriginOutcome::Response { response, .. } | OriginOutcome::Failed { response, .. } => {
                 response

@@ -9,16 +9,13 @@ use http_body::Body;
 use tower_service::Service;
 
 use crate::cache::key_work::ReplacedEntry;
-use crate::cache::run::{Question, Work};
 use crate::cache::state::Lookup;
-use crate::entry::Entry;
 use crate::error::Error;
-use crate::flight::clearance::{Judgement, Patience, Search};
-use crate::flight::end::{End, Remember};
-use crate::flight::leader::Leader;
-use crate::flight::phase::FlightNumbers;
+use crate::flight::door::{
+    Caller, Conclusion, Fit, FlightResult, Judgement, Lead, Patience, Question, Remember, Search,
+    Work,
+};
 use crate::flight::request::{FlightRequest, Role};
-use crate::flight::waiter::Caller;
 use crate::freshness::{self, Freshness};
 use crate::http::body::SourceBody;
 use crate::http::flow::lead::{OriginOutcome, ask};
@@ -208,20 +205,8 @@ impl Caller<StoredResponse> for HttpQuestion {
         self.caller.second_look()
     }
 
-    fn is_answered_by(&self, entry: &Entry<StoredResponse>) -> bool {
-        self.caller.is_answered_by(entry)
-    }
-
-    fn claim(&mut self, entry: &Entry<StoredResponse>) -> bool {
-        self.caller.claim(entry)
-    }
-
-    fn refuse(&mut self, entry: &Entry<StoredResponse>, is_dead: bool) -> bool {
-        self.caller.refuse(entry, is_dead)
-    }
-
-    fn is_new_enough(&self, numbers: FlightNumbers, entry: &Entry<StoredResponse>) -> bool {
-        self.caller.is_new_enough(numbers, entry)
+    fn fits(&mut self, result: &FlightResult<'_, StoredResponse>) -> Fit {
+        self.caller.fits(result)
     }
 
     fn wants_computation_from(&self) -> Option<u64> {
@@ -233,7 +218,7 @@ impl Caller<StoredResponse> for HttpQuestion {
     }
 
     fn fallback_for(&self, failure: &Error) -> Option<StoredEntry> {
-        self.caller.fallback_for(failure)
+        self.caller.stands_in_for(failure)
     }
 }
 
@@ -260,9 +245,9 @@ impl Question<StoredResponse> for HttpQuestion {
         }
     }
 
-    fn prepare(&mut self, leader: &mut Leader<StoredResponse>) {
+    fn prepare(&mut self, lead: &mut Lead<StoredResponse>) {
         if !self.caller.asked.credentials.is_anonymous() {
-            leader.keep_hold_local();
+            lead.keep_hold_local();
         }
         if matches!(self.purpose, HttpPurpose::Answer) {
             // It may have waited for another response since its look.
@@ -271,17 +256,17 @@ impl Question<StoredResponse> for HttpQuestion {
         self.restart();
     }
 
-    fn keep_stand_in(&mut self, leader: &Leader<StoredResponse>) {
+    fn keep_stand_in(&mut self, lead: &Lead<StoredResponse>) {
         let found = self.stand_in.take().filter(|found| self.caller.is_news(found));
         if let Some(found) = found {
-            let found = remote::adopt(&self.caller, &found, &|entry| leader.may_adopt(entry));
+            let found = remote::adopt(&self.caller, &found, &|entry| lead.may_adopt(entry));
             self.caller.stale = Some(Arc::clone(&found));
             self.stale = Some(found);
         }
     }
 
-    fn adopt(&mut self, leader: &Leader<StoredResponse>, found: StoredEntry) -> StoredEntry {
-        remote::adopt(&self.caller, &found, &|entry| leader.may_adopt(entry))
+    fn adopt(&mut self, lead: &Lead<StoredResponse>, found: StoredEntry) -> StoredEntry {
+        remote::adopt(&self.caller, &found, &|entry| lead.may_adopt(entry))
     }
 }
 
@@ -299,22 +284,23 @@ where
         &mut self.question
     }
 
-    async fn call(self, leader: Leader<StoredResponse>) -> Self::Output {
+    async fn call(self, lead: Lead<StoredResponse>) -> Self::Output {
         let Self { question, service, request, .. } = self;
         let HttpQuestion { mut caller, purpose, stale, is_occupied, .. } = question;
         let is_answer = matches!(purpose, HttpPurpose::Answer);
-        if is_answer && caller.wishes.range && caller.has_learned_not_to_share(leader.key()) {
-            leader.end(End::Declined(Remember::NothingOfOthers));
+        if is_answer && caller.wishes.range && caller.has_learned_not_to_share(lead.key()) {
+            lead.end(Conclusion::Decline(Remember::NothingOfOthers));
             return LeadResult { own: OriginOutcome::Unasked, stale };
         }
-        if leader.is_second() {
-            caller.trail = Trail::of_way(leader.way(), caller.anchor.is_some());
+        let facts = lead.facts();
+        if facts.is_second {
+            caller.trail = Trail::of_way(&facts.way, caller.anchor.is_some());
         }
         // The first leader of the flight has looked into the remote.
-        let is_occupied = is_occupied || leader.is_second() && leader.may_replace_value();
+        let is_occupied = is_occupied || facts.is_second && facts.replaces_value;
         // Also a cache that stores nothing has gauges to set.
         caller.cache.tidy_from_now_on();
-        let own = ask(caller, leader, is_occupied, service, request).await;
+        let own = ask(caller, (lead, facts), is_occupied, service, request).await;
         LeadResult { own, stale }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::request::Parts;
 
 use crate::flight::client_key::ClientKey;
-use crate::flight::places::Places;
+use crate::flight::door::ForwardBound;
 use crate::http::layer::HttpLayer;
 
 impl HttpLayer {
@@ -89,7 +89,7 @@ impl HttpLayer {
     #[track_caller]
     pub fn max_forwarded(self, max: usize) -> Self {
         assert!(max > 0, "`max_forwarded`: is 0; leave it out to set no bound");
-        let places = Arc::new(Places::new(max));
-        self.change(move |rules| rules.forwarded = Some(places))
+        let bound = ForwardBound::new(max);
+        self.change(move |rules| rules.forwarded = Some(bound))
     }
 }

@@ -13,7 +13,7 @@ use http::request::Parts;
 use http::{Extensions, Response, request, response};
 
 use crate::flight::client_key::ClientKey;
-use crate::flight::places::Places;
+use crate::flight::door::ForwardBound;
 use crate::http::config::HttpConfig;
 use crate::http::flow::error_response::Refusal;
 use crate::http::layer::route_table::RouteTable;
@@ -54,7 +54,7 @@ pub(crate) struct Rules {
     /// Which client a request is of.
     pub(in crate::http) client: Option<ClientRule>,
     /// The places for requests that are forwarded outside of flights, if they are bounded.
-    pub(in crate::http) forwarded: Option<Arc<Places>>,
+    pub(in crate::http) forwarded: Option<ForwardBound>,
     /// Which errors of the service say that it was not reached.
     pub(in crate::http) disconnected: Option<DisconnectedRule>,
     /// Which errors of the service say that it has received nothing.

@@ -10,21 +10,20 @@ use http::Response;
 use http::response::Parts;
 use http_body::Frame;
 
-use crate::flight::end::End;
-use crate::flight::lending;
+use crate::flight::door::{self, Conclusion, Destination, StoreChange};
 use crate::http::body::{Collection, Limits, ResponseBody, SharedBody, SourceBody};
 use crate::http::body::{Content, collect};
 use crate::http::flow::fill;
-use crate::http::flow::lead::pump::{Arrival, Pump};
-use crate::http::flow::lead::{Head, OriginOutcome, failed};
-use crate::http::flow::lookup::is_validated_by_each;
+use crate::http::flow::lead::pump::{ArrivingBody, Pump};
+use crate::http::flow::lead::{Head, OriginOutcome, failed, note_kept};
+use crate::http::flow::lookup::{HttpCaller, is_validated_by_each};
 use crate::http::flow::remote;
 use crate::http::rules::decline_reason::is_failure;
 use crate::http::rules::request::RequestMethod;
 use crate::http::rules::storable::{DeclineReason, Plan, UnstoredReason};
-use crate::http::stored::response::StoredEntry;
-use crate::key::Tag;
-use crate::observe::{Observe, Occurrence};
+use crate::http::stored::response::{StoredEntry, StoredResponse};
+use crate::key::{Key, Tag};
+use crate::lease::hold::FillTarget;
 
 /// The part of a body that has come, and the rest.
 type Arriving<B> = (VecDeque<Frame<Bytes>>, Pin<Box<B>>);
@@ -95,9 +94,8 @@ impl Head {
         plan: &Plan,
         tags: Box<[Tag]>,
     ) -> (StoredEntry, Recipients) {
-        let Self { caller, leader, received, .. } = self;
-        let version = leader.version();
-        let entry = fill::entry(caller, head, body, plan, tags, *received, version);
+        let Self { caller, lead, facts, received, .. } = self;
+        let entry = fill::entry(caller, head, body, plan, tags, *received, facts.version);
         let longest = entry.window().useful_until();
         let is_covered = plan.is_shareable() && received.at < longest;
         let share = match received.at < entry.window().kept_until() {
@@ -111,7 +109,7 @@ impl Head {
         let is_shared = share != Recipients::Each && !plan.is_for_wave;
         if !caller.asked.credentials.is_anonymous() && is_shared {
             let least = received.at.plus(caller.cache.engine.settings.uncacheable_for());
-            leader.note_shared(longest.max(least));
+            lead.note_shared(longest.max(least));
         }
         (entry, share)
     }
@@ -138,7 +136,7 @@ impl Head {
         match share {
             Recipients::None => self.decline_unshared(),
             Recipients::Wave => self.share_with_wave(entry),
-            Recipients::All | Recipients::Each => return self.store(entry),
+            Recipients::All | Recipients::Each => return self.store(&entry),
         }
         Err(UnstoredReason::Expired)
     }
@@ -147,33 +145,17 @@ impl Head {
         let status = entry.value.response().map(|stored| stored.status);
         let end = match status.filter(|status| is_failure(*status)) {
             Some(status) => failed(status, self.stale_until).with_result(entry),
-            None => End::ForWaiters(entry),
+            None => Conclusion::Share(entry),
         };
-        self.leader.end(end);
+        self.lead.end(end);
     }
 
     /// Stores a whole response before it is handed over: a waiter that it does
     /// not fit looks into the index for its own variant at once.
-    pub(super) fn store(self, entry: StoredEntry) -> Result<(), UnstoredReason> {
-        let Self { caller, leader, .. } = self;
-        let change = fill::store(&caller, &entry, &|| leader.may_store(&entry));
-        let stored = change.applied;
-        if stored && caller.cache.writes.note_stored() {
-            caller.cache.observer.happened(Occurrence::NoWriteSeen);
-        }
-        let why = || match leader.may_store(&entry) {
-            true => UnstoredReason::Superseded,
-            false => UnstoredReason::Invalidated,
-        };
-        let result = if stored { Ok(()) } else { Err(why()) };
-        caller.cache.tidy_from_now_on();
-        let targets = leader.leased_key();
-        let targets = targets.map(|key| remote::fill_targets(&caller, &entry, key));
-        let targets = targets.unwrap_or_default();
-        let published = Arc::clone(&entry);
-        leader.finish(published, stored, targets, move || fill::unstore(&caller, &entry));
-        drop(change.garbage);
-        result
+    fn store(self, entry: &StoredEntry) -> Result<(), UnstoredReason> {
+        let Self { caller, lead, .. } = self;
+        let cache = Arc::clone(&caller.cache);
+        note_kept(&cache, lead.store_at(entry, caller))
     }
 
     /// Hands over a response whose body arrives.
@@ -204,10 +186,10 @@ impl Head {
         }
         let stored = match share {
             Recipients::Wave | Recipients::None => Err(UnstoredReason::Expired),
-            _ if !self.leader.may_store(&entry) => Err(UnstoredReason::Invalidated),
+            _ if !self.lead.may_store(&entry) => Err(UnstoredReason::Invalidated),
             Recipients::All | Recipients::Each => Ok(()),
         };
-        let scope = self.leader.scope();
+        let scope = self.lead.scope();
         let cache = Arc::clone(&self.caller.cache);
         // Before anything can be freed.
         let own = ResponseBody::reading(body.reader_with_trailers());
@@ -216,29 +198,44 @@ impl Head {
             feed.push(data);
         }
         let arrival = match share {
-            Recipients::All | Recipients::Each => Some(self.arrive(entry, head.status)),
+            Recipients::All | Recipients::Each => Some(self.arrive(&entry, head.status)),
             Recipients::Wave | Recipients::None => {
                 self.share_with_wave(entry);
                 None
             }
         };
         let pump = Pump::new(arrival, feed, rest, limits, Arc::clone(&cache));
-        cache.engine.go_on(lending::within(scope, pump.run()));
+        cache.engine.go_on(door::within(scope, pump.run()));
         OriginOutcome::Response { response: Response::from_parts(head, own), stored, why: None }
     }
 
     /// Publishes an entry whose body arrives.
-    fn arrive(self, entry: StoredEntry, status: http::StatusCode) -> Arrival {
-        let Self { caller, leader, .. } = &self;
-        fill::announce(caller, &entry, &|| leader.may_store(&entry));
-        // From now on requests of this kind may be expected elsewhere.
-        let key = caller.expected_flight_key();
-        let is_expected = key != *leader.key() && !is_validated_by_each(&entry);
-        let beside = if is_expected { leader.lead_beside(key) } else { None };
-        if let Some(beside) = &beside {
-            beside.publish(Arc::clone(&entry));
-        }
-        leader.publish(Arc::clone(&entry));
-        Arrival::new(self, entry, status, beside)
+    fn arrive(self, entry: &StoredEntry, status: http::StatusCode) -> ArrivingBody {
+        let Self { caller, lead, stale_until, .. } = self;
+        let is_for_each = is_validated_by_each(entry);
+        let arrival = lead.arrive(Arc::clone(entry), caller, |caller, allowed| {
+            fill::announce(caller, entry, allowed);
+            // From now on requests of this kind may be expected elsewhere.
+            (!is_for_each).then(|| caller.expected_flight_key())
+        });
+        ArrivingBody { arrival, status, stale_until }
+    }
+}
+
+impl Destination<StoredResponse> for HttpCaller {
+    fn store(
+        &self,
+        entry: &StoredEntry,
+        allowed: &dyn Fn() -> bool,
+    ) -> StoreChange<StoredResponse> {
+        fill::store(self, entry, allowed)
+    }
+
+    fn targets(&self, entry: &StoredEntry, leased: &Key) -> Vec<FillTarget<StoredResponse>> {
+        remote::fill_targets(self, entry, leased)
+    }
+
+    fn unstore(&self, entry: &StoredEntry) {
+        fill::unstore(self, entry);
     }
 }

@@ -12,15 +12,16 @@ use http::StatusCode;
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, Sleep, timeout_at};
 
-use crate::flight::end::End;
-use crate::flight::leader::Leader;
+use crate::clock::Tick;
+use crate::flight::door::Arrival;
 use crate::http::body::{
     BodyError, BodyErrorKind, Feed, Limits, Next, ReadGate, SourceBody, poll_bytes,
 };
 use crate::http::flow::fill;
-use crate::http::flow::lead::Head;
+use crate::http::flow::lead::{note_declined, note_kept};
+use crate::http::flow::lookup::HttpCaller;
 use crate::http::rules::storable::DeclineReason;
-use crate::http::stored::response::{HttpCache, StoredEntry, StoredResponse};
+use crate::http::stored::response::{HttpCache, StoredResponse};
 use crate::mode::Mode;
 
 /// After so many frames other tasks run: a body that is always ready must not
@@ -28,57 +29,27 @@ use crate::mode::Mode;
 const FRAMES_AT_ONCE: u32 = 64;
 
 /// A flight whose answer is published, and whose body arrives.
-pub(super) struct Arrival {
-    head: Head,
-    entry: StoredEntry,
-    status: StatusCode,
-    beside: Beside,
+pub(super) struct ArrivingBody {
+    pub(super) arrival: Arrival<StoredResponse, HttpCaller>,
+    pub(super) status: StatusCode,
+    pub(super) stale_until: Option<Tick>,
 }
 
-/// The same flight under another key; it ends with the first.
-struct Beside(Option<Leader<StoredResponse>>);
-
-impl Drop for Beside {
-    fn drop(&mut self) {
-        if let Some(leader) = self.0.take() {
-            leader.end(End::Withdrawn);
-        }
-    }
-}
-
-impl Arrival {
-    pub(super) fn new(
-        head: Head,
-        entry: StoredEntry,
-        status: StatusCode,
-        beside: Option<Leader<StoredResponse>>,
-    ) -> Self {
-        Self { head, entry, status, beside: Beside(beside) }
-    }
-
-    /// Says that more is expected within the limit.
-    fn goes_on(&self, limits: &Limits) {
-        for leader in std::iter::once(&self.head.leader).chain(&self.beside.0) {
-            leader.expect_within(limits.idle);
-            leader.join_within(limits.join);
-        }
-    }
-
-    /// The body has paused: no more requests join, and other processes need not wait.
-    fn pause(&mut self) {
-        self.head.leader.give_up_lease();
-    }
-
-    /// The flights are out of the table when this returns, or with a remote
-    /// once it has the response.
+impl ArrivingBody {
     fn complete(self, body: Bytes) {
-        if let Some(whole) = fill::completed(&self.head.caller, &self.entry, body) {
-            let _ = self.head.store(whole);
+        let Self { arrival, .. } = self;
+        if let Some(whole) = fill::completed(arrival.place(), arrival.entry(), body) {
+            let cache = Arc::clone(&arrival.place().cache);
+            let _ = note_kept(&cache, arrival.complete(&whole));
         }
     }
 
     fn decline(self, why: DeclineReason) {
-        self.head.decline_as(self.status, why);
+        let Self { arrival, status, stale_until } = self;
+        let conclusion = arrival.place().declined(status, why, stale_until);
+        let (key, cache) = (arrival.key().clone(), Arc::clone(&arrival.place().cache));
+        arrival.end(conclusion);
+        note_declined(&cache, &key, why);
     }
 }
 
@@ -107,7 +78,7 @@ enum PumpEnd {
 /// of the end of a body must not find its flight.
 pub(super) struct Pump<B> {
     /// None where nothing is to be stored.
-    flight: Option<Arrival>,
+    flight: Option<ArrivingBody>,
     feed: Feed,
     source: Pin<Box<B>>,
     limits: Limits,
@@ -117,7 +88,7 @@ pub(super) struct Pump<B> {
 
 impl<B: SourceBody> Pump<B> {
     pub(super) fn new(
-        flight: Option<Arrival>,
+        flight: Option<ArrivingBody>,
         feed: Feed,
         source: Pin<Box<B>>,
         limits: Limits,
@@ -165,7 +136,7 @@ impl<B: SourceBody> Pump<B> {
                 Ok(None) => return PumpEnd::Deserted,
                 Err(_) if until.is_none_or(|until| until > Instant::now()) => {
                     pauses_at = None;
-                    self.flight.iter_mut().for_each(Arrival::pause);
+                    self.flight.iter_mut().for_each(|flight| flight.arrival.pause());
                     continue;
                 }
                 Err(_) => return PumpEnd::Refused(DeclineReason::Slow),
@@ -193,14 +164,17 @@ impl<B: SourceBody> Pump<B> {
 
     /// Returns until when more is expected.
     fn goes_on(&self) -> Option<Instant> {
-        self.flight.iter().for_each(|flight| flight.goes_on(&self.limits));
+        let (idle, join) = (self.limits.idle, self.limits.join);
+        self.flight.iter().for_each(|flight| flight.arrival.goes_on(idle, join));
         self.limits.idle_until()
     }
 
     /// Returns whether the body is kept also where no client reads it: it may be stored, and
     /// answer a request.
     fn is_of_use(&self) -> bool {
-        let is_over = |flight: &Arrival| flight.entry.window().kept_until() <= self.cache.now();
+        let is_over = |flight: &ArrivingBody| {
+            flight.arrival.entry().window().kept_until() <= self.cache.now()
+        };
         self.cache.engine.mode() == Mode::On && !self.flight.as_ref().is_some_and(is_over)
     }
 

@@ -1,4 +1,5 @@
-//! The one orchestrator: from a caller without a fresh answer to its answer.
+//! The door of the room, and the one orchestrator behind it: from a caller without a fresh answer
+//! to its answer.
 //!
 //! Generic or HTTP, detached or inline, miss or refresh: all go through here.
 //!
@@ -8,8 +9,12 @@
 //! - [`run`] takes a caller that found nothing fresh: it waits, leads, computes alone or is
 //!   refused.
 //! - [`begin_refresh`] takes the lead for a caller that has a value in hand.
+//! - [`try_lead`] takes the lead for one that has a value already, and asks nobody.
 //! - [`lead`] is the way of a leader from its lead to its end. Whether it runs on a task of
 //!   its own or inside the caller is up to the closure that `run` is given.
+//!
+//! What stands here is all that `http` sees of the room. A flight is ended behind the door: see
+//! [`Lead`].
 
 use std::future::Future;
 use std::pin::Pin;
@@ -20,12 +25,29 @@ use crate::clock::Tick;
 use crate::entry::Entry;
 use crate::error::{Error, ErrorKind};
 use crate::flight::admission::Admission;
-use crate::flight::clearance::{Clearance, Patience, Search};
+use crate::flight::clearance::Clearance;
+pub(crate) use crate::flight::clearance::{Judgement, Patience, Search};
+pub(crate) use crate::flight::end::{Conclusion, Remember};
 use crate::flight::end::{End, Leavings};
-use crate::flight::engine::{Engine, PlaceForOne};
-use crate::flight::leader::Leader;
+use crate::flight::engine::Engine;
+pub(crate) use crate::flight::engine::PlaceForOne;
+use crate::flight::hold::HeldKey;
+pub(crate) use crate::flight::hold::{FailureRule, HoldRule};
+pub(crate) use crate::flight::lead::{FlightFacts, Lead};
 use crate::flight::request::{FlightRequest, LedFor};
-use crate::flight::waiter::{AloneReason, Caller, Resolver, Step};
+pub(crate) use crate::flight::waiter::{AloneReason, Caller, Fit, FlightResult};
+use crate::flight::waiter::{Resolver, Step};
+#[cfg(feature = "http")]
+pub(crate) use crate::flight::{
+    arrival::Arrival,
+    evidence::RequestTraits,
+    forwarding::{ForwardBound, ForwardPlace},
+    leader::Kept,
+    lending::within,
+    phase::FlightNumbers,
+    ports::{Destination, Store, StoreChange},
+    vacancy::Successor,
+};
 use crate::mode::Mode;
 use crate::outcome::CacheOutcome;
 
@@ -39,14 +61,14 @@ pub(crate) trait Question<V: Send + Sync + 'static>: Caller<V> + Search<V> {
     fn patience(&mut self) -> Patience;
 
     /// Prepares the leader before it begins.
-    fn prepare(&mut self, _: &mut Leader<V>) {}
+    fn prepare(&mut self, _: &mut Lead<V>) {}
 
     /// Keeps a value that the search has found and that may be served in place of a failure.
-    fn keep_stand_in(&mut self, leader: &Leader<V>);
+    fn keep_stand_in(&mut self, lead: &Lead<V>);
 
     /// Stores a value that the search has found and that answers the callers. Returns it as
     /// they get it.
-    fn adopt(&mut self, leader: &Leader<V>, found: Arc<Entry<V>>) -> Arc<Entry<V>>;
+    fn adopt(&mut self, lead: &Lead<V>, found: Arc<Entry<V>>) -> Arc<Entry<V>>;
 
     /// Returns until when something stale may be served in place of a failure.
     fn stale_until(&self) -> Option<Tick> {
@@ -64,7 +86,7 @@ pub(crate) trait Work<V: Send + Sync + 'static>: Sized {
     fn question(&mut self) -> &mut Self::Question;
 
     /// Asks the origin, and ends the leader.
-    fn call(self, leader: Leader<V>) -> impl Future<Output = Self::Output>;
+    fn call(self, lead: Lead<V>) -> impl Future<Output = Self::Output>;
 }
 
 /// How a leader's way ended.
@@ -104,7 +126,7 @@ where
 pub(crate) fn run<V, W, LF>(
     engine: &Arc<Engine<V>>,
     mut work: W,
-    lead_by: impl FnOnce(Leader<V>, W) -> LF,
+    lead_by: impl FnOnce(Lead<V>, W) -> LF,
 ) -> impl Future<Output = RunOutcome<V, W>>
 where
     V: Send + Sync + 'static,
@@ -132,14 +154,14 @@ fn next<V, W, LF>(
     engine: &Arc<Engine<V>>,
     step: Step<V>,
     mut work: W,
-    lead_by: impl FnOnce(Leader<V>, W) -> LF,
+    lead_by: impl FnOnce(Lead<V>, W) -> LF,
 ) -> Result<RunOutcome<V, W>, Pin<Box<LF>>>
 where
     V: Send + Sync + 'static,
     W: Work<V>,
 {
     Ok(match step {
-        Step::Lead(leader) => return Err(Box::pin(lead_by(leader, work))),
+        Step::Lead(leader) => return Err(Box::pin(lead_by(Lead(leader), work))),
         Step::Answer(entry, outcome) => RunOutcome::Answer(entry, outcome, work),
         Step::Refuse(error) => refuse_unless_off(engine, error, Some(work)),
         Step::Remembered(error) => RunOutcome::Remembered(error, work),
@@ -181,7 +203,7 @@ where
 pub(crate) async fn run_unprotected<V, W, LF>(
     engine: &Arc<Engine<V>>,
     mut work: W,
-    lead_by: impl FnOnce(Leader<V>, W) -> LF,
+    lead_by: impl FnOnce(Lead<V>, W) -> LF,
 ) -> RunOutcome<V, W>
 where
     V: Send + Sync + 'static,
@@ -192,7 +214,7 @@ where
     let request = request.led_for(LedFor::CallerWithValue);
     match engine.enter(&request, &mut None) {
         Admission::Lead(leader) => {
-            match lead_by(leader, work).await.for_caller(CacheOutcome::Alone) {
+            match lead_by(Lead(leader), work).await.for_caller(CacheOutcome::Alone) {
                 // Switched on in this moment, or a bound that does not hold here.
                 RunOutcome::Found(_, work) | RunOutcome::Refused(_, Some(work)) => {
                     RunOutcome::Alone(AloneReason::Observe, None, work)
@@ -246,28 +268,38 @@ pub(crate) fn begin_refresh<V: Send + Sync + 'static>(
     request: FlightRequest,
     led_for: LedFor,
     is_still_wanted: impl FnOnce() -> bool,
-) -> Option<Leader<V>> {
+) -> Option<Lead<V>> {
     if !engine.may_refresh(&request.key) {
         return None;
     }
-    let request = request.without_waiting().led_for(led_for);
-    let Admission::Lead(leader) = engine.enter(&request, &mut None) else { return None };
+    let lead = try_lead(engine, request.led_for(led_for))?;
     if is_still_wanted() {
-        return Some(leader);
+        return Some(lead);
     }
-    leader.end(End::Withdrawn);
+    lead.end(Conclusion::Withdraw);
     None
+}
+
+/// Takes the lead without waiting, unless a computation of the key runs, or none may begin now.
+pub(crate) fn try_lead<V: Send + Sync + 'static>(
+    engine: &Arc<Engine<V>>,
+    request: FlightRequest,
+) -> Option<Lead<V>> {
+    match engine.enter(&request.without_waiting(), &mut None) {
+        Admission::Lead(leader) => Some(Lead(leader)),
+        _ => None,
+    }
 }
 
 /// The way of a leader from its lead to its end. Every exit ends it: by name here, or by
 /// the guard when this future is dropped or panics.
-pub(crate) async fn lead<V, W>(leader: Leader<V>, mut work: W) -> LeadOutcome<V, W>
+pub(crate) async fn lead<V, W>(lead: Lead<V>, mut work: W) -> LeadOutcome<V, W>
 where
     V: Send + Sync + 'static,
     W: Work<V>,
 {
-    match clear(leader, work.question()).await {
-        Cleared::Call(leader) => LeadOutcome::Called(work.call(leader).await),
+    match clear(lead, work.question()).await {
+        Cleared::Call(lead) => LeadOutcome::Called(work.call(lead).await),
         Cleared::Found(found, leavings) => {
             leavings.after_others().await;
             LeadOutcome::Found(found, work)
@@ -277,9 +309,9 @@ where
 }
 
 /// What a leader does once it is cleared.
-pub(super) enum Cleared<V: Send + Sync + 'static> {
+pub(crate) enum Cleared<V: Send + Sync + 'static> {
     /// It asks the origin.
-    Call(Leader<V>),
+    Call(Lead<V>),
     /// The remote has a value. The leader has ended.
     Found(Arc<Entry<V>>, Leavings<V>),
     /// There is no value. The leader has ended.
@@ -287,64 +319,64 @@ pub(super) enum Cleared<V: Send + Sync + 'static> {
 }
 
 /// The way of a leader until it asks the origin, or ends without that.
-pub(super) async fn clear<V, Q>(mut leader: Leader<V>, question: &mut Q) -> Cleared<V>
+pub(crate) async fn clear<V, Q>(mut lead: Lead<V>, question: &mut Q) -> Cleared<V>
 where
     V: Send + Sync + 'static,
     Q: Question<V>,
 {
     // What its caller has in hand decides how long it waits, and what a failure means.
-    question.prepare(&mut leader);
+    question.prepare(&mut lead);
     let patience = question.patience();
-    let clearance = leader.clear(question, patience).await;
-    question.keep_stand_in(&leader);
+    let clearance = lead.0.clear(question, patience).await;
+    question.keep_stand_in(&lead);
     let may_call = matches!(clearance, Clearance::Compute | Clearance::TimedOut);
     if !may_call {
         // Its caller may not be polled any more: others must not wait for what it does next.
         question.give_way();
     }
     match clearance {
-        Clearance::Compute => Cleared::Call(leader),
+        Clearance::Compute => Cleared::Call(lead),
         Clearance::Found(found) => {
             // Stored before it is handed over, like a computed value.
-            let found = question.adopt(&leader, found);
-            let leavings = leader.end_with_leavings(End::Found(Arc::clone(&found)));
+            let found = question.adopt(&lead, found);
+            let leavings = lead.end_found(Arc::clone(&found));
             Cleared::Found(found, leavings)
         }
         Clearance::Held(held) => {
-            let error = leader.engine().held(leader.key(), held);
-            leader.end(End::Held { error: error.clone(), noted: None });
+            let error = lead.engine().held(lead.key(), held);
+            lead.0.end(End::Held { error: error.clone(), noted: None });
             Cleared::Refused(error)
         }
         // The failure was in another process: its error is not known here, its rest is believed within
         // the bounds of this process.
         Clearance::HeldElsewhere(rest) => {
-            let rest = leader.engine().settings.hold_policy().believed(rest);
-            let held = crate::flight::hold::HeldKey { rest, error: None };
-            let error = leader.engine().held(leader.key(), held);
-            leader.end(End::Held { error: error.clone(), noted: Some(rest) });
+            let rest = lead.engine().settings.hold_policy().believed(rest);
+            let held = HeldKey { rest, error: None };
+            let error = lead.engine().held(lead.key(), held);
+            lead.0.end(End::Held { error: error.clone(), noted: Some(rest) });
             Cleared::Refused(error)
         }
         Clearance::LeftToAnother(left) => {
-            leader.end(End::LeftToAnother(left.min(REFRESH_AGAIN)));
+            lead.0.end(End::LeftToAnother(left.min(REFRESH_AGAIN)));
             Cleared::Refused(Error::new(ErrorKind::WaitTimeout))
         }
         // It has waited for another process. Where the settings allow it, and no stale value serves, one
         // caller of each process computes without the lease.
         Clearance::TimedOut => {
-            let settings = &leader.engine().settings;
+            let settings = &lead.engine().settings;
             let may_compute =
                 settings.compute_after_wait == Some(true) && question.stale_until().is_none();
-            if may_compute && leader.try_place() {
-                return Cleared::Call(leader);
+            if may_compute && lead.0.try_place() {
+                return Cleared::Call(lead);
             }
             question.give_way();
-            let error = leader.engine().waited_too_long(leader.key());
-            leader.end(End::Withdrawn);
+            let error = lead.engine().waited_too_long(lead.key());
+            lead.end(Conclusion::Withdraw);
             Cleared::Refused(error)
         }
         // Its waiters have a patience of their own: the next of them leads.
         Clearance::Refused(error) => {
-            leader.end(End::Withdrawn);
+            lead.end(Conclusion::Withdraw);
             Cleared::Refused(error)
         }
     }
