@@ -17,7 +17,7 @@ pub(crate) struct Arrival<V: Send + Sync + 'static, P> {
     leader: Leader<V>,
     entry: Arc<Entry<V>>,
     place: P,
-    /// Dropped last: whoever enters the other flight anew must not find this one.
+    /// Dropped last: a caller that enters the other flight anew must not find this one.
     beside: Beside<V>,
 }
 

@@ -9,7 +9,7 @@
 //! - [`run`] takes a caller that found nothing fresh: it waits, leads, computes alone or is
 //!   refused.
 //! - [`begin_refresh`] takes the lead for a caller that has a value in hand.
-//! - [`try_lead`] takes the lead for one that has a value already, and asks nobody.
+//! - [`try_lead`] takes the lead for one that has a value already, and asks no other.
 //! - [`lead`] is the way of a leader from its lead to its end. Whether it runs on a task of
 //!   its own or inside the caller is up to the closure that `run` is given.
 //!

@@ -2,8 +2,8 @@
 //!
 //! The guard of the flight stays in this room. A computation takes the [`FlightFacts`] of its flight from
 //! its [`Lead`], is driven by it, and gives it back with what it has come to: a [`Conclusion`], or
-//! a result and the [`Destination`] where that stands. What becomes of the flight, of its place among the
-//! computations and of the lease is decided here. However a lead goes away, its flight ends.
+//! a result and the [`Destination`] where that stands. What happens to the flight, to its place among the
+//! computations and to the lease is decided here. However a lead goes away, its flight ends.
 
 #![cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP asks more of a flight"))]
 
@@ -26,6 +26,7 @@ use crate::flight::lending::Scope;
 use crate::flight::phase::Interest;
 use crate::flight::places::NoPlace;
 use crate::flight::ports::Destination;
+use crate::flight::tasks::OnTask;
 use crate::flight::vacancy::Successor;
 use crate::garbage::Garbage;
 use crate::key::Key;
@@ -87,27 +88,27 @@ impl<V: Send + Sync + 'static> Lead<V> {
     ///
     /// Cancel safe: when the caller is dropped, the task goes on, unless it still waits for
     /// a place and no other caller waits for it.
-    pub(crate) fn on_task<T, F, W>(
-        self,
-        work: W,
-    ) -> impl Future<Output = Result<T, Error>> + Send + use<V, T, F, W>
+    pub(crate) fn on_task<T, F>(mut self, work: impl FnOnce(Self) -> F) -> OnTask<V, T>
     where
-        W: FnOnce(Self) -> F,
         F: Future<Output = T> + Send + 'static,
         T: Send + 'static,
     {
-        let engine = Arc::clone(self.engine());
-        engine.detached(self.0, |leader| work(Self(leader)))
+        let (engine, key) = (Arc::clone(self.engine()), self.key().clone());
+        let interest = self.part_from_caller();
+        OnTask { task: engine.spawn(&key, work(self)), interest }
     }
 
     /// The same where no caller waits. Returns the task.
-    pub(crate) fn in_background<F, W>(self, work: W) -> JoinHandle<Option<F::Output>>
+    pub(crate) fn in_background<F>(
+        mut self,
+        work: impl FnOnce(Self) -> F,
+    ) -> JoinHandle<Option<F::Output>>
     where
-        W: FnOnce(Self) -> F,
         F: Future<Output: Send + 'static> + Send + 'static,
     {
-        let engine = Arc::clone(self.engine());
-        engine.in_background(self.0, |leader| work(Self(leader)))
+        let (engine, key) = (Arc::clone(self.engine()), self.key().clone());
+        drop(self.part_from_caller());
+        engine.spawn(&key, work(self))
     }
 
     /// Hands out its caller, which waits where the lead is not.
@@ -264,7 +265,7 @@ impl<V: Send + Sync + 'static> Lead<V> {
         self.0.fill(entry)
     }
 
-    /// The same at a place of its own. Returns what has become of the result.
+    /// The same at a place of its own. Returns whether it is kept.
     pub(crate) fn store_at(self, entry: &Arc<Entry<V>>, place: impl Destination<V>) -> Kept {
         self.0.store_at(entry, place).0
     }

@@ -561,7 +561,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
     }
 }
 
-/// What has become of a result.
+/// Whether a result is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kept {
     Stored,

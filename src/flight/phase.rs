@@ -465,7 +465,7 @@ impl<V> Flight<V> {
 }
 
 impl<V> Drop for Flight<V> {
-    /// The last one that had the flight must not get a panic of the value's `Drop`: nobody has taken
+    /// The last one that had the flight must not get a panic of the value's `Drop`: no caller has taken
     /// that value.
     fn drop(&mut self) {
         drop_caught(self.verdict.take());

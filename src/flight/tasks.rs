@@ -4,14 +4,16 @@
 use std::any::Any;
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::panic::resume_unwind;
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 
 use crate::error::{Error, ErrorKind};
 use crate::flight::engine::{Engine, GRACE, PlaceForOne};
-use crate::flight::leader::Leader;
 use crate::flight::lending;
 use crate::flight::phase::Interest;
 use crate::key::Key;
@@ -61,56 +63,31 @@ pub(super) fn lacks_task_local(panic: &(dyn Any + Send)) -> bool {
     })
 }
 
+/// The caller of a leader that is at work on a task of its own.
+///
+/// A type without the work's in it: these go into each other, and the compiler of a user's program
+/// would carry it through all ways of the caller.
+#[must_use = "futures do nothing unless polled"]
+pub(crate) struct OnTask<V, T> {
+    pub(super) task: JoinHandle<Option<T>>,
+    pub(super) interest: Option<Interest<V>>,
+}
+
+impl<V, T> Future for OnTask<V, T> {
+    type Output = Result<T, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let result = match ready!(Pin::new(&mut self.task).poll(cx)) {
+            Ok(Some(result)) => Ok(result),
+            Err(failure) if failure.is_panic() => resume_unwind(failure.into_panic()),
+            Ok(None) | Err(_) => Err(Error::new(ErrorKind::ShutDown)),
+        };
+        self.interest = None;
+        Poll::Ready(result)
+    }
+}
+
 impl<V: Send + Sync + 'static> Engine<V> {
-    /// Runs the leader's work on its own task and waits for its result. A panic of the
-    /// task goes on in the caller.
-    ///
-    /// Begins at once. A future that held the work until it is polled would be as large as
-    /// the work, also in the futures of waiters, which never lead.
-    ///
-    /// Cancel safe: when the caller is dropped, the task goes on, unless it still waits for
-    /// a place and no other caller waits for it.
-    pub(crate) fn detached<T, F, W>(
-        &self,
-        mut leader: Leader<V>,
-        work: W,
-    ) -> impl Future<Output = Result<T, Error>> + Send + use<V, T, F, W>
-    where
-        W: FnOnce(Leader<V>) -> F,
-        F: Future<Output = T> + Send + 'static,
-        T: Send + 'static,
-    {
-        let key = leader.key().clone();
-        let interest = leader.move_to_task();
-        let task = self.spawn(&key, work(leader));
-        async {
-            let _interest = interest;
-            match task.await {
-                Ok(Some(result)) => Ok(result),
-                Ok(None) => Err(Error::new(ErrorKind::ShutDown)),
-                Err(failure) if failure.is_panic() => {
-                    std::panic::resume_unwind(failure.into_panic())
-                }
-                Err(_) => Err(Error::new(ErrorKind::ShutDown)),
-            }
-        }
-    }
-
-    /// Runs the leader's work on its own task; no caller waits for it. Returns the task.
-    pub(crate) fn in_background<F, W>(
-        &self,
-        mut leader: Leader<V>,
-        work: W,
-    ) -> tokio::task::JoinHandle<Option<F::Output>>
-    where
-        W: FnOnce(Leader<V>) -> F,
-        F: Future<Output: Send + 'static> + Send + 'static,
-    {
-        let key = leader.key().clone();
-        drop(leader.move_to_task());
-        self.spawn(&key, work(leader))
-    }
-
     /// Drives the work of a caller that computes alone, at most `compute_timeout` long. A
     /// cache that is not on ends no work.
     pub(crate) async fn compute_alone<F: Future>(
@@ -169,7 +146,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         }
     }
 
-    fn spawn<T, F>(&self, key: &Key, work: F) -> tokio::task::JoinHandle<Option<T>>
+    pub(super) fn spawn<T, F>(&self, key: &Key, work: F) -> JoinHandle<Option<T>>
     where
         F: Future<Output = T> + Send + 'static,
         T: Send + 'static,

@@ -387,7 +387,7 @@ impl HttpCaller {
     }
 }
 
-/// Takes note of what has become of a response.
+/// Takes note of whether a response is kept.
 fn note_kept(cache: &Arc<HttpCache>, kept: Kept) -> Result<(), UnstoredReason> {
     cache.tidy_from_now_on();
     match kept {
