@@ -336,11 +336,12 @@ pub(super) fn answered<B: Body>(
     entry: &StoredEntry,
     outcome: CacheOutcome,
 ) -> Response<ResponseBody<B>> {
-    let (method, now) = (caller.asked.method, caller.cache.now());
-    let shape = shape_of(&caller.cache, caller.wishes, &caller.headers, entry);
-    let status = || status(&caller.rules, entry, outcome, caller.forward, now);
-    let mut response = from_entry(&caller.rules, entry, method, shape, status, now);
-    say(&mut response, &caller.rules, outcome);
+    let (method, now) = (caller.request.asked.method, caller.request.cache.now());
+    let shape =
+        shape_of(&caller.request.cache, caller.request.wishes, &caller.request.headers, entry);
+    let status = || status(&caller.request.rules, entry, outcome, caller.forward, now);
+    let mut response = from_entry(&caller.request.rules, entry, method, shape, status, now);
+    say(&mut response, &caller.request.rules, outcome);
     response
 }
 

@@ -13,10 +13,8 @@ use crate::http::flow::answer::{self, Provenance, answered};
 use crate::http::flow::error_response::RefusalReason;
 use crate::http::flow::lead::OriginOutcome;
 use crate::http::flow::lookup::HttpCaller;
-use crate::http::flow::trail::Trail;
 use crate::http::rules::decline_reason::DeclineReason;
 use crate::http::rules::shape::Shape;
-use crate::http::rules::steering::GroupOrigin;
 use crate::http::stored::response::StoredEntry;
 use crate::observe::{Observe, Occurrence};
 use crate::outcome::CacheOutcome;
@@ -47,17 +45,24 @@ impl HttpCaller {
     /// Returns how much this client gets of the response that it led to, which
     /// is for others too.
     pub(super) fn shape_of_own<B: Body>(&self, response: &Response<ResponseBody<B>>) -> Shape {
-        if !self.wishes.is_shaped() {
+        if !self.request.wishes.is_shaped() {
             return Shape::Whole;
         }
         let content = response.body().content();
-        let (status, now) = (response.status(), self.cache.engine.clock.wall());
-        Shape::of(self.wishes, &self.headers, status, response.headers(), content.as_ref(), now)
+        let (status, now) = (response.status(), self.request.cache.engine.clock.wall());
+        Shape::of(
+            self.request.wishes,
+            &self.request.headers,
+            status,
+            response.headers(),
+            content.as_ref(),
+            now,
+        )
     }
 
     /// Returns what `Cache-Status` says of a response that is not stored.
     fn refusal_detail(&self, why: DeclineReason) -> Cow<'static, str> {
-        match &self.credential {
+        match &self.request.credential {
             Some(name) if why == DeclineReason::Credentials => {
                 self.warn_of_credential(name);
                 credential_detail(name).into()
@@ -72,40 +77,14 @@ impl HttpCaller {
         let is_plain = matches!(*name, header::AUTHORIZATION | header::COOKIE);
         if !is_plain {
             let field = name.as_str().get(..MAX_NAMED).unwrap_or(name.as_str());
-            self.cache.observer.happened(Occurrence::CredentialRefused { field });
+            self.request.cache.observer.happened(Occurrence::CredentialRefused { field });
         }
     }
 
     pub(super) fn for_client(&self, sent_as_is: bool) -> OriginClient {
-        let is_shaped = self.wishes.is_shaped();
-        OriginClient {
-            sent_as_is,
-            caller: Self {
-                cache: Arc::clone(&self.cache),
-                rules: Arc::clone(&self.rules),
-                asked: self.asked,
-                wishes: self.wishes,
-                not_before: self.not_before,
-                headers: if is_shaped { self.headers.clone() } else { HeaderMap::new() },
-                primary: self.primary.clone(),
-                content: None,
-                tags: Box::default(),
-                anchor: None,
-                trail: Trail::default(),
-                group_origin: GroupOrigin::default(),
-                stale: self.stale.clone(),
-                forward: self.forward,
-                claim: None,
-                has_left: false,
-                is_apart: false,
-                learned: None,
-                refreshed: None,
-                unkeyed: self.unkeyed,
-                credential: self.credential.clone(),
-                client: self.client,
-                may_fill_from_range: self.may_fill_from_range,
-            },
-        }
+        let mut caller = Self::new(Arc::clone(&self.request), self.forward);
+        caller.stale.clone_from(&self.stale);
+        OriginClient { sent_as_is, caller }
     }
 }
 
@@ -155,18 +134,22 @@ impl OriginClient {
                     why.is_none() || !self.sent_as_is && has_validator(response.headers());
                 let shape = if is_compared { caller.shape_of_own(&response) } else { Shape::Whole };
                 let came = Provenance { fwd_status, ..came(is_stored, detail.as_deref()) };
-                Ok(answer::from_service(&caller.rules, answer::shaped(response, &shape), came))
+                Ok(answer::from_service(
+                    &caller.request.rules,
+                    answer::shaped(response, &shape),
+                    came,
+                ))
             }
             OriginOutcome::Failed { response, stand_in } => {
                 Ok(stale(stand_in).unwrap_or_else(|| {
                     let failed = Some(RefusalReason::Failed.as_str());
-                    answer::from_service(&caller.rules, response, came(false, failed))
+                    answer::from_service(&caller.request.rules, response, came(false, failed))
                 }))
             }
             OriginOutcome::Error { error, failure } => self.fail(error, failure),
             OriginOutcome::Unasked => unreachable!("a client of a part sends its own request"),
             OriginOutcome::Nothing(error) => {
-                Ok(stale(None).unwrap_or_else(|| answer::refusal(&caller.rules, error)))
+                Ok(stale(None).unwrap_or_else(|| answer::refusal(&caller.request.rules, error)))
             }
         }
     }

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::http::body::ResponseBody;
 use crate::http::flow::answer;
 use crate::http::flow::error_response::{MustRevalidate, TransportError};
-use crate::http::flow::lookup::{HttpCaller, find};
+use crate::http::flow::lookup::{ClientRequest, HttpCaller, find};
 use crate::http::layer::rules::Rules;
 use crate::http::stored::response::StoredEntry;
 use crate::mode::Mode;
@@ -52,7 +52,7 @@ impl HttpCaller {
     /// Returns until when `entry` may be served while the service is out of
     /// reach; `None` if that is forbidden or not wished for.
     fn disconnected_until(&self, entry: &StoredEntry) -> Option<Tick> {
-        let longest = self.rules.config.stale_if_disconnected;
+        let longest = self.request.rules.config.stale_if_disconnected;
         let stored = entry.value.response()?;
         let may_be_stale = !longest.is_zero() && stored.facts.directives.allows_stale();
         may_be_stale.then(|| entry.window().fresh_until.plus(longest))
@@ -60,8 +60,8 @@ impl HttpCaller {
 
     fn serves_disconnected(&self, entry: &StoredEntry) -> bool {
         let until = self.disconnected_until(entry);
-        let now = self.cache.now();
-        until.is_some_and(|until| now < until) && self.cache.engine.log.is_alive(entry)
+        let now = self.request.cache.now();
+        until.is_some_and(|until| now < until) && self.request.cache.engine.log.is_alive(entry)
     }
 
     /// Returns the entry that this caller has found so far, if it may be served in place
@@ -76,7 +76,7 @@ impl HttpCaller {
     /// `failure`.
     pub(super) fn stands_in_for(&self, failure: &Error) -> Option<StoredEntry> {
         self.fallback().or_else(|| {
-            let is_on = self.cache.engine.mode() == Mode::On;
+            let is_on = self.request.cache.engine.mode() == Mode::On;
             let entry = self.selected().filter(|_| is_on && is_disconnected(failure))?;
             self.serves_disconnected(&entry).then_some(entry)
         })
@@ -96,7 +96,7 @@ impl HttpCaller {
     /// Returns what this request selects, however old.
     fn selected(&self) -> Option<StoredEntry> {
         self.stale.clone().or_else(|| {
-            let Self { cache, rules, asked, headers, primary, .. } = self;
+            let ClientRequest { cache, rules, asked, headers, primary, .. } = &*self.request;
             find(cache, rules, primary.as_bytes(), asked, headers).ok()
         })
     }
@@ -110,7 +110,7 @@ impl HttpCaller {
     ) -> Result<Response<ResponseBody<B>>, E> {
         let told = self.told_of(failure);
         let is_ours = told.inner::<MustRevalidate>().is_some();
-        if is_ours { Ok(answer::refusal(&self.rules, told)) } else { Err(error) }
+        if is_ours { Ok(answer::refusal(&self.request.rules, told)) } else { Err(error) }
     }
 
     /// Returns the failure as this caller learns it: where the stored response
@@ -121,7 +121,7 @@ impl HttpCaller {
             let stored = entry.value.response();
             stored.is_some_and(|stored| !stored.facts.directives.allows_stale())
         };
-        let is_told_apart = self.rules.disconnected.is_some() && is_disconnected(&failure);
+        let is_told_apart = self.request.rules.disconnected.is_some() && is_disconnected(&failure);
         if is_told_apart && self.stale.as_ref().is_some_and(forbids) {
             Error::inner_error(MustRevalidate)
         } else {

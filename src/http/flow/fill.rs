@@ -60,7 +60,7 @@ pub(crate) fn entry(
     received: ArrivalTime,
     version: Option<Version>,
 ) -> StoredEntry {
-    let asked = RequestFacts { ..caller.asked };
+    let asked = RequestFacts { ..caller.request.asked };
     let fingerprint = fingerprint_of(caller, plan);
     let selected = fingerprint.map(|print| (coding_of(caller, plan), print));
     let mut stored =
@@ -69,16 +69,16 @@ pub(crate) fn entry(
     make_place(&mut stored.headers);
     // A fill counts as a use: the leader's client uses it.
     stored.touch(received.at);
-    let longer = kept_longer(&stored).max(caller.rules.config.stale_if_disconnected);
-    let window = window(&caller.cache, plan, received).kept_longer(longer);
-    caller.cache.keeps_for(window);
+    let longer = kept_longer(&stored).max(caller.request.rules.config.stale_if_disconnected);
+    let window = window(&caller.request.cache, plan, received).kept_longer(longer);
+    caller.request.cache.keeps_for(window);
     let entry = Entry::new(stored.into(), window, tags, received.started.seq);
     weighed(caller, entry.with_version(version))
 }
 
 pub(crate) fn weighed(caller: &HttpCaller, entry: Entry<StoredResponse>) -> StoredEntry {
     let key = key_of(caller, &entry);
-    Arc::new(caller.cache.values.weights.weigh(entry, &key))
+    Arc::new(caller.request.cache.values.weights.weigh(entry, &key))
 }
 
 /// Makes the entry to store of one whose body was arriving. `None` if it is no
@@ -109,8 +109,8 @@ pub(crate) fn keep_beside_coded(caller: &HttpCaller, plan: &mut Plan) {
     if plan.vary.as_ref().is_some_and(by_codings) {
         return;
     }
-    let at_primary = caller.cache.local.peek(caller.primary.as_bytes());
-    let now = caller.cache.now();
+    let at_primary = caller.request.cache.local.peek(caller.request.primary.as_bytes());
+    let now = caller.request.cache.now();
     let is_kept = |entry: &StoredEntry| now < entry.window().kept_until();
     let has_coded = at_primary.filter(is_kept).is_some_and(|entry| {
         index_of(&entry)
@@ -124,13 +124,19 @@ pub(crate) fn keep_beside_coded(caller: &HttpCaller, plan: &mut Plan) {
 /// Returns the variant that a response is to this request.
 pub(crate) fn fingerprint_of(caller: &HttpCaller, plan: &Plan) -> Option<Fingerprint> {
     let list = plan.vary.as_ref()?;
-    Some(fingerprint(list, &caller.headers, &caller.rules.config, coding_of(caller, plan)))
+    Some(fingerprint(
+        list,
+        &caller.request.headers,
+        &caller.request.rules.config,
+        coding_of(caller, plan),
+    ))
 }
 
 /// Returns as which coding a response to this request is selected.
 fn coding_of(caller: &HttpCaller, plan: &Plan) -> Coding {
     let list = plan.vary.as_ref();
-    let accepted = list.and_then(|list| accepted(list, &caller.headers, &caller.rules.config));
+    let accepted =
+        list.and_then(|list| accepted(list, &caller.request.headers, &caller.request.rules.config));
     match accepted {
         Some(accepted) => plan.selected_as.unwrap_or_else(|| accepted.chosen(plan.coding)),
         None => Coding::Other,
@@ -140,7 +146,8 @@ fn coding_of(caller: &HttpCaller, plan: &Plan) -> Coding {
 /// Returns whether a request refuses what its own response is coded by.
 pub(crate) fn is_refused(caller: &HttpCaller, plan: &Plan) -> bool {
     let list = plan.vary.as_ref();
-    let accepted = list.and_then(|list| accepted(list, &caller.headers, &caller.rules.config));
+    let accepted =
+        list.and_then(|list| accepted(list, &caller.request.headers, &caller.request.rules.config));
     accepted.is_some_and(|accepted| accepted.refuses(plan.coding))
 }
 
@@ -191,12 +198,12 @@ fn kept_longer(stored: &response::CachedResponse) -> Duration {
 /// Returns what a response would replace: what stands in its place, or what
 /// its index would stand in place of.
 pub(crate) fn place(caller: &HttpCaller, plan: &Plan) -> Option<StoredEntry> {
-    let primary = caller.primary.as_bytes();
-    let at_primary = caller.cache.local.peek(primary);
+    let primary = caller.request.primary.as_bytes();
+    let at_primary = caller.request.cache.local.peek(primary);
     match fingerprint_of(caller, plan) {
         Some(selected) => at_primary
             .filter(|entry| index_of(entry).is_none())
-            .or_else(|| caller.cache.local.peek(variant_key(primary, selected).as_bytes())),
+            .or_else(|| caller.request.cache.local.peek(variant_key(primary, selected).as_bytes())),
         None => at_primary,
     }
 }
@@ -211,22 +218,22 @@ pub(crate) fn store(
     let facts = entry.value.response().map(|stored| &stored.facts);
     let varies =
         facts.and_then(|facts| Some((facts.vary.clone()?, facts.coding, facts.fingerprint?)));
-    let (local, engine) = (&caller.cache.local, &caller.cache.engine);
+    let (local, engine) = (&caller.request.cache.local, &caller.request.cache.engine);
     let asked_at = entry.value.when_asked();
     let is_newer = |old: &StoredEntry| {
         let is_later = asked_at.is_some_and(|at| old.value.when_asked() > Some(at));
         is_later && engine.log.is_alive(old)
     };
     let Some((list, coding, selected)) = varies else {
-        return local.fill_unless(&caller.primary, entry, allowed, &is_newer);
+        return local.fill_unless(&caller.request.primary, entry, allowed, &is_newer);
     };
-    let variant = variant_key(caller.primary.as_bytes(), selected);
+    let variant = variant_key(caller.request.primary.as_bytes(), selected);
     let mut change = local.fill_unless(&variant, entry, allowed, &is_newer);
     if !change.applied {
         return change;
     }
     let remembered = engine.settings.uncacheable_for();
-    let indexed = local.update(&caller.primary, |old| {
+    let indexed = local.update(&caller.request.primary, |old| {
         if old.is_some_and(|old| index_of(old).is_none() && is_newer(old)) {
             return None;
         }
@@ -234,7 +241,7 @@ pub(crate) fn store(
         let index = old_index.cloned().unwrap_or_default();
         let index = index.with(&list, coding, selected).asked_at(asked_at);
         let index = index_entry(index, entry, old, remembered);
-        allowed().then(|| weighed_index(&caller.cache, &caller.primary, index))
+        allowed().then(|| weighed_index(&caller.request.cache, &caller.request.primary, index))
     });
     change.garbage.extend(indexed.garbage);
     make_room(caller, selected, &mut change.garbage);
@@ -248,32 +255,32 @@ pub(crate) fn announce(caller: &HttpCaller, entry: &StoredEntry, allowed: &dyn F
     let facts = entry.value.response().map(|stored| &stored.facts);
     let Some(facts) = facts else { return };
     let Some(list) = facts.vary.as_ref() else { return };
-    let cache = &caller.cache;
+    let cache = &caller.request.cache;
     let is_usable = |old: &StoredEntry| {
         index_of(old).is_none() && cache.engine.log.is_alive(old) && cache.may_stand_in(old)
     };
     let remembered = cache.engine.settings.uncacheable_for();
-    let change = cache.local.update(&caller.primary, |old| {
+    let change = cache.local.update(&caller.request.primary, |old| {
         if old.is_some_and(is_usable) || !allowed() {
             return None;
         }
         let index = old.and_then(|old| index_of(old)).cloned().unwrap_or_default();
         let index = index_entry(index.announcing(list, facts.coding), entry, old, remembered);
-        Some(weighed_index(cache, &caller.primary, index))
+        Some(weighed_index(cache, &caller.request.primary, index))
     });
     change.finish();
 }
 
 /// Takes back what was stored, if it still stands there.
 pub(crate) fn unstore(caller: &HttpCaller, entry: &StoredEntry) {
-    drop(caller.cache.local.remove_exactly(&key_of(caller, entry), entry));
+    drop(caller.request.cache.local.remove_exactly(&key_of(caller, entry), entry));
 }
 
 /// Returns where an entry stands.
 pub(crate) fn key_of(caller: &HttpCaller, entry: &Entry<StoredResponse>) -> Key {
     match variant_of(entry) {
-        Some(selected) => variant_key(caller.primary.as_bytes(), selected),
-        None => caller.primary.clone(),
+        Some(selected) => variant_key(caller.request.primary.as_bytes(), selected),
+        None => caller.request.primary.clone(),
     }
 }
 
@@ -306,25 +313,25 @@ pub(crate) fn weighed_index(
 
 /// Removes the least recently used variants of a URI that has too many.
 fn make_room(caller: &HttpCaller, newest: Fingerprint, garbage: &mut Garbage<StoredResponse>) {
-    let cap = caller.rules.config.max_variants.max(1);
-    let local = &caller.cache.local;
-    let key = |fingerprint| variant_key(caller.primary.as_bytes(), fingerprint);
+    let cap = caller.request.rules.config.max_variants.max(1);
+    let local = &caller.request.cache.local;
+    let key = |fingerprint| variant_key(caller.request.primary.as_bytes(), fingerprint);
     let last_used = |fingerprint: &Fingerprint| {
         let found = local.peek(key(*fingerprint).as_bytes());
         found.and_then(|entry| Some(entry.value.response()?.last_used()))
     };
     // Until it fits: two fills at once may have chosen the same victim.
-    while let Some(entry) = local.peek(caller.primary.as_bytes()) {
+    while let Some(entry) = local.peek(caller.request.primary.as_bytes()) {
         let index = index_of(&entry).filter(|index| index.variants.len() > cap);
         let Some(index) = index else { return };
         let others = index.variants.iter().filter(|variant| **variant != newest);
         let victim = others.min_by_key(|variant| last_used(variant)).copied();
         let Some(victim) = victim else { return };
-        let change = local.update(&caller.primary, |old| {
+        let change = local.update(&caller.request.primary, |old| {
             let old = old?;
             let index = index_of(old)?.without(victim);
             let index = index_entry(index, old, Some(old), Duration::ZERO);
-            Some(weighed_index(&caller.cache, &caller.primary, index))
+            Some(weighed_index(&caller.request.cache, &caller.request.primary, index))
         });
         garbage.extend(change.garbage);
         garbage.extend(local.remove(&key(victim)).garbage);

@@ -19,7 +19,7 @@ use crate::http::body::{ResponseBody, SourceBody};
 use crate::http::cache_for::CacheFor;
 use crate::http::flow::error_response::OriginStatus;
 use crate::http::flow::fill::{self, ArrivalTime};
-use crate::http::flow::lookup::HttpCaller;
+use crate::http::flow::lookup::{ClientRequest, HttpCaller};
 use crate::http::flow::origin_call::{OriginAnswer, OriginRequest};
 use crate::http::rules::decline_reason::{ends_refreshed, is_failure, is_gone, is_of_target};
 use crate::http::rules::lifetime::{Source, Times};
@@ -73,13 +73,13 @@ where
     // connection.
     let transport = rule(HoldRule::After(2), stale_until);
     let question = OriginRequest::new(&caller, service, request);
-    match lead.compute(question.put(&caller.cache)).await {
+    match lead.compute(question.put(&caller.request.cache)).await {
         Err(timeout) => {
             lead.end(Conclusion::Fail { error: timeout.clone(), rule: transport, result: None });
             OriginOutcome::Nothing(timeout)
         }
         Ok(Err(error)) => {
-            let failure = caller.rules.transport_failure(&error);
+            let failure = caller.request.rules.transport_failure(&error);
             let stale_until = caller.stands_in_until(&failure);
             if stale_until.is_some() && caller.fallback().is_none() {
                 // What may be served here, other processes may not know of.
@@ -95,7 +95,7 @@ where
             lead.has_head();
             // A body may ask this application for other pages, too.
             let scope = lead.scope();
-            let received = ArrivalTime::now(&caller.cache, facts.started);
+            let received = ArrivalTime::now(&caller.request.cache, facts.started);
             let times = received.times();
             let head = Head { caller, lead, facts, received, stale_until, occupied };
             match reply {
@@ -139,7 +139,7 @@ impl Head {
         let (head, body) = response.into_parts();
         let (status, length) = (head.status, body.size_hint().exact());
         let decision = self.judge(&head, length, cache_for.as_ref(), times);
-        let (asked, config) = (&self.caller.asked, &self.caller.rules.config);
+        let (asked, config) = (&self.caller.request.asked, &self.caller.request.rules.config);
         let shareable = || judge_unstored(asked, &head, length, cache_for.as_ref(), config, times);
         let shareable = (is_error(status) || is_gone(status)).then(shareable).flatten();
         let response = Response::from_parts(head, body);
@@ -170,7 +170,8 @@ impl Head {
         why: DeclineReason,
         shareable: Option<(Plan, Box<[Tag]>)>,
     ) -> OriginOutcome<B, E> {
-        let (status, is_get) = (response.status(), self.caller.asked.method == RequestMethod::Get);
+        let (status, is_get) =
+            (response.status(), self.caller.request.asked.method == RequestMethod::Get);
         let refreshed = self.caller.refreshed.as_ref();
         if refreshed.is_some_and(|it| it.is_for_all && ends_refreshed(status, why)) {
             return self.end_refreshed(response, why).await;
@@ -194,7 +195,7 @@ impl Head {
         cache_for: Option<&CacheFor>,
         times: Times,
     ) -> Decision {
-        let (asked, config) = (&self.caller.asked, &self.caller.rules.config);
+        let (asked, config) = (&self.caller.request.asked, &self.caller.request.rules.config);
         let mut decision = match asked.method {
             RequestMethod::Head => {
                 self.caller.freshen(head, self.received);
@@ -233,7 +234,7 @@ impl Head {
         fill::unstore(caller, entry);
         lead.discard_remote_value();
         if let Some(key) = facts.leased_key.clone() {
-            caller.cache.remove_in_remote(key).await;
+            caller.request.cache.remove_in_remote(key).await;
         }
     }
 
@@ -304,9 +305,9 @@ impl Head {
         cache_for: Option<&CacheFor>,
     ) -> Result<Box<[Tag]>, DeclineReason> {
         let said = cache_for.map(CacheFor::tags).unwrap_or_default();
-        let HttpCaller { rules, group_origin, .. } = &self.caller;
+        let ClientRequest { rules, group_origin, .. } = &*self.caller.request;
         let own = steering::tags(headers, said, group_origin, &rules.config)?;
-        Ok(self.caller.tags.iter().cloned().chain(own).collect())
+        Ok(self.caller.request.tags.iter().cloned().chain(own).collect())
     }
 
     /// Returns whether something usable is stored already where a response
@@ -319,7 +320,7 @@ impl Head {
         let found = fill::place(caller, plan);
         found.is_some_and(|entry| {
             let is_good = entry.value.response().is_none_or(|stored| !is_failure(stored.status));
-            is_good && caller.cache.may_stand_in(&entry)
+            is_good && caller.request.cache.may_stand_in(&entry)
         })
     }
 
@@ -356,7 +357,7 @@ impl Head {
     fn decline_as(self, status: StatusCode, why: DeclineReason) {
         let Self { caller, lead, facts, stale_until, .. } = self;
         lead.end(caller.declined(status, why, stale_until));
-        note_declined(&caller.cache, &facts.key, why);
+        note_declined(&caller.request.cache, &facts.key, why);
     }
 }
 
@@ -379,7 +380,7 @@ impl HttpCaller {
             DeclineReason::Credentials => Remember::Here,
             DeclineReason::NoRoom => Remember::Nothing,
             _ if !why.marks_uncacheable(status) => Remember::NothingOfOthers,
-            _ if self.asked.credentials.is_anonymous() => Remember::Everywhere,
+            _ if self.request.asked.credentials.is_anonymous() => Remember::Everywhere,
             // Says nothing of requests without credentials, and in the remote there is
             // one word for both.
             _ => Remember::Here,

@@ -17,6 +17,7 @@ use crate::freshness::Freshness;
 use crate::http::body::{Content, Reader};
 use crate::http::flow::forward::Forward;
 use crate::http::flow::trail::Trail;
+use crate::http::flow::unkeyed::NOTHING;
 use crate::http::layer::rules::Rules;
 use crate::http::rules::codings::Codings;
 use crate::http::rules::content::RequestContent;
@@ -317,8 +318,9 @@ pub(super) struct RefreshedEntry {
     pub(super) is_for_all: bool,
 }
 
-/// A request without a fresh answer, as the engine sees it.
-pub(crate) struct HttpCaller {
+/// What a request asks for, and of which layer. It does not change on its way.
+#[derive(Clone)]
+pub(crate) struct ClientRequest {
     pub(crate) cache: Arc<HttpCache>,
     pub(crate) rules: Arc<Rules>,
     pub(crate) asked: RequestFacts,
@@ -334,10 +336,22 @@ pub(crate) struct HttpCaller {
     pub(super) tags: Box<[Tag]>,
     /// The key in the remote that leads to its responses, where the primary key does not.
     pub(super) anchor: Option<Key>,
-    /// How far it has looked there.
-    pub(super) trail: Trail,
     /// Within which groups of one name belong together.
     pub(super) group_origin: GroupOrigin,
+    /// The credential because of which its answer may be for it alone.
+    pub(super) credential: Option<HeaderName>,
+    /// Whose it is, for the places.
+    pub(super) client: Option<ClientKey>,
+    /// Whether the service may be asked for the whole on behalf of this range.
+    pub(super) may_fill_from_range: bool,
+}
+
+/// A request without a fresh answer, as the engine sees it: what it asks for, and how far it has
+/// come.
+pub(crate) struct HttpCaller {
+    pub(crate) request: Arc<ClientRequest>,
+    /// How far it has looked in the remote.
+    pub(super) trail: Trail,
     pub(super) stale: Option<StoredEntry>,
     pub(super) forward: Forward,
     /// The place at the beginning of a body that arrives.
@@ -353,12 +367,6 @@ pub(crate) struct HttpCaller {
     pub(super) refreshed: Option<RefreshedEntry>,
     /// A hash of what the request has besides its key, once it goes to a flight.
     pub(super) unkeyed: u64,
-    /// The credential because of which its answer may be for it alone.
-    pub(super) credential: Option<HeaderName>,
-    /// Whose it is, for the places.
-    pub(super) client: Option<ClientKey>,
-    /// Whether the service may be asked for the whole on behalf of this range.
-    pub(super) may_fill_from_range: bool,
 }
 
 /// Which requests of a variant a flight is for.
@@ -373,21 +381,43 @@ pub(super) enum FlightKind {
 }
 
 impl HttpCaller {
+    pub(super) fn new(request: Arc<ClientRequest>, forward: Forward) -> Self {
+        Self {
+            request,
+            trail: Trail::default(),
+            stale: None,
+            forward,
+            claim: None,
+            has_left: false,
+            is_apart: false,
+            learned: None,
+            refreshed: None,
+            unkeyed: NOTHING,
+        }
+    }
+
     /// Has the remote vouch for what a look has found, and looks again. What the remote says
     /// nothing of is served: it is all there is.
     #[cold]
     pub(super) async fn look_vouched(&mut self) -> Lookup<StoredResponse> {
-        self.cache.engine.vouch(true).await;
-        let (primary, now) = (self.primary.as_bytes(), self.cache.now());
-        let found = look_held(&self.cache, &self.rules, primary, &self.asked, &self.headers, now);
-        let (look, forward) = self.wishes.judge(found, now);
+        self.request.cache.engine.vouch(true).await;
+        let (primary, now) = (self.request.primary.as_bytes(), self.request.cache.now());
+        let found = look_held(
+            &self.request.cache,
+            &self.request.rules,
+            primary,
+            &self.request.asked,
+            &self.request.headers,
+            now,
+        );
+        let (look, forward) = self.request.wishes.judge(found, now);
         self.forward = forward;
         look
     }
 
     /// Returns whether the key depends on something that may read any field.
     pub(super) fn may_be_keyed_by_any_field(&self) -> bool {
-        !self.rules.key_rules.is_empty()
+        !self.request.rules.key_rules.is_empty()
     }
 
     /// Returns the key of the flight: the predicted variant and whether
@@ -403,7 +433,7 @@ impl HttpCaller {
     }
 
     fn flight_kind(&self) -> FlightKind {
-        match self.asked.method {
+        match self.request.asked.method {
             RequestMethod::Head if !self.joins_gets() => FlightKind::Heads,
             _ if self.is_apart => FlightKind::Apart,
             _ => FlightKind::Gets,
@@ -414,20 +444,20 @@ impl HttpCaller {
     /// answer one.
     fn joins_gets(&self) -> bool {
         let gets = FlightRequest::of(self.flight_key_of(self.predicted(), FlightKind::Gets));
-        let engine = &self.cache.engine;
+        let engine = &self.request.cache.engine;
         let is_shared = || engine.has_flight(&gets) && !self.is_known_unshared(&gets.key);
         !self.has_left && (is_shared() || engine.has_hold(&gets.key))
     }
 
     fn flight_key_of(&self, predicted: Option<Fingerprint>, kind: FlightKind) -> Key {
-        flight_key(self.credentials(), predicted, kind, self.primary.as_bytes()).to_key()
+        flight_key(self.credentials(), predicted, kind, self.request.primary.as_bytes()).to_key()
     }
 
     /// Returns the credentials of the requests that a flight of this caller is
     /// for: a refresh is for requests like the first one.
     fn credentials(&self) -> Credentials {
         let refreshed = self.refreshed.as_ref().and_then(|seen| seen.entry.value.response());
-        refreshed.map_or(self.asked.credentials, |stored| stored.facts.from)
+        refreshed.map_or(self.request.asked.credentials, |stored| stored.facts.from)
     }
 
     pub(super) fn predicted(&self) -> Option<Fingerprint> {
@@ -439,8 +469,8 @@ impl HttpCaller {
     }
 
     fn newest_prediction(&self) -> Option<Fingerprint> {
-        let (headers, config) = (&self.headers, &self.rules.config);
-        let found = self.cache.local.peek(self.primary.as_bytes());
+        let (headers, config) = (&self.request.headers, &self.request.rules.config);
+        let found = self.request.cache.local.peek(self.request.primary.as_bytes());
         match found.as_ref().map(|entry| entry.value.slot()) {
             Some(Slot::Index(index)) => index.prediction(headers, config),
             _ => {
@@ -454,16 +484,16 @@ impl HttpCaller {
     /// Returns whether the service's answer to this request, as the client has sent it, is no
     /// answer for a GET of the whole.
     pub(super) fn wants_less(&self) -> bool {
-        self.asked.method == RequestMethod::Head || self.wishes.range
+        self.request.asked.method == RequestMethod::Head || self.request.wishes.range
     }
 
     /// Returns whether the service may be asked on behalf of others: with a range, for the
     /// whole. Of what is known not to be shared, the client gets its part straight from the
     /// service.
     fn may_lead(&self, kind: FlightKind) -> bool {
-        match self.asked.method {
-            RequestMethod::Get if self.wishes.range => {
-                self.may_fill_from_range && !self.is_not_shared()
+        match self.request.asked.method {
+            RequestMethod::Get if self.request.wishes.range => {
+                self.request.may_fill_from_range && !self.is_not_shared()
             }
             RequestMethod::Get => true,
             RequestMethod::Head => kind == FlightKind::Heads,
@@ -481,8 +511,8 @@ impl HttpCaller {
         let is_good = entry.value.response().is_some_and(|stored| !is_failure(stored.status));
         // Switched off or observing, the cache answers no request.
         is_good
-            && self.cache.engine.mode() == Mode::On
-            && self.cache.may_stand_in(entry)
+            && self.request.cache.engine.mode() == Mode::On
+            && self.request.cache.may_stand_in(entry)
             && !must_be_validated(entry)
     }
 
@@ -490,14 +520,14 @@ impl HttpCaller {
     /// came: the client wants a new one, or the stored response must be validated for each
     /// request. See the decision on fresh reads.
     pub(super) fn reads_fresh(&self) -> bool {
-        self.wishes.demand.is_some_and(|demand| demand.accepts_nothing_stored())
+        self.request.wishes.demand.is_some_and(|demand| demand.accepts_nothing_stored())
             || self.stale.as_deref().is_some_and(is_validated_by_each)
     }
 
     /// Looks again for the response to be validated: another caller may have stored or
     /// removed it since the first look.
     pub(super) fn look_again(&mut self) {
-        let Self { cache, rules, asked, headers, primary, .. } = self;
+        let ClientRequest { cache, rules, asked, headers, primary, .. } = &*self.request;
         self.stale = find(cache, rules, primary.as_bytes(), asked, headers).ok();
     }
 }
@@ -528,17 +558,32 @@ impl HttpCaller {
             (false, true) => Role::LeadOnly,
             (false, false) => Role::Neither,
         };
-        let (client, traits) = (self.client, self.traits());
-        FlightRequest { tags: self.tags.clone(), role, client, traits, ..FlightRequest::of(key) }
+        let (client, traits) = (self.request.client, self.traits());
+        FlightRequest {
+            tags: self.request.tags.clone(),
+            role,
+            client,
+            traits,
+            ..FlightRequest::of(key)
+        }
     }
 
     /// Looks once more for a fresh response.
     pub(super) fn second_look(&self) -> Option<StoredEntry> {
-        let primary = self.primary.as_bytes();
-        let now = self.cache.now();
-        match look(&self.cache, &self.rules, primary, &self.asked, &self.headers, now).0 {
+        let primary = self.request.primary.as_bytes();
+        let now = self.request.cache.now();
+        match look(
+            &self.request.cache,
+            &self.request.rules,
+            primary,
+            &self.request.asked,
+            &self.request.headers,
+            now,
+        )
+        .0
+        {
             Lookup::Fresh(entry) | Lookup::Early(entry) => {
-                Some(entry).filter(|entry| self.wishes.are_met_by(entry, now))
+                Some(entry).filter(|entry| self.request.wishes.are_met_by(entry, now))
             }
             Lookup::Stale(_) | Lookup::Unvouched(_) | Lookup::Miss(_) => None,
         }
@@ -549,7 +594,12 @@ impl HttpCaller {
         let FlightResult { entry, numbers, .. } = *result;
         let Some(stored) = entry.value.response() else { return Fit::Refused };
         let is_answer = result.may_be_taken()
-            && selects(stored, &self.asked, &self.headers, &self.rules.config)
+            && selects(
+                stored,
+                &self.request.asked,
+                &self.request.headers,
+                &self.request.rules.config,
+            )
             && self.is_new_enough(numbers, entry);
         match stored.body {
             // The last condition: from here on it is a reader.
@@ -567,7 +617,9 @@ impl HttpCaller {
     /// Becomes a reader of a body that arrives. Returns whether that was possible: its beginning
     /// may be gone already.
     fn claim(&mut self, stored: &CachedResponse) -> bool {
-        if let (Content::Arriving(body), RequestMethod::Get) = (&stored.body, self.asked.method) {
+        if let (Content::Arriving(body), RequestMethod::Get) =
+            (&stored.body, self.request.asked.method)
+        {
             self.claim = body.claim();
             return self.claim.is_some();
         }
@@ -583,7 +635,7 @@ impl HttpCaller {
         let FlightResult { entry, is_dead, .. } = *result;
         // One that has never been fresh is waited for: the whole may be validated, or served stale.
         // Without a lifetime, nothing bounds how many would lead otherwise.
-        let is_fresh = self.cache.now() < entry.window().fresh_until;
+        let is_fresh = self.request.cache.now() < entry.window().fresh_until;
         let is_over = !is_fresh && !entry.window().is_never_fresh() && !must_be_validated(entry);
         if is_dead {
             // Every caller is to leave that flight.
@@ -601,21 +653,23 @@ impl HttpCaller {
 
     fn is_new_enough(&self, numbers: FlightNumbers, entry: &Entry<StoredResponse>) -> bool {
         // Without a computation the result is from elsewhere, and may be of any age.
-        let is_fresh_read = numbers.computation.is_some_and(|number| number >= self.not_before);
+        let is_fresh_read =
+            numbers.computation.is_some_and(|number| number >= self.request.not_before);
         is_fresh_read
-            || !answers_fresh_reads_only(entry) && self.wishes.are_met_by(entry, self.cache.now())
+            || !answers_fresh_reads_only(entry)
+                && self.request.wishes.are_met_by(entry, self.request.cache.now())
     }
 
     /// Returns the number from which on computations are new enough.
     pub(super) fn wants_computation_from(&self) -> Option<u64> {
-        self.reads_fresh().then_some(self.not_before)
+        self.reads_fresh().then_some(self.request.not_before)
     }
 
     /// Returns what may be served in place of a failure.
     pub(super) fn fallback(&self) -> Option<StoredEntry> {
         // The leader may have found one on its way.
         self.in_hand().or_else(|| {
-            let Self { cache, rules, asked, headers, primary, .. } = self;
+            let ClientRequest { cache, rules, asked, headers, primary, .. } = &*self.request;
             let found = find(cache, rules, primary.as_bytes(), asked, headers).ok();
             found.filter(|entry| self.may_stand_in(entry))
         })

@@ -16,7 +16,7 @@ use crate::http::flow::client::credential_detail;
 use crate::http::flow::fill::ArrivalTime;
 use crate::http::flow::forwarded;
 use crate::http::flow::lead::OriginOutcome;
-use crate::http::flow::lookup::HttpCaller;
+use crate::http::flow::lookup::{ClientRequest, HttpCaller};
 use crate::http::flow::origin_call::{OriginAnswer, OriginRequest};
 use crate::http::flow::refresh::refresh;
 use crate::http::flow::unkeyed::unkeyed_fields;
@@ -48,7 +48,7 @@ where
     };
     let (entry, outcome) = match look {
         Lookup::Fresh(entry) | Lookup::Early(entry) => (entry, CacheOutcome::Hit),
-        Lookup::Stale(entry) | Lookup::Unvouched(entry) if !caller.wishes.no_store => {
+        Lookup::Stale(entry) | Lookup::Unvouched(entry) if !caller.request.wishes.no_store => {
             (entry, CacheOutcome::Stale)
         }
         Lookup::Stale(entry) | Lookup::Unvouched(entry) => {
@@ -80,12 +80,12 @@ where
     B::Error: Into<BoxError>,
 {
     async fn resolve(mut self) -> Result<Response<ResponseBody<B>>, S::Error> {
-        let engine = Arc::clone(&self.question.caller.cache.engine);
+        let engine = Arc::clone(&self.question.caller.request.cache.engine);
         let is_on = engine.mode() == Mode::On;
-        if is_on && self.question.caller.wishes.only_if_cached {
-            return Ok(answer::not_cached(&self.question.caller.rules));
+        if is_on && self.question.caller.request.wishes.only_if_cached {
+            return Ok(answer::not_cached(&self.question.caller.request.rules));
         }
-        if is_on && self.question.caller.wishes.no_store {
+        if is_on && self.question.caller.request.wishes.no_store {
             return self.forward_uncached(BypassReason::NoStore).await;
         }
         if !is_on && !self.fills_while_observing() {
@@ -150,7 +150,7 @@ where
             (RunOutcome::Refused(error, Some(work)), None)
             | (RunOutcome::Remembered(error, work), _) => {
                 let error = work.question.caller.told_of(error);
-                Ok(answer::refusal(&work.question.caller.rules, error))
+                Ok(answer::refusal(&work.question.caller.request.rules, error))
             }
             (RunOutcome::Called(..) | RunOutcome::Refused(_, None), None) => {
                 unreachable!("the client of a leader is kept")
@@ -161,13 +161,13 @@ where
     /// Returns whether the answer may be stored while the handle observes. A request that
     /// asks for less is forwarded as it is.
     fn fills_while_observing(&mut self) -> bool {
-        let HttpCaller { cache, wishes, asked, .. } = &self.question.caller;
+        let ClientRequest { cache, wishes, asked, .. } = &*self.question.caller.request;
         if cache.engine.mode() != Mode::Observe {
             return false;
         }
         let is_plain = *wishes == Wishes::default() && asked.method == RequestMethod::Get;
         if self.question.caller.second_look().is_some() {
-            self.question.caller.cache.observer.would_have_answered();
+            self.question.caller.request.cache.observer.would_have_answered();
         }
         is_plain
     }
@@ -190,7 +190,7 @@ where
         if let Some(entry) = self.question.caller.second_look() {
             return Ok(answered(&self.question.caller, &entry, CacheOutcome::Hit));
         }
-        let is_head = self.question.caller.asked.method == RequestMethod::Head;
+        let is_head = self.question.caller.request.asked.method == RequestMethod::Head;
         self.forward_uncached(if is_head { BypassReason::Method } else { BypassReason::Range })
             .await
     }
@@ -200,7 +200,7 @@ where
         self,
         reason: BypassReason,
     ) -> Result<Response<ResponseBody<B>>, S::Error> {
-        self.question.caller.cache.observer.bypass_reason(reason.as_str());
+        self.question.caller.request.cache.observer.bypass_reason(reason.as_str());
         Box::pin(self.forward(Provenance::bypass(reason), AloneReason::Bypass, None)).await
     }
 
@@ -219,13 +219,13 @@ where
     /// stored response has conditions of its own.
     fn forwards_conditions(&self) -> bool {
         let caller = &self.question.caller;
-        caller.wishes.condition && caller.stale.is_none() && caller.is_not_shared()
+        caller.request.wishes.condition && caller.stale.is_none() && caller.is_not_shared()
     }
 
     /// Answers with what the remote has.
     fn answer_found(self, entry: &StoredEntry) -> Response<ResponseBody<B>> {
         let Self { question: HttpQuestion { caller, .. }, service, request, .. } = self;
-        if caller.cache.now() < entry.window().fresh_until {
+        if caller.request.cache.now() < entry.window().fresh_until {
             return answered(&caller, entry, CacheOutcome::Hit);
         }
         let answer = answered(&caller, entry, CacheOutcome::Stale);
@@ -247,21 +247,25 @@ where
             Some(_) => (request, ForwardPlace::NOT_NEEDED),
             None => {
                 let (parts, body) = request.into_parts();
-                match forwarded::take_place(&caller.cache, &caller.rules, &parts).await {
+                match forwarded::take_place(&caller.request.cache, &caller.request.rules, &parts)
+                    .await
+                {
                     Ok(forwarding) => (Request::from_parts(parts, body), forwarding),
                     Err(error) => return Ok(caller.refused(error)),
                 }
             }
         };
-        let started =
-            ComputationStart { tick: caller.cache.now(), seq: caller.cache.engine.log.seq() };
+        let started = ComputationStart {
+            tick: caller.request.cache.now(),
+            seq: caller.request.cache.engine.log.seq(),
+        };
         let question = OriginRequest::new(&caller, service, request);
         let is_ours = question.is_conditional();
-        let put = forwarding.drive(question.put(&caller.cache));
-        let call = caller.cache.engine.compute_alone(put, place).await;
-        let received = ArrivalTime::now(&caller.cache, started);
-        let (key, took) = (&caller.primary, received.delay());
-        caller.cache.observer.computed_alone(key, took, reason.as_str(), call.is_err());
+        let put = forwarding.drive(question.put(&caller.request.cache));
+        let call = caller.request.cache.engine.compute_alone(put, place).await;
+        let received = ArrivalTime::now(&caller.request.cache, started);
+        let (key, took) = (&caller.request.primary, received.delay());
+        caller.request.cache.observer.computed_alone(key, took, reason.as_str(), call.is_err());
         // A failure is answered stale by the entry that has a window for it; the rest of the match below
         // is for callers that have none.
         let failed = match &call {
@@ -279,10 +283,14 @@ where
                 // The condition that went out was ours: its own comes now.
                 let shape = if is_ours { caller.shape_of_own(&response) } else { Shape::Whole };
                 let came = Provenance { fwd_status, ..came };
-                Ok(answer::from_service(&caller.rules, answer::shaped(response, &shape), came))
+                Ok(answer::from_service(
+                    &caller.request.rules,
+                    answer::shaped(response, &shape),
+                    came,
+                ))
             }
             Ok(Err(error)) => {
-                let failure = caller.rules.transport_failure(&error);
+                let failure = caller.request.rules.transport_failure(&error);
                 match caller.stands_in_for(&failure) {
                     Some(entry) => Ok(answered(&caller, &entry, CacheOutcome::StaleIfError)),
                     None => caller.instead_of(error, failure),
@@ -290,7 +298,7 @@ where
             }
             Err(_) => {
                 let error = Error::new(crate::ErrorKind::ComputeTimeout);
-                Ok(answer::refusal(&caller.rules, error))
+                Ok(answer::refusal(&caller.request.rules, error))
             }
         }
     }
@@ -301,7 +309,7 @@ impl HttpCaller {
     fn refused<B: Body>(&self, error: Error) -> Response<ResponseBody<B>> {
         match self.stands_in_for(&error) {
             Some(entry) => answered(self, &entry, CacheOutcome::StaleIfError),
-            None => answer::refusal(&self.rules, error),
+            None => answer::refusal(&self.request.rules, error),
         }
     }
 }

@@ -54,10 +54,10 @@ impl<S, Q: Body + 'static> OriginRequest<S, Q> {
         let is_whole = !request.headers().contains_key(header::RANGE);
         let about = caller.to_validate().filter(|_| is_whole).and_then(|(entry, validators)| {
             Some(About {
-                key: caller.primary.clone(),
+                key: caller.request.primary.clone(),
                 entry,
                 validators,
-                spare: content::spare(&caller.rules, caller.content.as_ref())?,
+                spare: content::spare(&caller.request.rules, caller.request.content.as_ref())?,
             })
         });
         let has_condition = validation::is_conditional(request.headers());
@@ -146,11 +146,12 @@ impl HttpCaller {
 
     /// Returns the stored response that a 304 may confirm for this request.
     fn to_confirm(&self) -> Option<StoredEntry> {
-        let is_get = self.asked.method == RequestMethod::Get;
-        let entry = self.stale.as_ref().filter(|_| is_get && !self.wishes.no_store)?;
+        let is_get = self.request.asked.method == RequestMethod::Get;
+        let entry = self.stale.as_ref().filter(|_| is_get && !self.request.wishes.no_store)?;
         let stored = entry.value.response()?;
-        let is_selected = selects(stored, &self.asked, &self.headers, &self.rules.config);
-        let is_alive = || self.cache.engine.log.is_alive(entry);
+        let is_selected =
+            selects(stored, &self.request.asked, &self.request.headers, &self.request.rules.config);
+        let is_alive = || self.request.cache.engine.log.is_alive(entry);
         stored.body.whole()?;
         (stored.status == StatusCode::OK && is_selected && is_alive()).then(|| Arc::clone(entry))
     }

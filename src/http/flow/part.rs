@@ -46,7 +46,7 @@ pub(super) fn may_fill_from_range<Q: Body + 'static>(parts: &Parts, rules: &Rule
 impl HttpCaller {
     /// Returns whether more of a body has to come before this client's part is cut out of it.
     pub(super) fn has_to_wait(&self, entry: &StoredEntry) -> bool {
-        let stored = entry.value.response().filter(|_| self.wishes.range);
+        let stored = entry.value.response().filter(|_| self.request.wishes.range);
         stored.is_some_and(|it| self.has_to_wait_for(it.status, &it.headers, Some(&it.body)))
     }
 
@@ -56,16 +56,16 @@ impl HttpCaller {
         response: &HeaderMap,
         body: Option<&Content>,
     ) -> bool {
-        let now = self.cache.engine.clock.wall();
-        Shape::comes_later(self.wishes, &self.headers, status, response, body, now)
+        let now = self.request.cache.engine.clock.wall();
+        Shape::comes_later(self.request.wishes, &self.request.headers, status, response, body, now)
     }
 
     /// Waits for as much of a body as this client's part is cut out of. Lost is also what comes
     /// too late.
     async fn gather(&self, reader: Option<&Reader>) -> Gathered {
         let Some(reader) = reader else { return Gathered::Lost };
-        let patience = self.cache.engine.settings.wait_timeout();
-        let gathered = reader.gather(bytes_needed(&self.headers));
+        let patience = self.request.cache.engine.settings.wait_timeout();
+        let gathered = reader.gather(bytes_needed(&self.request.headers));
         tokio::time::timeout(patience, gathered).await.unwrap_or(Gathered::Lost)
     }
 
@@ -97,8 +97,11 @@ where
     /// the whole.
     pub(super) fn own_request(&self) -> Option<Box<Self>> {
         let Self { question: HttpQuestion { caller, .. }, service, request, .. } = self;
-        let body =
-            caller.wishes.range.then(|| content::spare(&caller.rules, caller.content.as_ref()));
+        let body = caller
+            .request
+            .wishes
+            .range
+            .then(|| content::spare(&caller.request.rules, caller.request.content.as_ref()));
         let body = body.flatten()?;
         let mut own = Request::new(body);
         own.method_mut().clone_from(request.method());

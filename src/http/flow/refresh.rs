@@ -11,10 +11,10 @@ use crate::error::BoxError;
 use crate::flight::door;
 use crate::flight::request::LedFor;
 use crate::http::flow::fill::key_of;
-use crate::http::flow::lookup::{self, FlightKind, HttpCaller, RefreshedEntry};
+use crate::http::flow::lookup::{self, ClientRequest, FlightKind, HttpCaller, RefreshedEntry};
 use crate::http::flow::work::HttpWork;
 use crate::http::rules::content::METADATA;
-use crate::http::rules::request::{Credentials, RequestMethod, Wishes, credentials};
+use crate::http::rules::request::{Credentials, RequestFacts, RequestMethod, Wishes, credentials};
 use crate::http::rules::shape::ask_for_the_whole;
 use crate::http::stored::response::{HttpCache, StoredEntry, variant_of};
 
@@ -35,9 +35,9 @@ pub(super) fn refresh<S, Q, B>(
 {
     // A rule of the application may key any field: then the refresh must carry all of them.
     let keeps_all =
-        caller.may_be_keyed_by_any_field() && caller.rules.config.refresh_headers.is_none();
+        caller.may_be_keyed_by_any_field() && caller.request.rules.config.refresh_headers.is_none();
     let is_of_another_method = keeps_all && *request.method() == Method::HEAD;
-    if caller.wishes.no_store || is_of_another_method {
+    if caller.request.wishes.no_store || is_of_another_method {
         // The rules have not seen the GET that this one would become.
         return;
     }
@@ -49,24 +49,26 @@ pub(super) fn refresh<S, Q, B>(
     // gone.
     let (mut parts, body) = request.into_parts();
     let is_for_all = keep_what_is_keyed(&caller, seen, keeps_all, &mut parts.headers);
-    caller.rules.forgets.iter().for_each(|forget| forget(&mut parts.extensions));
-    let sent = credentials(&parts.headers, &caller.rules.config);
-    caller.headers.clone_from(&parts.headers);
+    caller.request.rules.forgets.iter().for_each(|forget| forget(&mut parts.extensions));
+    let sent = credentials(&parts.headers, &caller.request.rules.config);
+    caller.request = Arc::new(ClientRequest {
+        headers: parts.headers.clone(),
+        asked: RequestFacts { method: RequestMethod::Get, credentials: sent },
+        wishes: Wishes::default(),
+        ..(*caller.request).clone()
+    });
     let request = Request::from_parts(parts, body);
-    caller.asked.method = RequestMethod::Get;
-    caller.wishes = Wishes::default();
     caller.stale = Some(Arc::clone(seen));
     caller.refreshed = Some(RefreshedEntry { entry: Arc::clone(seen), is_for_all });
-    caller.asked.credentials = sent;
     let flight = caller.flight_request();
-    let engine = Arc::clone(&caller.cache.engine);
+    let engine = Arc::clone(&caller.request.cache.engine);
     let from = seen.value.response().map(|stored| stored.facts.from).unwrap_or_default();
-    let lacks_credentials = !caller.asked.credentials.contains(from);
+    let lacks_credentials = !caller.request.asked.credentials.contains(from);
     if lacks_credentials && engine.has_declined_refresh(&flight.key) {
         // Left to a client with credentials, for which the response was computed.
         return;
     }
-    let (cache, place) = (Arc::clone(&caller.cache), key_of(&caller, seen));
+    let (cache, place) = (Arc::clone(&caller.request.cache), key_of(&caller, seen));
     // Asked under the lock of the key: another refresh may have ended meanwhile.
     let is_still_wanted =
         || cache.is_still(place.as_bytes(), seen) && cache.engine.log.is_alive(seen);
@@ -105,13 +107,13 @@ fn keep_what_is_keyed(
     keeps_all: bool,
     headers: &mut HeaderMap,
 ) -> bool {
-    let HttpCaller { cache, rules, .. } = caller;
+    let ClientRequest { cache, rules, .. } = &*caller.request;
     let config = &rules.config;
     let from = seen.value.response().map(|stored| stored.facts.from).unwrap_or_default();
-    let lists = lookup::selecting_fields(cache, caller.primary.as_bytes(), Some(seen));
+    let lists = lookup::selecting_fields(cache, caller.request.primary.as_bytes(), Some(seen));
     let is_keyed = |name: &HeaderName| {
         *name == header::HOST
-            || caller.content.is_some() && is_of_the_body(name)
+            || caller.request.content.is_some() && is_of_the_body(name)
             || config.keys(name)
             || lists.iter().any(|list| list.selects(name))
     };

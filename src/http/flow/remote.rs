@@ -57,16 +57,16 @@ pub(super) fn adopt(
     let entry = of_this_process(caller, found);
     if let Some(stored) = entry.value.response() {
         // The caller uses it now; in this process it is the first use.
-        stored.touch(caller.cache.now());
+        stored.touch(caller.request.cache.now());
     }
     fill::store(caller, &entry, &|| allowed(&entry)).finish();
-    caller.cache.adopted(&entry);
+    caller.request.cache.adopted(&entry);
     entry
 }
 
 /// Returns an entry of the remote with the tags that it has in this process alone.
 fn of_this_process(caller: &HttpCaller, found: &StoredEntry) -> StoredEntry {
-    let own = caller.tags.iter().filter(|tag| is_of_process(tag));
+    let own = caller.request.tags.iter().filter(|tag| is_of_process(tag));
     let tags: Vec<_> =
         found.tags.iter().filter(|tag| !is_of_process(tag)).chain(own).cloned().collect();
     let since = caller.trail.since().map_or(found.started_seq, |at| at.min(found.started_seq));
@@ -99,11 +99,11 @@ pub(super) fn fill_targets(
         (Some((list, coding, selected)), index) => {
             let generation = index.and_then(|index| index_of(index)?.generation);
             let new = generation.unwrap_or_else(Generation::random);
-            let variant = leaf_key([new], &caller.primary, Some(selected));
+            let variant = leaf_key([new], &caller.request.primary, Some(selected));
             let ours = index_to(caller, entry, (list, coding, selected), new);
             let at_primary = match index {
                 Some(index) => {
-                    let merge = merge_index(ours, caller.rules.config.max_variants);
+                    let merge = merge_index(ours, caller.request.rules.config.max_variants);
                     FillTarget::over(primary, index, of_generation(index, merge))
                 }
                 None => FillTarget::new(primary, ours),
@@ -144,11 +144,11 @@ fn index_to(
     (list, coding, selected): (&VaryList, Coding, Fingerprint),
     generation: Generation,
 ) -> StoredEntry {
-    let local = caller.cache.local.peek(caller.primary.as_bytes());
+    let local = caller.request.cache.local.peek(caller.request.primary.as_bytes());
     let known = local.as_ref().and_then(|entry| index_of(entry));
     let lists = known.map(|known| known.lists.clone()).unwrap_or_default();
     let index = Index { lists, generation: Some(generation), ..Index::default() };
-    let remembered = caller.cache.engine.settings.uncacheable_for();
+    let remembered = caller.request.cache.engine.settings.uncacheable_for();
     Arc::new(index_entry(index.with(list, coding, selected), entry, None, remembered))
 }
 

@@ -32,7 +32,8 @@ impl Head {
         match self.caller.judge_renewed(&renewed, times) {
             Ok((plan, tags)) => {
                 // Its body came in answer to another request.
-                self.caller.asked = self.caller.asked_of(&renewed.entry);
+                let asked = self.caller.asked_of(&renewed.entry);
+                Arc::make_mut(&mut self.caller.request).asked = asked;
                 if fill::fingerprint_of(&self.caller, &plan) != variant_of(&renewed.entry) {
                     fill::unstore(&self.caller, &renewed.entry);
                 }
@@ -104,14 +105,14 @@ impl HttpCaller {
         let RenewedResponse { entry, head, body, cache_for, .. } = renewed;
         let asked = self.asked_of(entry);
         let length = Some(body.len() as u64);
-        let config = &self.rules.config;
+        let config = &self.request.rules.config;
         match judge(&asked, head, length, cache_for.as_ref(), config, times) {
             Decision::Store(mut plan) => {
                 fill::keep_beside_coded(self, &mut plan);
                 // The body came in answer to another request.
                 plan.selected_as = coding_of(entry);
                 let said = cache_for.as_ref().map(|said| said.tags()).unwrap_or_default();
-                let own = steering::tags(&head.headers, said, &self.group_origin, config)?;
+                let own = steering::tags(&head.headers, said, &self.request.group_origin, config)?;
                 Ok((plan, self.tags_of(entry, &own)?))
             }
             Decision::Decline(why) => Err(why),
@@ -122,42 +123,46 @@ impl HttpCaller {
     /// for one request, the fields for another; so the credentials of both count.
     fn asked_of(&self, entry: &StoredEntry) -> RequestFacts {
         let from = entry.value.response().map(|stored| stored.facts.from).unwrap_or_default();
-        RequestFacts { method: RequestMethod::Get, credentials: self.asked.credentials | from }
+        RequestFacts {
+            method: RequestMethod::Get,
+            credentials: self.request.asked.credentials | from,
+        }
     }
 
     /// Returns the tags of a renewed response: a 304 need not repeat them.
     fn tags_of(&self, entry: &StoredEntry, own: &[Tag]) -> Result<Box<[Tag]>, DeclineReason> {
-        let mut tags = self.tags.to_vec();
+        let mut tags = self.request.tags.to_vec();
         for tag in entry.tags.iter().chain(own) {
             if !tags.contains(tag) {
                 tags.push(tag.clone());
             }
         }
         // And one for all groups, where it is in any.
-        let most = self.rules.config.max_tags.saturating_add(1 + self.tags.len());
+        let most = self.request.rules.config.max_tags.saturating_add(1 + self.request.tags.len());
         if tags.len() > most { Err(DeclineReason::TooManyTags) } else { Ok(tags.into()) }
     }
 
     /// Brings what is stored up to date with the response to a HEAD (RFC 9111,
     /// 4.3.5).
     pub(super) fn freshen(&self, head: &Parts, received: ArrivalTime) {
-        let is_head = self.asked.method == RequestMethod::Head && head.status == StatusCode::OK;
+        let is_head =
+            self.request.asked.method == RequestMethod::Head && head.status == StatusCode::OK;
         // Beside a cookie the other fields may be for one person too.
         let is_for_all = !head.headers.contains_key(header::SET_COOKIE);
         let Some(entry) = self.stale.as_ref().filter(|_| is_head && is_for_all) else { return };
         let new = match self.freshened(entry, head, received) {
             // RFC 9111, 5.2.1.5: no part of what it brought is stored.
-            Freshening::Renewed(_) if self.wishes.no_store => return,
+            Freshening::Renewed(_) if self.request.wishes.no_store => return,
             Freshening::Renewed(new) => new,
             Freshening::Stale => {
                 Arc::new(entry.with_window(entry.window().stale_from(received.at)))
             }
             Freshening::Gone => return fill::unstore(self, entry),
         };
-        let log = &self.cache.engine.log;
+        let log = &self.request.cache.engine.log;
         let (seq, tags) = (received.started.seq, &new.tags);
         let allowed = || !log.is_doubted(seq) && !log.is_dead(tags, seq, ASKED_NOW);
-        let change = self.cache.local.update(&fill::key_of(self, entry), |current| {
+        let change = self.request.cache.local.update(&fill::key_of(self, entry), |current| {
             // Another response that was stored meanwhile is newer.
             let is_same = current.is_some_and(|current| Arc::ptr_eq(current, entry));
             (is_same && allowed()).then(|| Arc::clone(&new))

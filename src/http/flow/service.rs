@@ -18,14 +18,15 @@ use crate::http::flow::content::{self, Safety};
 use crate::http::flow::forward::Forward;
 use crate::http::flow::forwarded;
 use crate::http::flow::future::HttpFuture;
-use crate::http::flow::lookup::{HttpCaller, automatic_tags, group_origin, look, primary_key};
+use crate::http::flow::lookup::{
+    ClientRequest, HttpCaller, automatic_tags, group_origin, look, primary_key,
+};
 use crate::http::flow::miss::serve;
 use crate::http::flow::nested::{self, Passage, RequestPurpose};
 use crate::http::flow::normal_form;
 use crate::http::flow::part::may_fill_from_range;
 use crate::http::flow::refresh::is_being_refreshed;
-use crate::http::flow::trail::{self, Trail};
-use crate::http::flow::unkeyed::NOTHING;
+use crate::http::flow::trail;
 use crate::http::flow::unsafe_method::{self, Position};
 use crate::http::layer::route_table::{AmbiguousPath, RouteTable};
 use crate::http::layer::rules::Rules;
@@ -441,7 +442,7 @@ impl<S> HttpService<S> {
         // All that the caller needs is taken from the request as it came: what follows changes it.
         let carries_some = !asked.credentials.is_anonymous();
         let credential = || credential_field(&parts.headers, &rules.config);
-        let caller = HttpCaller {
+        let client_request = ClientRequest {
             cache: Arc::clone(&self.cache),
             rules: Arc::clone(rules),
             asked,
@@ -452,22 +453,13 @@ impl<S> HttpService<S> {
             content: RequestContent::of_request(&parts).map(|content| content.bytes.clone()),
             tags: automatic_tags(&self.cache, &parts, rules),
             anchor: trail::anchor(&self.cache, primary.as_bytes()),
-            trail: Trail::default(),
             group_origin: group_origin(&parts, rules),
-            stale: None,
-            forward,
-            claim: None,
-            has_left: false,
-            is_apart: false,
-            learned: None,
-            refreshed: None,
-            unkeyed: NOTHING,
             credential: carries_some.then(credential).flatten(),
             client: rules.client(&parts),
             may_fill_from_range: wishes.range && may_fill_from_range::<Q>(&parts, rules),
         };
         // The key has it; the service gets the body itself.
-        if caller.content.is_some() {
+        if client_request.content.is_some() {
             parts.extensions.remove::<RequestContent>();
         }
         // The service sees one form per key, so that any leader asks for all.
@@ -476,8 +468,10 @@ impl<S> HttpService<S> {
         nested::mark(&mut parts, &self.cache, rules, RequestPurpose::Shared);
         let request = Request::from_parts(parts, body);
         let service = self.inner.clone();
+        let caller = HttpCaller::new(Arc::new(client_request), forward);
         HttpFuture::pending(async move {
-            let (cache, rules) = (Arc::clone(&caller.cache), Arc::clone(&caller.rules));
+            let ClientRequest { cache, rules, .. } = &*caller.request;
+            let (cache, rules) = (Arc::clone(cache), Arc::clone(rules));
             let result = serve(caller, look, service, request).await;
             let result = answer::without_ours(&rules, result);
             let outcome = result.as_ref().ok().and_then(|r| r.extensions().get().copied());

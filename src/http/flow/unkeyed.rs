@@ -16,14 +16,14 @@ pub(super) const NOTHING: u64 = 0;
 /// All processes that share a remote compare it, so it has no secret. It is of BLAKE3: a client
 /// must not find fields that seem to be another's.
 pub(super) fn unkeyed_fields(caller: &HttpCaller, sent: &HeaderMap) -> u64 {
-    let config = &caller.rules.config;
+    let config = &caller.request.rules.config;
     let counts = |name: &HeaderName| {
         *name != header::HOST && !ASKS_FOR_LESS.contains(name) && !config.keys(name)
     };
     let mut fields: Vec<_> = sent.iter().filter(|(name, _)| counts(name)).collect();
     // The order of fields with different names means nothing.
     fields.sort_by_key(|(name, _)| name.as_str());
-    if fields.is_empty() && caller.content.is_none() {
+    if fields.is_empty() && caller.request.content.is_none() {
         return NOTHING;
     }
     let mut hasher = blake3::Hasher::new();
@@ -35,7 +35,7 @@ pub(super) fn unkeyed_fields(caller: &HttpCaller, sent: &HeaderMap) -> u64 {
         add(value.as_bytes());
     }
     // The application's own key may stand for different bytes.
-    if let Some(content) = &caller.content {
+    if let Some(content) = &caller.request.content {
         add(content);
     }
     let digest = *hasher.finalize().as_bytes();

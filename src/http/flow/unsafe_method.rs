@@ -18,13 +18,11 @@ use crate::http::flow::forward::Forward;
 use crate::http::flow::forwarded;
 use crate::http::flow::lead::{Head, OriginOutcome};
 use crate::http::flow::lookup::{
-    HttpCaller, automatic_tags, group_origin, owned_primary_key, scheme,
+    ClientRequest, HttpCaller, automatic_tags, group_origin, owned_primary_key, scheme,
 };
 use crate::http::flow::nested;
 use crate::http::flow::normal_form;
 use crate::http::flow::request_end::RequestEnd;
-use crate::http::flow::trail::Trail;
-use crate::http::flow::unkeyed::NOTHING;
 use crate::http::layer::rules::Rules;
 use crate::http::rules::key::received_uri;
 use crate::http::rules::lifetime::Times;
@@ -291,7 +289,7 @@ impl Sent {
     ) -> Response<ResponseBody<B>> {
         let Some(primary) = self.primary else { return response.map(ResponseBody::inner) };
         let (at, wall) = (cache.now(), cache.engine.clock.wall());
-        let caller = HttpCaller {
+        let request = ClientRequest {
             cache: Arc::clone(&cache),
             rules: Arc::clone(rules),
             asked: RequestFacts { method: RequestMethod::Get, credentials: self.credentials },
@@ -302,20 +300,12 @@ impl Sent {
             content: None,
             tags: self.tags,
             anchor: None,
-            trail: Trail::default(),
             group_origin: self.group_origin,
-            stale: None,
-            forward: Forward::UriMiss,
-            claim: None,
-            has_left: false,
-            is_apart: false,
-            learned: None,
-            refreshed: None,
-            unkeyed: NOTHING,
             credential: None,
             client: None,
             may_fill_from_range: false,
         };
+        let caller = HttpCaller::new(Arc::new(request), Forward::UriMiss);
         // Where another caller computes the key, its result may be older or newer: nothing is kept.
         let Some(lead) = try_lead(&cache.engine, caller.flight_request()) else {
             return response.map(ResponseBody::inner);
@@ -329,7 +319,7 @@ impl Sent {
         }
         // Its age counts from the request; invalidations count from now, as all of this write are done.
         let started = ComputationStart { tick: self.started.tick, seq: facts.started.seq };
-        let tags = caller.tags.iter().chain(own_tags).cloned().collect();
+        let tags = caller.request.tags.iter().chain(own_tags).cloned().collect();
         let received = ArrivalTime { started, at, wall };
         let head = Head { caller, lead, facts, received, stale_until: None, occupied: false };
         match head.keep::<B, std::convert::Infallible>(response, plan, tags).await {

@@ -14,18 +14,18 @@ use crate::lease::grant::Version;
 impl HttpCaller {
     /// Returns whether the leader looks at an anchor next.
     pub(super) fn is_at_anchor(&self) -> bool {
-        self.anchor.is_some() && self.trail.anchor.is_none()
+        self.request.anchor.is_some() && self.trail.anchor.is_none()
     }
 
     /// Returns where it looks next.
     pub(super) fn remote_key(&self) -> Key {
-        if let Some(anchor) = self.anchor.as_ref().filter(|_| self.is_at_anchor()) {
+        if let Some(anchor) = self.request.anchor.as_ref().filter(|_| self.is_at_anchor()) {
             return anchor.clone();
         }
         let index = self.trail.index.as_ref().and_then(generation_of);
         match (index, self.predicted()) {
             (Some(generation), Some(variant)) => {
-                leaf_key([generation], &self.primary, Some(variant))
+                leaf_key([generation], &self.request.primary, Some(variant))
             }
             _ => self.remote_primary(),
         }
@@ -33,10 +33,10 @@ impl HttpCaller {
 
     /// Returns where the response stands in the remote if it does not vary, or its index.
     pub(super) fn remote_primary(&self) -> Key {
-        if self.anchor.is_none() {
-            return self.primary.clone();
+        if self.request.anchor.is_none() {
+            return self.request.primary.clone();
         }
-        leaf_key(self.trail.anchor.as_ref().and_then(generation_of), &self.primary, None)
+        leaf_key(self.trail.anchor.as_ref().and_then(generation_of), &self.request.primary, None)
     }
 
     /// Goes on from an index.
@@ -50,13 +50,13 @@ impl HttpCaller {
 
     /// Returns the anchor that it has come by, and what stood there.
     pub(super) fn anchor_passed(&self) -> Option<(&Key, &StoredEntry)> {
-        self.anchor.as_ref().zip(self.trail.anchor.as_ref())
+        self.request.anchor.as_ref().zip(self.trail.anchor.as_ref())
     }
 
     /// Makes the index to be filled at an anchor: it leads to responses that are yet to be
     /// computed, and lasts until the first of them prolongs it.
     pub(super) fn new_anchor(&self, version: Version) -> StoredEntry {
-        let engine = &self.cache.engine;
+        let engine = &self.request.cache.engine;
         let settings = &engine.settings;
         let lasts = (settings.compute_timeout() + settings.wait_timeout()) * 2;
         let index = Index { generation: Some(Generation::random()), ..Index::default() };

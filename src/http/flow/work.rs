@@ -19,7 +19,9 @@ use crate::flight::request::{FlightRequest, Role};
 use crate::freshness::{self, Freshness};
 use crate::http::body::SourceBody;
 use crate::http::flow::lead::{OriginOutcome, ask};
-use crate::http::flow::lookup::{HttpCaller, is_validated_by_each, look_held, must_be_validated};
+use crate::http::flow::lookup::{
+    ClientRequest, HttpCaller, is_validated_by_each, look_held, must_be_validated,
+};
 use crate::http::flow::remote;
 use crate::http::flow::trail::Trail;
 use crate::http::rules::decline_reason::is_failure;
@@ -101,8 +103,13 @@ impl<S, Q, B> HttpWork<S, Q, B> {
 impl HttpQuestion {
     fn follow(&mut self, found: &StoredEntry) -> Judgement {
         if !self.caller.is_at_anchor() {
-            let max_variants = self.caller.rules.config.max_variants;
-            remote::learn(&self.caller.cache, &self.caller.primary, found, max_variants);
+            let max_variants = self.caller.request.rules.config.max_variants;
+            remote::learn(
+                &self.caller.request.cache,
+                &self.caller.request.primary,
+                found,
+                max_variants,
+            );
         }
         self.caller.follow(found);
         let key = self.caller.remote_key();
@@ -121,8 +128,8 @@ impl HttpQuestion {
             }
             HttpPurpose::Refresh(_) => false,
         };
-        let (wishes, now) = (self.caller.wishes, self.caller.cache.now());
-        let freshness = match self.caller.cache.judge(found, now) {
+        let (wishes, now) = (self.caller.request.wishes, self.caller.request.cache.now());
+        let freshness = match self.caller.request.cache.judge(found, now) {
             _ if must_be_validated(found) => Freshness::Expired,
             freshness => freshness,
         };
@@ -155,7 +162,8 @@ impl Search<StoredResponse> for HttpQuestion {
     }
 
     fn copy_here(&mut self) -> Option<StoredEntry> {
-        let HttpCaller { cache, rules, primary, asked, headers, wishes, .. } = &self.caller;
+        let ClientRequest { cache, rules, primary, asked, headers, wishes, .. } =
+            &*self.caller.request;
         let now = cache.now();
         let found = look_held(cache, rules, primary.as_bytes(), asked, headers, now);
         match (wishes.judge(found, now).0, &self.purpose) {
@@ -175,12 +183,13 @@ impl Search<StoredResponse> for HttpQuestion {
     }
 
     fn judge(&mut self, found: &StoredEntry) -> Judgement {
-        let HttpCaller { asked, headers, rules, .. } = &self.caller;
+        let ClientRequest { asked, headers, rules, .. } = &*self.caller.request;
         match found.value.slot() {
             Slot::Index(_) => self.follow(found),
             Slot::Response(_) if self.caller.is_at_anchor() => Judgement::Useless,
             Slot::Response(stored) => {
-                let is_good = !is_failure(stored.status) && self.caller.cache.may_stand_in(found);
+                let is_good =
+                    !is_failure(stored.status) && self.caller.request.cache.may_stand_in(found);
                 let is_selected = selects(stored, asked, headers, &rules.config);
                 self.is_occupied = is_good;
                 if is_selected { self.judge_response(found) } else { Judgement::Useless }
@@ -230,7 +239,9 @@ impl Question<StoredResponse> for HttpQuestion {
             HttpPurpose::Refresh(_) => Patience::GiveUp,
             // The response to a HEAD is stored nowhere: the lease is for a process that may
             // store one.
-            HttpPurpose::Answer if caller.asked.method == RequestMethod::Head => Patience::Apart,
+            HttpPurpose::Answer if caller.request.asked.method == RequestMethod::Head => {
+                Patience::Apart
+            }
             // What another process computes may have begun too early: the lease is for a process
             // that may store its result.
             HttpPurpose::Answer if caller.reads_fresh() => Patience::GoOn,
@@ -246,7 +257,7 @@ impl Question<StoredResponse> for HttpQuestion {
     }
 
     fn prepare(&mut self, lead: &mut Lead<StoredResponse>) {
-        if !self.caller.asked.credentials.is_anonymous() {
+        if !self.caller.request.asked.credentials.is_anonymous() {
             lead.keep_hold_local();
         }
         if matches!(self.purpose, HttpPurpose::Answer) {
@@ -288,18 +299,18 @@ where
         let Self { question, service, request, .. } = self;
         let HttpQuestion { mut caller, purpose, stale, is_occupied, .. } = question;
         let is_answer = matches!(purpose, HttpPurpose::Answer);
-        if is_answer && caller.wishes.range && caller.has_learned_not_to_share(lead.key()) {
+        if is_answer && caller.request.wishes.range && caller.has_learned_not_to_share(lead.key()) {
             lead.end(Conclusion::Decline(Remember::NothingOfOthers));
             return LeadResult { own: OriginOutcome::Unasked, stale };
         }
         let facts = lead.facts();
         if facts.is_second {
-            caller.trail = Trail::of_way(&facts.way, caller.anchor.is_some());
+            caller.trail = Trail::of_way(&facts.way, caller.request.anchor.is_some());
         }
         // The first leader of the flight has looked into the remote.
         let is_occupied = is_occupied || facts.is_second && facts.replaces_value;
         // Also a cache that stores nothing has gauges to set.
-        caller.cache.tidy_from_now_on();
+        caller.request.cache.tidy_from_now_on();
         let own = ask(caller, (lead, facts), is_occupied, service, request).await;
         LeadResult { own, stale }
     }

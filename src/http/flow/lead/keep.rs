@@ -50,7 +50,7 @@ impl Head {
         tags: Box<[Tag]>,
     ) -> OriginOutcome<B, E> {
         let (head, body) = response.into_parts();
-        if self.caller.asked.method == RequestMethod::Head {
+        if self.caller.request.asked.method == RequestMethod::Head {
             self.share_head(&head, &plan, tags);
             let response = Response::from_parts(head, ResponseBody::inner(body));
             let stored = Err(UnstoredReason::Method);
@@ -76,7 +76,7 @@ impl Head {
     }
 
     fn limits(&self, plan: &Plan) -> Limits {
-        let rules = &self.caller.rules;
+        let rules = &self.caller.request.rules;
         Limits {
             bytes: rules.config.max_body,
             declared: plan.length,
@@ -107,8 +107,8 @@ impl Head {
             false => Recipients::Wave,
         };
         let is_shared = share != Recipients::Each && !plan.is_for_wave;
-        if !caller.asked.credentials.is_anonymous() && is_shared {
-            let least = received.at.plus(caller.cache.engine.settings.uncacheable_for());
+        if !caller.request.asked.credentials.is_anonymous() && is_shared {
+            let least = received.at.plus(caller.request.cache.engine.settings.uncacheable_for());
             lead.note_shared(longest.max(least));
         }
         (entry, share)
@@ -154,7 +154,7 @@ impl Head {
     /// not fit looks into the index for its own variant at once.
     fn store(self, entry: &StoredEntry) -> Result<(), UnstoredReason> {
         let Self { caller, lead, .. } = self;
-        let cache = Arc::clone(&caller.cache);
+        let cache = Arc::clone(&caller.request.cache);
         note_kept(&cache, lead.store_at(entry, caller))
     }
 
@@ -169,7 +169,7 @@ impl Head {
     ) -> OriginOutcome<B, E> {
         let come: usize = so_far.iter().filter_map(Frame::data_ref).map(Bytes::len).sum();
         let expected = limits.declared.unwrap_or(0).max(come as u64);
-        let Some(reserved) = self.caller.cache.values.arriving.reserve(expected) else {
+        let Some(reserved) = self.caller.request.cache.values.arriving.reserve(expected) else {
             let (status, why) = (head.status, DeclineReason::NoRoom);
             self.decline_as(status, why);
             let response = Response::from_parts(head, ResponseBody::streaming(so_far, rest));
@@ -190,7 +190,7 @@ impl Head {
             Recipients::All | Recipients::Each => Ok(()),
         };
         let scope = self.lead.scope();
-        let cache = Arc::clone(&self.caller.cache);
+        let cache = Arc::clone(&self.caller.request.cache);
         // Before anything can be freed.
         let own = ResponseBody::reading(body.reader_with_trailers());
         for data in so_far.into_iter().filter_map(|frame| frame.into_data().ok()) {

@@ -39,7 +39,7 @@ impl ArrivingBody {
     fn complete(self, body: Bytes) {
         let Self { arrival, .. } = self;
         if let Some(whole) = fill::completed(arrival.place(), arrival.entry(), body) {
-            let cache = Arc::clone(&arrival.place().cache);
+            let cache = Arc::clone(&arrival.place().request.cache);
             let _ = note_kept(&cache, arrival.complete(&whole));
         }
     }
@@ -47,7 +47,7 @@ impl ArrivingBody {
     fn decline(self, why: DeclineReason) {
         let Self { arrival, status, stale_until } = self;
         let conclusion = arrival.place().declined(status, why, stale_until);
-        let (key, cache) = (arrival.key().clone(), Arc::clone(&arrival.place().cache));
+        let (key, cache) = (arrival.key().clone(), Arc::clone(&arrival.place().request.cache));
         arrival.end(conclusion);
         note_declined(&cache, &key, why);
     }
