@@ -17,7 +17,7 @@ use crate::freshness::Freshness;
 use crate::http::body::{Content, Reader};
 use crate::http::flow::forward::Forward;
 use crate::http::flow::trail::Trail;
-use crate::http::flow::unkeyed::NOTHING;
+
 use crate::http::layer::rules::Rules;
 use crate::http::rules::codings::Codings;
 use crate::http::rules::content::RequestContent;
@@ -365,7 +365,7 @@ pub(crate) struct HttpCaller {
     pub(super) learned: Option<VaryList>,
     /// What a background refresh is to replace.
     pub(super) refreshed: Option<RefreshedEntry>,
-    /// A hash of what the request has besides its key, once it goes to a flight.
+    /// A hash of what the request has besides its key, once it goes to a flight; zero: nothing.
     pub(super) unkeyed: u64,
 }
 
@@ -392,7 +392,7 @@ impl HttpCaller {
             is_apart: false,
             learned: None,
             refreshed: None,
-            unkeyed: NOTHING,
+            unkeyed: 0,
         }
     }
 

@@ -5,9 +5,6 @@ use http::header::{self, HeaderMap, HeaderName};
 use crate::http::flow::lookup::HttpCaller;
 use crate::http::rules::shape::ASKS_FOR_LESS;
 
-/// The hash of a request that is its key, and no more.
-pub(super) const NOTHING: u64 = 0;
-
 /// Returns a hash of the content of a request, and of its fields that are not keyed. Requests of one
 /// flight whose hashes differ may get different responses. Conditions and ranges do not count: a
 /// request that is for all clients is sent without them. Fields that select the response do: which
@@ -24,7 +21,8 @@ pub(super) fn unkeyed_fields(caller: &HttpCaller, sent: &HeaderMap) -> u64 {
     // The order of fields with different names means nothing.
     fields.sort_by_key(|(name, _)| name.as_str());
     if fields.is_empty() && caller.request.content.is_none() {
-        return NOTHING;
+        // It is its key, and no more.
+        return 0;
     }
     let mut hasher = blake3::Hasher::new();
     let mut add = |bytes: &[u8]| {
