@@ -23,6 +23,7 @@ use crate::lease::wakes::{Listener, Wakes};
 use crate::observe::{Observe, Occurrence, RemoteOp};
 use crate::remote::envelope::{self, Damage, Envelope, EnvelopeContents, Kind};
 use crate::remote::guard::{Guard, RemoteFailure};
+use crate::remote::journal::Journal;
 use crate::remote::log::follower::{Follower, Liveness, items_of_keys};
 use crate::remote::log::{LogItem, RemoteLog};
 use crate::remote::pending_writes::{PendingWrite, PendingWrites, WriteKind};
@@ -57,6 +58,8 @@ pub(crate) struct EntryRemote<V: Send + Sync + 'static> {
     /// For a remote that sends no wake-ups: it is never notified.
     unwoken: Wakes,
     pub(super) pending: PendingWrites,
+    /// What this process itself has invalidated, whether the remote was told or not.
+    pub(super) own: Journal,
     codec: Codec<V>,
     times: LeaseTimes,
     /// The remote's time when this process last ended everything, for a remote without a log.
@@ -92,6 +95,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
             engine: Arc::downgrade(engine),
+            own: Journal::new(settings.max_journal),
             gate: Guard::new(remote, settings, observer),
             follower: Follower::new(MAX_TAGS),
             link: Synchronizer::new(),
@@ -112,12 +116,13 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     }
 
     /// Opens what stands under `key`. `seq` is the number of the local invalidation log when the
-    /// remote was asked: what was invalidated since is dead.
+    /// remote was asked: what was invalidated since is dead. `again` is how often this process had
+    /// announced again what it has ended: the value may be what it does so for now.
     async fn open(
         &self,
         (key, shard): (&Key, &ShardState),
         bytes: &Bytes,
-        seq: u64,
+        (seq, again): (u64, u64),
     ) -> RemoteValue<V> {
         self.gate.has_seen(bytes.len());
         let max = self.gate.settings.max_value_bytes;
@@ -133,6 +138,11 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
                 return RemoteValue::Useless(version);
             }
         };
+        if again != self.link.again()
+            && (self.own.concerns(key) || self.own.has_any_of(&envelope.tags))
+        {
+            return RemoteValue::Useless(version);
+        }
         let Some(started) = self.started(shard, envelope.started) else {
             return RemoteValue::Useless(version);
         };
@@ -165,6 +175,10 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             liveness = Liveness::Behind;
         }
         if liveness == Liveness::Behind && !self.gate.log_answers() {
+            if !self.is_on_verified_connection() {
+                // It is perhaps of a server that lacks what has ended it.
+                return Liveness::Unknown;
+            }
             return self.follower.judge_behind(&envelope.tags, envelope.stamp);
         }
         for _ in 0..MAX_CATCH_UPS {
@@ -338,14 +352,25 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         self.engine.upgrade().map(|engine| engine.clock.now()).unwrap_or_default()
     }
 
+    /// Waits until the remote has been told what this process has ended of a key. Returns what
+    /// [`open`](Self::open) needs to know of that moment.
+    async fn may_ask_now(&self, key: &Key) -> Result<(u64, u64), Unavailable> {
+        let asked = (self.caught_up(key).await?, self.link.again());
+        // The log was looked at since the journal was: the key may have to be told again.
+        if self.gate.journal.concerns(key) {
+            return Err(Unavailable);
+        }
+        Ok(asked)
+    }
+
     async fn get_now(&self, key: &Key) -> Result<RemoteValue<V>, Unavailable> {
         self.prepared().await?;
-        let seq = self.caught_up(key).await?;
+        let asked = self.may_ask_now(key).await?;
         let (shard, largest) = (self.gate.shard_of(key), self.gate.largest());
         let found = self.gate.call(RemoteOp::Get, key, largest, || self.remote().get(key)).await;
         let Some(bytes) = found.map_err(away)? else { return Ok(RemoteValue::Nothing) };
         self.dated(&shard).await?;
-        Ok(self.open((key, &shard), &bytes, seq).await)
+        Ok(self.open((key, &shard), &bytes, asked).await)
     }
 
     async fn acquire_now(
@@ -354,7 +379,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         ask: &LeaseRequest,
     ) -> Result<AcquireOutcome<RemoteValue<V>>, Unavailable> {
         self.prepared().await?;
-        let seq = self.caught_up(key).await?;
+        let may_ask = self.may_ask_now(key).await?;
         // Before the computation can begin.
         let (sent, stamp) = (self.tick(), self.follower.stamp());
         let (shard, largest) = (self.gate.shard_of(key), self.gate.largest());
@@ -378,7 +403,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         }
         Ok(match asked {
             AcquireOutcome::Hit { now, value } => {
-                AcquireOutcome::Hit { now, value: self.open((key, &shard), &value, seq).await }
+                AcquireOutcome::Hit { now, value: self.open((key, &shard), &value, may_ask).await }
             }
             AcquireOutcome::Granted(grant) => AcquireOutcome::Granted(Grant { stamp, ..grant }),
             AcquireOutcome::Locked { now, left, waiting } => {
@@ -427,6 +452,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     /// cannot be told of its keys, the others are told all the same.
     async fn invalidate_now(&self, keys: &[Key]) -> Delivery {
         self.start();
+        keys.iter().for_each(|key| self.own.note_key(key.clone()));
         let remove = async |key| {
             let shard = self.gate.shard_of(key);
             let invalidate = || self.remote().invalidate(key);
@@ -458,6 +484,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
 
     async fn invalidate_tags_now(&self, tags: &[Tag]) -> Delivery {
         self.start();
+        self.own.note_tags(tags);
         let items: Vec<_> = tags.iter().cloned().map(LogItem::from).collect();
         let Err(failure) = self.announce(&items).await else { return Delivery::Done };
         self.gate.journal.note_tags(tags);
@@ -479,7 +506,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         if items.is_empty() {
             return Ok(());
         }
-        let (sent, asked) = (self.tick(), self.follower.stamp());
+        let (sent, asked) = ((self.tick(), self.connection()), self.follower.stamp());
         let call = || log.announce(items, asked);
         let announced = self.gate.call_shard(RemoteOp::Announce, &shard, 0, call).await;
         let reply = announced.map_err(|failure| (shard, failure))?;

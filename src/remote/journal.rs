@@ -109,6 +109,16 @@ impl Journal {
         }
     }
 
+    /// Notes all of it in another journal, and keeps it.
+    pub(crate) fn copy_to(&self, other: &Self) {
+        let (keys, tags): (Vec<_>, Vec<_>) = {
+            let pending = self.pending.lock();
+            (pending.keys.keys().cloned().collect(), pending.tags.keys().cloned().collect())
+        };
+        keys.into_iter().for_each(|key| other.note_key(key));
+        other.note_tags(&tags);
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }

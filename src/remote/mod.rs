@@ -242,6 +242,15 @@ pub trait Remote: Send + Sync + 'static {
         self.address()
     }
 
+    /// Returns the number of the connection by which a shard is asked now. It changes before a reply
+    /// comes that may be of another server than the replies before: then what is known of the
+    /// [log](Self::log) is held against that server first. Called for every call, so it must be
+    /// cheap. Defaults to 1, for a remote that always leads to the same server.
+    fn connection(&self, shard: Shard) -> u64 {
+        let _ = shard;
+        1
+    }
+
     /// Is told that a call to a shard failed or took too long. After several in a row the
     /// connection to it is worth replacing.
     fn suspect(&self, shard: Shard, kind: RemoteErrorKind);

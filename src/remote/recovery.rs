@@ -131,7 +131,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     async fn announce_late(&self, items: &[LogItem]) -> Result<(), Failed> {
         let Some(log) = self.log().filter(|_| !items.is_empty()) else { return Ok(()) };
         let shard = self.gate.log_shard();
-        let (sent, asked) = (self.tick(), self.follower.stamp());
+        let (sent, asked) = ((self.tick(), self.connection()), self.follower.stamp());
         let announce = log.announce(items, asked);
         let announced = self.gate.attempt(RemoteOp::Announce, &shard, 0, announce).await;
         let reply = announced.map_err(|kind| (shard, kind))?;

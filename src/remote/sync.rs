@@ -75,6 +75,13 @@ pub(super) struct Synchronizer {
     failed: Mutex<Option<(Instant, RemoteErrorKind)>>,
     /// When the remote last checked its log; `None`: it is to do so with the next read.
     verified: Mutex<Option<Instant>>,
+    /// The connection by which it was asked for that. A reply of a later one may be of another
+    /// server, which lacks what this process knows.
+    verified_on: AtomicU64,
+    /// How often this process has announced again what it has ended.
+    again: AtomicU64,
+    /// Whether another server may have answered since then.
+    has_moved: AtomicBool,
     /// How often in a row it could not be read, whatever else was answered.
     unread: AtomicU32,
     /// Whether local copies are to be dropped once the remote is asked again.
@@ -95,6 +102,9 @@ impl Synchronizer {
             heard: Mutex::new(None),
             failed: Mutex::new(None),
             verified: Mutex::new(None),
+            verified_on: AtomicU64::new(0),
+            again: AtomicU64::new(0),
+            has_moved: AtomicBool::new(false),
             unread: AtomicU32::new(0),
             in_doubt: AtomicBool::new(false),
             dropped: Mutex::new(None),
@@ -103,6 +113,10 @@ impl Synchronizer {
 
     pub(super) fn has_begun(&self) -> bool {
         self.begun.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn again(&self) -> u64 {
+        self.again.load(Ordering::Acquire)
     }
 
     fn has_heard_since(&self, at: Instant) -> bool {
@@ -196,7 +210,25 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             None => self.gate.log_shard().clock.is_set(),
         };
         is_known
+            && self.is_on_verified_connection()
             && self.engine.upgrade().is_some_and(|engine| engine.is_vouched(engine.clock.now()))
+    }
+
+    /// Returns whether what is asked now is asked on the connection by which the log was checked.
+    pub(super) fn is_on_verified_connection(&self) -> bool {
+        let verified_on = self.link.verified_on.load(Ordering::Acquire);
+        self.log().is_none() || self.connection() == verified_on
+    }
+
+    /// Returns whether that is not the connection by which the log was checked before.
+    fn is_on_new_connection(&self) -> bool {
+        let is_first = self.link.verified_on.load(Ordering::Acquire) == 0;
+        !is_first && !self.is_on_verified_connection()
+    }
+
+    /// Returns the number of the connection to the server with the log.
+    pub(super) fn connection(&self) -> u64 {
+        self.remote().connection(self.gate.log_shard().shard)
     }
 
     /// Reads the log, unless that was done since then, or is not needed.
@@ -253,7 +285,13 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             let question = self.follower.question();
             let from = Instant::now();
             let may_have_moved = shard.may_have_moved.swap(false, Ordering::Relaxed);
-            let verifies = may_have_moved || self.link.is_to_be_verified();
+            let verifies = may_have_moved
+                || self.link.is_to_be_verified()
+                || !self.is_on_verified_connection();
+            let over = self.connection();
+            if may_have_moved || self.is_on_new_connection() {
+                self.link.has_moved.store(true, Ordering::Release);
+            }
             let found = match verifies {
                 true => None,
                 false => {
@@ -270,10 +308,13 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
                         self.gate.attempt(RemoteOp::ReadLog, &shard, LOG_BYTES, announce);
                     let reply = announce.await?;
                     *self.link.verified.lock() = Some(from);
+                    if self.is_still(over) {
+                        self.link.verified_on.store(self.connection(), Ordering::Release);
+                    }
                     reply
                 }
             };
-            if self.heard(sent, asked, &reply, &[]) {
+            if self.heard((sent, over), asked, &reply, &[]) {
                 self.follower.is_answered(question);
                 *self.link.heard.lock() = Some(from);
                 return Ok(());
@@ -289,17 +330,36 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         Err(RemoteErrorKind::Protocol)
     }
 
-    /// Takes what the log has replied to a call that was sent with the stamp `asked`. Returns
-    /// whether this process has applied all of it.
+    /// Returns whether a reply is of the connection `over` that was there when its call was sent.
+    /// The first connection is opened by the first call.
+    fn is_still(&self, over: u64) -> bool {
+        over.max(1) == self.connection()
+    }
+
+    /// Takes what the log has replied to a call that was sent with the stamp `asked`, on the
+    /// connection `over`. Returns whether this process has applied all of it, and that is the log
+    /// which is asked from now on.
     pub(super) fn heard(
         &self,
-        sent: Tick,
+        (sent, over): (Tick, u64),
         asked: Option<Stamp>,
         reply: &LogReply,
         own: &[LogItem],
     ) -> bool {
         let effect = self.follower.take_reply(asked, reply, own, self.tick());
-        let is_complete = !effect.is_behind && !effect.is_rolled_back;
+        let is_complete = !effect.is_behind
+            && !effect.is_rolled_back
+            && self.is_still(over)
+            && self.is_on_verified_connection();
+        let left = asked.map(|asked| asked.epoch);
+        let is_new_epoch = left.is_some() && left != self.follower.stamp().map(|it| it.epoch);
+        let has_moved = self.link.has_moved.load(Ordering::Acquire) || self.is_on_new_connection();
+        if is_new_epoch && has_moved {
+            self.announce_again();
+        }
+        if is_complete {
+            self.link.has_moved.store(false, Ordering::Release);
+        }
         self.settle(effect);
         if is_complete && let Some(engine) = self.engine.upgrade() {
             engine.vouch_until(sent.plus(VOUCHED));
@@ -311,7 +371,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     /// the next heartbeat: what this process computes until then would be of no use to others.
     pub(super) fn heard_own(
         &self,
-        sent: Tick,
+        sent: (Tick, u64),
         asked: Option<Stamp>,
         reply: &LogReply,
         own: &[LogItem],
@@ -321,10 +381,21 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         }
     }
 
+    /// The log has begun anew on another server, which may lack what this process was told was done:
+    /// it is told again. Until then nothing that it concerns is taken over. A log that begins anew
+    /// on the same server has ended all that.
+    fn announce_again(&self) {
+        self.own.copy_to(&self.gate.journal);
+        self.link.again.fetch_add(1, Ordering::AcqRel);
+        self.gate.tend.notify_one();
+    }
+
     /// Returns whether the log may be on another server than when it was last checked.
     pub(super) fn is_log_in_question(&self) -> bool {
         let may_have_moved = &self.gate.log_shard().may_have_moved;
-        may_have_moved.load(Ordering::Relaxed) || self.link.is_to_be_verified()
+        may_have_moved.load(Ordering::Relaxed)
+            || self.link.is_to_be_verified()
+            || !self.is_on_verified_connection()
     }
 
     /// The log lacks what this process has applied: with the next read it is to begin again.

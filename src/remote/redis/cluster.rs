@@ -75,6 +75,8 @@ pub(super) struct Cluster {
     /// The longest that any caller waits for an answer, in ms.
     patience: AtomicU64,
     state: Mutex<ClusterState>,
+    /// How often a node has named another one, or the map has.
+    moves: AtomicU64,
     /// Held by the task that reads the map.
     reading: tokio::sync::Mutex<()>,
 }
@@ -93,7 +95,8 @@ struct ClusterState {
 impl Cluster {
     pub(super) fn new(seeds: Target, is_plain: bool) -> Self {
         let reading = tokio::sync::Mutex::new(());
-        Self { seeds, is_plain, patience: AtomicU64::new(0), state: Mutex::default(), reading }
+        let (patience, moves) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { seeds, is_plain, patience, state: Mutex::default(), moves, reading }
     }
 
     pub(super) fn is_awaited_for(&self, patience: Duration) {
@@ -139,6 +142,8 @@ impl Cluster {
             match failure.cause {
                 Cause::Moved | Cause::Ask => {
                     if failure.cause == Cause::Moved {
+                        // Before the reply of the other node.
+                        self.moves.fetch_add(1, Ordering::AcqRel);
                         self.read_soon();
                     }
                     let named = failure.place().ok_or_else(CallFailure::nonsense)?;
@@ -186,6 +191,15 @@ impl Cluster {
         let state = self.state.lock();
         let (slot, place) = state.map.as_ref()?.node_of_shard(shard)?;
         Some((slot, self.seeds.at(place).address()))
+    }
+
+    /// Returns a number that changes before a reply comes from another node of the shard.
+    pub(super) fn connection_of(&self, shard: u32) -> u64 {
+        let moves = self.moves.load(Ordering::Acquire);
+        let state = self.state.lock();
+        let place = state.map.as_ref().and_then(|map| map.node_of_shard(shard));
+        let node = place.and_then(|(_, place)| state.nodes.get(place));
+        (moves << 32) + node.map_or(0, |node| node.connection_of(shard))
     }
 
     /// Is told that a caller gave up waiting for an answer of a shard.
@@ -329,7 +343,9 @@ impl Cluster {
                 Ok(map) => {
                     let mut state = cluster.state.lock();
                     state.nodes.retain(|place, _| map.has(place));
-                    state.map = Some(Arc::new(map));
+                    if state.map.replace(Arc::new(map)).is_some() {
+                        cluster.moves.fetch_add(1, Ordering::AcqRel);
+                    }
                     Ok(())
                 }
                 // The old one is better than none.

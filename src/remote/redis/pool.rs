@@ -44,6 +44,8 @@ struct PoolState {
     target: Target,
     slot: Mutex<Slot>,
     strikes: AtomicU32,
+    /// How many connections there were.
+    opened: AtomicU64,
     /// The longest that any caller waits for an answer, in ms.
     patience: AtomicU64,
     /// Whether nothing is sent but what callers send.
@@ -66,7 +68,6 @@ struct PoolState {
 struct Slot {
     open: Option<Open>,
     opening: Option<Attempt>,
-    opened: u64,
 }
 
 #[derive(Clone)]
@@ -99,6 +100,7 @@ impl Pool {
             target,
             slot: Mutex::default(),
             strikes: AtomicU32::new(0),
+            opened: AtomicU64::new(0),
             patience: AtomicU64::new(0),
             is_plain,
             sent_scripts: AtomicU64::new(0),
@@ -231,6 +233,17 @@ impl Pool {
         }
         let _ = name;
         0
+    }
+
+    /// Returns how many connections there were to a shard, or what counts like one: see
+    /// [`Remote::connection`](crate::remote::Remote::connection).
+    pub(super) fn connection_of(&self, shard: u32) -> u64 {
+        #[cfg(feature = "redis-cluster")]
+        if let Some(cluster) = &self.0.cluster {
+            return cluster.connection_of(shard);
+        }
+        let _ = shard;
+        self.0.opened.load(Ordering::Acquire)
     }
 
     /// Returns where a shard is.
@@ -385,7 +398,10 @@ impl PoolState {
     fn end_attempt(&self, connected: Result<Connection, CallFailure>) -> Result<Open, CallFailure> {
         let mut slot = self.slot.lock();
         slot.opening = None;
-        connected.map(|connection| slot.opened(connection))
+        let connection = connected?;
+        // Before any caller can have a reply of it.
+        let number = self.opened.fetch_add(1, Ordering::AcqRel) + 1;
+        Ok(slot.open.insert(Open { number, since: Instant::now(), connection }).clone())
     }
 
     /// Forgets the connection with this number, if it is still the one in use.
@@ -400,14 +416,6 @@ impl PoolState {
 impl Drop for PoolState {
     fn drop(&mut self) {
         self.lock_inboxes.get_mut().values().for_each(|inbox| inbox.stop());
-    }
-}
-
-impl Slot {
-    fn opened(&mut self, connection: Connection) -> Open {
-        self.opened += 1;
-        let open = Open { number: self.opened, since: Instant::now(), connection };
-        self.open.insert(open).clone()
     }
 }
 

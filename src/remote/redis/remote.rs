@@ -313,6 +313,10 @@ impl Remote for RedisRemote {
         self.link.address_of(shard.number())
     }
 
+    fn connection(&self, shard: Shard) -> u64 {
+        self.link.connection_of(shard.number())
+    }
+
     fn suspect(&self, shard: Shard, kind: RemoteErrorKind) {
         // Whatever else failed, the link has seen it itself.
         if kind == RemoteErrorKind::Timeout {

@@ -10,6 +10,7 @@ mod leftovers;
 mod lost_log;
 mod lost_messages;
 mod memory;
+mod moved_servers;
 mod probes;
 mod sick_shard;
 mod slot_channels;

@@ -1,0 +1,144 @@
+//! An address leads to another server than before, which has not all of what the first one said was
+//! done: a replica that lags behind takes over, or both take writes for a while.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use tokio::sync::watch;
+use tower_stampede::{Announcement, Health};
+
+use crate::kit::origin::{Origin, OriginError};
+use crate::kit::redis::{Proxy, Server, eventually, wait_until};
+use crate::kit::redis_caches::*;
+use crate::kit::spawn;
+
+use super::{names, tagged};
+
+/// A primary, a replica that is fed by a line which can be held up, and an address that leads to
+/// one of the two.
+struct Pair {
+    primary: Server,
+    replica: Server,
+    line: Proxy,
+    address: Proxy,
+}
+
+impl Pair {
+    fn start() -> Self {
+        let (primary, replica) = (Server::start(), Server::start());
+        let (line, address) = (Proxy::start(primary.port()), Proxy::start(primary.port()));
+        replica.tell(&format!("REPLICAOF 127.0.0.1 {}", line.port()));
+        wait_until("the replica is in step", || {
+            let info = replica.cli(&["INFO", "replication"]);
+            info.field("master_link_status").as_deref() == Some("up")
+        });
+        Self { primary, replica, line, address }
+    }
+
+    async fn is_replicated(&self, key: &str) {
+        eventually("the replica has the value", || {
+            names(&self.replica).iter().any(|name| name.contains(key))
+        })
+        .await;
+    }
+
+    fn promote(&self) {
+        self.replica.tell("REPLICAOF NO ONE");
+    }
+}
+
+/// What is invalidated when the replica has heard nothing for a while.
+#[derive(Clone, Copy, Debug)]
+enum Ends {
+    Key,
+    Tag,
+}
+
+async fn end(cache: &Cache, what: Ends) {
+    let told = match what {
+        Ends::Key => cache.invalidate("the-key").await,
+        Ends::Tag => cache.invalidate_tag("t").await,
+    };
+    assert_eq!(told.remote, Announcement::Done);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lagging_replica_that_takes_over_brings_nothing_back_also_before_it_is_listened_to() {
+    for what in [Ends::Key, Ends::Tag] {
+        let (pair, origin) = (Pair::start(), Origin::new());
+        let caches = hasty_ones(2, &pair.address.url()).await;
+        assert_eq!(tagged(&caches[0], &origin, "the-key").await, 1);
+        assert_eq!(tagged(&caches[1], &origin, "the-key").await, 1);
+        pair.is_replicated("the-key").await;
+        pair.line.stall();
+        end(&caches[0], what).await;
+        eventually("the other process has heard of it", || caches[1].lookup("the-key").is_none())
+            .await;
+        pair.promote();
+        // Commands find the new primary at once, and nothing is listened to any more.
+        pair.address.block_subscribers(true);
+        pair.address.lead_to(pair.replica.port());
+        for cache in &caches {
+            assert_ne!(tagged(cache, &origin, "the-key").await, 1, "{what:?}: it was invalidated");
+        }
+        pair.address.block_subscribers(false);
+        drop(pair.primary);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_invalidated_on_a_primary_that_is_given_up_ends_on_its_successor_too() {
+    for what in [Ends::Key, Ends::Tag] {
+        let pair = Pair::start();
+        let old = process(&pair.address.url());
+        all_listen(std::slice::from_ref(&old)).await;
+        assert_eq!(tagged(&old, &Origin::new(), "another").await, 1);
+        pair.is_replicated("another").await;
+        pair.promote();
+        // A process that starts now finds the new primary, and computes from the database of now.
+        let other_address = Proxy::start(pair.replica.port());
+        let new = process(&other_address.url());
+        all_listen(std::slice::from_ref(&new)).await;
+        let (database, reads) = (Arc::new(AtomicU64::new(1)), Arc::new(AtomicU64::new(0)));
+        let (open, opened) = watch::channel(false);
+        let read = |cache: &Cache, waits: bool| {
+            let (cache, database, reads) =
+                (cache.clone(), Arc::clone(&database), Arc::clone(&reads));
+            let mut opened = opened.clone();
+            let compute = move || async move {
+                let value = database.load(SeqCst);
+                reads.fetch_add(1, SeqCst);
+                if waits {
+                    let _ = opened.wait_for(|is_open| *is_open).await;
+                }
+                Ok::<_, OriginError>(tower_stampede::Computed::new(value).tag("t"))
+            };
+            async move { cache.get_or_compute_with("the-key", compute).await.unwrap() }
+        };
+        let slow = spawn(read(&new, true));
+        eventually("it has read the database", || reads.load(SeqCst) == 1).await;
+        // The database is written, and the primary that is to be given up says that it is done.
+        database.store(2, SeqCst);
+        end(&old, what).await;
+        open.send_replace(true);
+        assert_eq!(slow.await.unwrap(), 1, "it began before");
+        eventually("the old value is shared", || {
+            names(&pair.replica).iter().any(|name| name.contains("the-key"))
+        })
+        .await;
+        pair.address.lead_to(pair.replica.port());
+        for _ in 0..3 {
+            assert_eq!(read(&old, false).await, 2, "{what:?}: this process has invalidated it");
+        }
+        eventually("the process is well", || old.health() == Health::Up).await;
+        let mut seen = 0;
+        for _ in 0..600 {
+            seen = read(&new, false).await;
+            if seen == 2 {
+                break;
+            }
+            tokio::time::sleep(crate::kit::origin::MS * 50).await;
+        }
+        assert_eq!(seen, 2, "{what:?}: the process on the successor hears of it");
+    }
+}
