@@ -11,6 +11,7 @@ use crate::flight::wait_slot::WaitSlot;
 use crate::flight::waiter::{AloneReason, Waiter};
 use crate::mode::Mode;
 use crate::observe::Occurrence;
+use crate::observe::table::RefreshBound;
 use crate::sync::Arc;
 
 pub(crate) enum Admission<V: Send + Sync + 'static> {
@@ -19,7 +20,8 @@ pub(crate) enum Admission<V: Send + Sync + 'static> {
     Alone(AloneReason),
     /// Held; not yet told to the observer, since the caller may have a fallback.
     Held(HeldKey),
-    /// A bound on waiters is reached.
+    /// A bound on waiters is reached; for a refresh in the background, which never waits, the
+    /// bound on refreshes.
     Overloaded,
 }
 
@@ -43,6 +45,10 @@ impl<V: Send + Sync + 'static> Engine<V> {
         match &admission {
             Admission::Lead(_) => self.observer.happened(Occurrence::Led),
             Admission::Join(_) => self.observer.happened(Occurrence::Joined),
+            Admission::Overloaded if request.led_for == LedFor::Refresh => {
+                let bound = RefreshBound::Refreshes;
+                self.observer.happened(Occurrence::RefreshPutOff { key: &request.key, bound });
+            }
             Admission::Alone(_) | Admission::Held(_) | Admission::Overloaded => {}
         }
         admission
@@ -82,7 +88,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         let computation = self.new_computation(request);
         let is_refresh = request.led_for == LedFor::Refresh;
         if is_refresh && !self.refreshes.try_take(&computation, self.watch.now()) {
-            return Admission::Alone(AloneReason::Passed);
+            return Admission::Overloaded;
         }
         let flight = self.begin_flight(shard, request, computation, removed);
         let mut leader = self.lead(flight, request, now);

@@ -42,6 +42,7 @@ use crate::lease::hold::{FillTarget, Lease};
 use crate::lease::shared_store::Unavailable;
 use crate::mode::Mode;
 use crate::observe::Occurrence;
+use crate::observe::table::RefreshBound;
 use crate::sync::{Arc, Mutex};
 
 pub(crate) struct Leader<V: Send + Sync + 'static> {
@@ -222,6 +223,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
             return Ok(true);
         }
         if self.led_for != LedFor::Caller {
+            let (key, bound) = (self.key(), RefreshBound::Computations);
+            self.engine.observer.happened(Occurrence::RefreshPutOff { key, bound });
             return Err(Error::new(ErrorKind::Overloaded));
         }
         let (places, computation) = (&self.engine.places, &self.flight.computation);

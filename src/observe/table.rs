@@ -101,6 +101,7 @@ metrics! {
     Invalidations: Counter "stampede_invalidations_total" [kind: InvalidationKind];
     Bypass: Counter "stampede_bypass_total" [reason];
     Revalidations: Counter "stampede_revalidations_total" [result: RevalidationResult];
+    RefreshesPutOff: Counter "stampede_refreshes_put_off_total" [bound: RefreshBound];
     Inflight: Gauge "stampede_inflight" [];
     Waiters: Gauge "stampede_waiters" [];
     Entries: Gauge "stampede_entries" [];
@@ -125,6 +126,14 @@ words! {
         /// 304, but about another response, or the stored one has been invalidated meanwhile.
         /// The service is asked again without a condition.
         Mismatched = "mismatched",
+    }
+}
+
+words! {
+    /// The setting whose bound a refresh has met.
+    pub(crate) enum RefreshBound {
+        Refreshes = "max_refreshes",
+        Computations = "max_computations",
     }
 }
 
@@ -173,6 +182,15 @@ pub enum Event {
         key: Key,
         /// One of `confirmed`, `changed`, `failed`, `mismatched`.
         how: &'static str,
+    },
+    /// A value was due for a refresh, and at a bound the refresh did not begin. The next reader
+    /// tries again.
+    #[non_exhaustive]
+    RefreshPutOff {
+        /// The key of the value.
+        key: Key,
+        /// The setting: `max_refreshes` or `max_computations`.
+        bound: &'static str,
     },
     /// A caller gave up waiting.
     #[non_exhaustive]
@@ -291,6 +309,8 @@ occurrences! {
     Bypassed { reason: &'static str },
     /// The service answered a request about a stored response.
     Revalidated { key: &'a Key, result: RevalidationResult },
+    /// A refresh did not begin, because as many refreshes or computations run as may.
+    RefreshPutOff { key: &'a Key, bound: RefreshBound },
     /// This process invalidated a key.
     Invalidated { key: &'a Key },
     /// This process invalidated a tag, or everything, or made it stale: then `tag` is a mark.
@@ -448,6 +468,11 @@ impl Observer {
                 self.emit(|| Event::Revalidated { key: key.clone(), how });
                 meters.add(Metric::Revalidations, &[("result", how)]);
             }
+            Occurrence::RefreshPutOff { key, bound } => {
+                let bound = bound.as_str();
+                self.emit(|| Event::RefreshPutOff { key: key.clone(), bound });
+                meters.add(Metric::RefreshesPutOff, &[("bound", bound)]);
+            }
             Occurrence::Invalidated { key } => {
                 self.count(Count::Invalidation);
                 self.emit(|| Event::Invalidated { key: key.clone() });
@@ -583,6 +608,7 @@ pub(super) fn samples<'a>(key: &'a Key, tag: &'a Tag) -> Vec<Occurrence<'a>> {
         Occurrence::WouldHaveAnswered,
         Occurrence::Bypassed { reason: "method" },
         Occurrence::Revalidated { key, result: RevalidationResult::Confirmed },
+        Occurrence::RefreshPutOff { key, bound: RefreshBound::Refreshes },
         Occurrence::Invalidated { key },
         Occurrence::TagInvalidated { tag },
         Occurrence::InvalidatedElsewhere { key },

@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
-use tower_stampede::{Computed, Mode, Stampede};
+use tower_stampede::{Builder, Computed, Mode, Stampede};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use crate::kit::origin::{Answer, MS, Origin, SECOND, settings};
+use crate::kit::origin::{Answer, MINUTE, MS, Origin, SECOND, all_have_run, pass, settings};
 use crate::kit::spawn;
 
 fn paused_runtime() -> tokio::runtime::Runtime {
@@ -25,11 +25,18 @@ fn paused_runtime() -> tokio::runtime::Runtime {
 fn recorded<F: Future<Output = ()>>(
     work: impl FnOnce(Stampede<u64>) -> F,
 ) -> BTreeMap<String, f64> {
+    recorded_with(settings(), work)
+}
+
+fn recorded_with<F: Future<Output = ()>>(
+    settings: Builder<u64>,
+    work: impl FnOnce(Stampede<u64>) -> F,
+) -> BTreeMap<String, f64> {
     let recorder = DebuggingRecorder::new();
     let snapshotter = recorder.snapshotter();
     metrics::with_local_recorder(&recorder, || {
         let runtime = paused_runtime();
-        let cache = settings().build().expect("the settings are good");
+        let cache = settings.build().expect("the settings are good");
         runtime.block_on(work(cache));
     });
     read(&snapshotter)
@@ -107,7 +114,6 @@ fn no_metric_carries_a_key() {
 /// remote, or whose remote has not failed yet.
 #[test]
 fn a_remote_is_up_until_it_fails_and_where_there_is_none_nothing_is_said() {
-    use tower_stampede::Builder;
     use tower_stampede::remote::{Double, RemoteSettings};
 
     const UP: &str = "stampede_store_up{cache=test,store=remote}";
@@ -469,4 +475,63 @@ fn computations_outside_flights_are_told_apart_by_their_reason() {
         assert_eq!(seen.get(&name), Some(&expected), "{name} in {seen:#?}");
     }
     assert_eq!(seen.get("stampede_origin_duration_seconds{cache=test}"), Some(&3.0));
+}
+
+// ===== refreshes that are put off =====
+
+/// Returns what was reported of refreshes that did not begin: the bounds that the events name, and
+/// the counters by bound. Three callers find a stale value each, while a computation runs.
+fn put_off(settings: Builder<u64>, is_inline: bool) -> (Vec<&'static str>, Vec<(String, f64)>) {
+    let mut bounds = Vec::new();
+    let seen = recorded_with(settings.stale_for(MINUTE), |cache| {
+        let bounds = &mut bounds;
+        async move {
+            for key in 0..3_u64 {
+                cache.put(key, 100).await;
+            }
+            pass(MINUTE).await;
+            let origin = Origin::taking(100 * MS);
+            let (busy, compute) = (cache.clone(), origin.compute());
+            let busy = spawn(async move { busy.get_or_compute(9, compute).await });
+            all_have_run().await;
+            let mut events = cache.events();
+            for key in 0..3_u64 {
+                let answer = match is_inline {
+                    true => cache.get_or_compute_scoped(key, || origin.load()).await,
+                    false => cache.get_or_compute(key, origin.compute()).await,
+                };
+                assert_eq!(answer.unwrap(), 100, "the stale value is served");
+                all_have_run().await;
+            }
+            busy.await.unwrap().unwrap();
+            while let Ok(event) = events.try_recv() {
+                if let tower_stampede::Event::RefreshPutOff { bound, .. } = event {
+                    bounds.push(bound);
+                }
+            }
+        }
+    });
+    let counted = seen.into_iter().filter(|(name, _)| name.contains("refreshes_put_off"));
+    (bounds, counted.collect())
+}
+
+#[test]
+fn a_refresh_that_is_put_off_names_the_bound_that_was_reached() {
+    let counted = |bound: &str, count| {
+        let labels = format!("cache=test,bound={bound}");
+        (format!("stampede_refreshes_put_off_total{{{labels}}}"), count)
+    };
+    let (refreshes, computations) = ("max_refreshes", "max_computations");
+
+    // The first of the three refreshes takes the one share.
+    let (bounds, counts) = put_off(settings().max_refreshes(1), false);
+    assert_eq!((bounds, counts), (vec![refreshes; 2], vec![counted(refreshes, 2.0)]));
+    // The one place is taken already.
+    for is_inline in [false, true] {
+        let narrow = settings().max_refreshes(1).max_computations(1);
+        let (bounds, counts) = put_off(narrow, is_inline);
+        assert_eq!((bounds, counts), (vec![computations; 3], vec![counted(computations, 3.0)]));
+    }
+    let (bounds, counts) = put_off(settings(), false);
+    assert_eq!((bounds, counts), (vec![], vec![]), "there is room");
 }
