@@ -337,10 +337,6 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         (bytes.len() <= self.gate.settings.max_value_bytes).then_some(bytes)
     }
 
-    pub(super) fn seq(&self) -> Result<u64, Unavailable> {
-        self.engine.upgrade().map(|engine| engine.log.seq()).ok_or(Unavailable)
-    }
-
     /// Takes a reading of a shard's clock that came with a reply.
     pub(super) fn sample(&self, shard: &ShardState, sent: Tick, now: ServerTime) {
         if let Some(engine) = self.engine.upgrade() {
@@ -350,17 +346,6 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
 
     pub(super) fn tick(&self) -> Tick {
         self.engine.upgrade().map(|engine| engine.clock.now()).unwrap_or_default()
-    }
-
-    /// Waits until the remote has been told what this process has ended of a key. Returns what
-    /// [`open`](Self::open) needs to know of that moment.
-    async fn may_ask_now(&self, key: &Key) -> Result<(u64, u64), Unavailable> {
-        let asked = (self.caught_up(key).await?, self.link.again());
-        // The log was looked at since the journal was: the key may have to be told again.
-        if self.gate.journal.concerns(key) {
-            return Err(Unavailable);
-        }
-        Ok(asked)
     }
 
     async fn get_now(&self, key: &Key) -> Result<RemoteValue<V>, Unavailable> {
@@ -568,15 +553,6 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             }
             Err(failure) => queue(failure),
         }
-    }
-
-    /// Returns whether a value that was put has been invalidated before the remote is given it.
-    /// What this process itself has invalidated before the put does not count.
-    fn was_overtaken(&self, entry: &Entry<V>, put_at: Option<Stamp>) -> bool {
-        let Some(engine) = self.engine.upgrade() else { return false };
-        // The first read of the log is no gap for what was put before it.
-        let has_gap = put_at.is_some() && engine.log.is_doubted(entry.started_seq);
-        has_gap || !engine.log.is_alive(entry)
     }
 
     /// Has the remote told of what was noted in the journal. A shard that could not be told is

@@ -16,7 +16,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
+use crate::entry::Entry;
 use crate::key::{Key, Tag};
+use crate::lease::grant::Stamp;
 use crate::lease::shared_store::{Delivery, Unavailable};
 use crate::remote::coordinator::EntryRemote;
 
@@ -184,10 +186,34 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         WriteTurn { remote: Arc::clone(self), write }
     }
 
+    /// Returns whether a value that was put has been invalidated before the remote is given it.
+    /// What this process itself has invalidated before the put does not count.
+    pub(super) fn was_overtaken(&self, entry: &Entry<V>, put_at: Option<Stamp>) -> bool {
+        let Some(engine) = self.engine.upgrade() else { return false };
+        // The first read of the log is no gap for what was put before it.
+        let has_gap = put_at.is_some() && engine.log.is_doubted(entry.started_seq);
+        has_gap || !engine.log.is_alive(entry)
+    }
+
+    /// Waits until the remote has been told what this process has ended of a key. Returns what
+    /// `open` needs to know of that moment.
+    pub(super) async fn may_ask_now(&self, key: &Key) -> Result<(u64, u64), Unavailable> {
+        let asked = (self.caught_up(key).await?, self.link.again());
+        // The log was looked at since the journal was: the key may have to be told again.
+        if self.gate.journal.concerns(key) {
+            return Err(Unavailable);
+        }
+        Ok(asked)
+    }
+
+    fn seq(&self) -> Result<u64, Unavailable> {
+        self.engine.upgrade().map(|engine| engine.log.seq()).ok_or(Unavailable)
+    }
+
     /// Waits until the remote has been told all that concerns `key`. Returns the number of the
     /// invalidation log for what is read from the remote after that: what this process
     /// invalidates later has a higher one.
-    pub(super) async fn caught_up(&self, key: &Key) -> Result<u64, Unavailable> {
+    async fn caught_up(&self, key: &Key) -> Result<u64, Unavailable> {
         let seq = self.seq()?;
         let pending = self.pending.that_concern(key);
         if pending.is_empty() {
