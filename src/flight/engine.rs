@@ -223,6 +223,11 @@ impl<V: Send + Sync + 'static> Engine<V> {
         Scope::new(&self.places, &computation, lending::scope_of_caller())
     }
 
+    /// Moves a computation to another call, and waits for no place: it needs none.
+    pub(super) fn move_to_call_now(&self, computation: &Arc<Computation>, call: &Arc<OriginCall>) {
+        self.places.move_to(&self.refreshes, computation, call, self.watch.now());
+    }
+
     /// Moves a computation to another call, and waits for the place of that call until
     /// `deadline`.
     ///
@@ -234,7 +239,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         deadline: Instant,
         is_wanted: impl Fn() -> bool,
     ) -> Result<(), NoPlace> {
-        self.places.move_to(&self.refreshes, computation, call, self.watch.now());
+        self.move_to_call_now(computation, call);
         let gives_up = || match self.mode() {
             _ if !is_wanted() => Some(NoPlace::Unwanted),
             Mode::On => None,

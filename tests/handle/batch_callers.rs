@@ -292,3 +292,26 @@ async fn what_a_batch_that_its_caller_computes_alone_asks_for_borrows_the_place_
     assert_eq!(from.elapsed(), SECOND, "without a batch the part borrows the place of the page");
     waiting.await.unwrap().unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn callers_inside_of_a_computation_that_compute_alone_wait_for_no_place() {
+    for is_of_another_handle in [false, true] {
+        let table = Table::taking(SECOND);
+        let handle = places(1).batch_window(20 * MS).build().unwrap();
+        let cache = Cache::batched(handle.clone(), table.loader());
+        // The values of the key are known not to be shared.
+        let compute = || async { Ok::<_, OriginError>(Computed::new(1).do_not_store()) };
+        handle.get_or_compute_with(1_u64, compute).await.unwrap();
+        let page = move || async move {
+            // One leads, and each of the others has a call of its own.
+            let got = futures_util::join!(cache.get(1), cache.get(1), cache.get(1));
+            let got = [got.0, got.1, got.2].into_iter().filter_map(Result::ok);
+            Ok::<_, OriginError>(got.sum())
+        };
+        let outer = if is_of_another_handle { places(1).build().unwrap() } else { handle };
+        let from = tokio::time::Instant::now();
+        let got = within(10 * MINUTE, outer.get_or_compute("page", page)).await;
+        assert_eq!(got.ok(), Some(3), "another handle: {is_of_another_handle}");
+        assert_eq!(from.elapsed(), SECOND + 20 * MS, "another handle: {is_of_another_handle}");
+    }
+}

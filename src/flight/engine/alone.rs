@@ -25,7 +25,8 @@ impl<V: Send + Sync + 'static> Engine<V> {
         computation.begin();
         let need = Need::of_caller(&computation);
         let engine = Arc::clone(self);
-        is_placed.then(|| PlaceForOne { engine, computation, is_placed, need })
+        let needs_place = true;
+        is_placed.then(|| PlaceForOne { engine, computation, is_placed, needs_place, need })
     }
 
     /// Makes a caller that computes alone, and needs no place, a part of a call. Returns nothing where
@@ -45,8 +46,8 @@ impl<V: Send + Sync + 'static> Engine<V> {
         let lender = lending::computation_of_caller(&self.places);
         let lender = lender.filter(|_| self.mode() == Mode::On);
         let _offer = lender.map(|lender| self.places.offer(&lender, &computation));
-        let is_placed = self.places.borrow(&computation);
-        Some(PlaceForOne { engine: Arc::clone(self), computation, is_placed, need })
+        let (is_placed, needs_place) = (self.places.borrow(&computation), false);
+        Some(PlaceForOne { engine: Arc::clone(self), computation, is_placed, needs_place, need })
     }
 }
 
@@ -55,6 +56,7 @@ pub(crate) struct PlaceForOne<V: Send + Sync + 'static> {
     engine: Arc<Engine<V>>,
     computation: Arc<Computation>,
     is_placed: bool,
+    needs_place: bool,
     /// The caller waits for it, if it runs in a computation itself.
     need: Option<Need>,
 }
@@ -65,11 +67,17 @@ impl<V: Send + Sync + 'static> PlaceForOne<V> {
         self.need.take()
     }
 
-    /// Makes it the place of another call, or waits for the place that this has.
+    /// Makes it the place of another call, or waits for the place that this has. A caller that needs
+    /// none goes on without one.
     pub(crate) async fn move_to_call(&self, call: &Arc<OriginCall>) -> Result<(), NoPlace> {
         if !self.is_placed {
             // The places know nothing of it.
             self.computation.set_call(call);
+            return Ok(());
+        }
+        if !self.needs_place {
+            self.engine.move_to_call_now(&self.computation, call);
+            self.engine.places.borrow(&self.computation);
             return Ok(());
         }
         let deadline = Instant::now() + self.engine.settings.wait_timeout();
