@@ -192,7 +192,7 @@ impl<V: Clone + Send + Sync + 'static> Member<V> {
             let mut place = self.place.take().or_else(without_place);
             // The caller waits, and may go away before the call ends.
             let _need = place.as_mut().and_then(PlaceForOne::take_need);
-            let outcome = self.enter(Way::Alone(place));
+            let outcome = self.enter(Way::Alone { place, is_limited });
             let outcome = match is_limited {
                 true => tokio::time::timeout(longest, outcome).await,
                 false => Ok(outcome.await),

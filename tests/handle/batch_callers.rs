@@ -250,6 +250,33 @@ fn a_caller_of_a_cache_that_is_not_on_depends_on_no_other_callers_runtime() {
     }
 }
 
+#[test]
+fn a_caller_that_asks_before_the_cache_is_switched_on_depends_on_no_other_callers_runtime() {
+    let table = Table::taking(SECOND);
+    let cache = Cache::batched(places(5).batch_window(SECOND).build().unwrap(), table.loader());
+    let (one, other) = (runtime(), runtime());
+    let _gone = one.block_on(async {
+        let asked = get(&cache, 1);
+        all_have_run().await;
+        asked
+    });
+    let asked = other.block_on(async {
+        cache.handle().set_mode(Mode::Off);
+        let cache_of_caller = cache.clone();
+        let mut asked = Box::pin(async move { cache_of_caller.get(2).await });
+        assert!(futures_util::poll!(asked.as_mut()).is_pending());
+        // The call of the first caller gathers.
+        cache.handle().set_mode(Mode::On);
+        all_have_run().await;
+        asked
+    });
+    one.block_on(pass(SECOND + 500 * MS));
+    std::mem::forget(one);
+    let got = other.block_on(within(10 * MINUTE, asked));
+    assert_eq!(got.ok(), Some(4));
+    assert_eq!(*table.queries.lock(), [vec![2], vec![1]]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_warm_up_with_a_limit_of_one_does_not_load_stale_keys_side_by_side() {
     let table = Table::taking(SECOND);

@@ -100,13 +100,14 @@ impl<V: Clone + Send + Sync + 'static> Batcher<V> {
     /// Adds a key to the open round, and calls at its end if no other driver has done so.
     async fn gather(&self, mut key: WaitingKey<V>) {
         let (round, begins_at) = loop {
-            let is_on = self.engine.mode() == Mode::On;
-            let round = if is_on { self.open_round() } else { self.new_round() };
+            // Also where the cache is on again: a caller without a limit shares no call.
+            let is_shared = self.engine.mode() == Mode::On && key.way.is_limited();
+            let round = if is_shared { self.open_round() } else { self.new_round() };
             if key.join_call(&round.call).await.is_err() {
                 let error = self.engine.overloaded(&key.key);
                 return key.fail(error).await;
             }
-            if !is_on {
+            if !is_shared {
                 // No caller is delayed, and none depends on the runtime of another.
                 return self.call(&round.call, vec![key]).await;
             }
@@ -220,7 +221,7 @@ impl<V: Clone + Send + Sync + 'static, Q> BatchKey<V, Q> {
     fn lead(&self) -> Option<&Lead<V>> {
         match &self.way {
             Way::Led(led, _) => Some(&led.0),
-            Way::Alone(_) => None,
+            Way::Alone { .. } => None,
         }
     }
 
@@ -258,8 +259,8 @@ impl<V: Clone + Send + Sync + 'static> WaitingKey<V> {
     async fn join_call(&mut self, call: &RoundCall) -> Result<(), NoPlace> {
         match &mut self.way {
             Way::Led(led, _) => led.0.move_to_call(&call.origin_call).await,
-            Way::Alone(Some(place)) => place.move_to_call(&call.origin_call).await,
-            Way::Alone(None) => Ok(()),
+            Way::Alone { place: Some(place), .. } => place.move_to_call(&call.origin_call).await,
+            Way::Alone { place: None, .. } => Ok(()),
         }
     }
 
@@ -268,8 +269,8 @@ impl<V: Clone + Send + Sync + 'static> WaitingKey<V> {
         let Self { key, seat, way, reply } = self;
         let way = match way {
             Way::Led(led, _) if !led.0.is_wanted() => return None,
-            Way::Alone(_) if reply.is_closed() => return None,
-            Way::Alone(place) => Way::Alone(place),
+            Way::Alone { .. } if reply.is_closed() => return None,
+            Way::Alone { place, is_limited } => Way::Alone { place, is_limited },
             Way::Led(led, token) => {
                 let (mut lead, question) = *led;
                 let begun = question.begin(&mut lead);
@@ -300,7 +301,7 @@ impl<V: Clone + Send + Sync + 'static> BegunKey<V> {
         match &self.way {
             Way::Led(led, _) if led.0.is_unbounded() => led.0.wait_until_unwanted().await,
             Way::Led(..) => pending().await,
-            Way::Alone(_) => self.reply.closed().await,
+            Way::Alone { .. } => self.reply.closed().await,
         }
     }
 

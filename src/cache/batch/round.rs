@@ -60,8 +60,15 @@ pub(super) struct BatchKey<V: Clone + Send + Sync + 'static, Q> {
 pub(super) enum Way<V: Send + Sync + 'static, Q> {
     /// As the leader of a flight. A shutdown waits for that.
     Led(Box<(Lead<V>, Q)>, TaskTrackerToken),
-    /// Outside of any flight.
-    Alone(Option<PlaceForOne<V>>),
+    /// Outside of any flight. Without a limit, where its caller asked while the cache was not on.
+    Alone { place: Option<PlaceForOne<V>>, is_limited: bool },
+}
+
+impl<V: Send + Sync + 'static, Q> Way<V, Q> {
+    /// Returns whether the caller waits for a limited time, or asks anew.
+    pub(super) fn is_limited(&self) -> bool {
+        !matches!(self, Self::Alone { is_limited: false, .. })
+    }
 }
 
 /// A key whose call has yet to begin.
