@@ -191,7 +191,7 @@ impl<V: Clone + Send + Sync + 'static> Member<V> {
             let without_place = || engine.join_without_place(&self.seat.origin_call());
             let mut place = self.place.take().or_else(without_place);
             // The caller waits, and may go away before the call ends.
-            let _need = place.as_mut().and_then(PlaceForOne::take_need);
+            let _wait = place.as_mut().map(PlaceForOne::take_wait);
             let outcome = self.enter(Way::Alone { place, is_limited });
             let outcome = match is_limited {
                 true => tokio::time::timeout(longest, outcome).await,

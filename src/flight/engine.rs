@@ -212,7 +212,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
 
     /// Returns the client of the computation in which the caller runs: what it asks for is for
     /// that client.
-    fn client_of_caller(&self) -> Option<ClientKey> {
+    pub(super) fn client_of_caller(&self) -> Option<ClientKey> {
         lending::computation_of_caller(&self.places)?.client()
     }
 

@@ -70,7 +70,7 @@ impl Scope {
 
 /// Says that a caller waits for a computation, as long as this lives. Where the caller runs in a
 /// computation itself, that one lends its place.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Wait(Option<Box<InnerWait>>);
 
 /// The wait of a caller that runs in a computation.
@@ -86,6 +86,11 @@ impl Wait {
         let offer = lender.map(|lender| places.offer(&lender, computation));
         let need = Need::of_caller(computation);
         Self(need.map(|need| Box::new(InnerWait { _offer: offer, need })))
+    }
+
+    /// Returns whether the caller runs in a computation.
+    pub(super) fn is_inside(&self) -> bool {
+        self.0.is_some()
     }
 
     /// Returns whether the computation waits for the caller's own.

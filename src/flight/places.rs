@@ -331,14 +331,15 @@ impl Places {
         }
     }
 
-    /// Says that the caller inside `lender` waits for `borrower`.
+    /// Says that the caller inside `lender` waits for `borrower`. Where the lender needs no place, and
+    /// has none, the one that waits for it lends its own.
     pub(crate) fn offer(
         self: &Arc<Self>,
         lender: &Arc<Computation>,
         borrower: &Arc<Computation>,
     ) -> Offer {
         let mut state = self.state.lock();
-        let lender = lender.call().id;
+        let lender = state.lender_around(lender.call().id);
         state.add_offers(lender, borrower.id, borrower.call().id, 1);
         drop(state);
         Offer { places: Arc::clone(self), lender, borrower: Arc::clone(borrower) }
@@ -462,6 +463,12 @@ impl State {
     fn lender_of(&self, borrower: u64) -> Option<u64> {
         let mut lenders = self.offers.get(&borrower)?.keys().map(|(lender, _)| *lender);
         lenders.find(|lender| *lender != borrower && self.can_lend(*lender))
+    }
+
+    fn lender_around(&self, lender: u64) -> u64 {
+        let is_member = |id: &u64| self.standing(*id).is_some();
+        let mut all = std::iter::once(lender).chain(self.lenders_of(lender));
+        all.find(is_member).unwrap_or(lender)
     }
 
     fn lenders_of(&self, borrower: u64) -> Vec<u64> {

@@ -342,3 +342,33 @@ async fn callers_inside_of_a_computation_that_compute_alone_wait_for_no_place() 
         assert_eq!(from.elapsed(), SECOND + 20 * MS, "another handle: {is_of_another_handle}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_a_batch_that_its_caller_computes_alone_asks_for_borrows_a_place_that_comes_back() {
+    let handle = places(1).build().unwrap();
+    // The values of the key are known not to be shared.
+    let unshared = || async { Ok::<_, OriginError>(Computed::new(1).do_not_store()) };
+    handle.get_or_compute_with(1_u64, unshared).await.unwrap();
+    let (inner, from) = (handle.clone(), tokio::time::Instant::now());
+    let page = move || async move {
+        let slow = || async {
+            pass(3 * SECOND).await;
+            Ok::<u64, OriginError>(9)
+        };
+        let alone = async {
+            pass(SECOND).await;
+            inner.get_many([1_u64], asking(&inner)).await.values.get(&1).copied()
+        };
+        let (slow, alone) = futures_util::join!(inner.get_or_compute("slow", slow), alone);
+        Ok::<_, OriginError>(slow.unwrap_or_default() + alone.unwrap_or_default())
+    };
+    // A flight of the key waits for the only place, which the page has.
+    let waiting = handle.clone();
+    let waiting = spawn(async move {
+        pass(MS).await;
+        waiting.get_or_compute_with(1_u64, unshared).await
+    });
+    assert_eq!(within(10 * MINUTE, handle.get_or_compute("page", page)).await.ok(), Some(10));
+    assert_eq!(from.elapsed(), 3 * SECOND);
+    waiting.await.unwrap().unwrap();
+}

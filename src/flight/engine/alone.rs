@@ -5,7 +5,7 @@ use tokio::time::Instant;
 use crate::flight::client_key::ClientKey;
 use crate::flight::computation::{Computation, OriginCall};
 use crate::flight::engine::{Engine, GRACE};
-use crate::flight::lending::{self, Need, Scope};
+use crate::flight::lending::{self, Scope, Wait};
 use crate::flight::places::NoPlace;
 use crate::mode::Mode;
 use crate::sync::Arc;
@@ -16,17 +16,14 @@ impl<V: Send + Sync + 'static> Engine<V> {
     pub(crate) fn try_place(self: &Arc<Self>, client: Option<ClientKey>) -> Option<PlaceForOne<V>> {
         let (now, id) = (self.watch.now(), self.table.next_number());
         let overdue_at = now.plus(self.settings.compute_timeout()).plus(GRACE);
-        let lender = lending::computation_of_caller(&self.places);
-        let client = client.or_else(|| lender.as_ref()?.client());
+        let client = client.or_else(|| self.client_of_caller());
         let call = Arc::new(OriginCall::new(id, None).for_client(client));
         let computation = Arc::new(Computation::of_call(id, overdue_at, call));
-        let _offer = lender.map(|lender| self.places.offer(&lender, &computation));
+        let wait = Wait::new(&self.places, &computation);
         let is_placed = self.places.try_take(&computation, now);
         computation.begin();
-        let need = Need::of_caller(&computation);
         let engine = Arc::clone(self);
-        let needs_place = true;
-        is_placed.then(|| PlaceForOne { engine, computation, is_placed, needs_place, need })
+        is_placed.then(|| PlaceForOne { engine, computation, needs_place: true, wait })
     }
 
     /// Makes a caller that computes alone, and needs no place, a part of a call. Returns nothing where
@@ -40,14 +37,20 @@ impl<V: Send + Sync + 'static> Engine<V> {
         let call = Arc::clone(call);
         let computation = Arc::new(Computation::of_call(id, now.plus(longest), call));
         computation.begin();
-        let need = Some(Need::of_caller(&computation)?);
-        // It takes none of the places. But what it asks for may need the place of the computation
-        // around it.
-        let lender = lending::computation_of_caller(&self.places);
-        let lender = lender.filter(|_| self.mode() == Mode::On);
-        let _offer = lender.map(|lender| self.places.offer(&lender, &computation));
-        let (is_placed, needs_place) = (self.places.borrow(&computation), false);
-        Some(PlaceForOne { engine: Arc::clone(self), computation, is_placed, needs_place, need })
+        let wait = Wait::new(&self.places, &computation);
+        if !wait.is_inside() {
+            return None;
+        }
+        self.borrow(&computation);
+        Some(PlaceForOne { engine: Arc::clone(self), computation, needs_place: false, wait })
+    }
+
+    /// Lends the place around a computation that takes none of the places: what it asks for may need
+    /// that.
+    fn borrow(&self, computation: &Arc<Computation>) {
+        if self.mode() == Mode::On {
+            self.places.borrow(computation);
+        }
     }
 }
 
@@ -55,29 +58,23 @@ impl<V: Send + Sync + 'static> Engine<V> {
 pub(crate) struct PlaceForOne<V: Send + Sync + 'static> {
     engine: Arc<Engine<V>>,
     computation: Arc<Computation>,
-    is_placed: bool,
     needs_place: bool,
-    /// The caller waits for it, if it runs in a computation itself.
-    need: Option<Need>,
+    /// The caller waits for it, perhaps in a computation.
+    wait: Wait,
 }
 
 impl<V: Send + Sync + 'static> PlaceForOne<V> {
     /// Hands out that the caller waits, which may end before the call does.
-    pub(crate) fn take_need(&mut self) -> Option<Need> {
-        self.need.take()
+    pub(crate) fn take_wait(&mut self) -> Wait {
+        std::mem::take(&mut self.wait)
     }
 
     /// Makes it the place of another call, or waits for the place that this has. A caller that needs
     /// none goes on without one.
     pub(crate) async fn move_to_call(&self, call: &Arc<OriginCall>) -> Result<(), NoPlace> {
-        if !self.is_placed {
-            // The places know nothing of it.
-            self.computation.set_call(call);
-            return Ok(());
-        }
         if !self.needs_place {
             self.engine.move_to_call_now(&self.computation, call);
-            self.engine.places.borrow(&self.computation);
+            self.engine.borrow(&self.computation);
             return Ok(());
         }
         let deadline = Instant::now() + self.engine.settings.wait_timeout();

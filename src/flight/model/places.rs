@@ -487,3 +487,42 @@ fn a_place_that_is_lent_to_a_computation_follows_it_to_another_call() {
         bench.places.assert_unused(1);
     });
 }
+
+/// A computation asks for a key, and for another one by way of a call that needs no place.
+#[test]
+fn what_a_call_without_a_place_asks_for_gets_the_place_around_it() {
+    check(|| {
+        let bench = Bench::new(1);
+        let (lender, key, part) =
+            (bench.computation(1), bench.computation(2), bench.computation(3));
+        bench.take(&lender);
+        let offers = [&key, &part].map(|borrower| bench.places.offer(&lender, borrower));
+        let computing = Arc::clone(&bench);
+        let computing = spawn(move || {
+            computing.take(&key);
+            pause();
+            computing.release(&key);
+        });
+        let calling = Arc::clone(&bench);
+        let calling = spawn(move || {
+            let (bench, later) = (calling, Arc::new(OriginCall::new(4, None)));
+            bench.places.borrow(&part);
+            bench.places.assert_consistent(1);
+            pause();
+            bench.places.move_to(&bench.shares, &part, &later, bench.clock.now());
+            bench.places.borrow(&part);
+            bench.places.assert_consistent(1);
+            let scope = Arc::new(Computation::of_call(5, part.overdue_at(), later));
+            let nested = bench.computation(6);
+            let offer = bench.places.offer(&scope, &nested);
+            bench.take(&nested);
+            bench.release(&nested);
+            drop(offer);
+            bench.release(&part);
+        });
+        join_all([computing, calling]);
+        drop(offers);
+        bench.release(&lender);
+        bench.places.assert_unused(1);
+    });
+}
