@@ -204,7 +204,12 @@ impl<V: Clone + Send + Sync + 'static> Member<V> {
                 Ok(Ok(Err(panic))) => resume_unwind(panic),
                 // Its driver is gone.
                 Ok(_) => {}
-                Err(_) => return Err(Error::new(ErrorKind::ComputeTimeout)),
+                Err(_) if engine.mode() == Mode::On => {
+                    return Err(Error::new(ErrorKind::ComputeTimeout));
+                }
+                // Switched off since: nothing ends its work now, but this call may stand still with the
+                // runtime of another caller.
+                Err(_) => {}
             }
         }
         Err(Error::new(ErrorKind::ShutDown))

@@ -278,6 +278,26 @@ fn a_caller_that_asks_before_the_cache_is_switched_on_depends_on_no_other_caller
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_caller_that_computes_alone_has_no_time_out_once_the_cache_is_switched_off() {
+    let table = Table::taking(5 * MINUTE);
+    let cache = Cache::batched(places(1).build().unwrap(), table.loader());
+    let handle = cache.handle().clone();
+    // The values of the key are known not to be shared.
+    let unshared = || async { Ok::<_, OriginError>(Computed::new(1).do_not_store()) };
+    handle.get_or_compute_with(1_u64, unshared).await.unwrap();
+    let (leading, origin) = (handle.clone(), Origin::taking(20 * MINUTE));
+    let leading = spawn(async move { leading.get_or_compute(1_u64, origin.compute()).await });
+    all_have_run().await;
+    let asked = get(&cache, 1);
+    pass(SECOND).await;
+    handle.set_mode(Mode::Off);
+    let got = within(20 * MINUTE, asked).await.unwrap();
+    assert_eq!(got.ok(), Some(1));
+    assert_eq!(table.loads_of(1), 2, "after the longest time of a call");
+    leading.abort();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_warm_up_with_a_limit_of_one_does_not_load_stale_keys_side_by_side() {
     let table = Table::taking(SECOND);
     let settings = settings().ttl(10 * SECOND).stale_for(50 * MINUTE);
