@@ -392,3 +392,40 @@ async fn what_a_batch_that_its_caller_computes_alone_asks_for_borrows_a_place_th
     assert_eq!(from.elapsed(), 3 * SECOND);
     waiting.await.unwrap().unwrap();
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_place_that_a_call_has_borrowed_returns_with_the_caller_that_has_lent_it() {
+    let table = Table::taking(20 * SECOND);
+    let handle = places(1).batch_window(20 * MS).build().unwrap();
+    let cache = Cache::batched(handle.clone(), table.loader());
+    // The values of the keys are known not to be shared.
+    let unshared = || async { Ok::<_, OriginError>(Computed::new(1).do_not_store()) };
+    for id in [1_u64, 2] {
+        handle.get_or_compute_with(id, unshared).await.unwrap();
+    }
+    let inner = cache.clone();
+    let page = move || async move {
+        pass(10 * MS).await;
+        let part = tokio::time::timeout(SECOND, inner.get(2)).await;
+        Ok::<_, OriginError>(u64::from(part.is_err()))
+    };
+    let outer = handle.clone();
+    let page = spawn(async move { outer.get_or_compute("page", page).await });
+    all_have_run().await;
+    // Flights of the keys wait for the only place, which the page has.
+    let flights = [1_u64, 2].map(|id| {
+        let handle = handle.clone();
+        spawn(async move { handle.get_or_compute_with(id, unshared).await })
+    });
+    all_have_run().await;
+    // The call of this caller, which needs no place, serves the page, too.
+    let other = get(&cache, 1);
+    assert_eq!(page.await.unwrap().ok(), Some(1), "the page gives its part up");
+    let from = tokio::time::Instant::now();
+    for flight in flights {
+        flight.await.unwrap().unwrap();
+    }
+    assert!(from.elapsed() <= SECOND, "{:?}", from.elapsed());
+    assert!(other.await.unwrap().is_ok());
+    assert_eq!(*table.queries.lock(), [vec![1, 2]]);
+}

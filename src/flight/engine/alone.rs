@@ -64,9 +64,12 @@ pub(crate) struct PlaceForOne<V: Send + Sync + 'static> {
 }
 
 impl<V: Send + Sync + 'static> PlaceForOne<V> {
-    /// Hands out that the caller waits, which may end before the call does.
-    pub(crate) fn take_wait(&mut self) -> Wait {
-        std::mem::take(&mut self.wait)
+    /// Hands out that the caller waits, which may end before the call does. What a call has borrowed
+    /// that needs no place returns then.
+    pub(crate) fn take_wait(&mut self) -> AloneWait<V> {
+        let borrowed = (!self.needs_place).then(|| Arc::clone(&self.computation));
+        let wait = std::mem::take(&mut self.wait);
+        AloneWait { engine: Arc::clone(&self.engine), borrowed, _wait: wait }
     }
 
     /// Makes it the place of another call, or waits for the place that this has. A caller that needs
@@ -87,6 +90,19 @@ impl<V: Send + Sync + 'static> PlaceForOne<V> {
     /// Runs work that may lend the place to what it asks for.
     pub(in crate::flight) fn scope(&self) -> Arc<Scope> {
         Scope::new(&self.engine.places, &self.computation, lending::scope_of_caller())
+    }
+}
+
+/// Says that the caller of a computation alone waits for it, as long as this lives.
+pub(crate) struct AloneWait<V: Send + Sync + 'static> {
+    engine: Arc<Engine<V>>,
+    borrowed: Option<Arc<Computation>>,
+    _wait: Wait,
+}
+
+impl<V: Send + Sync + 'static> Drop for AloneWait<V> {
+    fn drop(&mut self) {
+        self.borrowed.iter().for_each(|computation| self.engine.release(computation));
     }
 }
 
