@@ -51,14 +51,14 @@ impl ForwardBound {
     pub(crate) async fn take<V: Send + Sync + 'static>(
         &self,
         engine: &Arc<Engine<V>>,
-        client: Option<ClientKey>,
+        client: impl FnOnce() -> Option<ClientKey>,
     ) -> Result<ForwardPlace<V>, Overloaded> {
         if engine.mode() != Mode::On {
             return Ok(ForwardPlace::NOT_NEEDED);
         }
         let Self(places) = self;
         let (id, never) = (engine.table.next_number(), Tick::from_nanos(u64::MAX));
-        let call = Arc::new(OriginCall::new(id, None).for_client(client));
+        let call = Arc::new(OriginCall::new(id, None).for_client(client()));
         let computation = Arc::new(Computation::of_call(id, never, call));
         let taken = Taken {
             places: Arc::clone(places),

@@ -32,6 +32,6 @@ pub(super) async fn take_place(
     parts: &Parts,
 ) -> Result<ForwardPlace<StoredResponse>, Error> {
     let Some(bound) = &rules.forwarded else { return Ok(ForwardPlace::NOT_NEEDED) };
-    let taken = bound.take(&cache.engine, rules.client(parts)).await;
+    let taken = bound.take(&cache.engine, || rules.client(parts)).await;
     taken.map_err(|_| cache.engine.overloaded(&Key::from(received_uri(parts).path())))
 }
