@@ -255,20 +255,21 @@ fn a_caller_that_asks_before_the_cache_is_switched_on_depends_on_no_other_caller
     let table = Table::taking(SECOND);
     let cache = Cache::batched(places(5).batch_window(SECOND).build().unwrap(), table.loader());
     let (one, other) = (runtime(), runtime());
-    let _gone = one.block_on(async {
-        let asked = get(&cache, 1);
+    let mut gone = None;
+    one.block_on(async {
+        gone = Some(get(&cache, 1));
         all_have_run().await;
-        asked
     });
-    let asked = other.block_on(async {
+    let mut asked = {
+        let cache = cache.clone();
+        Box::pin(async move { cache.get(2).await })
+    };
+    other.block_on(async {
         cache.handle().set_mode(Mode::Off);
-        let cache_of_caller = cache.clone();
-        let mut asked = Box::pin(async move { cache_of_caller.get(2).await });
         assert!(futures_util::poll!(asked.as_mut()).is_pending());
         // The call of the first caller gathers.
         cache.handle().set_mode(Mode::On);
         all_have_run().await;
-        asked
     });
     one.block_on(pass(SECOND + 500 * MS));
     std::mem::forget(one);
