@@ -87,6 +87,32 @@ async fn a_lagging_replica_that_takes_over_brings_nothing_back_also_before_it_is
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_starts_from_an_old_snapshot_brings_nothing_back() {
+    for what in [Ends::Key, Ends::Tag] {
+        let (server, origin) = (Server::start(), Origin::new());
+        let address = Proxy::start(server.port());
+        let caches = hasty_ones(2, &address.url()).await;
+        assert_eq!(tagged(&caches[0], &origin, "the-key").await, 1);
+        assert_eq!(tagged(&caches[1], &origin, "the-key").await, 1);
+        eventually("the value is stored", || {
+            names(&server).iter().any(|name| name.contains("the-key"))
+        })
+        .await;
+        server.tell("SAVE");
+        end(&caches[0], what).await;
+        eventually("the other process has heard of it", || caches[1].lookup("the-key").is_none())
+            .await;
+        address.block_subscribers(true);
+        server.kill();
+        server.restart();
+        for cache in &caches {
+            assert_ne!(tagged(cache, &origin, "the-key").await, 1, "{what:?}: it was invalidated");
+        }
+        address.block_subscribers(false);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_was_invalidated_on_a_primary_that_is_given_up_ends_on_its_successor_too() {
     for what in [Ends::Key, Ends::Tag] {
         let pair = Pair::start();
