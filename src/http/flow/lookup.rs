@@ -400,17 +400,11 @@ impl HttpCaller {
     /// nothing of is served: it is all there is.
     #[cold]
     pub(super) async fn look_vouched(&mut self) -> Lookup<StoredResponse> {
-        self.request.cache.engine.vouch(true).await;
-        let (primary, now) = (self.request.primary.as_bytes(), self.request.cache.now());
-        let found = look_held(
-            &self.request.cache,
-            &self.request.rules,
-            primary,
-            &self.request.asked,
-            &self.request.headers,
-            now,
-        );
-        let (look, forward) = self.request.wishes.judge(found, now);
+        let ClientRequest { cache, rules, asked, headers, primary, wishes, .. } = &*self.request;
+        cache.engine.vouch(true).await;
+        let now = cache.now();
+        let found = look_held(cache, rules, primary.as_bytes(), asked, headers, now);
+        let (look, forward) = wishes.judge(found, now);
         self.forward = forward;
         look
     }
@@ -570,20 +564,11 @@ impl HttpCaller {
 
     /// Looks once more for a fresh response.
     pub(super) fn second_look(&self) -> Option<StoredEntry> {
-        let primary = self.request.primary.as_bytes();
-        let now = self.request.cache.now();
-        match look(
-            &self.request.cache,
-            &self.request.rules,
-            primary,
-            &self.request.asked,
-            &self.request.headers,
-            now,
-        )
-        .0
-        {
+        let ClientRequest { cache, rules, asked, headers, primary, wishes, .. } = &*self.request;
+        let now = cache.now();
+        match look(cache, rules, primary.as_bytes(), asked, headers, now).0 {
             Lookup::Fresh(entry) | Lookup::Early(entry) => {
-                Some(entry).filter(|entry| self.request.wishes.are_met_by(entry, now))
+                Some(entry).filter(|entry| wishes.are_met_by(entry, now))
             }
             Lookup::Stale(_) | Lookup::Unvouched(_) | Lookup::Miss(_) => None,
         }
