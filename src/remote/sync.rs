@@ -309,7 +309,8 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
                     let reply = announce.await?;
                     *self.link.verified.lock() = Some(from);
                     if self.is_still(over) {
-                        self.link.verified_on.store(self.connection(), Ordering::Release);
+                        // And not the number of now, which may be a later one already.
+                        self.link.verified_on.store(over.max(1), Ordering::Release);
                     }
                     reply
                 }
@@ -346,17 +347,17 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         reply: &LogReply,
         own: &[LogItem],
     ) -> bool {
+        let is_new_epoch = asked.is_some_and(|asked| asked.epoch != reply.header.epoch);
+        let has_moved = self.link.has_moved.load(Ordering::Acquire) || self.is_on_new_connection();
+        if is_new_epoch && has_moved {
+            // Before any value of the new epoch can be judged as alive.
+            self.announce_again();
+        }
         let effect = self.follower.take_reply(asked, reply, own, self.tick());
         let is_complete = !effect.is_behind
             && !effect.is_rolled_back
             && self.is_still(over)
             && self.is_on_verified_connection();
-        let left = asked.map(|asked| asked.epoch);
-        let is_new_epoch = left.is_some() && left != self.follower.stamp().map(|it| it.epoch);
-        let has_moved = self.link.has_moved.load(Ordering::Acquire) || self.is_on_new_connection();
-        if is_new_epoch && has_moved {
-            self.announce_again();
-        }
         if is_complete {
             self.link.has_moved.store(false, Ordering::Release);
         }
